@@ -1,0 +1,513 @@
+//! The double buffer: two slots of ids and one cursor.
+//!
+//! Invariant: every id of a published range is handed out at most once; ids may be lost (a gap),
+//! never repeated.
+//!
+//! The cursor packs (generation: 32, offset: 32). `fetch_add(1)` therefore yields in one step which
+//! segment and which place in it a caller owns, and no two callers get the same pair:
+//!
+//! - A caller looks before it adds. Additions to a drained segment stop at one per caller, so the
+//!   offset can never carry into the generation.
+//! - The switch to the next segment is `fetch_max`, which is idempotent: a caller that was late
+//!   cannot reset the offset of a segment that others already draw from.
+//! - A slot is rewritten only for the generation after the cursor's. A caller that was suspended
+//!   between its addition and its read notices that the slot's generation is no longer its own and
+//!   drops the offset.
+//! - When 32 bits of generations are used up, a fresh buffer is chained behind this one.
+//!
+//! This file knows neither stores nor tasks: ranges are handed in by [`DoubleBuffer::publish`],
+//! whose caller is responsible for being alone.
+
+use std::sync::OnceLock;
+
+use crossbeam_utils::CachePadded;
+use leaf_core::{Id, IdRange};
+
+use crate::sync::{AtomicI64, AtomicU32, AtomicU64, Ordering, fence};
+
+/// The last generation that holds ids.
+const LAST: u32 = u32::MAX - 2;
+/// The cursor's generation once the buffer is closed.
+const CLOSED: u32 = u32::MAX - 1;
+/// A slot's generation while it holds nothing readable.
+const INVALID: u32 = u32::MAX;
+
+/// Two slots and a cursor. Callers of [`Self::take`] need no coordination.
+#[derive(Debug)]
+pub(crate) struct DoubleBuffer {
+    cursor: CachePadded<AtomicU64>,
+    slots: [CachePadded<Slot>; 2],
+    /// Follows when the generations are used up.
+    successor: OnceLock<Box<DoubleBuffer>>,
+}
+
+/// One segment. Readable only while `generation` is the cursor's, before and after.
+#[derive(Debug)]
+struct Slot {
+    generation: AtomicU32,
+    /// How many ids it holds; at most `i32::MAX`.
+    length: AtomicU32,
+    /// The offset whose taker starts the prefetch of the next segment.
+    prefetch_at: AtomicU32,
+    base: AtomicI64,
+}
+
+/// What [`DoubleBuffer::take`] found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Take {
+    /// An id of the caller's own.
+    Id(Id),
+    /// The same, and this caller is the one who must see to the next segment.
+    IdAndPrefetch(Id),
+    /// Both slots are used up.
+    Empty,
+    /// [`DoubleBuffer::close`] was called.
+    Closed,
+}
+
+#[derive(Clone, Copy)]
+struct Cursor(u64);
+
+impl Cursor {
+    const fn start_of(generation: u32) -> Self {
+        Self((generation as u64) << 32)
+    }
+
+    const fn generation(self) -> u32 {
+        (self.0 >> 32) as u32
+    }
+
+    const fn offset(self) -> u32 {
+        self.0 as u32
+    }
+}
+
+impl DoubleBuffer {
+    /// An empty buffer: the first [`Self::publish`] fills generation 1.
+    pub(crate) fn new() -> Self {
+        Self::starting_at(0)
+    }
+
+    fn starting_at(generation: u32) -> Self {
+        Self {
+            cursor: CachePadded::new(AtomicU64::new(Cursor::start_of(generation).0)),
+            slots: [CachePadded::new(Slot::unused()), CachePadded::new(Slot::unused())],
+            successor: OnceLock::new(),
+        }
+    }
+
+    /// Takes the next id. Wait-free but for retries when a segment ends under the caller.
+    #[inline]
+    pub(crate) fn take(&self) -> Take {
+        loop {
+            let seen = Cursor(self.cursor.load(Ordering::Acquire));
+            if seen.offset() >= self.slot(seen).length.load(Ordering::Relaxed) {
+                match self.advance(seen) {
+                    Advance::Retry => continue,
+                    Advance::Stop(result) => return result,
+                }
+            }
+            let taken = Cursor(self.cursor.fetch_add(1, Ordering::AcqRel));
+            if let Some(result) = self.slot(taken).read(taken) {
+                return result;
+            }
+        }
+    }
+
+    /// Called at the end of a segment: switches to the next if it is there.
+    #[cold]
+    fn advance(&self, seen: Cursor) -> Advance {
+        match seen.generation() {
+            CLOSED => return Advance::Stop(Take::Closed),
+            LAST => {
+                let next = self.successor.get();
+                return Advance::Stop(next.map_or(Take::Empty, |next| next.take()));
+            }
+            _ => {}
+        }
+        let next = Cursor::start_of(seen.generation() + 1);
+        if self.slot(next).generation.load(Ordering::Acquire) == next.generation() {
+            self.cursor.fetch_max(next.0, Ordering::AcqRel);
+            return Advance::Retry;
+        }
+        // What was seen may be old: then another caller has switched meanwhile.
+        let now = Cursor(self.cursor.load(Ordering::Acquire));
+        if now.generation() == seen.generation() {
+            Advance::Stop(Take::Empty)
+        } else {
+            Advance::Retry
+        }
+    }
+
+    /// Makes `range` the next segment. The caller must be the only one to publish.
+    ///
+    /// Returns `false` when there is no room or the buffer is closed: the range is then lost.
+    pub(crate) fn publish(&self, range: IdRange) -> bool {
+        let now = Cursor(self.cursor.load(Ordering::Acquire));
+        match now.generation() {
+            CLOSED => false,
+            LAST => self.successor.get_or_init(|| Box::new(Self::new())).publish(range),
+            generation => {
+                let next = Cursor::start_of(generation + 1);
+                self.slot(next).fill(next.generation(), range)
+            }
+        }
+    }
+
+    /// Whether the next segment should be fetched: it is not there, and of the current one less
+    /// than 90 % is left.
+    pub(crate) fn prefetch_due(&self) -> bool {
+        let now = Cursor(self.cursor.load(Ordering::Acquire));
+        match now.generation() {
+            CLOSED => false,
+            LAST => self.successor.get().is_none_or(|next| next.prefetch_due()),
+            generation => {
+                let next = Cursor::start_of(generation + 1);
+                let next_ready =
+                    self.slot(next).generation.load(Ordering::Acquire) == next.generation();
+                !next_ready && now.offset() > self.slot(now).prefetch_at.load(Ordering::Relaxed)
+            }
+        }
+    }
+
+    /// Whether an id can be taken without waiting.
+    pub(crate) fn has_stock(&self) -> bool {
+        let now = Cursor(self.cursor.load(Ordering::Acquire));
+        match now.generation() {
+            CLOSED => false,
+            LAST if self.successor.get().is_some_and(|next| next.has_stock()) => true,
+            generation => {
+                let next = Cursor::start_of(generation.saturating_add(1));
+                now.offset() < self.slot(now).length.load(Ordering::Relaxed)
+                    || self.slot(next).generation.load(Ordering::Acquire) == next.generation()
+            }
+        }
+    }
+
+    /// Ends the buffer: what is left in it is never handed out.
+    pub(crate) fn close(&self) {
+        // The offset lies above any length, so that nobody adds to a closed cursor.
+        self.cursor.swap(Cursor::start_of(CLOSED).0 | 1 << 31, Ordering::AcqRel);
+        if let Some(next) = self.successor.get() {
+            next.close();
+        }
+    }
+
+    fn slot(&self, cursor: Cursor) -> &Slot {
+        &self.slots[(cursor.generation() & 1) as usize]
+    }
+}
+
+enum Advance {
+    Retry,
+    Stop(Take),
+}
+
+impl Slot {
+    fn unused() -> Self {
+        Self {
+            generation: AtomicU32::new(INVALID),
+            length: AtomicU32::new(0),
+            prefetch_at: AtomicU32::new(0),
+            base: AtomicI64::new(0),
+        }
+    }
+
+    /// Reads the id at the cursor's offset; `None` when the offset is lost.
+    #[inline]
+    fn read(&self, taken: Cursor) -> Option<Take> {
+        let base = self.base.load(Ordering::Relaxed);
+        let length = self.length.load(Ordering::Relaxed);
+        let prefetch_at = self.prefetch_at.load(Ordering::Relaxed);
+        // Pairs with the release fence in `fill`: whoever read any of a later filling above sees
+        // its generation (or INVALID) below.
+        fence(Ordering::Acquire);
+        if self.generation.load(Ordering::Relaxed) != taken.generation() || taken.offset() >= length
+        {
+            return None;
+        }
+        let id = Id::new(base + i64::from(taken.offset()))?;
+        Some(if taken.offset() == prefetch_at { Take::IdAndPrefetch(id) } else { Take::Id(id) })
+    }
+
+    fn fill(&self, generation: u32, range: IdRange) -> bool {
+        let Ok(length) = u32::try_from(range.len()) else {
+            return false;
+        };
+        if length > i32::MAX as u32 || self.generation.load(Ordering::Relaxed) == generation {
+            return false;
+        }
+        self.generation.store(INVALID, Ordering::Relaxed);
+        fence(Ordering::Release);
+        self.base.store(range.start(), Ordering::Relaxed);
+        self.length.store(length, Ordering::Relaxed);
+        self.prefetch_at.store(length / 10, Ordering::Relaxed);
+        self.generation.store(generation, Ordering::Release);
+        true
+    }
+}
+
+#[cfg(all(test, not(leaf_loom)))]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::sync::Arc;
+    use std::sync::atomic::AtomicBool;
+
+    fn range(start: i64, end: i64) -> IdRange {
+        IdRange::new(start, end).unwrap()
+    }
+
+    fn drain(buffer: &DoubleBuffer) -> Vec<i64> {
+        std::iter::from_fn(|| match buffer.take() {
+            Take::Id(id) | Take::IdAndPrefetch(id) => Some(id.get()),
+            Take::Empty | Take::Closed => None,
+        })
+        .collect()
+    }
+
+    #[test]
+    fn serves_two_segments_in_order_then_is_empty() {
+        let buffer = DoubleBuffer::new();
+        assert_eq!(buffer.take(), Take::Empty);
+
+        assert!(buffer.publish(range(1, 4)));
+        assert_eq!(drain(&buffer), [1, 2, 3]);
+        assert!(buffer.publish(range(10, 12)));
+
+        assert_eq!(drain(&buffer), [10, 11]);
+        assert_eq!(buffer.take(), Take::Empty);
+    }
+
+    #[test]
+    fn holds_one_segment_ahead_and_no_more() {
+        let buffer = DoubleBuffer::new();
+        buffer.publish(range(1, 4));
+        buffer.take();
+
+        assert!(buffer.publish(range(10, 12)));
+        assert!(!buffer.publish(range(20, 22)), "both slots are full");
+
+        assert_eq!(drain(&buffer), [2, 3, 10, 11]);
+    }
+
+    #[test]
+    fn asks_for_the_next_segment_once_a_tenth_is_used() {
+        for (length, first_over_a_tenth) in [(1, 1), (9, 1), (10, 2), (100, 11), (1005, 101)] {
+            let buffer = DoubleBuffer::new();
+            buffer.publish(range(0, length));
+
+            let asked: Vec<usize> = (1..=length as usize)
+                .filter(|_| matches!(buffer.take(), Take::IdAndPrefetch(_)))
+                .collect();
+
+            assert_eq!(asked.len(), 1);
+            let buffer = DoubleBuffer::new();
+            buffer.publish(range(0, length));
+            let when = (1..).find(|_| matches!(buffer.take(), Take::IdAndPrefetch(_)));
+            assert_eq!(when, Some(first_over_a_tenth), "segment of {length}");
+            assert!(buffer.prefetch_due());
+        }
+    }
+
+    /// Loom does not reach this schedule in reasonable time, so it is written out.
+    #[test]
+    fn a_caller_suspended_before_its_read_loses_the_offset() {
+        let buffer = DoubleBuffer::new();
+        buffer.publish(range(10, 12));
+        buffer.take();
+
+        let suspended = Cursor(buffer.cursor.fetch_add(1, Ordering::AcqRel));
+        buffer.publish(range(20, 21));
+        assert_eq!(drain(&buffer), [20]);
+        buffer.publish(range(30, 32));
+        assert_eq!(drain(&buffer), [30, 31]);
+
+        assert_eq!(buffer.slot(suspended).read(suspended), None, "31 was handed out already");
+    }
+
+    #[test]
+    fn a_closed_buffer_gives_nothing_and_takes_nothing() {
+        let buffer = DoubleBuffer::new();
+        buffer.publish(range(1, 4));
+        buffer.take();
+
+        buffer.close();
+
+        assert_eq!(buffer.take(), Take::Closed);
+        assert!(!buffer.publish(range(10, 12)));
+        assert!(!buffer.has_stock() && !buffer.prefetch_due());
+    }
+
+    #[test]
+    fn a_fresh_buffer_follows_the_last_generation() {
+        let buffer = DoubleBuffer::starting_at(LAST - 1);
+        let mut expected = Vec::new();
+        let mut seen = Vec::new();
+
+        for start in [10, 20, 30, 40] {
+            assert!(buffer.publish(range(start, start + 3)));
+            assert!(buffer.has_stock());
+            expected.extend(start..start + 3);
+            seen.extend(drain(&buffer));
+        }
+
+        assert_eq!(seen, expected);
+        buffer.close();
+        assert_eq!(buffer.take(), Take::Closed);
+    }
+
+    #[test]
+    fn threads_on_one_buffer_never_share_an_id() {
+        const SEGMENTS: i64 = 500;
+        const LENGTH: i64 = 50;
+        let buffer = Arc::new(DoubleBuffer::new());
+        let done = Arc::new(AtomicBool::new(false));
+        let takers: Vec<_> = (0..4)
+            .map(|_| {
+                let (buffer, done) = (Arc::clone(&buffer), Arc::clone(&done));
+                std::thread::spawn(move || {
+                    let mut ids = Vec::new();
+                    loop {
+                        let last_round = done.load(std::sync::atomic::Ordering::SeqCst);
+                        ids.extend(drain(&buffer));
+                        if last_round {
+                            return ids;
+                        }
+                    }
+                })
+            })
+            .collect();
+
+        for segment in 0..SEGMENTS {
+            while !buffer.publish(range(segment * LENGTH, (segment + 1) * LENGTH)) {
+                std::thread::yield_now();
+            }
+        }
+        done.store(true, std::sync::atomic::Ordering::SeqCst);
+        let mut ids: Vec<i64> = takers.into_iter().flat_map(|t| t.join().unwrap()).collect();
+
+        ids.sort_unstable();
+        let all = ids.len();
+        ids.dedup();
+        assert_eq!(ids.len(), all, "an id was handed out twice");
+        assert!(all as i64 > SEGMENTS * LENGTH * 9 / 10, "most ids arrive: {all}");
+    }
+
+    proptest! {
+        /// The model is a queue of two ranges; a fresh buffer holds a first one that is empty.
+        #[test]
+        fn behaves_like_a_queue_of_two_segments(
+            steps in prop::collection::vec(prop_oneof![
+                3 => Just(None),
+                1 => (1i64..20).prop_map(Some),
+            ], 1..200),
+        ) {
+            let buffer = DoubleBuffer::new();
+            let mut queue: Vec<Vec<i64>> = vec![Vec::new()];
+            let mut next_start = 0;
+            for step in steps {
+                match step {
+                    Some(length) => {
+                        let fits = queue.len() < 2;
+                        prop_assert_eq!(buffer.publish(range(next_start, next_start + length)), fits);
+                        if fits {
+                            queue.push((next_start..next_start + length).rev().collect());
+                        }
+                        next_start += length;
+                    }
+                    None => {
+                        // The switch happens when somebody finds the current segment used up.
+                        if queue.len() == 2 && queue[0].is_empty() {
+                            queue.remove(0);
+                        }
+                        let expected = queue.first_mut().and_then(Vec::pop);
+                        let taken = match buffer.take() {
+                            Take::Id(id) | Take::IdAndPrefetch(id) => Some(id.get()),
+                            _ => None,
+                        };
+                        prop_assert_eq!(taken, expected);
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[cfg(all(test, leaf_loom))]
+mod loom_tests {
+    use super::*;
+    use loom::sync::Arc;
+    use loom::thread;
+
+    fn take(buffer: &DoubleBuffer) -> Option<i64> {
+        match buffer.take() {
+            Take::Id(id) | Take::IdAndPrefetch(id) => Some(id.get()),
+            Take::Empty | Take::Closed => None,
+        }
+    }
+
+    /// A taker beside one that uses its slot up and sees it filled again.
+    #[test]
+    fn a_refilled_slot_never_repeats_an_id() {
+        loom::model(|| {
+            let buffer = Arc::new(DoubleBuffer::new());
+            buffer.publish(IdRange::new(10, 12).unwrap());
+            let mut ids = vec![take(&buffer)];
+            buffer.publish(IdRange::new(20, 21).unwrap());
+            let taker = {
+                let buffer = Arc::clone(&buffer);
+                thread::spawn(move || take(&buffer))
+            };
+
+            ids.push(take(&buffer));
+            buffer.publish(IdRange::new(30, 32).unwrap());
+            ids.extend([take(&buffer), take(&buffer)]);
+            ids.push(taker.join().unwrap());
+
+            let mut ids: Vec<i64> = ids.into_iter().flatten().collect();
+            ids.sort_unstable();
+            assert!(ids.iter().all(|id| [10, 11, 20, 30, 31].contains(id)), "foreign: {ids:?}");
+            assert!(ids.windows(2).all(|pair| pair[0] != pair[1]), "repeated: {ids:?}");
+        });
+    }
+
+    /// Two takers that both find the segment used up and switch.
+    #[test]
+    fn a_late_switch_resets_nothing() {
+        loom::model(|| {
+            let buffer = Arc::new(DoubleBuffer::new());
+            buffer.publish(IdRange::new(10, 12).unwrap());
+            let taker = {
+                let buffer = Arc::clone(&buffer);
+                thread::spawn(move || [take(&buffer), take(&buffer)])
+            };
+
+            let mut ids = vec![take(&buffer), take(&buffer)];
+            ids.extend(taker.join().unwrap());
+
+            let mut ids: Vec<i64> = ids.into_iter().flatten().collect();
+            ids.sort_unstable();
+            assert_eq!(ids, [10, 11]);
+        });
+    }
+
+    #[test]
+    fn nothing_is_taken_after_close() {
+        loom::model(|| {
+            let buffer = Arc::new(DoubleBuffer::new());
+            buffer.publish(IdRange::new(10, 12).unwrap());
+            let taker = {
+                let buffer = Arc::clone(&buffer);
+                thread::spawn(move || [take(&buffer), take(&buffer)])
+            };
+
+            buffer.close();
+            assert_eq!(buffer.take(), Take::Closed);
+
+            let [first, second] = taker.join().unwrap();
+            assert!(first.is_none() || first == Some(10));
+            assert!(second.is_none() || second == Some(11));
+        });
+    }
+}

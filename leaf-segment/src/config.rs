@@ -1,0 +1,41 @@
+//! What may be chosen about segment mode.
+
+use std::time::Duration;
+
+use leaf_core::Step;
+
+/// Settings of a [`SegmentGenerator`](crate::SegmentGenerator).
+///
+/// ```
+/// use std::time::Duration;
+/// use leaf_segment::SegmentConfig;
+///
+/// let config = SegmentConfig { wait: Duration::from_millis(500), ..SegmentConfig::default() };
+/// assert_eq!(config.max_step.get(), 1_000_000);
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SegmentConfig {
+    /// The dynamic step grows up to this; a record's own larger step is still honoured.
+    /// Default 1,000,000, as in Leaf.
+    pub max_step: Step,
+    /// How long a caller waits for a refill before it gets an error. Default 2 s.
+    pub wait: Duration,
+    /// Deadline of one request to the store. Default 2 s.
+    pub attempt: Duration,
+    /// How many tags may fetch at the same time. Default 64.
+    pub concurrent_fetches: usize,
+    /// How often the set of tags is read again. Default 60 s, as in Leaf.
+    pub refresh: Duration,
+}
+
+impl Default for SegmentConfig {
+    fn default() -> Self {
+        Self {
+            max_step: Step::new(1_000_000).unwrap_or(Step::MAX),
+            wait: Duration::from_secs(2),
+            attempt: Duration::from_secs(2),
+            concurrent_fetches: 64,
+            refresh: Duration::from_secs(60),
+        }
+    }
+}

@@ -1,0 +1,143 @@
+//! What can go wrong, on both sides of the generator.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use leaf_core::{Step, Tag, TagError};
+
+type Source = Box<dyn std::error::Error + Send + Sync>;
+
+/// A failure of a [`SegmentStore`](crate::SegmentStore), for the log and the operator.
+#[derive(Debug, thiserror::Error)]
+#[error("{operation}: {kind}{}", source.as_ref().map(|s| format!(": {s}")).unwrap_or_default())]
+pub struct StoreError {
+    kind: StoreErrorKind,
+    operation: String,
+    source: Option<Source>,
+}
+
+/// What kind of failure it was.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum StoreErrorKind {
+    /// No record of this name.
+    #[error("no such tag: create it with `leaf tag create`")]
+    UnknownTag,
+    /// The record exists already.
+    #[error("the tag exists already")]
+    TagExists,
+    /// The record's step is not the one that the caller saw.
+    #[error("the record's step is now {0}")]
+    StepChanged(Step),
+    /// The record is not usable as it stands.
+    #[error("{0}")]
+    BadRecord(String),
+    /// `max_id` cannot grow by the amount: the 63 bits are used up.
+    #[error("the ids are used up: max_id cannot grow beyond 9223372036854775807")]
+    Exhausted,
+    /// The range starts below one that this process was already granted.
+    #[error(
+        "the store granted ids from {start} on although ids below {mark} were granted before: \
+         repair the record with `leaf tag advance`, at least to {mark}"
+    )]
+    Regression {
+        /// Where the refused range starts.
+        start: i64,
+        /// One past the last id granted before.
+        mark: i64,
+    },
+    /// The store cannot be reached or is busy; another attempt may succeed.
+    #[error("store unavailable")]
+    Unavailable,
+    /// The store refuses; it will again until somebody changes something.
+    #[error("store refused")]
+    Refused,
+}
+
+impl StoreError {
+    /// An error of this kind in `operation`, which reads like "allocate tag \"orders\" in mysql".
+    #[must_use]
+    pub fn new(kind: StoreErrorKind, operation: impl Into<String>) -> Self {
+        Self { kind, operation: operation.into(), source: None }
+    }
+
+    /// Adds what caused it.
+    #[must_use]
+    pub fn because(mut self, source: impl Into<Source>) -> Self {
+        self.source = Some(source.into());
+        self
+    }
+
+    /// The kind.
+    #[must_use]
+    pub const fn kind(&self) -> &StoreErrorKind {
+        &self.kind
+    }
+
+    /// Whether the same call may succeed later without anybody's help.
+    #[must_use]
+    pub const fn retryable(&self) -> bool {
+        matches!(self.kind, StoreErrorKind::Unavailable | StoreErrorKind::StepChanged(_))
+    }
+}
+
+/// Why a caller got no id. The text is fit for clients: it names no host and no statement.
+#[derive(Debug, Clone, thiserror::Error)]
+#[error("tag {tag:?}: {kind}")]
+pub struct SegmentError {
+    kind: SegmentErrorKind,
+    tag: String,
+    source: Option<Arc<StoreError>>,
+}
+
+/// What kind of failure it was.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum SegmentErrorKind {
+    /// The text is no tag.
+    #[error("{0}")]
+    BadTag(TagError),
+    /// No record of this name.
+    #[error("no such tag: create it first")]
+    UnknownTag,
+    /// Both segments are used up and the store does not answer.
+    #[error("out of ids while the store is unavailable")]
+    StoreDown,
+    /// Both segments are used up and the refill did not arrive in time.
+    #[error("out of ids: the next segment did not arrive within {0:?}")]
+    Deadline(Duration),
+    /// The record needs an operator: exhausted, a bad step, or a store that went back.
+    #[error("the tag's record needs an operator; the server's log says why")]
+    Record,
+    /// The generator was closed.
+    #[error("the generator is closed")]
+    Closed,
+}
+
+impl SegmentError {
+    pub(crate) fn new(kind: SegmentErrorKind, tag: &str) -> Self {
+        Self { kind, tag: tag.into(), source: None }
+    }
+
+    pub(crate) fn of_tag(kind: SegmentErrorKind, tag: &Tag, source: Arc<StoreError>) -> Self {
+        Self { kind, tag: tag.as_str().into(), source: Some(source) }
+    }
+
+    /// The kind.
+    #[must_use]
+    pub const fn kind(&self) -> &SegmentErrorKind {
+        &self.kind
+    }
+
+    /// The store's own error, where one was seen. Not for clients.
+    #[must_use]
+    pub fn store_error(&self) -> Option<&StoreError> {
+        self.source.as_deref()
+    }
+
+    /// Whether the same call may succeed later without anybody's help.
+    #[must_use]
+    pub const fn retryable(&self) -> bool {
+        matches!(self.kind, SegmentErrorKind::StoreDown | SegmentErrorKind::Deadline(_))
+    }
+}

@@ -1,0 +1,240 @@
+//! The tags of one store, and the tasks that keep them up to date.
+//!
+//! Readers look a tag up in an immutable map that is swapped whole; nobody waits for a lock there.
+//! A tag that is not in the map is looked up in the store, by one caller at a time; names that do
+//! not exist are remembered for a second, so that they cost the store little.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use leaf_core::{Health, Tag};
+use tokio::sync::{Mutex, OwnedMutexGuard};
+use tokio::time::Instant;
+
+use crate::handle::TagHandle;
+use crate::refill::Backend;
+use crate::{SegmentConfig, SegmentError, SegmentErrorKind, SegmentStore, StoreError, TagRecord};
+
+const UNKNOWN_HOLDS: Duration = Duration::from_secs(1);
+const UNKNOWN_ENTRIES: usize = 1000;
+/// How soon a refresh that failed is tried again.
+const REFRESH_RETRY: Duration = Duration::from_millis(500);
+
+type TagMap = HashMap<Tag, TagHandle, foldhash::fast::RandomState>;
+
+/// Hands out ids of the tags of one [`SegmentStore`].
+#[derive(Debug)]
+pub struct SegmentGenerator {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    backend: Arc<Backend>,
+    tags: ArcSwap<TagMap>,
+    /// Whoever holds it may look a tag up in the store and change the map.
+    unknown: Arc<Mutex<UnknownTags>>,
+    /// Whether the set of tags was ever read.
+    loaded: AtomicBool,
+}
+
+/// Names that were just looked up and do not exist.
+#[derive(Debug, Default)]
+struct UnknownTags(HashMap<Tag, Instant>);
+
+impl SegmentGenerator {
+    /// Reads the set of tags and starts to keep it up to date. Call it in a tokio runtime.
+    ///
+    /// A store that does not answer is no error: the generator goes on asking, and
+    /// [`Self::health`] says so.
+    pub async fn open(store: Arc<dyn SegmentStore>, config: SegmentConfig) -> Self {
+        let shared = Arc::new(Shared {
+            backend: Arc::new(Backend::new(store, config)),
+            tags: ArcSwap::default(),
+            unknown: Arc::default(),
+            loaded: AtomicBool::new(false),
+        });
+        let mut pause = shared.refresh().await;
+        let task = Arc::downgrade(&shared);
+        shared.backend.spawn(async move {
+            loop {
+                tokio::time::sleep(pause).await;
+                // A generator that was dropped needs no refresh.
+                let Some(shared) = task.upgrade() else { return };
+                pause = shared.refresh().await;
+            }
+        });
+        Self { shared }
+    }
+
+    /// The handle of a tag that is already known; never waits.
+    ///
+    /// # Examples
+    /// A server asks here first and falls back to [`Self::tag`].
+    #[must_use]
+    pub fn known(&self, tag: &str) -> Option<TagHandle> {
+        self.shared.known(tag)
+    }
+
+    /// The handle of a tag. One that is not known yet is looked up in the store.
+    ///
+    /// # Errors
+    /// `BadTag`, `UnknownTag`, and `StoreDown` or `Deadline` when the look-up got no answer.
+    pub async fn tag(&self, tag: &str) -> Result<TagHandle, SegmentError> {
+        if let Some(handle) = self.known(tag) {
+            return Ok(handle);
+        }
+        let parsed = Tag::parse(tag)
+            .map_err(|error| SegmentError::new(SegmentErrorKind::BadTag(error), ""))?;
+        let wait = self.shared.backend.config.wait;
+        tokio::time::timeout(wait, Shared::look_up(&self.shared, parsed))
+            .await
+            .unwrap_or_else(|_| Err(SegmentError::new(SegmentErrorKind::Deadline(wait), tag)))
+    }
+
+    /// Whether ids can be handed out now.
+    #[must_use]
+    pub fn health(&self) -> Health {
+        let backend = &self.shared.backend;
+        if backend.stop.is_cancelled() {
+            return Health::NotReady("segment mode is closed".into());
+        }
+        if !self.shared.loaded.load(Ordering::Acquire) {
+            return Health::NotReady("the segment store has not answered yet".into());
+        }
+        if backend.reachable() {
+            return Health::Ready;
+        }
+        let tags = self.shared.tags.load();
+        let in_use = |handle: &&TagHandle| {
+            !handle.state.has_ended() && handle.state.refill().granted.is_some()
+        };
+        let mut dry = tags.values().filter(in_use).filter(|h| !h.state.buffer.has_stock());
+        let no_stock = !tags.values().any(|handle| handle.state.buffer.has_stock());
+        match dry.next() {
+            Some(handle) => Health::NotReady(format!(
+                "the segment store is unavailable and tag {:?} is out of ids",
+                handle.tag().as_str()
+            )),
+            None if no_stock => {
+                Health::NotReady("the segment store is unavailable and no tag has ids left".into())
+            }
+            None => Health::Degraded("the segment store is unavailable; serving from stock".into()),
+        }
+    }
+
+    /// Stops all tasks and ends every handle. Ids that were fetched and not handed out are lost.
+    pub async fn close(&self) {
+        let backend = &self.shared.backend;
+        backend.stop.cancel();
+        for handle in self.shared.tags.load().values() {
+            handle.state.end(SegmentErrorKind::Closed);
+        }
+        backend.tasks.close();
+        backend.tasks.wait().await;
+    }
+}
+
+impl Shared {
+    fn known(&self, tag: &str) -> Option<TagHandle> {
+        self.tags.load().get(tag).filter(|handle| !handle.state.has_ended()).cloned()
+    }
+
+    /// Reads all records: new tags appear, changed steps count, deleted tags end. Returns how long
+    /// to wait before the next time.
+    async fn refresh(&self) -> Duration {
+        let _alone = self.unknown.lock().await;
+        let records = match self.backend.ask("read the tags", self.backend.store.tags()).await {
+            Ok(records) => records,
+            Err(error) => {
+                tracing::warn!("{error}; asking again in {REFRESH_RETRY:?}");
+                return REFRESH_RETRY;
+            }
+        };
+        let mut tags = TagMap::clone(&self.tags.load());
+        let names: HashSet<&Tag> = records.iter().map(|record| &record.tag).collect();
+        for handle in tags.values().filter(|handle| !names.contains(handle.tag())) {
+            handle.state.end(SegmentErrorKind::UnknownTag);
+        }
+        for record in &records {
+            self.take_over(&mut tags, record);
+        }
+        self.tags.store(Arc::new(tags));
+        self.loaded.store(true, Ordering::Release);
+        self.backend.config.refresh
+    }
+
+    /// Brings `tags` up to date with one record.
+    fn take_over(&self, tags: &mut TagMap, record: &TagRecord) -> TagHandle {
+        let handle = match tags.get(&record.tag) {
+            Some(handle) if !handle.state.has_ended() => {
+                handle.state.record_step(record.step);
+                return handle.clone();
+            }
+            Some(ended) => ended.revived(record.step),
+            None => TagHandle::new(record.tag.clone(), record.step, Arc::clone(&self.backend)),
+        };
+        tags.insert(record.tag.clone(), handle.clone());
+        handle
+    }
+
+    async fn look_up(shared: &Arc<Self>, tag: Tag) -> Result<TagHandle, SegmentError> {
+        let unknown = Arc::clone(&shared.unknown).lock_owned().await;
+        if let Some(handle) = shared.known(tag.as_str()) {
+            return Ok(handle);
+        }
+        let gone = SegmentError::new(SegmentErrorKind::UnknownTag, tag.as_str());
+        if unknown.holds(&tag) {
+            return Err(gone);
+        }
+        // A task of its own: a caller that leaves must not take the store's answer with it.
+        let (answer, received) = tokio::sync::oneshot::channel();
+        let task = Arc::clone(shared);
+        let name = tag.clone();
+        shared.backend.spawn(async move {
+            let _ = answer.send(task.ask_store(&name, unknown).await);
+        });
+        match received.await {
+            Ok(Ok(Some(handle))) => Ok(handle),
+            Ok(Ok(None)) => Err(gone),
+            Ok(Err(error)) => {
+                Err(SegmentError::of_tag(SegmentErrorKind::StoreDown, &tag, Arc::new(error)))
+            }
+            Err(_) => Err(SegmentError::new(SegmentErrorKind::Closed, tag.as_str())),
+        }
+    }
+
+    async fn ask_store(
+        &self,
+        tag: &Tag,
+        mut unknown: OwnedMutexGuard<UnknownTags>,
+    ) -> Result<Option<TagHandle>, StoreError> {
+        let what = format!("look up tag {:?}", tag.as_str());
+        let Some(record) = self.backend.ask(&what, self.backend.store.tag(tag)).await? else {
+            unknown.remember(tag.clone());
+            return Ok(None);
+        };
+        let mut tags = TagMap::clone(&self.tags.load());
+        let handle = self.take_over(&mut tags, &record);
+        self.tags.store(Arc::new(tags));
+        Ok(Some(handle))
+    }
+}
+
+impl UnknownTags {
+    fn holds(&self, tag: &Tag) -> bool {
+        self.0.get(tag).is_some_and(|since| since.elapsed() < UNKNOWN_HOLDS)
+    }
+
+    fn remember(&mut self, tag: Tag) {
+        if self.0.len() >= UNKNOWN_ENTRIES {
+            self.0.retain(|_, since| since.elapsed() < UNKNOWN_HOLDS);
+        }
+        if self.0.len() < UNKNOWN_ENTRIES {
+            self.0.insert(tag, Instant::now());
+        }
+    }
+}

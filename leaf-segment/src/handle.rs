@@ -1,0 +1,248 @@
+//! A tag in use: its buffer, and how a caller waits for it.
+//!
+//! The fast path is [`DoubleBuffer::take`] alone. A caller that finds both segments used up asks
+//! for a refill and waits for its arrival with a deadline; it never talks to the store itself, so a
+//! caller that gives up disturbs nobody.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard};
+use std::time::Duration;
+
+use leaf_core::{Id, Step, StepError, Tag};
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+use crate::buffer::{DoubleBuffer, Take};
+use crate::refill::{self, Backend};
+use crate::step_policy::StepPolicy;
+use crate::{SegmentError, SegmentErrorKind, StoreError, StoreErrorKind};
+
+/// An error that only an operator can cure is told to callers for this long before the store is
+/// asked again.
+const ERROR_HOLDS: Duration = Duration::from_secs(1);
+
+/// A tag, ready to hand out ids. Cheap to clone; keep it instead of looking the tag up again.
+///
+/// When the tag's record is deleted the handle ends: every call then fails with
+/// [`SegmentErrorKind::UnknownTag`], also after the record was made again. Ask the generator for a
+/// new handle.
+#[derive(Clone)]
+pub struct TagHandle {
+    pub(crate) state: Arc<TagState>,
+}
+
+impl TagHandle {
+    pub(crate) fn new(tag: Tag, step: Result<Step, StepError>, backend: Arc<Backend>) -> Self {
+        Self { state: Arc::new(TagState::new(tag, step, None, backend)) }
+    }
+
+    /// The handle that replaces this one after the record was deleted and made again. It remembers
+    /// what was granted, so that no id below is accepted.
+    pub(crate) fn revived(&self, step: Result<Step, StepError>) -> Self {
+        let old = &self.state;
+        let granted = old.refill().granted;
+        let backend = Arc::clone(&old.backend);
+        Self { state: Arc::new(TagState::new(old.tag.clone(), step, granted, backend)) }
+    }
+
+    /// The tag.
+    #[must_use]
+    pub fn tag(&self) -> &Tag {
+        &self.state.tag
+    }
+
+    /// Takes the next id if one is there; never waits. `None` also starts a refill, so that a later
+    /// call succeeds.
+    #[inline]
+    #[must_use]
+    pub fn try_next(&self) -> Option<Id> {
+        match self.state.buffer.take() {
+            Take::Id(id) => Some(id),
+            Take::IdAndPrefetch(id) => {
+                refill::start(&self.state);
+                Some(id)
+            }
+            Take::Empty => {
+                refill::start(&self.state);
+                None
+            }
+            Take::Closed => None,
+        }
+    }
+
+    /// Takes the next id; at once while a segment is there, else as soon as the refill arrives.
+    ///
+    /// # Errors
+    /// After [`SegmentConfig::wait`](crate::SegmentConfig::wait): `StoreDown` or `Deadline`. At
+    /// once: `UnknownTag` when the record is gone, `Record` when an operator must repair it,
+    /// `Closed`.
+    pub async fn next(&self) -> Result<Id, SegmentError> {
+        match self.try_next() {
+            Some(id) => Ok(id),
+            None => self.wait_for_next().await,
+        }
+    }
+
+    #[cold]
+    async fn wait_for_next(&self) -> Result<Id, SegmentError> {
+        let state = &self.state;
+        let wait = state.backend.config.wait;
+        let deadline = Instant::now() + wait;
+        let _waiting = state.announce_waiter();
+        loop {
+            let refilled = state.refilled.notified();
+            tokio::pin!(refilled);
+            // Registered before the look, so that a refill in between is not missed.
+            refilled.as_mut().enable();
+            if let Some(error) = state.verdict() {
+                return Err(error);
+            }
+            if let Some(id) = self.try_next() {
+                return Ok(id);
+            }
+            if tokio::time::timeout_at(deadline, refilled).await.is_err() {
+                return Err(state.deadline_error(wait));
+            }
+        }
+    }
+}
+
+impl fmt::Debug for TagHandle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TagHandle").field("tag", &self.state.tag).finish_non_exhaustive()
+    }
+}
+
+/// What the handles of one tag share.
+pub(crate) struct TagState {
+    /// First, so that the fast path finds it at the start of the allocation.
+    pub(crate) buffer: DoubleBuffer,
+    pub(crate) tag: Tag,
+    pub(crate) backend: Arc<Backend>,
+    /// Whether a refill task is under way; the one who sets it owns `DoubleBuffer::publish`.
+    pub(crate) fetching: AtomicBool,
+    /// Told when a refill arrived or ended for good.
+    pub(crate) refilled: Notify,
+    /// Told when the first caller begins to wait: a task that backs off shall hurry.
+    pub(crate) hurry: Notify,
+    waiters: AtomicUsize,
+    refill: Mutex<Refill>,
+}
+
+/// What the refill task knows. Only the control plane locks it.
+#[derive(Debug)]
+pub(crate) struct Refill {
+    pub(crate) policy: Result<StepPolicy, StepError>,
+    /// End of the last range granted to this process.
+    pub(crate) granted: Option<i64>,
+    pub(crate) granted_at: Option<Instant>,
+    /// The error of the last attempt; `None` after a success.
+    pub(crate) failure: Option<Failure>,
+    pub(crate) ended: Option<SegmentErrorKind>,
+}
+
+#[derive(Debug, Clone)]
+pub(crate) struct Failure {
+    pub(crate) error: Arc<StoreError>,
+    pub(crate) at: Instant,
+}
+
+impl TagState {
+    fn new(
+        tag: Tag,
+        step: Result<Step, StepError>,
+        granted: Option<i64>,
+        backend: Arc<Backend>,
+    ) -> Self {
+        Self {
+            buffer: DoubleBuffer::new(),
+            tag,
+            backend,
+            fetching: AtomicBool::new(false),
+            refilled: Notify::new(),
+            hurry: Notify::new(),
+            waiters: AtomicUsize::new(0),
+            refill: Mutex::new(Refill {
+                policy: step.map(StepPolicy::new),
+                granted,
+                granted_at: None,
+                failure: None,
+                ended: None,
+            }),
+        }
+    }
+
+    pub(crate) fn refill(&self) -> MutexGuard<'_, Refill> {
+        self.refill.lock().expect("no holder of this lock panics")
+    }
+
+    /// Takes over a step that was read from the record.
+    pub(crate) fn record_step(&self, step: Result<Step, StepError>) {
+        let mut refill = self.refill();
+        match (&mut refill.policy, step) {
+            (Ok(policy), Ok(step)) => policy.record_changed(step),
+            (policy, step) => *policy = step.map(StepPolicy::new),
+        }
+    }
+
+    /// Ends the tag: no id leaves it any more.
+    pub(crate) fn end(&self, why: SegmentErrorKind) {
+        self.refill().ended.get_or_insert(why);
+        self.buffer.close();
+        self.refilled.notify_waiters();
+    }
+
+    pub(crate) fn has_ended(&self) -> bool {
+        self.refill().ended.is_some()
+    }
+
+    pub(crate) fn somebody_waits(&self) -> bool {
+        self.waiters.load(Ordering::Acquire) > 0
+    }
+
+    /// Why neither waiting nor asking the store makes sense now, if so.
+    pub(crate) fn verdict(&self) -> Option<SegmentError> {
+        let refill = self.refill();
+        if let Some(kind) = &refill.ended {
+            return Some(SegmentError::new(kind.clone(), self.tag.as_str()));
+        }
+        let failure = refill.failure.as_ref()?;
+        if failure.error.retryable() || failure.at.elapsed() > ERROR_HOLDS {
+            return None;
+        }
+        let kind = match failure.error.kind() {
+            StoreErrorKind::UnknownTag => SegmentErrorKind::UnknownTag,
+            StoreErrorKind::Refused => return None,
+            _ => SegmentErrorKind::Record,
+        };
+        Some(SegmentError::of_tag(kind, &self.tag, Arc::clone(&failure.error)))
+    }
+
+    fn deadline_error(&self, wait: Duration) -> SegmentError {
+        match &self.refill().failure {
+            Some(failure) => SegmentError::of_tag(
+                SegmentErrorKind::StoreDown,
+                &self.tag,
+                Arc::clone(&failure.error),
+            ),
+            None => SegmentError::new(SegmentErrorKind::Deadline(wait), self.tag.as_str()),
+        }
+    }
+
+    fn announce_waiter(&self) -> WaiterGuard<'_> {
+        if self.waiters.fetch_add(1, Ordering::AcqRel) == 0 {
+            self.hurry.notify_one();
+        }
+        WaiterGuard(self)
+    }
+}
+
+struct WaiterGuard<'a>(&'a TagState);
+
+impl Drop for WaiterGuard<'_> {
+    fn drop(&mut self) {
+        self.0.waiters.fetch_sub(1, Ordering::AcqRel);
+    }
+}

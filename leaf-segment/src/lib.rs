@@ -1,0 +1,46 @@
+//! Segment ids: blocks reserved in a store, served from memory.
+//!
+//! A [`SegmentStore`] keeps one number per [`Tag`](leaf_core::Tag). A [`SegmentGenerator`] adds a
+//! step to it, owns the ids in between and hands them out from a double buffer: while one segment
+//! is served the next is already there, so a caller waits for the store only when the store has
+//! been away longer than the stock lasts.
+//!
+//! This crate knows no database: the adapters live in `leaf-registry`.
+//!
+//! ```
+//! use std::sync::Arc;
+//! use leaf_core::{Step, Tag};
+//! use leaf_segment::{MemoryStore, NewTag, SegmentConfig, SegmentGenerator, SegmentStore};
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let store = Arc::new(MemoryStore::default());
+//! store.create(&NewTag::new(Tag::parse("orders")?, Step::new(2000)?)).await?;
+//!
+//! let segments = SegmentGenerator::open(store, SegmentConfig::default()).await;
+//! let orders = segments.tag("orders").await?; // a handle: no map look-up afterwards
+//! assert_eq!(orders.next().await?.get(), 1);
+//! assert_eq!(orders.try_next().map(|id| id.get()), Some(2));
+//! segments.close().await;
+//! # Ok(())
+//! # }
+//! ```
+#![cfg_attr(test, allow(clippy::unwrap_used, reason = "tests may panic"))]
+
+mod buffer;
+mod config;
+mod error;
+mod generator;
+mod handle;
+mod memory;
+mod refill;
+mod step_policy;
+mod store;
+mod sync;
+
+pub use config::SegmentConfig;
+pub use error::{SegmentError, SegmentErrorKind, StoreError, StoreErrorKind};
+pub use generator::SegmentGenerator;
+pub use handle::TagHandle;
+pub use memory::MemoryStore;
+pub use store::{NewTag, SegmentStore, TagRecord};

@@ -1,0 +1,124 @@
+//! A store in memory: for tests, simulations and examples. It forgets everything at exit.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard};
+
+use futures_core::future::BoxFuture;
+use leaf_core::{IdRange, Step, Tag};
+
+use crate::{NewTag, SegmentStore, StoreError, StoreErrorKind, TagRecord};
+
+/// A [`SegmentStore`] without a disk.
+#[derive(Debug, Default)]
+pub struct MemoryStore {
+    records: Mutex<BTreeMap<Tag, TagRecord>>,
+}
+
+impl MemoryStore {
+    fn records(&self) -> MutexGuard<'_, BTreeMap<Tag, TagRecord>> {
+        self.records.lock().expect("no holder of this lock panics")
+    }
+
+    fn with<T>(
+        &self,
+        tag: &Tag,
+        operation: &str,
+        f: impl FnOnce(&mut TagRecord) -> Result<T, StoreErrorKind>,
+    ) -> BoxFuture<'_, Result<T, StoreError>>
+    where
+        T: Send + 'static,
+    {
+        let result = match self.records().get_mut(tag) {
+            Some(record) => f(record),
+            None => Err(StoreErrorKind::UnknownTag),
+        };
+        let operation = format!("{operation} tag {:?} in memory", tag.as_str());
+        Box::pin(async { result.map_err(|kind| StoreError::new(kind, operation)) })
+    }
+}
+
+impl SegmentStore for MemoryStore {
+    fn allocate<'a>(
+        &'a self,
+        tag: &'a Tag,
+        amount: Step,
+        seen: Step,
+    ) -> BoxFuture<'a, Result<IdRange, StoreError>> {
+        self.with(tag, "allocate", |record| {
+            let step = record.step.map_err(|e| StoreErrorKind::BadRecord(e.to_string()))?;
+            if step != seen {
+                return Err(StoreErrorKind::StepChanged(step));
+            }
+            let start = record.max_id;
+            let end =
+                start.checked_add(i64::from(amount.get())).ok_or(StoreErrorKind::Exhausted)?;
+            let range = IdRange::new(start, end)
+                .ok_or_else(|| StoreErrorKind::BadRecord(format!("max_id {start} is negative")))?;
+            record.max_id = end;
+            Ok(range)
+        })
+    }
+
+    fn tag<'a>(&'a self, tag: &'a Tag) -> BoxFuture<'a, Result<Option<TagRecord>, StoreError>> {
+        let record = self.records().get(tag).cloned();
+        Box::pin(async { Ok(record) })
+    }
+
+    fn tags(&self) -> BoxFuture<'_, Result<Vec<TagRecord>, StoreError>> {
+        let records = self.records().values().cloned().collect();
+        Box::pin(async { Ok(records) })
+    }
+
+    fn create<'a>(&'a self, new: &'a NewTag) -> BoxFuture<'a, Result<(), StoreError>> {
+        let mut records = self.records();
+        let result = if records.contains_key(&new.tag) {
+            let operation = format!("create tag {:?} in memory", new.tag.as_str());
+            Err(StoreError::new(StoreErrorKind::TagExists, operation))
+        } else {
+            let NewTag { tag, max_id, step, description } = new.clone();
+            records.insert(tag.clone(), TagRecord { tag, max_id, step: Ok(step), description });
+            Ok(())
+        };
+        Box::pin(async { result })
+    }
+
+    fn set_step<'a>(&'a self, tag: &'a Tag, step: Step) -> BoxFuture<'a, Result<(), StoreError>> {
+        self.with(tag, "set the step of", |record| {
+            record.step = Ok(step);
+            Ok(())
+        })
+    }
+
+    fn advance<'a>(
+        &'a self,
+        tag: &'a Tag,
+        at_least: i64,
+    ) -> BoxFuture<'a, Result<i64, StoreError>> {
+        self.with(tag, "advance", |record| {
+            record.max_id = record.max_id.max(at_least);
+            Ok(record.max_id)
+        })
+    }
+
+    fn give_back<'a>(
+        &'a self,
+        tag: &'a Tag,
+        unused: IdRange,
+    ) -> BoxFuture<'a, Result<bool, StoreError>> {
+        self.with(tag, "give back ids of", |record| {
+            let untouched = record.max_id == unused.end();
+            if untouched {
+                record.max_id = unused.start();
+            }
+            Ok(untouched)
+        })
+    }
+
+    fn delete<'a>(&'a self, tag: &'a Tag) -> BoxFuture<'a, Result<(), StoreError>> {
+        let removed = self.records().remove(tag).map(|_| ());
+        let operation = format!("delete tag {:?} in memory", tag.as_str());
+        Box::pin(async move {
+            removed.ok_or_else(|| StoreError::new(StoreErrorKind::UnknownTag, operation))
+        })
+    }
+}

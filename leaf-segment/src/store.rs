@@ -1,0 +1,123 @@
+//! The port behind which segments are kept.
+//!
+//! Contract of every adapter: a range that `allocate` returned is durable and belongs to the caller
+//! alone, for ever. A caller that got no clear answer must treat the range as lost; an adapter never
+//! repeats a write by itself.
+
+use std::fmt;
+
+use futures_core::future::BoxFuture;
+use leaf_core::{IdRange, Step, StepError, Tag};
+
+use crate::StoreError;
+
+/// Keeps one number per tag. Implemented in `leaf-registry` for databases.
+///
+/// Dropping a returned future half-way leaves an ambiguous write, which can only make a gap.
+pub trait SegmentStore: fmt::Debug + Send + Sync + 'static {
+    /// Adds `amount` to the tag's `max_id` if the record's step is still `seen`, and returns
+    /// `[max_id - amount, max_id)` of the new value. Durable before it returns.
+    ///
+    /// # Errors
+    /// `UnknownTag`, `StepChanged` with the new step, `BadStep`, `Exhausted` at the end of `i64`;
+    /// else a retryable or permanent failure of the store.
+    fn allocate<'a>(
+        &'a self,
+        tag: &'a Tag,
+        amount: Step,
+        seen: Step,
+    ) -> BoxFuture<'a, Result<IdRange, StoreError>>;
+
+    /// Reads one record; `None` when there is none.
+    ///
+    /// # Errors
+    /// Failures of the store.
+    fn tag<'a>(&'a self, tag: &'a Tag) -> BoxFuture<'a, Result<Option<TagRecord>, StoreError>>;
+
+    /// Reads all records. Rows whose name is no valid [`Tag`] are left out with a warning.
+    ///
+    /// # Errors
+    /// Failures of the store.
+    fn tags(&self) -> BoxFuture<'_, Result<Vec<TagRecord>, StoreError>>;
+
+    /// Makes a new record.
+    ///
+    /// # Errors
+    /// `TagExists`, or failures of the store.
+    fn create<'a>(&'a self, new: &'a NewTag) -> BoxFuture<'a, Result<(), StoreError>>;
+
+    /// Changes the record's step. Running generators follow at their next fetch.
+    ///
+    /// # Errors
+    /// `UnknownTag`, or failures of the store.
+    fn set_step<'a>(&'a self, tag: &'a Tag, step: Step) -> BoxFuture<'a, Result<(), StoreError>>;
+
+    /// Raises `max_id` to `at_least` and returns what it is then. Never lowers it.
+    ///
+    /// # Errors
+    /// `UnknownTag`, or failures of the store.
+    fn advance<'a>(&'a self, tag: &'a Tag, at_least: i64)
+    -> BoxFuture<'a, Result<i64, StoreError>>;
+
+    /// Lowers `max_id` from the end of `unused` to its start, if nobody allocated since; tells
+    /// whether it did. The caller promises that no id of `unused` was or will be handed out.
+    ///
+    /// # Errors
+    /// Failures of the store.
+    fn give_back<'a>(
+        &'a self,
+        tag: &'a Tag,
+        unused: IdRange,
+    ) -> BoxFuture<'a, Result<bool, StoreError>>;
+
+    /// Removes the record. Made again with a lower `max_id`, its ids would repeat.
+    ///
+    /// # Errors
+    /// `UnknownTag`, or failures of the store.
+    fn delete<'a>(&'a self, tag: &'a Tag) -> BoxFuture<'a, Result<(), StoreError>>;
+}
+
+/// A record as the store holds it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TagRecord {
+    /// Its name.
+    pub tag: Tag,
+    /// One past the last id that was ever reserved.
+    pub max_id: i64,
+    /// Its step; an error when the row holds a number that is none.
+    pub step: Result<Step, StepError>,
+    /// What it is for.
+    pub description: Option<String>,
+}
+
+/// A record to be made.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NewTag {
+    /// Its name.
+    pub tag: Tag,
+    /// The first id that it will hand out. Default 1.
+    pub max_id: i64,
+    /// Its step.
+    pub step: Step,
+    /// What it is for, at most 256 characters.
+    pub description: Option<String>,
+}
+
+impl NewTag {
+    /// A record that starts at 1.
+    #[must_use]
+    pub const fn new(tag: Tag, step: Step) -> Self {
+        Self { tag, max_id: 1, step, description: None }
+    }
+
+    /// Leaf's stock row: `leaf-segment-test`, first id 1, step 2000.
+    #[must_use]
+    pub fn stock() -> Self {
+        Self {
+            tag: Tag::parse("leaf-segment-test").expect("a valid tag"),
+            max_id: 1,
+            step: Step::new(2000).expect("a valid step"),
+            description: Some("Test leaf Segment Mode Get Id".into()),
+        }
+    }
+}

@@ -1,0 +1,188 @@
+//! What can go wrong, at the registry and at the caller.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use leaf_core::UnixMillis;
+
+use crate::StateFileError;
+
+type Source = Box<dyn std::error::Error + Send + Sync>;
+
+/// A failure of a [`WorkerRegistry`](crate::WorkerRegistry), for the log and the operator.
+#[derive(Debug, thiserror::Error)]
+#[error("{operation}: {kind}{}", source.as_ref().map(|s| format!(": {s}")).unwrap_or_default())]
+pub struct RegistryError {
+    kind: RegistryErrorKind,
+    operation: String,
+    source: Option<Source>,
+}
+
+/// What kind of failure it was.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum RegistryErrorKind {
+    /// The registry cannot be reached or is busy; another attempt may succeed.
+    #[error("registry unavailable")]
+    Unavailable,
+    /// The fence belongs to another holder. Terminal for the lease.
+    #[error("the worker id was taken over by another holder")]
+    Lost,
+    /// The floor is close: worth waiting until `at`.
+    #[error("the former holder's time ends at {at} (Unix ms)")]
+    NotYet {
+        /// When to claim again.
+        at: UnixMillis,
+    },
+    /// The floor is too far ahead to wait for.
+    #[error(
+        "ids up to {floor} (Unix ms) may have been issued and the clock shows {now}, {} behind: \
+         correct the clock, or wait",
+        seconds(*.floor - *.now)
+    )]
+    FloorAhead {
+        /// Where the next holder may start.
+        floor: UnixMillis,
+        /// The wall clock.
+        now: UnixMillis,
+    },
+    /// The record was made with another layout or epoch.
+    #[error(
+        "the worker id was used with layout {recorded}, the configuration says {configured}; \
+         ids would repeat: restore the setting, or use a worker id that was never used"
+    )]
+    OtherLayout {
+        /// Shape and epoch in the record.
+        recorded: String,
+        /// Shape and epoch in the configuration.
+        configured: String,
+    },
+    /// An operator took the worker id out of service.
+    #[error("the worker id is retired: use another one")]
+    Retired,
+    /// No worker id is free or configured for this node; the text says what to do.
+    #[error("{0}")]
+    NoWorkerId(String),
+    /// The record is not what Leaf wrote.
+    #[error("the record is damaged")]
+    Damaged,
+}
+
+impl RegistryError {
+    /// An error of this kind in `operation`, which reads like "claim a worker id".
+    #[must_use]
+    pub fn new(kind: RegistryErrorKind, operation: impl Into<String>) -> Self {
+        Self { kind, operation: operation.into(), source: None }
+    }
+
+    /// Adds what caused it.
+    #[must_use]
+    pub fn because(mut self, source: impl Into<Source>) -> Self {
+        self.source = Some(source.into());
+        self
+    }
+
+    /// The kind.
+    #[must_use]
+    pub const fn kind(&self) -> &RegistryErrorKind {
+        &self.kind
+    }
+
+    /// Whether the same call may succeed later without anybody's help.
+    #[must_use]
+    pub const fn retryable(&self) -> bool {
+        matches!(self.kind, RegistryErrorKind::Unavailable | RegistryErrorKind::NotYet { .. })
+    }
+}
+
+/// Why a caller got no id, or a generator did not start. Cheap to clone.
+#[derive(Debug, Clone, thiserror::Error)]
+#[error("{kind}")]
+pub struct SnowflakeError {
+    kind: SnowflakeErrorKind,
+}
+
+/// What kind of failure it was.
+#[derive(Debug, Clone, thiserror::Error)]
+#[non_exhaustive]
+pub enum SnowflakeErrorKind {
+    /// No worker id is held yet.
+    #[error("no worker id yet")]
+    Starting,
+    /// This millisecond's sequence is used up; the next one is `after` away.
+    #[error("the sequence of this millisecond is used up")]
+    Exhausted {
+        /// How long to wait.
+        after: Duration,
+    },
+    /// The wall clock is behind the ids by more than the tolerance.
+    #[error("the clock went back: it is {} behind the last id", seconds(*.by))]
+    ClockBehind {
+        /// How far.
+        by: Duration,
+    },
+    /// The ceiling could not be raised in time: the state file or the registry is in trouble.
+    #[error("the timestamp ceiling is reached: the state file or the registry does not answer")]
+    CeilingReached,
+    /// The layout's timestamp is used up.
+    #[error("the timestamp bits of the layout are used up: a new layout or epoch is needed")]
+    EndOfTime,
+    /// Another holder took the worker id over.
+    #[error("the worker id was taken over by another holder")]
+    Lost,
+    /// The generator was closed.
+    #[error("the generator is closed")]
+    Closed,
+    /// A setting makes no sense; the text names it.
+    #[error("{0}")]
+    BadConfig(String),
+    /// The state file.
+    #[error(transparent)]
+    StateFile(Arc<StateFileError>),
+    /// The registry.
+    #[error(transparent)]
+    Registry(Arc<RegistryError>),
+}
+
+impl SnowflakeError {
+    /// The kind.
+    #[must_use]
+    pub const fn kind(&self) -> &SnowflakeErrorKind {
+        &self.kind
+    }
+
+    /// Whether the same call may succeed later without anybody's help.
+    #[must_use]
+    pub fn retryable(&self) -> bool {
+        match &self.kind {
+            SnowflakeErrorKind::Starting
+            | SnowflakeErrorKind::Exhausted { .. }
+            | SnowflakeErrorKind::ClockBehind { .. }
+            | SnowflakeErrorKind::CeilingReached => true,
+            SnowflakeErrorKind::Registry(error) => error.retryable(),
+            _ => false,
+        }
+    }
+}
+
+impl From<SnowflakeErrorKind> for SnowflakeError {
+    fn from(kind: SnowflakeErrorKind) -> Self {
+        Self { kind }
+    }
+}
+
+impl From<StateFileError> for SnowflakeError {
+    fn from(error: StateFileError) -> Self {
+        SnowflakeErrorKind::StateFile(Arc::new(error)).into()
+    }
+}
+
+impl From<RegistryError> for SnowflakeError {
+    fn from(error: RegistryError) -> Self {
+        SnowflakeErrorKind::Registry(Arc::new(error)).into()
+    }
+}
+
+fn seconds(duration: Duration) -> String {
+    format!("{:.3} s", duration.as_secs_f64())
+}

@@ -1,0 +1,260 @@
+//! The fence: the one record per worker id that decides who may use which timestamps.
+//!
+//! Invariant: no holder of epoch `n` ever issues at or above the ceiling that was recorded for `n`
+//! when epoch `n + 1` was written, and the holder of `n + 1` issues nothing below it. The only
+//! exceptions are a holder that comes back with its own memory of that very epoch, and a clean stop
+//! that lowered the ceiling to what was really used.
+//!
+//! This file is the arithmetic of that promise. It reads no clock and talks to nobody.
+
+use leaf_core::UnixMillis;
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+use crate::{ClaimRequest, RegistryError, RegistryErrorKind};
+
+/// The record of one worker id. Written only by compare-and-set, never deleted.
+///
+/// ```
+/// use leaf_snowflake::Fence;
+///
+/// let text = r#"{"epoch":3,"ceiling":1700000000000,
+///     "instance":"67e55044-10b1-426f-9247-bb680e5fe0c8",
+///     "nonce":"936da01f-9abd-4d9d-80c7-02af85c822a8",
+///     "layout":"t41-w10-s12/1ms","epoch_ms":1288834974657,"state":"held"}"#;
+/// let fence = Fence::decode(text)?;
+/// assert_eq!(fence.ceiling.get(), 1_700_000_000_000);
+/// assert_eq!(Fence::decode(&fence.encode())?, fence);
+/// # Ok::<(), leaf_snowflake::RegistryError>(())
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Fence {
+    /// Counts the holders.
+    pub epoch: u64,
+    /// The holder of this epoch issues nothing at or above this.
+    #[serde(with = "unix_millis")]
+    pub ceiling: UnixMillis,
+    /// Which instance wrote it.
+    pub instance: Uuid,
+    /// Made new for every write: how a writer whose answer was lost finds its own write.
+    pub nonce: Uuid,
+    /// The layout's [`shape`](leaf_core::Layout::shape): another one would repeat ids.
+    pub layout: String,
+    /// The layout's epoch, for the same reason.
+    #[serde(with = "unix_millis")]
+    pub epoch_ms: UnixMillis,
+    /// Whether somebody holds it.
+    pub state: FenceState,
+}
+
+/// Whether a worker id is in use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum FenceState {
+    /// Somebody holds it, or crashed holding it.
+    Held,
+    /// Cleanly given back; the ceiling is one past the last timestamp used.
+    Released,
+    /// Taken out of service by an operator.
+    Retired,
+}
+
+impl Fence {
+    /// The record as text.
+    #[must_use]
+    pub fn encode(&self) -> String {
+        serde_json::to_string(self).expect("no map, no custom serializer: cannot fail")
+    }
+
+    /// Reads a record.
+    ///
+    /// # Errors
+    /// `Damaged` for anything that [`Self::encode`] did not write.
+    pub fn decode(text: &str) -> Result<Self, RegistryError> {
+        serde_json::from_str(text).map_err(|error| {
+            RegistryError::new(RegistryErrorKind::Damaged, "read a fence record").because(error)
+        })
+    }
+
+    /// The first instant that the claimant of `request` may use, were it the next holder.
+    ///
+    /// # Errors
+    /// `OtherLayout`, `Retired`; `FloorAhead` when the floor is further away than
+    /// `startup_wait`; `NotYet` when it is worth waiting for. Nothing may be written then: a
+    /// crash loop must not push its own ceiling.
+    pub fn floor_for(&self, request: &ClaimRequest) -> Result<UnixMillis, RegistryErrorKind> {
+        let configured = (request.layout.shape(), request.layout.epoch());
+        if (&self.layout, self.epoch_ms) != (&configured.0, configured.1) {
+            return Err(RegistryErrorKind::OtherLayout {
+                recorded: format!("{} from {}", self.layout, self.epoch_ms),
+                configured: format!("{} from {}", configured.0, configured.1),
+            });
+        }
+        if self.state == FenceState::Retired {
+            return Err(RegistryErrorKind::Retired);
+        }
+        // An earlier attempt of this very claim, whose answer was lost: nothing was issued under
+        // it. `next_fence` put its ceiling `offline_for` above its floor or higher.
+        let earlier_attempt = self.nonce == request.nonce;
+        let own = request.memory.as_ref().filter(|memory| {
+            memory.genuine
+                && !memory.lost
+                && memory.fence.epoch == self.epoch
+                && memory.fence.instance == self.instance
+        });
+        let floor = match own {
+            _ if earlier_attempt => self.ceiling - request.offline_for,
+            Some(memory) => memory.local_ceiling.min(self.ceiling),
+            None => self.ceiling,
+        };
+        let now = request.now;
+        if floor > now + request.startup_wait {
+            Err(RegistryErrorKind::FloorAhead { floor, now })
+        } else if floor > now + request.tolerance {
+            Err(RegistryErrorKind::NotYet { at: floor - request.tolerance })
+        } else {
+            Ok(floor)
+        }
+    }
+}
+
+/// [`UnixMillis`] as a plain number.
+pub(crate) mod unix_millis {
+    use leaf_core::UnixMillis;
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    pub(crate) fn serialize<S: Serializer>(at: &UnixMillis, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_u64(at.get())
+    }
+
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<UnixMillis, D::Error> {
+        u64::deserialize(from).map(UnixMillis::new)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Memory;
+    use leaf_core::Layout;
+    use std::time::Duration;
+
+    const NOW: UnixMillis = UnixMillis::new(1_700_000_000_000);
+
+    fn seconds(n: u64) -> Duration {
+        Duration::from_secs(n)
+    }
+
+    fn request() -> ClaimRequest {
+        ClaimRequest {
+            now: NOW,
+            instance: Uuid::from_u128(1),
+            nonce: Uuid::new_v4(),
+            layout: Layout::LEAF,
+            memory: None,
+            offline_for: seconds(600),
+            tolerance: seconds(1),
+            startup_wait: seconds(15),
+        }
+    }
+
+    fn fence(ceiling: UnixMillis) -> Fence {
+        Fence { ceiling, ..request().next_fence(7, NOW) }
+    }
+
+    fn with_memory(of: &Fence, local_ceiling: UnixMillis) -> ClaimRequest {
+        let memory =
+            Memory { worker: 0, fence: of.clone(), local_ceiling, lost: false, genuine: true };
+        ClaimRequest { memory: Some(memory), ..request() }
+    }
+
+    #[test]
+    fn a_stranger_starts_at_the_registry_ceiling() {
+        let past = NOW - seconds(5);
+
+        assert_eq!(fence(past).floor_for(&request()), Ok(past));
+    }
+
+    #[test]
+    fn a_stranger_waits_or_is_refused_without_a_write() {
+        let floor = NOW + seconds(10);
+        assert_eq!(
+            fence(floor).floor_for(&request()),
+            Err(RegistryErrorKind::NotYet { at: NOW + seconds(9) })
+        );
+
+        let floor = NOW + seconds(600);
+        assert_eq!(
+            fence(floor).floor_for(&request()),
+            Err(RegistryErrorKind::FloorAhead { floor, now: NOW })
+        );
+    }
+
+    #[test]
+    fn the_holder_itself_goes_on_at_its_local_ceiling() {
+        let fence = fence(NOW + seconds(600));
+        let near = NOW + Duration::from_millis(700);
+
+        assert_eq!(fence.floor_for(&with_memory(&fence, near)), Ok(near));
+    }
+
+    #[test]
+    fn a_memory_counts_only_for_its_own_epoch_instance_and_file() {
+        let fence = fence(NOW + seconds(600));
+        let genuine = with_memory(&fence, NOW);
+        let change = |change: fn(&mut Memory)| {
+            let mut request = genuine.clone();
+            change(request.memory.as_mut().unwrap());
+            fence.floor_for(&request)
+        };
+
+        assert!(fence.floor_for(&genuine).is_ok());
+        for refused in [
+            change(|memory| memory.fence.epoch -= 1),
+            change(|memory| memory.fence.instance = Uuid::from_u128(2)),
+            change(|memory| memory.lost = true),
+            change(|memory| memory.genuine = false),
+        ] {
+            assert!(matches!(refused, Err(RegistryErrorKind::FloorAhead { .. })));
+        }
+    }
+
+    #[test]
+    fn a_released_id_is_free_at_once() {
+        let released = Fence { state: FenceState::Released, ..fence(NOW - seconds(1)) };
+
+        assert_eq!(released.floor_for(&request()), Ok(NOW - seconds(1)));
+    }
+
+    #[test]
+    fn a_claim_whose_answer_was_lost_is_found_again() {
+        let first = request();
+        let floor = NOW + Duration::from_millis(800);
+
+        let written = first.next_fence(8, floor);
+
+        assert_eq!(written.floor_for(&first), Ok(floor));
+        assert!(written.floor_for(&request()).is_err(), "another claim is a stranger");
+    }
+
+    #[test]
+    fn another_layout_or_epoch_is_refused() {
+        let epoch = ClaimRequest {
+            layout: Layout::LEAF.with_epoch(UnixMillis::new(1_420_041_600_000)),
+            ..request()
+        };
+        let retired = Fence { state: FenceState::Retired, ..fence(NOW) };
+
+        assert!(matches!(fence(NOW).floor_for(&epoch), Err(RegistryErrorKind::OtherLayout { .. })));
+        assert_eq!(retired.floor_for(&request()), Err(RegistryErrorKind::Retired));
+    }
+
+    #[test]
+    fn a_hand_damaged_record_is_an_error() {
+        let good = fence(NOW).encode();
+        for damaged in ["", "{}", "null", &good.replace("held", "Held"), &good[..good.len() - 1]] {
+            assert_eq!(*Fence::decode(damaged).unwrap_err().kind(), RegistryErrorKind::Damaged);
+        }
+    }
+}

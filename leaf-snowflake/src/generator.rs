@@ -1,0 +1,347 @@
+//! The face of snowflake mode.
+//!
+//! A call loads the current lease's sequencer, reads the clock once and takes a position. What it
+//! cannot have at once it waits for with a deadline: the next millisecond by sleeping, a ceiling by
+//! waking the keeper.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use arc_swap::ArcSwapOption;
+use leaf_core::{Health, Id, Layout, WorkerId};
+use tokio::sync::Notify;
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use crate::id_clock::IdClock;
+use crate::keeper::Keeper;
+use crate::sequencer::{Refusal, Sequencer};
+use crate::{SnowflakeConfig, SnowflakeError, SnowflakeErrorKind, WorkerRegistry};
+
+/// Hands out snowflake ids of one node.
+pub struct SnowflakeGenerator {
+    shared: Arc<Shared>,
+    keeper: tokio::sync::Mutex<KeeperState>,
+    stop: CancellationToken,
+}
+
+enum KeeperState {
+    Idle(Box<Keeper>),
+    Running(JoinHandle<()>),
+    Ended,
+}
+
+/// What callers and the keeper share.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) clock: IdClock,
+    /// Told when a ceiling rose or the lease ended.
+    pub(crate) raised: Notify,
+    /// Wakes the keeper: a caller met the ceiling.
+    pub(crate) wake: Arc<Notify>,
+    layout: Layout,
+    wait: Duration,
+    active: ArcSwapOption<Sequencer>,
+    status: Mutex<Status>,
+}
+
+#[derive(Debug)]
+struct Status {
+    phase: Phase,
+    /// What the keeper cannot do at the moment.
+    trouble: Option<String>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Phase {
+    Starting,
+    Held,
+    Lost,
+    Closed,
+}
+
+impl SnowflakeGenerator {
+    /// Opens the state file and claims a worker id. Call it in a tokio runtime.
+    ///
+    /// # Errors
+    /// `BadConfig`, `StateFile`, `Registry`, `EndOfTime`.
+    pub async fn open(
+        registry: Arc<dyn WorkerRegistry>,
+        config: SnowflakeConfig,
+    ) -> Result<Self, SnowflakeError> {
+        let generator = Self::prepare(registry, config)?;
+        generator.claim().await?;
+        Ok(generator)
+    }
+
+    /// Opens and locks the state file, without a worker id yet. A service calls this first,
+    /// [`Self::claim`] last: whoever cannot bind its port must not hold a worker id.
+    ///
+    /// # Errors
+    /// `BadConfig`, `StateFile`.
+    pub fn prepare(
+        registry: Arc<dyn WorkerRegistry>,
+        config: SnowflakeConfig,
+    ) -> Result<Self, SnowflakeError> {
+        let least = 2 * config.report_interval;
+        if config.offline_for < least {
+            return Err(SnowflakeErrorKind::BadConfig(format!(
+                "offline_for is {:?}: give at least two report intervals, {least:?}",
+                config.offline_for
+            ))
+            .into());
+        }
+        let clock = IdClock::new(
+            Arc::clone(&config.clock),
+            config.rollback_tolerance,
+            config.max_step_forward,
+        );
+        let shared = Arc::new(Shared {
+            clock,
+            raised: Notify::new(),
+            wake: Arc::default(),
+            layout: config.layout,
+            wait: config.wait,
+            active: ArcSwapOption::empty(),
+            status: Mutex::new(Status { phase: Phase::Starting, trouble: None }),
+        });
+        let keeper = Keeper::new(registry, config, Arc::clone(&shared))?;
+        Ok(Self {
+            shared,
+            keeper: tokio::sync::Mutex::new(KeeperState::Idle(Box::new(keeper))),
+            stop: CancellationToken::new(),
+        })
+    }
+
+    /// Claims the worker id and lets ids flow. After an error that is
+    /// [retryable](SnowflakeError::retryable) it may be called again.
+    ///
+    /// # Errors
+    /// `Registry`, `StateFile`, `EndOfTime`, `BadConfig`, and `Closed` after [`Self::close`].
+    pub async fn claim(&self) -> Result<WorkerId, SnowflakeError> {
+        let mut state = self.keeper.lock().await;
+        let KeeperState::Idle(keeper) = &mut *state else {
+            return match self.shared.sequencer() {
+                Some(sequencer) => Ok(sequencer.worker()),
+                None => Err(self.shared.why_no_lease()),
+            };
+        };
+        let claimed = self.stop.run_until_cancelled(keeper.claim()).await;
+        let lease = claimed.unwrap_or_else(|| Err(SnowflakeErrorKind::Closed.into()))?;
+        let worker = lease.worker;
+        if let KeeperState::Idle(keeper) = std::mem::replace(&mut *state, KeeperState::Ended) {
+            let running = tokio::spawn(keeper.run(lease, self.stop.clone()));
+            *state = KeeperState::Running(running);
+        }
+        Ok(worker)
+    }
+
+    /// Takes the next id; never waits.
+    ///
+    /// # Errors
+    /// `Exhausted` with the time until the next millisecond; `CeilingReached`, which also wakes
+    /// the keeper; `Starting`, `ClockBehind`, `Lost`, `Closed`, `EndOfTime`.
+    #[inline]
+    pub fn try_next(&self) -> Result<Id, SnowflakeError> {
+        let shared = &*self.shared;
+        let active = shared.active.load();
+        let (Some(sequencer), Some(now)) = (&*active, shared.clock.now()) else {
+            return Err(shared.why_no_id());
+        };
+        sequencer.take(shared.layout.tick_at(now)).map_err(|refusal| shared.explain(refusal).into())
+    }
+
+    /// Takes the next id, and waits for the next millisecond or for the ceiling where it must.
+    ///
+    /// # Errors
+    /// After [`SnowflakeConfig::wait`]: `Exhausted` or `CeilingReached`. At once: `Starting`,
+    /// `ClockBehind`, `Lost`, `Closed`, `EndOfTime`.
+    pub async fn next(&self) -> Result<Id, SnowflakeError> {
+        match self.try_next() {
+            Ok(id) => Ok(id),
+            Err(error) => self.wait_for_next(error).await,
+        }
+    }
+
+    #[cold]
+    async fn wait_for_next(&self, mut error: SnowflakeError) -> Result<Id, SnowflakeError> {
+        let deadline = Instant::now() + self.shared.wait;
+        loop {
+            let raised = self.shared.raised.notified();
+            tokio::pin!(raised);
+            // Registered before the look, so that a rise in between is not missed.
+            raised.as_mut().enable();
+            match error.kind() {
+                SnowflakeErrorKind::Exhausted { after } => {
+                    let until = Instant::now() + *after;
+                    if until > deadline {
+                        return Err(error);
+                    }
+                    tokio::time::sleep_until(until).await;
+                }
+                SnowflakeErrorKind::CeilingReached => {
+                    error = match self.try_next() {
+                        Err(error) => error,
+                        id => return id,
+                    };
+                    if !matches!(error.kind(), SnowflakeErrorKind::CeilingReached) {
+                        continue;
+                    }
+                    if tokio::time::timeout_at(deadline, raised).await.is_err() {
+                        return Err(error);
+                    }
+                }
+                _ => return Err(error),
+            }
+            match self.try_next() {
+                Err(again) if Instant::now() < deadline => error = again,
+                result => return result,
+            }
+        }
+    }
+
+    /// How ids are composed.
+    #[must_use]
+    pub fn layout(&self) -> Layout {
+        self.shared.layout
+    }
+
+    /// The worker id that is held, if one is.
+    #[must_use]
+    pub fn worker(&self) -> Option<WorkerId> {
+        self.shared.sequencer().map(|sequencer| sequencer.worker())
+    }
+
+    /// Whether ids can be issued now.
+    #[must_use]
+    pub fn health(&self) -> Health {
+        let shared = &self.shared;
+        let Some(sequencer) = shared.sequencer() else {
+            return Health::NotReady(format!("snowflake: {}", shared.why_no_lease()));
+        };
+        let Some(now) = shared.clock.now() else {
+            return Health::NotReady(format!("snowflake: {}", shared.why_no_id()));
+        };
+        let trouble = shared.status().trouble.clone();
+        if let Some(refusal) = sequencer.refuses(shared.layout.tick_at(now)) {
+            let because = trouble.map(|trouble| format!(" ({trouble})")).unwrap_or_default();
+            return Health::NotReady(format!("snowflake: {}{because}", shared.explain(refusal)));
+        }
+        match trouble {
+            Some(trouble) => Health::Degraded(format!("snowflake: {trouble}")),
+            None => Health::Ready,
+        }
+    }
+
+    /// Ends issuing, writes down what was used and gives the worker id back.
+    pub async fn close(&self) {
+        self.stop.cancel();
+        let mut state = self.keeper.lock().await;
+        if let KeeperState::Running(keeper) = std::mem::replace(&mut *state, KeeperState::Ended)
+            && let Err(panic) = keeper.await
+        {
+            tracing::error!("the lease keeper ended badly: {panic}");
+        }
+        self.shared.end(Phase::Closed);
+    }
+}
+
+impl fmt::Debug for SnowflakeGenerator {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SnowflakeGenerator")
+            .field("layout", &self.shared.layout)
+            .field("worker", &self.worker())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Drop for SnowflakeGenerator {
+    /// The keeper stops and gives the worker id back, if the runtime still runs it.
+    fn drop(&mut self) {
+        self.stop.cancel();
+    }
+}
+
+impl Shared {
+    pub(crate) fn sequencer(&self) -> Option<Arc<Sequencer>> {
+        self.active.load_full()
+    }
+
+    pub(crate) fn start(&self, sequencer: Arc<Sequencer>) {
+        self.active.store(Some(sequencer));
+        self.status().phase = Phase::Held;
+    }
+
+    /// Ends the lease for callers. The first reason stands.
+    pub(crate) fn end(&self, phase: Phase) {
+        self.active.store(None);
+        let mut status = self.status();
+        if matches!(status.phase, Phase::Starting | Phase::Held) {
+            status.phase = phase;
+        }
+        self.raised.notify_waiters();
+    }
+
+    /// Something keeps the ceiling from rising; logged once per event.
+    pub(crate) fn report_trouble(&self, what: String) {
+        let mut status = self.status();
+        if status.trouble.as_ref() != Some(&what) {
+            tracing::error!("{what}; ids flow until the ceiling that was written");
+            status.trouble = Some(what);
+        }
+    }
+
+    pub(crate) fn report_fine(&self) {
+        if self.status().trouble.take().is_some() {
+            tracing::info!("the ceiling rises again");
+        }
+    }
+
+    fn status(&self) -> MutexGuard<'_, Status> {
+        self.status.lock().expect("no holder of this lock panics")
+    }
+
+    #[cold]
+    fn why_no_lease(&self) -> SnowflakeError {
+        match self.status().phase {
+            Phase::Starting | Phase::Held => SnowflakeErrorKind::Starting,
+            Phase::Lost => SnowflakeErrorKind::Lost,
+            Phase::Closed => SnowflakeErrorKind::Closed,
+        }
+        .into()
+    }
+
+    #[cold]
+    fn why_no_id(&self) -> SnowflakeError {
+        match self.sequencer() {
+            None => self.why_no_lease(),
+            Some(sequencer) => {
+                let by = sequencer.next_free() - self.clock.wall();
+                SnowflakeErrorKind::ClockBehind { by }.into()
+            }
+        }
+    }
+
+    #[cold]
+    fn explain(&self, refusal: Refusal) -> SnowflakeErrorKind {
+        match refusal {
+            Refusal::Wait(tick) => {
+                let now = self.clock.now().unwrap_or_else(|| self.clock.wall());
+                // At least 1 ms: the reading is rounded down and may be of the tick itself.
+                let after = (self.layout.instant(tick) - now).max(Duration::from_millis(1));
+                SnowflakeErrorKind::Exhausted { after }
+            }
+            Refusal::Ceiling => {
+                self.wake.notify_one();
+                SnowflakeErrorKind::CeilingReached
+            }
+            Refusal::EndOfTime => SnowflakeErrorKind::EndOfTime,
+            Refusal::Closed => match self.status().phase {
+                Phase::Lost => SnowflakeErrorKind::Lost,
+                _ => SnowflakeErrorKind::Closed,
+            },
+        }
+    }
+}

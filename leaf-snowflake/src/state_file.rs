@@ -1,0 +1,349 @@
+//! The state file: what a node must remember to go on at once after a crash.
+//!
+//! Invariant: at every moment, also after a crash in the middle of a write, the file holds the
+//! newest memory whose write was confirmed, or a newer one. Two slots are written in turn, each in
+//! a page of its own, each with a sequence number and a checksum, each synced before the write
+//! counts. The file is made whole before it gets its name, so a file without a valid slot is
+//! damage, never a first start.
+//!
+//! It is locked against a second process for as long as it is open. A file that was copied,
+//! restored or carried to another machine is read, but its memory is not *genuine*: another process
+//! may be living from the original.
+
+use std::fs::{self, File, OpenOptions, TryLockError};
+use std::io::{self, Read};
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use crate::Memory;
+
+const SLOT: usize = 4096;
+const MAGIC: &str = "leaf-snowflake-1";
+
+/// An open, locked state file.
+#[derive(Debug)]
+pub(crate) struct StateFile {
+    file: File,
+    path: PathBuf,
+    origin: Origin,
+    /// The sequence number of the last write.
+    sequence: u64,
+}
+
+/// Which file on which machine.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct Origin {
+    /// `/etc/machine-id`; `None` where there is none, as in many containers.
+    machine: Option<String>,
+    inode: u64,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Record {
+    memory: Memory,
+    origin: Origin,
+}
+
+/// Why the state file is of no use.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StateFileError {
+    /// Another process has it open.
+    #[error("{}: another process uses this data directory: stop it, or give this one its own", .0.display())]
+    Locked(PathBuf),
+    /// Neither slot is valid.
+    #[error(
+        "{}: the state file is damaged: no id is issued from here, ids might repeat; \
+         restore the file, or remove it when the clock is known to be right",
+        .0.display()
+    )]
+    Damaged(PathBuf),
+    /// It is not the file that was opened.
+    #[error("{}: the state file was removed or replaced while in use: restart this process", .0.display())]
+    Replaced(PathBuf),
+    /// The system says no.
+    #[error("{action} {}: {source}", path.display())]
+    Io {
+        /// What was tried.
+        action: &'static str,
+        /// The file or directory.
+        path: PathBuf,
+        /// The system's answer.
+        source: io::Error,
+    },
+}
+
+impl StateFileError {
+    fn io<'a>(action: &'static str, path: &'a Path) -> impl FnOnce(io::Error) -> Self + 'a {
+        move |source| Self::Io { action, path: path.to_owned(), source }
+    }
+}
+
+impl StateFile {
+    /// Opens and locks the file; makes it where it does not exist. Returns what it remembers.
+    ///
+    /// # Errors
+    /// Every [`StateFileError`] but `Replaced`.
+    pub(crate) fn open(path: &Path) -> Result<(Self, Option<Memory>), StateFileError> {
+        let file = match OpenOptions::new().read(true).write(true).open(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                Self::make(path)?;
+                OpenOptions::new().read(true).write(true).open(path)
+            }
+            opened => opened,
+        }
+        .map_err(StateFileError::io("open", path))?;
+        match file.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => return Err(StateFileError::Locked(path.to_owned())),
+            Err(TryLockError::Error(error)) => return Err(StateFileError::io("lock", path)(error)),
+        }
+        let inode = file.metadata().map_err(StateFileError::io("look at", path))?.ino();
+        let origin = Origin { machine: machine_id(), inode };
+        let mut state = Self { file, path: path.to_owned(), origin, sequence: 0 };
+        let memory = state.read()?;
+        Ok((state, memory))
+    }
+
+    /// Makes the file under another name and links it in place, so that nobody sees half of it and
+    /// of two processes that start at once only one makes it.
+    fn make(path: &Path) -> Result<(), StateFileError> {
+        let directory = path.parent().filter(|d| !d.as_os_str().is_empty());
+        let directory = directory.unwrap_or(Path::new("."));
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        let draft = directory.join(format!(".{name}.{}", uuid::Uuid::new_v4()));
+        let made = (|| {
+            let file = File::create_new(&draft)?;
+            let mut pages = [0; 2 * SLOT];
+            pages[..SLOT].copy_from_slice(&encode(0, "").ok_or(io::ErrorKind::InvalidData)?);
+            file.write_all_at(&pages, 0)?;
+            file.sync_all()?;
+            match fs::hard_link(&draft, path) {
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+                linked => linked,
+            }?;
+            File::open(directory)?.sync_all()
+        })();
+        // Whether or not it worked, the draft has no further use.
+        let _ = fs::remove_file(&draft);
+        made.map_err(StateFileError::io("create", path))
+    }
+
+    fn read(&mut self) -> Result<Option<Memory>, StateFileError> {
+        let mut pages = Vec::with_capacity(2 * SLOT);
+        let mut limited = (&self.file).take(2 * SLOT as u64);
+        limited.read_to_end(&mut pages).map_err(StateFileError::io("read", &self.path))?;
+        let damaged = || StateFileError::Damaged(self.path.clone());
+        let newest = pages.chunks(SLOT).filter_map(decode).max_by_key(|(sequence, _)| *sequence);
+        let (sequence, text) = newest.ok_or_else(damaged)?;
+        if text.is_empty() {
+            return Ok(None);
+        }
+        let Record { mut memory, origin } = serde_json::from_str(text).map_err(|_| damaged())?;
+        memory.genuine = origin == self.origin;
+        self.sequence = sequence;
+        Ok(Some(memory))
+    }
+
+    /// Writes `memory` into the older slot and syncs it: on success it is durable.
+    ///
+    /// # Errors
+    /// `Replaced` and `Io`: the write does not count, and neither does anything that depends on it.
+    pub(crate) fn write(&mut self, memory: &Memory) -> Result<(), StateFileError> {
+        let io = |action| StateFileError::io(action, &self.path);
+        let at_path = fs::metadata(&self.path).map(|found| found.ino());
+        if at_path.ok() != Some(self.origin.inode) {
+            return Err(StateFileError::Replaced(self.path.clone()));
+        }
+        let record = Record { memory: memory.clone(), origin: self.origin.clone() };
+        let text = serde_json::to_string(&record).map_err(io::Error::from);
+        let next = self.sequence + 1;
+        let page = text
+            .and_then(|text| encode(next, &text).ok_or(io::ErrorKind::InvalidData.into()))
+            .map_err(io("encode"))?;
+        self.file.write_all_at(&page, (next % 2) * SLOT as u64).map_err(io("write"))?;
+        self.file.sync_data().map_err(io("sync"))?;
+        self.sequence = next;
+        Ok(())
+    }
+}
+
+/// A page: one line of magic, sequence number, length and checksum, then the text.
+fn encode(sequence: u64, text: &str) -> Option<[u8; SLOT]> {
+    let head = format!("{MAGIC} {sequence:020} {:04}", text.len());
+    let sum = crc32fast::hash(format!("{head}\n{text}").as_bytes());
+    let mut page = [b'\n'; SLOT];
+    let written = format!("{head} {sum:08x}\n{text}\n");
+    page.get_mut(..written.len())?.copy_from_slice(written.as_bytes());
+    Some(page)
+}
+
+fn decode(page: &[u8]) -> Option<(u64, &str)> {
+    let end = page.iter().position(|byte| *byte == b'\n')?;
+    let (line, rest) = page.split_at(end);
+    let line = std::str::from_utf8(line).ok()?;
+    let (head, sum) = line.rsplit_once(' ')?;
+    let mut words = head.split(' ');
+    if words.next() != Some(MAGIC) {
+        return None;
+    }
+    let sequence = words.next()?.parse().ok()?;
+    let length: usize = words.next()?.parse().ok()?;
+    let text = std::str::from_utf8(rest.get(1..)?.get(..length)?).ok()?;
+    let expected = crc32fast::hash(format!("{head}\n{text}").as_bytes());
+    (u32::from_str_radix(sum, 16) == Ok(expected)).then_some((sequence, text))
+}
+
+fn machine_id() -> Option<String> {
+    let text = fs::read_to_string("/etc/machine-id").ok()?;
+    Some(text.trim().to_owned()).filter(|id| !id.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Fence, FenceState};
+    use leaf_core::UnixMillis;
+    use proptest::prelude::*;
+
+    fn memory(ceiling: u64) -> Memory {
+        Memory {
+            worker: 7,
+            fence: Fence {
+                epoch: 3,
+                ceiling: UnixMillis::new(ceiling + 600_000),
+                instance: uuid::Uuid::from_u128(1),
+                nonce: uuid::Uuid::from_u128(2),
+                layout: "t41-w10-s12/1ms".into(),
+                epoch_ms: UnixMillis::new(1_288_834_974_657),
+                state: FenceState::Held,
+            },
+            local_ceiling: UnixMillis::new(ceiling),
+            lost: false,
+            genuine: true,
+        }
+    }
+
+    fn path(directory: &tempfile::TempDir) -> PathBuf {
+        directory.path().join("state")
+    }
+
+    #[test]
+    fn remembers_the_last_write() {
+        let directory = tempfile::tempdir().unwrap();
+        let (mut file, nothing) = StateFile::open(&path(&directory)).unwrap();
+        assert_eq!(nothing, None);
+
+        for ceiling in [1000, 2000, 3000] {
+            file.write(&memory(ceiling)).unwrap();
+        }
+        drop(file);
+
+        let (_, remembered) = StateFile::open(&path(&directory)).unwrap();
+        assert_eq!(remembered, Some(memory(3000)));
+    }
+
+    #[test]
+    fn a_second_process_is_refused() {
+        let directory = tempfile::tempdir().unwrap();
+        let _open = StateFile::open(&path(&directory)).unwrap();
+
+        let error = StateFile::open(&path(&directory)).unwrap_err();
+
+        assert!(matches!(error, StateFileError::Locked(_)), "{error}");
+    }
+
+    #[test]
+    fn a_copied_file_is_read_but_not_genuine() {
+        let directory = tempfile::tempdir().unwrap();
+        let (mut file, _) = StateFile::open(&path(&directory)).unwrap();
+        file.write(&memory(1000)).unwrap();
+
+        let copy = directory.path().join("copy");
+        fs::copy(path(&directory), &copy).unwrap();
+
+        let (_, remembered) = StateFile::open(&copy).unwrap();
+        assert_eq!(remembered, Some(Memory { genuine: false, ..memory(1000) }));
+    }
+
+    #[test]
+    fn a_file_removed_in_use_is_noticed_at_the_next_write() {
+        let directory = tempfile::tempdir().unwrap();
+        let (mut file, _) = StateFile::open(&path(&directory)).unwrap();
+        fs::remove_file(path(&directory)).unwrap();
+
+        let error = file.write(&memory(1000)).unwrap_err();
+
+        assert!(matches!(error, StateFileError::Replaced(_)), "{error}");
+    }
+
+    #[test]
+    fn an_unwritable_place_is_named() {
+        let error = StateFile::open(Path::new("/proc/leaf-state")).unwrap_err();
+
+        assert!(error.to_string().starts_with("create /proc/leaf-state: "), "{error}");
+    }
+
+    #[test]
+    fn leaves_no_draft_behind() {
+        let directory = tempfile::tempdir().unwrap();
+        let _open = StateFile::open(&path(&directory)).unwrap();
+
+        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1);
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+
+        /// A torn write is one that wrote any prefix of its page, or garbage.
+        #[test]
+        fn a_torn_write_leaves_the_memory_before_it(
+            writes in 1u64..6,
+            cut in 0usize..SLOT,
+            garbage in any::<bool>(),
+        ) {
+            let directory = tempfile::tempdir().unwrap();
+            let path = path(&directory);
+            let (mut file, _) = StateFile::open(&path).unwrap();
+            for write in 1..=writes {
+                file.write(&memory(write * 1000)).unwrap();
+            }
+            drop(file);
+            let record = Record {
+                memory: memory((writes + 1) * 1000),
+                origin: Origin { machine: None, inode: 1 },
+            };
+            let page = encode(writes + 1, &serde_json::to_string(&record).unwrap()).unwrap();
+            let at = ((writes + 1) % 2) * SLOT as u64;
+            let file = OpenOptions::new().write(true).open(&path).unwrap();
+            file.write_all_at(&page[..cut], at).unwrap();
+            if garbage {
+                file.write_all_at(&[0xff; 16], at).unwrap();
+            }
+            drop(file);
+
+            let (_, remembered) = StateFile::open(&path).unwrap();
+
+            let ceiling = remembered.unwrap().local_ceiling.get();
+            prop_assert!(ceiling >= writes * 1000, "went back to {ceiling}");
+        }
+
+        #[test]
+        fn a_truncated_file_is_damage_or_a_memory_never_a_first_start(length in 0u64..8192) {
+            let directory = tempfile::tempdir().unwrap();
+            let path = path(&directory);
+            let (mut file, _) = StateFile::open(&path).unwrap();
+            file.write(&memory(1000)).unwrap();
+            file.write(&memory(2000)).unwrap();
+            drop(file);
+            OpenOptions::new().write(true).open(&path).unwrap().set_len(length).unwrap();
+
+            match StateFile::open(&path) {
+                Ok((_, remembered)) => prop_assert!(remembered.is_some()),
+                Err(error) => prop_assert!(matches!(error, StateFileError::Damaged(_))),
+            }
+        }
+    }
+}

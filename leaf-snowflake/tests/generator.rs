@@ -1,0 +1,313 @@
+//! The generator with a registry in memory, a real state file, and clocks that the test moves.
+#![allow(clippy::unwrap_used, reason = "tests may panic")]
+
+use std::collections::HashSet;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use leaf_core::{Health, ManualClock, UnixMillis};
+use leaf_snowflake::{
+    FenceState, Identity, MemoryRegistry, RegistryErrorKind, SnowflakeConfig, SnowflakeError,
+    SnowflakeErrorKind, SnowflakeGenerator, WorkerRegistry,
+};
+
+const START: UnixMillis = UnixMillis::new(1_700_000_000_000);
+
+fn config(name: &str, clock: &Arc<ManualClock>, directory: Option<&Path>) -> SnowflakeConfig {
+    let mut config = SnowflakeConfig::new(Identity::parse(name).unwrap());
+    config.clock = Arc::clone(clock) as _;
+    config.state_file = directory.map(|directory| directory.join("snowflake.state"));
+    config
+}
+
+/// Lets the same time pass on the manual clock and on tokio's.
+async fn pass(clock: &ManualClock, duration: Duration) {
+    const STEP: Duration = Duration::from_millis(50);
+    let mut left = duration;
+    while !left.is_zero() {
+        let step = left.min(STEP);
+        clock.advance(step);
+        tokio::time::sleep(step).await;
+        left -= step;
+    }
+}
+
+fn registry_error(error: &SnowflakeError) -> &RegistryErrorKind {
+    match error.kind() {
+        SnowflakeErrorKind::Registry(error) => error.kind(),
+        other => panic!("not the registry's: {other}"),
+    }
+}
+
+/// Runs `life` in a runtime of its own that is then torn down: what a kill -9 leaves behind.
+fn until_killed<T>(life: impl AsyncFnOnce() -> T) -> T {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let result = runtime.block_on(life());
+    runtime.shutdown_background();
+    result
+}
+
+#[tokio::test(start_paused = true)]
+async fn ids_increase_over_many_milliseconds() {
+    let clock = Arc::new(ManualClock::at(START));
+    let registry = Arc::new(MemoryRegistry::default());
+    let flakes = SnowflakeGenerator::open(registry, config("a:1", &clock, None)).await.unwrap();
+
+    let mut last = flakes.next().await.unwrap();
+    for _ in 0..100 {
+        for _ in 0..1000 {
+            let id = flakes.try_next().unwrap();
+            assert!(id > last);
+            last = id;
+        }
+        pass(&clock, Duration::from_millis(1)).await;
+    }
+    let parts = flakes.layout().decode(last).unwrap();
+    assert!(parts.timestamp - START < Duration::from_millis(101));
+}
+
+#[tokio::test]
+async fn a_full_millisecond_is_slept_over() {
+    let registry = Arc::new(MemoryRegistry::default());
+    let config = SnowflakeConfig::new(Identity::parse("a:1").unwrap());
+    let flakes = SnowflakeGenerator::open(registry, config).await.unwrap();
+
+    let mut ids = HashSet::new();
+    for _ in 0..50_000 {
+        assert!(ids.insert(flakes.next().await.unwrap()));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_node_gets_its_own_worker_id() {
+    let clock = Arc::new(ManualClock::at(START));
+    let registry = Arc::new(MemoryRegistry::default());
+    let mut workers = HashSet::new();
+    let mut nodes = Vec::new();
+
+    for node in 0..40 {
+        let config = config(&format!("node:{node}"), &clock, None);
+        let flakes = SnowflakeGenerator::open(Arc::clone(&registry) as _, config).await.unwrap();
+        assert!(workers.insert(flakes.worker().unwrap()));
+        nodes.push(flakes);
+    }
+}
+
+#[test]
+fn a_killed_node_goes_on_at_once_and_repeats_nothing() {
+    let clock = Arc::new(ManualClock::at(START));
+    let registry = Arc::new(MemoryRegistry::default());
+    let directory = tempfile::tempdir().unwrap();
+    let mut ids = HashSet::new();
+
+    for round in 0..20 {
+        until_killed(async || {
+            let config = config("a:1", &clock, Some(directory.path()));
+            let flakes =
+                SnowflakeGenerator::open(Arc::clone(&registry) as _, config).await.unwrap();
+            for _ in 0..100 {
+                let id = flakes.try_next().unwrap();
+                assert!(ids.insert(id), "round {round} repeated {id}");
+            }
+        });
+        clock.advance(Duration::from_millis(250));
+    }
+}
+
+#[test]
+fn a_killed_node_whose_clock_went_back_an_hour_refuses_and_writes_nothing() {
+    let clock = Arc::new(ManualClock::at(START));
+    let registry = Arc::new(MemoryRegistry::default());
+    let directory = tempfile::tempdir().unwrap();
+    let open = async || {
+        let config = config("a:1", &clock, Some(directory.path()));
+        SnowflakeGenerator::open(Arc::clone(&registry) as _, config).await
+    };
+    until_killed(async || open().await.unwrap().next().await.unwrap());
+    clock.set_wall(START - Duration::from_secs(3600));
+
+    let before = until_killed(async || registry.workers().await.unwrap());
+    for _crash_loop in 0..5 {
+        let error = until_killed(async || open().await.unwrap_err());
+        assert!(matches!(registry_error(&error), RegistryErrorKind::FloorAhead { .. }), "{error}");
+    }
+
+    let after = until_killed(async || registry.workers().await.unwrap());
+    assert_eq!(before[0].fence, after[0].fence);
+}
+
+#[test]
+fn a_node_without_its_state_file_waits_for_the_registry_ceiling() {
+    let clock = Arc::new(ManualClock::at(START));
+    let registry = Arc::new(MemoryRegistry::default());
+    let first = tempfile::tempdir().unwrap();
+    let open = async |directory: &Path| {
+        let mut config = config("a:1", &clock, Some(directory));
+        config.layout = leaf_core::Layout::new(
+            [
+                (leaf_core::Field::Timestamp, 41),
+                (leaf_core::Field::Worker, 1),
+                (leaf_core::Field::Sequence, 12),
+            ],
+            leaf_core::Unit::Millisecond,
+            UnixMillis::new(1_288_834_974_657),
+        )
+        .unwrap();
+        SnowflakeGenerator::open(Arc::clone(&registry) as _, config).await
+    };
+    let second = tempfile::tempdir().unwrap();
+    until_killed(async || open(first.path()).await.unwrap().next().await.unwrap());
+    until_killed(async || open(second.path()).await.unwrap().next().await.unwrap());
+
+    let fresh = tempfile::tempdir().unwrap();
+    let error = until_killed(async || open(fresh.path()).await.unwrap_err());
+    assert!(matches!(registry_error(&error), RegistryErrorKind::FloorAhead { .. }), "{error}");
+
+    clock.advance(Duration::from_secs(601));
+    until_killed(async || open(fresh.path()).await.unwrap().next().await.unwrap());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_clean_stop_frees_the_worker_id_at_once() {
+    let clock = Arc::new(ManualClock::at(START));
+    let registry = Arc::new(MemoryRegistry::default());
+    let open = async |name: &str| {
+        SnowflakeGenerator::open(Arc::clone(&registry) as _, config(name, &clock, None)).await
+    };
+    let first = open("a:1").await.unwrap();
+    let last = first.next().await.unwrap();
+    first.close().await;
+
+    let record = &registry.workers().await.unwrap()[0];
+    assert_eq!(record.fence.state, FenceState::Released);
+    let used = first.layout().decode(last).unwrap().timestamp;
+    assert_eq!(record.fence.ceiling, used + Duration::from_millis(1), "last used + 1");
+    assert!(matches!(first.try_next().unwrap_err().kind(), SnowflakeErrorKind::Closed));
+    assert!(!first.health().can_answer());
+}
+
+#[tokio::test(start_paused = true)]
+async fn ids_flow_without_the_registry_up_to_the_ceiling_and_no_further() {
+    let clock = Arc::new(ManualClock::at(START));
+    let registry = Arc::new(MemoryRegistry::default());
+    let directory = tempfile::tempdir().unwrap();
+    let flakes = SnowflakeGenerator::open(
+        Arc::clone(&registry) as _,
+        config("a:1", &clock, Some(directory.path())),
+    )
+    .await
+    .unwrap();
+
+    registry.set_away(true);
+    pass(&clock, Duration::from_secs(590)).await;
+    flakes.next().await.unwrap();
+    assert!(matches!(flakes.health(), Health::Degraded(_)), "{}", flakes.health());
+
+    pass(&clock, Duration::from_secs(15)).await;
+    let error = flakes.next().await.unwrap_err();
+    assert!(matches!(error.kind(), SnowflakeErrorKind::CeilingReached), "{error}");
+    assert!(!flakes.health().can_answer());
+
+    registry.set_away(false);
+    pass(&clock, Duration::from_secs(6)).await;
+    flakes.next().await.unwrap();
+    assert_eq!(flakes.health(), Health::Ready);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_frozen_node_whose_id_was_taken_stops_for_good() {
+    let clock = Arc::new(ManualClock::at(START));
+    let registry = Arc::new(MemoryRegistry::default());
+    let narrow = |name: &str| {
+        let mut config = config(name, &clock, None);
+        config.layout = leaf_core::Layout::new(
+            [
+                (leaf_core::Field::Timestamp, 41),
+                (leaf_core::Field::Worker, 1),
+                (leaf_core::Field::Sequence, 12),
+            ],
+            leaf_core::Unit::Millisecond,
+            UnixMillis::new(1_288_834_974_657),
+        )
+        .unwrap();
+        config
+    };
+    let open = async |name: &str| {
+        SnowflakeGenerator::open(Arc::clone(&registry) as _, narrow(name)).await.unwrap()
+    };
+    let frozen = open("a:1").await;
+    let _other = open("b:1").await;
+    let mut ids: HashSet<_> = (0..1000).map(|_| frozen.try_next().unwrap()).collect();
+
+    // No await in between: neither keeper runs, as under SIGSTOP.
+    clock.advance(Duration::from_secs(3600));
+    let successor = open("c:1").await;
+    assert_eq!(successor.worker(), frozen.worker(), "both ids are used, the first is recycled");
+
+    for _ in 0..1000 {
+        if let Ok(id) = frozen.try_next() {
+            assert!(ids.insert(id));
+        }
+        assert!(ids.insert(successor.next().await.unwrap()));
+    }
+    pass(&clock, Duration::from_secs(6)).await;
+    assert!(matches!(frozen.try_next().unwrap_err().kind(), SnowflakeErrorKind::Lost));
+    assert!(!frozen.health().can_answer());
+    successor.next().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_rollback_within_the_tolerance_goes_unnoticed_and_beyond_it_stops_the_ids() {
+    let clock = Arc::new(ManualClock::at(START));
+    let registry = Arc::new(MemoryRegistry::default());
+    let flakes = SnowflakeGenerator::open(registry, config("a:1", &clock, None)).await.unwrap();
+    let first = flakes.next().await.unwrap();
+
+    clock.set_wall(START - Duration::from_millis(900));
+    pass(&clock, Duration::from_secs(1)).await;
+    let second = flakes.next().await.unwrap();
+    assert!(second > first);
+
+    clock.set_wall(START - Duration::from_secs(60));
+    pass(&clock, Duration::from_millis(200)).await;
+    let error = flakes.next().await.unwrap_err();
+    assert!(matches!(error.kind(), SnowflakeErrorKind::ClockBehind { .. }), "{error}");
+    assert!(!flakes.health().can_answer());
+
+    clock.set_wall(START + Duration::from_secs(10));
+    pass(&clock, Duration::from_millis(200)).await;
+    assert!(flakes.next().await.unwrap() > second);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_end_of_the_time_bits_is_an_error() {
+    let layout = leaf_core::Layout::LEAF;
+    let clock = Arc::new(ManualClock::at(layout.end() - Duration::from_millis(100)));
+    let registry = Arc::new(MemoryRegistry::default());
+    let flakes = SnowflakeGenerator::open(Arc::clone(&registry) as _, config("a:1", &clock, None))
+        .await
+        .unwrap();
+    flakes.next().await.unwrap();
+
+    clock.advance(Duration::from_millis(200));
+    let error = flakes.next().await.unwrap_err();
+    assert!(matches!(error.kind(), SnowflakeErrorKind::EndOfTime), "{error}");
+
+    let late = SnowflakeGenerator::open(registry, config("b:1", &clock, None)).await;
+    assert!(matches!(late.unwrap_err().kind(), SnowflakeErrorKind::EndOfTime));
+}
+
+#[tokio::test(start_paused = true)]
+async fn senseless_settings_are_refused_by_name() {
+    let clock = Arc::new(ManualClock::at(UnixMillis::new(1_000_000)));
+    let registry = Arc::new(MemoryRegistry::default());
+
+    let mut short = config("a:1", &clock, None);
+    short.offline_for = Duration::from_secs(5);
+    let error = SnowflakeGenerator::prepare(Arc::clone(&registry) as _, short).unwrap_err();
+    assert!(error.to_string().contains("offline_for is 5s"), "{error}");
+
+    let early = SnowflakeGenerator::open(registry, config("a:1", &clock, None)).await.unwrap_err();
+    assert!(early.to_string().contains("before the layout's epoch"), "{early}");
+}
