@@ -93,6 +93,10 @@ impl SnowflakeGenerator {
             ))
             .into());
         }
+        if registry.needs_state_file() && config.state_file.is_none() {
+            let why = "this worker registry keeps its record in the state file: give one";
+            return Err(SnowflakeErrorKind::BadConfig(why.into()).into());
+        }
         let clock = IdClock::new(
             Arc::clone(&config.clock),
             config.rollback_tolerance,

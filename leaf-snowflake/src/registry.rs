@@ -18,6 +18,11 @@ use crate::{Fence, RegistryError};
 
 /// Gives out worker ids, each with the slice of time that goes with it.
 pub trait WorkerRegistry: fmt::Debug + Send + Sync + 'static {
+    /// Whether the state file is the only record: a generator without one is then refused.
+    fn needs_state_file(&self) -> bool {
+        false
+    }
+
     /// Takes a worker id for `who`: reads its fence, refuses without writing when
     /// [`Fence::floor_for`] says so, else writes the next epoch with the request's ceiling.
     ///

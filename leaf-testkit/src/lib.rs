@@ -1,1 +1,24 @@
-//! x
+//! What Leaf's tests stand on: real servers on demand, a fault proxy and the uniqueness ledger.
+//!
+//! Servers are started from installed binaries, each with its own ports and data directory, and are
+//! gone at the end of the test, also after a panic or a kill of the test process. A missing binary is
+//! a failure that says how to install it, never a skipped test.
+//!
+//! A failure here is a panic with a text: that is how a test fails.
+#![cfg_attr(test, allow(clippy::unwrap_used, reason = "tests may panic"))]
+
+mod http;
+mod ledger;
+mod mariadb;
+mod process;
+mod proxy;
+mod server;
+mod wait;
+
+pub use http::{HttpClient, Response};
+pub use ledger::Ledger;
+pub use mariadb::MariaDb;
+pub use process::{Process, free_port, require};
+pub use proxy::{Fault, FaultProxy};
+pub use server::LeafServer;
+pub use wait::wait_until;

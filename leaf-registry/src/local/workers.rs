@@ -1,0 +1,114 @@
+//! The worker registry `local`.
+//!
+//! The record of the fence *is* the state file's memory: it is handed in with the claim, and the
+//! keeper writes every new ceiling before it counts. So there is nothing to ask and nothing to
+//! store here, and a claim without a state file would be without protection: it is refused.
+//!
+//! The memory's ceiling holds for the whole file, whichever worker id it was made with: a node that
+//! is given another id and then the first one again repeats nothing.
+
+use std::collections::HashMap;
+
+use futures_core::future::BoxFuture;
+use leaf_core::{UnixMillis, WorkerId};
+use leaf_snowflake::{
+    ClaimRequest, Identity, Lease, RegistryError, RegistryErrorKind, WorkerRecord, WorkerRegistry,
+};
+
+/// Which worker id a node has.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum LocalWorkers {
+    /// This one, whoever asks.
+    Fixed(WorkerId),
+    /// By identity.
+    ByIdentity(HashMap<String, WorkerId>),
+}
+
+/// A [`WorkerRegistry`] that asks nobody.
+///
+/// ```
+/// use leaf_core::WorkerId;
+/// use leaf_registry::local::{LocalRegistry, LocalWorkers};
+/// use leaf_snowflake::WorkerRegistry;
+///
+/// let registry = LocalRegistry::new(LocalWorkers::Fixed(WorkerId::new(0)));
+/// assert!(registry.needs_state_file());
+/// ```
+#[derive(Debug)]
+pub struct LocalRegistry {
+    workers: LocalWorkers,
+}
+
+impl LocalRegistry {
+    /// A registry with these worker ids.
+    #[must_use]
+    pub const fn new(workers: LocalWorkers) -> Self {
+        Self { workers }
+    }
+
+    fn worker_id(&self, who: &Identity) -> Result<WorkerId, RegistryErrorKind> {
+        match &self.workers {
+            LocalWorkers::Fixed(worker) => Ok(*worker),
+            LocalWorkers::ByIdentity(map) => map.get(who.as_str()).copied().ok_or_else(|| {
+                RegistryErrorKind::NoWorkerId(format!(
+                    "{who} is not in snowflake.worker_ids: add it, or set `advertise` to a name \
+                     that is"
+                ))
+            }),
+        }
+    }
+
+    fn decide(&self, who: &Identity, request: &ClaimRequest) -> Result<Lease, RegistryErrorKind> {
+        let worker = self.worker_id(who)?;
+        let greatest = request.layout.max_worker();
+        if worker > greatest {
+            return Err(RegistryErrorKind::NoWorkerId(format!(
+                "worker id {worker} is above {greatest}, the layout's greatest"
+            )));
+        }
+        let (epoch, floor) = match &request.memory {
+            Some(memory) => (memory.fence.epoch + 1, memory.fence.floor_for(request)?),
+            None => (1, UnixMillis::EPOCH),
+        };
+        Ok(Lease { worker, floor, fence: request.next_fence(epoch, floor), token: epoch })
+    }
+}
+
+impl WorkerRegistry for LocalRegistry {
+    fn needs_state_file(&self) -> bool {
+        true
+    }
+
+    fn claim<'a>(
+        &'a self,
+        who: &'a Identity,
+        request: &'a ClaimRequest,
+    ) -> BoxFuture<'a, Result<Lease, RegistryError>> {
+        let lease = self.decide(who, request);
+        Box::pin(async {
+            lease.map_err(|kind| RegistryError::new(kind, "claim the configured worker id"))
+        })
+    }
+
+    fn extend<'a>(
+        &'a self,
+        lease: &'a mut Lease,
+        ceiling: UnixMillis,
+    ) -> BoxFuture<'a, Result<(), RegistryError>> {
+        lease.fence.ceiling = lease.fence.ceiling.max(ceiling);
+        Box::pin(async { Ok(()) })
+    }
+
+    fn release<'a>(
+        &'a self,
+        _lease: Lease,
+        _next_free: UnixMillis,
+    ) -> BoxFuture<'a, Result<(), RegistryError>> {
+        Box::pin(async { Ok(()) })
+    }
+
+    /// Empty: this registry knows its own node only.
+    fn workers(&self) -> BoxFuture<'_, Result<Vec<WorkerRecord>, RegistryError>> {
+        Box::pin(async { Ok(Vec::new()) })
+    }
+}

@@ -1,0 +1,43 @@
+//! What the server's error numbers mean
+//! (<https://mariadb.com/kb/en/mariadb-error-code-reference/>).
+
+use leaf_segment::{StoreError, StoreErrorKind};
+use sqlx::mysql::MySqlDatabaseError;
+
+/// The error of an operation, classified.
+pub(super) fn classify(operation: String, error: sqlx::Error) -> StoreError {
+    let number = number(&error);
+    let kind = kind(number, &error);
+    match number {
+        // ER_NO_SUCH_TABLE
+        Some(1146) => StoreError::new(kind, operation)
+            .because(format!("{error}; make the table with `leaf-server schema --apply`")),
+        _ => StoreError::new(kind, operation).because(error),
+    }
+}
+
+fn number(error: &sqlx::Error) -> Option<u16> {
+    let database = error.as_database_error()?;
+    Some(database.try_downcast_ref::<MySqlDatabaseError>()?.number())
+}
+
+fn kind(number: Option<u16>, error: &sqlx::Error) -> StoreErrorKind {
+    match number {
+        // ER_DUP_ENTRY
+        Some(1062) => StoreErrorKind::TagExists,
+        // ER_DATA_OUT_OF_RANGE
+        Some(1690) => StoreErrorKind::Exhausted,
+        // Too many connections, shutdown, node not ready (Galera), lock wait timeout, deadlock,
+        // read-only, interrupted, killed.
+        Some(1040 | 1047 | 1053 | 1205 | 1213 | 1290 | 1317 | 1792 | 1836 | 1927 | 3024) => {
+            StoreErrorKind::Unavailable
+        }
+        Some(_) => StoreErrorKind::Refused,
+        None => match error {
+            sqlx::Error::Configuration(_) | sqlx::Error::ColumnDecode { .. } => {
+                StoreErrorKind::Refused
+            }
+            _ => StoreErrorKind::Unavailable,
+        },
+    }
+}

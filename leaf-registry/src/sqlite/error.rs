@@ -1,0 +1,22 @@
+//! What SQLite's result codes mean (<https://www.sqlite.org/rescode.html>).
+
+use leaf_segment::{StoreError, StoreErrorKind};
+
+/// The error of an operation, classified.
+pub(super) fn classify(operation: String, error: sqlx::Error) -> StoreError {
+    StoreError::new(kind(&error), operation).because(error)
+}
+
+fn kind(error: &sqlx::Error) -> StoreErrorKind {
+    let sqlx::Error::Database(database) = error else { return StoreErrorKind::Unavailable };
+    if database.is_unique_violation() {
+        return StoreErrorKind::TagExists;
+    }
+    // The primary code is the low byte of an extended one.
+    let code: i32 = database.code().and_then(|code| code.parse().ok()).unwrap_or(0);
+    match code & 0xff {
+        // BUSY, LOCKED, NOMEM, IOERR, FULL, CANTOPEN
+        5 | 6 | 7 | 10 | 13 | 14 => StoreErrorKind::Unavailable,
+        _ => StoreErrorKind::Refused,
+    }
+}

@@ -1,0 +1,249 @@
+//! The segment store `sqlite`.
+//!
+//! Invariant: a range counts only after COMMIT has answered. `UPDATE … RETURNING` alone, fetched as
+//! one row, reports success although the commit fails on a full disk. With WAL and
+//! `synchronous=FULL` an answered COMMIT is on the disk.
+
+use std::path::Path;
+use std::time::Duration;
+
+use futures_core::future::BoxFuture;
+use leaf_core::{IdRange, Step, Tag};
+use leaf_segment::{NewTag, SegmentStore, StoreError, StoreErrorKind, TagRecord};
+use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous};
+use sqlx::{Sqlite, SqliteConnection, SqlitePool, query, query_as, query_scalar};
+
+use super::error::classify;
+use crate::checkout::Checkout;
+use crate::{Schema, record};
+
+const SCHEMA: &str = "\
+CREATE TABLE leaf_alloc (
+    biz_tag     TEXT    NOT NULL PRIMARY KEY,
+    max_id      INTEGER NOT NULL DEFAULT 1,
+    step        INTEGER NOT NULL,
+    description TEXT,
+    update_time TEXT    NOT NULL DEFAULT CURRENT_TIMESTAMP
+) STRICT;
+INSERT INTO leaf_alloc (biz_tag, max_id, step, description)
+VALUES ('leaf-segment-test', 1, 2000, 'Test leaf Segment Mode Get Id');
+";
+
+/// Another process of the host may hold the write lock; below the generator's own deadline.
+const BUSY_TIMEOUT: Duration = Duration::from_millis(1500);
+
+/// Segments in an SQLite file.
+#[derive(Debug)]
+pub struct SqliteStore {
+    /// One connection: SQLite has one writer anyway.
+    pool: SqlitePool,
+}
+
+impl SqliteStore {
+    /// Opens the file, and makes it where it does not exist.
+    ///
+    /// # Errors
+    /// `Unavailable` or `Refused` when the file cannot be opened, made or written.
+    pub async fn open(path: &Path) -> Result<Self, StoreError> {
+        let options = SqliteConnectOptions::new()
+            .filename(path)
+            .create_if_missing(true)
+            .journal_mode(SqliteJournalMode::Wal)
+            .synchronous(SqliteSynchronous::Full)
+            .busy_timeout(BUSY_TIMEOUT);
+        let pool = SqlitePoolOptions::new()
+            .max_connections(1)
+            .acquire_timeout(Duration::from_secs(2))
+            .test_before_acquire(false)
+            .idle_timeout(None)
+            .max_lifetime(None)
+            .connect_with(options)
+            .await
+            .map_err(|error| classify(format!("open {}", path.display()), error))?;
+        Ok(Self { pool })
+    }
+
+    /// Runs `work` on a connection of its own, inside `BEGIN IMMEDIATE … COMMIT`. What `work`
+    /// refuses is rolled back.
+    async fn write<T>(
+        &self,
+        operation: String,
+        work: impl AsyncFnOnce(&mut SqliteConnection) -> Result<Result<T, StoreErrorKind>, sqlx::Error>,
+    ) -> Result<T, StoreError> {
+        let result: Result<_, sqlx::Error> = async {
+            let mut checkout = Checkout::<Sqlite>::from(&self.pool).await?;
+            let connection = checkout.connection();
+            query("BEGIN IMMEDIATE").execute(&mut *connection).await?;
+            let outcome = work(&mut *connection).await?;
+            let end = if outcome.is_ok() { "COMMIT" } else { "ROLLBACK" };
+            query(end).execute(&mut *connection).await?;
+            checkout.finish(&Ok(()));
+            Ok(outcome)
+        }
+        .await;
+        match result {
+            Ok(outcome) => outcome.map_err(|kind| StoreError::new(kind, operation)),
+            Err(error) => Err(classify(operation, error)),
+        }
+    }
+
+    async fn rows(
+        &self,
+        operation: String,
+        tag: Option<&Tag>,
+    ) -> Result<Vec<TagRecord>, StoreError> {
+        let result: Result<Vec<record::Row>, sqlx::Error> = async {
+            let mut checkout = Checkout::<Sqlite>::from(&self.pool).await?;
+            let rows = query_as(
+                "SELECT biz_tag, max_id, step, description FROM leaf_alloc \
+                 WHERE ?1 IS NULL OR biz_tag = ?1",
+            )
+            .bind(tag.map(Tag::as_str))
+            .fetch_all(checkout.connection())
+            .await;
+            checkout.finish(&rows);
+            rows
+        }
+        .await;
+        let rows = result.map_err(|error| classify(operation, error))?;
+        Ok(rows.into_iter().filter_map(record::read).collect())
+    }
+}
+
+impl SegmentStore for SqliteStore {
+    fn allocate<'a>(
+        &'a self,
+        tag: &'a Tag,
+        amount: Step,
+        seen: Step,
+    ) -> BoxFuture<'a, Result<IdRange, StoreError>> {
+        Box::pin(self.write(operation("allocate", tag), async move |connection| {
+            let amount = i64::from(amount.get());
+            let end: Option<i64> = query_scalar(
+                "UPDATE leaf_alloc SET max_id = max_id + ?1, update_time = CURRENT_TIMESTAMP \
+                 WHERE biz_tag = ?2 AND step = ?3 AND max_id BETWEEN 0 AND ?4 RETURNING max_id",
+            )
+            .bind(amount)
+            .bind(tag.as_str())
+            .bind(i64::from(seen.get()))
+            .bind(i64::MAX - amount)
+            .fetch_optional(&mut *connection)
+            .await?;
+            if let Some(range) = end.and_then(|end| IdRange::new(end - amount, end)) {
+                return Ok(Ok(range));
+            }
+            let row: Option<(i64, i64)> =
+                query_as("SELECT max_id, step FROM leaf_alloc WHERE biz_tag = ?1")
+                    .bind(tag.as_str())
+                    .fetch_optional(&mut *connection)
+                    .await?;
+            Ok(Err(record::why_not(row, seen)))
+        }))
+    }
+
+    fn tag<'a>(&'a self, tag: &'a Tag) -> BoxFuture<'a, Result<Option<TagRecord>, StoreError>> {
+        Box::pin(async move { Ok(self.rows(operation("read", tag), Some(tag)).await?.pop()) })
+    }
+
+    fn tags(&self) -> BoxFuture<'_, Result<Vec<TagRecord>, StoreError>> {
+        Box::pin(self.rows("read the tags in sqlite".into(), None))
+    }
+
+    fn create<'a>(&'a self, new: &'a NewTag) -> BoxFuture<'a, Result<(), StoreError>> {
+        Box::pin(self.write(operation("create", &new.tag), async move |connection| {
+            query(
+                "INSERT INTO leaf_alloc (biz_tag, max_id, step, description) VALUES (?, ?, ?, ?)",
+            )
+            .bind(new.tag.as_str())
+            .bind(new.max_id)
+            .bind(i64::from(new.step.get()))
+            .bind(&new.description)
+            .execute(&mut *connection)
+            .await?;
+            Ok(Ok(()))
+        }))
+    }
+
+    fn set_step<'a>(&'a self, tag: &'a Tag, step: Step) -> BoxFuture<'a, Result<(), StoreError>> {
+        Box::pin(self.write(operation("set the step of", tag), async move |connection| {
+            let done = query(
+                "UPDATE leaf_alloc SET step = ?1, update_time = CURRENT_TIMESTAMP \
+                 WHERE biz_tag = ?2",
+            )
+            .bind(i64::from(step.get()))
+            .bind(tag.as_str())
+            .execute(&mut *connection)
+            .await?;
+            Ok(record::at_least_one(done.rows_affected()))
+        }))
+    }
+
+    fn advance<'a>(
+        &'a self,
+        tag: &'a Tag,
+        at_least: i64,
+    ) -> BoxFuture<'a, Result<i64, StoreError>> {
+        Box::pin(self.write(operation("advance", tag), async move |connection| {
+            let max_id = query_scalar(
+                "UPDATE leaf_alloc SET max_id = MAX(max_id, ?1), update_time = CURRENT_TIMESTAMP \
+                 WHERE biz_tag = ?2 RETURNING max_id",
+            )
+            .bind(at_least)
+            .bind(tag.as_str())
+            .fetch_optional(&mut *connection)
+            .await?;
+            Ok(max_id.ok_or(StoreErrorKind::UnknownTag))
+        }))
+    }
+
+    fn give_back<'a>(
+        &'a self,
+        tag: &'a Tag,
+        unused: IdRange,
+    ) -> BoxFuture<'a, Result<bool, StoreError>> {
+        Box::pin(self.write(operation("give back ids of", tag), async move |connection| {
+            let done =
+                query("UPDATE leaf_alloc SET max_id = ?1 WHERE biz_tag = ?2 AND max_id = ?3")
+                    .bind(unused.start())
+                    .bind(tag.as_str())
+                    .bind(unused.end())
+                    .execute(&mut *connection)
+                    .await?;
+            Ok(Ok(done.rows_affected() == 1))
+        }))
+    }
+
+    fn delete<'a>(&'a self, tag: &'a Tag) -> BoxFuture<'a, Result<(), StoreError>> {
+        Box::pin(self.write(operation("delete", tag), async move |connection| {
+            let done = query("DELETE FROM leaf_alloc WHERE biz_tag = ?1")
+                .bind(tag.as_str())
+                .execute(&mut *connection)
+                .await?;
+            Ok(record::at_least_one(done.rows_affected()))
+        }))
+    }
+}
+
+impl Schema for SqliteStore {
+    fn statements(&self) -> &'static str {
+        SCHEMA
+    }
+
+    fn apply(&self) -> BoxFuture<'_, Result<bool, StoreError>> {
+        Box::pin(self.write("make the tables in sqlite".into(), async |connection| {
+            let exists: bool = query_scalar(
+                "SELECT EXISTS (SELECT 1 FROM sqlite_schema WHERE name = 'leaf_alloc')",
+            )
+            .fetch_one(&mut *connection)
+            .await?;
+            if !exists {
+                sqlx::raw_sql(SCHEMA).execute(&mut *connection).await?;
+            }
+            Ok(Ok(!exists))
+        }))
+    }
+}
+
+fn operation(what: &str, tag: &Tag) -> String {
+    format!("{what} tag {:?} in sqlite", tag.as_str())
+}

@@ -1,0 +1,129 @@
+//! A small HTTP/1.1 client for tests: one connection, kept alive, pipelined where asked.
+
+use std::fmt::Write as _;
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+/// A connection to a server on this machine.
+#[derive(Debug)]
+pub struct HttpClient {
+    stream: BufReader<TcpStream>,
+}
+
+/// What the server answered.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Response {
+    /// The status code.
+    pub status: u16,
+    /// The headers, names in lower case.
+    pub headers: Vec<(String, String)>,
+    /// The body.
+    pub body: String,
+}
+
+impl Response {
+    /// The value of a header.
+    #[must_use]
+    pub fn header(&self, name: &str) -> Option<&str> {
+        self.headers.iter().find(|(found, _)| found == name).map(|(_, value)| value.as_str())
+    }
+}
+
+impl HttpClient {
+    /// Connects.
+    ///
+    /// # Errors
+    /// When nobody listens.
+    pub fn connect(address: SocketAddr) -> io::Result<Self> {
+        let stream = TcpStream::connect(address)?;
+        stream.set_nodelay(true)?;
+        stream.set_read_timeout(Some(Duration::from_secs(30)))?;
+        Ok(Self { stream: BufReader::new(stream) })
+    }
+
+    /// One request, on a connection of its own.
+    ///
+    /// # Panics
+    /// When there is no answer.
+    #[must_use]
+    pub fn once(address: SocketAddr, method: &str, path: &str) -> Response {
+        let answer = Self::connect(address).and_then(|mut client| client.request(method, path));
+        answer.unwrap_or_else(|error| panic!("{method} {path} at {address}: {error}"))
+    }
+
+    /// Sends a request and reads its answer.
+    ///
+    /// # Errors
+    /// When the connection ends or the answer is not HTTP.
+    pub fn request(&mut self, method: &str, path: &str) -> io::Result<Response> {
+        self.send(&format!("{method} {path} HTTP/1.1\r\nHost: leaf\r\n\r\n"))?;
+        self.read()
+    }
+
+    /// Sends `count` GET requests at once and reads the bodies of their answers, all of which must
+    /// be 200.
+    ///
+    /// # Errors
+    /// When the connection ends, or an answer is not 200.
+    pub fn pipeline(&mut self, path: &str, count: usize) -> io::Result<Vec<String>> {
+        let mut requests = String::new();
+        for _ in 0..count {
+            let _ = write!(requests, "GET {path} HTTP/1.1\r\nHost: leaf\r\n\r\n");
+        }
+        self.send(&requests)?;
+        (0..count)
+            .map(|_| {
+                let response = self.read()?;
+                if response.status == 200 {
+                    Ok(response.body)
+                } else {
+                    let text = format!("{path}: {} {}", response.status, response.body);
+                    Err(io::Error::other(text))
+                }
+            })
+            .collect()
+    }
+
+    /// Sends bytes as they are.
+    ///
+    /// # Errors
+    /// When the connection is gone.
+    pub fn send(&mut self, text: &str) -> io::Result<()> {
+        self.stream.get_mut().write_all(text.as_bytes())
+    }
+
+    /// Reads one answer.
+    ///
+    /// # Errors
+    /// When the connection ends or the answer is not HTTP.
+    pub fn read(&mut self) -> io::Result<Response> {
+        let bad = |text: &str| io::Error::new(io::ErrorKind::InvalidData, text.to_owned());
+        let status_line = self.line()?;
+        let status = status_line.split(' ').nth(1).and_then(|status| status.parse().ok());
+        let status = status.ok_or_else(|| bad(&status_line))?;
+        let mut headers = Vec::new();
+        loop {
+            let line = self.line()?;
+            if line.is_empty() {
+                break;
+            }
+            let (name, value) = line.split_once(':').ok_or_else(|| bad(&line))?;
+            headers.push((name.to_ascii_lowercase(), value.trim().to_owned()));
+        }
+        let length = headers.iter().find(|(name, _)| name == "content-length");
+        let length = length.and_then(|(_, length)| length.parse().ok()).unwrap_or(0);
+        let mut body = vec![0; length];
+        self.stream.read_exact(&mut body)?;
+        let body = String::from_utf8(body).map_err(|_| bad("a body that is not UTF-8"))?;
+        Ok(Response { status, headers, body })
+    }
+
+    fn line(&mut self) -> io::Result<String> {
+        let mut line = String::new();
+        if self.stream.read_line(&mut line)? == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        Ok(line.trim_end().to_owned())
+    }
+}

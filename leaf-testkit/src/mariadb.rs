@@ -1,0 +1,168 @@
+//! A private MariaDB server.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, Weak};
+use std::time::Duration;
+
+use tempfile::TempDir;
+
+use crate::{Process, free_port, require, wait_until};
+
+const PACKAGE: &str = "mariadb-server-core mariadb-client-core";
+
+/// A MariaDB server with its own data directory and port.
+#[derive(Debug)]
+pub struct MariaDb {
+    /// Before the directory: killed first.
+    process: Mutex<Process>,
+    directory: TempDir,
+    port: u16,
+    databases: AtomicU32,
+}
+
+impl MariaDb {
+    /// The server that the tests of this process share while any of them holds it.
+    ///
+    /// # Panics
+    /// When MariaDB is not installed or does not start.
+    #[must_use]
+    pub fn shared() -> Arc<Self> {
+        static SHARED: Mutex<Weak<MariaDb>> = Mutex::new(Weak::new());
+        // A test that panicked in here has said why; the next one tries again.
+        let mut shared = SHARED.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        shared.upgrade().unwrap_or_else(|| {
+            let server = Arc::new(Self::start());
+            *shared = Arc::downgrade(&server);
+            server
+        })
+    }
+
+    /// Starts a server of one's own: for tests that stop or restart it.
+    ///
+    /// # Panics
+    /// When MariaDB is not installed or does not start.
+    #[must_use]
+    pub fn start() -> Self {
+        let directory = tempfile::Builder::new().prefix("leaf-mariadb-").tempdir();
+        let directory = directory.expect("a temporary directory");
+        let data = directory.path().join("data");
+        let install = Command::new(require("mariadb-install-db", PACKAGE))
+            .args(["--no-defaults", "--auth-root-authentication-method=normal", "--skip-test-db"])
+            .arg(format!("--datadir={}", data.display()))
+            .args(as_root())
+            .output()
+            .expect("mariadb-install-db runs");
+        assert!(
+            install.status.success(),
+            "mariadb-install-db: {}",
+            String::from_utf8_lossy(&install.stderr)
+        );
+        let port = free_port();
+        let process = Mutex::new(run(directory.path(), port));
+        let server = Self { process, directory, port, databases: AtomicU32::new(0) };
+        server.wait_for_answer();
+        server.sql("CREATE USER leaf@'127.0.0.1' IDENTIFIED BY 'leaf'; GRANT ALL ON *.* TO leaf@'127.0.0.1'");
+        server
+    }
+
+    /// The port on 127.0.0.1.
+    #[must_use]
+    pub const fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// Makes an empty database and returns its name.
+    #[must_use]
+    pub fn new_database(&self) -> String {
+        let name = format!("leaf{}", self.databases.fetch_add(1, Ordering::SeqCst));
+        self.sql(&format!("CREATE DATABASE {name}"));
+        name
+    }
+
+    /// The URL of a database, at this server's port or at that of a proxy before it.
+    #[must_use]
+    pub fn url(port: u16, database: &str) -> String {
+        format!("mysql://leaf:leaf@127.0.0.1:{port}/{database}")
+    }
+
+    /// Runs statements as root by the command line client and returns what it prints.
+    ///
+    /// # Panics
+    /// When a statement fails.
+    pub fn sql(&self, statements: &str) -> String {
+        self.try_sql(statements).unwrap_or_else(|error| panic!("{statements}: {error}"))
+    }
+
+    fn try_sql(&self, statements: &str) -> Result<String, String> {
+        let output = Command::new(require("mariadb", PACKAGE))
+            .args(["--no-defaults", "--user=root", "--skip-column-names", "--batch"])
+            .arg(format!("--socket={}", self.socket().display()))
+            .args(["--execute", statements])
+            .output()
+            .expect("the client runs");
+        if output.status.success() {
+            Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
+        } else {
+            Err(String::from_utf8_lossy(&output.stderr).into_owned())
+        }
+    }
+
+    /// Kills the server, as a crash would, and starts it again on the same data and port.
+    ///
+    /// # Panics
+    /// When it does not come back.
+    pub fn crash_and_restart(&self) {
+        {
+            let mut process = self.process.lock().expect("no holder of this lock panics");
+            process.kill();
+            *process = run(self.directory.path(), self.port);
+        }
+        self.wait_for_answer();
+    }
+
+    fn wait_for_answer(&self) {
+        wait_until("MariaDB answers", Duration::from_secs(60), || {
+            let mut process = self.process.lock().expect("no holder of this lock panics");
+            if let Some(status) = process.ended() {
+                let log = std::fs::read_to_string(self.directory.path().join("err.log"));
+                panic!("mariadbd ended with {status}: {}", log.unwrap_or_default());
+            }
+            self.try_sql("SELECT 1").ok()
+        });
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.directory.path().join("my.sock")
+    }
+}
+
+fn run(directory: &Path, port: u16) -> Process {
+    let place = |name: &str| directory.join(name).display().to_string();
+    let mut args = vec![
+        "--no-defaults".into(),
+        format!("--datadir={}", place("data")),
+        format!("--socket={}", place("my.sock")),
+        format!("--pid-file={}", place("my.pid")),
+        format!("--log-error={}", place("err.log")),
+        format!("--port={port}"),
+        "--bind-address=127.0.0.1".into(),
+        "--innodb-flush-log-at-trx-commit=1".into(),
+        "--innodb-buffer-pool-size=64M".into(),
+        "--performance-schema=0".into(),
+        "--skip-name-resolve=1".into(),
+    ];
+    args.extend(as_root());
+    let program = require("mariadbd", PACKAGE);
+    Process::start(&program.display().to_string(), &args, &[])
+}
+
+/// The server refuses to run as root unless told to.
+fn as_root() -> Option<String> {
+    let root = std::fs::metadata("/proc/self").is_ok_and(|me| {
+        use std::os::unix::fs::MetadataExt;
+        me.uid() == 0
+    });
+    root.then(|| "--user=root".into())
+}

@@ -1,0 +1,146 @@
+//! Child processes that never outlive the test.
+//!
+//! `setpriv --pdeathsig` lets the kernel kill a child when the thread that started it ends. Tests
+//! run in threads that end early, so all children are started by one thread that lives as long as
+//! the process.
+
+use std::io::{BufRead, BufReader};
+use std::net::TcpListener;
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Mutex, OnceLock};
+use std::time::Duration;
+
+use crate::wait_until;
+
+/// A running child; killed when dropped. Its output is collected.
+#[derive(Debug)]
+pub struct Process {
+    child: Child,
+    name: String,
+    output: Arc<Mutex<Vec<String>>>,
+}
+
+impl Process {
+    /// Starts `program` with these arguments and environment variables.
+    ///
+    /// # Panics
+    /// When it cannot be started.
+    #[must_use]
+    pub fn start(program: &str, args: &[String], env: &[(&str, String)]) -> Self {
+        let mut command = Command::new(require("setpriv", "util-linux"));
+        command.args(["--pdeathsig", "KILL", "--", program]).args(args);
+        command.envs(env.iter().map(|(name, value)| (name, value)));
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child =
+            spawn(command).unwrap_or_else(|error| panic!("{program} does not start: {error}"));
+        let output = Arc::default();
+        collect(child.stdout.take().expect("piped"), &output);
+        collect(child.stderr.take().expect("piped"), &output);
+        Self { child, name: program.into(), output }
+    }
+
+    /// Its process id.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// What it has written so far, standard output and error together.
+    #[must_use]
+    pub fn output(&self) -> String {
+        self.output.lock().expect("no holder of this lock panics").join("\n")
+    }
+
+    /// Sends a signal by name, like `TERM`.
+    ///
+    /// # Panics
+    /// When there is no such process any more.
+    pub fn signal(&self, signal: &str) {
+        let sent = Command::new("kill").args(["-s", signal, &self.pid().to_string()]).status();
+        assert!(sent.expect("kill runs").success(), "{} is gone\n{}", self.name, self.output());
+    }
+
+    /// Its exit status, if it has ended.
+    pub fn ended(&mut self) -> Option<ExitStatus> {
+        self.child.try_wait().expect("a child can be waited for")
+    }
+
+    /// Waits for its end.
+    ///
+    /// # Panics
+    /// When it is still running after `limit`.
+    pub fn wait(&mut self, limit: Duration) -> ExitStatus {
+        let what = format!("the end of {}", self.name);
+        wait_until(&what, limit, || self.ended())
+    }
+
+    /// Kills it at once, as a crash would.
+    pub fn kill(&mut self) {
+        // It may have ended by itself.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+fn collect(from: impl std::io::Read + Send + 'static, into: &Arc<Mutex<Vec<String>>>) {
+    let into = Arc::clone(into);
+    std::thread::spawn(move || {
+        for line in BufReader::new(from).lines().map_while(Result::ok) {
+            into.lock().expect("no holder of this lock panics").push(line);
+        }
+    });
+}
+
+type Request = (Command, Sender<std::io::Result<Child>>);
+
+fn spawn(command: Command) -> std::io::Result<Child> {
+    static SPAWNER: OnceLock<Mutex<Sender<Request>>> = OnceLock::new();
+    let spawner = SPAWNER.get_or_init(|| {
+        let (requests, inbox) = channel::<Request>();
+        std::thread::spawn(move || {
+            for (mut command, answer) in inbox {
+                // Nobody waits for the answer only if the test has died.
+                let _ = answer.send(command.spawn());
+            }
+        });
+        Mutex::new(requests)
+    });
+    let (answer, result) = channel();
+    let requests = spawner.lock().expect("no holder of this lock panics").clone();
+    requests.send((command, answer)).expect("the spawner lives as long as the process");
+    result.recv().expect("the spawner answers")
+}
+
+/// The path of an installed program.
+///
+/// # Panics
+/// When it is not installed; the text says how to install it.
+#[must_use]
+pub fn require(program: &str, package: &str) -> PathBuf {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let places = std::env::split_paths(&path).chain(["/usr/sbin".into(), "/sbin".into()]);
+    places.map(|place| place.join(program)).find(|file| file.is_file()).unwrap_or_else(|| {
+        panic!(
+            "{program} is not installed: run scripts/test, or\n  \
+             apt-get install -y --no-install-recommends {package}"
+        )
+    })
+}
+
+/// A port of the loopback interface that nobody listens on.
+///
+/// # Panics
+/// When there is none.
+#[must_use]
+pub fn free_port() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    listener.local_addr().expect("a bound socket has an address").port()
+}

@@ -1,0 +1,138 @@
+//! A `leaf-server` process.
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::ExitStatus;
+use std::time::Duration;
+
+use crate::{HttpClient, Process, Response, wait_until};
+
+/// A running server on free ports of 127.0.0.1.
+#[derive(Debug)]
+pub struct LeafServer {
+    process: Process,
+    ids: SocketAddr,
+    ops: SocketAddr,
+}
+
+impl LeafServer {
+    /// Starts the binary with a data directory and more arguments, and waits until it is ready.
+    ///
+    /// # Panics
+    /// When it ends or is not ready within 30 s; its output is in the text.
+    #[must_use]
+    pub fn start(binary: &str, data_dir: &Path, args: &[&str], env: &[(&str, String)]) -> Self {
+        let mut server = Self::launch(binary, data_dir, args, env);
+        server.wait_ready();
+        server
+    }
+
+    /// The same without waiting for readiness: only for the listeners.
+    ///
+    /// # Panics
+    /// When it ends before it listens.
+    #[must_use]
+    pub fn launch(binary: &str, data_dir: &Path, args: &[&str], env: &[(&str, String)]) -> Self {
+        let mut process = Self::process(binary, data_dir, args, env);
+        let (ids, ops) = wait_until("leaf-server listens", Duration::from_secs(30), || {
+            let output = process.output();
+            if let Some(status) = process.ended() {
+                panic!("leaf-server ended with {status}:\n{}", process.output());
+            }
+            Some((listener(&output, "ids")?, listener(&output, "ops")?))
+        });
+        Self { process, ids, ops }
+    }
+
+    /// The bare process, for starts that are meant to fail.
+    #[must_use]
+    pub fn process(
+        binary: &str,
+        data_dir: &Path,
+        args: &[&str],
+        env: &[(&str, String)],
+    ) -> Process {
+        let free = ["--http-listen", "127.0.0.1:0", "--ops-listen", "127.0.0.1:0", "--data-dir"];
+        let mut all: Vec<String> = free.map(String::from).into();
+        all.push(data_dir.display().to_string());
+        all.extend(args.iter().map(ToString::to_string));
+        Process::start(binary, &all, env)
+    }
+
+    /// Waits until `/readyz` answers 200.
+    ///
+    /// # Panics
+    /// When it ends or is not ready within 30 s.
+    pub fn wait_ready(&mut self) {
+        wait_until("leaf-server is ready", Duration::from_secs(30), || {
+            if let Some(status) = self.process.ended() {
+                panic!("leaf-server ended with {status}:\n{}", self.process.output());
+            }
+            let mut client = HttpClient::connect(self.ops).ok()?;
+            client.request("GET", "/readyz").ok().filter(|answer| answer.status == 200)
+        });
+    }
+
+    /// Where ids are served.
+    #[must_use]
+    pub const fn ids(&self) -> SocketAddr {
+        self.ids
+    }
+
+    /// Where health is served.
+    #[must_use]
+    pub const fn ops(&self) -> SocketAddr {
+        self.ops
+    }
+
+    /// The process.
+    pub fn process_mut(&mut self) -> &mut Process {
+        &mut self.process
+    }
+
+    /// What it has printed so far.
+    #[must_use]
+    pub fn output(&self) -> String {
+        self.process.output()
+    }
+
+    /// One request to the ids listener.
+    ///
+    /// # Panics
+    /// When there is no answer.
+    #[must_use]
+    pub fn get(&self, path: &str) -> Response {
+        HttpClient::once(self.ids, "GET", path)
+    }
+
+    /// One id.
+    ///
+    /// # Panics
+    /// When the answer is not 200 with a number.
+    #[must_use]
+    pub fn id(&self, path: &str) -> i64 {
+        let answer = self.get(path);
+        assert_eq!(answer.status, 200, "{path}: {}", answer.body);
+        answer.body.parse().unwrap_or_else(|_| panic!("{path}: not an id: {}", answer.body))
+    }
+
+    /// Sends SIGTERM and waits for the end.
+    ///
+    /// # Panics
+    /// When it is still running after 20 s.
+    pub fn stop(&mut self) -> ExitStatus {
+        self.process.signal("TERM");
+        self.process.wait(Duration::from_secs(20))
+    }
+
+    /// Kills it at once, as a crash would.
+    pub fn kill(&mut self) {
+        self.process.kill();
+    }
+}
+
+/// The address behind `name` in the start-up text: `  ids        http://127.0.0.1:8080`.
+fn listener(output: &str, name: &str) -> Option<SocketAddr> {
+    let line = output.lines().find(|line| line.trim_start().starts_with(name))?;
+    line.split_once("http://")?.1.trim().parse().ok()
+}
