@@ -38,8 +38,6 @@ pub struct OpenStore {
     pub store: Arc<dyn SegmentStore>,
     /// Its tables.
     pub schema: Arc<dyn Schema>,
-    /// Whether the program makes the tables by itself: it owns the file.
-    pub embedded: bool,
 }
 
 /// The text is no store URL. It never repeats the text, which may hold a password.
@@ -48,6 +46,17 @@ pub struct OpenStore {
 pub struct StoreUrlError(String);
 
 impl StoreUrl {
+    /// Whether the store is a file of this program's own, which makes its tables by itself.
+    #[must_use]
+    pub fn is_embedded(&self) -> bool {
+        match &self.0 {
+            #[cfg(feature = "sqlite")]
+            Kind::Sqlite(_) => true,
+            #[cfg(feature = "mysql")]
+            Kind::Mysql(_) => false,
+        }
+    }
+
     /// Opens the store. Relative paths count from `data_dir`. A server is not contacted yet.
     ///
     /// # Errors
@@ -57,12 +66,12 @@ impl StoreUrl {
             #[cfg(feature = "sqlite")]
             Kind::Sqlite(path) => {
                 let store = Arc::new(crate::sqlite::SqliteStore::open(&data_dir.join(path)).await?);
-                Ok(OpenStore { schema: Arc::clone(&store) as _, store, embedded: true })
+                Ok(OpenStore { schema: Arc::clone(&store) as _, store })
             }
             #[cfg(feature = "mysql")]
             Kind::Mysql(url) => {
                 let store = Arc::new(crate::mysql::MysqlStore::open(url)?);
-                Ok(OpenStore { schema: Arc::clone(&store) as _, store, embedded: false })
+                Ok(OpenStore { schema: Arc::clone(&store) as _, store })
             }
         }
     }

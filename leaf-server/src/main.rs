@@ -1,2 +1,69 @@
-//! x
-fn main() {}
+//! The Leaf id service.
+//!
+//! This binary holds no id logic: it reads the configuration, puts the crates together and speaks
+//! HTTP. Exit codes: 0 after a clean stop, 1 when it could not start or go on, 2 when the
+//! configuration is wrong.
+#![cfg_attr(test, allow(clippy::unwrap_used, reason = "tests may panic"))]
+
+mod cli;
+mod config;
+mod http;
+mod schema;
+mod service;
+
+use std::io::IsTerminal;
+use std::process::ExitCode;
+
+use clap::Parser;
+use cli::{Cli, Verb};
+use config::{ConfigError, Loaded};
+use tracing_subscriber::EnvFilter;
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    start_logging();
+    let (config, warnings) = match config::load(&cli.settings) {
+        Ok(Loaded { config, warnings }) => (config, warnings),
+        Err(error) => return refuse(&error),
+    };
+    for warning in warnings {
+        tracing::warn!("{warning}");
+    }
+    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => return fail(&anyhow::Error::from(error).context("start the runtime")),
+    };
+    let result = runtime.block_on(async {
+        match cli.verb.unwrap_or(Verb::Run) {
+            Verb::Run => service::run(&config).await,
+            Verb::Schema { apply } => schema::run(&config, apply).await,
+        }
+    });
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => match error.downcast_ref::<ConfigError>() {
+            Some(error) => refuse(error),
+            None => fail(&error),
+        },
+    }
+}
+
+/// Logs go to standard error; `RUST_LOG` chooses what.
+fn start_logging() {
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_ansi(std::io::stderr().is_terminal())
+        .with_writer(std::io::stderr)
+        .init();
+}
+
+fn refuse(error: &ConfigError) -> ExitCode {
+    eprintln!("leaf-server: {error}");
+    ExitCode::from(2)
+}
+
+fn fail(error: &anyhow::Error) -> ExitCode {
+    eprintln!("leaf-server: {error:#}");
+    ExitCode::FAILURE
+}

@@ -1,0 +1,437 @@
+//! The configuration: one struct per section, each with a written-out default.
+//!
+//! Defaults < file < environment < flags. A key that is unknown in a file, or in an environment
+//! variable that can only be meant for Leaf, is refused with the nearest known one. Other `LEAF_…`
+//! variables (Kubernetes makes some for a Service named `leaf`) get one warning.
+
+mod keys;
+mod span;
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use leaf_core::{Layout, UnixMillis};
+use leaf_registry::StoreUrl;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use crate::cli::Settings;
+use span::Span;
+
+/// Everything that can be configured.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct Config {
+    /// Where state is kept: the SQLite file, the snowflake state file.
+    pub(crate) data_dir: PathBuf,
+    /// This node's identity to the worker registry, `ip:port`. Default: the address for ids.
+    pub(crate) advertise: Option<String>,
+    /// Time zone of decoded timestamps, an IANA name. Default: the system's.
+    pub(crate) time_zone: Option<String>,
+    pub(crate) http: Http,
+    pub(crate) ops: Ops,
+    pub(crate) segment: Segment,
+    pub(crate) snowflake: Snowflake,
+}
+
+/// The listener for ids.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct Http {
+    pub(crate) listen: SocketAddr,
+}
+
+/// The listener for health.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct Ops {
+    pub(crate) listen: SocketAddr,
+}
+
+/// Segment mode.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct Segment {
+    pub(crate) enabled: bool,
+    /// `sqlite:PATH` (relative to the data directory) or `mysql://user:password@host:3306/database`.
+    #[serde(with = "as_text")]
+    pub(crate) store: StoreUrl,
+}
+
+/// Snowflake mode.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct Snowflake {
+    pub(crate) enabled: bool,
+    /// Where worker ids come from: `local`.
+    pub(crate) registry: Registry,
+    /// The worker id of `local`.
+    pub(crate) worker_id: u32,
+    /// Worker ids of `local` by identity; then `worker_id` is not used.
+    pub(crate) worker_ids: Option<BTreeMap<String, u32>>,
+    /// What timestamps count from, Unix ms (Java: twepoch).
+    pub(crate) epoch: u64,
+    /// How the bits are split: `leaf`.
+    pub(crate) layout: LayoutName,
+    /// How far the clock may fall back before ids stop.
+    pub(crate) rollback_tolerance: Span,
+    /// How long ids flow without the registry.
+    pub(crate) offline_for: Span,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Registry {
+    Local,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum LayoutName {
+    Leaf,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            data_dir: "leaf-data".into(),
+            advertise: None,
+            time_zone: None,
+            http: Http::default(),
+            ops: Ops::default(),
+            segment: Segment::default(),
+            snowflake: Snowflake::default(),
+        }
+    }
+}
+
+impl Default for Http {
+    fn default() -> Self {
+        Self { listen: SocketAddr::from(([127, 0, 0, 1], 8080)) }
+    }
+}
+
+impl Default for Ops {
+    fn default() -> Self {
+        Self { listen: SocketAddr::from(([127, 0, 0, 1], 8081)) }
+    }
+}
+
+impl Default for Segment {
+    fn default() -> Self {
+        Self { enabled: true, store: "sqlite:leaf.db".parse().expect("a valid store URL") }
+    }
+}
+
+impl Default for Snowflake {
+    fn default() -> Self {
+        Self {
+            enabled: true,
+            registry: Registry::Local,
+            worker_id: 0,
+            worker_ids: None,
+            epoch: Layout::LEAF.epoch().get(),
+            layout: LayoutName::Leaf,
+            rollback_tolerance: Span::from_secs(1),
+            offline_for: Span::from_secs(600),
+        }
+    }
+}
+
+impl Snowflake {
+    /// The layout with its epoch.
+    pub(crate) const fn layout(&self) -> Layout {
+        let LayoutName::Leaf = self.layout;
+        Layout::LEAF.with_epoch(UnixMillis::new(self.epoch))
+    }
+}
+
+/// The configuration is wrong: exit code 2.
+#[derive(Debug)]
+pub(crate) struct ConfigError(String);
+
+impl ConfigError {
+    pub(crate) fn new(text: impl Into<String>) -> Self {
+        Self(text.into())
+    }
+}
+
+impl std::fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for ConfigError {}
+
+/// A configuration that was read, and what its user should know.
+pub(crate) struct Loaded {
+    pub(crate) config: Config,
+    pub(crate) warnings: Vec<String>,
+}
+
+/// Reads all sources.
+pub(crate) fn load(flags: &Settings) -> Result<Loaded, ConfigError> {
+    let default_file = Path::new("leaf.toml");
+    let file = match &flags.config {
+        Some(file) => Some(file.as_path()),
+        None => default_file.exists().then_some(default_file),
+    };
+    let file = file.map(read_file).transpose()?;
+    let environment = std::env::vars_os()
+        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
+    merge(file, environment, flags)
+}
+
+/// A file whose syntax is right.
+struct FileText {
+    text: String,
+    table: toml::Table,
+}
+
+impl FileText {
+    fn parse(text: String, path: &Path) -> Result<Self, ConfigError> {
+        match text.parse() {
+            Ok(table) => Ok(Self { text, table }),
+            Err(error) => {
+                let error: toml::de::Error = error;
+                // The error's own text quotes the line, which may hold a password.
+                let before = error.span().and_then(|span| text.get(..span.start));
+                let line = before.unwrap_or_default().matches('\n').count() + 1;
+                let text = format!("{}, line {line}: {}", path.display(), error.message());
+                Err(ConfigError(text))
+            }
+        }
+    }
+}
+
+fn read_file(path: &Path) -> Result<FileText, ConfigError> {
+    let text = std::fs::read_to_string(path)
+        .map_err(|error| ConfigError(format!("read {}: {error}", path.display())))?;
+    FileText::parse(text, path)
+}
+
+fn merge(
+    file: Option<FileText>,
+    environment: impl Iterator<Item = (String, String)>,
+    flags: &Settings,
+) -> Result<Loaded, ConfigError> {
+    let known = keys::Known::of(&Config::default());
+    let mut builder = config::Config::builder().add_source(defaults()?);
+    if let Some(FileText { text, table }) = file {
+        known.check_table(&table)?;
+        builder = builder.add_source(config::File::from_str(&text, config::FileFormat::Toml));
+    }
+    let keys::Environment { mut settings, warnings } = known.sort_environment(environment)?;
+    let flags = [
+        ("data_dir", flags.data_dir.as_ref().map(|dir| dir.display().to_string())),
+        ("advertise", flags.advertise.clone()),
+        ("http.listen", flags.http_listen.map(|address| address.to_string())),
+        ("ops.listen", flags.ops_listen.map(|address| address.to_string())),
+        ("segment.store", flags.segment_store.clone()),
+        ("snowflake.worker_id", flags.worker_id.map(|id| id.to_string())),
+    ];
+    settings.extend(flags.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value?))));
+    let config = deserialize(builder, settings).map_err(|error| ConfigError(error.to_string()))?;
+    config.check()?;
+    Ok(Loaded { config, warnings })
+}
+
+fn deserialize(
+    mut builder: config::ConfigBuilder<config::builder::DefaultState>,
+    settings: Vec<(String, String)>,
+) -> Result<Config, config::ConfigError> {
+    for (key, value) in settings {
+        builder = builder.set_override(key, value)?;
+    }
+    builder.build()?.try_deserialize()
+}
+
+fn defaults() -> Result<config::Config, ConfigError> {
+    let values = config::Config::try_from(&Config::default());
+    values.map_err(|error| ConfigError(error.to_string()))
+}
+
+impl Config {
+    fn check(&self) -> Result<(), ConfigError> {
+        let refuse = |text: String| Err(ConfigError(text));
+        let snowflake = &self.snowflake;
+        if !self.segment.enabled && !snowflake.enabled {
+            return refuse(
+                "segment.enabled and snowflake.enabled are both false: nothing to serve".into(),
+            );
+        }
+        if let Some(name) = &self.time_zone
+            && jiff::tz::TimeZone::get(name).is_err()
+        {
+            return refuse(format!(
+                "time_zone {name:?} is unknown: give an IANA name like Asia/Shanghai"
+            ));
+        }
+        let greatest = snowflake.layout().max_worker().get();
+        let named = snowflake.worker_ids.iter().flatten().map(|(who, id)| (who.as_str(), *id));
+        for (who, id) in named.chain([("worker_id", snowflake.worker_id)]) {
+            if id > greatest {
+                return refuse(format!(
+                    "snowflake: worker id {id} of {who} is above {greatest}, the layout's greatest"
+                ));
+            }
+        }
+        let identity = self.advertise.as_deref().map(leaf_snowflake::Identity::parse);
+        if let Some(Err(error)) = identity {
+            return refuse(format!("advertise: {error}"));
+        }
+        if snowflake.worker_ids.is_some() && self.advertise.is_none() {
+            return refuse(
+                "snowflake.worker_ids needs `advertise`: which of them is this node?".into(),
+            );
+        }
+        Ok(())
+    }
+}
+
+/// A value that is written as text; its error never repeats the text.
+mod as_text {
+    use super::{Deserialize, Deserializer, FromStr, Serializer};
+    use std::fmt::Display;
+
+    pub(super) fn serialize<T: Display, S: Serializer>(
+        value: &T,
+        to: S,
+    ) -> Result<S::Ok, S::Error> {
+        to.collect_str(value)
+    }
+
+    pub(super) fn deserialize<'de, T, D>(from: D) -> Result<T, D::Error>
+    where
+        T: FromStr<Err: Display>,
+        D: Deserializer<'de>,
+    {
+        String::deserialize(from)?.parse().map_err(serde::de::Error::custom)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text(file: &str) -> FileText {
+        FileText::parse(file.into(), Path::new("leaf.toml")).unwrap()
+    }
+
+    fn load(file: &str, environment: &[(&str, &str)]) -> Result<Loaded, ConfigError> {
+        let environment =
+            environment.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+        merge(Some(text(file)), environment, &Settings::default())
+    }
+
+    fn refusal(file: &str) -> String {
+        load(file, &[]).err().map(|error| error.to_string()).expect("refused")
+    }
+
+    #[test]
+    fn nothing_configured_is_the_embedded_default() {
+        let config = load("", &[]).unwrap().config;
+
+        assert_eq!(config.http.listen.to_string(), "127.0.0.1:8080");
+        assert_eq!(config.ops.listen.to_string(), "127.0.0.1:8081");
+        assert_eq!(config.segment.store.to_string(), "sqlite:leaf.db");
+        assert_eq!(config.snowflake.layout(), Layout::LEAF);
+    }
+
+    #[test]
+    fn the_environment_outranks_the_file_and_flags_outrank_both() {
+        let file = "data_dir = 'file'\n[http]\nlisten = '127.0.0.1:1'";
+        let environment = [("LEAF_DATA_DIR", "env"), ("LEAF_HTTP__LISTEN", "127.0.0.1:2")];
+        let from_environment = load(file, &environment).unwrap().config;
+        assert_eq!(from_environment.data_dir, Path::new("env"));
+        assert_eq!(from_environment.http.listen.port(), 2);
+
+        let flags = Settings { data_dir: Some("flag".into()), ..Settings::default() };
+        let environment = environment.map(|(name, value)| (name.into(), value.into()));
+        let loaded = merge(Some(text(file)), environment.into_iter(), &flags).unwrap();
+        assert_eq!(loaded.config.data_dir, Path::new("flag"));
+        assert_eq!(loaded.config.http.listen.port(), 2);
+    }
+
+    #[test]
+    fn an_unknown_key_names_the_nearest() {
+        let cases = [
+            ("dat_dir = 'x'", "unknown key `dat_dir`: did you mean `data_dir`?"),
+            ("[segment]\nstor = 'x'", "unknown key `segment.stor`: did you mean `segment.store`?"),
+            (
+                "[http]\nlisten.port = 1",
+                "unknown key `http.listen.port`: did you mean `http.listen`?",
+            ),
+            ("zzzzzzzzzzzz = 1", "unknown key `zzzzzzzzzzzz`"),
+        ];
+        for (file, expected) in cases {
+            assert!(refusal(file).starts_with(expected), "{}", refusal(file));
+        }
+        let error = load("", &[("LEAF_SEGMENT__STOR", "x")]).err().unwrap().to_string();
+        assert!(error.starts_with("unknown key LEAF_SEGMENT__STOR"), "{error}");
+        assert!(error.contains("LEAF_SEGMENT__STORE"), "{error}");
+    }
+
+    #[test]
+    fn variables_that_kubernetes_makes_are_one_warning() {
+        let environment = [
+            ("LEAF_PORT", "tcp://10.0.0.1:8080"),
+            ("LEAF_SERVICE_HOST", "10.0.0.1"),
+            ("LEAF_PORT_8080_TCP_ADDR", "10.0.0.1"),
+            ("PATH", "/bin"),
+        ];
+        let loaded = load("", &environment).unwrap();
+
+        assert_eq!(loaded.warnings.len(), 1);
+        assert!(loaded.warnings[0].contains("LEAF_PORT"), "{}", loaded.warnings[0]);
+    }
+
+    #[test]
+    fn a_bad_value_is_named() {
+        let cases = [
+            ("[http]\nlisten = 'nowhere'", "http.listen"),
+            ("[segment]\nstore = 'redis://canary'", "unknown kind of store"),
+            ("[segment]\nstore = 'mysql://u:canary@'", "not a MySQL URL"),
+            ("[snowflake]\nworker_id = 1024", "worker id 1024 of worker_id is above 1023"),
+            ("[snowflake]\nworker_id = -1", "snowflake.worker_id"),
+            ("[snowflake]\nworker_id = 'canary'", "snowflake.worker_id"),
+            ("[snowflake]\nregistry = 'zk'", "snowflake.registry"),
+            ("[snowflake]\nlayout = 'x'", "snowflake.layout"),
+            ("[snowflake]\nrollback_tolerance = 'soon'", "snowflake.rollback_tolerance"),
+            ("[snowflake]\noffline_for = '-1s'", "snowflake.offline_for"),
+            ("[snowflake]\nworker_ids = { a = 1 }", "worker_ids needs `advertise`"),
+            ("advertise = 'a b'", "advertise: not an identity"),
+            ("time_zone = 'Mars/Olympus'", "time_zone \"Mars/Olympus\" is unknown"),
+            ("segment.enabled = false\nsnowflake.enabled = false", "nothing to serve"),
+        ];
+        for (file, expected) in cases {
+            let error = refusal(file);
+            assert!(error.contains(expected), "{file}: {error}");
+            assert!(!error.contains('\n'), "one line: {error}");
+        }
+        assert!(!refusal("[segment]\nstore = 'mysql://u:canary@'").contains("canary"));
+    }
+
+    #[test]
+    fn a_syntax_error_names_the_line_and_quotes_nothing() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("leaf.toml");
+        std::fs::write(&file, "[segment]\nstore = \"mysql://u:canary@db/leaf\nx = 1\n").unwrap();
+
+        let error = read_file(&file).err().unwrap().to_string();
+
+        assert!(error.contains("leaf.toml, line 2: "), "{error}");
+        assert!(!error.contains("canary"), "{error}");
+    }
+
+    #[test]
+    fn worker_ids_are_by_identity() {
+        let file = "advertise = '10.1.46.33:8080'\n\
+                    [snowflake]\nworker_ids = { \"10.1.46.33:8080\" = 1, \"10.1.46.33:8081\" = 2 }";
+        let config = load(file, &[]).unwrap().config;
+
+        assert_eq!(config.snowflake.worker_ids.unwrap()["10.1.46.33:8081"], 2);
+    }
+}

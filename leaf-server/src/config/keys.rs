@@ -1,0 +1,108 @@
+//! Which keys exist. The list is what the default configuration serializes to, so that it cannot
+//! differ from the structs.
+
+use serde_json::Value;
+
+use super::{Config, ConfigError};
+
+/// All keys, dotted: `segment.store`.
+pub(super) struct Known(Vec<String>);
+
+/// What the environment says.
+pub(super) struct Environment {
+    /// Keys and their values.
+    pub(super) settings: Vec<(String, String)>,
+    /// About variables that are no keys.
+    pub(super) warnings: Vec<String>,
+}
+
+impl Known {
+    pub(super) fn of(config: &Config) -> Self {
+        let mut keys = Vec::new();
+        let value = serde_json::to_value(config).expect("plain structs serialize");
+        collect("", &value, &mut keys);
+        Self(keys)
+    }
+
+    /// Refuses a key of `table` that does not exist. What stands below a key is its value's own
+    /// matter only where the value is a map.
+    pub(super) fn check_table(&self, table: &toml::Table) -> Result<(), ConfigError> {
+        self.check_below("", table)
+    }
+
+    fn check_below(&self, prefix: &str, table: &toml::Table) -> Result<(), ConfigError> {
+        for (name, value) in table {
+            let key = join(prefix, name);
+            let section = self
+                .0
+                .iter()
+                .any(|known| known.strip_prefix(&key).is_some_and(|rest| rest.starts_with('.')));
+            match value {
+                toml::Value::Table(inner) if section => self.check_below(&key, inner)?,
+                toml::Value::Table(inner) if key != "snowflake.worker_ids" => {
+                    let inner = inner.keys().next().map_or(key.clone(), |name| join(&key, name));
+                    return Err(self.unknown(&inner));
+                }
+                _ if self.0.contains(&key) => {}
+                _ => return Err(self.unknown(&key)),
+            }
+        }
+        Ok(())
+    }
+
+    fn unknown(&self, key: &str) -> ConfigError {
+        match self.nearest(key) {
+            Some(near) => ConfigError(format!("unknown key `{key}`: did you mean `{near}`?")),
+            None => ConfigError(format!("unknown key `{key}`; the keys are {}", self.0.join(", "))),
+        }
+    }
+
+    fn nearest(&self, key: &str) -> Option<&str> {
+        let distance = |known: &&String| strsim::damerau_levenshtein(known, key);
+        let near = self.0.iter().min_by_key(distance)?;
+        (distance(&near) <= 2 + key.len() / 4).then_some(near)
+    }
+
+    /// Tells the variables that are keys from those that are not.
+    pub(super) fn sort_environment(
+        &self,
+        environment: impl Iterator<Item = (String, String)>,
+    ) -> Result<Environment, ConfigError> {
+        let mut settings = Vec::new();
+        let mut ignored = Vec::new();
+        for (name, value) in environment {
+            let Some(rest) = name.strip_prefix("LEAF_") else { continue };
+            let key = rest.to_ascii_lowercase().replace("__", ".");
+            if self.0.contains(&key) {
+                settings.push((key, value));
+            } else if rest.contains("__") {
+                let near = self.nearest(&key).map(|near| {
+                    format!(": did you mean LEAF_{}?", near.to_ascii_uppercase().replace('.', "__"))
+                });
+                return Err(ConfigError(format!("unknown key {name}{}", near.unwrap_or_default())));
+            } else {
+                ignored.push(name);
+            }
+        }
+        ignored.sort();
+        let warning = (!ignored.is_empty()).then(|| {
+            format!("these variables are no keys of Leaf and are ignored: {}", ignored.join(", "))
+        });
+        Ok(Environment { settings, warnings: warning.into_iter().collect() })
+    }
+}
+
+fn collect(prefix: &str, value: &Value, keys: &mut Vec<String>) {
+    match value {
+        Value::Object(fields) => {
+            for (name, value) in fields {
+                collect(&join(prefix, name), value, keys);
+            }
+        }
+        _ => keys.push(prefix.to_owned()),
+    }
+}
+
+fn join(prefix: &str, name: &str) -> String {
+    if prefix.is_empty() { name.to_owned() } else { format!("{prefix}.{name}") }
+}

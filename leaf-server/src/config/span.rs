@@ -1,0 +1,55 @@
+//! A duration as people write it: `5ms`, `1s`, `10min`.
+
+use std::time::Duration;
+
+use jiff::SignedDuration;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Span(Duration);
+
+impl Span {
+    pub(crate) const fn from_secs(seconds: u64) -> Self {
+        Self(Duration::from_secs(seconds))
+    }
+
+    pub(crate) const fn duration(self) -> Duration {
+        self.0
+    }
+}
+
+impl Serialize for Span {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        let signed = SignedDuration::try_from(self.0).map_err(serde::ser::Error::custom)?;
+        to.collect_str(&format_args!("{signed:#}"))
+    }
+}
+
+impl<'de> Deserialize<'de> for Span {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(from)?;
+        let parsed = text.parse::<SignedDuration>().ok();
+        parsed.and_then(|signed| Duration::try_from(signed).ok()).map(Self).ok_or_else(|| {
+            serde::de::Error::custom(format!(
+                "{text:?} is no duration: write it like 5ms, 1s, 10min"
+            ))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_what_people_write() {
+        for (text, millis) in [("5ms", 5), ("1s", 1000), ("10min", 600_000), ("1h 30m", 5_400_000)]
+        {
+            let span: Span = serde_json::from_value(text.into()).unwrap();
+            assert_eq!(span.duration(), Duration::from_millis(millis), "{text}");
+        }
+        for text in ["", "5", "soon", "-1s"] {
+            assert!(serde_json::from_value::<Span>(text.into()).is_err(), "{text}");
+        }
+    }
+}

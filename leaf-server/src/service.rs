@@ -1,0 +1,174 @@
+//! The verb `run`: puts everything together, and takes it apart in the right order.
+//!
+//! Start: lock the state file, bind the ports, open the store, serve, and claim the worker id last.
+//! Stop: not ready, stop accepting, finish what is under way, give the worker id back.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use leaf_core::WorkerId;
+use leaf_registry::local::{LocalRegistry, LocalWorkers};
+use leaf_segment::{SegmentConfig, SegmentGenerator};
+use leaf_snowflake::{Identity, SnowflakeConfig, SnowflakeGenerator};
+use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::config::{Config, ConfigError, Registry};
+use crate::http::{Generators, Listener};
+
+/// How long requests under way may take after a signal to stop.
+const GRACE: Duration = Duration::from_secs(10);
+const CLAIM_RETRY: Duration = Duration::from_secs(1);
+
+/// Serves ids until a signal arrives.
+pub(crate) async fn run(config: &Config) -> Result<()> {
+    let mut stop = stop_signal()?;
+    make_data_dir(config)?;
+    let snowflake = config.snowflake.enabled.then(|| prepare_snowflake(config)).transpose()?;
+    let ids = bind(config.http.listen, "http.listen").await?;
+    let ops = bind(config.ops.listen, "ops.listen").await?;
+    let segment = if config.segment.enabled { Some(open_segment(config).await?) } else { None };
+    let time_zone = match &config.time_zone {
+        Some(name) => jiff::tz::TimeZone::get(name).context("time_zone")?,
+        None => jiff::tz::TimeZone::system(),
+    };
+    let layout = config.snowflake.layout();
+    let generators = Arc::new(Generators::new(segment, snowflake, layout, time_zone));
+
+    announce(config, ids.local_addr()?, ops.local_addr()?);
+    let ids = Listener::ids(ids, Arc::clone(&generators));
+    let ops = Listener::ops(ops, Arc::clone(&generators));
+    let outcome = tokio::select! {
+        () = stop.recv() => Ok(()),
+        claimed = claim(&generators) => match claimed {
+            Ok(()) => {
+                stop.recv().await;
+                Ok(())
+            }
+            refused => refused,
+        },
+    };
+    generators.begin_stop();
+    tokio::select! {
+        () = async {
+            ids.drain(GRACE).await;
+            generators.close().await;
+            ops.drain(Duration::ZERO).await;
+        } => {}
+        () = stop.recv() => tracing::warn!("second signal: stopping at once"),
+    }
+    outcome
+}
+
+fn prepare_snowflake(config: &Config) -> Result<SnowflakeGenerator> {
+    let Registry::Local = config.snowflake.registry;
+    let registry = LocalRegistry::new(match &config.snowflake.worker_ids {
+        None => LocalWorkers::Fixed(WorkerId::new(config.snowflake.worker_id)),
+        Some(map) => LocalWorkers::ByIdentity(
+            map.iter().map(|(who, id)| (who.clone(), WorkerId::new(*id))).collect(),
+        ),
+    });
+    let identity = match &config.advertise {
+        Some(name) => Identity::parse(name)?,
+        None => Identity::parse(&config.http.listen.to_string())?,
+    };
+    let settings = SnowflakeConfig {
+        layout: config.snowflake.layout(),
+        state_file: Some(config.data_dir.join("snowflake.state")),
+        rollback_tolerance: config.snowflake.rollback_tolerance.duration(),
+        offline_for: config.snowflake.offline_for.duration(),
+        ..SnowflakeConfig::new(identity)
+    };
+    SnowflakeGenerator::prepare(Arc::new(registry), settings).map_err(|error| match error.kind() {
+        leaf_snowflake::SnowflakeErrorKind::BadConfig(why) => {
+            ConfigError::new(format!("snowflake: {why}")).into()
+        }
+        _ => anyhow::Error::from(error).context("snowflake"),
+    })
+}
+
+async fn open_segment(config: &Config) -> Result<SegmentGenerator> {
+    let open = config.segment.store.open(&config.data_dir).await?;
+    if config.segment.store.is_embedded() {
+        open.schema.apply().await?;
+    }
+    Ok(SegmentGenerator::open(open.store, SegmentConfig::default()).await)
+}
+
+/// Claims the worker id; asks again while the registry is away.
+async fn claim(generators: &Generators) -> Result<()> {
+    let Some(snowflake) = generators.snowflake() else { return Ok(()) };
+    loop {
+        match snowflake.claim().await {
+            Ok(_) => return Ok(()),
+            Err(error) if error.retryable() => {
+                tracing::warn!("{error}; asking again in {CLAIM_RETRY:?}");
+                tokio::time::sleep(CLAIM_RETRY).await;
+            }
+            Err(error) => return Err(anyhow::Error::from(error).context("snowflake")),
+        }
+    }
+}
+
+async fn bind(address: SocketAddr, key: &str) -> Result<TcpListener> {
+    TcpListener::bind(address).await.with_context(|| {
+        format!("listen on {address}: choose another address with `{key}`, or stop who uses it")
+    })
+}
+
+/// Makes the data directory where it does not exist.
+pub(crate) fn make_data_dir(config: &Config) -> Result<()> {
+    std::fs::create_dir_all(&config.data_dir).with_context(|| {
+        format!(
+            "make the data directory {}: choose another with `data_dir`",
+            config.data_dir.display()
+        )
+    })
+}
+
+fn announce(config: &Config, ids: SocketAddr, ops: SocketAddr) {
+    println!("leaf-server {}", env!("CARGO_PKG_VERSION"));
+    println!("  ids        http://{ids}");
+    println!("  ops        http://{ops}");
+    if config.segment.enabled {
+        println!("  segment    {}", config.segment.store);
+    }
+    if config.snowflake.enabled {
+        let workers = match &config.snowflake.worker_ids {
+            None => format!("worker id {}", config.snowflake.worker_id),
+            Some(_) => "worker id by identity".into(),
+        };
+        println!("  snowflake  local registry, {workers}");
+    }
+    println!("  data       {}", config.data_dir.display());
+    let try_path = if config.segment.enabled {
+        "/api/segment/get/leaf-segment-test"
+    } else {
+        "/api/snowflake/get/test"
+    };
+    println!("try: curl http://{ids}{try_path}");
+}
+
+/// SIGTERM and Ctrl-C.
+struct StopSignal {
+    terminate: tokio::signal::unix::Signal,
+    interrupt: tokio::signal::unix::Signal,
+}
+
+fn stop_signal() -> Result<StopSignal> {
+    Ok(StopSignal {
+        terminate: signal(SignalKind::terminate())?,
+        interrupt: signal(SignalKind::interrupt())?,
+    })
+}
+
+impl StopSignal {
+    async fn recv(&mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+        }
+    }
+}
