@@ -76,6 +76,26 @@ impl Ledger {
         bounds
     }
 
+    /// The runs of numbers from 1 up to, not including, `end` that are not recorded.
+    #[must_use]
+    pub fn gaps_below(&self, end: i64) -> Vec<std::ops::Range<i64>> {
+        let mut ids: Vec<i64> = Vec::with_capacity(self.len());
+        for shard in &self.shards {
+            ids.extend(shard.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).keys());
+        }
+        ids.push(end);
+        ids.sort_unstable();
+        let mut gaps = Vec::new();
+        let mut expected = 1;
+        for id in ids {
+            if id > expected {
+                gaps.push(expected..id);
+            }
+            expected = id + 1;
+        }
+        gaps
+    }
+
     /// Asserts that ids came at all: a test without any proves nothing.
     ///
     /// # Panics

@@ -27,13 +27,29 @@ impl LeafServer {
         server
     }
 
+    /// The same under another program, whose last argument is the binary.
+    ///
+    /// # Panics
+    /// When it ends or is not ready within 30 s.
+    #[must_use]
+    pub fn start_wrapped(program: &str, args: &[&str], data_dir: &Path) -> Self {
+        let mut all: Vec<String> = args.iter().map(ToString::to_string).collect();
+        all.extend(arguments(data_dir));
+        let mut server = Self::listening(Process::start(program, &all, &[]));
+        server.wait_ready();
+        server
+    }
+
     /// The same without waiting for readiness: only for the listeners.
     ///
     /// # Panics
     /// When it ends before it listens.
     #[must_use]
     pub fn launch(binary: &str, data_dir: &Path, args: &[&str], env: &[(&str, String)]) -> Self {
-        let mut process = Self::process(binary, data_dir, args, env);
+        Self::listening(Self::process(binary, data_dir, args, env))
+    }
+
+    fn listening(mut process: Process) -> Self {
         let (ids, ops) = wait_until("leaf-server listens", Duration::from_secs(30), || {
             let output = process.output();
             if let Some(status) = process.ended() {
@@ -52,9 +68,7 @@ impl LeafServer {
         args: &[&str],
         env: &[(&str, String)],
     ) -> Process {
-        let free = ["--http-listen", "127.0.0.1:0", "--ops-listen", "127.0.0.1:0", "--data-dir"];
-        let mut all: Vec<String> = free.map(String::from).into();
-        all.push(data_dir.display().to_string());
+        let mut all = arguments(data_dir);
         all.extend(args.iter().map(ToString::to_string));
         Process::start(binary, &all, env)
     }
@@ -83,6 +97,12 @@ impl LeafServer {
     #[must_use]
     pub const fn ops(&self) -> SocketAddr {
         self.ops
+    }
+
+    /// Its process id.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.process.pid()
     }
 
     /// The process.
@@ -129,6 +149,13 @@ impl LeafServer {
     pub fn kill(&mut self) {
         self.process.kill();
     }
+}
+
+/// Free ports and this data directory.
+fn arguments(data_dir: &Path) -> Vec<String> {
+    let free = ["--http-listen", "127.0.0.1:0", "--ops-listen", "127.0.0.1:0", "--data-dir"];
+    let data_dir = data_dir.display().to_string();
+    free.map(String::from).into_iter().chain([data_dir]).collect()
 }
 
 /// The address behind `name` in the start-up text: `  ids        http://127.0.0.1:8080`.

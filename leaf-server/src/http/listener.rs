@@ -2,11 +2,15 @@
 //!
 //! Every connection has limits: on the time its request's head may take, on the head's size, and on
 //! how many connections there are. One that is idle is closed after the same time.
+//!
+//! At the end every answer announces that its connection closes, so that a client under way loses no
+//! request; only then are the connections closed that have been silent.
 
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
+use hyper::header::{CONNECTION, HeaderValue};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -21,7 +25,9 @@ use super::{Generators, ids, ops};
 const HEAD_TIMEOUT: Duration = Duration::from_secs(60);
 const HEAD_BYTES: usize = 16 * 1024;
 const HEADERS: usize = 64;
-const CONNECTIONS: usize = 10_000;
+const CONNECTIONS: u32 = 10_000;
+/// How long answers announce the end before silent connections are closed.
+const ANNOUNCE: Duration = Duration::from_millis(500);
 /// After a failed accept (out of file descriptors): others may end meanwhile.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
@@ -29,7 +35,11 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 pub(crate) struct Listener {
     stop: oneshot::Sender<()>,
     task: JoinHandle<GracefulShutdown>,
+    /// One per connection.
+    slots: Arc<Semaphore>,
 }
+
+const CLOSE: HeaderValue = HeaderValue::from_static("close");
 
 #[derive(Clone, Copy)]
 enum Routes {
@@ -50,12 +60,13 @@ impl Listener {
 
     fn start(listener: TcpListener, generators: Arc<Generators>, routes: Routes) -> Self {
         let (stop, mut stopped) = oneshot::channel();
+        let slots = Arc::new(Semaphore::new(CONNECTIONS as usize));
+        let free_slots = Arc::clone(&slots);
         let task = tokio::spawn(async move {
             let connections = GracefulShutdown::new();
-            let slots = Arc::new(Semaphore::new(CONNECTIONS));
             loop {
                 let accepted = async {
-                    let slot = Arc::clone(&slots).acquire_owned().await;
+                    let slot = Arc::clone(&free_slots).acquire_owned().await;
                     (slot, listener.accept().await)
                 };
                 let (slot, accepted) = tokio::select! {
@@ -81,14 +92,19 @@ impl Listener {
                 }
             }
         });
-        Self { stop, task }
+        Self { stop, task, slots }
     }
 
-    /// Stops accepting, lets requests under way finish for up to `grace`, and closes the rest.
+    /// Stops accepting, announces the end, lets requests under way finish for up to `grace`, and
+    /// closes the rest. Call it after [`Generators::begin_stop`].
     pub(crate) async fn drain(self, grace: Duration) {
         // The task ends by this only.
         let _ = self.stop.send(());
         let Ok(connections) = self.task.await else { return };
+        let all_gone = self.slots.acquire_many(CONNECTIONS);
+        if tokio::time::timeout(ANNOUNCE.min(grace), all_gone).await.is_ok() {
+            return;
+        }
         if tokio::time::timeout(grace, connections.shutdown()).await.is_err() {
             tracing::warn!("some connections did not end within {grace:?}");
         }
@@ -112,10 +128,13 @@ fn serve(
             service_fn(move |request| {
                 let generators = Arc::clone(&generators);
                 async move {
-                    let answer: Answer = match routes {
+                    let mut answer: Answer = match routes {
                         Routes::Ids => ids::route(&generators, &request).await,
                         Routes::Ops => ops::route(&generators, &request),
                     };
+                    if generators.stopping() {
+                        answer.headers_mut().insert(CONNECTION, CLOSE);
+                    }
                     Ok::<_, Infallible>(answer)
                 }
             }),

@@ -40,7 +40,11 @@ impl Generators {
 
     /// From now on this node says that it is not ready, so that balancers send nothing new.
     pub(crate) fn begin_stop(&self) {
-        self.stopping.store(true, Ordering::Release);
+        self.stopping.store(true, Ordering::Relaxed);
+    }
+
+    fn stopping(&self) -> bool {
+        self.stopping.load(Ordering::Relaxed)
     }
 
     /// Ends both modes and gives the worker id back.
@@ -55,7 +59,7 @@ impl Generators {
 
     /// Whether this node can answer now.
     fn health(&self) -> Health {
-        if self.stopping.load(Ordering::Acquire) {
+        if self.stopping() {
             return Health::NotReady("stopping".into());
         }
         let segment = self.segment.as_ref().map_or(Health::Ready, SegmentGenerator::health);

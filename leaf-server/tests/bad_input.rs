@@ -1,0 +1,232 @@
+//! Every wrong input gets one line that names it, the right status or exit code, and breaks nothing.
+#![allow(clippy::unwrap_used, reason = "tests may panic")]
+
+use std::path::Path;
+use std::time::Duration;
+
+use leaf_testkit::{HttpClient, LeafServer, Response};
+
+const SERVER: &str = env!("CARGO_BIN_EXE_leaf-server");
+const SEGMENT: &str = "/api/segment/get/leaf-segment-test";
+
+fn running() -> (tempfile::TempDir, LeafServer) {
+    let directory = tempfile::tempdir().unwrap();
+    let server = LeafServer::start(SERVER, directory.path(), &[], &[]);
+    (directory, server)
+}
+
+/// Starts a server that is to fail; its exit code and the line it leaves.
+fn failing(directory: &Path, args: &[&str], env: &[(&str, String)]) -> (i32, String) {
+    let mut process = LeafServer::process(SERVER, directory, args, env);
+    let code = process.wait(Duration::from_secs(20)).code().unwrap();
+    // The collector may still be reading the last line.
+    let line = leaf_testkit::wait_until("its error", Duration::from_secs(5), || {
+        let output = process.output();
+        output.lines().find(|line| line.starts_with("leaf-server: ")).map(str::to_owned)
+    });
+    (code, line)
+}
+
+fn expect(answer: &Response, status: u16, text: &str) {
+    assert_eq!(answer.status, status, "{}", answer.body);
+    assert!(answer.body.contains(text), "{:?} does not contain {text:?}", answer.body);
+    assert_eq!(answer.body.lines().count(), 1, "one line: {:?}", answer.body);
+}
+
+#[test]
+fn bad_keys_are_400_and_burn_no_id() {
+    let (_directory, server) = running();
+    let first = server.id(SEGMENT);
+    let get = |key: &str| server.get(&format!("/api/segment/get/{key}"));
+
+    expect(&get(""), 400, "tag is empty");
+    expect(&get(&"x".repeat(129)), 400, "longer than 128 characters");
+    expect(&get("a%0Ab"), 400, "control character");
+    expect(&get("a%00"), 400, "control character");
+    expect(&get("%20a"), 400, "white space");
+    expect(&get("a%20"), 400, "white space");
+    expect(&get("%zz"), 400, "not valid percent-encoding");
+    expect(&get("a%"), 400, "not valid percent-encoding");
+    expect(&get("%ff"), 400, "not UTF-8");
+    expect(&server.get("/api/snowflake/get/"), 400, "key is empty");
+
+    assert_eq!(server.id(SEGMENT), first + 1);
+}
+
+#[test]
+fn what_does_not_exist_is_404() {
+    let (_directory, server) = running();
+
+    expect(&server.get("/api/segment/get/nope"), 404, "tag \"nope\": no such tag");
+    expect(&server.get("/api/segment/get/Leaf-Segment-Test"), 404, "no such tag");
+    expect(&server.get("/nowhere"), 404, "no such route");
+    expect(&HttpClient::once(server.ops(), "GET", "/nowhere"), 404, "no such route");
+    assert_eq!(HttpClient::once(server.ops(), "GET", "/healthz").body, "ok");
+}
+
+#[test]
+fn the_java_routes_take_get_and_post_only() {
+    let (_directory, server) = running();
+    let ask = |method, path| HttpClient::once(server.ids(), method, path);
+
+    for method in ["PUT", "DELETE", "PATCH", "OPTIONS"] {
+        for path in [SEGMENT, "/api/snowflake/get/x"] {
+            let answer = ask(method, path);
+            expect(&answer, 405, "use GET, POST");
+            assert_eq!(answer.header("allow"), Some("GET, POST"));
+        }
+    }
+    assert_eq!(ask("POST", SEGMENT).status, 200);
+    expect(&ask("POST", "/decodeSnowflakeId?snowflakeId=1"), 405, "use GET");
+}
+
+#[test]
+fn a_bad_snowflake_id_is_an_error_message_in_javas_shape() {
+    let (_directory, server) = running();
+    for query in ["?snowflakeId=abc", "?snowflakeId=-1", "?snowflakeId=9223372036854775808", ""] {
+        let answer = server.get(&format!("/decodeSnowflakeId{query}"));
+        expect(&answer, 400, "{\"errorMsg\":\"snowflakeId is ");
+    }
+
+    let id = server.id("/api/snowflake/get/x");
+    let answer = server.get(&format!("/decodeSnowflakeId?snowflakeId={id}"));
+    assert_eq!(answer.status, 200);
+    assert!(answer.body.contains("\"workerId\":\"0\""), "{}", answer.body);
+}
+
+#[test]
+fn a_decoded_id_reads_as_javas() {
+    let directory = tempfile::tempdir().unwrap();
+    let zone = [("LEAF_TIME_ZONE", "Asia/Shanghai".to_owned())];
+    let server = LeafServer::start(SERVER, directory.path(), &[], &zone);
+    let id = (1_567_733_700_834i64 - 1_288_834_974_657) << 22 | 3 << 12 | 39;
+
+    let answer = server.get(&format!("/decodeSnowflakeId?snowflakeId={id}"));
+
+    let body: serde_json::Value = serde_json::from_str(&answer.body).unwrap();
+    let expected = serde_json::json!({
+        "timestamp": "1567733700834(2019-09-06 09:35:00.834)",
+        "workerId": "3",
+        "sequenceId": "39",
+    });
+    assert_eq!(body, expected);
+}
+
+#[test]
+fn heads_that_are_too_large_are_refused() {
+    let (_directory, server) = running();
+    let get = |path: &str| HttpClient::once(server.ids(), "GET", path);
+
+    assert_eq!(get(&format!("/api/segment/get/{}", "x".repeat(60_000))).status, 431);
+    let mut client = HttpClient::connect(server.ids()).unwrap();
+    let headers = "X-Filler: 1\r\n".repeat(200);
+    client.send(&format!("GET {SEGMENT} HTTP/1.1\r\nHost: leaf\r\n{headers}\r\n")).unwrap();
+    assert_eq!(client.read().unwrap().status, 431);
+}
+
+#[test]
+fn a_mode_that_is_off_is_404_never_an_id() {
+    let directory = tempfile::tempdir().unwrap();
+    let off = [("LEAF_SEGMENT__ENABLED", "false".to_owned())];
+    let server = LeafServer::start(SERVER, directory.path(), &[], &off);
+    expect(&server.get(SEGMENT), 404, "segment mode is disabled");
+    assert!(server.id("/api/snowflake/get/x") > 0);
+
+    let directory = tempfile::tempdir().unwrap();
+    let off = [("LEAF_SNOWFLAKE__ENABLED", "false".to_owned())];
+    let server = LeafServer::start(SERVER, directory.path(), &[], &off);
+    expect(&server.get("/api/snowflake/get/x"), 404, "snowflake mode is disabled");
+    assert_eq!(server.id(SEGMENT), 1);
+}
+
+#[test]
+fn a_wrong_configuration_is_exit_code_2() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("leaf.toml");
+    std::fs::write(&file, "[segment]\nstor = \"sqlite:x\"\n").unwrap();
+    let file = file.to_str().unwrap();
+
+    let (code, line) = failing(directory.path(), &["--config", file], &[]);
+    assert_eq!((code, line.contains("did you mean `segment.store`?")), (2, true), "{line}");
+
+    let (code, line) = failing(directory.path(), &["--config", "/nowhere/leaf.toml"], &[]);
+    assert_eq!((code, line.contains("read /nowhere/leaf.toml")), (2, true), "{line}");
+
+    let bad = [("LEAF_HTTP__LISTN", "127.0.0.1:1".to_owned())];
+    let (code, line) = failing(directory.path(), &[], &bad);
+    assert_eq!((code, line.contains("did you mean LEAF_HTTP__LISTEN?")), (2, true), "{line}");
+
+    let secret = "mysql://leaf:canary@db:x/leaf";
+    let (code, line) = failing(directory.path(), &["--segment-store", secret], &[]);
+    assert_eq!((code, line.contains("canary")), (2, false), "{line}");
+}
+
+#[test]
+fn variables_that_kubernetes_makes_do_not_stop_the_start() {
+    let directory = tempfile::tempdir().unwrap();
+    let env = [
+        ("LEAF_PORT", "tcp://10.0.0.1:8080".to_owned()),
+        ("LEAF_SERVICE_HOST", "10.0.0.1".to_owned()),
+    ];
+    let server = LeafServer::start(SERVER, directory.path(), &[], &env);
+
+    assert_eq!(server.id(SEGMENT), 1);
+    let warned = server.output().matches("are no keys of Leaf").count();
+    assert_eq!(warned, 1, "{}", server.output());
+}
+
+#[test]
+fn a_data_directory_that_cannot_be_written_is_named() {
+    let directory = tempfile::tempdir().unwrap();
+    let place = directory.path().join("a-file");
+    std::fs::write(&place, "").unwrap();
+    let (code, line) = failing(&place, &[], &[]);
+    assert_eq!(
+        (code, line.contains("a-file: choose another with `data_dir`")),
+        (1, true),
+        "{line}"
+    );
+
+    // Root may write where the mode forbids it: a file system without write permission may not.
+    let (code, line) = failing(Path::new("/proc/sys"), &[], &[]);
+    assert_eq!((code, line.contains("create /proc/sys/snowflake.state")), (1, true), "{line}");
+}
+
+#[test]
+fn a_port_in_use_is_named_and_no_worker_id_is_claimed() {
+    let (_first_directory, first) = running();
+    let directory = tempfile::tempdir().unwrap();
+    let taken = first.ids().to_string();
+
+    let mut process = leaf_testkit::Process::start(
+        SERVER,
+        &[
+            "--http-listen".into(),
+            taken.clone(),
+            "--data-dir".into(),
+            directory.path().display().to_string(),
+        ],
+        &[],
+    );
+    let code = process.wait(Duration::from_secs(20)).code();
+    let line = leaf_testkit::wait_until("its error", Duration::from_secs(5), || {
+        process.output().lines().find(|line| line.starts_with("leaf-server: ")).map(str::to_owned)
+    });
+
+    assert_eq!(code, Some(1));
+    assert!(line.contains(&format!("listen on {taken}: choose another address")), "{line}");
+    let state = std::fs::read_to_string(directory.path().join("snowflake.state")).unwrap();
+    assert!(!state.contains("epoch"), "nothing was claimed: {state}");
+}
+
+#[test]
+fn a_second_process_on_the_same_data_directory_is_refused() {
+    let (directory, server) = running();
+    let before = server.id(SEGMENT);
+
+    let (code, line) = failing(directory.path(), &[], &[]);
+
+    assert_eq!(code, 1);
+    assert!(line.contains("another process uses this data directory"), "{line}");
+    assert_eq!(server.id(SEGMENT), before + 1);
+}

@@ -1,0 +1,65 @@
+//! kill -9 and start again: both modes go on at once and repeat nothing.
+#![allow(clippy::unwrap_used, reason = "tests may panic")]
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use leaf_testkit::{HttpClient, LeafServer, Ledger};
+use tokio::time::Instant;
+
+const SERVER: &str = env!("CARGO_BIN_EXE_leaf-server");
+const SEGMENT: &str = "/api/segment/get/leaf-segment-test";
+const SNOWFLAKE: &str = "/api/snowflake/get/test";
+
+fn rounds() -> usize {
+    if std::env::var_os("LEAF_TEST_FULL").is_some() { 100 } else { 20 }
+}
+
+#[test]
+fn a_killed_server_goes_on_at_once_and_repeats_nothing() {
+    let directory = tempfile::tempdir().unwrap();
+    let (segment, snowflake) = (Arc::new(Ledger::default()), Arc::new(Ledger::default()));
+    let mut slowest = Duration::ZERO;
+
+    for round in 0..rounds() {
+        let started = Instant::now();
+        let mut server = LeafServer::start(SERVER, directory.path(), &[], &[]);
+        let issuer: Arc<str> = format!("round {round}").into();
+        segment.record(&issuer, server.id(SEGMENT));
+        snowflake.record(&issuer, server.id(SNOWFLAKE));
+        slowest = slowest.max(started.elapsed());
+
+        let killed = Arc::new(AtomicBool::new(false));
+        let clients: Vec<_> = [(SEGMENT, &segment), (SNOWFLAKE, &snowflake)]
+            .map(|(path, ledger)| {
+                let (ledger, issuer) = (Arc::clone(ledger), Arc::clone(&issuer));
+                let (address, killed) = (server.ids(), Arc::clone(&killed));
+                std::thread::spawn(move || {
+                    let mut client = HttpClient::connect(address).unwrap();
+                    loop {
+                        match client.pipeline(path, 32) {
+                            Ok(ids) => ids.iter().for_each(|id| {
+                                ledger.record(&issuer, id.parse().unwrap());
+                            }),
+                            Err(_) if killed.load(Ordering::SeqCst) => return,
+                            Err(error) => panic!("{issuer}: {error}"),
+                        }
+                    }
+                })
+            })
+            .into();
+        // A different instant every round, within and beyond the state file's own rhythm.
+        let enough = segment.len() + 200 + 131 * round;
+        leaf_testkit::wait_until("ids flow", Duration::from_secs(30), || {
+            (segment.len() > enough).then_some(())
+        });
+        killed.store(true, Ordering::SeqCst);
+        server.kill();
+        clients.into_iter().for_each(|client| client.join().unwrap());
+    }
+
+    segment.expect_at_least(200 * rounds());
+    snowflake.expect_at_least(2 * rounds());
+    println!("slowest start to both first ids: {slowest:?}");
+}

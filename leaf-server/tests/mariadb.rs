@@ -1,0 +1,243 @@
+//! Against a real MariaDB: several servers and a Java node on one row, and a line that breaks.
+#![allow(clippy::unwrap_used, reason = "tests may panic")]
+
+use std::collections::HashSet;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use leaf_testkit::{Fault, FaultProxy, HttpClient, LeafServer, Ledger, MariaDb, wait_until};
+use sqlx::mysql::MySqlPoolOptions;
+
+const SERVER: &str = env!("CARGO_BIN_EXE_leaf-server");
+const SEGMENT: &str = "/api/segment/get/leaf-segment-test";
+
+fn start(url: &str, snowflake: bool) -> (tempfile::TempDir, LeafServer) {
+    let directory = tempfile::tempdir().unwrap();
+    let env = [("LEAF_SNOWFLAKE__ENABLED", snowflake.to_string())];
+    let server = LeafServer::start(SERVER, directory.path(), &["--segment-store", url], &env);
+    (directory, server)
+}
+
+fn schema(url: &str, apply: bool) -> String {
+    let directory = tempfile::tempdir().unwrap();
+    let mut args = vec!["schema", "--segment-store", url];
+    args.extend(apply.then_some("--apply"));
+    let mut process = LeafServer::process(SERVER, directory.path(), &args, &[]);
+    assert_eq!(process.wait(Duration::from_secs(20)).code(), Some(0), "{}", process.output());
+    wait_until("its output", Duration::from_secs(5), || {
+        Some(process.output()).filter(|output| !output.is_empty())
+    })
+}
+
+/// What the Java Leaf does for a segment: update and read back in one transaction.
+async fn java_segment(pool: &sqlx::MySqlPool) -> std::ops::Range<i64> {
+    let mut transaction = pool.begin().await.unwrap();
+    sqlx::query("UPDATE leaf_alloc SET max_id = max_id + step WHERE biz_tag = 'leaf-segment-test'")
+        .execute(&mut *transaction)
+        .await
+        .unwrap();
+    let (max_id, step): (i64, i32) =
+        sqlx::query_as("SELECT max_id, step FROM leaf_alloc WHERE biz_tag = 'leaf-segment-test'")
+            .fetch_one(&mut *transaction)
+            .await
+            .unwrap();
+    transaction.commit().await.unwrap();
+    max_id - i64::from(step)..max_id
+}
+
+#[test]
+fn two_servers_and_a_java_node_on_one_row_never_share_an_id() {
+    const CLIENTS: usize = 8;
+    const IDS: usize = 2_000_000;
+    let database = MariaDb::shared();
+    let name = database.new_database();
+    let url = MariaDb::url(database.port(), &name);
+    assert!(schema(&url, true).contains("made leaf_alloc"));
+    let servers = [start(&url, false), start(&url, false)];
+    let ledger = Arc::new(Ledger::default());
+    let done = Arc::new(AtomicBool::new(false));
+
+    let java = {
+        let (url, ledger, done) = (url.clone(), Arc::clone(&ledger), Arc::clone(&done));
+        std::thread::spawn(move || {
+            let runtime = tokio::runtime::Runtime::new().unwrap();
+            runtime.block_on(async {
+                let pool = MySqlPoolOptions::new().connect(&url).await.unwrap();
+                let issuer: Arc<str> = "java".into();
+                let mut segments = 0;
+                while !done.load(Ordering::SeqCst) {
+                    java_segment(&pool).await.for_each(|id| ledger.record(&issuer, id));
+                    segments += 1;
+                    tokio::time::sleep(Duration::from_millis(100)).await;
+                }
+                segments
+            })
+        })
+    };
+    let clients: Vec<_> = (0..CLIENTS)
+        .map(|client| {
+            let (_, server) = &servers[client % 2];
+            let (address, ledger) = (server.ids(), Arc::clone(&ledger));
+            std::thread::spawn(move || {
+                let issuer: Arc<str> = format!("server {}, client {client}", client % 2).into();
+                let mut connection = HttpClient::connect(address).unwrap();
+                let mut last = 0;
+                for _ in 0..IDS / CLIENTS / 100 {
+                    for id in connection.pipeline(SEGMENT, 100).unwrap() {
+                        let id = id.parse().unwrap();
+                        assert!(id > last, "{issuer}: {id} after {last}");
+                        last = id;
+                        ledger.record(&issuer, id);
+                    }
+                }
+            })
+        })
+        .collect();
+    clients.into_iter().for_each(|client| client.join().unwrap());
+    done.store(true, Ordering::SeqCst);
+    let java_segments = java.join().unwrap();
+
+    ledger.expect_at_least(IDS);
+    assert!(java_segments > 0, "the Java node took part");
+    let max_id: i64 = database
+        .sql(&format!("SELECT max_id FROM {name}.leaf_alloc WHERE biz_tag = 'leaf-segment-test'"))
+        .parse()
+        .unwrap();
+    let (first, last) = ledger.bounds().unwrap();
+    assert_eq!(first, 1);
+    assert!(last < max_id);
+    // Whole steps of 2000, doubled or not, were added to 1. What is missing below max_id is each
+    // server's stock: the rest of its current segment and its next one.
+    assert_eq!((max_id - 1) % 2000, 0);
+    let gaps = ledger.gaps_below(max_id);
+    assert!(gaps.len() <= 4, "missing: {gaps:?}");
+    println!(
+        "{} ids, {java_segments} Java segments, max_id {max_id}, stock {gaps:?}",
+        ledger.len()
+    );
+}
+
+#[test]
+fn the_schema_is_printed_and_made_once() {
+    let database = MariaDb::shared();
+    let name = database.new_database();
+    let url = MariaDb::url(database.port(), &name);
+
+    assert!(schema(&url, false).contains("CREATE TABLE leaf_alloc"));
+    assert_eq!(database.sql(&format!("SHOW TABLES IN {name}")), "");
+    assert!(schema(&url, true).contains("made leaf_alloc"));
+    assert!(schema(&url, true).contains("exists already"));
+
+    let columns = database.sql(&format!(
+        "SELECT GROUP_CONCAT(column_name, ' ', column_type, ' ', is_nullable ORDER BY \
+         ordinal_position) FROM information_schema.columns WHERE table_schema = '{name}'"
+    ));
+    assert_eq!(
+        columns,
+        "biz_tag varchar(128) NO,max_id bigint(20) NO,step int(11) NO,\
+         description varchar(256) YES,update_time timestamp NO"
+    );
+}
+
+#[test]
+fn a_missing_table_is_said_and_found_once_it_is_there() {
+    let database = MariaDb::shared();
+    let url = MariaDb::url(database.port(), &database.new_database());
+    let directory = tempfile::tempdir().unwrap();
+    let args = ["--segment-store", &url];
+    let mut server = LeafServer::launch(SERVER, directory.path(), &args, &[]);
+
+    let answer = server.get(SEGMENT);
+    assert_eq!((answer.status, answer.header("retry-after")), (503, Some("1")), "{answer:?}");
+    assert!(!answer.body.contains("leaf_alloc"), "clients see no SQL: {}", answer.body);
+    wait_until("the log says what to do", Duration::from_secs(10), || {
+        server.output().contains("make the table with `leaf-server schema --apply`").then_some(())
+    });
+    assert_eq!(HttpClient::once(server.ops(), "GET", "/readyz").status, 503);
+
+    schema(&url, true);
+    server.wait_ready();
+    assert_eq!(server.id(SEGMENT), 1);
+    assert!(!server.output().contains("leaf:leaf"), "no password in the log");
+}
+
+#[test]
+fn a_line_that_breaks_costs_stock_and_nothing_else() {
+    let database = MariaDb::shared();
+    let name = database.new_database();
+    schema(&MariaDb::url(database.port(), &name), true);
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let upstream = ([127, 0, 0, 1], database.port()).into();
+    let proxy = runtime.block_on(FaultProxy::start(upstream));
+    let (_directory, server) = start(&MariaDb::url(proxy.address().port(), &name), false);
+    let ledger = Ledger::default();
+    let issuer: Arc<str> = "server".into();
+    ledger.record(&issuer, server.id(SEGMENT));
+
+    for fault in [Fault::Cut, Fault::Reset, Fault::BlackHole, Fault::SwallowReplies] {
+        proxy.set(fault);
+        let mut client = HttpClient::connect(server.ids()).unwrap();
+        let refused = loop {
+            let answer = client.request("GET", SEGMENT).unwrap();
+            if answer.status != 200 {
+                break answer;
+            }
+            ledger.record(&issuer, answer.body.parse().unwrap());
+        };
+        assert_eq!((refused.status, refused.header("retry-after")), (503, Some("1")), "{fault:?}");
+        assert_eq!(refused.body.lines().count(), 1, "{fault:?}: {}", refused.body);
+        assert_eq!(HttpClient::once(server.ops(), "GET", "/readyz").status, 503, "{fault:?}");
+
+        proxy.set(Fault::None);
+        let id = wait_until("ids flow again", Duration::from_secs(10), || {
+            let answer = server.get(SEGMENT);
+            (answer.status == 200).then(|| answer.body.parse().unwrap())
+        });
+        ledger.record(&issuer, id);
+    }
+
+    proxy.set(Fault::Delay(Duration::from_millis(50)));
+    let mut client = HttpClient::connect(server.ids()).unwrap();
+    for id in client.pipeline(SEGMENT, 20_000).unwrap() {
+        ledger.record(&issuer, id.parse().unwrap());
+    }
+    ledger.expect_at_least(20_000);
+}
+
+#[test]
+fn a_database_that_crashes_under_load_costs_no_id_and_no_error() {
+    let database = MariaDb::start();
+    let name = database.new_database();
+    let url = MariaDb::url(database.port(), &name);
+    schema(&url, true);
+    database.sql(&format!("UPDATE {name}.leaf_alloc SET step = 100000"));
+    let (_directory, server) = start(&url, false);
+    let seen = Arc::new(Mutex::new(HashSet::new()));
+    let done = Arc::new(AtomicBool::new(false));
+    let client = {
+        let (seen, done, address) = (Arc::clone(&seen), Arc::clone(&done), server.ids());
+        std::thread::spawn(move || {
+            let mut client = HttpClient::connect(address).unwrap();
+            while !done.load(Ordering::SeqCst) {
+                let answer = client.request("GET", SEGMENT).unwrap();
+                assert_eq!(answer.status, 200, "{}", answer.body);
+                assert!(seen.lock().unwrap().insert(answer.body), "an id was repeated");
+            }
+        })
+    };
+    let flowed = |count: usize| {
+        wait_until("ids flow", Duration::from_secs(60), || {
+            (seen.lock().unwrap().len() >= count).then_some(())
+        });
+    };
+    flowed(1000);
+
+    for round in 1..=3 {
+        database.crash_and_restart();
+        flowed(1000 + round * 5000);
+    }
+
+    done.store(true, Ordering::SeqCst);
+    client.join().unwrap();
+}

@@ -1,0 +1,67 @@
+//! SIGTERM: what is under way is answered, the worker id is given back, the exit code is 0.
+#![allow(clippy::unwrap_used, reason = "tests may panic")]
+
+use std::time::Duration;
+
+use leaf_testkit::{HttpClient, LeafServer, wait_until};
+
+const SERVER: &str = env!("CARGO_BIN_EXE_leaf-server");
+const SNOWFLAKE: &str = "/api/snowflake/get/test";
+
+#[test]
+fn a_stopped_server_answers_what_it_took_and_gives_the_worker_id_back() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut server = LeafServer::start(SERVER, directory.path(), &[], &[]);
+    let mut last = server.id(SNOWFLAKE);
+    let (address, ops) = (server.ids(), server.ops());
+    let clients: Vec<_> = (0..8)
+        .map(|_| {
+            std::thread::spawn(move || {
+                let mut client = HttpClient::connect(address).unwrap();
+                let mut answered = 0u64;
+                loop {
+                    let answer = match client.request("GET", SNOWFLAKE) {
+                        Ok(answer) => answer,
+                        Err(error) => panic!("after {answered} answers: {error}"),
+                    };
+                    assert_eq!(answer.status, 200, "{}", answer.body);
+                    answered += 1;
+                    // The announcement: nothing more on this connection.
+                    if answer.header("connection") == Some("close") {
+                        return answer.body.parse::<i64>().unwrap();
+                    }
+                }
+            })
+        })
+        .collect();
+    wait_until("ids flow", Duration::from_secs(10), || {
+        (server.id(SNOWFLAKE) > last + (1 << 22)).then_some(())
+    });
+
+    server.process_mut().signal("TERM");
+
+    for client in clients {
+        last = last.max(client.join().unwrap());
+    }
+    let status = server.process_mut().wait(Duration::from_secs(15));
+    assert_eq!(status.code(), Some(0), "{}", server.output());
+    assert!(server.output().contains("worker id released"), "{}", server.output());
+    assert!(HttpClient::connect(ops).is_err());
+
+    let server = LeafServer::start(SERVER, directory.path(), &[], &[]);
+    assert!(server.id(SNOWFLAKE) > last);
+}
+
+#[test]
+fn an_idle_connection_does_not_hold_the_stop_up() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut server = LeafServer::start(SERVER, directory.path(), &[], &[]);
+    let mut idle = HttpClient::connect(server.ids()).unwrap();
+    assert_eq!(idle.request("GET", SNOWFLAKE).unwrap().status, 200);
+    let _silent = HttpClient::connect(server.ids()).unwrap();
+
+    server.process_mut().signal("INT");
+
+    let status = server.process_mut().wait(Duration::from_secs(5));
+    assert_eq!(status.code(), Some(0), "{}", server.output());
+}
