@@ -375,6 +375,17 @@ mod tests {
     }
 
     #[test]
+    fn every_key_is_documented() {
+        let documented = include_str!("../../docs/configuration.md");
+        for key in keys::Known::of(&Config::default()).iter() {
+            let variable = format!("`LEAF_{}`", key.to_ascii_uppercase().replace('.', "__"));
+            let row = documented.lines().find(|line| line.starts_with(&format!("| `{key}` |")));
+            let row = row.unwrap_or_else(|| panic!("{key} is missing in docs/configuration.md"));
+            assert!(key == "snowflake.worker_ids" || row.contains(&variable), "{row}");
+        }
+    }
+
+    #[test]
     fn variables_that_kubernetes_makes_are_one_warning() {
         let environment = [
             ("LEAF_PORT", "tcp://10.0.0.1:8080"),

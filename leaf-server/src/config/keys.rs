@@ -24,6 +24,11 @@ impl Known {
         Self(keys)
     }
 
+    #[cfg(test)]
+    pub(super) fn iter(&self) -> impl Iterator<Item = &str> {
+        self.0.iter().map(String::as_str)
+    }
+
     /// Refuses a key of `table` that does not exist. What stands below a key is its value's own
     /// matter only where the value is a map.
     pub(super) fn check_table(&self, table: &toml::Table) -> Result<(), ConfigError> {
