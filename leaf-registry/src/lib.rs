@@ -18,10 +18,14 @@ pub mod local;
 pub mod mysql;
 #[cfg(any(feature = "sqlite", feature = "mysql"))]
 mod record;
+#[cfg(any(feature = "sqlite", feature = "mysql"))]
 mod schema;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
+#[cfg(any(feature = "sqlite", feature = "mysql"))]
 mod store_url;
 
+#[cfg(any(feature = "sqlite", feature = "mysql"))]
 pub use schema::Schema;
+#[cfg(any(feature = "sqlite", feature = "mysql"))]
 pub use store_url::{OpenStore, StoreUrl, StoreUrlError};

@@ -216,6 +216,38 @@ async fn ids_flow_without_the_registry_up_to_the_ceiling_and_no_further() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn ids_stop_at_the_ceiling_that_was_written_down() {
+    let clock = Arc::new(ManualClock::at(START));
+    let directory = tempfile::tempdir().unwrap();
+    let flakes = SnowflakeGenerator::open(
+        Arc::new(MemoryRegistry::default()),
+        config("a:1", &clock, Some(directory.path())),
+    )
+    .await
+    .unwrap();
+    pass(&clock, Duration::from_secs(5)).await;
+    flakes.next().await.unwrap();
+    let file = directory.path().join("snowflake.state");
+    let text = std::fs::read_to_string(&file).unwrap();
+    std::fs::remove_file(&file).unwrap();
+
+    let mut last = flakes.next().await.unwrap();
+    for _ in 0..200 {
+        pass(&clock, Duration::from_millis(10)).await;
+        if let Ok(id) = flakes.try_next() {
+            last = id;
+        }
+    }
+
+    let written = text.split("\"local_ceiling\":").skip(1);
+    let written = written.map(|rest| rest[..13].parse::<u64>().unwrap()).max().unwrap();
+    let issued = flakes.layout().decode(last).unwrap().timestamp;
+    assert!(issued.get() < written, "{issued} was issued, {written} is written down");
+    assert!(matches!(flakes.try_next().unwrap_err().kind(), SnowflakeErrorKind::CeilingReached));
+    assert!(flakes.health().to_string().contains("removed or replaced"), "{}", flakes.health());
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_frozen_node_whose_id_was_taken_stops_for_good() {
     let clock = Arc::new(ManualClock::at(START));
     let registry = Arc::new(MemoryRegistry::default());
