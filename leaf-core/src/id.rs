@@ -71,7 +71,9 @@ impl FromStr for Id {
     /// # Errors
     /// [`ParseIdError`] for anything that is not a decimal number from 0 to `i64::MAX`.
     fn from_str(text: &str) -> Result<Self, ParseIdError> {
-        text.parse().ok().and_then(Self::new).ok_or(ParseIdError)
+        let digits = text.bytes().all(|byte| byte.is_ascii_digit());
+        let value = if digits { text.parse().ok() } else { None };
+        value.and_then(Self::new).ok_or(ParseIdError)
     }
 }
 
@@ -95,7 +97,7 @@ mod tests {
 
     #[test]
     fn refuses_what_is_no_id() {
-        for text in ["", "abc", "-1", "9223372036854775808", "1.0", " 1"] {
+        for text in ["", "abc", "-1", "+1", "9223372036854775808", "1.0", " 1"] {
             assert_eq!(text.parse::<Id>(), Err(ParseIdError), "{text:?}");
         }
     }

@@ -3,33 +3,30 @@
 use leaf_core::{Step, Tag};
 use leaf_segment::{StoreErrorKind, TagRecord};
 
-/// The columns that every backend reads, in this order.
-pub(crate) type Row = (String, i64, i64, Option<String>);
+/// The columns that every backend reads, in this order. Foreign tables may hold NULL in any.
+pub(crate) type Row = (String, Option<i64>, Option<i64>, Option<String>);
 
-/// The row as a record; `None`, with a warning, when its name is no tag.
+/// The row as a record; `None`, with a warning, when it is none.
 pub(crate) fn read((biz_tag, max_id, step, description): Row) -> Option<TagRecord> {
-    match Tag::parse(&biz_tag) {
-        Ok(tag) => Some(TagRecord { tag, max_id, step: Step::new(step), description }),
-        Err(error) => {
-            tracing::warn!(?biz_tag, "a row of leaf_alloc is left out: {error}");
-            None
-        }
-    }
+    let (Ok(tag), Some(max_id)) = (Tag::parse(&biz_tag), max_id) else {
+        tracing::warn!(?biz_tag, "a row of leaf_alloc is left out: no valid tag, or no max_id");
+        return None;
+    };
+    Some(TagRecord { tag, max_id, step: Step::new(step.unwrap_or(0)), description })
 }
 
-/// Why an allocation that expected the step `seen` changed no row, given the row's `max_id` and
-/// step.
-pub(crate) fn why_not(row: Option<(i64, i64)>, seen: Step) -> StoreErrorKind {
-    let Some((max_id, step)) = row else { return StoreErrorKind::UnknownTag };
-    match Step::new(step) {
-        Err(error) => {
-            StoreErrorKind::BadRecord(format!("{error}; set it with `leaf tag set-step`"))
+/// Why an allocation that expected the step `seen` changed no row, given the row.
+pub(crate) fn why_not(row: Option<Row>, seen: Step) -> StoreErrorKind {
+    let Some((_, max_id, step, _)) = row else { return StoreErrorKind::UnknownTag };
+    let bad = |text: String| StoreErrorKind::BadRecord(text);
+    match (Step::new(step.unwrap_or(0)), max_id) {
+        (Err(error), _) => bad(format!("{error}; correct the row in leaf_alloc")),
+        (_, None) => bad("max_id is NULL; correct the row in leaf_alloc".into()),
+        (_, Some(max_id @ ..0)) => {
+            bad(format!("max_id {max_id} is negative; correct the row in leaf_alloc"))
         }
-        Ok(step) if step != seen => StoreErrorKind::StepChanged(step),
-        Ok(_) if max_id < 0 => StoreErrorKind::BadRecord(format!(
-            "max_id {max_id} is negative; repair it with `leaf tag advance`"
-        )),
-        Ok(_) => StoreErrorKind::Exhausted,
+        (Ok(step), _) if step != seen => StoreErrorKind::StepChanged(step),
+        _ => StoreErrorKind::Exhausted,
     }
 }
 

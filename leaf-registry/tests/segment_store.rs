@@ -185,6 +185,12 @@ async fn bad_rows_are_errors_of_their_tag_only(f: Fixture) {
     f.sql("UPDATE leaf_alloc SET step = -5 WHERE biz_tag = 'negative'").await;
     f.sql("UPDATE leaf_alloc SET max_id = -7 WHERE biz_tag = 'behind'").await;
     f.sql("INSERT INTO leaf_alloc (biz_tag, max_id, step) VALUES (' padded', 1, 1)").await;
+    if let Database::Mysql(..) = f.database {
+        f.sql("ALTER TABLE leaf_alloc MODIFY max_id BIGINT NULL").await;
+        f.sql("INSERT INTO leaf_alloc (biz_tag, max_id, step) VALUES ('null', NULL, 1)").await;
+        let kind = refusal(f.store.allocate(&tag("null"), step(1), step(1))).await;
+        assert!(matches!(kind, StoreErrorKind::BadRecord(_)), "{kind}");
+    }
 
     for name in ["zero", "negative", "behind"] {
         let kind = refusal(f.store.allocate(&tag(name), step(10), step(10))).await;
@@ -249,6 +255,45 @@ async fn a_dropped_request_disturbs_no_later_one(f: Fixture) {
         assert!(range.start() > last, "{range} after {last}");
         last = range.start();
     }
+}
+
+/// Tables that others made, with other character sets and collations.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tags_are_compared_as_bytes_whatever_the_columns_collation() {
+    for change in [
+        "ALTER TABLE leaf_alloc CONVERT TO CHARACTER SET utf8mb4 COLLATE utf8mb4_general_ci",
+        "ALTER TABLE leaf_alloc CONVERT TO CHARACTER SET utf8mb3 COLLATE utf8mb3_general_ci",
+        "ALTER TABLE leaf_alloc CONVERT TO CHARACTER SET latin1 COLLATE latin1_swedish_ci",
+    ] {
+        let f = mysql().await;
+        f.sql(change).await;
+        let Database::Mysql(server, _) = &f.database else { panic!("mysql") };
+        let _alive = Arc::clone(server);
+        create(&*f.store, "é", 10).await;
+        let store = Arc::clone(&f.store);
+        tags_are_compared_as_bytes(f).await;
+
+        let range = store.allocate(&tag("é"), step(10), step(10)).await.unwrap();
+        assert_eq!(range.start(), 1, "{change}");
+        assert_eq!(store.tag(&tag("🍃")).await.unwrap(), None, "{change}");
+        let kind = refusal(store.allocate(&tag("🍃"), step(10), step(10))).await;
+        assert_eq!(kind, StoreErrorKind::UnknownTag, "{change}");
+    }
+}
+
+/// A narrow column under a lenient server would store less than was granted.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_narrow_column_is_exhausted_not_saturated() {
+    let f = mysql().await;
+    let Database::Mysql(server, _) = &f.database else { panic!("mysql") };
+    server.sql("SET GLOBAL sql_mode = ''");
+    f.sql("ALTER TABLE leaf_alloc MODIFY max_id INT NOT NULL").await;
+    f.sql("UPDATE leaf_alloc SET max_id = 2147483640").await;
+    let store = f.another().await;
+
+    let kind = refusal(store.allocate(&tag("leaf-segment-test"), step(10), step(2000))).await;
+
+    assert_eq!(kind, StoreErrorKind::Exhausted);
 }
 
 /// For every backend a module with one test per check.

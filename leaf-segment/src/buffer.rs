@@ -158,14 +158,20 @@ impl DoubleBuffer {
     /// than 90 % is left.
     pub(crate) fn prefetch_due(&self) -> bool {
         let now = Cursor(self.cursor.load(Ordering::Acquire));
+        !self.next_is_ready()
+            && (now.generation() == LAST
+                || now.offset() > self.slot(now).prefetch_at.load(Ordering::Relaxed))
+    }
+
+    /// Whether [`Self::publish`] would find no room.
+    pub(crate) fn next_is_ready(&self) -> bool {
+        let now = Cursor(self.cursor.load(Ordering::Acquire));
         match now.generation() {
-            CLOSED => false,
-            LAST => self.successor.get().is_none_or(|next| next.prefetch_due()),
+            CLOSED => true,
+            LAST => self.successor.get().is_some_and(|next| next.next_is_ready()),
             generation => {
                 let next = Cursor::start_of(generation + 1);
-                let next_ready =
-                    self.slot(next).generation.load(Ordering::Acquire) == next.generation();
-                !next_ready && now.offset() > self.slot(now).prefetch_at.load(Ordering::Relaxed)
+                self.slot(next).generation.load(Ordering::Acquire) == next.generation()
             }
         }
     }

@@ -5,15 +5,16 @@ use std::time::Duration;
 
 use leaf_core::{Step, Tag, TagError};
 
-type Source = Box<dyn std::error::Error + Send + Sync>;
+type Cause = Box<dyn std::error::Error + Send + Sync>;
 
 /// A failure of a [`SegmentStore`](crate::SegmentStore), for the log and the operator.
 #[derive(Debug, thiserror::Error)]
-#[error("{operation}: {kind}{}", source.as_ref().map(|s| format!(": {s}")).unwrap_or_default())]
+#[error("{operation}: {kind}{}", cause.as_ref().map(|cause| format!(": {cause}")).unwrap_or_default())]
 pub struct StoreError {
     kind: StoreErrorKind,
     operation: String,
-    source: Option<Source>,
+    /// Part of the text, not of the chain: a log line tells it once.
+    cause: Option<Cause>,
 }
 
 /// What kind of failure it was.
@@ -21,7 +22,7 @@ pub struct StoreError {
 #[non_exhaustive]
 pub enum StoreErrorKind {
     /// No record of this name.
-    #[error("no such tag: create it with `leaf tag create`")]
+    #[error("no such tag: insert it into leaf_alloc")]
     UnknownTag,
     /// The record exists already.
     #[error("the tag exists already")]
@@ -38,7 +39,7 @@ pub enum StoreErrorKind {
     /// The range starts below one that this process was already granted.
     #[error(
         "the store granted ids from {start} on although ids below {mark} were granted before: \
-         repair the record with `leaf tag advance`, at least to {mark}"
+         raise max_id in leaf_alloc, at least to {mark}"
     )]
     Regression {
         /// Where the refused range starts.
@@ -58,13 +59,13 @@ impl StoreError {
     /// An error of this kind in `operation`, which reads like "allocate tag \"orders\" in mysql".
     #[must_use]
     pub fn new(kind: StoreErrorKind, operation: impl Into<String>) -> Self {
-        Self { kind, operation: operation.into(), source: None }
+        Self { kind, operation: operation.into(), cause: None }
     }
 
     /// Adds what caused it.
     #[must_use]
-    pub fn because(mut self, source: impl Into<Source>) -> Self {
-        self.source = Some(source.into());
+    pub fn because(mut self, cause: impl Into<Cause>) -> Self {
+        self.cause = Some(cause.into());
         self
     }
 
@@ -87,7 +88,8 @@ impl StoreError {
 pub struct SegmentError {
     kind: SegmentErrorKind,
     tag: String,
-    source: Option<Arc<StoreError>>,
+    /// Not for clients, so neither part of the text nor of the chain.
+    store_error: Option<Arc<StoreError>>,
 }
 
 /// What kind of failure it was.
@@ -103,6 +105,9 @@ pub enum SegmentErrorKind {
     /// Both segments are used up and the store does not answer.
     #[error("out of ids while the store is unavailable")]
     StoreDown,
+    /// Both segments are used up and the store refuses: an operator must see to it.
+    #[error("out of ids: the store refuses; the server's log says why")]
+    StoreRefused,
     /// Both segments are used up and the refill did not arrive in time.
     #[error("out of ids: the next segment did not arrive within {0:?}")]
     Deadline(Duration),
@@ -116,11 +121,20 @@ pub enum SegmentErrorKind {
 
 impl SegmentError {
     pub(crate) fn new(kind: SegmentErrorKind, tag: &str) -> Self {
-        Self { kind, tag: tag.into(), source: None }
+        Self { kind, tag: tag.into(), store_error: None }
     }
 
-    pub(crate) fn of_tag(kind: SegmentErrorKind, tag: &Tag, source: Arc<StoreError>) -> Self {
-        Self { kind, tag: tag.as_str().into(), source: Some(source) }
+    pub(crate) fn of_tag(kind: SegmentErrorKind, tag: &Tag, error: Arc<StoreError>) -> Self {
+        Self { kind, tag: tag.as_str().into(), store_error: Some(error) }
+    }
+
+    /// The error of a caller whom the store's failure left without an id.
+    pub(crate) fn of_store(tag: &Tag, error: Arc<StoreError>) -> Self {
+        let kind = match error.kind() {
+            StoreErrorKind::Refused => SegmentErrorKind::StoreRefused,
+            _ => SegmentErrorKind::StoreDown,
+        };
+        Self::of_tag(kind, tag, error)
     }
 
     /// The kind.
@@ -132,12 +146,17 @@ impl SegmentError {
     /// The store's own error, where one was seen. Not for clients.
     #[must_use]
     pub fn store_error(&self) -> Option<&StoreError> {
-        self.source.as_deref()
+        self.store_error.as_deref()
     }
 
     /// Whether the same call may succeed later without anybody's help.
     #[must_use]
     pub const fn retryable(&self) -> bool {
-        matches!(self.kind, SegmentErrorKind::StoreDown | SegmentErrorKind::Deadline(_))
+        matches!(
+            self.kind,
+            SegmentErrorKind::StoreDown
+                | SegmentErrorKind::StoreRefused
+                | SegmentErrorKind::Deadline(_)
+        )
     }
 }

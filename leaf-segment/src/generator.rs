@@ -102,12 +102,12 @@ impl SegmentGenerator {
         if backend.stop.is_cancelled() {
             return Health::NotReady("segment mode is closed".into());
         }
+        let trouble = backend.trouble();
         if !self.shared.loaded.load(Ordering::Acquire) {
-            return Health::NotReady("the segment store has not answered yet".into());
+            let why = trouble.unwrap_or_else(|| "no answer yet".into());
+            return Health::NotReady(format!("segment store: {why}"));
         }
-        if backend.reachable() {
-            return Health::Ready;
-        }
+        let Some(trouble) = trouble else { return Health::Ready };
         let tags = self.shared.tags.load();
         let in_use = |handle: &&TagHandle| {
             !handle.state.has_ended() && handle.state.refill().granted.is_some()
@@ -116,13 +116,13 @@ impl SegmentGenerator {
         let no_stock = !tags.values().any(|handle| handle.state.buffer.has_stock());
         match dry.next() {
             Some(handle) => Health::NotReady(format!(
-                "the segment store is unavailable and tag {:?} is out of ids",
+                "segment store: {trouble}; tag {:?} is out of ids",
                 handle.tag().as_str()
             )),
             None if no_stock => {
-                Health::NotReady("the segment store is unavailable and no tag has ids left".into())
+                Health::NotReady(format!("segment store: {trouble}; no tag has ids left"))
             }
-            None => Health::Degraded("the segment store is unavailable; serving from stock".into()),
+            None => Health::Degraded(format!("segment store: {trouble}; serving from stock")),
         }
     }
 
@@ -130,15 +130,22 @@ impl SegmentGenerator {
     pub async fn close(&self) {
         let backend = &self.shared.backend;
         backend.stop.cancel();
-        for handle in self.shared.tags.load().values() {
-            handle.state.end(SegmentErrorKind::Closed);
-        }
+        self.shared.end_all();
         backend.tasks.close();
         backend.tasks.wait().await;
+        // A look-up that was under way may have added one.
+        self.shared.end_all();
+        backend.store.close().await;
     }
 }
 
 impl Shared {
+    fn end_all(&self) {
+        for handle in self.tags.load().values() {
+            handle.state.end(SegmentErrorKind::Closed);
+        }
+    }
+
     fn known(&self, tag: &str) -> Option<TagHandle> {
         self.tags.load().get(tag).filter(|handle| !handle.state.has_ended()).cloned()
     }
@@ -200,9 +207,7 @@ impl Shared {
         match received.await {
             Ok(Ok(Some(handle))) => Ok(handle),
             Ok(Ok(None)) => Err(gone),
-            Ok(Err(error)) => {
-                Err(SegmentError::of_tag(SegmentErrorKind::StoreDown, &tag, Arc::new(error)))
-            }
+            Ok(Err(error)) => Err(SegmentError::of_store(&tag, Arc::new(error))),
             Err(_) => Err(SegmentError::new(SegmentErrorKind::Closed, tag.as_str())),
         }
     }

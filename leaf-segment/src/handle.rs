@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
-use leaf_core::{Id, Step, StepError, Tag};
+use leaf_core::{Id, IdRange, Step, StepError, Tag};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
@@ -137,10 +137,52 @@ pub(crate) struct Refill {
     pub(crate) policy: Result<StepPolicy, StepError>,
     /// End of the last range granted to this process.
     pub(crate) granted: Option<i64>,
-    pub(crate) granted_at: Option<Instant>,
+    granted_at: Option<Instant>,
+    /// The store granted ids below `granted`; until the record was raised, nothing is asked of it.
+    pub(crate) went_back: bool,
     /// The error of the last attempt; `None` after a success.
     pub(crate) failure: Option<Failure>,
     pub(crate) ended: Option<SegmentErrorKind>,
+}
+
+impl Refill {
+    /// Whether the record must be read before anything is allocated from it.
+    pub(crate) const fn suspect(&self) -> bool {
+        self.went_back || self.policy.is_err()
+    }
+
+    /// Whether a record with this `max_id` can be allocated from again.
+    pub(crate) fn check(&mut self, max_id: i64) -> Result<(), StoreErrorKind> {
+        match self.granted {
+            Some(mark) if self.went_back && max_id < mark => {
+                Err(StoreErrorKind::Regression { start: max_id, mark })
+            }
+            _ => {
+                self.went_back = false;
+                Ok(())
+            }
+        }
+    }
+
+    /// Amount, the step that the record should have, and the mark below which nothing is accepted.
+    pub(crate) fn plan(&self, max_step: Step) -> Result<(Step, Step, Option<i64>), StoreErrorKind> {
+        let bad_step = |error: &StepError| {
+            StoreErrorKind::BadRecord(format!("{error}; correct the row in leaf_alloc"))
+        };
+        let policy = self.policy.as_ref().map_err(bad_step)?;
+        let ago = self.granted_at.map_or(Duration::MAX, |at| at.elapsed());
+        Ok((policy.amount(ago, max_step), policy.record(), self.granted))
+    }
+
+    /// `range` was granted on a request of `amount` that was sent at `sent`.
+    pub(crate) fn grant(&mut self, range: IdRange, amount: Step, sent: Instant) {
+        self.granted = Some(range.end());
+        self.granted_at = Some(sent);
+        self.failure = None;
+        if let Ok(policy) = &mut self.policy {
+            policy.granted(amount);
+        }
+    }
 }
 
 #[derive(Debug, Clone)]
@@ -168,6 +210,7 @@ impl TagState {
                 policy: step.map(StepPolicy::new),
                 granted,
                 granted_at: None,
+                went_back: false,
                 failure: None,
                 ended: None,
             }),
@@ -222,11 +265,7 @@ impl TagState {
 
     fn deadline_error(&self, wait: Duration) -> SegmentError {
         match &self.refill().failure {
-            Some(failure) => SegmentError::of_tag(
-                SegmentErrorKind::StoreDown,
-                &self.tag,
-                Arc::clone(&failure.error),
-            ),
+            Some(failure) => SegmentError::of_store(&self.tag, Arc::clone(&failure.error)),
             None => SegmentError::new(SegmentErrorKind::Deadline(wait), self.tag.as_str()),
         }
     }

@@ -15,6 +15,13 @@ pub struct MemoryStore {
 }
 
 impl MemoryStore {
+    /// Writes a step into a record that need not be one, as an editor's hand may.
+    pub fn break_step(&self, tag: &Tag, step: i64) {
+        if let Some(record) = self.records().get_mut(tag) {
+            record.step = Step::new(step);
+        }
+    }
+
     fn records(&self) -> MutexGuard<'_, BTreeMap<Tag, TagRecord>> {
         self.records.lock().expect("no holder of this lock panics")
     }

@@ -4,11 +4,11 @@
 //! so that a caller who leaves disturbs nothing; a range whose answer was not clear is lost, never
 //! asked for again; a range below one granted before is refused.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering, fence};
+use std::sync::atomic::{Ordering, fence};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use leaf_core::{IdRange, Step};
+use leaf_core::IdRange;
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
@@ -32,8 +32,8 @@ pub(crate) struct Backend {
     runtime: Handle,
     pub(crate) tasks: TaskTracker,
     pub(crate) stop: CancellationToken,
-    /// Whether the last request of any tag, or the last refresh, reached the store.
-    reachable: AtomicBool,
+    /// What the store said to the last request, of whatever tag, if it did not serve it.
+    trouble: Mutex<Option<String>>,
 }
 
 impl Backend {
@@ -45,7 +45,7 @@ impl Backend {
             runtime: Handle::current(),
             tasks: TaskTracker::new(),
             stop: CancellationToken::new(),
-            reachable: AtomicBool::new(true),
+            trouble: Mutex::default(),
         }
     }
 
@@ -60,8 +60,9 @@ impl Backend {
         );
     }
 
-    pub(crate) fn reachable(&self) -> bool {
-        self.reachable.load(Ordering::Relaxed)
+    /// What keeps the store from serving; for operators.
+    pub(crate) fn trouble(&self) -> Option<String> {
+        self.trouble.lock().expect("no holder of this lock panics").clone()
     }
 
     /// One request to the store under the attempt's deadline.
@@ -76,9 +77,12 @@ impl Backend {
             Err(_) => Err(StoreError::new(StoreErrorKind::Unavailable, what)
                 .because(format!("no answer within {deadline:?}"))),
         };
-        let unavailable = matches!(&result, Err(error)
-            if matches!(error.kind(), StoreErrorKind::Unavailable | StoreErrorKind::Refused));
-        self.reachable.store(!unavailable, Ordering::Relaxed);
+        let trouble =
+            result.as_ref().err().map(StoreError::kind).filter(|kind| {
+                matches!(kind, StoreErrorKind::Unavailable | StoreErrorKind::Refused)
+            });
+        let trouble = trouble.map(|kind| format!("{kind} ({what}; the log says more)"));
+        *self.trouble.lock().expect("no holder of this lock panics") = trouble;
         result
     }
 }
@@ -98,91 +102,105 @@ pub(crate) fn start(state: &Arc<TagState>) {
 
 async fn run(state: &TagState) {
     loop {
-        let refilled = fetch_until_decided(state).await;
-        state.fetching.store(false, Ordering::Release);
-        state.refilled.notify_waiters();
+        let task = Task(state);
+        let decided = fetch_until_decided(state).await;
+        drop(task);
         fence(Ordering::SeqCst);
         // Callers may have used up a tenth of the new segment before `fetching` was cleared.
-        let again = refilled && state.buffer.prefetch_due();
+        let again = decided == Decided::Full && state.buffer.prefetch_due();
         if !again || state.fetching.swap(true, Ordering::AcqRel) {
             return;
         }
     }
 }
 
-/// Asks until the store granted a range (true) or said something that asking again cannot change.
-async fn fetch_until_decided(state: &TagState) -> bool {
+/// The one fetch of a tag; ends also when the store panics.
+struct Task<'a>(&'a TagState);
+
+impl Drop for Task<'_> {
+    fn drop(&mut self) {
+        self.0.fetching.store(false, Ordering::Release);
+        self.0.refilled.notify_waiters();
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Decided {
+    /// The next segment is there.
+    Full,
+    /// Asking again cannot change what the store said.
+    Stop,
+}
+
+async fn fetch_until_decided(state: &TagState) -> Decided {
     let mut failures = 0;
     loop {
         if state.verdict().is_some() {
-            return false;
+            return Decided::Stop;
         }
-        match fetch(state).await {
+        // A caller that was suspended before it asked may come after another one's refill.
+        if state.buffer.next_is_ready() {
+            return Decided::Full;
+        }
+        let error = match fetch(state).await {
             Ok(range) => {
-                return state.buffer.publish(range);
+                state.buffer.publish(range);
+                return Decided::Full;
             }
-            Err(error) => {
-                let error = Arc::new(error);
-                state.refill().failure =
-                    Some(Failure { error: Arc::clone(&error), at: Instant::now() });
-                match error.kind() {
-                    StoreErrorKind::StepChanged(step) if failures == 0 => {
-                        state.record_step(Ok(*step));
-                        failures += 1;
-                        continue;
-                    }
-                    StoreErrorKind::StepChanged(step) => state.record_step(Ok(*step)),
-                    StoreErrorKind::Unavailable | StoreErrorKind::Refused => {}
-                    StoreErrorKind::UnknownTag => {
-                        tracing::warn!(tag = %state.tag, "the tag's record is gone");
-                        state.end(SegmentErrorKind::UnknownTag);
-                        return false;
-                    }
-                    _ => {
-                        tracing::error!(tag = %state.tag, "{error}");
-                        return false;
-                    }
-                }
-                failures += 1;
-                let pause = backoff(failures, state.somebody_waits());
-                tracing::warn!(tag = %state.tag, "{error}; asking again in {pause:?}");
-                rest(state, pause).await;
+            Err(error) => Arc::new(error),
+        };
+        state.refill().failure = Some(Failure { error: Arc::clone(&error), at: Instant::now() });
+        match error.kind() {
+            StoreErrorKind::StepChanged(step) => state.record_step(Ok(*step)),
+            StoreErrorKind::Unavailable | StoreErrorKind::Refused => {}
+            StoreErrorKind::UnknownTag => {
+                tracing::warn!(tag = %state.tag, "the tag's record is gone");
+                state.end(SegmentErrorKind::UnknownTag);
+                return Decided::Stop;
+            }
+            _ => {
+                tracing::error!(tag = %state.tag, "{error}");
+                return Decided::Stop;
             }
         }
+        failures += 1;
+        if failures == 1 && matches!(error.kind(), StoreErrorKind::StepChanged(_)) {
+            continue;
+        }
+        let pause = backoff(failures, state.somebody_waits());
+        tracing::warn!(tag = %state.tag, "{error}; asking again in {pause:?}");
+        rest(state, pause).await;
     }
 }
 
 async fn fetch(state: &TagState) -> Result<IdRange, StoreError> {
     let operation = || format!("allocate tag {:?}", state.tag.as_str());
-    let backend = &state.backend;
-    let _permit = backend.permits.acquire().await.expect("the semaphore is never closed");
-    let (amount, seen, mark) = plan(state).map_err(|kind| StoreError::new(kind, operation()))?;
+    let refuse = |kind| StoreError::new(kind, operation());
+    let Backend { store, config, permits, .. } = &*state.backend;
+    let _permit = permits.acquire().await.expect("the semaphore is never closed");
+    if state.refill().suspect() {
+        let record = state.backend.ask(&operation(), store.tag(&state.tag)).await?;
+        let record = record.ok_or_else(|| refuse(StoreErrorKind::UnknownTag))?;
+        state.record_step(record.step);
+        state.refill().check(record.max_id).map_err(refuse)?;
+    }
+    let (amount, seen, mark) = state.refill().plan(config.max_step).map_err(refuse)?;
 
     let sent = Instant::now();
-    let range = backend.ask(&operation(), backend.store.allocate(&state.tag, amount, seen)).await?;
+    let request = store.allocate(&state.tag, amount, seen);
+    let range = state.backend.ask(&operation(), request).await?;
 
     if let Some(mark) = mark.filter(|mark| range.start() < *mark) {
-        let kind = StoreErrorKind::Regression { start: range.start(), mark };
-        return Err(StoreError::new(kind, operation()));
+        state.refill().went_back = true;
+        // So that refused ranges do not carry the record past the mark by themselves.
+        let undo = store.give_back(&state.tag, range);
+        if let Err(error) = state.backend.ask("give back a refused range", undo).await {
+            tracing::warn!(tag = %state.tag, "{error}");
+        }
+        return Err(refuse(StoreErrorKind::Regression { start: range.start(), mark }));
     }
-    let mut refill = state.refill();
-    refill.granted = Some(range.end());
-    refill.granted_at = Some(sent);
-    refill.failure = None;
-    if let Ok(policy) = &mut refill.policy {
-        policy.granted(amount);
-    }
+    state.refill().grant(range, amount, sent);
     Ok(range)
-}
-
-/// Amount, the step that the record should have, and the mark below which nothing is accepted.
-fn plan(state: &TagState) -> Result<(Step, Step, Option<i64>), StoreErrorKind> {
-    let refill = state.refill();
-    let policy =
-        refill.policy.as_ref().map_err(|error| StoreErrorKind::BadRecord(error.to_string()))?;
-    let ago = refill.granted_at.map_or(Duration::MAX, |at| at.elapsed());
-    let amount = policy.amount(ago, state.backend.config.max_step);
-    Ok((amount, policy.record(), refill.granted))
 }
 
 /// Exponential with full jitter.

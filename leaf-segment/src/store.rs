@@ -70,6 +70,11 @@ pub trait SegmentStore: fmt::Debug + Send + Sync + 'static {
         unused: IdRange,
     ) -> BoxFuture<'a, Result<bool, StoreError>>;
 
+    /// Ends the connections, after the last call.
+    fn close(&self) -> BoxFuture<'_, ()> {
+        Box::pin(async {})
+    }
+
     /// Removes the record. Made again with a lower `max_id`, its ids would repeat.
     ///
     /// # Errors

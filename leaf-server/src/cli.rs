@@ -2,7 +2,9 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::process::ExitCode;
 
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Args, Parser, Subcommand};
 
 /// The Leaf id service: segment and snowflake ids over HTTP.
@@ -54,4 +56,66 @@ pub(crate) struct Settings {
     /// Worker id of the local registry
     #[arg(long, global = true, value_name = "N")]
     pub(crate) worker_id: Option<u32>,
+}
+
+/// Reads the command line; `Err` holds the exit code after the text was printed.
+pub(crate) fn parse() -> Result<Cli, ExitCode> {
+    Cli::try_parse().map_err(|error| {
+        if error.use_stderr() {
+            eprintln!("leaf-server: {}", explain(&error));
+            return ExitCode::from(2);
+        }
+        // Help and version; a closed standard output is nobody's problem.
+        let _ = error.print();
+        ExitCode::SUCCESS
+    })
+}
+
+/// One line that never repeats a value: it may hold a password.
+fn explain(error: &clap::Error) -> String {
+    let context = |kind| match error.get(kind) {
+        Some(ContextValue::String(text)) => Some(text.as_str()),
+        Some(ContextValue::Strings(texts)) => texts.first().map(String::as_str),
+        _ => None,
+    };
+    let flag = context(ContextKind::InvalidArg).filter(|arg| arg.starts_with("--"));
+    let what = match (error.kind(), flag) {
+        (ErrorKind::UnknownArgument, Some(flag)) => {
+            let flag = flag.split('=').next().unwrap_or_default();
+            match context(ContextKind::SuggestedArg) {
+                Some(near) => format!("unknown flag {flag}: did you mean {near}?"),
+                None => format!("unknown flag {flag}"),
+            }
+        }
+        (ErrorKind::InvalidValue | ErrorKind::ValueValidation, Some(flag)) => {
+            format!("{flag}: the value is missing or wrong")
+        }
+        (ErrorKind::ArgumentConflict, Some(flag)) => format!("{flag} is given twice"),
+        _ => "unknown argument: the verbs are `run` and `schema`".into(),
+    };
+    format!("{what}; see leaf-server --help")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wrong_command_line_is_one_line_without_values() {
+        let cases = [
+            (&["mysql://leaf:canary@h/d"][..], "unknown argument"),
+            (&["--segment-stor", "mysql://leaf:canary@h/d"], "did you mean --segment-store?"),
+            (&["--segment-stor=mysql://leaf:canary@h/d"], "did you mean --segment-store?"),
+            (&["--worker-id", "canary"], "--worker-id <N>: the value is missing or wrong"),
+            (&["--worker-id"], "--worker-id <N>: the value is missing or wrong"),
+            (&["--http-listen=canary"], "--http-listen <ADDR:PORT>: the value"),
+            (&["schema", "canary"], "unknown argument"),
+        ];
+        for (args, expected) in cases {
+            let error = Cli::try_parse_from([&["leaf-server"], args].concat()).unwrap_err();
+            let text = explain(&error);
+            assert!(text.contains(expected), "{args:?}: {text}");
+            assert!(!text.contains("canary") && !text.contains('\n'), "{text}");
+        }
+    }
 }

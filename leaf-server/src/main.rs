@@ -14,13 +14,15 @@ mod service;
 use std::io::IsTerminal;
 use std::process::ExitCode;
 
-use clap::Parser;
-use cli::{Cli, Verb};
+use cli::Verb;
 use config::{ConfigError, Loaded};
 use tracing_subscriber::EnvFilter;
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let cli = match cli::parse() {
+        Ok(cli) => cli,
+        Err(code) => return code,
+    };
     start_logging();
     let (config, warnings) = match config::load(&cli.settings) {
         Ok(Loaded { config, warnings }) => (config, warnings),

@@ -49,6 +49,7 @@ fn bad_keys_are_400_and_burn_no_id() {
     expect(&get("a%"), 400, "not valid percent-encoding");
     expect(&get("%ff"), 400, "not UTF-8");
     expect(&server.get("/api/snowflake/get/"), 400, "key is empty");
+    expect(&server.get("/api/snowflake/get/%zz"), 400, "not valid percent-encoding");
 
     assert_eq!(server.id(SEGMENT), first + 1);
 }

@@ -4,9 +4,14 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use leaf_core::{Clock, Layout};
+use leaf_core::{Clock, Layout, UnixMillis};
 
-use crate::{Identity, SystemClock};
+use crate::{Identity, SnowflakeError, SnowflakeErrorKind, SystemClock};
+
+/// More than this would switch the protection off.
+const LARGEST_TOLERANCE: Duration = Duration::from_secs(60);
+/// A crashed stranger's worker id rests that long.
+const LONGEST_OFFLINE: Duration = Duration::from_secs(7 * 24 * 3600);
 
 /// Settings of a [`SnowflakeGenerator`](crate::SnowflakeGenerator).
 ///
@@ -28,11 +33,11 @@ pub struct SnowflakeConfig {
     /// node waits until its registry ceiling has passed.
     pub state_file: Option<PathBuf>,
     /// How far the wall clock may fall behind the ids before they stop. It is also how far ahead
-    /// of the clock a restarted node may begin. Default 1 s; 5 ms is Leaf's rule.
+    /// of the clock a restarted node may begin. At most 60 s, default 1 s; 5 ms is Leaf's rule.
     pub rollback_tolerance: Duration,
     /// A wall clock that jumps ahead by more than this is not followed. Default 1 h.
     pub max_step_forward: Duration,
-    /// How long ids flow without the registry. Default 10 min.
+    /// How long ids flow without the registry: two report intervals to 7 days, default 10 min.
     pub offline_for: Duration,
     /// How often the registry ceiling is raised. Default 3 s, as Leaf reports.
     pub report_interval: Duration,
@@ -63,6 +68,42 @@ impl SnowflakeConfig {
             wait: Duration::from_secs(2),
             sequence_start: 100,
             clock: Arc::new(SystemClock),
+        }
+    }
+
+    /// Refuses settings that make no sense.
+    pub(crate) fn check(&self) -> Result<(), SnowflakeError> {
+        let shortest_offline = 2 * self.report_interval;
+        let bad = if self.offline_for < shortest_offline || self.offline_for > LONGEST_OFFLINE {
+            format!(
+                "offline_for is {:?}: give {shortest_offline:?} (two report intervals) to \
+                 {LONGEST_OFFLINE:?}",
+                self.offline_for
+            )
+        } else if self.rollback_tolerance > LARGEST_TOLERANCE {
+            format!(
+                "rollback_tolerance is {:?}: give at most {LARGEST_TOLERANCE:?}",
+                self.rollback_tolerance
+            )
+        } else {
+            return self.check_against(self.clock.wall_millis());
+        };
+        Err(SnowflakeErrorKind::BadConfig(bad).into())
+    }
+
+    /// Refuses a time that the layout cannot represent.
+    pub(crate) fn check_against(&self, now: UnixMillis) -> Result<(), SnowflakeError> {
+        let epoch = self.layout.epoch();
+        if now >= self.layout.end() {
+            Err(SnowflakeErrorKind::EndOfTime.into())
+        } else if now < epoch {
+            let why = format!(
+                "the clock shows {now} (Unix ms), before the layout's epoch {epoch}: correct the \
+                 clock or the epoch"
+            );
+            Err(SnowflakeErrorKind::BadConfig(why).into())
+        } else {
+            Ok(())
         }
     }
 }

@@ -7,15 +7,16 @@ use leaf_core::UnixMillis;
 
 use crate::StateFileError;
 
-type Source = Box<dyn std::error::Error + Send + Sync>;
+type Cause = Box<dyn std::error::Error + Send + Sync>;
 
 /// A failure of a [`WorkerRegistry`](crate::WorkerRegistry), for the log and the operator.
 #[derive(Debug, thiserror::Error)]
-#[error("{operation}: {kind}{}", source.as_ref().map(|s| format!(": {s}")).unwrap_or_default())]
+#[error("{operation}: {kind}{}", cause.as_ref().map(|cause| format!(": {cause}")).unwrap_or_default())]
 pub struct RegistryError {
     kind: RegistryErrorKind,
     operation: String,
-    source: Option<Source>,
+    /// Part of the text, not of the chain: a log line tells it once.
+    cause: Option<Cause>,
 }
 
 /// What kind of failure it was.
@@ -49,7 +50,8 @@ pub enum RegistryErrorKind {
     /// The record was made with another layout or epoch.
     #[error(
         "the worker id was used with layout {recorded}, the configuration says {configured}; \
-         ids would repeat: restore the setting, or use a worker id that was never used"
+         ids would repeat: restore the setting, or use a worker id (with the registry `local`: a \
+         data directory) that was never used"
     )]
     OtherLayout {
         /// Shape and epoch in the record.
@@ -72,13 +74,13 @@ impl RegistryError {
     /// An error of this kind in `operation`, which reads like "claim a worker id".
     #[must_use]
     pub fn new(kind: RegistryErrorKind, operation: impl Into<String>) -> Self {
-        Self { kind, operation: operation.into(), source: None }
+        Self { kind, operation: operation.into(), cause: None }
     }
 
     /// Adds what caused it.
     #[must_use]
-    pub fn because(mut self, source: impl Into<Source>) -> Self {
-        self.source = Some(source.into());
+    pub fn because(mut self, cause: impl Into<Cause>) -> Self {
+        self.cause = Some(cause.into());
         self
     }
 

@@ -7,7 +7,7 @@
 //!
 //! This file is the arithmetic of that promise. It reads no clock and talks to nobody.
 
-use leaf_core::UnixMillis;
+use leaf_core::{UnixMillis, WorkerId};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
@@ -77,13 +77,18 @@ impl Fence {
         })
     }
 
-    /// The first instant that the claimant of `request` may use, were it the next holder.
+    /// The first instant that the claimant of `request` may use, were it the next holder of
+    /// `worker`.
     ///
     /// # Errors
     /// `OtherLayout`, `Retired`; `FloorAhead` when the floor is further away than
     /// `startup_wait`; `NotYet` when it is worth waiting for. Nothing may be written then: a
     /// crash loop must not push its own ceiling.
-    pub fn floor_for(&self, request: &ClaimRequest) -> Result<UnixMillis, RegistryErrorKind> {
+    pub fn floor_for(
+        &self,
+        worker: WorkerId,
+        request: &ClaimRequest,
+    ) -> Result<UnixMillis, RegistryErrorKind> {
         let configured = (request.layout.shape(), request.layout.epoch());
         if (&self.layout, self.epoch_ms) != (&configured.0, configured.1) {
             return Err(RegistryErrorKind::OtherLayout {
@@ -100,6 +105,7 @@ impl Fence {
         let own = request.memory.as_ref().filter(|memory| {
             memory.genuine
                 && !memory.lost
+                && memory.worker == worker.get()
                 && memory.fence.epoch == self.epoch
                 && memory.fence.instance == self.instance
         });
@@ -173,20 +179,20 @@ mod tests {
     fn a_stranger_starts_at_the_registry_ceiling() {
         let past = NOW - seconds(5);
 
-        assert_eq!(fence(past).floor_for(&request()), Ok(past));
+        assert_eq!(fence(past).floor_for(WorkerId::new(0), &request()), Ok(past));
     }
 
     #[test]
     fn a_stranger_waits_or_is_refused_without_a_write() {
         let floor = NOW + seconds(10);
         assert_eq!(
-            fence(floor).floor_for(&request()),
+            fence(floor).floor_for(WorkerId::new(0), &request()),
             Err(RegistryErrorKind::NotYet { at: NOW + seconds(9) })
         );
 
         let floor = NOW + seconds(600);
         assert_eq!(
-            fence(floor).floor_for(&request()),
+            fence(floor).floor_for(WorkerId::new(0), &request()),
             Err(RegistryErrorKind::FloorAhead { floor, now: NOW })
         );
     }
@@ -196,7 +202,7 @@ mod tests {
         let fence = fence(NOW + seconds(600));
         let near = NOW + Duration::from_millis(700);
 
-        assert_eq!(fence.floor_for(&with_memory(&fence, near)), Ok(near));
+        assert_eq!(fence.floor_for(WorkerId::new(0), &with_memory(&fence, near)), Ok(near));
     }
 
     #[test]
@@ -206,13 +212,14 @@ mod tests {
         let change = |change: fn(&mut Memory)| {
             let mut request = genuine.clone();
             change(request.memory.as_mut().unwrap());
-            fence.floor_for(&request)
+            fence.floor_for(WorkerId::new(0), &request)
         };
 
-        assert!(fence.floor_for(&genuine).is_ok());
+        assert!(fence.floor_for(WorkerId::new(0), &genuine).is_ok());
         for refused in [
             change(|memory| memory.fence.epoch -= 1),
             change(|memory| memory.fence.instance = Uuid::from_u128(2)),
+            change(|memory| memory.worker = 1),
             change(|memory| memory.lost = true),
             change(|memory| memory.genuine = false),
         ] {
@@ -224,7 +231,7 @@ mod tests {
     fn a_released_id_is_free_at_once() {
         let released = Fence { state: FenceState::Released, ..fence(NOW - seconds(1)) };
 
-        assert_eq!(released.floor_for(&request()), Ok(NOW - seconds(1)));
+        assert_eq!(released.floor_for(WorkerId::new(0), &request()), Ok(NOW - seconds(1)));
     }
 
     #[test]
@@ -234,8 +241,11 @@ mod tests {
 
         let written = first.next_fence(8, floor);
 
-        assert_eq!(written.floor_for(&first), Ok(floor));
-        assert!(written.floor_for(&request()).is_err(), "another claim is a stranger");
+        assert_eq!(written.floor_for(WorkerId::new(0), &first), Ok(floor));
+        assert!(
+            written.floor_for(WorkerId::new(0), &request()).is_err(),
+            "another claim is a stranger"
+        );
     }
 
     #[test]
@@ -246,8 +256,14 @@ mod tests {
         };
         let retired = Fence { state: FenceState::Retired, ..fence(NOW) };
 
-        assert!(matches!(fence(NOW).floor_for(&epoch), Err(RegistryErrorKind::OtherLayout { .. })));
-        assert_eq!(retired.floor_for(&request()), Err(RegistryErrorKind::Retired));
+        assert!(matches!(
+            fence(NOW).floor_for(WorkerId::new(0), &epoch),
+            Err(RegistryErrorKind::OtherLayout { .. })
+        ));
+        assert_eq!(
+            retired.floor_for(WorkerId::new(0), &request()),
+            Err(RegistryErrorKind::Retired)
+        );
     }
 
     #[test]

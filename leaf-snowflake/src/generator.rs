@@ -4,6 +4,7 @@
 //! cannot have at once it waits for with a deadline: the next millisecond by sleeping, a ceiling by
 //! waking the keeper.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
@@ -50,8 +51,16 @@ pub(crate) struct Shared {
 #[derive(Debug)]
 struct Status {
     phase: Phase,
-    /// What the keeper cannot do at the moment.
-    trouble: Option<String>,
+    /// What is not as it should be at the moment.
+    trouble: BTreeMap<Trouble, String>,
+}
+
+/// What can be in trouble without stopping the ids at once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Trouble {
+    Registry,
+    StateFile,
+    Clock,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -80,19 +89,12 @@ impl SnowflakeGenerator {
     /// [`Self::claim`] last: whoever cannot bind its port must not hold a worker id.
     ///
     /// # Errors
-    /// `BadConfig`, `StateFile`.
+    /// `BadConfig`, `EndOfTime`, `StateFile`.
     pub fn prepare(
         registry: Arc<dyn WorkerRegistry>,
         config: SnowflakeConfig,
     ) -> Result<Self, SnowflakeError> {
-        let least = 2 * config.report_interval;
-        if config.offline_for < least {
-            return Err(SnowflakeErrorKind::BadConfig(format!(
-                "offline_for is {:?}: give at least two report intervals, {least:?}",
-                config.offline_for
-            ))
-            .into());
-        }
+        config.check()?;
         if registry.needs_state_file() && config.state_file.is_none() {
             let why = "this worker registry keeps its record in the state file: give one";
             return Err(SnowflakeErrorKind::BadConfig(why.into()).into());
@@ -109,7 +111,7 @@ impl SnowflakeGenerator {
             layout: config.layout,
             wait: config.wait,
             active: ArcSwapOption::empty(),
-            status: Mutex::new(Status { phase: Phase::Starting, trouble: None }),
+            status: Mutex::new(Status { phase: Phase::Starting, trouble: BTreeMap::new() }),
         });
         let keeper = Keeper::new(registry, config, Arc::clone(&shared))?;
         Ok(Self {
@@ -228,8 +230,9 @@ impl SnowflakeGenerator {
         let Some(now) = shared.clock.now() else {
             return Health::NotReady(format!("snowflake: {}", shared.why_no_id()));
         };
-        let trouble = shared.status().trouble.clone();
-        if let Some(refusal) = sequencer.refuses(shared.layout.tick_at(now)) {
+        let trouble: Vec<String> = shared.status().trouble.values().cloned().collect();
+        let trouble = (!trouble.is_empty()).then(|| trouble.join("; "));
+        if let Some(refusal) = sequencer.refuses(shared.layout.tick_at(now), shared.wait) {
             let because = trouble.map(|trouble| format!(" ({trouble})")).unwrap_or_default();
             return Health::NotReady(format!("snowflake: {}{because}", shared.explain(refusal)));
         }
@@ -288,18 +291,18 @@ impl Shared {
         self.raised.notify_waiters();
     }
 
-    /// Something keeps the ceiling from rising; logged once per event.
-    pub(crate) fn report_trouble(&self, what: String) {
+    /// Something is not as it should be; logged once per event.
+    pub(crate) fn report_trouble(&self, with: Trouble, what: String) {
         let mut status = self.status();
-        if status.trouble.as_ref() != Some(&what) {
-            tracing::error!("{what}; ids flow until the ceiling that was written");
-            status.trouble = Some(what);
+        if status.trouble.get(&with) != Some(&what) {
+            tracing::error!("{what}; ids flow up to the ceiling that is written down");
+            status.trouble.insert(with, what);
         }
     }
 
-    pub(crate) fn report_fine(&self) {
-        if self.status().trouble.take().is_some() {
-            tracing::info!("the ceiling rises again");
+    pub(crate) fn report_fine(&self, with: Trouble) {
+        if let Some(what) = self.status().trouble.remove(&with) {
+            tracing::info!("no longer: {what}");
         }
     }
 

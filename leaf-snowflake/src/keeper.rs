@@ -4,7 +4,7 @@
 //! Invariant: a ceiling in memory rises only after it was written down: the registry's by a
 //! confirmed extension, the local one by a synced write that does not exceed the registry's.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures_core::future::BoxFuture;
@@ -13,13 +13,13 @@ use tokio::time::{Interval, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-use crate::generator::{Phase, Shared};
+use crate::generator::{Phase, Shared, Trouble};
 use crate::id_clock::Look;
 use crate::sequencer::Sequencer;
 use crate::state_file::StateFile;
 use crate::{
     ClaimRequest, FenceState, Lease, Memory, RegistryError, RegistryErrorKind, SnowflakeConfig,
-    SnowflakeError, SnowflakeErrorKind, StateFileError, WorkerRegistry,
+    SnowflakeError, StateFileError, WorkerRegistry,
 };
 
 /// How far ahead of the clock the local ceiling is written. Less than the default rollback
@@ -42,8 +42,8 @@ pub(crate) struct Keeper {
     registry: Arc<dyn WorkerRegistry>,
     config: SnowflakeConfig,
     shared: Arc<Shared>,
-    /// `None` without a state file, or while a write is under way.
-    file: Option<StateFile>,
+    /// Shared with the write under way, so that a claim that is given up half-way keeps its lock.
+    file: Option<Arc<Mutex<StateFile>>>,
     memory: Option<Memory>,
     instance: Uuid,
     nonce: Uuid,
@@ -57,9 +57,18 @@ impl Keeper {
         shared: Arc<Shared>,
     ) -> Result<Self, StateFileError> {
         let (file, memory) = match &config.state_file {
-            Some(path) => StateFile::open(path).map(|(file, memory)| (Some(file), memory))?,
+            Some(path) => {
+                let (file, memory) = StateFile::open(path)?;
+                (Some(Arc::new(Mutex::new(file))), memory)
+            }
             None => (None, None),
         };
+        if let (Some(Memory { genuine: false, .. }), Some(path)) = (&memory, &config.state_file) {
+            tracing::warn!(
+                "{} was copied from elsewhere: make sure that no process uses the original",
+                path.display()
+            );
+        }
         // A copy is another instance: the original may be alive.
         let genuine = memory.as_ref().filter(|memory| memory.genuine);
         let instance = genuine.map_or_else(Uuid::new_v4, |memory| memory.fence.instance);
@@ -95,17 +104,7 @@ impl Keeper {
         loop {
             let now = self.shared.clock.wall();
             let layout = self.config.layout;
-            if now >= layout.end() {
-                return Err(SnowflakeErrorKind::EndOfTime.into());
-            }
-            if now < layout.epoch() {
-                return Err(SnowflakeErrorKind::BadConfig(format!(
-                    "the clock shows {now} (Unix ms), before the layout's epoch {}: \
-                     correct the clock or the epoch",
-                    layout.epoch()
-                ))
-                .into());
-            }
+            self.config.check_against(now)?;
             let request = ClaimRequest {
                 now,
                 instance: self.instance,
@@ -143,7 +142,7 @@ impl Keeper {
                 () = wake.notified() => self.look(&sequencer, Urgency::CallersWait).await,
                 _ = reports.tick() => {
                     if let Some(lease) = lease.take() {
-                        extension = Some(self.extend(lease));
+                        extension = Some(self.extend(&sequencer, lease));
                     }
                 }
                 (back, result) = finish(&mut extension) => {
@@ -153,10 +152,10 @@ impl Keeper {
                         if *error.kind() == RegistryErrorKind::Lost {
                             return self.lose(&sequencer, &error).await;
                         }
-                        self.shared.report_trouble(error.to_string());
+                        self.shared.report_trouble(Trouble::Registry, error.to_string());
                     } else if let (Some(memory), Some(lease)) = (&mut self.memory, &lease) {
                         memory.fence = lease.fence.clone();
-                        self.shared.report_fine();
+                        self.shared.report_fine(Trouble::Registry);
                     }
                 }
             }
@@ -169,8 +168,10 @@ impl Keeper {
         }
     }
 
-    fn extend(&self, mut lease: Lease) -> Extension {
-        let ceiling = self.shared.clock.wall() + self.config.offline_for;
+    fn extend(&self, sequencer: &Sequencer, mut lease: Lease) -> Extension {
+        // By the ids' own clock: a wall that jumped ahead must not lock the worker id for years.
+        let clock = self.shared.clock.now().unwrap_or(UnixMillis::EPOCH);
+        let ceiling = clock.max(sequencer.next_free()) + self.config.offline_for;
         let registry = Arc::clone(&self.registry);
         Box::pin(async move {
             let answer = tokio::time::timeout(ATTEMPT, registry.extend(&mut lease, ceiling)).await;
@@ -181,17 +182,21 @@ impl Keeper {
     async fn look(&mut self, sequencer: &Sequencer, urgency: Urgency) {
         let next_free = sequencer.next_free();
         match self.shared.clock.look(next_free) {
-            Look::Fine | Look::StillBehind(_) => {}
+            Look::Fine => self.shared.report_fine(Trouble::Clock),
+            Look::StillBehind(_) => {}
             Look::WentBack(by) => {
-                tracing::error!("the clock went back: {by:?} behind the last id; ids stop");
+                tracing::error!("the clock went back: {by:?} behind the ids; ids stop");
             }
             Look::CaughtUp => tracing::info!("the clock has caught up; ids flow again"),
-            Look::FarAhead(by) => {
-                tracing::warn!("the clock jumped {by:?} ahead and is not followed");
+            Look::FarAhead => {
+                let limit = self.config.max_step_forward;
+                let text = format!("the clock jumped ahead by more than {limit:?}: not followed");
+                self.shared.report_trouble(Trouble::Clock, text);
             }
         }
-        if let Err(error) = self.raise(sequencer, urgency).await {
-            self.shared.report_trouble(error.to_string());
+        match self.raise(sequencer, urgency).await {
+            Ok(()) => self.shared.report_fine(Trouble::StateFile),
+            Err(error) => self.shared.report_trouble(Trouble::StateFile, error.to_string()),
         }
     }
 
@@ -208,7 +213,10 @@ impl Keeper {
             return Ok(());
         }
         let clock = self.shared.clock.now().unwrap_or(UnixMillis::EPOCH);
-        let wanted = (clock + LOCAL_WINDOW).max(sequencer.next_free() + LEAST_WINDOW);
+        // A ceiling counts from whole ticks on: where they are long it must be further ahead.
+        let ticks = 2 * self.config.layout.tick_length();
+        let wanted =
+            (clock + LOCAL_WINDOW.max(ticks)).max(sequencer.next_free() + LEAST_WINDOW.max(ticks));
         let ceiling = wanted.min(memory.fence.ceiling);
         let least = match urgency {
             Urgency::InTime => LEAST_RAISE,
@@ -226,17 +234,14 @@ impl Keeper {
 
     /// Writes the memory down; only then is it this keeper's.
     async fn write(&mut self, memory: Memory) -> Result<(), StateFileError> {
-        let Some(mut file) = self.file.take() else {
-            self.memory = Some(memory);
-            return Ok(());
-        };
-        let written = tokio::task::spawn_blocking(move || {
-            let result = file.write(&memory);
-            (file, result.map(|()| memory))
-        });
-        let (file, result) = written.await.expect("the write does not panic");
-        self.file = Some(file);
-        self.memory = Some(result?);
+        if let Some(file) = &self.file {
+            let (file, memory) = (Arc::clone(file), memory.clone());
+            let written = tokio::task::spawn_blocking(move || {
+                file.lock().expect("no holder of this lock panics").write(&memory)
+            });
+            written.await.expect("the write does not panic")?;
+        }
+        self.memory = Some(memory);
         Ok(())
     }
 

@@ -94,7 +94,7 @@ impl WorkerRegistry for MemoryRegistry {
             let (epoch, floor) = match inner.fences.get(&worker) {
                 Some((_, fence)) => {
                     let floor = fence
-                        .floor_for(request)
+                        .floor_for(worker, request)
                         .map_err(|kind| RegistryError::new(kind, operation))?;
                     (fence.epoch + 1, floor)
                 }

@@ -112,7 +112,7 @@ pub struct Memory {
     pub local_ceiling: UnixMillis,
     /// The lease was lost to another holder.
     pub lost: bool,
-    /// Whether file and machine are those that wrote it: neither copied nor restored elsewhere.
+    /// Whether inode and machine id are those that wrote it: a copied file is another one.
     #[serde(skip)]
     pub genuine: bool,
 }

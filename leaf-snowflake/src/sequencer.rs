@@ -11,6 +11,8 @@
 //!
 //! This file reads no clock: the tick is handed in.
 
+use std::time::Duration;
+
 use crossbeam_utils::CachePadded;
 use leaf_core::{Field, Id, Layout, UnixMillis, WorkerId};
 
@@ -104,10 +106,11 @@ impl Sequencer {
     }
 
     /// Why nothing can be given out at `now`, if so: what [`Self::take`] would answer, except that
-    /// a tick that is merely used up is no reason.
-    pub(crate) fn refuses(&self, now: u64) -> Option<Refusal> {
+    /// a tick that is at most `patience` away is no reason.
+    pub(crate) fn refuses(&self, now: u64, patience: Duration) -> Option<Refusal> {
+        let patience = patience.as_millis() as u64 / self.layout.unit().millis();
         match self.next_position(self.word.load(Ordering::Acquire), now) {
-            Err(Refusal::Wait(_)) => None,
+            Err(Refusal::Wait(tick)) if tick <= now.saturating_add(patience) => None,
             Err(refusal) => Some(refusal),
             Ok(position) => self.allow(position).err(),
         }
@@ -191,7 +194,6 @@ mod tests {
     use super::*;
     use leaf_core::Unit;
     use proptest::prelude::*;
-    use std::time::Duration;
 
     const NOW: u64 = 1_000_000;
 

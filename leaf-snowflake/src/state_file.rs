@@ -6,9 +6,10 @@
 //! counts. The file is made whole before it gets its name, so a file without a valid slot is
 //! damage, never a first start.
 //!
-//! It is locked against a second process for as long as it is open. A file that was copied,
-//! restored or carried to another machine is read, but its memory is not *genuine*: another process
-//! may be living from the original.
+//! It is locked against a second process for as long as it is open. A file that does not have the
+//! inode and the machine id that it was written with is read, but its memory is not *genuine*:
+//! another process may be living from the original. That notices a copy, not a copy's contents
+//! written over the original in place, nor a cloned volume where there is no machine id.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Read};
@@ -87,6 +88,10 @@ impl StateFile {
     /// # Errors
     /// Every [`StateFileError`] but `Replaced`.
     pub(crate) fn open(path: &Path) -> Result<(Self, Option<Memory>), StateFileError> {
+        if fs::metadata(path).is_ok_and(|found| !found.is_file()) {
+            let not_a_file = io::Error::new(io::ErrorKind::InvalidInput, "not a regular file");
+            return Err(StateFileError::io("open", path)(not_a_file));
+        }
         let file = match OpenOptions::new().read(true).write(true).open(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 Self::make(path)?;
@@ -284,6 +289,17 @@ mod tests {
         let error = StateFile::open(Path::new("/proc/leaf-state")).unwrap_err();
 
         assert!(error.to_string().starts_with("create /proc/leaf-state: "), "{error}");
+    }
+
+    #[test]
+    fn a_fifo_is_refused_instead_of_waited_for() {
+        let directory = tempfile::tempdir().unwrap();
+        let made = std::process::Command::new("mkfifo").arg(path(&directory)).status();
+        assert!(made.unwrap().success());
+
+        let error = StateFile::open(&path(&directory)).unwrap_err();
+
+        assert!(error.to_string().ends_with("not a regular file"), "{error}");
     }
 
     #[test]

@@ -342,4 +342,56 @@ async fn senseless_settings_are_refused_by_name() {
 
     let early = SnowflakeGenerator::open(registry, config("a:1", &clock, None)).await.unwrap_err();
     assert!(early.to_string().contains("before the layout's epoch"), "{early}");
+
+    let mut lax = config("a:1", &Arc::new(ManualClock::at(START)), None);
+    lax.rollback_tolerance = Duration::from_secs(3600);
+    let error = SnowflakeGenerator::prepare(Arc::new(MemoryRegistry::default()), lax).unwrap_err();
+    assert!(error.to_string().contains("rollback_tolerance is 3600s"), "{error}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_layout_in_seconds_never_meets_its_ceiling() {
+    let clock = Arc::new(ManualClock::at(START));
+    let directory = tempfile::tempdir().unwrap();
+    let mut config = config("a:1", &clock, Some(directory.path()));
+    config.layout = leaf_core::Layout::new(
+        [
+            (leaf_core::Field::Timestamp, 31),
+            (leaf_core::Field::Worker, 10),
+            (leaf_core::Field::Sequence, 20),
+        ],
+        leaf_core::Unit::Second,
+        UnixMillis::new(1_463_673_600_000),
+    )
+    .unwrap();
+    let flakes =
+        SnowflakeGenerator::open(Arc::new(MemoryRegistry::default()), config).await.unwrap();
+
+    for _ in 0..400 {
+        pass(&clock, Duration::from_millis(10)).await;
+        flakes.try_next().unwrap();
+        assert_eq!(flakes.health(), Health::Ready);
+    }
+}
+
+#[tokio::test]
+async fn a_claim_that_is_given_up_keeps_its_file_and_lock() {
+    let directory = tempfile::tempdir().unwrap();
+    let registry = Arc::new(MemoryRegistry::default());
+    let clock = Arc::new(ManualClock::at(START));
+    let config = config("a:1", &clock, Some(directory.path()));
+    let file = config.state_file.clone().unwrap();
+    let flakes = SnowflakeGenerator::prepare(Arc::clone(&registry) as _, config.clone()).unwrap();
+    // Polled until its write is under way.
+    for _ in 0..3 {
+        let claim = flakes.claim();
+        let _ = tokio::time::timeout(Duration::ZERO, claim).await;
+    }
+
+    flakes.claim().await.unwrap();
+
+    flakes.next().await.unwrap();
+    let second = SnowflakeGenerator::prepare(registry, config).unwrap_err();
+    assert!(second.to_string().contains("another process uses"), "{second}");
+    assert!(std::fs::read_to_string(file).unwrap().contains("\"epoch\":"));
 }

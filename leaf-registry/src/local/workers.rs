@@ -67,8 +67,12 @@ impl LocalRegistry {
             )));
         }
         let (epoch, floor) = match &request.memory {
-            Some(memory) => (memory.fence.epoch + 1, memory.fence.floor_for(request)?),
-            None => (1, UnixMillis::EPOCH),
+            Some(memory) => {
+                let floor = memory.fence.floor_for(WorkerId::new(memory.worker), request)?;
+                (memory.fence.epoch + 1, floor)
+            }
+            // A file that is gone may have had ids up to the tolerance ahead of the clock.
+            None => (1, request.now + request.tolerance),
         };
         Ok(Lease { worker, floor, fence: request.next_fence(epoch, floor), token: epoch })
     }

@@ -23,10 +23,13 @@ fn number(error: &sqlx::Error) -> Option<u16> {
 
 fn kind(number: Option<u16>, error: &sqlx::Error) -> StoreErrorKind {
     match number {
+        // ER_CANT_AGGREGATE_2COLLATIONS, ER_IMPOSSIBLE_STRING_CONVERSION: a tag that the column's
+        // character set cannot hold is in no row.
+        Some(1267 | 3988) => StoreErrorKind::UnknownTag,
         // ER_DUP_ENTRY
         Some(1062) => StoreErrorKind::TagExists,
-        // ER_DATA_OUT_OF_RANGE
-        Some(1690) => StoreErrorKind::Exhausted,
+        // ER_DATA_OUT_OF_RANGE, ER_WARN_DATA_OUT_OF_RANGE (a narrow column)
+        Some(1690 | 1264) => StoreErrorKind::Exhausted,
         // Too many connections, shutdown, node not ready (Galera), lock wait timeout, deadlock,
         // read-only, interrupted, killed.
         Some(1040 | 1047 | 1053 | 1205 | 1213 | 1290 | 1317 | 1792 | 1836 | 1927 | 3024) => {

@@ -40,7 +40,7 @@ WHERE biz_tag = ? AND CAST(CONVERT(biz_tag USING utf8mb4) AS BINARY) = ? \
 AND step = ? AND max_id BETWEEN 0 AND ?";
 
 const READ: &str = "\
-SELECT biz_tag, max_id, CAST(step AS SIGNED), description FROM leaf_alloc \
+SELECT biz_tag, CAST(max_id AS SIGNED), CAST(step AS SIGNED), description FROM leaf_alloc \
 WHERE biz_tag = ? AND CAST(CONVERT(biz_tag USING utf8mb4) AS BINARY) = ?";
 
 /// Segments in a MySQL or MariaDB table.
@@ -65,7 +65,13 @@ impl MysqlStore {
             .after_connect(|connection, _| {
                 Box::pin(async move {
                     // A range counts when its statement was answered: it must be committed then.
-                    connection.execute("SET autocommit = 1").await?;
+                    // A narrow column must refuse a value that it cannot hold.
+                    connection
+                        .execute(
+                            "SET autocommit = 1, \
+                             sql_mode = CONCAT(@@sql_mode, ',STRICT_TRANS_TABLES')",
+                        )
+                        .await?;
                     Ok(())
                 })
             })
@@ -102,7 +108,8 @@ impl MysqlStore {
                 Some(tag) => read(tag).fetch_all(connection).await,
                 None => {
                     query_as(
-                        "SELECT biz_tag, max_id, CAST(step AS SIGNED), description FROM leaf_alloc",
+                        "SELECT biz_tag, CAST(max_id AS SIGNED), CAST(step AS SIGNED), description \
+                         FROM leaf_alloc",
                     )
                     .fetch_all(connection)
                     .await
@@ -137,10 +144,10 @@ impl SegmentStore for MysqlStore {
                         return Ok(Ok(done.last_insert_id()));
                     }
                     let row: Option<record::Row> = read(tag).fetch_optional(connection).await?;
-                    Ok(Err(row.map(|(_, max_id, step, _)| (max_id, step))))
+                    Ok(Err(record::why_not(row, seen)))
                 })
                 .await?;
-            let end = result.map_err(|row| StoreError::new(record::why_not(row, seen), name()))?;
+            let end = result.map_err(|kind| StoreError::new(kind, name()))?;
             i64::try_from(end).ok().and_then(|end| IdRange::new(end - amount, end)).ok_or_else(
                 || {
                     let why = format!("the server answered {end} to an addition of {amount}");
@@ -151,7 +158,13 @@ impl SegmentStore for MysqlStore {
     }
 
     fn tag<'a>(&'a self, tag: &'a Tag) -> BoxFuture<'a, Result<Option<TagRecord>, StoreError>> {
-        Box::pin(async move { Ok(self.rows(operation("read", tag), Some(tag)).await?.pop()) })
+        Box::pin(async move {
+            match self.rows(operation("read", tag), Some(tag)).await {
+                Ok(mut rows) => Ok(rows.pop()),
+                Err(error) if *error.kind() == StoreErrorKind::UnknownTag => Ok(None),
+                Err(error) => Err(error),
+            }
+        })
     }
 
     fn tags(&self) -> BoxFuture<'_, Result<Vec<TagRecord>, StoreError>> {
@@ -236,6 +249,10 @@ impl SegmentStore for MysqlStore {
             .await
             .map(|done| done.rows_affected() == 1)
         }))
+    }
+
+    fn close(&self) -> BoxFuture<'_, ()> {
+        Box::pin(self.pool.close())
     }
 
     fn delete<'a>(&'a self, tag: &'a Tag) -> BoxFuture<'a, Result<(), StoreError>> {

@@ -132,11 +132,12 @@ impl SegmentStore for SqliteStore {
             if let Some(range) = end.and_then(|end| IdRange::new(end - amount, end)) {
                 return Ok(Ok(range));
             }
-            let row: Option<(i64, i64)> =
-                query_as("SELECT max_id, step FROM leaf_alloc WHERE biz_tag = ?1")
-                    .bind(tag.as_str())
-                    .fetch_optional(&mut *connection)
-                    .await?;
+            let row: Option<record::Row> = query_as(
+                "SELECT biz_tag, max_id, step, description FROM leaf_alloc WHERE biz_tag = ?1",
+            )
+            .bind(tag.as_str())
+            .fetch_optional(&mut *connection)
+            .await?;
             Ok(Err(record::why_not(row, seen)))
         }))
     }
@@ -211,6 +212,11 @@ impl SegmentStore for SqliteStore {
                     .await?;
             Ok(Ok(done.rows_affected() == 1))
         }))
+    }
+
+    /// Also moves what is in the write-ahead log into the file.
+    fn close(&self) -> BoxFuture<'_, ()> {
+        Box::pin(self.pool.close())
     }
 
     fn delete<'a>(&'a self, tag: &'a Tag) -> BoxFuture<'a, Result<(), StoreError>> {

@@ -49,6 +49,10 @@ impl Known {
                     return Err(self.unknown(&inner));
                 }
                 _ if self.0.contains(&key) => {}
+                _ if section => {
+                    let text = format!("`{key}` is a section: write [{key}] above its keys");
+                    return Err(ConfigError(text));
+                }
                 _ => return Err(self.unknown(&key)),
             }
         }
@@ -56,6 +60,12 @@ impl Known {
     }
 
     fn unknown(&self, key: &str) -> ConfigError {
+        // What is no name at all may be a value at a wrong place.
+        let is_name = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
+        if !key.chars().all(is_name) {
+            let section = key.split('.').next().unwrap_or_default();
+            return ConfigError(format!("unknown key in `{section}`: it is no name"));
+        }
         match self.nearest(key) {
             Some(near) => ConfigError(format!("unknown key `{key}`: did you mean `{near}`?")),
             None => ConfigError(format!("unknown key `{key}`; the keys are {}", self.0.join(", "))),
@@ -71,7 +81,7 @@ impl Known {
     /// Tells the variables that are keys from those that are not.
     pub(super) fn sort_environment(
         &self,
-        environment: impl Iterator<Item = (String, String)>,
+        environment: Vec<(String, String)>,
     ) -> Result<Environment, ConfigError> {
         let mut settings = Vec::new();
         let mut ignored = Vec::new();

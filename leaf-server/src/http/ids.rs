@@ -70,8 +70,12 @@ async fn snowflake(generators: &Generators, key: &str) -> Answer {
     let Some(flakes) = generators.snowflake() else {
         return text(StatusCode::NOT_FOUND, "snowflake mode is disabled");
     };
-    if key.is_empty() {
-        return text(StatusCode::BAD_REQUEST, "key is empty: any other will do");
+    match decode_key(key) {
+        Ok(key) if key.is_empty() => {
+            return text(StatusCode::BAD_REQUEST, "key is empty: any other will do");
+        }
+        Ok(_) => {}
+        Err(why) => return text(StatusCode::BAD_REQUEST, why),
     }
     match flakes.next().await {
         Ok(id) => issued(id),

@@ -1,0 +1,108 @@
+//! How single values are read. Errors never repeat what was written: it may be a secret at a wrong
+//! place. Numbers are not taken from fractions or booleans.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::marker::PhantomData;
+use std::net::SocketAddr;
+
+use serde::de::{Deserialize, Deserializer, Error, Visitor};
+
+/// A value that is written as text.
+pub(super) mod text {
+    use std::fmt::Display;
+    use std::str::FromStr;
+
+    use serde::de::Error;
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    pub(in super::super) fn serialize<T: Display, S: Serializer>(
+        value: &T,
+        to: S,
+    ) -> Result<S::Ok, S::Error> {
+        to.collect_str(value)
+    }
+
+    pub(in super::super) fn deserialize<'de, T, D>(from: D) -> Result<T, D::Error>
+    where
+        T: FromStr<Err: Display>,
+        D: Deserializer<'de>,
+    {
+        String::deserialize(from)?.parse().map_err(D::Error::custom)
+    }
+}
+
+pub(super) fn address<'de, D: Deserializer<'de>>(from: D) -> Result<SocketAddr, D::Error> {
+    let text = String::deserialize(from)?;
+    text.parse().map_err(|_| D::Error::custom("write it with an IP address, like 127.0.0.1:8080"))
+}
+
+pub(super) fn whole_number<'de, T, D>(from: D) -> Result<T, D::Error>
+where
+    T: TryFrom<u64>,
+    D: Deserializer<'de>,
+{
+    from.deserialize_any(WholeNumber(PhantomData))
+}
+
+pub(super) fn whole_numbers<'de, D>(from: D) -> Result<Option<BTreeMap<String, u32>>, D::Error>
+where
+    D: Deserializer<'de>,
+{
+    struct Number(u32);
+    impl<'de> Deserialize<'de> for Number {
+        fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+            whole_number(from).map(Self)
+        }
+    }
+    let map = Option::<BTreeMap<String, Number>>::deserialize(from)?;
+    Ok(map.map(|map| map.into_iter().map(|(who, Number(id))| (who, id)).collect()))
+}
+
+struct WholeNumber<T>(PhantomData<T>);
+
+impl<T: TryFrom<u64>> WholeNumber<T> {
+    fn take<E: Error>(value: impl TryInto<u64>) -> Result<T, E> {
+        let value = value.try_into().ok().and_then(|value| T::try_from(value).ok());
+        value.ok_or_else(|| E::custom("the number is out of range"))
+    }
+}
+
+impl<T: TryFrom<u64>> Visitor<'_> for WholeNumber<T> {
+    type Value = T;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a whole number")
+    }
+
+    fn visit_i64<E: Error>(self, value: i64) -> Result<T, E> {
+        Self::take(value)
+    }
+
+    fn visit_u64<E: Error>(self, value: u64) -> Result<T, E> {
+        Self::take(value)
+    }
+
+    fn visit_i128<E: Error>(self, value: i128) -> Result<T, E> {
+        Self::take(value)
+    }
+
+    fn visit_u128<E: Error>(self, value: u128) -> Result<T, E> {
+        Self::take(value)
+    }
+
+    fn visit_bool<E: Error>(self, _: bool) -> Result<T, E> {
+        Err(E::custom("expected a whole number"))
+    }
+
+    fn visit_f64<E: Error>(self, _: f64) -> Result<T, E> {
+        Err(E::custom("expected a whole number"))
+    }
+
+    fn visit_str<E: Error>(self, text: &str) -> Result<T, E> {
+        match text.parse::<u64>() {
+            Ok(value) => Self::take(value),
+            Err(_) => Err(E::custom("expected a whole number")),
+        }
+    }
+}
