@@ -1,7 +1,8 @@
 //! Accepting connections, and letting them end.
 //!
-//! Every connection has limits: on the time its request's head may take, on the head's size, and on
-//! how many connections there are. One that is idle is closed after the same time.
+//! Every connection has limits: on the time its request's head may take, on the head's size, on the
+//! time an answer may wait for a client that does not read, and on how many connections there are.
+//! One that is idle is closed after the time that a head may take.
 //!
 //! At the end every answer announces that its connection closes, so that a client under way loses no
 //! request; only then are the connections closed that have been silent.
@@ -15,6 +16,8 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulShutdown;
+use rustix::net::sockopt::set_tcp_user_timeout;
+use rustix::process::{Resource, getrlimit, setrlimit};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, oneshot};
 use tokio::task::JoinHandle;
@@ -25,7 +28,12 @@ use super::{Generators, ids, ops};
 const HEAD_TIMEOUT: Duration = Duration::from_secs(60);
 const HEAD_BYTES: usize = 16 * 1024;
 const HEADERS: usize = 64;
+/// The most connections of a listener, where the limit on open files allows them.
 const CONNECTIONS: u32 = 10_000;
+/// Open files that are nobody's connection: the stores, the state file, the other listener.
+const OTHER_FILES: u64 = 256;
+/// A client that acknowledges nothing, or reads nothing, for so long is gone.
+const UNREAD_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long answers announce the end before silent connections are closed.
 const ANNOUNCE: Duration = Duration::from_millis(500);
 /// After a failed accept (out of file descriptors): others may end meanwhile.
@@ -37,6 +45,7 @@ pub(crate) struct Listener {
     task: JoinHandle<GracefulShutdown>,
     /// One per connection.
     slots: Arc<Semaphore>,
+    connections: u32,
 }
 
 const CLOSE: HeaderValue = HeaderValue::from_static("close");
@@ -60,10 +69,12 @@ impl Listener {
 
     fn start(listener: TcpListener, generators: Arc<Generators>, routes: Routes) -> Self {
         let (stop, mut stopped) = oneshot::channel();
-        let slots = Arc::new(Semaphore::new(CONNECTIONS as usize));
+        let connections = connections(routes);
+        let slots = Arc::new(Semaphore::new(connections as usize));
         let free_slots = Arc::clone(&slots);
         let task = tokio::spawn(async move {
-            let connections = GracefulShutdown::new();
+            let open = GracefulShutdown::new();
+            let mut out_of_files = false;
             loop {
                 let accepted = async {
                     let slot = Arc::clone(&free_slots).acquire_owned().await;
@@ -72,13 +83,13 @@ impl Listener {
                 let (slot, accepted) = tokio::select! {
                     biased;
                     // Also when the `Listener` was dropped.
-                    _ = &mut stopped => return connections,
+                    _ = &mut stopped => return open,
                     accepted = accepted => accepted,
                 };
                 match accepted {
                     Ok((stream, _)) => {
-                        let connection =
-                            connections.watch(serve(stream, Arc::clone(&generators), routes));
+                        out_of_files = false;
+                        let connection = open.watch(serve(stream, Arc::clone(&generators), routes));
                         tokio::spawn(async move {
                             // A client that breaks off is not the server's error.
                             let _ = connection.await;
@@ -86,13 +97,16 @@ impl Listener {
                         });
                     }
                     Err(error) => {
-                        tracing::warn!("accept: {error}");
+                        if !out_of_files {
+                            tracing::warn!("accept: {error}; trying again every {ACCEPT_PAUSE:?}");
+                        }
+                        out_of_files = true;
                         tokio::time::sleep(ACCEPT_PAUSE).await;
                     }
                 }
             }
         });
-        Self { stop, task, slots }
+        Self { stop, task, slots, connections }
     }
 
     /// Stops accepting, announces the end, lets requests under way finish for up to `grace`, and
@@ -100,15 +114,32 @@ impl Listener {
     pub(crate) async fn drain(self, grace: Duration) {
         // The task ends by this only.
         let _ = self.stop.send(());
-        let Ok(connections) = self.task.await else { return };
-        let all_gone = self.slots.acquire_many(CONNECTIONS);
+        let Ok(open) = self.task.await else { return };
+        let all_gone = self.slots.acquire_many(self.connections);
         if tokio::time::timeout(ANNOUNCE.min(grace), all_gone).await.is_ok() {
             return;
         }
-        if tokio::time::timeout(grace, connections.shutdown()).await.is_err() {
+        if tokio::time::timeout(grace, open.shutdown()).await.is_err() {
             tracing::warn!("some connections did not end within {grace:?}");
         }
     }
+}
+
+/// How many connections the listener takes. As many files are allowed to be open as the system
+/// lets this process have; health is always left some.
+fn connections(routes: Routes) -> u32 {
+    let mut limit = getrlimit(Resource::Nofile);
+    if limit.current < limit.maximum || limit.maximum.is_none() {
+        limit.current = limit.maximum;
+        // Where it is refused the limit stays what it was.
+        let _ = setrlimit(Resource::Nofile, limit);
+    }
+    let files = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+    let share = match routes {
+        Routes::Ids => files.saturating_sub(OTHER_FILES),
+        Routes::Ops => OTHER_FILES / 2,
+    };
+    u32::try_from(share).unwrap_or(u32::MAX).clamp(16, CONNECTIONS)
 }
 
 fn serve(
@@ -118,6 +149,8 @@ fn serve(
 ) -> impl hyper_util::server::graceful::GracefulConnection<Error = hyper::Error> + Send {
     // A small answer must not wait for the client's acknowledgement. Without it, it is only slow.
     let _ = stream.set_nodelay(true);
+    // Without this one a client that never reads would hold its slot for ever.
+    let _ = set_tcp_user_timeout(&stream, UNREAD_TIMEOUT.as_millis() as u32);
     http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(HEAD_TIMEOUT)
