@@ -138,30 +138,38 @@ pub(crate) struct Refill {
     /// End of the last range granted to this process.
     pub(crate) granted: Option<i64>,
     granted_at: Option<Instant>,
-    /// The store granted ids below `granted`; until the record was raised, nothing is asked of it.
-    pub(crate) went_back: bool,
+    /// The range, below `granted`, that was refused: until the record was raised, nothing is
+    /// allocated from it.
+    pub(crate) refused: Option<Refused>,
     /// The error of the last attempt; `None` after a success.
     pub(crate) failure: Option<Failure>,
     pub(crate) ended: Option<SegmentErrorKind>,
 }
 
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Refused {
+    pub(crate) range: IdRange,
+    /// The record stands again where it stood before.
+    pub(crate) given_back: bool,
+}
+
 impl Refill {
     /// Whether the record must be read before anything is allocated from it.
     pub(crate) const fn suspect(&self) -> bool {
-        self.went_back || self.policy.is_err()
+        self.refused.is_some() || self.policy.is_err()
     }
 
     /// Whether a record with this `max_id` can be allocated from again.
     pub(crate) fn check(&mut self, max_id: i64) -> Result<(), StoreErrorKind> {
-        match self.granted {
-            Some(mark) if self.went_back && max_id < mark => {
-                Err(StoreErrorKind::Regression { start: max_id, mark })
-            }
-            _ => {
-                self.went_back = false;
-                Ok(())
+        if let (Some(mark), Some(refused)) = (self.granted, self.refused) {
+            // The refused range itself must not count as the raise.
+            let mark = if refused.given_back { mark } else { mark.max(refused.range.end() + 1) };
+            if max_id < mark {
+                return Err(StoreErrorKind::Regression { start: max_id, mark });
             }
         }
+        self.refused = None;
+        Ok(())
     }
 
     /// Amount, the step that the record should have, and the mark below which nothing is accepted.
@@ -210,7 +218,7 @@ impl TagState {
                 policy: step.map(StepPolicy::new),
                 granted,
                 granted_at: None,
-                went_back: false,
+                refused: None,
                 failure: None,
                 ended: None,
             }),

@@ -15,7 +15,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::handle::{Failure, TagState};
+use crate::handle::{Failure, Refused, TagState};
 use crate::{SegmentConfig, SegmentErrorKind, SegmentStore, StoreError, StoreErrorKind};
 
 const FIRST_BACKOFF: Duration = Duration::from_millis(50);
@@ -179,6 +179,7 @@ async fn fetch(state: &TagState) -> Result<IdRange, StoreError> {
     let Backend { store, config, permits, .. } = &*state.backend;
     let _permit = permits.acquire().await.expect("the semaphore is never closed");
     if state.refill().suspect() {
+        undo_refused(state).await;
         let record = state.backend.ask(&operation(), store.tag(&state.tag)).await?;
         let record = record.ok_or_else(|| refuse(StoreErrorKind::UnknownTag))?;
         state.record_step(record.step);
@@ -191,16 +192,24 @@ async fn fetch(state: &TagState) -> Result<IdRange, StoreError> {
     let range = state.backend.ask(&operation(), request).await?;
 
     if let Some(mark) = mark.filter(|mark| range.start() < *mark) {
-        state.refill().went_back = true;
-        // So that refused ranges do not carry the record past the mark by themselves.
-        let undo = store.give_back(&state.tag, range);
-        if let Err(error) = state.backend.ask("give back a refused range", undo).await {
-            tracing::warn!(tag = %state.tag, "{error}");
-        }
+        state.refill().refused = Some(Refused { range, given_back: false });
+        undo_refused(state).await;
         return Err(refuse(StoreErrorKind::Regression { start: range.start(), mark }));
     }
     state.refill().grant(range, amount, sent);
     Ok(range)
+}
+
+/// Gives a refused range back, so that refusing does not carry the record past the mark.
+async fn undo_refused(state: &TagState) {
+    let Some(refused) = state.refill().refused.filter(|refused| !refused.given_back) else {
+        return;
+    };
+    let undo = state.backend.store.give_back(&state.tag, refused.range);
+    match state.backend.ask("give back a refused range", undo).await {
+        Ok(given_back) => state.refill().refused = Some(Refused { given_back, ..refused }),
+        Err(error) => tracing::warn!(tag = %state.tag, "{error}"),
+    }
 }
 
 /// Exponential with full jitter.
