@@ -1,18 +1,25 @@
 //! A day of a small cluster in simulated time: registry outages, clock steps, freezes, crashes and
 //! restarts, drawn from a seed. No id repeats, whatever happens.
 //!
+//! A repeat needs two holders in the same millisecond, which few ids per second would seldom show. So
+//! the test asserts what makes repeats impossible: of one worker id, the timestamps of a later epoch
+//! all lie above those of an earlier one.
+//!
 //! Every node lives in a runtime of its own with paused time, so that a crash is the end of its
 //! runtime and nothing else; its clocks are moved by the driver. Two hours by default, a day with
 //! `scripts/test --full`. `LEAF_SEED` repeats a run.
 #![allow(clippy::unwrap_used, reason = "tests may panic")]
 
-use std::collections::HashSet;
+use std::cmp::Ordering;
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use leaf_core::{Clock, Field, Id, Layout, ManualClock, Unit, UnixMillis};
-use leaf_snowflake::{Identity, MemoryRegistry, SnowflakeConfig, SnowflakeGenerator};
+use leaf_snowflake::{
+    Identity, MemoryRegistry, SnowflakeConfig, SnowflakeGenerator, WorkerRegistry,
+};
 use tokio::runtime::Runtime;
 
 const START: UnixMillis = UnixMillis::new(1_700_000_000_000);
@@ -40,10 +47,40 @@ fn layout() -> Layout {
     .unwrap()
 }
 
+/// Per worker id and epoch the least and the greatest timestamp issued.
+#[derive(Default)]
+struct Slices(HashMap<u32, BTreeMap<u64, (u64, u64)>>);
+
+impl Slices {
+    /// Records an id of the holder of `epoch`; tells what it breaks.
+    fn record(&mut self, id: Id, epoch: u64) -> Result<(), String> {
+        let parts = layout().decode(id).unwrap();
+        let (worker, at) = (parts.worker.get(), parts.timestamp.get());
+        let epochs = self.0.entry(worker).or_default();
+        let (least, greatest) = epochs.entry(epoch).or_insert((at, at));
+        (*least, *greatest) = (at.min(*least), at.max(*greatest));
+        for (other, (least, greatest)) in epochs {
+            let apart = match (*other).cmp(&epoch) {
+                Ordering::Less => *greatest < at,
+                Ordering::Equal => true,
+                Ordering::Greater => at < *least,
+            };
+            if !apart {
+                return Err(format!(
+                    "{at} of worker {worker} was used by epoch {epoch}, although epoch {other} \
+                     used {least} to {greatest}"
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
 struct Node {
     config: SnowflakeConfig,
     clock: Arc<ManualClock>,
     life: Option<(Runtime, SnowflakeGenerator)>,
+    epoch: u64,
     frozen: Duration,
 }
 
@@ -55,7 +92,7 @@ impl Node {
         config.layout = layout();
         config.clock = Arc::clone(&clock) as _;
         config.state_file = Some(PathBuf::from(directory).join(format!("state-{number}")));
-        Self { config, clock, life: None, frozen: Duration::ZERO }
+        Self { config, clock, life: None, epoch: 0, frozen: Duration::ZERO }
     }
 
     /// Starts the process where none runs; a refused or waiting start is tried again later.
@@ -68,15 +105,20 @@ impl Node {
             .start_paused(true)
             .build()
             .unwrap();
-        let registry = Arc::clone(registry);
-        let generator = runtime.block_on(async {
-            let generator = SnowflakeGenerator::prepare(registry, self.config.clone()).ok()?;
+        let claimed = runtime.block_on(async {
+            let port = Arc::clone(registry) as _;
+            let generator = SnowflakeGenerator::prepare(port, self.config.clone()).ok()?;
             let claim = tokio::time::timeout(Duration::from_millis(1), generator.claim());
-            claim.await.ok()?.ok()?;
-            Some(generator)
+            let worker = claim.await.ok()?.ok()?;
+            let records = registry.workers().await.unwrap();
+            let record = records.iter().find(|record| record.worker == worker).unwrap();
+            Some((generator, record.fence.epoch))
         });
-        match generator {
-            Some(generator) => self.life = Some((runtime, generator)),
+        match claimed {
+            Some((generator, epoch)) => {
+                self.epoch = epoch;
+                self.life = Some((runtime, generator));
+            }
             None => runtime.shutdown_background(),
         }
     }
@@ -120,6 +162,7 @@ fn a_day_of_faults_repeats_nothing() {
     let registry = Arc::new(MemoryRegistry::default());
     let mut nodes: Vec<Node> = (0..NODES).map(|n| Node::new(n, directory.path())).collect();
     let mut ids = HashSet::new();
+    let mut slices = Slices::default();
     let mut outage = Duration::ZERO;
     let mut restarts = 0;
     let mut elapsed = Duration::ZERO;
@@ -170,6 +213,9 @@ fn a_day_of_faults_repeats_nothing() {
             for _ in 0..random.u32(..6) {
                 if let Some(id) = node.issue() {
                     assert!(ids.insert(id), "LEAF_SEED={seed}: {id} by node {number}, {elapsed:?}");
+                    if let Err(broken) = slices.record(id, node.epoch) {
+                        panic!("LEAF_SEED={seed}: {broken}, by node {number}, {elapsed:?}");
+                    }
                 }
             }
         }
