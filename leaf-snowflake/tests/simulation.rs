@@ -25,7 +25,7 @@ use tokio::runtime::Runtime;
 const START: UnixMillis = UnixMillis::new(1_700_000_000_000);
 /// Not a divisor of anything in the code.
 const STEP: Duration = Duration::from_millis(370);
-const NODES: usize = 4;
+const NODES: usize = 6;
 
 fn simulated() -> Duration {
     let hours = if std::env::var_os("LEAF_TEST_FULL").is_some() { 24 } else { 2 };
@@ -37,7 +37,7 @@ fn seed() -> u64 {
     given.unwrap_or_else(|| fastrand::u64(..))
 }
 
-/// Three worker ids for four nodes, so that ids change hands.
+/// Four worker ids for six nodes, so that ids change hands.
 fn layout() -> Layout {
     Layout::new(
         [(Field::Timestamp, 41), (Field::Worker, 2), (Field::Sequence, 12)],
@@ -161,6 +161,10 @@ fn a_day_of_faults_repeats_nothing() {
     let directory = tempfile::tempdir().unwrap();
     let registry = Arc::new(MemoryRegistry::default());
     let mut nodes: Vec<Node> = (0..NODES).map(|n| Node::new(n, directory.path())).collect();
+    for node in &mut nodes {
+        // Short, so that ids change hands often.
+        node.config.offline_for = Duration::from_secs(60);
+    }
     let mut ids = HashSet::new();
     let mut slices = Slices::default();
     let mut outage = Duration::ZERO;
@@ -176,10 +180,10 @@ fn a_day_of_faults_repeats_nothing() {
         if random.u32(..54) == 0 {
             let node = random.choice(&mut nodes).unwrap();
             match random.u32(..9) {
-                0 => outage = minutes(&mut random, 12),
+                0 => outage = minutes(&mut random, 3),
                 1 | 2 => node.crash(),
                 3 => node.stop(),
-                4 => node.frozen = minutes(&mut random, 12),
+                4 => node.frozen = minutes(&mut random, 5),
                 5 => {
                     node.crash();
                     let _ = std::fs::remove_file(node.config.state_file.as_ref().unwrap());
