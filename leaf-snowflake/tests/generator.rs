@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use leaf_core::{Health, ManualClock, UnixMillis};
+use leaf_core::{Field, Health, Layout, ManualClock, Unit, UnixMillis};
 use leaf_snowflake::{
     FenceState, Identity, MemoryRegistry, RegistryErrorKind, SnowflakeConfig, SnowflakeError,
     SnowflakeErrorKind, SnowflakeGenerator, WorkerRegistry,
@@ -19,6 +19,17 @@ fn config(name: &str, clock: &Arc<ManualClock>, directory: Option<&Path>) -> Sno
     config.clock = Arc::clone(clock) as _;
     config.state_file = directory.map(|directory| directory.join("snowflake.state"));
     config
+}
+
+/// Timestamp, worker and sequence of these widths.
+fn layout([timestamp, worker, sequence]: [u32; 3], unit: Unit) -> Layout {
+    let fields =
+        [(Field::Timestamp, timestamp), (Field::Worker, worker), (Field::Sequence, sequence)];
+    Layout::new(fields, unit, Layout::LEAF.epoch()).unwrap()
+}
+
+fn two_workers() -> Layout {
+    layout([41, 1, 12], Unit::Millisecond)
 }
 
 /// Lets the same time pass on the manual clock and on tokio's.
@@ -144,16 +155,7 @@ fn a_node_without_its_state_file_waits_for_the_registry_ceiling() {
     let first = tempfile::tempdir().unwrap();
     let open = async |directory: &Path| {
         let mut config = config("a:1", &clock, Some(directory));
-        config.layout = leaf_core::Layout::new(
-            [
-                (leaf_core::Field::Timestamp, 41),
-                (leaf_core::Field::Worker, 1),
-                (leaf_core::Field::Sequence, 12),
-            ],
-            leaf_core::Unit::Millisecond,
-            UnixMillis::new(1_288_834_974_657),
-        )
-        .unwrap();
+        config.layout = two_workers();
         SnowflakeGenerator::open(Arc::clone(&registry) as _, config).await
     };
     let second = tempfile::tempdir().unwrap();
@@ -253,16 +255,7 @@ async fn a_frozen_node_whose_id_was_taken_stops_for_good() {
     let registry = Arc::new(MemoryRegistry::default());
     let narrow = |name: &str| {
         let mut config = config(name, &clock, None);
-        config.layout = leaf_core::Layout::new(
-            [
-                (leaf_core::Field::Timestamp, 41),
-                (leaf_core::Field::Worker, 1),
-                (leaf_core::Field::Sequence, 12),
-            ],
-            leaf_core::Unit::Millisecond,
-            UnixMillis::new(1_288_834_974_657),
-        )
-        .unwrap();
+        config.layout = two_workers();
         config
     };
     let open = async |name: &str| {
@@ -314,7 +307,7 @@ async fn a_rollback_within_the_tolerance_goes_unnoticed_and_beyond_it_stops_the_
 
 #[tokio::test(start_paused = true)]
 async fn the_end_of_the_time_bits_is_an_error() {
-    let layout = leaf_core::Layout::LEAF;
+    let layout = Layout::LEAF;
     let clock = Arc::new(ManualClock::at(layout.end() - Duration::from_millis(100)));
     let registry = Arc::new(MemoryRegistry::default());
     let flakes = SnowflakeGenerator::open(Arc::clone(&registry) as _, config("a:1", &clock, None))
@@ -354,16 +347,7 @@ async fn a_layout_in_seconds_never_meets_its_ceiling() {
     let clock = Arc::new(ManualClock::at(START));
     let directory = tempfile::tempdir().unwrap();
     let mut config = config("a:1", &clock, Some(directory.path()));
-    config.layout = leaf_core::Layout::new(
-        [
-            (leaf_core::Field::Timestamp, 31),
-            (leaf_core::Field::Worker, 10),
-            (leaf_core::Field::Sequence, 20),
-        ],
-        leaf_core::Unit::Second,
-        UnixMillis::new(1_463_673_600_000),
-    )
-    .unwrap();
+    config.layout = layout([31, 10, 20], Unit::Second);
     let flakes =
         SnowflakeGenerator::open(Arc::new(MemoryRegistry::default()), config).await.unwrap();
 

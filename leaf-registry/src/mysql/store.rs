@@ -13,7 +13,7 @@ use std::time::Duration;
 use futures_core::future::BoxFuture;
 use leaf_core::{IdRange, Step, Tag};
 use leaf_segment::{NewTag, SegmentStore, StoreError, StoreErrorKind, TagRecord};
-use sqlx::mysql::{MySqlConnectOptions, MySqlPoolOptions};
+use sqlx::mysql::{MySqlConnectOptions, MySqlPoolOptions, MySqlQueryResult};
 use sqlx::{Executor, MySql, MySqlConnection, MySqlPool, query, query_as, query_scalar};
 
 use super::error::classify;
@@ -34,14 +34,17 @@ INSERT INTO leaf_alloc (biz_tag, max_id, step, description)
 VALUES ('leaf-segment-test', 1, 2000, 'Test leaf Segment Mode Get Id');
 ";
 
-const ALLOCATE: &str = "\
-UPDATE leaf_alloc SET max_id = LAST_INSERT_ID(max_id + ?) \
-WHERE biz_tag = ? AND CAST(CONVERT(biz_tag USING utf8mb4) AS BINARY) = ? \
-AND step = ? AND max_id BETWEEN 0 AND ?";
-
-const READ: &str = "\
-SELECT biz_tag, CAST(max_id AS SIGNED), CAST(step AS SIGNED), description FROM leaf_alloc \
-WHERE biz_tag = ? AND CAST(CONVERT(biz_tag USING utf8mb4) AS BINARY) = ?";
+/// A statement about one tag; its last parameters but those of the tail are the tag as text and as
+/// bytes.
+macro_rules! of_tag {
+    ($head:literal $(, $tail:literal)?) => {
+        concat!(
+            $head,
+            " WHERE biz_tag = ? AND CAST(CONVERT(biz_tag USING utf8mb4) AS BINARY) = ?"
+            $(, $tail)?
+        )
+    };
+}
 
 /// Segments in a MySQL or MariaDB table.
 #[derive(Debug)]
@@ -98,25 +101,26 @@ impl MysqlStore {
         result.await.map_err(|error| classify(operation, error))
     }
 
-    async fn rows(
+    /// Runs a statement about one tag, with at most one parameter before it, that must meet its row.
+    async fn change(
         &self,
-        operation: String,
-        tag: Option<&Tag>,
-    ) -> Result<Vec<TagRecord>, StoreError> {
-        let rows: Vec<record::Row> = self
-            .with(operation, async |connection| match tag {
-                Some(tag) => read(tag).fetch_all(connection).await,
-                None => {
-                    query_as(
-                        "SELECT biz_tag, CAST(max_id AS SIGNED), CAST(step AS SIGNED), description \
-                         FROM leaf_alloc",
-                    )
-                    .fetch_all(connection)
-                    .await
+        what: &str,
+        tag: &Tag,
+        statement: &'static str,
+        value: Option<i64>,
+    ) -> Result<MySqlQueryResult, StoreError> {
+        let name = operation(what, tag);
+        let done = self
+            .with(name.clone(), async |connection| {
+                let mut change = query(statement);
+                if let Some(value) = value {
+                    change = change.bind(value);
                 }
+                change.bind(tag.as_str()).bind(tag.as_str().as_bytes()).execute(connection).await
             })
             .await?;
-        Ok(rows.into_iter().filter_map(record::read).collect())
+        record::at_least_one(done.rows_affected()).map_err(|kind| StoreError::new(kind, name))?;
+        Ok(done)
     }
 }
 
@@ -132,14 +136,17 @@ impl SegmentStore for MysqlStore {
             let amount = i64::from(amount.get());
             let result = self
                 .with(name(), async |connection| {
-                    let done = query(ALLOCATE)
-                        .bind(amount)
-                        .bind(tag.as_str())
-                        .bind(tag.as_str().as_bytes())
-                        .bind(i64::from(seen.get()))
-                        .bind(i64::MAX - amount)
-                        .execute(&mut *connection)
-                        .await?;
+                    let done = query(of_tag!(
+                        "UPDATE leaf_alloc SET max_id = LAST_INSERT_ID(max_id + ?)",
+                        " AND step = ? AND max_id BETWEEN 0 AND ?"
+                    ))
+                    .bind(amount)
+                    .bind(tag.as_str())
+                    .bind(tag.as_str().as_bytes())
+                    .bind(i64::from(seen.get()))
+                    .bind(i64::MAX - amount)
+                    .execute(&mut *connection)
+                    .await?;
                     if done.rows_affected() == 1 {
                         return Ok(Ok(done.last_insert_id()));
                     }
@@ -159,8 +166,11 @@ impl SegmentStore for MysqlStore {
 
     fn tag<'a>(&'a self, tag: &'a Tag) -> BoxFuture<'a, Result<Option<TagRecord>, StoreError>> {
         Box::pin(async move {
-            match self.rows(operation("read", tag), Some(tag)).await {
-                Ok(mut rows) => Ok(rows.pop()),
+            let row = self.with(operation("read", tag), async |connection| {
+                read(tag).fetch_optional(connection).await
+            });
+            match row.await {
+                Ok(row) => Ok(row.and_then(record::read)),
                 Err(error) if *error.kind() == StoreErrorKind::UnknownTag => Ok(None),
                 Err(error) => Err(error),
             }
@@ -168,7 +178,19 @@ impl SegmentStore for MysqlStore {
     }
 
     fn tags(&self) -> BoxFuture<'_, Result<Vec<TagRecord>, StoreError>> {
-        Box::pin(self.rows("read the tags in mysql".into(), None))
+        Box::pin(async {
+            let rows: Vec<record::Row> = self
+                .with("read the tags in mysql".into(), async |connection| {
+                    query_as(
+                        "SELECT biz_tag, CAST(max_id AS SIGNED), CAST(step AS SIGNED), description \
+                         FROM leaf_alloc",
+                    )
+                    .fetch_all(connection)
+                    .await
+                })
+                .await?;
+            Ok(rows.into_iter().filter_map(record::read).collect())
+        })
     }
 
     fn create<'a>(&'a self, new: &'a NewTag) -> BoxFuture<'a, Result<(), StoreError>> {
@@ -186,21 +208,9 @@ impl SegmentStore for MysqlStore {
 
     fn set_step<'a>(&'a self, tag: &'a Tag, step: Step) -> BoxFuture<'a, Result<(), StoreError>> {
         Box::pin(async move {
-            let name = operation("set the step of", tag);
-            let done = self
-                .with(name.clone(), async |connection| {
-                    query(
-                        "UPDATE leaf_alloc SET step = ? WHERE biz_tag = ? \
-                         AND CAST(CONVERT(biz_tag USING utf8mb4) AS BINARY) = ?",
-                    )
-                    .bind(i64::from(step.get()))
-                    .bind(tag.as_str())
-                    .bind(tag.as_str().as_bytes())
-                    .execute(connection)
-                    .await
-                })
-                .await?;
-            record::at_least_one(done.rows_affected()).map_err(|kind| StoreError::new(kind, name))
+            let statement = of_tag!("UPDATE leaf_alloc SET step = ?");
+            let step = i64::from(step.get());
+            self.change("set the step of", tag, statement, Some(step)).await.map(|_| ())
         })
     }
 
@@ -210,23 +220,9 @@ impl SegmentStore for MysqlStore {
         at_least: i64,
     ) -> BoxFuture<'a, Result<i64, StoreError>> {
         Box::pin(async move {
-            let name = operation("advance", tag);
-            let done = self
-                .with(name.clone(), async |connection| {
-                    query(
-                        "UPDATE leaf_alloc SET max_id = LAST_INSERT_ID(GREATEST(max_id, ?)) \
-                         WHERE biz_tag = ? \
-                         AND CAST(CONVERT(biz_tag USING utf8mb4) AS BINARY) = ?",
-                    )
-                    .bind(at_least)
-                    .bind(tag.as_str())
-                    .bind(tag.as_str().as_bytes())
-                    .execute(connection)
-                    .await
-                })
-                .await?;
-            record::at_least_one(done.rows_affected())
-                .map_err(|kind| StoreError::new(kind, name))?;
+            let statement =
+                of_tag!("UPDATE leaf_alloc SET max_id = LAST_INSERT_ID(GREATEST(max_id, ?))");
+            let done = self.change("advance", tag, statement, Some(at_least)).await?;
             Ok(done.last_insert_id().cast_signed())
         })
     }
@@ -237,17 +233,14 @@ impl SegmentStore for MysqlStore {
         unused: IdRange,
     ) -> BoxFuture<'a, Result<bool, StoreError>> {
         Box::pin(self.with(operation("give back ids of", tag), async move |connection| {
-            query(
-                "UPDATE leaf_alloc SET max_id = ? WHERE biz_tag = ? \
-                 AND CAST(CONVERT(biz_tag USING utf8mb4) AS BINARY) = ? AND max_id = ?",
-            )
-            .bind(unused.start())
-            .bind(tag.as_str())
-            .bind(tag.as_str().as_bytes())
-            .bind(unused.end())
-            .execute(connection)
-            .await
-            .map(|done| done.rows_affected() == 1)
+            query(of_tag!("UPDATE leaf_alloc SET max_id = ?", " AND max_id = ?"))
+                .bind(unused.start())
+                .bind(tag.as_str())
+                .bind(tag.as_str().as_bytes())
+                .bind(unused.end())
+                .execute(connection)
+                .await
+                .map(|done| done.rows_affected() == 1)
         }))
     }
 
@@ -257,20 +250,8 @@ impl SegmentStore for MysqlStore {
 
     fn delete<'a>(&'a self, tag: &'a Tag) -> BoxFuture<'a, Result<(), StoreError>> {
         Box::pin(async move {
-            let name = operation("delete", tag);
-            let done = self
-                .with(name.clone(), async |connection| {
-                    query(
-                        "DELETE FROM leaf_alloc WHERE biz_tag = ? \
-                         AND CAST(CONVERT(biz_tag USING utf8mb4) AS BINARY) = ?",
-                    )
-                    .bind(tag.as_str())
-                    .bind(tag.as_str().as_bytes())
-                    .execute(connection)
-                    .await
-                })
-                .await?;
-            record::at_least_one(done.rows_affected()).map_err(|kind| StoreError::new(kind, name))
+            let statement = of_tag!("DELETE FROM leaf_alloc");
+            self.change("delete", tag, statement, None).await.map(|_| ())
         })
     }
 }
@@ -299,7 +280,11 @@ impl Schema for MysqlStore {
 type ReadQuery<'q> = sqlx::query::QueryAs<'q, MySql, record::Row, sqlx::mysql::MySqlArguments>;
 
 fn read(tag: &Tag) -> ReadQuery<'_> {
-    query_as(READ).bind(tag.as_str()).bind(tag.as_str().as_bytes())
+    query_as(of_tag!(
+        "SELECT biz_tag, CAST(max_id AS SIGNED), CAST(step AS SIGNED), description FROM leaf_alloc"
+    ))
+    .bind(tag.as_str())
+    .bind(tag.as_str().as_bytes())
 }
 
 fn operation(what: &str, tag: &Tag) -> String {
