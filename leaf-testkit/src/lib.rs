@@ -7,6 +7,7 @@
 //! A failure here is a panic with a text: that is how a test fails.
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "tests may panic"))]
 
+mod fake_clock;
 mod http;
 mod ledger;
 mod mariadb;
@@ -15,6 +16,7 @@ mod proxy;
 mod server;
 mod wait;
 
+pub use fake_clock::FakeClock;
 pub use http::{HttpClient, Response};
 pub use ledger::Ledger;
 pub use mariadb::MariaDb;
