@@ -6,8 +6,10 @@
 //! The cursor packs (generation: 32, offset: 32). `fetch_add(1)` therefore yields in one step which
 //! segment and which place in it a caller owns, and no two callers get the same pair:
 //!
-//! - A caller looks before it adds. Additions to a drained segment stop at one per caller, so the
-//!   offset can never carry into the generation.
+//! - A caller that finds a segment used up, and no next one, says so in a flag; callers look at the
+//!   flag before they add. Each adds beyond the end at most once per segment, so the offset (lengths
+//!   end at 2^31) never carries into the generation. The flag stands on a line of its own that is
+//!   seldom written: looking at the cursor itself would fetch its contended line twice.
 //! - The switch to the next segment is `fetch_max`, which is idempotent: a caller that was late
 //!   cannot reset the offset of a segment that others already draw from.
 //! - A slot is rewritten only for the generation after the cursor's. A caller that was suspended
@@ -23,7 +25,7 @@ use std::sync::OnceLock;
 use crossbeam_utils::CachePadded;
 use leaf_core::{Id, IdRange};
 
-use crate::sync::{AtomicI64, AtomicU32, AtomicU64, Ordering, fence};
+use crate::sync::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering, fence};
 
 /// The last generation that holds ids.
 const LAST: u32 = u32::MAX - 2;
@@ -36,20 +38,22 @@ const INVALID: u32 = u32::MAX;
 #[derive(Debug)]
 pub(crate) struct DoubleBuffer {
     cursor: CachePadded<AtomicU64>,
+    /// The current segment is used up and the next one not there, or the buffer is closed. A hint:
+    /// whoever sees it set looks for itself.
+    drained: CachePadded<AtomicBool>,
     slots: [CachePadded<Slot>; 2],
     /// Follows when the generations are used up.
     successor: OnceLock<Box<DoubleBuffer>>,
 }
 
-/// One segment. Readable only while `generation` is the cursor's, before and after.
+/// One segment. Readable only while its generation is the cursor's, before and after.
 #[derive(Debug)]
 struct Slot {
-    generation: AtomicU32,
-    /// How many ids it holds; at most `i32::MAX`.
-    length: AtomicU32,
+    /// (generation: 32, length: 32); the length is at most `i32::MAX`.
+    stamp: AtomicU64,
+    base: AtomicI64,
     /// The offset whose taker starts the prefetch of the next segment.
     prefetch_at: AtomicU32,
-    base: AtomicI64,
 }
 
 /// What [`DoubleBuffer::take`] found.
@@ -91,6 +95,7 @@ impl DoubleBuffer {
     fn starting_at(generation: u32) -> Self {
         Self {
             cursor: CachePadded::new(AtomicU64::new(Cursor::start_of(generation).0)),
+            drained: CachePadded::new(AtomicBool::new(true)),
             slots: [CachePadded::new(Slot::unused()), CachePadded::new(Slot::unused())],
             successor: OnceLock::new(),
         }
@@ -100,50 +105,51 @@ impl DoubleBuffer {
     #[inline]
     pub(crate) fn take(&self) -> Take {
         loop {
-            let seen = Cursor(self.cursor.load(Ordering::Acquire));
-            if seen.offset() >= self.slot(seen).length.load(Ordering::Relaxed) {
-                match self.advance(seen) {
-                    Advance::Retry => continue,
-                    Advance::Stop(result) => return result,
+            if !self.drained.load(Ordering::Relaxed) {
+                let taken = Cursor(self.cursor.fetch_add(1, Ordering::AcqRel));
+                if let Some(result) = self.slot(taken).read(taken) {
+                    return result;
                 }
             }
-            let taken = Cursor(self.cursor.fetch_add(1, Ordering::AcqRel));
-            if let Some(result) = self.slot(taken).read(taken) {
+            if let Some(result) = self.advance() {
                 return result;
             }
         }
     }
 
-    /// Called at the end of a segment: switches to the next if it is there.
+    /// Called at the end of a segment: switches to the next if it is there. `None`: try again.
     #[cold]
-    fn advance(&self, seen: Cursor) -> Advance {
-        match seen.generation() {
-            CLOSED => return Advance::Stop(Take::Closed),
-            LAST => {
-                let next = self.successor.get();
-                return Advance::Stop(next.map_or(Take::Empty, |next| next.take()));
-            }
-            _ => {}
+    fn advance(&self) -> Option<Take> {
+        let now = self.now();
+        if now.generation() == CLOSED {
+            self.drained.store(true, Ordering::Relaxed);
+            return Some(Take::Closed);
         }
-        let next = Cursor::start_of(seen.generation() + 1);
-        if self.slot(next).generation.load(Ordering::Acquire) == next.generation() {
+        if now.offset() < self.slot(now).length(now.generation()) {
+            // Another caller has switched, or this one lost its offset.
+            self.drained.store(false, Ordering::Relaxed);
+            return None;
+        }
+        if now.generation() == LAST {
+            self.drained.store(true, Ordering::Relaxed);
+            return Some(self.successor.get().map_or(Take::Empty, |next| next.take()));
+        }
+        let next = Cursor::start_of(now.generation() + 1);
+        if self.slot(next).holds(next.generation()) {
             self.cursor.fetch_max(next.0, Ordering::AcqRel);
-            return Advance::Retry;
+            self.drained.store(false, Ordering::Relaxed);
+            return None;
         }
-        // What was seen may be old: then another caller has switched meanwhile.
-        let now = Cursor(self.cursor.load(Ordering::Acquire));
-        if now.generation() == seen.generation() {
-            Advance::Stop(Take::Empty)
-        } else {
-            Advance::Retry
-        }
+        self.drained.store(true, Ordering::Relaxed);
+        // What was read at first may be old: then another caller has switched meanwhile.
+        (self.now().generation() == now.generation()).then_some(Take::Empty)
     }
 
     /// Makes `range` the next segment. The caller must be the only one to publish.
     ///
     /// Returns `false` when there is no room or the buffer is closed: the range is then lost.
     pub(crate) fn publish(&self, range: IdRange) -> bool {
-        let now = Cursor(self.cursor.load(Ordering::Acquire));
+        let now = self.now();
         match now.generation() {
             CLOSED => false,
             LAST => self.successor.get_or_init(|| Box::new(Self::new())).publish(range),
@@ -157,7 +163,7 @@ impl DoubleBuffer {
     /// Whether the next segment should be fetched: it is not there, and of the current one less
     /// than 90 % is left.
     pub(crate) fn prefetch_due(&self) -> bool {
-        let now = Cursor(self.cursor.load(Ordering::Acquire));
+        let now = self.now();
         !self.next_is_ready()
             && (now.generation() == LAST
                 || now.offset() > self.slot(now).prefetch_at.load(Ordering::Relaxed))
@@ -165,38 +171,43 @@ impl DoubleBuffer {
 
     /// Whether [`Self::publish`] would find no room.
     pub(crate) fn next_is_ready(&self) -> bool {
-        let now = Cursor(self.cursor.load(Ordering::Acquire));
+        let now = self.now();
         match now.generation() {
             CLOSED => true,
             LAST => self.successor.get().is_some_and(|next| next.next_is_ready()),
             generation => {
                 let next = Cursor::start_of(generation + 1);
-                self.slot(next).generation.load(Ordering::Acquire) == next.generation()
+                self.slot(next).holds(next.generation())
             }
         }
     }
 
     /// Whether an id can be taken without waiting.
     pub(crate) fn has_stock(&self) -> bool {
-        let now = Cursor(self.cursor.load(Ordering::Acquire));
+        let now = self.now();
         match now.generation() {
             CLOSED => false,
             LAST if self.successor.get().is_some_and(|next| next.has_stock()) => true,
             generation => {
                 let next = Cursor::start_of(generation.saturating_add(1));
-                now.offset() < self.slot(now).length.load(Ordering::Relaxed)
-                    || self.slot(next).generation.load(Ordering::Acquire) == next.generation()
+                now.offset() < self.slot(now).length(generation)
+                    || self.slot(next).holds(next.generation())
             }
         }
     }
 
     /// Ends the buffer: what is left in it is never handed out.
     pub(crate) fn close(&self) {
-        // The offset lies above any length, so that nobody adds to a closed cursor.
+        // The offset lies above any length: also a caller that has not seen the flag gets nothing.
+        self.drained.store(true, Ordering::Relaxed);
         self.cursor.swap(Cursor::start_of(CLOSED).0 | 1 << 31, Ordering::AcqRel);
         if let Some(next) = self.successor.get() {
             next.close();
         }
+    }
+
+    fn now(&self) -> Cursor {
+        Cursor(self.cursor.load(Ordering::Acquire))
     }
 
     fn slot(&self, cursor: Cursor) -> &Slot {
@@ -204,18 +215,12 @@ impl DoubleBuffer {
     }
 }
 
-enum Advance {
-    Retry,
-    Stop(Take),
-}
-
 impl Slot {
     fn unused() -> Self {
         Self {
-            generation: AtomicU32::new(INVALID),
-            length: AtomicU32::new(0),
-            prefetch_at: AtomicU32::new(0),
+            stamp: AtomicU64::new(Cursor::start_of(INVALID).0),
             base: AtomicI64::new(0),
+            prefetch_at: AtomicU32::new(0),
         }
     }
 
@@ -223,32 +228,39 @@ impl Slot {
     #[inline]
     fn read(&self, taken: Cursor) -> Option<Take> {
         let base = self.base.load(Ordering::Relaxed);
-        let length = self.length.load(Ordering::Relaxed);
         let prefetch_at = self.prefetch_at.load(Ordering::Relaxed);
         // Pairs with the release fence in `fill`: whoever read any of a later filling above sees
         // its generation (or INVALID) below.
         fence(Ordering::Acquire);
-        if self.generation.load(Ordering::Relaxed) != taken.generation() || taken.offset() >= length
-        {
+        let stamp = Cursor(self.stamp.load(Ordering::Relaxed));
+        if stamp.generation() != taken.generation() || taken.offset() >= stamp.offset() {
             return None;
         }
         let id = Id::new(base + i64::from(taken.offset()))?;
         Some(if taken.offset() == prefetch_at { Take::IdAndPrefetch(id) } else { Take::Id(id) })
     }
 
+    /// Whether it holds the segment of this generation; then all of it is visible.
+    fn holds(&self, generation: u32) -> bool {
+        Cursor(self.stamp.load(Ordering::Acquire)).generation() == generation
+    }
+
+    /// How many ids the segment of this generation has; 0 when the slot holds another.
+    fn length(&self, generation: u32) -> u32 {
+        let stamp = Cursor(self.stamp.load(Ordering::Relaxed));
+        if stamp.generation() == generation { stamp.offset() } else { 0 }
+    }
+
     fn fill(&self, generation: u32, range: IdRange) -> bool {
-        let Ok(length) = u32::try_from(range.len()) else {
-            return false;
-        };
-        if length > i32::MAX as u32 || self.generation.load(Ordering::Relaxed) == generation {
+        let length = range.len();
+        if length > i32::MAX as u64 || self.holds(generation) {
             return false;
         }
-        self.generation.store(INVALID, Ordering::Relaxed);
+        self.stamp.store(Cursor::start_of(INVALID).0, Ordering::Relaxed);
         fence(Ordering::Release);
         self.base.store(range.start(), Ordering::Relaxed);
-        self.length.store(length, Ordering::Relaxed);
-        self.prefetch_at.store(length / 10, Ordering::Relaxed);
-        self.generation.store(generation, Ordering::Release);
+        self.prefetch_at.store((length / 10) as u32, Ordering::Relaxed);
+        self.stamp.store(Cursor::start_of(generation).0 | length, Ordering::Release);
         true
     }
 }
@@ -258,7 +270,6 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
     use std::sync::Arc;
-    use std::sync::atomic::AtomicBool;
 
     fn range(start: i64, end: i64) -> IdRange {
         IdRange::new(start, end).unwrap()

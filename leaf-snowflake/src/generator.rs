@@ -6,10 +6,9 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::Duration;
 
-use arc_swap::ArcSwapOption;
 use leaf_core::{Health, Id, Layout, WorkerId};
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
@@ -44,7 +43,8 @@ pub(crate) struct Shared {
     pub(crate) wake: Arc<Notify>,
     layout: Layout,
     wait: Duration,
-    active: ArcSwapOption<Sequencer>,
+    /// Set once: a lease that ended is not replaced.
+    active: OnceLock<Arc<Sequencer>>,
     status: Mutex<Status>,
 }
 
@@ -110,7 +110,7 @@ impl SnowflakeGenerator {
             wake: Arc::default(),
             layout: config.layout,
             wait: config.wait,
-            active: ArcSwapOption::empty(),
+            active: OnceLock::new(),
             status: Mutex::new(Status { phase: Phase::Starting, trouble: BTreeMap::new() }),
         });
         let keeper = Keeper::new(registry, config, Arc::clone(&shared))?;
@@ -152,8 +152,7 @@ impl SnowflakeGenerator {
     #[inline]
     pub fn try_next(&self) -> Result<Id, SnowflakeError> {
         let shared = &*self.shared;
-        let active = shared.active.load();
-        let (Some(sequencer), Some(now)) = (&*active, shared.clock.now()) else {
+        let (Some(sequencer), Some(now)) = (shared.active.get(), shared.clock.now()) else {
             return Err(shared.why_no_id());
         };
         sequencer.take(shared.layout.tick_at(now)).map_err(|refusal| shared.explain(refusal).into())
@@ -273,17 +272,18 @@ impl Drop for SnowflakeGenerator {
 
 impl Shared {
     pub(crate) fn sequencer(&self) -> Option<Arc<Sequencer>> {
-        self.active.load_full()
+        self.active.get().cloned()
     }
 
     pub(crate) fn start(&self, sequencer: Arc<Sequencer>) {
-        self.active.store(Some(sequencer));
-        self.status().phase = Phase::Held;
+        // A second claim after a success is answered without the keeper.
+        if self.active.set(sequencer).is_ok() {
+            self.status().phase = Phase::Held;
+        }
     }
 
     /// Ends the lease for callers. The first reason stands.
     pub(crate) fn end(&self, phase: Phase) {
-        self.active.store(None);
         let mut status = self.status();
         if matches!(status.phase, Phase::Starting | Phase::Held) {
             status.phase = phase;
