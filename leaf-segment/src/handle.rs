@@ -153,6 +153,14 @@ pub(crate) struct Refused {
     pub(crate) given_back: bool,
 }
 
+impl Refused {
+    /// The `max_id` from which on the record is trusted again: the refused range itself must not
+    /// count as the raise.
+    pub(crate) fn least_accepted(self, mark: i64) -> i64 {
+        if self.given_back { mark } else { mark.max(self.range.end().saturating_add(1)) }
+    }
+}
+
 impl Refill {
     /// Whether the record must be read before anything is allocated from it.
     pub(crate) const fn suspect(&self) -> bool {
@@ -162,8 +170,7 @@ impl Refill {
     /// Whether a record with this `max_id` can be allocated from again.
     pub(crate) fn check(&mut self, max_id: i64) -> Result<(), StoreErrorKind> {
         if let (Some(mark), Some(refused)) = (self.granted, self.refused) {
-            // The refused range itself must not count as the raise.
-            let mark = if refused.given_back { mark } else { mark.max(refused.range.end() + 1) };
+            let mark = refused.least_accepted(mark);
             if max_id < mark {
                 return Err(StoreErrorKind::Regression { start: max_id, mark });
             }

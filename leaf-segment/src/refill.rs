@@ -120,7 +120,10 @@ struct Task<'a>(&'a TagState);
 impl Drop for Task<'_> {
     fn drop(&mut self) {
         self.0.fetching.store(false, Ordering::Release);
-        self.0.refilled.notify_waiters();
+        // After a panic of the store callers wait their time instead of asking again at once.
+        if !std::thread::panicking() {
+            self.0.refilled.notify_waiters();
+        }
     }
 }
 
@@ -179,7 +182,6 @@ async fn fetch(state: &TagState) -> Result<IdRange, StoreError> {
     let Backend { store, config, permits, .. } = &*state.backend;
     let _permit = permits.acquire().await.expect("the semaphore is never closed");
     if state.refill().suspect() {
-        undo_refused(state).await;
         let record = state.backend.ask(&operation(), store.tag(&state.tag)).await?;
         let record = record.ok_or_else(|| refuse(StoreErrorKind::UnknownTag))?;
         state.record_step(record.step);
@@ -192,23 +194,26 @@ async fn fetch(state: &TagState) -> Result<IdRange, StoreError> {
     let range = state.backend.ask(&operation(), request).await?;
 
     if let Some(mark) = mark.filter(|mark| range.start() < *mark) {
-        state.refill().refused = Some(Refused { range, given_back: false });
-        undo_refused(state).await;
+        let given_back = give_back(state, range).await;
+        let refused = Refused { range, given_back };
+        state.refill().refused = Some(refused);
+        let mark = refused.least_accepted(mark);
         return Err(refuse(StoreErrorKind::Regression { start: range.start(), mark }));
     }
     state.refill().grant(range, amount, sent);
     Ok(range)
 }
 
-/// Gives a refused range back, so that refusing does not carry the record past the mark.
-async fn undo_refused(state: &TagState) {
-    let Some(refused) = state.refill().refused.filter(|refused| !refused.given_back) else {
-        return;
-    };
-    let undo = state.backend.store.give_back(&state.tag, refused.range);
-    match state.backend.ask("give back a refused range", undo).await {
-        Ok(given_back) => state.refill().refused = Some(Refused { given_back, ..refused }),
-        Err(error) => tracing::warn!(tag = %state.tag, "{error}"),
+/// Gives a refused range back, so that refusing does not carry the record past the mark. Tried once,
+/// at once: later the same `max_id` may be an operator's repair, or another node's range.
+async fn give_back(state: &TagState, refused: IdRange) -> bool {
+    let request = state.backend.store.give_back(&state.tag, refused);
+    match state.backend.ask("give back a refused range", request).await {
+        Ok(given_back) => given_back,
+        Err(error) => {
+            tracing::warn!(tag = %state.tag, "{error}");
+            false
+        }
     }
 }
 

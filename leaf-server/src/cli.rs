@@ -62,7 +62,7 @@ pub(crate) struct Settings {
 pub(crate) fn parse() -> Result<Cli, ExitCode> {
     Cli::try_parse().map_err(|error| {
         if error.use_stderr() {
-            eprintln!("leaf-server: {}", explain(&error));
+            crate::complain(&explain(&error));
             return ExitCode::from(2);
         }
         // Help and version; a closed standard output is nobody's problem.

@@ -11,8 +11,9 @@ mod http;
 mod schema;
 mod service;
 
-use std::io::IsTerminal;
+use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
+use std::time::Duration;
 
 use cli::Verb;
 use config::{ConfigError, Loaded};
@@ -41,6 +42,8 @@ fn main() -> ExitCode {
             Verb::Schema { apply } => schema::run(&config, apply).await,
         }
     });
+    // What still hangs in a blocking call (a name look-up, a disk) is left behind.
+    runtime.shutdown_timeout(Duration::from_secs(1));
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => match error.downcast_ref::<ConfigError>() {
@@ -56,16 +59,23 @@ fn start_logging() {
     tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_ansi(std::io::stderr().is_terminal())
+        // A log that cannot be written must not end what it tells of.
+        .log_internal_errors(false)
         .with_writer(std::io::stderr)
         .init();
 }
 
 fn refuse(error: &ConfigError) -> ExitCode {
-    eprintln!("leaf-server: {error}");
+    complain(error);
     ExitCode::from(2)
 }
 
 fn fail(error: &anyhow::Error) -> ExitCode {
-    eprintln!("leaf-server: {error:#}");
+    complain(&format_args!("{error:#}"));
     ExitCode::FAILURE
+}
+
+/// One line on standard error, if it can be written.
+fn complain(text: &dyn std::fmt::Display) {
+    let _ = writeln!(std::io::stderr(), "leaf-server: {text}");
 }

@@ -1,5 +1,7 @@
 //! The verb `schema`: the tables of the configured segment store.
 
+use std::io::Write;
+
 use anyhow::Result;
 
 use crate::config::Config;
@@ -11,7 +13,7 @@ pub(crate) async fn run(config: &Config, apply: bool) -> Result<()> {
     }
     let open = config.segment.store.open(&config.data_dir).await?;
     if !apply {
-        print!("{}", open.schema.statements());
+        std::io::stdout().write_all(open.schema.statements().as_bytes())?;
         return Ok(());
     }
     let made = open.schema.apply().await?;
@@ -20,6 +22,6 @@ pub(crate) async fn run(config: &Config, apply: bool) -> Result<()> {
     } else {
         "leaf_alloc exists already in"
     };
-    println!("{what} {}", config.segment.store);
+    writeln!(std::io::stdout(), "{what} {}", config.segment.store)?;
     Ok(())
 }

@@ -3,6 +3,7 @@
 //! Start: lock the state file, bind the ports, open the store, serve, and claim the worker id last.
 //! Stop: not ready, stop accepting, finish what is under way, give the worker id back.
 
+use std::io::Write;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -54,7 +55,9 @@ pub(crate) async fn run(config: &Config) -> Result<()> {
     tokio::select! {
         () = async {
             ids.drain(GRACE).await;
-            generators.close().await;
+            if tokio::time::timeout(GRACE, generators.close()).await.is_err() {
+                tracing::error!("the worker id could not be given back within {GRACE:?}");
+            }
             ops.drain(Duration::ZERO).await;
         } => {}
         () = stop.recv() => tracing::warn!("second signal: stopping at once"),
@@ -128,27 +131,29 @@ pub(crate) fn make_data_dir(config: &Config) -> Result<()> {
     })
 }
 
+/// Tells the person who started it where to ask. Ids flow also where nobody can read it.
 fn announce(config: &Config, ids: SocketAddr, ops: SocketAddr) {
-    println!("leaf-server {}", env!("CARGO_PKG_VERSION"));
-    println!("  ids        http://{ids}");
-    println!("  ops        http://{ops}");
+    let mut text = format!(
+        "leaf-server {}\n  ids        http://{ids}\n  ops        http://{ops}\n",
+        env!("CARGO_PKG_VERSION")
+    );
     if config.segment.enabled {
-        println!("  segment    {}", config.segment.store);
+        text += &format!("  segment    {}\n", config.segment.store);
     }
     if config.snowflake.enabled {
         let workers = match &config.snowflake.worker_ids {
             None => format!("worker id {}", config.snowflake.worker_id),
             Some(_) => "worker id by identity".into(),
         };
-        println!("  snowflake  local registry, {workers}");
+        text += &format!("  snowflake  local registry, {workers}\n");
     }
-    println!("  data       {}", config.data_dir.display());
-    let try_path = if config.segment.enabled {
-        "/api/segment/get/leaf-segment-test"
-    } else {
-        "/api/snowflake/get/test"
+    let route = match config.segment.enabled {
+        true => "/api/segment/get/leaf-segment-test",
+        false => "/api/snowflake/get/test",
     };
-    println!("try: curl http://{ids}{try_path}");
+    text += &format!("  data       {}\n", config.data_dir.display());
+    text += &format!("try: curl http://{ids}{route}\n");
+    let _ = std::io::stdout().write_all(text.as_bytes());
 }
 
 /// SIGTERM and Ctrl-C.

@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use leaf_testkit::{HttpClient, LeafServer, Response};
+use leaf_testkit::{HttpClient, LeafServer, Response, free_port};
 
 const SERVER: &str = env!("CARGO_BIN_EXE_leaf-server");
 const SEGMENT: &str = "/api/segment/get/leaf-segment-test";
@@ -230,4 +230,39 @@ fn a_second_process_on_the_same_data_directory_is_refused() {
     assert_eq!(code, 1);
     assert!(line.contains("another process uses this data directory"), "{line}");
     assert_eq!(server.id(SEGMENT), before + 1);
+}
+
+#[test]
+fn a_server_whose_output_cannot_be_written_serves_all_the_same() {
+    let directory = tempfile::tempdir().unwrap();
+    let address = |port: u16| std::net::SocketAddr::from(([127, 0, 0, 1], port));
+    let (ids, ops) = (address(free_port()), address(free_port()));
+    let script = "exec \"$@\" >/dev/full 2>&1";
+    let data_dir = directory.path().display().to_string();
+    let (ids_listen, ops_listen) = (ids.to_string(), ops.to_string());
+    let args = ["-c", script, "sh", SERVER, "--data-dir", &data_dir];
+    let args = args.into_iter().chain(["--http-listen", &ids_listen, "--ops-listen", &ops_listen]);
+    let args: Vec<String> = args.map(str::to_owned).collect();
+    let mut process = leaf_testkit::Process::start("sh", &args, &[]);
+
+    leaf_testkit::wait_until("it is ready", Duration::from_secs(20), || {
+        assert!(process.ended().is_none());
+        let mut client = HttpClient::connect(ops).ok()?;
+        client.request("GET", "/readyz").ok().filter(|answer| answer.status == 200)
+    });
+    // Trouble that is logged, and its end.
+    let state = directory.path().join("snowflake.state");
+    let aside = directory.path().join("aside");
+    std::fs::rename(&state, &aside).unwrap();
+    leaf_testkit::wait_until("ids stop", Duration::from_secs(20), || {
+        let ready = HttpClient::once(ops, "GET", "/readyz");
+        (ready.status == 503).then_some(())
+    });
+    std::fs::rename(&aside, &state).unwrap();
+    leaf_testkit::wait_until("ids flow again", Duration::from_secs(20), || {
+        (HttpClient::once(ids, "GET", "/api/snowflake/get/x").status == 200).then_some(())
+    });
+
+    process.signal("TERM");
+    assert_eq!(process.wait(Duration::from_secs(20)).code(), Some(0));
 }

@@ -8,6 +8,8 @@ use leaf_core::{Clock, Layout, UnixMillis};
 
 use crate::{Identity, SnowflakeError, SnowflakeErrorKind, SystemClock};
 
+/// Two readings of clocks are never of the same instant.
+const LEAST_TOLERANCE: Duration = Duration::from_millis(1);
 /// More than this would switch the protection off.
 const LARGEST_TOLERANCE: Duration = Duration::from_secs(60);
 /// A crashed stranger's worker id rests that long.
@@ -33,7 +35,7 @@ pub struct SnowflakeConfig {
     /// node waits until its registry ceiling has passed.
     pub state_file: Option<PathBuf>,
     /// How far the wall clock may fall behind the ids before they stop. It is also how far ahead
-    /// of the clock a restarted node may begin. At most 60 s, default 1 s; 5 ms is Leaf's rule.
+    /// of the clock a restarted node may begin. 1 ms to 60 s, default 1 s; 5 ms is Leaf's rule.
     pub rollback_tolerance: Duration,
     /// A wall clock that jumps ahead by more than this is not followed. Default 1 h.
     pub max_step_forward: Duration,
@@ -73,16 +75,18 @@ impl SnowflakeConfig {
 
     /// Refuses settings that make no sense.
     pub(crate) fn check(&self) -> Result<(), SnowflakeError> {
-        let shortest_offline = 2 * self.report_interval;
-        let bad = if self.offline_for < shortest_offline || self.offline_for > LONGEST_OFFLINE {
+        let shortest_offline = self.report_interval.saturating_mul(2);
+        let bad = if self.report_interval.is_zero() {
+            "report_interval is 0: give at least 1 ms".into()
+        } else if self.offline_for < shortest_offline || self.offline_for > LONGEST_OFFLINE {
             format!(
                 "offline_for is {:?}: give {shortest_offline:?} (two report intervals) to \
                  {LONGEST_OFFLINE:?}",
                 self.offline_for
             )
-        } else if self.rollback_tolerance > LARGEST_TOLERANCE {
+        } else if !(LEAST_TOLERANCE..=LARGEST_TOLERANCE).contains(&self.rollback_tolerance) {
             format!(
-                "rollback_tolerance is {:?}: give at most {LARGEST_TOLERANCE:?}",
+                "rollback_tolerance is {:?}: give {LEAST_TOLERANCE:?} to {LARGEST_TOLERANCE:?}",
                 self.rollback_tolerance
             )
         } else {

@@ -138,8 +138,11 @@ impl SnowflakeGenerator {
         let lease = claimed.unwrap_or_else(|| Err(SnowflakeErrorKind::Closed.into()))?;
         let worker = lease.worker;
         if let KeeperState::Idle(keeper) = std::mem::replace(&mut *state, KeeperState::Ended) {
-            let running = tokio::spawn(keeper.run(lease, self.stop.clone()));
-            *state = KeeperState::Running(running);
+            let (end, stop) = (EndOfLease(Arc::clone(&self.shared)), self.stop.clone());
+            *state = KeeperState::Running(tokio::spawn(async move {
+                let _end = end;
+                keeper.run(lease, stop).await;
+            }));
         }
         Ok(worker)
     }
@@ -254,6 +257,18 @@ impl SnowflakeGenerator {
     }
 }
 
+/// Whatever ends the keeper ends the ids: nobody raises the ceiling or watches the clock any more.
+struct EndOfLease(Arc<Shared>);
+
+impl Drop for EndOfLease {
+    fn drop(&mut self) {
+        if let Some(sequencer) = self.0.active.get() {
+            sequencer.close();
+        }
+        self.0.end(Phase::Closed);
+    }
+}
+
 impl fmt::Debug for SnowflakeGenerator {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("SnowflakeGenerator")
@@ -293,15 +308,16 @@ impl Shared {
 
     /// Something is not as it should be; logged once per event.
     pub(crate) fn report_trouble(&self, with: Trouble, what: String) {
-        let mut status = self.status();
-        if status.trouble.get(&with) != Some(&what) {
+        // Logged without the lock.
+        let before = self.status().trouble.insert(with, what.clone());
+        if before.as_ref() != Some(&what) {
             tracing::error!("{what}; ids flow up to the ceiling that is written down");
-            status.trouble.insert(with, what);
         }
     }
 
     pub(crate) fn report_fine(&self, with: Trouble) {
-        if let Some(what) = self.status().trouble.remove(&with) {
+        let before = self.status().trouble.remove(&with);
+        if let Some(what) = before {
             tracing::info!("no longer: {what}");
         }
     }
@@ -322,7 +338,8 @@ impl Shared {
 
     #[cold]
     fn why_no_id(&self) -> SnowflakeError {
-        match self.sequencer() {
+        let held = self.status().phase == Phase::Held;
+        match self.sequencer().filter(|_| held) {
             None => self.why_no_lease(),
             Some(sequencer) => {
                 let by = sequencer.next_free() - self.clock.wall();

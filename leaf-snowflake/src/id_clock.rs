@@ -18,7 +18,7 @@ use leaf_core::{Clock, UnixMillis};
 const BLOCKED: i64 = i64::MIN;
 const SLEW_PER_MILLION: i64 = 500;
 /// A wall reading that took longer than this says too little about when it was taken.
-const WIDEST_READING: Duration = Duration::from_millis(1);
+const WIDEST_READING: Duration = Duration::from_micros(500);
 
 #[derive(Debug)]
 pub(crate) struct IdClock {

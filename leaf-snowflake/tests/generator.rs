@@ -340,6 +340,19 @@ async fn senseless_settings_are_refused_by_name() {
     lax.rollback_tolerance = Duration::from_secs(3600);
     let error = SnowflakeGenerator::prepare(Arc::new(MemoryRegistry::default()), lax).unwrap_err();
     assert!(error.to_string().contains("rollback_tolerance is 3600s"), "{error}");
+
+    type Change = fn(&mut SnowflakeConfig);
+    let cases: [(&str, Change); 2] = [
+        ("rollback_tolerance is 0ns", |config| config.rollback_tolerance = Duration::ZERO),
+        ("report_interval is 0", |config| config.report_interval = Duration::ZERO),
+    ];
+    for (setting, change) in cases {
+        let mut config = config("a:1", &Arc::new(ManualClock::at(START)), None);
+        change(&mut config);
+        let refused = SnowflakeGenerator::prepare(Arc::new(MemoryRegistry::default()), config);
+        let error = refused.unwrap_err().to_string();
+        assert!(error.contains(setting), "{error}");
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -29,11 +29,10 @@ impl<'de> Deserialize<'de> for Span {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         let text = String::deserialize(from)?;
         let parsed = text.parse::<SignedDuration>().ok();
-        parsed.and_then(|signed| Duration::try_from(signed).ok()).map(Self).ok_or_else(|| {
-            serde::de::Error::custom(format!(
-                "{text:?} is no duration: write it like 5ms, 1s, 10min"
-            ))
-        })
+        parsed
+            .and_then(|signed| Duration::try_from(signed).ok())
+            .map(Self)
+            .ok_or_else(|| serde::de::Error::custom("no duration: write it like 5ms, 1s, 10min"))
     }
 }
 

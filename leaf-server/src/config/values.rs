@@ -6,7 +6,7 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::net::SocketAddr;
 
-use serde::de::{Deserialize, Deserializer, Error, Visitor};
+use serde::de::{Deserialize, Deserializer, Error, MapAccess, Visitor};
 
 /// A value that is written as text.
 pub(super) mod text {
@@ -55,8 +55,56 @@ where
             whole_number(from).map(Self)
         }
     }
-    let map = Option::<BTreeMap<String, Number>>::deserialize(from)?;
-    Ok(map.map(|map| map.into_iter().map(|(who, Number(id))| (who, id)).collect()))
+    struct Numbers;
+    impl<'de> Visitor<'de> for Numbers {
+        type Value = Option<BTreeMap<String, u32>>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("a table of names and numbers")
+        }
+
+        fn visit_unit<E: Error>(self) -> Result<Self::Value, E> {
+            Ok(None)
+        }
+
+        fn visit_str<E: Error>(self, _: &str) -> Result<Self::Value, E> {
+            Err(E::custom("expected a table of names and numbers"))
+        }
+
+        fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Self::Value, A::Error> {
+            let mut map = BTreeMap::new();
+            while let Some((who, Number(id))) = entries.next_entry()? {
+                map.insert(who, id);
+            }
+            Ok(Some(map))
+        }
+    }
+    from.deserialize_any(Numbers)
+}
+
+pub(super) fn boolean<'de, D: Deserializer<'de>>(from: D) -> Result<bool, D::Error> {
+    struct Boolean;
+    impl Visitor<'_> for Boolean {
+        type Value = bool;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("true or false")
+        }
+
+        fn visit_bool<E: Error>(self, value: bool) -> Result<bool, E> {
+            Ok(value)
+        }
+
+        fn visit_i64<E: Error>(self, _: i64) -> Result<bool, E> {
+            Err(E::custom("expected true or false"))
+        }
+
+        fn visit_str<E: Error>(self, text: &str) -> Result<bool, E> {
+            // The environment holds texts only.
+            text.parse().map_err(|_| E::custom("expected true or false"))
+        }
+    }
+    from.deserialize_any(Boolean)
 }
 
 struct WholeNumber<T>(PhantomData<T>);
