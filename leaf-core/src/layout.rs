@@ -264,8 +264,7 @@ impl Layout {
 
     /// Shift and width of a field.
     #[inline]
-    #[must_use]
-    pub const fn place(self, field: Field) -> (u32, u32) {
+    const fn place(self, field: Field) -> (u32, u32) {
         let [(_, _), second, third] = self.fields;
         if third.0 as u8 == field as u8 {
             (0, third.1)

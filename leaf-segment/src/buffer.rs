@@ -343,6 +343,27 @@ mod tests {
         assert_eq!(buffer.slot(suspended).read(suspended), None, "31 was handed out already");
     }
 
+    /// Else callers that ask an empty buffer for long enough would carry into the generation.
+    #[test]
+    fn nobody_adds_to_a_segment_that_is_used_up() {
+        let buffer = DoubleBuffer::new();
+        buffer.publish(range(10, 12));
+        drain(&buffer);
+        for _ in 0..1000 {
+            assert_eq!(buffer.take(), Take::Empty);
+        }
+        assert!(buffer.now().offset() <= 3, "{} for 2 ids", buffer.now().offset());
+
+        buffer.publish(range(20, 22));
+        assert_eq!(drain(&buffer), [20, 21]);
+        buffer.close();
+        let closed = buffer.now().0;
+        for _ in 0..1000 {
+            assert_eq!(buffer.take(), Take::Closed);
+        }
+        assert_eq!(buffer.now().0, closed);
+    }
+
     #[test]
     fn a_closed_buffer_gives_nothing_and_takes_nothing() {
         let buffer = DoubleBuffer::new();

@@ -6,10 +6,12 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_core::future::BoxFuture;
 use leaf_core::{Field, Health, Layout, ManualClock, Unit, UnixMillis};
 use leaf_snowflake::{
-    FenceState, Identity, MemoryRegistry, RegistryErrorKind, SnowflakeConfig, SnowflakeError,
-    SnowflakeErrorKind, SnowflakeGenerator, WorkerRegistry,
+    ClaimRequest, FenceState, Identity, Lease, MemoryRegistry, RegistryError, RegistryErrorKind,
+    SnowflakeConfig, SnowflakeError, SnowflakeErrorKind, SnowflakeGenerator, WorkerRecord,
+    WorkerRegistry,
 };
 
 const START: UnixMillis = UnixMillis::new(1_700_000_000_000);
@@ -280,6 +282,54 @@ async fn a_frozen_node_whose_id_was_taken_stops_for_good() {
     assert!(matches!(frozen.try_next().unwrap_err().kind(), SnowflakeErrorKind::Lost));
     assert!(!frozen.health().can_answer());
     successor.next().await.unwrap();
+}
+
+/// A registry with a bug in its driver.
+#[derive(Debug, Default)]
+struct Panicking(MemoryRegistry);
+
+impl WorkerRegistry for Panicking {
+    fn claim<'a>(
+        &'a self,
+        who: &'a Identity,
+        request: &'a ClaimRequest,
+    ) -> BoxFuture<'a, Result<Lease, RegistryError>> {
+        self.0.claim(who, request)
+    }
+
+    fn extend<'a>(
+        &'a self,
+        _: &'a mut Lease,
+        _: UnixMillis,
+    ) -> BoxFuture<'a, Result<(), RegistryError>> {
+        panic!("as a bug in a driver would")
+    }
+
+    fn release<'a>(
+        &'a self,
+        lease: Lease,
+        next_free: UnixMillis,
+    ) -> BoxFuture<'a, Result<(), RegistryError>> {
+        self.0.release(lease, next_free)
+    }
+
+    fn workers(&self) -> BoxFuture<'_, Result<Vec<WorkerRecord>, RegistryError>> {
+        self.0.workers()
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_keeper_that_ends_badly_ends_the_ids_and_says_so() {
+    let clock = Arc::new(ManualClock::at(START));
+    let registry = Arc::new(Panicking::default());
+    let flakes = SnowflakeGenerator::open(registry, config("a:1", &clock, None)).await.unwrap();
+
+    pass(&clock, Duration::from_secs(4)).await;
+
+    let error = flakes.try_next().unwrap_err();
+    assert!(matches!(error.kind(), SnowflakeErrorKind::Closed), "{error}");
+    assert!(!flakes.health().can_answer());
+    flakes.close().await;
 }
 
 #[tokio::test(start_paused = true)]
