@@ -48,9 +48,13 @@ impl MariaDb {
         let directory = tempfile::Builder::new().prefix("leaf-mariadb-").tempdir();
         let directory = directory.expect("a temporary directory");
         let data = directory.path().join("data");
+        // A starting server removes what it takes for leftovers from a shared one.
+        let temporary = directory.path().join("tmp");
+        std::fs::create_dir(&temporary).expect("a writable directory");
         let install = Command::new(require("mariadb-install-db", PACKAGE))
             .args(["--no-defaults", "--auth-root-authentication-method=normal", "--skip-test-db"])
             .arg(format!("--datadir={}", data.display()))
+            .env("TMPDIR", &temporary)
             .args(as_root())
             .output()
             .expect("mariadb-install-db runs");
@@ -146,6 +150,7 @@ fn run(directory: &Path, port: u16) -> Process {
         format!("--socket={}", place("my.sock")),
         format!("--pid-file={}", place("my.pid")),
         format!("--log-error={}", place("err.log")),
+        format!("--tmpdir={}", place("tmp")),
         format!("--port={port}"),
         "--bind-address=127.0.0.1".into(),
         "--innodb-flush-log-at-trx-commit=1".into(),
