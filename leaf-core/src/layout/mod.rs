@@ -5,6 +5,8 @@
 //! The layout counts time in *ticks* of its unit since its epoch. Records hold Unix milliseconds
 //! instead: a floor rounds up to a tick, a ceiling down.
 
+mod text;
+
 use std::fmt;
 use std::time::Duration;
 
@@ -60,6 +62,8 @@ impl Unit {
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Layout {
     fields: [(Field, u32); 3],
+    /// The upper part of the worker field, for naming only.
+    datacenter_bits: u32,
     unit: Unit,
     epoch: UnixMillis,
 }
@@ -78,11 +82,43 @@ pub struct Parts {
 impl Layout {
     /// Leaf's layout: 41 bits of milliseconds, 10 of worker, 12 of sequence, counted from
     /// 2010-11-04T01:42:54.657Z. Good until July 2080.
-    pub const LEAF: Self = Self {
-        fields: [(Field::Timestamp, 41), (Field::Worker, 10), (Field::Sequence, 12)],
-        unit: Unit::Millisecond,
-        epoch: UnixMillis::new(1_288_834_974_657),
-    };
+    pub const LEAF: Self = Self::preset(
+        [(Field::Timestamp, 41), (Field::Worker, 10), (Field::Sequence, 12)],
+        Unit::Millisecond,
+        1_288_834_974_657,
+    );
+
+    /// Twitter's: the same bits and epoch as Leaf's, the worker named by 5 bits of datacenter and 5
+    /// of worker.
+    pub const TWITTER: Self = Self { datacenter_bits: 5, ..Self::LEAF };
+
+    /// Sonyflake's: 39 bits of 10 ms, 8 of sequence, 16 of machine, counted from 2014-09-01. Good
+    /// until 2188.
+    pub const SONYFLAKE: Self = Self::preset(
+        [(Field::Timestamp, 39), (Field::Sequence, 8), (Field::Worker, 16)],
+        Unit::Centisecond,
+        1_409_529_600_000,
+    );
+
+    /// Baidu uid-generator's: 28 bits of seconds, 22 of worker, 13 of sequence, counted from
+    /// 2016-05-19T16:00:00Z. From its own epoch it ended on 2024-11-20: give it a later one.
+    pub const UID_GENERATOR: Self = Self::preset(
+        [(Field::Timestamp, 28), (Field::Worker, 22), (Field::Sequence, 13)],
+        Unit::Second,
+        1_463_673_600_000,
+    );
+
+    /// 53 bits in all, so that JavaScript's numbers hold the ids exactly: 41 of milliseconds from
+    /// Leaf's epoch, 5 of worker, 7 of sequence.
+    pub const JAVASCRIPT: Self = Self::preset(
+        [(Field::Timestamp, 41), (Field::Worker, 5), (Field::Sequence, 7)],
+        Unit::Millisecond,
+        1_288_834_974_657,
+    );
+
+    const fn preset(fields: [(Field, u32); 3], unit: Unit, epoch: u64) -> Self {
+        Self { fields, datacenter_bits: 0, unit, epoch: UnixMillis::new(epoch) }
+    }
 
     /// A layout of these fields, most significant first, each with its number of bits.
     ///
@@ -119,7 +155,7 @@ impl Layout {
         if let Some((field, bits)) = fields.iter().find(|(_, bits)| !(1..=63).contains(bits)) {
             return Err(LayoutError::FieldWidth { field: *field, bits: *bits, most: 63 });
         }
-        let layout = Self { fields, unit, epoch };
+        let layout = Self { fields, datacenter_bits: 0, unit, epoch };
         let bits = layout.bits(Field::Worker);
         if bits > 32 {
             return Err(LayoutError::FieldWidth { field: Field::Worker, bits, most: 32 });
@@ -137,10 +173,61 @@ impl Layout {
         Self { epoch, ..self }
     }
 
+    /// The same layout, its worker field named by a datacenter in the upper `bits` and a worker in
+    /// the rest. Ids do not change by it.
+    ///
+    /// # Errors
+    /// [`LayoutError::DatacenterWidth`] unless at least one bit is left for the worker.
+    pub const fn with_datacenter_bits(self, bits: u32) -> Result<Self, LayoutError> {
+        let worker_bits = self.bits(Field::Worker);
+        if bits >= worker_bits {
+            return Err(LayoutError::DatacenterWidth { bits, worker_bits });
+        }
+        Ok(Self { datacenter_bits: bits, ..self })
+    }
+
+    /// How many of the worker's bits name a datacenter; 0 where none do.
+    #[must_use]
+    pub const fn datacenter_bits(self) -> u32 {
+        self.datacenter_bits
+    }
+
+    /// The worker id of a worker in a datacenter; `None` when one does not fit its bits.
+    ///
+    /// ```
+    /// use leaf_core::{Layout, WorkerId};
+    ///
+    /// let worker = Layout::TWITTER.worker_in(3, 7).expect("both fit 5 bits");
+    /// assert_eq!(worker, WorkerId::new(3 << 5 | 7));
+    /// assert_eq!(Layout::TWITTER.datacenter_of(worker), (3, 7));
+    /// ```
+    #[must_use]
+    pub const fn worker_in(self, datacenter: u32, worker: u32) -> Option<WorkerId> {
+        let bits = self.bits(Field::Worker) - self.datacenter_bits;
+        if datacenter as u64 > max_of(self.datacenter_bits) || worker as u64 > max_of(bits) {
+            return None;
+        }
+        Some(WorkerId::new(((datacenter as u64) << bits) as u32 | worker))
+    }
+
+    /// The datacenter and the worker in it that a worker id names.
+    #[must_use]
+    pub const fn datacenter_of(self, worker: WorkerId) -> (u32, u32) {
+        let bits = self.bits(Field::Worker) - self.datacenter_bits;
+        let worker = worker.get() as u64;
+        ((worker >> bits) as u32, (worker & max_of(bits)) as u32)
+    }
+
     /// The width of a field.
     #[must_use]
     pub const fn bits(self, field: Field) -> u32 {
         self.place(field).1
+    }
+
+    /// How far to the left of the lowest bit a field stands.
+    #[must_use]
+    pub const fn shift(self, field: Field) -> u32 {
+        self.place(field).0
     }
 
     /// The length of a tick.
@@ -245,18 +332,6 @@ impl Layout {
         })
     }
 
-    /// The fields and the unit in one word, without the epoch: `t41-w10-s12/1ms`. Fence records
-    /// hold it, so that another layout over the same worker id is noticed.
-    #[must_use]
-    pub fn shape(self) -> String {
-        let part = |(field, bits): (Field, u32)| match field {
-            Field::Timestamp => format!("t{bits}"),
-            Field::Worker => format!("w{bits}"),
-            Field::Sequence => format!("s{bits}"),
-        };
-        format!("{}/{}ms", self.fields.map(part).join("-"), self.unit.millis())
-    }
-
     const fn read(self, bits: u64, field: Field) -> u64 {
         let (shift, width) = self.place(field);
         bits >> shift & max_of(width)
@@ -286,7 +361,7 @@ const fn max_of(bits: u32) -> u64 {
 
 impl fmt::Debug for Layout {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Layout({} from {})", self.shape(), self.epoch)
+        write!(f, "Layout({self} from {})", self.epoch)
     }
 }
 
@@ -312,6 +387,20 @@ pub enum LayoutError {
         /// The sum of the widths.
         sum: u32,
     },
+    /// No bit would be left for the worker.
+    #[error("{bits} of {worker_bits} worker bits name a datacenter: at least 1 must remain")]
+    DatacenterWidth {
+        /// The bits of the datacenter.
+        bits: u32,
+        /// The bits of the whole field.
+        worker_bits: u32,
+    },
+    /// The text names no layout.
+    #[error(
+        "unknown layout: give leaf, twitter, sonyflake, uid-generator, javascript, or a split like \
+         t41-w10-s12/1ms"
+    )]
+    Syntax,
     /// Ids of one worker would not increase.
     #[error("the sequence stands above the timestamp: ids would not increase with time")]
     SequenceAboveTimestamp,
@@ -336,6 +425,36 @@ mod tests {
         assert_eq!(Layout::LEAF.shape(), "t41-w10-s12/1ms");
         assert_eq!(Layout::LEAF.end().get(), 1_288_834_974_657 + (1 << 41));
         assert_eq!(Layout::LEAF.max_worker(), WorkerId::new(1023));
+    }
+
+    #[test]
+    fn presets_take_apart_what_their_programs_put_together() {
+        // The tweet in Twitter's API reference, "created_at": "Wed Oct 10 20:19:24 +0000 2018".
+        let tweet = Layout::TWITTER.decode(Id::new(1_050_118_621_198_921_728).unwrap()).unwrap();
+        assert_eq!(tweet.timestamp.get() / 1000, 1_539_202_764);
+        // Sonyflake: elapsed 10 ms units, 8 bits of sequence, 16 of machine.
+        let sony = Id::new(1234 << 24 | 5 << 16 | 0x2a2a).unwrap();
+        let sony = Layout::SONYFLAKE.decode(sony).unwrap();
+        assert_eq!(sony.timestamp.get(), 1_409_529_600_000 + 12_340);
+        assert_eq!((sony.worker.get(), sony.sequence), (0x2a2a, 5));
+        // uid-generator: seconds, worker, sequence.
+        let uid = Id::new(100_000 << 35 | 77 << 13 | 8191).unwrap();
+        let uid = Layout::UID_GENERATOR.decode(uid).unwrap();
+        assert_eq!(uid.timestamp.get(), 1_463_673_600_000 + 100_000_000);
+        assert_eq!((uid.worker.get(), uid.sequence), (77, 8191));
+    }
+
+    #[test]
+    fn presets_keep_their_promises() {
+        let last = Layout::JAVASCRIPT;
+        let last = last.compose(last.max_tick(), last.max_worker(), last.max_sequence()).unwrap();
+        assert_eq!(last.get(), (1 << 53) - 1, "Number.MAX_SAFE_INTEGER");
+        assert_eq!(Layout::UID_GENERATOR.end().get(), 1_732_109_056_000);
+        assert_eq!(Layout::TWITTER.datacenter_of(WorkerId::new(1023)), (31, 31));
+        assert_eq!(Layout::TWITTER.worker_in(32, 0), None);
+        assert_eq!(Layout::TWITTER.worker_in(0, 32), None);
+        assert_eq!(Layout::LEAF.worker_in(0, 1023), Some(WorkerId::new(1023)));
+        assert!(Layout::LEAF.with_datacenter_bits(10).is_err());
     }
 
     #[test]
