@@ -18,7 +18,7 @@ mod worker;
 pub use clock::{Clock, ManualClock};
 pub use health::Health;
 pub use id::{Id, ParseIdError};
-pub use layout::{Field, Layout, LayoutError, Parts, Unit};
+pub use layout::{Composer, Field, Layout, LayoutError, Parts, Unit};
 pub use millis::UnixMillis;
 pub use range::IdRange;
 pub use step::{Step, StepError};

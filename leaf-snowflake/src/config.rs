@@ -6,7 +6,10 @@ use std::time::Duration;
 
 use leaf_core::{Clock, Layout, UnixMillis};
 
-use crate::{Identity, SnowflakeError, SnowflakeErrorKind, SystemClock};
+use crate::{Identity, PeerRule, Peers, SnowflakeError, SnowflakeErrorKind, SystemClock};
+
+/// A clock that shows less is wrong: this version was made on 2026-11-01.
+const RELEASED: UnixMillis = UnixMillis::new(1_793_491_200_000);
 
 /// Two readings of clocks are never of the same instant.
 const LEAST_TOLERANCE: Duration = Duration::from_millis(1);
@@ -52,6 +55,20 @@ pub struct SnowflakeConfig {
     pub sequence_start: u64,
     /// The clocks. Default [`SystemClock`].
     pub clock: Arc<dyn Clock>,
+    /// A start is refused while the wall clock shows less: an absurd clock must not claim a worker
+    /// id. Default 2026-11-01, when this version was made.
+    pub not_before: UnixMillis,
+    /// Where the other nodes' clocks are read at the start and before a great jump ahead is
+    /// followed. Without (the default) nobody is asked.
+    pub peers: Option<Arc<dyn Peers>>,
+    /// When the peers' clocks agree with this one. Default [`PeerRule::Majority`].
+    pub peer_rule: PeerRule,
+    /// How far a clock may be from this one and still agree, not counting the uncertainty of the
+    /// round trip. Default 5 s.
+    pub max_offset: Duration,
+    /// Java Leaf's cache directory on this machine, `{tmpdir}/{leaf.name}/leafconf/{port}`: read
+    /// once, when there is no state file yet. Default none.
+    pub java_cache: Option<PathBuf>,
 }
 
 impl SnowflakeConfig {
@@ -70,6 +87,11 @@ impl SnowflakeConfig {
             wait: Duration::from_secs(2),
             sequence_start: 100,
             clock: Arc::new(SystemClock),
+            not_before: RELEASED,
+            peers: None,
+            peer_rule: PeerRule::default(),
+            max_offset: Duration::from_secs(5),
+            java_cache: None,
         }
     }
 
@@ -100,6 +122,13 @@ impl SnowflakeConfig {
         let epoch = self.layout.epoch();
         if now >= self.layout.end() {
             Err(SnowflakeErrorKind::EndOfTime.into())
+        } else if now < self.not_before {
+            let why = format!(
+                "the clock shows {now} (Unix ms), before {}, when this version was made: correct \
+                 the clock",
+                self.not_before
+            );
+            Err(SnowflakeErrorKind::BadConfig(why).into())
         } else if now < epoch {
             let why = format!(
                 "the clock shows {now} (Unix ms), before the layout's epoch {epoch}: correct the \

@@ -47,6 +47,22 @@ pub enum RegistryErrorKind {
         /// The wall clock.
         now: UnixMillis,
     },
+    /// Somebody else reported under this worker id a moment ago.
+    #[error(
+        "the worker id is in use by another process, its last report was {} ago: stop that one, or \
+         give this node another worker id",
+        seconds(*.last_report)
+    )]
+    InUse {
+        /// How long ago the holder last raised its ceiling, as the ceiling tells.
+        last_report: Duration,
+    },
+    /// The record must be seen unchanged for two report intervals before it counts as one's own.
+    #[error("the machine was booted since the last report: watching whether another one reports")]
+    Watch {
+        /// The nonce that must still be there.
+        nonce: uuid::Uuid,
+    },
     /// The record was made with another layout or epoch.
     #[error(
         "the worker id was used with layout {recorded}, the configuration says {configured}; \
@@ -93,7 +109,12 @@ impl RegistryError {
     /// Whether the same call may succeed later without anybody's help.
     #[must_use]
     pub const fn retryable(&self) -> bool {
-        matches!(self.kind, RegistryErrorKind::Unavailable | RegistryErrorKind::NotYet { .. })
+        matches!(
+            self.kind,
+            RegistryErrorKind::Unavailable
+                | RegistryErrorKind::NotYet { .. }
+                | RegistryErrorKind::Watch { .. }
+        )
     }
 }
 
@@ -135,6 +156,35 @@ pub enum SnowflakeErrorKind {
     /// The generator was closed.
     #[error("the generator is closed")]
     Closed,
+    /// This process is a fork of the one that opened the generator, and would repeat its ids.
+    #[error("this process was forked after the generator was opened: open one of its own")]
+    Forked,
+    /// The clocks of the peers say that this one is wrong.
+    #[error(
+        "the clock is {} {} its peers' and only {agreeing} of {reached} agree with it within {}: \
+         correct the clock",
+        seconds(Duration::from_millis(.offset.unsigned_abs())),
+        if *.offset < 0 { "behind" } else { "ahead of" },
+        seconds(*.max_offset)
+    )]
+    ClockRefused {
+        /// By how many milliseconds it is ahead of theirs.
+        offset: i64,
+        /// How many agree with it.
+        agreeing: usize,
+        /// How many answered.
+        reached: usize,
+        /// What counts as agreement.
+        max_offset: Duration,
+    },
+    /// More ids were asked for at once than can be handed out, or none.
+    #[error("{count} ids at once: give 1 to {most}")]
+    BadCount {
+        /// What was asked for.
+        count: usize,
+        /// The most.
+        most: usize,
+    },
     /// A setting makes no sense; the text names it.
     #[error("{0}")]
     BadConfig(String),

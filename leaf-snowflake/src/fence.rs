@@ -7,11 +7,13 @@
 //!
 //! This file is the arithmetic of that promise. It reads no clock and talks to nobody.
 
+use std::time::Duration;
+
 use leaf_core::{UnixMillis, WorkerId};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use crate::{ClaimRequest, RegistryError, RegistryErrorKind};
+use crate::{ClaimRequest, Origin, RegistryError, RegistryErrorKind};
 
 /// The record of one worker id. Written only by compare-and-set, never deleted.
 ///
@@ -81,9 +83,10 @@ impl Fence {
     /// `worker`.
     ///
     /// # Errors
-    /// `OtherLayout`, `Retired`; `FloorAhead` when the floor is further away than
-    /// `startup_wait`; `NotYet` when it is worth waiting for. Nothing may be written then: a
-    /// crash loop must not push its own ceiling.
+    /// `OtherLayout`, `Retired`; `Watch` when the record must be looked at again two report
+    /// intervals later; `NotYet` when a wait up to [`ClaimRequest::startup_wait`] is enough;
+    /// `FloorAhead` or `InUse` when it is not. On any error nothing may be written: a crash loop
+    /// must not push its own ceiling.
     pub fn floor_for(
         &self,
         worker: WorkerId,
@@ -100,27 +103,42 @@ impl Fence {
             return Err(RegistryErrorKind::Retired);
         }
         // An earlier attempt of this very claim, whose answer was lost: nothing was issued under
-        // it. `next_fence` put its ceiling `offline_for` above its floor or higher.
-        let earlier_attempt = self.nonce == request.nonce;
+        // it, though perhaps under the lease before. `next_fence` put its ceiling `offline_for`
+        // above its floor or higher.
+        if self.nonce == request.nonce {
+            let before = request.memory.as_ref().filter(|memory| memory.worker == worker.get());
+            let issued = before.map_or(UnixMillis::EPOCH, |memory| memory.local_ceiling);
+            return request.start_at((self.ceiling - request.offline_for).max(issued));
+        }
         let own = request.memory.as_ref().filter(|memory| {
-            memory.genuine
+            memory.origin != Origin::Copied
                 && !memory.lost
                 && memory.worker == worker.get()
                 && memory.fence.epoch == self.epoch
                 && memory.fence.instance == self.instance
         });
-        let floor = match own {
-            _ if earlier_attempt => self.ceiling - request.offline_for,
-            Some(memory) => memory.local_ceiling.min(self.ceiling),
-            None => self.ceiling,
+        let Some(memory) = own else {
+            return request.start_at(self.ceiling).map_err(|refusal| self.blame(refusal, request));
         };
-        let now = request.now;
-        if floor > now + request.startup_wait {
-            Err(RegistryErrorKind::FloorAhead { floor, now })
-        } else if floor > now + request.tolerance {
-            Err(RegistryErrorKind::NotYet { at: floor - request.tolerance })
-        } else {
-            Ok(floor)
+        match request.watched {
+            _ if memory.origin == Origin::Own => {}
+            Some(nonce) if nonce == self.nonce => {}
+            Some(_) => return Err(RegistryErrorKind::InUse { last_report: Duration::ZERO }),
+            None => return Err(RegistryErrorKind::Watch { nonce: self.nonce }),
+        }
+        request.start_at(memory.local_ceiling.min(self.ceiling))
+    }
+
+    /// A floor that is far ahead because its holder lives is better named so.
+    fn blame(&self, refusal: RegistryErrorKind, request: &ClaimRequest) -> RegistryErrorKind {
+        // A holder's ceiling is `offline_for` ahead of its last report.
+        let last_report = request.now - (self.ceiling - request.offline_for);
+        let recent = last_report < 2 * request.report_interval;
+        match refusal {
+            RegistryErrorKind::FloorAhead { .. } if self.state == FenceState::Held && recent => {
+                RegistryErrorKind::InUse { last_report }
+            }
+            refusal => refusal,
         }
     }
 }
@@ -144,9 +162,8 @@ mod tests {
     use super::*;
     use crate::Memory;
     use leaf_core::Layout;
-    use std::time::Duration;
 
-    const NOW: UnixMillis = UnixMillis::new(1_700_000_000_000);
+    const NOW: UnixMillis = UnixMillis::new(1_800_000_000_000);
 
     fn seconds(n: u64) -> Duration {
         Duration::from_secs(n)
@@ -159,19 +176,27 @@ mod tests {
             nonce: Uuid::new_v4(),
             layout: Layout::LEAF,
             memory: None,
+            least_floor: UnixMillis::EPOCH,
+            watched: None,
             offline_for: seconds(600),
+            report_interval: seconds(3),
             tolerance: seconds(1),
             startup_wait: seconds(15),
         }
     }
 
     fn fence(ceiling: UnixMillis) -> Fence {
-        Fence { ceiling, ..request().next_fence(7, NOW) }
+        Fence { epoch: 7, ceiling, ..request().next_fence(None, NOW) }
     }
 
     fn with_memory(of: &Fence, local_ceiling: UnixMillis) -> ClaimRequest {
-        let memory =
-            Memory { worker: 0, fence: of.clone(), local_ceiling, lost: false, genuine: true };
+        let memory = Memory {
+            worker: 0,
+            fence: of.clone(),
+            local_ceiling,
+            lost: false,
+            origin: Origin::Own,
+        };
         ClaimRequest { memory: Some(memory), ..request() }
     }
 
@@ -190,11 +215,14 @@ mod tests {
             Err(RegistryErrorKind::NotYet { at: NOW + seconds(9) })
         );
 
-        let floor = NOW + seconds(600);
+        let floor = NOW + seconds(300);
         assert_eq!(
             fence(floor).floor_for(WorkerId::new(0), &request()),
             Err(RegistryErrorKind::FloorAhead { floor, now: NOW })
         );
+
+        let alive = fence(NOW + seconds(599)).floor_for(WorkerId::new(0), &request());
+        assert_eq!(alive, Err(RegistryErrorKind::InUse { last_report: seconds(1) }));
     }
 
     #[test]
@@ -221,10 +249,39 @@ mod tests {
             change(|memory| memory.fence.instance = Uuid::from_u128(2)),
             change(|memory| memory.worker = 1),
             change(|memory| memory.lost = true),
-            change(|memory| memory.genuine = false),
+            change(|memory| memory.origin = Origin::Copied),
         ] {
-            assert!(matches!(refused, Err(RegistryErrorKind::FloorAhead { .. })));
+            assert_eq!(refused, Err(RegistryErrorKind::InUse { last_report: seconds(0) }));
         }
+    }
+
+    #[test]
+    fn after_a_reboot_the_record_must_have_been_silent() {
+        let fence = fence(NOW + seconds(600));
+        let mut request = with_memory(&fence, NOW);
+        request.memory.as_mut().unwrap().origin = Origin::BeforeReboot;
+        let mut floor = |watched| {
+            request.watched = watched;
+            fence.floor_for(WorkerId::new(0), &request)
+        };
+
+        assert_eq!(floor(None), Err(RegistryErrorKind::Watch { nonce: fence.nonce }));
+        assert_eq!(floor(Some(fence.nonce)), Ok(NOW));
+        let written_meanwhile = floor(Some(Uuid::new_v4()));
+        assert!(matches!(written_meanwhile, Err(RegistryErrorKind::InUse { .. })));
+    }
+
+    #[test]
+    fn nothing_below_the_least_floor_is_given() {
+        let fence = fence(NOW - seconds(60));
+        let mut request = with_memory(&fence, NOW - seconds(60));
+        request.least_floor = NOW + Duration::from_millis(300);
+
+        assert_eq!(fence.floor_for(WorkerId::new(0), &request), Ok(request.least_floor));
+
+        request.least_floor = NOW + seconds(60);
+        let refused = fence.floor_for(WorkerId::new(0), &request);
+        assert!(matches!(refused, Err(RegistryErrorKind::FloorAhead { .. })));
     }
 
     #[test]
@@ -239,13 +296,41 @@ mod tests {
         let first = request();
         let floor = NOW + Duration::from_millis(800);
 
-        let written = first.next_fence(8, floor);
+        let written = first.next_fence(Some(&fence(NOW)), floor);
 
         assert_eq!(written.floor_for(WorkerId::new(0), &first), Ok(floor));
+        assert_eq!(
+            first.next_fence(Some(&written), floor),
+            written,
+            "the same holder, not another"
+        );
         assert!(
             written.floor_for(WorkerId::new(0), &request()).is_err(),
             "another claim is a stranger"
         );
+    }
+
+    /// A node that started from its file while the registry was away has issued ids since its
+    /// claim was written, although it never saw the answer.
+    #[test]
+    fn what_was_issued_before_the_answer_came_stays_below_the_floor() {
+        let before = fence(NOW);
+        let mut claim = with_memory(&before, NOW);
+        let written = claim.next_fence(Some(&before), NOW);
+        claim.memory.as_mut().unwrap().local_ceiling = NOW + Duration::from_millis(700);
+
+        let floor = written.floor_for(WorkerId::new(0), &claim);
+
+        assert_eq!(floor, Ok(NOW + Duration::from_millis(700)));
+    }
+
+    #[test]
+    fn a_claim_never_lowers_a_ceiling() {
+        let before = fence(NOW + seconds(3600));
+
+        let after = request().next_fence(Some(&before), NOW);
+
+        assert_eq!((after.epoch, after.ceiling), (before.epoch + 1, before.ceiling));
     }
 
     #[test]

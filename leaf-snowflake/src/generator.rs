@@ -1,30 +1,35 @@
 //! The face of snowflake mode.
 //!
-//! A call loads the current lease's sequencer, reads the clock once and takes a position. What it
-//! cannot have at once it waits for with a deadline: the next millisecond by sleeping, a ceiling by
-//! waking the keeper.
+//! A call reads the clock once and takes a position, or a run of them, from the lease. What it cannot
+//! have at once it waits for with a deadline: the next millisecond by sleeping, a ceiling by waking
+//! the keeper. Those that wait are served in the order in which they came; who never waits
+//! (`try_next`, `try_take`) does not stand in that line.
 
-use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
-use std::time::Duration;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use leaf_core::{Health, Id, Layout, WorkerId};
-use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::id_clock::IdClock;
 use crate::keeper::Keeper;
 use crate::sequencer::{Refusal, Sequencer};
-use crate::{SnowflakeConfig, SnowflakeError, SnowflakeErrorKind, WorkerRegistry};
+use crate::shared::{Phase, Shared};
+use crate::{
+    IdRun, SnowflakeConfig, SnowflakeError, SnowflakeErrorKind, SnowflakeView, WorkerRegistry,
+};
+
+/// The most ids that one [`SnowflakeGenerator::take`] hands out.
+const MOST_AT_ONCE: usize = 1_000_000;
 
 /// Hands out snowflake ids of one node.
 pub struct SnowflakeGenerator {
     shared: Arc<Shared>,
     keeper: tokio::sync::Mutex<KeeperState>,
     stop: CancellationToken,
+    most_at_once: usize,
 }
 
 enum KeeperState {
@@ -33,49 +38,11 @@ enum KeeperState {
     Ended,
 }
 
-/// What callers and the keeper share.
-#[derive(Debug)]
-pub(crate) struct Shared {
-    pub(crate) clock: IdClock,
-    /// Told when a ceiling rose or the lease ended.
-    pub(crate) raised: Notify,
-    /// Wakes the keeper: a caller met the ceiling.
-    pub(crate) wake: Arc<Notify>,
-    layout: Layout,
-    wait: Duration,
-    /// Set once: a lease that ended is not replaced.
-    active: OnceLock<Arc<Sequencer>>,
-    status: Mutex<Status>,
-}
-
-#[derive(Debug)]
-struct Status {
-    phase: Phase,
-    /// What is not as it should be at the moment.
-    trouble: BTreeMap<Trouble, String>,
-}
-
-/// What can be in trouble without stopping the ids at once.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Trouble {
-    Registry,
-    StateFile,
-    Clock,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Phase {
-    Starting,
-    Held,
-    Lost,
-    Closed,
-}
-
 impl SnowflakeGenerator {
     /// Opens the state file and claims a worker id. Call it in a tokio runtime.
     ///
     /// # Errors
-    /// `BadConfig`, `StateFile`, `Registry`, `EndOfTime`.
+    /// `BadConfig`, `StateFile`, `Registry`, `ClockRefused`, `EndOfTime`.
     pub async fn open(
         registry: Arc<dyn WorkerRegistry>,
         config: SnowflakeConfig,
@@ -99,25 +66,14 @@ impl SnowflakeGenerator {
             let why = "this worker registry keeps its record in the state file: give one";
             return Err(SnowflakeErrorKind::BadConfig(why.into()).into());
         }
-        let clock = IdClock::new(
-            Arc::clone(&config.clock),
-            config.rollback_tolerance,
-            config.max_step_forward,
-        );
-        let shared = Arc::new(Shared {
-            clock,
-            raised: Notify::new(),
-            wake: Arc::default(),
-            layout: config.layout,
-            wait: config.wait,
-            active: OnceLock::new(),
-            status: Mutex::new(Status { phase: Phase::Starting, trouble: BTreeMap::new() }),
-        });
+        let shared = Arc::new(Shared::new(&config));
+        let most_at_once = most_at_once(&config);
         let keeper = Keeper::new(registry, config, Arc::clone(&shared))?;
         Ok(Self {
             shared,
             keeper: tokio::sync::Mutex::new(KeeperState::Idle(Box::new(keeper))),
             stop: CancellationToken::new(),
+            most_at_once,
         })
     }
 
@@ -125,23 +81,21 @@ impl SnowflakeGenerator {
     /// [retryable](SnowflakeError::retryable) it may be called again.
     ///
     /// # Errors
-    /// `Registry`, `StateFile`, `EndOfTime`, `BadConfig`, and `Closed` after [`Self::close`].
+    /// `Registry`, `StateFile`, `ClockRefused`, `EndOfTime`, `BadConfig`, and `Closed` after
+    /// [`Self::close`].
     pub async fn claim(&self) -> Result<WorkerId, SnowflakeError> {
         let mut state = self.keeper.lock().await;
         let KeeperState::Idle(keeper) = &mut *state else {
-            return match self.shared.sequencer() {
-                Some(sequencer) => Ok(sequencer.worker()),
-                None => Err(self.shared.why_no_lease()),
-            };
+            return self.shared.worker().ok_or_else(|| self.shared.why_no_lease());
         };
         let claimed = self.stop.run_until_cancelled(keeper.claim()).await;
-        let lease = claimed.unwrap_or_else(|| Err(SnowflakeErrorKind::Closed.into()))?;
-        let worker = lease.worker;
+        let held = claimed.unwrap_or_else(|| Err(SnowflakeErrorKind::Closed.into()))?;
+        let worker = held.worker();
         if let KeeperState::Idle(keeper) = std::mem::replace(&mut *state, KeeperState::Ended) {
-            let (end, stop) = (EndOfLease(Arc::clone(&self.shared)), self.stop.clone());
+            let (end, stop) = (EndOfIds(Arc::clone(&self.shared)), self.stop.clone());
             *state = KeeperState::Running(tokio::spawn(async move {
                 let _end = end;
-                keeper.run(lease, stop).await;
+                keeper.run(held, stop).await;
             }));
         }
         Ok(worker)
@@ -151,63 +105,125 @@ impl SnowflakeGenerator {
     ///
     /// # Errors
     /// `Exhausted` with the time until the next millisecond; `CeilingReached`, which also wakes
-    /// the keeper; `Starting`, `ClockBehind`, `Lost`, `Closed`, `EndOfTime`.
+    /// the keeper; `Starting`, `ClockBehind`, `Lost`, `Closed`, `EndOfTime`, `Forked`.
     #[inline]
     pub fn try_next(&self) -> Result<Id, SnowflakeError> {
-        let shared = &*self.shared;
-        let (Some(sequencer), Some(now)) = (shared.active.get(), shared.clock.now()) else {
-            return Err(shared.why_no_id());
-        };
-        sequencer.take(shared.layout.tick_at(now)).map_err(|refusal| shared.explain(refusal).into())
+        self.shared.attempt(Sequencer::take)
+    }
+
+    /// Takes what can be had at once: at least 1 id, at most `most`; never waits.
+    ///
+    /// # Errors
+    /// Those of [`Self::try_next`], and `BadCount` when `most` is 0.
+    ///
+    /// ```
+    /// # use std::sync::Arc;
+    /// # use leaf_snowflake::{Identity, MemoryRegistry, SnowflakeConfig, SnowflakeGenerator};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let config = SnowflakeConfig::new(Identity::parse("10.0.0.7:8080")?);
+    /// # let flakes = SnowflakeGenerator::open(Arc::new(MemoryRegistry::default()), config).await?;
+    /// let run = flakes.try_take(500)?;
+    /// assert!((1..=500).contains(&run.len()));
+    /// let ids: Vec<_> = run.collect();
+    /// assert!(ids.is_sorted());
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn try_take(&self, most: usize) -> Result<IdRun, SnowflakeError> {
+        if most == 0 {
+            return Err(self.bad_count(most));
+        }
+        self.shared.attempt(|sequencer: &Sequencer, tick| sequencer.take_run(tick, most as u64))
     }
 
     /// Takes the next id, and waits for the next millisecond or for the ceiling where it must.
     ///
     /// # Errors
     /// After [`SnowflakeConfig::wait`]: `Exhausted` or `CeilingReached`. At once: `Starting`,
-    /// `ClockBehind`, `Lost`, `Closed`, `EndOfTime`.
+    /// `ClockBehind`, `Lost`, `Closed`, `EndOfTime`, `Forked`.
     pub async fn next(&self) -> Result<Id, SnowflakeError> {
-        match self.try_next() {
+        match self.shared.attempt_in_turn(Sequencer::take) {
             Ok(id) => Ok(id),
-            Err(error) => self.wait_for_next(error).await,
+            Err(error) => self.wait_for(Sequencer::take, error, self.deadline()).await,
+        }
+    }
+
+    /// What [`Self::next`] has without waiting.
+    #[inline]
+    pub(crate) fn next_in_turn(&self) -> Option<Id> {
+        self.shared.attempt_in_turn(Sequencer::take).ok()
+    }
+
+    /// Takes exactly `count` ids, in increasing order, and waits where it must. They need not follow
+    /// each other without a gap: other callers take ids meanwhile.
+    ///
+    /// # Errors
+    /// Those of [`Self::next`]; ids that were taken before are then lost, which makes a gap.
+    /// `BadCount` unless `count` is 1 to 1,000,000, and no more than the layout holds in
+    /// [`SnowflakeConfig::wait`].
+    pub async fn take(&self, count: usize) -> Result<Vec<Id>, SnowflakeError> {
+        if count == 0 || count > self.most_at_once {
+            return Err(self.bad_count(count));
+        }
+        let deadline = self.deadline();
+        let mut ids = Vec::with_capacity(count);
+        while ids.len() < count {
+            let missing = (count - ids.len()) as u64;
+            let take = |sequencer: &Sequencer, tick| sequencer.take_run(tick, missing);
+            ids.extend(match self.shared.attempt_in_turn(take) {
+                Ok(run) => run,
+                Err(error) => self.wait_for(take, error, deadline).await?,
+            });
+        }
+        Ok(ids)
+    }
+
+    fn deadline(&self) -> Instant {
+        Instant::now() + self.shared.wait
+    }
+
+    /// Waits in line, then for what `error` says is missing; `None` when others are waiting.
+    #[cold]
+    async fn wait_for<T>(
+        &self,
+        take: impl Fn(&Sequencer, u64) -> Result<T, Refusal> + Copy,
+        error: Option<SnowflakeError>,
+        deadline: Instant,
+    ) -> Result<T, SnowflakeError> {
+        if let Some(error) = error.filter(|error| !is_worth_waiting(error)) {
+            return Err(error);
+        }
+        let shared = &*self.shared;
+        let _waiting = Waiting::count(&shared.waiting);
+        // When the line does not move in time, the reason is the same for everybody in it.
+        let turn = tokio::time::timeout_at(deadline, shared.turn.acquire()).await;
+        loop {
+            let raised = shared.raised.notified();
+            tokio::pin!(raised);
+            // Registered before the look, so that a rise in between is not missed.
+            raised.as_mut().enable();
+            let error = match shared.attempt(take) {
+                Err(error) if turn.is_ok() && is_worth_waiting(&error) => error,
+                result => return result,
+            };
+            let in_time = match error.kind() {
+                SnowflakeErrorKind::Exhausted { after } => {
+                    let until = Instant::now() + *after;
+                    tokio::time::sleep_until(until.min(deadline)).await;
+                    until <= deadline
+                }
+                _ => tokio::time::timeout_at(deadline, raised).await.is_ok(),
+            };
+            if !in_time {
+                return Err(error);
+            }
         }
     }
 
     #[cold]
-    async fn wait_for_next(&self, mut error: SnowflakeError) -> Result<Id, SnowflakeError> {
-        let deadline = Instant::now() + self.shared.wait;
-        loop {
-            let raised = self.shared.raised.notified();
-            tokio::pin!(raised);
-            // Registered before the look, so that a rise in between is not missed.
-            raised.as_mut().enable();
-            match error.kind() {
-                SnowflakeErrorKind::Exhausted { after } => {
-                    let until = Instant::now() + *after;
-                    if until > deadline {
-                        return Err(error);
-                    }
-                    tokio::time::sleep_until(until).await;
-                }
-                SnowflakeErrorKind::CeilingReached => {
-                    error = match self.try_next() {
-                        Err(error) => error,
-                        id => return id,
-                    };
-                    if !matches!(error.kind(), SnowflakeErrorKind::CeilingReached) {
-                        continue;
-                    }
-                    if tokio::time::timeout_at(deadline, raised).await.is_err() {
-                        return Err(error);
-                    }
-                }
-                _ => return Err(error),
-            }
-            match self.try_next() {
-                Err(again) if Instant::now() < deadline => error = again,
-                result => return result,
-            }
-        }
+    fn bad_count(&self, count: usize) -> SnowflakeError {
+        SnowflakeErrorKind::BadCount { count, most: self.most_at_once }.into()
     }
 
     /// How ids are composed.
@@ -219,33 +235,33 @@ impl SnowflakeGenerator {
     /// The worker id that is held, if one is.
     #[must_use]
     pub fn worker(&self) -> Option<WorkerId> {
-        self.shared.sequencer().map(|sequencer| sequencer.worker())
+        self.shared.worker()
     }
 
     /// Whether ids can be issued now.
     #[must_use]
     pub fn health(&self) -> Health {
-        let shared = &self.shared;
-        let Some(sequencer) = shared.sequencer() else {
-            return Health::NotReady(format!("snowflake: {}", shared.why_no_lease()));
-        };
-        let Some(now) = shared.clock.now() else {
-            return Health::NotReady(format!("snowflake: {}", shared.why_no_id()));
-        };
-        let trouble: Vec<String> = shared.status().trouble.values().cloned().collect();
-        let trouble = (!trouble.is_empty()).then(|| trouble.join("; "));
-        if let Some(refusal) = sequencer.refuses(shared.layout.tick_at(now), shared.wait) {
-            let because = trouble.map(|trouble| format!(" ({trouble})")).unwrap_or_default();
-            return Health::NotReady(format!("snowflake: {}{because}", shared.explain(refusal)));
-        }
-        match trouble {
-            Some(trouble) => Health::Degraded(format!("snowflake: {trouble}")),
-            None => Health::Ready,
-        }
+        self.shared.health()
     }
 
-    /// Ends issuing, writes down what was used and gives the worker id back.
+    /// What it looks like now.
+    #[must_use]
+    pub fn view(&self) -> SnowflakeView {
+        self.shared.view()
+    }
+
+    /// Follows a wall clock that jumped ahead by more than [`SnowflakeConfig::max_step_forward`]:
+    /// somebody looked and says that it is right. Without such a jump it does nothing.
+    pub fn accept_clock(&self) {
+        self.shared.accept_clock.notify_one();
+    }
+
+    /// Ends issuing, writes down what was used and gives the worker id back. In a forked child it
+    /// does nothing: the worker id is the parent's.
     pub async fn close(&self) {
+        if self.shared.fork.is_child() {
+            return;
+        }
         self.stop.cancel();
         let mut state = self.keeper.lock().await;
         if let KeeperState::Running(keeper) = std::mem::replace(&mut *state, KeeperState::Ended)
@@ -257,14 +273,41 @@ impl SnowflakeGenerator {
     }
 }
 
-/// Whatever ends the keeper ends the ids: nobody raises the ceiling or watches the clock any more.
-struct EndOfLease(Arc<Shared>);
+/// Whether it is a matter of milliseconds.
+fn is_worth_waiting(error: &SnowflakeError) -> bool {
+    let kind = error.kind();
+    matches!(kind, SnowflakeErrorKind::Exhausted { .. } | SnowflakeErrorKind::CeilingReached)
+}
 
-impl Drop for EndOfLease {
+/// Counts one caller that waits, for as long as it lives.
+struct Waiting<'a>(&'a AtomicUsize);
+
+impl<'a> Waiting<'a> {
+    fn count(waiting: &'a AtomicUsize) -> Self {
+        waiting.fetch_add(1, Ordering::Relaxed);
+        Self(waiting)
+    }
+}
+
+impl Drop for Waiting<'_> {
     fn drop(&mut self) {
-        if let Some(sequencer) = self.0.active.get() {
-            sequencer.close();
-        }
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// How many ids at once can be had within the time that a caller waits.
+fn most_at_once(config: &SnowflakeConfig) -> usize {
+    let layout = config.layout;
+    let ticks = config.wait.as_millis() / u128::from(layout.unit().millis());
+    let within_wait = ticks.max(1).saturating_mul(u128::from(layout.max_sequence()) + 1);
+    usize::try_from(within_wait).unwrap_or(MOST_AT_ONCE).min(MOST_AT_ONCE)
+}
+
+/// Whatever ends the keeper ends the ids: nobody raises the ceiling or watches the clock any more.
+struct EndOfIds(Arc<Shared>);
+
+impl Drop for EndOfIds {
+    fn drop(&mut self) {
         self.0.end(Phase::Closed);
     }
 }
@@ -282,90 +325,5 @@ impl Drop for SnowflakeGenerator {
     /// The keeper stops and gives the worker id back, if the runtime still runs it.
     fn drop(&mut self) {
         self.stop.cancel();
-    }
-}
-
-impl Shared {
-    pub(crate) fn sequencer(&self) -> Option<Arc<Sequencer>> {
-        self.active.get().cloned()
-    }
-
-    pub(crate) fn start(&self, sequencer: Arc<Sequencer>) {
-        // A second claim after a success is answered without the keeper.
-        if self.active.set(sequencer).is_ok() {
-            self.status().phase = Phase::Held;
-        }
-    }
-
-    /// Ends the lease for callers. The first reason stands.
-    pub(crate) fn end(&self, phase: Phase) {
-        let mut status = self.status();
-        if matches!(status.phase, Phase::Starting | Phase::Held) {
-            status.phase = phase;
-        }
-        self.raised.notify_waiters();
-    }
-
-    /// Something is not as it should be; logged once per event.
-    pub(crate) fn report_trouble(&self, with: Trouble, what: String) {
-        // Logged without the lock.
-        let before = self.status().trouble.insert(with, what.clone());
-        if before.as_ref() != Some(&what) {
-            tracing::error!("{what}; ids flow up to the ceiling that is written down");
-        }
-    }
-
-    pub(crate) fn report_fine(&self, with: Trouble) {
-        let before = self.status().trouble.remove(&with);
-        if let Some(what) = before {
-            tracing::info!("no longer: {what}");
-        }
-    }
-
-    fn status(&self) -> MutexGuard<'_, Status> {
-        self.status.lock().expect("no holder of this lock panics")
-    }
-
-    #[cold]
-    fn why_no_lease(&self) -> SnowflakeError {
-        match self.status().phase {
-            Phase::Starting | Phase::Held => SnowflakeErrorKind::Starting,
-            Phase::Lost => SnowflakeErrorKind::Lost,
-            Phase::Closed => SnowflakeErrorKind::Closed,
-        }
-        .into()
-    }
-
-    #[cold]
-    fn why_no_id(&self) -> SnowflakeError {
-        let held = self.status().phase == Phase::Held;
-        match self.sequencer().filter(|_| held) {
-            None => self.why_no_lease(),
-            Some(sequencer) => {
-                let by = sequencer.next_free() - self.clock.wall();
-                SnowflakeErrorKind::ClockBehind { by }.into()
-            }
-        }
-    }
-
-    #[cold]
-    fn explain(&self, refusal: Refusal) -> SnowflakeErrorKind {
-        match refusal {
-            Refusal::Wait(tick) => {
-                let now = self.clock.now().unwrap_or_else(|| self.clock.wall());
-                // At least 1 ms: the reading is rounded down and may be of the tick itself.
-                let after = (self.layout.instant(tick) - now).max(Duration::from_millis(1));
-                SnowflakeErrorKind::Exhausted { after }
-            }
-            Refusal::Ceiling => {
-                self.wake.notify_one();
-                SnowflakeErrorKind::CeilingReached
-            }
-            Refusal::EndOfTime => SnowflakeErrorKind::EndOfTime,
-            Refusal::Closed => match self.status().phase {
-                Phase::Lost => SnowflakeErrorKind::Lost,
-                _ => SnowflakeErrorKind::Closed,
-            },
-        }
     }
 }

@@ -8,9 +8,8 @@
 //! [`BLOCKED`]) until it is within the tolerance of the last id issued: Leaf's rule, where the
 //! tolerance is 5 ms. A wall clock that jumps ahead by more than `max_step_forward` is not followed.
 
-use std::sync::Arc;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use leaf_core::{Clock, UnixMillis};
@@ -19,6 +18,8 @@ const BLOCKED: i64 = i64::MIN;
 const SLEW_PER_MILLION: i64 = 500;
 /// A wall reading that took longer than this says too little about when it was taken.
 const WIDEST_READING: Duration = Duration::from_micros(500);
+/// A wall clock that differs from the boot clock by this much more or less than before was set.
+const STEP: i64 = 10_000_000;
 
 #[derive(Debug)]
 pub(crate) struct IdClock {
@@ -27,8 +28,28 @@ pub(crate) struct IdClock {
     max_step_forward: i64,
     /// Nanoseconds to add to the boot clock.
     offset: AtomicI64,
-    /// The boot clock at the last look; only the watcher locks it.
-    watched: Mutex<Duration>,
+    /// Locked by the watcher and whoever wants to see, never by who takes an id.
+    watched: Mutex<Watched>,
+}
+
+#[derive(Debug, Default)]
+struct Watched {
+    /// The boot clock at the last look.
+    boot: Duration,
+    /// Wall minus boot clock at the last look, in nanoseconds.
+    target: i64,
+    steps: ClockSteps,
+}
+
+/// How often the wall clock was set since the start, by 10 ms or more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct ClockSteps {
+    /// How often it was set back.
+    pub back: u64,
+    /// How often it was set ahead.
+    pub forward: u64,
+    /// The last step in milliseconds, negative when it was set back; 0 when there was none.
+    pub last_millis: i64,
 }
 
 /// What a look at the wall clock found.
@@ -56,7 +77,7 @@ impl IdClock {
             tolerance: nanos(tolerance),
             max_step_forward: nanos(max_step_forward),
             offset: AtomicI64::new(0),
-            watched: Mutex::new(Duration::ZERO),
+            watched: Mutex::default(),
         };
         this.anchor();
         this
@@ -65,19 +86,48 @@ impl IdClock {
     /// Sets the clock to the wall.
     pub(crate) fn anchor(&self) {
         let boot = self.clock.boot();
-        *self.watched.lock().expect("no holder of this lock panics") = boot;
-        self.offset.store(nanos(self.clock.wall()) - nanos(boot), Ordering::Release);
+        let target = nanos(self.clock.wall()) - nanos(boot);
+        let mut watched = self.watched();
+        (watched.boot, watched.target) = (boot, target);
+        self.offset.store(target, Ordering::Release);
     }
 
-    /// The time for the next id; `None` while the wall clock is behind.
+    /// Follows a wall clock that is ahead at once, however far: somebody vouched for it.
+    pub(crate) fn follow(&self) {
+        let target = nanos(self.clock.wall()) - nanos(self.clock.boot());
+        // BLOCKED is less than any target: it is the watcher's to lift.
+        let ahead = |offset| (offset != BLOCKED && offset < target).then_some(target);
+        let _ = self.offset.fetch_update(Ordering::AcqRel, Ordering::Acquire, ahead);
+    }
+
+    /// The time for the next id in nanoseconds since 1970; `None` while the wall clock is behind.
     #[inline]
-    pub(crate) fn now(&self) -> Option<UnixMillis> {
+    pub(crate) fn now_nanos(&self) -> Option<u64> {
         let offset = self.offset.load(Ordering::Acquire);
         if offset == BLOCKED {
             return None;
         }
-        let since_epoch = nanos(self.clock.boot()).saturating_add(offset).max(0);
-        Some(UnixMillis::new(since_epoch.cast_unsigned() / 1_000_000))
+        Some(nanos(self.clock.boot()).wrapping_add(offset).max(0).cast_unsigned())
+    }
+
+    /// The time for the next id; `None` while the wall clock is behind.
+    pub(crate) fn now(&self) -> Option<UnixMillis> {
+        self.now_nanos().map(|nanos| UnixMillis::new(nanos / 1_000_000))
+    }
+
+    /// By how many milliseconds the ids' clock is ahead of the wall; `None` while they stand still.
+    pub(crate) fn ahead_of_wall(&self) -> Option<i64> {
+        let offset = self.offset.load(Ordering::Acquire);
+        let target = nanos(self.clock.wall()) - nanos(self.clock.boot());
+        (offset != BLOCKED).then(|| (offset - target) / 1_000_000)
+    }
+
+    pub(crate) fn steps(&self) -> ClockSteps {
+        self.watched().steps
+    }
+
+    fn watched(&self) -> MutexGuard<'_, Watched> {
+        self.watched.lock().expect("no holder of this lock panics")
     }
 
     pub(crate) fn wall(&self) -> UnixMillis {
@@ -90,13 +140,15 @@ impl IdClock {
         let before = self.clock.boot();
         let wall = nanos(self.clock.wall());
         let boot = self.clock.boot();
-        let mut watched = self.watched.lock().expect("no holder of this lock panics");
+        let mut watched = self.watched();
         if boot.saturating_sub(before) > WIDEST_READING {
             return Look::Fine;
         }
-        let elapsed = boot.saturating_sub(*watched);
-        *watched = boot;
+        let elapsed = boot.saturating_sub(watched.boot);
         let target = wall - nanos(boot);
+        let moved = target - watched.target;
+        watched.steps.notice(moved);
+        (watched.boot, watched.target) = (boot, target);
         let last_issued = nanos(last_issued.since_epoch());
         let behind_ids = last_issued - wall;
         let offset = self.offset.load(Ordering::Acquire);
@@ -123,8 +175,25 @@ impl IdClock {
     }
 }
 
-fn nanos(duration: Duration) -> i64 {
-    i64::try_from(duration.as_nanos()).unwrap_or(i64::MAX / 4)
+impl ClockSteps {
+    fn notice(&mut self, moved: i64) {
+        if moved.abs() < STEP {
+            return;
+        }
+        *(if moved < 0 { &mut self.back } else { &mut self.forward }) += 1;
+        self.last_millis = moved / 1_000_000;
+        tracing::debug!("the clock was set by {} ms", self.last_millis);
+    }
+}
+
+/// Nanoseconds of a duration of at most 146 years; longer ones become that.
+#[inline]
+const fn nanos(duration: Duration) -> i64 {
+    const MOST: u64 = i64::MAX.cast_unsigned() / 2;
+    if duration.as_secs() >= MOST / 1_000_000_000 {
+        return MOST.cast_signed();
+    }
+    (duration.as_secs() * 1_000_000_000 + duration.subsec_nanos() as u64).cast_signed()
 }
 
 #[cfg(test)]
@@ -132,9 +201,10 @@ mod tests {
     use super::*;
     use leaf_core::ManualClock;
 
-    const START: UnixMillis = UnixMillis::new(1_700_000_000_000);
+    const START: UnixMillis = UnixMillis::new(1_800_000_000_000);
     const TICK: Duration = Duration::from_millis(100);
 
+    /// One tick after the start.
     fn clock(tolerance: Duration) -> (Arc<ManualClock>, IdClock) {
         let manual = Arc::new(ManualClock::at(START));
         manual.advance(TICK);
@@ -228,5 +298,53 @@ mod tests {
 
         manual.set_wall(START + Duration::from_secs(86_400));
         assert_eq!(ids.look(before), Look::FarAhead);
+    }
+
+    #[test]
+    fn a_jump_that_somebody_vouches_for_is_followed_at_once() {
+        let (manual, ids) = clock(Duration::from_secs(1));
+        manual.set_wall(START + Duration::from_secs(86_400));
+
+        ids.follow();
+
+        assert_eq!(ids.now(), Some(manual.wall_millis()));
+        manual.set_wall(START);
+        ids.follow();
+        assert_eq!(ids.now(), Some(START + Duration::from_secs(86_400)), "never back");
+    }
+
+    #[test]
+    fn steps_are_counted() {
+        let (manual, ids) = clock(Duration::from_secs(1));
+        let last = ids.now().unwrap();
+        for offset in [500, 500, 0, 0, 5] {
+            manual.advance(TICK);
+            manual.set_wall(START + manual.boot() + Duration::from_millis(offset));
+            ids.look(last);
+        }
+
+        let steps = ClockSteps { back: 1, forward: 1, last_millis: -500 };
+        assert_eq!(ids.steps(), steps);
+        assert_eq!(ids.ahead_of_wall(), Some(-4), "5 ms, less what was slewed since");
+    }
+
+    /// W-20: a wall that runs too fast or too slow is followed at 500 ppm and no faster.
+    #[test]
+    fn the_rate_of_the_ids_clock_is_bounded() {
+        for (per_tick, most) in [(110, 1), (100, 0), (99, 1)] {
+            let (manual, ids) = clock(Duration::from_secs(60));
+            let mut wall = START + TICK;
+            let mut before = ids.now_nanos().unwrap();
+            for _ in 0..100 {
+                manual.advance(TICK);
+                wall = wall + Duration::from_millis(per_tick);
+                manual.set_wall(wall);
+                ids.look(START);
+                let now = ids.now_nanos().unwrap();
+                let error = (now - before).abs_diff(100_000_000);
+                assert!(error <= most * 50_000, "{per_tick}: {error} ns in 100 ms");
+                before = now;
+            }
+        }
     }
 }

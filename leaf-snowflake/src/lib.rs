@@ -28,26 +28,37 @@
 //! ```
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "tests may panic"))]
 
+pub mod blocking;
 mod config;
 mod error;
 mod fence;
+mod fork;
 mod generator;
 mod id_clock;
+mod java_cache;
 mod keeper;
 mod memory;
+mod peers;
 mod registry;
+mod run;
 mod sequencer;
+mod shared;
 mod state_file;
 mod sync;
 mod system_clock;
+mod view;
 
 pub use config::SnowflakeConfig;
 pub use error::{RegistryError, RegistryErrorKind, SnowflakeError, SnowflakeErrorKind};
 pub use fence::{Fence, FenceState};
 pub use generator::SnowflakeGenerator;
-pub use memory::MemoryRegistry;
+pub use id_clock::ClockSteps;
+pub use memory::{MemoryRegistry, RegistryFault};
+pub use peers::{PeerRule, Peers};
 pub use registry::{
-    ClaimRequest, Identity, IdentityError, Lease, Memory, WorkerRecord, WorkerRegistry,
+    ClaimRequest, Identity, IdentityError, Lease, Memory, Origin, WorkerRecord, WorkerRegistry,
 };
+pub use run::IdRun;
 pub use state_file::StateFileError;
 pub use system_clock::SystemClock;
+pub use view::SnowflakeView;

@@ -21,43 +21,120 @@ pub struct MemoryRegistry {
 #[derive(Debug, Default)]
 struct Inner {
     fences: BTreeMap<WorkerId, (Identity, Fence)>,
-    away: bool,
+    fault: RegistryFault,
+}
+
+/// How a [`MemoryRegistry`] misbehaves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum RegistryFault {
+    /// Not at all.
+    #[default]
+    None,
+    /// Every call fails with `Unavailable` and does nothing.
+    Away,
+    /// Every call does its work and then fails with `Unavailable`, as if the answer was lost.
+    AnswersLost,
 }
 
 impl MemoryRegistry {
-    /// Lets every call fail with `Unavailable`, or answer again.
-    pub fn set_away(&self, away: bool) {
-        self.inner().away = away;
+    /// Misbehaves like this from now on.
+    pub fn set_fault(&self, fault: RegistryFault) {
+        self.inner().fault = fault;
     }
 
     fn inner(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().expect("no holder of this lock panics")
     }
 
-    fn reach(&self, operation: &str) -> Result<MutexGuard<'_, Inner>, RegistryError> {
-        let inner = self.inner();
-        if inner.away {
-            return Err(RegistryError::new(RegistryErrorKind::Unavailable, operation));
+    /// Does `work` as far as the fault lets it through.
+    fn ask<T>(
+        &self,
+        operation: &str,
+        work: impl FnOnce(&mut Inner) -> Result<T, RegistryErrorKind>,
+    ) -> Result<T, RegistryError> {
+        let mut inner = self.inner();
+        let lost = || RegistryError::new(RegistryErrorKind::Unavailable, operation);
+        match inner.fault {
+            RegistryFault::None => {
+                work(&mut inner).map_err(|kind| RegistryError::new(kind, operation))
+            }
+            RegistryFault::Away => Err(lost()),
+            RegistryFault::AnswersLost => {
+                let _ = work(&mut inner);
+                Err(lost())
+            }
         }
-        Ok(inner)
     }
 
-    /// Compare-and-set: writes `next` if the record is still the lease's.
-    fn replace(&self, lease: &mut Lease, next: Fence, what: &str) -> Result<(), RegistryError> {
+    /// Compare-and-set: changes the record if it is still the lease's.
+    fn replace(
+        &self,
+        lease: &mut Lease,
+        what: &str,
+        change: impl FnOnce(&mut Fence),
+    ) -> Result<(), RegistryError> {
         let operation = format!("{what} worker id {} in memory", lease.worker);
-        let mut inner = self.reach(&operation)?;
-        match inner.fences.get_mut(&lease.worker) {
-            Some((_, fence)) if fence.nonce == lease.fence.nonce => {
-                *fence = next.clone();
-                lease.fence = next;
-                Ok(())
+        let nonce = Uuid::new_v4();
+        let written = self.ask(&operation, |inner| match inner.fences.get_mut(&lease.worker) {
+            Some((_, fence)) if lease.wrote(fence) => {
+                lease.pending = Some(nonce);
+                change(fence);
+                fence.nonce = nonce;
+                Ok(fence.clone())
             }
-            _ => Err(RegistryError::new(RegistryErrorKind::Lost, operation)),
-        }
+            _ => Err(RegistryErrorKind::Lost),
+        })?;
+        lease.fence = written;
+        lease.pending = None;
+        Ok(())
     }
 }
 
 impl Inner {
+    fn claim(
+        &mut self,
+        who: &Identity,
+        request: &ClaimRequest,
+    ) -> Result<Lease, RegistryErrorKind> {
+        let worker = self.candidate(request).ok_or_else(|| {
+            RegistryErrorKind::NoWorkerId(
+                "every worker id is retired: make the layout's worker field wider".into(),
+            )
+        })?;
+        let previous = self.fences.get(&worker).map(|(_, fence)| fence);
+        let floor = match previous {
+            Some(fence) => fence.floor_for(worker, request),
+            None => request.start_at(UnixMillis::EPOCH),
+        };
+        let floor = floor.map_err(|refusal| self.explain(worker, refusal, request))?;
+        let fence = request.next_fence(previous, floor);
+        self.fences.insert(worker, (who.clone(), fence.clone()));
+        Ok(Lease { worker, floor, pending: None, token: fence.epoch, fence })
+    }
+
+    /// Another node's refusal concerns whoever finds nothing else.
+    fn explain(
+        &self,
+        worker: WorkerId,
+        refusal: RegistryErrorKind,
+        request: &ClaimRequest,
+    ) -> RegistryErrorKind {
+        let Some((_, fence)) = self.fences.get(&worker) else { return refusal };
+        match refusal {
+            RegistryErrorKind::FloorAhead { .. } | RegistryErrorKind::InUse { .. }
+                if fence.instance != request.instance =>
+            {
+                RegistryErrorKind::NoWorkerId(format!(
+                    "all {} worker ids are in use; the first that may become free is {worker}, \
+                     at {} (Unix ms): stop a node, or use a layout with more worker bits",
+                    self.fences.len(),
+                    fence.ceiling
+                ))
+            }
+            refusal => refusal,
+        }
+    }
+
     /// The worker id to try first: one's own, else one never used, else the one that is free
     /// soonest.
     fn candidate(&self, request: &ClaimRequest) -> Option<WorkerId> {
@@ -79,31 +156,17 @@ impl Inner {
 }
 
 impl WorkerRegistry for MemoryRegistry {
+    fn replaces_lost(&self) -> bool {
+        true
+    }
+
     fn claim<'a>(
         &'a self,
         who: &'a Identity,
         request: &'a ClaimRequest,
     ) -> BoxFuture<'a, Result<Lease, RegistryError>> {
-        Box::pin(async move {
-            let operation = "claim a worker id in memory";
-            let mut inner = self.reach(operation)?;
-            let worker = inner.candidate(request).ok_or_else(|| {
-                let why = "every worker id is retired".to_owned();
-                RegistryError::new(RegistryErrorKind::NoWorkerId(why), operation)
-            })?;
-            let (epoch, floor) = match inner.fences.get(&worker) {
-                Some((_, fence)) => {
-                    let floor = fence
-                        .floor_for(worker, request)
-                        .map_err(|kind| RegistryError::new(kind, operation))?;
-                    (fence.epoch + 1, floor)
-                }
-                None => (1, UnixMillis::EPOCH),
-            };
-            let fence = request.next_fence(epoch, floor);
-            inner.fences.insert(worker, (who.clone(), fence.clone()));
-            Ok(Lease { worker, floor, fence, token: epoch })
-        })
+        let claimed = self.ask("claim a worker id in memory", |inner| inner.claim(who, request));
+        Box::pin(async { claimed })
     }
 
     fn extend<'a>(
@@ -112,9 +175,7 @@ impl WorkerRegistry for MemoryRegistry {
         ceiling: UnixMillis,
     ) -> BoxFuture<'a, Result<(), RegistryError>> {
         Box::pin(async move {
-            let ceiling = ceiling.max(lease.fence.ceiling);
-            let next = Fence { ceiling, nonce: Uuid::new_v4(), ..lease.fence.clone() };
-            self.replace(lease, next, "extend")
+            self.replace(lease, "extend", |fence| fence.ceiling = fence.ceiling.max(ceiling))
         })
     }
 
@@ -124,23 +185,20 @@ impl WorkerRegistry for MemoryRegistry {
         next_free: UnixMillis,
     ) -> BoxFuture<'a, Result<(), RegistryError>> {
         Box::pin(async move {
-            let next = Fence {
-                ceiling: next_free,
-                nonce: Uuid::new_v4(),
-                state: FenceState::Released,
-                ..lease.fence.clone()
-            };
-            self.replace(&mut lease, next, "release")
+            self.replace(&mut lease, "release", |fence| {
+                fence.ceiling = next_free;
+                fence.state = FenceState::Released;
+            })
         })
     }
 
     fn workers(&self) -> BoxFuture<'_, Result<Vec<WorkerRecord>, RegistryError>> {
-        Box::pin(async {
-            let inner = self.reach("list the worker ids in memory")?;
+        let workers = self.ask("list the worker ids in memory", |inner| {
             let record = |(worker, (holder, fence)): (&WorkerId, &(Identity, Fence))| {
                 WorkerRecord { worker: *worker, holder: Some(holder.clone()), fence: fence.clone() }
             };
             Ok(inner.fences.iter().map(record).collect())
-        })
+        });
+        Box::pin(async { workers })
     }
 }

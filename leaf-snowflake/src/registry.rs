@@ -14,12 +14,18 @@ use leaf_core::{Layout, UnixMillis, WorkerId};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use crate::{Fence, RegistryError};
+use crate::{Fence, RegistryError, RegistryErrorKind};
 
 /// Gives out worker ids, each with the slice of time that goes with it.
 pub trait WorkerRegistry: fmt::Debug + Send + Sync + 'static {
     /// Whether the state file is the only record: a generator without one is then refused.
     fn needs_state_file(&self) -> bool {
+        false
+    }
+
+    /// Whether a node whose worker id was taken over may claim another one by itself. Where the id
+    /// belongs to the node (the default) it stops instead, for somebody to look.
+    fn replaces_lost(&self) -> bool {
         false
     }
 
@@ -36,6 +42,9 @@ pub trait WorkerRegistry: fmt::Debug + Send + Sync + 'static {
     ) -> BoxFuture<'a, Result<Lease, RegistryError>>;
 
     /// Raises the fence's ceiling; updates the lease when that was confirmed.
+    ///
+    /// Whose the record is tells [`Lease::wrote`], so that an extension whose answer was lost is not
+    /// taken for another holder's: the adapter sets [`Lease::pending`] before it writes.
     ///
     /// # Errors
     /// `Lost` when the fence is no longer this lease's: terminal. `Unavailable`: the old ceiling
@@ -70,14 +79,22 @@ pub struct ClaimRequest {
     pub now: UnixMillis,
     /// This instance, kept in its state file over restarts.
     pub instance: Uuid,
-    /// The same for all attempts of one claim: how an attempt whose answer was lost is found.
+    /// The same for all attempts of one claim, over restarts too: how an attempt whose answer was
+    /// lost is found.
     pub nonce: Uuid,
     /// How it composes ids.
     pub layout: Layout,
     /// What its state file remembers.
     pub memory: Option<Memory>,
+    /// Nothing below this may be used, whatever the record says: what this process, or a Java Leaf
+    /// before it, may have issued.
+    pub least_floor: UnixMillis,
+    /// The record's nonce, where the record was seen two report intervals ago.
+    pub watched: Option<Uuid>,
     /// How far ahead the registry ceiling shall be.
     pub offline_for: Duration,
+    /// How often a holder raises its ceiling.
+    pub report_interval: Duration,
     /// A floor at most this far ahead of `now` can be started at.
     pub tolerance: Duration,
     /// A floor further ahead than this is not waited for.
@@ -85,17 +102,39 @@ pub struct ClaimRequest {
 }
 
 impl ClaimRequest {
-    /// The fence that makes this claimant the next holder, from `floor` on.
+    /// The fence that makes this claimant the next holder, from `floor` on, after `previous`. Its
+    /// ceiling is never lower than the one before: that may be what somebody lives by.
     #[must_use]
-    pub fn next_fence(&self, epoch: u64, floor: UnixMillis) -> Fence {
+    pub fn next_fence(&self, previous: Option<&Fence>, floor: UnixMillis) -> Fence {
+        let (epoch, before) = match previous {
+            None => (1, UnixMillis::EPOCH),
+            // The same claim once more.
+            Some(fence) if fence.nonce == self.nonce => (fence.epoch, fence.ceiling),
+            Some(fence) => (fence.epoch + 1, fence.ceiling),
+        };
         Fence {
             epoch,
-            ceiling: floor.max(self.now) + self.offline_for,
+            ceiling: (floor.max(self.now) + self.offline_for).max(before),
             instance: self.instance,
             nonce: self.nonce,
             layout: self.layout.shape(),
             epoch_ms: self.layout.epoch(),
             state: crate::FenceState::Held,
+        }
+    }
+
+    /// Whether the clock allows to start at `floor`; the first instant that may be used.
+    ///
+    /// # Errors
+    /// `NotYet` when it is worth waiting for, else `FloorAhead`.
+    pub fn start_at(&self, floor: UnixMillis) -> Result<UnixMillis, RegistryErrorKind> {
+        let (floor, now) = (floor.max(self.least_floor), self.now);
+        if floor > now + self.startup_wait {
+            Err(RegistryErrorKind::FloorAhead { floor, now })
+        } else if floor > now + self.tolerance {
+            Err(RegistryErrorKind::NotYet { at: floor - self.tolerance })
+        } else {
+            Ok(floor)
         }
     }
 }
@@ -112,9 +151,22 @@ pub struct Memory {
     pub local_ceiling: UnixMillis,
     /// The lease was lost to another holder.
     pub lost: bool,
-    /// Whether inode and machine id are those that wrote it: a copied file is another one.
+    /// How sure it is that nobody else lives from it.
     #[serde(skip)]
-    pub genuine: bool,
+    pub origin: Origin,
+}
+
+/// Whether a memory is this machine's, in the file that it was written to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Origin {
+    /// Inode, machine id and boot id are those that wrote it, and the file was locked since.
+    #[default]
+    Own,
+    /// The machine was booted since: the lock may have been forgotten by a file system that
+    /// another machine uses too. The record must be watched for two report intervals.
+    BeforeReboot,
+    /// Another inode or machine id: the original may be alive.
+    Copied,
 }
 
 /// A held worker id.
@@ -126,8 +178,18 @@ pub struct Lease {
     pub floor: UnixMillis,
     /// The fence as this holder last wrote it.
     pub fence: Fence,
+    /// The nonce of a write whose answer has not arrived.
+    pub pending: Option<Uuid>,
     /// The backend's compare-and-set token: a version, a revision.
     pub token: u64,
+}
+
+impl Lease {
+    /// Whether this lease's holder wrote `record`, be it by a write whose answer was lost.
+    #[must_use]
+    pub fn wrote(&self, record: &Fence) -> bool {
+        record.nonce == self.fence.nonce || Some(record.nonce) == self.pending
+    }
 }
 
 /// A worker id in the registry.

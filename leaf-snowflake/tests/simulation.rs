@@ -1,4 +1,4 @@
-//! A day of a small cluster in simulated time: registry outages, clock steps, freezes, crashes and
+//! A day of a small cluster in simulated time: registry outages, lost answers, clock steps, freezes, crashes and
 //! restarts, drawn from a seed. No id repeats, whatever happens.
 //!
 //! A repeat needs two holders in the same millisecond, which few ids per second would seldom show. So
@@ -18,11 +18,11 @@ use std::time::Duration;
 
 use leaf_core::{Clock, Field, Id, Layout, ManualClock, Unit, UnixMillis};
 use leaf_snowflake::{
-    Identity, MemoryRegistry, SnowflakeConfig, SnowflakeGenerator, WorkerRegistry,
+    Identity, MemoryRegistry, RegistryFault, SnowflakeConfig, SnowflakeGenerator,
 };
 use tokio::runtime::Runtime;
 
-const START: UnixMillis = UnixMillis::new(1_700_000_000_000);
+const START: UnixMillis = UnixMillis::new(1_800_000_000_000);
 /// Not a divisor of anything in the code.
 const STEP: Duration = Duration::from_millis(370);
 const NODES: usize = 6;
@@ -80,7 +80,6 @@ struct Node {
     config: SnowflakeConfig,
     clock: Arc<ManualClock>,
     life: Option<(Runtime, SnowflakeGenerator)>,
-    epoch: u64,
     frozen: Duration,
 }
 
@@ -92,7 +91,7 @@ impl Node {
         config.layout = layout();
         config.clock = Arc::clone(&clock) as _;
         config.state_file = Some(PathBuf::from(directory).join(format!("state-{number}")));
-        Self { config, clock, life: None, epoch: 0, frozen: Duration::ZERO }
+        Self { config, clock, life: None, frozen: Duration::ZERO }
     }
 
     /// Starts the process where none runs; a refused or waiting start is tried again later.
@@ -109,16 +108,11 @@ impl Node {
             let port = Arc::clone(registry) as _;
             let generator = SnowflakeGenerator::prepare(port, self.config.clone()).ok()?;
             let claim = tokio::time::timeout(Duration::from_millis(1), generator.claim());
-            let worker = claim.await.ok()?.ok()?;
-            let records = registry.workers().await.unwrap();
-            let record = records.iter().find(|record| record.worker == worker).unwrap();
-            Some((generator, record.fence.epoch))
+            claim.await.ok()?.ok()?;
+            Some(generator)
         });
         match claimed {
-            Some((generator, epoch)) => {
-                self.epoch = epoch;
-                self.life = Some((runtime, generator));
-            }
+            Some(generator) => self.life = Some((runtime, generator)),
             None => runtime.shutdown_background(),
         }
     }
@@ -147,9 +141,11 @@ impl Node {
         }
     }
 
-    fn issue(&self) -> Option<Id> {
+    /// An id and the epoch that it was issued in.
+    fn issue(&self) -> Option<(Id, u64)> {
         let (_, generator) = self.life.as_ref()?;
-        generator.try_next().ok()
+        let id = generator.try_next().ok()?;
+        Some((id, generator.view().epoch))
     }
 }
 
@@ -167,7 +163,7 @@ fn a_day_of_faults_repeats_nothing() {
     }
     let mut ids = HashSet::new();
     let mut slices = Slices::default();
-    let mut outage = Duration::ZERO;
+    let (mut outage, mut fault) = (Duration::ZERO, RegistryFault::None);
     let mut restarts = 0;
     let mut elapsed = Duration::ZERO;
     let minutes =
@@ -180,7 +176,11 @@ fn a_day_of_faults_repeats_nothing() {
         if random.u32(..54) == 0 {
             let node = random.choice(&mut nodes).unwrap();
             match random.u32(..9) {
-                0 => outage = minutes(&mut random, 3),
+                0 => {
+                    outage = minutes(&mut random, 3);
+                    let lost = random.u32(..3) == 0;
+                    fault = if lost { RegistryFault::AnswersLost } else { RegistryFault::Away };
+                }
                 1 | 2 => node.crash(),
                 3 => node.stop(),
                 4 => node.frozen = minutes(&mut random, 5),
@@ -207,7 +207,7 @@ fn a_day_of_faults_repeats_nothing() {
                 }
             }
         }
-        registry.set_away(!outage.is_zero());
+        registry.set_fault(if outage.is_zero() { RegistryFault::None } else { fault });
         for (number, node) in nodes.iter_mut().enumerate() {
             node.pass(STEP);
             if node.life.is_none() && random.u32(..5) == 0 {
@@ -215,9 +215,9 @@ fn a_day_of_faults_repeats_nothing() {
                 restarts += u32::from(node.life.is_some());
             }
             for _ in 0..random.u32(..6) {
-                if let Some(id) = node.issue() {
+                if let Some((id, epoch)) = node.issue() {
                     assert!(ids.insert(id), "LEAF_SEED={seed}: {id} by node {number}, {elapsed:?}");
-                    if let Err(broken) = slices.record(id, node.epoch) {
+                    if let Err(broken) = slices.record(id, epoch) {
                         panic!("LEAF_SEED={seed}: {broken}, by node {number}, {elapsed:?}");
                     }
                 }
@@ -250,14 +250,15 @@ fn outages_shorter_than_offline_for_are_not_noticed() {
         let mut outage = longest.mul_f64(random.f64());
         let mut peace = Duration::from_secs(random.u64(8..60));
         while !(outage.is_zero() && peace.is_zero()) {
-            registry.set_away(!outage.is_zero());
+            let away = if outage.is_zero() { RegistryFault::None } else { RegistryFault::Away };
+            registry.set_fault(away);
             if outage.is_zero() {
                 peace = peace.saturating_sub(STEP);
             }
             outage = outage.saturating_sub(STEP);
             elapsed += STEP;
             node.pass(STEP);
-            let id = node.issue();
+            let id = node.issue().map(|(id, _)| id);
             assert!(id > last, "LEAF_SEED={seed}: no id after {elapsed:?}");
             last = id;
         }

@@ -5,11 +5,13 @@
 //! The layout counts time in *ticks* of its unit since its epoch. Records hold Unix milliseconds
 //! instead: a floor rounds up to a tick, a ceiling down.
 
+mod composer;
 mod text;
 
 use std::fmt;
 use std::time::Duration;
 
+pub use self::composer::Composer;
 use crate::{Id, UnixMillis, WorkerId};
 
 /// One of the three parts of a snowflake id.

@@ -66,15 +66,19 @@ impl LocalRegistry {
                 "worker id {worker} is above {greatest}, the layout's greatest"
             )));
         }
-        let (epoch, floor) = match &request.memory {
+        let previous = request.memory.as_ref().map(|memory| &memory.fence);
+        let floor = match &request.memory {
             Some(memory) => {
-                let floor = memory.fence.floor_for(WorkerId::new(memory.worker), request)?;
-                (memory.fence.epoch + 1, floor)
+                // Nobody else writes this record: there is nothing to watch after a reboot.
+                let watched = Some(memory.fence.nonce);
+                let request = ClaimRequest { watched, ..request.clone() };
+                memory.fence.floor_for(WorkerId::new(memory.worker), &request)?
             }
             // A file that is gone may have had ids up to the tolerance ahead of the clock.
-            None => (1, request.now + request.tolerance),
+            None => request.start_at(request.now + request.tolerance)?,
         };
-        Ok(Lease { worker, floor, fence: request.next_fence(epoch, floor), token: epoch })
+        let fence = request.next_fence(previous, floor);
+        Ok(Lease { worker, floor, pending: None, token: fence.epoch, fence })
     }
 }
 

@@ -1,50 +1,110 @@
 //! The state file: what a node must remember to go on at once after a crash.
 //!
 //! Invariant: at every moment, also after a crash in the middle of a write, the file holds the
-//! newest memory whose write was confirmed, or a newer one. Two slots are written in turn, each in
+//! newest state whose write was confirmed, or a newer one. Two slots are written in turn, each in
 //! a page of its own, each with a sequence number and a checksum, each synced before the write
 //! counts. The file is made whole before it gets its name, so a file without a valid slot is
 //! damage, never a first start.
 //!
 //! It is locked against a second process for as long as it is open. A file that does not have the
-//! inode and the machine id that it was written with is read, but its memory is not *genuine*:
+//! inode and the machine id that it was written with is read, but as a copy ([`Origin::Copied`]):
 //! another process may be living from the original. That notices a copy, not a copy's contents
 //! written over the original in place, nor a cloned volume where there is no machine id.
+
+mod page;
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Read};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
+use std::time::Duration;
+
 use serde::{Deserialize, Serialize};
+use uuid::Uuid;
 
-use crate::Memory;
-
-const SLOT: usize = 4096;
-const MAGIC: &str = "leaf-snowflake-1";
+use self::page::{SLOT, decode, encode};
+use crate::{Memory, Origin};
 
 /// An open, locked state file.
 #[derive(Debug)]
 pub(crate) struct StateFile {
     file: File,
     path: PathBuf,
-    origin: Origin,
+    place: Place,
     /// The sequence number of the last write.
     sequence: u64,
 }
 
+/// What is written down.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct State {
+    /// This data directory, over restarts.
+    pub(crate) instance: Uuid,
+    /// The claim that was sent and whose answer was not written down yet.
+    pub(crate) claim: Option<PendingClaim>,
+    /// The last lease.
+    pub(crate) memory: Option<Memory>,
+}
+
+/// A claim that may or may not have reached the registry.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct PendingClaim {
+    pub(crate) nonce: Uuid,
+    /// The record's ceiling is that far above the claim's floor.
+    pub(crate) offline_for: Duration,
+}
+
 /// Which file on which machine.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-struct Origin {
+struct Place {
     /// `/etc/machine-id`; `None` where there is none, as in many containers.
     machine: Option<String>,
+    /// The kernel's id of this boot.
+    #[serde(default)]
+    boot: Option<String>,
     inode: u64,
+}
+
+impl Place {
+    /// What this place is to a file that was written at `other`.
+    fn origin(&self, other: &Self) -> Origin {
+        if (&self.machine, self.inode) != (&other.machine, other.inode) {
+            Origin::Copied
+        } else if self.boot != other.boot {
+            Origin::BeforeReboot
+        } else {
+            Origin::Own
+        }
+    }
 }
 
 #[derive(Serialize, Deserialize)]
 struct Record {
-    memory: Memory,
-    origin: Origin,
+    #[serde(default)]
+    memory: Option<Memory>,
+    #[serde(rename = "origin")]
+    place: Place,
+    /// `None` in files of earlier versions: then it is the fence's.
+    #[serde(default)]
+    instance: Option<Uuid>,
+    #[serde(default)]
+    claim: Option<PendingClaim>,
+}
+
+impl Record {
+    /// The state, as it is to a process at `here`. A copy is another instance: the original may
+    /// be alive.
+    fn state(self, here: &Place) -> State {
+        let origin = here.origin(&self.place);
+        let of_fence = self.memory.as_ref().map(|memory| memory.fence.instance);
+        let instance = self.instance.or(of_fence).filter(|_| origin != Origin::Copied);
+        State {
+            instance: instance.unwrap_or_else(Uuid::new_v4),
+            claim: self.claim.filter(|_| origin != Origin::Copied),
+            memory: self.memory.map(|memory| Memory { origin, ..memory }),
+        }
+    }
 }
 
 /// Why the state file is of no use.
@@ -83,11 +143,12 @@ impl StateFileError {
 }
 
 impl StateFile {
-    /// Opens and locks the file; makes it where it does not exist. Returns what it remembers.
+    /// Opens and locks the file; makes it where it does not exist. Returns what it says, if
+    /// anything was ever written.
     ///
     /// # Errors
     /// Every [`StateFileError`] but `Replaced`.
-    pub(crate) fn open(path: &Path) -> Result<(Self, Option<Memory>), StateFileError> {
+    pub(crate) fn open(path: &Path) -> Result<(Self, Option<State>), StateFileError> {
         if fs::metadata(path).is_ok_and(|found| !found.is_file()) {
             let not_a_file = io::Error::new(io::ErrorKind::InvalidInput, "not a regular file");
             return Err(StateFileError::io("open", path)(not_a_file));
@@ -106,10 +167,14 @@ impl StateFile {
             Err(TryLockError::Error(error)) => return Err(StateFileError::io("lock", path)(error)),
         }
         let inode = file.metadata().map_err(StateFileError::io("look at", path))?.ino();
-        let origin = Origin { machine: machine_id(), inode };
-        let mut state = Self { file, path: path.to_owned(), origin, sequence: 0 };
-        let memory = state.read()?;
-        Ok((state, memory))
+        let place = Place {
+            machine: system_id("/etc/machine-id"),
+            boot: system_id("/proc/sys/kernel/random/boot_id"),
+            inode,
+        };
+        let mut this = Self { file, path: path.to_owned(), place, sequence: 0 };
+        let state = this.read()?;
+        Ok((this, state))
     }
 
     /// Makes the file under another name and links it in place, so that nobody sees half of it and
@@ -136,33 +201,41 @@ impl StateFile {
         made.map_err(StateFileError::io("create", path))
     }
 
-    fn read(&mut self) -> Result<Option<Memory>, StateFileError> {
+    fn read(&mut self) -> Result<Option<State>, StateFileError> {
         let mut pages = Vec::with_capacity(2 * SLOT);
-        let mut limited = (&self.file).take(2 * SLOT as u64);
+        let mut limited = (&self.file).take(2 * SLOT as u64 + 1);
         limited.read_to_end(&mut pages).map_err(StateFileError::io("read", &self.path))?;
         let damaged = || StateFileError::Damaged(self.path.clone());
+        // No write changes the length: what is cut off may have been the newer slot.
+        if pages.len() != 2 * SLOT {
+            return Err(damaged());
+        }
         let newest = pages.chunks(SLOT).filter_map(decode).max_by_key(|(sequence, _)| *sequence);
         let (sequence, text) = newest.ok_or_else(damaged)?;
         if text.is_empty() {
             return Ok(None);
         }
-        let Record { mut memory, origin } = serde_json::from_str(text).map_err(|_| damaged())?;
-        memory.genuine = origin == self.origin;
+        let record: Record = serde_json::from_str(text).map_err(|_| damaged())?;
         self.sequence = sequence;
-        Ok(Some(memory))
+        Ok(Some(record.state(&self.place)))
     }
 
-    /// Writes `memory` into the older slot and syncs it: on success it is durable.
+    /// Writes `state` into the older slot and syncs it: on success it is durable.
     ///
     /// # Errors
     /// `Replaced` and `Io`: the write does not count, and neither does anything that depends on it.
-    pub(crate) fn write(&mut self, memory: &Memory) -> Result<(), StateFileError> {
+    pub(crate) fn write(&mut self, state: &State) -> Result<(), StateFileError> {
         let io = |action| StateFileError::io(action, &self.path);
         let at_path = fs::metadata(&self.path).map(|found| found.ino());
-        if at_path.ok() != Some(self.origin.inode) {
+        if at_path.ok() != Some(self.place.inode) {
             return Err(StateFileError::Replaced(self.path.clone()));
         }
-        let record = Record { memory: memory.clone(), origin: self.origin.clone() };
+        let record = Record {
+            memory: state.memory.clone(),
+            place: self.place.clone(),
+            instance: Some(state.instance),
+            claim: state.claim,
+        };
         let text = serde_json::to_string(&record).map_err(io::Error::from);
         let next = self.sequence + 1;
         let page = text
@@ -175,34 +248,8 @@ impl StateFile {
     }
 }
 
-/// A page: one line of magic, sequence number, length and checksum, then the text.
-fn encode(sequence: u64, text: &str) -> Option<[u8; SLOT]> {
-    let head = format!("{MAGIC} {sequence:020} {:04}", text.len());
-    let sum = crc32fast::hash(format!("{head}\n{text}").as_bytes());
-    let mut page = [b'\n'; SLOT];
-    let written = format!("{head} {sum:08x}\n{text}\n");
-    page.get_mut(..written.len())?.copy_from_slice(written.as_bytes());
-    Some(page)
-}
-
-fn decode(page: &[u8]) -> Option<(u64, &str)> {
-    let end = page.iter().position(|byte| *byte == b'\n')?;
-    let (line, rest) = page.split_at(end);
-    let line = std::str::from_utf8(line).ok()?;
-    let (head, sum) = line.rsplit_once(' ')?;
-    let mut words = head.split(' ');
-    if words.next() != Some(MAGIC) {
-        return None;
-    }
-    let sequence = words.next()?.parse().ok()?;
-    let length: usize = words.next()?.parse().ok()?;
-    let text = std::str::from_utf8(rest.get(1..)?.get(..length)?).ok()?;
-    let expected = crc32fast::hash(format!("{head}\n{text}").as_bytes());
-    (u32::from_str_radix(sum, 16) == Ok(expected)).then_some((sequence, text))
-}
-
-fn machine_id() -> Option<String> {
-    let text = fs::read_to_string("/etc/machine-id").ok()?;
+fn system_id(file: &str) -> Option<String> {
+    let text = fs::read_to_string(file).ok()?;
     Some(text.trim().to_owned()).filter(|id| !id.is_empty())
 }
 
@@ -227,8 +274,13 @@ mod tests {
             },
             local_ceiling: UnixMillis::new(ceiling),
             lost: false,
-            genuine: true,
+            origin: Origin::Own,
         }
+    }
+
+    fn state(ceiling: u64) -> State {
+        let memory = memory(ceiling);
+        State { instance: memory.fence.instance, claim: None, memory: Some(memory) }
     }
 
     fn path(directory: &tempfile::TempDir) -> PathBuf {
@@ -242,12 +294,12 @@ mod tests {
         assert_eq!(nothing, None);
 
         for ceiling in [1000, 2000, 3000] {
-            file.write(&memory(ceiling)).unwrap();
+            file.write(&state(ceiling)).unwrap();
         }
         drop(file);
 
         let (_, remembered) = StateFile::open(&path(&directory)).unwrap();
-        assert_eq!(remembered, Some(memory(3000)));
+        assert_eq!(remembered, Some(state(3000)));
     }
 
     #[test]
@@ -264,13 +316,16 @@ mod tests {
     fn a_copied_file_is_read_but_not_genuine() {
         let directory = tempfile::tempdir().unwrap();
         let (mut file, _) = StateFile::open(&path(&directory)).unwrap();
-        file.write(&memory(1000)).unwrap();
+        file.write(&state(1000)).unwrap();
 
         let copy = directory.path().join("copy");
         fs::copy(path(&directory), &copy).unwrap();
 
         let (_, remembered) = StateFile::open(&copy).unwrap();
-        assert_eq!(remembered, Some(Memory { genuine: false, ..memory(1000) }));
+        let remembered = remembered.unwrap();
+        let copied = Memory { origin: Origin::Copied, ..memory(1000) };
+        assert_eq!(remembered.memory, Some(copied));
+        assert_ne!(remembered.instance, memory(1000).fence.instance, "another instance");
     }
 
     #[test]
@@ -279,7 +334,7 @@ mod tests {
         let (mut file, _) = StateFile::open(&path(&directory)).unwrap();
         fs::remove_file(path(&directory)).unwrap();
 
-        let error = file.write(&memory(1000)).unwrap_err();
+        let error = file.write(&state(1000)).unwrap_err();
 
         assert!(matches!(error, StateFileError::Replaced(_)), "{error}");
     }
@@ -324,12 +379,14 @@ mod tests {
             let path = path(&directory);
             let (mut file, _) = StateFile::open(&path).unwrap();
             for write in 1..=writes {
-                file.write(&memory(write * 1000)).unwrap();
+                file.write(&state(write * 1000)).unwrap();
             }
             drop(file);
             let record = Record {
-                memory: memory((writes + 1) * 1000),
-                origin: Origin { machine: None, inode: 1 },
+                memory: Some(memory((writes + 1) * 1000)),
+                place: Place { machine: None, boot: None, inode: 1 },
+                instance: None,
+                claim: None,
             };
             let page = encode(writes + 1, &serde_json::to_string(&record).unwrap()).unwrap();
             let at = ((writes + 1) % 2) * SLOT as u64;
@@ -342,24 +399,64 @@ mod tests {
 
             let (_, remembered) = StateFile::open(&path).unwrap();
 
-            let ceiling = remembered.unwrap().local_ceiling.get();
+            let ceiling = remembered.unwrap().memory.unwrap().local_ceiling.get();
             prop_assert!(ceiling >= writes * 1000, "went back to {ceiling}");
         }
 
-        #[test]
-        fn a_truncated_file_is_damage_or_a_memory_never_a_first_start(length in 0u64..8192) {
-            let directory = tempfile::tempdir().unwrap();
-            let path = path(&directory);
-            let (mut file, _) = StateFile::open(&path).unwrap();
-            file.write(&memory(1000)).unwrap();
-            file.write(&memory(2000)).unwrap();
-            drop(file);
-            OpenOptions::new().write(true).open(&path).unwrap().set_len(length).unwrap();
+    }
 
-            match StateFile::open(&path) {
-                Ok((_, remembered)) => prop_assert!(remembered.is_some()),
-                Err(error) => prop_assert!(matches!(error, StateFileError::Damaged(_))),
-            }
-        }
+    /// W-10: at every byte offset.
+    #[test]
+    fn a_truncated_file_is_damage_never_an_older_memory() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = path(&directory);
+        let (mut file, _) = StateFile::open(&path).unwrap();
+        file.write(&state(1000)).unwrap();
+        file.write(&state(2000)).unwrap();
+        drop(file);
+        let whole = fs::read(&path).unwrap();
+        let damaged = |length: usize| {
+            let file = OpenOptions::new().write(true).truncate(true).open(&path).unwrap();
+            file.write_all_at(&whole[..length], 0).unwrap();
+            let opened = StateFile::open(&path);
+            assert!(matches!(opened, Err(StateFileError::Damaged(_))), "{length}: {opened:?}");
+        };
+
+        (0..whole.len()).for_each(damaged);
+    }
+
+    #[test]
+    fn a_reboot_is_noticed() {
+        let here = Place { machine: Some("m".into()), boot: Some("2".into()), inode: 1 };
+        let origin = |machine: &str, boot: Option<&str>, inode| {
+            let machine = Some(machine.to_owned());
+            here.origin(&Place { machine, boot: boot.map(str::to_owned), inode })
+        };
+
+        assert_eq!(origin("m", Some("2"), 1), Origin::Own);
+        assert_eq!(origin("m", Some("1"), 1), Origin::BeforeReboot);
+        assert_eq!(origin("m", None, 1), Origin::BeforeReboot, "written by an earlier version");
+        assert_eq!(origin("m", Some("2"), 9), Origin::Copied);
+        assert_eq!(origin("other", Some("2"), 1), Origin::Copied);
+    }
+
+    /// What 0.1.0 wrote before the file named its instance and claim.
+    #[test]
+    fn a_file_of_an_earlier_version_is_read() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = path(&directory);
+        drop(StateFile::open(&path).unwrap());
+        let fence = memory(1000).fence.encode();
+        let text = format!(
+            r#"{{"memory":{{"worker":7,"fence":{fence},"local_ceiling":1000,"lost":false}},"origin":{{"machine":null,"inode":1}}}}"#
+        );
+        let file = OpenOptions::new().write(true).open(&path).unwrap();
+        file.write_all_at(&encode(1, &text).unwrap(), SLOT as u64).unwrap();
+        drop(file);
+
+        let (_, remembered) = StateFile::open(&path).unwrap();
+
+        let memory = remembered.unwrap().memory.unwrap();
+        assert_eq!((memory.worker, memory.local_ceiling.get()), (7, 1000));
     }
 }

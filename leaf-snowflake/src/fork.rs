@@ -1,0 +1,46 @@
+//! Whether this is still the process that opened the generator.
+//!
+//! A fork has a copy of the word and would hand out the same ids. Its process id differs; asking for
+//! it costs a system call, so it is asked at most once in 16 us. A fork takes longer than that
+//! before its child runs, so that the child's first call asks. In the parent an id costs one
+//! comparison.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Nanoseconds to the power of two: 16,384.
+const SLICE: u32 = 14;
+
+#[derive(Debug)]
+pub(crate) struct ForkGuard {
+    pid: u32,
+    /// The slice of time in which the process id was compared last.
+    compared: AtomicU64,
+}
+
+impl ForkGuard {
+    /// Guards for the calling process.
+    pub(crate) fn new() -> Self {
+        Self { pid: std::process::id(), compared: AtomicU64::new(u64::MAX) }
+    }
+
+    /// Whether this process is a fork of the one that made the guard.
+    #[inline]
+    pub(crate) fn is_forked(&self, now_nanos: u64) -> bool {
+        let slice = now_nanos >> SLICE;
+        slice != self.compared.load(Ordering::Relaxed) && self.compare(slice)
+    }
+
+    /// The same, asked of the system now.
+    pub(crate) fn is_child(&self) -> bool {
+        std::process::id() != self.pid
+    }
+
+    #[cold]
+    fn compare(&self, slice: u64) -> bool {
+        let forked = self.is_child();
+        if !forked {
+            self.compared.store(slice, Ordering::Relaxed);
+        }
+        forked
+    }
+}

@@ -1,0 +1,131 @@
+//! What a Java Leaf left on this machine: read once, when there is no state file yet.
+//!
+//! The original writes `workerID.properties` with `workerID=N`; the community fork adds
+//! `maxTimestamp=N`, and in its local mode writes `workerID.json` instead. Both lie in
+//! `{java.io.tmpdir}/{leaf.name}/leafconf/{port}/`.
+
+use std::fs;
+use std::io::ErrorKind;
+use std::path::Path;
+use std::time::Duration;
+
+use leaf_core::UnixMillis;
+use serde::Deserialize;
+
+/// Java Leaf reports every 3 s and issues past its last report.
+const PAST_REPORT: Duration = Duration::from_secs(4);
+const LARGEST: u64 = 64 * 1024;
+
+/// What the files say.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct JavaCache {
+    pub(crate) worker: u32,
+    /// No Java process of this machine issued at or above this; `None` when the file has no time.
+    pub(crate) floor: Option<UnixMillis>,
+}
+
+/// The file of the fork's local mode.
+#[derive(Deserialize)]
+struct Json {
+    #[serde(rename = "workId")]
+    worker: u32,
+    timestamp: Option<u64>,
+}
+
+impl JavaCache {
+    /// Reads the cache files of `directory`; `None` where there are none.
+    ///
+    /// # Errors
+    /// A text that names the file, when it cannot be read or understood.
+    pub(crate) fn read(directory: &Path) -> Result<Option<Self>, String> {
+        let properties = read_file(&directory.join("workerID.properties"), parse_properties)?;
+        let json = read_file(&directory.join("workerID.json"), parse_json)?;
+        Ok(match (properties, json) {
+            // The later one was used last.
+            (Some(a), Some(b)) => Some(if b.floor > a.floor { b } else { a }),
+            (one, other) => one.or(other),
+        })
+    }
+
+    fn new(worker: u32, reported: Option<u64>) -> Self {
+        Self { worker, floor: reported.map(|at| UnixMillis::new(at) + PAST_REPORT) }
+    }
+}
+
+fn read_file(
+    path: &Path,
+    parse: fn(&str) -> Option<JavaCache>,
+) -> Result<Option<JavaCache>, String> {
+    let at_fault = |why: &str| {
+        format!(
+            "{}: {why}: correct or remove it, it is read once to take over from Java",
+            path.display()
+        )
+    };
+    let text = match fs::metadata(path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        Ok(found) if !found.is_file() || found.len() > LARGEST => {
+            return Err(at_fault("not a cache file of Java Leaf"));
+        }
+        _ => fs::read_to_string(path).map_err(|error| at_fault(&error.to_string()))?,
+    };
+    parse(&text).map(Some).ok_or_else(|| at_fault("not a cache file of Java Leaf"))
+}
+
+fn parse_properties(text: &str) -> Option<JavaCache> {
+    let value = |key: &str| {
+        let lines = text.lines().map(str::trim).filter(|line| !line.starts_with(['#', '!']));
+        let mut pairs = lines.filter_map(|line| line.split_once('='));
+        pairs.find(|(name, _)| name.trim() == key).map(|(_, value)| value.trim().to_owned())
+    };
+    let reported = value("maxTimestamp").map(|at| at.parse()).transpose().ok()?;
+    Some(JavaCache::new(value("workerID")?.parse().ok()?, reported))
+}
+
+fn parse_json(text: &str) -> Option<JavaCache> {
+    let Json { worker, timestamp } = serde_json::from_str(text).ok()?;
+    Some(JavaCache::new(worker, timestamp))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(files: &[(&str, &str)]) -> Result<Option<JavaCache>, String> {
+        let directory = tempfile::tempdir().unwrap();
+        for (name, text) in files {
+            fs::write(directory.path().join(name), text).unwrap();
+        }
+        JavaCache::read(directory.path())
+    }
+
+    #[test]
+    fn reads_what_the_java_programs_write() {
+        let original = "#\n#Fri Sep 06 09:35:00 CST 2019\nworkerID=3\n";
+        let fork = "workerID=7\nmaxTimestamp=1567733700834\n";
+        let json = r#"{"ip":"10.1.46.33","port":"8080","workId":1,"timestamp":1567733700834}"#;
+        let floor = Some(UnixMillis::new(1_567_733_704_834));
+
+        let properties = |text| read(&[("workerID.properties", text)]).unwrap().unwrap();
+        assert_eq!(properties(original), JavaCache { worker: 3, floor: None });
+        assert_eq!(properties(fork), JavaCache { worker: 7, floor });
+        let local = read(&[("workerID.json", json)]).unwrap().unwrap();
+        assert_eq!(local, JavaCache { worker: 1, floor });
+        let both = read(&[("workerID.properties", original), ("workerID.json", json)]);
+        assert_eq!(both.unwrap().unwrap().floor, floor, "the one that knows more");
+        assert_eq!(read(&[]), Ok(None));
+    }
+
+    #[test]
+    fn what_is_none_is_named() {
+        for (name, text) in [
+            ("workerID.properties", "workerID=x"),
+            ("workerID.properties", ""),
+            ("workerID.properties", "workerID=1\nmaxTimestamp=-5"),
+            ("workerID.json", "{}"),
+        ] {
+            let error = read(&[(name, text)]).unwrap_err();
+            assert!(error.contains(name) && error.contains("correct or remove it"), "{error}");
+        }
+    }
+}

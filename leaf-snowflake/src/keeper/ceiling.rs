@@ -1,0 +1,65 @@
+//! Writing ceilings down, and raising them only then.
+
+use super::*;
+
+/// How far ahead of the clock the local ceiling is written. Less than the default rollback
+/// tolerance, so that a restart after a crash need not wait.
+const LOCAL_WINDOW: Duration = Duration::from_millis(800);
+/// How far ahead of the last id at least: where ids run ahead of the clock after a restart, a
+/// crash loop must not push them further each time.
+const LEAST_WINDOW: Duration = Duration::from_millis(200);
+/// The local ceiling is not written again for less than this.
+const LEAST_RAISE: Duration = Duration::from_millis(200);
+
+impl Keeper {
+    /// Raises the ceiling of the sequencer as far as the registry allows, after writing it down.
+    pub(super) async fn raise(
+        &mut self,
+        sequencer: &Sequencer,
+        urgency: Urgency,
+    ) -> Result<(), StateFileError> {
+        let Some(memory) = &self.state.memory else { return Ok(()) };
+        if self.file.is_none() {
+            sequencer.raise(memory.fence.ceiling);
+            self.shared.raised.notify_waiters();
+            return Ok(());
+        }
+        let clock = self.shared.clock.now().unwrap_or(UnixMillis::EPOCH);
+        // A ceiling counts from whole ticks on: where they are long it must be further ahead.
+        let ticks = 2 * self.config.layout.tick_length();
+        let wanted =
+            (clock + LOCAL_WINDOW.max(ticks)).max(sequencer.next_free() + LEAST_WINDOW.max(ticks));
+        let ceiling = wanted.min(memory.fence.ceiling);
+        let least = match urgency {
+            Urgency::InTime => LEAST_RAISE,
+            Urgency::CallersWait => Duration::from_millis(1),
+        };
+        if ceiling - memory.local_ceiling < least {
+            return Ok(());
+        }
+        let memory = Memory { local_ceiling: ceiling, ..memory.clone() };
+        self.write(State { memory: Some(memory), ..self.state.clone() }).await?;
+        sequencer.raise(ceiling);
+        self.shared.raised.notify_waiters();
+        Ok(())
+    }
+
+    /// Writes the state down; only then is it this keeper's.
+    pub(super) async fn write(&mut self, state: State) -> Result<(), StateFileError> {
+        if let Some(file) = &self.file {
+            let (file, state) = (Arc::clone(file), state.clone());
+            let written = tokio::task::spawn_blocking(move || {
+                file.lock().expect("no holder of this lock panics").write(&state)
+            });
+            written.await.expect("the write does not panic")?;
+        }
+        self.state = state;
+        Ok(())
+    }
+
+    /// Writes down what is good to remember and not fatal to forget; `None` when it could not.
+    pub(super) async fn note(&mut self) -> Option<()> {
+        let written = self.write(self.state.clone()).await;
+        written.inspect_err(|error| tracing::warn!("{error}")).ok()
+    }
+}

@@ -1,0 +1,187 @@
+//! Taking a worker id: the last step of the start.
+//!
+//! Invariant: nothing is issued below the floor of the lease, nor below what this process or its
+//! state file may have issued before. A claim has a nonce that is written down before it is sent:
+//! whoever crashes before the answer is written down finds its own claim again.
+
+use super::*;
+use crate::ClaimRequest;
+use crate::state_file::PendingClaim;
+
+impl Keeper {
+    /// Takes a worker id and lets ids flow. On a retryable error it may be called again.
+    pub(crate) async fn claim(&mut self) -> Result<Held, SnowflakeError> {
+        self.compare_clocks().await?;
+        match self.take_worker_id().await {
+            Ok(lease) => self.start(Some(lease)).await,
+            Err(error) => match error.kind() {
+                SnowflakeErrorKind::Registry(away)
+                    if *away.kind() == RegistryErrorKind::Unavailable && self.alone().is_some() =>
+                {
+                    self.shared.report_trouble(Trouble::Registry, away.to_string());
+                    self.start(None).await
+                }
+                _ => Err(error),
+            },
+        }
+    }
+
+    /// Refuses a clock that most peers call wrong.
+    async fn compare_clocks(&self) -> Result<(), SnowflakeError> {
+        let Some(peers) = &self.config.peers else { return Ok(()) };
+        let (peers, clock) = (Arc::clone(peers), Arc::clone(&self.config.clock));
+        let verdict =
+            peers::compare(peers, clock, self.config.peer_rule, self.config.max_offset).await;
+        match verdict {
+            Verdict::Alone => tracing::info!("no peer answers: the clock is not compared"),
+            Verdict::Agrees { agreeing, reached } => {
+                tracing::info!("the clock agrees with {agreeing} of {reached} peers");
+            }
+            Verdict::Refuses { .. } => {}
+        }
+        verdict.refusal().map_or(Ok(()), |refusal| Err(refusal.into()))
+    }
+
+    async fn take_worker_id(&mut self) -> Result<Lease, SnowflakeError> {
+        let mut watched = None;
+        loop {
+            let now = self.shared.clock.wall();
+            self.config.check_against(now)?;
+            let nonce = self.note_claim().await?;
+            let request = ClaimRequest { watched, ..self.request(now, nonce) };
+            let claim = self.registry.claim(&self.config.identity, &request);
+            let answer = tokio::time::timeout(ATTEMPT, claim).await;
+            let error = match answer.unwrap_or_else(|_| Err(no_answer("claim a worker id"))) {
+                Ok(lease) => return Ok(lease),
+                Err(error) => error,
+            };
+            let pause = match *error.kind() {
+                RegistryErrorKind::NotYet { at } => (at - now).max(Duration::from_millis(1)),
+                RegistryErrorKind::Watch { nonce } => {
+                    watched = Some(nonce);
+                    2 * self.config.report_interval
+                }
+                _ => return Err(error.into()),
+            };
+            tracing::info!("{error}; waiting {pause:?}");
+            tokio::time::sleep(pause).await;
+        }
+    }
+
+    fn request(&self, now: UnixMillis, nonce: Uuid) -> ClaimRequest {
+        ClaimRequest {
+            now,
+            instance: self.state.instance,
+            nonce,
+            layout: self.config.layout,
+            memory: self.state.memory.clone(),
+            least_floor: self.least_floor,
+            watched: None,
+            offline_for: self.config.offline_for,
+            report_interval: self.config.report_interval,
+            tolerance: self.config.rollback_tolerance,
+            startup_wait: self.config.startup_wait,
+        }
+    }
+
+    /// The nonce of the claim to send, written down.
+    async fn note_claim(&mut self) -> Result<Uuid, SnowflakeError> {
+        if let Some(claim) = self.state.claim {
+            return Ok(claim.nonce);
+        }
+        let claim = PendingClaim { nonce: Uuid::new_v4(), offline_for: self.config.offline_for };
+        let state = State { claim: Some(claim), ..self.state.clone() };
+        if self.registry.needs_state_file() {
+            // The file is the record: no answer can be lost on the way.
+            self.state = state;
+        } else {
+            self.write(state).await?;
+        }
+        Ok(claim.nonce)
+    }
+
+    /// Where this node may go on without asking the registry: its lease as the state file
+    /// remembers it, when nobody else can have touched it.
+    fn alone(&self) -> Option<(Memory, UnixMillis)> {
+        let memory = self.state.memory.as_ref()?;
+        let (fence, layout) = (&memory.fence, self.config.layout);
+        let proven = memory.origin == Origin::Own
+            && !memory.lost
+            && fence.state == FenceState::Held
+            && (&fence.layout, fence.epoch_ms) == (&layout.shape(), layout.epoch());
+        let now = self.shared.clock.wall();
+        if !proven || fence.ceiling <= now {
+            return None;
+        }
+        let floor = self.request(now, Uuid::nil()).start_at(memory.local_ceiling).ok()?;
+        Some((memory.clone(), floor))
+    }
+
+    /// Lets ids flow under `lease`, or under the one that the state file remembers.
+    pub(super) async fn start(&mut self, lease: Option<Lease>) -> Result<Held, SnowflakeError> {
+        let (memory, floor) = match &lease {
+            Some(lease) => {
+                let memory = Memory {
+                    worker: lease.worker.get(),
+                    fence: lease.fence.clone(),
+                    local_ceiling: lease.floor,
+                    lost: false,
+                    origin: Origin::Own,
+                };
+                (memory, lease.floor.max(self.least_floor))
+            }
+            None => self.alone().ok_or(SnowflakeErrorKind::Starting)?,
+        };
+        self.shared.clock.anchor();
+        let layout = self.config.layout;
+        let worker = leaf_core::WorkerId::new(memory.worker);
+        let now = layout.tick_at(self.shared.clock.wall());
+        let sequencer =
+            Arc::new(Sequencer::new(layout, worker, floor, now, self.config.sequence_start));
+        let epoch = memory.fence.epoch;
+        self.state.memory = Some(memory);
+        if lease.is_some() {
+            self.state.claim = None;
+        }
+        self.raise(&sequencer, Urgency::CallersWait).await?;
+        match lease {
+            Some(_) => tracing::info!(%worker, epoch, "worker id claimed"),
+            None => {
+                tracing::warn!(%worker, epoch, "the registry is away: going on from the state file")
+            }
+        }
+        self.shared.start(Arc::clone(&sequencer));
+        self.publish(lease.is_some());
+        Ok(Held { sequencer, lease })
+    }
+
+    /// Asks for the lease that the state file remembered, while ids flow under it: they reach up to
+    /// `next_free`, at `now` of their own clock.
+    pub(super) fn confirm(&self, now: UnixMillis, next_free: UnixMillis) -> Request {
+        let nonce = self.state.claim.map_or_else(Uuid::new_v4, |claim| claim.nonce);
+        let mut request = self.request(now, nonce);
+        if let Some(memory) = &mut request.memory {
+            memory.local_ceiling = next_free;
+        }
+        let (registry, identity) = (Arc::clone(&self.registry), self.config.identity.clone());
+        Box::pin(async move {
+            let claim = registry.claim(&identity, &request);
+            let answer = tokio::time::timeout(ATTEMPT, claim).await;
+            Answer::Claimed(answer.unwrap_or_else(|_| Err(no_answer("claim the worker id again"))))
+        })
+    }
+
+    /// Whether nobody held the worker id between what the state file remembers and `lease`.
+    pub(super) fn continues(&self, lease: &Lease) -> bool {
+        self.state.memory.as_ref().is_some_and(|memory| {
+            (memory.worker, memory.fence.epoch + 1) == (lease.worker.get(), lease.fence.epoch)
+        })
+    }
+
+    /// Lets the view show the lease.
+    pub(super) fn publish(&self, confirmed: bool) {
+        if let Some(memory) = &self.state.memory {
+            self.shared.publish(memory, confirmed);
+        }
+    }
+}

@@ -1,0 +1,377 @@
+//! The task that keeps a lease: it claims, raises both ceilings ahead of use, watches the clock and
+//! gives the worker id back.
+//!
+//! Invariants: a ceiling in memory rises only after it was written down: the registry's by a
+//! confirmed extension, the local one by a synced write that does not exceed the registry's. The
+//! state file says that a lease is over before anybody else is told so.
+
+mod ceiling;
+mod claim;
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use futures_core::future::BoxFuture;
+use leaf_core::{UnixMillis, WorkerId};
+use tokio::time::{Instant, Interval, MissedTickBehavior};
+use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
+
+use crate::id_clock::Look;
+use crate::java_cache::JavaCache;
+use crate::peers::{self, Verdict};
+use crate::sequencer::Sequencer;
+use crate::shared::{Phase, Shared, Trouble};
+use crate::state_file::{State, StateFile};
+use crate::{
+    FenceState, Lease, Memory, Origin, RegistryError, RegistryErrorKind, SnowflakeConfig,
+    SnowflakeError, SnowflakeErrorKind, StateFileError, WorkerRegistry,
+};
+
+/// How often the clock is watched and the local ceiling considered.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// Deadline of one request to the registry.
+const ATTEMPT: Duration = Duration::from_secs(2);
+/// Pause before another worker id is claimed again in place of a lost one.
+const CLAIM_AGAIN: Duration = Duration::from_secs(1);
+
+#[derive(Debug)]
+pub(crate) struct Keeper {
+    registry: Arc<dyn WorkerRegistry>,
+    config: SnowflakeConfig,
+    shared: Arc<Shared>,
+    /// Shared with the write under way, so that a claim that is given up half-way keeps its lock.
+    file: Option<Arc<Mutex<StateFile>>>,
+    /// What the file says, or would.
+    state: State,
+    /// No id is issued below this.
+    least_floor: UnixMillis,
+}
+
+/// A worker id that ids are issued with.
+#[derive(Debug)]
+pub(crate) struct Held {
+    sequencer: Arc<Sequencer>,
+    /// `None` while it rests on the state file alone, because the registry is away.
+    lease: Option<Lease>,
+}
+
+impl Held {
+    pub(crate) fn worker(&self) -> WorkerId {
+        self.sequencer.worker()
+    }
+}
+
+/// A request to the registry, detached from what it is about.
+type Request = BoxFuture<'static, Answer>;
+
+enum Answer {
+    Extended(Lease, Result<(), RegistryError>),
+    Claimed(Result<Lease, RegistryError>),
+}
+
+/// Why a lease is over.
+enum End {
+    Stopped,
+    Lost(RegistryError),
+    /// The registry gave another one in place of what the state file remembered.
+    Moved(Lease),
+}
+
+impl Keeper {
+    /// Opens and locks the state file.
+    ///
+    /// # Errors
+    /// `StateFile`; `BadConfig` for a Java cache that cannot be read.
+    pub(crate) fn new(
+        registry: Arc<dyn WorkerRegistry>,
+        config: SnowflakeConfig,
+        shared: Arc<Shared>,
+    ) -> Result<Self, SnowflakeError> {
+        let (file, state) = match &config.state_file {
+            Some(path) => {
+                let (file, state) = StateFile::open(path)?;
+                (Some(Arc::new(Mutex::new(file))), state)
+            }
+            None => (None, None),
+        };
+        let least_floor = match state {
+            Some(_) => UnixMillis::EPOCH,
+            None => java_floor(&config)?,
+        };
+        let new = || State { instance: Uuid::new_v4(), claim: None, memory: None };
+        let mut state = state.unwrap_or_else(new);
+        // The floor of an earlier attempt is told by its ceiling, which this setting put there.
+        state.claim = state.claim.filter(|claim| claim.offline_for == config.offline_for);
+        let copied = matches!(&state.memory, Some(Memory { origin: Origin::Copied, .. }));
+        if let (true, Some(path)) = (copied, &config.state_file) {
+            tracing::warn!(
+                "{} was copied from elsewhere: make sure that no process uses the original",
+                path.display()
+            );
+        }
+        Ok(Self { registry, config, shared, file, state, least_floor })
+    }
+
+    /// Keeps the lease until `stop`, then gives the worker id back. Where the registry allows it, a
+    /// lost one is replaced.
+    pub(crate) async fn run(mut self, mut held: Held, stop: CancellationToken) {
+        loop {
+            let lost = match self.keep(&mut held, &stop).await {
+                End::Stopped => return self.release(held).await,
+                End::Lost(error) => {
+                    self.lose(&held, &error.to_string()).await;
+                    None
+                }
+                End::Moved(lease) => {
+                    self.lose(&held, "another node held the worker id in between").await;
+                    Some(lease)
+                }
+            };
+            let replaced = stop.run_until_cancelled(self.replace(lost)).await;
+            held = match replaced {
+                Some(Some(held)) => held,
+                Some(None) => return self.shared.end(Phase::Lost),
+                None => return self.shared.end(Phase::Closed),
+            };
+        }
+    }
+
+    async fn keep(&mut self, held: &mut Held, stop: &CancellationToken) -> End {
+        let mut looks = every(LOOK_EVERY);
+        let mut reports = every(self.config.report_interval);
+        let mut request: Option<Request> = None;
+        let mut comparison: Option<BoxFuture<'static, Verdict>> = None;
+        let mut compare_from = Instant::now();
+        let shared = Arc::clone(&self.shared);
+        let end = loop {
+            let look = tokio::select! {
+                () = stop.cancelled() => break End::Stopped,
+                _ = looks.tick() => self.look(&held.sequencer, Urgency::InTime).await,
+                () = shared.wake.notified() => self.look(&held.sequencer, Urgency::CallersWait).await,
+                _ = reports.tick() => {
+                    if request.is_none() {
+                        request = Some(self.report(held));
+                    }
+                    continue;
+                }
+                answer = finish(&mut request) => {
+                    request = None;
+                    if let Some(end) = self.take_answer(held, answer) {
+                        break end;
+                    }
+                    continue;
+                }
+                verdict = finish(&mut comparison) => {
+                    comparison = None;
+                    if let Verdict::Agrees { agreeing: 2.., .. } = verdict {
+                        shared.accept_clock.notify_one();
+                    }
+                    continue;
+                }
+                () = shared.accept_clock.notified() => {
+                    tracing::warn!("the clock's jump ahead was vouched for: ids follow it");
+                    shared.clock.follow();
+                    // The registry ceiling is as far behind as the clock was.
+                    reports.reset_immediately();
+                    continue;
+                }
+            };
+            let ask =
+                look == Look::FarAhead && comparison.is_none() && compare_from <= Instant::now();
+            if let (true, Some(peers)) = (ask, &self.config.peers) {
+                compare_from = Instant::now() + self.config.report_interval;
+                comparison = Some(Box::pin(peers::compare(
+                    Arc::clone(peers),
+                    Arc::clone(&self.config.clock),
+                    self.config.peer_rule,
+                    self.config.max_offset,
+                )));
+            }
+        };
+        if let (End::Stopped, Some(unfinished)) = (&end, request)
+            && let Answer::Extended(lease, _) = unfinished.await
+        {
+            held.lease = Some(lease);
+        }
+        end
+    }
+
+    /// Raises the registry ceiling, or asks for the lease that the state file remembers.
+    fn report(&self, held: &mut Held) -> Request {
+        // By the ids' own clock: a wall that jumped ahead must not lock the worker id for years.
+        let next_free = held.sequencer.next_free();
+        let now = self.shared.clock.now().unwrap_or(UnixMillis::EPOCH).max(next_free);
+        let Some(mut lease) = held.lease.take() else {
+            return self.confirm(now, next_free);
+        };
+        let ceiling = now + self.config.offline_for;
+        let registry = Arc::clone(&self.registry);
+        Box::pin(async move {
+            let answer = tokio::time::timeout(ATTEMPT, registry.extend(&mut lease, ceiling)).await;
+            let answer = answer.unwrap_or_else(|_| Err(no_answer("extend the lease")));
+            Answer::Extended(lease, answer)
+        })
+    }
+
+    /// Takes note of the registry's answer; tells whether it ends the lease.
+    fn take_answer(&mut self, held: &mut Held, answer: Answer) -> Option<End> {
+        let result = match answer {
+            Answer::Extended(lease, result) => {
+                let lease = held.lease.insert(lease);
+                result.map(|()| lease)
+            }
+            Answer::Claimed(Ok(lease)) if self.continues(&lease) => Ok(held.lease.insert(lease)),
+            Answer::Claimed(Ok(lease)) => return Some(End::Moved(lease)),
+            Answer::Claimed(Err(error)) => Err(error),
+        };
+        match result {
+            Ok(lease) => {
+                if let Some(memory) = &mut self.state.memory {
+                    memory.fence = lease.fence.clone();
+                    self.state.claim = None;
+                }
+                self.shared.report_fine(Trouble::Registry);
+                self.publish(true);
+                None
+            }
+            Err(error) if is_end(error.kind()) => Some(End::Lost(error)),
+            Err(error) => {
+                self.shared.report_trouble(Trouble::Registry, error.to_string());
+                None
+            }
+        }
+    }
+
+    /// Looks at the clock and raises the ceiling.
+    async fn look(&mut self, sequencer: &Sequencer, urgency: Urgency) -> Look {
+        let look = self.shared.clock.look(sequencer.next_free());
+        match look {
+            Look::Fine => self.shared.report_fine(Trouble::Clock),
+            Look::StillBehind(_) => {}
+            Look::WentBack(by) => {
+                tracing::error!("the clock went back: {by:?} behind the ids; ids stop");
+            }
+            Look::CaughtUp => tracing::info!("the clock has caught up; ids flow again"),
+            Look::FarAhead => {
+                let limit = self.config.max_step_forward;
+                let text = format!(
+                    "the clock jumped ahead by more than {limit:?}: not followed; restart this \
+                     node if it is right"
+                );
+                self.shared.report_trouble(Trouble::Clock, text);
+            }
+        }
+        match self.raise(sequencer, urgency).await {
+            Ok(()) => self.shared.report_fine(Trouble::StateFile),
+            Err(error) => self.shared.report_trouble(Trouble::StateFile, error.to_string()),
+        }
+        look
+    }
+
+    /// Ends the ids of a lease that belongs to somebody else now.
+    async fn lose(&mut self, held: &Held, why: &str) {
+        let next_free = held.sequencer.close();
+        self.shared.lost();
+        tracing::error!(worker = %held.worker(), "{why}; its ids stop");
+        self.least_floor = self.least_floor.max(next_free.unwrap_or(UnixMillis::EPOCH));
+        if let Some(memory) = &mut self.state.memory {
+            memory.lost = true;
+            self.note().await;
+        }
+    }
+
+    /// A worker id in place of the lost one: `given`, or one that is claimed now. `None` where the
+    /// registry does not give another.
+    async fn replace(&mut self, given: Option<Lease>) -> Option<Held> {
+        if !self.registry.replaces_lost() {
+            return None;
+        }
+        let mut given = given;
+        loop {
+            let claimed = match given.take() {
+                Some(lease) => self.start(Some(lease)).await,
+                None => self.claim().await,
+            };
+            match claimed {
+                Ok(held) => {
+                    self.shared.report_fine(Trouble::Lease);
+                    return Some(held);
+                }
+                Err(error) => {
+                    let text = format!("no worker id in place of the lost one yet: {error}");
+                    self.shared.report_trouble(Trouble::Lease, text);
+                    tokio::time::sleep(CLAIM_AGAIN).await;
+                }
+            }
+        }
+    }
+
+    /// Gives the worker id back. The state file says so first: once the registry does, another
+    /// node may hold it.
+    async fn release(mut self, held: Held) {
+        let Some(next_free) = held.sequencer.close() else { return };
+        self.shared.end(Phase::Closed);
+        let Some(memory) = &mut self.state.memory else { return };
+        memory.local_ceiling = next_free;
+        // Without an answer from the registry it is not this node's to give back.
+        let Some(lease) = held.lease else { return self.note().await.unwrap_or_default() };
+        memory.fence.state = FenceState::Released;
+        if self.note().await.is_none() {
+            return;
+        }
+        let release = self.registry.release(lease, next_free);
+        match tokio::time::timeout(ATTEMPT, release).await {
+            Ok(Ok(())) => tracing::info!("worker id released"),
+            Ok(Err(error)) => tracing::warn!("{error}"),
+            Err(_) => tracing::warn!("{}", no_answer("release the worker id")),
+        }
+    }
+}
+
+/// What a Java Leaf on this machine may have issued.
+fn java_floor(config: &SnowflakeConfig) -> Result<UnixMillis, SnowflakeError> {
+    let Some(directory) = &config.java_cache else { return Ok(UnixMillis::EPOCH) };
+    let cache = JavaCache::read(directory).map_err(SnowflakeErrorKind::BadConfig)?;
+    let Some(JavaCache { worker, floor }) = cache else { return Ok(UnixMillis::EPOCH) };
+    tracing::info!("taking over from a Java Leaf that had worker id {worker} on this machine");
+    Ok(floor.unwrap_or(UnixMillis::EPOCH))
+}
+
+/// Whether the registry's answer says that the lease is somebody else's.
+const fn is_end(kind: &RegistryErrorKind) -> bool {
+    matches!(
+        kind,
+        RegistryErrorKind::Lost
+            | RegistryErrorKind::FloorAhead { .. }
+            | RegistryErrorKind::InUse { .. }
+            | RegistryErrorKind::NoWorkerId(_)
+            | RegistryErrorKind::Retired
+    )
+}
+
+/// Whether somebody waits for the ceiling to rise.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Urgency {
+    InTime,
+    CallersWait,
+}
+
+fn every(period: Duration) -> Interval {
+    let mut interval = tokio::time::interval(period);
+    interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    interval
+}
+
+/// The result of what is under way; pending for ever when nothing is.
+async fn finish<T>(future: &mut Option<BoxFuture<'static, T>>) -> T {
+    match future {
+        Some(future) => future.await,
+        None => std::future::pending().await,
+    }
+}
+
+fn no_answer(operation: &str) -> RegistryError {
+    RegistryError::new(RegistryErrorKind::Unavailable, operation)
+        .because(format!("no answer within {ATTEMPT:?}"))
+}

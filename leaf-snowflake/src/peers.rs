@@ -1,0 +1,234 @@
+//! Whether the peers' clocks agree with this one.
+//!
+//! A node whose clock is far off would take a slice of its worker id's time that nobody can use for
+//! as long. So it asks its live peers before it claims: by default more than half of those that
+//! answer must agree within `max_offset`. Leaf's own rule, the mean, can be chosen; one peer that is
+//! a day ahead moves a mean, but no majority.
+//!
+//! A reading was taken somewhere between question and answer, so it is uncertain by half of that
+//! time. This file compares numbers; how peers are found and asked is the [`Peers`]' matter.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_core::future::BoxFuture;
+use leaf_core::{Clock, UnixMillis};
+use tokio::task::JoinSet;
+
+use crate::{Identity, SnowflakeErrorKind};
+
+/// Deadline of one question.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// No more than this many are asked: a majority of a sample tells as much.
+const MOST_ASKED: usize = 32;
+/// A peer answers in whole milliseconds.
+const RESOLUTION: Duration = Duration::from_millis(1);
+
+/// Finds and asks the other live nodes.
+pub trait Peers: fmt::Debug + Send + Sync + 'static {
+    /// The other live nodes. Empty when there are none, or none can be found.
+    fn list(&self) -> BoxFuture<'_, Vec<Identity>>;
+
+    /// What the peer's wall clock shows; `None` when it does not answer.
+    fn ask<'a>(&'a self, peer: &'a Identity) -> BoxFuture<'a, Option<UnixMillis>>;
+}
+
+/// When the peers' clocks agree with one's own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum PeerRule {
+    /// More than half of those that answer are within `max_offset`.
+    #[default]
+    Majority,
+    /// Their mean is: the rule of Leaf's article.
+    Mean,
+}
+
+/// One peer's clock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Reading {
+    /// Own clock minus the peer's, in milliseconds.
+    offset: i64,
+    uncertainty: Duration,
+}
+
+/// What the peers say.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// Nobody answered.
+    Alone,
+    /// So many of so many agree, and that is enough.
+    Agrees {
+        agreeing: usize,
+        reached: usize,
+    },
+    Refuses {
+        offset: i64,
+        agreeing: usize,
+        reached: usize,
+        max_offset: Duration,
+    },
+}
+
+impl Verdict {
+    /// The error of a refusal.
+    pub(crate) fn refusal(self) -> Option<SnowflakeErrorKind> {
+        let Self::Refuses { offset, agreeing, reached, max_offset } = self else { return None };
+        Some(SnowflakeErrorKind::ClockRefused { offset, agreeing, reached, max_offset })
+    }
+}
+
+/// Asks the peers and compares.
+pub(crate) async fn compare(
+    peers: Arc<dyn Peers>,
+    clock: Arc<dyn Clock>,
+    rule: PeerRule,
+    max_offset: Duration,
+) -> Verdict {
+    let listed = tokio::time::timeout(PATIENCE, peers.list()).await.unwrap_or_default();
+    let mut questions = JoinSet::new();
+    for peer in listed.into_iter().take(MOST_ASKED) {
+        let (peers, clock) = (Arc::clone(&peers), Arc::clone(&clock));
+        questions.spawn(async move { read(&*peers, &*clock, &peer).await });
+    }
+    let answers = questions.join_all().await;
+    judge(rule, max_offset, &answers.into_iter().flatten().collect::<Vec<_>>())
+}
+
+async fn read(peers: &dyn Peers, clock: &dyn Clock, peer: &Identity) -> Option<Reading> {
+    let (asked, wall) = (clock.boot(), clock.wall());
+    let theirs = tokio::time::timeout(PATIENCE, peers.ask(peer)).await.ok()??;
+    let half = clock.boot().saturating_sub(asked) / 2;
+    let own = UnixMillis::from_duration(wall + half);
+    let offset = own.get().cast_signed().saturating_sub_unsigned(theirs.get());
+    Some(Reading { offset, uncertainty: half + RESOLUTION })
+}
+
+fn judge(rule: PeerRule, max_offset: Duration, readings: &[Reading]) -> Verdict {
+    let reached = readings.len();
+    if reached == 0 {
+        return Verdict::Alone;
+    }
+    let within = |offset: i64, uncertainty: Duration| {
+        Duration::from_millis(offset.unsigned_abs()) <= max_offset + uncertainty
+    };
+    let agreeing = readings.iter().filter(|r| within(r.offset, r.uncertainty)).count();
+    let sum: i128 = readings.iter().map(|reading| i128::from(reading.offset)).sum();
+    let mean = (sum / reached as i128) as i64;
+    let uncertainty: Duration = readings.iter().map(|reading| reading.uncertainty).sum();
+    let fine = match rule {
+        PeerRule::Majority => 2 * agreeing > reached,
+        PeerRule::Mean => within(mean, uncertainty / reached as u32),
+    };
+    if fine {
+        return Verdict::Agrees { agreeing, reached };
+    }
+    let mut offsets: Vec<i64> = readings.iter().map(|reading| reading.offset).collect();
+    offsets.sort_unstable();
+    let offset = match rule {
+        PeerRule::Majority => offsets[reached / 2],
+        PeerRule::Mean => mean,
+    };
+    Verdict::Refuses { offset, agreeing, reached, max_offset }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use leaf_core::ManualClock;
+
+    const MAX_OFFSET: Duration = Duration::from_secs(5);
+
+    fn agrees(rule: PeerRule, offsets: &[i64]) -> bool {
+        let reading = |offset: &i64| Reading { offset: *offset, uncertainty: RESOLUTION };
+        let readings: Vec<_> = offsets.iter().map(reading).collect();
+        !matches!(judge(rule, MAX_OFFSET, &readings), Verdict::Refuses { .. })
+    }
+
+    /// W-13: a bad clock is refused, a bad peer is not followed; the mean gets both wrong.
+    #[test]
+    fn a_majority_is_not_moved_by_one_clock() {
+        use PeerRule::{Majority, Mean};
+        const MINUTES: i64 = 600_000;
+        const DAY: i64 = 86_400_000;
+
+        assert!(agrees(Majority, &[]), "nobody answers: go on");
+        assert!(agrees(Majority, &[3, -900, 20]));
+        assert!(!agrees(Majority, &[MINUTES, MINUTES, MINUTES, MINUTES]), "ten minutes ahead");
+        assert!(!agrees(Majority, &[MINUTES]), "one of two is wrong: no telling which");
+        assert!(!agrees(Majority, &[0, MINUTES]), "half is no majority");
+        assert!(agrees(Majority, &[0, 10, -DAY]), "one peer is a day ahead");
+        assert!(!agrees(Mean, &[0, 10, -DAY]), "the mean is moved by it");
+        let balanced = [MINUTES, MINUTES, MINUTES, -3 * MINUTES];
+        assert!(agrees(Mean, &balanced), "and hides a clock that is ten minutes off");
+        assert!(!agrees(Majority, &balanced));
+        assert!(agrees(Majority, &[5000, -5000]), "the bound itself is within");
+        assert!(!agrees(Majority, &[5002, -5002]));
+    }
+
+    #[test]
+    fn the_extremes_do_not_overflow() {
+        assert!(!agrees(PeerRule::Mean, &[i64::MAX, i64::MAX]));
+        assert!(!agrees(PeerRule::Majority, &[i64::MIN, i64::MAX]));
+    }
+
+    #[derive(Debug)]
+    struct Slow {
+        clock: Arc<ManualClock>,
+        round_trip: Duration,
+        offset: Duration,
+    }
+
+    impl Peers for Slow {
+        fn list(&self) -> BoxFuture<'_, Vec<Identity>> {
+            Box::pin(async { vec![Identity::parse("slow:1").unwrap()] })
+        }
+
+        fn ask<'a>(&'a self, _: &'a Identity) -> BoxFuture<'a, Option<UnixMillis>> {
+            let theirs = self.clock.wall_millis() + self.offset;
+            self.clock.advance(self.round_trip);
+            Box::pin(async move { Some(theirs) })
+        }
+    }
+
+    #[tokio::test]
+    async fn a_slow_answer_is_an_uncertain_one() {
+        let clock = Arc::new(ManualClock::at(UnixMillis::new(1_800_000_000_000)));
+        let ask = async |round_trip, offset| {
+            let peer = Slow { clock: Arc::clone(&clock), round_trip, offset };
+            let within = Duration::from_millis(100);
+            compare(Arc::new(peer), Arc::clone(&clock) as _, PeerRule::Majority, within).await
+        };
+        let millis = Duration::from_millis;
+
+        let agrees = Verdict::Agrees { agreeing: 1, reached: 1 };
+        assert_eq!(ask(millis(0), millis(100)).await, agrees);
+        assert_eq!(ask(millis(400), millis(300)).await, agrees, "within half the round trip");
+        let refused = ask(millis(10), millis(600)).await;
+        assert!(matches!(refused, Verdict::Refuses { offset: -595, .. }), "{refused:?}");
+    }
+
+    #[derive(Debug)]
+    struct Silent;
+
+    impl Peers for Silent {
+        fn list(&self) -> BoxFuture<'_, Vec<Identity>> {
+            Box::pin(async { vec![Identity::parse("gone:1").unwrap(); 100] })
+        }
+
+        fn ask<'a>(&'a self, _: &'a Identity) -> BoxFuture<'a, Option<UnixMillis>> {
+            Box::pin(std::future::pending())
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn peers_that_do_not_answer_hold_nobody_up() {
+        let clock = Arc::new(ManualClock::at(UnixMillis::EPOCH));
+        let started = tokio::time::Instant::now();
+
+        let verdict = compare(Arc::new(Silent), clock, PeerRule::Majority, MAX_OFFSET).await;
+
+        assert_eq!(verdict, Verdict::Alone);
+        assert!(started.elapsed() <= 2 * PATIENCE);
+    }
+}

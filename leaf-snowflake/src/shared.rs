@@ -1,0 +1,321 @@
+//! What callers and the keeper share: the lease that ids are taken from, the clock, and why there
+//! is no id when there is none.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+use std::time::Duration;
+
+use leaf_core::{Health, Layout, UnixMillis, WorkerId};
+use tokio::sync::{Notify, Semaphore};
+
+use crate::fork::ForkGuard;
+use crate::id_clock::IdClock;
+use crate::sequencer::{Refusal, Sequencer};
+use crate::{Memory, SnowflakeConfig, SnowflakeError, SnowflakeErrorKind, SnowflakeView};
+
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) clock: IdClock,
+    pub(crate) fork: ForkGuard,
+    /// Told when a ceiling rose or the lease ended.
+    pub(crate) raised: Notify,
+    /// Whose turn it is among the callers that wait: first come, first served.
+    pub(crate) turn: Semaphore,
+    /// How many wait. Nobody passes them by.
+    pub(crate) waiting: AtomicUsize,
+    /// Wakes the keeper: a caller met the ceiling.
+    pub(crate) wake: Notify,
+    /// Tells the keeper to follow a clock that jumped ahead.
+    pub(crate) accept_clock: Notify,
+    pub(crate) layout: Layout,
+    /// How long a caller waits.
+    pub(crate) wait: Duration,
+    /// The first lease. Those after it are found from it, see [`Sequencer::successor`].
+    first: OnceLock<Arc<Sequencer>>,
+    status: Mutex<Status>,
+}
+
+#[derive(Debug)]
+struct Status {
+    phase: Phase,
+    /// What is not as it should be at the moment.
+    trouble: BTreeMap<Trouble, String>,
+    leases_lost: u64,
+    /// The lease as the keeper last wrote it down, and whether the registry confirmed it.
+    lease: Option<(Memory, bool)>,
+}
+
+/// What can be in trouble without stopping the ids at once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Trouble {
+    Lease,
+    Registry,
+    StateFile,
+    Clock,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Phase {
+    /// No worker id yet, or none in place of a lost one yet.
+    Starting,
+    Held,
+    Lost,
+    Closed,
+}
+
+impl Shared {
+    pub(crate) fn new(config: &SnowflakeConfig) -> Self {
+        Self {
+            clock: IdClock::new(
+                Arc::clone(&config.clock),
+                config.rollback_tolerance,
+                config.max_step_forward,
+            ),
+            fork: ForkGuard::new(),
+            raised: Notify::new(),
+            turn: Semaphore::new(1),
+            waiting: AtomicUsize::new(0),
+            wake: Notify::new(),
+            accept_clock: Notify::new(),
+            layout: config.layout,
+            wait: config.wait,
+            first: OnceLock::new(),
+            status: Mutex::new(Status {
+                phase: Phase::Starting,
+                trouble: BTreeMap::new(),
+                leases_lost: 0,
+                lease: None,
+            }),
+        }
+    }
+
+    /// Takes from the current lease what `take` wants of it at this tick.
+    #[inline]
+    pub(crate) fn attempt<T>(
+        &self,
+        take: impl Fn(&Sequencer, u64) -> Result<T, Refusal>,
+    ) -> Result<T, SnowflakeError> {
+        let (Some(first), Some(now)) = (self.first.get(), self.clock.now_nanos()) else {
+            return Err(self.why_no_id());
+        };
+        if self.fork.is_forked(now) {
+            return Err(SnowflakeErrorKind::Forked.into());
+        }
+        let tick = self.tick(now);
+        match take(first, tick) {
+            Ok(taken) => Ok(taken),
+            Err(refusal) => self.attempt_again(first, tick, refusal, take),
+        }
+    }
+
+    #[inline]
+    fn tick(&self, nanos: u64) -> u64 {
+        self.layout.tick_at(UnixMillis::new(nanos / 1_000_000))
+    }
+
+    /// The same with the leases that came after a lost one, and with a later reading of the clock
+    /// where another caller's was later and used it.
+    #[cold]
+    fn attempt_again<T>(
+        &self,
+        mut lease: &Arc<Sequencer>,
+        mut tick: u64,
+        mut refusal: Refusal,
+        take: impl Fn(&Sequencer, u64) -> Result<T, Refusal>,
+    ) -> Result<T, SnowflakeError> {
+        loop {
+            match (refusal, lease.successor()) {
+                (Refusal::Closed, Some(next)) => lease = next,
+                (Refusal::Wait(_), _) => match self.clock.now_nanos().map(|now| self.tick(now)) {
+                    Some(now) if now > tick => tick = now,
+                    _ => return Err(self.explain(refusal).into()),
+                },
+                _ => return Err(self.explain(refusal).into()),
+            }
+            match take(lease, tick) {
+                Ok(taken) => return Ok(taken),
+                Err(why) => refusal = why,
+            }
+        }
+    }
+
+    /// The same for a caller that is ready to wait: behind those that wait already.
+    #[inline]
+    pub(crate) fn attempt_in_turn<T>(
+        &self,
+        take: impl Fn(&Sequencer, u64) -> Result<T, Refusal>,
+    ) -> Result<T, Option<SnowflakeError>> {
+        if self.waiting.load(Ordering::Relaxed) > 0 {
+            return Err(None);
+        }
+        self.attempt(take).map_err(Some)
+    }
+
+    /// The newest lease, open or closed.
+    fn newest(&self) -> Option<&Arc<Sequencer>> {
+        let mut newest = self.first.get()?;
+        while let Some(next) = newest.successor() {
+            newest = next;
+        }
+        Some(newest)
+    }
+
+    /// The lease that is held.
+    fn held(&self) -> Option<&Arc<Sequencer>> {
+        let held = self.status().phase == Phase::Held;
+        self.newest().filter(|_| held)
+    }
+
+    pub(crate) fn worker(&self) -> Option<WorkerId> {
+        self.held().map(|sequencer| sequencer.worker())
+    }
+
+    /// Lets callers take from this lease. The one before it, if any, is closed.
+    pub(crate) fn start(&self, sequencer: Arc<Sequencer>) {
+        match self.newest() {
+            None => {
+                // It is set once, by the one keeper.
+                let _ = self.first.set(sequencer);
+            }
+            Some(lost) => lost.succeed(sequencer),
+        }
+        let mut status = self.status();
+        if status.phase == Phase::Starting {
+            status.phase = Phase::Held;
+        }
+        drop(status);
+        self.raised.notify_waiters();
+    }
+
+    /// The lease went to another holder; it may be replaced.
+    pub(crate) fn lost(&self) {
+        let mut status = self.status();
+        status.leases_lost += 1;
+        if status.phase == Phase::Held {
+            status.phase = Phase::Starting;
+        }
+        drop(status);
+        self.raised.notify_waiters();
+    }
+
+    /// Ends the ids for callers. The first reason stands.
+    pub(crate) fn end(&self, phase: Phase) {
+        if let Some(sequencer) = self.newest() {
+            sequencer.close();
+        }
+        let mut status = self.status();
+        if matches!(status.phase, Phase::Starting | Phase::Held) {
+            status.phase = phase;
+        }
+        drop(status);
+        self.raised.notify_waiters();
+    }
+
+    /// Something is not as it should be; logged once per event.
+    pub(crate) fn report_trouble(&self, with: Trouble, what: String) {
+        // Logged without the lock.
+        let before = self.status().trouble.insert(with, what.clone());
+        if before.is_none() {
+            tracing::error!("{what}; ids flow up to the ceiling that is written down");
+        }
+    }
+
+    pub(crate) fn report_fine(&self, with: Trouble) {
+        let before = self.status().trouble.remove(&with);
+        if let Some(what) = before {
+            tracing::info!("no longer: {what}");
+        }
+    }
+
+    /// Lets the view show the lease as it is written down.
+    pub(crate) fn publish(&self, memory: &Memory, confirmed: bool) {
+        self.status().lease = Some((memory.clone(), confirmed));
+    }
+
+    fn status(&self) -> MutexGuard<'_, Status> {
+        self.status.lock().expect("no holder of this lock panics")
+    }
+
+    pub(crate) fn health(&self) -> Health {
+        let trouble: Vec<String> = self.status().trouble.values().cloned().collect();
+        let trouble = (!trouble.is_empty()).then(|| trouble.join("; "));
+        let not_ready = |why: &dyn std::fmt::Display| {
+            let because = trouble.as_ref().map(|trouble| format!(" ({trouble})"));
+            Health::NotReady(format!("snowflake: {why}{}", because.unwrap_or_default()))
+        };
+        let (Some(sequencer), Some(now)) = (self.held(), self.clock.now()) else {
+            return not_ready(&self.why_no_id());
+        };
+        if let Some(refusal) = sequencer.refuses(self.layout.tick_at(now), self.wait) {
+            return not_ready(&self.explain(refusal));
+        }
+        match trouble {
+            Some(trouble) => Health::Degraded(format!("snowflake: {trouble}")),
+            None => Health::Ready,
+        }
+    }
+
+    pub(crate) fn view(&self) -> SnowflakeView {
+        let health = self.health();
+        let held = self.held();
+        let next_free = held.map_or(UnixMillis::EPOCH, |sequencer| sequencer.next_free());
+        let status = self.status();
+        let lease = status.lease.as_ref().filter(|_| status.phase == Phase::Held);
+        let of_lease = |part: fn(&Memory) -> UnixMillis| {
+            lease.map_or(UnixMillis::EPOCH, |(memory, _)| part(memory))
+        };
+        SnowflakeView {
+            health,
+            worker: held.map(|sequencer| sequencer.worker()),
+            epoch: lease.map_or(0, |(memory, _)| memory.fence.epoch),
+            confirmed: lease.is_some_and(|(_, confirmed)| *confirmed),
+            local_ceiling: of_lease(|memory| memory.local_ceiling),
+            registry_ceiling: of_lease(|memory| memory.fence.ceiling),
+            next_free,
+            ahead_of_wall: self.clock.ahead_of_wall(),
+            clock_steps: self.clock.steps(),
+            leases_lost: status.leases_lost,
+            days_left: (self.layout.end() - self.clock.wall()).as_secs() / 86_400,
+        }
+    }
+
+    #[cold]
+    pub(crate) fn why_no_lease(&self) -> SnowflakeError {
+        match self.status().phase {
+            Phase::Starting | Phase::Held => SnowflakeErrorKind::Starting,
+            Phase::Lost => SnowflakeErrorKind::Lost,
+            Phase::Closed => SnowflakeErrorKind::Closed,
+        }
+        .into()
+    }
+
+    #[cold]
+    fn why_no_id(&self) -> SnowflakeError {
+        match self.held() {
+            None => self.why_no_lease(),
+            Some(sequencer) => {
+                let by = sequencer.next_free() - self.clock.wall();
+                SnowflakeErrorKind::ClockBehind { by }.into()
+            }
+        }
+    }
+
+    #[cold]
+    fn explain(&self, refusal: Refusal) -> SnowflakeErrorKind {
+        match refusal {
+            Refusal::Wait(tick) => {
+                let now = self.clock.now().unwrap_or_else(|| self.clock.wall());
+                // At least 1 ms: the reading is rounded down and may be of the tick itself.
+                let after = (self.layout.instant(tick) - now).max(Duration::from_millis(1));
+                SnowflakeErrorKind::Exhausted { after }
+            }
+            Refusal::Ceiling => {
+                self.wake.notify_one();
+                SnowflakeErrorKind::CeilingReached
+            }
+            Refusal::EndOfTime => SnowflakeErrorKind::EndOfTime,
+            Refusal::Closed => self.why_no_lease().kind().clone(),
+        }
+    }
+}

@@ -1,0 +1,36 @@
+//! What a generator looks like at one moment, for dashboards, metrics and the command line.
+
+use leaf_core::{Health, UnixMillis, WorkerId};
+
+use crate::ClockSteps;
+
+/// A snapshot of a [`SnowflakeGenerator`](crate::SnowflakeGenerator). Taking one costs callers of
+/// `next` nothing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct SnowflakeView {
+    /// Whether ids can be issued now, and if not why.
+    pub health: Health,
+    /// The worker id, once one is held.
+    pub worker: Option<WorkerId>,
+    /// Counts the holders of the worker id; 0 while none is held.
+    pub epoch: u64,
+    /// Whether the registry confirmed the lease. A node that started from its state file while
+    /// the registry was away has to ask for that yet.
+    pub confirmed: bool,
+    /// No id is issued at or above this: what the state file allows.
+    pub local_ceiling: UnixMillis,
+    /// No id is issued at or above this: what the registry allows.
+    pub registry_ceiling: UnixMillis,
+    /// The first instant above all ids issued under this lease.
+    pub next_free: UnixMillis,
+    /// By how many milliseconds the ids' clock is ahead of the wall clock; `None` while ids stand
+    /// still because the wall clock went back.
+    pub ahead_of_wall: Option<i64>,
+    /// How often the wall clock was set.
+    pub clock_steps: ClockSteps,
+    /// How many worker ids were lost to other holders since the start.
+    pub leases_lost: u64,
+    /// Whole days until the layout's timestamp is used up.
+    pub days_left: u64,
+}

@@ -1,0 +1,708 @@
+//! Leases: who may issue what, over crashes, takeovers, outages and lost answers. The registry is in
+//! memory, the state file real, the clocks are moved by the test.
+#![allow(clippy::unwrap_used, reason = "tests may panic")]
+
+use std::collections::HashSet;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use leaf_core::{Health, Id, ManualClock};
+use leaf_snowflake::{
+    FenceState, MemoryRegistry, RegistryErrorKind, RegistryFault, SnowflakeErrorKind,
+    SnowflakeGenerator, WorkerRegistry,
+};
+
+mod support;
+use support::*;
+
+struct Cluster {
+    clock: Arc<ManualClock>,
+    registry: Arc<MemoryRegistry>,
+    directory: tempfile::TempDir,
+}
+
+impl Cluster {
+    fn new() -> Self {
+        Self {
+            clock: Arc::new(ManualClock::at(START)),
+            registry: Arc::default(),
+            directory: tempfile::tempdir().unwrap(),
+        }
+    }
+
+    fn config(&self, name: &str) -> leaf_snowflake::SnowflakeConfig {
+        let mut config = config(name, &self.clock, None);
+        config.state_file = Some(self.directory.path().join(name));
+        config
+    }
+
+    async fn open(&self, name: &str) -> SnowflakeGenerator {
+        open(&self.registry, self.config(name)).await.unwrap()
+    }
+
+    async fn pass(&self, duration: Duration) {
+        pass(&self.clock, duration).await;
+    }
+}
+
+fn take_all(flakes: &SnowflakeGenerator, count: usize, ids: &mut HashSet<Id>) {
+    for _ in 0..count {
+        let id = flakes.try_next().unwrap();
+        assert!(ids.insert(id), "{id} was issued twice");
+    }
+}
+
+/// W-01: fifty nodes claim at once; W-17: a full pool is a clear error.
+#[tokio::test(start_paused = true)]
+async fn each_node_gets_its_own_worker_id_until_there_is_none() {
+    let cluster = Cluster::new();
+    let claims: Vec<_> = (0..1024)
+        .map(|node| {
+            let config = config(&format!("node:{node}"), &cluster.clock, None);
+            let registry = Arc::clone(&cluster.registry);
+            tokio::spawn(async move { open(&registry, config).await })
+        })
+        .collect();
+    let mut workers = HashSet::new();
+    let mut nodes = Vec::new();
+    for claim in claims {
+        let flakes = claim.await.unwrap().unwrap();
+        assert!(workers.insert(flakes.worker().unwrap()));
+        nodes.push(flakes);
+    }
+
+    let config = config("late:1", &cluster.clock, None);
+    let error = open(&cluster.registry, config).await.unwrap_err();
+    assert!(error.to_string().contains("all 1024 worker ids are in use"), "{error}");
+    nodes[7].close().await;
+    let late = open(&cluster.registry, support::config("late:1", &cluster.clock, None)).await;
+    assert_eq!(late.unwrap().worker().unwrap().get(), 7, "what was given back is free at once");
+}
+
+/// W-17: a crash loop does not eat the pool, nor push its own floor.
+#[test]
+fn an_hour_of_crashes_keeps_its_worker_id() {
+    let cluster = Cluster::new();
+    let mut ids = HashSet::new();
+
+    for _ in 0..1800 {
+        until_killed(async || take_all(&cluster.open("a").await, 3, &mut ids));
+        cluster.clock.advance(seconds(2));
+    }
+
+    let records = until_killed(async || cluster.registry.workers().await.unwrap());
+    assert_eq!(records.len(), 1);
+    assert_eq!(records[0].fence.epoch, 1800);
+}
+
+/// W-02, W-05: its worker id was taken while it was frozen. Whatever it does on waking, nothing is
+/// repeated; then it is lost for good.
+#[tokio::test(start_paused = true)]
+async fn a_frozen_node_whose_id_was_taken_stops_for_good() {
+    let clock = Arc::new(ManualClock::at(START));
+    let registry = Arc::new(Odd { pins_nodes: true, ..Odd::default() });
+    let open = async |name: &str| {
+        let mut config = config(name, &clock, None);
+        config.layout = two_workers();
+        SnowflakeGenerator::open(Arc::clone(&registry) as _, config).await.unwrap()
+    };
+    let frozen = open("a:1").await;
+    let _other = open("b:1").await;
+    let mut ids: HashSet<_> = (0..1000).map(|_| frozen.try_next().unwrap()).collect();
+
+    // No await in between: neither keeper runs, as under SIGSTOP.
+    clock.advance(seconds(3600));
+    let successor = open("c:1").await;
+    assert_eq!(successor.worker(), frozen.worker(), "both ids are used, the first is recycled");
+
+    for _ in 0..1000 {
+        if let Ok(id) = frozen.try_next() {
+            assert!(ids.insert(id));
+        }
+        assert!(ids.insert(successor.next().await.unwrap()));
+    }
+    pass(&clock, seconds(6)).await;
+    assert!(matches!(frozen.try_next().unwrap_err().kind(), SnowflakeErrorKind::Lost));
+    assert!(!frozen.health().can_answer());
+    assert_eq!(frozen.view().leases_lost, 1);
+    successor.next().await.unwrap();
+}
+
+/// W-05: where the registry allows it, a lost worker id is replaced, and ids go on increasing.
+#[tokio::test(start_paused = true)]
+async fn a_lost_worker_id_is_replaced_where_the_registry_allows_it() {
+    let cluster = Cluster::new();
+    let open = async |name: &str| {
+        let mut config = cluster.config(name);
+        config.layout = "t41-w2-s12/1ms".parse().unwrap();
+        open(&cluster.registry, config).await.unwrap()
+    };
+    let frozen = open("a").await;
+    let _others = [open("b").await, open("c").await, open("d").await];
+    let before = frozen.try_next().unwrap();
+    let lost = frozen.worker().unwrap();
+    // Five nodes, four ids: the fifth takes the one whose time is up.
+    cluster.clock.advance(seconds(601));
+    let thief = open("e").await;
+    assert_eq!(thief.worker(), Some(lost));
+    let one_is_free = &_others[1];
+    one_is_free.close().await;
+
+    cluster.pass(seconds(6)).await;
+
+    let view = frozen.view();
+    assert_eq!((view.leases_lost, view.health.clone()), (1, Health::Ready), "{view:?}");
+    assert_eq!(
+        view.worker,
+        one_is_free.layout().decode(frozen.next().await.unwrap()).map(|p| p.worker)
+    );
+    assert_ne!(frozen.worker(), Some(lost));
+    assert!(frozen.next().await.unwrap() > before);
+    let text = std::fs::read_to_string(cluster.directory.path().join("a")).unwrap();
+    let written = format!("\"worker\":{}", frozen.worker().unwrap());
+    assert!(text.contains(&written), "the file is about the new one");
+}
+
+/// W-03: an id that was taken before a pause and answered after it lies below what its successor
+/// may issue.
+#[tokio::test(start_paused = true)]
+async fn an_id_that_is_answered_late_is_nobody_elses() {
+    let cluster = Cluster::new();
+    let open = async |name: &str| {
+        let mut config = cluster.config(name);
+        config.layout = two_workers();
+        open(&cluster.registry, config).await.unwrap()
+    };
+    let (slow, _other) = (open("a").await, open("b").await);
+    let answered_late = slow.try_next().unwrap();
+
+    cluster.clock.advance(seconds(3600));
+    let successor = open("c").await;
+
+    assert_eq!(successor.worker(), slow.worker());
+    assert!(successor.try_next().unwrap() > answered_late);
+}
+
+/// W-04: a zombie writes nothing: neither longer nor given back.
+#[tokio::test(start_paused = true)]
+async fn a_zombie_cannot_write() {
+    let cluster = Cluster::new();
+    let claim = async |name: &str, at: u64| {
+        let request = request(START + seconds(at));
+        let who = leaf_snowflake::Identity::parse(name).unwrap();
+        cluster.registry.claim(&who, &request).await.unwrap()
+    };
+    let mut zombie = claim("a", 0).await;
+    for filler in 1..1024 {
+        claim(&format!("b:{filler}"), 0).await;
+    }
+    let successor = claim("c", 3600).await;
+    assert_eq!(successor.worker, zombie.worker);
+    let record = async || {
+        let records = cluster.registry.workers().await.unwrap();
+        records[0].fence.clone()
+    };
+    let before = record().await;
+
+    let extended = cluster.registry.extend(&mut zombie, START + seconds(9999)).await;
+    assert_eq!(*extended.unwrap_err().kind(), RegistryErrorKind::Lost);
+    let released = cluster.registry.release(zombie, START).await;
+    assert_eq!(*released.unwrap_err().kind(), RegistryErrorKind::Lost);
+
+    assert_eq!(record().await, before);
+}
+
+/// W-06: an extension whose answer was lost raises nothing here; the next one finds its own write.
+#[tokio::test(start_paused = true)]
+async fn an_ambiguous_extension_raises_no_ceiling_and_loses_no_lease() {
+    let cluster = Cluster::new();
+    let flakes = cluster.open("a").await;
+    let ceiling = flakes.view().registry_ceiling;
+
+    cluster.registry.set_fault(RegistryFault::AnswersLost);
+    cluster.pass(seconds(30)).await;
+    let recorded = {
+        cluster.registry.set_fault(RegistryFault::None);
+        let records = cluster.registry.workers().await.unwrap();
+        cluster.registry.set_fault(RegistryFault::AnswersLost);
+        records[0].fence.ceiling
+    };
+    assert!(recorded > ceiling + seconds(20), "the writes arrived");
+    assert_eq!(flakes.view().registry_ceiling, ceiling, "but nobody said so");
+    assert!(matches!(flakes.health(), Health::Degraded(_)));
+
+    cluster.registry.set_fault(RegistryFault::None);
+    cluster.pass(seconds(4)).await;
+    assert_eq!(flakes.health(), Health::Ready);
+    assert!(flakes.view().registry_ceiling >= recorded, "a ceiling is never lowered");
+}
+
+/// W-06: a claim whose answer was lost, and the crash right after it: the next start finds its own
+/// claim by the nonce in the state file, instead of waiting for a stranger's time to pass.
+#[test]
+fn a_claim_whose_answer_was_lost_is_found_by_the_next_start() {
+    let cluster = Cluster::new();
+    cluster.registry.set_fault(RegistryFault::AnswersLost);
+    for _crash in 0..3 {
+        let error =
+            until_killed(async || open(&cluster.registry, cluster.config("a")).await.unwrap_err());
+        assert_eq!(*registry_error(&error), RegistryErrorKind::Unavailable);
+        cluster.clock.advance(seconds(1));
+    }
+
+    cluster.registry.set_fault(RegistryFault::None);
+    until_killed(async || {
+        let flakes = cluster.open("a").await;
+        flakes.try_next().unwrap();
+        assert_eq!((flakes.worker().unwrap().get(), flakes.view().epoch), (0, 1));
+    });
+    let records = until_killed(async || cluster.registry.workers().await.unwrap());
+    assert_eq!(records.len(), 1, "one claim, however often it was sent");
+}
+
+/// W-09: with the same clock, a little back, and an hour back.
+#[test]
+fn a_killed_node_goes_on_at_once_and_repeats_nothing() {
+    let cluster = Cluster::new();
+    let mut ids = HashSet::new();
+
+    for round in 0..40 {
+        until_killed(async || take_all(&cluster.open("a").await, 100, &mut ids));
+        match round % 4 {
+            0 => cluster.clock.set_wall(START + millis(250 * round)),
+            _ => cluster.clock.advance(millis(250)),
+        }
+    }
+}
+
+/// W-09
+#[test]
+fn a_killed_node_whose_clock_went_back_an_hour_refuses_and_writes_nothing() {
+    let cluster = Cluster::new();
+    until_killed(async || cluster.open("a").await.next().await.unwrap());
+    cluster.clock.set_wall(START - seconds(3600));
+
+    let before = until_killed(async || cluster.registry.workers().await.unwrap());
+    for _crash_loop in 0..5 {
+        let opened = until_killed(async || open(&cluster.registry, cluster.config("a")).await);
+        let error = opened.unwrap_err();
+        assert!(matches!(registry_error(&error), RegistryErrorKind::FloorAhead { .. }), "{error}");
+    }
+
+    let after = until_killed(async || cluster.registry.workers().await.unwrap());
+    assert_eq!(before[0].fence, after[0].fence);
+}
+
+/// W-09, W-10: a node without its file is a stranger to its own record.
+#[test]
+fn a_node_without_its_state_file_waits_for_the_registry_ceiling() {
+    let cluster = Cluster::new();
+    let open = async |name: &str| {
+        let mut config = cluster.config(name);
+        config.layout = two_workers();
+        open(&cluster.registry, config).await
+    };
+    until_killed(async || open("a").await.unwrap().next().await.unwrap());
+    until_killed(async || open("b").await.unwrap().next().await.unwrap());
+
+    let error = until_killed(async || open("fresh").await.unwrap_err());
+    assert!(error.to_string().contains("all 2 worker ids are in use"), "{error}");
+
+    cluster.clock.advance(seconds(601));
+    until_killed(async || open("fresh").await.unwrap().next().await.unwrap());
+}
+
+/// W-10: the registry is away at the start. Only this machine's own file of the last epoch may go
+/// on, and only up to the registry's ceiling.
+#[test]
+fn without_the_registry_only_ones_own_file_may_start() {
+    let cluster = Cluster::new();
+    let file = |name: &str| cluster.directory.path().join(name);
+    let start = |name: &str| {
+        cluster.clock.advance(millis(500));
+        until_killed(async || {
+            let flakes = open(&cluster.registry, cluster.config(name)).await?;
+            let view = flakes.view();
+            assert!(!view.confirmed && matches!(view.health, Health::Degraded(_)), "{view:?}");
+            flakes.next().await
+        })
+    };
+    let refused = |name: &str, why: &str| {
+        let error = start(name).unwrap_err();
+        assert!(error.to_string().contains(why), "{name}: {error}");
+    };
+    let first = until_killed(async || cluster.open("own").await.next().await.unwrap());
+    until_killed(async || {
+        let released = cluster.open("released").await;
+        released.next().await.unwrap();
+        released.close().await;
+    });
+    std::fs::copy(file("own"), file("copied")).unwrap();
+    std::fs::copy(file("own"), file("torn")).unwrap();
+    let torn = std::fs::OpenOptions::new().write(true).open(file("torn")).unwrap();
+    torn.set_len(5000).unwrap();
+    cluster.registry.set_fault(RegistryFault::Away);
+
+    let second = start("own").unwrap();
+    assert!(second > first);
+    assert!(start("own").unwrap() > second, "and again");
+    refused("absent", "registry unavailable");
+    refused("released", "registry unavailable");
+    refused("copied", "registry unavailable");
+    refused("torn", "the state file is damaged");
+    rewrite(&file("own"), "\"boot\":\"", "\"boot\":\"another-");
+    refused("own", "registry unavailable");
+    rewrite(&file("own"), "\"boot\":\"another-", "\"boot\":\"");
+    start("own").unwrap();
+
+    cluster.clock.advance(seconds(605));
+    refused("own", "registry unavailable");
+}
+
+/// W-10: ids of a node that started alone stop at the registry's ceiling; when the registry is
+/// back the lease is confirmed, and nobody notices.
+#[test]
+fn a_node_that_started_alone_is_confirmed_later() {
+    let cluster = Cluster::new();
+    until_killed(async || cluster.open("a").await.next().await.unwrap());
+    let mut last = None;
+    for fault in [RegistryFault::Away, RegistryFault::AnswersLost] {
+        cluster.registry.set_fault(fault);
+        until_killed(async || {
+            let flakes = cluster.open("a").await;
+            let epoch = flakes.view().epoch;
+            for _ in 0..200 {
+                cluster.pass(millis(100)).await;
+                let id = Some(flakes.try_next().unwrap());
+                assert!(id > last);
+                last = id;
+            }
+            assert!(!flakes.view().confirmed);
+
+            cluster.registry.set_fault(RegistryFault::None);
+            for _ in 0..50 {
+                cluster.pass(millis(100)).await;
+                let id = Some(flakes.try_next().unwrap());
+                assert!(id > last);
+                last = id;
+            }
+            let view = flakes.view();
+            assert!(view.confirmed, "{view:?}");
+            assert_eq!((view.epoch, view.leases_lost), (epoch + 1, 0));
+        });
+    }
+}
+
+/// W-10: while it ran alone its worker id was taken over, because its time was up.
+#[test]
+fn a_node_that_started_alone_and_was_overtaken_repeats_nothing() {
+    let cluster = Cluster::new();
+    let config = |name: &str| {
+        let mut config = cluster.config(name);
+        config.layout = two_workers();
+        config.offline_for = seconds(60);
+        config
+    };
+    let mut ids = HashSet::new();
+    until_killed(async || {
+        take_all(&open(&cluster.registry, config("a")).await.unwrap(), 10, &mut ids);
+    });
+    cluster.registry.set_fault(RegistryFault::Away);
+    until_killed(async || {
+        let alone = open(&cluster.registry, config("a")).await.unwrap();
+        take_all(&alone, 10, &mut ids);
+        // No await that waits: its keeper does not run yet, as under SIGSTOP.
+        cluster.clock.advance(seconds(61));
+        cluster.registry.set_fault(RegistryFault::None);
+        let mut thieves = Vec::new();
+        for name in ["b:1", "c:1"] {
+            let who = leaf_snowflake::Identity::parse(name).unwrap();
+            let mut request = request(START + seconds(61));
+            request.layout = two_workers();
+            thieves.push(cluster.registry.claim(&who, &request).await.unwrap());
+        }
+        assert_eq!(Some(thieves[1].worker), alone.worker());
+        for _ in 0..100 {
+            if let Ok(id) = alone.try_next() {
+                assert!(alone.layout().decode(id).unwrap().timestamp < thieves[1].floor);
+                assert!(ids.insert(id));
+            }
+            cluster.pass(millis(100)).await;
+        }
+        assert_eq!(alone.view().leases_lost, 1);
+        assert!(alone.try_next().is_err(), "both worker ids are in use");
+        assert!(alone.health().to_string().contains("in place of the lost one"));
+    });
+}
+
+/// W-10: after a reboot the record is watched for two report intervals first.
+#[tokio::test(start_paused = true)]
+async fn after_a_reboot_the_record_must_be_silent() {
+    let cluster = Cluster::new();
+    let file = cluster.directory.path().join("a");
+    std::thread::scope(|scope| {
+        let life = || until_killed(async || cluster.open("a").await.next().await.unwrap());
+        scope.spawn(life).join().unwrap();
+    });
+    rewrite(&file, "\"boot\":\"", "\"boot\":\"another-");
+    let started = tokio::time::Instant::now();
+
+    let flakes = cluster.open("a").await;
+
+    assert!(started.elapsed() >= seconds(6), "{:?}", started.elapsed());
+    assert_eq!(flakes.worker().unwrap().get(), 0, "its own again");
+    flakes.next().await.unwrap();
+}
+
+/// W-12: of two clones of a lease one dies at the first report.
+#[tokio::test(start_paused = true)]
+async fn of_two_clones_one_dies() {
+    let cluster = Cluster::new();
+    let who = leaf_snowflake::Identity::parse("a:1").unwrap();
+    let mut lease = cluster.registry.claim(&who, &request(START)).await.unwrap();
+    let mut clone = lease.clone();
+
+    cluster.registry.extend(&mut lease, START + seconds(700)).await.unwrap();
+    let error = cluster.registry.extend(&mut clone, START + seconds(701)).await.unwrap_err();
+
+    assert_eq!(*error.kind(), RegistryErrorKind::Lost);
+}
+
+/// W-12: a copied data directory is another instance: it gets another worker id.
+#[tokio::test(start_paused = true)]
+async fn a_copied_data_directory_is_another_node() {
+    let cluster = Cluster::new();
+    let original = cluster.open("a").await;
+    std::fs::copy(cluster.directory.path().join("a"), cluster.directory.path().join("copy"))
+        .unwrap();
+
+    let copy = cluster.open("copy").await;
+
+    assert_ne!(original.worker(), copy.worker());
+}
+
+/// W-16: an outage of the registry is not noticed up to its ceiling, and repeats nothing beyond it.
+#[tokio::test(start_paused = true)]
+async fn ids_flow_without_the_registry_up_to_the_ceiling_and_no_further() {
+    let cluster = Cluster::new();
+    let flakes = cluster.open("a").await;
+
+    cluster.registry.set_fault(RegistryFault::Away);
+    cluster.pass(seconds(590)).await;
+    flakes.next().await.unwrap();
+    assert!(matches!(flakes.health(), Health::Degraded(_)), "{}", flakes.health());
+
+    cluster.pass(seconds(15)).await;
+    let error = flakes.next().await.unwrap_err();
+    assert!(matches!(error.kind(), SnowflakeErrorKind::CeilingReached), "{error}");
+    assert!(!flakes.health().can_answer());
+
+    cluster.registry.set_fault(RegistryFault::None);
+    cluster.pass(seconds(6)).await;
+    flakes.next().await.unwrap();
+    assert_eq!(flakes.health(), Health::Ready);
+}
+
+/// W-18: a node whose clock is an hour ahead takes the worker id of a live one. Neither repeats
+/// anything of the other's; the live one is fenced off and finds another.
+#[tokio::test(start_paused = true)]
+async fn a_clock_that_is_ahead_takes_no_ids_from_a_live_node() {
+    let cluster = Cluster::new();
+    let narrow = |mut config: leaf_snowflake::SnowflakeConfig| {
+        config.layout = two_workers();
+        config
+    };
+    let live = open(&cluster.registry, narrow(cluster.config("a"))).await.unwrap();
+    let _other = open(&cluster.registry, narrow(cluster.config("b"))).await.unwrap();
+    let ahead = Arc::new(ManualClock::at(START + seconds(3600)));
+    let mut ids = HashSet::new();
+    take_all(&live, 1000, &mut ids);
+
+    let thief = open(&cluster.registry, narrow(config("c", &ahead, None))).await.unwrap();
+
+    assert_eq!(thief.worker(), live.worker());
+    for _ in 0..100 {
+        ahead.advance(millis(50));
+        cluster.pass(millis(50)).await;
+        for flakes in [&live, &thief] {
+            if let Ok(id) = flakes.try_next() {
+                assert!(ids.insert(id));
+            }
+        }
+    }
+    assert_eq!(live.view().leases_lost, 1);
+    assert!(ids.len() >= 1100);
+}
+
+/// W-19: a clean stop frees the worker id at once, one past the last timestamp used.
+#[tokio::test(start_paused = true)]
+async fn a_clean_stop_costs_no_time() {
+    let cluster = Cluster::new();
+    let mut last: Option<Id> = None;
+    for round in 0..100 {
+        let flakes = cluster.open("a").await;
+        assert_eq!(flakes.worker().unwrap().get(), 0);
+        let id = flakes.try_next().unwrap();
+        let at = |id| flakes.layout().decode(id).unwrap().timestamp;
+        if let Some(last) = last {
+            assert!(id > last);
+            assert!(at(id) - at(last) <= millis(5), "round {round}");
+        }
+        last = Some(id);
+        flakes.close().await;
+        let record = &cluster.registry.workers().await.unwrap()[0];
+        assert_eq!(record.fence.state, FenceState::Released);
+        assert_eq!(record.fence.ceiling, at(id) + millis(1), "last used + 1");
+        assert!(matches!(flakes.try_next().unwrap_err().kind(), SnowflakeErrorKind::Closed));
+        assert!(!flakes.health().can_answer());
+        cluster.clock.advance(millis(1));
+    }
+}
+
+/// What is written down is never above what is issued: not even when the file is gone.
+#[tokio::test(start_paused = true)]
+async fn ids_stop_at_the_ceiling_that_was_written_down() {
+    let cluster = Cluster::new();
+    let flakes = cluster.open("a").await;
+    cluster.pass(seconds(5)).await;
+    flakes.next().await.unwrap();
+    let file = cluster.directory.path().join("a");
+    let text = std::fs::read_to_string(&file).unwrap();
+    std::fs::remove_file(&file).unwrap();
+
+    let mut last = flakes.next().await.unwrap();
+    for _ in 0..200 {
+        cluster.pass(millis(10)).await;
+        if let Ok(id) = flakes.try_next() {
+            last = id;
+        }
+    }
+
+    let written = text.split("\"local_ceiling\":").skip(1);
+    let written = written.map(|rest| rest[..13].parse::<u64>().unwrap()).max().unwrap();
+    let issued = flakes.layout().decode(last).unwrap().timestamp;
+    assert!(issued.get() < written, "{issued} was issued, {written} is written down");
+    assert!(matches!(flakes.try_next().unwrap_err().kind(), SnowflakeErrorKind::CeilingReached));
+    assert!(flakes.health().to_string().contains("removed or replaced"), "{}", flakes.health());
+}
+
+/// A stop tells its own file before it tells the registry: whoever crashes in between must not go
+/// on alone with what another node may hold by then.
+#[test]
+fn a_node_that_began_to_give_back_does_not_start_alone() {
+    let cluster = Cluster::new();
+    until_killed(async || {
+        let flakes = cluster.open("a").await;
+        flakes.next().await.unwrap();
+        cluster.registry.set_fault(RegistryFault::AnswersLost);
+        flakes.close().await;
+    });
+    cluster.registry.set_fault(RegistryFault::Away);
+
+    let started = until_killed(async || open(&cluster.registry, cluster.config("a")).await);
+
+    assert_eq!(*registry_error(&started.unwrap_err()), RegistryErrorKind::Unavailable);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_keeper_that_ends_badly_ends_the_ids_and_says_so() {
+    let clock = Arc::new(ManualClock::at(START));
+    let registry = Arc::new(Odd { panics: true, ..Odd::default() });
+    let flakes = SnowflakeGenerator::open(registry, config("a:1", &clock, None)).await.unwrap();
+
+    pass(&clock, seconds(4)).await;
+
+    let error = flakes.try_next().unwrap_err();
+    assert!(matches!(error.kind(), SnowflakeErrorKind::Closed), "{error}");
+    assert!(!flakes.health().can_answer());
+    flakes.close().await;
+}
+
+#[tokio::test]
+async fn a_claim_that_is_given_up_keeps_its_file_and_lock() {
+    let cluster = Cluster::new();
+    let registry = Arc::clone(&cluster.registry);
+    let config = cluster.config("a");
+    let flakes = SnowflakeGenerator::prepare(Arc::clone(&registry) as _, config.clone()).unwrap();
+    // Polled until its write is under way.
+    for _ in 0..3 {
+        let claim = flakes.claim();
+        let _ = tokio::time::timeout(Duration::ZERO, claim).await;
+    }
+
+    flakes.claim().await.unwrap();
+
+    flakes.next().await.unwrap();
+    let second = SnowflakeGenerator::prepare(registry, config.clone()).unwrap_err();
+    assert!(second.to_string().contains("another process uses"), "{second}");
+    let text = std::fs::read_to_string(config.state_file.unwrap()).unwrap();
+    assert!(text.contains("\"epoch\":"));
+}
+
+/// The Java Leaf before it on this machine: nothing at or below what that may have issued.
+#[tokio::test(start_paused = true)]
+async fn the_first_start_takes_over_from_a_java_leaf() {
+    let cluster = Cluster::new();
+    let cache = cluster.directory.path().join("leafconf");
+    std::fs::create_dir(&cache).unwrap();
+    let write = |at: u64| {
+        let text = format!("#leaf\nworkerID=3\nmaxTimestamp={at}\n");
+        std::fs::write(cache.join("workerID.properties"), text).unwrap();
+    };
+    let start = async |name: &str| {
+        let mut config = cluster.config(name);
+        config.java_cache = Some(cache.clone());
+        open(&cluster.registry, config).await
+    };
+    // Java issues up to 4 s past its last report.
+    write((START - millis(3500)).get());
+    let flakes = start("a").await.unwrap();
+    let first = flakes.layout().decode(flakes.next().await.unwrap()).unwrap();
+    assert_eq!(first.timestamp, START + millis(500));
+
+    write((START + seconds(3600)).get());
+    let error = start("b").await.unwrap_err();
+    assert!(matches!(registry_error(&error), RegistryErrorKind::FloorAhead { .. }), "{error}");
+}
+
+fn request(now: leaf_core::UnixMillis) -> leaf_snowflake::ClaimRequest {
+    leaf_snowflake::ClaimRequest {
+        now,
+        instance: uuid::Uuid::new_v4(),
+        nonce: uuid::Uuid::new_v4(),
+        layout: leaf_core::Layout::LEAF,
+        memory: None,
+        least_floor: leaf_core::UnixMillis::EPOCH,
+        watched: None,
+        offline_for: seconds(600),
+        report_interval: seconds(3),
+        tolerance: seconds(1),
+        startup_wait: seconds(15),
+    }
+}
+
+/// Changes what a state file says, in both slots, and puts its checksums right.
+fn rewrite(file: &Path, from: &str, to: &str) {
+    const SLOT: usize = 4096;
+    let pages = std::fs::read(file).unwrap();
+    let mut changed = Vec::new();
+    for page in pages.chunks(SLOT) {
+        let page = std::str::from_utf8(page).unwrap();
+        let (line, rest) = page.split_once('\n').unwrap();
+        let text = rest.lines().next().unwrap_or_default().replace(from, to);
+        let head: Vec<_> = line.split(' ').collect();
+        let head = format!("{} {} {:04}", head[0], head[1], text.len());
+        let sum = crc32fast::hash(format!("{head}\n{text}").as_bytes());
+        let mut page = format!("{head} {sum:08x}\n{text}\n").into_bytes();
+        page.resize(SLOT, b'\n');
+        changed.extend(page);
+    }
+    // In place: the inode stays.
+    std::os::unix::fs::FileExt::write_all_at(
+        &std::fs::OpenOptions::new().write(true).open(file).unwrap(),
+        &changed,
+        0,
+    )
+    .unwrap();
+}

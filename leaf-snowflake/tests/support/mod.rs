@@ -1,0 +1,119 @@
+//! What the tests of the generator share: a configuration, two clocks that move together, a crash.
+#![allow(dead_code, reason = "each test file uses its part")]
+#![allow(unreachable_pub, reason = "a module of several test files")]
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_core::future::BoxFuture;
+use leaf_core::{Layout, ManualClock, UnixMillis};
+use leaf_snowflake::{
+    ClaimRequest, Identity, Lease, MemoryRegistry, RegistryError, RegistryErrorKind,
+    SnowflakeConfig, SnowflakeError, SnowflakeErrorKind, SnowflakeGenerator, WorkerRecord,
+    WorkerRegistry,
+};
+
+pub const START: UnixMillis = UnixMillis::new(1_800_000_000_000);
+
+pub fn config(name: &str, clock: &Arc<ManualClock>, directory: Option<&Path>) -> SnowflakeConfig {
+    let mut config = SnowflakeConfig::new(Identity::parse(name).unwrap());
+    config.clock = Arc::clone(clock) as _;
+    config.state_file = directory.map(|directory| directory.join("snowflake.state"));
+    config
+}
+
+/// Two worker ids for everybody.
+pub fn two_workers() -> Layout {
+    "t41-w1-s12/1ms".parse().unwrap()
+}
+
+pub async fn open(
+    registry: &Arc<MemoryRegistry>,
+    config: SnowflakeConfig,
+) -> Result<SnowflakeGenerator, SnowflakeError> {
+    SnowflakeGenerator::open(Arc::clone(registry) as _, config).await
+}
+
+/// Lets the same time pass on the manual clock and on tokio's.
+pub async fn pass(clock: &ManualClock, duration: Duration) {
+    const STEP: Duration = Duration::from_millis(50);
+    let mut left = duration;
+    while !left.is_zero() {
+        let step = left.min(STEP);
+        clock.advance(step);
+        tokio::time::sleep(step).await;
+        left -= step;
+    }
+}
+
+pub fn seconds(n: u64) -> Duration {
+    Duration::from_secs(n)
+}
+
+pub fn millis(n: u64) -> Duration {
+    Duration::from_millis(n)
+}
+
+/// The registry's reason.
+pub fn registry_error(error: &SnowflakeError) -> &RegistryErrorKind {
+    match error.kind() {
+        SnowflakeErrorKind::Registry(error) => error.kind(),
+        other => panic!("not the registry's: {other}"),
+    }
+}
+
+/// Runs `life` in a runtime of its own with paused time that is then torn down: what a kill -9
+/// leaves behind.
+pub fn until_killed<T>(life: impl AsyncFnOnce() -> T) -> T {
+    let mut builder = tokio::runtime::Builder::new_current_thread();
+    let runtime = builder.enable_all().start_paused(true).build().unwrap();
+    let result = runtime.block_on(life());
+    runtime.shutdown_background();
+    result
+}
+
+/// A [`MemoryRegistry`] that is different in some way.
+#[derive(Debug, Default)]
+pub struct Odd {
+    pub memory: MemoryRegistry,
+    /// A node whose worker id was taken over must not claim another.
+    pub pins_nodes: bool,
+    /// As a bug in a driver would.
+    pub panics: bool,
+}
+
+impl WorkerRegistry for Odd {
+    fn replaces_lost(&self) -> bool {
+        !self.pins_nodes
+    }
+
+    fn claim<'a>(
+        &'a self,
+        who: &'a Identity,
+        request: &'a ClaimRequest,
+    ) -> BoxFuture<'a, Result<Lease, RegistryError>> {
+        self.memory.claim(who, request)
+    }
+
+    fn extend<'a>(
+        &'a self,
+        lease: &'a mut Lease,
+        ceiling: UnixMillis,
+    ) -> BoxFuture<'a, Result<(), RegistryError>> {
+        assert!(!self.panics, "a bug in a driver");
+        self.memory.extend(lease, ceiling)
+    }
+
+    fn release<'a>(
+        &'a self,
+        lease: Lease,
+        next_free: UnixMillis,
+    ) -> BoxFuture<'a, Result<(), RegistryError>> {
+        self.memory.release(lease, next_free)
+    }
+
+    fn workers(&self) -> BoxFuture<'_, Result<Vec<WorkerRecord>, RegistryError>> {
+        self.memory.workers()
+    }
+}
