@@ -5,22 +5,20 @@
 //! variables (Kubernetes makes some for a Service named `leaf`) get one warning.
 
 mod keys;
+mod snowflake;
 mod span;
 mod values;
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::str::FromStr;
 
-use leaf_core::{Layout, UnixMillis};
 use leaf_registry::StoreUrl;
 use leaf_snowflake::Identity;
 use serde::{Deserialize, Serialize};
 
 use crate::cli::Settings;
-use span::Span;
+pub(crate) use snowflake::{Registry, Snowflake};
 
 /// Everything that can be configured.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -65,71 +63,6 @@ pub(crate) struct Segment {
     pub(crate) store: StoreUrl,
 }
 
-/// Snowflake mode.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-#[serde(default)]
-pub(crate) struct Snowflake {
-    #[serde(deserialize_with = "values::boolean")]
-    pub(crate) enabled: bool,
-    /// Where worker ids come from: `local`.
-    #[serde(with = "values::text")]
-    pub(crate) registry: Registry,
-    /// The worker id of `local`.
-    #[serde(deserialize_with = "values::whole_number")]
-    pub(crate) worker_id: u32,
-    /// Worker ids of `local` by identity; then `worker_id` is not used.
-    #[serde(deserialize_with = "values::whole_numbers")]
-    pub(crate) worker_ids: Option<BTreeMap<String, u32>>,
-    /// What timestamps count from, Unix ms (Java: twepoch).
-    #[serde(deserialize_with = "values::whole_number")]
-    pub(crate) epoch: u64,
-    /// How the bits are split: `leaf`.
-    #[serde(with = "values::text")]
-    pub(crate) layout: LayoutName,
-    /// How far the clock may fall back before ids stop.
-    pub(crate) rollback_tolerance: Span,
-    /// How long ids flow without the registry.
-    pub(crate) offline_for: Span,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Registry {
-    Local,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum LayoutName {
-    Leaf,
-}
-
-impl FromStr for Registry {
-    type Err = &'static str;
-
-    fn from_str(name: &str) -> Result<Self, Self::Err> {
-        if name == "local" { Ok(Self::Local) } else { Err("unknown registry: there is `local`") }
-    }
-}
-
-impl fmt::Display for Registry {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("local")
-    }
-}
-
-impl FromStr for LayoutName {
-    type Err = &'static str;
-
-    fn from_str(name: &str) -> Result<Self, Self::Err> {
-        if name == "leaf" { Ok(Self::Leaf) } else { Err("unknown layout: there is `leaf`") }
-    }
-}
-
-impl fmt::Display for LayoutName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("leaf")
-    }
-}
-
 impl Default for Config {
     fn default() -> Self {
         Self {
@@ -162,29 +95,6 @@ impl Default for Segment {
     }
 }
 
-impl Default for Snowflake {
-    fn default() -> Self {
-        Self {
-            enabled: true,
-            registry: Registry::Local,
-            worker_id: 0,
-            worker_ids: None,
-            epoch: Layout::LEAF.epoch().get(),
-            layout: LayoutName::Leaf,
-            rollback_tolerance: Span::from_secs(1),
-            offline_for: Span::from_secs(600),
-        }
-    }
-}
-
-impl Snowflake {
-    /// The layout with its epoch.
-    pub(crate) const fn layout(&self) -> Layout {
-        let LayoutName::Leaf = self.layout;
-        Layout::LEAF.with_epoch(UnixMillis::new(self.epoch))
-    }
-}
-
 /// The configuration is wrong: exit code 2.
 #[derive(Debug)]
 pub(crate) struct ConfigError(String);
@@ -195,8 +105,8 @@ impl ConfigError {
     }
 }
 
-impl std::fmt::Display for ConfigError {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }
 }
@@ -335,43 +245,17 @@ impl Config {
         {
             return refuse("time_zone is unknown: give an IANA name like Asia/Shanghai".into());
         }
-        let greatest = snowflake.layout().max_worker().get();
-        let named = snowflake.worker_ids.iter().flatten().map(|(who, id)| (who.as_str(), *id));
-        for (who, id) in named.chain([("worker_id", snowflake.worker_id)]) {
-            if id > greatest {
-                return refuse(format!(
-                    "snowflake: worker id {id} of {who} is above {greatest}, the layout's greatest"
-                ));
-            }
-        }
         if let Some(Err(error)) = self.advertise.as_deref().map(Identity::parse) {
             return refuse(format!("advertise: {error}"));
         }
-        if let Some(map) = &snowflake.worker_ids {
-            let Some(own) = &self.advertise else {
-                return refuse(
-                    "snowflake.worker_ids needs `advertise`: which one is this node?".into(),
-                );
-            };
-            if !map.contains_key(own) {
-                return refuse("advertise: this name is not in snowflake.worker_ids".into());
-            }
-            let mut holders = BTreeMap::new();
-            for (who, id) in map {
-                if let Some(other) = holders.insert(id, who) {
-                    return refuse(format!(
-                        "snowflake.worker_ids: {other} and {who} both have {id}; ids would repeat"
-                    ));
-                }
-            }
-        }
-        Ok(())
+        snowflake.check(self.advertise.as_deref())
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use leaf_core::Layout;
 
     fn text(file: &str) -> FileText {
         FileText::parse(file.into(), Path::new("leaf.toml")).unwrap()
@@ -477,6 +361,17 @@ mod tests {
             ("[snowflake]\nepoch = 1e12", "snowflake.epoch: expected a whole number"),
             ("[snowflake]\nregistry = 'zk'", "snowflake.registry: unknown registry"),
             ("[snowflake]\nlayout = 'x'", "snowflake.layout: unknown layout"),
+            ("[snowflake]\nlayout = 't42-w10-s12/1ms'", "layout: the fields have 64 bits"),
+            ("[snowflake]\nlayout = 't41-w22/1ms'", "layout: a layout needs timestamp"),
+            ("[snowflake]\nlayout = 'javascript'\nworker_id = 32", "is above 31"),
+            ("[snowflake]\ndatacenter_id = 1", "layout names no datacenter"),
+            ("[snowflake]\nlayout = 'twitter'\ndatacenter_id = 32", "datacenter 32 is above 31"),
+            (
+                "[snowflake]\nlayout = 'twitter'\ndatacenter_id = 1\nworker_id = 32",
+                "worker id 32 of worker_id is above 31",
+            ),
+            ("[snowflake]\nsequence_start = -1", "snowflake.sequence_start"),
+            ("[snowflake]\nmax_step_forward = 'far'", "snowflake.max_step_forward"),
             ("[snowflake]\nrollback_tolerance = 'canary'", "snowflake.rollback_tolerance"),
             ("[snowflake]\noffline_for = '-1s'", "snowflake.offline_for"),
             ("[snowflake]\nworker_ids = { a = 1 }", "worker_ids needs `advertise`"),
@@ -507,6 +402,19 @@ mod tests {
 
         assert!(error.contains("leaf.toml, line 2: "), "{error}");
         assert!(!error.contains("canary"), "{error}");
+    }
+
+    #[test]
+    fn a_layout_brings_its_epoch_and_may_be_named_by_datacenter() {
+        let layout = |file: &str| load(file, &[]).unwrap().config.snowflake.layout();
+        assert_eq!(layout("[snowflake]\nlayout = 'sonyflake'"), Layout::SONYFLAKE);
+        let moved = layout("[snowflake]\nlayout = 'uid-generator'\nepoch = 1700000000000");
+        assert_eq!(moved.epoch().get(), 1_700_000_000_000);
+        assert_eq!(layout("[snowflake]\nlayout = 't31-w10-s20/1s'").max_worker().get(), 1023);
+
+        let file = "[snowflake]\nlayout = 'twitter'\ndatacenter_id = 3\nworker_id = 7";
+        let snowflake = load(file, &[]).unwrap().config.snowflake;
+        assert_eq!(snowflake.worker_id().get(), 3 << 5 | 7);
     }
 
     #[test]

@@ -68,7 +68,7 @@ pub(crate) async fn run(config: &Config) -> Result<()> {
 fn prepare_snowflake(config: &Config) -> Result<SnowflakeGenerator> {
     let Registry::Local = config.snowflake.registry;
     let registry = LocalRegistry::new(match &config.snowflake.worker_ids {
-        None => LocalWorkers::Fixed(WorkerId::new(config.snowflake.worker_id)),
+        None => LocalWorkers::Fixed(config.snowflake.worker_id()),
         Some(map) => LocalWorkers::ByIdentity(
             map.iter().map(|(who, id)| (who.clone(), WorkerId::new(*id))).collect(),
         ),
@@ -81,7 +81,10 @@ fn prepare_snowflake(config: &Config) -> Result<SnowflakeGenerator> {
         layout: config.snowflake.layout(),
         state_file: Some(config.data_dir.join("snowflake.state")),
         rollback_tolerance: config.snowflake.rollback_tolerance.duration(),
+        max_step_forward: config.snowflake.max_step_forward.duration(),
         offline_for: config.snowflake.offline_for.duration(),
+        sequence_start: config.snowflake.sequence_start,
+        java_cache: config.snowflake.java_cache.clone(),
         ..SnowflakeConfig::new(identity)
     };
     SnowflakeGenerator::prepare(Arc::new(registry), settings).map_err(|error| match error.kind() {
@@ -142,7 +145,7 @@ fn announce(config: &Config, ids: SocketAddr, ops: SocketAddr) {
     }
     if config.snowflake.enabled {
         let workers = match &config.snowflake.worker_ids {
-            None => format!("worker id {}", config.snowflake.worker_id),
+            None => format!("worker id {}", config.snowflake.worker_id()),
             Some(_) => "worker id by identity".into(),
         };
         text += &format!("  snowflake  local registry, {workers}\n");

@@ -45,6 +45,30 @@ where
     from.deserialize_any(WholeNumber(PhantomData))
 }
 
+pub(super) fn optional_whole_number<'de, T, D>(from: D) -> Result<Option<T>, D::Error>
+where
+    T: TryFrom<u64>,
+    D: Deserializer<'de>,
+{
+    struct Optional<T>(PhantomData<T>);
+    impl<'de, T: TryFrom<u64>> Visitor<'de> for Optional<T> {
+        type Value = Option<T>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("a whole number")
+        }
+
+        fn visit_none<E: Error>(self) -> Result<Self::Value, E> {
+            Ok(None)
+        }
+
+        fn visit_some<D: Deserializer<'de>>(self, from: D) -> Result<Self::Value, D::Error> {
+            whole_number(from).map(Some)
+        }
+    }
+    from.deserialize_option(Optional(PhantomData))
+}
+
 pub(super) fn whole_numbers<'de, D>(from: D) -> Result<Option<BTreeMap<String, u32>>, D::Error>
 where
     D: Deserializer<'de>,

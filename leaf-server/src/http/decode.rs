@@ -20,14 +20,16 @@ pub(super) fn answer(generators: &Generators, query: Option<&str>) -> Answer {
                 .and_then(|millis| Timestamp::from_millisecond(millis).ok())
                 .map(|at| at.to_zoned(generators.time_zone.clone()))
                 .map(|at| at.strftime("(%Y-%m-%d %H:%M:%S%.3f)").to_string());
-            json(
-                StatusCode::OK,
-                &json!({
-                    "timestamp": format!("{millis}{}", local.unwrap_or_default()),
-                    "workerId": parts.worker.to_string(),
-                    "sequenceId": parts.sequence.to_string(),
-                }),
-            )
+            let (datacenter, worker) = generators.layout.datacenter_of(parts.worker);
+            let mut answer = json!({
+                "timestamp": format!("{millis}{}", local.unwrap_or_default()),
+                "workerId": worker.to_string(),
+                "sequenceId": parts.sequence.to_string(),
+            });
+            if generators.layout.datacenter_bits() > 0 {
+                answer["datacenterId"] = datacenter.to_string().into();
+            }
+            json(StatusCode::OK, &answer)
         }
         Err(why) => json(StatusCode::BAD_REQUEST, &json!({ "errorMsg": why })),
     }

@@ -5,7 +5,6 @@ use std::borrow::Cow;
 use hyper::{Method, Request, StatusCode};
 use leaf_core::Id;
 use leaf_segment::{SegmentError, SegmentErrorKind};
-use leaf_snowflake::SnowflakeErrorKind;
 use percent_encoding::percent_decode_str;
 
 use super::answer::{Answer, not_allowed, text, try_again};
@@ -79,9 +78,6 @@ async fn snowflake(generators: &Generators, key: &str) -> Answer {
     }
     match flakes.next().await {
         Ok(id) => issued(id),
-        Err(error) if matches!(error.kind(), SnowflakeErrorKind::EndOfTime) => {
-            text(StatusCode::INTERNAL_SERVER_ERROR, error.to_string())
-        }
         Err(error) => try_again(error.to_string()),
     }
 }
