@@ -1,11 +1,14 @@
 //! A real server whose wall clock steps: within the tolerance nobody notices, beyond it ids stop, and
-//! no id ever repeats.
+//! no id ever repeats. `LEAF_SEED` repeats the random steps.
 #![allow(clippy::unwrap_used, reason = "tests may panic")]
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use leaf_testkit::{FakeClock, HttpClient, LeafServer, Ledger, wait_until};
+use tokio::time::Instant;
 
 const SERVER: &str = env!("CARGO_BIN_EXE_leaf-server");
 const SNOWFLAKE: &str = "/api/snowflake/get/x";
@@ -13,11 +16,60 @@ const SNOWFLAKE: &str = "/api/snowflake/get/x";
 /// Longer than the pause between two looks at the wall clock.
 const NOTICED: usize = 30;
 
+fn full() -> bool {
+    std::env::var_os("LEAF_TEST_FULL").is_some()
+}
+
 struct Setting {
     directory: tempfile::TempDir,
     clock: FakeClock,
-    ledger: Ledger,
+    ledger: Arc<Ledger>,
     issuer: Arc<str>,
+}
+
+/// Clients that ask for ids all the time. While the clock is back they are refused.
+struct Load {
+    stop: Arc<AtomicBool>,
+    refused: Arc<AtomicUsize>,
+    clients: Vec<JoinHandle<()>>,
+}
+
+impl Load {
+    fn start(setting: &Setting, server: &LeafServer) -> Self {
+        let (stop, refused) = (Arc::<AtomicBool>::default(), Arc::<AtomicUsize>::default());
+        let client = || {
+            let (stop, refused) = (Arc::clone(&stop), Arc::clone(&refused));
+            let (ledger, issuer) = (Arc::clone(&setting.ledger), Arc::clone(&setting.issuer));
+            let mut client = HttpClient::connect(server.ids()).unwrap();
+            std::thread::spawn(move || {
+                // A killed server ends the connection.
+                while let Ok(answers) = client.pipeline(SNOWFLAKE, 500) {
+                    for answer in answers {
+                        match answer.status {
+                            200 => ledger.record(&issuer, answer.body.parse().unwrap()),
+                            503 => drop(refused.fetch_add(1, Ordering::Relaxed)),
+                            _ => panic!("{} {}", answer.status, answer.body),
+                        }
+                    }
+                    if stop.load(Ordering::Relaxed) {
+                        return;
+                    }
+                }
+            })
+        };
+        let clients = (0..2).map(|_| client()).collect();
+        Self { stop, refused, clients }
+    }
+
+    /// How many were refused since the last question.
+    fn refused(&self) -> usize {
+        self.refused.swap(0, Ordering::Relaxed)
+    }
+
+    fn end(self) {
+        self.stop.store(true, Ordering::Relaxed);
+        self.clients.into_iter().for_each(|client| client.join().unwrap());
+    }
 }
 
 impl Setting {
@@ -25,13 +77,26 @@ impl Setting {
         Self {
             directory: tempfile::tempdir().unwrap(),
             clock: FakeClock::new(),
-            ledger: Ledger::default(),
+            ledger: Arc::default(),
             issuer: "server".into(),
         }
     }
 
     fn start(&self) -> LeafServer {
         LeafServer::start(SERVER, self.directory.path(), &[], &self.clock.environment())
+    }
+
+    /// Starts a server that must refuse; what it says.
+    fn refused_start(&self) -> String {
+        let environment = self.clock.environment();
+        let mut process = LeafServer::process(SERVER, self.directory.path(), &[], &environment);
+        let code = process.wait(Duration::from_secs(20)).code();
+        let text = wait_until("its error", Duration::from_secs(5), || {
+            let output = process.output();
+            output.lines().find(|line| line.starts_with("leaf-server: ")).map(str::to_owned)
+        });
+        assert_eq!(code, Some(1), "{text}");
+        text
     }
 
     /// Asks for ids for about 0.3 s; how many requests were refused.
@@ -56,12 +121,17 @@ impl Setting {
 }
 
 fn pause() {
-    let deadline = tokio::time::Instant::now() + Duration::from_millis(10);
-    wait_until("10 ms pass", Duration::from_secs(1), || {
-        (tokio::time::Instant::now() >= deadline).then_some(())
+    pause_for(Duration::from_millis(10));
+}
+
+fn pause_for(duration: Duration) {
+    let deadline = Instant::now() + duration;
+    wait_until("time passes", 2 * duration + Duration::from_secs(1), || {
+        (Instant::now() >= deadline).then_some(())
     });
 }
 
+/// W-07, W-08
 #[test]
 fn steps_within_the_tolerance_are_not_noticed_and_greater_ones_stop_the_ids_until_they_heal() {
     let setting = Setting::new();
@@ -101,17 +171,104 @@ fn steps_within_the_tolerance_are_not_noticed_and_greater_ones_stop_the_ids_unti
     setting.ledger.expect_at_least(12 * NOTICED);
 }
 
+/// W-07, W-08: a million ids (four with --full) while the clock goes back, ahead, and strobes.
 #[test]
-fn a_clock_that_strobes_repeats_nothing() {
+fn a_clock_that_does_anything_repeats_nothing() {
+    let least = if full() { 4_000_000 } else { 1_000_000 };
     let setting = Setting::new();
     let server = setting.start();
-    for round in 0..20 {
-        setting.clock.set(["-0.7", "+0", "-3", "+2", "-0.001", "-600"][round % 6]);
-        let _ = setting.issue(&server);
+    let load = Load::start(&setting, &server);
+
+    for offset in ["-0.001", "+0", "-0.005", "+0", "-0.006", "+0", "-0.9", "+0"] {
+        setting.clock.set(offset);
+        pause_for(Duration::from_millis(300));
+        assert_eq!(load.refused(), 0, "{offset} s");
     }
-    setting.ledger.expect_at_least(5 * NOTICED);
+    for (offset, refuses) in [("-1.5", true), ("-3600", true), ("+3600", false), ("+86400", false)]
+    {
+        setting.clock.set(offset);
+        pause_for(Duration::from_millis(400));
+        assert_eq!(load.refused() > 0, refuses, "{offset} s");
+        setting.clock.set("+0");
+        pause_for(Duration::from_millis(400));
+        let _ = load.refused();
+    }
+    let mut strobes = ["-0.7", "+0", "-3", "+2", "-0.001", "-600", "+0"].iter().cycle();
+    let deadline = Instant::now() + Duration::from_secs(300);
+    while setting.ledger.len() < least {
+        setting.clock.set(strobes.next().unwrap());
+        pause_for(Duration::from_millis(137));
+        assert!(Instant::now() < deadline, "only {} ids", setting.ledger.len());
+    }
+
+    load.end();
+    setting.ledger.expect_at_least(least);
 }
 
+/// W-07: Leaf's published rule, when it is asked for.
+#[test]
+fn at_a_tolerance_of_5_ms_6_ms_stop_the_ids_and_5_do_not() {
+    for (offset, refuses) in [("-0.001", false), ("-0.005", false), ("-0.006", true)] {
+        let setting = Setting::new();
+        let tolerance = ("LEAF_SNOWFLAKE__ROLLBACK_TOLERANCE", "5ms".to_owned());
+        let environment: Vec<_> =
+            setting.clock.environment().into_iter().chain([tolerance]).collect();
+        let server = LeafServer::start(SERVER, setting.directory.path(), &[], &environment);
+        let load = Load::start(&setting, &server);
+        pause_for(Duration::from_millis(300));
+        assert_eq!(load.refused(), 0, "before the step");
+
+        setting.clock.set(offset);
+        pause_for(Duration::from_millis(300));
+
+        assert_eq!(load.refused() > 0, refuses, "{offset} s");
+        load.end();
+        setting.ledger.expect_at_least(1000);
+    }
+}
+
+/// W-09: kill -9 at random instants, the clock set back by up to an hour before the next start:
+/// within the tolerance it starts at once, a little beyond it waits, far beyond it refuses.
+#[test]
+fn kills_at_random_instants_with_the_clock_set_back_repeat_nothing() {
+    let given = std::env::var("LEAF_SEED").ok().and_then(|seed| seed.parse().ok());
+    let seed = given.unwrap_or_else(|| fastrand::u64(..));
+    println!("LEAF_SEED={seed}");
+    let mut random = fastrand::Rng::with_seed(seed);
+    let setting = Setting::new();
+    let (mut started, mut refused) = (0, 0);
+
+    let rounds = if full() { 100 } else { 25 };
+    while started < rounds {
+        let mut server = setting.start();
+        started += 1;
+        let load = Load::start(&setting, &server);
+        pause_for(Duration::from_micros(random.u64(20_000..400_000)));
+        server.kill();
+        load.end();
+
+        let back = match random.u32(..8) {
+            0..3 => 0.0,
+            3..5 => random.f64() * 0.9,
+            5 => 1.0 + random.f64(),
+            // Refused from 15 s on; the ids are at most 2 s ahead of the clock.
+            _ => 20.0 + random.f64() * 3580.0,
+        };
+        setting.clock.set(&format!("-{back:.6}"));
+        if back > 20.0 {
+            refused += 1;
+            let text = setting.refused_start();
+            assert!(text.contains("correct the clock, or wait"), "LEAF_SEED={seed}: {text}");
+            setting.clock.set("+0");
+        }
+    }
+
+    println!("{} ids, {started} starts, {refused} refused", setting.ledger.len());
+    assert!(refused > 0, "LEAF_SEED={seed}");
+    setting.ledger.expect_at_least(1000 * rounds);
+}
+
+/// W-09
 #[test]
 fn a_server_killed_before_the_clock_went_back_waits_or_refuses_and_repeats_nothing() {
     let setting = Setting::new();
@@ -129,14 +286,7 @@ fn a_server_killed_before_the_clock_went_back_waits_or_refuses_and_repeats_nothi
     server.kill();
     setting.clock.set("-3600");
     for _crash_loop in 0..3 {
-        let environment = setting.clock.environment();
-        let mut process = LeafServer::process(SERVER, setting.directory.path(), &[], &environment);
-        let code = process.wait(Duration::from_secs(20)).code();
-        let text = wait_until("its error", Duration::from_secs(5), || {
-            let output = process.output();
-            output.lines().find(|line| line.starts_with("leaf-server: ")).map(str::to_owned)
-        });
-        assert_eq!(code, Some(1), "{text}");
+        let text = setting.refused_start();
         assert!(text.contains("correct the clock, or wait"), "{text}");
     }
 

@@ -84,8 +84,7 @@ fn two_servers_and_a_java_node_on_one_row_never_share_an_id() {
                 let mut connection = HttpClient::connect(address).unwrap();
                 let mut last = 0;
                 for _ in 0..IDS / CLIENTS / 100 {
-                    for id in connection.pipeline(SEGMENT, 100).unwrap() {
-                        let id = id.parse().unwrap();
+                    for id in connection.ids(SEGMENT, 100).unwrap() {
                         assert!(id > last, "{issuer}: {id} after {last}");
                         last = id;
                         ledger.record(&issuer, id);
@@ -199,8 +198,8 @@ fn a_line_that_breaks_costs_stock_and_nothing_else() {
 
     proxy.set(Fault::Delay(Duration::from_millis(50)));
     let mut client = HttpClient::connect(server.ids()).unwrap();
-    for id in client.pipeline(SEGMENT, 20_000).unwrap() {
-        ledger.record(&issuer, id.parse().unwrap());
+    for id in client.ids(SEGMENT, 20_000).unwrap() {
+        ledger.record(&issuer, id);
     }
     ledger.expect_at_least(20_000);
 }

@@ -18,6 +18,7 @@ const BLOCKED: i64 = i64::MIN;
 const SLEW_PER_MILLION: i64 = 500;
 /// A wall reading that took longer than this says too little about when it was taken.
 const WIDEST_READING: Duration = Duration::from_micros(500);
+const HALF_MILLI: i64 = 500_000;
 /// A wall clock that differs from the boot clock by this much more or less than before was set.
 const STEP: i64 = 10_000_000;
 
@@ -160,7 +161,8 @@ impl IdClock {
             return Look::CaughtUp;
         }
         let difference = target - offset;
-        if difference < -self.tolerance {
+        // In whole milliseconds, as Leaf compares.
+        if difference < -(self.tolerance + HALF_MILLI) {
             // Also where the ids did not come that far: a caller may be about to take one. The next
             // look sees what was taken, and then follows the wall.
             self.offset.store(BLOCKED, Ordering::Release);

@@ -61,28 +61,30 @@ impl HttpClient {
         self.read()
     }
 
-    /// Sends `count` GET requests at once and reads the bodies of their answers, all of which must
-    /// be 200.
+    /// Sends `count` GET requests at once and reads their answers.
     ///
     /// # Errors
-    /// When the connection ends, or an answer is not 200.
-    pub fn pipeline(&mut self, path: &str, count: usize) -> io::Result<Vec<String>> {
+    /// When the connection ends or an answer is not HTTP.
+    pub fn pipeline(&mut self, path: &str, count: usize) -> io::Result<Vec<Response>> {
         let mut requests = String::new();
         for _ in 0..count {
             let _ = write!(requests, "GET {path} HTTP/1.1\r\nHost: leaf\r\n\r\n");
         }
         self.send(&requests)?;
-        (0..count)
-            .map(|_| {
-                let response = self.read()?;
-                if response.status == 200 {
-                    Ok(response.body)
-                } else {
-                    let text = format!("{path}: {} {}", response.status, response.body);
-                    Err(io::Error::other(text))
-                }
-            })
-            .collect()
+        (0..count).map(|_| self.read()).collect()
+    }
+
+    /// The same for ids, all of which must be handed out.
+    ///
+    /// # Errors
+    /// When the connection ends, or an answer is not 200 with a number.
+    pub fn ids(&mut self, path: &str, count: usize) -> io::Result<Vec<i64>> {
+        let answers = self.pipeline(path, count)?;
+        let id = |answer: Response| {
+            let id = answer.body.parse().ok().filter(|_| answer.status == 200);
+            id.ok_or_else(|| io::Error::other(format!("{path}: {} {}", answer.status, answer.body)))
+        };
+        answers.into_iter().map(id).collect()
     }
 
     /// Sends bytes as they are.
