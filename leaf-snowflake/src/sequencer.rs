@@ -313,6 +313,12 @@ mod tests {
         near.raise(instant(NOW + 2));
         assert_eq!(run(&near, NOW + 1, u64::MAX), (8192, NOW, NOW + 1), "up to the ceiling");
         assert_eq!(near.take_run(NOW + 2, 5).unwrap_err(), Refusal::Ceiling);
+        near.raise(instant(NOW + 4));
+        assert_eq!(
+            run(&near, NOW + 9, u64::MAX),
+            (8192, NOW + 2, NOW + 3),
+            "over skipped ones too"
+        );
 
         let last = Layout::LEAF.max_tick();
         let ending = sequencer(last, last);
