@@ -12,7 +12,7 @@ use anyhow::{Context as _, Result};
 use leaf_core::WorkerId;
 use leaf_registry::local::{LocalRegistry, LocalWorkers};
 use leaf_segment::{SegmentConfig, SegmentGenerator};
-use leaf_snowflake::{Identity, SnowflakeConfig, SnowflakeGenerator};
+use leaf_snowflake::{Identity, SnowflakeConfig, SnowflakeErrorKind, SnowflakeGenerator};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -88,8 +88,8 @@ fn prepare_snowflake(config: &Config) -> Result<SnowflakeGenerator> {
         ..SnowflakeConfig::new(identity)
     };
     SnowflakeGenerator::prepare(Arc::new(registry), settings).map_err(|error| match error.kind() {
-        leaf_snowflake::SnowflakeErrorKind::BadConfig(why) => {
-            ConfigError::new(format!("snowflake: {why}")).into()
+        SnowflakeErrorKind::BadConfig(_) | SnowflakeErrorKind::EndOfTime { .. } => {
+            ConfigError::new(format!("snowflake: {error}")).into()
         }
         _ => anyhow::Error::from(error).context("snowflake"),
     })

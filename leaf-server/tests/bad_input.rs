@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use leaf_testkit::{HttpClient, LeafServer, Response, free_port};
+use leaf_testkit::{FakeClock, HttpClient, LeafServer, Response, free_port};
 
 const SERVER: &str = env!("CARGO_BIN_EXE_leaf-server");
 const SEGMENT: &str = "/api/segment/get/leaf-segment-test";
@@ -220,6 +220,48 @@ fn a_port_in_use_is_named_and_no_worker_id_is_claimed() {
     assert!(!state.contains("epoch"), "nothing was claimed: {state}");
 }
 
+/// What would make ids repeat or negative is refused at the start, with the value and the limit.
+#[test]
+fn a_snowflake_setting_that_cannot_work_is_refused_by_value_and_limit() {
+    let cases = [
+        ("EPOCH", "9999999999999", "before the layout's epoch 9999999999999"),
+        ("EPOCH", "-5", "snowflake.epoch"),
+        ("LAYOUT", "t42-w10-s12/1ms", "the fields have 64 bits: at most 63"),
+        ("LAYOUT", "uid-generator", "used up at 1732109056000: set a later epoch"),
+        ("WORKER_ID", "1024", "worker id 1024 of worker_id is above 1023"),
+        ("OFFLINE_FOR", "5s", "offline_for is 5s: give 6s (two report intervals) to"),
+        ("ROLLBACK_TOLERANCE", "2min", "rollback_tolerance is 120s: give 1ms to 60s"),
+    ];
+    for (key, value, expected) in cases {
+        let directory = tempfile::tempdir().unwrap();
+        let variable = format!("LEAF_SNOWFLAKE__{key}");
+        let (code, line) = failing(directory.path(), &[], &[(&variable, value.to_owned())]);
+        assert_eq!((code, line.contains(expected)), (2, true), "{key}={value}: {line}");
+    }
+
+    let clock = FakeClock::new();
+    clock.set("-100000000");
+    let directory = tempfile::tempdir().unwrap();
+    let (code, line) = failing(directory.path(), &[], &clock.environment());
+    assert_eq!((code, line.contains("when this version was made")), (2, true), "{line}");
+}
+
+/// The layout is written down with the worker id: another one would repeat ids.
+#[test]
+fn another_layout_over_a_used_worker_id_is_refused_with_the_way_out() {
+    let (directory, server) = running();
+    assert!(server.id("/api/snowflake/get/x") > 0);
+    drop(server);
+
+    let other = [("LEAF_SNOWFLAKE__LAYOUT", "javascript".to_owned())];
+    let (code, line) = failing(directory.path(), &[], &other);
+
+    assert_eq!(code, 1);
+    assert!(line.contains("t41-w10-s12/1ms") && line.contains("t41-w5-s7/1ms"), "{line}");
+    assert!(line.contains("restore the setting, or use a worker id"), "{line}");
+}
+
+/// W-11
 #[test]
 fn a_second_process_on_the_same_data_directory_is_refused() {
     let (directory, server) = running();

@@ -120,8 +120,9 @@ impl SnowflakeConfig {
     /// Refuses a time that the layout cannot represent.
     pub(crate) fn check_against(&self, now: UnixMillis) -> Result<(), SnowflakeError> {
         let epoch = self.layout.epoch();
-        if now >= self.layout.end() {
-            Err(SnowflakeErrorKind::EndOfTime.into())
+        let end = self.layout.end();
+        if now >= end {
+            Err(SnowflakeErrorKind::EndOfTime { now, end }.into())
         } else if now < self.not_before {
             let why = format!(
                 "the clock shows {now} (Unix ms), before {}, when this version was made: correct \

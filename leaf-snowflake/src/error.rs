@@ -148,8 +148,16 @@ pub enum SnowflakeErrorKind {
     #[error("the timestamp ceiling is reached: the state file or the registry does not answer")]
     CeilingReached,
     /// The layout's timestamp is used up.
-    #[error("the timestamp bits of the layout are used up: a new layout or epoch is needed")]
-    EndOfTime,
+    #[error(
+        "the clock shows {now} (Unix ms), and the timestamp bits of the layout are used up at {end}: \
+         set a later epoch, or use a layout with more of them"
+    )]
+    EndOfTime {
+        /// The clock.
+        now: UnixMillis,
+        /// The first instant that the layout cannot hold.
+        end: UnixMillis,
+    },
     /// Another holder took the worker id over.
     #[error("the worker id was taken over by another holder")]
     Lost,

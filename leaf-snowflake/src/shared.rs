@@ -314,7 +314,10 @@ impl Shared {
                 self.wake.notify_one();
                 SnowflakeErrorKind::CeilingReached
             }
-            Refusal::EndOfTime => SnowflakeErrorKind::EndOfTime,
+            Refusal::EndOfTime => {
+                let now = self.clock.now().unwrap_or_else(|| self.clock.wall());
+                SnowflakeErrorKind::EndOfTime { now, end: self.layout.end() }
+            }
             Refusal::Closed => self.why_no_lease().kind().clone(),
         }
     }

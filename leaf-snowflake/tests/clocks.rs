@@ -226,12 +226,12 @@ async fn the_end_of_the_time_bits_is_an_error() {
     assert!(flakes.next().await.unwrap().get() > 0, "the last millisecond");
     nearly.advance(millis(1));
     let error = flakes.next().await.unwrap_err();
-    assert!(matches!(error.kind(), SnowflakeErrorKind::EndOfTime), "{error}");
+    assert!(matches!(error.kind(), SnowflakeErrorKind::EndOfTime { .. }), "{error}");
     assert_eq!(flakes.view().days_left, 0);
     assert!(!flakes.health().can_answer());
 
     let late = open(&registry, config("c:1", &nearly, None)).await;
-    assert!(matches!(late.unwrap_err().kind(), SnowflakeErrorKind::EndOfTime));
+    assert!(matches!(late.unwrap_err().kind(), SnowflakeErrorKind::EndOfTime { .. }));
 }
 
 /// W-15: Twitter's issue 6: the clock goes back within a used-up millisecond, then ahead again.
