@@ -30,7 +30,8 @@ use crate::{IdRun, SnowflakeConfig, SnowflakeError, SnowflakeView, WorkerRegistr
 pub struct SnowflakeGenerator {
     // Before the runtime: the keeper is told to stop while it can still run.
     generator: crate::SnowflakeGenerator,
-    runtime: Runtime,
+    /// `None` only while it is dropped.
+    runtime: Option<Runtime>,
 }
 
 /// Why a blocking generator did not open.
@@ -58,7 +59,7 @@ impl SnowflakeGenerator {
         let builder = builder.worker_threads(1).thread_name("leaf-snowflake").enable_all();
         let runtime = builder.build().map_err(OpenError::Thread)?;
         let generator = runtime.block_on(crate::SnowflakeGenerator::open(registry, config))?;
-        Ok(Self { generator, runtime })
+        Ok(Self { generator, runtime: Some(runtime) })
     }
 
     /// As [`crate::SnowflakeGenerator::try_next`].
@@ -86,7 +87,7 @@ impl SnowflakeGenerator {
     pub fn next(&self) -> Result<Id, SnowflakeError> {
         match self.generator.next_in_turn() {
             Some(id) => Ok(id),
-            None => self.runtime.block_on(self.generator.next()),
+            None => self.runtime().block_on(self.generator.next()),
         }
     }
 
@@ -95,7 +96,7 @@ impl SnowflakeGenerator {
     /// # Errors
     /// The same.
     pub fn take(&self, count: usize) -> Result<Vec<Id>, SnowflakeError> {
-        self.runtime.block_on(self.generator.take(count))
+        self.runtime().block_on(self.generator.take(count))
     }
 
     /// How ids are composed.
@@ -129,6 +130,21 @@ impl SnowflakeGenerator {
 
     /// As [`crate::SnowflakeGenerator::close`].
     pub fn close(&self) {
-        self.runtime.block_on(self.generator.close());
+        self.runtime().block_on(self.generator.close());
+    }
+
+    fn runtime(&self) -> &Runtime {
+        self.runtime.as_ref().expect("taken by drop alone")
+    }
+}
+
+impl Drop for SnowflakeGenerator {
+    /// The keeper stops, and gives the worker id back if it comes to that: [`Self::close`] waits for
+    /// it.
+    fn drop(&mut self) {
+        if self.generator.is_forked() {
+            // Its threads are the parent's: waiting for their end would never end.
+            std::mem::forget(self.runtime.take());
+        }
     }
 }

@@ -15,6 +15,12 @@ const RELEASED: UnixMillis = UnixMillis::new(1_793_491_200_000);
 const LEAST_TOLERANCE: Duration = Duration::from_millis(1);
 /// More than this would switch the protection off.
 const LARGEST_TOLERANCE: Duration = Duration::from_secs(60);
+/// Below this the registry would be written without a pause.
+const LEAST_INTERVAL: Duration = Duration::from_millis(10);
+/// Every clock is set by a little now and then.
+const LEAST_STEP_FORWARD: Duration = Duration::from_secs(1);
+/// Whoever waits longer has been forgotten.
+const LONGEST_WAIT: Duration = Duration::from_secs(3600);
 /// A crashed stranger's worker id rests that long.
 const LONGEST_OFFLINE: Duration = Duration::from_secs(7 * 24 * 3600);
 
@@ -40,15 +46,15 @@ pub struct SnowflakeConfig {
     /// How far the wall clock may fall behind the ids before they stop. It is also how far ahead
     /// of the clock a restarted node may begin. 1 ms to 60 s, default 1 s; 5 ms is Leaf's rule.
     pub rollback_tolerance: Duration,
-    /// A wall clock that jumps ahead by more than this is not followed. Default 1 h.
+    /// A wall clock that jumps ahead by more than this is not followed. At least 1 s, default 1 h.
     pub max_step_forward: Duration,
     /// How long ids flow without the registry: two report intervals to 7 days, default 10 min.
     pub offline_for: Duration,
-    /// How often the registry ceiling is raised. Default 3 s, as Leaf reports.
+    /// How often the registry ceiling is raised: at least 10 ms, default 3 s, as Leaf reports.
     pub report_interval: Duration,
-    /// The longest that a claim waits for a former holder's time to pass. Default 15 s.
+    /// The longest that a claim waits for a former holder's time to pass: up to 1 h, default 15 s.
     pub startup_wait: Duration,
-    /// How long a caller waits, for the next millisecond or a ceiling. Default 2 s.
+    /// How long a caller waits, for the next millisecond or a ceiling: up to 1 h, default 2 s.
     pub wait: Duration,
     /// A quiet millisecond starts its sequence below this, at most 1/16 of the space; 0 starts at
     /// 0. Default 100.
@@ -98,13 +104,26 @@ impl SnowflakeConfig {
     /// Refuses settings that make no sense.
     pub(crate) fn check(&self) -> Result<(), SnowflakeError> {
         let shortest_offline = self.report_interval.saturating_mul(2);
-        let bad = if self.report_interval.is_zero() {
-            "report_interval is 0: give at least 1 ms".into()
+        let bad = if self.report_interval < LEAST_INTERVAL {
+            format!(
+                "report_interval is {:?}: give at least {LEAST_INTERVAL:?}",
+                self.report_interval
+            )
+        } else if self.wait > LONGEST_WAIT || self.startup_wait > LONGEST_WAIT {
+            format!(
+                "wait is {:?} and startup_wait {:?}: give at most {LONGEST_WAIT:?} each",
+                self.wait, self.startup_wait
+            )
         } else if self.offline_for < shortest_offline || self.offline_for > LONGEST_OFFLINE {
             format!(
                 "offline_for is {:?}: give {shortest_offline:?} (two report intervals) to \
                  {LONGEST_OFFLINE:?}",
                 self.offline_for
+            )
+        } else if self.max_step_forward < LEAST_STEP_FORWARD {
+            format!(
+                "max_step_forward is {:?}: give at least {LEAST_STEP_FORWARD:?}",
+                self.max_step_forward
             )
         } else if !(LEAST_TOLERANCE..=LARGEST_TOLERANCE).contains(&self.rollback_tolerance) {
             format!(

@@ -49,11 +49,13 @@ pub enum RegistryErrorKind {
     },
     /// Somebody else reported under this worker id a moment ago.
     #[error(
-        "the worker id is in use by another process, its last report was {} ago: stop that one, or \
-         give this node another worker id",
+        "the worker id is in use: another process, or one that crashed, reported {} ago and may issue \
+         ids up to {until} (Unix ms): stop it, wait, or give this node another worker id",
         seconds(*.last_report)
     )]
     InUse {
+        /// The holder's ceiling.
+        until: UnixMillis,
         /// How long ago the holder last raised its ceiling, as the ceiling tells.
         last_report: Duration,
     },

@@ -102,31 +102,41 @@ impl Fence {
         if self.state == FenceState::Retired {
             return Err(RegistryErrorKind::Retired);
         }
+        let memory = request.memory.as_ref();
+        // Whatever the record says, say after a restored backup.
+        let issued = memory.filter(|memory| memory.worker == worker.get());
+        let issued = issued.map_or(UnixMillis::EPOCH, |memory| memory.local_ceiling);
+        if self.instance == request.instance
+            && memory.is_some_and(|memory| memory.origin == Origin::Uncertain)
+        {
+            match request.watched {
+                Some(nonce) if nonce == self.nonce => {}
+                Some(_) => return Err(self.in_use(Duration::ZERO)),
+                None => return Err(RegistryErrorKind::Watch { nonce: self.nonce }),
+            }
+        }
         // An earlier attempt of this very claim, whose answer was lost: nothing was issued under
         // it, though perhaps under the lease before. `next_fence` put its ceiling `offline_for`
         // above its floor or higher.
         if self.nonce == request.nonce {
-            let before = request.memory.as_ref().filter(|memory| memory.worker == worker.get());
-            let issued = before.map_or(UnixMillis::EPOCH, |memory| memory.local_ceiling);
             return request.start_at((self.ceiling - request.offline_for).max(issued));
         }
-        let own = request.memory.as_ref().filter(|memory| {
+        let own = memory.is_some_and(|memory| {
             memory.origin != Origin::Copied
                 && !memory.lost
                 && memory.worker == worker.get()
                 && memory.fence.epoch == self.epoch
                 && memory.fence.instance == self.instance
+                && self.instance == request.instance
         });
-        let Some(memory) = own else {
-            return request.start_at(self.ceiling).map_err(|refusal| self.blame(refusal, request));
-        };
-        match request.watched {
-            _ if memory.origin == Origin::Own => {}
-            Some(nonce) if nonce == self.nonce => {}
-            Some(_) => return Err(RegistryErrorKind::InUse { last_report: Duration::ZERO }),
-            None => return Err(RegistryErrorKind::Watch { nonce: self.nonce }),
+        if own {
+            return request.start_at(issued);
         }
-        request.start_at(memory.local_ceiling.min(self.ceiling))
+        request.start_at(self.ceiling.max(issued)).map_err(|refusal| self.blame(refusal, request))
+    }
+
+    const fn in_use(&self, last_report: Duration) -> RegistryErrorKind {
+        RegistryErrorKind::InUse { last_report, until: self.ceiling }
     }
 
     /// A floor that is far ahead because its holder lives is better named so.
@@ -136,7 +146,7 @@ impl Fence {
         let recent = last_report < 2 * request.report_interval;
         match refusal {
             RegistryErrorKind::FloorAhead { .. } if self.state == FenceState::Held && recent => {
-                RegistryErrorKind::InUse { last_report }
+                self.in_use(last_report)
             }
             refusal => refusal,
         }
@@ -221,8 +231,9 @@ mod tests {
             Err(RegistryErrorKind::FloorAhead { floor, now: NOW })
         );
 
-        let alive = fence(NOW + seconds(599)).floor_for(WorkerId::new(0), &request());
-        assert_eq!(alive, Err(RegistryErrorKind::InUse { last_report: seconds(1) }));
+        let until = NOW + seconds(599);
+        let alive = fence(until).floor_for(WorkerId::new(0), &request());
+        assert_eq!(alive, Err(RegistryErrorKind::InUse { last_report: seconds(1), until }));
     }
 
     #[test]
@@ -251,7 +262,19 @@ mod tests {
             change(|memory| memory.lost = true),
             change(|memory| memory.origin = Origin::Copied),
         ] {
-            assert_eq!(refused, Err(RegistryErrorKind::InUse { last_report: seconds(0) }));
+            assert!(matches!(refused, Err(RegistryErrorKind::InUse { .. })), "{refused:?}");
+        }
+    }
+
+    /// The registry was restored from a backup, or somebody edited it.
+    #[test]
+    fn a_record_that_went_back_does_not_take_the_floor_along() {
+        let back = fence(NOW - seconds(3600));
+        let mut request = with_memory(&back, NOW + Duration::from_millis(800));
+        for lost in [false, true] {
+            request.memory.as_mut().unwrap().lost = lost;
+            let floor = back.floor_for(WorkerId::new(0), &request);
+            assert_eq!(floor, Ok(NOW + Duration::from_millis(800)));
         }
     }
 
@@ -259,14 +282,18 @@ mod tests {
     fn after_a_reboot_the_record_must_have_been_silent() {
         let fence = fence(NOW + seconds(600));
         let mut request = with_memory(&fence, NOW);
-        request.memory.as_mut().unwrap().origin = Origin::BeforeReboot;
-        let mut floor = |watched| {
-            request.watched = watched;
-            fence.floor_for(WorkerId::new(0), &request)
+        request.memory.as_mut().unwrap().origin = Origin::Uncertain;
+        let floor = |watched| {
+            fence.floor_for(WorkerId::new(0), &ClaimRequest { watched, ..request.clone() })
         };
 
         assert_eq!(floor(None), Err(RegistryErrorKind::Watch { nonce: fence.nonce }));
         assert_eq!(floor(Some(fence.nonce)), Ok(NOW));
+        let mut by_an_earlier_attempt = request.clone();
+        by_an_earlier_attempt.nonce = fence.nonce;
+        by_an_earlier_attempt.watched = None;
+        let watched_too = fence.floor_for(WorkerId::new(0), &by_an_earlier_attempt);
+        assert!(matches!(watched_too, Err(RegistryErrorKind::Watch { .. })));
         let written_meanwhile = floor(Some(Uuid::new_v4()));
         assert!(matches!(written_meanwhile, Err(RegistryErrorKind::InUse { .. })));
     }

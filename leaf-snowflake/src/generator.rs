@@ -160,7 +160,7 @@ impl SnowflakeGenerator {
     ///
     /// # Errors
     /// Those of [`Self::next`]; ids that were taken before are then lost, which makes a gap.
-    /// `BadCount` unless `count` is 1 to 1,000,000, and no more than the layout holds in
+    /// `BadCount` unless `count` is 1 to 1,000,000, and no more than the layout holds in half of
     /// [`SnowflakeConfig::wait`].
     pub async fn take(&self, count: usize) -> Result<Vec<Id>, SnowflakeError> {
         if count == 0 || count > self.most_at_once {
@@ -195,6 +195,10 @@ impl SnowflakeGenerator {
             return Err(error);
         }
         let shared = &*self.shared;
+        if shared.fork.is_child() {
+            // The line that it would stand in is its parent's.
+            return Err(SnowflakeErrorKind::Forked.into());
+        }
         let _waiting = Waiting::count(&shared.waiting);
         // When the line does not move in time, the reason is the same for everybody in it.
         let turn = tokio::time::timeout_at(deadline, shared.turn.acquire()).await;
@@ -250,16 +254,21 @@ impl SnowflakeGenerator {
         self.shared.view()
     }
 
-    /// Follows a wall clock that jumped ahead by more than [`SnowflakeConfig::max_step_forward`]:
-    /// somebody looked and says that it is right. Without such a jump it does nothing.
+    /// Lets the ids' clock take the wall clock's time at once where that is ahead, however far, also
+    /// beyond [`SnowflakeConfig::max_step_forward`]: somebody looked and says that it is right.
     pub fn accept_clock(&self) {
         self.shared.accept_clock.notify_one();
+    }
+
+    /// Whether this process is a forked child of the one that opened the generator.
+    pub(crate) fn is_forked(&self) -> bool {
+        self.shared.fork.is_child()
     }
 
     /// Ends issuing, writes down what was used and gives the worker id back. In a forked child it
     /// does nothing: the worker id is the parent's.
     pub async fn close(&self) {
-        if self.shared.fork.is_child() {
+        if self.is_forked() {
             return;
         }
         self.stop.cancel();
@@ -295,10 +304,11 @@ impl Drop for Waiting<'_> {
     }
 }
 
-/// How many ids at once can be had within the time that a caller waits.
+/// How many ids at once can be had well within the time that a caller waits.
 fn most_at_once(config: &SnowflakeConfig) -> usize {
     let layout = config.layout;
-    let ticks = config.wait.as_millis() / u128::from(layout.unit().millis());
+    // Half of it, so that a sleep that took a little too long costs no error.
+    let ticks = config.wait.as_millis() / 2 / u128::from(layout.unit().millis());
     let within_wait = ticks.max(1).saturating_mul(u128::from(layout.max_sequence()) + 1);
     usize::try_from(within_wait).unwrap_or(MOST_AT_ONCE).min(MOST_AT_ONCE)
 }

@@ -39,6 +39,8 @@ struct Watched {
     boot: Duration,
     /// Wall minus boot clock at the last look, in nanoseconds.
     target: i64,
+    /// The offset before the ids were stopped.
+    stopped_at: i64,
     steps: ClockSteps,
 }
 
@@ -57,6 +59,8 @@ pub struct ClockSteps {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Look {
     Fine,
+    /// The reading took too long to say anything.
+    Unclear,
     /// The wall fell behind the ids' clock by this much; ids stop.
     WentBack(Duration),
     /// The wall is still behind the last id by this much.
@@ -143,7 +147,7 @@ impl IdClock {
         let boot = self.clock.boot();
         let mut watched = self.watched();
         if boot.saturating_sub(before) > WIDEST_READING {
-            return Look::Fine;
+            return Look::Unclear;
         }
         let elapsed = boot.saturating_sub(watched.boot);
         let target = wall - nanos(boot);
@@ -157,7 +161,11 @@ impl IdClock {
             if behind_ids > self.tolerance {
                 return Look::StillBehind(Duration::from_nanos(behind_ids.unsigned_abs()));
             }
-            self.offset.store(target + behind_ids.max(0), Ordering::Release);
+            let healed = target + behind_ids.max(0);
+            // From a wall that went back and then far ahead only the way back is taken.
+            let followed = healed - watched.stopped_at <= self.max_step_forward;
+            self.offset
+                .store(if followed { healed } else { watched.stopped_at }, Ordering::Release);
             return Look::CaughtUp;
         }
         let difference = target - offset;
@@ -165,6 +173,7 @@ impl IdClock {
         if difference < -(self.tolerance + HALF_MILLI) {
             // Also where the ids did not come that far: a caller may be about to take one. The next
             // look sees what was taken, and then follows the wall.
+            watched.stopped_at = offset;
             self.offset.store(BLOCKED, Ordering::Release);
             return Look::WentBack(Duration::from_nanos(difference.unsigned_abs()));
         }
@@ -300,6 +309,21 @@ mod tests {
 
         manual.set_wall(START + Duration::from_secs(86_400));
         assert_eq!(ids.look(before), Look::FarAhead);
+    }
+
+    #[test]
+    fn a_jump_ahead_after_a_step_back_is_not_followed_either() {
+        let (manual, ids) = clock(Duration::from_secs(1));
+        let last_issued = ids.now().unwrap();
+        step_back(&manual, Duration::from_secs(5));
+        ids.look(last_issued);
+        assert_eq!(ids.now(), None);
+
+        manual.set_wall(START + Duration::from_secs(86_400));
+
+        assert_eq!(ids.look(last_issued), Look::CaughtUp, "it is not behind any more");
+        assert_eq!(ids.now(), Some(last_issued), "but not a day ahead");
+        assert_eq!(ids.look(last_issued), Look::FarAhead);
     }
 
     #[test]

@@ -76,8 +76,7 @@ impl MemoryRegistry {
         let operation = format!("{what} worker id {} in memory", lease.worker);
         let nonce = Uuid::new_v4();
         let written = self.ask(&operation, |inner| match inner.fences.get_mut(&lease.worker) {
-            Some((_, fence)) if lease.wrote(fence) => {
-                lease.pending = Some(nonce);
+            Some((_, fence)) if lease.adopt(fence, nonce) => {
                 change(fence);
                 fence.nonce = nonce;
                 Ok(fence.clone())

@@ -110,7 +110,7 @@ fn judge(rule: PeerRule, max_offset: Duration, readings: &[Reading]) -> Verdict 
         return Verdict::Alone;
     }
     let within = |offset: i64, uncertainty: Duration| {
-        Duration::from_millis(offset.unsigned_abs()) <= max_offset + uncertainty
+        Duration::from_millis(offset.unsigned_abs()) <= max_offset.saturating_add(uncertainty)
     };
     let agreeing = readings.iter().filter(|r| within(r.offset, r.uncertainty)).count();
     let sum: i128 = readings.iter().map(|reading| i128::from(reading.offset)).sum();

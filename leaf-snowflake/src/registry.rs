@@ -43,8 +43,8 @@ pub trait WorkerRegistry: fmt::Debug + Send + Sync + 'static {
 
     /// Raises the fence's ceiling; updates the lease when that was confirmed.
     ///
-    /// Whose the record is tells [`Lease::wrote`], so that an extension whose answer was lost is not
-    /// taken for another holder's: the adapter sets [`Lease::pending`] before it writes.
+    /// Whose the record is tells [`Lease::adopt`], which the adapter calls before it writes: an
+    /// extension whose answer was lost must not be taken for another holder's.
     ///
     /// # Errors
     /// `Lost` when the fence is no longer this lease's: terminal. `Unavailable`: the old ceiling
@@ -129,12 +129,12 @@ impl ClaimRequest {
     /// `NotYet` when it is worth waiting for, else `FloorAhead`.
     pub fn start_at(&self, floor: UnixMillis) -> Result<UnixMillis, RegistryErrorKind> {
         let (floor, now) = (floor.max(self.least_floor), self.now);
-        if floor > now + self.startup_wait {
-            Err(RegistryErrorKind::FloorAhead { floor, now })
-        } else if floor > now + self.tolerance {
+        if floor <= now + self.tolerance {
+            Ok(floor)
+        } else if floor <= now + self.startup_wait {
             Err(RegistryErrorKind::NotYet { at: floor - self.tolerance })
         } else {
-            Ok(floor)
+            Err(RegistryErrorKind::FloorAhead { floor, now })
         }
     }
 }
@@ -159,12 +159,13 @@ pub struct Memory {
 /// Whether a memory is this machine's, in the file that it was written to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Origin {
-    /// Inode, machine id and boot id are those that wrote it, and the file was locked since.
+    /// File, machine and boot are those that wrote it.
     #[default]
     Own,
-    /// The machine was booted since: the lock may have been forgotten by a file system that
-    /// another machine uses too. The record must be watched for two report intervals.
-    BeforeReboot,
+    /// The machine was booted since, or the file is on another device: a copy of the volume, or
+    /// another machine that uses the same one without seeing the lock, may be in use. File and
+    /// record must be seen unchanged for a while.
+    Uncertain,
     /// Another inode or machine id: the original may be alive.
     Copied,
 }
@@ -185,10 +186,16 @@ pub struct Lease {
 }
 
 impl Lease {
-    /// Whether this lease's holder wrote `record`, be it by a write whose answer was lost.
+    /// Takes `record` as its own if its holder wrote it, be it by a write whose answer was lost, and
+    /// notes the nonce of the write that is about to follow. `false`: it is another holder's.
     #[must_use]
-    pub fn wrote(&self, record: &Fence) -> bool {
-        record.nonce == self.fence.nonce || Some(record.nonce) == self.pending
+    pub fn adopt(&mut self, record: &Fence, next: Uuid) -> bool {
+        let own = record.nonce == self.fence.nonce || Some(record.nonce) == self.pending;
+        if own {
+            self.fence = record.clone();
+            self.pending = Some(next);
+        }
+        own
     }
 }
 

@@ -6,7 +6,6 @@ use std::iter::FusedIterator;
 use leaf_core::{Composer, Id};
 
 /// Ids of one worker that were taken together, in increasing order; put together as they are read.
-#[derive(Clone)]
 pub struct IdRun {
     composer: Composer,
     position: u64,

@@ -65,12 +65,13 @@ pub(crate) enum Refusal {
 
 impl Sequencer {
     /// Starts at `floor` with a ceiling at or below it: nothing is given out before
-    /// [`Self::raise`]. `now` is the clock's tick.
+    /// [`Self::raise`]. Ids may run ahead of the clock by as many whole ticks as the floor does: were
+    /// it rounded up, two lives that start within one tick would share the next.
     pub(crate) fn new(
         layout: Layout,
         worker: WorkerId,
         floor: UnixMillis,
-        now: u64,
+        now: UnixMillis,
         sequence_start: u64,
     ) -> Self {
         let first = layout.tick_from(floor).min(layout.max_tick() + 1);
@@ -78,7 +79,7 @@ impl Sequencer {
         Self {
             word: CachePadded::new(AtomicU64::new(first << sequence_bits)),
             ceiling: AtomicU64::new(0),
-            lead: AtomicU64::new(first.saturating_sub(now)),
+            lead: AtomicU64::new((floor - now).as_millis() as u64 / layout.unit().millis()),
             carried: AtomicU64::new(first),
             layout,
             worker,
@@ -86,7 +87,7 @@ impl Sequencer {
             sequence_bits,
             max_tick: layout.max_tick(),
             catch_up: CATCH_UP_MILLIS / layout.unit().millis(),
-            start_below: sequence_start.min((layout.max_sequence() + 1) / 16),
+            start_below: sequence_start.min((layout.max_sequence() + 1) / 16).min(1 << 31),
             successor: OnceLock::new(),
         }
     }
@@ -244,7 +245,7 @@ mod tests {
 
     fn sequencer(floor: u64, now: u64) -> Sequencer {
         let floor = instant(floor);
-        let sequencer = Sequencer::new(Layout::LEAF, WorkerId::new(5), floor, now, 100);
+        let sequencer = Sequencer::new(Layout::LEAF, WorkerId::new(5), floor, instant(now), 100);
         sequencer.raise(UnixMillis::new(u64::MAX));
         sequencer
     }
@@ -309,7 +310,7 @@ mod tests {
         assert_eq!(run(&busy, NOW + 3, 10_000), (10_000, NOW + 1, NOW + 3), "over skipped ones");
         assert_eq!(run(&busy, NOW + 5, 1), (1, NOW + 3, NOW + 3), "the rest of a carried one");
 
-        let near = Sequencer::new(Layout::LEAF, WorkerId::new(5), instant(NOW), NOW, 100);
+        let near = Sequencer::new(Layout::LEAF, WorkerId::new(5), instant(NOW), instant(NOW), 100);
         near.raise(instant(NOW + 2));
         assert_eq!(run(&near, NOW + 1, u64::MAX), (8192, NOW, NOW + 1), "up to the ceiling");
         assert_eq!(near.take_run(NOW + 2, 5).unwrap_err(), Refusal::Ceiling);
@@ -357,7 +358,8 @@ mod tests {
 
     #[test]
     fn nothing_at_or_above_the_ceiling_is_given_out() {
-        let sequencer = Sequencer::new(Layout::LEAF, WorkerId::new(5), instant(NOW), NOW, 100);
+        let sequencer =
+            Sequencer::new(Layout::LEAF, WorkerId::new(5), instant(NOW), instant(NOW), 100);
         assert_eq!(sequencer.take(NOW), Err(Refusal::Ceiling), "nothing is confirmed yet");
 
         sequencer.raise(instant(NOW + 20));
@@ -402,8 +404,13 @@ mod tests {
             UnixMillis::EPOCH,
         )
         .unwrap();
-        let sequencer =
-            Sequencer::new(layout, WorkerId::new(0), UnixMillis::new(1_000_001), 1000, 0);
+        let sequencer = Sequencer::new(
+            layout,
+            WorkerId::new(0),
+            UnixMillis::new(1_000_001),
+            UnixMillis::new(1_000_000),
+            0,
+        );
         sequencer.raise(UnixMillis::new(1_002_999));
 
         let first = layout.decode(sequencer.take(1001).unwrap()).unwrap();
@@ -420,7 +427,7 @@ mod tests {
             moves in prop::collection::vec((-1500i64..1500, 0usize..6000, 1u64..9000), 1..20),
         ) {
             let sequencer =
-                Sequencer::new(Layout::LEAF, WorkerId::new(5), instant(floor), NOW, 100);
+                Sequencer::new(Layout::LEAF, WorkerId::new(5), instant(floor), instant(NOW), 100);
             sequencer.raise(instant(ceiling));
             let mut last = None;
             for (offset, ids, most) in moves {
@@ -451,7 +458,7 @@ mod loom_tests {
     fn callers_never_share_an_id_and_close_is_final() {
         loom::model(|| {
             let floor = Layout::LEAF.instant(NOW);
-            let sequencer = Sequencer::new(Layout::LEAF, WorkerId::new(5), floor, NOW, 0);
+            let sequencer = Sequencer::new(Layout::LEAF, WorkerId::new(5), floor, floor, 0);
             sequencer.raise(Layout::LEAF.instant(NOW + 10));
             let sequencer = loom::sync::Arc::new(sequencer);
             let takers: Vec<_> = [NOW, NOW + 1]

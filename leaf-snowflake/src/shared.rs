@@ -55,6 +55,17 @@ pub(crate) enum Trouble {
     Clock,
 }
 
+impl Trouble {
+    /// What it means for the ids, as the end of a log line.
+    const fn means(self) -> &'static str {
+        match self {
+            Self::Registry | Self::StateFile => "; ids flow up to the ceiling that is written down",
+            Self::Clock => "; ids flow by their own clock",
+            Self::Lease => "; no ids until there is one",
+        }
+    }
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Phase {
     /// No worker id yet, or none in place of a lost one yet.
@@ -217,7 +228,7 @@ impl Shared {
         // Logged without the lock.
         let before = self.status().trouble.insert(with, what.clone());
         if before.is_none() {
-            tracing::error!("{what}; ids flow up to the ceiling that is written down");
+            tracing::error!("{what}{}", with.means());
         }
     }
 
@@ -244,6 +255,9 @@ impl Shared {
             let because = trouble.as_ref().map(|trouble| format!(" ({trouble})"));
             Health::NotReady(format!("snowflake: {why}{}", because.unwrap_or_default()))
         };
+        if self.fork.is_child() {
+            return not_ready(&SnowflakeErrorKind::Forked);
+        }
         let (Some(sequencer), Some(now)) = (self.held(), self.clock.now()) else {
             return not_ready(&self.why_no_id());
         };

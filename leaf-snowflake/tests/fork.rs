@@ -3,11 +3,68 @@
 #![allow(clippy::unwrap_used, reason = "tests may panic")]
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use fork::{Fork, fork, waitpid};
 use leaf_snowflake::{
     Identity, MemoryRegistry, SnowflakeConfig, SnowflakeErrorKind, blocking::SnowflakeGenerator,
 };
+use rustix::process::{Signal, getpid, kill_process};
+
+/// How a child ends that found what it should: killed by itself.
+const FINE: i32 = Signal::KILL.as_raw();
+
+/// Ends a child without a destructor and without the locks that other threads of the parent held.
+fn end(fine: bool) -> ! {
+    let signal = if fine { Signal::KILL } else { Signal::TERM };
+    loop {
+        let _ = kill_process(getpid(), signal);
+    }
+}
+
+/// While others wait, and when it ends like any other process.
+#[test]
+fn a_forked_child_never_waits() {
+    let mut config = SnowflakeConfig::new(Identity::parse("a:1").unwrap());
+    config.layout = "t41-w1-s4/1ms".parse().unwrap();
+    let flakes = SnowflakeGenerator::open(Arc::new(MemoryRegistry::default()), config).unwrap();
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let busy = || {
+            while !stop.load(Ordering::Relaxed) {
+                flakes.next().unwrap();
+            }
+        };
+        let _busy: Vec<_> = (0..4).map(|_| scope.spawn(busy)).collect();
+        for round in 0..20 {
+            match fork().unwrap() {
+                Fork::Child => {
+                    let kinds = [
+                        flakes.next().map_err(|error| error.kind().clone()),
+                        flakes.take(100).map(|ids| ids[0]).map_err(|error| error.kind().clone()),
+                    ];
+                    flakes.close();
+                    let forked =
+                        kinds.iter().all(|kind| matches!(kind, Err(SnowflakeErrorKind::Forked)));
+                    let fine = forked && !flakes.health().can_answer();
+                    end(fine);
+                }
+                Fork::Parent(child) => {
+                    // A child that waits would do so for ever.
+                    assert_eq!(waitpid(child).unwrap(), FINE, "fork {round}");
+                }
+            }
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+    match fork().unwrap() {
+        Fork::Child => {
+            drop(flakes);
+            end(true);
+        }
+        Fork::Parent(child) => assert_eq!(waitpid(child).unwrap(), FINE),
+    }
+}
 
 #[test]
 fn a_forked_child_gets_no_id() {
@@ -20,11 +77,10 @@ fn a_forked_child_gets_no_id() {
             Fork::Child => {
                 let refused = flakes.try_next().map_err(|error| error.kind().clone());
                 let refused = matches!(refused, Err(SnowflakeErrorKind::Forked));
-                // No destructor: the worker id is the parent's.
-                std::process::exit(if refused { 0 } else { 1 });
+                end(refused);
             }
             Fork::Parent(child) => {
-                assert_eq!(waitpid(child).unwrap(), 0, "fork {round} got an id");
+                assert_eq!(waitpid(child).unwrap(), FINE, "fork {round} got an id");
                 assert!(flakes.next().unwrap() > before, "the parent goes on");
             }
         }

@@ -78,11 +78,9 @@ impl FromStr for Layout {
             let (field, bits) = read_part(part).ok_or(LayoutError::Syntax)?;
             match field {
                 // The datacenter is the upper part of the worker that must follow.
-                None if datacenter.is_none() => datacenter = Some(bits),
+                None if datacenter.is_none() && !has_worker(&fields) => datacenter = Some(bits),
                 Some(Field::Worker) => fields.push((Field::Worker, bits + datacenter.unwrap_or(0))),
-                Some(field)
-                    if fields.iter().any(|(f, _)| *f == Field::Worker) || datacenter.is_none() =>
-                {
+                Some(field) if has_worker(&fields) || datacenter.is_none() => {
                     fields.push((field, bits));
                 }
                 _ => return Err(LayoutError::Syntax),
@@ -92,6 +90,10 @@ impl FromStr for Layout {
         let layout = Self::new(fields, unit, Self::LEAF.epoch)?;
         layout.with_datacenter_bits(datacenter.unwrap_or(0))
     }
+}
+
+fn has_worker(fields: &[(Field, u32)]) -> bool {
+    fields.iter().any(|(field, _)| *field == Field::Worker)
 }
 
 /// The field and width of `w10`; no field for the datacenter.
@@ -145,6 +147,8 @@ mod tests {
             "t41-x10-s12/1ms",
             "d5-t41-w5-s12/1ms",
             "t41-d2-d3-w5-s12/1ms",
+            "t41-w10-s12-d3/1ms",
+            "t41-w10-d5-s12/1ms",
             "t041-w10-s12/1ms",
         ] {
             assert_eq!(text.parse::<Layout>(), Err(LayoutError::Syntax), "{text}");

@@ -47,11 +47,17 @@ impl Keeper {
     /// Writes the state down; only then is it this keeper's.
     pub(super) async fn write(&mut self, state: State) -> Result<(), StateFileError> {
         if let Some(file) = &self.file {
+            // A write that was given up half-way must not land after this one.
+            if let Some(unfinished) = &mut self.writing {
+                let _ = unfinished.await;
+            }
             let (file, state) = (Arc::clone(file), state.clone());
-            let written = tokio::task::spawn_blocking(move || {
+            let writing = self.writing.insert(tokio::task::spawn_blocking(move || {
                 file.lock().expect("no holder of this lock panics").write(&state)
-            });
-            written.await.expect("the write does not panic")?;
+            }));
+            let written = writing.await.expect("the write does not panic");
+            self.writing = None;
+            written?;
         }
         self.state = state;
         Ok(())

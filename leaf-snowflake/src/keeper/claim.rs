@@ -8,9 +8,13 @@ use super::*;
 use crate::ClaimRequest;
 use crate::state_file::PendingClaim;
 
+/// How long a state file must be silent before it counts as one's own again.
+const WATCH_FILE: Duration = Duration::from_secs(2);
+
 impl Keeper {
     /// Takes a worker id and lets ids flow. On a retryable error it may be called again.
     pub(crate) async fn claim(&mut self) -> Result<Held, SnowflakeError> {
+        self.watch_file().await?;
         self.compare_clocks().await?;
         match self.take_worker_id().await {
             Ok(lease) => self.start(Some(lease)).await,
@@ -24,6 +28,28 @@ impl Keeper {
                 _ => Err(error),
             },
         }
+    }
+
+    /// After a reboot, or on another device, the lock may not be seen by whoever else uses the file:
+    /// a live holder writes it several times a second. Nothing is written before that is clear.
+    async fn watch_file(&mut self) -> Result<(), SnowflakeError> {
+        let uncertain =
+            matches!(&self.state.memory, Some(Memory { origin: Origin::Uncertain, .. }));
+        let (true, false, Some(file)) = (uncertain, self.watched_file, &self.file) else {
+            return Ok(());
+        };
+        let pages = || file.lock().expect("no holder of this lock panics").pages();
+        tracing::info!(
+            "the machine or the volume was changed: watching the state file {WATCH_FILE:?}"
+        );
+        let before = pages()?;
+        tokio::time::sleep(WATCH_FILE).await;
+        if pages()? != before {
+            let path = self.config.state_file.clone().unwrap_or_default();
+            return Err(StateFileError::Locked(path).into());
+        }
+        self.watched_file = true;
+        Ok(())
     }
 
     /// Refuses a clock that most peers call wrong.
@@ -43,7 +69,7 @@ impl Keeper {
     }
 
     async fn take_worker_id(&mut self) -> Result<Lease, SnowflakeError> {
-        let mut watched = None;
+        let (mut watched, mut until) = (None, None);
         loop {
             let now = self.shared.clock.wall();
             self.config.check_against(now)?;
@@ -56,7 +82,16 @@ impl Keeper {
                 Err(error) => error,
             };
             let pause = match *error.kind() {
-                RegistryErrorKind::NotYet { at } => (at - now).max(Duration::from_millis(1)),
+                RegistryErrorKind::NotYet { at } if until.is_some_and(|until| at > until) => {
+                    // Somebody raises the ceiling while it is waited for.
+                    let (last_report, until) = (Duration::ZERO, at);
+                    let in_use = RegistryErrorKind::InUse { last_report, until };
+                    return Err(RegistryError::new(in_use, "claim a worker id").into());
+                }
+                RegistryErrorKind::NotYet { at } => {
+                    until = Some(at);
+                    (at - now).max(Duration::from_millis(1))
+                }
                 RegistryErrorKind::Watch { nonce } => {
                     watched = Some(nonce);
                     2 * self.config.report_interval
@@ -135,7 +170,7 @@ impl Keeper {
         self.shared.clock.anchor();
         let layout = self.config.layout;
         let worker = leaf_core::WorkerId::new(memory.worker);
-        let now = layout.tick_at(self.shared.clock.wall());
+        let now = self.shared.clock.wall();
         let sequencer =
             Arc::new(Sequencer::new(layout, worker, floor, now, self.config.sequence_start));
         let epoch = memory.fence.epoch;

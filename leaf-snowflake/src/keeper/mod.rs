@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use futures_core::future::BoxFuture;
 use leaf_core::{UnixMillis, WorkerId};
+use tokio::task::JoinHandle;
 use tokio::time::{Instant, Interval, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
@@ -46,6 +47,10 @@ pub(crate) struct Keeper {
     state: State,
     /// No id is issued below this.
     least_floor: UnixMillis,
+    /// Whether nobody else was seen to write the file.
+    watched_file: bool,
+    /// The write under way. One that was given up is waited for before the next.
+    writing: Option<JoinHandle<Result<(), StateFileError>>>,
 }
 
 /// A worker id that ids are issued with.
@@ -95,9 +100,10 @@ impl Keeper {
             }
             None => (None, None),
         };
-        let least_floor = match state {
-            Some(_) => UnixMillis::EPOCH,
-            None => java_floor(&config)?,
+        // Until there is a lease of one's own, which stands above it.
+        let least_floor = match &state {
+            Some(State { memory: Some(_), .. }) => UnixMillis::EPOCH,
+            _ => java_floor(&config)?,
         };
         let new = || State { instance: Uuid::new_v4(), claim: None, memory: None };
         let mut state = state.unwrap_or_else(new);
@@ -110,7 +116,16 @@ impl Keeper {
                 path.display()
             );
         }
-        Ok(Self { registry, config, shared, file, state, least_floor })
+        Ok(Self {
+            registry,
+            config,
+            shared,
+            file,
+            state,
+            least_floor,
+            watched_file: false,
+            writing: None,
+        })
     }
 
     /// Keeps the lease until `stop`, then gives the worker id back. Where the registry allows it, a
@@ -248,7 +263,7 @@ impl Keeper {
         let look = self.shared.clock.look(sequencer.next_free());
         match look {
             Look::Fine => self.shared.report_fine(Trouble::Clock),
-            Look::StillBehind(_) => {}
+            Look::StillBehind(_) | Look::Unclear => {}
             Look::WentBack(by) => {
                 tracing::error!("the clock went back: {by:?} behind the ids; ids stop");
             }
@@ -317,6 +332,7 @@ impl Keeper {
         // Without an answer from the registry it is not this node's to give back.
         let Some(lease) = held.lease else { return self.note().await.unwrap_or_default() };
         memory.fence.state = FenceState::Released;
+        memory.fence.ceiling = next_free;
         if self.note().await.is_none() {
             return;
         }
@@ -333,7 +349,13 @@ impl Keeper {
 fn java_floor(config: &SnowflakeConfig) -> Result<UnixMillis, SnowflakeError> {
     let Some(directory) = &config.java_cache else { return Ok(UnixMillis::EPOCH) };
     let cache = JavaCache::read(directory).map_err(SnowflakeErrorKind::BadConfig)?;
-    let Some(JavaCache { worker, floor }) = cache else { return Ok(UnixMillis::EPOCH) };
+    let Some(JavaCache { worker, floor }) = cache else {
+        tracing::warn!(
+            "{} holds no cache file of a Java Leaf: nothing is known of what it issued",
+            directory.display()
+        );
+        return Ok(UnixMillis::EPOCH);
+    };
     tracing::info!("taking over from a Java Leaf that had worker id {worker} on this machine");
     Ok(floor.unwrap_or(UnixMillis::EPOCH))
 }

@@ -9,12 +9,13 @@
 //! It is locked against a second process for as long as it is open. A file that does not have the
 //! inode and the machine id that it was written with is read, but as a copy ([`Origin::Copied`]):
 //! another process may be living from the original. That notices a copy, not a copy's contents
-//! written over the original in place, nor a cloned volume where there is no machine id.
+//! written over the original in place, nor a cloned volume where there is no machine id. Another
+//! boot or device is no proof either way ([`Origin::Uncertain`]).
 
 mod page;
 
 use std::fs::{self, File, OpenOptions, TryLockError};
-use std::io::{self, Read};
+use std::io::{self, Read, Seek};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
@@ -32,6 +33,9 @@ pub(crate) struct StateFile {
     file: File,
     path: PathBuf,
     place: Place,
+    /// Where the memory was written that it was opened with. It is written down again until a
+    /// lease of this place stands in for that memory: a start that fails proves nothing.
+    place_before: Place,
     /// The sequence number of the last write.
     sequence: u64,
 }
@@ -63,6 +67,9 @@ struct Place {
     /// The kernel's id of this boot.
     #[serde(default)]
     boot: Option<String>,
+    /// Meaningless after another boot.
+    #[serde(default)]
+    device: Option<u64>,
     inode: u64,
 }
 
@@ -71,8 +78,8 @@ impl Place {
     fn origin(&self, other: &Self) -> Origin {
         if (&self.machine, self.inode) != (&other.machine, other.inode) {
             Origin::Copied
-        } else if self.boot != other.boot {
-            Origin::BeforeReboot
+        } else if (&self.boot, self.device) != (&other.boot, other.device) {
+            Origin::Uncertain
         } else {
             Origin::Own
         }
@@ -166,13 +173,15 @@ impl StateFile {
             Err(TryLockError::WouldBlock) => return Err(StateFileError::Locked(path.to_owned())),
             Err(TryLockError::Error(error)) => return Err(StateFileError::io("lock", path)(error)),
         }
-        let inode = file.metadata().map_err(StateFileError::io("look at", path))?.ino();
+        let found = file.metadata().map_err(StateFileError::io("look at", path))?;
         let place = Place {
             machine: system_id("/etc/machine-id"),
             boot: system_id("/proc/sys/kernel/random/boot_id"),
-            inode,
+            device: Some(found.dev()),
+            inode: found.ino(),
         };
-        let mut this = Self { file, path: path.to_owned(), place, sequence: 0 };
+        let place_before = place.clone();
+        let mut this = Self { file, path: path.to_owned(), place, place_before, sequence: 0 };
         let state = this.read()?;
         Ok((this, state))
     }
@@ -201,10 +210,21 @@ impl StateFile {
         made.map_err(StateFileError::io("create", path))
     }
 
-    fn read(&mut self) -> Result<Option<State>, StateFileError> {
+    /// All that the file holds now.
+    ///
+    /// # Errors
+    /// `Io`.
+    pub(crate) fn pages(&self) -> Result<Vec<u8>, StateFileError> {
         let mut pages = Vec::with_capacity(2 * SLOT);
-        let mut limited = (&self.file).take(2 * SLOT as u64 + 1);
+        let mut file = &self.file;
+        file.rewind().map_err(StateFileError::io("read", &self.path))?;
+        let mut limited = file.take(2 * SLOT as u64 + 1);
         limited.read_to_end(&mut pages).map_err(StateFileError::io("read", &self.path))?;
+        Ok(pages)
+    }
+
+    fn read(&mut self) -> Result<Option<State>, StateFileError> {
+        let pages = self.pages()?;
         let damaged = || StateFileError::Damaged(self.path.clone());
         // No write changes the length: what is cut off may have been the newer slot.
         if pages.len() != 2 * SLOT {
@@ -217,6 +237,7 @@ impl StateFile {
         }
         let record: Record = serde_json::from_str(text).map_err(|_| damaged())?;
         self.sequence = sequence;
+        self.place_before = record.place.clone();
         Ok(Some(record.state(&self.place)))
     }
 
@@ -232,7 +253,10 @@ impl StateFile {
         }
         let record = Record {
             memory: state.memory.clone(),
-            place: self.place.clone(),
+            place: match &state.memory {
+                Some(memory) if memory.origin != Origin::Own => self.place_before.clone(),
+                _ => self.place.clone(),
+            },
             instance: Some(state.instance),
             claim: state.claim,
         };
@@ -384,7 +408,7 @@ mod tests {
             drop(file);
             let record = Record {
                 memory: Some(memory((writes + 1) * 1000)),
-                place: Place { machine: None, boot: None, inode: 1 },
+                place: Place { machine: None, boot: None, device: None, inode: 1 },
                 instance: None,
                 claim: None,
             };
@@ -427,15 +451,17 @@ mod tests {
 
     #[test]
     fn a_reboot_is_noticed() {
-        let here = Place { machine: Some("m".into()), boot: Some("2".into()), inode: 1 };
+        let here =
+            Place { machine: Some("m".into()), boot: Some("2".into()), device: Some(5), inode: 1 };
         let origin = |machine: &str, boot: Option<&str>, inode| {
-            let machine = Some(machine.to_owned());
-            here.origin(&Place { machine, boot: boot.map(str::to_owned), inode })
+            let (machine, boot) = (Some(machine.to_owned()), boot.map(str::to_owned));
+            here.origin(&Place { machine, boot, device: Some(5), inode })
         };
+        assert_eq!(here.origin(&Place { device: Some(6), ..here.clone() }), Origin::Uncertain);
 
         assert_eq!(origin("m", Some("2"), 1), Origin::Own);
-        assert_eq!(origin("m", Some("1"), 1), Origin::BeforeReboot);
-        assert_eq!(origin("m", None, 1), Origin::BeforeReboot, "written by an earlier version");
+        assert_eq!(origin("m", Some("1"), 1), Origin::Uncertain);
+        assert_eq!(origin("m", None, 1), Origin::Uncertain, "written by an earlier version");
         assert_eq!(origin("m", Some("2"), 9), Origin::Copied);
         assert_eq!(origin("other", Some("2"), 1), Origin::Copied);
     }

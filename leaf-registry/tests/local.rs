@@ -1,0 +1,80 @@
+//! The registry `local`: what protects a node that has nothing but its clock and its file.
+#![allow(clippy::unwrap_used, reason = "tests may panic")]
+
+use std::collections::HashSet;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use leaf_core::{Id, ManualClock, UnixMillis, WorkerId};
+use leaf_registry::local::{LocalRegistry, LocalWorkers};
+use leaf_snowflake::{Identity, SnowflakeConfig, SnowflakeError, SnowflakeGenerator};
+
+const START: UnixMillis = UnixMillis::new(1_800_000_000_501);
+
+/// Starts, takes what is there to take, and is killed.
+fn life(
+    clock: &Arc<ManualClock>,
+    directory: &Path,
+    change: impl Fn(&mut SnowflakeConfig),
+) -> Result<Vec<Id>, SnowflakeError> {
+    let mut config = SnowflakeConfig::new(Identity::parse("a:1").unwrap());
+    config.clock = Arc::clone(clock) as _;
+    config.state_file = Some(directory.join("snowflake.state"));
+    change(&mut config);
+    let registry = Arc::new(LocalRegistry::new(LocalWorkers::Fixed(WorkerId::new(1))));
+    let mut builder = tokio::runtime::Builder::new_current_thread();
+    let runtime = builder.enable_all().start_paused(true).build().unwrap();
+    let ids = runtime.block_on(async {
+        let flakes = SnowflakeGenerator::open(registry, config).await?;
+        Ok((0..500).map_while(|_| flakes.try_next().ok()).collect())
+    });
+    runtime.shutdown_background();
+    ids
+}
+
+/// Every life begins without a state file: what is left is the distance to the clock. A tick may be
+/// longer than a life.
+#[test]
+fn lives_without_a_state_file_repeat_nothing_while_the_clock_goes_on() {
+    for layout in ["leaf", "t39-s8-w16/10ms", "t31-w10-s20/1s"] {
+        let clock = Arc::new(ManualClock::at(START));
+        let mut ids = HashSet::new();
+        for round in 0..300 {
+            let directory = tempfile::tempdir().unwrap();
+            let set = |config: &mut SnowflakeConfig| config.layout = layout.parse().unwrap();
+            for id in life(&clock, directory.path(), set).unwrap() {
+                assert!(ids.insert(id), "{layout}: life {round} repeated {id}");
+            }
+            clock.advance(Duration::from_millis(1 + round % 97));
+        }
+        // Ticks of a second are longer than most of these lives.
+        assert!(ids.len() >= 500, "{layout}: only {} ids", ids.len());
+    }
+}
+
+#[test]
+fn every_tolerance_that_may_be_configured_starts() {
+    for tolerance in [1, 5, 1000, 16_000, 60_000] {
+        let clock = Arc::new(ManualClock::at(START));
+        let directory = tempfile::tempdir().unwrap();
+        let set = |config: &mut SnowflakeConfig| {
+            config.rollback_tolerance = Duration::from_millis(tolerance);
+        };
+        assert!(!life(&clock, directory.path(), set).unwrap().is_empty(), "{tolerance} ms");
+    }
+}
+
+/// The ids of the first life reach up to its floor and beyond; the second goes on above them.
+#[test]
+fn a_killed_node_goes_on_above_what_it_wrote_down() {
+    let clock = Arc::new(ManualClock::at(START));
+    let directory = tempfile::tempdir().unwrap();
+    let mut last = None;
+    for _ in 0..20 {
+        let ids = life(&clock, directory.path(), |_| {}).unwrap();
+        assert!(ids.first().copied() > last);
+        last = ids.last().copied();
+        clock.advance(Duration::from_millis(300));
+    }
+}
