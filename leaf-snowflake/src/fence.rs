@@ -13,7 +13,7 @@ use leaf_core::{UnixMillis, WorkerId};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use crate::{ClaimRequest, Origin, RegistryError, RegistryErrorKind};
+use crate::{ClaimRequest, Memory, Origin, RegistryError, RegistryErrorKind};
 
 /// The record of one worker id. Written only by compare-and-set, never deleted.
 ///
@@ -104,8 +104,7 @@ impl Fence {
         }
         let memory = request.memory.as_ref();
         // Whatever the record says, say after a restored backup.
-        let issued = memory.filter(|memory| memory.worker == worker.get());
-        let issued = issued.map_or(UnixMillis::EPOCH, |memory| memory.local_ceiling);
+        let issued = request.issued(worker);
         if self.instance == request.instance
             && memory.is_some_and(|memory| memory.origin == Origin::Uncertain)
         {
@@ -115,21 +114,30 @@ impl Fence {
                 None => return Err(RegistryErrorKind::Watch { nonce: self.nonce }),
             }
         }
-        // An earlier attempt of this very claim, whose answer was lost: nothing was issued under
-        // it, though perhaps under the lease before. `next_fence` put its ceiling `offline_for`
-        // above its floor or higher.
-        if self.nonce == request.nonce {
-            return request.start_at((self.ceiling - request.offline_for).max(issued));
-        }
-        let own = memory.is_some_and(|memory| {
+        let instance = |memory: &&Memory| {
             memory.origin != Origin::Copied
                 && !memory.lost
                 && memory.worker == worker.get()
-                && memory.fence.epoch == self.epoch
                 && memory.fence.instance == self.instance
                 && self.instance == request.instance
+        };
+        let own = memory.filter(instance);
+        // An earlier attempt of this very claim, whose answer was lost: nothing was issued under
+        // it, though perhaps under the lease before.
+        if self.nonce == request.nonce {
+            let direct = own.is_some_and(|memory| {
+                memory.origin == Origin::Own && memory.fence.epoch + 1 == self.epoch
+            });
+            // Else `next_fence` put its ceiling `offline_for` above its floor or higher.
+            let floor = if direct { issued } else { self.ceiling - request.offline_for };
+            return request.start_at(floor.max(issued));
+        }
+        let current = own.is_some_and(|memory| match memory.origin {
+            // What was cloned with its file may have gone on reporting since.
+            Origin::Uncertain => memory.fence.nonce == self.nonce,
+            _ => memory.fence.epoch == self.epoch,
         });
-        if own {
+        if current {
             return request.start_at(issued);
         }
         request.start_at(self.ceiling.max(issued)).map_err(|refusal| self.blame(refusal, request))
@@ -170,7 +178,6 @@ pub(crate) mod unix_millis {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Memory;
     use leaf_core::Layout;
 
     const NOW: UnixMillis = UnixMillis::new(1_800_000_000_000);
@@ -264,6 +271,30 @@ mod tests {
         ] {
             assert!(matches!(refused, Err(RegistryErrorKind::InUse { .. })), "{refused:?}");
         }
+    }
+
+    /// A clone of the volume, whose original went on and reported.
+    #[test]
+    fn after_a_reboot_an_old_clone_is_a_stranger() {
+        let at_the_clone = fence(NOW + seconds(600));
+        let later = Fence { nonce: Uuid::new_v4(), ..at_the_clone.clone() };
+        let mut request = with_memory(&at_the_clone, NOW);
+        request.memory.as_mut().unwrap().origin = Origin::Uncertain;
+        request.watched = Some(later.nonce);
+
+        let refused = later.floor_for(WorkerId::new(0), &request);
+
+        assert!(matches!(refused, Err(RegistryErrorKind::InUse { .. })), "{refused:?}");
+    }
+
+    /// A claim never lowers a ceiling, so the claim's own may be far above its floor.
+    #[test]
+    fn a_claim_found_again_starts_where_the_lease_before_ended() {
+        let before = fence(NOW + seconds(86_400));
+        let claim = with_memory(&before, NOW);
+        let written = claim.next_fence(Some(&before), NOW);
+
+        assert_eq!(written.floor_for(WorkerId::new(0), &claim), Ok(NOW));
     }
 
     /// The registry was restored from a backup, or somebody edited it.

@@ -334,6 +334,9 @@ impl fmt::Debug for SnowflakeGenerator {
 impl Drop for SnowflakeGenerator {
     /// The keeper stops and gives the worker id back, if the runtime still runs it.
     fn drop(&mut self) {
-        self.stop.cancel();
+        // A forked child has nothing to give back.
+        if !self.is_forked() {
+            self.stop.cancel();
+        }
     }
 }

@@ -5,7 +5,6 @@ use std::sync::{Mutex, MutexGuard};
 
 use futures_core::future::BoxFuture;
 use leaf_core::{UnixMillis, WorkerId};
-use uuid::Uuid;
 
 use crate::{
     ClaimRequest, Fence, FenceState, Identity, Lease, RegistryError, RegistryErrorKind,
@@ -42,6 +41,11 @@ impl MemoryRegistry {
         self.inner().fault = fault;
     }
 
+    /// Forgets every record, as a registry does that was restored from an early backup.
+    pub fn forget(&self) {
+        self.inner().fences.clear();
+    }
+
     fn inner(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().expect("no holder of this lock panics")
     }
@@ -74,14 +78,12 @@ impl MemoryRegistry {
         change: impl FnOnce(&mut Fence),
     ) -> Result<(), RegistryError> {
         let operation = format!("{what} worker id {} in memory", lease.worker);
-        let nonce = Uuid::new_v4();
-        let written = self.ask(&operation, |inner| match inner.fences.get_mut(&lease.worker) {
-            Some((_, fence)) if lease.adopt(fence, nonce) => {
-                change(fence);
-                fence.nonce = nonce;
-                Ok(fence.clone())
-            }
-            _ => Err(RegistryErrorKind::Lost),
+        let written = self.ask(&operation, |inner| {
+            let (_, fence) = inner.fences.get_mut(&lease.worker).ok_or(RegistryErrorKind::Lost)?;
+            let nonce = lease.adopt(fence).ok_or(RegistryErrorKind::Lost)?;
+            change(fence);
+            fence.nonce = nonce;
+            Ok(fence.clone())
         })?;
         lease.fence = written;
         lease.pending = None;
@@ -103,7 +105,7 @@ impl Inner {
         let previous = self.fences.get(&worker).map(|(_, fence)| fence);
         let floor = match previous {
             Some(fence) => fence.floor_for(worker, request),
-            None => request.start_at(UnixMillis::EPOCH),
+            None => request.floor_without_record(worker),
         };
         let floor = floor.map_err(|refusal| self.explain(worker, refusal, request))?;
         let fence = request.next_fence(previous, floor);

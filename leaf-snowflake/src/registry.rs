@@ -30,7 +30,8 @@ pub trait WorkerRegistry: fmt::Debug + Send + Sync + 'static {
     }
 
     /// Takes a worker id for `who`: reads its fence, refuses without writing when
-    /// [`Fence::floor_for`] says so, else writes the next epoch with the request's ceiling.
+    /// [`Fence::floor_for`] says so (without a record: [`ClaimRequest::floor_without_record`]), else
+    /// writes [`ClaimRequest::next_fence`].
     ///
     /// # Errors
     /// What [`Fence::floor_for`] refuses; `NoWorkerId` when none is left or configured;
@@ -123,6 +124,21 @@ impl ClaimRequest {
         }
     }
 
+    /// The first instant that may be used of a worker id that has no record. A record that was there
+    /// may be gone with a restored backup: what this instance issued stands all the same.
+    ///
+    /// # Errors
+    /// As [`Self::start_at`].
+    pub fn floor_without_record(&self, worker: WorkerId) -> Result<UnixMillis, RegistryErrorKind> {
+        self.start_at(self.issued(worker))
+    }
+
+    /// The first instant above all that this instance may have issued as `worker`.
+    pub(crate) fn issued(&self, worker: WorkerId) -> UnixMillis {
+        let memory = self.memory.as_ref().filter(|memory| memory.worker == worker.get());
+        memory.map_or(UnixMillis::EPOCH, |memory| memory.local_ceiling)
+    }
+
     /// Whether the clock allows to start at `floor`; the first instant that may be used.
     ///
     /// # Errors
@@ -186,16 +202,20 @@ pub struct Lease {
 }
 
 impl Lease {
-    /// Takes `record` as its own if its holder wrote it, be it by a write whose answer was lost, and
-    /// notes the nonce of the write that is about to follow. `false`: it is another holder's.
+    /// Takes `record` as its own if its holder wrote it, be it by a write whose answer was lost;
+    /// returns the nonce for the write that is about to follow. A write that may still arrive
+    /// keeps its nonce, so that it is known whenever it does. `None`: it is another holder's.
     #[must_use]
-    pub fn adopt(&mut self, record: &Fence, next: Uuid) -> bool {
-        let own = record.nonce == self.fence.nonce || Some(record.nonce) == self.pending;
-        if own {
-            self.fence = record.clone();
-            self.pending = Some(next);
+    pub fn adopt(&mut self, record: &Fence) -> Option<Uuid> {
+        let arrived = Some(record.nonce) == self.pending;
+        if !arrived && record.nonce != self.fence.nonce {
+            return None;
         }
-        own
+        self.fence = record.clone();
+        if arrived {
+            self.pending = None;
+        }
+        Some(*self.pending.get_or_insert_with(Uuid::new_v4))
     }
 }
 

@@ -2,13 +2,19 @@
 //! a test process that runs other tests could deadlock.
 #![allow(clippy::unwrap_used, reason = "tests may panic")]
 
+use std::fs::OpenOptions;
+use std::io::Write as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use fork::{Fork, fork, waitpid, waitpid_nohang};
+use futures_core::future::BoxFuture;
+use leaf_core::UnixMillis;
+use leaf_snowflake::blocking::SnowflakeGenerator;
 use leaf_snowflake::{
-    Identity, MemoryRegistry, SnowflakeConfig, SnowflakeErrorKind, blocking::SnowflakeGenerator,
+    ClaimRequest, Identity, Lease, MemoryRegistry, RegistryError, SnowflakeConfig,
+    SnowflakeErrorKind, WorkerRecord, WorkerRegistry,
 };
 use rustix::process::{Pid, Signal, getpid, kill_process};
 
@@ -74,6 +80,79 @@ fn a_forked_child_never_waits() {
         }
         Fork::Parent(child) => assert_eq!(ended(child), FINE),
     }
+}
+
+/// A registry that keeps a list of who wrote to it, in a file that a fork shares.
+#[derive(Debug)]
+struct Witness(MemoryRegistry, std::path::PathBuf);
+
+impl Witness {
+    fn note(&self) {
+        let mut file = OpenOptions::new().append(true).create(true).open(&self.1).unwrap();
+        writeln!(file, "{}", std::process::id()).unwrap();
+    }
+}
+
+impl WorkerRegistry for Witness {
+    fn claim<'a>(
+        &'a self,
+        who: &'a Identity,
+        request: &'a ClaimRequest,
+    ) -> BoxFuture<'a, Result<Lease, RegistryError>> {
+        self.note();
+        self.0.claim(who, request)
+    }
+
+    fn extend<'a>(
+        &'a self,
+        lease: &'a mut Lease,
+        ceiling: UnixMillis,
+    ) -> BoxFuture<'a, Result<(), RegistryError>> {
+        self.note();
+        self.0.extend(lease, ceiling)
+    }
+
+    fn release<'a>(
+        &'a self,
+        lease: Lease,
+        next_free: UnixMillis,
+    ) -> BoxFuture<'a, Result<(), RegistryError>> {
+        self.note();
+        self.0.release(lease, next_free)
+    }
+
+    fn workers(&self) -> BoxFuture<'_, Result<Vec<WorkerRecord>, RegistryError>> {
+        self.0.workers()
+    }
+}
+
+/// The child goes on with the runtime that the keeper lives in.
+#[test]
+fn a_forked_child_neither_extends_nor_releases() {
+    let directory = tempfile::tempdir().unwrap();
+    let list = directory.path().join("writers");
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let mut config = SnowflakeConfig::new(Identity::parse("a:1").unwrap());
+    config.report_interval = Duration::from_millis(20);
+    let registry = Arc::new(Witness(MemoryRegistry::default(), list.clone()));
+    let flakes =
+        runtime.block_on(leaf_snowflake::SnowflakeGenerator::open(registry, config)).unwrap();
+    runtime.block_on(async { tokio::time::sleep(Duration::from_millis(100)).await });
+    match fork().unwrap() {
+        Fork::Child => {
+            runtime.block_on(async { tokio::time::sleep(Duration::from_millis(200)).await });
+            drop(flakes);
+            runtime.block_on(async { tokio::time::sleep(Duration::from_millis(200)).await });
+            end(true);
+        }
+        Fork::Parent(child) => assert_eq!(ended(child), FINE),
+    }
+    runtime.block_on(flakes.close());
+
+    let writers = std::fs::read_to_string(list).unwrap();
+    let own = std::process::id().to_string();
+    assert!(writers.lines().count() >= 3, "claim, extend, release");
+    assert!(writers.lines().all(|line| line == own), "{own}: {writers}");
 }
 
 #[test]

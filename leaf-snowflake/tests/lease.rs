@@ -510,6 +510,69 @@ async fn after_a_reboot_the_file_must_be_silent_too() {
     assert_eq!(writes(&before), writes(&after), "and this one did not");
 }
 
+/// W-10: the same between the opening of the file and the claim.
+#[test]
+fn what_another_process_wrote_since_the_file_was_opened_counts() {
+    let cluster = Cluster::new();
+    until_killed(async || cluster.open("a").await.next().await.unwrap());
+    let file = cluster.directory.path().join("a");
+    for origin in ["\"boot\":\"another-", "\"boot\":\""] {
+        rewrite(&file, "\"boot\":\"", origin);
+        until_killed(async || {
+            let registry = Arc::clone(&cluster.registry) as _;
+            let opened = SnowflakeGenerator::prepare(registry, cluster.config("a")).unwrap();
+            rewrite(&file, "\"local_ceiling\":18000000", "\"local_ceiling\":18000009");
+
+            let error = opened.claim().await.unwrap_err();
+
+            assert!(error.to_string().contains("another process uses"), "{error}");
+        });
+        rewrite(&file, "\"local_ceiling\":18000009", "\"local_ceiling\":18000000");
+        rewrite(&file, "another-", "");
+    }
+}
+
+/// W-08: the registry gives another lease while the clock is back: it has to wait for the clock.
+#[tokio::test(start_paused = true)]
+async fn a_new_lease_does_not_lift_the_wait_for_the_clock() {
+    let cluster = Cluster::new();
+    std::thread::scope(|scope| {
+        let life = || until_killed(async || cluster.open("a").await.next().await.unwrap());
+        scope.spawn(life).join().unwrap();
+    });
+    cluster.registry.set_fault(RegistryFault::Away);
+    let alone = cluster.open("a").await;
+    let last = alone.try_next().unwrap();
+    cluster.clock.set_wall(START - seconds(3600));
+    cluster.pass(millis(500)).await;
+    assert!(alone.try_next().is_err());
+
+    cluster.registry.forget();
+    cluster.registry.set_fault(RegistryFault::None);
+    for _ in 0..100 {
+        cluster.pass(millis(100)).await;
+        assert!(alone.try_next().is_err(), "the clock is still an hour behind");
+    }
+
+    cluster.clock.set_wall(START + seconds(60));
+    cluster.pass(seconds(3)).await;
+    assert!(alone.try_next().unwrap() > last);
+    assert_eq!(alone.view().leases_lost, 1);
+}
+
+/// A registry that was restored from an early backup knows nothing; the node's own file does.
+#[test]
+fn a_registry_that_forgot_everything_does_not_take_the_floor_along() {
+    let cluster = Cluster::new();
+    let first = until_killed(async || cluster.open("a").await.next().await.unwrap());
+    cluster.registry.forget();
+    cluster.clock.set_wall(START - millis(100));
+
+    let second = until_killed(async || cluster.open("a").await.next().await.unwrap());
+
+    assert!(second > first);
+}
+
 /// A floor that moves while it is waited for belongs to somebody alive.
 #[tokio::test(start_paused = true)]
 async fn a_live_holder_is_not_waited_for() {

@@ -55,9 +55,17 @@ impl Keeper {
             let writing = self.writing.insert(tokio::task::spawn_blocking(move || {
                 file.lock().expect("no holder of this lock panics").write(&state)
             }));
-            let written = writing.await.expect("the write does not panic");
+            let written = writing.await;
             self.writing = None;
-            written?;
+            // Cancelled: the runtime is being shut down.
+            written.unwrap_or_else(|error| match error.try_into_panic() {
+                Ok(panic) => std::panic::resume_unwind(panic),
+                Err(cancelled) => Err(StateFileError::Io {
+                    action: "write",
+                    path: self.config.state_file.clone().unwrap_or_default(),
+                    source: std::io::Error::other(cancelled),
+                }),
+            })?;
         }
         self.state = state;
         Ok(())

@@ -38,16 +38,11 @@ impl Keeper {
         let (true, false, Some(file)) = (uncertain, self.watched_file, &self.file) else {
             return Ok(());
         };
-        let pages = || file.lock().expect("no holder of this lock panics").pages();
         tracing::info!(
             "the machine or the volume was changed: watching the state file {WATCH_FILE:?}"
         );
-        let before = pages()?;
         tokio::time::sleep(WATCH_FILE).await;
-        if pages()? != before {
-            let path = self.config.state_file.clone().unwrap_or_default();
-            return Err(StateFileError::Locked(path).into());
-        }
+        file.lock().expect("no holder of this lock panics").check_untouched()?;
         self.watched_file = true;
         Ok(())
     }
@@ -167,17 +162,20 @@ impl Keeper {
             }
             None => self.alone().ok_or(SnowflakeErrorKind::Starting)?,
         };
-        self.shared.clock.anchor();
-        let layout = self.config.layout;
-        let worker = leaf_core::WorkerId::new(memory.worker);
-        let now = self.shared.clock.wall();
-        let sequencer =
-            Arc::new(Sequencer::new(layout, worker, floor, now, self.config.sequence_start));
         let epoch = memory.fence.epoch;
+        let worker = WorkerId::new(memory.worker);
         self.state.memory = Some(memory);
         if lease.is_some() {
             self.state.claim = None;
         }
+        self.shared.clock.anchor();
+        let layout = self.config.layout;
+        let now = self.shared.clock.wall();
+        // The clock may have been set since the registry was asked.
+        let floor = self.request(now, Uuid::nil()).start_at(floor);
+        let floor = floor.map_err(|kind| RegistryError::new(kind, "start the lease"))?;
+        let sequencer =
+            Arc::new(Sequencer::new(layout, worker, floor, now, self.config.sequence_start));
         self.raise(&sequencer, Urgency::CallersWait).await?;
         match lease {
             Some(_) => tracing::info!(%worker, epoch, "worker id claimed"),

@@ -75,9 +75,21 @@ enum Answer {
     Claimed(Result<Lease, RegistryError>),
 }
 
+/// What the keeper has to do next.
+enum Event {
+    Stop,
+    Look(Urgency),
+    Report,
+    Answer(Answer),
+    Compared(Verdict),
+    Accept,
+}
+
 /// Why a lease is over.
 enum End {
     Stopped,
+    /// This process is a forked child: nothing here is its own.
+    Forked,
     Lost(RegistryError),
     /// The registry gave another one in place of what the state file remembered.
     Moved(Lease),
@@ -134,6 +146,7 @@ impl Keeper {
         loop {
             let lost = match self.keep(&mut held, &stop).await {
                 End::Stopped => return self.release(held).await,
+                End::Forked => return,
                 End::Lost(error) => {
                     self.lose(&held, &error.to_string()).await;
                     None
@@ -160,48 +173,58 @@ impl Keeper {
         let mut compare_from = Instant::now();
         let shared = Arc::clone(&self.shared);
         let end = loop {
-            let look = tokio::select! {
-                () = stop.cancelled() => break End::Stopped,
-                _ = looks.tick() => self.look(&held.sequencer, Urgency::InTime).await,
-                () = shared.wake.notified() => self.look(&held.sequencer, Urgency::CallersWait).await,
-                _ = reports.tick() => {
+            let event = tokio::select! {
+                () = stop.cancelled() => Event::Stop,
+                _ = looks.tick() => Event::Look(Urgency::InTime),
+                () = shared.wake.notified() => Event::Look(Urgency::CallersWait),
+                _ = reports.tick() => Event::Report,
+                answer = finish(&mut request) => Event::Answer(answer),
+                verdict = finish(&mut comparison) => Event::Compared(verdict),
+                () = shared.accept_clock.notified() => Event::Accept,
+            };
+            if shared.fork.is_child() {
+                // The lease, the file and the registry's connection are the parent's.
+                return End::Forked;
+            }
+            match event {
+                Event::Stop => break End::Stopped,
+                Event::Look(urgency) => {
+                    let look = self.look(&held.sequencer, urgency).await;
+                    let now = Instant::now();
+                    let ask = look == Look::FarAhead && comparison.is_none() && compare_from <= now;
+                    if let (true, Some(peers)) = (ask, &self.config.peers) {
+                        compare_from = now + self.config.report_interval;
+                        comparison = Some(Box::pin(peers::compare(
+                            Arc::clone(peers),
+                            Arc::clone(&self.config.clock),
+                            self.config.peer_rule,
+                            self.config.max_offset,
+                        )));
+                    }
+                }
+                Event::Report => {
                     if request.is_none() {
                         request = Some(self.report(held));
                     }
-                    continue;
                 }
-                answer = finish(&mut request) => {
+                Event::Answer(answer) => {
                     request = None;
-                    if let Some(end) = self.take_answer(held, answer) {
+                    if let Some(end) = self.take_answer(held, answer).await {
                         break end;
                     }
-                    continue;
                 }
-                verdict = finish(&mut comparison) => {
+                Event::Compared(verdict) => {
                     comparison = None;
                     if let Verdict::Agrees { agreeing: 2.., .. } = verdict {
                         shared.accept_clock.notify_one();
                     }
-                    continue;
                 }
-                () = shared.accept_clock.notified() => {
+                Event::Accept => {
                     tracing::warn!("the clock's jump ahead was vouched for: ids follow it");
                     shared.clock.follow();
                     // The registry ceiling is as far behind as the clock was.
                     reports.reset_immediately();
-                    continue;
                 }
-            };
-            let ask =
-                look == Look::FarAhead && comparison.is_none() && compare_from <= Instant::now();
-            if let (true, Some(peers)) = (ask, &self.config.peers) {
-                compare_from = Instant::now() + self.config.report_interval;
-                comparison = Some(Box::pin(peers::compare(
-                    Arc::clone(peers),
-                    Arc::clone(&self.config.clock),
-                    self.config.peer_rule,
-                    self.config.max_offset,
-                )));
             }
         };
         if let (End::Stopped, Some(unfinished)) = (&end, request)
@@ -230,7 +253,7 @@ impl Keeper {
     }
 
     /// Takes note of the registry's answer; tells whether it ends the lease.
-    fn take_answer(&mut self, held: &mut Held, answer: Answer) -> Option<End> {
+    async fn take_answer(&mut self, held: &mut Held, answer: Answer) -> Option<End> {
         let result = match answer {
             Answer::Extended(lease, result) => {
                 let lease = held.lease.insert(lease);
@@ -245,6 +268,8 @@ impl Keeper {
                 if let Some(memory) = &mut self.state.memory {
                     memory.fence = lease.fence.clone();
                     self.state.claim = None;
+                    // At once: after a reboot only the record as it is now proves anything.
+                    self.note().await;
                 }
                 self.shared.report_fine(Trouble::Registry);
                 self.publish(true);

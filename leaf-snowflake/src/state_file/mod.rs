@@ -38,6 +38,8 @@ pub(crate) struct StateFile {
     place_before: Place,
     /// The sequence number of the last write.
     sequence: u64,
+    /// What the file holds if nobody else writes it; `None` after a write that failed.
+    known: Option<Vec<u8>>,
 }
 
 /// What is written down.
@@ -181,7 +183,8 @@ impl StateFile {
             inode: found.ino(),
         };
         let place_before = place.clone();
-        let mut this = Self { file, path: path.to_owned(), place, place_before, sequence: 0 };
+        let mut this =
+            Self { file, path: path.to_owned(), place, place_before, sequence: 0, known: None };
         let state = this.read()?;
         Ok((this, state))
     }
@@ -210,11 +213,20 @@ impl StateFile {
         made.map_err(StateFileError::io("create", path))
     }
 
-    /// All that the file holds now.
+    /// Makes sure that the file holds what this process read or wrote.
     ///
     /// # Errors
-    /// `Io`.
-    pub(crate) fn pages(&self) -> Result<Vec<u8>, StateFileError> {
+    /// `Locked` when another process wrote it; `Io`.
+    pub(crate) fn check_untouched(&self) -> Result<(), StateFileError> {
+        match &self.known {
+            Some(known) if *known != self.pages()? => {
+                Err(StateFileError::Locked(self.path.clone()))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn pages(&self) -> Result<Vec<u8>, StateFileError> {
         let mut pages = Vec::with_capacity(2 * SLOT);
         let mut file = &self.file;
         file.rewind().map_err(StateFileError::io("read", &self.path))?;
@@ -233,24 +245,29 @@ impl StateFile {
         let newest = pages.chunks(SLOT).filter_map(decode).max_by_key(|(sequence, _)| *sequence);
         let (sequence, text) = newest.ok_or_else(damaged)?;
         if text.is_empty() {
+            self.known = Some(pages);
             return Ok(None);
         }
         let record: Record = serde_json::from_str(text).map_err(|_| damaged())?;
         self.sequence = sequence;
         self.place_before = record.place.clone();
-        Ok(Some(record.state(&self.place)))
+        let state = record.state(&self.place);
+        self.known = Some(pages);
+        Ok(Some(state))
     }
 
     /// Writes `state` into the older slot and syncs it: on success it is durable.
     ///
     /// # Errors
-    /// `Replaced` and `Io`: the write does not count, and neither does anything that depends on it.
+    /// `Replaced`, `Locked` and `Io`: the write does not count, and neither does anything that depends on it.
     pub(crate) fn write(&mut self, state: &State) -> Result<(), StateFileError> {
         let io = |action| StateFileError::io(action, &self.path);
         let at_path = fs::metadata(&self.path).map(|found| found.ino());
         if at_path.ok() != Some(self.place.inode) {
             return Err(StateFileError::Replaced(self.path.clone()));
         }
+        // Where the lock is not seen by all: whoever wrote last goes on, this one does not.
+        self.check_untouched()?;
         let record = Record {
             memory: state.memory.clone(),
             place: match &state.memory {
@@ -265,9 +282,19 @@ impl StateFile {
         let page = text
             .and_then(|text| encode(next, &text).ok_or(io::ErrorKind::InvalidData.into()))
             .map_err(io("encode"))?;
-        self.file.write_all_at(&page, (next % 2) * SLOT as u64).map_err(io("write"))?;
+        let slot = (next % 2) as usize * SLOT;
+        let known = self.known.take();
+        self.file.write_all_at(&page, slot as u64).map_err(io("write"))?;
         self.file.sync_data().map_err(io("sync"))?;
         self.sequence = next;
+        self.known = match known {
+            Some(mut pages) => {
+                pages[slot..slot + SLOT].copy_from_slice(&page);
+                Some(pages)
+            }
+            // A write failed before this one: what it left behind is read once.
+            None => self.pages().ok(),
+        };
         Ok(())
     }
 }
@@ -361,6 +388,21 @@ mod tests {
         let error = file.write(&state(1000)).unwrap_err();
 
         assert!(matches!(error, StateFileError::Replaced(_)), "{error}");
+    }
+
+    /// As on a shared file system without locks: the later one goes on.
+    #[test]
+    fn a_file_that_another_process_wrote_is_left_to_it() {
+        let directory = tempfile::tempdir().unwrap();
+        let (mut file, _) = StateFile::open(&path(&directory)).unwrap();
+        file.write(&state(1000)).unwrap();
+        let elsewhere = OpenOptions::new().write(true).open(path(&directory)).unwrap();
+        elsewhere.write_all_at(&encode(2, "{}").unwrap(), 0).unwrap();
+
+        let error = file.write(&state(2000)).unwrap_err();
+
+        assert!(matches!(error, StateFileError::Locked(_)), "{error}");
+        assert!(matches!(file.check_untouched(), Err(StateFileError::Locked(_))));
     }
 
     #[test]
