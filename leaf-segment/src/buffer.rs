@@ -56,18 +56,30 @@ struct Slot {
     prefetch_at: AtomicU32,
 }
 
-/// What [`DoubleBuffer::take`] found.
+/// What was taken, one id or a range of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Take {
-    /// An id of the caller's own.
-    Id(Id),
+pub(crate) enum Take<T> {
+    /// It is the caller's own.
+    Some(T),
     /// The same, and this caller is the one who must see to the next segment.
-    IdAndPrefetch(Id),
+    SomeAndPrefetch(T),
     /// Both slots are used up.
     Empty,
     /// [`DoubleBuffer::close`] was called.
     Closed,
 }
+
+/// Why a segment yields nothing more.
+enum End<'a> {
+    Empty,
+    Closed,
+    /// The buffer that follows.
+    Successor(&'a DoubleBuffer),
+}
+
+/// The most ids of one addition: offsets of callers that all add so much beyond the end still do not
+/// carry into the generation.
+pub(crate) const MOST_AT_ONCE: u32 = 1 << 16;
 
 #[derive(Clone, Copy)]
 struct Cursor(u64);
@@ -103,7 +115,7 @@ impl DoubleBuffer {
 
     /// Takes the next id. Wait-free but for retries when a segment ends under the caller.
     #[inline]
-    pub(crate) fn take(&self) -> Take {
+    pub(crate) fn take(&self) -> Take<Id> {
         loop {
             if !self.drained.load(Ordering::Relaxed) {
                 let taken = Cursor(self.cursor.fetch_add(1, Ordering::AcqRel));
@@ -111,19 +123,68 @@ impl DoubleBuffer {
                     return result;
                 }
             }
-            if let Some(result) = self.advance() {
-                return result;
+            match self.advance() {
+                None => {}
+                Some(End::Empty) => return Take::Empty,
+                Some(End::Closed) => return Take::Closed,
+                Some(End::Successor(next)) => return next.take(),
+            }
+        }
+    }
+
+    /// Takes the next ids of one segment: at least 1, at most `most` and [`MOST_AT_ONCE`].
+    pub(crate) fn take_run(&self, most: u32) -> Take<IdRange> {
+        let most = most.clamp(1, MOST_AT_ONCE);
+        loop {
+            if !self.drained.load(Ordering::Relaxed) {
+                let taken = Cursor(self.cursor.fetch_add(u64::from(most), Ordering::AcqRel));
+                if let Some(result) = self.slot(taken).read_run(taken, most) {
+                    return result;
+                }
+            }
+            match self.advance() {
+                None => {}
+                Some(End::Empty) => return Take::Empty,
+                Some(End::Closed) => return Take::Closed,
+                Some(End::Successor(next)) => return next.take_run(most),
+            }
+        }
+    }
+
+    /// Takes exactly `count` ids that follow each other, if the current segment has as many left.
+    /// Where it has not it keeps them.
+    pub(crate) fn take_contiguous(&self, count: u32) -> Option<Take<IdRange>> {
+        loop {
+            let now = self.now();
+            let left = self.slot(now).length(now.generation()).saturating_sub(now.offset());
+            if now.generation() == LAST && left == 0 {
+                return self.successor.get()?.take_contiguous(count);
+            }
+            if left == 0 {
+                match self.advance() {
+                    None => continue,
+                    Some(_) => return None,
+                }
+            }
+            if left < count {
+                return None;
+            }
+            let next = now.0 + u64::from(count);
+            let taken =
+                self.cursor.compare_exchange(now.0, next, Ordering::AcqRel, Ordering::Acquire);
+            if let (Ok(_), Some(result)) = (taken, self.slot(now).read_run(now, count)) {
+                return Some(result);
             }
         }
     }
 
     /// Called at the end of a segment: switches to the next if it is there. `None`: try again.
     #[cold]
-    fn advance(&self) -> Option<Take> {
+    fn advance(&self) -> Option<End<'_>> {
         let now = self.now();
         if now.generation() == CLOSED {
             self.drained.store(true, Ordering::Relaxed);
-            return Some(Take::Closed);
+            return Some(End::Closed);
         }
         if now.offset() < self.slot(now).length(now.generation()) {
             // Another caller has switched, or this one lost its offset.
@@ -132,7 +193,7 @@ impl DoubleBuffer {
         }
         if now.generation() == LAST {
             self.drained.store(true, Ordering::Relaxed);
-            return Some(self.successor.get().map_or(Take::Empty, |next| next.take()));
+            return Some(self.successor.get().map_or(End::Empty, |next| End::Successor(next)));
         }
         let next = Cursor::start_of(now.generation() + 1);
         if self.slot(next).holds(next.generation()) {
@@ -142,7 +203,7 @@ impl DoubleBuffer {
         }
         self.drained.store(true, Ordering::Relaxed);
         // What was read at first may be old: then another caller has switched meanwhile.
-        (self.now().generation() == now.generation()).then_some(Take::Empty)
+        (self.now().generation() == now.generation()).then_some(End::Empty)
     }
 
     /// Makes `range` the next segment. The caller must be the only one to publish.
@@ -179,6 +240,15 @@ impl DoubleBuffer {
                 let next = Cursor::start_of(generation + 1);
                 self.slot(next).holds(next.generation())
             }
+        }
+    }
+
+    /// The length of the current segment; 0 before the first.
+    pub(crate) fn segment_length(&self) -> u32 {
+        let now = self.now();
+        match (now.generation(), self.successor.get()) {
+            (LAST, Some(next)) => next.segment_length(),
+            (generation, _) => self.slot(now).length(generation),
         }
     }
 
@@ -226,18 +296,32 @@ impl Slot {
 
     /// Reads the id at the cursor's offset; `None` when the offset is lost.
     #[inline]
-    fn read(&self, taken: Cursor) -> Option<Take> {
+    fn read(&self, taken: Cursor) -> Option<Take<Id>> {
+        let (base, _, prefetch_at) = self.fill_of(taken)?;
+        let id = Id::new(base + i64::from(taken.offset()))?;
+        Some(if taken.offset() == prefetch_at { Take::SomeAndPrefetch(id) } else { Take::Some(id) })
+    }
+
+    /// Reads up to `most` ids from the cursor's offset on; `None` when the offset is lost.
+    fn read_run(&self, taken: Cursor, most: u32) -> Option<Take<IdRange>> {
+        let (base, length, prefetch_at) = self.fill_of(taken)?;
+        let end = taken.offset().saturating_add(most).min(length);
+        let range = IdRange::new(base + i64::from(taken.offset()), base + i64::from(end))?;
+        let prefetch = (taken.offset()..end).contains(&prefetch_at);
+        Some(if prefetch { Take::SomeAndPrefetch(range) } else { Take::Some(range) })
+    }
+
+    /// Base, length and prefetch offset of the segment that the cursor's offset lies in.
+    #[inline]
+    fn fill_of(&self, taken: Cursor) -> Option<(i64, u32, u32)> {
         let base = self.base.load(Ordering::Relaxed);
         let prefetch_at = self.prefetch_at.load(Ordering::Relaxed);
         // Pairs with the release fence in `fill`: whoever read any of a later filling above sees
         // its generation (or INVALID) below.
         fence(Ordering::Acquire);
         let stamp = Cursor(self.stamp.load(Ordering::Relaxed));
-        if stamp.generation() != taken.generation() || taken.offset() >= stamp.offset() {
-            return None;
-        }
-        let id = Id::new(base + i64::from(taken.offset()))?;
-        Some(if taken.offset() == prefetch_at { Take::IdAndPrefetch(id) } else { Take::Id(id) })
+        let own = stamp.generation() == taken.generation() && taken.offset() < stamp.offset();
+        own.then(|| (base, stamp.offset(), prefetch_at))
     }
 
     /// Whether it holds the segment of this generation; then all of it is visible.
@@ -277,7 +361,7 @@ mod tests {
 
     fn drain(buffer: &DoubleBuffer) -> Vec<i64> {
         std::iter::from_fn(|| match buffer.take() {
-            Take::Id(id) | Take::IdAndPrefetch(id) => Some(id.get()),
+            Take::Some(id) | Take::SomeAndPrefetch(id) => Some(id.get()),
             Take::Empty | Take::Closed => None,
         })
         .collect()
@@ -309,19 +393,118 @@ mod tests {
     }
 
     #[test]
+    fn a_run_ends_with_its_segment() {
+        let buffer = DoubleBuffer::new();
+        buffer.publish(range(1, 101));
+        assert_eq!(buffer.take_run(10), Take::Some(range(1, 11)));
+        assert_eq!(buffer.take_run(20), Take::SomeAndPrefetch(range(11, 31)), "the tenth");
+        buffer.publish(range(500, 600));
+
+        assert_eq!(buffer.take_run(u32::MAX), Take::Some(range(31, 101)));
+        assert_eq!(buffer.take_run(0), Take::Some(range(500, 501)), "at least 1");
+        assert_eq!(buffer.take_run(1000), Take::SomeAndPrefetch(range(501, 600)));
+        assert_eq!(buffer.take_run(1000), Take::Empty);
+        buffer.close();
+        assert_eq!(buffer.take_run(1), Take::Closed);
+    }
+
+    #[test]
+    fn ids_that_follow_each_other_leave_a_tail_that_is_too_short() {
+        let buffer = DoubleBuffer::new();
+        assert_eq!(buffer.take_contiguous(1), None);
+        buffer.publish(range(1, 11));
+        assert_eq!(buffer.take_contiguous(8), Some(Take::SomeAndPrefetch(range(1, 9))));
+        buffer.publish(range(50, 60));
+
+        assert_eq!(buffer.take_contiguous(3), None, "2 are left");
+        assert_eq!(buffer.take(), Take::Some(Id::new(9).unwrap()));
+        assert_eq!(buffer.take(), Take::Some(Id::new(10).unwrap()));
+        assert_eq!(buffer.take_contiguous(3), Some(Take::SomeAndPrefetch(range(50, 53))));
+        buffer.close();
+        assert_eq!(buffer.take_contiguous(1), None);
+    }
+
+    #[test]
+    fn runs_beyond_the_last_generation_come_from_the_fresh_buffer() {
+        let buffer = DoubleBuffer::starting_at(LAST - 1);
+        buffer.publish(range(1, 4));
+        assert_eq!(buffer.take_run(9), Take::SomeAndPrefetch(range(1, 4)));
+        buffer.publish(range(10, 14));
+
+        assert_eq!(buffer.take_run(2), Take::SomeAndPrefetch(range(10, 12)));
+        assert_eq!(buffer.take_contiguous(2), Some(Take::Some(range(12, 14))));
+        assert_eq!(buffer.take_contiguous(1), None);
+    }
+
+    /// Threads that take single ids, runs and contiguous ranges while segments are published.
+    #[test]
+    fn whatever_is_taken_is_taken_once() {
+        const SEGMENTS: i64 = 2000;
+        const LENGTH: i64 = 257;
+        let buffer = DoubleBuffer::new();
+        let done = AtomicBool::new(false);
+        let taker = |seed: u64| {
+            let mut random = fastrand::Rng::with_seed(seed);
+            let mut taken = Vec::new();
+            loop {
+                let last = done.load(Ordering::Acquire);
+                let found = match random.u32(..3) {
+                    0 => match buffer.take() {
+                        Take::Some(id) | Take::SomeAndPrefetch(id) => {
+                            IdRange::new(id.get(), id.get() + 1)
+                        }
+                        _ => None,
+                    },
+                    1 => match buffer.take_run(random.u32(1..100)) {
+                        Take::Some(run) | Take::SomeAndPrefetch(run) => Some(run),
+                        _ => None,
+                    },
+                    _ => match buffer.take_contiguous(random.u32(1..20)) {
+                        Some(Take::Some(run) | Take::SomeAndPrefetch(run)) => Some(run),
+                        _ => None,
+                    },
+                };
+                match found {
+                    Some(range) => taken.extend(range.iter().map(Id::get)),
+                    None if last && !buffer.has_stock() => return taken,
+                    None => std::thread::yield_now(),
+                }
+            }
+        };
+        let mut ids: Vec<i64> = std::thread::scope(|scope| {
+            let takers: Vec<_> = (0..3).map(|seed| scope.spawn(move || taker(seed))).collect();
+            for segment in 0..SEGMENTS {
+                while !buffer.publish(range(segment * LENGTH, (segment + 1) * LENGTH)) {
+                    std::thread::yield_now();
+                }
+            }
+            done.store(true, Ordering::Release);
+            takers.into_iter().flat_map(|taker| taker.join().unwrap()).collect()
+        });
+
+        ids.sort_unstable();
+        let all = ids.len();
+        ids.dedup();
+        assert_eq!(ids.len(), all, "repeated");
+        assert!(ids.iter().all(|id| (0..SEGMENTS * LENGTH).contains(id)));
+        // What a suspended caller loses is a gap.
+        assert!(all as i64 > SEGMENTS * LENGTH * 9 / 10, "{all} ids");
+    }
+
+    #[test]
     fn asks_for_the_next_segment_once_a_tenth_is_used() {
         for (length, first_over_a_tenth) in [(1, 1), (9, 1), (10, 2), (100, 11), (1005, 101)] {
             let buffer = DoubleBuffer::new();
             buffer.publish(range(0, length));
 
             let asked: Vec<usize> = (1..=length as usize)
-                .filter(|_| matches!(buffer.take(), Take::IdAndPrefetch(_)))
+                .filter(|_| matches!(buffer.take(), Take::SomeAndPrefetch(_)))
                 .collect();
 
             assert_eq!(asked.len(), 1);
             let buffer = DoubleBuffer::new();
             buffer.publish(range(0, length));
-            let when = (1..).find(|_| matches!(buffer.take(), Take::IdAndPrefetch(_)));
+            let when = (1..).find(|_| matches!(buffer.take(), Take::SomeAndPrefetch(_)));
             assert_eq!(when, Some(first_over_a_tenth), "segment of {length}");
             assert!(buffer.prefetch_due());
         }
@@ -461,7 +644,7 @@ mod tests {
                         }
                         let expected = queue.first_mut().and_then(Vec::pop);
                         let taken = match buffer.take() {
-                            Take::Id(id) | Take::IdAndPrefetch(id) => Some(id.get()),
+                            Take::Some(id) | Take::SomeAndPrefetch(id) => Some(id.get()),
                             _ => None,
                         };
                         prop_assert_eq!(taken, expected);
@@ -480,7 +663,7 @@ mod loom_tests {
 
     fn take(buffer: &DoubleBuffer) -> Option<i64> {
         match buffer.take() {
-            Take::Id(id) | Take::IdAndPrefetch(id) => Some(id.get()),
+            Take::Some(id) | Take::SomeAndPrefetch(id) => Some(id.get()),
             Take::Empty | Take::Closed => None,
         }
     }
@@ -507,6 +690,36 @@ mod loom_tests {
             ids.sort_unstable();
             assert!(ids.iter().all(|id| [10, 11, 20, 30, 31].contains(id)), "foreign: {ids:?}");
             assert!(ids.windows(2).all(|pair| pair[0] != pair[1]), "repeated: {ids:?}");
+        });
+    }
+
+    /// A run and a contiguous range beside each other, over the end of a segment.
+    #[test]
+    fn runs_never_overlap() {
+        loom::model(|| {
+            let buffer = Arc::new(DoubleBuffer::new());
+            buffer.publish(IdRange::new(10, 14).unwrap());
+            buffer.publish(IdRange::new(20, 21).unwrap());
+            let taker = {
+                let buffer = Arc::clone(&buffer);
+                thread::spawn(move || match buffer.take_contiguous(2) {
+                    Some(Take::Some(run) | Take::SomeAndPrefetch(run)) => Some(run),
+                    _ => None,
+                })
+            };
+
+            let mut runs = Vec::new();
+            for _ in 0..2 {
+                if let Take::Some(run) | Take::SomeAndPrefetch(run) = buffer.take_run(3) {
+                    runs.push(run);
+                }
+            }
+            runs.extend(taker.join().unwrap());
+
+            for (nth, run) in runs.iter().enumerate() {
+                assert!(runs[..nth].iter().all(|other| !run.overlaps(*other)), "{runs:?}");
+                assert!(run.start() >= 10 && (run.end() <= 14 || run.start() == 20), "{runs:?}");
+            }
         });
     }
 

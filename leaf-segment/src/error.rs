@@ -114,6 +114,14 @@ pub enum SegmentErrorKind {
     /// The record needs an operator: exhausted, a bad step, or a store that went back.
     #[error("the tag's record needs an operator; the server's log says why")]
     Record,
+    /// More ids were asked for at once than can be handed out, or none.
+    #[error("{count} ids at once: give 1 to {most}")]
+    BadCount {
+        /// What was asked for.
+        count: usize,
+        /// The most.
+        most: usize,
+    },
     /// The generator was closed.
     #[error("the generator is closed")]
     Closed,

@@ -23,6 +23,9 @@ use crate::{SegmentError, SegmentErrorKind, StoreError, StoreErrorKind};
 /// asked again.
 const ERROR_HOLDS: Duration = Duration::from_secs(1);
 
+/// The most ids that one call takes.
+const MOST_AT_ONCE: usize = 1_000_000;
+
 /// A tag, ready to hand out ids. Cheap to clone; keep it instead of looking the tag up again.
 ///
 /// When the tag's record is deleted the handle ends: every call then fails with
@@ -58,18 +61,7 @@ impl TagHandle {
     #[inline]
     #[must_use]
     pub fn try_next(&self) -> Option<Id> {
-        match self.state.buffer.take() {
-            Take::Id(id) => Some(id),
-            Take::IdAndPrefetch(id) => {
-                refill::start(&self.state);
-                Some(id)
-            }
-            Take::Empty => {
-                refill::start(&self.state);
-                None
-            }
-            Take::Closed => None,
-        }
+        self.taken(self.state.buffer.take())
     }
 
     /// Takes the next id; at once while a segment is there, else as soon as the refill arrives.
@@ -81,15 +73,103 @@ impl TagHandle {
     pub async fn next(&self) -> Result<Id, SegmentError> {
         match self.try_next() {
             Some(id) => Ok(id),
-            None => self.wait_for_next().await,
+            None => self.wait_for(self.deadline(), Self::try_next).await,
+        }
+    }
+
+    /// Takes what one segment has at once: at least 1 id, at most `most` and 65,536; never waits.
+    /// `None` also starts a refill, so that a later call succeeds.
+    #[must_use]
+    pub fn try_take(&self, most: usize) -> Option<IdRange> {
+        let most = u32::try_from(most).unwrap_or(u32::MAX);
+        self.taken(self.state.buffer.take_run(most))
+    }
+
+    /// Takes exactly `count` ids, as one or more ranges in increasing order, and waits where it must.
+    /// More than a segment holds is fetched from the store directly: such a range is unordered
+    /// against the ids of [`Self::next`].
+    ///
+    /// # Errors
+    /// `BadCount` unless `count` is 1 to 1,000,000; else those of [`Self::next`]. Ids that were
+    /// taken before an error are lost, which makes a gap.
+    ///
+    /// ```
+    /// # use std::sync::Arc;
+    /// # use leaf_segment::{MemoryStore, NewTag, SegmentConfig, SegmentGenerator, SegmentStore};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let store = Arc::new(MemoryStore::default());
+    /// # store.create(&NewTag::stock()).await?;
+    /// # let segments = SegmentGenerator::open(store, SegmentConfig::default()).await;
+    /// let orders = segments.tag("leaf-segment-test").await?;
+    /// let ranges = orders.take(500).await?;
+    /// assert_eq!(ranges.iter().map(|range| range.len()).sum::<u64>(), 500);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn take(&self, count: usize) -> Result<Vec<IdRange>, SegmentError> {
+        let step = self.check_count(count)?;
+        let deadline = self.deadline();
+        if count > self.state.segment_length() {
+            return Ok(vec![self.fetch(step, deadline).await?]);
+        }
+        let mut ranges: Vec<IdRange> = Vec::with_capacity(1);
+        let mut missing = count;
+        while missing > 0 {
+            let range = match self.try_take(missing) {
+                Some(range) => range,
+                None => self.wait_for(deadline, |handle| handle.try_take(missing)).await?,
+            };
+            missing -= range.len() as usize;
+            match ranges.last_mut() {
+                Some(last) if last.end() == range.start() => {
+                    *last = IdRange::new(last.start(), range.end()).unwrap_or(range);
+                }
+                _ => ranges.push(range),
+            }
+        }
+        Ok(ranges)
+    }
+
+    /// Takes exactly `count` ids that follow each other without a gap. What the current segment has
+    /// left is kept for others when it is too little: then the ids are fetched from the store
+    /// directly, unordered against those of [`Self::next`].
+    ///
+    /// # Errors
+    /// As [`Self::take`].
+    pub async fn take_contiguous(&self, count: usize) -> Result<IdRange, SegmentError> {
+        let step = self.check_count(count)?;
+        let taken = self.state.buffer.take_contiguous(step.get());
+        match taken.and_then(|taken| self.taken(taken)) {
+            Some(range) => Ok(range),
+            None => self.fetch(step, self.deadline()).await,
+        }
+    }
+
+    /// What was taken; sees to the refill.
+    #[inline]
+    fn taken<T>(&self, taken: Take<T>) -> Option<T> {
+        match taken {
+            Take::Some(taken) => Some(taken),
+            Take::SomeAndPrefetch(taken) => {
+                refill::start(&self.state);
+                Some(taken)
+            }
+            Take::Empty => {
+                refill::start(&self.state);
+                None
+            }
+            Take::Closed => None,
         }
     }
 
     #[cold]
-    async fn wait_for_next(&self) -> Result<Id, SegmentError> {
+    async fn wait_for<T>(
+        &self,
+        deadline: Instant,
+        take: impl Fn(&Self) -> Option<T>,
+    ) -> Result<T, SegmentError> {
         let state = &self.state;
-        let wait = state.backend.config.wait;
-        let deadline = Instant::now() + wait;
         let _waiting = state.announce_waiter();
         loop {
             let refilled = state.refilled.notified();
@@ -99,12 +179,39 @@ impl TagHandle {
             if let Some(error) = state.verdict() {
                 return Err(error);
             }
-            if let Some(id) = self.try_next() {
-                return Ok(id);
+            if let Some(taken) = take(self) {
+                return Ok(taken);
             }
             if tokio::time::timeout_at(deadline, refilled).await.is_err() {
-                return Err(state.deadline_error(wait));
+                return Err(state.deadline_error());
             }
+        }
+    }
+
+    fn deadline(&self) -> Instant {
+        Instant::now() + self.state.backend.config.wait
+    }
+
+    fn check_count(&self, count: usize) -> Result<Step, SegmentError> {
+        let step = i64::try_from(count).ok().and_then(|count| Step::new(count).ok());
+        step.filter(|_| count <= MOST_AT_ONCE).ok_or_else(|| {
+            let kind = SegmentErrorKind::BadCount { count, most: MOST_AT_ONCE };
+            SegmentError::new(kind, self.state.tag.as_str())
+        })
+    }
+
+    /// Fetches `count` ids past the buffer.
+    async fn fetch(&self, count: Step, deadline: Instant) -> Result<IdRange, SegmentError> {
+        let state = &self.state;
+        if let Some(error) = state.verdict() {
+            return Err(error);
+        }
+        let range = refill::fetch_directly(state, count);
+        match tokio::time::timeout_at(deadline, range).await {
+            Ok(Ok(range)) => Ok(range),
+            // The task gave up: it has written down why.
+            Ok(Err(_)) => Err(state.verdict().unwrap_or_else(|| state.deadline_error())),
+            Err(_) => Err(state.deadline_error()),
         }
     }
 }
@@ -189,11 +296,16 @@ impl Refill {
         Ok((policy.amount(ago, max_step), policy.record(), self.granted))
     }
 
-    /// `range` was granted on a request of `amount` that was sent at `sent`.
-    pub(crate) fn grant(&mut self, range: IdRange, amount: Step, sent: Instant) {
-        self.granted = Some(range.end());
-        self.granted_at = Some(sent);
+    /// `range` was granted to this process: nothing below its end is accepted from a later request.
+    pub(crate) fn mark(&mut self, range: IdRange) {
+        self.granted = self.granted.max(Some(range.end()));
         self.failure = None;
+    }
+
+    /// `range` was granted for the buffer on a request of `amount` that was sent at `sent`.
+    pub(crate) fn grant(&mut self, range: IdRange, amount: Step, sent: Instant) {
+        self.mark(range);
+        self.granted_at = Some(sent);
         if let Ok(policy) = &mut self.policy {
             policy.granted(amount);
         }
@@ -278,7 +390,19 @@ impl TagState {
         Some(SegmentError::of_tag(kind, &self.tag, Arc::clone(&failure.error)))
     }
 
-    fn deadline_error(&self, wait: Duration) -> SegmentError {
+    /// How many ids a segment holds: the one in use, before that what the record says.
+    fn segment_length(&self) -> usize {
+        match self.buffer.segment_length() {
+            0 => {
+                let refill = self.refill();
+                refill.policy.as_ref().map_or(0, |policy| policy.record().get() as usize)
+            }
+            length => length as usize,
+        }
+    }
+
+    fn deadline_error(&self) -> SegmentError {
+        let wait = self.backend.config.wait;
         match &self.refill().failure {
             Some(failure) => SegmentError::of_store(&self.tag, Arc::clone(&failure.error)),
             None => SegmentError::new(SegmentErrorKind::Deadline(wait), self.tag.as_str()),

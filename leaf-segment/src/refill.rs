@@ -8,9 +8,9 @@ use std::sync::atomic::{Ordering, fence};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use leaf_core::IdRange;
+use leaf_core::{IdRange, Step};
 use tokio::runtime::Handle;
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, oneshot};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -145,38 +145,83 @@ async fn fetch_until_decided(state: &TagState) -> Decided {
         if state.buffer.next_is_ready() {
             return Decided::Full;
         }
-        let error = match fetch(state).await {
+        match fetch(state, Amount::Segment).await {
             Ok(range) => {
                 state.buffer.publish(range);
                 return Decided::Full;
             }
-            Err(error) => Arc::new(error),
-        };
-        state.refill().failure = Some(Failure { error: Arc::clone(&error), at: Instant::now() });
-        match error.kind() {
-            StoreErrorKind::StepChanged(step) => state.record_step(Ok(*step)),
-            StoreErrorKind::Unavailable | StoreErrorKind::Refused => {}
-            StoreErrorKind::UnknownTag => {
-                tracing::warn!(tag = %state.tag, "the tag's record is gone");
-                state.end(SegmentErrorKind::UnknownTag);
-                return Decided::Stop;
-            }
-            _ => {
-                tracing::error!(tag = %state.tag, "{error}");
-                return Decided::Stop;
+            Err(error) => {
+                failures += 1;
+                if !worth_asking_again(state, error, failures).await {
+                    return Decided::Stop;
+                }
             }
         }
-        failures += 1;
-        if failures == 1 && matches!(error.kind(), StoreErrorKind::StepChanged(_)) {
-            continue;
+    }
+}
+
+/// Fetches `count` ids past the buffer, for as long as somebody waits for the answer. The task
+/// belongs to no request, so that a caller who leaves cannot break off a request half-way.
+pub(crate) fn fetch_directly(state: &Arc<TagState>, count: Step) -> oneshot::Receiver<IdRange> {
+    let (answer, range) = oneshot::channel();
+    let state = Arc::clone(state);
+    let backend = Arc::clone(&state.backend);
+    backend.spawn(async move {
+        let mut failures = 0;
+        while !answer.is_closed() && state.verdict().is_none() {
+            match fetch(&state, Amount::Exactly(count)).await {
+                Ok(range) => {
+                    // A caller that left meanwhile leaves a gap.
+                    let _ = answer.send(range);
+                    return;
+                }
+                Err(error) => {
+                    failures += 1;
+                    if !worth_asking_again(&state, error, failures).await {
+                        return;
+                    }
+                }
+            }
         }
+    });
+    range
+}
+
+/// Writes down why there are no ids and waits until it makes sense to ask again; `false` when it
+/// never does.
+async fn worth_asking_again(state: &TagState, error: StoreError, failures: u32) -> bool {
+    let error = Arc::new(error);
+    state.refill().failure = Some(Failure { error: Arc::clone(&error), at: Instant::now() });
+    match error.kind() {
+        StoreErrorKind::StepChanged(step) => state.record_step(Ok(*step)),
+        StoreErrorKind::Unavailable | StoreErrorKind::Refused => {}
+        StoreErrorKind::UnknownTag => {
+            tracing::warn!(tag = %state.tag, "the tag's record is gone");
+            state.end(SegmentErrorKind::UnknownTag);
+            return false;
+        }
+        _ => {
+            tracing::error!(tag = %state.tag, "{error}");
+            return false;
+        }
+    }
+    if failures > 1 || !matches!(error.kind(), StoreErrorKind::StepChanged(_)) {
         let pause = backoff(failures, state.somebody_waits());
         tracing::warn!(tag = %state.tag, "{error}; asking again in {pause:?}");
         rest(state, pause).await;
     }
+    true
 }
 
-async fn fetch(state: &TagState) -> Result<IdRange, StoreError> {
+/// How much to fetch.
+#[derive(Debug, Clone, Copy)]
+enum Amount {
+    /// What the step policy says.
+    Segment,
+    Exactly(Step),
+}
+
+async fn fetch(state: &TagState, wanted: Amount) -> Result<IdRange, StoreError> {
     let operation = || format!("allocate tag {:?}", state.tag.as_str());
     let refuse = |kind| StoreError::new(kind, operation());
     let Backend { store, config, permits, .. } = &*state.backend;
@@ -187,7 +232,11 @@ async fn fetch(state: &TagState) -> Result<IdRange, StoreError> {
         state.record_step(record.step);
         state.refill().check(record.max_id).map_err(refuse)?;
     }
-    let (amount, seen, mark) = state.refill().plan(config.max_step).map_err(refuse)?;
+    let (planned, seen, mark) = state.refill().plan(config.max_step).map_err(refuse)?;
+    let amount = match wanted {
+        Amount::Segment => planned,
+        Amount::Exactly(count) => count,
+    };
 
     let sent = Instant::now();
     let request = store.allocate(&state.tag, amount, seen);
@@ -200,7 +249,10 @@ async fn fetch(state: &TagState) -> Result<IdRange, StoreError> {
         let mark = refused.least_accepted(mark);
         return Err(refuse(StoreErrorKind::Regression { start: range.start(), mark }));
     }
-    state.refill().grant(range, amount, sent);
+    match wanted {
+        Amount::Segment => state.refill().grant(range, amount, sent),
+        Amount::Exactly(_) => state.refill().mark(range),
+    }
     Ok(range)
 }
 
