@@ -27,6 +27,7 @@
 //! ```
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "tests may panic"))]
 
+pub mod blocking;
 mod buffer;
 mod config;
 mod error;

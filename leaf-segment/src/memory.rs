@@ -15,6 +15,13 @@ pub struct MemoryStore {
 }
 
 impl MemoryStore {
+    /// A store that holds these records.
+    #[must_use]
+    pub fn with_tags(tags: impl IntoIterator<Item = NewTag>) -> Self {
+        let records = tags.into_iter().map(|new| (new.tag.clone(), new.into()));
+        Self { records: Mutex::new(records.collect()) }
+    }
+
     /// Writes a step into a record that need not be one, as an editor's hand may.
     pub fn break_step(&self, tag: &Tag, step: i64) {
         if let Some(record) = self.records().get_mut(tag) {
@@ -82,8 +89,7 @@ impl SegmentStore for MemoryStore {
             let operation = format!("create tag {:?} in memory", new.tag.as_str());
             Err(StoreError::new(StoreErrorKind::TagExists, operation))
         } else {
-            let NewTag { tag, max_id, step, description } = new.clone();
-            records.insert(tag.clone(), TagRecord { tag, max_id, step: Ok(step), description });
+            records.insert(new.tag.clone(), new.clone().into());
             Ok(())
         };
         Box::pin(async { result })

@@ -108,6 +108,13 @@ pub struct NewTag {
     pub description: Option<String>,
 }
 
+impl From<NewTag> for TagRecord {
+    fn from(new: NewTag) -> Self {
+        let NewTag { tag, max_id, step, description } = new;
+        Self { tag, max_id, step: Ok(step), description }
+    }
+}
+
 impl NewTag {
     /// A record that starts at 1.
     #[must_use]

@@ -10,7 +10,7 @@ use futures_core::future::BoxFuture;
 use leaf_core::{Health, IdRange, Step, Tag};
 use leaf_segment::{
     MemoryStore, NewTag, SegmentConfig, SegmentErrorKind, SegmentGenerator, SegmentStore,
-    StoreError, StoreErrorKind, TagRecord,
+    StoreError, StoreErrorKind, TagRecord, blocking,
 };
 use tokio::time::Instant;
 
@@ -243,6 +243,37 @@ async fn a_direct_fetch_fails_like_any_other_and_recovers() {
     store.inner.delete(&tag("orders")).await.unwrap();
     let error = orders.take(5000).await.unwrap_err();
     assert_eq!(*error.kind(), SegmentErrorKind::UnknownTag);
+}
+
+#[test]
+fn without_a_runtime_it_blocks() {
+    let store = Arc::new(MemoryStore::with_tags([NewTag::new(tag("orders"), step(100))]));
+    let segments = blocking::SegmentGenerator::open(store, SegmentConfig::default()).unwrap();
+    let orders = segments.tag("orders").unwrap();
+    let mut ids: Vec<i64> = std::thread::scope(|scope| {
+        let take = || {
+            let mut ids: Vec<i64> = (0..3000).map(|_| orders.next().unwrap().get()).collect();
+            ids.extend(
+                orders
+                    .take(250)
+                    .unwrap()
+                    .iter()
+                    .flat_map(|range| range.iter())
+                    .map(leaf_core::Id::get),
+            );
+            ids
+        };
+        let threads: Vec<_> = (0..4).map(|_| scope.spawn(take)).collect();
+        threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
+    });
+
+    ids.sort_unstable();
+    ids.dedup();
+    assert_eq!(ids.len(), 4 * 3250);
+    assert_eq!(segments.health(), Health::Ready);
+    assert_eq!(*segments.tag("none").unwrap_err().kind(), SegmentErrorKind::UnknownTag);
+    segments.close();
+    assert_eq!(*orders.next().unwrap_err().kind(), SegmentErrorKind::Closed);
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,0 +1,123 @@
+//! For callers without a tokio runtime.
+//!
+//! The generator gets a runtime of its own with one thread, on which refills run. Do not call it from
+//! asynchronous code: a wait would block the runtime there, and panics.
+
+use std::io;
+use std::sync::Arc;
+
+use leaf_core::{Health, Id, IdRange, Tag};
+use tokio::runtime::{Builder, Runtime};
+
+use crate::{SegmentConfig, SegmentError, SegmentStore};
+
+/// Hands out ids of the tags of one [`SegmentStore`]; blocks the calling thread where it must wait.
+///
+/// ```
+/// use std::sync::Arc;
+/// use leaf_segment::{MemoryStore, NewTag, SegmentConfig, blocking::SegmentGenerator};
+///
+/// let store = Arc::new(MemoryStore::with_tags([NewTag::stock()]));
+/// let segments = SegmentGenerator::open(store, SegmentConfig::default())?;
+/// let orders = segments.tag("leaf-segment-test")?;
+///
+/// assert_eq!(orders.next()?.get(), 1);
+/// assert_eq!(orders.take_contiguous(500)?.len(), 500);
+/// segments.close();
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct SegmentGenerator {
+    generator: crate::SegmentGenerator,
+    runtime: Arc<Runtime>,
+}
+
+/// A tag, ready to hand out ids. Cheap to clone; keep it instead of looking the tag up again.
+#[derive(Debug, Clone)]
+pub struct TagHandle {
+    handle: crate::TagHandle,
+    runtime: Arc<Runtime>,
+}
+
+impl SegmentGenerator {
+    /// Reads the set of tags and starts to keep it up to date. A store that does not answer is no
+    /// error: [`Self::health`] says so.
+    ///
+    /// # Errors
+    /// When the system gives no thread.
+    pub fn open(store: Arc<dyn SegmentStore>, config: SegmentConfig) -> io::Result<Self> {
+        let mut builder = Builder::new_multi_thread();
+        let runtime = builder.worker_threads(1).thread_name("leaf-segment").enable_all().build()?;
+        let generator = runtime.block_on(crate::SegmentGenerator::open(store, config));
+        Ok(Self { generator, runtime: Arc::new(runtime) })
+    }
+
+    /// As [`crate::SegmentGenerator::tag`].
+    ///
+    /// # Errors
+    /// The same.
+    pub fn tag(&self, tag: &str) -> Result<TagHandle, SegmentError> {
+        let handle = self.runtime.block_on(self.generator.tag(tag))?;
+        Ok(TagHandle { handle, runtime: Arc::clone(&self.runtime) })
+    }
+
+    /// As [`crate::SegmentGenerator::health`].
+    #[must_use]
+    pub fn health(&self) -> Health {
+        self.generator.health()
+    }
+
+    /// As [`crate::SegmentGenerator::close`].
+    pub fn close(&self) {
+        self.runtime.block_on(self.generator.close());
+    }
+}
+
+impl TagHandle {
+    /// The tag.
+    #[must_use]
+    pub fn tag(&self) -> &Tag {
+        self.handle.tag()
+    }
+
+    /// As [`crate::TagHandle::try_next`].
+    #[inline]
+    #[must_use]
+    pub fn try_next(&self) -> Option<Id> {
+        self.handle.try_next()
+    }
+
+    /// As [`crate::TagHandle::next`].
+    ///
+    /// # Errors
+    /// The same.
+    #[inline]
+    pub fn next(&self) -> Result<Id, SegmentError> {
+        match self.handle.try_next() {
+            Some(id) => Ok(id),
+            None => self.runtime.block_on(self.handle.next()),
+        }
+    }
+
+    /// As [`crate::TagHandle::try_take`].
+    #[must_use]
+    pub fn try_take(&self, most: usize) -> Option<IdRange> {
+        self.handle.try_take(most)
+    }
+
+    /// As [`crate::TagHandle::take`].
+    ///
+    /// # Errors
+    /// The same.
+    pub fn take(&self, count: usize) -> Result<Vec<IdRange>, SegmentError> {
+        self.runtime.block_on(self.handle.take(count))
+    }
+
+    /// As [`crate::TagHandle::take_contiguous`].
+    ///
+    /// # Errors
+    /// The same.
+    pub fn take_contiguous(&self, count: usize) -> Result<IdRange, SegmentError> {
+        self.runtime.block_on(self.handle.take_contiguous(count))
+    }
+}
