@@ -81,7 +81,11 @@ enum End<'a> {
 /// carry into the generation.
 pub(crate) const MOST_AT_ONCE: u32 = 1 << 16;
 
-#[derive(Clone, Copy)]
+/// Where a buffer stood when it was closed.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ClosedAt(Cursor);
+
+#[derive(Debug, Clone, Copy)]
 struct Cursor(u64);
 
 impl Cursor {
@@ -266,13 +270,29 @@ impl DoubleBuffer {
         }
     }
 
-    /// Ends the buffer: what is left in it is never handed out.
-    pub(crate) fn close(&self) {
+    /// Ends the buffer: what is left in it is never handed out. Returns where it stood; `None` when
+    /// it was closed before, or the generations are used up.
+    pub(crate) fn close(&self) -> Option<ClosedAt> {
         // The offset lies above any length: also a caller that has not seen the flag gets nothing.
         self.drained.store(true, Ordering::Relaxed);
-        self.cursor.swap(Cursor::start_of(CLOSED).0 | 1 << 31, Ordering::AcqRel);
+        let before =
+            Cursor(self.cursor.swap(Cursor::start_of(CLOSED).0 | 1 << 31, Ordering::AcqRel));
         if let Some(next) = self.successor.get() {
             next.close();
+        }
+        (before.generation() < LAST).then_some(ClosedAt(before))
+    }
+
+    /// The ids up to the end of the last segment that were never handed out and follow each other.
+    /// To be asked when nobody publishes any more.
+    pub(crate) fn unused(&self, ClosedAt(at): ClosedAt) -> Option<IdRange> {
+        let left = self.slot(at).from(at);
+        let next = Cursor::start_of(at.generation() + 1);
+        match (left, self.slot(next).from(next)) {
+            (Some(left), Some(next)) if left.end() == next.start() => {
+                IdRange::new(left.start(), next.end())
+            }
+            (left, next) => next.or(left),
         }
     }
 
@@ -333,6 +353,12 @@ impl Slot {
     fn length(&self, generation: u32) -> u32 {
         let stamp = Cursor(self.stamp.load(Ordering::Relaxed));
         if stamp.generation() == generation { stamp.offset() } else { 0 }
+    }
+
+    /// The ids from the cursor's offset on; `None` when there are none.
+    fn from(&self, at: Cursor) -> Option<IdRange> {
+        let (base, length, _) = self.fill_of(at)?;
+        IdRange::new(base + i64::from(at.offset()), base + i64::from(length))
     }
 
     fn fill(&self, generation: u32, range: IdRange) -> bool {
@@ -545,6 +571,35 @@ mod tests {
             assert_eq!(buffer.take(), Take::Closed);
         }
         assert_eq!(buffer.now().0, closed);
+    }
+
+    #[test]
+    fn what_is_left_at_the_close_is_told_if_it_reaches_the_end() {
+        let left = |segments: &[IdRange], taken: u32| {
+            let buffer = DoubleBuffer::new();
+            assert!(segments.iter().all(|segment| buffer.publish(*segment)));
+            if taken > 0 {
+                buffer.take_run(taken);
+            }
+            let unused = buffer.close().and_then(|at| buffer.unused(at));
+            assert!(buffer.close().is_none(), "once");
+            unused
+        };
+        assert_eq!(left(&[], 0), None);
+        assert_eq!(left(&[range(1, 11)], 0), Some(range(1, 11)), "fetched and not begun");
+        assert_eq!(left(&[range(1, 11)], 4), Some(range(5, 11)));
+        assert_eq!(left(&[range(1, 11)], 10), None);
+    }
+
+    #[test]
+    fn what_is_left_spans_both_segments_only_where_they_touch() {
+        for (second, unused) in [(range(11, 21), range(5, 21)), (range(50, 60), range(50, 60))] {
+            let buffer = DoubleBuffer::new();
+            buffer.publish(range(1, 11));
+            buffer.take_run(4);
+            buffer.publish(second);
+            assert_eq!(buffer.close().and_then(|at| buffer.unused(at)), Some(unused));
+        }
     }
 
     #[test]

@@ -24,6 +24,9 @@ pub struct SegmentConfig {
     pub attempt: Duration,
     /// How many tags may fetch at the same time. Default 64.
     pub concurrent_fetches: usize,
+    /// Whether [`SegmentGenerator::close`](crate::SegmentGenerator::close) gives the ids that were
+    /// fetched and not handed out back, where nobody allocated since. Default true.
+    pub give_back: bool,
     /// How often the set of tags is read again. Default 60 s, as in Leaf.
     pub refresh: Duration,
 }
@@ -35,6 +38,7 @@ impl Default for SegmentConfig {
             wait: Duration::from_secs(2),
             attempt: Duration::from_secs(2),
             concurrent_fetches: 64,
+            give_back: true,
             refresh: Duration::from_secs(60),
         }
     }

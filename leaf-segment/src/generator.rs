@@ -12,6 +12,7 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use leaf_core::{Health, Tag};
 use tokio::sync::{Mutex, OwnedMutexGuard};
+use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use crate::handle::TagHandle;
@@ -22,6 +23,9 @@ const UNKNOWN_HOLDS: Duration = Duration::from_secs(1);
 const UNKNOWN_ENTRIES: usize = 1000;
 /// How soon a refresh that failed is tried again.
 const REFRESH_RETRY: Duration = Duration::from_millis(500);
+
+/// How long a close gives ids back.
+const GIVE_BACK: Duration = Duration::from_secs(5);
 
 type TagMap = HashMap<Tag, TagHandle, foldhash::fast::RandomState>;
 
@@ -126,7 +130,8 @@ impl SegmentGenerator {
         }
     }
 
-    /// Stops all tasks and ends every handle. Ids that were fetched and not handed out are lost.
+    /// Stops all tasks and ends every handle. Ids that were fetched and not handed out go back to the
+    /// store, tag by tag, where nobody allocated since; else they are lost, which makes a gap.
     pub async fn close(&self) {
         let backend = &self.shared.backend;
         backend.stop.cancel();
@@ -135,6 +140,11 @@ impl SegmentGenerator {
         backend.tasks.wait().await;
         // A look-up that was under way may have added one.
         self.shared.end_all();
+        if backend.config.give_back
+            && tokio::time::timeout(GIVE_BACK, self.shared.give_back()).await.is_err()
+        {
+            tracing::warn!("not all unused ids could be given back within {GIVE_BACK:?}");
+        }
         backend.store.close().await;
     }
 }
@@ -144,6 +154,26 @@ impl Shared {
         for handle in self.tags.load().values() {
             handle.state.end(SegmentErrorKind::Closed);
         }
+    }
+
+    /// The ids are nobody's: no handle yields them any more, and no task fetches others.
+    async fn give_back(&self) {
+        let mut requests = JoinSet::new();
+        for handle in self.tags.load().values() {
+            let Some(unused) = handle.state.unused() else { continue };
+            let (backend, tag) = (Arc::clone(&self.backend), handle.tag().clone());
+            requests.spawn(async move {
+                let Ok(_permit) = backend.permits.acquire().await else { return };
+                let request = backend.store.give_back(&tag, unused);
+                match backend.ask("give back unused ids", request).await {
+                    Ok(true) => tracing::debug!(%tag, "gave {unused} back"),
+                    // Somebody allocated since.
+                    Ok(false) => {}
+                    Err(error) => tracing::warn!(%tag, "{error}"),
+                }
+            });
+        }
+        requests.join_all().await;
     }
 
     fn known(&self, tag: &str) -> Option<TagHandle> {

@@ -14,7 +14,7 @@ use leaf_core::{Id, IdRange, Step, StepError, Tag};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use crate::buffer::{DoubleBuffer, Take};
+use crate::buffer::{ClosedAt, DoubleBuffer, Take};
 use crate::refill::{self, Backend};
 use crate::step_policy::StepPolicy;
 use crate::{SegmentError, SegmentErrorKind, StoreError, StoreErrorKind};
@@ -251,6 +251,7 @@ pub(crate) struct Refill {
     /// The error of the last attempt; `None` after a success.
     pub(crate) failure: Option<Failure>,
     pub(crate) ended: Option<SegmentErrorKind>,
+    closed_at: Option<ClosedAt>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -340,6 +341,7 @@ impl TagState {
                 refused: None,
                 failure: None,
                 ended: None,
+                closed_at: None,
             }),
         }
     }
@@ -359,9 +361,21 @@ impl TagState {
 
     /// Ends the tag: no id leaves it any more.
     pub(crate) fn end(&self, why: SegmentErrorKind) {
-        self.refill().ended.get_or_insert(why);
-        self.buffer.close();
+        let mut refill = self.refill();
+        refill.ended.get_or_insert(why);
+        if let Some(at) = self.buffer.close() {
+            refill.closed_at = Some(at);
+        }
+        drop(refill);
         self.refilled.notify_waiters();
+    }
+
+    /// The ids that were fetched last and never handed out, once the tag was closed and its tasks
+    /// have ended. A record that is gone has no use for them.
+    pub(crate) fn unused(&self) -> Option<IdRange> {
+        let refill = self.refill();
+        let closed = refill.ended == Some(SegmentErrorKind::Closed);
+        refill.closed_at.filter(|_| closed).and_then(|at| self.buffer.unused(at))
     }
 
     pub(crate) fn has_ended(&self) -> bool {

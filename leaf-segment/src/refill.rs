@@ -28,7 +28,7 @@ const BACKOFF_WITH_WAITERS: Duration = Duration::from_millis(500);
 pub(crate) struct Backend {
     pub(crate) store: Arc<dyn SegmentStore>,
     pub(crate) config: SegmentConfig,
-    permits: Semaphore,
+    pub(crate) permits: Semaphore,
     runtime: Handle,
     pub(crate) tasks: TaskTracker,
     pub(crate) stop: CancellationToken,

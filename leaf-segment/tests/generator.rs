@@ -277,6 +277,41 @@ fn without_a_runtime_it_blocks() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn unused_ids_go_back_where_nobody_allocated_since() {
+    for (others, give_back, next) in [(false, true, 8), (true, true, 2001), (false, false, 1001)] {
+        let store = store_with("orders", 1000).await;
+        let config = SegmentConfig { give_back, ..SegmentConfig::default() };
+        let segments = SegmentGenerator::open(Arc::clone(&store) as _, config).await;
+        let orders = segments.tag("orders").await.unwrap();
+        for id in 1..=7 {
+            assert_eq!(orders.next().await.unwrap().get(), id);
+        }
+        if others {
+            store.inner.allocate(&tag("orders"), step(1000), step(1000)).await.unwrap();
+        }
+        segments.close().await;
+        assert!(orders.try_next().is_none());
+
+        let successor = open(&store).await;
+        let first = successor.tag("orders").await.unwrap().next().await.unwrap().get();
+        assert_eq!(first, next, "{others} {give_back}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_close_does_not_wait_for_a_dead_store() {
+    let store = store_with("orders", 1000).await;
+    let segments = open(&store).await;
+    segments.tag("orders").await.unwrap().next().await.unwrap();
+    store.set_delay(Duration::from_secs(3600));
+    let started = Instant::now();
+
+    segments.close().await;
+
+    assert!(started.elapsed() <= Duration::from_secs(5), "{:?}", started.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
 async fn nobody_waits_while_the_next_segment_comes_in_time() {
     let store = store_with("orders", 1000).await;
     let segments = open(&store).await;

@@ -65,3 +65,18 @@ fn an_idle_connection_does_not_hold_the_stop_up() {
     let status = server.process_mut().wait(Duration::from_secs(5));
     assert_eq!(status.code(), Some(0), "{}", server.output());
 }
+
+#[test]
+fn unused_segment_ids_are_not_lost_by_a_stop() {
+    const SEGMENT: &str = "/api/segment/get/leaf-segment-test";
+    let directory = tempfile::tempdir().unwrap();
+    let mut next = 1;
+    for _ in 0..3 {
+        let mut server = LeafServer::start(SERVER, directory.path(), &[], &[]);
+        for _ in 0..5 {
+            assert_eq!(server.id(SEGMENT), next);
+            next += 1;
+        }
+        assert!(server.stop().success());
+    }
+}
