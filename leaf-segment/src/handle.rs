@@ -308,7 +308,7 @@ impl Refill {
         self.mark(range);
         self.granted_at = Some(sent);
         if let Ok(policy) = &mut self.policy {
-            policy.granted(amount);
+            policy.granted(amount, sent.elapsed());
         }
     }
 }
