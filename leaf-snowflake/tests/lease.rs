@@ -41,6 +41,14 @@ impl Cluster {
         open(&self.registry, self.config(name)).await.unwrap()
     }
 
+    /// A life of this node, from the start to a kill -9, beside the runtime of the test.
+    fn live_and_die(&self, name: &str) {
+        std::thread::scope(|scope| {
+            let life = || until_killed(async || self.open(name).await.next().await.unwrap());
+            scope.spawn(life).join().unwrap();
+        });
+    }
+
     async fn pass(&self, duration: Duration) {
         pass(&self.clock, duration).await;
     }
@@ -446,10 +454,7 @@ fn a_node_that_started_alone_and_was_overtaken_repeats_nothing() {
 async fn after_a_reboot_the_record_must_be_silent() {
     let cluster = Cluster::new();
     let file = cluster.directory.path().join("a");
-    std::thread::scope(|scope| {
-        let life = || until_killed(async || cluster.open("a").await.next().await.unwrap());
-        scope.spawn(life).join().unwrap();
-    });
+    cluster.live_and_die("a");
     rewrite(&file, "\"boot\":\"", "\"boot\":\"another-");
     // A start that is given up does not shorten the watch of the next.
     let given_up = tokio::time::timeout(seconds(3), cluster.open("a")).await;
@@ -482,10 +487,7 @@ async fn of_two_clones_one_dies() {
 async fn after_a_reboot_the_file_must_be_silent_too() {
     let cluster = Cluster::new();
     let file = cluster.directory.path().join("a");
-    std::thread::scope(|scope| {
-        let life = || until_killed(async || cluster.open("a").await.next().await.unwrap());
-        scope.spawn(life).join().unwrap();
-    });
+    cluster.live_and_die("a");
     rewrite(&file, "\"boot\":\"", "\"boot\":\"another-");
     let before = std::fs::read(&file).unwrap();
     let elsewhere = tokio::spawn({
@@ -536,10 +538,7 @@ fn what_another_process_wrote_since_the_file_was_opened_counts() {
 #[tokio::test(start_paused = true)]
 async fn a_new_lease_does_not_lift_the_wait_for_the_clock() {
     let cluster = Cluster::new();
-    std::thread::scope(|scope| {
-        let life = || until_killed(async || cluster.open("a").await.next().await.unwrap());
-        scope.spawn(life).join().unwrap();
-    });
+    cluster.live_and_die("a");
     cluster.registry.set_fault(RegistryFault::Away);
     let alone = cluster.open("a").await;
     let last = alone.try_next().unwrap();
