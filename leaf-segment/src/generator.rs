@@ -160,7 +160,7 @@ impl Shared {
     async fn give_back(&self) {
         let mut requests = JoinSet::new();
         for handle in self.tags.load().values() {
-            let Some(unused) = handle.state.unused() else { continue };
+            let Some(unused) = handle.state.take_unused() else { continue };
             let (backend, tag) = (Arc::clone(&self.backend), handle.tag().clone());
             requests.spawn(async move {
                 let Ok(_permit) = backend.permits.acquire().await else { return };

@@ -230,6 +230,9 @@ pub(crate) struct TagState {
     pub(crate) backend: Arc<Backend>,
     /// Whether a refill task is under way; the one who sets it owns `DoubleBuffer::publish`.
     pub(crate) fetching: AtomicBool,
+    /// One fetch of this tag at a time, also of those past the buffer: a request must not be on its
+    /// way while another one's answer raises the mark that it is judged by.
+    pub(crate) fetch_turn: tokio::sync::Mutex<()>,
     /// Told when a refill arrived or ended for good.
     pub(crate) refilled: Notify,
     /// Told when the first caller begins to wait: a task that backs off shall hurry.
@@ -331,6 +334,7 @@ impl TagState {
             tag,
             backend,
             fetching: AtomicBool::new(false),
+            fetch_turn: tokio::sync::Mutex::new(()),
             refilled: Notify::new(),
             hurry: Notify::new(),
             waiters: AtomicUsize::new(0),
@@ -371,11 +375,13 @@ impl TagState {
     }
 
     /// The ids that were fetched last and never handed out, once the tag was closed and its tasks
-    /// have ended. A record that is gone has no use for them.
-    pub(crate) fn unused(&self) -> Option<IdRange> {
-        let refill = self.refill();
+    /// have ended. Told once: given back they may be somebody else's the next moment. A record that
+    /// is gone has no use for them.
+    pub(crate) fn take_unused(&self) -> Option<IdRange> {
+        let mut refill = self.refill();
         let closed = refill.ended == Some(SegmentErrorKind::Closed);
-        refill.closed_at.filter(|_| closed).and_then(|at| self.buffer.unused(at))
+        let at = refill.closed_at.take().filter(|_| closed)?;
+        self.buffer.unused(at)
     }
 
     pub(crate) fn has_ended(&self) -> bool {

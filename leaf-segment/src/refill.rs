@@ -225,6 +225,7 @@ async fn fetch(state: &TagState, wanted: Amount) -> Result<IdRange, StoreError> 
     let operation = || format!("allocate tag {:?}", state.tag.as_str());
     let refuse = |kind| StoreError::new(kind, operation());
     let Backend { store, config, permits, .. } = &*state.backend;
+    let _turn = state.fetch_turn.lock().await;
     let _permit = permits.acquire().await.expect("the semaphore is never closed");
     if state.refill().suspect() {
         let record = state.backend.ask(&operation(), store.tag(&state.tag)).await?;

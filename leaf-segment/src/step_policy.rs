@@ -41,13 +41,16 @@ impl StepPolicy {
     pub(crate) fn amount(self, ago: Duration, max_step: Step) -> Step {
         let Some(current) = self.current else { return self.record };
         if ago < SHORT {
+            // A segment that ran dry was asked for while nobody was served, and asked for the next
+            // when a tenth of it was gone.
+            let lasted = ago.min(ago.saturating_sub(self.fetch).saturating_mul(10));
             let mut amount = current;
             for doublings in 1..=MOST_DOUBLINGS {
                 let Some(double) = amount.double().filter(|double| *double <= max_step) else {
                     break;
                 };
                 amount = double;
-                if ago.saturating_mul(1 << doublings) >= 2 * self.fetch {
+                if lasted.saturating_mul(1 << doublings) >= 2 * self.fetch {
                     break;
                 }
             }
@@ -114,11 +117,12 @@ mod tests {
         let after = |millis| policy.amount(Duration::from_millis(millis), step(1_000_000)).get();
 
         assert_eq!(after(100), 200, "two fetches fit");
-        assert_eq!(after(50), 200, "and into the double");
-        assert_eq!(after(49), 400);
-        assert_eq!(after(10), 1600, "10 segments for 100 ms");
-        assert_eq!(after(0), 1600, "no more than sixteenfold");
-        assert_eq!(policy.amount(Duration::ZERO, step(700)).get(), 400, "within the maximum");
+        assert_eq!(after(60), 200, "and into the double");
+        assert_eq!(after(52), 800, "it ran dry: 20 ms after its arrival a tenth is gone in 2 ms");
+        assert_eq!(after(51), 1600);
+        assert_eq!(after(50), 1600, "no more than sixteenfold");
+        let limited = policy.amount(Duration::from_millis(50), step(700));
+        assert_eq!(limited.get(), 400, "within the maximum");
     }
 
     #[test]

@@ -298,6 +298,40 @@ async fn unused_ids_go_back_where_nobody_allocated_since() {
     }
 }
 
+/// What is given back may be another node's the next moment.
+#[tokio::test(start_paused = true)]
+async fn unused_ids_go_back_once() {
+    let store = store_with("orders", 10).await;
+    let segments = open(&store).await;
+    segments.tag("orders").await.unwrap().next().await.unwrap();
+    tokio::join!(segments.close(), segments.close());
+    let others = store.inner.allocate(&tag("orders"), step(9), step(10)).await.unwrap();
+    assert_eq!((others.start(), others.end()), (2, 11));
+
+    segments.close().await;
+
+    let next = store.inner.allocate(&tag("orders"), step(10), step(10)).await.unwrap();
+    assert_eq!(next.start(), 11, "after the other's");
+}
+
+/// A failover to a replica that lost the direct fetch, while the prefetch was on its way.
+#[tokio::test(start_paused = true)]
+async fn a_direct_fetch_and_a_prefetch_are_judged_one_after_the_other() {
+    let store = store_with("orders", 100).await;
+    let segments = open(&store).await;
+    let orders = segments.tag("orders").await.unwrap();
+    orders.next().await.unwrap();
+    store.set_delay(Duration::from_millis(100));
+    // Starts the prefetch, which takes 100 ms.
+    orders.take(50).await.unwrap();
+    let asked = Instant::now();
+
+    let direct = orders.take(500).await.unwrap();
+
+    assert!(asked.elapsed() >= Duration::from_millis(200), "{:?}", asked.elapsed());
+    assert_eq!(direct[0].len(), 500);
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_close_does_not_wait_for_a_dead_store() {
     let store = store_with("orders", 1000).await;
@@ -344,7 +378,8 @@ async fn a_step_that_is_outrun_grows_until_nobody_waits() {
         tokio::time::advance(Duration::from_micros(100)).await;
     }
 
-    assert!(waited <= 3, "{waited} calls waited");
+    // Doubling once a fetch would let three wait.
+    assert!(waited <= 2, "{waited} calls waited");
 }
 
 #[tokio::test(start_paused = true)]

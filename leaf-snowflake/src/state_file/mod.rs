@@ -38,8 +38,10 @@ pub(crate) struct StateFile {
     place_before: Place,
     /// The sequence number of the last write.
     sequence: u64,
-    /// What the file holds if nobody else writes it; `None` after a write that failed.
-    known: Option<Vec<u8>>,
+    /// What the file holds if nobody else writes it.
+    known: Vec<u8>,
+    /// Where the last write failed: its slot may hold that page, what it held before, or a part.
+    failed: Option<(usize, [u8; SLOT])>,
 }
 
 /// What is written down.
@@ -183,8 +185,15 @@ impl StateFile {
             inode: found.ino(),
         };
         let place_before = place.clone();
-        let mut this =
-            Self { file, path: path.to_owned(), place, place_before, sequence: 0, known: None };
+        let mut this = Self {
+            file,
+            path: path.to_owned(),
+            place,
+            place_before,
+            sequence: 0,
+            known: Vec::new(),
+            failed: None,
+        };
         let state = this.read()?;
         Ok((this, state))
     }
@@ -213,17 +222,21 @@ impl StateFile {
         made.map_err(StateFileError::io("create", path))
     }
 
-    /// Makes sure that the file holds what this process read or wrote.
+    /// All that the file holds, which must be what this process read or wrote.
     ///
     /// # Errors
     /// `Locked` when another process wrote it; `Io`.
-    pub(crate) fn check_untouched(&self) -> Result<(), StateFileError> {
-        match &self.known {
-            Some(known) if *known != self.pages()? => {
-                Err(StateFileError::Locked(self.path.clone()))
+    pub(crate) fn check_untouched(&self) -> Result<Vec<u8>, StateFileError> {
+        let mut expected = self.known.clone();
+        let pages = self.pages()?;
+        if let (Some((slot, page)), true) = (&self.failed, pages.len() == expected.len()) {
+            let place = *slot..*slot + SLOT;
+            let found = &pages[place.clone()];
+            if found == page || decode(found).is_none() {
+                expected[place.clone()].copy_from_slice(&pages[place]);
             }
-            _ => Ok(()),
         }
+        if pages == expected { Ok(pages) } else { Err(StateFileError::Locked(self.path.clone())) }
     }
 
     fn pages(&self) -> Result<Vec<u8>, StateFileError> {
@@ -245,14 +258,14 @@ impl StateFile {
         let newest = pages.chunks(SLOT).filter_map(decode).max_by_key(|(sequence, _)| *sequence);
         let (sequence, text) = newest.ok_or_else(damaged)?;
         if text.is_empty() {
-            self.known = Some(pages);
+            self.known = pages;
             return Ok(None);
         }
         let record: Record = serde_json::from_str(text).map_err(|_| damaged())?;
         self.sequence = sequence;
         self.place_before = record.place.clone();
         let state = record.state(&self.place);
-        self.known = Some(pages);
+        self.known = pages;
         Ok(Some(state))
     }
 
@@ -267,7 +280,8 @@ impl StateFile {
             return Err(StateFileError::Replaced(self.path.clone()));
         }
         // Where the lock is not seen by all: whoever wrote last goes on, this one does not.
-        self.check_untouched()?;
+        let found = self.check_untouched()?;
+        (self.known, self.failed) = (found, None);
         let record = Record {
             memory: state.memory.clone(),
             place: match &state.memory {
@@ -283,18 +297,12 @@ impl StateFile {
             .and_then(|text| encode(next, &text).ok_or(io::ErrorKind::InvalidData.into()))
             .map_err(io("encode"))?;
         let slot = (next % 2) as usize * SLOT;
-        let known = self.known.take();
+        self.failed = Some((slot, page));
         self.file.write_all_at(&page, slot as u64).map_err(io("write"))?;
         self.file.sync_data().map_err(io("sync"))?;
+        self.failed = None;
         self.sequence = next;
-        self.known = match known {
-            Some(mut pages) => {
-                pages[slot..slot + SLOT].copy_from_slice(&page);
-                Some(pages)
-            }
-            // A write failed before this one: what it left behind is read once.
-            None => self.pages().ok(),
-        };
+        self.known[slot..slot + SLOT].copy_from_slice(&page);
         Ok(())
     }
 }
@@ -403,6 +411,25 @@ mod tests {
 
         assert!(matches!(error, StateFileError::Locked(_)), "{error}");
         assert!(matches!(file.check_untouched(), Err(StateFileError::Locked(_))));
+    }
+
+    #[test]
+    fn a_write_that_failed_hides_no_other_process() {
+        let directory = tempfile::tempdir().unwrap();
+        let (mut file, _) = StateFile::open(&path(&directory)).unwrap();
+        file.write(&state(1000)).unwrap();
+        let elsewhere = OpenOptions::new().write(true).open(path(&directory)).unwrap();
+        let attempted = encode(2, "attempted").unwrap();
+        file.failed = Some((0, attempted));
+
+        // Written and not synced, half written, not written: all are this process's own.
+        for left_behind in [attempted, [0; SLOT]] {
+            elsewhere.write_all_at(&left_behind, 0).unwrap();
+            assert!(file.check_untouched().is_ok());
+        }
+        elsewhere.write_all_at(&encode(2, "another's").unwrap(), 0).unwrap();
+
+        assert!(matches!(file.write(&state(2000)), Err(StateFileError::Locked(_))));
     }
 
     #[test]
