@@ -160,20 +160,6 @@ async fn callers_that_wait_are_served_in_turn() {
     assert!(least * 4 > *most, "{shares:?}");
 }
 
-/// Its runtime ends under the keeper, which may be about to write.
-#[test]
-fn dropping_it_at_any_moment_panics_nowhere() {
-    let directory = tempfile::tempdir().unwrap();
-    for life in 0..200 {
-        let mut config = SnowflakeConfig::new(Identity::parse("a:1").unwrap());
-        config.state_file = Some(directory.path().join(life.to_string()));
-        let registry = Arc::new(MemoryRegistry::default());
-        let flakes = blocking::SnowflakeGenerator::open(registry, config).unwrap();
-        flakes.next().unwrap();
-        drop(flakes);
-    }
-}
-
 #[test]
 fn without_a_runtime_it_blocks() {
     let mut config = SnowflakeConfig::new(Identity::parse("a:1").unwrap());

@@ -323,11 +323,10 @@ impl Keeper {
 
     /// A worker id in place of the lost one: `given`, or one that is claimed now. `None` where the
     /// registry does not give another.
-    async fn replace(&mut self, given: Option<Lease>) -> Option<Held> {
+    async fn replace(&mut self, mut given: Option<Lease>) -> Option<Held> {
         if !self.registry.replaces_lost() {
             return None;
         }
-        let mut given = given;
         loop {
             let claimed = match given.take() {
                 Some(lease) => self.start(Some(lease)).await,

@@ -1,0 +1,30 @@
+//! A blocking generator that is dropped: its runtime ends under the keeper, which may be about to
+//! write. Alone in its file: a panic in a task fails no test, so a hook counts all of the process.
+#![allow(clippy::unwrap_used, reason = "tests may panic")]
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use leaf_snowflake::{Identity, MemoryRegistry, SnowflakeConfig, blocking::SnowflakeGenerator};
+
+static PANICS: AtomicUsize = AtomicUsize::new(0);
+
+#[test]
+fn a_drop_at_any_moment_panics_nowhere() {
+    let told = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        PANICS.fetch_add(1, Ordering::SeqCst);
+        told(panic);
+    }));
+    let directory = tempfile::tempdir().unwrap();
+    for life in 0..1000 {
+        let mut config = SnowflakeConfig::new(Identity::parse("a:1").unwrap());
+        config.state_file = Some(directory.path().join(life.to_string()));
+        let registry = Arc::new(MemoryRegistry::default());
+        let flakes = SnowflakeGenerator::open(registry, config).unwrap();
+        flakes.next().unwrap();
+        drop(flakes);
+    }
+
+    assert_eq!(PANICS.load(Ordering::SeqCst), 0);
+}
