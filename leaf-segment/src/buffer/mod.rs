@@ -1,0 +1,284 @@
+//! The double buffer: two slots of ids and one cursor.
+//!
+//! Invariant: every id of a published range is handed out at most once; ids may be lost (a gap),
+//! never repeated.
+//!
+//! The cursor packs (generation: 32, offset: 32). `fetch_add(1)` therefore yields in one step which
+//! segment and which place in it a caller owns, and no two callers get the same pair:
+//!
+//! - A caller that finds a segment used up, and no next one, says so in a flag; callers look at the
+//!   flag before they add. Each adds beyond the end at most once per segment, so the offset (lengths
+//!   end at 2^31) never carries into the generation. The flag stands on a line of its own that is
+//!   seldom written: looking at the cursor itself would fetch its contended line twice.
+//! - The switch to the next segment is `fetch_max`, which is idempotent: a caller that was late
+//!   cannot reset the offset of a segment that others already draw from.
+//! - A slot is rewritten only for the generation after the cursor's. A caller that was suspended
+//!   between its addition and its read notices that the slot's generation is no longer its own and
+//!   drops the offset.
+//! - When 32 bits of generations are used up, a fresh buffer is chained behind this one.
+//!
+//! This file knows neither stores nor tasks: ranges are handed in by [`DoubleBuffer::publish`],
+//! whose caller is responsible for being alone.
+
+mod slot;
+
+#[cfg(all(test, leaf_loom))]
+mod loom_tests;
+#[cfg(all(test, not(leaf_loom)))]
+mod tests;
+
+use std::sync::OnceLock;
+
+use crossbeam_utils::CachePadded;
+use leaf_core::{Id, IdRange};
+
+use self::slot::{Cursor, Slot};
+use crate::sync::{AtomicBool, AtomicU64, Ordering};
+
+/// The last generation that holds ids.
+const LAST: u32 = u32::MAX - 2;
+/// The cursor's generation once the buffer is closed.
+const CLOSED: u32 = u32::MAX - 1;
+
+/// Two slots and a cursor. Callers of [`Self::take`] need no coordination.
+#[derive(Debug)]
+pub(crate) struct DoubleBuffer {
+    cursor: CachePadded<AtomicU64>,
+    /// The current segment is used up and the next one not there, or the buffer is closed. A hint:
+    /// whoever sees it set looks for itself.
+    drained: CachePadded<AtomicBool>,
+    slots: [CachePadded<Slot>; 2],
+    /// Follows when the generations are used up.
+    successor: OnceLock<Box<DoubleBuffer>>,
+}
+
+/// What was taken, one id or a range of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Take<T> {
+    /// It is the caller's own.
+    Some(T),
+    /// The same, and this caller is the one who must see to the next segment.
+    SomeAndPrefetch(T),
+    /// Both slots are used up.
+    Empty,
+    /// [`DoubleBuffer::close`] was called.
+    Closed,
+}
+
+/// Why a segment yields nothing more.
+enum End<'a> {
+    Empty,
+    Closed,
+    /// The buffer that follows.
+    Successor(&'a DoubleBuffer),
+}
+
+/// The most ids of one addition: offsets of callers that all add so much beyond the end still do not
+/// carry into the generation.
+pub(crate) const MOST_AT_ONCE: u32 = 1 << 16;
+
+/// Where a buffer stood when it was closed.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ClosedAt(Cursor);
+
+impl DoubleBuffer {
+    /// An empty buffer: the first [`Self::publish`] fills generation 1.
+    pub(crate) fn new() -> Self {
+        Self::starting_at(0)
+    }
+
+    fn starting_at(generation: u32) -> Self {
+        Self {
+            cursor: CachePadded::new(AtomicU64::new(Cursor::start_of(generation).0)),
+            drained: CachePadded::new(AtomicBool::new(true)),
+            slots: [CachePadded::new(Slot::unused()), CachePadded::new(Slot::unused())],
+            successor: OnceLock::new(),
+        }
+    }
+
+    /// Takes the next id. Wait-free but for retries when a segment ends under the caller.
+    #[inline]
+    pub(crate) fn take(&self) -> Take<Id> {
+        loop {
+            if !self.drained.load(Ordering::Relaxed) {
+                let taken = Cursor(self.cursor.fetch_add(1, Ordering::AcqRel));
+                if let Some(result) = self.slot(taken).read(taken) {
+                    return result;
+                }
+            }
+            match self.advance() {
+                None => {}
+                Some(End::Empty) => return Take::Empty,
+                Some(End::Closed) => return Take::Closed,
+                Some(End::Successor(next)) => return next.take(),
+            }
+        }
+    }
+
+    /// Takes the next ids of one segment: at least 1, at most `most` and [`MOST_AT_ONCE`].
+    pub(crate) fn take_run(&self, most: u32) -> Take<IdRange> {
+        let most = most.clamp(1, MOST_AT_ONCE);
+        loop {
+            if !self.drained.load(Ordering::Relaxed) {
+                let taken = Cursor(self.cursor.fetch_add(u64::from(most), Ordering::AcqRel));
+                if let Some(result) = self.slot(taken).read_run(taken, most) {
+                    return result;
+                }
+            }
+            match self.advance() {
+                None => {}
+                Some(End::Empty) => return Take::Empty,
+                Some(End::Closed) => return Take::Closed,
+                Some(End::Successor(next)) => return next.take_run(most),
+            }
+        }
+    }
+
+    /// Takes exactly `count` ids that follow each other, if the current segment has as many left.
+    /// Where it has not it keeps them.
+    pub(crate) fn take_contiguous(&self, count: u32) -> Option<Take<IdRange>> {
+        loop {
+            let now = self.now();
+            let left = self.slot(now).length(now.generation()).saturating_sub(now.offset());
+            if now.generation() == LAST && left == 0 {
+                return self.successor.get()?.take_contiguous(count);
+            }
+            if left == 0 {
+                match self.advance() {
+                    None => continue,
+                    Some(_) => return None,
+                }
+            }
+            if left < count {
+                return None;
+            }
+            let next = now.0 + u64::from(count);
+            let taken =
+                self.cursor.compare_exchange(now.0, next, Ordering::AcqRel, Ordering::Acquire);
+            if let (Ok(_), Some(result)) = (taken, self.slot(now).read_run(now, count)) {
+                return Some(result);
+            }
+        }
+    }
+
+    /// Called at the end of a segment: switches to the next if it is there. `None`: try again.
+    #[cold]
+    fn advance(&self) -> Option<End<'_>> {
+        let now = self.now();
+        if now.generation() == CLOSED {
+            self.drained.store(true, Ordering::Relaxed);
+            return Some(End::Closed);
+        }
+        if now.offset() < self.slot(now).length(now.generation()) {
+            // Another caller has switched, or this one lost its offset.
+            self.drained.store(false, Ordering::Relaxed);
+            return None;
+        }
+        if now.generation() == LAST {
+            self.drained.store(true, Ordering::Relaxed);
+            return Some(self.successor.get().map_or(End::Empty, |next| End::Successor(next)));
+        }
+        let next = Cursor::start_of(now.generation() + 1);
+        if self.slot(next).holds(next.generation()) {
+            self.cursor.fetch_max(next.0, Ordering::AcqRel);
+            self.drained.store(false, Ordering::Relaxed);
+            return None;
+        }
+        self.drained.store(true, Ordering::Relaxed);
+        // What was read at first may be old: then another caller has switched meanwhile.
+        (self.now().generation() == now.generation()).then_some(End::Empty)
+    }
+
+    /// Makes `range` the next segment. The caller must be the only one to publish.
+    ///
+    /// Returns `false` when there is no room or the buffer is closed: the range is then lost.
+    pub(crate) fn publish(&self, range: IdRange) -> bool {
+        let now = self.now();
+        match now.generation() {
+            CLOSED => false,
+            LAST => self.successor.get_or_init(|| Box::new(Self::new())).publish(range),
+            generation => {
+                let next = Cursor::start_of(generation + 1);
+                self.slot(next).fill(next.generation(), range)
+            }
+        }
+    }
+
+    /// Whether the next segment should be fetched: it is not there, and of the current one less
+    /// than 90 % is left.
+    pub(crate) fn prefetch_due(&self) -> bool {
+        let now = self.now();
+        !self.next_is_ready()
+            && (now.generation() == LAST || now.offset() > self.slot(now).prefetch_at())
+    }
+
+    /// Whether [`Self::publish`] would find no room.
+    pub(crate) fn next_is_ready(&self) -> bool {
+        let now = self.now();
+        match now.generation() {
+            CLOSED => true,
+            LAST => self.successor.get().is_some_and(|next| next.next_is_ready()),
+            generation => {
+                let next = Cursor::start_of(generation + 1);
+                self.slot(next).holds(next.generation())
+            }
+        }
+    }
+
+    /// The length of the current segment; 0 before the first.
+    pub(crate) fn segment_length(&self) -> u32 {
+        let now = self.now();
+        match (now.generation(), self.successor.get()) {
+            (LAST, Some(next)) => next.segment_length(),
+            (generation, _) => self.slot(now).length(generation),
+        }
+    }
+
+    /// Whether an id can be taken without waiting.
+    pub(crate) fn has_stock(&self) -> bool {
+        let now = self.now();
+        match now.generation() {
+            CLOSED => false,
+            LAST if self.successor.get().is_some_and(|next| next.has_stock()) => true,
+            generation => {
+                let next = Cursor::start_of(generation.saturating_add(1));
+                now.offset() < self.slot(now).length(generation)
+                    || self.slot(next).holds(next.generation())
+            }
+        }
+    }
+
+    /// Ends the buffer: what is left in it is never handed out. Returns where it stood; `None` when
+    /// it was closed before, or the generations are used up.
+    pub(crate) fn close(&self) -> Option<ClosedAt> {
+        // The offset lies above any length: also a caller that has not seen the flag gets nothing.
+        self.drained.store(true, Ordering::Relaxed);
+        let before =
+            Cursor(self.cursor.swap(Cursor::start_of(CLOSED).0 | 1 << 31, Ordering::AcqRel));
+        if let Some(next) = self.successor.get() {
+            next.close();
+        }
+        (before.generation() < LAST).then_some(ClosedAt(before))
+    }
+
+    /// The ids up to the end of the last segment that were never handed out and follow each other.
+    /// To be asked when nobody publishes any more.
+    pub(crate) fn unused(&self, ClosedAt(at): ClosedAt) -> Option<IdRange> {
+        let left = self.slot(at).from(at);
+        let next = Cursor::start_of(at.generation() + 1);
+        match (left, self.slot(next).from(next)) {
+            (Some(left), Some(next)) if left.end() == next.start() => {
+                IdRange::new(left.start(), next.end())
+            }
+            (left, next) => next.or(left),
+        }
+    }
+
+    fn now(&self) -> Cursor {
+        Cursor(self.cursor.load(Ordering::Acquire))
+    }
+
+    fn slot(&self, cursor: Cursor) -> &Slot {
+        &self.slots[(cursor.generation() & 1) as usize]
+    }
+}
