@@ -1,65 +1,18 @@
-//! Leases: who may issue what, over crashes, takeovers, outages and lost answers. The registry is in
-//! memory, the state file real, the clocks are moved by the test.
+//! Leases: takeovers, zombies, lost answers, outages and full pools. The registry is in memory, the
+//! clocks are moved by the test.
 #![allow(clippy::unwrap_used, reason = "tests may panic")]
 
 use std::collections::HashSet;
-use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
 
 use leaf_core::{Health, Id, ManualClock};
 use leaf_snowflake::{
-    FenceState, MemoryRegistry, RegistryErrorKind, RegistryFault, SnowflakeErrorKind,
-    SnowflakeGenerator, WorkerRegistry,
+    FenceState, RegistryErrorKind, RegistryFault, SnowflakeErrorKind, SnowflakeGenerator,
+    WorkerRegistry,
 };
 
 mod support;
 use support::*;
-
-struct Cluster {
-    clock: Arc<ManualClock>,
-    registry: Arc<MemoryRegistry>,
-    directory: tempfile::TempDir,
-}
-
-impl Cluster {
-    fn new() -> Self {
-        Self {
-            clock: Arc::new(ManualClock::at(START)),
-            registry: Arc::default(),
-            directory: tempfile::tempdir().unwrap(),
-        }
-    }
-
-    fn config(&self, name: &str) -> leaf_snowflake::SnowflakeConfig {
-        let mut config = config(name, &self.clock, None);
-        config.state_file = Some(self.directory.path().join(name));
-        config
-    }
-
-    async fn open(&self, name: &str) -> SnowflakeGenerator {
-        open(&self.registry, self.config(name)).await.unwrap()
-    }
-
-    /// A life of this node, from the start to a kill -9, beside the runtime of the test.
-    fn live_and_die(&self, name: &str) {
-        std::thread::scope(|scope| {
-            let life = || until_killed(async || self.open(name).await.next().await.unwrap());
-            scope.spawn(life).join().unwrap();
-        });
-    }
-
-    async fn pass(&self, duration: Duration) {
-        pass(&self.clock, duration).await;
-    }
-}
-
-fn take_all(flakes: &SnowflakeGenerator, count: usize, ids: &mut HashSet<Id>) {
-    for _ in 0..count {
-        let id = flakes.try_next().unwrap();
-        assert!(ids.insert(id), "{id} was issued twice");
-    }
-}
 
 /// W-01: fifty nodes claim at once; W-17: a full pool is a clear error.
 #[tokio::test(start_paused = true)]
@@ -246,228 +199,6 @@ async fn an_ambiguous_extension_raises_no_ceiling_and_loses_no_lease() {
     assert!(flakes.view().registry_ceiling >= recorded, "a ceiling is never lowered");
 }
 
-/// W-06: a claim whose answer was lost, and the crash right after it: the next start finds its own
-/// claim by the nonce in the state file, instead of waiting for a stranger's time to pass.
-#[test]
-fn a_claim_whose_answer_was_lost_is_found_by_the_next_start() {
-    let cluster = Cluster::new();
-    cluster.registry.set_fault(RegistryFault::AnswersLost);
-    for _crash in 0..3 {
-        let error =
-            until_killed(async || open(&cluster.registry, cluster.config("a")).await.unwrap_err());
-        assert_eq!(*registry_error(&error), RegistryErrorKind::Unavailable);
-        cluster.clock.advance(seconds(1));
-    }
-
-    cluster.registry.set_fault(RegistryFault::None);
-    until_killed(async || {
-        let flakes = cluster.open("a").await;
-        flakes.try_next().unwrap();
-        assert_eq!((flakes.worker().unwrap().get(), flakes.view().epoch), (0, 1));
-    });
-    let records = until_killed(async || cluster.registry.workers().await.unwrap());
-    assert_eq!(records.len(), 1, "one claim, however often it was sent");
-}
-
-/// W-09: with the same clock, a little back, and an hour back.
-#[test]
-fn a_killed_node_goes_on_at_once_and_repeats_nothing() {
-    let cluster = Cluster::new();
-    let mut ids = HashSet::new();
-
-    for round in 0..40 {
-        until_killed(async || take_all(&cluster.open("a").await, 100, &mut ids));
-        match round % 4 {
-            0 => cluster.clock.set_wall(START + millis(250 * round)),
-            _ => cluster.clock.advance(millis(250)),
-        }
-    }
-}
-
-/// W-09
-#[test]
-fn a_killed_node_whose_clock_went_back_an_hour_refuses_and_writes_nothing() {
-    let cluster = Cluster::new();
-    until_killed(async || cluster.open("a").await.next().await.unwrap());
-    cluster.clock.set_wall(START - seconds(3600));
-
-    let before = until_killed(async || cluster.registry.workers().await.unwrap());
-    for _crash_loop in 0..5 {
-        let opened = until_killed(async || open(&cluster.registry, cluster.config("a")).await);
-        let error = opened.unwrap_err();
-        assert!(matches!(registry_error(&error), RegistryErrorKind::FloorAhead { .. }), "{error}");
-    }
-
-    let after = until_killed(async || cluster.registry.workers().await.unwrap());
-    assert_eq!(before[0].fence, after[0].fence);
-}
-
-/// W-09, W-10: a node without its file is a stranger to its own record.
-#[test]
-fn a_node_without_its_state_file_waits_for_the_registry_ceiling() {
-    let cluster = Cluster::new();
-    let open = async |name: &str| {
-        let mut config = cluster.config(name);
-        config.layout = two_workers();
-        open(&cluster.registry, config).await
-    };
-    until_killed(async || open("a").await.unwrap().next().await.unwrap());
-    until_killed(async || open("b").await.unwrap().next().await.unwrap());
-
-    let error = until_killed(async || open("fresh").await.unwrap_err());
-    assert!(error.to_string().contains("all 2 worker ids are in use"), "{error}");
-
-    cluster.clock.advance(seconds(601));
-    until_killed(async || open("fresh").await.unwrap().next().await.unwrap());
-}
-
-/// W-10: the registry is away at the start. Only this machine's own file of the last epoch may go
-/// on, and only up to the registry's ceiling.
-#[test]
-fn without_the_registry_only_ones_own_file_may_start() {
-    let cluster = Cluster::new();
-    let file = |name: &str| cluster.directory.path().join(name);
-    let start = |name: &str| {
-        cluster.clock.advance(millis(500));
-        until_killed(async || {
-            let flakes = open(&cluster.registry, cluster.config(name)).await?;
-            let view = flakes.view();
-            assert!(!view.confirmed && matches!(view.health, Health::Degraded(_)), "{view:?}");
-            flakes.next().await
-        })
-    };
-    let refused = |name: &str, why: &str| {
-        let error = start(name).unwrap_err();
-        assert!(error.to_string().contains(why), "{name}: {error}");
-    };
-    let first = until_killed(async || cluster.open("own").await.next().await.unwrap());
-    until_killed(async || {
-        let released = cluster.open("released").await;
-        released.next().await.unwrap();
-        released.close().await;
-    });
-    std::fs::copy(file("own"), file("copied")).unwrap();
-    std::fs::copy(file("own"), file("torn")).unwrap();
-    let torn = std::fs::OpenOptions::new().write(true).open(file("torn")).unwrap();
-    torn.set_len(5000).unwrap();
-    cluster.registry.set_fault(RegistryFault::Away);
-
-    let second = start("own").unwrap();
-    assert!(second > first);
-    assert!(start("own").unwrap() > second, "and again");
-    refused("absent", "registry unavailable");
-    refused("released", "registry unavailable");
-    for _start in 0..3 {
-        // A start that fails must not make the copy an original.
-        refused("copied", "registry unavailable");
-    }
-    refused("torn", "the state file is damaged");
-    rewrite(&file("own"), "\"boot\":\"", "\"boot\":\"another-");
-    for _start in 0..2 {
-        refused("own", "registry unavailable");
-    }
-    rewrite(&file("own"), "\"boot\":\"another-", "\"boot\":\"");
-    start("own").unwrap();
-
-    cluster.clock.advance(seconds(605));
-    refused("own", "registry unavailable");
-}
-
-/// W-10: ids of a node that started alone stop at the registry's ceiling; when the registry is
-/// back the lease is confirmed, and nobody notices.
-#[test]
-fn a_node_that_started_alone_is_confirmed_later() {
-    let cluster = Cluster::new();
-    until_killed(async || cluster.open("a").await.next().await.unwrap());
-    let mut last = None;
-    for fault in [RegistryFault::Away, RegistryFault::AnswersLost] {
-        cluster.registry.set_fault(fault);
-        until_killed(async || {
-            let flakes = cluster.open("a").await;
-            let epoch = flakes.view().epoch;
-            for _ in 0..200 {
-                cluster.pass(millis(100)).await;
-                let id = Some(flakes.try_next().unwrap());
-                assert!(id > last);
-                last = id;
-            }
-            assert!(!flakes.view().confirmed);
-
-            cluster.registry.set_fault(RegistryFault::None);
-            for _ in 0..50 {
-                cluster.pass(millis(100)).await;
-                let id = Some(flakes.try_next().unwrap());
-                assert!(id > last);
-                last = id;
-            }
-            let view = flakes.view();
-            assert!(view.confirmed, "{view:?}");
-            assert_eq!((view.epoch, view.leases_lost), (epoch + 1, 0));
-        });
-    }
-}
-
-/// W-10: while it ran alone its worker id was taken over, because its time was up.
-#[test]
-fn a_node_that_started_alone_and_was_overtaken_repeats_nothing() {
-    let cluster = Cluster::new();
-    let config = |name: &str| {
-        let mut config = cluster.config(name);
-        config.layout = two_workers();
-        config.offline_for = seconds(60);
-        config
-    };
-    let mut ids = HashSet::new();
-    until_killed(async || {
-        take_all(&open(&cluster.registry, config("a")).await.unwrap(), 10, &mut ids);
-    });
-    cluster.registry.set_fault(RegistryFault::Away);
-    until_killed(async || {
-        let alone = open(&cluster.registry, config("a")).await.unwrap();
-        take_all(&alone, 10, &mut ids);
-        // No await that waits: its keeper does not run yet, as under SIGSTOP.
-        cluster.clock.advance(seconds(61));
-        cluster.registry.set_fault(RegistryFault::None);
-        let mut thieves = Vec::new();
-        for name in ["b:1", "c:1"] {
-            let who = leaf_snowflake::Identity::parse(name).unwrap();
-            let mut request = request(START + seconds(61));
-            request.layout = two_workers();
-            thieves.push(cluster.registry.claim(&who, &request).await.unwrap());
-        }
-        assert_eq!(Some(thieves[1].worker), alone.worker());
-        for _ in 0..100 {
-            if let Ok(id) = alone.try_next() {
-                assert!(alone.layout().decode(id).unwrap().timestamp < thieves[1].floor);
-                assert!(ids.insert(id));
-            }
-            cluster.pass(millis(100)).await;
-        }
-        assert_eq!(alone.view().leases_lost, 1);
-        assert!(alone.try_next().is_err(), "both worker ids are in use");
-        assert!(alone.health().to_string().contains("in place of the lost one"));
-    });
-}
-
-/// W-10: after a reboot the record is watched for two report intervals first.
-#[tokio::test(start_paused = true)]
-async fn after_a_reboot_the_record_must_be_silent() {
-    let cluster = Cluster::new();
-    let file = cluster.directory.path().join("a");
-    cluster.live_and_die("a");
-    rewrite(&file, "\"boot\":\"", "\"boot\":\"another-");
-    // A start that is given up does not shorten the watch of the next.
-    let given_up = tokio::time::timeout(seconds(3), cluster.open("a")).await;
-    assert!(given_up.is_err());
-    let started = tokio::time::Instant::now();
-
-    let flakes = cluster.open("a").await;
-
-    assert!(started.elapsed() >= seconds(8), "{:?}", started.elapsed());
-    assert_eq!(flakes.worker().unwrap().get(), 0, "its own again");
-    flakes.next().await.unwrap();
-}
-
 /// W-12: of two clones of a lease one dies at the first report.
 #[tokio::test(start_paused = true)]
 async fn of_two_clones_one_dies() {
@@ -480,58 +211,6 @@ async fn of_two_clones_one_dies() {
     let error = cluster.registry.extend(&mut clone, START + seconds(701)).await.unwrap_err();
 
     assert_eq!(*error.kind(), RegistryErrorKind::Lost);
-}
-
-/// W-10: after a reboot somebody else writes the file: a file system that does not show the lock.
-#[tokio::test(start_paused = true)]
-async fn after_a_reboot_the_file_must_be_silent_too() {
-    let cluster = Cluster::new();
-    let file = cluster.directory.path().join("a");
-    cluster.live_and_die("a");
-    rewrite(&file, "\"boot\":\"", "\"boot\":\"another-");
-    let before = std::fs::read(&file).unwrap();
-    let elsewhere = tokio::spawn({
-        let file = file.clone();
-        async move {
-            tokio::time::sleep(seconds(1)).await;
-            rewrite(&file, "\"local_ceiling\":1800000000800", "\"local_ceiling\":1800000001600");
-        }
-    });
-
-    let error = open(&cluster.registry, cluster.config("a")).await.unwrap_err();
-
-    assert!(error.to_string().contains("another process uses this data directory"), "{error}");
-    elsewhere.await.unwrap();
-    let after = std::fs::read(&file).unwrap();
-    assert_ne!(before, after, "the other wrote");
-    let writes = |pages: &[u8]| {
-        let heads =
-            pages.chunks(4096).map(|page| String::from_utf8_lossy(&page[..40]).into_owned());
-        heads.collect::<Vec<_>>()
-    };
-    assert_eq!(writes(&before), writes(&after), "and this one did not");
-}
-
-/// W-10: the same between the opening of the file and the claim.
-#[test]
-fn what_another_process_wrote_since_the_file_was_opened_counts() {
-    let cluster = Cluster::new();
-    until_killed(async || cluster.open("a").await.next().await.unwrap());
-    let file = cluster.directory.path().join("a");
-    for origin in ["\"boot\":\"another-", "\"boot\":\""] {
-        rewrite(&file, "\"boot\":\"", origin);
-        until_killed(async || {
-            let registry = Arc::clone(&cluster.registry) as _;
-            let opened = SnowflakeGenerator::prepare(registry, cluster.config("a")).unwrap();
-            rewrite(&file, "\"local_ceiling\":18000000", "\"local_ceiling\":18000009");
-
-            let error = opened.claim().await.unwrap_err();
-
-            assert!(error.to_string().contains("another process uses"), "{error}");
-        });
-        rewrite(&file, "\"local_ceiling\":18000009", "\"local_ceiling\":18000000");
-        rewrite(&file, "another-", "");
-    }
 }
 
 /// W-08: the registry gives another lease while the clock is back: it has to wait for the clock.
@@ -559,19 +238,6 @@ async fn a_new_lease_does_not_lift_the_wait_for_the_clock() {
     assert_eq!(alone.view().leases_lost, 1);
 }
 
-/// A registry that was restored from an early backup knows nothing; the node's own file does.
-#[test]
-fn a_registry_that_forgot_everything_does_not_take_the_floor_along() {
-    let cluster = Cluster::new();
-    let first = until_killed(async || cluster.open("a").await.next().await.unwrap());
-    cluster.registry.forget();
-    cluster.clock.set_wall(START - millis(100));
-
-    let second = until_killed(async || cluster.open("a").await.next().await.unwrap());
-
-    assert!(second > first);
-}
-
 /// A floor that moves while it is waited for belongs to somebody alive.
 #[tokio::test(start_paused = true)]
 async fn a_live_holder_is_not_waited_for() {
@@ -596,44 +262,6 @@ async fn a_live_holder_is_not_waited_for() {
     let error = third.await.unwrap().unwrap_err();
     assert!(matches!(registry_error(&error), RegistryErrorKind::InUse { .. }), "{error}");
     assert!(nodes.iter().all(|node| node.try_next().is_ok()));
-}
-
-/// W-12: a copied data directory is another instance: it gets another worker id.
-#[tokio::test(start_paused = true)]
-async fn a_copied_data_directory_is_another_node() {
-    let cluster = Cluster::new();
-    let original = cluster.open("a").await;
-    std::fs::copy(cluster.directory.path().join("a"), cluster.directory.path().join("copy"))
-        .unwrap();
-
-    for _start in 0..2 {
-        let copy = cluster.open("copy").await;
-        assert_ne!(original.worker(), copy.worker());
-        drop(copy);
-        tokio::time::sleep(seconds(1)).await;
-    }
-}
-
-/// W-12: with every other worker id in use, too.
-#[test]
-fn a_copied_data_directory_never_becomes_the_original_by_trying() {
-    let cluster = Cluster::new();
-    let config = |name: &str| {
-        let mut config = cluster.config(name);
-        config.layout = two_workers();
-        config
-    };
-    until_killed(async || {
-        let a = open(&cluster.registry, config("a")).await.unwrap();
-        let b = open(&cluster.registry, config("b")).await.unwrap();
-        let file = |name: &str| cluster.directory.path().join(name);
-        std::fs::copy(file("a"), file("copy")).unwrap();
-        for _start in 0..3 {
-            let error = open(&cluster.registry, config("copy")).await.unwrap_err();
-            assert!(error.to_string().contains("all 2 worker ids are in use"), "{error}");
-        }
-        drop((a, b));
-    });
 }
 
 /// W-16: an outage of the registry is not noticed up to its ceiling, and repeats nothing beyond it.
@@ -714,51 +342,6 @@ async fn a_clean_stop_costs_no_time() {
     }
 }
 
-/// What is written down is never above what is issued: not even when the file is gone.
-#[tokio::test(start_paused = true)]
-async fn ids_stop_at_the_ceiling_that_was_written_down() {
-    let cluster = Cluster::new();
-    let flakes = cluster.open("a").await;
-    cluster.pass(seconds(5)).await;
-    flakes.next().await.unwrap();
-    let file = cluster.directory.path().join("a");
-    let text = std::fs::read_to_string(&file).unwrap();
-    std::fs::remove_file(&file).unwrap();
-
-    let mut last = flakes.next().await.unwrap();
-    for _ in 0..200 {
-        cluster.pass(millis(10)).await;
-        if let Ok(id) = flakes.try_next() {
-            last = id;
-        }
-    }
-
-    let written = text.split("\"local_ceiling\":").skip(1);
-    let written = written.map(|rest| rest[..13].parse::<u64>().unwrap()).max().unwrap();
-    let issued = flakes.layout().decode(last).unwrap().timestamp;
-    assert!(issued.get() < written, "{issued} was issued, {written} is written down");
-    assert!(matches!(flakes.try_next().unwrap_err().kind(), SnowflakeErrorKind::CeilingReached));
-    assert!(flakes.health().to_string().contains("removed or replaced"), "{}", flakes.health());
-}
-
-/// A stop tells its own file before it tells the registry: whoever crashes in between must not go
-/// on alone with what another node may hold by then.
-#[test]
-fn a_node_that_began_to_give_back_does_not_start_alone() {
-    let cluster = Cluster::new();
-    until_killed(async || {
-        let flakes = cluster.open("a").await;
-        flakes.next().await.unwrap();
-        cluster.registry.set_fault(RegistryFault::AnswersLost);
-        flakes.close().await;
-    });
-    cluster.registry.set_fault(RegistryFault::Away);
-
-    let started = until_killed(async || open(&cluster.registry, cluster.config("a")).await);
-
-    assert_eq!(*registry_error(&started.unwrap_err()), RegistryErrorKind::Unavailable);
-}
-
 #[tokio::test(start_paused = true)]
 async fn a_keeper_that_ends_badly_ends_the_ids_and_says_so() {
     let clock = Arc::new(ManualClock::at(START));
@@ -771,94 +354,4 @@ async fn a_keeper_that_ends_badly_ends_the_ids_and_says_so() {
     assert!(matches!(error.kind(), SnowflakeErrorKind::Closed), "{error}");
     assert!(!flakes.health().can_answer());
     flakes.close().await;
-}
-
-#[tokio::test]
-async fn a_claim_that_is_given_up_keeps_its_file_and_lock() {
-    let cluster = Cluster::new();
-    let registry = Arc::clone(&cluster.registry);
-    let config = cluster.config("a");
-    let flakes = SnowflakeGenerator::prepare(Arc::clone(&registry) as _, config.clone()).unwrap();
-    // Polled until its write is under way.
-    for _ in 0..3 {
-        let claim = flakes.claim();
-        let _ = tokio::time::timeout(Duration::ZERO, claim).await;
-    }
-
-    flakes.claim().await.unwrap();
-
-    flakes.next().await.unwrap();
-    let second = SnowflakeGenerator::prepare(registry, config.clone()).unwrap_err();
-    assert!(second.to_string().contains("another process uses"), "{second}");
-    let text = std::fs::read_to_string(config.state_file.unwrap()).unwrap();
-    assert!(text.contains("\"epoch\":"));
-}
-
-/// The Java Leaf before it on this machine: nothing at or below what that may have issued.
-#[tokio::test(start_paused = true)]
-async fn the_first_start_takes_over_from_a_java_leaf() {
-    let cluster = Cluster::new();
-    let cache = cluster.directory.path().join("leafconf");
-    std::fs::create_dir(&cache).unwrap();
-    let write = |at: u64| {
-        let text = format!("#leaf\nworkerID=3\nmaxTimestamp={at}\n");
-        std::fs::write(cache.join("workerID.properties"), text).unwrap();
-    };
-    let start = async |name: &str| {
-        let mut config = cluster.config(name);
-        config.java_cache = Some(cache.clone());
-        open(&cluster.registry, config).await
-    };
-    // Java issues up to 4 s past its last report.
-    write((START - millis(3500)).get());
-    let flakes = start("a").await.unwrap();
-    let first = flakes.layout().decode(flakes.next().await.unwrap()).unwrap();
-    assert_eq!(first.timestamp, START + millis(500));
-
-    write((START + seconds(3600)).get());
-    for _start in 0..2 {
-        let error = start("b").await.unwrap_err();
-        assert!(matches!(registry_error(&error), RegistryErrorKind::FloorAhead { .. }), "{error}");
-    }
-}
-
-fn request(now: leaf_core::UnixMillis) -> leaf_snowflake::ClaimRequest {
-    leaf_snowflake::ClaimRequest {
-        now,
-        instance: uuid::Uuid::new_v4(),
-        nonce: uuid::Uuid::new_v4(),
-        layout: leaf_core::Layout::LEAF,
-        memory: None,
-        least_floor: leaf_core::UnixMillis::EPOCH,
-        watched: None,
-        offline_for: seconds(600),
-        report_interval: seconds(3),
-        tolerance: seconds(1),
-        startup_wait: seconds(15),
-    }
-}
-
-/// Changes what a state file says, in both slots, and puts its checksums right.
-fn rewrite(file: &Path, from: &str, to: &str) {
-    const SLOT: usize = 4096;
-    let pages = std::fs::read(file).unwrap();
-    let mut changed = Vec::new();
-    for page in pages.chunks(SLOT) {
-        let page = std::str::from_utf8(page).unwrap();
-        let (line, rest) = page.split_once('\n').unwrap();
-        let text = rest.lines().next().unwrap_or_default().replace(from, to);
-        let head: Vec<_> = line.split(' ').collect();
-        let head = format!("{} {} {:04}", head[0], head[1], text.len());
-        let sum = crc32fast::hash(format!("{head}\n{text}").as_bytes());
-        let mut page = format!("{head} {sum:08x}\n{text}\n").into_bytes();
-        page.resize(SLOT, b'\n');
-        changed.extend(page);
-    }
-    // In place: the inode stays.
-    std::os::unix::fs::FileExt::write_all_at(
-        &std::fs::OpenOptions::new().write(true).open(file).unwrap(),
-        &changed,
-        0,
-    )
-    .unwrap();
 }

@@ -2,12 +2,13 @@
 #![allow(dead_code, reason = "each test file uses its part")]
 #![allow(unreachable_pub, reason = "a module of several test files")]
 
+use std::collections::HashSet;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures_core::future::BoxFuture;
-use leaf_core::{Layout, ManualClock, UnixMillis};
+use leaf_core::{Id, Layout, ManualClock, UnixMillis};
 use leaf_snowflake::{
     ClaimRequest, Identity, Lease, MemoryRegistry, RegistryError, RegistryErrorKind,
     SnowflakeConfig, SnowflakeError, SnowflakeErrorKind, SnowflakeGenerator, WorkerRecord,
@@ -115,5 +116,69 @@ impl WorkerRegistry for Odd {
 
     fn workers(&self) -> BoxFuture<'_, Result<Vec<WorkerRecord>, RegistryError>> {
         self.memory.workers()
+    }
+}
+
+/// Nodes on one registry and one clock, each with a state file of its name.
+pub struct Cluster {
+    pub clock: Arc<ManualClock>,
+    pub registry: Arc<MemoryRegistry>,
+    pub directory: tempfile::TempDir,
+}
+
+impl Cluster {
+    pub fn new() -> Self {
+        Self {
+            clock: Arc::new(ManualClock::at(START)),
+            registry: Arc::default(),
+            directory: tempfile::tempdir().unwrap(),
+        }
+    }
+
+    pub fn config(&self, name: &str) -> SnowflakeConfig {
+        let mut config = config(name, &self.clock, None);
+        config.state_file = Some(self.directory.path().join(name));
+        config
+    }
+
+    pub async fn open(&self, name: &str) -> SnowflakeGenerator {
+        open(&self.registry, self.config(name)).await.unwrap()
+    }
+
+    /// A life of this node, from the start to a kill -9, beside the runtime of the test.
+    pub fn live_and_die(&self, name: &str) {
+        std::thread::scope(|scope| {
+            let life = || until_killed(async || self.open(name).await.next().await.unwrap());
+            scope.spawn(life).join().unwrap();
+        });
+    }
+
+    pub async fn pass(&self, duration: Duration) {
+        pass(&self.clock, duration).await;
+    }
+}
+
+/// Takes `count` ids, none of which may be in `ids`.
+pub fn take_all(flakes: &SnowflakeGenerator, count: usize, ids: &mut HashSet<Id>) {
+    for _ in 0..count {
+        let id = flakes.try_next().unwrap();
+        assert!(ids.insert(id), "{id} was issued twice");
+    }
+}
+
+/// The claim of a new instance.
+pub fn request(now: UnixMillis) -> ClaimRequest {
+    ClaimRequest {
+        now,
+        instance: uuid::Uuid::new_v4(),
+        nonce: uuid::Uuid::new_v4(),
+        layout: Layout::LEAF,
+        memory: None,
+        least_floor: UnixMillis::EPOCH,
+        watched: None,
+        offline_for: seconds(600),
+        report_interval: seconds(3),
+        tolerance: seconds(1),
+        startup_wait: seconds(15),
     }
 }
