@@ -4,6 +4,8 @@
 //! |---|---|---|---|
 //! | `sqlite` | one file, one host | | `sqlite` |
 //! | `mysql` | MySQL, MariaDB; the Java Leaf's table | | `mysql` |
+//! | `postgres` | PostgreSQL | | `postgres` |
+//! | `etcd` | compare-and-swap, a majority of members | | `etcd` (its build needs `protoc`) |
 //! | `local` | | worker ids from the configuration, the fence in the state file | |
 //!
 //! Every backend is a folder with the same file names: `store.rs` for the segment store,
@@ -11,21 +13,27 @@
 //! conformance suite on the real server (`tests/`).
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "tests may panic"))]
 
-#[cfg(any(feature = "sqlite", feature = "mysql"))]
+#[cfg(any(feature = "sqlite", feature = "mysql", feature = "postgres"))]
 mod checkout;
+#[cfg(feature = "etcd")]
+pub mod etcd;
+#[cfg(any(feature = "mysql", feature = "postgres"))]
+mod failover_guard;
 pub mod local;
 #[cfg(feature = "mysql")]
 pub mod mysql;
-#[cfg(any(feature = "sqlite", feature = "mysql"))]
+#[cfg(feature = "postgres")]
+pub mod postgres;
+#[cfg(feature = "store")]
 mod record;
-#[cfg(any(feature = "sqlite", feature = "mysql"))]
+#[cfg(feature = "store")]
 mod schema;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
-#[cfg(any(feature = "sqlite", feature = "mysql"))]
+#[cfg(feature = "store")]
 mod store_url;
 
-#[cfg(any(feature = "sqlite", feature = "mysql"))]
-pub use schema::Schema;
-#[cfg(any(feature = "sqlite", feature = "mysql"))]
-pub use store_url::{OpenStore, StoreUrl, StoreUrlError};
+#[cfg(feature = "store")]
+pub use schema::{Schema, Table};
+#[cfg(feature = "store")]
+pub use store_url::{OpenStore, StoreOptions, StoreUrl, StoreUrlError};

@@ -1,18 +1,52 @@
-//! Rows of `leaf_alloc`, whatever the database.
+//! Rows of `leaf_alloc` and `leaf_tag_settings`, whatever the database.
+
+use std::collections::HashMap;
 
 use leaf_core::{Step, Tag};
-use leaf_segment::{StoreErrorKind, TagRecord};
+use leaf_segment::{StoreErrorKind, TagRecord, TagSettings};
 
-/// The columns that every backend reads, in this order. Foreign tables may hold NULL in any.
+/// The columns of `leaf_alloc` that every backend reads, in this order. Foreign tables may hold NULL
+/// in any.
 pub(crate) type Row = (String, Option<i64>, Option<i64>, Option<String>);
 
-/// The row as a record; `None`, with a warning, when it is none.
-pub(crate) fn read((biz_tag, max_id, step, description): Row) -> Option<TagRecord> {
-    let (Ok(tag), Some(max_id)) = (Tag::parse(&biz_tag), max_id) else {
-        tracing::warn!(?biz_tag, "a row of leaf_alloc is left out: no valid tag, or no max_id");
-        return None;
+/// The columns of `leaf_tag_settings`: the tag, `enabled`, `min_step`, `max_step`, `max_take`.
+pub(crate) type SettingsRow = (String, Option<i64>, Option<i64>, Option<i64>, Option<i64>);
+
+/// The rows as records, each with its settings. Rows that are none are left out, with a warning.
+pub(crate) fn read(rows: Vec<Row>, settings: Vec<SettingsRow>) -> Vec<TagRecord> {
+    let mut settings: HashMap<String, TagSettings> =
+        settings.into_iter().map(read_settings).collect();
+    let record = |(biz_tag, max_id, step, description): Row| {
+        let (Ok(tag), Some(max_id)) = (Tag::parse(&biz_tag), max_id) else {
+            tracing::warn!(?biz_tag, "a row of leaf_alloc is left out: no valid tag, or no max_id");
+            return None;
+        };
+        let settings = settings.remove(tag.as_str()).unwrap_or_default();
+        Some(TagRecord { tag, max_id, step: Step::new(step.unwrap_or(0)), description, settings })
     };
-    Some(TagRecord { tag, max_id, step: Step::new(step.unwrap_or(0)), description })
+    rows.into_iter().filter_map(record).collect()
+}
+
+fn read_settings((tag, enabled, min, max, take): SettingsRow) -> (String, TagSettings) {
+    let step = |what: &str, value: Option<i64>| {
+        let step = Step::new(value?);
+        if step.is_err() {
+            tracing::warn!(%tag, "{what} in leaf_tag_settings is no step and does not count");
+        }
+        step.ok()
+    };
+    let settings = TagSettings {
+        enabled: enabled != Some(0),
+        min_step: step("min_step", min),
+        max_step: step("max_step", max),
+        max_take: step("max_take", take),
+    };
+    (tag, settings)
+}
+
+/// A step as the databases take it.
+pub(crate) fn number(step: Option<Step>) -> Option<i64> {
+    step.map(|step| i64::from(step.get()))
 }
 
 /// Why an allocation that expected the step `seen` changed no row, given the row.
@@ -20,10 +54,10 @@ pub(crate) fn why_not(row: Option<Row>, seen: Step) -> StoreErrorKind {
     let Some((_, max_id, step, _)) = row else { return StoreErrorKind::UnknownTag };
     let bad = |text: String| StoreErrorKind::BadRecord(text);
     match (Step::new(step.unwrap_or(0)), max_id) {
-        (Err(error), _) => bad(format!("{error}; correct the row in leaf_alloc")),
+        (Err(error), _) => bad(format!("{error}; correct it with `leaf tag set-step`")),
         (_, None) => bad("max_id is NULL; correct the row in leaf_alloc".into()),
         (_, Some(max_id @ ..0)) => {
-            bad(format!("max_id {max_id} is negative; correct the row in leaf_alloc"))
+            bad(format!("max_id {max_id} is negative; correct it with `leaf tag advance`"))
         }
         (Ok(step), _) if step != seen => StoreErrorKind::StepChanged(step),
         _ => StoreErrorKind::Exhausted,

@@ -3,7 +3,9 @@
 //! A URL may hold a password: it is shown by [`StoreUrl`]'s `Display` and `Debug` without one.
 
 use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
+#[cfg(feature = "sqlite")]
+use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::Arc;
 
@@ -11,7 +13,14 @@ use leaf_segment::{SegmentStore, StoreError};
 
 use crate::Schema;
 
-/// `sqlite:PATH` or `mysql://user:password@host:3306/database`.
+const KINDS: [&str; 5] = ["sqlite", "mysql", "postgres", "postgresql", "etcd"];
+
+/// How to write one, for error texts.
+const HOW: &str = "write sqlite:PATH, mysql://user:password@host:3306/database, \
+                   postgres://user:password@host:5432/database or etcd://host:2379,host:2379";
+
+/// `sqlite:PATH`, `mysql://user:password@host:3306/database`,
+/// `postgres://user:password@host:5432/database` or `etcd://host:2379,host:2379/name`.
 ///
 /// ```
 /// use leaf_registry::StoreUrl;
@@ -29,6 +38,31 @@ enum Kind {
     Sqlite(PathBuf),
     #[cfg(feature = "mysql")]
     Mysql(String),
+    #[cfg(feature = "postgres")]
+    Postgres(String),
+    #[cfg(feature = "etcd")]
+    Etcd(crate::etcd::EtcdUrl),
+}
+
+/// What may be chosen about a store, besides where it is.
+///
+/// ```
+/// use leaf_registry::StoreOptions;
+///
+/// assert_eq!(StoreOptions::default().failover_margin, Some(10_000_000));
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StoreOptions {
+    /// By how many ids every tag is advanced when MySQL, MariaDB or PostgreSQL answers as another
+    /// server than before: more than a failover can lose. `None` turns that guard off. Default
+    /// 10,000,000, ten times the greatest dynamic step.
+    pub failover_margin: Option<i64>,
+}
+
+impl Default for StoreOptions {
+    fn default() -> Self {
+        Self { failover_margin: Some(10_000_000) }
+    }
 }
 
 /// A store that was opened.
@@ -52,8 +86,8 @@ impl StoreUrl {
         match &self.0 {
             #[cfg(feature = "sqlite")]
             Kind::Sqlite(_) => true,
-            #[cfg(feature = "mysql")]
-            Kind::Mysql(_) => false,
+            #[allow(unreachable_patterns, reason = "depends on the features")]
+            _ => false,
         }
     }
 
@@ -61,19 +95,40 @@ impl StoreUrl {
     ///
     /// # Errors
     /// Where the URL or the file cannot be used.
-    pub async fn open(&self, data_dir: &Path) -> Result<OpenStore, StoreError> {
-        match &self.0 {
+    pub async fn open(
+        &self,
+        data_dir: &Path,
+        options: &StoreOptions,
+    ) -> Result<OpenStore, StoreError> {
+        // Which of them counts depends on the kind of store.
+        let _ = (data_dir, options);
+        Ok(match &self.0 {
             #[cfg(feature = "sqlite")]
             Kind::Sqlite(path) => {
-                let store = Arc::new(crate::sqlite::SqliteStore::open(&data_dir.join(path)).await?);
-                Ok(OpenStore { schema: Arc::clone(&store) as _, store })
+                OpenStore::of(crate::sqlite::SqliteStore::open(&data_dir.join(path)).await?)
             }
             #[cfg(feature = "mysql")]
-            Kind::Mysql(url) => {
-                let store = Arc::new(crate::mysql::MysqlStore::open(url)?);
-                Ok(OpenStore { schema: Arc::clone(&store) as _, store })
+            Kind::Mysql(url) => OpenStore::of(crate::mysql::MysqlStore::open(url, options)?),
+            #[cfg(feature = "postgres")]
+            Kind::Postgres(url) => {
+                OpenStore::of(crate::postgres::PostgresStore::open(url, options)?)
             }
-        }
+            #[cfg(feature = "etcd")]
+            Kind::Etcd(url) => OpenStore::of(crate::etcd::EtcdStore::open(url.clone())),
+        })
+    }
+}
+
+impl OpenStore {
+    fn of(store: impl SegmentStore + Schema) -> Self {
+        let store = Arc::new(store);
+        Self { schema: Arc::clone(&store) as _, store }
+    }
+}
+
+impl StoreUrlError {
+    pub(crate) fn new(text: impl Into<String>) -> Self {
+        Self(text.into())
     }
 }
 
@@ -81,7 +136,7 @@ impl FromStr for StoreUrl {
     type Err = StoreUrlError;
 
     fn from_str(text: &str) -> Result<Self, StoreUrlError> {
-        let refuse = |why: &str| Err(StoreUrlError(why.into()));
+        let refuse = |why: &str| Err(StoreUrlError::new(why));
         match text.split_once(':') {
             #[cfg(feature = "sqlite")]
             Some(("sqlite", path)) => match path.strip_prefix("//").unwrap_or(path) {
@@ -96,9 +151,22 @@ impl FromStr for StoreUrl {
                     _ => refuse("not a MySQL URL: write mysql://user:password@host:3306/database"),
                 }
             }
-            _ => refuse(
-                "unknown kind of store: write sqlite:PATH or mysql://user:password@host:3306/database",
-            ),
+            #[cfg(feature = "postgres")]
+            Some(("postgres" | "postgresql", rest)) if rest.starts_with("//") => {
+                let options = crate::postgres::PostgresStore::options(text);
+                match options.map(|options| options.get_database().is_some()) {
+                    Ok(true) => Ok(Self(Kind::Postgres(text.into()))),
+                    _ => refuse(
+                        "not a PostgreSQL URL: write postgres://user:password@host:5432/database",
+                    ),
+                }
+            }
+            #[cfg(feature = "etcd")]
+            Some(("etcd", _)) => Ok(Self(Kind::Etcd(text.parse()?))),
+            Some((kind, _)) if KINDS.contains(&kind) => {
+                refuse(&format!("this program was built without the feature for {kind}; {HOW}"))
+            }
+            _ => refuse(&format!("unknown kind of store: {HOW}")),
         }
     }
 }
@@ -110,6 +178,10 @@ impl fmt::Display for StoreUrl {
             Kind::Sqlite(path) => write!(f, "sqlite:{}", path.display()),
             #[cfg(feature = "mysql")]
             Kind::Mysql(url) => f.write_str(&redact(url)),
+            #[cfg(feature = "postgres")]
+            Kind::Postgres(url) => f.write_str(&redact(url)),
+            #[cfg(feature = "etcd")]
+            Kind::Etcd(url) => url.fmt(f),
         }
     }
 }
@@ -121,7 +193,7 @@ impl fmt::Debug for StoreUrl {
 }
 
 /// The URL with the password, and all parameters, left out.
-#[cfg(feature = "mysql")]
+#[cfg(any(feature = "mysql", feature = "postgres"))]
 fn redact(url: &str) -> String {
     let url = url.split(['?', '#']).next().unwrap_or_default();
     let Some((scheme, rest)) = url.split_once("://") else { return "***".into() };
@@ -135,7 +207,7 @@ fn redact(url: &str) -> String {
     }
 }
 
-#[cfg(all(test, feature = "mysql", feature = "sqlite"))]
+#[cfg(all(test, feature = "mysql", feature = "sqlite", feature = "postgres", feature = "etcd"))]
 mod tests {
     use super::*;
 
@@ -143,8 +215,9 @@ mod tests {
     fn a_password_is_never_shown() {
         let passwords =
             ["canary", "can:ary", "canary%40", "canary/x", "canary@x", "canary?x", "ca#nary"];
-        for password in passwords {
-            let text = format!("mysql://leaf:{password}@db:3306/leaf?ssl-mode=DISABLED");
+        let kinds = ["mysql://", "postgres://", "etcd://"];
+        for (kind, password) in kinds.iter().flat_map(|kind| passwords.map(|word| (kind, word))) {
+            let text = format!("{kind}leaf:{password}@db:3306/leaf?ssl-mode=DISABLED");
             let shown = match text.parse::<StoreUrl>() {
                 Ok(url) => format!("{url} {url:?}"),
                 Err(error) => error.to_string(),
@@ -158,9 +231,10 @@ mod tests {
 
     #[test]
     fn says_how_to_write_it() {
-        for bad in ["", "leaf.db", "sqlite:", "redis://x", "mysql://", "mysql://db", "mysql:db"] {
+        let bad = ["", "leaf.db", "sqlite:", "redis://x", "mysql://", "mysql://db", "mysql:db"];
+        for bad in bad.into_iter().chain(["postgres://", "postgres:db", "etcd:", "etcd://"]) {
             let error = bad.parse::<StoreUrl>().unwrap_err().to_string();
-            assert!(error.contains("mysql://") || error.contains("sqlite:"), "{bad}: {error}");
+            assert!(error.contains("://") || error.contains("sqlite:"), "{bad}: {error}");
         }
         assert_eq!("sqlite:leaf.db".parse::<StoreUrl>().unwrap().to_string(), "sqlite:leaf.db");
         let absolute = "sqlite:///var/lib/leaf.db".parse::<StoreUrl>().unwrap();

@@ -6,9 +6,9 @@
 use std::sync::Arc;
 
 use leaf_core::{IdRange, Step, StepError, Tag};
-use leaf_registry::{OpenStore, StoreUrl};
-use leaf_segment::{NewTag, SegmentStore, StoreErrorKind, TagRecord};
-use leaf_testkit::MariaDb;
+use leaf_registry::{OpenStore, StoreOptions, StoreUrl};
+use leaf_segment::{NewTag, SegmentStore, StoreErrorKind, TagRecord, TagSettings};
+use leaf_testkit::{Etcd, Fault, FaultProxy, MariaDb, Postgres};
 
 /// An empty store, and what must live as long as it does.
 struct Fixture {
@@ -18,56 +18,120 @@ struct Fixture {
     database: Database,
 }
 
+#[derive(Clone)]
 enum Database {
-    Sqlite { _directory: tempfile::TempDir },
+    Sqlite(Arc<tempfile::TempDir>),
     Mysql(Arc<MariaDb>, String),
+    Postgres(Arc<Postgres>, String),
+    Etcd(Arc<Etcd>, String),
 }
 
 async fn sqlite() -> Fixture {
-    let directory = tempfile::tempdir().unwrap();
-    let url = format!("sqlite:{}", directory.path().join("leaf.db").display());
-    fixture(url, Database::Sqlite { _directory: directory }).await
+    fixture(Database::Sqlite(Arc::new(tempfile::tempdir().unwrap()))).await
 }
 
 async fn mysql() -> Fixture {
     let server = tokio::task::spawn_blocking(MariaDb::shared).await.unwrap();
     let database = server.new_database();
-    let url = MariaDb::url(server.port(), &database);
-    fixture(url, Database::Mysql(server, database)).await
+    fixture(Database::Mysql(server, database)).await
 }
 
-async fn fixture(url: String, database: Database) -> Fixture {
-    let parsed: StoreUrl = url.parse().unwrap();
-    let open = parsed.open(std::path::Path::new(".")).await.unwrap();
+async fn postgres() -> Fixture {
+    let server = tokio::task::spawn_blocking(Postgres::shared).await.unwrap();
+    let database = server.new_database();
+    fixture(Database::Postgres(server, database)).await
+}
+
+async fn etcd() -> Fixture {
+    let server = tokio::task::spawn_blocking(Etcd::shared).await.unwrap();
+    let name = server.new_name();
+    fixture(Database::Etcd(server, name)).await
+}
+
+async fn fixture(database: Database) -> Fixture {
+    let url = database.url(database.port());
+    let open = open(&url).await;
     open.schema.apply().await.unwrap();
     Fixture { store: Arc::clone(&open.store), open, url, database }
+}
+
+async fn open(url: &str) -> OpenStore {
+    let url: StoreUrl = url.parse().unwrap();
+    url.open(std::path::Path::new("."), &StoreOptions::default()).await.unwrap()
+}
+
+impl Database {
+    /// The port of a server; 0 for a file.
+    fn port(&self) -> u16 {
+        match self {
+            Self::Sqlite(_) => 0,
+            Self::Mysql(server, _) => server.port(),
+            Self::Postgres(server, _) => server.port(),
+            Self::Etcd(server, _) => server.ports()[0],
+        }
+    }
+
+    /// The URL at the server's port, or at that of a proxy before it.
+    fn url(&self, port: u16) -> String {
+        match self {
+            Self::Sqlite(directory) => {
+                format!("sqlite:{}", directory.path().join("leaf.db").display())
+            }
+            Self::Mysql(_, database) => MariaDb::url(port, database),
+            Self::Postgres(_, database) => Postgres::url(port, database),
+            Self::Etcd(_, name) => Etcd::url(&[port], name),
+        }
+    }
 }
 
 impl Fixture {
     /// A second store on the same database, as another process would open it.
     async fn another(&self) -> Arc<dyn SegmentStore> {
-        let url: StoreUrl = self.url.parse().unwrap();
-        url.open(std::path::Path::new(".")).await.unwrap().store
+        open(&self.url).await.store
     }
 
-    /// Changes rows behind the store's back.
-    async fn sql(&self, statement: &'static str) {
-        match &self.database {
-            Database::Sqlite { .. } => {
+    /// A store behind a proxy.
+    async fn behind_proxy(&self) -> (FaultProxy, Arc<dyn SegmentStore>) {
+        let server = std::net::SocketAddr::from(([127, 0, 0, 1], self.database.port()));
+        let proxy = FaultProxy::start(server).await;
+        let store = open(&self.database.url(proxy.address().port())).await.store;
+        (proxy, store)
+    }
+
+    /// Writes a number into a row behind the store's back.
+    async fn set(&self, name: &str, column: &str, value: i64) {
+        if let Database::Etcd(server, cluster) = &self.database {
+            let key = format!("/leaf/{cluster}/segment/{name}");
+            let text = server.ctl(&["get", "--print-value-only", &key]);
+            let mut record: serde_json::Value = serde_json::from_str(&text).unwrap();
+            record[column] = value.into();
+            server.ctl(&["put", "--", &key, &record.to_string()]);
+            return;
+        }
+        self.sql(&format!("UPDATE leaf_alloc SET {column} = {value} WHERE biz_tag = '{name}'"))
+            .await;
+    }
+
+    /// Changes rows of a database behind the store's back.
+    async fn sql(&self, statement: &str) {
+        let statement = statement.to_owned();
+        match self.database.clone() {
+            Database::Sqlite(_) => {
                 let path = self.url.strip_prefix("sqlite:").unwrap();
                 let options = sqlx::sqlite::SqliteConnectOptions::new().filename(path);
                 let pool = sqlx::SqlitePool::connect_with(options).await.unwrap();
-                sqlx::query(statement).execute(&pool).await.unwrap();
+                sqlx::query(sqlx::AssertSqlSafe(statement)).execute(&pool).await.unwrap();
                 pool.close().await;
             }
             Database::Mysql(server, database) => {
-                let (server, database) = (Arc::clone(server), database.clone());
-                tokio::task::spawn_blocking(move || {
-                    server.sql(&format!("USE {database}; {statement}"))
-                })
-                .await
-                .unwrap();
+                let run = move || server.sql(&format!("USE {database}; {statement}"));
+                tokio::task::spawn_blocking(run).await.unwrap();
             }
+            Database::Postgres(server, database) => {
+                let run = move || server.sql(&database, &statement);
+                tokio::task::spawn_blocking(run).await.unwrap();
+            }
+            Database::Etcd(..) => panic!("etcd speaks no SQL"),
         }
     }
 }
@@ -106,6 +170,7 @@ async fn the_first_range_is_the_records_own(f: Fixture) {
             max_id: 2001,
             step: Ok(step(2000)),
             description: Some("Test leaf Segment Mode Get Id".into()),
+            settings: TagSettings::default(),
         }
     );
 }
@@ -181,10 +246,24 @@ async fn bad_rows_are_errors_of_their_tag_only(f: Fixture) {
     for name in ["zero", "negative", "behind", "fine"] {
         create(&*f.store, name, 10).await;
     }
-    f.sql("UPDATE leaf_alloc SET step = 0 WHERE biz_tag = 'zero'").await;
-    f.sql("UPDATE leaf_alloc SET step = -5 WHERE biz_tag = 'negative'").await;
-    f.sql("UPDATE leaf_alloc SET max_id = -7 WHERE biz_tag = 'behind'").await;
-    f.sql("INSERT INTO leaf_alloc (biz_tag, max_id, step) VALUES (' padded', 1, 1)").await;
+    f.set("zero", "step", 0).await;
+    f.set("negative", "step", -5).await;
+    f.set("behind", "max_id", -7).await;
+    match &f.database {
+        Database::Etcd(server, name) => {
+            server.ctl(&[
+                "put",
+                &format!("/leaf/{name}/segment/ padded"),
+                r#"{"max_id":1,"step":1}"#,
+            ]);
+            server.ctl(&["put", &format!("/leaf/{name}/segment/text"), "max_id=1"]);
+            let kind = refusal(f.store.allocate(&tag("text"), step(1), step(1))).await;
+            assert!(matches!(kind, StoreErrorKind::BadRecord(_)), "{kind}");
+        }
+        _ => {
+            f.sql("INSERT INTO leaf_alloc (biz_tag, max_id, step) VALUES (' padded', 1, 1)").await;
+        }
+    }
     if let Database::Mysql(..) = f.database {
         f.sql("ALTER TABLE leaf_alloc MODIFY max_id BIGINT NULL").await;
         f.sql("INSERT INTO leaf_alloc (biz_tag, max_id, step) VALUES ('null', NULL, 1)").await;
@@ -234,12 +313,147 @@ async fn administration(f: Fixture) {
     assert_eq!(f.store.tag(&tag("orders")).await.unwrap(), None);
 }
 
+async fn settings_are_kept_beside_the_record(f: Fixture) {
+    create(&*f.store, "orders", 10).await;
+    let settings = TagSettings {
+        enabled: false,
+        min_step: Some(step(5)),
+        max_step: Some(step(500)),
+        max_take: Some(step(7)),
+    };
+    let unknown = refusal(f.store.set_settings(&tag("other"), &settings)).await;
+    assert_eq!(unknown, StoreErrorKind::UnknownTag);
+    f.store.set_settings(&tag("orders"), &settings).await.unwrap();
+    f.store.set_settings(&tag("orders"), &settings).await.unwrap();
+
+    let record = f.another().await.tag(&tag("orders")).await.unwrap().unwrap();
+    assert_eq!(record.settings, settings);
+    let records = f.store.tags().await.unwrap();
+    let of = |name: &str| records.iter().find(|record| record.tag == tag(name)).unwrap().settings;
+    assert_eq!(of("orders"), settings);
+    assert_eq!(of("leaf-segment-test"), TagSettings::default());
+
+    f.store.delete(&tag("orders")).await.unwrap();
+    create(&*f.store, "orders", 10).await;
+    let record = f.store.tag(&tag("orders")).await.unwrap().unwrap();
+    assert_eq!(record.settings, TagSettings::default(), "they do not outlive the tag");
+}
+
+/// G-05: a connection that ends before or after the commit costs at most one range each time.
+async fn an_unclear_answer_is_an_error_and_a_gap(f: Fixture) {
+    create(&*f.store, "orders", 10).await;
+    let (proxy, store) = f.behind_proxy().await;
+    let orders = tag("orders");
+    let mut last = store.allocate(&orders, step(10), step(10)).await.unwrap().end();
+    for fault in [Fault::Cut, Fault::Reset, Fault::SwallowReplies, Fault::BlackHole] {
+        proxy.set(fault);
+        let attempt = store.allocate(&orders, step(10), step(10));
+        match tokio::time::timeout(std::time::Duration::from_secs(4), attempt).await {
+            Ok(Ok(range)) => panic!("{fault:?}: {range} without an answer"),
+            Ok(Err(error)) => assert!(error.retryable(), "{fault:?}: {error}"),
+            Err(_) => {}
+        }
+        // What was sent may still arrive and be carried out.
+        proxy.set(Fault::Cut);
+        proxy.set(Fault::None);
+        let range = loop {
+            match store.allocate(&orders, step(10), step(10)).await {
+                Ok(range) => break range,
+                Err(error) => assert!(error.retryable(), "{fault:?}: {error}"),
+            }
+            tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+        };
+        assert!(range.start() >= last, "{fault:?}: {range} after {last}");
+        assert!(range.start() - last <= 20, "{fault:?}: {range} after {last}");
+        last = range.end();
+    }
+    proxy.set(Fault::Delay(std::time::Duration::from_millis(100)));
+    let range = store.allocate(&orders, step(10), step(10)).await.unwrap();
+    assert_eq!(range.start(), last, "slow is no failure");
+}
+
+/// The server is killed again and again under load and comes back on the same data.
+async fn a_restart_under_load_repeats_nothing(f: Fixture) {
+    // A server of its own: the shared one is in use.
+    let f = match f.database {
+        Database::Sqlite(_) => panic!("a file is not restarted"),
+        Database::Mysql(..) => {
+            let server = tokio::task::spawn_blocking(MariaDb::start).await.unwrap();
+            let database = server.new_database();
+            fixture(Database::Mysql(Arc::new(server), database)).await
+        }
+        Database::Postgres(..) => {
+            let server = tokio::task::spawn_blocking(Postgres::start).await.unwrap();
+            let database = server.new_database();
+            fixture(Database::Postgres(Arc::new(server), database)).await
+        }
+        Database::Etcd(..) => {
+            let server = tokio::task::spawn_blocking(|| Etcd::start(1)).await.unwrap();
+            fixture(Database::Etcd(Arc::new(server), "leaf".into())).await
+        }
+    };
+    create(&*f.store, "orders", 10).await;
+    let stop = Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let mut allocators = Vec::new();
+    for _ in 0..4 {
+        let (store, stop) = (f.another().await, Arc::clone(&stop));
+        allocators.push(tokio::spawn(async move {
+            let mut ranges = Vec::new();
+            while !stop.load(std::sync::atomic::Ordering::SeqCst) {
+                let name = tag("orders");
+                let attempt = store.allocate(&name, step(10), step(10));
+                match tokio::time::timeout(std::time::Duration::from_secs(2), attempt).await {
+                    Ok(Ok(range)) => ranges.push(range),
+                    Ok(Err(error)) => {
+                        assert!(error.retryable(), "{error}");
+                        tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+                    }
+                    Err(_) => {}
+                }
+            }
+            ranges
+        }));
+    }
+    for _ in 0..3 {
+        tokio::time::sleep(std::time::Duration::from_millis(300)).await;
+        let database = f.database.clone();
+        let restart = move || match database {
+            Database::Sqlite(_) => {}
+            Database::Mysql(server, _) => server.crash_and_restart(),
+            Database::Postgres(server, _) => server.crash_and_restart(),
+            Database::Etcd(server, _) => server.crash_and_restart(),
+        };
+        tokio::task::spawn_blocking(restart).await.unwrap();
+    }
+    tokio::time::sleep(std::time::Duration::from_millis(300)).await;
+    let after = loop {
+        if let Ok(range) = f.store.allocate(&tag("orders"), step(10), step(10)).await {
+            break range;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+    };
+    stop.store(true, std::sync::atomic::Ordering::SeqCst);
+    let mut ranges = vec![after];
+    for allocator in allocators {
+        ranges.extend(allocator.await.unwrap());
+    }
+
+    assert!(ranges.len() > 20, "{}", ranges.len());
+    ranges.sort_by_key(|range| range.start());
+    assert!(ranges.windows(2).all(|pair| !pair[0].overlaps(pair[1])));
+}
+
 async fn the_schema_is_made_once_and_never_touched_again(f: Fixture) {
     f.store.delete(&tag("leaf-segment-test")).await.unwrap();
 
-    assert!(!f.open.schema.apply().await.unwrap(), "it exists");
+    if let Database::Etcd(..) = f.database {
+        // Without tables the stock tag is made wherever there is no tag at all.
+        create(&*f.store, "orders", 10).await;
+    }
+    assert!(f.open.schema.apply().await.unwrap().is_empty(), "they exist");
 
-    assert!(f.store.tags().await.unwrap().is_empty(), "the stock row does not come back");
+    let stock = f.store.tag(&tag("leaf-segment-test")).await.unwrap();
+    assert_eq!(stock, None, "the stock row does not come back");
 }
 
 async fn a_dropped_request_disturbs_no_later_one(f: Fixture) {
@@ -304,14 +518,14 @@ macro_rules! backends {
             $(
                 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
                 async fn $check() {
-                    super::$check(super::$backend().await).await;
+                    crate::$check(crate::$backend().await).await;
                 }
             )*
         }
     };
 }
 
-backends!(sqlite, mysql; {
+backends!(sqlite, mysql, postgres, etcd; {
     the_first_range_is_the_records_own,
     sixteen_allocators_never_overlap,
     tags_are_compared_as_bytes,
@@ -320,6 +534,15 @@ backends!(sqlite, mysql; {
     bad_rows_are_errors_of_their_tag_only,
     the_end_of_the_ids_is_an_error,
     administration,
+    settings_are_kept_beside_the_record,
     the_schema_is_made_once_and_never_touched_again,
     a_dropped_request_disturbs_no_later_one,
 });
+
+/// What only a server can do to its clients.
+mod server {
+    backends!(mysql, postgres, etcd; {
+        an_unclear_answer_is_an_error_and_a_gap,
+        a_restart_under_load_repeats_nothing,
+    });
+}

@@ -1,8 +1,11 @@
 //! What may be chosen about segment mode.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use leaf_core::Step;
+
+use crate::Marks;
 
 /// Settings of a [`SegmentGenerator`](crate::SegmentGenerator).
 ///
@@ -13,11 +16,15 @@ use leaf_core::Step;
 /// let config = SegmentConfig { wait: Duration::from_millis(500), ..SegmentConfig::default() };
 /// assert_eq!(config.max_step.get(), 1_000_000);
 /// ```
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub struct SegmentConfig {
+    /// The dynamic step never falls below this, whatever the record says. Default 1.
+    pub min_step: Step,
     /// The dynamic step grows up to this; a record's own larger step is still honoured.
     /// Default 1,000,000, as in Leaf.
     pub max_step: Step,
+    /// The most ids that one call takes. Default 1,000,000.
+    pub max_take: Step,
     /// How long a caller waits for a refill before it gets an error. Default 2 s.
     pub wait: Duration,
     /// Deadline of one request to the store. Default 2 s.
@@ -27,18 +34,29 @@ pub struct SegmentConfig {
     /// Whether [`SegmentGenerator::close`](crate::SegmentGenerator::close) gives the ids that were
     /// fetched and not handed out back, where nobody allocated since. Default true.
     pub give_back: bool,
+    /// Where the regression guard's marks outlive the process; see [`Marks`]. Default none: they end
+    /// with it.
+    pub marks: Option<Arc<Marks>>,
     /// How often the set of tags is read again. Default 60 s, as in Leaf.
     pub refresh: Duration,
 }
 
+const MILLION: Step = match Step::new(1_000_000) {
+    Ok(step) => step,
+    Err(_) => Step::MAX,
+};
+
 impl Default for SegmentConfig {
     fn default() -> Self {
         Self {
-            max_step: Step::new(1_000_000).unwrap_or(Step::MAX),
+            min_step: Step::MIN,
+            max_step: MILLION,
+            max_take: MILLION,
             wait: Duration::from_secs(2),
             attempt: Duration::from_secs(2),
             concurrent_fetches: 64,
             give_back: true,
+            marks: None,
             refresh: Duration::from_secs(60),
         }
     }

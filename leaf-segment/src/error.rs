@@ -22,7 +22,7 @@ pub struct StoreError {
 #[non_exhaustive]
 pub enum StoreErrorKind {
     /// No record of this name.
-    #[error("no such tag: insert it into leaf_alloc")]
+    #[error("no such tag: make it with `leaf tag create`")]
     UnknownTag,
     /// The record exists already.
     #[error("the tag exists already")]
@@ -39,7 +39,7 @@ pub enum StoreErrorKind {
     /// The range starts below one that this process was already granted.
     #[error(
         "the store granted ids from {start} on although ids below {mark} were granted before: \
-         raise max_id in leaf_alloc, at least to {mark}"
+         find out whether the store went back, then `leaf tag advance --at-least {mark}`"
     )]
     Regression {
         /// Where the refused range starts.
@@ -111,7 +111,17 @@ pub enum SegmentErrorKind {
     /// Both segments are used up and the refill did not arrive in time.
     #[error("out of ids: the next segment did not arrive within {0:?}")]
     Deadline(Duration),
-    /// The record needs an operator: exhausted, a bad step, or a store that went back.
+    /// The tag is disabled.
+    #[error("the tag is disabled")]
+    Disabled,
+    /// The tag has no ids left below 2^63.
+    #[error("the tag's ids are used up")]
+    Exhausted,
+    /// The store offers ids that it granted before: it went back, and is not trusted until somebody
+    /// raises the record.
+    #[error("the store offers ids that were granted before; the server's log says what to do")]
+    Guard,
+    /// The record needs an operator: its step or its `max_id` is no number that can be used.
     #[error("the tag's record needs an operator; the server's log says why")]
     Record,
     /// More ids were asked for at once than can be handed out, or none.

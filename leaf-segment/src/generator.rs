@@ -16,8 +16,11 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use crate::handle::TagHandle;
+use crate::rate;
 use crate::refill::Backend;
-use crate::{SegmentConfig, SegmentError, SegmentErrorKind, SegmentStore, StoreError, TagRecord};
+use crate::{
+    SegmentConfig, SegmentError, SegmentErrorKind, SegmentStore, StoreError, TagRecord, TagView,
+};
 
 const UNKNOWN_HOLDS: Duration = Duration::from_secs(1);
 const UNKNOWN_ENTRIES: usize = 1000;
@@ -29,8 +32,8 @@ const GIVE_BACK: Duration = Duration::from_secs(5);
 
 type TagMap = HashMap<Tag, TagHandle, foldhash::fast::RandomState>;
 
-/// Hands out ids of the tags of one [`SegmentStore`].
-#[derive(Debug)]
+/// Hands out ids of the tags of one [`SegmentStore`]. Cheap to clone.
+#[derive(Debug, Clone)]
 pub struct SegmentGenerator {
     shared: Arc<Shared>,
 }
@@ -45,9 +48,9 @@ struct Shared {
     loaded: AtomicBool,
 }
 
-/// Names that were just looked up and do not exist.
+/// Names that were just looked up and yield no ids: they do not exist, or are disabled.
 #[derive(Debug, Default)]
-struct UnknownTags(HashMap<Tag, Instant>);
+struct UnknownTags(HashMap<Tag, (SegmentErrorKind, Instant)>);
 
 impl SegmentGenerator {
     /// Reads the set of tags and starts to keep it up to date. Call it in a tokio runtime.
@@ -69,6 +72,14 @@ impl SegmentGenerator {
                 // A generator that was dropped needs no refresh.
                 let Some(shared) = task.upgrade() else { return };
                 pause = shared.refresh().await;
+            }
+        });
+        let task = Arc::downgrade(&shared);
+        shared.backend.spawn(async move {
+            loop {
+                tokio::time::sleep(rate::EVERY).await;
+                let Some(shared) = task.upgrade() else { return };
+                shared.sample_rates();
             }
         });
         Self { shared }
@@ -111,13 +122,17 @@ impl SegmentGenerator {
             let why = trouble.unwrap_or_else(|| "no answer yet".into());
             return Health::NotReady(format!("segment store: {why}"));
         }
-        let Some(trouble) = trouble else { return Health::Ready };
+        let marks = backend.config.marks.as_ref().and_then(|marks| marks.trouble());
+        let marks = marks.map_or(Health::Ready, |why| {
+            Health::Degraded(format!("marks of the regression guard are not kept: {why}"))
+        });
+        let Some(trouble) = trouble else { return marks };
         let tags = self.shared.tags.load();
-        let in_use = |handle: &&TagHandle| {
-            !handle.state.has_ended() && handle.state.refill().granted.is_some()
-        };
-        let mut dry = tags.values().filter(in_use).filter(|h| !h.state.buffer.has_stock());
-        let no_stock = !tags.values().any(|handle| handle.state.buffer.has_stock());
+        let in_use =
+            |handle: &&TagHandle| !handle.state.has_ended() && handle.state.refill().granted > 0;
+        let has_stock = |handle: &TagHandle| handle.state.buffer.stock() > 0;
+        let mut dry = tags.values().filter(in_use).filter(|handle| !has_stock(handle));
+        let no_stock = !tags.values().any(has_stock);
         match dry.next() {
             Some(handle) => Health::NotReady(format!(
                 "segment store: {trouble}; tag {:?} is out of ids",
@@ -126,8 +141,20 @@ impl SegmentGenerator {
             None if no_stock => {
                 Health::NotReady(format!("segment store: {trouble}; no tag has ids left"))
             }
-            None => Health::Degraded(format!("segment store: {trouble}; serving from stock")),
+            None => {
+                marks.and(Health::Degraded(format!("segment store: {trouble}; serving from stock")))
+            }
         }
+    }
+
+    /// A look at every tag, in the order of their names.
+    #[must_use]
+    pub fn views(&self) -> Vec<TagView> {
+        let tags = self.shared.tags.load();
+        let mut views: Vec<TagView> =
+            tags.values().map(|handle| TagView::of(&handle.state)).collect();
+        views.sort_by(|a, b| a.tag.cmp(&b.tag));
+        views
     }
 
     /// Stops all tasks and ends every handle. Ids that were fetched and not handed out go back to the
@@ -164,6 +191,9 @@ impl Shared {
             let (backend, tag) = (Arc::clone(&self.backend), handle.tag().clone());
             requests.spawn(async move {
                 let Ok(_permit) = backend.permits.acquire().await else { return };
+                if !backend.lower_mark(&tag, unused).await {
+                    return;
+                }
                 let request = backend.store.give_back(&tag, unused);
                 match backend.ask("give back unused ids", request).await {
                     Ok(true) => tracing::debug!(%tag, "gave {unused} back"),
@@ -208,14 +238,34 @@ impl Shared {
     fn take_over(&self, tags: &mut TagMap, record: &TagRecord) -> TagHandle {
         let handle = match tags.get(&record.tag) {
             Some(handle) if !handle.state.has_ended() => {
-                handle.state.record_step(record.step);
+                if !record.settings.enabled {
+                    handle.state.end(SegmentErrorKind::Disabled);
+                }
+                handle.state.record_seen(record);
                 return handle.clone();
             }
-            Some(ended) => ended.revived(record.step),
-            None => TagHandle::new(record.tag.clone(), record.step, Arc::clone(&self.backend)),
+            Some(ended) if !record.settings.enabled => return ended.clone(),
+            Some(ended) => ended.revived(record),
+            None => {
+                let marks = self.backend.config.marks.as_ref();
+                let mark = marks.and_then(|marks| marks.get(&record.tag));
+                let handle = TagHandle::new(record, mark, Arc::clone(&self.backend));
+                if !record.settings.enabled {
+                    handle.state.end(SegmentErrorKind::Disabled);
+                }
+                handle
+            }
         };
         tags.insert(record.tag.clone(), handle.clone());
         handle
+    }
+
+    fn sample_rates(&self) {
+        let now = Instant::now();
+        for handle in self.tags.load().values() {
+            let issued = handle.state.issued();
+            handle.state.refill().rate.sample(now, issued);
+        }
     }
 
     async fn look_up(shared: &Arc<Self>, tag: Tag) -> Result<TagHandle, SegmentError> {
@@ -223,9 +273,8 @@ impl Shared {
         if let Some(handle) = shared.known(tag.as_str()) {
             return Ok(handle);
         }
-        let gone = SegmentError::new(SegmentErrorKind::UnknownTag, tag.as_str());
-        if unknown.holds(&tag) {
-            return Err(gone);
+        if let Some(why) = unknown.holds(&tag) {
+            return Err(SegmentError::new(why, tag.as_str()));
         }
         // A task of its own: a caller that leaves must not take the store's answer with it.
         let (answer, received) = tokio::sync::oneshot::channel();
@@ -235,8 +284,8 @@ impl Shared {
             let _ = answer.send(task.ask_store(&name, unknown).await);
         });
         match received.await {
-            Ok(Ok(Some(handle))) => Ok(handle),
-            Ok(Ok(None)) => Err(gone),
+            Ok(Ok(Ok(handle))) => Ok(handle),
+            Ok(Ok(Err(why))) => Err(SegmentError::new(why, tag.as_str())),
             Ok(Err(error)) => Err(SegmentError::of_store(&tag, Arc::new(error))),
             Err(_) => Err(SegmentError::new(SegmentErrorKind::Closed, tag.as_str())),
         }
@@ -246,30 +295,35 @@ impl Shared {
         &self,
         tag: &Tag,
         mut unknown: OwnedMutexGuard<UnknownTags>,
-    ) -> Result<Option<TagHandle>, StoreError> {
+    ) -> Result<Result<TagHandle, SegmentErrorKind>, StoreError> {
         let what = format!("look up tag {:?}", tag.as_str());
         let Some(record) = self.backend.ask(&what, self.backend.store.tag(tag)).await? else {
-            unknown.remember(tag.clone());
-            return Ok(None);
+            unknown.remember(tag.clone(), SegmentErrorKind::UnknownTag);
+            return Ok(Err(SegmentErrorKind::UnknownTag));
         };
         let mut tags = TagMap::clone(&self.tags.load());
         let handle = self.take_over(&mut tags, &record);
         self.tags.store(Arc::new(tags));
-        Ok(Some(handle))
+        if !record.settings.enabled {
+            unknown.remember(tag.clone(), SegmentErrorKind::Disabled);
+            return Ok(Err(SegmentErrorKind::Disabled));
+        }
+        Ok(Ok(handle))
     }
 }
 
 impl UnknownTags {
-    fn holds(&self, tag: &Tag) -> bool {
-        self.0.get(tag).is_some_and(|since| since.elapsed() < UNKNOWN_HOLDS)
+    fn holds(&self, tag: &Tag) -> Option<SegmentErrorKind> {
+        let (why, since) = self.0.get(tag)?;
+        (since.elapsed() < UNKNOWN_HOLDS).then(|| why.clone())
     }
 
-    fn remember(&mut self, tag: Tag) {
+    fn remember(&mut self, tag: Tag, why: SegmentErrorKind) {
         if self.0.len() >= UNKNOWN_ENTRIES {
-            self.0.retain(|_, since| since.elapsed() < UNKNOWN_HOLDS);
+            self.0.retain(|_, (_, since)| since.elapsed() < UNKNOWN_HOLDS);
         }
         if self.0.len() < UNKNOWN_ENTRIES {
-            self.0.insert(tag, Instant::now());
+            self.0.insert(tag, (why, Instant::now()));
         }
     }
 }

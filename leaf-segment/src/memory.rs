@@ -6,7 +6,7 @@ use std::sync::{Mutex, MutexGuard};
 use futures_core::future::BoxFuture;
 use leaf_core::{IdRange, Step, Tag};
 
-use crate::{NewTag, SegmentStore, StoreError, StoreErrorKind, TagRecord};
+use crate::{NewTag, SegmentStore, StoreError, StoreErrorKind, TagRecord, TagSettings};
 
 /// A [`SegmentStore`] without a disk.
 #[derive(Debug, Default)]
@@ -98,6 +98,17 @@ impl SegmentStore for MemoryStore {
     fn set_step<'a>(&'a self, tag: &'a Tag, step: Step) -> BoxFuture<'a, Result<(), StoreError>> {
         self.with(tag, "set the step of", |record| {
             record.step = Ok(step);
+            Ok(())
+        })
+    }
+
+    fn set_settings<'a>(
+        &'a self,
+        tag: &'a Tag,
+        settings: &'a TagSettings,
+    ) -> BoxFuture<'a, Result<(), StoreError>> {
+        self.with(tag, "change the settings of", |record| {
+            record.settings = *settings;
             Ok(())
         })
     }

@@ -8,14 +8,15 @@ use std::sync::atomic::{Ordering, fence};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use leaf_core::{IdRange, Step};
+use leaf_core::{IdRange, Step, Tag};
 use tokio::runtime::Handle;
 use tokio::sync::{Semaphore, oneshot};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::handle::{Failure, Refused, TagState};
+use crate::step_policy::Bounds;
+use crate::tag_state::{Failure, Refused, TagState};
 use crate::{SegmentConfig, SegmentErrorKind, SegmentStore, StoreError, StoreErrorKind};
 
 const FIRST_BACKOFF: Duration = Duration::from_millis(50);
@@ -58,6 +59,30 @@ impl Backend {
             },
             &self.runtime,
         );
+    }
+
+    /// Makes the mark of a tag durable, before any id of its range is handed out. A disk that fails
+    /// costs the guard's memory, not the service: the health says so.
+    async fn remember(&self, tag: &Tag, mark: i64) {
+        let Some(marks) = &self.config.marks else { return };
+        if let Err(error) = marks.set(tag, mark).await {
+            tracing::warn!(%tag, "{error}");
+        }
+    }
+
+    /// Lets the mark sink below ids that were never handed out and shall go back to the store. Before
+    /// they do: in the other order a crash in between would leave a mark that the store does not
+    /// reach. `false`: the disk refuses, they stay where they are.
+    pub(crate) async fn lower_mark(&self, tag: &Tag, unused: IdRange) -> bool {
+        let Some(marks) = &self.config.marks else { return true };
+        if marks.get(tag) != Some(unused.end()) {
+            return true;
+        }
+        let lowered = marks.set(tag, unused.start()).await;
+        if let Err(error) = &lowered {
+            tracing::warn!(%tag, "{error}; unused ids stay taken");
+        }
+        lowered.is_ok()
     }
 
     /// What keeps the store from serving; for operators.
@@ -147,7 +172,9 @@ async fn fetch_until_decided(state: &TagState) -> Decided {
         }
         match fetch(state, Amount::Segment).await {
             Ok(range) => {
-                state.buffer.publish(range);
+                if state.buffer.publish(range) {
+                    state.refill().granted += range.len();
+                }
                 return Decided::Full;
             }
             Err(error) => {
@@ -172,7 +199,9 @@ pub(crate) fn fetch_directly(state: &Arc<TagState>, count: Step) -> oneshot::Rec
             match fetch(&state, Amount::Exactly(count)).await {
                 Ok(range) => {
                     // A caller that left meanwhile leaves a gap.
-                    let _ = answer.send(range);
+                    if answer.send(range).is_ok() {
+                        state.refill().granted += range.len();
+                    }
                     return;
                 }
                 Err(error) => {
@@ -193,7 +222,7 @@ async fn worth_asking_again(state: &TagState, error: StoreError, failures: u32) 
     let error = Arc::new(error);
     state.refill().failure = Some(Failure { error: Arc::clone(&error), at: Instant::now() });
     match error.kind() {
-        StoreErrorKind::StepChanged(step) => state.record_step(Ok(*step)),
+        StoreErrorKind::StepChanged(step) => state.step_seen(Ok(*step)),
         StoreErrorKind::Unavailable | StoreErrorKind::Refused => {}
         StoreErrorKind::UnknownTag => {
             tracing::warn!(tag = %state.tag, "the tag's record is gone");
@@ -230,10 +259,10 @@ async fn fetch(state: &TagState, wanted: Amount) -> Result<IdRange, StoreError> 
     if state.refill().suspect() {
         let record = state.backend.ask(&operation(), store.tag(&state.tag)).await?;
         let record = record.ok_or_else(|| refuse(StoreErrorKind::UnknownTag))?;
-        state.record_step(record.step);
+        state.record_seen(&record);
         state.refill().check(record.max_id).map_err(refuse)?;
     }
-    let (planned, seen, mark) = state.refill().plan(config.max_step).map_err(refuse)?;
+    let (planned, seen, mark) = state.refill().plan(Bounds::of(config)).map_err(refuse)?;
     let amount = match wanted {
         Amount::Segment => planned,
         Amount::Exactly(count) => count,
@@ -250,10 +279,14 @@ async fn fetch(state: &TagState, wanted: Amount) -> Result<IdRange, StoreError> 
         let mark = refused.least_accepted(mark);
         return Err(refuse(StoreErrorKind::Regression { start: range.start(), mark }));
     }
-    match wanted {
-        Amount::Segment => state.refill().grant(range, amount, sent),
-        Amount::Exactly(_) => state.refill().mark(range),
+    {
+        let mut refill = state.refill();
+        refill.raise_mark(range, sent);
+        if let Amount::Segment = wanted {
+            refill.segment_granted(amount, sent);
+        }
     }
+    state.backend.remember(&state.tag, range.end()).await;
     Ok(range)
 }
 

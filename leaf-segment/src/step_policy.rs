@@ -11,6 +11,8 @@ use std::time::Duration;
 
 use leaf_core::Step;
 
+use crate::{SegmentConfig, TagSettings};
+
 const SHORT: Duration = Duration::from_secs(15 * 60);
 
 /// The step of one tag's next fetch.
@@ -21,6 +23,27 @@ pub(crate) struct StepPolicy {
     current: Option<Step>,
     /// How long the last fetch took.
     fetch: Duration,
+}
+
+/// Between which the dynamic step moves. A record's own step is honoured also above the greatest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Bounds {
+    min: Step,
+    max: Step,
+}
+
+impl Bounds {
+    pub(crate) const fn of(config: &SegmentConfig) -> Self {
+        Self { min: config.min_step, max: config.max_step }
+    }
+
+    /// A tag's own settings outrank the generator's.
+    pub(crate) fn overruled_by(self, settings: &TagSettings) -> Self {
+        Self {
+            min: settings.min_step.unwrap_or(self.min),
+            max: settings.max_step.unwrap_or(self.max),
+        }
+    }
 }
 
 /// How often a step is doubled at most for one fetch.
@@ -38,15 +61,18 @@ impl StepPolicy {
     }
 
     /// The amount to fetch when the last one was fetched `ago`.
-    pub(crate) fn amount(self, ago: Duration, max_step: Step) -> Step {
-        let Some(current) = self.current else { return self.record };
+    pub(crate) fn amount(self, ago: Duration, bounds: Bounds) -> Step {
+        let least = self.record.max(bounds.min);
+        let most = bounds.max.max(least);
+        let Some(current) = self.current else { return least };
+        let current = current.clamp(least, most);
         if ago < SHORT {
             // A segment that ran dry was asked for while nobody was served, and asked for the next
             // when a tenth of it was gone.
             let lasted = ago.min(ago.saturating_sub(self.fetch).saturating_mul(10));
             let mut amount = current;
             for doublings in 1..=MOST_DOUBLINGS {
-                let Some(double) = amount.double().filter(|double| *double <= max_step) else {
+                let Some(double) = amount.double().filter(|double| *double <= most) else {
                     break;
                 };
                 amount = double;
@@ -58,7 +84,7 @@ impl StepPolicy {
         } else if ago < 2 * SHORT {
             current
         } else {
-            current.half().max(self.record)
+            current.half().max(least)
         }
     }
 
@@ -84,8 +110,12 @@ mod tests {
         Step::new(value).unwrap()
     }
 
+    fn up_to(max: i64) -> Bounds {
+        Bounds { min: Step::MIN, max: step(max) }
+    }
+
     fn after(policy: StepPolicy, minutes: u64) -> u32 {
-        policy.amount(Duration::from_secs(minutes * 60), step(1_000_000)).get()
+        policy.amount(Duration::from_secs(minutes * 60), up_to(1_000_000)).get()
     }
 
     #[test]
@@ -114,15 +144,28 @@ mod tests {
     fn a_segment_that_is_outrun_grows_at_once() {
         let mut policy = StepPolicy::new(step(100));
         policy.granted(step(100), Duration::from_millis(50));
-        let after = |millis| policy.amount(Duration::from_millis(millis), step(1_000_000)).get();
+        let after = |millis| policy.amount(Duration::from_millis(millis), up_to(1_000_000)).get();
 
         assert_eq!(after(100), 200, "two fetches fit");
         assert_eq!(after(60), 200, "and into the double");
         assert_eq!(after(52), 800, "it ran dry: 20 ms after its arrival a tenth is gone in 2 ms");
         assert_eq!(after(51), 1600);
         assert_eq!(after(50), 1600, "no more than sixteenfold");
-        let limited = policy.amount(Duration::from_millis(50), step(700));
+        let limited = policy.amount(Duration::from_millis(50), up_to(700));
         assert_eq!(limited.get(), 400, "within the maximum");
+    }
+
+    #[test]
+    fn bounds_hold_at_once_when_they_change() {
+        let mut policy = StepPolicy::new(step(100));
+        let bounds = |min, max| Bounds { min: step(min), max: step(max) };
+        let minute = Duration::from_secs(60);
+        assert_eq!(policy.amount(minute, bounds(500, 1000)).get(), 500, "from the first on");
+
+        policy.granted(step(8000), Duration::ZERO);
+        assert_eq!(policy.amount(20 * minute, bounds(1, 1000)).get(), 1000);
+        assert_eq!(policy.amount(20 * minute, bounds(9000, 1000)).get(), 9000, "the least wins");
+        assert_eq!(policy.amount(60 * minute, bounds(6000, 9000)).get(), 6000);
     }
 
     #[test]

@@ -52,6 +52,16 @@ pub trait SegmentStore: fmt::Debug + Send + Sync + 'static {
     /// `UnknownTag`, or failures of the store.
     fn set_step<'a>(&'a self, tag: &'a Tag, step: Step) -> BoxFuture<'a, Result<(), StoreError>>;
 
+    /// Changes the record's settings. Running generators follow with their next refresh.
+    ///
+    /// # Errors
+    /// `UnknownTag`, or failures of the store.
+    fn set_settings<'a>(
+        &'a self,
+        tag: &'a Tag,
+        settings: &'a TagSettings,
+    ) -> BoxFuture<'a, Result<(), StoreError>>;
+
     /// Raises `max_id` to `at_least` and returns what it is then. Never lowers it.
     ///
     /// # Errors
@@ -93,6 +103,28 @@ pub struct TagRecord {
     pub step: Result<Step, StepError>,
     /// What it is for.
     pub description: Option<String>,
+    /// What holds for it on every node.
+    pub settings: TagSettings,
+}
+
+/// What an operator may set for one tag, on every node at once. Unset: what the node's own
+/// configuration says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TagSettings {
+    /// Whether ids are handed out. Default true.
+    pub enabled: bool,
+    /// The dynamic step never falls below this.
+    pub min_step: Option<Step>,
+    /// The dynamic step grows up to this.
+    pub max_step: Option<Step>,
+    /// The most ids that one call takes.
+    pub max_take: Option<Step>,
+}
+
+impl Default for TagSettings {
+    fn default() -> Self {
+        Self { enabled: true, min_step: None, max_step: None, max_take: None }
+    }
 }
 
 /// A record to be made.
@@ -111,7 +143,7 @@ pub struct NewTag {
 impl From<NewTag> for TagRecord {
     fn from(new: NewTag) -> Self {
         let NewTag { tag, max_id, step, description } = new;
-        Self { tag, max_id, step: Ok(step), description }
+        Self { tag, max_id, step: Ok(step), description, settings: TagSettings::default() }
     }
 }
 

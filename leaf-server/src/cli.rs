@@ -24,7 +24,7 @@ pub(crate) struct Cli {
 pub(crate) enum Verb {
     /// Serve ids (the default).
     Run,
-    /// Print the tables of the configured segment store.
+    /// Print the tables of the configured segment stores.
     Schema {
         /// Make the tables that do not exist yet.
         #[arg(long)]
@@ -50,7 +50,7 @@ pub(crate) struct Settings {
     /// Address for health
     #[arg(long, global = true, value_name = "ADDR:PORT")]
     pub(crate) ops_listen: Option<SocketAddr>,
-    /// Segment store: sqlite:PATH or mysql://user:password@host:3306/database
+    /// Segment store, like mysql://user:password@host:3306/database or sqlite:PATH
     #[arg(long, global = true, value_name = "URL")]
     pub(crate) segment_store: Option<String>,
     /// Worker id of the local registry

@@ -5,6 +5,7 @@
 //! variables (Kubernetes makes some for a Service named `leaf`) get one warning.
 
 mod keys;
+mod segment;
 mod snowflake;
 mod span;
 mod values;
@@ -13,11 +14,11 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
-use leaf_registry::StoreUrl;
 use leaf_snowflake::Identity;
 use serde::{Deserialize, Serialize};
 
 use crate::cli::Settings;
+pub(crate) use segment::Segment;
 pub(crate) use snowflake::{Registry, Snowflake};
 
 /// Everything that can be configured.
@@ -52,17 +53,6 @@ pub(crate) struct Ops {
     pub(crate) listen: SocketAddr,
 }
 
-/// Segment mode.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-#[serde(default)]
-pub(crate) struct Segment {
-    #[serde(deserialize_with = "values::boolean")]
-    pub(crate) enabled: bool,
-    /// `sqlite:PATH` (relative to the data directory) or `mysql://user:password@host:3306/database`.
-    #[serde(with = "values::text")]
-    pub(crate) store: StoreUrl,
-}
-
 impl Default for Config {
     fn default() -> Self {
         Self {
@@ -86,12 +76,6 @@ impl Default for Http {
 impl Default for Ops {
     fn default() -> Self {
         Self { listen: SocketAddr::from(([127, 0, 0, 1], 8081)) }
-    }
-}
-
-impl Default for Segment {
-    fn default() -> Self {
-        Self { enabled: true, store: "sqlite:leaf.db".parse().expect("a valid store URL") }
     }
 }
 
@@ -217,12 +201,23 @@ fn describe(error: &config::ConfigError) -> String {
     match error {
         config::ConfigError::At { error, key: Some(key), .. } => match &**error {
             config::ConfigError::Type { expected, .. } => format!("{key}: expected {expected}"),
-            error => format!("{key}: {error}"),
+            error => format!("{key}: {}", without_value(&error.to_string())),
         },
         config::ConfigError::Type { expected, key: Some(key), .. } => {
             format!("{key}: expected {expected}")
         }
-        error => error.to_string(),
+        error => without_value(&error.to_string()),
+    }
+}
+
+/// What serde says of a value inside a list: `invalid type: string "…", expected a sequence`.
+fn without_value(error: &str) -> String {
+    let quotes = ["invalid type: ", "invalid value: ", "unknown field "];
+    match error.split_once(", expected ") {
+        Some((before, expected)) if quotes.iter().any(|quote| before.starts_with(quote)) => {
+            format!("expected {expected}")
+        }
+        _ => error.into(),
     }
 }
 
@@ -248,6 +243,7 @@ impl Config {
         if let Some(Err(error)) = self.advertise.as_deref().map(Identity::parse) {
             return refuse(format!("advertise: {error}"));
         }
+        self.segment.check()?;
         snowflake.check(self.advertise.as_deref())
     }
 }
@@ -323,7 +319,8 @@ mod tests {
             let variable = format!("`LEAF_{}`", key.to_ascii_uppercase().replace('.', "__"));
             let row = documented.lines().find(|line| line.starts_with(&format!("| `{key}` |")));
             let row = row.unwrap_or_else(|| panic!("{key} is missing in docs/configuration.md"));
-            assert!(key == "snowflake.worker_ids" || row.contains(&variable), "{row}");
+            let file_only = ["snowflake.worker_ids", "segment.shard"].contains(&key);
+            assert!(file_only || row.contains(&variable), "{row}");
         }
     }
 
@@ -351,6 +348,26 @@ mod tests {
             ("data_dir = ''", "data_dir is empty"),
             ("[segment]\nstore = 'redis://canary'", "unknown kind of store"),
             ("[segment]\nstore = 'mysql://u:canary@'", "not a MySQL URL"),
+            ("[segment]\nmin_step = 0", "segment.min_step is 0: give 1 to 2147483647"),
+            ("[segment]\nmax_step = 2147483648", "segment.max_step is 2147483648"),
+            ("[segment]\nmin_step = 9\nmax_step = 8", "min_step 9 is above segment.max_step 8"),
+            ("[segment]\nwait = '1ms'", "segment.wait: give 10 ms to 60 s"),
+            ("[segment]\nrefresh = '0s'", "segment.refresh: give 1000 ms to 3600 s"),
+            ("[segment]\nconcurrent_fetches = 0", "concurrent_fetches: give 1 to 10000"),
+            ("[segment]\ngive_back = 'canary'", "segment.give_back: expected true or false"),
+            ("[segment]\nfailover_guard = 3", "segment.failover_guard: expected true or false"),
+            ("[segment]\nfailover_margin = 999999", "failover_margin 999999 is below"),
+            ("[segment]\nshard = 'canary'", "segment.shard: "),
+            ("[[segment.shard]]\nstore = 'sqlite:a.db'", "tags"),
+            ("[[segment.shard]]\nstore = 'sqlite:a.db'\ntags = []", "shard 1: `tags` is empty"),
+            ("[[segment.shard]]\nstore = 'canary'\ntags = ['a']", "unknown kind of store"),
+            ("[[segment.shard]]\nstore = 'sqlite:a.db'\ntags = ['']", "1 to 128 characters"),
+            (
+                "[[segment.shard]]\nstore = 'sqlite:a.db'\ntags = ['a']\ncanary = 1",
+                "`store` or `tags`",
+            ),
+            ("[[segment.shard]]\nstore = 'sqlite:a.db'\ntags = 'canary'", "segment.shard"),
+            ("[[segment.shard]]\nstore = [ 'canary' ]\ntags = ['a']", "segment.shard"),
             ("[snowflake]\nworker_ids = 'canary'", "snowflake.worker_ids: expected"),
             ("[snowflake]\nenabled = 2", "snowflake.enabled: expected true or false"),
             ("[snowflake]\nworker_id = 1024", "worker id 1024 of worker_id is above 1023"),
@@ -415,6 +432,17 @@ mod tests {
         let file = "[snowflake]\nlayout = 'twitter'\ndatacenter_id = 3\nworker_id = 7";
         let snowflake = load(file, &[]).unwrap().config.snowflake;
         assert_eq!(snowflake.worker_id().get(), 3 << 5 | 7);
+    }
+
+    #[test]
+    fn shards_are_found_by_tag() {
+        let file = "[segment]\nstore = 'sqlite:main.db'\n\
+                    [[segment.shard]]\nstore = 'sqlite:orders.db'\ntags = ['order*', 'pay*']";
+        let segment = load(file, &[]).unwrap().config.segment;
+
+        let store = |tag: &str| segment.stores().of(tag).to_string();
+        assert_eq!(store("payments"), "sqlite:orders.db");
+        assert_eq!(store("users"), "sqlite:main.db");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! The verb `schema`: the tables of the configured segment store.
+//! The verb `schema`: the tables of the configured segment stores.
 
 use std::io::Write;
 
@@ -8,20 +8,25 @@ use crate::config::Config;
 
 /// Prints the tables, or makes those that do not exist.
 pub(crate) async fn run(config: &Config, apply: bool) -> Result<()> {
-    if config.segment.store.is_embedded() {
-        crate::service::make_data_dir(config)?;
+    let stores = config.segment.stores();
+    for url in stores.iter() {
+        if url.is_embedded() {
+            crate::service::make_data_dir(config)?;
+        }
+        let open = url.open(&config.data_dir, &config.segment.store_options()).await?;
+        let mut out = std::io::stdout();
+        if apply {
+            let made = open.schema.apply().await?;
+            match made.as_slice() {
+                [] => writeln!(out, "nothing to make in {url}")?,
+                made => writeln!(out, "made {} in {url}", made.join(", "))?,
+            }
+        } else {
+            writeln!(out, "-- {url}")?;
+            for table in open.schema.tables() {
+                out.write_all(table.statements.as_bytes())?;
+            }
+        }
     }
-    let open = config.segment.store.open(&config.data_dir).await?;
-    if !apply {
-        std::io::stdout().write_all(open.schema.statements().as_bytes())?;
-        return Ok(());
-    }
-    let made = open.schema.apply().await?;
-    let what = if made {
-        "made leaf_alloc and the row leaf-segment-test in"
-    } else {
-        "leaf_alloc exists already in"
-    };
-    writeln!(std::io::stdout(), "{what} {}", config.segment.store)?;
     Ok(())
 }

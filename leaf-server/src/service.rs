@@ -10,8 +10,9 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use leaf_core::WorkerId;
+use leaf_registry::StoreUrl;
 use leaf_registry::local::{LocalRegistry, LocalWorkers};
-use leaf_segment::{SegmentConfig, SegmentGenerator};
+use leaf_segment::{Marks, SegmentConfig, SegmentGenerator, Shards};
 use leaf_snowflake::{Identity, SnowflakeConfig, SnowflakeErrorKind, SnowflakeGenerator};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
@@ -95,12 +96,21 @@ fn prepare_snowflake(config: &Config) -> Result<SnowflakeGenerator> {
     })
 }
 
-async fn open_segment(config: &Config) -> Result<SegmentGenerator> {
-    let open = config.segment.store.open(&config.data_dir).await?;
-    if config.segment.store.is_embedded() {
-        open.schema.apply().await?;
-    }
-    Ok(SegmentGenerator::open(open.store, SegmentConfig::default()).await)
+async fn open_segment(config: &Config) -> Result<Shards<SegmentGenerator>> {
+    let marks = Marks::open(&config.data_dir.join("segment.marks"))
+        .context("the file of the regression guard's marks")?;
+    let marks = Arc::new(marks);
+    let stores = config.segment.stores();
+    let open = async |url: &StoreUrl| -> Result<SegmentGenerator> {
+        let open = url.open(&config.data_dir, &config.segment.store_options()).await?;
+        if url.is_embedded() {
+            open.schema.apply().await?;
+        }
+        let settings =
+            SegmentConfig { marks: Some(Arc::clone(&marks)), ..config.segment.generator() };
+        Ok(SegmentGenerator::open(open.store, settings).await)
+    };
+    stores.try_map(open).await
 }
 
 /// Claims the worker id; asks again while the registry is away.
@@ -142,6 +152,10 @@ fn announce(config: &Config, ids: SocketAddr, ops: SocketAddr) {
     );
     if config.segment.enabled {
         text += &format!("  segment    {}\n", config.segment.store);
+        for shard in &config.segment.shard {
+            let tags: Vec<_> = shard.tags.iter().map(ToString::to_string).collect();
+            text += &format!("             {} for {}\n", shard.store, tags.join(", "));
+        }
     }
     if config.snowflake.enabled {
         let workers = match &config.snowflake.worker_ids {

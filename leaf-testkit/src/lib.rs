@@ -7,19 +7,23 @@
 //! A failure here is a panic with a text: that is how a test fails.
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "tests may panic"))]
 
+mod etcd;
 mod fake_clock;
 mod http;
 mod ledger;
 mod mariadb;
+mod postgres;
 mod process;
 mod proxy;
 mod server;
 mod wait;
 
+pub use etcd::Etcd;
 pub use fake_clock::FakeClock;
 pub use http::{HttpClient, Response};
 pub use ledger::Ledger;
 pub use mariadb::MariaDb;
+pub use postgres::Postgres;
 pub use process::{Process, free_port, require};
 pub use proxy::{Fault, FaultProxy};
 pub use server::LeafServer;

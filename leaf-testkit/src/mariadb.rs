@@ -8,9 +8,15 @@ use std::time::Duration;
 
 use tempfile::TempDir;
 
+use crate::process::is_root;
 use crate::{Process, free_port, require, wait_until};
 
 const PACKAGE: &str = "mariadb-server-core mariadb-client-core";
+
+/// The user of the tests. It must respect `read_only`, which `ALL` would not.
+const LEAF_USER: &str = "CREATE USER leaf@'127.0.0.1' IDENTIFIED BY 'leaf'; \
+     GRANT ALL ON *.* TO leaf@'127.0.0.1'; \
+     REVOKE SUPER, READ_ONLY ADMIN ON *.* FROM leaf@'127.0.0.1'";
 
 /// A MariaDB server with its own data directory and port.
 #[derive(Debug)]
@@ -19,6 +25,8 @@ pub struct MariaDb {
     process: Mutex<Process>,
     directory: TempDir,
     port: u16,
+    /// Its command line, but for what every server has.
+    options: Vec<String>,
     databases: AtomicU32,
 }
 
@@ -45,6 +53,58 @@ impl MariaDb {
     /// When MariaDB is not installed or does not start.
     #[must_use]
     pub fn start() -> Self {
+        let server = Self::start_with(Vec::new());
+        server.sql(LEAF_USER);
+        server
+    }
+
+    /// Starts a primary with a replica that acknowledges its writes (semi-synchronous replication
+    /// with the server's own settings, but for a time-out of 500 ms).
+    ///
+    /// # Panics
+    /// When MariaDB is not installed or does not start, or does not replicate.
+    #[must_use]
+    pub fn start_replicated() -> (Self, Self) {
+        let start = |number: u32| {
+            let options = [
+                format!("--server-id={number}"),
+                "--log-bin=bin".into(),
+                "--binlog-format=ROW".into(),
+                "--gtid-strict-mode=1".into(),
+                "--log-slave-updates=1".into(),
+                "--sync-binlog=1".into(),
+            ];
+            let server = Self::start_with(options.to_vec());
+            server.sql(&format!(
+                "SET sql_log_bin = 0; {LEAF_USER}; \
+                 CREATE USER repl@'127.0.0.1' IDENTIFIED BY 'repl'; \
+                 GRANT REPLICATION SLAVE ON *.* TO repl@'127.0.0.1'"
+            ));
+            server
+        };
+        let (primary, replica) = std::thread::scope(|scope| {
+            let replica = scope.spawn(|| start(2));
+            (start(1), replica.join().expect("it has said why"))
+        });
+        primary.sql(
+            "SET GLOBAL rpl_semi_sync_master_timeout = 500; \
+             SET GLOBAL rpl_semi_sync_master_enabled = 1",
+        );
+        replica.sql(&format!(
+            "SET GLOBAL read_only = 1; SET GLOBAL rpl_semi_sync_slave_enabled = 1; \
+             CHANGE MASTER TO master_host = '127.0.0.1', master_port = {}, master_user = 'repl', \
+             master_password = 'repl', master_use_gtid = slave_pos, master_connect_retry = 1; \
+             START SLAVE",
+            primary.port
+        ));
+        wait_until("the replica is attached", Duration::from_secs(30), || {
+            let clients = primary.sql("SHOW STATUS LIKE 'Rpl_semi_sync_master_clients'");
+            clients.ends_with('1').then_some(())
+        });
+        (primary, replica)
+    }
+
+    fn start_with(options: Vec<String>) -> Self {
         let directory = tempfile::Builder::new().prefix("leaf-mariadb-").tempdir();
         let directory = directory.expect("a temporary directory");
         let data = directory.path().join("data");
@@ -64,10 +124,9 @@ impl MariaDb {
             String::from_utf8_lossy(&install.stderr)
         );
         let port = free_port();
-        let process = Mutex::new(run(directory.path(), port));
-        let server = Self { process, directory, port, databases: AtomicU32::new(0) };
+        let process = Mutex::new(run(directory.path(), port, &options));
+        let server = Self { process, directory, port, options, databases: AtomicU32::new(0) };
         server.wait_for_answer();
-        server.sql("CREATE USER leaf@'127.0.0.1' IDENTIFIED BY 'leaf'; GRANT ALL ON *.* TO leaf@'127.0.0.1'");
         server
     }
 
@@ -121,9 +180,17 @@ impl MariaDb {
         {
             let mut process = self.process.lock().expect("no holder of this lock panics");
             process.kill();
-            *process = run(self.directory.path(), self.port);
+            *process = run(self.directory.path(), self.port, &self.options);
         }
         self.wait_for_answer();
+    }
+
+    /// Kills the server, as a crash would.
+    ///
+    /// # Panics
+    /// Never in practice: no holder of the lock panics.
+    pub fn crash(&self) {
+        self.process.lock().expect("no holder of this lock panics").kill();
     }
 
     fn wait_for_answer(&self) {
@@ -142,7 +209,7 @@ impl MariaDb {
     }
 }
 
-fn run(directory: &Path, port: u16) -> Process {
+fn run(directory: &Path, port: u16, options: &[String]) -> Process {
     let place = |name: &str| directory.join(name).display().to_string();
     let mut args = vec![
         "--no-defaults".into(),
@@ -158,6 +225,7 @@ fn run(directory: &Path, port: u16) -> Process {
         "--performance-schema=0".into(),
         "--skip-name-resolve=1".into(),
     ];
+    args.extend(options.iter().cloned());
     args.extend(as_root());
     let program = require("mariadbd", PACKAGE);
     Process::start(&program.display().to_string(), &args, &[])
@@ -165,9 +233,5 @@ fn run(directory: &Path, port: u16) -> Process {
 
 /// The server refuses to run as root unless told to.
 fn as_root() -> Option<String> {
-    let root = std::fs::metadata("/proc/self").is_ok_and(|me| {
-        use std::os::unix::fs::MetadataExt;
-        me.uid() == 0
-    });
-    root.then(|| "--user=root".into())
+    is_root().then(|| "--user=root".into())
 }

@@ -6,7 +6,7 @@
 
 use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -29,8 +29,22 @@ impl Process {
     /// When it cannot be started.
     #[must_use]
     pub fn start(program: &str, args: &[String], env: &[(&str, String)]) -> Self {
+        Self::start_with(&[], program, args, env)
+    }
+
+    /// The same as another user, where this process is root.
+    pub(crate) fn start_as(user: &User, program: &str, args: &[String]) -> Self {
+        Self::start_with(&user.setpriv(), program, args, &[])
+    }
+
+    fn start_with(
+        setpriv: &[String],
+        program: &str,
+        args: &[String],
+        env: &[(&str, String)],
+    ) -> Self {
         let mut command = Command::new(require("setpriv", "util-linux"));
-        command.args(["--pdeathsig", "KILL", "--", program]).args(args);
+        command.args(setpriv).args(["--pdeathsig", "KILL", "--", program]).args(args);
         command.envs(env.iter().map(|(name, value)| (name, value)));
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child =
@@ -84,6 +98,49 @@ impl Process {
     }
 }
 
+/// Somebody whom servers that refuse to run as root can run as.
+#[derive(Debug)]
+pub(crate) struct User(Option<(u32, u32)>);
+
+impl User {
+    /// `nobody` where this process is root, else whoever it is.
+    pub(crate) fn unprivileged() -> Self {
+        Self(is_root().then_some((65534, 65534)))
+    }
+
+    fn setpriv(&self) -> Vec<String> {
+        let Some((user, group)) = self.0 else { return Vec::new() };
+        vec![format!("--reuid={user}"), format!("--regid={group}"), "--clear-groups".into()]
+    }
+
+    /// A command as this user.
+    pub(crate) fn command(&self, program: &Path) -> Command {
+        let mut command = Command::new(require("setpriv", "util-linux"));
+        command.args(self.setpriv()).arg("--").arg(program);
+        command
+    }
+
+    /// Makes a directory of this user's own, in one that others may enter.
+    pub(crate) fn make_directory(&self, path: &Path) {
+        use std::os::unix::fs::PermissionsExt;
+
+        let parent = path.parent().expect("not the root");
+        std::fs::set_permissions(parent, std::fs::Permissions::from_mode(0o755))
+            .expect("the temporary directory is ours");
+        std::fs::create_dir(path).expect("a writable directory");
+        if let Some((user, group)) = self.0 {
+            std::os::unix::fs::chown(path, Some(user), Some(group)).expect("root may do so");
+        }
+    }
+}
+
+/// Whether this process is root.
+pub(crate) fn is_root() -> bool {
+    use std::os::unix::fs::MetadataExt;
+
+    std::fs::metadata("/proc/self").is_ok_and(|me| me.uid() == 0)
+}
+
 impl Drop for Process {
     fn drop(&mut self) {
         self.kill();
@@ -127,12 +184,20 @@ fn spawn(command: Command) -> std::io::Result<Child> {
 pub fn require(program: &str, package: &str) -> PathBuf {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let places = std::env::split_paths(&path).chain(["/usr/sbin".into(), "/sbin".into()]);
-    places.map(|place| place.join(program)).find(|file| file.is_file()).unwrap_or_else(|| {
-        panic!(
-            "{program} is not installed: run scripts/test, or\n  \
+    // Debian keeps PostgreSQL's servers of several versions apart.
+    let versions = std::fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
+    let mut places = places.chain(versions.map(|version| version.path().join("bin")));
+    places
+        .find_map(|place| {
+            let file = place.join(program);
+            file.is_file().then_some(file)
+        })
+        .unwrap_or_else(|| {
+            panic!(
+                "{program} is not installed: run scripts/test, or\n  \
              apt-get install -y --no-install-recommends {package}"
-        )
-    })
+            )
+        })
 }
 
 /// A port of the loopback interface that nobody listens on.

@@ -8,12 +8,21 @@ use sqlx::mysql::MySqlDatabaseError;
 pub(super) fn classify(operation: String, error: sqlx::Error) -> StoreError {
     let number = number(&error);
     let kind = kind(number, &error);
-    match number {
-        // ER_NO_SUCH_TABLE
-        Some(1146) => StoreError::new(kind, operation)
+    match is_missing_table(&error) {
+        true => StoreError::new(kind, operation)
             .because(format!("{error}; make the table with `leaf-server schema --apply`")),
-        _ => StoreError::new(kind, operation).because(error),
+        false => StoreError::new(kind, operation).because(error),
     }
+}
+
+/// ER_NO_SUCH_TABLE
+pub(super) fn is_missing_table(error: &sqlx::Error) -> bool {
+    number(error) == Some(1146)
+}
+
+/// ER_TABLEACCESS_DENIED_ERROR
+pub(super) fn is_forbidden(error: &sqlx::Error) -> bool {
+    number(error) == Some(1142)
 }
 
 fn number(error: &sqlx::Error) -> Option<u16> {

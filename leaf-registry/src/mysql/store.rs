@@ -8,20 +8,27 @@
 //! would take `order ` and `Order` for `order`.
 
 use std::str::FromStr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_core::future::BoxFuture;
 use leaf_core::{IdRange, Step, Tag};
-use leaf_segment::{NewTag, SegmentStore, StoreError, StoreErrorKind, TagRecord};
+use leaf_segment::{NewTag, SegmentStore, StoreError, StoreErrorKind, TagRecord, TagSettings};
 use sqlx::mysql::{MySqlConnectOptions, MySqlPoolOptions, MySqlQueryResult};
 use sqlx::{Executor, MySql, MySqlConnection, MySqlPool, query, query_as, query_scalar};
 
 use super::error::classify;
+use super::guard;
 use crate::checkout::Checkout;
-use crate::{Schema, record};
+use crate::failover_guard::FailoverGuard;
+use crate::{Schema, StoreOptions, Table, record};
 
-/// The table as the Java Leaf's own script makes it, in a character set that holds every tag.
-const SCHEMA: &str = "\
+/// `leaf_alloc` is the table as the Java Leaf's own script makes it, in a character set that holds
+/// every tag.
+const TABLES: &[Table] = &[
+    Table {
+        name: "leaf_alloc",
+        statements: "\
 CREATE TABLE leaf_alloc (
     biz_tag     VARCHAR(128) NOT NULL DEFAULT '',
     max_id      BIGINT       NOT NULL DEFAULT 1,
@@ -32,17 +39,40 @@ CREATE TABLE leaf_alloc (
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin;
 INSERT INTO leaf_alloc (biz_tag, max_id, step, description)
 VALUES ('leaf-segment-test', 1, 2000, 'Test leaf Segment Mode Get Id');
-";
+",
+    },
+    Table {
+        name: "leaf_tag_settings",
+        statements: "\
+CREATE TABLE leaf_tag_settings (
+    biz_tag  VARCHAR(128) NOT NULL,
+    enabled  TINYINT      NOT NULL DEFAULT 1,
+    min_step INT          NULL,
+    max_step INT          NULL,
+    max_take INT          NULL,
+    PRIMARY KEY (biz_tag)
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin;
+",
+    },
+    guard::TABLE,
+];
 
 /// A statement about one tag; its last parameters but those of the tail are the tag as text and as
 /// bytes.
 macro_rules! of_tag {
-    ($head:literal $(, $tail:literal)?) => {
+    ($head:literal $(, $tail:expr)*) => {
         concat!(
             $head,
             " WHERE biz_tag = ? AND CAST(CONVERT(biz_tag USING utf8mb4) AS BINARY) = ?"
-            $(, $tail)?
+            $(, $tail)*
         )
+    };
+}
+
+/// The guard as one more condition; see `guard.rs`.
+macro_rules! guarded {
+    () => {
+        " AND (SELECT server_uid FROM leaf_guard WHERE id = 1) = @leaf_server"
     };
 }
 
@@ -50,6 +80,7 @@ macro_rules! of_tag {
 #[derive(Debug)]
 pub struct MysqlStore {
     pool: MySqlPool,
+    guard: Arc<FailoverGuard>,
 }
 
 impl MysqlStore {
@@ -57,7 +88,9 @@ impl MysqlStore {
     ///
     /// # Errors
     /// `Refused` when the URL makes no sense.
-    pub fn open(url: &str) -> Result<Self, StoreError> {
+    pub fn open(url: &str, options: &StoreOptions) -> Result<Self, StoreError> {
+        let guard = Arc::new(FailoverGuard::new(options.failover_margin));
+        let found_by = Arc::clone(&guard);
         let options =
             Self::options(url).map_err(|error| classify("read the MySQL URL".into(), error))?;
         let pool = MySqlPoolOptions::new()
@@ -65,7 +98,8 @@ impl MysqlStore {
             .acquire_timeout(Duration::from_secs(2))
             // A ping would be a second round trip; a stale connection costs one retry instead.
             .test_before_acquire(false)
-            .after_connect(|connection, _| {
+            .after_connect(move |connection, _| {
+                let guard = Arc::clone(&found_by);
                 Box::pin(async move {
                     // A range counts when its statement was answered: it must be committed then.
                     // A narrow column must refuse a value that it cannot hold.
@@ -75,11 +109,11 @@ impl MysqlStore {
                              sql_mode = CONCAT(@@sql_mode, ',STRICT_TRANS_TABLES')",
                         )
                         .await?;
-                    Ok(())
+                    guard::introduce(connection, &guard).await
                 })
             })
             .connect_lazy_with(options);
-        Ok(Self { pool })
+        Ok(Self { pool, guard })
     }
 
     pub(crate) fn options(url: &str) -> Result<MySqlConnectOptions, sqlx::Error> {
@@ -101,22 +135,23 @@ impl MysqlStore {
         result.await.map_err(|error| classify(operation, error))
     }
 
-    /// Runs a statement about one tag, with at most one parameter before it, that must meet its row.
+    /// Runs a statement about one tag, with one parameter before it, that must meet its row.
     async fn change(
         &self,
         what: &str,
         tag: &Tag,
         statement: &'static str,
-        value: Option<i64>,
+        value: i64,
     ) -> Result<MySqlQueryResult, StoreError> {
         let name = operation(what, tag);
         let done = self
             .with(name.clone(), async |connection| {
-                let mut change = query(statement);
-                if let Some(value) = value {
-                    change = change.bind(value);
-                }
-                change.bind(tag.as_str()).bind(tag.as_str().as_bytes()).execute(connection).await
+                query(statement)
+                    .bind(value)
+                    .bind(tag.as_str())
+                    .bind(tag.as_str().as_bytes())
+                    .execute(connection)
+                    .await
             })
             .await?;
         record::at_least_one(done.rows_affected()).map_err(|kind| StoreError::new(kind, name))?;
@@ -136,22 +171,38 @@ impl SegmentStore for MysqlStore {
             let amount = i64::from(amount.get());
             let result = self
                 .with(name(), async |connection| {
-                    let done = query(of_tag!(
-                        "UPDATE leaf_alloc SET max_id = LAST_INSERT_ID(max_id + ?)",
-                        " AND step = ? AND max_id BETWEEN 0 AND ?"
-                    ))
-                    .bind(amount)
-                    .bind(tag.as_str())
-                    .bind(tag.as_str().as_bytes())
-                    .bind(i64::from(seen.get()))
-                    .bind(i64::MAX - amount)
-                    .execute(&mut *connection)
-                    .await?;
-                    if done.rows_affected() == 1 {
-                        return Ok(Ok(done.last_insert_id()));
+                    loop {
+                        let margin = self.guard.margin();
+                        let statement = match margin {
+                            Some(_) => of_tag!(
+                                "UPDATE leaf_alloc SET max_id = LAST_INSERT_ID(max_id + ?)",
+                                " AND step = ? AND max_id BETWEEN 0 AND ?",
+                                guarded!()
+                            ),
+                            None => of_tag!(
+                                "UPDATE leaf_alloc SET max_id = LAST_INSERT_ID(max_id + ?)",
+                                " AND step = ? AND max_id BETWEEN 0 AND ?"
+                            ),
+                        };
+                        let done = query(statement)
+                            .bind(amount)
+                            .bind(tag.as_str())
+                            .bind(tag.as_str().as_bytes())
+                            .bind(i64::from(seen.get()))
+                            .bind(i64::MAX - amount)
+                            .execute(&mut *connection)
+                            .await?;
+                        if done.rows_affected() == 1 {
+                            return Ok(Ok(done.last_insert_id()));
+                        }
+                        if let Some(margin) = margin
+                            && guard::jump(&mut *connection, margin).await?
+                        {
+                            continue;
+                        }
+                        let row: Option<record::Row> = read(tag).fetch_optional(connection).await?;
+                        return Ok(Err(record::why_not(row, seen)));
                     }
-                    let row: Option<record::Row> = read(tag).fetch_optional(connection).await?;
-                    Ok(Err(record::why_not(row, seen)))
                 })
                 .await?;
             let end = result.map_err(|kind| StoreError::new(kind, name()))?;
@@ -166,31 +217,39 @@ impl SegmentStore for MysqlStore {
 
     fn tag<'a>(&'a self, tag: &'a Tag) -> BoxFuture<'a, Result<Option<TagRecord>, StoreError>> {
         Box::pin(async move {
-            let row = self.with(operation("read", tag), async |connection| {
-                read(tag).fetch_optional(connection).await
+            let rows = self.with(operation("read", tag), async |connection| {
+                let row: Vec<record::Row> = read(tag).fetch_all(&mut *connection).await?;
+                let settings = query_as(of_tag!(
+                    "SELECT biz_tag, CAST(enabled AS SIGNED), CAST(min_step AS SIGNED), \
+                     CAST(max_step AS SIGNED), CAST(max_take AS SIGNED) FROM leaf_tag_settings"
+                ));
+                let settings = settings.bind(tag.as_str()).bind(tag.as_str().as_bytes());
+                let settings = if_there_is_a_table(settings.fetch_all(connection).await)?;
+                Ok(record::read(row, settings).pop())
             });
-            match row.await {
-                Ok(row) => Ok(row.and_then(record::read)),
+            match rows.await {
                 Err(error) if *error.kind() == StoreErrorKind::UnknownTag => Ok(None),
-                Err(error) => Err(error),
+                record => record,
             }
         })
     }
 
     fn tags(&self) -> BoxFuture<'_, Result<Vec<TagRecord>, StoreError>> {
-        Box::pin(async {
-            let rows: Vec<record::Row> = self
-                .with("read the tags in mysql".into(), async |connection| {
-                    query_as(
-                        "SELECT biz_tag, CAST(max_id AS SIGNED), CAST(step AS SIGNED), description \
-                         FROM leaf_alloc",
-                    )
-                    .fetch_all(connection)
-                    .await
-                })
-                .await?;
-            Ok(rows.into_iter().filter_map(record::read).collect())
-        })
+        Box::pin(self.with("read the tags in mysql".into(), async |connection| {
+            let rows = query_as(
+                "SELECT biz_tag, CAST(max_id AS SIGNED), CAST(step AS SIGNED), description \
+                 FROM leaf_alloc",
+            )
+            .fetch_all(&mut *connection)
+            .await?;
+            let settings = query_as(
+                "SELECT biz_tag, CAST(enabled AS SIGNED), CAST(min_step AS SIGNED), \
+                 CAST(max_step AS SIGNED), CAST(max_take AS SIGNED) FROM leaf_tag_settings",
+            )
+            .fetch_all(connection)
+            .await;
+            Ok(record::read(rows, if_there_is_a_table(settings)?))
+        }))
     }
 
     fn create<'a>(&'a self, new: &'a NewTag) -> BoxFuture<'a, Result<(), StoreError>> {
@@ -210,7 +269,37 @@ impl SegmentStore for MysqlStore {
         Box::pin(async move {
             let statement = of_tag!("UPDATE leaf_alloc SET step = ?");
             let step = i64::from(step.get());
-            self.change("set the step of", tag, statement, Some(step)).await.map(|_| ())
+            self.change("set the step of", tag, statement, step).await.map(|_| ())
+        })
+    }
+
+    fn set_settings<'a>(
+        &'a self,
+        tag: &'a Tag,
+        settings: &'a TagSettings,
+    ) -> BoxFuture<'a, Result<(), StoreError>> {
+        Box::pin(async move {
+            let name = operation("change the settings of", tag);
+            let known = self
+                .with(name.clone(), async |connection| {
+                    if read(tag).fetch_optional(&mut *connection).await?.is_none() {
+                        return Ok(0);
+                    }
+                    query(
+                        "REPLACE INTO leaf_tag_settings \
+                         (biz_tag, enabled, min_step, max_step, max_take) VALUES (?, ?, ?, ?, ?)",
+                    )
+                    .bind(tag.as_str())
+                    .bind(settings.enabled)
+                    .bind(record::number(settings.min_step))
+                    .bind(record::number(settings.max_step))
+                    .bind(record::number(settings.max_take))
+                    .execute(connection)
+                    .await
+                    .map(|done| done.rows_affected())
+                })
+                .await?;
+            record::at_least_one(known).map_err(|kind| StoreError::new(kind, name))
         })
     }
 
@@ -222,7 +311,7 @@ impl SegmentStore for MysqlStore {
         Box::pin(async move {
             let statement =
                 of_tag!("UPDATE leaf_alloc SET max_id = LAST_INSERT_ID(GREATEST(max_id, ?))");
-            let done = self.change("advance", tag, statement, Some(at_least)).await?;
+            let done = self.change("advance", tag, statement, at_least).await?;
             Ok(done.last_insert_id().cast_signed())
         })
     }
@@ -233,7 +322,13 @@ impl SegmentStore for MysqlStore {
         unused: IdRange,
     ) -> BoxFuture<'a, Result<bool, StoreError>> {
         Box::pin(self.with(operation("give back ids of", tag), async move |connection| {
-            query(of_tag!("UPDATE leaf_alloc SET max_id = ?", " AND max_id = ?"))
+            let statement = match self.guard.margin() {
+                Some(_) => {
+                    of_tag!("UPDATE leaf_alloc SET max_id = ?", " AND max_id = ?", guarded!())
+                }
+                None => of_tag!("UPDATE leaf_alloc SET max_id = ?", " AND max_id = ?"),
+            };
+            query(statement)
                 .bind(unused.start())
                 .bind(tag.as_str())
                 .bind(tag.as_str().as_bytes())
@@ -250,30 +345,61 @@ impl SegmentStore for MysqlStore {
 
     fn delete<'a>(&'a self, tag: &'a Tag) -> BoxFuture<'a, Result<(), StoreError>> {
         Box::pin(async move {
-            let statement = of_tag!("DELETE FROM leaf_alloc");
-            self.change("delete", tag, statement, None).await.map(|_| ())
+            let name = operation("delete", tag);
+            let deleted = self
+                .with(name.clone(), async |connection| {
+                    let settings = query(of_tag!("DELETE FROM leaf_tag_settings"))
+                        .bind(tag.as_str())
+                        .bind(tag.as_str().as_bytes())
+                        .execute(&mut *connection)
+                        .await;
+                    if_there_is_a_table(settings.map(|_| ()))?;
+                    query(of_tag!("DELETE FROM leaf_alloc"))
+                        .bind(tag.as_str())
+                        .bind(tag.as_str().as_bytes())
+                        .execute(connection)
+                        .await
+                })
+                .await?;
+            record::at_least_one(deleted.rows_affected())
+                .map_err(|kind| StoreError::new(kind, name))
         })
     }
 }
 
 impl Schema for MysqlStore {
-    fn statements(&self) -> &'static str {
-        SCHEMA
+    fn tables(&self) -> &'static [Table] {
+        TABLES
     }
 
-    fn apply(&self) -> BoxFuture<'_, Result<bool, StoreError>> {
+    fn apply(&self) -> BoxFuture<'_, Result<Vec<&'static str>, StoreError>> {
         Box::pin(self.with("make the tables in mysql".into(), async |connection| {
-            let exists: bool = query_scalar(
-                "SELECT COUNT(*) > 0 FROM information_schema.tables \
-                 WHERE table_schema = DATABASE() AND table_name = 'leaf_alloc'",
-            )
-            .fetch_one(&mut *connection)
-            .await?;
-            if !exists {
-                sqlx::raw_sql(SCHEMA).execute(connection).await?;
+            let mut made = Vec::new();
+            for table in TABLES {
+                let exists: bool = query_scalar(
+                    "SELECT COUNT(*) > 0 FROM information_schema.tables \
+                     WHERE table_schema = DATABASE() AND table_name = ?",
+                )
+                .bind(table.name)
+                .fetch_one(&mut *connection)
+                .await?;
+                if !exists {
+                    sqlx::raw_sql(table.statements).execute(&mut *connection).await?;
+                    made.push(table.name);
+                }
             }
-            Ok(!exists)
+            // Connections open from now on find the guard's table.
+            guard::introduce(connection, &self.guard).await?;
+            Ok(made)
         }))
+    }
+}
+
+/// The settings are a side table that an older database does not have.
+fn if_there_is_a_table<T: Default>(result: Result<T, sqlx::Error>) -> Result<T, sqlx::Error> {
+    match result {
+        Err(error) if super::error::is_missing_table(&error) => Ok(T::default()),
+        result => result,
     }
 }
 

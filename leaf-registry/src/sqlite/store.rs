@@ -9,15 +9,18 @@ use std::time::Duration;
 
 use futures_core::future::BoxFuture;
 use leaf_core::{IdRange, Step, Tag};
-use leaf_segment::{NewTag, SegmentStore, StoreError, StoreErrorKind, TagRecord};
+use leaf_segment::{NewTag, SegmentStore, StoreError, StoreErrorKind, TagRecord, TagSettings};
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous};
 use sqlx::{Sqlite, SqliteConnection, SqlitePool, query, query_as, query_scalar};
 
 use super::error::classify;
 use crate::checkout::Checkout;
-use crate::{Schema, record};
+use crate::{Schema, Table, record};
 
-const SCHEMA: &str = "\
+const TABLES: &[Table] = &[
+    Table {
+        name: "leaf_alloc",
+        statements: "\
 CREATE TABLE leaf_alloc (
     biz_tag     TEXT    NOT NULL PRIMARY KEY,
     max_id      INTEGER NOT NULL DEFAULT 1,
@@ -27,7 +30,21 @@ CREATE TABLE leaf_alloc (
 ) STRICT;
 INSERT INTO leaf_alloc (biz_tag, max_id, step, description)
 VALUES ('leaf-segment-test', 1, 2000, 'Test leaf Segment Mode Get Id');
-";
+",
+    },
+    Table {
+        name: "leaf_tag_settings",
+        statements: "\
+CREATE TABLE leaf_tag_settings (
+    biz_tag  TEXT    NOT NULL PRIMARY KEY,
+    enabled  INTEGER NOT NULL DEFAULT 1,
+    min_step INTEGER,
+    max_step INTEGER,
+    max_take INTEGER
+) STRICT;
+",
+    },
+];
 
 /// Another process of the host may hold the write lock; below the generator's own deadline.
 const BUSY_TIMEOUT: Duration = Duration::from_millis(1500);
@@ -92,7 +109,7 @@ impl SqliteStore {
         operation: String,
         tag: Option<&Tag>,
     ) -> Result<Vec<TagRecord>, StoreError> {
-        let result: Result<Vec<record::Row>, sqlx::Error> = async {
+        let result: Result<_, sqlx::Error> = async {
             let mut checkout = Checkout::<Sqlite>::from(&self.pool).await?;
             let rows = query_as(
                 "SELECT biz_tag, max_id, step, description FROM leaf_alloc \
@@ -100,13 +117,19 @@ impl SqliteStore {
             )
             .bind(tag.map(Tag::as_str))
             .fetch_all(checkout.connection())
-            .await;
-            checkout.finish(&rows);
-            rows
+            .await?;
+            let settings = query_as(
+                "SELECT biz_tag, enabled, min_step, max_step, max_take FROM leaf_tag_settings \
+                 WHERE ?1 IS NULL OR biz_tag = ?1",
+            )
+            .bind(tag.map(Tag::as_str))
+            .fetch_all(checkout.connection())
+            .await?;
+            checkout.finish(&Ok(()));
+            Ok(record::read(rows, settings))
         }
         .await;
-        let rows = result.map_err(|error| classify(operation, error))?;
-        Ok(rows.into_iter().filter_map(record::read).collect())
+        result.map_err(|error| classify(operation, error))
     }
 }
 
@@ -179,6 +202,27 @@ impl SegmentStore for SqliteStore {
         }))
     }
 
+    fn set_settings<'a>(
+        &'a self,
+        tag: &'a Tag,
+        settings: &'a TagSettings,
+    ) -> BoxFuture<'a, Result<(), StoreError>> {
+        Box::pin(self.write(operation("change the settings of", tag), async move |connection| {
+            let done = query(
+                "REPLACE INTO leaf_tag_settings (biz_tag, enabled, min_step, max_step, max_take) \
+                 SELECT biz_tag, ?2, ?3, ?4, ?5 FROM leaf_alloc WHERE biz_tag = ?1",
+            )
+            .bind(tag.as_str())
+            .bind(settings.enabled)
+            .bind(record::number(settings.min_step))
+            .bind(record::number(settings.max_step))
+            .bind(record::number(settings.max_take))
+            .execute(&mut *connection)
+            .await?;
+            Ok(record::at_least_one(done.rows_affected()))
+        }))
+    }
+
     fn advance<'a>(
         &'a self,
         tag: &'a Tag,
@@ -221,6 +265,10 @@ impl SegmentStore for SqliteStore {
 
     fn delete<'a>(&'a self, tag: &'a Tag) -> BoxFuture<'a, Result<(), StoreError>> {
         Box::pin(self.write(operation("delete", tag), async move |connection| {
+            query("DELETE FROM leaf_tag_settings WHERE biz_tag = ?1")
+                .bind(tag.as_str())
+                .execute(&mut *connection)
+                .await?;
             let done = query("DELETE FROM leaf_alloc WHERE biz_tag = ?1")
                 .bind(tag.as_str())
                 .execute(&mut *connection)
@@ -231,21 +279,25 @@ impl SegmentStore for SqliteStore {
 }
 
 impl Schema for SqliteStore {
-    fn statements(&self) -> &'static str {
-        SCHEMA
+    fn tables(&self) -> &'static [Table] {
+        TABLES
     }
 
-    fn apply(&self) -> BoxFuture<'_, Result<bool, StoreError>> {
+    fn apply(&self) -> BoxFuture<'_, Result<Vec<&'static str>, StoreError>> {
         Box::pin(self.write("make the tables in sqlite".into(), async |connection| {
-            let exists: bool = query_scalar(
-                "SELECT EXISTS (SELECT 1 FROM sqlite_schema WHERE name = 'leaf_alloc')",
-            )
-            .fetch_one(&mut *connection)
-            .await?;
-            if !exists {
-                sqlx::raw_sql(SCHEMA).execute(&mut *connection).await?;
+            let mut made = Vec::new();
+            for table in TABLES {
+                let exists: bool =
+                    query_scalar("SELECT EXISTS (SELECT 1 FROM sqlite_schema WHERE name = ?1)")
+                        .bind(table.name)
+                        .fetch_one(&mut *connection)
+                        .await?;
+                if !exists {
+                    sqlx::raw_sql(table.statements).execute(&mut *connection).await?;
+                    made.push(table.name);
+                }
             }
-            Ok(Ok(!exists))
+            Ok(Ok(made))
         }))
     }
 }

@@ -81,6 +81,14 @@ pub(crate) const MOST_AT_ONCE: u32 = 1 << 16;
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ClosedAt(Cursor);
 
+/// A look at a buffer from outside.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct View {
+    pub(crate) slots: [Option<IdRange>; 2],
+    pub(crate) current: usize,
+    pub(crate) position: Option<i64>,
+}
+
 impl DoubleBuffer {
     /// An empty buffer: the first [`Self::publish`] fills generation 1.
     pub(crate) fn new() -> Self {
@@ -234,17 +242,31 @@ impl DoubleBuffer {
         }
     }
 
-    /// Whether an id can be taken without waiting.
-    pub(crate) fn has_stock(&self) -> bool {
+    /// How many ids can be taken without waiting.
+    pub(crate) fn stock(&self) -> u64 {
         let now = self.now();
-        match now.generation() {
-            CLOSED => false,
-            LAST if self.successor.get().is_some_and(|next| next.has_stock()) => true,
+        let generation = now.generation();
+        let left = u64::from(self.slot(now).length(generation).saturating_sub(now.offset()));
+        match generation {
+            CLOSED => 0,
+            LAST => left + self.successor.get().map_or(0, |next| next.stock()),
             generation => {
-                let next = Cursor::start_of(generation.saturating_add(1));
-                now.offset() < self.slot(now).length(generation)
-                    || self.slot(next).holds(next.generation())
+                let next = Cursor::start_of(generation + 1);
+                left + u64::from(self.slot(next).length(next.generation()))
             }
+        }
+    }
+
+    /// What the slots hold and where the cursor stands; for operators.
+    pub(crate) fn view(&self) -> View {
+        let now = self.now();
+        if let (LAST, Some(next)) = (now.generation(), self.successor.get()) {
+            return next.view();
+        }
+        View {
+            slots: [self.slots[0].range(), self.slots[1].range()],
+            current: (now.generation() & 1) as usize,
+            position: self.slot(now).from(now).map(IdRange::start),
         }
     }
 

@@ -99,6 +99,12 @@ impl Slot {
         IdRange::new(base + i64::from(at.offset()), base + i64::from(length))
     }
 
+    /// All ids of the segment that it holds, of whatever generation.
+    pub(super) fn range(&self) -> Option<IdRange> {
+        let generation = Cursor(self.stamp.load(Ordering::Acquire)).generation();
+        self.from(Cursor::start_of(generation))
+    }
+
     pub(super) fn fill(&self, generation: u32, range: IdRange) -> bool {
         let length = range.len();
         if length > i32::MAX as u64 || self.holds(generation) {

@@ -32,6 +32,31 @@ pub(super) mod text {
     }
 }
 
+/// Several values that are written as texts.
+pub(super) mod texts {
+    use std::fmt::Display;
+    use std::str::FromStr;
+
+    use serde::de::Error;
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    pub(in super::super) fn serialize<T: Display, S: Serializer>(
+        values: &[T],
+        to: S,
+    ) -> Result<S::Ok, S::Error> {
+        to.collect_seq(values.iter().map(ToString::to_string))
+    }
+
+    pub(in super::super) fn deserialize<'de, T, D>(from: D) -> Result<Vec<T>, D::Error>
+    where
+        T: FromStr<Err: Display>,
+        D: Deserializer<'de>,
+    {
+        let texts = Vec::<String>::deserialize(from)?;
+        texts.iter().map(|text| text.parse().map_err(D::Error::custom)).collect()
+    }
+}
+
 pub(super) fn address<'de, D: Deserializer<'de>>(from: D) -> Result<SocketAddr, D::Error> {
     let text = String::deserialize(from)?;
     text.parse().map_err(|_| D::Error::custom("write it with an IP address, like 127.0.0.1:8080"))

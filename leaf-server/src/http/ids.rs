@@ -58,8 +58,13 @@ async fn segment(generators: &Generators, key: &str) -> Answer {
 fn segment_error(error: &SegmentError) -> Answer {
     match error.kind() {
         SegmentErrorKind::BadTag(why) => text(StatusCode::BAD_REQUEST, why.to_string()),
-        SegmentErrorKind::UnknownTag => text(StatusCode::NOT_FOUND, error.to_string()),
-        SegmentErrorKind::Record => text(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()),
+        SegmentErrorKind::UnknownTag | SegmentErrorKind::Disabled => {
+            text(StatusCode::NOT_FOUND, error.to_string())
+        }
+        SegmentErrorKind::Exhausted => text(StatusCode::CONFLICT, error.to_string()),
+        SegmentErrorKind::Guard | SegmentErrorKind::Record => {
+            text(StatusCode::INTERNAL_SERVER_ERROR, error.to_string())
+        }
         _ => try_again(error.to_string()),
     }
 }

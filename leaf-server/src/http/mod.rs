@@ -10,14 +10,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use jiff::tz::TimeZone;
 use leaf_core::{Health, Layout};
-use leaf_segment::SegmentGenerator;
+use leaf_segment::{SegmentGenerator, Shards};
 use leaf_snowflake::SnowflakeGenerator;
 
 pub(crate) use listener::Listener;
 
 /// What the routes serve from. A mode that is switched off is `None`.
 pub(crate) struct Generators {
-    segment: Option<SegmentGenerator>,
+    segment: Option<Shards<SegmentGenerator>>,
     snowflake: Option<SnowflakeGenerator>,
     layout: Layout,
     time_zone: TimeZone,
@@ -26,7 +26,7 @@ pub(crate) struct Generators {
 
 impl Generators {
     pub(crate) const fn new(
-        segment: Option<SegmentGenerator>,
+        segment: Option<Shards<SegmentGenerator>>,
         snowflake: Option<SnowflakeGenerator>,
         layout: Layout,
         time_zone: TimeZone,
@@ -62,7 +62,7 @@ impl Generators {
         if self.stopping() {
             return Health::NotReady("stopping".into());
         }
-        let segment = self.segment.as_ref().map_or(Health::Ready, SegmentGenerator::health);
+        let segment = self.segment.as_ref().map_or(Health::Ready, Shards::health);
         let snowflake = self.snowflake.as_ref().map_or(Health::Ready, SnowflakeGenerator::health);
         segment.and(snowflake)
     }

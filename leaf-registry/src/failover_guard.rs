@@ -1,0 +1,77 @@
+//! The failover guard: a store that answers as another server than before jumps ahead.
+//!
+//! A replica that is promoted may lack the last allocations of its primary. One row,
+//! `leaf_guard(id = 1, server_uid)`, names the server that allocated last; every allocation has it as
+//! a condition. Whoever meets another server than its own there advances every tag by the margin and
+//! writes the new name, in one transaction. This bounds what a failover can lose to the margin; proof
+//! is a quorum store.
+//!
+//! This file keeps what the backends share: whether the guard is on. Their statements are their own.
+
+use std::sync::atomic::{AtomicU8, Ordering};
+
+const UNKNOWN: u8 = 0;
+const OFF: u8 = 1;
+const ON: u8 = 2;
+
+/// Whether allocations carry the condition, as the newest connection found it.
+#[derive(Debug)]
+pub(crate) struct FailoverGuard {
+    margin: Option<i64>,
+    state: AtomicU8,
+}
+
+/// What a connection found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Found {
+    /// The table is there, and the server has a name.
+    Table,
+    /// A cluster that commits by quorum: it loses nothing, and answers under many names.
+    #[cfg(feature = "mysql")]
+    Quorum,
+    /// No table, or no right to read it.
+    NoTable,
+}
+
+impl FailoverGuard {
+    /// A guard that jumps by `margin`; `None`: never on.
+    pub(crate) const fn new(margin: Option<i64>) -> Self {
+        Self { margin, state: AtomicU8::new(UNKNOWN) }
+    }
+
+    pub(crate) const fn wanted(&self) -> bool {
+        self.margin.is_some()
+    }
+
+    /// By how much every tag jumps; `None` while the guard is off.
+    pub(crate) fn margin(&self) -> Option<i64> {
+        self.margin.filter(|_| self.state.load(Ordering::Relaxed) == ON)
+    }
+
+    /// Takes over what a new connection found.
+    pub(crate) fn found(&self, found: Found) {
+        let state = if found == Found::Table { ON } else { OFF };
+        if self.state.swap(state, Ordering::Relaxed) == state {
+            return;
+        }
+        match found {
+            Found::Table => tracing::debug!("the failover guard is on"),
+            #[cfg(feature = "mysql")]
+            Found::Quorum => tracing::info!(
+                "the failover guard is off: this cluster commits by quorum and needs none"
+            ),
+            Found::NoTable => tracing::warn!(
+                "the failover guard is off: table leaf_guard cannot be read; make it with \
+                 `leaf-server schema --apply`, or set segment.failover_guard = false"
+            ),
+        }
+    }
+
+    /// Tells the operator that the server changed and every tag has jumped.
+    pub(crate) fn tell_jump(before: &str, now: &str, margin: i64) {
+        tracing::warn!(
+            "the database was answered by server {before} and now is by {now} (a failover?): \
+             every tag was advanced by {margin}"
+        );
+    }
+}

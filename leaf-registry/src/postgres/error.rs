@@ -1,0 +1,57 @@
+//! What PostgreSQL's SQLSTATE codes mean
+//! (<https://www.postgresql.org/docs/current/errcodes-appendix.html>).
+
+use leaf_segment::{StoreError, StoreErrorKind};
+
+/// The error of an operation, classified.
+pub(super) fn classify(operation: String, error: sqlx::Error) -> StoreError {
+    let kind = kind(&error);
+    match is_missing_table(&error) {
+        true => StoreError::new(kind, operation)
+            .because(format!("{error}; make the table with `leaf-server schema --apply`")),
+        false => StoreError::new(kind, operation).because(error),
+    }
+}
+
+/// undefined_table
+pub(super) fn is_missing_table(error: &sqlx::Error) -> bool {
+    code(error).as_deref() == Some("42P01")
+}
+
+/// insufficient_privilege
+pub(super) fn is_forbidden(error: &sqlx::Error) -> bool {
+    code(error).as_deref() == Some("42501")
+}
+
+fn code(error: &sqlx::Error) -> Option<String> {
+    error.as_database_error()?.code().map(Into::into)
+}
+
+fn kind(error: &sqlx::Error) -> StoreErrorKind {
+    let Some(code) = code(error) else {
+        return match error {
+            sqlx::Error::Configuration(_) | sqlx::Error::ColumnDecode { .. } => {
+                StoreErrorKind::Refused
+            }
+            _ => StoreErrorKind::Unavailable,
+        };
+    };
+    match code.as_str() {
+        // unique_violation
+        "23505" => StoreErrorKind::TagExists,
+        // numeric_value_out_of_range
+        "22003" => StoreErrorKind::Exhausted,
+        // character_not_in_repertoire, untranslatable_character: a tag that the database's encoding
+        // cannot hold is in no row.
+        "22021" | "22P05" => StoreErrorKind::UnknownTag,
+        // read_only_sql_transaction, serialization_failure, deadlock_detected, lock_not_available;
+        // a standby has no write-ahead log position of its own.
+        "25006" | "40001" | "40P01" | "55P03" | "55000" => StoreErrorKind::Unavailable,
+        // Connection exceptions, insufficient resources (disk full, too many connections), operator
+        // intervention (shutdown, crash, starting up), system errors.
+        code if ["08", "53", "57", "58"].contains(&&code[..2.min(code.len())]) => {
+            StoreErrorKind::Unavailable
+        }
+        _ => StoreErrorKind::Refused,
+    }
+}

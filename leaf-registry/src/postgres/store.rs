@@ -1,0 +1,392 @@
+//! The segment store `postgres`.
+//!
+//! Invariant: a range counts only after the server has said that it is ready for the next statement.
+//! The row of `UPDATE … RETURNING` arrives before its commit: whoever stops reading there takes a
+//! range that may not be durable. `fetch_all` reads to the end. A server that commits without waiting
+//! for its disk (`synchronous_commit = off`) is told to wait on every connection.
+
+use std::str::FromStr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_core::future::BoxFuture;
+use leaf_core::{IdRange, Step, Tag};
+use leaf_segment::{NewTag, SegmentStore, StoreError, StoreErrorKind, TagRecord, TagSettings};
+use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
+use sqlx::{Executor, PgConnection, PgPool, Postgres, query, query_as, query_scalar};
+
+use super::error::{classify, is_missing_table};
+use super::guard::{self, server};
+use crate::checkout::Checkout;
+use crate::failover_guard::FailoverGuard;
+use crate::{Schema, StoreOptions, Table, record};
+
+const TABLES: &[Table] = &[
+    Table {
+        name: "leaf_alloc",
+        statements: "\
+CREATE TABLE leaf_alloc (
+    biz_tag     VARCHAR(128) COLLATE \"C\" NOT NULL PRIMARY KEY,
+    max_id      BIGINT       NOT NULL DEFAULT 1,
+    step        INTEGER      NOT NULL,
+    description VARCHAR(256),
+    update_time TIMESTAMPTZ  NOT NULL DEFAULT now()
+);
+INSERT INTO leaf_alloc (biz_tag, max_id, step, description)
+VALUES ('leaf-segment-test', 1, 2000, 'Test leaf Segment Mode Get Id');
+",
+    },
+    Table {
+        name: "leaf_tag_settings",
+        statements: "\
+CREATE TABLE leaf_tag_settings (
+    biz_tag  VARCHAR(128) COLLATE \"C\" NOT NULL PRIMARY KEY,
+    enabled  SMALLINT NOT NULL DEFAULT 1,
+    min_step INTEGER,
+    max_step INTEGER,
+    max_take INTEGER
+);
+",
+    },
+    guard::TABLE,
+];
+
+/// The guard as one more condition; see `guard.rs`.
+macro_rules! guarded {
+    () => {
+        concat!(" AND (SELECT server_uid FROM leaf_guard WHERE id = 1) = ", server!())
+    };
+}
+
+/// Segments in a PostgreSQL table.
+#[derive(Debug)]
+pub struct PostgresStore {
+    pool: PgPool,
+    guard: Arc<FailoverGuard>,
+}
+
+impl PostgresStore {
+    /// A store at `postgres://user:password@host:port/database`. Connects when it is first used.
+    ///
+    /// # Errors
+    /// `Refused` when the URL makes no sense.
+    pub fn open(url: &str, options: &StoreOptions) -> Result<Self, StoreError> {
+        let guard = Arc::new(FailoverGuard::new(options.failover_margin));
+        let found_by = Arc::clone(&guard);
+        let options = Self::options(url)
+            .map_err(|error| classify("read the PostgreSQL URL".into(), error))?;
+        let pool = PgPoolOptions::new()
+            .max_connections(16)
+            .acquire_timeout(Duration::from_secs(2))
+            // A ping would be a second round trip; a stale connection costs one retry instead.
+            .test_before_acquire(false)
+            .after_connect(move |connection, _| {
+                let guard = Arc::clone(&found_by);
+                Box::pin(async move {
+                    connection
+                        .execute(
+                            "SELECT set_config('synchronous_commit', 'on', false) \
+                             WHERE current_setting('synchronous_commit') = 'off'",
+                        )
+                        .await?;
+                    guard::introduce(connection, &guard).await
+                })
+            })
+            .connect_lazy_with(options);
+        Ok(Self { pool, guard })
+    }
+
+    pub(crate) fn options(url: &str) -> Result<PgConnectOptions, sqlx::Error> {
+        PgConnectOptions::from_str(url)
+    }
+
+    /// Runs `work` on a connection that is reused only if the server has answered.
+    async fn with<T>(
+        &self,
+        operation: String,
+        work: impl AsyncFnOnce(&mut PgConnection) -> Result<T, sqlx::Error>,
+    ) -> Result<T, StoreError> {
+        let result = async {
+            let mut checkout = Checkout::<Postgres>::from(&self.pool).await?;
+            let result = work(checkout.connection()).await;
+            checkout.finish(&result);
+            result
+        };
+        result.await.map_err(|error| classify(operation, error))
+    }
+
+    /// The rows of one tag, or of all.
+    async fn rows(
+        &self,
+        operation: String,
+        tag: Option<&Tag>,
+    ) -> Result<Vec<TagRecord>, StoreError> {
+        self.with(operation, async |connection| {
+            let rows = read(tag).fetch_all(&mut *connection).await?;
+            let settings = query_as(
+                "SELECT biz_tag, enabled::bigint, min_step::bigint, max_step::bigint, \
+                 max_take::bigint FROM leaf_tag_settings WHERE $1::text IS NULL OR biz_tag = $1",
+            )
+            .bind(tag.map(Tag::as_str))
+            .fetch_all(connection)
+            .await;
+            Ok(record::read(rows, if_there_is_a_table(settings)?))
+        })
+        .await
+    }
+}
+
+impl SegmentStore for PostgresStore {
+    fn allocate<'a>(
+        &'a self,
+        tag: &'a Tag,
+        amount: Step,
+        seen: Step,
+    ) -> BoxFuture<'a, Result<IdRange, StoreError>> {
+        Box::pin(async move {
+            let name = || operation("allocate", tag);
+            let amount = i64::from(amount.get());
+            let result = self
+                .with(name(), async |connection| {
+                    loop {
+                        let margin = self.guard.margin();
+                        macro_rules! allocate {
+                            ($($guarded:expr)?) => {
+                                concat!(
+                                    "UPDATE leaf_alloc SET max_id = max_id + $1, update_time = now() \
+                                     WHERE biz_tag = $2 AND step = $3 AND max_id BETWEEN 0 AND $4",
+                                    $($guarded,)?
+                                    " RETURNING max_id"
+                                )
+                            };
+                        }
+                        let statement = match margin {
+                            Some(_) => allocate!(guarded!()),
+                            None => allocate!(),
+                        };
+                        let mut ends: Vec<i64> = query_scalar(statement)
+                            .bind(amount)
+                            .bind(tag.as_str())
+                            .bind(i64::from(seen.get()))
+                            .bind(i64::MAX - amount)
+                            .fetch_all(&mut *connection)
+                            .await?;
+                        if let Some(end) = ends.pop() {
+                            return Ok(Ok(end));
+                        }
+                        if let Some(margin) = margin
+                            && guard::jump(&mut *connection, margin).await?
+                        {
+                            continue;
+                        }
+                        let row = read(Some(tag)).fetch_optional(connection).await?;
+                        return Ok(Err(record::why_not(row, seen)));
+                    }
+                })
+                .await?;
+            let end = result.map_err(|kind| StoreError::new(kind, name()))?;
+            IdRange::new(end - amount, end).ok_or_else(|| {
+                let why = format!("the server answered {end} to an addition of {amount}");
+                StoreError::new(StoreErrorKind::BadRecord(why), name())
+            })
+        })
+    }
+
+    fn tag<'a>(&'a self, tag: &'a Tag) -> BoxFuture<'a, Result<Option<TagRecord>, StoreError>> {
+        Box::pin(async move {
+            match self.rows(operation("read", tag), Some(tag)).await {
+                Ok(mut records) => Ok(records.pop()),
+                Err(error) if *error.kind() == StoreErrorKind::UnknownTag => Ok(None),
+                Err(error) => Err(error),
+            }
+        })
+    }
+
+    fn tags(&self) -> BoxFuture<'_, Result<Vec<TagRecord>, StoreError>> {
+        Box::pin(self.rows("read the tags in postgres".into(), None))
+    }
+
+    fn create<'a>(&'a self, new: &'a NewTag) -> BoxFuture<'a, Result<(), StoreError>> {
+        Box::pin(self.with(operation("create", &new.tag), async move |connection| {
+            query(
+                "INSERT INTO leaf_alloc (biz_tag, max_id, step, description) \
+                 VALUES ($1, $2, $3, $4)",
+            )
+            .bind(new.tag.as_str())
+            .bind(new.max_id)
+            .bind(i64::from(new.step.get()))
+            .bind(&new.description)
+            .execute(connection)
+            .await
+            .map(|_| ())
+        }))
+    }
+
+    fn set_step<'a>(&'a self, tag: &'a Tag, step: Step) -> BoxFuture<'a, Result<(), StoreError>> {
+        Box::pin(async move {
+            let name = operation("set the step of", tag);
+            let done = self.with(name.clone(), async |connection| {
+                query("UPDATE leaf_alloc SET step = $1, update_time = now() WHERE biz_tag = $2")
+                    .bind(i64::from(step.get()))
+                    .bind(tag.as_str())
+                    .execute(connection)
+                    .await
+            });
+            let met = record::at_least_one(done.await?.rows_affected());
+            met.map_err(|kind| StoreError::new(kind, name))
+        })
+    }
+
+    fn set_settings<'a>(
+        &'a self,
+        tag: &'a Tag,
+        settings: &'a TagSettings,
+    ) -> BoxFuture<'a, Result<(), StoreError>> {
+        Box::pin(async move {
+            let name = operation("change the settings of", tag);
+            let done = self.with(name.clone(), async |connection| {
+                query(
+                    "INSERT INTO leaf_tag_settings (biz_tag, enabled, min_step, max_step, max_take) \
+                     SELECT biz_tag, $2, $3, $4, $5 FROM leaf_alloc WHERE biz_tag = $1 \
+                     ON CONFLICT (biz_tag) DO UPDATE SET enabled = excluded.enabled, \
+                     min_step = excluded.min_step, max_step = excluded.max_step, \
+                     max_take = excluded.max_take",
+                )
+                .bind(tag.as_str())
+                .bind(i16::from(settings.enabled))
+                .bind(record::number(settings.min_step))
+                .bind(record::number(settings.max_step))
+                .bind(record::number(settings.max_take))
+                .execute(connection)
+                .await
+            });
+            let met = record::at_least_one(done.await?.rows_affected());
+            met.map_err(|kind| StoreError::new(kind, name))
+        })
+    }
+
+    fn advance<'a>(
+        &'a self,
+        tag: &'a Tag,
+        at_least: i64,
+    ) -> BoxFuture<'a, Result<i64, StoreError>> {
+        Box::pin(async move {
+            let name = operation("advance", tag);
+            let max_id: Vec<i64> = self
+                .with(name.clone(), async |connection| {
+                    query_scalar(
+                        "UPDATE leaf_alloc SET max_id = greatest(max_id, $1), update_time = now() \
+                         WHERE biz_tag = $2 RETURNING max_id",
+                    )
+                    .bind(at_least)
+                    .bind(tag.as_str())
+                    .fetch_all(connection)
+                    .await
+                })
+                .await?;
+            let max_id = max_id.first().copied();
+            max_id.ok_or_else(|| StoreError::new(StoreErrorKind::UnknownTag, name))
+        })
+    }
+
+    fn give_back<'a>(
+        &'a self,
+        tag: &'a Tag,
+        unused: IdRange,
+    ) -> BoxFuture<'a, Result<bool, StoreError>> {
+        Box::pin(self.with(operation("give back ids of", tag), async move |connection| {
+            macro_rules! give_back {
+                ($($guarded:expr)?) => {
+                    concat!(
+                        "UPDATE leaf_alloc SET max_id = $1, update_time = now() \
+                         WHERE biz_tag = $2 AND max_id = $3"
+                        $(, $guarded)?
+                    )
+                };
+            }
+            let statement = match self.guard.margin() {
+                Some(_) => give_back!(guarded!()),
+                None => give_back!(),
+            };
+            query(statement)
+                .bind(unused.start())
+                .bind(tag.as_str())
+                .bind(unused.end())
+                .execute(connection)
+                .await
+                .map(|done| done.rows_affected() == 1)
+        }))
+    }
+
+    fn close(&self) -> BoxFuture<'_, ()> {
+        Box::pin(self.pool.close())
+    }
+
+    fn delete<'a>(&'a self, tag: &'a Tag) -> BoxFuture<'a, Result<(), StoreError>> {
+        Box::pin(async move {
+            let name = operation("delete", tag);
+            let deleted = self
+                .with(name.clone(), async |connection| {
+                    let settings = query("DELETE FROM leaf_tag_settings WHERE biz_tag = $1")
+                        .bind(tag.as_str())
+                        .execute(&mut *connection)
+                        .await;
+                    if_there_is_a_table(settings.map(|_| ()))?;
+                    query("DELETE FROM leaf_alloc WHERE biz_tag = $1")
+                        .bind(tag.as_str())
+                        .execute(connection)
+                        .await
+                })
+                .await?;
+            let met = record::at_least_one(deleted.rows_affected());
+            met.map_err(|kind| StoreError::new(kind, name))
+        })
+    }
+}
+
+impl Schema for PostgresStore {
+    fn tables(&self) -> &'static [Table] {
+        TABLES
+    }
+
+    fn apply(&self) -> BoxFuture<'_, Result<Vec<&'static str>, StoreError>> {
+        Box::pin(self.with("make the tables in postgres".into(), async |connection| {
+            let mut made = Vec::new();
+            for table in TABLES {
+                let exists: bool = query_scalar("SELECT to_regclass($1) IS NOT NULL")
+                    .bind(table.name)
+                    .fetch_one(&mut *connection)
+                    .await?;
+                if !exists {
+                    sqlx::raw_sql(table.statements).execute(&mut *connection).await?;
+                    made.push(table.name);
+                }
+            }
+            // Connections open from now on find the guard's table.
+            guard::introduce(connection, &self.guard).await?;
+            Ok(made)
+        }))
+    }
+}
+
+/// The settings are a side table that an older database does not have.
+fn if_there_is_a_table<T: Default>(result: Result<T, sqlx::Error>) -> Result<T, sqlx::Error> {
+    match result {
+        Err(error) if is_missing_table(&error) => Ok(T::default()),
+        result => result,
+    }
+}
+
+type ReadQuery<'q> = sqlx::query::QueryAs<'q, Postgres, record::Row, sqlx::postgres::PgArguments>;
+
+fn read(tag: Option<&Tag>) -> ReadQuery<'_> {
+    query_as(
+        "SELECT biz_tag, max_id, step::bigint, description FROM leaf_alloc \
+         WHERE $1::text IS NULL OR biz_tag = $1",
+    )
+    .bind(tag.map(Tag::as_str))
+}
+
+fn operation(what: &str, tag: &Tag) -> String {
+    format!("{what} tag {:?} in postgres", tag.as_str())
+}

@@ -1,0 +1,355 @@
+//! The regression guard's marks, kept in a file so that a restart remembers them.
+//!
+//! Invariant: once [`Marks::set`] has returned without an error, the mark is on the disk. A torn or
+//! damaged line costs that line only.
+//!
+//! The file is text, one line per change: `crc32 mark tag`. The last line of a tag counts. When it
+//! has grown it is replaced whole, by a rename. Nobody but this process writes it: it is locked.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io::{self, Write};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use leaf_core::Tag;
+use tokio::sync::OwnedMutexGuard;
+
+/// Below this size the file is not worth replacing.
+const SMALL: u64 = 64 * 1024;
+
+/// The marks of one data directory: per tag, the id below which no range is accepted.
+///
+/// Share it among the generators of a process.
+///
+/// ```
+/// use leaf_core::Tag;
+/// use leaf_segment::Marks;
+///
+/// # let directory = tempfile::tempdir()?;
+/// # tokio::runtime::Builder::new_current_thread().build()?.block_on(async {
+/// let file = directory.path().join("segment.marks");
+/// let orders = Tag::parse("orders")?;
+/// Marks::open(&file)?.set(&orders, 2001).await?;
+///
+/// assert_eq!(Marks::open(&file)?.get(&orders), Some(2001));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// # })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct Marks {
+    known: Arc<Mutex<Known>>,
+    /// Whoever holds it writes, for all who came before.
+    log: Arc<tokio::sync::Mutex<Log>>,
+}
+
+#[derive(Debug, Default)]
+struct Known {
+    marks: BTreeMap<Tag, i64>,
+    /// Changed since the file was last written.
+    dirty: BTreeSet<Tag>,
+    /// Why the last write failed.
+    trouble: Option<String>,
+}
+
+#[derive(Debug)]
+struct Log {
+    path: PathBuf,
+    file: File,
+    bytes: u64,
+    /// Its size when it was last written whole.
+    compact: u64,
+}
+
+/// The file of marks cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[error("{operation} {}: {source}", path.display())]
+pub struct MarksError {
+    operation: &'static str,
+    path: PathBuf,
+    source: io::Error,
+}
+
+impl Marks {
+    /// Opens the file, and makes it where it does not exist. The directory must exist.
+    ///
+    /// # Errors
+    /// When it cannot be read or written, or another process has it open.
+    pub fn open(path: &Path) -> Result<Self, MarksError> {
+        let failed = |operation, source| MarksError { operation, path: path.into(), source };
+        let (locked, text) = loop {
+            let file = OpenOptions::new().read(true).append(true).create(true).open(path);
+            let file = file.map_err(|error| failed("open", error))?;
+            lock(&file).map_err(|error| failed("lock", error))?;
+            // Until the lock was there its holder may have replaced the file.
+            if is_at(&file, path) {
+                let text = std::fs::read(path).map_err(|error| failed("read", error))?;
+                break (file, text);
+            }
+        };
+        let marks = parse(&text);
+        let mut log = Log { path: path.into(), file: locked, bytes: text.len() as u64, compact: 0 };
+        // What is damaged goes, and a disk that refuses is noticed now.
+        log.replace(&marks).map_err(|error| failed("write", error))?;
+        Ok(Self {
+            known: Arc::new(Mutex::new(Known { marks, ..Known::default() })),
+            log: Arc::new(tokio::sync::Mutex::new(log)),
+        })
+    }
+
+    /// The mark of a tag.
+    #[must_use]
+    pub fn get(&self, tag: &Tag) -> Option<i64> {
+        self.known().marks.get(tag).copied()
+    }
+
+    /// Sets the mark of a tag; durable when it returns. Calls at the same time share one write.
+    ///
+    /// # Errors
+    /// When the disk refuses: the mark then holds for this process only.
+    pub async fn set(&self, tag: &Tag, mark: i64) -> Result<(), MarksError> {
+        {
+            let mut known = self.known();
+            known.marks.insert(tag.clone(), mark);
+            known.dirty.insert(tag.clone());
+        }
+        let log = Arc::clone(&self.log).lock_owned().await;
+        if !self.known().dirty.contains(tag) {
+            // Whoever was here meanwhile has written it.
+            return Ok(());
+        }
+        // The lock goes with the write: a caller that leaves takes neither away.
+        let known = Arc::clone(&self.known);
+        let written = tokio::task::spawn_blocking(move || write(log, &known)).await;
+        written.unwrap_or_else(|panicked| {
+            let source = io::Error::other(panicked);
+            Err(MarksError { operation: "write", path: PathBuf::new(), source })
+        })
+    }
+
+    /// Why marks are not durable at present; for operators.
+    pub(crate) fn trouble(&self) -> Option<String> {
+        self.known().trouble.clone()
+    }
+
+    fn known(&self) -> MutexGuard<'_, Known> {
+        lock_known(&self.known)
+    }
+}
+
+fn lock_known(known: &Mutex<Known>) -> MutexGuard<'_, Known> {
+    known.lock().expect("no holder of this lock panics")
+}
+
+/// Writes what was changed since the last time.
+fn write(mut log: OwnedMutexGuard<Log>, known: &Mutex<Known>) -> Result<(), MarksError> {
+    let (changed, lines, all) = {
+        let mut known = lock_known(known);
+        let changed = std::mem::take(&mut known.dirty);
+        let lines: String = changed.iter().map(|tag| line(tag, known.marks[tag])).collect();
+        let all = log.has_grown(lines.len()).then(|| known.marks.clone());
+        (changed, lines, all)
+    };
+    let result = match all {
+        None => log.append(&lines),
+        Some(marks) => log.replace(&marks),
+    };
+    let result = result.map_err(|source| {
+        let path = log.path.clone();
+        MarksError { operation: "write", path, source }
+    });
+    let mut known = lock_known(known);
+    known.trouble = result.as_ref().err().map(ToString::to_string);
+    if result.is_err() {
+        known.dirty.extend(changed);
+    }
+    result
+}
+
+impl Log {
+    fn has_grown(&self, more: usize) -> bool {
+        self.bytes + more as u64 > (4 * self.compact).max(SMALL)
+    }
+
+    fn append(&mut self, lines: &str) -> io::Result<()> {
+        // After a failed write the end may be torn: an empty line begins anew.
+        let lines = format!("\n{lines}");
+        self.bytes += lines.len() as u64;
+        self.file.write_all(lines.as_bytes())?;
+        self.file.sync_data()
+    }
+
+    /// Writes all marks into a new file and puts it into the old one's place.
+    fn replace(&mut self, marks: &BTreeMap<Tag, i64>) -> io::Result<()> {
+        let mut new_path = self.path.clone().into_os_string();
+        new_path.push(".new");
+        let mut new = File::create(&new_path)?;
+        lock(&new)?;
+        let lines: String = marks.iter().map(|(tag, mark)| line(tag, *mark)).collect();
+        new.write_all(lines.as_bytes())?;
+        new.sync_all()?;
+        std::fs::rename(&new_path, &self.path)?;
+        self.file = new;
+        self.bytes = lines.len() as u64;
+        self.compact = self.bytes;
+        let directory = self.path.parent().filter(|parent| !parent.as_os_str().is_empty());
+        File::open(directory.unwrap_or(Path::new(".")))?.sync_all()
+    }
+}
+
+fn lock(file: &File) -> io::Result<()> {
+    file.try_lock().map_err(|error| match error {
+        TryLockError::WouldBlock => {
+            io::Error::other("another process uses it: give each its own data directory")
+        }
+        TryLockError::Error(error) => error,
+    })
+}
+
+fn is_at(file: &File, path: &Path) -> bool {
+    let place = |meta: std::fs::Metadata| (meta.dev(), meta.ino());
+    matches!(
+        (file.metadata().map(place), std::fs::metadata(path).map(place)),
+        (Ok(own), Ok(there)) if own == there
+    )
+}
+
+fn line(tag: &Tag, mark: i64) -> String {
+    let text = format!("{mark} {}", tag.as_str());
+    format!("{:08x} {text}\n", crc32fast::hash(text.as_bytes()))
+}
+
+fn parse(text: &[u8]) -> BTreeMap<Tag, i64> {
+    let mut marks = BTreeMap::new();
+    for line in text.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
+        match parse_line(line) {
+            Some((tag, mark)) => {
+                marks.insert(tag, mark);
+            }
+            None => tracing::warn!("a damaged line of the file of marks is left out"),
+        }
+    }
+    marks
+}
+
+fn parse_line(line: &[u8]) -> Option<(Tag, i64)> {
+    let (crc, text) = std::str::from_utf8(line).ok()?.split_once(' ')?;
+    if u32::from_str_radix(crc, 16).ok()? != crc32fast::hash(text.as_bytes()) {
+        return None;
+    }
+    let (mark, tag) = text.split_once(' ')?;
+    Some((Tag::parse(tag).ok()?, mark.parse().ok()?))
+}
+
+#[cfg(all(test, not(leaf_loom)))]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn tag(name: &str) -> Tag {
+        Tag::parse(name).unwrap()
+    }
+
+    #[tokio::test]
+    async fn a_restart_remembers_the_last_of_each() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("segment.marks");
+        let marks = Marks::open(&path).unwrap();
+        for mark in [10, 20, 15] {
+            marks.set(&tag("orders"), mark).await.unwrap();
+        }
+        marks.set(&tag("a b é"), 7).await.unwrap();
+        drop(marks);
+
+        let marks = Marks::open(&path).unwrap();
+        assert_eq!(marks.get(&tag("orders")), Some(15), "lowered on purpose");
+        assert_eq!(marks.get(&tag("a b é")), Some(7));
+        assert_eq!(marks.get(&tag("other")), None);
+    }
+
+    #[tokio::test]
+    async fn one_process_at_a_time() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("segment.marks");
+        let _marks = Marks::open(&path).unwrap();
+
+        let error = Marks::open(&path).unwrap_err().to_string();
+        assert!(error.contains("another process uses it"), "{error}");
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn the_file_stays_small_and_whole_under_many_writers() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("segment.marks");
+        let marks = Arc::new(Marks::open(&path).unwrap());
+        let writers: Vec<_> = (0..16)
+            .map(|writer| {
+                let marks = Arc::clone(&marks);
+                tokio::spawn(async move {
+                    let name = tag(&format!("{writer}-{}", "x".repeat(100)));
+                    for mark in 1..=300 {
+                        marks.set(&name, mark).await.unwrap();
+                    }
+                })
+            })
+            .collect();
+        for writer in writers {
+            writer.await.unwrap();
+        }
+        let size = std::fs::metadata(&path).unwrap().len();
+        assert!(size < 2 * SMALL, "4,800 lines of 116 bytes were written: {size}");
+        drop(marks);
+
+        let marks = Marks::open(&path).unwrap();
+        let all = marks.known().marks.clone();
+        assert_eq!(all.len(), 16);
+        assert!(all.values().all(|mark| *mark == 300), "{all:?}");
+    }
+
+    #[tokio::test]
+    async fn a_disk_that_refuses_is_told_and_recovers() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("segment.marks");
+        let marks = Marks::open(&path).unwrap();
+        marks.set(&tag("orders"), 1).await.unwrap();
+        // Read only: appending fails.
+        marks.log.lock().await.file = File::open(&path).unwrap();
+
+        let error = marks.set(&tag("orders"), 2).await.unwrap_err().to_string();
+        assert!(error.contains("segment.marks"), "{error}");
+        assert_eq!(marks.get(&tag("orders")), Some(2), "it holds for this process");
+        assert!(marks.trouble().is_some());
+
+        marks.log.lock().await.file = OpenOptions::new().append(true).open(&path).unwrap();
+        marks.set(&tag("other"), 9).await.unwrap();
+        assert_eq!(marks.trouble(), None);
+        assert_eq!(parse(&std::fs::read(&path).unwrap()).len(), 2, "the missed one is there too");
+    }
+
+    proptest! {
+        /// A write that was cut at any byte loses the line it was writing, never another.
+        #[test]
+        fn a_torn_end_costs_its_own_line_only(
+            entries in prop::collection::vec(("[a-c ]{0,4}[a-c]", 0..i64::MAX), 1..20),
+            cut in 0usize..64,
+        ) {
+            let entries: Vec<_> = entries
+                .into_iter()
+                .filter_map(|(name, mark)| Some((Tag::parse(&name).ok()?, mark)))
+                .collect();
+            let lines: Vec<String> = entries.iter().map(|(tag, mark)| line(tag, *mark)).collect();
+            let Some((last, whole)) = lines.split_last() else { return Ok(()) };
+            let torn = &last[..cut.min(last.len() - 2)];
+
+            let read = parse(format!("{}{torn}", whole.concat()).as_bytes());
+            let expected: BTreeMap<_, _> = entries[..whole.len()].iter().cloned().collect();
+            prop_assert_eq!(&read, &expected);
+
+            // The next write begins with an empty line.
+            let read = parse(format!("{}{torn}\n{last}", whole.concat()).as_bytes());
+            prop_assert_eq!(read, entries.iter().cloned().collect::<BTreeMap<_, _>>());
+        }
+    }
+}

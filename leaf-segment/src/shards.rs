@@ -1,0 +1,224 @@
+//! Which of several stores a tag lives in, by patterns of its name.
+//!
+//! Invariant: a tag belongs to exactly one shard: the first whose pattern it matches, else the rest.
+//! Each shard keeps its own generator, so that a store that fails takes no other shard with it.
+
+use std::fmt;
+use std::str::FromStr;
+
+use leaf_core::Health;
+use tokio::task::JoinSet;
+
+use crate::{SegmentError, SegmentGenerator, TagHandle, TagView};
+
+/// Something per store, found by the name of a tag.
+///
+/// ```
+/// use leaf_segment::Shards;
+///
+/// let shards = Shards::new("main").with(vec!["order*".parse()?], "orders");
+/// assert_eq!(shards.of("order-items"), &"orders");
+/// assert_eq!(shards.of("users"), &"main");
+/// # Ok::<(), leaf_segment::TagPatternError>(())
+/// ```
+#[derive(Debug, Clone)]
+pub struct Shards<T> {
+    shards: Vec<(Vec<TagPattern>, T)>,
+    rest: T,
+}
+
+/// A tag's name in which `*` stands for any characters, also none.
+///
+/// ```
+/// use leaf_segment::TagPattern;
+///
+/// let pattern: TagPattern = "order*.v1".parse()?;
+/// assert!(pattern.matches("orders.v1"));
+/// assert!(!pattern.matches("orders.v2"));
+/// # Ok::<(), leaf_segment::TagPatternError>(())
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TagPattern(String);
+
+/// The text is no pattern.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("a pattern of tags has 1 to 128 characters, `*` stands for any")]
+pub struct TagPatternError;
+
+impl TagPattern {
+    /// Whether the name matches as a whole. Takes time in proportion to the product of both lengths
+    /// at worst.
+    #[must_use]
+    pub fn matches(&self, name: &str) -> bool {
+        let mut parts = self.0.split('*');
+        let first = parts.next().unwrap_or_default();
+        let Some(mut rest) = name.strip_prefix(first) else { return false };
+        let Some(last) = parts.next_back() else { return rest.is_empty() };
+        for part in parts {
+            match rest.split_once(part) {
+                Some((_, after)) => rest = after,
+                None => return false,
+            }
+        }
+        rest.ends_with(last)
+    }
+}
+
+impl FromStr for TagPattern {
+    type Err = TagPatternError;
+
+    fn from_str(text: &str) -> Result<Self, TagPatternError> {
+        match text.chars().count() {
+            1..=128 => Ok(Self(text.into())),
+            _ => Err(TagPatternError),
+        }
+    }
+}
+
+impl fmt::Display for TagPattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl<T> Shards<T> {
+    /// One for all tags.
+    #[must_use]
+    pub const fn new(rest: T) -> Self {
+        Self { shards: Vec::new(), rest }
+    }
+
+    /// And another for the tags that match any of these patterns, and none given before.
+    #[must_use]
+    pub fn with(mut self, patterns: Vec<TagPattern>, shard: T) -> Self {
+        self.shards.push((patterns, shard));
+        self
+    }
+
+    /// The one that the tag belongs to.
+    #[must_use]
+    pub fn of(&self, tag: &str) -> &T {
+        let shard = self
+            .shards
+            .iter()
+            .find(|(patterns, _)| patterns.iter().any(|pattern| pattern.matches(tag)));
+        shard.map_or(&self.rest, |(_, shard)| shard)
+    }
+
+    /// The same shards with something made of each, one after the other.
+    ///
+    /// # Errors
+    /// The first that `make` returns.
+    pub async fn try_map<U, E>(
+        self,
+        mut make: impl AsyncFnMut(T) -> Result<U, E>,
+    ) -> Result<Shards<U>, E> {
+        let mut shards = Vec::with_capacity(self.shards.len());
+        for (patterns, shard) in self.shards {
+            shards.push((patterns, make(shard).await?));
+        }
+        Ok(Shards { shards, rest: make(self.rest).await? })
+    }
+
+    /// All of them, the rest last.
+    pub fn iter(&self) -> impl Iterator<Item = &T> {
+        self.shards.iter().map(|(_, shard)| shard).chain([&self.rest])
+    }
+}
+
+impl Shards<SegmentGenerator> {
+    /// The handle of a tag that is already known; never waits.
+    #[must_use]
+    pub fn known(&self, tag: &str) -> Option<TagHandle> {
+        self.of(tag).known(tag)
+    }
+
+    /// The handle of a tag. One that is not known yet is looked up in its store.
+    ///
+    /// # Errors
+    /// Those of [`SegmentGenerator::tag`].
+    pub async fn tag(&self, tag: &str) -> Result<TagHandle, SegmentError> {
+        self.of(tag).tag(tag).await
+    }
+
+    /// Whether ids can be handed out now. One of several stores out of order is a degradation: the
+    /// other nodes have the same trouble, and the tags of the other stores are served.
+    #[must_use]
+    pub fn health(&self) -> Health {
+        if self.shards.is_empty() {
+            return self.rest.health();
+        }
+        let states: Vec<Health> = self.iter().map(SegmentGenerator::health).collect();
+        let some_serves = states.iter().any(Health::can_answer);
+        states.into_iter().fold(Health::Ready, |all, state| match state {
+            Health::NotReady(why) if some_serves => all.and(Health::Degraded(why)),
+            state => all.and(state),
+        })
+    }
+
+    /// A look at every tag, each in the shard that it belongs to.
+    #[must_use]
+    pub fn views(&self) -> Vec<TagView> {
+        let of_shard = |shard: &SegmentGenerator| {
+            let own = |view: &TagView| std::ptr::eq(self.of(view.tag.as_str()), shard);
+            shard.views().into_iter().filter(own).collect::<Vec<_>>()
+        };
+        let mut views: Vec<TagView> = self.iter().flat_map(of_shard).collect();
+        views.sort_by(|a, b| a.tag.cmp(&b.tag));
+        views
+    }
+
+    /// Closes all of them, see [`SegmentGenerator::close`].
+    pub async fn close(&self) {
+        let mut closing = JoinSet::new();
+        for shard in self.iter().map(SegmentGenerator::clone) {
+            closing.spawn(async move { shard.close().await });
+        }
+        closing.join_all().await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn matches(pattern: &str, name: &str) -> bool {
+        pattern.parse::<TagPattern>().unwrap().matches(name)
+    }
+
+    #[test]
+    fn a_star_stands_for_any_characters() {
+        assert!(matches("*", "anything") && matches("*", ""));
+        assert!(matches("order*", "order") && matches("order*", "orders"));
+        assert!(!matches("order*", "my-order"));
+        assert!(matches("a*b*c", "a-b-b-c") && !matches("a*b*c", "a-c-b"));
+        assert!(!matches("aa*a", "aa"), "nothing counts twice");
+        assert!(!matches("order", "orders"));
+        assert!(
+            "".parse::<TagPattern>().is_err() && "x".repeat(129).parse::<TagPattern>().is_err()
+        );
+    }
+
+    #[test]
+    fn the_first_that_matches_counts() {
+        let pattern = |text: &str| vec![text.parse().unwrap()];
+        let shards = Shards::new(0).with(pattern("order-eu*"), 1).with(pattern("order*"), 2);
+
+        assert_eq!([*shards.of("order-eu-1"), *shards.of("order-us"), *shards.of("x")], [1, 2, 0]);
+    }
+
+    proptest! {
+        #[test]
+        fn agrees_with_the_slow_definition(pattern in "[ab*]{1,8}", name in "[ab]{0,10}") {
+            fn slow(pattern: &[u8], name: &[u8]) -> bool {
+                match pattern.split_first() {
+                    None => name.is_empty(),
+                    Some((b'*', rest)) => (0..=name.len()).any(|at| slow(rest, &name[at..])),
+                    Some((c, rest)) => name.first() == Some(c) && slow(rest, &name[1..]),
+                }
+            }
+            prop_assert_eq!(matches(&pattern, &name), slow(pattern.as_bytes(), name.as_bytes()));
+        }
+    }
+}

@@ -1,0 +1,289 @@
+//! What the handles of one tag share: the buffer, and what the control plane knows of the tag.
+//!
+//! The buffer is all that a caller touches while ids are there. The rest stands behind one lock that
+//! only refills, waiting callers and administration take.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use leaf_core::{IdRange, Step, StepError, Tag};
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+use crate::buffer::{ClosedAt, DoubleBuffer};
+use crate::rate::Rate;
+use crate::refill::Backend;
+use crate::step_policy::{Bounds, StepPolicy};
+use crate::{SegmentError, SegmentErrorKind, StoreError, StoreErrorKind, TagRecord, TagSettings};
+
+/// An error that only an operator can cure is told to callers for this long before the store is
+/// asked again.
+const ERROR_HOLDS: Duration = Duration::from_secs(1);
+
+/// How many fetches are remembered for operators.
+const HISTORY: usize = 16;
+
+pub(crate) struct TagState {
+    /// First, so that the fast path finds it at the start of the allocation.
+    pub(crate) buffer: DoubleBuffer,
+    pub(crate) tag: Tag,
+    pub(crate) backend: Arc<Backend>,
+    /// Whether a refill task is under way; the one who sets it owns `DoubleBuffer::publish`.
+    pub(crate) fetching: AtomicBool,
+    /// One fetch of this tag at a time, also of those past the buffer: a request must not be on its
+    /// way while another one's answer raises the mark that it is judged by.
+    pub(crate) fetch_turn: tokio::sync::Mutex<()>,
+    /// Told when a refill arrived or ended for good.
+    pub(crate) refilled: Notify,
+    /// Told when the first caller begins to wait: a task that backs off shall hurry.
+    pub(crate) hurry: Notify,
+    waiters: AtomicUsize,
+    refill: Mutex<Refill>,
+}
+
+/// What the refill task knows. Only the control plane locks it.
+#[derive(Debug)]
+pub(crate) struct Refill {
+    pub(crate) policy: Result<StepPolicy, StepError>,
+    pub(crate) settings: TagSettings,
+    /// End of the last range granted to this process, or to one before it on this data directory.
+    pub(crate) mark: Option<i64>,
+    /// How many ids were granted to this process.
+    pub(crate) granted: u64,
+    /// When the last segment was asked for.
+    asked_at: Option<Instant>,
+    /// The last fetches, the newest last.
+    pub(crate) fetches: VecDeque<Fetched>,
+    /// The range, below `mark`, that was refused: until the record was raised, nothing is
+    /// allocated from it.
+    pub(crate) refused: Option<Refused>,
+    /// The error of the last attempt; `None` after a success.
+    pub(crate) failure: Option<Failure>,
+    pub(crate) ended: Option<SegmentErrorKind>,
+    closed_at: Option<ClosedAt>,
+    pub(crate) rate: Rate,
+}
+
+/// A range that was granted.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Fetched {
+    pub(crate) amount: u64,
+    pub(crate) at: Instant,
+    pub(crate) took: Duration,
+}
+
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Refused {
+    pub(crate) range: IdRange,
+    /// The record stands again where it stood before.
+    pub(crate) given_back: bool,
+}
+
+#[derive(Debug, Clone)]
+pub(crate) struct Failure {
+    pub(crate) error: Arc<StoreError>,
+    pub(crate) at: Instant,
+}
+
+impl Refused {
+    /// The `max_id` from which on the record is trusted again: the refused range itself must not
+    /// count as the raise.
+    pub(crate) fn least_accepted(self, mark: i64) -> i64 {
+        if self.given_back { mark } else { mark.max(self.range.end().saturating_add(1)) }
+    }
+}
+
+impl Refill {
+    /// Whether the record must be read before anything is allocated from it.
+    pub(crate) const fn suspect(&self) -> bool {
+        self.refused.is_some() || self.policy.is_err()
+    }
+
+    /// Whether a record with this `max_id` can be allocated from again.
+    pub(crate) fn check(&mut self, max_id: i64) -> Result<(), StoreErrorKind> {
+        if let (Some(mark), Some(refused)) = (self.mark, self.refused) {
+            let mark = refused.least_accepted(mark);
+            if max_id < mark {
+                return Err(StoreErrorKind::Regression { start: max_id, mark });
+            }
+        }
+        self.refused = None;
+        Ok(())
+    }
+
+    /// Amount, the step that the record should have, and the mark below which nothing is accepted.
+    pub(crate) fn plan(&self, bounds: Bounds) -> Result<(Step, Step, Option<i64>), StoreErrorKind> {
+        let bad_step = |error: &StepError| {
+            StoreErrorKind::BadRecord(format!("{error}; correct it with `leaf tag set-step`"))
+        };
+        let policy = self.policy.as_ref().map_err(bad_step)?;
+        let ago = self.asked_at.map_or(Duration::MAX, |at| at.elapsed());
+        let bounds = bounds.overruled_by(&self.settings);
+        Ok((policy.amount(ago, bounds), policy.record(), self.mark))
+    }
+
+    /// `range` was granted to this process: nothing below its end is accepted from a later request.
+    pub(crate) fn raise_mark(&mut self, range: IdRange, sent: Instant) {
+        self.mark = self.mark.max(Some(range.end()));
+        self.failure = None;
+        if self.fetches.len() == HISTORY {
+            self.fetches.pop_front();
+        }
+        let now = Instant::now();
+        self.fetches.push_back(Fetched { amount: range.len(), at: now, took: now - sent });
+    }
+
+    /// The range was granted for the buffer on a request of `amount` that was sent at `sent`.
+    pub(crate) fn segment_granted(&mut self, amount: Step, sent: Instant) {
+        self.asked_at = Some(sent);
+        if let Ok(policy) = &mut self.policy {
+            policy.granted(amount, sent.elapsed());
+        }
+    }
+}
+
+impl TagState {
+    pub(crate) fn new(record: &TagRecord, mark: Option<i64>, backend: Arc<Backend>) -> Self {
+        Self {
+            buffer: DoubleBuffer::new(),
+            tag: record.tag.clone(),
+            backend,
+            fetching: AtomicBool::new(false),
+            fetch_turn: tokio::sync::Mutex::new(()),
+            refilled: Notify::new(),
+            hurry: Notify::new(),
+            waiters: AtomicUsize::new(0),
+            refill: Mutex::new(Refill {
+                policy: record.step.map(StepPolicy::new),
+                settings: record.settings,
+                mark,
+                granted: 0,
+                asked_at: None,
+                fetches: VecDeque::new(),
+                refused: None,
+                failure: None,
+                ended: None,
+                closed_at: None,
+                rate: Rate::default(),
+            }),
+        }
+    }
+
+    pub(crate) fn refill(&self) -> MutexGuard<'_, Refill> {
+        self.refill.lock().expect("no holder of this lock panics")
+    }
+
+    /// Takes over what was read from the record.
+    pub(crate) fn record_seen(&self, record: &TagRecord) {
+        self.refill().settings = record.settings;
+        self.step_seen(record.step);
+    }
+
+    /// Takes over a step that was read from the record.
+    pub(crate) fn step_seen(&self, step: Result<Step, StepError>) {
+        let mut refill = self.refill();
+        match (&mut refill.policy, step) {
+            (Ok(policy), Ok(step)) => policy.record_changed(step),
+            (policy, step) => *policy = step.map(StepPolicy::new),
+        }
+    }
+
+    /// Ends the tag: no id leaves it any more.
+    pub(crate) fn end(&self, why: SegmentErrorKind) {
+        let mut refill = self.refill();
+        refill.ended.get_or_insert(why);
+        refill.granted = refill.granted.saturating_sub(self.buffer.stock());
+        if let Some(at) = self.buffer.close() {
+            refill.closed_at = Some(at);
+        }
+        drop(refill);
+        self.refilled.notify_waiters();
+    }
+
+    /// The ids that were fetched last and never handed out, once the tag was closed and its tasks
+    /// have ended. Told once: given back they may be somebody else's the next moment. A record that
+    /// is gone has no use for them.
+    pub(crate) fn take_unused(&self) -> Option<IdRange> {
+        let mut refill = self.refill();
+        let closed = refill.ended == Some(SegmentErrorKind::Closed);
+        let at = refill.closed_at.take().filter(|_| closed)?;
+        self.buffer.unused(at)
+    }
+
+    pub(crate) fn has_ended(&self) -> bool {
+        self.refill().ended.is_some()
+    }
+
+    pub(crate) fn somebody_waits(&self) -> bool {
+        self.waiters.load(Ordering::Acquire) > 0
+    }
+
+    /// How many ids have left the buffer or were fetched past it. Read from outside it may lag a
+    /// segment behind for a moment.
+    pub(crate) fn issued(&self) -> u64 {
+        let stock = self.buffer.stock();
+        self.refill().granted.saturating_sub(stock)
+    }
+
+    /// Why neither waiting nor asking the store makes sense now, if so.
+    pub(crate) fn verdict(&self) -> Option<SegmentError> {
+        let refill = self.refill();
+        if let Some(kind) = &refill.ended {
+            return Some(SegmentError::new(kind.clone(), self.tag.as_str()));
+        }
+        let failure = refill.failure.as_ref()?;
+        if failure.error.retryable() || failure.at.elapsed() > ERROR_HOLDS {
+            return None;
+        }
+        let kind = match failure.error.kind() {
+            StoreErrorKind::UnknownTag => SegmentErrorKind::UnknownTag,
+            StoreErrorKind::Exhausted => SegmentErrorKind::Exhausted,
+            StoreErrorKind::Regression { .. } => SegmentErrorKind::Guard,
+            StoreErrorKind::Refused => return None,
+            _ => SegmentErrorKind::Record,
+        };
+        Some(SegmentError::of_tag(kind, &self.tag, Arc::clone(&failure.error)))
+    }
+
+    /// How many ids a segment holds: the one in use, before that what the record says.
+    pub(crate) fn segment_length(&self) -> usize {
+        match self.buffer.segment_length() {
+            0 => {
+                let refill = self.refill();
+                refill.policy.as_ref().map_or(0, |policy| policy.record().get() as usize)
+            }
+            length => length as usize,
+        }
+    }
+
+    /// The most ids that one call may take.
+    pub(crate) fn max_take(&self) -> usize {
+        let own = self.refill().settings.max_take;
+        own.unwrap_or(self.backend.config.max_take).get() as usize
+    }
+
+    pub(crate) fn deadline_error(&self) -> SegmentError {
+        let wait = self.backend.config.wait;
+        match &self.refill().failure {
+            Some(failure) => SegmentError::of_store(&self.tag, Arc::clone(&failure.error)),
+            None => SegmentError::new(SegmentErrorKind::Deadline(wait), self.tag.as_str()),
+        }
+    }
+
+    pub(crate) fn announce_waiter(&self) -> WaiterGuard<'_> {
+        if self.waiters.fetch_add(1, Ordering::AcqRel) == 0 {
+            self.hurry.notify_one();
+        }
+        WaiterGuard(self)
+    }
+}
+
+pub(crate) struct WaiterGuard<'a>(&'a TagState);
+
+impl Drop for WaiterGuard<'_> {
+    fn drop(&mut self) {
+        self.0.waiters.fetch_sub(1, Ordering::AcqRel);
+    }
+}

@@ -1,0 +1,108 @@
+//! What a tag looks like from outside, for dashboards, metrics and operators.
+//!
+//! A snapshot, taken without a lock that callers of ids would meet.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use leaf_core::{IdRange, Step, Tag};
+use tokio::time::Instant;
+
+use crate::tag_state::TagState;
+use crate::{SegmentErrorKind, StoreError, TagSettings};
+
+/// One tag of a [`SegmentGenerator`](crate::SegmentGenerator) at a moment.
+///
+/// ```
+/// # use std::sync::Arc;
+/// # use leaf_segment::{MemoryStore, NewTag, SegmentConfig, SegmentGenerator};
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let store = Arc::new(MemoryStore::with_tags([NewTag::stock()]));
+/// let segments = SegmentGenerator::open(store, SegmentConfig::default()).await;
+/// segments.tag("leaf-segment-test").await?.next().await?;
+///
+/// let view = &segments.views()[0];
+/// assert_eq!(view.issued, 1);
+/// assert_eq!(view.slots[view.current].unwrap().to_string(), "[1, 2001)");
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct TagView {
+    /// Its name.
+    pub tag: Tag,
+    /// The two segments; `None` before the first use of a slot.
+    pub slots: [Option<IdRange>; 2],
+    /// Which slot ids are taken from, 0 or 1.
+    pub current: usize,
+    /// The next id; `None` when both segments are used up.
+    pub position: Option<i64>,
+    /// How many ids can be taken without the store.
+    pub stock: u64,
+    /// The record's step; `None` when the row holds a number that is none.
+    pub step: Option<Step>,
+    /// The record's settings.
+    pub settings: TagSettings,
+    /// The last fetches, the newest last, at most 16.
+    pub fetches: Vec<FetchView>,
+    /// Whether the store is being asked now.
+    pub fetching: bool,
+    /// The error of the last fetch, and how long ago it was; `None` after a success. For the
+    /// operator's eyes: it may name hosts.
+    pub error: Option<(Arc<StoreError>, Duration)>,
+    /// Ids handed out since the generator was opened.
+    pub issued: u64,
+    /// Ids handed out per second, over the last minute.
+    pub rate: f64,
+    /// No range that starts below is accepted from the store.
+    pub mark: Option<i64>,
+    /// Why the tag serves no more, if so.
+    pub ended: Option<SegmentErrorKind>,
+}
+
+/// A range that the store granted.
+#[derive(Debug, Clone, Copy, PartialEq)]
+#[non_exhaustive]
+pub struct FetchView {
+    /// How many ids it had: the step at that time, or what one call asked for.
+    pub amount: u64,
+    /// How long ago it arrived.
+    pub ago: Duration,
+    /// How long the store took.
+    pub took: Duration,
+}
+
+impl TagView {
+    pub(crate) fn of(state: &TagState) -> Self {
+        use std::sync::atomic::Ordering;
+
+        let now = Instant::now();
+        let issued = state.issued();
+        let buffer = state.buffer.view();
+        let refill = state.refill();
+        let fetches = refill.fetches.iter().map(|fetched| FetchView {
+            amount: fetched.amount,
+            ago: now - fetched.at,
+            took: fetched.took,
+        });
+        let failure = refill.failure.as_ref();
+        Self {
+            tag: state.tag.clone(),
+            slots: buffer.slots,
+            current: buffer.current,
+            position: buffer.position,
+            stock: state.buffer.stock(),
+            step: refill.policy.as_ref().ok().map(|policy| policy.record()),
+            settings: refill.settings,
+            fetches: fetches.collect(),
+            fetching: state.fetching.load(Ordering::Relaxed),
+            error: failure.map(|failure| (Arc::clone(&failure.error), failure.at.elapsed())),
+            issued,
+            rate: refill.rate.per_second(now, issued),
+            mark: refill.mark,
+            ended: refill.ended.clone(),
+        }
+    }
+}

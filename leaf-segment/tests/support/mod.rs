@@ -1,0 +1,142 @@
+//! A store that can be slow, dead or busy.
+#![allow(
+    dead_code,
+    unreachable_pub,
+    clippy::unwrap_used,
+    reason = "each test file uses some of it"
+)]
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use futures_core::future::BoxFuture;
+use leaf_core::{IdRange, Step, Tag};
+use leaf_segment::{
+    Marks, MemoryStore, NewTag, SegmentConfig, SegmentGenerator, SegmentStore, StoreError,
+    StoreErrorKind, TagRecord, TagSettings,
+};
+
+/// A memory store behind a bad line.
+#[derive(Debug, Default)]
+pub struct TestStore {
+    pub inner: MemoryStore,
+    delay: Mutex<Duration>,
+    down: Mutex<bool>,
+    /// As if others allocated all the time: nothing can be given back.
+    pub busy: Mutex<bool>,
+    pub allocations: AtomicU64,
+    pub look_ups: AtomicU64,
+}
+
+impl TestStore {
+    pub fn set_delay(&self, delay: Duration) {
+        *self.delay.lock().unwrap() = delay;
+    }
+
+    pub fn set_down(&self, down: bool) {
+        *self.down.lock().unwrap() = down;
+    }
+
+    async fn line(&self) -> Result<(), StoreError> {
+        let delay = *self.delay.lock().unwrap();
+        tokio::time::sleep(delay).await;
+        if *self.down.lock().unwrap() {
+            return Err(StoreError::new(StoreErrorKind::Unavailable, "reach the test store"));
+        }
+        Ok(())
+    }
+}
+
+impl SegmentStore for TestStore {
+    fn allocate<'a>(
+        &'a self,
+        tag: &'a Tag,
+        amount: Step,
+        seen: Step,
+    ) -> BoxFuture<'a, Result<IdRange, StoreError>> {
+        Box::pin(async move {
+            self.allocations.fetch_add(1, Ordering::SeqCst);
+            // The store works even where its answer is late or lost.
+            let range = self.inner.allocate(tag, amount, seen).await?;
+            self.line().await?;
+            Ok(range)
+        })
+    }
+
+    fn tag<'a>(&'a self, tag: &'a Tag) -> BoxFuture<'a, Result<Option<TagRecord>, StoreError>> {
+        Box::pin(async move {
+            self.look_ups.fetch_add(1, Ordering::SeqCst);
+            self.line().await?;
+            self.inner.tag(tag).await
+        })
+    }
+
+    fn tags(&self) -> BoxFuture<'_, Result<Vec<TagRecord>, StoreError>> {
+        Box::pin(async move {
+            self.line().await?;
+            self.inner.tags().await
+        })
+    }
+
+    fn create<'a>(&'a self, new: &'a NewTag) -> BoxFuture<'a, Result<(), StoreError>> {
+        self.inner.create(new)
+    }
+
+    fn set_step<'a>(&'a self, tag: &'a Tag, step: Step) -> BoxFuture<'a, Result<(), StoreError>> {
+        self.inner.set_step(tag, step)
+    }
+
+    fn set_settings<'a>(
+        &'a self,
+        tag: &'a Tag,
+        settings: &'a TagSettings,
+    ) -> BoxFuture<'a, Result<(), StoreError>> {
+        self.inner.set_settings(tag, settings)
+    }
+
+    fn advance<'a>(&'a self, tag: &'a Tag, to: i64) -> BoxFuture<'a, Result<i64, StoreError>> {
+        self.inner.advance(tag, to)
+    }
+
+    fn give_back<'a>(
+        &'a self,
+        tag: &'a Tag,
+        unused: IdRange,
+    ) -> BoxFuture<'a, Result<bool, StoreError>> {
+        if *self.busy.lock().unwrap() {
+            return Box::pin(async { Ok(false) });
+        }
+        self.inner.give_back(tag, unused)
+    }
+
+    fn delete<'a>(&'a self, tag: &'a Tag) -> BoxFuture<'a, Result<(), StoreError>> {
+        self.inner.delete(tag)
+    }
+}
+
+pub fn tag(name: &str) -> Tag {
+    Tag::parse(name).unwrap()
+}
+
+pub fn step(value: i64) -> Step {
+    Step::new(value).unwrap()
+}
+
+pub async fn store_with(name: &str, size: i64) -> Arc<TestStore> {
+    let store = Arc::new(TestStore::default());
+    store.create(&NewTag::new(tag(name), step(size))).await.unwrap();
+    store
+}
+
+pub async fn open(store: &Arc<TestStore>) -> SegmentGenerator {
+    SegmentGenerator::open(Arc::clone(store) as Arc<dyn SegmentStore>, SegmentConfig::default())
+        .await
+}
+
+/// A generator that remembers its marks in this file.
+pub async fn open_with_marks(store: &Arc<TestStore>, file: &std::path::Path) -> SegmentGenerator {
+    let marks = Some(Arc::new(Marks::open(file).unwrap()));
+    let config = SegmentConfig { marks, ..SegmentConfig::default() };
+    SegmentGenerator::open(Arc::clone(store) as Arc<dyn SegmentStore>, config).await
+}

@@ -1,0 +1,92 @@
+//! The set of tags: found, refreshed, unknown, gone. Time is paused.
+#![allow(clippy::unwrap_used, reason = "tests may panic")]
+
+mod support;
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use leaf_core::Health;
+use leaf_segment::{NewTag, SegmentErrorKind, SegmentStore};
+use support::{open, step, store_with, tag};
+
+#[tokio::test(start_paused = true)]
+async fn a_new_tag_is_found_at_once() {
+    let store = store_with("orders", 10).await;
+    let segments = open(&store).await;
+
+    store.create(&NewTag::new(tag("chat"), step(10))).await.unwrap();
+
+    assert_eq!(segments.tag("chat").await.unwrap().next().await.unwrap().get(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_unknown_tag_is_asked_for_once_a_second() {
+    let store = store_with("orders", 10).await;
+    let segments = open(&store).await;
+
+    for _ in 0..100 {
+        let error = segments.tag("nope").await.unwrap_err();
+        assert_eq!(*error.kind(), SegmentErrorKind::UnknownTag);
+    }
+    assert_eq!(store.look_ups.load(Ordering::SeqCst), 1);
+
+    tokio::time::advance(Duration::from_secs(1)).await;
+    store.create(&NewTag::new(tag("nope"), step(10))).await.unwrap();
+    segments.tag("nope").await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_flood_of_unknown_tags_keeps_the_memory_bounded() {
+    let store = store_with("orders", 10).await;
+    let segments = open(&store).await;
+
+    for i in 0..3000 {
+        segments.tag(&format!("nope-{i}")).await.unwrap_err();
+    }
+
+    assert_eq!(store.look_ups.load(Ordering::SeqCst), 3000);
+    assert!(format!("{segments:?}").matches("nope-").count() <= 1000);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_bad_tag_never_reaches_the_store() {
+    let store = store_with("orders", 10).await;
+    let segments = open(&store).await;
+
+    for bad in ["", " orders", "a\nb", &"x".repeat(129)] {
+        let error = segments.tag(bad).await.unwrap_err();
+        assert!(matches!(error.kind(), SegmentErrorKind::BadTag(_)), "{error}");
+    }
+    assert_eq!(store.look_ups.load(Ordering::SeqCst), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_deleted_tag_ends_with_the_refresh_even_the_last_one() {
+    let store = store_with("orders", 1000).await;
+    let segments = open(&store).await;
+    let orders = segments.tag("orders").await.unwrap();
+    orders.next().await.unwrap();
+
+    store.delete(&tag("orders")).await.unwrap();
+    tokio::time::sleep(Duration::from_secs(61)).await;
+
+    assert_eq!(*orders.next().await.unwrap_err().kind(), SegmentErrorKind::UnknownTag);
+    assert_eq!(*segments.tag("orders").await.unwrap_err().kind(), SegmentErrorKind::UnknownTag);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_that_is_down_at_the_start_is_waited_for() {
+    let store = store_with("orders", 10).await;
+    store.set_down(true);
+    let segments = open(&store).await;
+
+    assert!(!segments.health().can_answer());
+    let error = segments.tag("orders").await.unwrap_err();
+    assert_eq!(*error.kind(), SegmentErrorKind::StoreDown, "never \"no such tag\"");
+
+    store.set_down(false);
+    tokio::time::sleep(Duration::from_millis(600)).await;
+    assert_eq!(segments.health(), Health::Ready);
+    segments.tag("orders").await.unwrap().next().await.unwrap();
+}

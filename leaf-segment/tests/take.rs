@@ -1,0 +1,134 @@
+//! Taking many ids at once, and without a runtime.
+#![allow(clippy::unwrap_used, reason = "tests may panic")]
+
+mod support;
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use leaf_core::{Health, IdRange};
+use leaf_segment::{MemoryStore, NewTag, SegmentConfig, SegmentErrorKind, SegmentStore, blocking};
+use support::{open, step, store_with, tag};
+use tokio::time::Instant;
+
+fn ids(ranges: &[IdRange]) -> Vec<i64> {
+    ranges.iter().flat_map(|range| range.iter()).map(leaf_core::Id::get).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn exactly_as_many_ids_as_asked_for() {
+    let store = store_with("orders", 1000).await;
+    let segments = open(&store).await;
+    let orders = segments.tag("orders").await.unwrap();
+    store.set_delay(Duration::from_millis(50));
+    let mut taken = Vec::new();
+
+    for count in [1, 999, 500, 700, 1000, 3] {
+        let ranges = orders.take(count).await.unwrap();
+        let new = ids(&ranges);
+        assert_eq!(new.len(), count);
+        assert!(new.is_sorted_by(|a, b| a < b), "{ranges:?}");
+        taken.extend(new);
+    }
+
+    assert!(taken.is_sorted_by(|a, b| a < b), "in order with each other");
+    for count in [0, 1_000_001, usize::MAX] {
+        let error = orders.take(count).await.unwrap_err();
+        assert_eq!(*error.kind(), SegmentErrorKind::BadCount { count, most: 1_000_000 });
+        assert!(orders.take_contiguous(count).await.is_err());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn more_than_a_segment_is_fetched_directly_in_one_trip() {
+    let store = store_with("orders", 100).await;
+    let segments = open(&store).await;
+    let orders = segments.tag("orders").await.unwrap();
+    let first = orders.next().await.unwrap();
+    // The prefetch has come by then, so that the only trip is the direct one.
+    while orders.try_take(20).is_some() && store.allocations.load(Ordering::SeqCst) < 2 {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    let trips = store.allocations.load(Ordering::SeqCst);
+
+    let direct = orders.take(12_345).await.unwrap();
+
+    assert_eq!(store.allocations.load(Ordering::SeqCst), trips + 1);
+    assert_eq!((direct.len(), direct[0].len()), (1, 12_345));
+    let next = orders.next().await.unwrap();
+    assert!(next > first && next.get() < direct[0].start(), "the buffer goes on");
+    let mut all = ids(&direct);
+    for _ in 0..1000 {
+        all.push(orders.next().await.unwrap().get());
+    }
+    all.sort_unstable();
+    all.dedup();
+    assert_eq!(all.len(), 13_345, "nothing twice");
+}
+
+#[tokio::test(start_paused = true)]
+async fn ids_that_follow_each_other_cost_no_tail() {
+    let store = store_with("orders", 100).await;
+    let segments = open(&store).await;
+    let orders = segments.tag("orders").await.unwrap();
+    assert_eq!(orders.next().await.unwrap().get(), 1);
+    let contiguous = orders.take_contiguous(50).await.unwrap();
+    assert_eq!((contiguous.start(), contiguous.len()), (2, 50));
+
+    let direct = orders.take_contiguous(60).await.unwrap();
+
+    assert_eq!(direct.len(), 60);
+    assert_eq!(orders.next().await.unwrap().get(), 52, "the tail is kept");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_direct_fetch_fails_like_any_other_and_recovers() {
+    let store = store_with("orders", 100).await;
+    let segments = open(&store).await;
+    let orders = segments.tag("orders").await.unwrap();
+    orders.next().await.unwrap();
+    store.set_down(true);
+
+    let asked = Instant::now();
+    let error = orders.take(5000).await.unwrap_err();
+    assert_eq!(*error.kind(), SegmentErrorKind::StoreDown);
+    assert_eq!(asked.elapsed(), Duration::from_secs(2));
+
+    store.set_down(false);
+    assert_eq!(ids(&orders.take(5000).await.unwrap()).len(), 5000);
+    store.inner.delete(&tag("orders")).await.unwrap();
+    let error = orders.take(5000).await.unwrap_err();
+    assert_eq!(*error.kind(), SegmentErrorKind::UnknownTag);
+}
+
+#[test]
+fn without_a_runtime_it_blocks() {
+    let store = Arc::new(MemoryStore::with_tags([NewTag::new(tag("orders"), step(100))]));
+    let segments = blocking::SegmentGenerator::open(store, SegmentConfig::default()).unwrap();
+    let orders = segments.tag("orders").unwrap();
+    let mut ids: Vec<i64> = std::thread::scope(|scope| {
+        let take = || {
+            let mut ids: Vec<i64> = (0..3000).map(|_| orders.next().unwrap().get()).collect();
+            ids.extend(
+                orders
+                    .take(250)
+                    .unwrap()
+                    .iter()
+                    .flat_map(|range| range.iter())
+                    .map(leaf_core::Id::get),
+            );
+            ids
+        };
+        let threads: Vec<_> = (0..4).map(|_| scope.spawn(take)).collect();
+        threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
+    });
+
+    ids.sort_unstable();
+    ids.dedup();
+    assert_eq!(ids.len(), 4 * 3250);
+    assert_eq!(segments.health(), Health::Ready);
+    assert_eq!(*segments.tag("none").unwrap_err().kind(), SegmentErrorKind::UnknownTag);
+    segments.close();
+    assert_eq!(*orders.next().unwrap_err().kind(), SegmentErrorKind::Closed);
+}

@@ -1,0 +1,186 @@
+//! A private etcd cluster.
+
+use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, Weak};
+use std::time::Duration;
+
+use tempfile::TempDir;
+
+use crate::{Process, free_port, require, wait_until};
+
+const PACKAGE: &str = "etcd-server etcd-client";
+
+/// An etcd cluster of one or three members on 127.0.0.1.
+#[derive(Debug)]
+pub struct Etcd {
+    members: Vec<Member>,
+    /// After the members: they are killed first.
+    _directory: TempDir,
+    names: AtomicU32,
+}
+
+#[derive(Debug)]
+struct Member {
+    process: Mutex<Process>,
+    client_port: u16,
+    args: Vec<String>,
+}
+
+impl Etcd {
+    /// The single member that the tests of this process share while any of them holds it.
+    ///
+    /// # Panics
+    /// When etcd is not installed or does not start.
+    #[must_use]
+    pub fn shared() -> Arc<Self> {
+        static SHARED: Mutex<Weak<Etcd>> = Mutex::new(Weak::new());
+        // A test that panicked in here has said why; the next one tries again.
+        let mut shared = SHARED.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        shared.upgrade().unwrap_or_else(|| {
+            let server = Arc::new(Self::start(1));
+            *shared = Arc::downgrade(&server);
+            server
+        })
+    }
+
+    /// Starts a cluster of so many members.
+    ///
+    /// # Panics
+    /// When etcd is not installed or does not start.
+    #[must_use]
+    pub fn start(members: usize) -> Self {
+        let directory = tempfile::Builder::new().prefix("leaf-etcd-").tempdir();
+        let directory = directory.expect("a temporary directory");
+        let ports: Vec<_> = (0..members).map(|_| (free_port(), free_port())).collect();
+        let cluster: Vec<_> = ports
+            .iter()
+            .enumerate()
+            .map(|(number, (_, peer))| format!("m{number}=http://127.0.0.1:{peer}"))
+            .collect();
+        let start = |(number, (client, peer)): (usize, &(u16, u16))| {
+            let url = |port: &u16| format!("http://127.0.0.1:{port}");
+            let data = directory.path().join(format!("m{number}"));
+            let args: Vec<String> = [
+                ("name", format!("m{number}")),
+                ("data-dir", data.display().to_string()),
+                ("listen-client-urls", url(client)),
+                ("advertise-client-urls", url(client)),
+                ("listen-peer-urls", url(peer)),
+                ("initial-advertise-peer-urls", url(peer)),
+                ("initial-cluster", cluster.join(",")),
+                ("initial-cluster-token", format!("leaf-test-{peer}")),
+                ("heartbeat-interval", "50".into()),
+                ("election-timeout", "500".into()),
+                ("quota-backend-bytes", "16777216".into()),
+            ]
+            .into_iter()
+            .map(|(flag, value)| format!("--{flag}={value}"))
+            .collect();
+            let process = Mutex::new(run(&args));
+            Member { process, client_port: *client, args }
+        };
+        let members = ports.iter().enumerate().map(start).collect();
+        let cluster = Self { members, _directory: directory, names: AtomicU32::new(0) };
+        cluster.wait_for_answer();
+        cluster
+    }
+
+    /// The ports for clients on 127.0.0.1.
+    #[must_use]
+    pub fn ports(&self) -> Vec<u16> {
+        self.members.iter().map(|member| member.client_port).collect()
+    }
+
+    /// A name of a cluster of Leaf nodes that nobody has used.
+    #[must_use]
+    pub fn new_name(&self) -> String {
+        format!("leaf{}", self.names.fetch_add(1, Ordering::SeqCst))
+    }
+
+    /// The URL of such a name, at these ports or at those of proxies before them.
+    #[must_use]
+    pub fn url(ports: &[u16], name: &str) -> String {
+        let members: Vec<_> = ports.iter().map(|port| format!("127.0.0.1:{port}")).collect();
+        format!("etcd://{}/{name}", members.join(","))
+    }
+
+    /// Runs the command line client and returns what it prints.
+    ///
+    /// # Panics
+    /// When it fails.
+    pub fn ctl(&self, args: &[&str]) -> String {
+        self.try_ctl(args).unwrap_or_else(|error| panic!("etcdctl {args:?}: {error}"))
+    }
+
+    fn try_ctl(&self, args: &[&str]) -> Result<String, String> {
+        let endpoints: Vec<_> =
+            self.ports().iter().map(|port| format!("127.0.0.1:{port}")).collect();
+        let output = Command::new(require("etcdctl", PACKAGE))
+            .env("ETCDCTL_API", "3")
+            .arg(format!("--endpoints={}", endpoints.join(",")))
+            .args(["--dial-timeout=1s", "--command-timeout=2s"])
+            .args(args)
+            .output()
+            .expect("the client runs");
+        match output.status.success() {
+            true => Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned()),
+            false => Err(String::from_utf8_lossy(&output.stderr).into_owned()),
+        }
+    }
+
+    /// Kills the member that leads, as a crash would, and returns its number.
+    ///
+    /// # Panics
+    /// When there is no leader.
+    pub fn crash_leader(&self) -> usize {
+        let status = self.ctl(&["endpoint", "status", "--write-out=fields"]);
+        let field = |name: &str| -> Vec<u64> {
+            let values = status.lines().filter_map(|line| {
+                line.strip_prefix(&format!("\"{name}\" : ")).and_then(|value| value.parse().ok())
+            });
+            values.collect()
+        };
+        let leader = field("Leader")[0];
+        let number = field("MemberID").iter().position(|member| *member == leader);
+        let number = number.unwrap_or_else(|| panic!("no leader: {status}"));
+        self.members[number].process.lock().expect("no holder of this lock panics").kill();
+        number
+    }
+
+    /// Starts a member that was killed.
+    ///
+    /// # Panics
+    /// When there is no such member.
+    pub fn start_again(&self, member: usize) {
+        let member = &self.members[member];
+        *member.process.lock().expect("no holder of this lock panics") = run(&member.args);
+    }
+
+    /// Kills all members and starts them again on the same data and ports.
+    ///
+    /// # Panics
+    /// When they do not come back.
+    pub fn crash_and_restart(&self) {
+        for (number, member) in self.members.iter().enumerate() {
+            member.process.lock().expect("no holder of this lock panics").kill();
+            self.start_again(number);
+        }
+        self.wait_for_answer();
+    }
+
+    fn wait_for_answer(&self) {
+        wait_until("etcd answers", Duration::from_secs(60), || {
+            for member in &self.members {
+                let mut process = member.process.lock().expect("no holder of this lock panics");
+                assert!(process.ended().is_none(), "etcd ended: {}", process.output());
+            }
+            self.try_ctl(&["endpoint", "health"]).ok()
+        });
+    }
+}
+
+fn run(args: &[String]) -> Process {
+    let program = require("etcd", PACKAGE);
+    Process::start(&program.display().to_string(), args, &[])
+}
