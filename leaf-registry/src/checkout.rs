@@ -27,6 +27,17 @@ impl<DB: Database> Checkout<DB> {
     }
 }
 
+/// What to tell of an error. A pool that cannot connect says only that it has waited.
+#[cfg(any(feature = "mysql", feature = "postgres"))]
+pub(crate) fn cause(error: sqlx::Error) -> Box<dyn std::error::Error + Send + Sync> {
+    match error {
+        sqlx::Error::PoolTimedOut => {
+            "no connection in time: is the server up, and are host and port right?".into()
+        }
+        error => error.into(),
+    }
+}
+
 impl<DB: Database> Drop for Checkout<DB> {
     fn drop(&mut self) {
         if let Some(connection) = self.0.take() {

@@ -11,8 +11,13 @@
 use std::sync::atomic::{AtomicU8, Ordering};
 
 const UNKNOWN: u8 = 0;
-const OFF: u8 = 1;
-const ON: u8 = 2;
+const ON: u8 = 1;
+const NO_TABLE: u8 = 2;
+#[cfg(feature = "mysql")]
+const QUORUM: u8 = 3;
+
+const NO_TABLE_TEXT: &str = "the failover guard is off, so that a failover may repeat ids: table leaf_guard cannot be read; \
+     make it with `leaf-server schema --apply`, or set segment.failover_guard = false";
 
 /// Whether allocations carry the condition, as the newest connection found it.
 #[derive(Debug)]
@@ -48,9 +53,20 @@ impl FailoverGuard {
         self.margin.filter(|_| self.state.load(Ordering::Relaxed) == ON)
     }
 
+    /// What an operator should know while it is off although it is wanted.
+    pub(crate) fn risk(&self) -> Option<String> {
+        (self.wanted() && self.state.load(Ordering::Relaxed) == NO_TABLE)
+            .then(|| NO_TABLE_TEXT.into())
+    }
+
     /// Takes over what a new connection found.
     pub(crate) fn found(&self, found: Found) {
-        let state = if found == Found::Table { ON } else { OFF };
+        let state = match found {
+            Found::Table => ON,
+            #[cfg(feature = "mysql")]
+            Found::Quorum => QUORUM,
+            Found::NoTable => NO_TABLE,
+        };
         if self.state.swap(state, Ordering::Relaxed) == state {
             return;
         }
@@ -60,10 +76,7 @@ impl FailoverGuard {
             Found::Quorum => tracing::info!(
                 "the failover guard is off: this cluster commits by quorum and needs none"
             ),
-            Found::NoTable => tracing::warn!(
-                "the failover guard is off: table leaf_guard cannot be read; make it with \
-                 `leaf-server schema --apply`, or set segment.failover_guard = false"
-            ),
+            Found::NoTable => tracing::warn!("{NO_TABLE_TEXT}"),
         }
     }
 

@@ -13,12 +13,16 @@
 //! conformance suite on the real server (`tests/`).
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "tests may panic"))]
 
+#[cfg(feature = "store")]
+mod administration;
 #[cfg(any(feature = "sqlite", feature = "mysql", feature = "postgres"))]
 mod checkout;
 #[cfg(feature = "etcd")]
 pub mod etcd;
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 mod failover_guard;
+#[cfg(feature = "store")]
+mod import;
 pub mod local;
 #[cfg(feature = "mysql")]
 pub mod mysql;
@@ -26,14 +30,14 @@ pub mod mysql;
 pub mod postgres;
 #[cfg(feature = "store")]
 mod record;
-#[cfg(feature = "store")]
-mod schema;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
 #[cfg(feature = "store")]
 mod store_url;
 
 #[cfg(feature = "store")]
-pub use schema::{Schema, Table};
+pub use administration::{Administration, Table};
+#[cfg(feature = "store")]
+pub use import::import;
 #[cfg(feature = "store")]
 pub use store_url::{OpenStore, StoreOptions, StoreUrl, StoreUrlError};

@@ -3,15 +3,13 @@
 //! A URL may hold a password: it is shown by [`StoreUrl`]'s `Display` and `Debug` without one.
 
 use std::fmt;
-use std::path::Path;
-#[cfg(feature = "sqlite")]
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
 
 use leaf_segment::{SegmentStore, StoreError};
 
-use crate::Schema;
+use crate::Administration;
 
 const KINDS: [&str; 5] = ["sqlite", "mysql", "postgres", "postgresql", "etcd"];
 
@@ -70,8 +68,8 @@ impl Default for StoreOptions {
 pub struct OpenStore {
     /// The store.
     pub store: Arc<dyn SegmentStore>,
-    /// Its tables.
-    pub schema: Arc<dyn Schema>,
+    /// Its tables and risks.
+    pub admin: Arc<dyn Administration>,
 }
 
 /// The text is no store URL. It never repeats the text, which may hold a password.
@@ -80,14 +78,17 @@ pub struct OpenStore {
 pub struct StoreUrlError(String);
 
 impl StoreUrl {
-    /// Whether the store is a file of this program's own, which makes its tables by itself.
+    /// The file of an embedded store, which makes its tables by itself; `None` for a server.
     #[must_use]
-    pub fn is_embedded(&self) -> bool {
+    pub fn file(&self, data_dir: &Path) -> Option<PathBuf> {
         match &self.0 {
             #[cfg(feature = "sqlite")]
-            Kind::Sqlite(_) => true,
+            Kind::Sqlite(path) => Some(data_dir.join(path)),
             #[allow(unreachable_patterns, reason = "depends on the features")]
-            _ => false,
+            _ => {
+                let _ = data_dir;
+                None
+            }
         }
     }
 
@@ -120,9 +121,9 @@ impl StoreUrl {
 }
 
 impl OpenStore {
-    fn of(store: impl SegmentStore + Schema) -> Self {
+    fn of(store: impl SegmentStore + Administration) -> Self {
         let store = Arc::new(store);
-        Self { schema: Arc::clone(&store) as _, store }
+        Self { admin: Arc::clone(&store) as _, store }
     }
 }
 

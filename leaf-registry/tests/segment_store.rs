@@ -51,7 +51,7 @@ async fn etcd() -> Fixture {
 async fn fixture(database: Database) -> Fixture {
     let url = database.url(database.port());
     let open = open(&url).await;
-    open.schema.apply().await.unwrap();
+    open.admin.apply().await.unwrap();
     Fixture { store: Arc::clone(&open.store), open, url, database }
 }
 
@@ -450,7 +450,7 @@ async fn the_schema_is_made_once_and_never_touched_again(f: Fixture) {
         // Without tables the stock tag is made wherever there is no tag at all.
         create(&*f.store, "orders", 10).await;
     }
-    assert!(f.open.schema.apply().await.unwrap().is_empty(), "they exist");
+    assert!(f.open.admin.apply().await.unwrap().is_empty(), "they exist");
 
     let stock = f.store.tag(&tag("leaf-segment-test")).await.unwrap();
     assert_eq!(stock, None, "the stock row does not come back");

@@ -10,20 +10,20 @@ use crate::config::Config;
 pub(crate) async fn run(config: &Config, apply: bool) -> Result<()> {
     let stores = config.segment.stores();
     for url in stores.iter() {
-        if url.is_embedded() {
+        if url.file(&config.data_dir).is_some() {
             crate::service::make_data_dir(config)?;
         }
         let open = url.open(&config.data_dir, &config.segment.store_options()).await?;
         let mut out = std::io::stdout();
         if apply {
-            let made = open.schema.apply().await?;
+            let made = open.admin.apply().await?;
             match made.as_slice() {
                 [] => writeln!(out, "nothing to make in {url}")?,
                 made => writeln!(out, "made {} in {url}", made.join(", "))?,
             }
         } else {
             writeln!(out, "-- {url}")?;
-            for table in open.schema.tables() {
+            for table in open.admin.tables() {
                 out.write_all(table.statements.as_bytes())?;
             }
         }

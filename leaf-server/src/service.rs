@@ -103,8 +103,8 @@ async fn open_segment(config: &Config) -> Result<Shards<SegmentGenerator>> {
     let stores = config.segment.stores();
     let open = async |url: &StoreUrl| -> Result<SegmentGenerator> {
         let open = url.open(&config.data_dir, &config.segment.store_options()).await?;
-        if url.is_embedded() {
-            open.schema.apply().await?;
+        if url.file(&config.data_dir).is_some() {
+            open.admin.apply().await?;
         }
         let settings =
             SegmentConfig { marks: Some(Arc::clone(&marks)), ..config.segment.generator() };

@@ -130,7 +130,8 @@ fn the_schema_is_printed_and_made_once() {
 
     let columns = database.sql(&format!(
         "SELECT GROUP_CONCAT(column_name, ' ', column_type, ' ', is_nullable ORDER BY \
-         ordinal_position) FROM information_schema.columns WHERE table_schema = '{name}'"
+         ordinal_position) FROM information_schema.columns \
+         WHERE table_schema = '{name}' AND table_name = 'leaf_alloc'"
     ));
     assert_eq!(
         columns,

@@ -1,6 +1,7 @@
 //! A TCP proxy that misbehaves on command, to stand between a program and its real server.
 
 use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -29,6 +30,7 @@ pub enum Fault {
 #[derive(Debug)]
 pub struct FaultProxy {
     address: SocketAddr,
+    upstream: Arc<Mutex<SocketAddr>>,
     fault: watch::Sender<Fault>,
     acceptor: JoinHandle<()>,
 }
@@ -42,18 +44,29 @@ impl FaultProxy {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let address = listener.local_addr().expect("a bound socket has an address");
         let (fault, watched) = watch::channel(Fault::None);
+        let upstream = Arc::new(Mutex::new(upstream));
+        let current = Arc::clone(&upstream);
         let acceptor = tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
+                let upstream = *current.lock().expect("no holder of this lock panics");
                 tokio::spawn(serve(client, upstream, watched.clone()));
             }
         });
-        Self { address, fault, acceptor }
+        Self { address, upstream, fault, acceptor }
     }
 
     /// Where to connect instead of the server.
     #[must_use]
     pub const fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// Sends new connections to another server, as an address that moves in a failover.
+    ///
+    /// # Panics
+    /// Never in practice: no holder of the lock panics.
+    pub fn point_to(&self, upstream: SocketAddr) {
+        *self.upstream.lock().expect("no holder of this lock panics") = upstream;
     }
 
     /// Misbehaves like this from now on; [`Fault::None`] restores.

@@ -11,9 +11,7 @@ use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
-use etcd_client::{
-    Client, Compare, CompareOp, GetOptions, KvClient, PutOptions, Txn, TxnOp, TxnOpResponse,
-};
+use etcd_client::{Client, Compare, CompareOp, GetOptions, PutOptions, Txn, TxnOp, TxnOpResponse};
 use futures_core::future::BoxFuture;
 use leaf_core::{IdRange, Step, Tag};
 use leaf_segment::{NewTag, SegmentStore, StoreError, StoreErrorKind, TagRecord, TagSettings};
@@ -22,7 +20,7 @@ use tokio::sync::OnceCell;
 
 use super::EtcdUrl;
 use super::error::classify;
-use crate::{Schema, Table, record};
+use crate::{Administration, Table, record};
 
 /// How often a transaction that lost against another is tried again before the caller hears of it.
 const TRIES: u32 = 50;
@@ -34,7 +32,7 @@ const PAGE: i64 = 1000;
 /// Segments in etcd.
 pub struct EtcdStore {
     url: EtcdUrl,
-    client: OnceCell<KvClient>,
+    client: OnceCell<Client>,
     prefix: String,
     seen: Mutex<HashMap<Tag, Seen>>,
 }
@@ -90,11 +88,8 @@ impl EtcdStore {
         Self { url, client: OnceCell::new(), prefix, seen: Mutex::default() }
     }
 
-    async fn client(&self, operation: &str) -> Result<KvClient, StoreError> {
-        let connect = async || {
-            let client = Client::connect(self.url.members(), Some(self.url.options())).await?;
-            Ok(client.kv_client())
-        };
+    async fn client(&self, operation: &str) -> Result<Client, StoreError> {
+        let connect = || Client::connect(self.url.members(), Some(self.url.options()));
         let client = self.client.get_or_try_init(connect).await;
         client.cloned().map_err(|error| classify(operation.into(), error))
     }
@@ -378,7 +373,7 @@ impl SegmentStore for EtcdStore {
 }
 
 /// etcd has no tables; the stock tag is made where there is none yet.
-impl Schema for EtcdStore {
+impl Administration for EtcdStore {
     fn tables(&self) -> &'static [Table] {
         &[]
     }
@@ -389,6 +384,24 @@ impl Schema for EtcdStore {
                 self.create(&NewTag::stock()).await?;
             }
             Ok(Vec::new())
+        })
+    }
+
+    fn risks(&self) -> BoxFuture<'_, Result<Vec<String>, StoreError>> {
+        Box::pin(async {
+            let operation = "look at the members of etcd";
+            let mut client = self.client(operation).await?.cluster_client();
+            let members = client.member_list().await;
+            let members = members.map_err(|error| classify(operation.into(), error))?;
+            let count = members.members().len();
+            Ok((count < 3)
+                .then(|| {
+                    format!(
+                        "etcd has {count} members: no quorum outlives the loss of one; run three"
+                    )
+                })
+                .into_iter()
+                .collect())
         })
     }
 }

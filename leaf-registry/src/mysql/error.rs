@@ -4,6 +4,8 @@
 use leaf_segment::{StoreError, StoreErrorKind};
 use sqlx::mysql::MySqlDatabaseError;
 
+use crate::checkout::cause;
+
 /// The error of an operation, classified.
 pub(super) fn classify(operation: String, error: sqlx::Error) -> StoreError {
     let number = number(&error);
@@ -11,7 +13,7 @@ pub(super) fn classify(operation: String, error: sqlx::Error) -> StoreError {
     match is_missing_table(&error) {
         true => StoreError::new(kind, operation)
             .because(format!("{error}; make the table with `leaf-server schema --apply`")),
-        false => StoreError::new(kind, operation).because(error),
+        false => StoreError::new(kind, operation).because(cause(error)),
     }
 }
 

@@ -21,7 +21,7 @@ use super::error::classify;
 use super::guard;
 use crate::checkout::Checkout;
 use crate::failover_guard::FailoverGuard;
-use crate::{Schema, StoreOptions, Table, record};
+use crate::{Administration, StoreOptions, Table, record};
 
 /// `leaf_alloc` is the table as the Java Leaf's own script makes it, in a character set that holds
 /// every tag.
@@ -367,7 +367,7 @@ impl SegmentStore for MysqlStore {
     }
 }
 
-impl Schema for MysqlStore {
+impl Administration for MysqlStore {
     fn tables(&self) -> &'static [Table] {
         TABLES
     }
@@ -393,6 +393,60 @@ impl Schema for MysqlStore {
             Ok(made)
         }))
     }
+
+    fn risks(&self) -> BoxFuture<'_, Result<Vec<String>, StoreError>> {
+        Box::pin(self.with("look at the settings of mysql".into(), async |connection| {
+            let mut values: Vec<(String, String)> = query_as(
+                "SHOW GLOBAL VARIABLES WHERE Variable_name IN \
+                 ('innodb_flush_log_at_trx_commit', 'sync_binlog', 'log_bin', \
+                  'rpl_semi_sync_master_enabled', 'rpl_semi_sync_source_enabled')",
+            )
+            .fetch_all(&mut *connection)
+            .await?;
+            values.extend(
+                query_as(
+                    "SHOW GLOBAL STATUS WHERE Variable_name IN \
+                     ('Rpl_semi_sync_master_status', 'Rpl_semi_sync_source_status')",
+                )
+                .fetch_all(connection)
+                .await?,
+            );
+            Ok(risks(&values, &self.guard))
+        }))
+    }
+}
+
+/// What the server's variables and counters say.
+fn risks(values: &[(String, String)], guard: &FailoverGuard) -> Vec<String> {
+    let is = |name: &str, wanted: &str| {
+        values.iter().any(|(key, value)| key.eq_ignore_ascii_case(name) && value == wanted)
+    };
+    let mut risks: Vec<String> = guard.risk().into_iter().collect();
+    let semi_sync = ["master", "source"].into_iter().any(|role| {
+        is(&format!("rpl_semi_sync_{role}_enabled"), "ON")
+            && is(&format!("rpl_semi_sync_{role}_status"), "OFF")
+    });
+    if semi_sync {
+        risks.push(
+            "semi-synchronous replication has fallen back to asynchronous: a failover now would \
+             lose allocations; bring a replica back"
+                .into(),
+        );
+    }
+    if !is("innodb_flush_log_at_trx_commit", "1") {
+        risks.push(
+            "innodb_flush_log_at_trx_commit is not 1: a crash may lose allocations; set it to 1"
+                .into(),
+        );
+    }
+    if is("log_bin", "ON") && !is("sync_binlog", "1") {
+        risks.push(
+            "sync_binlog is not 1: a crash may lose what replicas have seen, or the reverse; set \
+             it to 1"
+                .into(),
+        );
+    }
+    risks
 }
 
 /// The settings are a side table that an older database does not have.

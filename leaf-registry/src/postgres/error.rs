@@ -3,13 +3,15 @@
 
 use leaf_segment::{StoreError, StoreErrorKind};
 
+use crate::checkout::cause;
+
 /// The error of an operation, classified.
 pub(super) fn classify(operation: String, error: sqlx::Error) -> StoreError {
     let kind = kind(&error);
     match is_missing_table(&error) {
         true => StoreError::new(kind, operation)
             .because(format!("{error}; make the table with `leaf-server schema --apply`")),
-        false => StoreError::new(kind, operation).because(error),
+        false => StoreError::new(kind, operation).because(cause(error)),
     }
 }
 

@@ -19,7 +19,7 @@ use super::error::{classify, is_missing_table};
 use super::guard::{self, server};
 use crate::checkout::Checkout;
 use crate::failover_guard::FailoverGuard;
-use crate::{Schema, StoreOptions, Table, record};
+use crate::{Administration, StoreOptions, Table, record};
 
 const TABLES: &[Table] = &[
     Table {
@@ -344,7 +344,7 @@ impl SegmentStore for PostgresStore {
     }
 }
 
-impl Schema for PostgresStore {
+impl Administration for PostgresStore {
     fn tables(&self) -> &'static [Table] {
         TABLES
     }
@@ -365,6 +365,26 @@ impl Schema for PostgresStore {
             // Connections open from now on find the guard's table.
             guard::introduce(connection, &self.guard).await?;
             Ok(made)
+        }))
+    }
+
+    fn risks(&self) -> BoxFuture<'_, Result<Vec<String>, StoreError>> {
+        Box::pin(self.with("look at the settings of postgres".into(), async |connection| {
+            let mut risks: Vec<String> = self.guard.risk().into_iter().collect();
+            let (fsync, pages): (bool, bool) = query_as(
+                "SELECT current_setting('fsync')::boolean, \
+                 current_setting('full_page_writes')::boolean",
+            )
+            .fetch_one(connection)
+            .await?;
+            for (on, setting) in [(fsync, "fsync"), (pages, "full_page_writes")] {
+                if !on {
+                    risks.push(format!(
+                        "{setting} is off: a crash may lose allocations; set it to on"
+                    ));
+                }
+            }
+            Ok(risks)
         }))
     }
 }

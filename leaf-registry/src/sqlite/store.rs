@@ -15,7 +15,7 @@ use sqlx::{Sqlite, SqliteConnection, SqlitePool, query, query_as, query_scalar};
 
 use super::error::classify;
 use crate::checkout::Checkout;
-use crate::{Schema, Table, record};
+use crate::{Administration, Table, record};
 
 const TABLES: &[Table] = &[
     Table {
@@ -278,7 +278,7 @@ impl SegmentStore for SqliteStore {
     }
 }
 
-impl Schema for SqliteStore {
+impl Administration for SqliteStore {
     fn tables(&self) -> &'static [Table] {
         TABLES
     }
@@ -299,6 +299,11 @@ impl Schema for SqliteStore {
             }
             Ok(Ok(made))
         }))
+    }
+
+    /// None that could be seen: the settings that matter are made on every connection.
+    fn risks(&self) -> BoxFuture<'_, Result<Vec<String>, StoreError>> {
+        Box::pin(async { Ok(Vec::new()) })
     }
 }
 

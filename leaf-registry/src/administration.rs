@@ -1,12 +1,12 @@
-//! The tables that a store needs.
+//! What an operator needs of a store besides its tags: tables, and what is risky about it.
 
 use std::fmt;
 
 use futures_core::future::BoxFuture;
 use leaf_segment::StoreError;
 
-/// Shows and makes a store's tables.
-pub trait Schema: fmt::Debug + Send + Sync + 'static {
+/// Shows and makes a store's tables, and looks at its settings.
+pub trait Administration: fmt::Debug + Send + Sync + 'static {
     /// The tables, each with the statements that make it, to be read or run by hand.
     fn tables(&self) -> &'static [Table];
 
@@ -16,6 +16,12 @@ pub trait Schema: fmt::Debug + Send + Sync + 'static {
     /// # Errors
     /// Failures of the store.
     fn apply(&self) -> BoxFuture<'_, Result<Vec<&'static str>, StoreError>>;
+
+    /// What could cost ids or their uniqueness as the store is set up now, each with the way out.
+    ///
+    /// # Errors
+    /// Failures of the store.
+    fn risks(&self) -> BoxFuture<'_, Result<Vec<String>, StoreError>>;
 }
 
 /// One table.

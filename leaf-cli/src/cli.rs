@@ -1,0 +1,188 @@
+//! The command line.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum};
+
+/// Administers Leaf: the tags of its segment stores.
+///
+/// The store is the one that the server uses: `segment.store` and `segment.shard` of leaf.toml, or
+/// LEAF_SEGMENT__STORE, or --store.
+#[derive(Debug, Parser)]
+#[command(name = "leaf", version, max_term_width = 100)]
+pub(crate) struct Cli {
+    #[command(flatten)]
+    pub(crate) place: Place,
+    /// How results are printed
+    #[arg(long, short, global = true, value_enum, default_value_t = Output::Table)]
+    pub(crate) output: Output,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// Where the stores are.
+#[derive(Debug, Default, Args)]
+pub(crate) struct Place {
+    /// The server's configuration file; ./leaf.toml where it exists
+    #[arg(long, global = true, value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+    /// This store instead of the configured ones, like mysql://user:password@host:3306/database
+    #[arg(long, global = true, value_name = "URL")]
+    pub(crate) store: Option<String>,
+    /// The server's data directory, which relative paths of SQLite files count from
+    #[arg(long, global = true, value_name = "DIR")]
+    pub(crate) data_dir: Option<PathBuf>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Output {
+    /// For people.
+    Table,
+    /// For programs; ids are strings, since JavaScript loses digits above 2^53.
+    Json,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// The tags: who gets ids, and in which steps.
+    Tag {
+        #[command(subcommand)]
+        command: Tag,
+    },
+    /// Look for what could cost ids or their uniqueness, as the stores are set up now.
+    Doctor,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Tag {
+    /// All tags.
+    List,
+    /// One tag.
+    Show { tag: String },
+    /// Make a tag. Its first id is --first.
+    Create {
+        tag: String,
+        /// How many ids one trip to the store reserves: those of about ten minutes
+        #[arg(long)]
+        step: i64,
+        /// The first id
+        #[arg(long, default_value_t = 1)]
+        first: i64,
+        /// What it is for, at most 256 characters
+        #[arg(long)]
+        description: Option<String>,
+    },
+    /// Change the step. Running servers follow with their next fetch.
+    SetStep { tag: String, step: i64 },
+    /// Change what holds for the tag on every server, from its next refresh on (within a minute).
+    #[command(group = ArgGroup::new("settings").required(true).multiple(true))]
+    Set {
+        tag: String,
+        /// Whether ids are handed out
+        #[arg(long, group = "settings")]
+        enabled: Option<bool>,
+        /// The dynamic step never falls below this; `none` for the servers' own
+        #[arg(long, group = "settings", value_name = "STEP|none")]
+        min_step: Option<String>,
+        /// The dynamic step grows up to this; `none` for the servers' own
+        #[arg(long, group = "settings", value_name = "STEP|none")]
+        max_step: Option<String>,
+        /// The most ids that one request takes; `none` for the servers' own
+        #[arg(long, group = "settings", value_name = "COUNT|none")]
+        max_take: Option<String>,
+    },
+    /// Raise the next id, after a restore or a failover that went back. Never lowers it.
+    Advance {
+        tag: String,
+        /// The next id to be granted, at least
+        #[arg(long, value_name = "ID")]
+        at_least: i64,
+    },
+    /// Remove a tag. Made again with a lower first id, it would repeat its ids.
+    Delete {
+        tag: String,
+        /// Yes, the tag is to go
+        #[arg(long)]
+        yes: bool,
+    },
+    /// Make tags as they stand in another store, each behind a gap.
+    Import {
+        /// Where they are now, like mysql://user:password@host:3306/database
+        #[arg(long, value_name = "URL")]
+        from: String,
+        /// How many ids the old store may still grant until its last server has stopped
+        #[arg(long, default_value_t = 10_000_000, value_name = "IDS")]
+        gap: u32,
+        /// These alone; all where none is named
+        tags: Vec<String>,
+    },
+}
+
+/// Reads the command line; `Err` holds the exit code after the text was printed.
+pub(crate) fn parse() -> Result<Cli, ExitCode> {
+    Cli::try_parse().map_err(|error| {
+        if error.use_stderr() {
+            crate::complain(&explain(&error));
+            return ExitCode::from(2);
+        }
+        // Help and version; a closed standard output is nobody's problem.
+        let _ = error.print();
+        ExitCode::SUCCESS
+    })
+}
+
+/// One line that never repeats a value: it may hold a password. Names of arguments and commands are
+/// clap's own.
+fn explain(error: &clap::Error) -> String {
+    let names = |kind| match error.get(kind) {
+        Some(ContextValue::String(text)) => text.split('=').next().unwrap_or_default().to_owned(),
+        Some(ContextValue::Strings(texts)) => texts.join(", "),
+        _ => String::new(),
+    };
+    let what = match error.kind() {
+        ErrorKind::MissingRequiredArgument => {
+            format!("missing: {}", names(ContextKind::InvalidArg))
+        }
+        ErrorKind::InvalidValue | ErrorKind::ValueValidation => {
+            format!("{}: the value is missing or wrong", names(ContextKind::InvalidArg))
+        }
+        ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand | ErrorKind::MissingSubcommand => {
+            "a command is missing, like `leaf tag list`".into()
+        }
+        ErrorKind::InvalidSubcommand | ErrorKind::UnknownArgument => {
+            match names(ContextKind::SuggestedSubcommand) + &names(ContextKind::SuggestedArg) {
+                near if near.is_empty() => "unknown command or argument".into(),
+                near => format!("unknown command or argument: did you mean {near}?"),
+            }
+        }
+        _ => "this command line is wrong".into(),
+    };
+    format!("{what}; see leaf --help, leaf tag --help")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wrong_command_line_is_one_line_without_values() {
+        let cases = [
+            (&["mysql://leaf:canary@h/d"][..], "unknown command"),
+            (&["tag", "lst"], "did you mean list?"),
+            (&["tag", "list", "mysql://leaf:canary@h/d"], "unknown command or argument"),
+            (&["tag", "list", "--stor=mysql://leaf:canary@h/d"], "did you mean --store?"),
+            (&["tag", "create", "orders"], "missing: --step <STEP>"),
+            (&["tag", "set-step", "orders", "canary"], "<STEP>: the value is missing or wrong"),
+            (&["tag", "set", "orders"], "missing: "),
+            (&["tag"], "a command is missing"),
+        ];
+        for (args, expected) in cases {
+            let error = Cli::try_parse_from([&["leaf"], args].concat()).unwrap_err();
+            let text = explain(&error);
+            assert!(text.contains(expected), "{args:?}: {text}");
+            assert!(!text.contains("canary") && !text.contains('\n'), "{text}");
+        }
+    }
+}

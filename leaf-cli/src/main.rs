@@ -1,0 +1,69 @@
+//! `leaf`: the command line for the administration of Leaf.
+//!
+//! It works straight on the configured store, not through a server, and holds no id logic. Exit codes:
+//! 0 done, 1 it could not be done, 2 the command line or the configuration is wrong.
+#![cfg_attr(test, allow(clippy::unwrap_used, reason = "tests may panic"))]
+
+mod cli;
+mod doctor;
+mod output;
+mod stores;
+mod tag;
+
+use std::io::{IsTerminal, Write};
+use std::process::ExitCode;
+
+use cli::Command;
+use stores::{BadConfig, Stores};
+use tracing_subscriber::EnvFilter;
+
+fn main() -> ExitCode {
+    let cli = match cli::parse() {
+        Ok(cli) => cli,
+        Err(code) => return code,
+    };
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("warn"));
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_ansi(std::io::stderr().is_terminal())
+        .log_internal_errors(false)
+        .with_writer(std::io::stderr)
+        .init();
+    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => return fail(&anyhow::Error::from(error).context("start the runtime")),
+    };
+    let result = runtime.block_on(async {
+        let stores = Stores::open(&cli.place).await?;
+        let text = match cli.command {
+            Command::Tag { command } => tag::run(&stores, command, cli.output).await,
+            Command::Doctor => doctor::run(&stores, cli.output).await,
+        };
+        stores.close().await;
+        text
+    });
+    // What still hangs in a name look-up is left behind.
+    runtime.shutdown_background();
+    match result {
+        // A reader that has seen enough is nobody's problem.
+        Ok(text) => {
+            let _ = std::io::stdout().write_all(text.as_bytes());
+            ExitCode::SUCCESS
+        }
+        Err(error) if error.is::<BadConfig>() => {
+            complain(&error);
+            ExitCode::from(2)
+        }
+        Err(error) => fail(&error),
+    }
+}
+
+fn fail(error: &anyhow::Error) -> ExitCode {
+    complain(&format_args!("{error:#}"));
+    ExitCode::FAILURE
+}
+
+/// One line on standard error, if it can be written.
+fn complain(text: &dyn std::fmt::Display) {
+    let _ = writeln!(std::io::stderr(), "leaf: {text}");
+}

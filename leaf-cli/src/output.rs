@@ -1,0 +1,56 @@
+//! Results, as a table or as JSON.
+
+use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
+use serde::Serialize;
+
+use crate::cli::Output;
+
+/// A row of a table.
+pub(crate) trait Row: Serialize {
+    /// The columns, and which of them hold numbers.
+    const COLUMNS: &'static [(&'static str, CellAlignment)];
+
+    fn cells(&self) -> Vec<String>;
+}
+
+/// Several results: a table, or a JSON list.
+pub(crate) fn rows<R: Row>(rows: &[R], output: Output) -> String {
+    match output {
+        Output::Json => json(&rows),
+        Output::Table => {
+            let mut table = Table::new();
+            table
+                .load_style(presets::NOTHING)
+                .set_content_arrangement(ContentArrangement::Disabled);
+            table.set_header(R::COLUMNS.iter().map(|(name, _)| *name));
+            for (at, (_, alignment)) in R::COLUMNS.iter().enumerate() {
+                if let Some(column) = table.column_mut(at) {
+                    column.set_cell_alignment(*alignment);
+                    // Columns start where the line does.
+                    column.set_padding((0, 2));
+                }
+            }
+            for row in rows {
+                table.add_row(row.cells().into_iter().map(|cell| printable(&cell)));
+            }
+            table.lines().map(|line| format!("{}\n", line.trim_end())).collect()
+        }
+    }
+}
+
+/// One result: its text, or a JSON object.
+pub(crate) fn one(value: &impl Serialize, text: String, output: Output) -> String {
+    match output {
+        Output::Json => json(value),
+        Output::Table => format!("{text}\n"),
+    }
+}
+
+fn json(value: &impl Serialize) -> String {
+    serde_json::to_string_pretty(value).unwrap_or_default() + "\n"
+}
+
+/// What others wrote into a database must not steer the terminal.
+fn printable(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
+}
