@@ -34,9 +34,9 @@ pub struct SegmentConfig {
     /// Whether [`SegmentGenerator::close`](crate::SegmentGenerator::close) gives the ids that were
     /// fetched and not handed out back, where nobody allocated since. Default true.
     pub give_back: bool,
-    /// Where the regression guard's marks outlive the process; see [`Marks`]. Default none: they end
-    /// with it.
-    pub marks: Option<Arc<Marks>>,
+    /// The regression guard's marks. Default: in memory, so that they end with the process; with
+    /// [`Marks::open`] they outlive it.
+    pub marks: Arc<Marks>,
     /// How often the set of tags is read again. Default 60 s, as in Leaf.
     pub refresh: Duration,
 }
@@ -56,7 +56,7 @@ impl Default for SegmentConfig {
             attempt: Duration::from_secs(2),
             concurrent_fetches: 64,
             give_back: true,
-            marks: None,
+            marks: Arc::default(),
             refresh: Duration::from_secs(60),
         }
     }

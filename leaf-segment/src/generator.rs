@@ -122,8 +122,7 @@ impl SegmentGenerator {
             let why = trouble.unwrap_or_else(|| "no answer yet".into());
             return Health::NotReady(format!("segment store: {why}"));
         }
-        let marks = backend.config.marks.as_ref().and_then(|marks| marks.trouble());
-        let marks = marks.map_or(Health::Ready, |why| {
+        let marks = backend.config.marks.trouble().map_or(Health::Ready, |why| {
             Health::Degraded(format!("marks of the regression guard are not kept: {why}"))
         });
         let Some(trouble) = trouble else { return marks };
@@ -238,25 +237,20 @@ impl Shared {
     fn take_over(&self, tags: &mut TagMap, record: &TagRecord) -> TagHandle {
         let handle = match tags.get(&record.tag) {
             Some(handle) if !handle.state.has_ended() => {
-                if !record.settings.enabled {
-                    handle.state.end(SegmentErrorKind::Disabled);
-                }
                 handle.state.record_seen(record);
-                return handle.clone();
+                handle.clone()
             }
             Some(ended) if !record.settings.enabled => return ended.clone(),
-            Some(ended) => ended.revived(record),
-            None => {
-                let marks = self.backend.config.marks.as_ref();
-                let mark = marks.and_then(|marks| marks.get(&record.tag));
-                let handle = TagHandle::new(record, mark, Arc::clone(&self.backend));
-                if !record.settings.enabled {
-                    handle.state.end(SegmentErrorKind::Disabled);
-                }
+            // New, or made or enabled again: what was granted before, the marks remember.
+            _ => {
+                let handle = TagHandle::new(record, Arc::clone(&self.backend));
+                tags.insert(record.tag.clone(), handle.clone());
                 handle
             }
         };
-        tags.insert(record.tag.clone(), handle.clone());
+        if !record.settings.enabled {
+            handle.state.end(SegmentErrorKind::Disabled);
+        }
         handle
     }
 

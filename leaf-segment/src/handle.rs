@@ -26,15 +26,8 @@ pub struct TagHandle {
 }
 
 impl TagHandle {
-    pub(crate) fn new(record: &TagRecord, mark: Option<i64>, backend: Arc<Backend>) -> Self {
-        Self { state: Arc::new(TagState::new(record, mark, backend)) }
-    }
-
-    /// The handle that replaces this one after the record was deleted or disabled. It remembers
-    /// what was granted, so that no id below is accepted.
-    pub(crate) fn revived(&self, record: &TagRecord) -> Self {
-        let mark = self.state.refill().mark;
-        Self::new(record, mark, Arc::clone(&self.state.backend))
+    pub(crate) fn new(record: &TagRecord, backend: Arc<Backend>) -> Self {
+        Self { state: Arc::new(TagState::new(record, backend)) }
     }
 
     /// The tag.

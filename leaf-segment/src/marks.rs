@@ -1,7 +1,8 @@
-//! The regression guard's marks, kept in a file so that a restart remembers them.
+//! The regression guard's marks: per tag, the id below which no range is accepted.
 //!
-//! Invariant: once [`Marks::set`] has returned without an error, the mark is on the disk. A torn or
-//! damaged line costs that line only.
+//! Invariants: a mark sinks only where unused ids below it go back to the store. Once
+//! [`Marks::raise`] has returned without an error, the mark is on the disk. A torn or damaged line
+//! costs that line only.
 //!
 //! The file is text, one line per change: `crc32 mark tag`. The last line of a tag counts. When it
 //! has grown it is replaced whole, by a rename. Nobody but this process writes it: it is locked.
@@ -13,15 +14,15 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use leaf_core::Tag;
+use leaf_core::{IdRange, Tag};
 use tokio::sync::OwnedMutexGuard;
 
 /// Below this size the file is not worth replacing.
 const SMALL: u64 = 64 * 1024;
 
-/// The marks of one data directory: per tag, the id below which no range is accepted.
+/// The marks of one process: in memory, or kept in a file so that a restart remembers them.
 ///
-/// Share it among the generators of a process.
+/// Share them among the generators of a process.
 ///
 /// ```
 /// use leaf_core::Tag;
@@ -31,18 +32,18 @@ const SMALL: u64 = 64 * 1024;
 /// # tokio::runtime::Builder::new_current_thread().build()?.block_on(async {
 /// let file = directory.path().join("segment.marks");
 /// let orders = Tag::parse("orders")?;
-/// Marks::open(&file)?.set(&orders, 2001).await?;
+/// Marks::open(&file)?.raise(&orders, 2001).await?;
 ///
 /// assert_eq!(Marks::open(&file)?.get(&orders), Some(2001));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// # })?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Marks {
     known: Arc<Mutex<Known>>,
-    /// Whoever holds it writes, for all who came before.
-    log: Arc<tokio::sync::Mutex<Log>>,
+    /// Whoever holds it writes, for all who came before. `None`: in memory.
+    log: Option<Arc<tokio::sync::Mutex<Log>>>,
 }
 
 #[derive(Debug, Default)]
@@ -95,7 +96,7 @@ impl Marks {
         log.replace(&marks).map_err(|error| failed("write", error))?;
         Ok(Self {
             known: Arc::new(Mutex::new(Known { marks, ..Known::default() })),
-            log: Arc::new(tokio::sync::Mutex::new(log)),
+            log: Some(Arc::new(tokio::sync::Mutex::new(log))),
         })
     }
 
@@ -105,17 +106,41 @@ impl Marks {
         self.known().marks.get(tag).copied()
     }
 
-    /// Sets the mark of a tag; durable when it returns. Calls at the same time share one write.
+    /// Raises the mark of a tag; durable when it returns. Calls at the same time share one write.
     ///
     /// # Errors
     /// When the disk refuses: the mark then holds for this process only.
-    pub async fn set(&self, tag: &Tag, mark: i64) -> Result<(), MarksError> {
+    pub async fn raise(&self, tag: &Tag, mark: i64) -> Result<(), MarksError> {
         {
             let mut known = self.known();
-            known.marks.insert(tag.clone(), mark);
-            known.dirty.insert(tag.clone());
+            if known.marks.get(tag).is_none_or(|known| *known < mark) {
+                known.marks.insert(tag.clone(), mark);
+                known.dirty.insert(tag.clone());
+            }
         }
-        let log = Arc::clone(&self.log).lock_owned().await;
+        self.write(tag).await
+    }
+
+    /// Lets the mark of a tag sink from the end of `unused` to its start: these ids were never handed
+    /// out and are about to go back to the store. Where others were granted since, it stays. Durable
+    /// when it returns.
+    ///
+    /// # Errors
+    /// When the disk refuses.
+    pub async fn lower(&self, tag: &Tag, unused: IdRange) -> Result<(), MarksError> {
+        {
+            let mut known = self.known();
+            if known.marks.get(tag) == Some(&unused.end()) {
+                known.marks.insert(tag.clone(), unused.start());
+                known.dirty.insert(tag.clone());
+            }
+        }
+        self.write(tag).await
+    }
+
+    async fn write(&self, tag: &Tag) -> Result<(), MarksError> {
+        let Some(log) = &self.log else { return Ok(()) };
+        let log = Arc::clone(log).lock_owned().await;
         if !self.known().dirty.contains(tag) {
             // Whoever was here meanwhile has written it.
             return Ok(());
@@ -258,14 +283,17 @@ mod tests {
         let path = directory.path().join("segment.marks");
         let marks = Marks::open(&path).unwrap();
         for mark in [10, 20, 15] {
-            marks.set(&tag("orders"), mark).await.unwrap();
+            marks.raise(&tag("orders"), mark).await.unwrap();
         }
-        marks.set(&tag("a b é"), 7).await.unwrap();
+        marks.raise(&tag("a b é"), 7).await.unwrap();
+        for (name, start, end) in [("a b é", 5, 7), ("orders", 1, 10)] {
+            marks.lower(&tag(name), IdRange::new(start, end).unwrap()).await.unwrap();
+        }
         drop(marks);
 
         let marks = Marks::open(&path).unwrap();
-        assert_eq!(marks.get(&tag("orders")), Some(15), "lowered on purpose");
-        assert_eq!(marks.get(&tag("a b é")), Some(7));
+        assert_eq!(marks.get(&tag("orders")), Some(20), "others were granted since");
+        assert_eq!(marks.get(&tag("a b é")), Some(5));
         assert_eq!(marks.get(&tag("other")), None);
     }
 
@@ -290,7 +318,7 @@ mod tests {
                 tokio::spawn(async move {
                     let name = tag(&format!("{writer}-{}", "x".repeat(100)));
                     for mark in 1..=300 {
-                        marks.set(&name, mark).await.unwrap();
+                        marks.raise(&name, mark).await.unwrap();
                     }
                 })
             })
@@ -313,17 +341,18 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("segment.marks");
         let marks = Marks::open(&path).unwrap();
-        marks.set(&tag("orders"), 1).await.unwrap();
+        marks.raise(&tag("orders"), 1).await.unwrap();
         // Read only: appending fails.
-        marks.log.lock().await.file = File::open(&path).unwrap();
+        marks.log.as_ref().unwrap().lock().await.file = File::open(&path).unwrap();
 
-        let error = marks.set(&tag("orders"), 2).await.unwrap_err().to_string();
+        let error = marks.raise(&tag("orders"), 2).await.unwrap_err().to_string();
         assert!(error.contains("segment.marks"), "{error}");
         assert_eq!(marks.get(&tag("orders")), Some(2), "it holds for this process");
         assert!(marks.trouble().is_some());
 
-        marks.log.lock().await.file = OpenOptions::new().append(true).open(&path).unwrap();
-        marks.set(&tag("other"), 9).await.unwrap();
+        marks.log.as_ref().unwrap().lock().await.file =
+            OpenOptions::new().append(true).open(&path).unwrap();
+        marks.raise(&tag("other"), 9).await.unwrap();
         assert_eq!(marks.trouble(), None);
         assert_eq!(parse(&std::fs::read(&path).unwrap()).len(), 2, "the missed one is there too");
     }

@@ -64,8 +64,7 @@ impl Backend {
     /// Makes the mark of a tag durable, before any id of its range is handed out. A disk that fails
     /// costs the guard's memory, not the service: the health says so.
     async fn remember(&self, tag: &Tag, mark: i64) {
-        let Some(marks) = &self.config.marks else { return };
-        if let Err(error) = marks.set(tag, mark).await {
+        if let Err(error) = self.config.marks.raise(tag, mark).await {
             tracing::warn!(%tag, "{error}");
         }
     }
@@ -74,11 +73,7 @@ impl Backend {
     /// they do: in the other order a crash in between would leave a mark that the store does not
     /// reach. `false`: the disk refuses, they stay where they are.
     pub(crate) async fn lower_mark(&self, tag: &Tag, unused: IdRange) -> bool {
-        let Some(marks) = &self.config.marks else { return true };
-        if marks.get(tag) != Some(unused.end()) {
-            return true;
-        }
-        let lowered = marks.set(tag, unused.start()).await;
+        let lowered = self.config.marks.lower(tag, unused).await;
         if let Err(error) = &lowered {
             tracing::warn!(%tag, "{error}; unused ids stay taken");
         }
@@ -260,9 +255,12 @@ async fn fetch(state: &TagState, wanted: Amount) -> Result<IdRange, StoreError> 
         let record = state.backend.ask(&operation(), store.tag(&state.tag)).await?;
         let record = record.ok_or_else(|| refuse(StoreErrorKind::UnknownTag))?;
         state.record_seen(&record);
-        state.refill().check(record.max_id).map_err(refuse)?;
+        state.refill().check(record.max_id, config.marks.get(&state.tag)).map_err(refuse)?;
     }
-    let (planned, seen, mark) = state.refill().plan(Bounds::of(config)).map_err(refuse)?;
+    let (planned, seen) = state.refill().plan(Bounds::of(config)).map_err(refuse)?;
+    // What was granted before the request is sent: a later answer may carry less than one that was
+    // granted meanwhile.
+    let mark = config.marks.get(&state.tag);
     let amount = match wanted {
         Amount::Segment => planned,
         Amount::Exactly(count) => count,
@@ -281,7 +279,7 @@ async fn fetch(state: &TagState, wanted: Amount) -> Result<IdRange, StoreError> 
     }
     {
         let mut refill = state.refill();
-        refill.raise_mark(range, sent);
+        refill.granted_range(range, sent);
         if let Amount::Segment = wanted {
             refill.segment_granted(amount, sent);
         }

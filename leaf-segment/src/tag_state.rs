@@ -48,15 +48,13 @@ pub(crate) struct TagState {
 pub(crate) struct Refill {
     pub(crate) policy: Result<StepPolicy, StepError>,
     pub(crate) settings: TagSettings,
-    /// End of the last range granted to this process, or to one before it on this data directory.
-    pub(crate) mark: Option<i64>,
-    /// How many ids were granted to this process.
+    /// How many ids were granted to this process, for its callers.
     pub(crate) granted: u64,
     /// When the last segment was asked for.
     asked_at: Option<Instant>,
     /// The last fetches, the newest last.
     pub(crate) fetches: VecDeque<Fetched>,
-    /// The range, below `mark`, that was refused: until the record was raised, nothing is
+    /// The range, below the tag's mark, that was refused: until the record was raised, nothing is
     /// allocated from it.
     pub(crate) refused: Option<Refused>,
     /// The error of the last attempt; `None` after a success.
@@ -102,8 +100,8 @@ impl Refill {
     }
 
     /// Whether a record with this `max_id` can be allocated from again.
-    pub(crate) fn check(&mut self, max_id: i64) -> Result<(), StoreErrorKind> {
-        if let (Some(mark), Some(refused)) = (self.mark, self.refused) {
+    pub(crate) fn check(&mut self, max_id: i64, mark: Option<i64>) -> Result<(), StoreErrorKind> {
+        if let (Some(mark), Some(refused)) = (mark, self.refused) {
             let mark = refused.least_accepted(mark);
             if max_id < mark {
                 return Err(StoreErrorKind::Regression { start: max_id, mark });
@@ -113,20 +111,19 @@ impl Refill {
         Ok(())
     }
 
-    /// Amount, the step that the record should have, and the mark below which nothing is accepted.
-    pub(crate) fn plan(&self, bounds: Bounds) -> Result<(Step, Step, Option<i64>), StoreErrorKind> {
+    /// The amount to fetch, and the step that the record should have.
+    pub(crate) fn plan(&self, bounds: Bounds) -> Result<(Step, Step), StoreErrorKind> {
         let bad_step = |error: &StepError| {
             StoreErrorKind::BadRecord(format!("{error}; correct it with `leaf tag set-step`"))
         };
         let policy = self.policy.as_ref().map_err(bad_step)?;
         let ago = self.asked_at.map_or(Duration::MAX, |at| at.elapsed());
         let bounds = bounds.overruled_by(&self.settings);
-        Ok((policy.amount(ago, bounds), policy.record(), self.mark))
+        Ok((policy.amount(ago, bounds), policy.record()))
     }
 
-    /// `range` was granted to this process: nothing below its end is accepted from a later request.
-    pub(crate) fn raise_mark(&mut self, range: IdRange, sent: Instant) {
-        self.mark = self.mark.max(Some(range.end()));
+    /// `range` was granted on a request that was sent at `sent`.
+    pub(crate) fn granted_range(&mut self, range: IdRange, sent: Instant) {
         self.failure = None;
         if self.fetches.len() == HISTORY {
             self.fetches.pop_front();
@@ -145,7 +142,7 @@ impl Refill {
 }
 
 impl TagState {
-    pub(crate) fn new(record: &TagRecord, mark: Option<i64>, backend: Arc<Backend>) -> Self {
+    pub(crate) fn new(record: &TagRecord, backend: Arc<Backend>) -> Self {
         Self {
             buffer: DoubleBuffer::new(),
             tag: record.tag.clone(),
@@ -158,7 +155,6 @@ impl TagState {
             refill: Mutex::new(Refill {
                 policy: record.step.map(StepPolicy::new),
                 settings: record.settings,
-                mark,
                 granted: 0,
                 asked_at: None,
                 fetches: VecDeque::new(),

@@ -101,7 +101,7 @@ impl TagView {
             error: failure.map(|failure| (Arc::clone(&failure.error), failure.at.elapsed())),
             issued,
             rate: refill.rate.per_second(now, issued),
-            mark: refill.mark,
+            mark: state.backend.config.marks.get(&state.tag),
             ended: refill.ended.clone(),
         }
     }

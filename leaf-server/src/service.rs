@@ -106,8 +106,7 @@ async fn open_segment(config: &Config) -> Result<Shards<SegmentGenerator>> {
         if url.file(&config.data_dir).is_some() {
             open.admin.apply().await?;
         }
-        let settings =
-            SegmentConfig { marks: Some(Arc::clone(&marks)), ..config.segment.generator() };
+        let settings = SegmentConfig { marks: Arc::clone(&marks), ..config.segment.generator() };
         Ok(SegmentGenerator::open(open.store, settings).await)
     };
     stores.try_map(open).await

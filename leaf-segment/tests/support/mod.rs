@@ -136,7 +136,7 @@ pub async fn open(store: &Arc<TestStore>) -> SegmentGenerator {
 
 /// A generator that remembers its marks in this file.
 pub async fn open_with_marks(store: &Arc<TestStore>, file: &std::path::Path) -> SegmentGenerator {
-    let marks = Some(Arc::new(Marks::open(file).unwrap()));
+    let marks = Arc::new(Marks::open(file).unwrap());
     let config = SegmentConfig { marks, ..SegmentConfig::default() };
     SegmentGenerator::open(Arc::clone(store) as Arc<dyn SegmentStore>, config).await
 }
