@@ -39,7 +39,7 @@ pub enum StoreErrorKind {
     /// The range starts below one that this process was already granted.
     #[error(
         "the store granted ids from {start} on although ids below {mark} were granted before: \
-         find out whether the store went back, then `leaf tag advance --at-least {mark}`"
+         find out whether the store went back, then `leaf tag advance TAG --at-least {mark}`"
     )]
     Regression {
         /// Where the refused range starts.

@@ -166,9 +166,7 @@ impl SegmentGenerator {
         backend.tasks.wait().await;
         // A look-up that was under way may have added one.
         self.shared.end_all();
-        if backend.config.give_back
-            && tokio::time::timeout(GIVE_BACK, self.shared.give_back()).await.is_err()
-        {
+        if tokio::time::timeout(GIVE_BACK, self.shared.leave()).await.is_err() {
             tracing::warn!("not all unused ids could be given back within {GIVE_BACK:?}");
         }
         backend.store.close().await;
@@ -182,17 +180,24 @@ impl Shared {
         }
     }
 
-    /// The ids are nobody's: no handle yields them any more, and no task fetches others.
-    async fn give_back(&self) {
+    /// Lets the marks sink and gives the unused ids back: they are nobody's, no handle yields them any
+    /// more, and no task fetches others. The mark first: in the other order a crash in between would
+    /// leave one that the store does not reach.
+    async fn leave(&self) {
         let mut requests = JoinSet::new();
         for handle in self.tags.load().values() {
-            let Some(unused) = handle.state.take_unused() else { continue };
+            let Some(leftovers) = handle.state.take_leftovers() else { continue };
             let (backend, tag) = (Arc::clone(&self.backend), handle.tag().clone());
             requests.spawn(async move {
                 let Ok(_permit) = backend.permits.acquire().await else { return };
-                if !backend.lower_mark(&tag, unused).await {
+                let lowered = backend.config.marks.lower(&tag, leftovers.issued_end).await;
+                if let Err(error) = lowered {
+                    tracing::warn!(%tag, "{error}; unused ids stay taken");
                     return;
                 }
+                let Some(unused) = leftovers.unused.filter(|_| backend.config.give_back) else {
+                    return;
+                };
                 let request = backend.store.give_back(&tag, unused);
                 match backend.ask("give back unused ids", request).await {
                     Ok(true) => tracing::debug!(%tag, "gave {unused} back"),

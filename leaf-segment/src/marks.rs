@@ -1,6 +1,6 @@
 //! The regression guard's marks: per tag, the id below which no range is accepted.
 //!
-//! Invariants: a mark sinks only where unused ids below it go back to the store. Once
+//! Invariants: a mark sinks only at a clean stop, to one past the last id that was handed out. Once
 //! [`Marks::raise`] has returned without an error, the mark is on the disk. A torn or damaged line
 //! costs that line only.
 //!
@@ -12,11 +12,16 @@ use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
 
-use leaf_core::{IdRange, Tag};
+use leaf_core::Tag;
 use tokio::sync::OwnedMutexGuard;
+use tokio::time::timeout;
 
+/// How long a fetch waits for the disk.
+const PATIENCE: Duration = Duration::from_secs(1);
 /// Below this size the file is not worth replacing.
 const SMALL: u64 = 64 * 1024;
 
@@ -29,7 +34,7 @@ const SMALL: u64 = 64 * 1024;
 /// use leaf_segment::Marks;
 ///
 /// # let directory = tempfile::tempdir()?;
-/// # tokio::runtime::Builder::new_current_thread().build()?.block_on(async {
+/// # tokio::runtime::Builder::new_current_thread().enable_time().build()?.block_on(async {
 /// let file = directory.path().join("segment.marks");
 /// let orders = Tag::parse("orders")?;
 /// Marks::open(&file)?.raise(&orders, 2001).await?;
@@ -44,6 +49,8 @@ pub struct Marks {
     known: Arc<Mutex<Known>>,
     /// Whoever holds it writes, for all who came before. `None`: in memory.
     log: Option<Arc<tokio::sync::Mutex<Log>>>,
+    /// A write has not ended in time: until it does nobody waits for it.
+    stuck: AtomicBool,
 }
 
 #[derive(Debug, Default)]
@@ -73,6 +80,19 @@ pub struct MarksError {
     source: io::Error,
 }
 
+impl MarksError {
+    fn of(source: io::Error) -> Self {
+        Self { operation: "write", path: "the file of marks".into(), source }
+    }
+
+    fn stuck() -> Self {
+        Self::of(io::Error::new(
+            io::ErrorKind::TimedOut,
+            format!("the disk has not answered within {PATIENCE:?}"),
+        ))
+    }
+}
+
 impl Marks {
     /// Opens the file, and makes it where it does not exist. The directory must exist.
     ///
@@ -97,6 +117,7 @@ impl Marks {
         Ok(Self {
             known: Arc::new(Mutex::new(Known { marks, ..Known::default() })),
             log: Some(Arc::new(tokio::sync::Mutex::new(log))),
+            stuck: AtomicBool::new(false),
         })
     }
 
@@ -111,9 +132,29 @@ impl Marks {
     /// # Errors
     /// When the disk refuses: the mark then holds for this process only.
     pub async fn raise(&self, tag: &Tag, mark: i64) -> Result<(), MarksError> {
+        self.note(tag, mark);
+        self.write(tag).await
+    }
+
+    /// Raises the mark of a tag for this process; [`Self::write`] makes it durable.
+    pub(crate) fn note(&self, tag: &Tag, mark: i64) {
+        let mut known = self.known();
+        if known.marks.get(tag).is_none_or(|known| *known < mark) {
+            known.marks.insert(tag.clone(), mark);
+            known.dirty.insert(tag.clone());
+        }
+    }
+
+    /// Lets the mark of a tag sink to one past the last id that this process handed out, once it will
+    /// hand out no more: what it was granted above may go back to the store, and so may what other
+    /// nodes were granted below. Durable when it returns.
+    ///
+    /// # Errors
+    /// When the disk refuses.
+    pub async fn lower(&self, tag: &Tag, mark: i64) -> Result<(), MarksError> {
         {
             let mut known = self.known();
-            if known.marks.get(tag).is_none_or(|known| *known < mark) {
+            if known.marks.get(tag).is_some_and(|known| *known > mark) {
                 known.marks.insert(tag.clone(), mark);
                 known.dirty.insert(tag.clone());
             }
@@ -121,37 +162,35 @@ impl Marks {
         self.write(tag).await
     }
 
-    /// Lets the mark of a tag sink from the end of `unused` to its start: these ids were never handed
-    /// out and are about to go back to the store. Where others were granted since, it stays. Durable
-    /// when it returns.
-    ///
-    /// # Errors
-    /// When the disk refuses.
-    pub async fn lower(&self, tag: &Tag, unused: IdRange) -> Result<(), MarksError> {
-        {
-            let mut known = self.known();
-            if known.marks.get(tag) == Some(&unused.end()) {
-                known.marks.insert(tag.clone(), unused.start());
-                known.dirty.insert(tag.clone());
-            }
-        }
-        self.write(tag).await
-    }
-
-    async fn write(&self, tag: &Tag) -> Result<(), MarksError> {
+    pub(crate) async fn write(&self, tag: &Tag) -> Result<(), MarksError> {
         let Some(log) = &self.log else { return Ok(()) };
-        let log = Arc::clone(log).lock_owned().await;
+        if self.stuck.load(Ordering::Relaxed) && log.try_lock().is_err() {
+            return Err(MarksError::stuck());
+        }
+        let Ok(log) = timeout(PATIENCE, Arc::clone(log).lock_owned()).await else {
+            return Err(self.gave_up());
+        };
+        self.stuck.store(false, Ordering::Relaxed);
         if !self.known().dirty.contains(tag) {
             // Whoever was here meanwhile has written it.
             return Ok(());
         }
         // The lock goes with the write: a caller that leaves takes neither away.
         let known = Arc::clone(&self.known);
-        let written = tokio::task::spawn_blocking(move || write(log, &known)).await;
-        written.unwrap_or_else(|panicked| {
-            let source = io::Error::other(panicked);
-            Err(MarksError { operation: "write", path: PathBuf::new(), source })
-        })
+        let written = tokio::task::spawn_blocking(move || write(log, &known));
+        match timeout(PATIENCE, written).await {
+            Ok(Ok(written)) => written,
+            Ok(Err(panicked)) => Err(MarksError::of(io::Error::other(panicked))),
+            Err(_) => Err(self.gave_up()),
+        }
+    }
+
+    /// A disk that hangs must not hold up those who come after.
+    fn gave_up(&self) -> MarksError {
+        self.stuck.store(true, Ordering::Relaxed);
+        let error = MarksError::stuck();
+        self.known().trouble = Some(error.to_string());
+        error
     }
 
     /// Why marks are not durable at present; for operators.
@@ -217,10 +256,13 @@ impl Log {
         new.sync_all()?;
         std::fs::rename(&new_path, &self.path)?;
         self.file = new;
+        // Until the rename is on the disk, too, the next write does all of this again.
+        self.bytes = u64::MAX / 2;
+        let directory = self.path.parent().filter(|parent| !parent.as_os_str().is_empty());
+        File::open(directory.unwrap_or(Path::new(".")))?.sync_all()?;
         self.bytes = lines.len() as u64;
         self.compact = self.bytes;
-        let directory = self.path.parent().filter(|parent| !parent.as_os_str().is_empty());
-        File::open(directory.unwrap_or(Path::new(".")))?.sync_all()
+        Ok(())
     }
 }
 
@@ -286,13 +328,13 @@ mod tests {
             marks.raise(&tag("orders"), mark).await.unwrap();
         }
         marks.raise(&tag("a b é"), 7).await.unwrap();
-        for (name, start, end) in [("a b é", 5, 7), ("orders", 1, 10)] {
-            marks.lower(&tag(name), IdRange::new(start, end).unwrap()).await.unwrap();
+        for (name, mark) in [("a b é", 5), ("orders", 30), ("other", 1)] {
+            marks.lower(&tag(name), mark).await.unwrap();
         }
         drop(marks);
 
         let marks = Marks::open(&path).unwrap();
-        assert_eq!(marks.get(&tag("orders")), Some(20), "others were granted since");
+        assert_eq!(marks.get(&tag("orders")), Some(20), "it does not rise by sinking");
         assert_eq!(marks.get(&tag("a b é")), Some(5));
         assert_eq!(marks.get(&tag("other")), None);
     }

@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::step_policy::Bounds;
-use crate::tag_state::{Failure, Refused, TagState};
+use crate::tag_state::{Failure, TagState};
 use crate::{SegmentConfig, SegmentErrorKind, SegmentStore, StoreError, StoreErrorKind};
 
 const FIRST_BACKOFF: Duration = Duration::from_millis(50);
@@ -61,23 +61,12 @@ impl Backend {
         );
     }
 
-    /// Makes the mark of a tag durable, before any id of its range is handed out. A disk that fails
-    /// costs the guard's memory, not the service: the health says so.
-    async fn remember(&self, tag: &Tag, mark: i64) {
-        if let Err(error) = self.config.marks.raise(tag, mark).await {
+    /// Makes the mark of a tag durable, before any id of its range is handed out. A disk that fails or
+    /// hangs costs the guard's memory, not the service: the health says so.
+    async fn remember(&self, tag: &Tag) {
+        if let Err(error) = self.config.marks.write(tag).await {
             tracing::warn!(%tag, "{error}");
         }
-    }
-
-    /// Lets the mark sink below ids that were never handed out and shall go back to the store. Before
-    /// they do: in the other order a crash in between would leave a mark that the store does not
-    /// reach. `false`: the disk refuses, they stay where they are.
-    pub(crate) async fn lower_mark(&self, tag: &Tag, unused: IdRange) -> bool {
-        let lowered = self.config.marks.lower(tag, unused).await;
-        if let Err(error) = &lowered {
-            tracing::warn!(%tag, "{error}; unused ids stay taken");
-        }
-        lowered.is_ok()
     }
 
     /// What keeps the store from serving; for operators.
@@ -165,7 +154,11 @@ async fn fetch_until_decided(state: &TagState) -> Decided {
         if state.buffer.next_is_ready() {
             return Decided::Full;
         }
-        match fetch(state, Amount::Segment).await {
+        let fetched = {
+            let _turn = state.fetch_turn.lock().await;
+            fetch(state, Amount::Segment).await
+        };
+        match fetched {
             Ok(range) => {
                 if state.buffer.publish(range) {
                     state.refill().granted += range.len();
@@ -185,13 +178,23 @@ async fn fetch_until_decided(state: &TagState) -> Decided {
 /// Fetches `count` ids past the buffer, for as long as somebody waits for the answer. The task
 /// belongs to no request, so that a caller who leaves cannot break off a request half-way.
 pub(crate) fn fetch_directly(state: &Arc<TagState>, count: Step) -> oneshot::Receiver<IdRange> {
-    let (answer, range) = oneshot::channel();
+    let (mut answer, range) = oneshot::channel();
     let state = Arc::clone(state);
     let backend = Arc::clone(&state.backend);
     backend.spawn(async move {
         let mut failures = 0;
-        while !answer.is_closed() && state.verdict().is_none() {
-            match fetch(&state, Amount::Exactly(count)).await {
+        loop {
+            let turn = tokio::select! {
+                // A caller who leaves also leaves the queue, so that others do not wait for it.
+                () = answer.closed() => return,
+                turn = state.fetch_turn.lock() => turn,
+            };
+            if answer.is_closed() || state.verdict().is_some() {
+                return;
+            }
+            let fetched = fetch(&state, Amount::Exactly(count)).await;
+            drop(turn);
+            match fetched {
                 Ok(range) => {
                     // A caller that left meanwhile leaves a gap.
                     if answer.send(range).is_ok() {
@@ -214,6 +217,9 @@ pub(crate) fn fetch_directly(state: &Arc<TagState>, count: Step) -> oneshot::Rec
 /// Writes down why there are no ids and waits until it makes sense to ask again; `false` when it
 /// never does.
 async fn worth_asking_again(state: &TagState, error: StoreError, failures: u32) -> bool {
+    if state.has_ended() {
+        return false;
+    }
     let error = Arc::new(error);
     state.refill().failure = Some(Failure { error: Arc::clone(&error), at: Instant::now() });
     match error.kind() {
@@ -249,8 +255,7 @@ async fn fetch(state: &TagState, wanted: Amount) -> Result<IdRange, StoreError> 
     let operation = || format!("allocate tag {:?}", state.tag.as_str());
     let refuse = |kind| StoreError::new(kind, operation());
     let Backend { store, config, permits, .. } = &*state.backend;
-    let _turn = state.fetch_turn.lock().await;
-    let _permit = permits.acquire().await.expect("the semaphore is never closed");
+    let permit = permits.acquire().await.expect("the semaphore is never closed");
     if state.refill().suspect() {
         let record = state.backend.ask(&operation(), store.tag(&state.tag)).await?;
         let record = record.ok_or_else(|| refuse(StoreErrorKind::UnknownTag))?;
@@ -271,20 +276,32 @@ async fn fetch(state: &TagState, wanted: Amount) -> Result<IdRange, StoreError> 
     let range = state.backend.ask(&operation(), request).await?;
 
     if let Some(mark) = mark.filter(|mark| range.start() < *mark) {
-        let given_back = give_back(state, range).await;
-        let refused = Refused { range, given_back };
-        state.refill().refused = Some(refused);
-        let mark = refused.least_accepted(mark);
+        state.refill().refused = true;
+        if !give_back(state, range).await {
+            // The refused range itself must not count as the raise that an operator is asked for.
+            config.marks.note(&state.tag, range.end().saturating_add(1));
+            state.backend.remember(&state.tag).await;
+        }
         return Err(refuse(StoreErrorKind::Regression { start: range.start(), mark }));
     }
     {
         let mut refill = state.refill();
+        // An ended tag may have been made again: who serves it now must know of every range that
+        // leaves here, so none may from now on.
+        if refill.ended.is_some() {
+            return Err(refuse(StoreErrorKind::UnknownTag));
+        }
+        config.marks.note(&state.tag, range.end());
         refill.granted_range(range, sent);
-        if let Amount::Segment = wanted {
-            refill.segment_granted(amount, sent);
+        match wanted {
+            Amount::Segment => refill.segment_granted(amount, sent),
+            Amount::Exactly(_) => {
+                refill.direct_end = refill.direct_end.max(Some(range.end()));
+            }
         }
     }
-    state.backend.remember(&state.tag, range.end()).await;
+    drop(permit);
+    state.backend.remember(&state.tag).await;
     Ok(range)
 }
 

@@ -54,9 +54,13 @@ pub(crate) struct Refill {
     asked_at: Option<Instant>,
     /// The last fetches, the newest last.
     pub(crate) fetches: VecDeque<Fetched>,
-    /// The range, below the tag's mark, that was refused: until the record was raised, nothing is
-    /// allocated from it.
-    pub(crate) refused: Option<Refused>,
+    /// A range below the tag's mark was refused: until the record was raised, nothing is allocated
+    /// from it.
+    pub(crate) refused: bool,
+    /// One past the last id that was handed out past the buffer.
+    pub(crate) direct_end: Option<i64>,
+    /// The tag's mark when this state was made.
+    floor: Option<i64>,
     /// The error of the last attempt; `None` after a success.
     pub(crate) failure: Option<Failure>,
     pub(crate) ended: Option<SegmentErrorKind>,
@@ -72,11 +76,13 @@ pub(crate) struct Fetched {
     pub(crate) took: Duration,
 }
 
+/// What a tag leaves behind at a clean stop.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Refused {
-    pub(crate) range: IdRange,
-    /// The record stands again where it stood before.
-    pub(crate) given_back: bool,
+pub(crate) struct Leftovers {
+    /// The ids that were fetched last and never handed out.
+    pub(crate) unused: Option<IdRange>,
+    /// One past the last id that was handed out, by this process or one before it; 0 for none.
+    pub(crate) issued_end: i64,
 }
 
 #[derive(Debug, Clone)]
@@ -85,29 +91,18 @@ pub(crate) struct Failure {
     pub(crate) at: Instant,
 }
 
-impl Refused {
-    /// The `max_id` from which on the record is trusted again: the refused range itself must not
-    /// count as the raise.
-    pub(crate) fn least_accepted(self, mark: i64) -> i64 {
-        if self.given_back { mark } else { mark.max(self.range.end().saturating_add(1)) }
-    }
-}
-
 impl Refill {
     /// Whether the record must be read before anything is allocated from it.
     pub(crate) const fn suspect(&self) -> bool {
-        self.refused.is_some() || self.policy.is_err()
+        self.refused || self.policy.is_err()
     }
 
     /// Whether a record with this `max_id` can be allocated from again.
     pub(crate) fn check(&mut self, max_id: i64, mark: Option<i64>) -> Result<(), StoreErrorKind> {
-        if let (Some(mark), Some(refused)) = (mark, self.refused) {
-            let mark = refused.least_accepted(mark);
-            if max_id < mark {
-                return Err(StoreErrorKind::Regression { start: max_id, mark });
-            }
+        if let Some(mark) = mark.filter(|mark| max_id < *mark) {
+            return Err(StoreErrorKind::Regression { start: max_id, mark });
         }
-        self.refused = None;
+        self.refused = false;
         Ok(())
     }
 
@@ -143,6 +138,7 @@ impl Refill {
 
 impl TagState {
     pub(crate) fn new(record: &TagRecord, backend: Arc<Backend>) -> Self {
+        let floor = backend.config.marks.get(&record.tag);
         Self {
             buffer: DoubleBuffer::new(),
             tag: record.tag.clone(),
@@ -158,7 +154,9 @@ impl TagState {
                 granted: 0,
                 asked_at: None,
                 fetches: VecDeque::new(),
-                refused: None,
+                refused: false,
+                direct_end: None,
+                floor,
                 failure: None,
                 ended: None,
                 closed_at: None,
@@ -198,14 +196,16 @@ impl TagState {
         self.refilled.notify_waiters();
     }
 
-    /// The ids that were fetched last and never handed out, once the tag was closed and its tasks
-    /// have ended. Told once: given back they may be somebody else's the next moment. A record that
-    /// is gone has no use for them.
-    pub(crate) fn take_unused(&self) -> Option<IdRange> {
+    /// What was left when the tag was closed, once its tasks have ended. Told once: given back the ids
+    /// may be somebody else's the next moment. `None` for a record that is gone, which has no use for
+    /// them, and for one that is suspect.
+    pub(crate) fn take_leftovers(&self) -> Option<Leftovers> {
         let mut refill = self.refill();
-        let closed = refill.ended == Some(SegmentErrorKind::Closed);
+        let closed = refill.ended == Some(SegmentErrorKind::Closed) && !refill.suspect();
         let at = refill.closed_at.take().filter(|_| closed)?;
-        self.buffer.unused(at)
+        let ends = [refill.floor, refill.direct_end, self.buffer.issued_end(at)];
+        let issued_end = ends.into_iter().flatten().max().unwrap_or(0);
+        Some(Leftovers { unused: self.buffer.unused(at), issued_end })
     }
 
     pub(crate) fn has_ended(&self) -> bool {

@@ -3,11 +3,15 @@
 
 mod support;
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use leaf_core::Health;
-use leaf_segment::{NewTag, SegmentErrorKind, SegmentStore, StoreErrorKind};
+use leaf_segment::{
+    NewTag, SegmentConfig, SegmentErrorKind, SegmentGenerator, SegmentStore, StoreErrorKind,
+    TagSettings,
+};
 use support::{TestStore, open, open_with_marks, step, store_with, tag};
 use tokio::time::Instant;
 
@@ -109,7 +113,7 @@ async fn a_restart_remembers_what_was_granted() {
     assert_eq!(*error.kind(), SegmentErrorKind::Guard);
     let refused = error.store_error().unwrap();
     assert_eq!(*refused.kind(), StoreErrorKind::Regression { start: 1, mark: 1001 });
-    assert!(refused.to_string().contains("leaf tag advance --at-least 1001"), "{refused}");
+    assert!(refused.to_string().contains("leaf tag advance TAG --at-least 1001"), "{refused}");
     assert_eq!(segments.views()[0].mark, Some(1001));
 
     store.advance(&tag("orders"), 1001).await.unwrap();
@@ -169,4 +173,103 @@ async fn a_disk_that_keeps_no_marks_costs_no_ids_and_is_told() {
     let health = segments.health().to_string();
     assert!(health.contains("marks of the regression guard are not kept"), "{health}");
     assert!(segments.health().can_answer());
+}
+
+/// What one node gives back may lie below what another was granted and gave back before.
+#[tokio::test(start_paused = true)]
+async fn a_clean_stop_of_all_nodes_is_no_regression() {
+    for prefetched in [false, true] {
+        let directory = tempfile::tempdir().unwrap();
+        let (file, other_file) = (directory.path().join("a"), directory.path().join("b"));
+        let store = store_with("orders", 1000).await;
+        let node = open_with_marks(&store, &file).await;
+        let other = open_with_marks(&store, &other_file).await;
+        let (on_node, on_other) =
+            (node.tag("orders").await.unwrap(), other.tag("orders").await.unwrap());
+        if prefetched {
+            on_other.next().await.unwrap();
+            on_node.next().await.unwrap();
+            for _ in 0..150 {
+                on_other.next().await.unwrap();
+            }
+        } else {
+            on_node.next().await.unwrap();
+            // Its caller leaves before the segment is there.
+            assert!(on_other.try_next().is_none());
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        other.close().await;
+        node.close().await;
+        drop((node, other, on_node, on_other));
+        let left = store.tag(&tag("orders")).await.unwrap().unwrap().max_id;
+        assert!(left < 1200, "both gave back: {left}");
+
+        let other = open_with_marks(&store, &other_file).await;
+        other.tag("orders").await.unwrap().next().await.unwrap();
+    }
+}
+
+/// A fetch that was sent before the tag's end arrives when the tag was made again, or enabled again.
+#[tokio::test(start_paused = true)]
+async fn nothing_is_handed_out_that_the_next_handle_does_not_know() {
+    for made_again in [true, false] {
+        let store = store_with("orders", 1000).await;
+        let config = SegmentConfig { refresh: Duration::from_secs(1), ..SegmentConfig::default() };
+        let marks = Arc::clone(&config.marks);
+        let store_of = Arc::clone(&store) as Arc<dyn SegmentStore>;
+        let segments = SegmentGenerator::open(store_of, config).await;
+        let orders = segments.tag("orders").await.unwrap();
+        orders.next().await.unwrap();
+        tokio::time::sleep(Duration::from_millis(900)).await;
+        store.set_delay(Duration::from_millis(1900));
+        let late = orders.clone();
+        let late = tokio::spawn(async move { late.take(5000).await });
+        tokio::time::sleep(Duration::from_millis(10)).await;
+        store.set_delay(Duration::ZERO);
+        let off = TagSettings { enabled: false, ..TagSettings::default() };
+        match made_again {
+            true => store.delete(&tag("orders")).await.unwrap(),
+            false => store.set_settings(&tag("orders"), &off).await.unwrap(),
+        }
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        orders.next().await.unwrap_err();
+        match made_again {
+            true => restore(&store, 1001).await,
+            false => {
+                let on = TagSettings::default();
+                store.set_settings(&tag("orders"), &on).await.unwrap();
+            }
+        }
+        tokio::time::sleep(Duration::from_millis(900)).await;
+        let orders = segments.tag("orders").await.unwrap();
+        let first = orders.next().await.unwrap().get();
+        let before = marks.get(&tag("orders"));
+
+        let late = late.await.unwrap().unwrap_or_default();
+        assert!(marks.get(&tag("orders")) >= before, "a mark does not sink");
+        let repeated = late.iter().any(|range| (range.start()..range.end()).contains(&first));
+        assert!(!repeated, "{late:?} and {first}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_refusal_outlives_disabling_the_tag() {
+    let store = store_with("orders", 1000).await;
+    let segments = open(&store).await;
+    let orders = segments.tag("orders").await.unwrap();
+    orders.next().await.unwrap();
+    restore(&store, 1).await;
+    // The refused range cannot be given back: the record now stands at the mark.
+    *store.busy.lock().unwrap() = true;
+    while orders.try_next().is_some() {}
+    assert_eq!(*orders.next().await.unwrap_err().kind(), SegmentErrorKind::Guard);
+
+    let off = TagSettings { enabled: false, ..TagSettings::default() };
+    for settings in [off, TagSettings::default()] {
+        store.set_settings(&tag("orders"), &settings).await.unwrap();
+        tokio::time::sleep(Duration::from_secs(61)).await;
+    }
+    let orders = segments.tag("orders").await.unwrap();
+    let error = orders.next().await.unwrap_err();
+    assert_eq!(*error.kind(), SegmentErrorKind::Guard, "nobody has raised the record");
 }

@@ -213,3 +213,29 @@ async fn an_exhausted_tag_says_so_and_leaves_the_others_alone() {
     segments.tag("orders").await.unwrap().next().await.unwrap();
     assert!(last.try_next().is_none());
 }
+
+/// A thousand callers that want more than a segment, and leave: those who stay do not wait for them.
+#[tokio::test(start_paused = true)]
+async fn callers_that_left_are_not_fetched_for() {
+    let store = store_with("orders", 1000).await;
+    let segments = open(&store).await;
+    let orders = segments.tag("orders").await.unwrap();
+    orders.next().await.unwrap();
+    store.set_delay(Duration::from_millis(50));
+    let callers: Vec<_> = (0..1000)
+        .map(|_| {
+            let orders = orders.clone();
+            tokio::spawn(async move { orders.take(1_000_000).await.is_ok() })
+        })
+        .collect();
+    let mut served = 0;
+    for caller in callers {
+        served += u64::from(caller.await.unwrap());
+    }
+    assert!(served < 100, "2 s of 50 ms each: {served}");
+    while orders.try_next().is_some() {}
+
+    orders.next().await.unwrap();
+    let max_id = store.tag(&tag("orders")).await.unwrap().unwrap().max_id;
+    assert!(max_id.cast_unsigned() < (served + 3) * 1_000_000, "{max_id} for {served} callers");
+}

@@ -164,6 +164,18 @@ impl Postgres {
         self.sql("postgres", "SELECT 1");
     }
 
+    /// Cuts a replica off from its primary.
+    ///
+    /// # Panics
+    /// When it goes on following.
+    pub fn stop_following(&self) {
+        self.sql("postgres", "ALTER SYSTEM SET primary_conninfo = ''");
+        self.sql("postgres", "SELECT pg_reload_conf()");
+        wait_until("the replica is cut off", Duration::from_secs(30), || {
+            (self.sql("postgres", "SELECT count(*) FROM pg_stat_wal_receiver") == "0").then_some(())
+        });
+    }
+
     /// Promotes a replica to a primary.
     ///
     /// # Panics

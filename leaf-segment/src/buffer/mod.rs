@@ -296,6 +296,16 @@ impl DoubleBuffer {
         }
     }
 
+    /// One past the last id that was handed out of the segment in use, or before it. To be asked when
+    /// nobody publishes any more; `None` when none was.
+    pub(crate) fn issued_end(&self, ClosedAt(at): ClosedAt) -> Option<i64> {
+        let segment = self.slot(at).from(Cursor::start_of(at.generation()))?;
+        if at.offset() == 0 && at.generation() == 1 {
+            return None;
+        }
+        Some(segment.end().min(segment.start() + i64::from(at.offset())))
+    }
+
     fn now(&self) -> Cursor {
         Cursor(self.cursor.load(Ordering::Acquire))
     }
