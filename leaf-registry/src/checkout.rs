@@ -15,26 +15,12 @@ impl<DB: Database> Checkout<DB> {
     }
 
     pub(crate) fn connection(&mut self) -> &mut DB::Connection {
-        self.0.as_mut().expect("taken out only by `finish` and `drop`")
+        self.0.as_mut().expect("taken out only by `keep` and `drop`")
     }
 
-    /// Returns the connection to the pool if `result` shows that the server has answered, and
-    /// nothing is left open.
-    pub(crate) fn finish<T>(mut self, result: &Result<T, sqlx::Error>) {
-        if matches!(result, Ok(_) | Err(sqlx::Error::RowNotFound | sqlx::Error::Database(_))) {
-            drop(self.0.take());
-        }
-    }
-}
-
-/// What to tell of an error. A pool that cannot connect says only that it has waited.
-#[cfg(any(feature = "mysql", feature = "postgres"))]
-pub(crate) fn cause(error: sqlx::Error) -> Box<dyn std::error::Error + Send + Sync> {
-    match error {
-        sqlx::Error::PoolTimedOut => {
-            "no connection in time: is the server up, and are host and port right?".into()
-        }
-        error => error.into(),
+    /// Returns the connection to the pool: the server has answered, and nothing is left open.
+    pub(crate) fn keep(mut self) {
+        drop(self.0.take());
     }
 }
 

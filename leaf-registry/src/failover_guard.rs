@@ -6,9 +6,24 @@
 //! writes the new name, in one transaction. This bounds what a failover can lose to the margin; proof
 //! is a quorum store.
 //!
-//! This file keeps what the backends share: whether the guard is on. Their statements are their own.
+//! A name that is not there counts as another, too: the replica may not have got it. Only whoever makes
+//! the table writes its own name without a jump.
+//!
+//! This file keeps what the backends share: whether the guard is on, and that one task of a process
+//! jumps at a time, for as long as it takes. Their statements are their own.
 
+use std::io;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
+use std::time::Duration;
+
+use tokio::sync::Mutex;
+use tokio::time::timeout;
+
+/// How long a jump may take: it writes every tag.
+const JUMP: Duration = Duration::from_secs(60);
+/// A jump is at least so many of a tag's own steps.
+pub(crate) const STEPS: i64 = 10;
 
 const UNKNOWN: u8 = 0;
 const ON: u8 = 1;
@@ -24,6 +39,7 @@ const NO_TABLE_TEXT: &str = "the failover guard is off, so that a failover may r
 pub(crate) struct FailoverGuard {
     margin: Option<i64>,
     state: AtomicU8,
+    jumping: Arc<Mutex<()>>,
 }
 
 /// What a connection found.
@@ -40,8 +56,8 @@ pub(crate) enum Found {
 
 impl FailoverGuard {
     /// A guard that jumps by `margin`; `None`: never on.
-    pub(crate) const fn new(margin: Option<i64>) -> Self {
-        Self { margin, state: AtomicU8::new(UNKNOWN) }
+    pub(crate) fn new(margin: Option<i64>) -> Self {
+        Self { margin, state: AtomicU8::new(UNKNOWN), jumping: Arc::default() }
     }
 
     pub(crate) const fn wanted(&self) -> bool {
@@ -80,11 +96,30 @@ impl FailoverGuard {
         }
     }
 
+    /// Runs a jump in a task of its own: a caller that leaves after its deadline does not undo it.
+    pub(crate) async fn run(
+        &self,
+        jump: impl Future<Output = Result<(), sqlx::Error>> + Send + 'static,
+    ) -> Result<(), sqlx::Error> {
+        let jumping = Arc::clone(&self.jumping);
+        let task = tokio::spawn(async move {
+            let _alone = jumping.lock().await;
+            timeout(JUMP, jump).await
+        });
+        let late =
+            || io::Error::new(io::ErrorKind::TimedOut, "the failover guard's jump took long");
+        match task.await {
+            Ok(Ok(result)) => result,
+            Ok(Err(_)) => Err(late().into()),
+            Err(panicked) => Err(io::Error::other(panicked).into()),
+        }
+    }
+
     /// Tells the operator that the server changed and every tag has jumped.
     pub(crate) fn tell_jump(before: &str, now: &str, margin: i64) {
         tracing::warn!(
-            "the database was answered by server {before} and now is by {now} (a failover?): \
-             every tag was advanced by {margin}"
+            "the database was answered by server {before:?} and now is by {now:?} (a failover?): \
+             every tag was advanced by {margin} or more"
         );
     }
 }

@@ -49,18 +49,21 @@ pub(crate) fn number(step: Option<Step>) -> Option<i64> {
     step.map(|step| i64::from(step.get()))
 }
 
-/// Why an allocation that expected the step `seen` changed no row, given the row.
-pub(crate) fn why_not(row: Option<Row>, seen: Step) -> StoreErrorKind {
-    let Some((_, max_id, step, _)) = row else { return StoreErrorKind::UnknownTag };
-    let bad = |text: String| StoreErrorKind::BadRecord(text);
+/// Why an allocation of `amount` ids that expected the step `seen` changed no row, given the row;
+/// `None` when nothing in it is wrong: then somebody has changed it meanwhile, or the failover guard
+/// has refused.
+pub(crate) fn why_not(row: Option<Row>, seen: Step, amount: i64) -> Option<StoreErrorKind> {
+    let Some((_, max_id, step, _)) = row else { return Some(StoreErrorKind::UnknownTag) };
+    let bad = |text: String| Some(StoreErrorKind::BadRecord(text));
     match (Step::new(step.unwrap_or(0)), max_id) {
         (Err(error), _) => bad(format!("{error}; correct it with `leaf tag set-step`")),
         (_, None) => bad("max_id is NULL; correct the row in leaf_alloc".into()),
         (_, Some(max_id @ ..0)) => {
             bad(format!("max_id {max_id} is negative; correct it with `leaf tag advance`"))
         }
-        (Ok(step), _) if step != seen => StoreErrorKind::StepChanged(step),
-        _ => StoreErrorKind::Exhausted,
+        (Ok(step), _) if step != seen => Some(StoreErrorKind::StepChanged(step)),
+        (_, Some(max_id)) if max_id > i64::MAX - amount => Some(StoreErrorKind::Exhausted),
+        _ => None,
     }
 }
 

@@ -142,6 +142,7 @@ impl FromStr for StoreUrl {
             #[cfg(feature = "sqlite")]
             Some(("sqlite", path)) => match path.strip_prefix("//").unwrap_or(path) {
                 "" => refuse("sqlite: needs a path, like sqlite:leaf.db"),
+                path if path.contains('?') => refuse("sqlite: takes a path without parameters"),
                 path => Ok(Self(Kind::Sqlite(path.into()))),
             },
             #[cfg(feature = "mysql")]

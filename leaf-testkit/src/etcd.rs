@@ -69,7 +69,7 @@ impl Etcd {
                 ("listen-peer-urls", url(peer)),
                 ("initial-advertise-peer-urls", url(peer)),
                 ("initial-cluster", cluster.join(",")),
-                ("initial-cluster-token", format!("leaf-test-{peer}")),
+                ("initial-cluster-token", format!("leaf-test-{}", ports[0].1)),
                 ("heartbeat-interval", "50".into()),
                 ("election-timeout", "500".into()),
                 ("quota-backend-bytes", "16777216".into()),

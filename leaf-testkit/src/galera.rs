@@ -1,19 +1,48 @@
 //! A private Galera cluster of three MariaDB nodes.
 //!
-//! All start from copies of one data directory, so that none needs a state transfer: its scripts would
-//! need a package that starts a server of its own.
+//! All start from copies of one data directory. The state transfer of a node that joins is therefore
+//! nothing but two scripts that tell each other so; MariaDB's own come in a package that starts a
+//! server when it is installed.
 
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
+use tempfile::TempDir;
+
+use crate::mariadb::LEAF_USER;
 use crate::{MariaDb, free_port, wait_until};
 
 const PROVIDER: &str = "/usr/lib/galera/libgalera_smm.so";
+
+/// What MariaDB runs on both sides of a state transfer.
+const TRANSFER: &str = r#"#!/bin/sh
+while [ $# -gt 0 ]; do
+    case "$1" in
+        --role) role=$2 ;;
+        --address) address=$2 ;;
+        --gtid) state=$2 ;;
+    esac
+    shift
+done
+if [ "$role" = donor ]; then
+    echo "$state" >"$LEAF_TRANSFER/$address.new"
+    mv "$LEAF_TRANSFER/$address.new" "$LEAF_TRANSFER/$address"
+    echo "done $state"
+else
+    echo "ready 127.0.0.1:$$"
+    until [ -e "$LEAF_TRANSFER/127.0.0.1:$$" ]; do sleep 0.05; done
+    cat "$LEAF_TRANSFER/127.0.0.1:$$"
+fi
+"#;
 
 /// Three nodes on 127.0.0.1.
 #[derive(Debug)]
 pub struct Galera {
     nodes: Vec<MariaDb>,
+    /// After the nodes: they are killed first.
+    _transfers: TempDir,
 }
 
 impl Galera {
@@ -24,49 +53,40 @@ impl Galera {
     #[must_use]
     pub fn start() -> Self {
         assert!(
-            std::path::Path::new(PROVIDER).is_file(),
+            Path::new(PROVIDER).is_file(),
             "{PROVIDER} is not there: run scripts/test, or\n  \
              apt-get install -y --no-install-recommends galera-4"
         );
-        let ports: Vec<_> = (0..3).map(|_| (free_port(), free_port())).collect();
-        let addresses: Vec<_> =
-            ports.iter().map(|(base, _)| format!("127.0.0.1:{base}")).collect();
-        let options = |node: usize| {
-            let (base, transfer) = ports[node];
-            vec![
-                "--binlog-format=ROW".to_owned(),
-                "--innodb-autoinc-lock-mode=2".into(),
-                "--wsrep-on=ON".into(),
-                format!("--wsrep-provider={PROVIDER}"),
-                format!("--wsrep-cluster-address=gcomm://{}", addresses.join(",")),
-                format!("--wsrep-node-address=127.0.0.1:{base}"),
-                format!(
-                    "--wsrep-provider-options=base_port={base};\
-                     gmcast.listen_addr=tcp://127.0.0.1:{base};\
-                     ist.recv_addr=127.0.0.1:{transfer};\
-                     evs.inactive_timeout=PT3S;evs.suspect_timeout=PT1S"
-                ),
-            ]
-        };
-        // Once alone, so that the data has the cluster's identity.
-        let first = MariaDb::start_cluster_node(None, &options(0), true);
-        first.create_user();
-        first.stop();
-        let copy = |node: usize| MariaDb::start_cluster_node(Some(&first), &options(node), false);
-        let others: Vec<_> = {
-            // The first must be there before others join.
-            first.start_again_with("--wsrep-new-cluster");
-            (1..3).map(copy).collect()
-        };
-        let nodes: Vec<_> = std::iter::once(first).chain(others).collect();
-        for node in &nodes {
-            wait_until("the node has joined", Duration::from_secs(60), || {
-                let size = node.sql("SHOW STATUS LIKE 'wsrep_cluster_size'");
-                let ready = node.sql("SHOW STATUS LIKE 'wsrep_ready'");
-                (size.ends_with('3') && ready.ends_with("ON")).then_some(())
-            });
+        let transfers = tempfile::Builder::new().prefix("leaf-galera-").tempdir();
+        let transfers = transfers.expect("a temporary directory");
+        let script = transfers.path().join("wsrep_sst_leaf");
+        std::fs::write(&script, TRANSFER).expect("a writable directory");
+        std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o755))
+            .expect("the script is ours");
+        let bases: Vec<u16> = (0..3).map(|_| free_port()).collect();
+        let nodes: Vec<MariaDb> =
+            (0..3).map(|node| prepare(node, &bases, transfers.path())).collect();
+
+        // Once alone and ended in order, so that the copies know the state that they are in.
+        nodes[0].install();
+        nodes[0].launch(&["--wsrep-new-cluster"]);
+        nodes[0].wait_for_answer();
+        wait_for(&nodes[0], 1);
+        nodes[0].sql(LEAF_USER);
+        nodes[0].stop();
+        for node in &nodes[1..] {
+            let copied = Command::new("cp").arg("-a").args([nodes[0].data(), node.data()]).status();
+            assert!(copied.expect("cp runs").success(), "the data can be copied");
         }
-        Self { nodes }
+        nodes[0].launch(&["--wsrep-new-cluster"]);
+        nodes[0].wait_for_answer();
+        wait_for(&nodes[0], 1);
+        for (number, node) in nodes.iter().enumerate().skip(1) {
+            node.launch(&[]);
+            node.wait_for_answer();
+            wait_for(node, number + 1);
+        }
+        Self { nodes, _transfers: transfers }
     }
 
     /// The nodes' ports on 127.0.0.1.
@@ -90,8 +110,37 @@ impl Galera {
     }
 }
 
-/// Copies a directory with all that is in it.
-pub(crate) fn copy_directory(from: &std::path::Path, to: &std::path::Path) {
-    let copied = Command::new("cp").arg("-a").arg(from).arg(to).status();
-    assert!(copied.expect("cp runs").success(), "cp -a {} {}", from.display(), to.display());
+fn prepare(node: usize, bases: &[u16], transfers: &Path) -> MariaDb {
+    let members: Vec<_> = bases.iter().map(|base| format!("127.0.0.1:{base}")).collect();
+    let base = bases[node];
+    let options = vec![
+        "--binlog-format=ROW".to_owned(),
+        "--innodb-autoinc-lock-mode=2".into(),
+        "--wsrep-on=ON".into(),
+        format!("--wsrep-provider={PROVIDER}"),
+        format!("--wsrep-cluster-address=gcomm://{}", members.join(",")),
+        format!("--wsrep-node-address=127.0.0.1:{base}"),
+        "--wsrep-sst-method=leaf".into(),
+        format!(
+            "--wsrep-provider-options=base_port={base};gmcast.listen_addr=tcp://127.0.0.1:{base};\
+             ist.recv_addr=127.0.0.1:{};evs.keepalive_period=PT0.3S;evs.suspect_timeout=PT2S;\
+             evs.inactive_timeout=PT6S",
+            free_port()
+        ),
+    ];
+    let path = std::env::var("PATH").unwrap_or_default();
+    let environment = vec![
+        ("PATH", format!("{}:{path}", transfers.display())),
+        ("LEAF_TRANSFER", transfers.display().to_string()),
+    ];
+    MariaDb::prepare(options, environment)
+}
+
+/// Waits until a node takes statements in a cluster of this size.
+fn wait_for(node: &MariaDb, size: usize) {
+    wait_until("the node has joined", Duration::from_secs(60), || {
+        let now = node.sql("SHOW STATUS LIKE 'wsrep_cluster_size'");
+        let ready = node.sql("SHOW STATUS LIKE 'wsrep_ready'");
+        (now.ends_with(&size.to_string()) && ready.ends_with("ON")).then_some(())
+    });
 }

@@ -9,6 +9,7 @@
 
 mod etcd;
 mod fake_clock;
+mod galera;
 mod http;
 mod ledger;
 mod mariadb;
@@ -20,6 +21,7 @@ mod wait;
 
 pub use etcd::Etcd;
 pub use fake_clock::FakeClock;
+pub use galera::Galera;
 pub use http::{HttpClient, Response};
 pub use ledger::Ledger;
 pub use mariadb::MariaDb;

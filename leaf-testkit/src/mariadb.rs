@@ -14,7 +14,7 @@ use crate::{Process, free_port, require, wait_until};
 const PACKAGE: &str = "mariadb-server-core mariadb-client-core";
 
 /// The user of the tests. It must respect `read_only`, which `ALL` would not.
-const LEAF_USER: &str = "CREATE USER leaf@'127.0.0.1' IDENTIFIED BY 'leaf'; \
+pub(crate) const LEAF_USER: &str = "CREATE USER leaf@'127.0.0.1' IDENTIFIED BY 'leaf'; \
      GRANT ALL ON *.* TO leaf@'127.0.0.1'; \
      REVOKE SUPER, READ_ONLY ADMIN ON *.* FROM leaf@'127.0.0.1'";
 
@@ -22,11 +22,12 @@ const LEAF_USER: &str = "CREATE USER leaf@'127.0.0.1' IDENTIFIED BY 'leaf'; \
 #[derive(Debug)]
 pub struct MariaDb {
     /// Before the directory: killed first.
-    process: Mutex<Process>,
+    process: Mutex<Option<Process>>,
     directory: TempDir,
     port: u16,
     /// Its command line, but for what every server has.
     options: Vec<String>,
+    environment: Vec<(&'static str, String)>,
     databases: AtomicU32,
 }
 
@@ -105,16 +106,35 @@ impl MariaDb {
     }
 
     fn start_with(options: Vec<String>) -> Self {
+        let server = Self::prepare(options, Vec::new());
+        server.install();
+        server.launch(&[]);
+        server.wait_for_answer();
+        server
+    }
+
+    /// A server without data that does not run yet.
+    pub(crate) fn prepare(options: Vec<String>, environment: Vec<(&'static str, String)>) -> Self {
         let directory = tempfile::Builder::new().prefix("leaf-mariadb-").tempdir();
         let directory = directory.expect("a temporary directory");
-        let data = directory.path().join("data");
         // A starting server removes what it takes for leftovers from a shared one.
-        let temporary = directory.path().join("tmp");
-        std::fs::create_dir(&temporary).expect("a writable directory");
+        std::fs::create_dir(directory.path().join("tmp")).expect("a writable directory");
+        Self {
+            process: Mutex::new(None),
+            directory,
+            port: free_port(),
+            options,
+            environment,
+            databases: AtomicU32::new(0),
+        }
+    }
+
+    /// Makes its data.
+    pub(crate) fn install(&self) {
         let install = Command::new(require("mariadb-install-db", PACKAGE))
             .args(["--no-defaults", "--auth-root-authentication-method=normal", "--skip-test-db"])
-            .arg(format!("--datadir={}", data.display()))
-            .env("TMPDIR", &temporary)
+            .arg(format!("--datadir={}", self.data().display()))
+            .env("TMPDIR", self.directory.path().join("tmp"))
             .args(as_root())
             .output()
             .expect("mariadb-install-db runs");
@@ -123,11 +143,26 @@ impl MariaDb {
             "mariadb-install-db: {}",
             String::from_utf8_lossy(&install.stderr)
         );
-        let port = free_port();
-        let process = Mutex::new(run(directory.path(), port, &options));
-        let server = Self { process, directory, port, options, databases: AtomicU32::new(0) };
-        server.wait_for_answer();
-        server
+    }
+
+    /// Starts it on its data, with more options than its own.
+    pub(crate) fn launch(&self, more: &[&str]) {
+        let options: Vec<String> =
+            self.options.iter().cloned().chain(more.iter().map(ToString::to_string)).collect();
+        let process = run(self.directory.path(), self.port, &options, &self.environment);
+        *self.process.lock().expect("no holder of this lock panics") = Some(process);
+    }
+
+    /// Ends it in order.
+    pub(crate) fn stop(&self) {
+        let mut process = self.process.lock().expect("no holder of this lock panics");
+        let process = process.as_mut().expect("it runs");
+        process.signal("TERM");
+        process.wait(Duration::from_secs(60));
+    }
+
+    pub(crate) fn data(&self) -> PathBuf {
+        self.directory.path().join("data")
     }
 
     /// The port on 127.0.0.1.
@@ -177,11 +212,8 @@ impl MariaDb {
     /// # Panics
     /// When it does not come back.
     pub fn crash_and_restart(&self) {
-        {
-            let mut process = self.process.lock().expect("no holder of this lock panics");
-            process.kill();
-            *process = run(self.directory.path(), self.port, &self.options);
-        }
+        self.crash();
+        self.launch(&[]);
         self.wait_for_answer();
     }
 
@@ -190,13 +222,14 @@ impl MariaDb {
     /// # Panics
     /// Never in practice: no holder of the lock panics.
     pub fn crash(&self) {
-        self.process.lock().expect("no holder of this lock panics").kill();
+        let process = self.process.lock().expect("no holder of this lock panics").take();
+        process.expect("it runs").kill();
     }
 
-    fn wait_for_answer(&self) {
+    pub(crate) fn wait_for_answer(&self) {
         wait_until("MariaDB answers", Duration::from_secs(60), || {
-            let mut process = self.process.lock().expect("no holder of this lock panics");
-            if let Some(status) = process.ended() {
+            let mut process = self.process.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+            if let Some(status) = process.as_mut().expect("it runs").ended() {
                 let log = std::fs::read_to_string(self.directory.path().join("err.log"));
                 panic!("mariadbd ended with {status}: {}", log.unwrap_or_default());
             }
@@ -209,7 +242,7 @@ impl MariaDb {
     }
 }
 
-fn run(directory: &Path, port: u16, options: &[String]) -> Process {
+fn run(directory: &Path, port: u16, options: &[String], environment: &[(&str, String)]) -> Process {
     let place = |name: &str| directory.join(name).display().to_string();
     let mut args = vec![
         "--no-defaults".into(),
@@ -228,7 +261,7 @@ fn run(directory: &Path, port: u16, options: &[String]) -> Process {
     args.extend(options.iter().cloned());
     args.extend(as_root());
     let program = require("mariadbd", PACKAGE);
-    Process::start(&program.display().to_string(), &args, &[])
+    Process::start(&program.display().to_string(), &args, environment)
 }
 
 /// The server refuses to run as root unless told to.

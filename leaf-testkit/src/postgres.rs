@@ -188,6 +188,17 @@ impl Postgres {
     }
 }
 
+impl Drop for Postgres {
+    /// A killed server leaves its shared memory behind.
+    fn drop(&mut self) {
+        let process = self.process.get_mut().unwrap_or_else(|poisoned| poisoned.into_inner());
+        if process.ended().is_none() {
+            process.signal("QUIT");
+            process.wait(Duration::from_secs(30));
+        }
+    }
+}
+
 fn run(user: &User, data: PathBuf, port: u16) -> Process {
     let set = |setting: String| ["-c".to_owned(), setting];
     let mut args = vec!["-D".into(), data.display().to_string()];

@@ -128,6 +128,8 @@ impl User {
         std::fs::set_permissions(parent, std::fs::Permissions::from_mode(0o755))
             .expect("the temporary directory is ours");
         std::fs::create_dir(path).expect("a writable directory");
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o700))
+            .expect("the directory is ours");
         if let Some((user, group)) = self.0 {
             std::os::unix::fs::chown(path, Some(user), Some(group)).expect("root may do so");
         }

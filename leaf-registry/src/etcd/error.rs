@@ -4,16 +4,30 @@ use etcd_client::Error;
 use leaf_segment::{StoreError, StoreErrorKind};
 
 /// gRPC codes of answers that stay the same until somebody changes something: invalid argument,
-/// permission denied, failed precondition, unimplemented, unauthenticated.
-const REFUSALS: [i32; 5] = [3, 7, 9, 12, 16];
+/// permission denied, failed precondition, unimplemented.
+const REFUSALS: [i32; 4] = [3, 7, 9, 12];
 
 /// The error of an operation, classified.
 pub(super) fn classify(operation: String, error: Error) -> StoreError {
     StoreError::new(kind(&error), operation).because(error)
 }
 
+/// Whether the cluster does not take our login any more: users or roles have changed since, which
+/// invalidates every token.
+pub(super) fn needs_login(error: &Error) -> bool {
+    let Error::GRpcStatus(status) = error else { return false };
+    let text = status.message();
+    status.code() as i32 == UNAUTHENTICATED
+        || text.contains("auth store is old")
+        || text.contains("user name is empty")
+}
+
+const UNAUTHENTICATED: i32 = 16;
+
 fn kind(error: &Error) -> StoreErrorKind {
     match error {
+        // Another login may be taken.
+        error if needs_login(error) => StoreErrorKind::Unavailable,
         Error::GRpcStatus(status) if !REFUSALS.contains(&(status.code() as i32)) => {
             StoreErrorKind::Unavailable
         }

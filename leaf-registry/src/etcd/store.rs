@@ -1,7 +1,8 @@
 //! The segment store `etcd`.
 //!
 //! Invariant: a range counts only when the transaction that took it compared the record's revision
-//! and succeeded. Revisions never come back, also not when a key is deleted and made again.
+//! and its value, and succeeded. Revisions do not come back when a key is deleted and made again; they
+//! do when a cluster is restored from a snapshot, and then the value tells.
 //!
 //! The record of a tag is JSON under `/leaf/{name}/segment/{tag}`. What was last seen of it is
 //! remembered, so that a tag that nobody else allocates from costs one round trip; whoever comes late
@@ -16,10 +17,9 @@ use futures_core::future::BoxFuture;
 use leaf_core::{IdRange, Step, Tag};
 use leaf_segment::{NewTag, SegmentStore, StoreError, StoreErrorKind, TagRecord, TagSettings};
 use serde::{Deserialize, Serialize};
-use tokio::sync::OnceCell;
 
 use super::EtcdUrl;
-use super::error::classify;
+use super::error::{classify, needs_login};
 use crate::{Administration, Table, record};
 
 /// How often a transaction that lost against another is tried again before the caller hears of it.
@@ -32,7 +32,8 @@ const PAGE: i64 = 1000;
 /// Segments in etcd.
 pub struct EtcdStore {
     url: EtcdUrl,
-    client: OnceCell<Client>,
+    /// Made when it is first used, and anew after the cluster refused who we are.
+    client: tokio::sync::Mutex<Option<Client>>,
     prefix: String,
     seen: Mutex<HashMap<Tag, Seen>>,
 }
@@ -41,6 +42,7 @@ pub struct EtcdStore {
 #[derive(Debug, Clone)]
 struct Seen {
     revision: i64,
+    value: Vec<u8>,
     record: Record,
 }
 
@@ -85,13 +87,34 @@ impl EtcdStore {
     #[must_use]
     pub fn open(url: EtcdUrl) -> Self {
         let prefix = format!("/leaf/{}/segment/", url.name());
-        Self { url, client: OnceCell::new(), prefix, seen: Mutex::default() }
+        Self { url, client: tokio::sync::Mutex::default(), prefix, seen: Mutex::default() }
     }
 
     async fn client(&self, operation: &str) -> Result<Client, StoreError> {
-        let connect = || Client::connect(self.url.members(), Some(self.url.options()));
-        let client = self.client.get_or_try_init(connect).await;
-        client.cloned().map_err(|error| classify(operation.into(), error))
+        let mut client = self.client.lock().await;
+        if let Some(client) = &*client {
+            return Ok(client.clone());
+        }
+        let connect = Client::connect(self.url.members(), Some(self.url.options()));
+        let connected = connect.await.map_err(|error| classify(operation.into(), error))?;
+        Ok(client.insert(connected).clone())
+    }
+
+    /// The answer, or its error, classified.
+    async fn answer<T>(
+        &self,
+        operation: &str,
+        answer: Result<T, etcd_client::Error>,
+    ) -> Result<T, StoreError> {
+        match answer {
+            Ok(answer) => Ok(answer),
+            Err(error) => {
+                if needs_login(&error) {
+                    *self.client.lock().await = None;
+                }
+                Err(classify(operation.into(), error))
+            }
+        }
     }
 
     fn key(&self, tag: &Tag) -> String {
@@ -105,7 +128,7 @@ impl EtcdStore {
     async fn read(&self, operation: &str, tag: &Tag) -> Result<Option<Seen>, StoreError> {
         let mut client = self.client(operation).await?;
         let answer = client.get(self.key(tag), None).await;
-        let answer = answer.map_err(|error| classify(operation.into(), error))?;
+        let answer = self.answer(operation, answer).await?;
         answer.kvs().first().map(|kv| Seen::parse(kv, operation)).transpose()
     }
 
@@ -138,7 +161,7 @@ impl EtcdStore {
                 Err(_) if !fresh => continue,
                 Err(kind) => return Err(StoreError::new(kind, operation)),
             };
-            match self.put(&operation, tag, now.revision, record, value).await? {
+            match self.put(&operation, tag, Some(&now), record, value).await? {
                 Changed::Done(value) => return Ok(value),
                 Changed::Late(now) => {
                     fresh = true;
@@ -160,23 +183,29 @@ impl EtcdStore {
         &self,
         operation: &str,
         tag: &Tag,
-        revision: i64,
+        before: Option<&Seen>,
         record: Record,
-        value: T,
+        outcome: T,
     ) -> Result<Changed<T>, StoreError> {
         let key = self.key(tag);
         let mut client = self.client(operation).await?;
-        let unchanged = Compare::mod_revision(key.clone(), CompareOp::Equal, revision);
+        // A key that does not exist has revision 0.
+        let revision = before.map_or(0, |seen| seen.revision);
+        let revision = Compare::mod_revision(key.clone(), CompareOp::Equal, revision);
+        let value =
+            before.map(|seen| Compare::value(key.clone(), CompareOp::Equal, seen.value.clone()));
+        let unchanged: Vec<Compare> = [revision].into_iter().chain(value).collect();
+        let value = json(&record);
         let transaction = Txn::new()
-            .when([unchanged])
-            .and_then([TxnOp::put(key.clone(), json(&record), None::<PutOptions>)])
+            .when(unchanged)
+            .and_then([TxnOp::put(key.clone(), value.clone(), None::<PutOptions>)])
             .or_else([TxnOp::get(key, None::<GetOptions>)]);
         let answer = client.txn(transaction).await;
-        let answer = answer.map_err(|error| classify(operation.into(), error))?;
+        let answer = self.answer(operation, answer).await?;
         if answer.succeeded() {
             let revision = answer.header().map_or(0, etcd_client::ResponseHeader::revision);
-            self.seen().insert(tag.clone(), Seen { revision, record });
-            return Ok(Changed::Done(value));
+            self.seen().insert(tag.clone(), Seen { revision, value, record });
+            return Ok(Changed::Done(outcome));
         }
         let now = answer.op_responses().into_iter().find_map(|answer| match answer {
             TxnOpResponse::Get(answer) => {
@@ -191,7 +220,9 @@ impl EtcdStore {
 impl Seen {
     fn parse(kv: &etcd_client::KeyValue, operation: &str) -> Result<Self, StoreError> {
         match serde_json::from_slice(kv.value()) {
-            Ok(record) => Ok(Self { revision: kv.mod_revision(), record }),
+            Ok(record) => {
+                Ok(Self { revision: kv.mod_revision(), value: kv.value().into(), record })
+            }
             Err(error) => {
                 let why = format!("the value in etcd is no record: {error}");
                 Err(StoreError::new(StoreErrorKind::BadRecord(why), operation))
@@ -242,7 +273,11 @@ impl SegmentStore for EtcdStore {
                     record.max_id = range.end();
                     Ok(range)
                 }
-                None => Err(record::why_not(Some(record.clone().into_rows(tag).0), seen)),
+                None => {
+                    let row = record.clone().into_rows(tag).0;
+                    let why = record::why_not(Some(row), seen, amount.get().into());
+                    Err(why.unwrap_or(StoreErrorKind::Exhausted))
+                }
             }
         }))
     }
@@ -272,7 +307,7 @@ impl SegmentStore for EtcdStore {
             loop {
                 let options = GetOptions::new().with_range(end.clone()).with_limit(PAGE);
                 let answer = client.get(from, Some(options)).await;
-                let answer = answer.map_err(|error| classify(operation.into(), error))?;
+                let answer = self.answer(operation, answer).await?;
                 for kv in answer.kvs() {
                     let name = kv.key_str().ok().and_then(|key| key.strip_prefix(&self.prefix));
                     match (name.map(Tag::parse), Seen::parse(kv, operation)) {
@@ -298,8 +333,7 @@ impl SegmentStore for EtcdStore {
     fn create<'a>(&'a self, new: &'a NewTag) -> BoxFuture<'a, Result<(), StoreError>> {
         Box::pin(async move {
             let operation = format!("create tag {:?} in etcd", new.tag.as_str());
-            // A key that does not exist has revision 0.
-            match self.put(&operation, &new.tag, 0, Record::of(new), ()).await? {
+            match self.put(&operation, &new.tag, None, Record::of(new), ()).await? {
                 Changed::Done(()) => Ok(()),
                 Changed::Late(_) => Err(StoreError::new(StoreErrorKind::TagExists, operation)),
             }
@@ -365,7 +399,7 @@ impl SegmentStore for EtcdStore {
             self.seen().remove(tag);
             let mut client = self.client(&operation).await?;
             let answer = client.delete(self.key(tag), None).await;
-            let answer = answer.map_err(|error| classify(operation.clone(), error))?;
+            let answer = self.answer(&operation, answer).await?;
             let met = record::at_least_one(answer.deleted().unsigned_abs());
             met.map_err(|kind| StoreError::new(kind, operation))
         })
@@ -392,7 +426,7 @@ impl Administration for EtcdStore {
             let operation = "look at the members of etcd";
             let mut client = self.client(operation).await?.cluster_client();
             let members = client.member_list().await;
-            let members = members.map_err(|error| classify(operation.into(), error))?;
+            let members = self.answer(operation, members).await?;
             let count = members.members().len();
             Ok((count < 3)
                 .then(|| {

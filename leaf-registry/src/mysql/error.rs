@@ -4,8 +4,6 @@
 use leaf_segment::{StoreError, StoreErrorKind};
 use sqlx::mysql::MySqlDatabaseError;
 
-use crate::checkout::cause;
-
 /// The error of an operation, classified.
 pub(super) fn classify(operation: String, error: sqlx::Error) -> StoreError {
     let number = number(&error);
@@ -13,7 +11,7 @@ pub(super) fn classify(operation: String, error: sqlx::Error) -> StoreError {
     match is_missing_table(&error) {
         true => StoreError::new(kind, operation)
             .because(format!("{error}; make the table with `leaf-server schema --apply`")),
-        false => StoreError::new(kind, operation).because(cause(error)),
+        false => StoreError::new(kind, operation).because(error),
     }
 }
 
@@ -25,6 +23,12 @@ pub(super) fn is_missing_table(error: &sqlx::Error) -> bool {
 /// ER_TABLEACCESS_DENIED_ERROR
 pub(super) fn is_forbidden(error: &sqlx::Error) -> bool {
     number(error) == Some(1142)
+}
+
+/// A table that need not be there: it is missing, or not for this user. Without any right on the
+/// table both are the same answer.
+pub(super) fn is_absent(error: &sqlx::Error) -> bool {
+    is_missing_table(error) || is_forbidden(error)
 }
 
 fn number(error: &sqlx::Error) -> Option<u16> {

@@ -1,13 +1,17 @@
 //! The failover guard's statements in MySQL and MariaDB; see [`crate::failover_guard`].
 //!
-//! The server's name is a user variable of the connection, set from its variables when it is opened.
-//! Statements that name the variable are replicated with its value, in every binary log format.
+//! The server's name is a user variable of the connection, which the server itself sets from its own
+//! variables: a proxy that repeats the statement on another server gets that one's name. Statements
+//! that use the variable are replicated with its value, in every binary log format.
 
-use sqlx::{Connection, MySqlConnection, query, query_as};
+use sqlx::{
+    AssertSqlSafe, Connection, MySql, MySqlConnection, Pool, query, query_as, query_scalar,
+};
 
-use super::error::{is_forbidden, is_missing_table};
+use super::error::{is_absent, is_forbidden, is_missing_table};
 use crate::Table;
-use crate::failover_guard::{FailoverGuard, Found};
+use crate::failover_guard::{FailoverGuard, Found, STEPS};
+use crate::sql_pool::or_default;
 
 pub(super) const TABLE: Table = Table {
     name: "leaf_guard",
@@ -21,7 +25,16 @@ INSERT INTO leaf_guard (id, server_uid) VALUES (1, '');
 ",
 };
 
-/// Gives a new connection its server's name and finds out whether the guard is on.
+/// The guard as one more condition. As bytes: whatever the table's collation, it cannot fail.
+macro_rules! guarded {
+    () => {
+        " AND (SELECT CAST(server_uid AS BINARY) FROM leaf_guard WHERE id = 1) \
+          = CAST(@leaf_server AS BINARY)"
+    };
+}
+pub(super) use guarded;
+
+/// Gives a connection its server's name and finds out whether the guard is on.
 pub(super) async fn introduce(
     connection: &mut MySqlConnection,
     guard: &FailoverGuard,
@@ -31,7 +44,7 @@ pub(super) async fn introduce(
     }
     let variables: Vec<(String, String)> = query_as(
         "SHOW VARIABLES WHERE Variable_name IN \
-         ('server_uuid', 'server_uid', 'server_id', 'wsrep_on', 'group_replication_group_name')",
+         ('server_uuid', 'server_uid', 'wsrep_on', 'group_replication_group_name')",
     )
     .fetch_all(&mut *connection)
     .await?;
@@ -39,15 +52,17 @@ pub(super) async fn introduce(
         let found = variables.iter().find(|(name, _)| name == wanted);
         found.map(|(_, value)| value.as_str()).filter(|value| !value.is_empty())
     };
+    // MariaDB derives its `server_uid` from hardware and port, which containers may share; two servers
+    // of one replication have different numbers.
+    let name = ["server_uuid", "server_uid"].into_iter().find(|name| value(name).is_some());
+    let name = name.unwrap_or("hostname");
+    let statement =
+        format!("SET @leaf_server = CONCAT_WS('/', @@global.{name}, @@global.server_id)");
+    query(AssertSqlSafe(statement)).execute(&mut *connection).await?;
     if value("wsrep_on") == Some("ON") || value("group_replication_group_name").is_some() {
         guard.found(Found::Quorum);
         return Ok(());
     }
-    // MariaDB derives its `server_uid` from hardware and port, which containers may share; two servers
-    // of one replication have different numbers.
-    let name = [value("server_uuid").or(value("server_uid")), value("server_id")];
-    let name = name.into_iter().flatten().collect::<Vec<_>>().join("/");
-    query("SET @leaf_server = ?").bind(&name).execute(&mut *connection).await?;
     let row: Result<Option<(i64,)>, _> =
         query_as("SELECT CAST(id AS SIGNED) FROM leaf_guard WHERE id = 1")
             .fetch_optional(&mut *connection)
@@ -62,51 +77,80 @@ pub(super) async fn introduce(
     Ok(())
 }
 
-/// Advances every tag if the connection's server is not the one that allocated last; tells whether
-/// the allocation is worth another try.
-pub(super) async fn jump(
+/// The table was just made by this connection, whose server is the one that allocates.
+pub(super) async fn claim(connection: &mut MySqlConnection) -> Result<(), sqlx::Error> {
+    query("UPDATE leaf_guard SET server_uid = @leaf_server WHERE id = 1 AND server_uid = ''")
+        .execute(connection)
+        .await
+        .map(|_| ())
+}
+
+/// Whether the connection's server is the one that allocated last. Its name is looked at anew: it may
+/// have changed since the connection was made.
+pub(super) async fn is_ours(
     connection: &mut MySqlConnection,
-    margin: i64,
+    guard: &FailoverGuard,
 ) -> Result<bool, sqlx::Error> {
-    type Servers = Option<(String, String)>;
-    let servers: Servers =
-        query_as("SELECT server_uid, CAST(@leaf_server AS CHAR) FROM leaf_guard WHERE id = 1")
-            .fetch_optional(&mut *connection)
-            .await?;
-    if servers.is_some_and(|(last, own)| last == own) {
-        return Ok(false);
-    }
-    // Rolled back where it is dropped before the commit.
+    introduce(connection, guard).await?;
+    let ours: Option<(bool,)> = query_as(
+        "SELECT CAST(server_uid AS BINARY) = CAST(@leaf_server AS BINARY) \
+         FROM leaf_guard WHERE id = 1",
+    )
+    .fetch_optional(connection)
+    .await?;
+    Ok(ours == Some((true,)))
+}
+
+/// Advances every tag, unless somebody else has done so meanwhile. Takes a connection of its own, which
+/// is not used again.
+pub(super) async fn jump(
+    pool: Pool<MySql>,
+    guard: std::sync::Arc<FailoverGuard>,
+    margin: i64,
+) -> Result<(), sqlx::Error> {
+    let mut connection = pool.acquire().await?.detach();
+    introduce(&mut connection, &guard).await?;
+    query("SET SESSION innodb_lock_wait_timeout = 50").execute(&mut connection).await?;
+    // A tag's own settings may allow more at once than the margin was chosen for.
+    let largest: Result<Vec<i64>, _> = query_scalar(
+        "SELECT CAST(COALESCE(MAX(GREATEST(COALESCE(max_step, 0), COALESCE(max_take, 0))), 0) \
+         AS SIGNED) FROM leaf_tag_settings",
+    )
+    .fetch_all(&mut connection)
+    .await;
+    let largest = or_default(largest, is_absent)?.first().copied().unwrap_or(0);
+    let margin = margin.max(largest.saturating_mul(STEPS));
+
     let mut transaction = connection.begin().await?;
-    let servers: Servers = query_as(
-        "SELECT server_uid, CAST(@leaf_server AS CHAR) FROM leaf_guard WHERE id = 1 FOR UPDATE",
+    let servers: Option<(String, String)> = query_as(
+        "SELECT CAST(server_uid AS CHAR), CAST(@leaf_server AS CHAR) \
+         FROM leaf_guard WHERE id = 1 FOR UPDATE",
     )
     .fetch_optional(&mut *transaction)
     .await?;
-    match &servers {
-        // Somebody else has jumped meanwhile.
-        Some((last, own)) if last == own => return Ok(true),
-        // Made new: no server has allocated under the guard yet.
-        Some((last, _)) if last.is_empty() => {}
-        _ => {
-            query(
-                "UPDATE leaf_alloc \
-                 SET max_id = IF(max_id > ?, 9223372036854775807, max_id + ?) WHERE max_id >= 0",
-            )
-            .bind(i64::MAX - margin)
-            .bind(margin)
-            .execute(&mut *transaction)
-            .await?;
-        }
+    if servers.as_ref().is_some_and(|(last, own)| last == own) {
+        return Ok(());
     }
-    query("REPLACE INTO leaf_guard (id, server_uid) VALUES (1, @leaf_server)")
-        .execute(&mut *transaction)
-        .await?;
+    query(
+        "UPDATE leaf_alloc SET max_id = IF( \
+             max_id > 9223372036854775807 - GREATEST(?, ? * step), \
+             9223372036854775807, \
+             max_id + GREATEST(?, ? * step)) \
+         WHERE max_id >= 0",
+    )
+    .bind(margin)
+    .bind(STEPS)
+    .bind(margin)
+    .bind(STEPS)
+    .execute(&mut *transaction)
+    .await?;
+    let statement = match servers {
+        Some(_) => "UPDATE leaf_guard SET server_uid = @leaf_server WHERE id = 1",
+        None => "INSERT INTO leaf_guard (id, server_uid) VALUES (1, @leaf_server)",
+    };
+    query(statement).execute(&mut *transaction).await?;
     transaction.commit().await?;
-    match servers {
-        Some((last, _)) if last.is_empty() => {}
-        Some((last, own)) => FailoverGuard::tell_jump(&last, &own, margin),
-        None => FailoverGuard::tell_jump("nobody that is known", "another", margin),
-    }
-    Ok(true)
+    let (last, own) = servers.unwrap_or_default();
+    FailoverGuard::tell_jump(&last, &own, margin);
+    connection.close().await
 }

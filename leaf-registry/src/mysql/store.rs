@@ -15,12 +15,12 @@ use futures_core::future::BoxFuture;
 use leaf_core::{IdRange, Step, Tag};
 use leaf_segment::{NewTag, SegmentStore, StoreError, StoreErrorKind, TagRecord, TagSettings};
 use sqlx::mysql::{MySqlConnectOptions, MySqlPoolOptions, MySqlQueryResult};
-use sqlx::{Executor, MySql, MySqlConnection, MySqlPool, query, query_as, query_scalar};
+use sqlx::{Executor, MySql, MySqlConnection, query, query_as, query_scalar};
 
-use super::error::classify;
-use super::guard;
-use crate::checkout::Checkout;
+use super::error::{classify, is_absent};
+use super::guard::{self, guarded};
 use crate::failover_guard::FailoverGuard;
+use crate::sql_pool::{SqlPool, Trouble, or_default};
 use crate::{Administration, StoreOptions, Table, record};
 
 /// `leaf_alloc` is the table as the Java Leaf's own script makes it, in a character set that holds
@@ -57,6 +57,9 @@ CREATE TABLE leaf_tag_settings (
     guard::TABLE,
 ];
 
+/// How often an allocation is tried while others change the record or the guard.
+const TRIES: usize = 3;
+
 /// A statement about one tag; its last parameters but those of the tail are the tag as text and as
 /// bytes.
 macro_rules! of_tag {
@@ -69,17 +72,10 @@ macro_rules! of_tag {
     };
 }
 
-/// The guard as one more condition; see `guard.rs`.
-macro_rules! guarded {
-    () => {
-        " AND (SELECT server_uid FROM leaf_guard WHERE id = 1) = @leaf_server"
-    };
-}
-
 /// Segments in a MySQL or MariaDB table.
 #[derive(Debug)]
 pub struct MysqlStore {
-    pool: MySqlPool,
+    pool: SqlPool<MySql>,
     guard: Arc<FailoverGuard>,
 }
 
@@ -90,7 +86,8 @@ impl MysqlStore {
     /// `Refused` when the URL makes no sense.
     pub fn open(url: &str, options: &StoreOptions) -> Result<Self, StoreError> {
         let guard = Arc::new(FailoverGuard::new(options.failover_margin));
-        let found_by = Arc::clone(&guard);
+        let (found_by, trouble) = (Arc::clone(&guard), Trouble::default());
+        let told_by = trouble.clone();
         let options =
             Self::options(url).map_err(|error| classify("read the MySQL URL".into(), error))?;
         let pool = MySqlPoolOptions::new()
@@ -99,40 +96,15 @@ impl MysqlStore {
             // A ping would be a second round trip; a stale connection costs one retry instead.
             .test_before_acquire(false)
             .after_connect(move |connection, _| {
-                let guard = Arc::clone(&found_by);
-                Box::pin(async move {
-                    // A range counts when its statement was answered: it must be committed then.
-                    // A narrow column must refuse a value that it cannot hold.
-                    connection
-                        .execute(
-                            "SET autocommit = 1, \
-                             sql_mode = CONCAT(@@sql_mode, ',STRICT_TRANS_TABLES')",
-                        )
-                        .await?;
-                    guard::introduce(connection, &guard).await
-                })
+                let (guard, trouble) = (Arc::clone(&found_by), told_by.clone());
+                Box::pin(async move { trouble.of(prepare(connection, &guard).await) })
             })
             .connect_lazy_with(options);
-        Ok(Self { pool, guard })
+        Ok(Self { pool: SqlPool::new(pool, trouble, classify), guard })
     }
 
     pub(crate) fn options(url: &str) -> Result<MySqlConnectOptions, sqlx::Error> {
         MySqlConnectOptions::from_str(url)
-    }
-
-    /// Runs `work` on a connection that is reused only if the server has answered.
-    async fn with<T>(
-        &self,
-        operation: String,
-        work: impl AsyncFnOnce(&mut MySqlConnection) -> Result<T, sqlx::Error>,
-    ) -> Result<T, StoreError> {
-        let result = async {
-            let mut checkout = Checkout::<MySql>::from(&self.pool).await?;
-            let result = work(checkout.connection()).await;
-            checkout.finish(&result);
-            result
-        };
-        result.await.map_err(|error| classify(operation, error))
     }
 
     /// Runs a statement about one tag, with one parameter before it, that must meet its row.
@@ -145,7 +117,8 @@ impl MysqlStore {
     ) -> Result<MySqlQueryResult, StoreError> {
         let name = operation(what, tag);
         let done = self
-            .with(name.clone(), async |connection| {
+            .pool
+            .run(name.clone(), async |connection| {
                 query(statement)
                     .bind(value)
                     .bind(tag.as_str())
@@ -170,8 +143,9 @@ impl SegmentStore for MysqlStore {
             let name = || operation("allocate", tag);
             let amount = i64::from(amount.get());
             let result = self
-                .with(name(), async |connection| {
-                    loop {
+                .pool
+                .run(name(), async |connection| {
+                    for _ in 0..TRIES {
                         let margin = self.guard.margin();
                         let statement = match margin {
                             Some(_) => of_tag!(
@@ -195,14 +169,20 @@ impl SegmentStore for MysqlStore {
                         if done.rows_affected() == 1 {
                             return Ok(Ok(done.last_insert_id()));
                         }
-                        if let Some(margin) = margin
-                            && guard::jump(&mut *connection, margin).await?
-                        {
-                            continue;
+                        let row: Option<record::Row> =
+                            read(tag).fetch_optional(&mut *connection).await?;
+                        if let Some(why) = record::why_not(row, seen, amount) {
+                            return Ok(Err(why));
                         }
-                        let row: Option<record::Row> = read(tag).fetch_optional(connection).await?;
-                        return Ok(Err(record::why_not(row, seen)));
+                        if let Some(margin) = margin
+                            && !guard::is_ours(&mut *connection, &self.guard).await?
+                        {
+                            let pool = self.pool.connections().clone();
+                            let jump = guard::jump(pool, Arc::clone(&self.guard), margin);
+                            self.guard.run(jump).await?;
+                        }
                     }
+                    Ok(Err(StoreErrorKind::Unavailable))
                 })
                 .await?;
             let end = result.map_err(|kind| StoreError::new(kind, name()))?;
@@ -217,14 +197,14 @@ impl SegmentStore for MysqlStore {
 
     fn tag<'a>(&'a self, tag: &'a Tag) -> BoxFuture<'a, Result<Option<TagRecord>, StoreError>> {
         Box::pin(async move {
-            let rows = self.with(operation("read", tag), async |connection| {
+            let rows = self.pool.run(operation("read", tag), async |connection| {
                 let row: Vec<record::Row> = read(tag).fetch_all(&mut *connection).await?;
                 let settings = query_as(of_tag!(
                     "SELECT biz_tag, CAST(enabled AS SIGNED), CAST(min_step AS SIGNED), \
                      CAST(max_step AS SIGNED), CAST(max_take AS SIGNED) FROM leaf_tag_settings"
                 ));
                 let settings = settings.bind(tag.as_str()).bind(tag.as_str().as_bytes());
-                let settings = if_there_is_a_table(settings.fetch_all(connection).await)?;
+                let settings = or_default(settings.fetch_all(connection).await, is_absent)?;
                 Ok(record::read(row, settings).pop())
             });
             match rows.await {
@@ -235,7 +215,7 @@ impl SegmentStore for MysqlStore {
     }
 
     fn tags(&self) -> BoxFuture<'_, Result<Vec<TagRecord>, StoreError>> {
-        Box::pin(self.with("read the tags in mysql".into(), async |connection| {
+        Box::pin(self.pool.run("read the tags in mysql".into(), async |connection| {
             let rows = query_as(
                 "SELECT biz_tag, CAST(max_id AS SIGNED), CAST(step AS SIGNED), description \
                  FROM leaf_alloc",
@@ -248,12 +228,12 @@ impl SegmentStore for MysqlStore {
             )
             .fetch_all(connection)
             .await;
-            Ok(record::read(rows, if_there_is_a_table(settings)?))
+            Ok(record::read(rows, or_default(settings, is_absent)?))
         }))
     }
 
     fn create<'a>(&'a self, new: &'a NewTag) -> BoxFuture<'a, Result<(), StoreError>> {
-        Box::pin(self.with(operation("create", &new.tag), async move |connection| {
+        Box::pin(self.pool.run(operation("create", &new.tag), async move |connection| {
             query("INSERT INTO leaf_alloc (biz_tag, max_id, step, description) VALUES (?, ?, ?, ?)")
                 .bind(new.tag.as_str())
                 .bind(new.max_id)
@@ -281,7 +261,8 @@ impl SegmentStore for MysqlStore {
         Box::pin(async move {
             let name = operation("change the settings of", tag);
             let known = self
-                .with(name.clone(), async |connection| {
+                .pool
+                .run(name.clone(), async |connection| {
                     if read(tag).fetch_optional(&mut *connection).await?.is_none() {
                         return Ok(0);
                     }
@@ -321,7 +302,7 @@ impl SegmentStore for MysqlStore {
         tag: &'a Tag,
         unused: IdRange,
     ) -> BoxFuture<'a, Result<bool, StoreError>> {
-        Box::pin(self.with(operation("give back ids of", tag), async move |connection| {
+        Box::pin(self.pool.run(operation("give back ids of", tag), async move |connection| {
             let statement = match self.guard.margin() {
                 Some(_) => {
                     of_tag!("UPDATE leaf_alloc SET max_id = ?", " AND max_id = ?", guarded!())
@@ -340,20 +321,21 @@ impl SegmentStore for MysqlStore {
     }
 
     fn close(&self) -> BoxFuture<'_, ()> {
-        Box::pin(self.pool.close())
+        Box::pin(self.pool.connections().close())
     }
 
     fn delete<'a>(&'a self, tag: &'a Tag) -> BoxFuture<'a, Result<(), StoreError>> {
         Box::pin(async move {
             let name = operation("delete", tag);
             let deleted = self
-                .with(name.clone(), async |connection| {
+                .pool
+                .run(name.clone(), async |connection| {
                     let settings = query(of_tag!("DELETE FROM leaf_tag_settings"))
                         .bind(tag.as_str())
                         .bind(tag.as_str().as_bytes())
                         .execute(&mut *connection)
                         .await;
-                    if_there_is_a_table(settings.map(|_| ()))?;
+                    or_default(settings.map(|_| ()), is_absent)?;
                     query(of_tag!("DELETE FROM leaf_alloc"))
                         .bind(tag.as_str())
                         .bind(tag.as_str().as_bytes())
@@ -373,7 +355,7 @@ impl Administration for MysqlStore {
     }
 
     fn apply(&self) -> BoxFuture<'_, Result<Vec<&'static str>, StoreError>> {
-        Box::pin(self.with("make the tables in mysql".into(), async |connection| {
+        Box::pin(self.pool.run("make the tables in mysql".into(), async |connection| {
             let mut made = Vec::new();
             for table in TABLES {
                 let exists: bool = query_scalar(
@@ -388,14 +370,16 @@ impl Administration for MysqlStore {
                     made.push(table.name);
                 }
             }
-            // Connections open from now on find the guard's table.
-            guard::introduce(connection, &self.guard).await?;
+            guard::introduce(&mut *connection, &self.guard).await?;
+            if made.contains(&guard::TABLE.name) && self.guard.wanted() {
+                guard::claim(connection).await?;
+            }
             Ok(made)
         }))
     }
 
     fn risks(&self) -> BoxFuture<'_, Result<Vec<String>, StoreError>> {
-        Box::pin(self.with("look at the settings of mysql".into(), async |connection| {
+        Box::pin(self.pool.run("look at the settings of mysql".into(), async |connection| {
             let mut values: Vec<(String, String)> = query_as(
                 "SHOW GLOBAL VARIABLES WHERE Variable_name IN \
                  ('innodb_flush_log_at_trx_commit', 'sync_binlog', 'log_bin', \
@@ -449,12 +433,22 @@ fn risks(values: &[(String, String)], guard: &FailoverGuard) -> Vec<String> {
     risks
 }
 
-/// The settings are a side table that an older database does not have.
-fn if_there_is_a_table<T: Default>(result: Result<T, sqlx::Error>) -> Result<T, sqlx::Error> {
-    match result {
-        Err(error) if super::error::is_missing_table(&error) => Ok(T::default()),
-        result => result,
-    }
+/// Sets what must hold on every connection.
+async fn prepare(
+    connection: &mut MySqlConnection,
+    guard: &FailoverGuard,
+) -> Result<(), sqlx::Error> {
+    connection
+        .execute(
+            // A range counts when its statement was answered: it must be committed then, and a commit
+            // must not begin another transaction. A narrow column must refuse a value that it cannot
+            // hold. A statement whose caller has left must not wait for its lock much longer.
+            "SET autocommit = 1, completion_type = 0, \
+             sql_mode = CONCAT(@@sql_mode, ',STRICT_TRANS_TABLES'), \
+             innodb_lock_wait_timeout = 1, lock_wait_timeout = 2",
+        )
+        .await?;
+    guard::introduce(connection, guard).await
 }
 
 type ReadQuery<'q> = sqlx::query::QueryAs<'q, MySql, record::Row, sqlx::mysql::MySqlArguments>;

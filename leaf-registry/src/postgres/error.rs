@@ -3,15 +3,13 @@
 
 use leaf_segment::{StoreError, StoreErrorKind};
 
-use crate::checkout::cause;
-
 /// The error of an operation, classified.
 pub(super) fn classify(operation: String, error: sqlx::Error) -> StoreError {
     let kind = kind(&error);
     match is_missing_table(&error) {
         true => StoreError::new(kind, operation)
             .because(format!("{error}; make the table with `leaf-server schema --apply`")),
-        false => StoreError::new(kind, operation).because(cause(error)),
+        false => StoreError::new(kind, operation).because(error),
     }
 }
 
@@ -23,6 +21,22 @@ pub(super) fn is_missing_table(error: &sqlx::Error) -> bool {
 /// insufficient_privilege
 pub(super) fn is_forbidden(error: &sqlx::Error) -> bool {
     code(error).as_deref() == Some("42501")
+}
+
+/// A table that need not be there: it is missing, or not for this user.
+pub(super) fn is_absent(error: &sqlx::Error) -> bool {
+    is_missing_table(error) || is_forbidden(error)
+}
+
+/// undefined_function, feature_not_supported, insufficient_privilege: a server that does not tell who
+/// it is.
+pub(super) fn has_no_name(error: &sqlx::Error) -> bool {
+    matches!(code(error).as_deref(), Some("42883" | "0A000")) || is_forbidden(error)
+}
+
+/// object_not_in_prerequisite_state: a standby has no write-ahead log position of its own.
+pub(super) fn is_standby(error: &sqlx::Error) -> bool {
+    code(error).as_deref() == Some("55000")
 }
 
 fn code(error: &sqlx::Error) -> Option<String> {

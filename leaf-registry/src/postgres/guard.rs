@@ -1,14 +1,15 @@
 //! The failover guard's statements in PostgreSQL; see [`crate::failover_guard`].
 //!
 //! The server's name is its system identifier, which all replicas share, and its timeline, which a
-//! promotion and a restore begin anew. The statement that allocates reads it itself, so that a pooler
-//! between may give every statement another connection.
+//! promotion and a recovery to a point in time begin anew. The statement that allocates reads it
+//! itself.
 
-use sqlx::{Connection, PgConnection, query, query_as, query_scalar};
+use sqlx::{Connection, PgConnection, Pool, Postgres, query, query_as, query_scalar};
 
-use super::error::is_forbidden;
+use super::error::{has_no_name, is_absent, is_standby};
 use crate::Table;
-use crate::failover_guard::{FailoverGuard, Found};
+use crate::failover_guard::{FailoverGuard, Found, STEPS};
+use crate::sql_pool::or_default;
 
 pub(super) const TABLE: Table = Table {
     name: "leaf_guard",
@@ -28,7 +29,17 @@ macro_rules! server {
           left(pg_walfile_name(pg_current_wal_lsn()), 8))"
     };
 }
-pub(super) use server;
+
+/// The guard as one more condition.
+macro_rules! guarded {
+    () => {
+        concat!(
+            " AND (SELECT server_uid FROM leaf_guard WHERE id = 1) = ",
+            $crate::postgres::guard::server!()
+        )
+    };
+}
+pub(super) use {guarded, server};
 
 /// Finds out on a new connection whether the guard is on.
 pub(super) async fn introduce(
@@ -38,68 +49,86 @@ pub(super) async fn introduce(
     if !guard.wanted() {
         return Ok(());
     }
-    let found: Result<bool, _> = query_scalar(
-        "SELECT CASE WHEN to_regclass('leaf_guard') IS NULL THEN false \
-         ELSE has_table_privilege('leaf_guard', 'SELECT, UPDATE') \
-         AND has_function_privilege('pg_control_system()', 'EXECUTE') \
-         AND has_function_privilege('pg_walfile_name(pg_lsn)', 'EXECUTE') END",
-    )
-    .fetch_one(connection)
-    .await;
-    match found {
-        Ok(true) => guard.found(Found::Table),
-        Ok(false) => guard.found(Found::NoTable),
-        Err(error) if is_forbidden(&error) => guard.found(Found::NoTable),
+    let name: Result<Option<String>, _> =
+        query_scalar(concat!("SELECT ", server!())).fetch_one(&mut *connection).await;
+    match name {
+        Ok(_) => {}
+        Err(error) if has_no_name(&error) => {
+            guard.found(Found::NoTable);
+            return Ok(());
+        }
+        // It becomes a primary, or refuses to write.
+        Err(error) if is_standby(&error) => return Ok(()),
         Err(error) => return Err(error),
     }
+    let usable: bool = query_scalar(
+        "SELECT CASE WHEN to_regclass('leaf_guard') IS NULL THEN false \
+         ELSE has_table_privilege('leaf_guard', 'SELECT') \
+         AND has_table_privilege('leaf_guard', 'UPDATE') END",
+    )
+    .fetch_one(connection)
+    .await?;
+    guard.found(if usable { Found::Table } else { Found::NoTable });
     Ok(())
 }
 
-/// Advances every tag if the connection's server is not the one that allocated last; tells whether
-/// the allocation is worth another try.
-pub(super) async fn jump(connection: &mut PgConnection, margin: i64) -> Result<bool, sqlx::Error> {
-    let servers = concat!("SELECT server_uid, ", server!(), " FROM leaf_guard WHERE id = 1");
-    let servers: Option<(String, String)> =
-        query_as(servers).fetch_optional(&mut *connection).await?;
-    if servers.is_some_and(|(last, own)| last == own) {
-        return Ok(false);
-    }
-    // Rolled back where it is dropped before the commit.
+/// The table was just made by this connection, whose server is the one that allocates.
+pub(super) async fn claim(connection: &mut PgConnection) -> Result<(), sqlx::Error> {
+    let statement = concat!(
+        "UPDATE leaf_guard SET server_uid = ",
+        server!(),
+        " WHERE id = 1 AND server_uid = ''"
+    );
+    query(statement).execute(connection).await.map(|_| ())
+}
+
+/// Whether the connection's server is the one that allocated last.
+pub(super) async fn is_ours(connection: &mut PgConnection) -> Result<bool, sqlx::Error> {
+    let statement = concat!("SELECT server_uid = ", server!(), " FROM leaf_guard WHERE id = 1");
+    let ours: Option<bool> = query_scalar(statement).fetch_optional(connection).await?;
+    Ok(ours == Some(true))
+}
+
+/// Advances every tag, unless somebody else has done so meanwhile. Takes a connection of its own, which
+/// is not used again.
+pub(super) async fn jump(pool: Pool<Postgres>, margin: i64) -> Result<(), sqlx::Error> {
+    let mut connection = pool.acquire().await?.detach();
+    query("SET lock_timeout = '50s'").execute(&mut connection).await?;
+    // A tag's own settings may allow more at once than the margin was chosen for.
+    let largest: Result<Vec<i64>, _> = query_scalar(
+        "SELECT coalesce(max(greatest(max_step, max_take)), 0)::bigint FROM leaf_tag_settings",
+    )
+    .fetch_all(&mut connection)
+    .await;
+    let largest = or_default(largest, is_absent)?.first().copied().unwrap_or(0);
+    let margin = margin.max(largest.saturating_mul(STEPS));
+
     let mut transaction = connection.begin().await?;
-    // A row that is missing is made by one of those who miss it; the others wait here.
-    let made =
-        query("INSERT INTO leaf_guard (id, server_uid) VALUES (1, '') ON CONFLICT DO NOTHING")
-            .execute(&mut *transaction)
-            .await?;
-    let made = made.rows_affected() == 1;
     let servers =
         concat!("SELECT server_uid, ", server!(), " FROM leaf_guard WHERE id = 1 FOR UPDATE");
-    let (last, own): (String, String) = query_as(servers).fetch_one(&mut *transaction).await?;
-    if last == own {
-        // Somebody else has jumped meanwhile.
-        return Ok(true);
+    let servers: Option<(String, String)> =
+        query_as(servers).fetch_optional(&mut *transaction).await?;
+    if servers.as_ref().is_some_and(|(last, own)| last == own) {
+        return Ok(());
     }
-    // Made new with the table: no server has allocated under the guard yet.
-    let first = last.is_empty() && !made;
-    if !first {
-        query(
-            "UPDATE leaf_alloc \
-             SET max_id = CASE WHEN max_id > $1 THEN 9223372036854775807 ELSE max_id + $2 END \
-             WHERE max_id >= 0",
-        )
-        .bind(i64::MAX - margin)
-        .bind(margin)
-        .execute(&mut *transaction)
-        .await?;
-    }
-    query("UPDATE leaf_guard SET server_uid = $1 WHERE id = 1")
-        .bind(&own)
-        .execute(&mut *transaction)
-        .await?;
+    query(
+        "UPDATE leaf_alloc SET max_id = CASE \
+             WHEN max_id > 9223372036854775807 - greatest($1, $2 * step::bigint) \
+             THEN 9223372036854775807 \
+             ELSE max_id + greatest($1, $2 * step::bigint) END \
+         WHERE max_id >= 0",
+    )
+    .bind(margin)
+    .bind(STEPS)
+    .execute(&mut *transaction)
+    .await?;
+    let statement = match servers {
+        Some(_) => concat!("UPDATE leaf_guard SET server_uid = ", server!(), " WHERE id = 1"),
+        None => concat!("INSERT INTO leaf_guard (id, server_uid) VALUES (1, ", server!(), ")"),
+    };
+    query(statement).execute(&mut *transaction).await?;
     transaction.commit().await?;
-    if !first {
-        let last = if made { "nobody that is known" } else { &last };
-        FailoverGuard::tell_jump(last, &own, margin);
-    }
-    Ok(true)
+    let (last, own) = servers.unwrap_or_default();
+    FailoverGuard::tell_jump(&last, &own, margin);
+    connection.close().await
 }

@@ -13,12 +13,12 @@ use futures_core::future::BoxFuture;
 use leaf_core::{IdRange, Step, Tag};
 use leaf_segment::{NewTag, SegmentStore, StoreError, StoreErrorKind, TagRecord, TagSettings};
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
-use sqlx::{Executor, PgConnection, PgPool, Postgres, query, query_as, query_scalar};
+use sqlx::{Executor, PgConnection, Postgres, query, query_as, query_scalar};
 
-use super::error::{classify, is_missing_table};
-use super::guard::{self, server};
-use crate::checkout::Checkout;
+use super::error::{classify, is_absent};
+use super::guard::{self, guarded};
 use crate::failover_guard::FailoverGuard;
+use crate::sql_pool::{SqlPool, Trouble, or_default};
 use crate::{Administration, StoreOptions, Table, record};
 
 const TABLES: &[Table] = &[
@@ -51,17 +51,13 @@ CREATE TABLE leaf_tag_settings (
     guard::TABLE,
 ];
 
-/// The guard as one more condition; see `guard.rs`.
-macro_rules! guarded {
-    () => {
-        concat!(" AND (SELECT server_uid FROM leaf_guard WHERE id = 1) = ", server!())
-    };
-}
+/// How often an allocation is tried while others change the record or the guard.
+const TRIES: usize = 3;
 
 /// Segments in a PostgreSQL table.
 #[derive(Debug)]
 pub struct PostgresStore {
-    pool: PgPool,
+    pool: SqlPool<Postgres>,
     guard: Arc<FailoverGuard>,
 }
 
@@ -72,7 +68,8 @@ impl PostgresStore {
     /// `Refused` when the URL makes no sense.
     pub fn open(url: &str, options: &StoreOptions) -> Result<Self, StoreError> {
         let guard = Arc::new(FailoverGuard::new(options.failover_margin));
-        let found_by = Arc::clone(&guard);
+        let (found_by, trouble) = (Arc::clone(&guard), Trouble::default());
+        let told_by = trouble.clone();
         let options = Self::options(url)
             .map_err(|error| classify("read the PostgreSQL URL".into(), error))?;
         let pool = PgPoolOptions::new()
@@ -81,38 +78,15 @@ impl PostgresStore {
             // A ping would be a second round trip; a stale connection costs one retry instead.
             .test_before_acquire(false)
             .after_connect(move |connection, _| {
-                let guard = Arc::clone(&found_by);
-                Box::pin(async move {
-                    connection
-                        .execute(
-                            "SELECT set_config('synchronous_commit', 'on', false) \
-                             WHERE current_setting('synchronous_commit') = 'off'",
-                        )
-                        .await?;
-                    guard::introduce(connection, &guard).await
-                })
+                let (guard, trouble) = (Arc::clone(&found_by), told_by.clone());
+                Box::pin(async move { trouble.of(prepare(connection, &guard).await) })
             })
             .connect_lazy_with(options);
-        Ok(Self { pool, guard })
+        Ok(Self { pool: SqlPool::new(pool, trouble, classify), guard })
     }
 
     pub(crate) fn options(url: &str) -> Result<PgConnectOptions, sqlx::Error> {
         PgConnectOptions::from_str(url)
-    }
-
-    /// Runs `work` on a connection that is reused only if the server has answered.
-    async fn with<T>(
-        &self,
-        operation: String,
-        work: impl AsyncFnOnce(&mut PgConnection) -> Result<T, sqlx::Error>,
-    ) -> Result<T, StoreError> {
-        let result = async {
-            let mut checkout = Checkout::<Postgres>::from(&self.pool).await?;
-            let result = work(checkout.connection()).await;
-            checkout.finish(&result);
-            result
-        };
-        result.await.map_err(|error| classify(operation, error))
     }
 
     /// The rows of one tag, or of all.
@@ -121,18 +95,19 @@ impl PostgresStore {
         operation: String,
         tag: Option<&Tag>,
     ) -> Result<Vec<TagRecord>, StoreError> {
-        self.with(operation, async |connection| {
-            let rows = read(tag).fetch_all(&mut *connection).await?;
-            let settings = query_as(
-                "SELECT biz_tag, enabled::bigint, min_step::bigint, max_step::bigint, \
+        self.pool
+            .run(operation, async |connection| {
+                let rows = read(tag).fetch_all(&mut *connection).await?;
+                let settings = query_as(
+                    "SELECT biz_tag, enabled::bigint, min_step::bigint, max_step::bigint, \
                  max_take::bigint FROM leaf_tag_settings WHERE $1::text IS NULL OR biz_tag = $1",
-            )
-            .bind(tag.map(Tag::as_str))
-            .fetch_all(connection)
-            .await;
-            Ok(record::read(rows, if_there_is_a_table(settings)?))
-        })
-        .await
+                )
+                .bind(tag.map(Tag::as_str))
+                .fetch_all(connection)
+                .await;
+                Ok(record::read(rows, or_default(settings, is_absent)?))
+            })
+            .await
     }
 }
 
@@ -147,8 +122,9 @@ impl SegmentStore for PostgresStore {
             let name = || operation("allocate", tag);
             let amount = i64::from(amount.get());
             let result = self
-                .with(name(), async |connection| {
-                    loop {
+                .pool
+                .run(name(), async |connection| {
+                    for _ in 0..TRIES {
                         let margin = self.guard.margin();
                         macro_rules! allocate {
                             ($($guarded:expr)?) => {
@@ -174,14 +150,18 @@ impl SegmentStore for PostgresStore {
                         if let Some(end) = ends.pop() {
                             return Ok(Ok(end));
                         }
-                        if let Some(margin) = margin
-                            && guard::jump(&mut *connection, margin).await?
-                        {
-                            continue;
+                        let row = read(Some(tag)).fetch_optional(&mut *connection).await?;
+                        if let Some(why) = record::why_not(row, seen, amount) {
+                            return Ok(Err(why));
                         }
-                        let row = read(Some(tag)).fetch_optional(connection).await?;
-                        return Ok(Err(record::why_not(row, seen)));
+                        if let Some(margin) = margin
+                            && !guard::is_ours(&mut *connection).await?
+                        {
+                            let jump = guard::jump(self.pool.connections().clone(), margin);
+                            self.guard.run(jump).await?;
+                        }
                     }
+                    Ok(Err(StoreErrorKind::Unavailable))
                 })
                 .await?;
             let end = result.map_err(|kind| StoreError::new(kind, name()))?;
@@ -207,7 +187,7 @@ impl SegmentStore for PostgresStore {
     }
 
     fn create<'a>(&'a self, new: &'a NewTag) -> BoxFuture<'a, Result<(), StoreError>> {
-        Box::pin(self.with(operation("create", &new.tag), async move |connection| {
+        Box::pin(self.pool.run(operation("create", &new.tag), async move |connection| {
             query(
                 "INSERT INTO leaf_alloc (biz_tag, max_id, step, description) \
                  VALUES ($1, $2, $3, $4)",
@@ -225,7 +205,7 @@ impl SegmentStore for PostgresStore {
     fn set_step<'a>(&'a self, tag: &'a Tag, step: Step) -> BoxFuture<'a, Result<(), StoreError>> {
         Box::pin(async move {
             let name = operation("set the step of", tag);
-            let done = self.with(name.clone(), async |connection| {
+            let done = self.pool.run(name.clone(), async |connection| {
                 query("UPDATE leaf_alloc SET step = $1, update_time = now() WHERE biz_tag = $2")
                     .bind(i64::from(step.get()))
                     .bind(tag.as_str())
@@ -244,7 +224,7 @@ impl SegmentStore for PostgresStore {
     ) -> BoxFuture<'a, Result<(), StoreError>> {
         Box::pin(async move {
             let name = operation("change the settings of", tag);
-            let done = self.with(name.clone(), async |connection| {
+            let done = self.pool.run(name.clone(), async |connection| {
                 query(
                     "INSERT INTO leaf_tag_settings (biz_tag, enabled, min_step, max_step, max_take) \
                      SELECT biz_tag, $2, $3, $4, $5 FROM leaf_alloc WHERE biz_tag = $1 \
@@ -273,7 +253,8 @@ impl SegmentStore for PostgresStore {
         Box::pin(async move {
             let name = operation("advance", tag);
             let max_id: Vec<i64> = self
-                .with(name.clone(), async |connection| {
+                .pool
+                .run(name.clone(), async |connection| {
                     query_scalar(
                         "UPDATE leaf_alloc SET max_id = greatest(max_id, $1), update_time = now() \
                          WHERE biz_tag = $2 RETURNING max_id",
@@ -294,7 +275,7 @@ impl SegmentStore for PostgresStore {
         tag: &'a Tag,
         unused: IdRange,
     ) -> BoxFuture<'a, Result<bool, StoreError>> {
-        Box::pin(self.with(operation("give back ids of", tag), async move |connection| {
+        Box::pin(self.pool.run(operation("give back ids of", tag), async move |connection| {
             macro_rules! give_back {
                 ($($guarded:expr)?) => {
                     concat!(
@@ -319,19 +300,20 @@ impl SegmentStore for PostgresStore {
     }
 
     fn close(&self) -> BoxFuture<'_, ()> {
-        Box::pin(self.pool.close())
+        Box::pin(self.pool.connections().close())
     }
 
     fn delete<'a>(&'a self, tag: &'a Tag) -> BoxFuture<'a, Result<(), StoreError>> {
         Box::pin(async move {
             let name = operation("delete", tag);
             let deleted = self
-                .with(name.clone(), async |connection| {
+                .pool
+                .run(name.clone(), async |connection| {
                     let settings = query("DELETE FROM leaf_tag_settings WHERE biz_tag = $1")
                         .bind(tag.as_str())
                         .execute(&mut *connection)
                         .await;
-                    if_there_is_a_table(settings.map(|_| ()))?;
+                    or_default(settings.map(|_| ()), is_absent)?;
                     query("DELETE FROM leaf_alloc WHERE biz_tag = $1")
                         .bind(tag.as_str())
                         .execute(connection)
@@ -350,7 +332,7 @@ impl Administration for PostgresStore {
     }
 
     fn apply(&self) -> BoxFuture<'_, Result<Vec<&'static str>, StoreError>> {
-        Box::pin(self.with("make the tables in postgres".into(), async |connection| {
+        Box::pin(self.pool.run("make the tables in postgres".into(), async |connection| {
             let mut made = Vec::new();
             for table in TABLES {
                 let exists: bool = query_scalar("SELECT to_regclass($1) IS NOT NULL")
@@ -362,21 +344,31 @@ impl Administration for PostgresStore {
                     made.push(table.name);
                 }
             }
-            // Connections open from now on find the guard's table.
-            guard::introduce(connection, &self.guard).await?;
+            guard::introduce(&mut *connection, &self.guard).await?;
+            if made.contains(&guard::TABLE.name) && self.guard.margin().is_some() {
+                guard::claim(connection).await?;
+            }
             Ok(made)
         }))
     }
 
     fn risks(&self) -> BoxFuture<'_, Result<Vec<String>, StoreError>> {
-        Box::pin(self.with("look at the settings of postgres".into(), async |connection| {
+        Box::pin(self.pool.run("look at the settings of postgres".into(), async |connection| {
             let mut risks: Vec<String> = self.guard.risk().into_iter().collect();
-            let (fsync, pages): (bool, bool) = query_as(
+            let (fsync, pages, waits): (bool, bool, bool) = query_as(
                 "SELECT current_setting('fsync')::boolean, \
-                 current_setting('full_page_writes')::boolean",
+                 current_setting('full_page_writes')::boolean, \
+                 (SELECT reset_val <> 'off' FROM pg_settings WHERE name = 'synchronous_commit')",
             )
             .fetch_one(connection)
             .await?;
+            if !waits {
+                risks.push(
+                    "synchronous_commit is off: behind a pooler that shares connections a crash may \
+                     lose allocations; set it to on for this user"
+                        .into(),
+                );
+            }
             for (on, setting) in [(fsync, "fsync"), (pages, "full_page_writes")] {
                 if !on {
                     risks.push(format!(
@@ -389,12 +381,18 @@ impl Administration for PostgresStore {
     }
 }
 
-/// The settings are a side table that an older database does not have.
-fn if_there_is_a_table<T: Default>(result: Result<T, sqlx::Error>) -> Result<T, sqlx::Error> {
-    match result {
-        Err(error) if is_missing_table(&error) => Ok(T::default()),
-        result => result,
-    }
+/// Sets what must hold on every connection.
+async fn prepare(connection: &mut PgConnection, guard: &FailoverGuard) -> Result<(), sqlx::Error> {
+    connection
+        .execute(
+            // A range counts when its statement was answered: it must be durable then. A statement
+            // whose caller has left must not wait for its lock much longer.
+            "SELECT set_config('synchronous_commit', 'on', false) \
+             WHERE current_setting('synchronous_commit') = 'off'",
+        )
+        .await?;
+    connection.execute("SET lock_timeout = '1500ms'").await?;
+    guard::introduce(connection, guard).await
 }
 
 type ReadQuery<'q> = sqlx::query::QueryAs<'q, Postgres, record::Row, sqlx::postgres::PgArguments>;

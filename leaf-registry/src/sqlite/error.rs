@@ -7,6 +7,11 @@ pub(super) fn classify(operation: String, error: sqlx::Error) -> StoreError {
     StoreError::new(kind(&error), operation).because(error)
 }
 
+/// SQLite has no code of its own for it.
+pub(super) fn is_missing_table(error: &sqlx::Error) -> bool {
+    error.as_database_error().is_some_and(|error| error.message().starts_with("no such table"))
+}
+
 fn kind(error: &sqlx::Error) -> StoreErrorKind {
     let sqlx::Error::Database(database) = error else { return StoreErrorKind::Unavailable };
     if database.is_unique_violation() {

@@ -13,8 +13,9 @@ use leaf_segment::{NewTag, SegmentStore, StoreError, StoreErrorKind, TagRecord, 
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous};
 use sqlx::{Sqlite, SqliteConnection, SqlitePool, query, query_as, query_scalar};
 
-use super::error::classify;
+use super::error::{classify, is_missing_table};
 use crate::checkout::Checkout;
+use crate::sql_pool::or_default;
 use crate::{Administration, Table, record};
 
 const TABLES: &[Table] = &[
@@ -94,7 +95,7 @@ impl SqliteStore {
             let outcome = work(&mut *connection).await?;
             let end = if outcome.is_ok() { "COMMIT" } else { "ROLLBACK" };
             query(end).execute(&mut *connection).await?;
-            checkout.finish(&Ok(()));
+            checkout.keep();
             Ok(outcome)
         }
         .await;
@@ -124,8 +125,9 @@ impl SqliteStore {
             )
             .bind(tag.map(Tag::as_str))
             .fetch_all(checkout.connection())
-            .await?;
-            checkout.finish(&Ok(()));
+            .await;
+            let settings = or_default(settings, is_missing_table)?;
+            checkout.keep();
             Ok(record::read(rows, settings))
         }
         .await;
@@ -161,7 +163,9 @@ impl SegmentStore for SqliteStore {
             .bind(tag.as_str())
             .fetch_optional(&mut *connection)
             .await?;
-            Ok(Err(record::why_not(row, seen)))
+            // The transaction holds the lock: nobody has changed it meanwhile.
+            let why = record::why_not(row, seen, amount);
+            Ok(Err(why.unwrap_or(StoreErrorKind::Unavailable)))
         }))
     }
 
