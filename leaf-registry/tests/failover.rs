@@ -122,36 +122,298 @@ async fn a_restart_of_the_same_server_jumps_nowhere() {
 /// A tag near the end of the ids is used up by a jump: it never wraps, never stays behind.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_jump_beyond_the_last_id_uses_the_tag_up() {
-    let mysql = spawn_blocking(MariaDb::shared).await.unwrap();
-    let postgres = spawn_blocking(Postgres::shared).await.unwrap();
-    let (in_mysql, in_postgres) = (mysql.new_database(), postgres.new_database());
-    let urls =
-        [MariaDb::url(mysql.port(), &in_mysql), Postgres::url(postgres.port(), &in_postgres)];
-    for url in urls {
-        let store = open(&url, Some(1000)).await;
+    for server in Server::both().await {
+        let store = open(&server.url(), Some(1000)).await;
         create(&store).await;
         let last = Tag::parse("last").unwrap();
         let new = NewTag { max_id: i64::MAX - 500, ..NewTag::new(last.clone(), step(10)) };
         store.store.create(&new).await.unwrap();
         assert_eq!(next(&*store.store).await.start(), 1);
-        // As if another server had allocated last.
-        let statement = "UPDATE leaf_guard SET server_uid = 'another'";
-        let (mysql, postgres) = (Arc::clone(&mysql), Arc::clone(&postgres));
-        let (in_mysql, in_postgres) = (in_mysql.clone(), in_postgres.clone());
-        let is_mysql = url.starts_with("mysql");
-        spawn_blocking(move || match is_mysql {
-            true => mysql.sql(&format!("USE {in_mysql}; {statement}")),
-            false => postgres.sql(&in_postgres, statement),
-        })
-        .await
-        .unwrap();
+        server.another_server().await;
 
-        assert_eq!(next(&*store.store).await.start(), 1011, "{url}");
+        assert_eq!(next(&*store.store).await.start(), 1011);
         let error = store.store.allocate(&last, step(10), step(10)).await.unwrap_err();
         assert_eq!(*error.kind(), leaf_segment::StoreErrorKind::Exhausted);
         let record = store.store.tag(&last).await.unwrap().unwrap();
         assert_eq!(record.max_id, i64::MAX);
     }
+}
+
+/// A database on a server, with the means to change it behind the store's back.
+enum Server {
+    Mysql(Arc<MariaDb>, String),
+    Postgres(Arc<Postgres>, String),
+}
+
+impl Server {
+    async fn both() -> [Self; 2] {
+        let mysql = spawn_blocking(MariaDb::shared).await.unwrap();
+        let postgres = spawn_blocking(Postgres::shared).await.unwrap();
+        let (in_mysql, in_postgres) = (mysql.new_database(), postgres.new_database());
+        [Self::Mysql(mysql, in_mysql), Self::Postgres(postgres, in_postgres)]
+    }
+
+    fn url(&self) -> String {
+        match self {
+            Self::Mysql(server, database) => MariaDb::url(server.port(), database),
+            Self::Postgres(server, database) => Postgres::url(server.port(), database),
+        }
+    }
+
+    /// Runs a statement as the administrator.
+    async fn sql(&self, statement: &str) -> String {
+        let statement = statement.to_owned();
+        match self {
+            Self::Mysql(server, database) => {
+                let (server, database) = (Arc::clone(server), database.clone());
+                let run = move || server.sql(&format!("USE {database}; {statement}"));
+                spawn_blocking(run).await.unwrap()
+            }
+            Self::Postgres(server, database) => {
+                let (server, database) = (Arc::clone(server), database.clone());
+                spawn_blocking(move || server.sql(&database, &statement)).await.unwrap()
+            }
+        }
+    }
+
+    /// As if another server had allocated last.
+    async fn another_server(&self) {
+        self.sql("UPDATE leaf_guard SET server_uid = 'another'").await;
+    }
+}
+
+/// The replica may not even have got the name of the first server.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_name_that_was_lost_is_another_name() {
+    for server in Server::both().await {
+        let store = open(&server.url(), Some(1_000_000)).await;
+        create(&store).await;
+        assert_eq!(next(&*store.store).await.start(), 1, "whoever makes the table does not jump");
+
+        for lost in ["UPDATE leaf_guard SET server_uid = ''", "DELETE FROM leaf_guard"] {
+            let before = next(&*store.store).await;
+            server.sql(lost).await;
+            let after = next(&*store.store).await;
+            assert_eq!(after.start(), before.end() + 1_000_000, "{lost}");
+        }
+    }
+}
+
+/// The margin is chosen for the usual steps; a tag may have a greater one of its own.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_jump_covers_the_greatest_step() {
+    for server in Server::both().await {
+        let store = open(&server.url(), Some(1000)).await;
+        create(&store).await;
+        server.sql("UPDATE leaf_alloc SET step = 20000 WHERE biz_tag = 'leaf-segment-test'").await;
+        server.another_server().await;
+        assert_eq!(next(&*store.store).await.start(), 1001);
+        let large = Tag::parse("leaf-segment-test").unwrap();
+        assert_eq!(store.store.tag(&large).await.unwrap().unwrap().max_id, 200_001);
+
+        let settings = leaf_segment::TagSettings {
+            max_step: Some(step(3000)),
+            max_take: Some(step(70_000)),
+            ..leaf_segment::TagSettings::default()
+        };
+        store.store.set_settings(&orders(), &settings).await.unwrap();
+        server.another_server().await;
+        assert_eq!(next(&*store.store).await.start(), 1011 + 700_000);
+    }
+}
+
+/// All tags of a node meet the failover at once: one of them jumps, and none is told that its ids are
+/// used up.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_who_meet_a_failover_jump_once() {
+    for server in Server::both().await {
+        let store = open(&server.url(), Some(1_000_000)).await;
+        create(&store).await;
+        for round in 1..=5 {
+            server.another_server().await;
+            let mut callers = Vec::new();
+            for _ in 0..32 {
+                let store = Arc::clone(&store.store);
+                callers.push(tokio::spawn(async move { next(&*store).await }));
+            }
+            for caller in callers {
+                let range = caller.await.unwrap();
+                let jumps = range.start() / 1_000_000;
+                assert_eq!(jumps, round, "{range}");
+            }
+        }
+    }
+}
+
+/// A user with the rights that the Java Leaf needs, and the guard made by somebody else.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn few_rights_are_enough() {
+    for server in Server::both().await {
+        let store = open(&server.url(), Some(1_000_000)).await;
+        create(&store).await;
+        let (database, grants, url) = match &server {
+            Server::Mysql(server, database) => {
+                let user = format!("few_{database}");
+                server.sql(&format!("CREATE USER {user}@'127.0.0.1' IDENTIFIED BY 'few'"));
+                let url = MariaDb::url(server.port(), database);
+                let user_at = format!("{user}@'127.0.0.1'");
+                (format!("{database}."), user_at, url.replace("leaf:leaf", &format!("{user}:few")))
+            }
+            Server::Postgres(_, database) => {
+                let user = format!("few_{database}");
+                server.sql(&format!("CREATE USER {user} PASSWORD 'few'")).await;
+                let url = server.url().replace("leaf:leaf", &format!("{user}:few"));
+                (String::new(), user, url)
+            }
+        };
+
+        // The table of ids alone.
+        server.sql(&format!("GRANT SELECT, UPDATE ON {database}leaf_alloc TO {grants}")).await;
+        let few = open(&url, Some(1_000_000)).await;
+        assert_eq!(next(&*few.store).await.start(), 1);
+        assert_eq!(few.store.tags().await.unwrap().len(), 2);
+        assert!(few.store.tag(&orders()).await.unwrap().is_some());
+        let risks = few.admin.risks().await.unwrap();
+        assert!(risks.iter().any(|risk| risk.contains("leaf_guard")), "{risks:?}");
+
+        // And the guard's.
+        server.sql(&format!("GRANT SELECT, UPDATE ON {database}leaf_guard TO {grants}")).await;
+        let few = open(&url, Some(1_000_000)).await;
+        assert_eq!(next(&*few.store).await.start(), 11);
+        server.another_server().await;
+        assert_eq!(next(&*few.store).await.start(), 1_000_021);
+        if let Server::Mysql(server, _) = &server {
+            server.sql(&format!("DROP USER {grants}"));
+        }
+    }
+}
+
+/// Whoever converts the schema's collations changes nothing.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_guard_holds_whatever_its_collation() {
+    let [server, _] = Server::both().await;
+    let store = open(&server.url(), Some(1_000_000)).await;
+    create(&store).await;
+    for collation in ["utf8mb4_unicode_ci", "utf8mb4_general_ci", "utf8mb4_bin"] {
+        let before = next(&*store.store).await;
+        let table = "ALTER TABLE leaf_guard CONVERT TO CHARACTER SET utf8mb4 COLLATE";
+        server.sql(&format!("{table} {collation}")).await;
+        assert_eq!(next(&*store.store).await.start(), before.end(), "{collation}");
+    }
+}
+
+/// Somebody left a transaction open on the row: who gave up does not go on waiting in the server.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_forgotten_lock_uses_no_connections_up() {
+    for server in Server::both().await {
+        let store = open(&server.url(), Some(1_000_000)).await;
+        create(&store).await;
+        let mut holder = match &server {
+            Server::Mysql(server, database) => std::process::Command::new("mariadb")
+                .args(["--no-defaults", "--host=127.0.0.1", "--user=leaf", "--password=leaf"])
+                .args([&format!("--port={}", server.port()), database])
+                .args(["--silent", "-e", "BEGIN; UPDATE leaf_alloc SET step = 10; SELECT SLEEP(4)"])
+                .spawn(),
+            Server::Postgres(..) => std::process::Command::new("psql")
+                .args([&server.url(), "-q", "-c"])
+                .arg("BEGIN; UPDATE leaf_alloc SET step = 10; SELECT pg_sleep(4)")
+                .stdout(std::process::Stdio::null())
+                .spawn(),
+        }
+        .unwrap();
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        for _ in 0..3 {
+            let name = orders();
+            let attempt = store.store.allocate(&name, step(10), step(10));
+            let attempt = tokio::time::timeout(Duration::from_millis(300), attempt).await;
+            assert!(attempt.is_err(), "the row is locked: {attempt:?}");
+        }
+        // Those whose callers have left end by themselves.
+        tokio::time::sleep(Duration::from_millis(2500)).await;
+        let waiting = match &server {
+            Server::Mysql(..) => {
+                "SELECT COUNT(*) FROM information_schema.innodb_trx WHERE trx_state = 'LOCK WAIT'"
+            }
+            Server::Postgres(..) => {
+                "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+            }
+        };
+        assert_eq!(server.sql(waiting).await, "0");
+        holder.wait().unwrap();
+        assert_eq!(next(&*store.store).await.start(), 1, "none of them was carried out later");
+    }
+}
+
+/// G-15: a server that becomes read-only is a failure that passes.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_read_only_server_is_waited_for() {
+    let mysql = Arc::new(spawn_blocking(MariaDb::start).await.unwrap());
+    let postgres = Arc::new(spawn_blocking(Postgres::start).await.unwrap());
+    let (in_mysql, in_postgres) = (mysql.new_database(), postgres.new_database());
+    let off_and_on = |name: &str| {
+        [
+            ["SET GLOBAL read_only = 1".to_owned(), "SET GLOBAL read_only = 0".to_owned()],
+            ["on", "off"].map(|value| {
+                format!("ALTER DATABASE {name} SET default_transaction_read_only = {value}")
+            }),
+        ]
+    };
+    let statements = off_and_on(&in_postgres);
+    for (server, statements) in
+        [Server::Mysql(mysql, in_mysql), Server::Postgres(postgres, in_postgres)]
+            .iter()
+            .zip(statements)
+    {
+        let store = open(&server.url(), Some(1_000_000)).await;
+        create(&store).await;
+        assert_eq!(next(&*store.store).await.start(), 1);
+        // Whoever sets PostgreSQL's must not be bound by it: a session of its own undoes it.
+        server.sql(&statements[0]).await;
+        let fresh = open(&server.url(), Some(1_000_000)).await;
+        for store in [&store, &fresh] {
+            let name = orders();
+            let attempt = store.store.allocate(&name, step(10), step(10)).await;
+            if let Err(error) = attempt {
+                assert!(error.retryable(), "{error}");
+            }
+        }
+        let error = fresh.store.allocate(&orders(), step(10), step(10)).await.unwrap_err();
+        assert!(error.retryable(), "{error}");
+
+        match server {
+            Server::Mysql(..) => server.sql(&statements[1]).await,
+            Server::Postgres(server, _) => {
+                let (server, statement) = (Arc::clone(server), statements[1].clone());
+                spawn_blocking(move || server.sql("postgres", &statement)).await.unwrap()
+            }
+        };
+        next(&*fresh.store).await;
+    }
+}
+
+/// G-06: connections are killed all the time, between statements and in them.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn killed_connections_yield_no_foreign_range() {
+    let server = spawn_blocking(MariaDb::start).await.unwrap();
+    let database = server.new_database();
+    let server = Server::Mysql(Arc::new(server), database);
+    let url = server.url();
+    create(&open(&url, Some(1_000_000)).await).await;
+    let mut stores = Vec::new();
+    for _ in 0..4 {
+        stores.push(open(&url, Some(1_000_000)).await.store);
+    }
+    let stop = load(&stores);
+    for _ in 0..50 {
+        server.sql("KILL USER leaf@'127.0.0.1'").await;
+        tokio::time::sleep(Duration::from_millis(30)).await;
+    }
+    let after = next(&*stores[0]).await;
+    let mut ranges = stop().await;
+    ranges.push(after);
+
+    assert!(ranges.len() > 50, "{}", ranges.len());
+    assert!(!overlaps(&mut ranges));
 }
 
 /// Allocates on several stores at once until told to stop.

@@ -175,6 +175,7 @@ async fn the_first_range_is_the_records_own(f: Fixture) {
     );
 }
 
+/// G-01: no two acknowledged ranges overlap.
 async fn sixteen_allocators_never_overlap(f: Fixture) {
     create(&*f.store, "orders", 10).await;
     let mut allocators = Vec::new();
@@ -282,6 +283,7 @@ async fn bad_rows_are_errors_of_their_tag_only(f: Fixture) {
     assert!(matches!(zero.step, Err(StepError { .. })));
 }
 
+/// G-10: a clear end, no wrap.
 async fn the_end_of_the_ids_is_an_error(f: Fixture) {
     let last = NewTag { max_id: i64::MAX - 1500, ..NewTag::new(tag("last"), step(1000)) };
     f.store.create(&last).await.unwrap();
@@ -339,6 +341,21 @@ async fn settings_are_kept_beside_the_record(f: Fixture) {
     assert_eq!(record.settings, TagSettings::default(), "they do not outlive the tag");
 }
 
+/// The next range, however often it takes, but not for ever.
+async fn patiently(store: &dyn SegmentStore) -> IdRange {
+    let deadline = tokio::time::Instant::now() + std::time::Duration::from_secs(30);
+    loop {
+        match store.allocate(&tag("orders"), step(10), step(10)).await {
+            Ok(range) => return range,
+            Err(error) => {
+                assert!(error.retryable(), "{error}");
+                assert!(tokio::time::Instant::now() < deadline, "not within 30 s: {error}");
+            }
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+    }
+}
+
 /// G-05: a connection that ends before or after the commit costs at most one range each time.
 async fn an_unclear_answer_is_an_error_and_a_gap(f: Fixture) {
     create(&*f.store, "orders", 10).await;
@@ -355,14 +372,9 @@ async fn an_unclear_answer_is_an_error_and_a_gap(f: Fixture) {
         }
         // What was sent may still arrive and be carried out.
         proxy.set(Fault::Cut);
+        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
         proxy.set(Fault::None);
-        let range = loop {
-            match store.allocate(&orders, step(10), step(10)).await {
-                Ok(range) => break range,
-                Err(error) => assert!(error.retryable(), "{fault:?}: {error}"),
-            }
-            tokio::time::sleep(std::time::Duration::from_millis(50)).await;
-        };
+        let range = patiently(&*store).await;
         assert!(range.start() >= last, "{fault:?}: {range} after {last}");
         assert!(range.start() - last <= 20, "{fault:?}: {range} after {last}");
         last = range.end();
@@ -426,12 +438,7 @@ async fn a_restart_under_load_repeats_nothing(f: Fixture) {
         tokio::task::spawn_blocking(restart).await.unwrap();
     }
     tokio::time::sleep(std::time::Duration::from_millis(300)).await;
-    let after = loop {
-        if let Ok(range) = f.store.allocate(&tag("orders"), step(10), step(10)).await {
-            break range;
-        }
-        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
-    };
+    let after = patiently(&*f.store).await;
     stop.store(true, std::sync::atomic::Ordering::SeqCst);
     let mut ranges = vec![after];
     for allocator in allocators {
@@ -495,12 +502,14 @@ async fn tags_are_compared_as_bytes_whatever_the_columns_collation() {
     }
 }
 
-/// A narrow column under a lenient server would store less than was granted.
+/// G-10: a narrow column under a lenient server would store less than was granted.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_narrow_column_is_exhausted_not_saturated() {
-    let f = mysql().await;
-    let Database::Mysql(server, _) = &f.database else { panic!("mysql") };
+    // A server of its own: what is set there holds for all.
+    let server = tokio::task::spawn_blocking(MariaDb::start).await.unwrap();
+    let database = server.new_database();
     server.sql("SET GLOBAL sql_mode = ''");
+    let f = fixture(Database::Mysql(Arc::new(server), database)).await;
     f.sql("ALTER TABLE leaf_alloc MODIFY max_id INT NOT NULL").await;
     f.sql("UPDATE leaf_alloc SET max_id = 2147483640").await;
     let store = f.another().await;
