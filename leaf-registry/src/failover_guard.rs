@@ -17,6 +17,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
 
+use leaf_segment::StoreErrorKind;
 use tokio::sync::Mutex;
 use tokio::time::timeout;
 
@@ -52,6 +53,20 @@ pub(crate) enum Found {
     Quorum,
     /// No table, or no right to read it.
     NoTable,
+}
+
+/// What one try of an allocation came to.
+#[derive(Debug)]
+pub(crate) enum Tried {
+    /// The new `max_id`.
+    Granted(i64),
+    /// The record does not allow it.
+    Refused(StoreErrorKind),
+    /// Nothing in the record forbids it: somebody has changed it meanwhile.
+    Again,
+    /// Another server has allocated last: jump by this margin first, and not on this connection, which
+    /// others may be waiting for.
+    OtherServer(i64),
 }
 
 impl FailoverGuard {

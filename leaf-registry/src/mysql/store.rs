@@ -19,7 +19,7 @@ use sqlx::{Executor, MySql, MySqlConnection, query, query_as, query_scalar};
 
 use super::error::{classify, is_absent};
 use super::guard::{self, guarded};
-use crate::failover_guard::FailoverGuard;
+use crate::failover_guard::{FailoverGuard, Tried};
 use crate::sql_pool::{SqlPool, Trouble, or_default};
 use crate::{Administration, StoreOptions, Table, record};
 
@@ -142,10 +142,10 @@ impl SegmentStore for MysqlStore {
         Box::pin(async move {
             let name = || operation("allocate", tag);
             let amount = i64::from(amount.get());
-            let result = self
-                .pool
-                .run(name(), async |connection| {
-                    for _ in 0..TRIES {
+            for _ in 0..TRIES {
+                let tried = self
+                    .pool
+                    .run(name(), async |connection| {
                         let margin = self.guard.margin();
                         let statement = match margin {
                             Some(_) => of_tag!(
@@ -167,31 +167,43 @@ impl SegmentStore for MysqlStore {
                             .execute(&mut *connection)
                             .await?;
                         if done.rows_affected() == 1 {
-                            return Ok(Ok(done.last_insert_id()));
+                            return Ok(Tried::Granted(done.last_insert_id().cast_signed()));
                         }
                         let row: Option<record::Row> =
                             read(tag).fetch_optional(&mut *connection).await?;
                         if let Some(why) = record::why_not(row, seen, amount) {
-                            return Ok(Err(why));
+                            return Ok(Tried::Refused(why));
                         }
-                        if let Some(margin) = margin
-                            && !guard::is_ours(&mut *connection, &self.guard).await?
-                        {
-                            let pool = self.pool.connections().clone();
-                            let jump = guard::jump(pool, Arc::clone(&self.guard), margin);
-                            self.guard.run(jump).await?;
+                        match margin {
+                            Some(margin) if !guard::is_ours(connection, &self.guard).await? => {
+                                Ok(Tried::OtherServer(margin))
+                            }
+                            _ => Ok(Tried::Again),
                         }
+                    })
+                    .await?;
+                match tried {
+                    Tried::Granted(end) => {
+                        return IdRange::new(end.saturating_sub(amount), end).ok_or_else(|| {
+                            let why =
+                                format!("the server answered {end} to an addition of {amount}");
+                            StoreError::new(StoreErrorKind::BadRecord(why), name())
+                        });
                     }
-                    Ok(Err(StoreErrorKind::Unavailable))
-                })
-                .await?;
-            let end = result.map_err(|kind| StoreError::new(kind, name()))?;
-            i64::try_from(end).ok().and_then(|end| IdRange::new(end - amount, end)).ok_or_else(
-                || {
-                    let why = format!("the server answered {end} to an addition of {amount}");
-                    StoreError::new(StoreErrorKind::BadRecord(why), name())
-                },
-            )
+                    Tried::Refused(why) => return Err(StoreError::new(why, name())),
+                    Tried::Again => {}
+                    Tried::OtherServer(margin) => {
+                        let pool = self.pool.connections().clone();
+                        let jump = self
+                            .guard
+                            .run(guard::jump(pool, Arc::clone(&self.guard), margin))
+                            .await;
+                        jump.map_err(|error| classify(name(), error))?;
+                    }
+                }
+            }
+            let why = "others changed the record meanwhile";
+            Err(StoreError::new(StoreErrorKind::Unavailable, name()).because(why))
         })
     }
 

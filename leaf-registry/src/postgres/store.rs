@@ -17,7 +17,7 @@ use sqlx::{Executor, PgConnection, Postgres, query, query_as, query_scalar};
 
 use super::error::{classify, is_absent};
 use super::guard::{self, guarded};
-use crate::failover_guard::FailoverGuard;
+use crate::failover_guard::{FailoverGuard, Tried};
 use crate::sql_pool::{SqlPool, Trouble, or_default};
 use crate::{Administration, StoreOptions, Table, record};
 
@@ -121,10 +121,10 @@ impl SegmentStore for PostgresStore {
         Box::pin(async move {
             let name = || operation("allocate", tag);
             let amount = i64::from(amount.get());
-            let result = self
-                .pool
-                .run(name(), async |connection| {
-                    for _ in 0..TRIES {
+            for _ in 0..TRIES {
+                let tried = self
+                    .pool
+                    .run(name(), async |connection| {
                         let margin = self.guard.margin();
                         macro_rules! allocate {
                             ($($guarded:expr)?) => {
@@ -148,27 +148,37 @@ impl SegmentStore for PostgresStore {
                             .fetch_all(&mut *connection)
                             .await?;
                         if let Some(end) = ends.pop() {
-                            return Ok(Ok(end));
+                            return Ok(Tried::Granted(end));
                         }
                         let row = read(Some(tag)).fetch_optional(&mut *connection).await?;
                         if let Some(why) = record::why_not(row, seen, amount) {
-                            return Ok(Err(why));
+                            return Ok(Tried::Refused(why));
                         }
-                        if let Some(margin) = margin
-                            && !guard::is_ours(&mut *connection).await?
-                        {
-                            let jump = guard::jump(self.pool.connections().clone(), margin);
-                            self.guard.run(jump).await?;
+                        match margin {
+                            Some(margin) if !guard::is_ours(connection).await? => Ok(Tried::OtherServer(margin)),
+                            _ => Ok(Tried::Again),
                         }
+                    })
+                    .await?;
+                match tried {
+                    Tried::Granted(end) => {
+                        return IdRange::new(end.saturating_sub(amount), end).ok_or_else(|| {
+                            let why =
+                                format!("the server answered {end} to an addition of {amount}");
+                            StoreError::new(StoreErrorKind::BadRecord(why), name())
+                        });
                     }
-                    Ok(Err(StoreErrorKind::Unavailable))
-                })
-                .await?;
-            let end = result.map_err(|kind| StoreError::new(kind, name()))?;
-            IdRange::new(end - amount, end).ok_or_else(|| {
-                let why = format!("the server answered {end} to an addition of {amount}");
-                StoreError::new(StoreErrorKind::BadRecord(why), name())
-            })
+                    Tried::Refused(why) => return Err(StoreError::new(why, name())),
+                    Tried::Again => {}
+                    Tried::OtherServer(margin) => {
+                        let pool = self.pool.connections().clone();
+                        let jump = self.guard.run(guard::jump(pool, margin)).await;
+                        jump.map_err(|error| classify(name(), error))?;
+                    }
+                }
+            }
+            let why = "others changed the record meanwhile";
+            Err(StoreError::new(StoreErrorKind::Unavailable, name()).because(why))
         })
     }
 
