@@ -65,17 +65,21 @@ pub(crate) enum Tag {
     Create {
         tag: String,
         /// How many ids one trip to the store reserves: those of about ten minutes
-        #[arg(long)]
+        #[arg(long, allow_negative_numbers = true)]
         step: i64,
         /// The first id
-        #[arg(long, default_value_t = 1)]
+        #[arg(long, default_value_t = 1, allow_negative_numbers = true)]
         first: i64,
         /// What it is for, at most 256 characters
         #[arg(long)]
         description: Option<String>,
     },
     /// Change the step. Running servers follow with their next fetch.
-    SetStep { tag: String, step: i64 },
+    SetStep {
+        tag: String,
+        #[arg(allow_negative_numbers = true)]
+        step: i64,
+    },
     /// Change what holds for the tag on every server, from its next refresh on (within a minute).
     #[command(group = ArgGroup::new("settings").required(true).multiple(true))]
     Set {
@@ -97,8 +101,11 @@ pub(crate) enum Tag {
     Advance {
         tag: String,
         /// The next id to be granted, at least
-        #[arg(long, value_name = "ID")]
+        #[arg(long, value_name = "ID", allow_negative_numbers = true)]
         at_least: i64,
+        /// Yes, by more than 10^12: what is skipped is lost for ever
+        #[arg(long)]
+        yes: bool,
     },
     /// Remove a tag. Made again with a lower first id, it would repeat its ids.
     Delete {

@@ -1,11 +1,13 @@
 //! `leaf doctor`: what could cost ids or their uniqueness.
 
-use anyhow::{Result, bail};
+use anyhow::{Result, anyhow};
 use comfy_table::CellAlignment::Left;
+use leaf_segment::NewTag;
 use serde::Serialize;
 
+use crate::Done;
 use crate::cli::Output;
-use crate::output::{self, Row};
+use crate::output::{self, Row, quoted};
 use crate::stores::Stores;
 
 /// What was found in a store.
@@ -25,7 +27,7 @@ impl Row for Finding {
 }
 
 /// Looks at every store. Ends with an error where something was found, for scripts.
-pub(crate) async fn run(stores: &Stores, output: Output) -> Result<String> {
+pub(crate) async fn run(stores: &Stores, output: Output) -> Result<Done> {
     let mut findings = Vec::new();
     for store in stores.iter() {
         let mut found = |finding: String| {
@@ -35,14 +37,16 @@ pub(crate) async fn run(stores: &Stores, output: Output) -> Result<String> {
             Ok(records) => {
                 for record in &records {
                     let tag = record.tag.as_str();
-                    if !stores.is_of(tag, store) {
+                    // `schema --apply` makes the stock tag in every store.
+                    if !stores.is_of(tag, store) && record.tag != NewTag::stock().tag {
                         found(format!(
                             "tag {tag:?} is kept here, but segment.shard sends it to another store: \
-                             delete it here, or change the patterns"
+                             delete it here with `leaf --store`, or change the patterns"
                         ));
                     }
                     if let Err(error) = record.step {
-                        found(format!("tag {tag:?}: {error}; `leaf tag set-step {tag} STEP`"));
+                        let tag = quoted(tag);
+                        found(format!("tag {tag}: {error}; `leaf tag set-step {tag} STEP`"));
                     }
                 }
             }
@@ -57,9 +61,8 @@ pub(crate) async fn run(stores: &Stores, output: Output) -> Result<String> {
         }
     }
     if findings.is_empty() {
-        return Ok(output::one(&findings, "nothing found".into(), output));
+        return Ok(output::one(&findings, "nothing found".into(), output).into());
     }
-    let text = output::rows(&findings, output);
-    let _ = std::io::Write::write_all(&mut std::io::stdout(), text.as_bytes());
-    bail!("{} found", findings.len());
+    let trouble = Some(anyhow!("{} found", findings.len()));
+    Ok(Done { text: output::rows(&findings, output), trouble })
 }

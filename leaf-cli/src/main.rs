@@ -35,26 +35,40 @@ fn main() -> ExitCode {
     };
     let result = runtime.block_on(async {
         let stores = Stores::open(&cli.place).await?;
-        let text = match cli.command {
+        let done = match cli.command {
             Command::Tag { command } => tag::run(&stores, command, cli.output).await,
             Command::Doctor => doctor::run(&stores, cli.output).await,
         };
         stores.close().await;
-        text
+        done
     });
     // What still hangs in a name look-up is left behind.
     runtime.shutdown_background();
     match result {
         // A reader that has seen enough is nobody's problem.
-        Ok(text) => {
+        Ok(Done { text, trouble }) => {
             let _ = std::io::stdout().write_all(text.as_bytes());
-            ExitCode::SUCCESS
+            trouble.map_or(ExitCode::SUCCESS, |trouble| fail(&trouble))
         }
         Err(error) if error.is::<BadConfig>() => {
             complain(&error);
             ExitCode::from(2)
         }
         Err(error) => fail(&error),
+    }
+}
+
+/// What a command has to say.
+struct Done {
+    /// On standard output.
+    text: String,
+    /// What it could not do of its work, or found.
+    trouble: Option<anyhow::Error>,
+}
+
+impl From<String> for Done {
+    fn from(text: String) -> Self {
+        Self { text, trouble: None }
     }
 }
 
@@ -65,5 +79,6 @@ fn fail(error: &anyhow::Error) -> ExitCode {
 
 /// One line on standard error, if it can be written.
 fn complain(text: &dyn std::fmt::Display) {
+    let text = output::printable(&text.to_string());
     let _ = writeln!(std::io::stderr(), "leaf: {text}");
 }

@@ -50,7 +50,28 @@ fn json(value: &impl Serialize) -> String {
     serde_json::to_string_pretty(value).unwrap_or_default() + "\n"
 }
 
-/// What others wrote into a database must not steer the terminal.
-fn printable(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
+/// What others wrote into a database must not steer the terminal: neither its control characters nor
+/// those that turn the direction of text.
+pub(crate) fn printable(text: &str) -> String {
+    let turns = |c: char| matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    text.chars().map(|c| if c.is_control() || turns(c) { '\u{fffd}' } else { c }).collect()
+}
+
+/// A tag as a shell takes it, for commands that are suggested.
+pub(crate) fn quoted(tag: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | ':' | '/');
+    if tag.chars().all(plain) { tag.into() } else { format!("'{}'", tag.replace('\'', r"'\''")) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn suggested_commands_are_safe_to_paste() {
+        assert_eq!(quoted("orders.v1"), "orders.v1");
+        assert_eq!(quoted("a; rm -rf $(x)"), "'a; rm -rf $(x)'");
+        assert_eq!(quoted("it's"), r"'it'\''s'");
+        assert_eq!(printable("a\u{1b}[31mb\u{202e}c"), "a\u{fffd}[31mb\u{fffd}c");
+    }
 }

@@ -58,6 +58,7 @@ struct Config {
 struct Segment {
     store: String,
     shard: Vec<Shard>,
+    failover_guard: bool,
 }
 
 #[derive(Debug, Deserialize)]
@@ -74,7 +75,7 @@ impl Default for Config {
 
 impl Default for Segment {
     fn default() -> Self {
-        Self { store: "sqlite:leaf.db".into(), shard: Vec::new() }
+        Self { store: "sqlite:leaf.db".into(), shard: Vec::new(), failover_guard: true }
     }
 }
 
@@ -86,7 +87,8 @@ impl Stores {
             config.data_dir.clone_from(directory);
         }
         if let Some(store) = &place.store {
-            config.segment = Segment { store: store.clone(), shard: Vec::new() };
+            config.segment.store.clone_from(store);
+            config.segment.shard.clear();
         }
         let mut urls = Shards::new(parse_url("segment.store", &config.segment.store)?);
         for shard in &config.segment.shard {
@@ -97,7 +99,11 @@ impl Stores {
             urls = urls.with(patterns, parse_url("segment.shard", &shard.store)?);
         }
         let data_dir = config.data_dir;
-        let shards = urls.try_map(async |url| Store::open(url, &data_dir).await).await?;
+        let mut options = StoreOptions::default();
+        if !config.segment.failover_guard {
+            options.failover_margin = None;
+        }
+        let shards = urls.try_map(async |url| Store::open(url, &data_dir, &options).await).await?;
         Ok(Self { shards, data_dir })
     }
 
@@ -117,7 +123,7 @@ impl Stores {
 
     /// A store that is not configured.
     pub(crate) async fn other(&self, key: &str, url: &str) -> Result<Store> {
-        Store::open(parse_url(key, url)?, &self.data_dir).await
+        Store::open(parse_url(key, url)?, &self.data_dir, &StoreOptions::default()).await
     }
 
     pub(crate) async fn close(&self) {
@@ -128,7 +134,7 @@ impl Stores {
 }
 
 impl Store {
-    async fn open(url: StoreUrl, data_dir: &Path) -> Result<Self> {
+    async fn open(url: StoreUrl, data_dir: &Path, options: &StoreOptions) -> Result<Self> {
         if let Some(file) = url.file(data_dir)
             && !file.exists()
         {
@@ -138,11 +144,7 @@ impl Store {
             );
             return Err(BadConfig(text).into());
         }
-        let open = url.open(data_dir, &StoreOptions::default()).await?;
-        if url.file(data_dir).is_some() {
-            // Made by an older version it may lack a table; the server makes it at its start, too.
-            open.admin.apply().await?;
-        }
+        let open = url.open(data_dir, options).await?;
         Ok(Self { url, open })
     }
 }
@@ -167,7 +169,7 @@ fn read(place: &Place) -> Result<Config> {
     config.map_err(|_| {
         let place = file.map_or("the environment".into(), |file| file.display().to_string());
         let text = format!(
-            "{place}: data_dir, segment.store or segment.shard cannot be read; `leaf-server` says why"
+            "{place}: its data_dir or its segment section cannot be read; `leaf-server` says why"
         );
         BadConfig(text).into()
     })

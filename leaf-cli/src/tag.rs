@@ -1,14 +1,20 @@
 //! `leaf tag`: the records of the segment stores.
 
-use anyhow::{Result, bail};
+use anyhow::{Result, anyhow, bail};
 use comfy_table::CellAlignment::{self, Left, Right};
 use leaf_core::{Step, Tag as TagName};
 use leaf_segment::{NewTag, SegmentStore, StoreError, StoreErrorKind, TagRecord};
 use serde::Serialize;
 
+use crate::Done;
 use crate::cli::{Output, Tag};
-use crate::output::{self, Row};
+use crate::output::{self, Row, quoted};
 use crate::stores::{BadConfig, Store, Stores};
+
+/// A raise by more than this is asked about: nothing brings the ids back.
+const FAR: i64 = 1_000_000_000_000;
+/// How many ids servers may have been granted while their tag was being deleted.
+const AFTER_DELETE: i64 = 10_000_000;
 
 /// A tag as it is printed.
 #[derive(Debug, Serialize)]
@@ -71,14 +77,12 @@ impl Row for Shown {
 }
 
 /// Runs a command and returns what is to be printed.
-pub(crate) async fn run(stores: &Stores, command: Tag, output: Output) -> Result<String> {
+pub(crate) async fn run(stores: &Stores, command: Tag, output: Output) -> Result<Done> {
     match command {
-        Tag::List => list(stores, output).await,
+        Tag::List => Ok(list(stores, output).await),
         Tag::Show { tag } => show(stores, &tag, output).await,
         Tag::Create { tag, step, first, description } => {
-            if first < 0 {
-                return Err(BadConfig::new("--first: ids are not negative").into());
-            }
+            check_id("--first", first)?;
             if description.as_ref().is_some_and(|text| text.chars().count() > 256) {
                 return Err(BadConfig::new("--description has more than 256 characters").into());
             }
@@ -109,56 +113,92 @@ pub(crate) async fn run(stores: &Stores, command: Tag, output: Output) -> Result
                     Some(number) => *setting = Some(size(number.parse().unwrap_or(0))?),
                 }
             }
+            if settings.min_step.zip(settings.max_step).is_some_and(|(min, max)| min > max) {
+                return Err(BadConfig::new("min_step would be above max_step").into());
+            }
             store.open.store.set_settings(&parsed, &settings).await?;
             show(stores, &tag, output).await
         }
-        Tag::Advance { tag, at_least } => {
-            stores.of(&tag).open.store.advance(&name(&tag)?, at_least).await?;
-            show(stores, &tag, output).await
-        }
+        Tag::Advance { tag, at_least, yes } => advance(stores, &tag, at_least, yes, output).await,
         Tag::Delete { tag, yes } => delete(stores, &tag, yes, output).await,
         Tag::Import { from, gap, tags } => import(stores, &from, gap, &tags, output).await,
     }
 }
 
-async fn list(stores: &Stores, output: Output) -> Result<String> {
+/// Tags of stores that cannot be read are missing; the others are there.
+async fn list(stores: &Stores, output: Output) -> Done {
     let mut all = Vec::new();
+    let mut trouble = None;
     for store in stores.iter() {
-        let records = store.open.store.tags().await?;
-        let own = records.iter().filter(|record| stores.is_of(record.tag.as_str(), store));
-        all.extend(own.map(|record| Shown::of(record, store)));
+        match store.open.store.tags().await {
+            Ok(records) => {
+                let own = records.iter().filter(|record| stores.is_of(record.tag.as_str(), store));
+                all.extend(own.map(|record| Shown::of(record, store)));
+            }
+            Err(error) => trouble = Some(anyhow!(error).context(store.url.to_string())),
+        }
     }
     all.sort_by(|a, b| a.tag.cmp(&b.tag));
-    Ok(output::rows(&all, output))
+    Done { text: output::rows(&all, output), trouble }
 }
 
-async fn show(stores: &Stores, tag: &str, output: Output) -> Result<String> {
+async fn advance(
+    stores: &Stores,
+    tag: &str,
+    at_least: i64,
+    yes: bool,
+    output: Output,
+) -> Result<Done> {
+    check_id("--at-least", at_least)?;
+    let (store, parsed) = (stores.of(tag), name(tag)?);
+    let now = read(&*store.open.store, &parsed).await?.max_id;
+    if at_least <= now {
+        let mut shown = show(stores, tag, output).await?;
+        shown.trouble = Some(anyhow!("unchanged: max_id is {now} already"));
+        return Ok(shown);
+    }
+    if at_least.saturating_sub(now) > FAR && !yes {
+        bail!(
+            "that skips {} ids, which are lost for ever: look at the number again, then say --yes",
+            at_least.saturating_sub(now)
+        );
+    }
+    store.open.store.advance(&parsed, at_least).await?;
+    show(stores, tag, output).await
+}
+
+async fn show(stores: &Stores, tag: &str, output: Output) -> Result<Done> {
     let store = stores.of(tag);
     let record = read(&*store.open.store, &name(tag)?).await?;
     let shown = Shown::of(&record, store);
     Ok(match output {
         Output::Json => output::one(&shown, String::new(), output),
         Output::Table => output::rows(&[shown], output),
-    })
+    }
+    .into())
 }
 
-async fn delete(stores: &Stores, tag: &str, yes: bool, output: Output) -> Result<String> {
+async fn delete(stores: &Stores, tag: &str, yes: bool, output: Output) -> Result<Done> {
     let store = stores.of(tag);
     let parsed = name(tag)?;
     let record = read(&*store.open.store, &parsed).await?;
-    let max_id = record.max_id;
+    let shell = quoted(tag);
     if !yes {
         bail!(
-            "tag {tag:?} has handed out ids below {max_id}: made again it must start there, else they \
-             repeat; say --yes to delete it (or `leaf tag set {tag} --enabled false`)"
+            "tag {tag:?} has handed out ids below {}, which repeat if it is made again lower: say \
+             --yes to delete it, or `leaf tag set {shell} --enabled false`",
+            record.max_id
         );
     }
     store.open.store.delete(&parsed).await?;
+    // Servers may have been granted more between the two statements.
+    let first = record.max_id.saturating_add(AFTER_DELETE);
     let text = format!(
-        "deleted tag {tag:?}; made again it must start at {max_id}: \
-         leaf tag create {tag} --first {max_id} --step STEP"
+        "deleted tag {tag:?} of {}; made again, let it start higher: \
+         leaf tag create {shell} --first {first} --step STEP",
+        store.url
     );
-    Ok(output::one(&Shown::of(&record, store), text, output))
+    Ok(output::one(&Shown::of(&record, store), text, output).into())
 }
 
 /// A tag that was imported.
@@ -185,8 +225,11 @@ async fn import(
     gap: u32,
     tags: &[String],
     output: Output,
-) -> Result<String> {
+) -> Result<Done> {
     let source = stores.other("--from", from).await?;
+    if stores.iter().any(|store| store.url == source.url) {
+        return Err(BadConfig::new("--from is a store that the tags would go to").into());
+    }
     let mut records = source.open.store.tags().await?;
     if let Some(missing) =
         tags.iter().find(|tag| !records.iter().any(|record| record.tag.as_str() == tag.as_str()))
@@ -196,20 +239,32 @@ async fn import(
     records.retain(|record| tags.is_empty() || tags.iter().any(|tag| tag == record.tag.as_str()));
     records.sort_by(|a, b| a.tag.cmp(&b.tag));
     let mut imported = Vec::new();
+    let mut failed = Vec::new();
     for (done, record) in records.iter().enumerate() {
         let store = stores.of(record.tag.as_str());
-        let first = leaf_registry::import(record, &*store.open.store, gap.into()).await?;
+        match leaf_registry::import(record, &*store.open.store, gap.into()).await {
+            Ok(first) => imported.push(Imported {
+                tag: record.tag.as_str().into(),
+                first: first.to_string(),
+                store: store.url.to_string(),
+            }),
+            Err(error) => failed.push(error.to_string()),
+        }
         if done > 0 && done % 1000 == 0 {
             crate::complain(&format_args!("{done} of {} tags", records.len()));
         }
-        imported.push(Imported {
-            tag: record.tag.as_str().into(),
-            first: first.to_string(),
-            store: store.url.to_string(),
-        });
     }
     source.open.store.close().await;
-    Ok(output::rows(&imported, output))
+    let trouble = failed.first().map(|first| anyhow!("{} failed, at first {first}", failed.len()));
+    Ok(Done { text: output::rows(&imported, output), trouble })
+}
+
+/// An id that somebody wrote. The greatest would use the tag up.
+fn check_id(flag: &str, id: i64) -> Result<()> {
+    if (0..i64::MAX).contains(&id) {
+        return Ok(());
+    }
+    Err(BadConfig::new(format!("{flag}: an id is 0 to {}", i64::MAX - 1)).into())
 }
 
 async fn read(store: &dyn SegmentStore, tag: &TagName) -> Result<TagRecord, StoreError> {

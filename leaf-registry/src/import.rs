@@ -1,8 +1,8 @@
 //! Moving tags from one store to another.
 //!
 //! Invariant: no id that the old store granted, or may still grant to nodes that have not heard of the
-//! move, is granted by the new one: a tag starts there at the greatest `max_id` of both stores and a
-//! gap. What counts is the next id, never the last (Kafka's importer of producer ids took the current
+//! move, is granted by the new one: a tag starts there at the old `max_id` and a gap, or at its own
+//! `max_id` where that is greater. Doing it twice changes nothing. What counts is the next id, never the last (Kafka's importer of producer ids took the current
 //! block, KAFKA-15552).
 
 use leaf_segment::{NewTag, SegmentStore, StoreError, StoreErrorKind, TagRecord, TagSettings};
@@ -40,24 +40,18 @@ pub async fn import(
     let operation = format!("import tag {:?}", record.tag.as_str());
     let refuse = |kind| StoreError::new(kind, operation.clone());
     let step = record.step.map_err(|error| refuse(StoreErrorKind::BadRecord(error.to_string())))?;
-    let start = async |max_id: i64| {
-        let first = max_id.max(1).checked_add(gap);
-        first.ok_or_else(|| refuse(StoreErrorKind::Exhausted))
-    };
-    let first = match to.tag(&record.tag).await? {
-        Some(there) => start(there.max_id.max(record.max_id)).await?,
-        None => {
-            let first = start(record.max_id).await?;
-            let description = record.description.clone();
-            let new = NewTag { tag: record.tag.clone(), max_id: first, step, description };
-            to.create(&new).await?;
-            first
-        }
-    };
+    let first = record.max_id.max(1).checked_add(gap);
+    let first = first.ok_or_else(|| refuse(StoreErrorKind::Exhausted))?;
+    if to.tag(&record.tag).await?.is_none() {
+        let description = record.description.clone();
+        let new = NewTag { tag: record.tag.clone(), max_id: first, step, description };
+        to.create(&new).await?;
+    }
+    let first = to.advance(&record.tag, first).await?;
     if record.settings != TagSettings::default() {
         to.set_settings(&record.tag, &record.settings).await?;
     }
-    to.advance(&record.tag, first).await
+    Ok(first)
 }
 
 #[cfg(test)]

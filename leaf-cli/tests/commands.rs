@@ -1,0 +1,198 @@
+//! What the commands do and print, on SQLite files.
+#![allow(clippy::unwrap_used, reason = "tests may panic")]
+
+mod support;
+
+use std::path::Path;
+
+use leaf_registry::{StoreOptions, StoreUrl};
+use leaf_segment::NewTag;
+use support::{leaf, leaf_with};
+
+/// A directory with the server's default data directory in it, and `leaf.db` in that.
+fn home() -> tempfile::TempDir {
+    let home = tempfile::tempdir().unwrap();
+    std::fs::create_dir(home.path().join("leaf-data")).unwrap();
+    make(&home.path().join("leaf-data/leaf.db"));
+    home
+}
+
+/// Makes a store with the stock tag, as the server does at its first start.
+fn make(file: &Path) {
+    let url: StoreUrl = format!("sqlite:{}", file.display()).parse().unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let open = url.open(Path::new("."), &StoreOptions::default()).await.unwrap();
+        open.admin.apply().await.unwrap();
+        open.store.close().await;
+    });
+}
+
+#[test]
+fn a_tag_from_its_creation_to_its_end() {
+    let home = home();
+    let run = |args: &[&str]| leaf(home.path(), args);
+
+    let created = "\
+tag     max_id  step  enabled  min_step  max_step  max_take  description
+orders     100  1000  yes             -         -         -  the orders
+";
+    let create = ["tag", "create", "orders", "--step", "1000", "--first", "100"];
+    let create = [&create[..], &["--description", "the orders"]].concat();
+    assert_eq!(run(&create).ok(), created);
+    let again = run(&create).failed(1);
+    assert!(again.contains("the tag exists already"), "{again}");
+
+    run(&["tag", "set-step", "orders", "50"]).ok();
+    run(&["tag", "set", "orders", "--enabled", "false", "--min-step", "5", "--max-step", "500"])
+        .ok();
+    run(&["tag", "set", "orders", "--min-step", "none", "--max-take", "7"]).ok();
+    run(&["tag", "advance", "orders", "--at-least", "5000"]).ok();
+    let listed = "\
+tag                max_id  step  enabled  min_step  max_step  max_take  description
+leaf-segment-test       1  2000  yes             -         -         -  Test leaf Segment Mode Get Id
+orders               5000    50  no              -       500         7  the orders
+";
+    assert_eq!(run(&["tag", "list"]).ok(), listed);
+    let json: serde_json::Value =
+        serde_json::from_str(&run(&["tag", "show", "orders", "-o", "json"]).ok()).unwrap();
+    assert_eq!(json["max_id"], "5000", "a string: JavaScript loses digits above 2^53");
+    assert_eq!((&json["step"], &json["enabled"]), (&50.into(), &false.into()));
+
+    let refused = run(&["tag", "delete", "orders"]).failed(1);
+    assert!(refused.contains("--yes") && refused.contains("below 5000"), "{refused}");
+    let deleted = run(&["tag", "delete", "orders", "--yes"]).ok();
+    assert!(deleted.contains("leaf tag create orders --first 10005000 --step STEP"), "{deleted}");
+    let gone = run(&["tag", "show", "orders"]).failed(1);
+    assert!(gone.contains("no such tag: make it with `leaf tag create`"), "{gone}");
+}
+
+#[test]
+fn mistakes_are_refused_with_what_to_do() {
+    let home = home();
+    let run = |args: &[&str]| leaf(home.path(), args);
+    let stock = "leaf-segment-test";
+    let cases: [(&[&str], i32, &str); 13] = [
+        (&["tag", "create", "x", "--step", "0"], 2, "a step or count is 1 to 2147483647"),
+        (&["tag", "create", "x", "--step", "2147483648"], 2, "1 to 2147483647"),
+        (&["tag", "create", " x", "--step", "1"], 2, "TAG: "),
+        (&["tag", "create", "x", "--step", "1", "--first", "-1"], 2, "--first"),
+        (&["tag", "set-step", stock, "-5"], 2, "1 to 2147483647"),
+        (&["tag", "set", stock, "--min-step", "x"], 2, "1 to 2147483647"),
+        (&["tag", "set", stock, "--min-step", "9", "--max-step", "8"], 2, "above max_step"),
+        (&["tag", "advance", stock, "--at-least", "9223372036854775807"], 2, "--at-least"),
+        (&["tag", "advance", stock, "--at-least", "2000000000000"], 1, "say --yes"),
+        (&["tag", "advance", stock, "--at-least", "1"], 1, "unchanged: max_id is 1"),
+        (&["tag", "set-step", "other", "5"], 1, "no such tag"),
+        (&["tag", "list", "--store", "redis://u:canary@h"], 2, "unknown kind of store"),
+        (&["tag", "list", "--config", "absent.toml"], 2, "read absent.toml"),
+    ];
+    for (args, code, expected) in cases {
+        let error = run(args).failed(code);
+        assert!(error.contains(expected), "{args:?}: {error}");
+        assert_eq!(error.lines().count(), 1, "{args:?}: {error}");
+        assert!(!error.contains("canary"), "{error}");
+    }
+    assert!(run(&["tag", "show", stock]).ok().contains("     1  2000"), "nothing changed");
+}
+
+#[test]
+fn the_store_is_the_servers() {
+    let home = home();
+    let empty = tempfile::tempdir().unwrap();
+    let error = leaf(empty.path(), &["tag", "list"]).failed(2);
+    assert!(error.contains("start leaf-server once"), "{error}");
+    assert!(std::fs::read_dir(empty.path()).unwrap().next().is_none(), "nothing was made");
+
+    make(&home.path().join("other.db"));
+    leaf(home.path(), &["tag", "create", "here", "--step", "1", "--store", "sqlite:../other.db"])
+        .ok();
+    let list = |environment: &[(&str, &str)]| {
+        leaf_with(home.path(), &["tag", "list"], environment).ok().contains("here")
+    };
+    assert!(!list(&[]));
+    assert!(list(&[("LEAF_SEGMENT__STORE", "sqlite:../other.db"), ("LEAF_PORT", "tcp://x")]));
+    std::fs::write(home.path().join("leaf.toml"), "[segment]\nstore = 'sqlite:../other.db'\n")
+        .unwrap();
+    assert!(list(&[]));
+    assert!(
+        !list(&[("LEAF_SEGMENT__STORE", "sqlite:leaf.db")]),
+        "the environment outranks the file"
+    );
+
+    std::fs::write(home.path().join("leaf.toml"), "[segment]\nstore = \"mysql://u:canary@h")
+        .unwrap();
+    let error = leaf(home.path(), &["tag", "list"]).failed(2);
+    assert!(error.contains("leaf.toml") && !error.contains("canary"), "{error}");
+}
+
+#[test]
+fn every_tag_is_sought_in_its_shard() {
+    let home = home();
+    make(&home.path().join("leaf-data/orders.db"));
+    let file = "[[segment.shard]]\nstore = 'sqlite:orders.db'\ntags = ['order*']\n";
+    std::fs::write(home.path().join("leaf.toml"), file).unwrap();
+    let run = |args: &[&str]| leaf(home.path(), args);
+    run(&["tag", "create", "orders", "--step", "10"]).ok();
+    run(&["tag", "create", "users", "--step", "10"]).ok();
+
+    let store = |tag: &str| {
+        let shown = run(&["tag", "show", tag, "--output", "json"]).ok();
+        serde_json::from_str::<serde_json::Value>(&shown).unwrap()["store"].clone()
+    };
+    assert_eq!(
+        (store("orders"), store("users")),
+        ("sqlite:orders.db".into(), "sqlite:leaf.db".into())
+    );
+    assert_eq!(run(&["tag", "list"]).ok().lines().count(), 4, "each once, and the stock tag once");
+    assert_eq!(run(&["doctor"]).ok(), "nothing found\n");
+
+    // What an operator forgot when the patterns changed.
+    run(&["tag", "create", "order-old", "--step", "10", "--store", "sqlite:leaf.db"]).ok();
+    let found = run(&["doctor"]);
+    assert!(found.out.contains("order-old") && found.code == 1, "{found:?}");
+
+    // A store that is away takes the others' tags not with it.
+    std::fs::remove_file(home.path().join("leaf-data/orders.db")).unwrap();
+    std::fs::create_dir(home.path().join("leaf-data/orders.db")).unwrap();
+    assert_eq!(run(&["tag", "list"]).code, 1);
+}
+
+/// G-16: tags move to another store behind a gap, as often as it is tried.
+#[test]
+fn import_moves_tags_behind_a_gap() {
+    let home = home();
+    make(&home.path().join("leaf-data/old.db"));
+    let run = |args: &[&str]| leaf(home.path(), args);
+    let old = ["--store", "sqlite:old.db"];
+    let create = ["tag", "create", "orders", "--step", "10", "--first", "777"];
+    run(&[&create[..], &old].concat()).ok();
+    run(&[&["tag", "set", "orders", "--max-take", "9"][..], &old].concat()).ok();
+    let import = ["tag", "import", "--from", "sqlite:old.db", "--gap", "1000", "orders"];
+    for _ in 0..2 {
+        assert!(run(&import).ok().contains("orders      1777"), "{:?}", run(&import));
+    }
+    let shown = run(&["tag", "show", "orders"]).ok();
+    assert!(shown.contains("1777") && shown.contains("9"), "{shown}");
+    let error = run(&["tag", "import", "--from", "sqlite:leaf.db"]).failed(2);
+    assert!(error.contains("--from is a store that the tags would go to"), "{error}");
+    let error = run(&[&import[..6], &["other"]].concat()).failed(1);
+    assert!(error.contains("has no tag"), "{error}");
+}
+
+#[test]
+fn what_a_database_holds_does_not_steer_the_terminal() {
+    let home = home();
+    let url: StoreUrl = "sqlite:leaf-data/leaf.db".parse().unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let open = url.open(home.path(), &StoreOptions::default()).await.unwrap();
+        let evil = NewTag { description: Some("\u{1b}[2J\u{202e}".into()), ..NewTag::stock() };
+        open.store.delete(&evil.tag).await.unwrap();
+        open.store.create(&evil).await.unwrap();
+        open.store.close().await;
+    });
+
+    let list = leaf(home.path(), &["tag", "list"]).ok();
+    assert!(!list.contains('\u{1b}') && !list.contains('\u{202e}'), "{list:?}");
+}

@@ -1,0 +1,152 @@
+//! A database that went back, nodes that notice, and the command that repairs it.
+#![allow(clippy::unwrap_used, reason = "tests may panic")]
+
+mod support;
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use leaf_registry::{StoreOptions, StoreUrl};
+use leaf_segment::{
+    Marks, SegmentConfig, SegmentErrorKind, SegmentGenerator, StoreErrorKind, TagHandle,
+};
+use leaf_testkit::MariaDb;
+use support::leaf;
+
+const TAG: &str = "leaf-segment-test";
+
+/// A node with a data directory.
+struct Node {
+    segments: SegmentGenerator,
+    handle: TagHandle,
+}
+
+impl Node {
+    async fn start(url: &str, directory: &Path) -> Self {
+        let url: StoreUrl = url.parse().unwrap();
+        let open = url.open(directory, &StoreOptions::default()).await.unwrap();
+        let marks = Arc::new(Marks::open(&directory.join("segment.marks")).unwrap());
+        let config = SegmentConfig { marks, ..SegmentConfig::default() };
+        let segments = SegmentGenerator::open(open.store, config).await;
+        let handle = segments.tag(TAG).await.unwrap();
+        Self { segments, handle }
+    }
+
+    async fn take(&self, count: usize) -> Vec<i64> {
+        let ranges = self.handle.take(count).await.unwrap();
+        ranges.iter().flat_map(|range| range.iter()).map(|id| id.get()).collect()
+    }
+
+    /// Takes until the guard refuses; returns the ids from the stock, and both numbers.
+    async fn until_refused(&self) -> (Vec<i64>, i64, i64) {
+        let mut ids = Vec::new();
+        loop {
+            match self.handle.next().await {
+                Ok(id) => ids.push(id.get()),
+                Err(error) => {
+                    assert_eq!(*error.kind(), SegmentErrorKind::Guard, "{error}");
+                    match error.store_error().unwrap().kind() {
+                        StoreErrorKind::Regression { start, mark } => return (ids, *start, *mark),
+                        other => panic!("{other}"),
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn assert_distinct(mut ids: Vec<i64>) {
+    ids.sort_unstable();
+    assert!(ids.windows(2).all(|pair| pair[0] < pair[1]), "an id was repeated");
+}
+
+async fn database() -> (Arc<MariaDb>, String, String) {
+    let server = tokio::task::spawn_blocking(MariaDb::shared).await.unwrap();
+    let name = server.new_database();
+    let url = MariaDb::url(server.port(), &name);
+    let parsed: StoreUrl = url.parse().unwrap();
+    let open = parsed.open(Path::new("."), &StoreOptions::default()).await.unwrap();
+    open.admin.apply().await.unwrap();
+    (server, name, url)
+}
+
+/// G-08: the row is edited down by hand under two live nodes: both refuse, and go on after the repair.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_row_that_was_edited_down_is_refused_by_both_nodes() {
+    let (server, name, url) = database().await;
+    let directories = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+    let first = Node::start(&url, directories[0].path()).await;
+    let second = Node::start(&url, directories[1].path()).await;
+    let mut ids = first.take(3000).await;
+    ids.extend(second.take(3000).await);
+
+    server.sql(&format!("UPDATE {name}.leaf_alloc SET max_id = 1"));
+    let mut highest = 0;
+    for node in [&first, &second] {
+        let (stock, start, mark) = node.until_refused().await;
+        assert!(start < mark, "{start} {mark}");
+        highest = highest.max(mark);
+        ids.extend(stock);
+    }
+    let at_least = highest.to_string();
+    leaf(directories[0].path(), &["tag", "advance", TAG, "--at-least", &at_least, "--store", &url])
+        .ok();
+    tokio::time::sleep(Duration::from_millis(1200)).await;
+    for node in [&first, &second] {
+        ids.extend(node.take(5000).await);
+        node.segments.close().await;
+    }
+    assert_distinct(ids);
+}
+
+/// G-07: a restored backup. A node that remembers refuses, also after a restart.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_restored_backup_is_refused_by_whoever_remembers() {
+    let (server, name, url) = database().await;
+    let directory = tempfile::tempdir().unwrap();
+    let node = Node::start(&url, directory.path()).await;
+    let mut ids = node.take(100).await;
+    server.sql(&format!("CREATE TABLE {name}.backup AS SELECT * FROM {name}.leaf_alloc"));
+    ids.extend(node.take(10_000).await);
+    // Killed: nothing goes back.
+    drop(node);
+    server.sql(&format!(
+        "UPDATE {name}.leaf_alloc a JOIN {name}.backup b USING (biz_tag) SET a.max_id = b.max_id"
+    ));
+
+    let node = Node::start(&url, directory.path()).await;
+    let (stock, start, mark) = node.until_refused().await;
+    assert!(stock.is_empty() && start < mark && mark > 10_000, "{start} {mark}");
+    let at_least = mark.to_string();
+    leaf(directory.path(), &["tag", "advance", TAG, "--at-least", &at_least, "--store", &url]).ok();
+    tokio::time::sleep(Duration::from_millis(1200)).await;
+    ids.extend(node.take(10_000).await);
+    node.segments.close().await;
+    assert_distinct(ids);
+}
+
+/// G-04: semi-synchronous replication that fell back to asynchronous is told, before it costs ids.
+#[test]
+fn the_doctor_names_replication_that_fell_back() {
+    let (primary, replica) = MariaDb::start_replicated();
+    let name = primary.new_database();
+    let url = MariaDb::url(primary.port(), &name);
+    let home = tempfile::tempdir().unwrap();
+    let doctor = || leaf(home.path(), &["doctor", "--store", &url]);
+    let no_tables = doctor();
+    assert!(no_tables.out.contains("leaf-server schema --apply"), "{no_tables:?}");
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    runtime.block_on(async {
+        let parsed: StoreUrl = url.parse().unwrap();
+        let open = parsed.open(Path::new("."), &StoreOptions::default()).await.unwrap();
+        open.admin.apply().await.unwrap();
+    });
+    assert_eq!(doctor().ok(), "nothing found\n");
+
+    replica.sql("STOP SLAVE IO_THREAD");
+    primary.sql(&format!("UPDATE {name}.leaf_alloc SET description = 'a write that waits'"));
+    let found = doctor();
+    assert!(found.out.contains("has fallen back to asynchronous") && found.code == 1, "{found:?}");
+    assert!(!found.out.contains("leaf:leaf"), "no password: {found:?}");
+}
