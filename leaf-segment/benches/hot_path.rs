@@ -49,6 +49,46 @@ fn one_thread(criterion: &mut Criterion) {
     group.finish();
 }
 
+/// With the look-up by name, as a server does it: through one thread's own view of the tags.
+fn many_tags(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("one id, look-up included");
+    group.throughput(Throughput::Elements(1));
+    for count in [1, 100, 10_000] {
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_time()
+            .build()
+            .unwrap();
+        let step = Step::new(1_000_000).unwrap();
+        let tag = |n| NewTag::new(Tag::parse(&format!("tag-{n}")).unwrap(), step);
+        let store = Arc::new(MemoryStore::with_tags((0..count).map(tag)));
+        let segments = {
+            let _inside = runtime.enter();
+            runtime.block_on(leaf_segment::SegmentGenerator::open(store, SegmentConfig::default()))
+        };
+        let mut tags = segments.known_tags();
+        // In no order that a processor could foresee.
+        let mut names: Vec<String> = (0..count).map(|n| format!("tag-{n}")).collect();
+        fastrand::shuffle(&mut names);
+        for name in &names {
+            runtime.block_on(tags.get(name).unwrap().next()).unwrap();
+        }
+        let mut at = 0;
+        group.bench_function(format!("{count} tags"), |b| {
+            b.iter(|| {
+                at = if at + 1 == names.len() { 0 } else { at + 1 };
+                let tag = tags.get(&names[at]).unwrap();
+                loop {
+                    if let Some(id) = tag.try_next() {
+                        return id;
+                    }
+                }
+            });
+        });
+    }
+    group.finish();
+}
+
 fn batches(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("1,000 ids, one thread");
     group.throughput(Throughput::Elements(BATCH as u64));
@@ -104,6 +144,6 @@ fn beside<T>(work: impl Fn() -> T + Sync, measured: impl FnOnce()) {
 criterion_group! {
     name = benches;
     config = Criterion::default().measurement_time(Duration::from_secs(2)).sample_size(30);
-    targets = one_thread, batches, two_threads
+    targets = one_thread, many_tags, batches, two_threads
 }
 criterion_main!(benches);

@@ -46,7 +46,7 @@ mod view;
 
 pub use config::SegmentConfig;
 pub use error::{SegmentError, SegmentErrorKind, StoreError, StoreErrorKind};
-pub use generator::SegmentGenerator;
+pub use generator::{KnownTags, SegmentGenerator};
 pub use handle::TagHandle;
 pub use marks::{Marks, MarksError};
 pub use memory::MemoryStore;

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard};
+use std::time::Duration;
 
 use futures_core::future::BoxFuture;
 use leaf_core::{IdRange, Step, Tag};
@@ -12,6 +13,8 @@ use crate::{NewTag, SegmentStore, StoreError, StoreErrorKind, TagRecord, TagSett
 #[derive(Debug, Default)]
 pub struct MemoryStore {
     records: Mutex<BTreeMap<Tag, TagRecord>>,
+    /// How long an allocation takes to be answered.
+    delay: Duration,
 }
 
 impl MemoryStore {
@@ -19,7 +22,13 @@ impl MemoryStore {
     #[must_use]
     pub fn with_tags(tags: impl IntoIterator<Item = NewTag>) -> Self {
         let records = tags.into_iter().map(|new| (new.tag.clone(), new.into()));
-        Self { records: Mutex::new(records.collect()) }
+        Self { records: Mutex::new(records.collect()), delay: Duration::ZERO }
+    }
+
+    /// The same store, that answers allocations so much later, as a database does.
+    #[must_use]
+    pub fn slow(self, delay: Duration) -> Self {
+        Self { delay, ..self }
     }
 
     /// Writes a step into a record that need not be one, as an editor's hand may.
@@ -58,7 +67,7 @@ impl SegmentStore for MemoryStore {
         amount: Step,
         seen: Step,
     ) -> BoxFuture<'a, Result<IdRange, StoreError>> {
-        self.with(tag, "allocate", |record| {
+        let answer = self.with(tag, "allocate", |record| {
             let step = record.step.map_err(|e| StoreErrorKind::BadRecord(e.to_string()))?;
             if step != seen {
                 return Err(StoreErrorKind::StepChanged(step));
@@ -70,6 +79,13 @@ impl SegmentStore for MemoryStore {
                 .ok_or_else(|| StoreErrorKind::BadRecord(format!("max_id {start} is negative")))?;
             record.max_id = end;
             Ok(range)
+        });
+        if self.delay.is_zero() {
+            return answer;
+        }
+        Box::pin(async {
+            tokio::time::sleep(self.delay).await;
+            answer.await
         })
     }
 

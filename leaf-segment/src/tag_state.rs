@@ -208,8 +208,9 @@ impl TagState {
         Some(Leftovers { unused: self.buffer.unused(at), issued_end })
     }
 
+    /// Asked by every look-up, so it takes no lock.
     pub(crate) fn has_ended(&self) -> bool {
-        self.refill().ended.is_some()
+        self.buffer.is_closed()
     }
 
     pub(crate) fn somebody_waits(&self) -> bool {

@@ -46,6 +46,7 @@ async fn java_segment(pool: &sqlx::MySqlPool) -> std::ops::Range<i64> {
     max_id - i64::from(step)..max_id
 }
 
+/// G-02: a Java node on the same row.
 #[test]
 fn two_servers_and_a_java_node_on_one_row_never_share_an_id() {
     const CLIENTS: usize = 8;
@@ -117,6 +118,52 @@ fn two_servers_and_a_java_node_on_one_row_never_share_an_id() {
     );
 }
 
+/// G-01: three processes on eight tags with steps of 1 to 8, so that nearly every id is a fetch.
+#[test]
+fn three_servers_on_eight_tags_of_tiny_steps_never_share_an_id() {
+    let seconds = if std::env::var_os("LEAF_TEST_FULL").is_some() { 60 } else { 3 };
+    let database = MariaDb::shared();
+    let name = database.new_database();
+    let url = MariaDb::url(database.port(), &name);
+    schema(&url, true);
+    let rows: Vec<_> = (1..=8).map(|step| format!("('tag{step}', 1, {step})")).collect();
+    let rows = rows.join(", ");
+    database.sql(&format!("INSERT INTO {name}.leaf_alloc (biz_tag, max_id, step) VALUES {rows}"));
+    // Without the dynamic step: it would soon make the steps large.
+    database.sql(&format!(
+        "INSERT INTO {name}.leaf_tag_settings (biz_tag, max_step) \
+         SELECT biz_tag, step FROM {name}.leaf_alloc WHERE biz_tag LIKE 'tag%'"
+    ));
+    let servers = [start(&url, false), start(&url, false), start(&url, false)];
+    let ledgers: Arc<Vec<Ledger>> = Arc::new((0..8).map(|_| Ledger::default()).collect());
+    let done = Arc::new(AtomicBool::new(false));
+    let clients: Vec<_> = (0..24)
+        .map(|client| {
+            let (tag, address) = (client % 8, servers[client / 8].1.ids());
+            let (ledgers, done) = (Arc::clone(&ledgers), Arc::clone(&done));
+            std::thread::spawn(move || {
+                let issuer: Arc<str> = format!("server {}", client / 8).into();
+                let path = format!("/api/segment/get/tag{}", tag + 1);
+                let mut connection = HttpClient::connect(address).unwrap();
+                let mut last = 0;
+                while !done.load(Ordering::SeqCst) {
+                    let id = connection.ids(&path, 1).unwrap()[0];
+                    assert!(id > last, "{issuer}: {id} after {last}");
+                    last = id;
+                    ledgers[tag].record(&issuer, id);
+                }
+            })
+        })
+        .collect();
+    wait_until("so many seconds", Duration::from_secs(seconds + 30), || {
+        let enough = ledgers.iter().all(|ledger| ledger.len() >= 50 * seconds as usize);
+        enough.then_some(())
+    });
+    done.store(true, Ordering::SeqCst);
+    clients.into_iter().for_each(|client| client.join().unwrap());
+    println!("{:?} ids a tag", ledgers.iter().map(Ledger::len).collect::<Vec<_>>());
+}
+
 #[test]
 fn the_schema_is_printed_and_made_once() {
     let database = MariaDb::shared();
@@ -162,6 +209,7 @@ fn a_missing_table_is_said_and_found_once_it_is_there() {
     assert!(!server.output().contains("leaf:leaf"), "no password in the log");
 }
 
+/// G-05, G-13: no clear answer, no id; then 503 within the deadline, and ids as soon as the line is back.
 #[test]
 fn a_line_that_breaks_costs_stock_and_nothing_else() {
     let database = MariaDb::shared();
@@ -190,10 +238,13 @@ fn a_line_that_breaks_costs_stock_and_nothing_else() {
         assert_eq!(HttpClient::once(server.ops(), "GET", "/readyz").status, 503, "{fault:?}");
 
         proxy.set(Fault::None);
+        // A request that waits is served as soon as the refill is there.
+        let back = tokio::time::Instant::now();
         let id = wait_until("ids flow again", Duration::from_secs(10), || {
             let answer = server.get(SEGMENT);
             (answer.status == 200).then(|| answer.body.parse().unwrap())
         });
+        println!("{fault:?}: ids again {:?} after the line was back", back.elapsed());
         ledger.record(&issuer, id);
     }
 

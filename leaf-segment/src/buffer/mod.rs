@@ -283,6 +283,11 @@ impl DoubleBuffer {
         (before.generation() < LAST).then_some(ClosedAt(before))
     }
 
+    /// Whether [`Self::close`] was called.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.now().generation() == CLOSED
+    }
+
     /// The ids up to the end of the last segment that were never handed out and follow each other.
     /// To be asked when nobody publishes any more.
     pub(crate) fn unused(&self, ClosedAt(at): ClosedAt) -> Option<IdRange> {

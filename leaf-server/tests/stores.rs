@@ -1,0 +1,107 @@
+//! Tags spread over four kinds of stores, and what their records' states look like to clients.
+#![allow(clippy::unwrap_used, reason = "tests may panic")]
+
+use std::time::Duration;
+
+use leaf_testkit::{Etcd, HttpClient, LeafServer, MariaDb, Postgres, wait_until};
+
+const SERVER: &str = env!("CARGO_BIN_EXE_leaf-server");
+
+fn path(tag: &str) -> String {
+    format!("/api/segment/get/{tag}")
+}
+
+#[test]
+fn a_store_that_is_away_takes_no_other_stores_tags_with_it() {
+    let mysql = MariaDb::shared();
+    let postgres = Postgres::shared();
+    let etcd = Etcd::start(1);
+    let (in_mysql, in_postgres) = (mysql.new_database(), postgres.new_database());
+    let home = tempfile::tempdir().unwrap();
+    let shard = |store: String, tag: &str| {
+        format!("[[segment.shard]]\nstore = '{store}'\ntags = ['{tag}*']\n")
+    };
+    let config = [
+        "[snowflake]\nenabled = false\n[segment]\nrefresh = '1s'\n".to_owned(),
+        shard(MariaDb::url(mysql.port(), &in_mysql), "my"),
+        shard(Postgres::url(postgres.port(), &in_postgres), "pg"),
+        shard(Etcd::url(&etcd.ports(), "leaf"), "et"),
+    ];
+    let file = home.path().join("leaf.toml");
+    std::fs::write(&file, config.concat()).unwrap();
+    let args = ["--config", file.to_str().unwrap()];
+    let data = home.path().join("data");
+    let schema = [&args[..], &["schema", "--apply"]].concat();
+    let mut schema = LeafServer::process(SERVER, &data, &schema, &[]);
+    assert!(schema.wait(Duration::from_secs(20)).success(), "{}", schema.output());
+    let made = schema.output();
+    assert_eq!(made.matches("made leaf_alloc, leaf_tag_settings").count(), 3, "{made}");
+    assert!(!made.contains("leaf:leaf"), "no password: {made}");
+    let row = "INSERT INTO leaf_alloc (biz_tag, max_id, step) VALUES";
+    mysql.sql(&format!("USE {in_mysql}; {row} ('my', 1, 10), ('wrong', 1, 10)"));
+    postgres.sql(&in_postgres, &format!("{row} ('pg', 1000, 10)"));
+    etcd.ctl(&["put", "/leaf/leaf/segment/et", r#"{"max_id":5000,"step":10}"#]);
+    let server = LeafServer::start(SERVER, &data, &args, &[]);
+
+    for (tag, first) in [("my", 1), ("pg", 1000), ("et", 5000), ("leaf-segment-test", 1)] {
+        assert_eq!(server.id(&path(tag)), first, "{tag}");
+    }
+    assert_eq!(server.get(&path("wrong")).status, 404, "no node looks for it in that store");
+
+    drop(etcd);
+    wait_until("the stock of etcd's tag is used up", Duration::from_secs(20), || {
+        (server.get(&path("et")).status == 503).then_some(())
+    });
+    for tag in ["my", "pg", "leaf-segment-test"] {
+        assert!(server.id(&path(tag)) > 0);
+    }
+    let ready = HttpClient::once(server.ops(), "GET", "/readyz");
+    assert_eq!(ready.status, 200, "{}", ready.body);
+    assert!(ready.body.starts_with("degraded: segment store"), "{}", ready.body);
+}
+
+/// G-10 and the guard, as clients see them: one tag each, and no other is touched.
+#[test]
+fn a_record_that_needs_an_operator_is_a_status_of_its_own() {
+    let database = MariaDb::shared();
+    let name = database.new_database();
+    let url = MariaDb::url(database.port(), &name);
+    let home = tempfile::tempdir().unwrap();
+    let schema = ["schema", "--apply", "--segment-store", &url];
+    let mut schema = LeafServer::process(SERVER, home.path(), &schema, &[]);
+    assert!(schema.wait(Duration::from_secs(20)).success(), "{}", schema.output());
+    database.sql(&format!(
+        "USE {name}; INSERT INTO leaf_alloc (biz_tag, max_id, step) VALUES \
+         ('last', 9223372036854774307, 1000), ('back', 5000, 10), ('zero', 1, 0), ('off', 1, 10); \
+         INSERT INTO leaf_tag_settings (biz_tag, enabled) VALUES ('off', 0)"
+    ));
+    let env = [("LEAF_SNOWFLAKE__ENABLED", "false".to_owned())];
+    let server = LeafServer::start(SERVER, home.path(), &["--segment-store", &url], &env);
+
+    let mut client = HttpClient::connect(server.ids()).unwrap();
+    assert_eq!(client.ids(&path("last"), 1000).unwrap().len(), 1000);
+    let mut refusal = |tag: &str| {
+        let answer = client.request("GET", &path(tag)).unwrap();
+        assert_eq!(answer.body.lines().count(), 1, "{}", answer.body);
+        assert!(!answer.body.contains("leaf_alloc"), "clients see no SQL: {}", answer.body);
+        (answer.status, answer.body)
+    };
+    let (status, text) = refusal("last");
+    assert_eq!(status, 409, "{text}");
+    assert!(text.contains("used up"), "{text}");
+    assert_eq!(refusal("zero").0, 500);
+    let (status, text) = refusal("off");
+    assert_eq!(status, 404, "{text}");
+    assert!(text.contains("disabled"), "{text}");
+
+    assert_eq!(server.id(&path("back")), 5000);
+    database.sql(&format!("UPDATE {name}.leaf_alloc SET max_id = 1 WHERE biz_tag = 'back'"));
+    let mut client = HttpClient::connect(server.ids()).unwrap();
+    let refused = wait_until("the stock is used up", Duration::from_secs(20), || {
+        let answer = client.request("GET", &path("back")).unwrap();
+        (answer.status != 200).then_some(answer)
+    });
+    assert_eq!(refused.status, 500, "{}", refused.body);
+    assert!(server.output().contains("leaf tag advance TAG --at-least"), "{}", server.output());
+    assert_eq!(server.id(&path("leaf-segment-test")), 1);
+}
