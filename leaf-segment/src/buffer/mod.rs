@@ -110,7 +110,7 @@ impl DoubleBuffer {
         loop {
             if !self.drained.load(Ordering::Relaxed) {
                 let taken = Cursor(self.cursor.fetch_add(1, Ordering::AcqRel));
-                if let Some(result) = self.slot(taken).read(taken) {
+                if let Some(result) = Slot::read(&self.slots, taken) {
                     return result;
                 }
             }
