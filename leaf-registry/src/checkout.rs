@@ -31,3 +31,14 @@ impl<DB: Database> Drop for Checkout<DB> {
         }
     }
 }
+
+/// What was read of a table that need not be there.
+pub(crate) fn or_default<T: Default>(
+    result: Result<T, sqlx::Error>,
+    absent: impl Fn(&sqlx::Error) -> bool,
+) -> Result<T, sqlx::Error> {
+    match result {
+        Err(error) if absent(&error) => Ok(T::default()),
+        result => result,
+    }
+}

@@ -30,7 +30,7 @@ pub mod mysql;
 pub mod postgres;
 #[cfg(feature = "store")]
 mod record;
-#[cfg(any(feature = "sqlite", feature = "mysql", feature = "postgres"))]
+#[cfg(any(feature = "mysql", feature = "postgres"))]
 mod sql_pool;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;

@@ -90,14 +90,3 @@ impl<DB: Database> fmt::Debug for SqlPool<DB> {
         f.debug_struct("SqlPool").field("size", &self.pool.size()).finish_non_exhaustive()
     }
 }
-
-/// What was read of a table that need not be there.
-pub(crate) fn or_default<T: Default>(
-    result: Result<T, sqlx::Error>,
-    absent: impl Fn(&sqlx::Error) -> bool,
-) -> Result<T, sqlx::Error> {
-    match result {
-        Err(error) if absent(&error) => Ok(T::default()),
-        result => result,
-    }
-}

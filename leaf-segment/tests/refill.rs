@@ -166,6 +166,7 @@ async fn the_step_doubles_under_demand_up_to_the_maximum() {
     assert_eq!((record.max_id - 1 - 3000) % 4000, 0, "{}", record.max_id);
 }
 
+/// G-09.
 #[tokio::test(start_paused = true)]
 async fn a_step_changed_in_the_record_counts_at_the_next_fetch() {
     let store = store_with("orders", 10).await;
@@ -195,6 +196,7 @@ async fn a_bad_step_is_an_error_until_it_is_repaired() {
     assert_eq!(orders.next().await.unwrap().get(), 1);
 }
 
+/// G-10.
 #[tokio::test(start_paused = true)]
 async fn an_exhausted_tag_says_so_and_leaves_the_others_alone() {
     let store = store_with("orders", 10).await;
@@ -238,4 +240,39 @@ async fn callers_that_left_are_not_fetched_for() {
     orders.next().await.unwrap();
     let max_id = store.tag(&tag("orders")).await.unwrap().unwrap().max_id;
     assert!(max_id.cast_unsigned() < (served + 3) * 1_000_000, "{max_id} for {served} callers");
+}
+
+/// G-13: an outage that is as long as the stock lasts is not noticed, at any point of a segment.
+#[tokio::test(start_paused = true)]
+async fn an_outage_as_long_as_the_stock_fails_no_call() {
+    // 1,000 ids/s and a step that may not grow: a segment lasts a second.
+    for used in [0, 50, 99, 150, 500, 999] {
+        let store = store_with("orders", 1000).await;
+        let config = SegmentConfig { max_step: step(1000), ..SegmentConfig::default() };
+        let segments =
+            SegmentGenerator::open(Arc::clone(&store) as Arc<dyn SegmentStore>, config).await;
+        let orders = segments.tag("orders").await.unwrap();
+        let mut clock = tokio::time::interval(Duration::from_millis(1));
+        for _ in 0..1000 + used {
+            clock.tick().await;
+            orders.next().await.unwrap();
+        }
+
+        store.set_down(true);
+        let stock = segments.views()[0].stock;
+        assert!(stock >= 900, "{stock}");
+        for _ in 0..stock {
+            clock.tick().await;
+            orders.next().await.unwrap();
+        }
+        let asked = Instant::now();
+        let error = orders.next().await.unwrap_err();
+        assert_eq!(*error.kind(), SegmentErrorKind::StoreDown);
+        assert!(asked.elapsed() <= Duration::from_secs(2));
+
+        store.set_down(false);
+        let back = Instant::now();
+        orders.next().await.unwrap();
+        assert!(back.elapsed() <= Duration::from_millis(500), "{:?}", back.elapsed());
+    }
 }

@@ -10,8 +10,8 @@ use sqlx::{
 
 use super::error::{is_absent, is_forbidden, is_missing_table};
 use crate::Table;
+use crate::checkout::or_default;
 use crate::failover_guard::{FailoverGuard, Found, STEPS};
-use crate::sql_pool::or_default;
 
 pub(super) const TABLE: Table = Table {
     name: "leaf_guard",

@@ -19,8 +19,9 @@ use sqlx::{Executor, MySql, MySqlConnection, query, query_as, query_scalar};
 
 use super::error::{classify, is_absent};
 use super::guard::{self, guarded};
+use crate::checkout::or_default;
 use crate::failover_guard::{FailoverGuard, Tried};
-use crate::sql_pool::{SqlPool, Trouble, or_default};
+use crate::sql_pool::{SqlPool, Trouble};
 use crate::{Administration, StoreOptions, Table, record};
 
 /// `leaf_alloc` is the table as the Java Leaf's own script makes it, in a character set that holds

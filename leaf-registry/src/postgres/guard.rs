@@ -8,8 +8,8 @@ use sqlx::{Connection, PgConnection, Pool, Postgres, query, query_as, query_scal
 
 use super::error::{has_no_name, is_absent, is_standby};
 use crate::Table;
+use crate::checkout::or_default;
 use crate::failover_guard::{FailoverGuard, Found, STEPS};
-use crate::sql_pool::or_default;
 
 pub(super) const TABLE: Table = Table {
     name: "leaf_guard",

@@ -17,8 +17,9 @@ use sqlx::{Executor, PgConnection, Postgres, query, query_as, query_scalar};
 
 use super::error::{classify, is_absent};
 use super::guard::{self, guarded};
+use crate::checkout::or_default;
 use crate::failover_guard::{FailoverGuard, Tried};
-use crate::sql_pool::{SqlPool, Trouble, or_default};
+use crate::sql_pool::{SqlPool, Trouble};
 use crate::{Administration, StoreOptions, Table, record};
 
 const TABLES: &[Table] = &[

@@ -14,8 +14,7 @@ use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, S
 use sqlx::{Sqlite, SqliteConnection, SqlitePool, query, query_as, query_scalar};
 
 use super::error::{classify, is_missing_table};
-use crate::checkout::Checkout;
-use crate::sql_pool::or_default;
+use crate::checkout::{Checkout, or_default};
 use crate::{Administration, Table, record};
 
 const TABLES: &[Table] = &[

@@ -1,3 +1,5 @@
+//! G-12: refill, take and switch in every order that the memory model allows.
+
 use super::*;
 use loom::sync::Arc;
 use loom::thread;

@@ -1,3 +1,5 @@
+//! The buffer against a model of it, and against itself from several threads (G-12).
+
 use super::*;
 use proptest::prelude::*;
 use std::sync::Arc;
