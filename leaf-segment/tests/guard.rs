@@ -162,6 +162,8 @@ async fn a_disk_that_keeps_no_marks_costs_no_ids_and_is_told() {
     std::fs::create_dir(&folder).unwrap();
     let name = "x".repeat(128);
     let store = store_with(&name, 1000).await;
+    let small = TagSettings { max_step: Some(step(1000)), ..TagSettings::default() };
+    store.set_settings(&tag(&name), &small).await.unwrap();
     let segments = open_with_marks(&store, &folder.join("segment.marks")).await;
     // A write still reaches the open file, but the rename of a new one fails: make it due.
     let orders = segments.tag(&name).await.unwrap();
