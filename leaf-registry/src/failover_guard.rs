@@ -14,7 +14,7 @@
 
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::time::Duration;
 
 use leaf_segment::StoreErrorKind;
@@ -29,8 +29,6 @@ pub(crate) const STEPS: i64 = 10;
 const UNKNOWN: u8 = 0;
 const ON: u8 = 1;
 const NO_TABLE: u8 = 2;
-#[cfg(feature = "mysql")]
-const QUORUM: u8 = 3;
 
 const NO_TABLE_TEXT: &str = "the failover guard is off, so that a failover may repeat ids: table leaf_guard cannot be read; \
      make it with `leaf-server schema --apply`, or set segment.failover_guard = false";
@@ -41,6 +39,8 @@ pub(crate) struct FailoverGuard {
     margin: Option<i64>,
     state: AtomicU8,
     jumping: Arc<Mutex<()>>,
+    /// How many jumps have ended well.
+    jumps: Arc<AtomicU64>,
 }
 
 /// What a connection found.
@@ -48,10 +48,7 @@ pub(crate) struct FailoverGuard {
 pub(crate) enum Found {
     /// The table is there, and the server has a name.
     Table,
-    /// A cluster that commits by quorum: it loses nothing, and answers under many names.
-    #[cfg(feature = "mysql")]
-    Quorum,
-    /// No table, or no right to read it.
+    /// No table, or not the rights on it.
     NoTable,
 }
 
@@ -72,7 +69,12 @@ pub(crate) enum Tried {
 impl FailoverGuard {
     /// A guard that jumps by `margin`; `None`: never on.
     pub(crate) fn new(margin: Option<i64>) -> Self {
-        Self { margin, state: AtomicU8::new(UNKNOWN), jumping: Arc::default() }
+        Self {
+            margin,
+            state: AtomicU8::new(UNKNOWN),
+            jumping: Arc::default(),
+            jumps: Arc::default(),
+        }
     }
 
     pub(crate) const fn wanted(&self) -> bool {
@@ -92,22 +94,18 @@ impl FailoverGuard {
 
     /// Takes over what a new connection found.
     pub(crate) fn found(&self, found: Found) {
-        let state = match found {
-            Found::Table => ON,
-            #[cfg(feature = "mysql")]
-            Found::Quorum => QUORUM,
-            Found::NoTable => NO_TABLE,
+        let before = match found {
+            Found::Table => self.state.swap(ON, Ordering::Relaxed),
+            // Once on it stays on: a replica that was promoted may not have got the table yet, and must
+            // not be allocated from then.
+            Found::NoTable => {
+                let change = |state| (state != ON).then_some(NO_TABLE);
+                let order = Ordering::Relaxed;
+                self.state.fetch_update(order, order, change).unwrap_or(NO_TABLE)
+            }
         };
-        if self.state.swap(state, Ordering::Relaxed) == state {
-            return;
-        }
-        match found {
-            Found::Table => tracing::debug!("the failover guard is on"),
-            #[cfg(feature = "mysql")]
-            Found::Quorum => tracing::info!(
-                "the failover guard is off: this cluster commits by quorum and needs none"
-            ),
-            Found::NoTable => tracing::warn!("{NO_TABLE_TEXT}"),
+        if found == Found::NoTable && before != NO_TABLE {
+            tracing::warn!("{NO_TABLE_TEXT}");
         }
     }
 
@@ -116,10 +114,19 @@ impl FailoverGuard {
         &self,
         jump: impl Future<Output = Result<(), sqlx::Error>> + Send + 'static,
     ) -> Result<(), sqlx::Error> {
-        let jumping = Arc::clone(&self.jumping);
+        let (jumping, jumps) = (Arc::clone(&self.jumping), Arc::clone(&self.jumps));
+        let before = jumps.load(Ordering::SeqCst);
         let task = tokio::spawn(async move {
             let _alone = jumping.lock().await;
-            timeout(JUMP, jump).await
+            if jumps.load(Ordering::SeqCst) != before {
+                // Another caller's jump was this one's, too.
+                return Ok(Ok(()));
+            }
+            let result = timeout(JUMP, jump).await;
+            if let Ok(Ok(())) = result {
+                jumps.fetch_add(1, Ordering::SeqCst);
+            }
+            result
         });
         let late =
             || io::Error::new(io::ErrorKind::TimedOut, "the failover guard's jump took long");

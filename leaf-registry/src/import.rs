@@ -2,7 +2,7 @@
 //!
 //! Invariant: no id that the old store granted, or may still grant to nodes that have not heard of the
 //! move, is granted by the new one: a tag starts there at the old `max_id` and a gap, or at its own
-//! `max_id` where that is greater. Doing it twice changes nothing. What counts is the next id, never the last (Kafka's importer of producer ids took the current
+//! `max_id` where that is greater. Doing it again advances it only by what the old store granted since. What counts is the next id, never the last (Kafka's importer of producer ids took the current
 //! block, KAFKA-15552).
 
 use leaf_segment::{NewTag, SegmentStore, StoreError, StoreErrorKind, TagRecord, TagSettings};
@@ -46,12 +46,11 @@ pub async fn import(
         let description = record.description.clone();
         let new = NewTag { tag: record.tag.clone(), max_id: first, step, description };
         to.create(&new).await?;
+        if record.settings != TagSettings::default() {
+            to.set_settings(&record.tag, &record.settings).await?;
+        }
     }
-    let first = to.advance(&record.tag, first).await?;
-    if record.settings != TagSettings::default() {
-        to.set_settings(&record.tag, &record.settings).await?;
-    }
-    Ok(first)
+    to.advance(&record.tag, first).await
 }
 
 #[cfg(test)]

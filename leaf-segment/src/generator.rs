@@ -19,6 +19,7 @@ use tokio::time::Instant;
 use crate::handle::TagHandle;
 use crate::rate;
 use crate::refill::Backend;
+use crate::tag_state::Leftovers;
 use crate::{
     SegmentConfig, SegmentError, SegmentErrorKind, SegmentStore, StoreError, TagRecord, TagView,
 };
@@ -229,12 +230,13 @@ impl Shared {
             let (backend, tag) = (Arc::clone(&self.backend), handle.tag().clone());
             requests.spawn(async move {
                 let Ok(_permit) = backend.permits.acquire().await else { return };
-                let lowered = backend.config.marks.lower(&tag, leftovers.issued_end).await;
+                let Leftovers { unused, granted_end, issued_end } = leftovers;
+                let lowered = backend.config.marks.lower(&tag, granted_end, issued_end).await;
                 if let Err(error) = lowered {
                     tracing::warn!(%tag, "{error}; unused ids stay taken");
                     return;
                 }
-                let Some(unused) = leftovers.unused.filter(|_| backend.config.give_back) else {
+                let Some(unused) = unused.filter(|_| backend.config.give_back) else {
                     return;
                 };
                 let request = backend.store.give_back(&tag, unused);

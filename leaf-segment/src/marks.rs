@@ -145,17 +145,18 @@ impl Marks {
         }
     }
 
-    /// Lets the mark of a tag sink to one past the last id that this process handed out, once it will
-    /// hand out no more: what it was granted above may go back to the store, and so may what other
-    /// nodes were granted below. Durable when it returns.
+    /// Lets the mark of a tag sink from `granted`, the end of what a generator was granted, to `issued`,
+    /// one past the last id that it handed out, once it will hand out no more: what lies between may go
+    /// back to the store, and so may what other nodes were granted below. A mark that somebody else has
+    /// raised since stays. Durable when it returns.
     ///
     /// # Errors
     /// When the disk refuses.
-    pub async fn lower(&self, tag: &Tag, mark: i64) -> Result<(), MarksError> {
+    pub async fn lower(&self, tag: &Tag, granted: i64, issued: i64) -> Result<(), MarksError> {
         {
             let mut known = self.known();
-            if known.marks.get(tag).is_some_and(|known| *known > mark) {
-                known.marks.insert(tag.clone(), mark);
+            if known.marks.get(tag) == Some(&granted) && issued < granted {
+                known.marks.insert(tag.clone(), issued);
                 known.dirty.insert(tag.clone());
             }
         }
@@ -209,27 +210,31 @@ fn lock_known(known: &Mutex<Known>) -> MutexGuard<'_, Known> {
 
 /// Writes what was changed since the last time.
 fn write(mut log: OwnedMutexGuard<Log>, known: &Mutex<Known>) -> Result<(), MarksError> {
-    let (changed, lines, all) = {
-        let mut known = lock_known(known);
-        let changed = std::mem::take(&mut known.dirty);
-        let lines: String = changed.iter().map(|tag| line(tag, known.marks[tag])).collect();
-        let all = log.has_grown(lines.len()).then(|| known.marks.clone());
-        (changed, lines, all)
-    };
-    let result = match all {
-        None => log.append(&lines),
-        Some(marks) => log.replace(&marks),
-    };
-    let result = result.map_err(|source| {
-        let path = log.path.clone();
-        MarksError { operation: "write", path, source }
-    });
-    let mut known = lock_known(known);
-    known.trouble = result.as_ref().err().map(ToString::to_string);
-    if result.is_err() {
-        known.dirty.extend(changed);
+    loop {
+        let (changed, lines, all) = {
+            let mut known = lock_known(known);
+            // Also those who came while this was writing, and did not wait.
+            if known.dirty.is_empty() {
+                known.trouble = None;
+                return Ok(());
+            }
+            let changed = std::mem::take(&mut known.dirty);
+            let lines: String = changed.iter().map(|tag| line(tag, known.marks[tag])).collect();
+            let all = log.has_grown(lines.len()).then(|| known.marks.clone());
+            (changed, lines, all)
+        };
+        let result = match all {
+            None => log.append(&lines),
+            Some(marks) => log.replace(&marks),
+        };
+        if let Err(source) = result {
+            let error = MarksError { operation: "write", path: log.path.clone(), source };
+            let mut known = lock_known(known);
+            known.trouble = Some(error.to_string());
+            known.dirty.extend(changed);
+            return Err(error);
+        }
     }
-    result
 }
 
 impl Log {
@@ -328,8 +333,10 @@ mod tests {
             marks.raise(&tag("orders"), mark).await.unwrap();
         }
         marks.raise(&tag("a b é"), 7).await.unwrap();
-        for (name, mark) in [("a b é", 5), ("orders", 30), ("other", 1)] {
-            marks.lower(&tag(name), mark).await.unwrap();
+        for (name, granted, issued) in
+            [("a b é", 7, 5), ("orders", 15, 1), ("orders", 20, 30), ("other", 1, 0)]
+        {
+            marks.lower(&tag(name), granted, issued).await.unwrap();
         }
         drop(marks);
 

@@ -57,6 +57,8 @@ pub(crate) struct Refill {
     /// A range below the tag's mark was refused: until the record was raised, nothing is allocated
     /// from it.
     pub(crate) refused: bool,
+    /// End of the last range that was granted to this state.
+    pub(crate) granted_end: Option<i64>,
     /// One past the last id that was handed out past the buffer.
     pub(crate) direct_end: Option<i64>,
     /// The tag's mark when this state was made.
@@ -81,6 +83,8 @@ pub(crate) struct Fetched {
 pub(crate) struct Leftovers {
     /// The ids that were fetched last and never handed out.
     pub(crate) unused: Option<IdRange>,
+    /// End of the last range that was granted.
+    pub(crate) granted_end: i64,
     /// One past the last id that was handed out, by this process or one before it; 0 for none.
     pub(crate) issued_end: i64,
 }
@@ -119,6 +123,7 @@ impl Refill {
 
     /// `range` was granted on a request that was sent at `sent`.
     pub(crate) fn granted_range(&mut self, range: IdRange, sent: Instant) {
+        self.granted_end = self.granted_end.max(Some(range.end()));
         self.failure = None;
         if self.fetches.len() == HISTORY {
             self.fetches.pop_front();
@@ -155,6 +160,7 @@ impl TagState {
                 asked_at: None,
                 fetches: VecDeque::new(),
                 refused: false,
+                granted_end: None,
                 direct_end: None,
                 floor,
                 failure: None,
@@ -205,7 +211,9 @@ impl TagState {
         let at = refill.closed_at.take().filter(|_| closed)?;
         let ends = [refill.floor, refill.direct_end, self.buffer.issued_end(at)];
         let issued_end = ends.into_iter().flatten().max().unwrap_or(0);
-        Some(Leftovers { unused: self.buffer.unused(at), issued_end })
+        // A handle that was granted nothing has nothing to say of the mark.
+        let granted_end = refill.granted_end?;
+        Some(Leftovers { unused: self.buffer.unused(at), granted_end, issued_end })
     }
 
     /// Asked by every look-up, so it takes no lock.

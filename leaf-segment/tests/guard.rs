@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use leaf_core::Health;
 use leaf_segment::{
-    NewTag, SegmentConfig, SegmentErrorKind, SegmentGenerator, SegmentStore, StoreErrorKind,
+    Marks, NewTag, SegmentConfig, SegmentErrorKind, SegmentGenerator, SegmentStore, StoreErrorKind,
     TagSettings,
 };
 use support::{TestStore, open, open_with_marks, step, store_with, tag};
@@ -277,4 +277,26 @@ async fn a_refusal_outlives_disabling_the_tag() {
     let orders = segments.tag("orders").await.unwrap();
     let error = orders.next().await.unwrap_err();
     assert_eq!(*error.kind(), SegmentErrorKind::Guard, "nobody has raised the record");
+}
+
+/// Generators of several stores share the marks of a process, and a tag may stand in two stores while it
+/// moves: the one that never served it must not forget what the other one did.
+#[tokio::test(start_paused = true)]
+async fn whoever_was_granted_nothing_leaves_the_mark_alone() {
+    let marks = Arc::new(Marks::default());
+    let config = SegmentConfig { marks: Arc::clone(&marks), ..SegmentConfig::default() };
+    let (from, to) = (store_with("orders", 1000).await, store_with("orders", 1000).await);
+    to.advance(&tag("orders"), 10_000).await.unwrap();
+    let open = async |store: &Arc<TestStore>| {
+        SegmentGenerator::open(Arc::clone(store) as Arc<dyn SegmentStore>, config.clone()).await
+    };
+    let (old, new) = (open(&from).await, open(&to).await);
+    new.tag("orders").await.unwrap().take(50).await.unwrap();
+    let unused = old.tag("orders").await.unwrap();
+
+    old.close().await;
+    assert_eq!(marks.get(&tag("orders")), Some(11_000));
+    new.close().await;
+    assert_eq!(marks.get(&tag("orders")), Some(10_050), "one past the last that was handed out");
+    drop(unused);
 }

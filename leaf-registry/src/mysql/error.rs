@@ -31,6 +31,11 @@ pub(super) fn is_absent(error: &sqlx::Error) -> bool {
     is_missing_table(error) || is_forbidden(error)
 }
 
+/// ER_OPTION_PREVENTS_STATEMENT (read_only)
+pub(super) fn is_read_only(error: &sqlx::Error) -> bool {
+    number(error) == Some(1290)
+}
+
 fn number(error: &sqlx::Error) -> Option<u16> {
     let database = error.as_database_error()?;
     Some(database.try_downcast_ref::<MySqlDatabaseError>()?.number())

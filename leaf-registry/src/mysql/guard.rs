@@ -2,13 +2,16 @@
 //!
 //! The server's name is a user variable of the connection, which the server itself sets from its own
 //! variables: a proxy that repeats the statement on another server gets that one's name. Statements
-//! that use the variable are replicated with its value, in every binary log format.
+//! that use the variable are replicated with its value, in every binary log format. In a cluster whose
+//! members commit by quorum the name is the cluster's: nothing is lost among them, but where another
+//! cluster takes over.
 
 use sqlx::{
-    AssertSqlSafe, Connection, MySql, MySqlConnection, Pool, query, query_as, query_scalar,
+    AssertSqlSafe, Connection, MySql, MySqlConnection, Pool, Row, query, query_as, query_scalar,
+    raw_sql,
 };
 
-use super::error::{is_absent, is_forbidden, is_missing_table};
+use super::error::{is_absent, is_read_only};
 use crate::Table;
 use crate::checkout::or_default;
 use crate::failover_guard::{FailoverGuard, Found, STEPS};
@@ -42,39 +45,76 @@ pub(super) async fn introduce(
     if !guard.wanted() {
         return Ok(());
     }
-    let variables: Vec<(String, String)> = query_as(
+    // As text, and together: a distant server is asked as seldom as can be. The update changes nothing,
+    // but needs the right that a jump will need.
+    let statements = format!(
+        "SET @leaf_server = {}; SELECT id FROM leaf_guard WHERE id = 1; \
+         UPDATE leaf_guard SET id = id WHERE id = 0",
+        name(connection).await?
+    );
+    let usable = raw_sql(AssertSqlSafe(statements)).execute(&mut *connection).await.map(|_| ());
+    match usable {
+        Ok(()) => guard.found(Found::Table),
+        Err(error) if is_read_only(&error) => guard.found(Found::Table),
+        Err(error) if is_absent(&error) => guard.found(Found::NoTable),
+        Err(error) => return Err(error),
+    }
+    Ok(())
+}
+
+/// The expression that yields the server's name on the server.
+async fn name(connection: &mut MySqlConnection) -> Result<String, sqlx::Error> {
+    let mut values = show(
+        connection,
         "SHOW VARIABLES WHERE Variable_name IN \
          ('server_uuid', 'server_uid', 'wsrep_on', 'group_replication_group_name')",
     )
-    .fetch_all(&mut *connection)
     .await?;
+    if values.contains(&("wsrep_on".to_owned(), "ON".to_owned())) {
+        let status = "SHOW STATUS WHERE Variable_name IN \
+                      ('wsrep_cluster_status', 'wsrep_cluster_state_uuid')";
+        values.extend(show(connection, status).await?);
+    }
     let value = |wanted: &str| {
-        let found = variables.iter().find(|(name, _)| name == wanted);
+        let found = values.iter().find(|(name, _)| name == wanted);
         found.map(|(_, value)| value.as_str()).filter(|value| !value.is_empty())
     };
+    let plain = |name: &&str| name.chars().all(|c| c.is_ascii_hexdigit() || c == '-');
+    if value("wsrep_cluster_status") == Some("Primary")
+        && let Some(cluster) = value("wsrep_cluster_state_uuid").filter(plain)
+    {
+        return Ok(format!("'galera/{cluster}'"));
+    }
+    if let Some(group) = value("group_replication_group_name").filter(plain) {
+        // A server that has left the group, or never started it, is one of its own.
+        let state: Result<Option<(String,)>, _> = query_as(
+            "SELECT CAST(MEMBER_STATE AS CHAR) FROM performance_schema.replication_group_members \
+             WHERE MEMBER_ID = @@global.server_uuid",
+        )
+        .fetch_optional(&mut *connection)
+        .await;
+        let online = match state {
+            Ok(state) => state.is_some_and(|(state,)| state == "ONLINE"),
+            Err(error) => is_absent(&error),
+        };
+        if online {
+            return Ok(format!("'group/{group}'"));
+        }
+    }
     // MariaDB derives its `server_uid` from hardware and port, which containers may share; two servers
     // of one replication have different numbers.
     let name = ["server_uuid", "server_uid"].into_iter().find(|name| value(name).is_some());
     let name = name.unwrap_or("hostname");
-    let statement =
-        format!("SET @leaf_server = CONCAT_WS('/', @@global.{name}, @@global.server_id)");
-    query(AssertSqlSafe(statement)).execute(&mut *connection).await?;
-    if value("wsrep_on") == Some("ON") || value("group_replication_group_name").is_some() {
-        guard.found(Found::Quorum);
-        return Ok(());
-    }
-    let row: Result<Option<(i64,)>, _> =
-        query_as("SELECT CAST(id AS SIGNED) FROM leaf_guard WHERE id = 1")
-            .fetch_optional(&mut *connection)
-            .await;
-    match row {
-        Ok(_) => guard.found(Found::Table),
-        Err(error) if is_missing_table(&error) || is_forbidden(&error) => {
-            guard.found(Found::NoTable);
-        }
-        Err(error) => return Err(error),
-    }
-    Ok(())
+    Ok(format!("CONCAT_WS('/', @@global.{name}, @@global.server_id)"))
+}
+
+/// Names and values.
+async fn show(
+    connection: &mut MySqlConnection,
+    statement: &'static str,
+) -> Result<Vec<(String, String)>, sqlx::Error> {
+    let rows = raw_sql(statement).fetch_all(connection).await?;
+    rows.iter().map(|row| Ok((row.try_get(0)?, row.try_get(1)?))).collect()
 }
 
 /// The table was just made by this connection, whose server is the one that allocates.
@@ -110,7 +150,10 @@ pub(super) async fn jump(
 ) -> Result<(), sqlx::Error> {
     let mut connection = pool.acquire().await?.detach();
     introduce(&mut connection, &guard).await?;
-    query("SET SESSION innodb_lock_wait_timeout = 50").execute(&mut connection).await?;
+    // If this process or its host dies half-way, the server must not keep the locks for long.
+    query("SET SESSION innodb_lock_wait_timeout = 50, wait_timeout = 10, sql_safe_updates = 0")
+        .execute(&mut connection)
+        .await?;
     // A tag's own settings may allow more at once than the margin was chosen for.
     let largest: Result<Vec<i64>, _> = query_scalar(
         "SELECT CAST(COALESCE(MAX(GREATEST(COALESCE(max_step, 0), COALESCE(max_take, 0))), 0) \
@@ -133,9 +176,9 @@ pub(super) async fn jump(
     }
     query(
         "UPDATE leaf_alloc SET max_id = IF( \
-             max_id > 9223372036854775807 - GREATEST(?, ? * step), \
+             max_id > 9223372036854775807 - GREATEST(?, ? * COALESCE(step, 0)), \
              9223372036854775807, \
-             max_id + GREATEST(?, ? * step)) \
+             max_id + GREATEST(?, ? * COALESCE(step, 0))) \
          WHERE max_id >= 0",
     )
     .bind(margin)

@@ -199,7 +199,10 @@ impl SegmentStore for MysqlStore {
                             .guard
                             .run(guard::jump(pool, Arc::clone(&self.guard), margin))
                             .await;
-                        jump.map_err(|error| classify(name(), error))?;
+                        jump.map_err(|error| {
+                            let what = "advance every tag after a failover";
+                            StoreError::new(StoreErrorKind::Unavailable, what).because(error)
+                        })?;
                     }
                 }
             }

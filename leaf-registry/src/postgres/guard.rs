@@ -4,7 +4,7 @@
 //! promotion and a recovery to a point in time begin anew. The statement that allocates reads it
 //! itself.
 
-use sqlx::{Connection, PgConnection, Pool, Postgres, query, query_as, query_scalar};
+use sqlx::{Connection, PgConnection, Pool, Postgres, Row, query, query_as, query_scalar, raw_sql};
 
 use super::error::{has_no_name, is_absent, is_standby};
 use crate::Table;
@@ -49,25 +49,26 @@ pub(super) async fn introduce(
     if !guard.wanted() {
         return Ok(());
     }
-    let name: Result<Option<String>, _> =
-        query_scalar(concat!("SELECT ", server!())).fetch_one(&mut *connection).await;
+    // As text: a distant server is asked as seldom as can be.
+    let name = raw_sql(concat!("SELECT ", server!())).fetch_one(&mut *connection).await;
     match name {
         Ok(_) => {}
         Err(error) if has_no_name(&error) => {
             guard.found(Found::NoTable);
             return Ok(());
         }
-        // It becomes a primary, or refuses to write.
-        Err(error) if is_standby(&error) => return Ok(()),
+        // The connection outlives its promotion.
+        Err(error) if is_standby(&error) => {}
         Err(error) => return Err(error),
     }
-    let usable: bool = query_scalar(
+    let usable = raw_sql(
         "SELECT CASE WHEN to_regclass('leaf_guard') IS NULL THEN false \
          ELSE has_table_privilege('leaf_guard', 'SELECT') \
          AND has_table_privilege('leaf_guard', 'UPDATE') END",
     )
     .fetch_one(connection)
     .await?;
+    let usable: bool = usable.try_get(0)?;
     guard.found(if usable { Found::Table } else { Found::NoTable });
     Ok(())
 }
@@ -93,7 +94,13 @@ pub(super) async fn is_ours(connection: &mut PgConnection) -> Result<bool, sqlx:
 /// is not used again.
 pub(super) async fn jump(pool: Pool<Postgres>, margin: i64) -> Result<(), sqlx::Error> {
     let mut connection = pool.acquire().await?.detach();
-    query("SET lock_timeout = '50s'").execute(&mut connection).await?;
+    // If this process or its host dies half-way, the server must not keep the locks for long.
+    query(
+        "SELECT set_config('lock_timeout', '50s', false), \
+           set_config('idle_in_transaction_session_timeout', '10s', false)",
+    )
+    .execute(&mut connection)
+    .await?;
     // A tag's own settings may allow more at once than the margin was chosen for.
     let largest: Result<Vec<i64>, _> = query_scalar(
         "SELECT coalesce(max(greatest(max_step, max_take)), 0)::bigint FROM leaf_tag_settings",

@@ -174,7 +174,10 @@ impl SegmentStore for PostgresStore {
                     Tried::OtherServer(margin) => {
                         let pool = self.pool.connections().clone();
                         let jump = self.guard.run(guard::jump(pool, margin)).await;
-                        jump.map_err(|error| classify(name(), error))?;
+                        jump.map_err(|error| {
+                            let what = "advance every tag after a failover";
+                            StoreError::new(StoreErrorKind::Unavailable, what).because(error)
+                        })?;
                     }
                 }
             }
@@ -398,11 +401,10 @@ async fn prepare(connection: &mut PgConnection, guard: &FailoverGuard) -> Result
         .execute(
             // A range counts when its statement was answered: it must be durable then. A statement
             // whose caller has left must not wait for its lock much longer.
-            "SELECT set_config('synchronous_commit', 'on', false) \
+            "SET lock_timeout = '1500ms'; SELECT set_config('synchronous_commit', 'on', false) \
              WHERE current_setting('synchronous_commit') = 'off'",
         )
         .await?;
-    connection.execute("SET lock_timeout = '1500ms'").await?;
     guard::introduce(connection, guard).await
 }
 
