@@ -17,7 +17,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::time::Duration;
 
-use leaf_segment::StoreErrorKind;
+use leaf_core::IdRange;
+use leaf_segment::{StoreError, StoreErrorKind};
 use tokio::sync::Mutex;
 use tokio::time::timeout;
 
@@ -109,8 +110,40 @@ impl FailoverGuard {
         }
     }
 
+    /// Draws the conclusion from a try of an allocation of `amount` ids: the range, or none where it is
+    /// worth another try, after a jump where another server has allocated last.
+    pub(crate) async fn settle<J>(
+        &self,
+        tried: Tried,
+        amount: i64,
+        name: &(impl Fn() -> String + Sync),
+        jump: impl FnOnce(i64) -> J + Send,
+    ) -> Result<Option<IdRange>, StoreError>
+    where
+        J: Future<Output = Result<(), sqlx::Error>> + Send + 'static,
+    {
+        match tried {
+            Tried::Granted(end) => {
+                let range = IdRange::new(end.saturating_sub(amount), end);
+                range.map(Some).ok_or_else(|| {
+                    let why = format!("the server answered {end} to an addition of {amount}");
+                    StoreError::new(StoreErrorKind::BadRecord(why), name())
+                })
+            }
+            Tried::Refused(why) => Err(StoreError::new(why, name())),
+            Tried::Again => Ok(None),
+            Tried::OtherServer(margin) => match self.run(jump(margin)).await {
+                Ok(()) => Ok(None),
+                Err(error) => {
+                    let what = "advance every tag after a failover";
+                    Err(StoreError::new(StoreErrorKind::Unavailable, what).because(error))
+                }
+            },
+        }
+    }
+
     /// Runs a jump in a task of its own: a caller that leaves after its deadline does not undo it.
-    pub(crate) async fn run(
+    async fn run(
         &self,
         jump: impl Future<Output = Result<(), sqlx::Error>> + Send + 'static,
     ) -> Result<(), sqlx::Error> {

@@ -161,24 +161,10 @@ impl SegmentStore for PostgresStore {
                         }
                     })
                     .await?;
-                match tried {
-                    Tried::Granted(end) => {
-                        return IdRange::new(end.saturating_sub(amount), end).ok_or_else(|| {
-                            let why =
-                                format!("the server answered {end} to an addition of {amount}");
-                            StoreError::new(StoreErrorKind::BadRecord(why), name())
-                        });
-                    }
-                    Tried::Refused(why) => return Err(StoreError::new(why, name())),
-                    Tried::Again => {}
-                    Tried::OtherServer(margin) => {
-                        let pool = self.pool.connections().clone();
-                        let jump = self.guard.run(guard::jump(pool, margin)).await;
-                        jump.map_err(|error| {
-                            let what = "advance every tag after a failover";
-                            StoreError::new(StoreErrorKind::Unavailable, what).because(error)
-                        })?;
-                    }
+                let pool = self.pool.connections().clone();
+                let jump = |margin| guard::jump(pool, margin);
+                if let Some(range) = self.guard.settle(tried, amount, &name, jump).await? {
+                    return Ok(range);
                 }
             }
             let why = "others changed the record meanwhile";
