@@ -1,0 +1,167 @@
+//! The failover guard: names, margins, rights, races.
+
+use std::sync::Arc;
+
+use leaf_core::Tag;
+use leaf_segment::NewTag;
+use leaf_testkit::MariaDb;
+
+use crate::support::{Server, create, next, open, orders, step};
+
+/// A replica that was promoted before it got the guard's table.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_guard_that_was_on_is_not_turned_off_by_a_table_that_is_gone() {
+    for server in Server::both().await {
+        let store = open(&server.url(), Some(1_000_000)).await;
+        create(&store).await;
+        next(&*store.store).await;
+        server.sql("DROP TABLE leaf_guard").await;
+        for _ in 0..3 {
+            let error = store.store.allocate(&orders(), step(10), step(10)).await.unwrap_err();
+            assert!(error.to_string().contains("leaf-server schema --apply"), "{error}");
+        }
+
+        assert_eq!(store.admin.apply().await.unwrap(), ["leaf_guard"]);
+        next(&*store.store).await;
+    }
+}
+
+/// A tag near the end of the ids is used up by a jump: it never wraps, never stays behind.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_jump_beyond_the_last_id_uses_the_tag_up() {
+    for server in Server::both().await {
+        let store = open(&server.url(), Some(1000)).await;
+        create(&store).await;
+        let last = Tag::parse("last").unwrap();
+        let new = NewTag { max_id: i64::MAX - 500, ..NewTag::new(last.clone(), step(10)) };
+        store.store.create(&new).await.unwrap();
+        assert_eq!(next(&*store.store).await.start(), 1);
+        server.another_server().await;
+
+        assert_eq!(next(&*store.store).await.start(), 1011);
+        let error = store.store.allocate(&last, step(10), step(10)).await.unwrap_err();
+        assert_eq!(*error.kind(), leaf_segment::StoreErrorKind::Exhausted);
+        let record = store.store.tag(&last).await.unwrap().unwrap();
+        assert_eq!(record.max_id, i64::MAX);
+    }
+}
+
+/// The replica may not even have got the name of the first server.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_name_that_was_lost_is_another_name() {
+    for server in Server::both().await {
+        let store = open(&server.url(), Some(1_000_000)).await;
+        create(&store).await;
+        assert_eq!(next(&*store.store).await.start(), 1, "whoever makes the table does not jump");
+
+        for lost in ["UPDATE leaf_guard SET server_uid = ''", "DELETE FROM leaf_guard"] {
+            let before = next(&*store.store).await;
+            server.sql(lost).await;
+            let after = next(&*store.store).await;
+            assert_eq!(after.start(), before.end() + 1_000_000, "{lost}");
+        }
+    }
+}
+
+/// The margin is chosen for the usual steps; a tag may have a greater one of its own.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_jump_covers_the_greatest_step() {
+    for server in Server::both().await {
+        let store = open(&server.url(), Some(1000)).await;
+        create(&store).await;
+        server.sql("UPDATE leaf_alloc SET step = 20000 WHERE biz_tag = 'leaf-segment-test'").await;
+        server.another_server().await;
+        assert_eq!(next(&*store.store).await.start(), 1001);
+        let large = Tag::parse("leaf-segment-test").unwrap();
+        assert_eq!(store.store.tag(&large).await.unwrap().unwrap().max_id, 200_001);
+
+        let settings = leaf_segment::TagSettings {
+            max_step: Some(step(3000)),
+            max_take: Some(step(70_000)),
+            ..leaf_segment::TagSettings::default()
+        };
+        store.store.set_settings(&orders(), &settings).await.unwrap();
+        server.another_server().await;
+        assert_eq!(next(&*store.store).await.start(), 1011 + 700_000);
+    }
+}
+
+/// All tags of a node meet the failover at once: one of them jumps, and none is told that its ids are
+/// used up.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_who_meet_a_failover_jump_once() {
+    for server in Server::both().await {
+        let store = open(&server.url(), Some(1_000_000)).await;
+        create(&store).await;
+        for round in 1..=5 {
+            server.another_server().await;
+            let mut callers = Vec::new();
+            for _ in 0..32 {
+                let store = Arc::clone(&store.store);
+                callers.push(tokio::spawn(async move { next(&*store).await }));
+            }
+            for caller in callers {
+                let range = caller.await.unwrap();
+                let jumps = range.start() / 1_000_000;
+                assert_eq!(jumps, round, "{range}");
+            }
+        }
+    }
+}
+
+/// A user with the rights that the Java Leaf needs, and the guard made by somebody else.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn few_rights_are_enough() {
+    for server in Server::both().await {
+        let store = open(&server.url(), Some(1_000_000)).await;
+        create(&store).await;
+        let (database, grants, url) = match &server {
+            Server::Mysql(server, database) => {
+                let user = format!("few_{database}");
+                server.sql(&format!("CREATE USER {user}@'127.0.0.1' IDENTIFIED BY 'few'"));
+                let url = MariaDb::url(server.port(), database);
+                let user_at = format!("{user}@'127.0.0.1'");
+                (format!("{database}."), user_at, url.replace("leaf:leaf", &format!("{user}:few")))
+            }
+            Server::Postgres(_, database) => {
+                let user = format!("few_{database}");
+                server.sql(&format!("CREATE USER {user} PASSWORD 'few'")).await;
+                let url = server.url().replace("leaf:leaf", &format!("{user}:few"));
+                (String::new(), user, url)
+            }
+        };
+
+        // The table of ids alone.
+        server.sql(&format!("GRANT SELECT, UPDATE ON {database}leaf_alloc TO {grants}")).await;
+        let few = open(&url, Some(1_000_000)).await;
+        assert_eq!(next(&*few.store).await.start(), 1);
+        assert_eq!(few.store.tags().await.unwrap().len(), 2);
+        assert!(few.store.tag(&orders()).await.unwrap().is_some());
+        let risks = few.admin.risks().await.unwrap();
+        assert!(risks.iter().any(|risk| risk.contains("leaf_guard")), "{risks:?}");
+
+        // And the guard's.
+        server.sql(&format!("GRANT SELECT, UPDATE ON {database}leaf_guard TO {grants}")).await;
+        let few = open(&url, Some(1_000_000)).await;
+        assert_eq!(next(&*few.store).await.start(), 11);
+        server.another_server().await;
+        assert_eq!(next(&*few.store).await.start(), 1_000_021);
+        if let Server::Mysql(server, _) = &server {
+            server.sql(&format!("DROP USER {grants}"));
+        }
+    }
+}
+
+/// Whoever converts the schema's collations changes nothing.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_guard_holds_whatever_its_collation() {
+    let [server, _] = Server::both().await;
+    let store = open(&server.url(), Some(1_000_000)).await;
+    create(&store).await;
+    for collation in ["utf8mb4_unicode_ci", "utf8mb4_general_ci", "utf8mb4_bin"] {
+        let before = next(&*store.store).await;
+        let table = "ALTER TABLE leaf_guard CONVERT TO CHARACTER SET utf8mb4 COLLATE";
+        server.sql(&format!("{table} {collation}")).await;
+        assert_eq!(next(&*store.store).await.start(), before.end(), "{collation}");
+    }
+}

@@ -1,0 +1,127 @@
+//! Stores on real servers, and load on them.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use leaf_core::{IdRange, Step, Tag};
+use leaf_registry::{OpenStore, StoreOptions, StoreUrl};
+use leaf_segment::{NewTag, SegmentStore};
+use leaf_testkit::{MariaDb, Postgres};
+use tokio::task::spawn_blocking;
+
+pub(crate) fn orders() -> Tag {
+    Tag::parse("orders").unwrap()
+}
+
+pub(crate) fn step(size: i64) -> Step {
+    Step::new(size).unwrap()
+}
+
+pub(crate) async fn open(url: &str, failover_margin: Option<i64>) -> OpenStore {
+    let url: StoreUrl = url.parse().unwrap();
+    url.open(Path::new("."), &StoreOptions { failover_margin }).await.unwrap()
+}
+
+pub(crate) async fn create(store: &OpenStore) {
+    store.admin.apply().await.unwrap();
+    store.store.create(&NewTag::new(orders(), step(10))).await.unwrap();
+}
+
+/// The next range, however long it takes.
+pub(crate) async fn next(store: &dyn SegmentStore) -> IdRange {
+    loop {
+        let tag = orders();
+        let attempt = store.allocate(&tag, step(10), step(10));
+        match tokio::time::timeout(Duration::from_secs(3), attempt).await {
+            Ok(Ok(range)) => return range,
+            Ok(Err(error)) => assert!(error.retryable(), "{error}"),
+            Err(_) => {}
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+pub(crate) fn overlaps(ranges: &mut [IdRange]) -> bool {
+    ranges.sort_by_key(|range| range.start());
+    ranges.windows(2).any(|pair| pair[0].overlaps(pair[1]))
+}
+
+/// A database on a server, with the means to change it behind the store's back.
+pub(crate) enum Server {
+    Mysql(Arc<MariaDb>, String),
+    Postgres(Arc<Postgres>, String),
+}
+
+impl Server {
+    pub(crate) async fn both() -> [Self; 2] {
+        let mysql = spawn_blocking(MariaDb::shared).await.unwrap();
+        let postgres = spawn_blocking(Postgres::shared).await.unwrap();
+        let (in_mysql, in_postgres) = (mysql.new_database(), postgres.new_database());
+        [Self::Mysql(mysql, in_mysql), Self::Postgres(postgres, in_postgres)]
+    }
+
+    pub(crate) fn url(&self) -> String {
+        match self {
+            Self::Mysql(server, database) => MariaDb::url(server.port(), database),
+            Self::Postgres(server, database) => Postgres::url(server.port(), database),
+        }
+    }
+
+    /// Runs a statement as the administrator.
+    pub(crate) async fn sql(&self, statement: &str) -> String {
+        let statement = statement.to_owned();
+        match self {
+            Self::Mysql(server, database) => {
+                let (server, database) = (Arc::clone(server), database.clone());
+                let run = move || server.sql(&format!("USE {database}; {statement}"));
+                spawn_blocking(run).await.unwrap()
+            }
+            Self::Postgres(server, database) => {
+                let (server, database) = (Arc::clone(server), database.clone());
+                spawn_blocking(move || server.sql(&database, &statement)).await.unwrap()
+            }
+        }
+    }
+
+    /// As if another server had allocated last.
+    pub(crate) async fn another_server(&self) {
+        self.sql("UPDATE leaf_guard SET server_uid = 'another'").await;
+    }
+}
+
+/// Allocates on several stores at once until told to stop.
+pub(crate) fn load(stores: &[Arc<dyn SegmentStore>]) -> impl AsyncFnOnce() -> Vec<IdRange> + use<> {
+    let stop = Arc::new(AtomicBool::new(false));
+    let tasks: Vec<_> = stores
+        .iter()
+        .map(|store| {
+            let (store, stop) = (Arc::clone(store), Arc::clone(&stop));
+            tokio::spawn(async move {
+                let mut ranges = Vec::new();
+                while !stop.load(Ordering::SeqCst) {
+                    let tag = orders();
+                    let attempt = store.allocate(&tag, step(10), step(10));
+                    match tokio::time::timeout(Duration::from_secs(2), attempt).await {
+                        Ok(Ok(range)) => ranges.push(range),
+                        Ok(Err(error)) => {
+                            assert!(error.retryable(), "{error}");
+                            tokio::time::sleep(Duration::from_millis(5)).await;
+                        }
+                        Err(_) => {}
+                    }
+                }
+                ranges
+            })
+        })
+        .collect();
+    async move || {
+        stop.store(true, Ordering::SeqCst);
+        let mut all = Vec::new();
+        for task in tasks {
+            all.extend(task.await.unwrap());
+        }
+        all
+    }
+}
