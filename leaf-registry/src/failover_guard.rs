@@ -30,9 +30,12 @@ pub(crate) const STEPS: i64 = 10;
 const UNKNOWN: u8 = 0;
 const ON: u8 = 1;
 const NO_TABLE: u8 = 2;
+/// The same, and the log has told it.
+const TOLD: u8 = 3;
 
-const NO_TABLE_TEXT: &str = "the failover guard is off, so that a failover may repeat ids: table leaf_guard cannot be read; \
-     make it with `leaf-server schema --apply`, or set segment.failover_guard = false";
+const NO_TABLE_TEXT: &str = "the failover guard is off, so that a failover may repeat ids: table \
+     leaf_guard is not there, or this user may not SELECT and UPDATE it; make it with `leaf-server \
+     schema --apply`, or set segment.failover_guard = false";
 
 /// Whether allocations carry the condition, as the newest connection found it.
 #[derive(Debug)]
@@ -84,29 +87,29 @@ impl FailoverGuard {
 
     /// By how much every tag jumps; `None` while the guard is off.
     pub(crate) fn margin(&self) -> Option<i64> {
-        self.margin.filter(|_| self.state.load(Ordering::Relaxed) == ON)
+        let order = Ordering::Relaxed;
+        if self.state.compare_exchange(NO_TABLE, TOLD, order, order).is_ok() {
+            tracing::warn!("{NO_TABLE_TEXT}");
+        }
+        self.margin.filter(|_| self.state.load(order) == ON)
     }
 
     /// What an operator should know while it is off although it is wanted.
     pub(crate) fn risk(&self) -> Option<String> {
-        (self.wanted() && self.state.load(Ordering::Relaxed) == NO_TABLE)
+        (self.wanted() && matches!(self.state.load(Ordering::Relaxed), NO_TABLE | TOLD))
             .then(|| NO_TABLE_TEXT.into())
     }
 
     /// Takes over what a new connection found.
     pub(crate) fn found(&self, found: Found) {
-        let before = match found {
-            Found::Table => self.state.swap(ON, Ordering::Relaxed),
+        let order = Ordering::Relaxed;
+        match found {
+            Found::Table => self.state.store(ON, order),
             // Once on it stays on: a replica that was promoted may not have got the table yet, and must
             // not be allocated from then.
             Found::NoTable => {
-                let change = |state| (state != ON).then_some(NO_TABLE);
-                let order = Ordering::Relaxed;
-                self.state.fetch_update(order, order, change).unwrap_or(NO_TABLE)
+                let _ = self.state.compare_exchange(UNKNOWN, NO_TABLE, order, order);
             }
-        };
-        if found == Found::NoTable && before != NO_TABLE {
-            tracing::warn!("{NO_TABLE_TEXT}");
         }
     }
 

@@ -172,7 +172,8 @@ fn the_schema_is_printed_and_made_once() {
 
     assert!(schema(&url, false).contains("CREATE TABLE leaf_alloc"));
     assert_eq!(database.sql(&format!("SHOW TABLES IN {name}")), "");
-    assert!(schema(&url, true).contains("made leaf_alloc"));
+    let made = schema(&url, true);
+    assert!(made.contains("made leaf_alloc") && !made.contains("WARN"), "{made}");
     assert!(schema(&url, true).contains("nothing to make"));
 
     let columns = database.sql(&format!(
@@ -207,6 +208,22 @@ fn a_missing_table_is_said_and_found_once_it_is_there() {
     server.wait_ready();
     assert_eq!(server.id(SEGMENT), 1);
     assert!(!server.output().contains("leaf:leaf"), "no password in the log");
+}
+
+/// A Java Leaf's database, whose owner shall hear of the guard.
+#[test]
+fn without_the_guards_table_ids_are_served_and_the_log_says_so_once() {
+    let database = MariaDb::shared();
+    let name = database.new_database();
+    let url = MariaDb::url(database.port(), &name);
+    schema(&url, true);
+    database.sql(&format!("USE {name}; DROP TABLE leaf_guard; DROP TABLE leaf_tag_settings"));
+    let (_directory, server) = start(&url, false);
+
+    let mut client = HttpClient::connect(server.ids()).unwrap();
+    assert_eq!(client.ids(SEGMENT, 5000).unwrap().len(), 5000);
+    let log = server.output();
+    assert_eq!(log.matches("the failover guard is off").count(), 1, "{log}");
 }
 
 /// G-05, G-13: no clear answer, no id; then 503 within the deadline, and ids as soon as the line is back.
