@@ -11,7 +11,7 @@ use std::time::Duration;
 use leaf_testkit::{Etcd, FaultProxy, Galera, MariaDb, Postgres};
 use tokio::task::spawn_blocking;
 
-use crate::support::{create, load, next, open, orders, overlaps, step};
+use crate::support::{create, has_arrived, load, next, open, orders, overlaps, step};
 
 /// G-03 on PostgreSQL: an asynchronous replica that lacks the last allocations is promoted.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -123,7 +123,9 @@ async fn galera_needs_no_guard() {
     create(&open(&urls[0], None).await).await;
     let mut stores = Vec::new();
     for url in urls.iter().chain(&urls) {
-        stores.push(open(url, None).await.store);
+        let store = open(url, None).await.store;
+        has_arrived(&*store).await;
+        stores.push(store);
     }
     let stop = load(&stores);
 

@@ -29,6 +29,16 @@ pub(crate) async fn create(store: &OpenStore) {
     store.store.create(&NewTag::new(orders(), step(10))).await.unwrap();
 }
 
+/// Waits until the tag that another node of the cluster made is on this one.
+pub(crate) async fn has_arrived(store: &dyn SegmentStore) {
+    let arrived = async {
+        while store.tags().await.is_ok_and(|tags| tags.is_empty()) {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(30), arrived).await.unwrap();
+}
+
 /// The next range, however long it takes.
 pub(crate) async fn next(store: &dyn SegmentStore) -> IdRange {
     loop {
