@@ -2,15 +2,17 @@
 //!
 //! | backend | segment store | worker registry | feature |
 //! |---|---|---|---|
-//! | `sqlite` | one file, one host | | `sqlite` |
-//! | `mysql` | MySQL, MariaDB; the Java Leaf's table | | `mysql` |
-//! | `postgres` | PostgreSQL | | `postgres` |
-//! | `etcd` | compare-and-swap, a majority of members | | `etcd` (its build needs `protoc`) |
+//! | `sqlite` | one file, one host | several processes of one host | `sqlite` |
+//! | `mysql` | MySQL, MariaDB; the Java Leaf's table | beside the community fork's table | `mysql` |
+//! | `postgres` | PostgreSQL | recycled worker ids | `postgres` |
+//! | `etcd` | compare-and-swap, a majority of members | recycled worker ids | `etcd` (its build needs `protoc`) |
+//! | `zk_normal` | | a worker id per name, beside the original Java Leaf | `zookeeper` |
+//! | `zk_recycle` | | recycled worker ids, beside the community fork | `zookeeper` |
 //! | `local` | | worker ids from the configuration, the fence in the state file | |
 //!
 //! Every backend is a folder with the same file names: `store.rs` for the segment store,
-//! `workers.rs` for the worker registry, `error.rs` for what the server's answers mean. All pass one
-//! conformance suite on the real server (`tests/`).
+//! `workers.rs` for the worker registry, `mirror.rs` for the record of a Java Leaf beside it, `error.rs`
+//! for what the server's answers mean. All pass one conformance suite on the real server (`tests/`).
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "tests may panic"))]
 
 #[cfg(feature = "store")]
@@ -22,6 +24,8 @@ pub mod etcd;
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 mod failover_guard;
 #[cfg(feature = "store")]
+mod fenced;
+#[cfg(feature = "store")]
 mod import;
 pub mod local;
 #[cfg(feature = "mysql")]
@@ -30,16 +34,32 @@ pub mod mysql;
 pub mod postgres;
 #[cfg(feature = "store")]
 mod record;
+#[cfg(feature = "store")]
+mod registry_kind;
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 mod sql_pool;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
 #[cfg(feature = "store")]
 mod store_url;
+#[cfg(feature = "zookeeper")]
+mod zk_normal;
+#[cfg(feature = "zookeeper")]
+mod zk_recycle;
+#[cfg(feature = "zookeeper")]
+mod zookeeper;
+#[cfg(feature = "store")]
+mod zookeeper_address;
 
 #[cfg(feature = "store")]
 pub use administration::{Administration, Table};
 #[cfg(feature = "store")]
+pub use fenced::{Circumstances, OpenRegistry, WorkerAdministration};
+#[cfg(feature = "store")]
 pub use import::import;
 #[cfg(feature = "store")]
+pub use registry_kind::{OnForeignHolder, RegistryKind, RegistryOptions, RegistryPlace};
+#[cfg(feature = "store")]
 pub use store_url::{OpenStore, StoreOptions, StoreUrl, StoreUrlError};
+#[cfg(feature = "store")]
+pub use zookeeper_address::ZookeeperAddress;

@@ -7,9 +7,10 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
 
+use leaf_core::WorkerId;
 use leaf_segment::{SegmentStore, StoreError};
 
-use crate::Administration;
+use crate::{Administration, OpenRegistry, RegistryKind, RegistryOptions};
 
 const KINDS: [&str; 5] = ["sqlite", "mysql", "postgres", "postgresql", "etcd"];
 
@@ -116,6 +117,60 @@ impl StoreUrl {
             }
             #[cfg(feature = "etcd")]
             Kind::Etcd(url) => OpenStore::of(crate::etcd::EtcdStore::open(url.clone())),
+        })
+    }
+}
+
+impl StoreUrl {
+    /// Whether worker ids of this kind may be kept there.
+    pub(crate) fn holds_workers_of(&self, kind: RegistryKind) -> bool {
+        let own = match &self.0 {
+            #[cfg(feature = "sqlite")]
+            Kind::Sqlite(_) => RegistryKind::Sqlite,
+            #[cfg(feature = "mysql")]
+            Kind::Mysql(_) => RegistryKind::Mysql,
+            #[cfg(feature = "postgres")]
+            Kind::Postgres(_) => RegistryKind::Postgres,
+            #[cfg(feature = "etcd")]
+            Kind::Etcd(_) => RegistryKind::Etcd,
+        };
+        kind == own || kind == RegistryKind::Ordinal
+    }
+
+    /// Opens the worker ids of this kind.
+    pub(crate) async fn open_workers(
+        &self,
+        kind: RegistryKind,
+        fixed: Option<WorkerId>,
+        data_dir: &Path,
+        options: &RegistryOptions,
+    ) -> Result<OpenRegistry, StoreError> {
+        let _ = data_dir;
+        let (policy, address) = (options.policy(kind, fixed), options.address.clone());
+        let interval = options.report_interval;
+        Ok(match &self.0 {
+            #[cfg(feature = "sqlite")]
+            Kind::Sqlite(path) => {
+                let path = data_dir.join(path);
+                let workers = crate::sqlite::SqliteWorkers::open(&path, interval).await?;
+                OpenRegistry::with_tables(workers, policy, address)
+            }
+            #[cfg(feature = "mysql")]
+            Kind::Mysql(url) => {
+                let mirrored = kind == RegistryKind::Mysql;
+                let workers = crate::mysql::MysqlWorkers::open(url, mirrored, interval)?;
+                OpenRegistry::with_tables(workers, policy, address)
+            }
+            #[cfg(feature = "postgres")]
+            Kind::Postgres(url) => {
+                let workers = crate::postgres::PostgresWorkers::open(url, interval)?;
+                OpenRegistry::with_tables(workers, policy, address)
+            }
+            #[cfg(feature = "etcd")]
+            Kind::Etcd(url) => {
+                let workers = crate::etcd::EtcdWorkers::open(url.clone(), interval);
+                OpenRegistry::of(workers, policy, address)
+            }
         })
     }
 }

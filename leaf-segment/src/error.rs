@@ -75,6 +75,18 @@ impl StoreError {
         &self.kind
     }
 
+    /// What was done, like "read the tags in mysql".
+    #[must_use]
+    pub fn operation(&self) -> &str {
+        &self.operation
+    }
+
+    /// What caused it, where that is known.
+    #[must_use]
+    pub fn cause(&self) -> Option<&(dyn std::error::Error + Send + Sync + 'static)> {
+        self.cause.as_deref()
+    }
+
     /// Whether the same call may succeed later without anybody's help.
     #[must_use]
     pub const fn retryable(&self) -> bool {

@@ -59,17 +59,28 @@ pub enum RegistryErrorKind {
         /// How long ago the holder last raised its ceiling, as the ceiling tells.
         last_report: Duration,
     },
-    /// The record must be seen unchanged for two report intervals before it counts as one's own.
-    #[error("the machine was booted since the last report: watching whether another one reports")]
+    /// The record must be seen unchanged for a while before it counts as one's own, or as silent.
+    #[error("watching for {during:?} whether somebody else reports under the worker id")]
     Watch {
-        /// The nonce that must still be there.
+        /// The nonce that must still be there; for a record of a Java Leaf, what stands for it.
         nonce: uuid::Uuid,
+        /// How long.
+        during: Duration,
+    },
+    /// A Java Leaf reports under this worker id.
+    #[error(
+        "a Java Leaf is alive as {holder}: it reported while it was watched, and would repeat the ids: \
+         stop it first"
+    )]
+    JavaAlive {
+        /// How the record names it.
+        holder: String,
     },
     /// The record was made with another layout or epoch.
     #[error(
-        "the worker id was used with layout {recorded}, the configuration says {configured}; \
-         ids would repeat: restore the setting, or use a worker id (with the registry `local`: a \
-         data directory) that was never used"
+        "ids were made with layout {recorded}, the configuration says {configured}; ids would \
+         repeat: restore the setting. Ids that need not differ from those of before begin under \
+         another `name` or in another database, with the registry `local` in another data directory"
     )]
     OtherLayout {
         /// Shape and epoch in the record.
@@ -86,6 +97,9 @@ pub enum RegistryErrorKind {
     /// The record is not what Leaf wrote.
     #[error("the record is damaged")]
     Damaged,
+    /// The registry refuses: missing rights or tables, a setting that makes no sense.
+    #[error("the registry refuses")]
+    Refused,
 }
 
 impl RegistryError {

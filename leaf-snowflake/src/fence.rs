@@ -111,7 +111,10 @@ impl Fence {
             match request.watched {
                 Some(nonce) if nonce == self.nonce => {}
                 Some(_) => return Err(self.in_use(Duration::ZERO)),
-                None => return Err(RegistryErrorKind::Watch { nonce: self.nonce }),
+                None => {
+                    let during = 2 * request.report_interval;
+                    return Err(RegistryErrorKind::Watch { nonce: self.nonce, during });
+                }
             }
         }
         let instance = |memory: &&Memory| {
@@ -318,7 +321,8 @@ mod tests {
             fence.floor_for(WorkerId::new(0), &ClaimRequest { watched, ..request.clone() })
         };
 
-        assert_eq!(floor(None), Err(RegistryErrorKind::Watch { nonce: fence.nonce }));
+        let during = 2 * request.report_interval;
+        assert_eq!(floor(None), Err(RegistryErrorKind::Watch { nonce: fence.nonce, during }));
         assert_eq!(floor(Some(fence.nonce)), Ok(NOW));
         let mut by_an_earlier_attempt = request.clone();
         by_an_earlier_attempt.nonce = fence.nonce;

@@ -56,7 +56,8 @@ pub use id_clock::ClockSteps;
 pub use memory::{MemoryRegistry, RegistryFault};
 pub use peers::{PeerRule, Peers};
 pub use registry::{
-    ClaimRequest, Identity, IdentityError, Lease, Memory, Origin, WorkerRecord, WorkerRegistry,
+    ClaimRequest, Identity, IdentityError, Lease, Memory, Origin, Peer, WorkerRecord,
+    WorkerRegistry,
 };
 pub use run::IdRun;
 pub use state_file::StateFileError;

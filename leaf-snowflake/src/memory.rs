@@ -85,8 +85,7 @@ impl MemoryRegistry {
             fence.nonce = nonce;
             Ok(fence.clone())
         })?;
-        lease.fence = written;
-        lease.pending = None;
+        lease.confirm(written);
         Ok(())
     }
 }
@@ -110,7 +109,7 @@ impl Inner {
         let floor = floor.map_err(|refusal| self.explain(worker, refusal, request))?;
         let fence = request.next_fence(previous, floor);
         self.fences.insert(worker, (who.clone(), fence.clone()));
-        Ok(Lease { worker, floor, pending: None, token: fence.epoch, fence })
+        Ok(Lease::new(worker, floor, fence))
     }
 
     /// Another node's refusal concerns whoever finds nothing else.
@@ -195,9 +194,13 @@ impl WorkerRegistry for MemoryRegistry {
 
     fn workers(&self) -> BoxFuture<'_, Result<Vec<WorkerRecord>, RegistryError>> {
         let workers = self.ask("list the worker ids in memory", |inner| {
-            let record = |(worker, (holder, fence)): (&WorkerId, &(Identity, Fence))| {
-                WorkerRecord { worker: *worker, holder: Some(holder.clone()), fence: fence.clone() }
-            };
+            let record =
+                |(worker, (holder, fence)): (&WorkerId, &(Identity, Fence))| WorkerRecord {
+                    worker: *worker,
+                    holder: Some(holder.clone()),
+                    fence: Some(fence.clone()),
+                    remark: None,
+                };
             Ok(inner.fences.iter().map(record).collect())
         });
         Box::pin(async { workers })

@@ -5,6 +5,7 @@
 //! confirmed; a write whose answer was lost is resolved by reading the record again and comparing
 //! the nonce. Adapters read no clock and do not sleep: the time is handed in.
 
+use std::collections::VecDeque;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -66,12 +67,25 @@ pub trait WorkerRegistry: fmt::Debug + Send + Sync + 'static {
         next_free: UnixMillis,
     ) -> BoxFuture<'a, Result<(), RegistryError>>;
 
-    /// All worker ids with a fence, for administration.
+    /// All worker ids that the registry knows of, in order, for administration.
     ///
     /// # Errors
     /// `Unavailable`.
     fn workers(&self) -> BoxFuture<'_, Result<Vec<WorkerRecord>, RegistryError>>;
+
+    /// The nodes that are alive as far as the registry knows, this one too once it has claimed.
+    /// Whether they are decides nothing: their clocks are compared with one's own. Empty (the
+    /// default) where the registry cannot tell.
+    ///
+    /// # Errors
+    /// `Unavailable`.
+    fn peers(&self) -> BoxFuture<'_, Result<Vec<Peer>, RegistryError>> {
+        Box::pin(async { Ok(Vec::new()) })
+    }
 }
+
+/// How many of its own writes a lease remembers: a quarter of an hour's at the default interval.
+const WRITES: usize = 300;
 
 /// What a claimant brings along.
 #[derive(Debug, Clone)]
@@ -196,42 +210,77 @@ pub struct Lease {
     /// The fence as this holder last wrote it.
     pub fence: Fence,
     /// The nonce of a write whose answer has not arrived.
-    pub pending: Option<Uuid>,
-    /// The backend's compare-and-set token: a version, a revision.
-    pub token: u64,
+    pending: Option<Uuid>,
+    /// Nonces of writes before the last: a registry that fell back to one of them (a failover to a
+    /// replica that lagged) still has this lease's record.
+    earlier: VecDeque<Uuid>,
 }
 
 impl Lease {
+    /// The lease of the holder that just wrote `fence`.
+    #[must_use]
+    pub const fn new(worker: WorkerId, floor: UnixMillis, fence: Fence) -> Self {
+        Self { worker, floor, fence, pending: None, earlier: VecDeque::new() }
+    }
+
     /// Takes `record` as its own if its holder wrote it, be it by a write whose answer was lost;
     /// returns the nonce for the write that is about to follow. A write that may still arrive
     /// keeps its nonce, so that it is known whenever it does. `None`: it is another holder's.
     #[must_use]
     pub fn adopt(&mut self, record: &Fence) -> Option<Uuid> {
         let arrived = Some(record.nonce) == self.pending;
-        if !arrived && record.nonce != self.fence.nonce {
+        let own = arrived || record.nonce == self.fence.nonce;
+        if !own && !self.earlier.contains(&record.nonce) {
             return None;
         }
-        self.fence = record.clone();
+        if own {
+            self.remember(record.clone());
+        }
         if arrived {
             self.pending = None;
         }
         Some(*self.pending.get_or_insert_with(Uuid::new_v4))
     }
+
+    /// Takes note that its holder's write of `fence` was confirmed.
+    pub fn confirm(&mut self, fence: Fence) {
+        self.pending = None;
+        self.remember(fence);
+    }
+
+    fn remember(&mut self, fence: Fence) {
+        if fence.nonce != self.fence.nonce {
+            self.earlier.truncate(WRITES - 1);
+            self.earlier.push_front(self.fence.nonce);
+        }
+        self.fence = fence;
+    }
 }
 
 /// A worker id in the registry.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WorkerRecord {
     /// The worker id.
     pub worker: WorkerId,
     /// Who holds or held it.
     pub holder: Option<Identity>,
-    /// Its fence.
-    pub fence: Fence,
+    /// Its fence; `None` where only a Java Leaf has used it.
+    pub fence: Option<Fence>,
+    /// What is wrong with its record, or peculiar, in words.
+    pub remark: Option<String>,
+}
+
+/// A live node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Peer {
+    /// Its name.
+    pub identity: Identity,
+    /// Where it answers HTTP, like `10.0.0.7:8080`.
+    pub address: Identity,
 }
 
 /// A node's name to the registry, usually `ip:port`: 1 to 127 visible ASCII characters (the Java
-/// programs' columns are `varchar(127)`).
+/// programs' columns are `varchar(127)`) without `/` (it is a path's part in ZooKeeper).
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Identity(Arc<str>);
 
@@ -239,9 +288,9 @@ impl Identity {
     /// Checks `text` and makes it an identity.
     ///
     /// # Errors
-    /// [`IdentityError`] when it is empty, too long or holds anything but visible ASCII.
+    /// [`IdentityError`] when it is empty, too long or holds anything but visible ASCII, or a slash.
     pub fn parse(text: &str) -> Result<Self, IdentityError> {
-        let visible = text.bytes().all(|byte| byte.is_ascii_graphic());
+        let visible = text.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'/');
         if text.is_empty() || text.len() > 127 || !visible {
             return Err(IdentityError);
         }
@@ -269,5 +318,5 @@ impl fmt::Debug for Identity {
 
 /// The text is no identity.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("not an identity: give 1 to 127 visible ASCII characters, like 10.0.0.7:8080")]
+#[error("not an identity: give 1 to 127 visible ASCII characters without '/', like 10.0.0.7:8080")]
 pub struct IdentityError;

@@ -18,6 +18,7 @@ mod process;
 mod proxy;
 mod server;
 mod wait;
+mod zookeeper;
 
 pub use etcd::Etcd;
 pub use fake_clock::FakeClock;
@@ -30,3 +31,4 @@ pub use process::{Process, free_port, require};
 pub use proxy::{Fault, FaultProxy};
 pub use server::LeafServer;
 pub use wait::wait_until;
+pub use zookeeper::ZooKeeper;

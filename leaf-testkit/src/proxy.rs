@@ -24,6 +24,8 @@ pub enum Fault {
     Delay(Duration),
     /// Passes requests on and drops the replies.
     SwallowReplies,
+    /// The same after so many replies of each connection.
+    SwallowAfter(u32),
 }
 
 /// A proxy on a free port of 127.0.0.1; ends when dropped.
@@ -86,6 +88,7 @@ async fn serve(mut client: TcpStream, upstream: SocketAddr, mut fault: watch::Re
     // Both are on this machine: a failure to set it only slows the test.
     let _ = (client.set_nodelay(true), server.set_nodelay(true));
     let (mut request, mut reply) = (vec![0; 64 * 1024], vec![0; 64 * 1024]);
+    let mut replies = 0;
     loop {
         let now = *fault.borrow_and_update();
         let changed = match now {
@@ -96,24 +99,35 @@ async fn serve(mut client: TcpStream, upstream: SocketAddr, mut fault: watch::Re
                 return;
             }
             Fault::BlackHole => fault.changed().await,
-            Fault::None | Fault::Delay(_) | Fault::SwallowReplies => tokio::select! {
-                changed = fault.changed() => changed,
-                read = client.read(&mut request) => {
-                    if !pass_on(read, &request, &mut server, now).await {
-                        return;
+            Fault::None | Fault::Delay(_) | Fault::SwallowReplies | Fault::SwallowAfter(_) => {
+                tokio::select! {
+                    changed = fault.changed() => {
+                        replies = 0;
+                        changed
                     }
-                    Ok(())
+                    read = client.read(&mut request) => {
+                        if !pass_on(read, &request, &mut server, now).await {
+                            return;
+                        }
+                        Ok(())
+                    }
+                    read = server.read(&mut reply) => {
+                        replies += 1;
+                        let swallow = match now {
+                            Fault::SwallowReplies => true,
+                            Fault::SwallowAfter(passed) => replies > passed,
+                            _ => false,
+                        };
+                        if swallow && read.as_ref().is_ok_and(|read| *read > 0) {
+                            continue;
+                        }
+                        if !pass_on(read, &reply, &mut client, now).await {
+                            return;
+                        }
+                        Ok(())
+                    }
                 }
-                read = server.read(&mut reply) => {
-                    if now == Fault::SwallowReplies && read.as_ref().is_ok_and(|read| *read > 0) {
-                        continue;
-                    }
-                    if !pass_on(read, &reply, &mut client, now).await {
-                        return;
-                    }
-                    Ok(())
-                }
-            },
+            }
         };
         // The proxy itself is gone: then so are its connections.
         if changed.is_err() {

@@ -1,8 +1,12 @@
-//! Segments in etcd: no failover loses a range, for every write is agreed on by a majority.
+//! Segments and worker ids in etcd: no failover loses a write, for each is agreed on by a majority.
 
+mod cluster;
 mod config;
 mod error;
+mod liveness;
 mod store;
+mod workers;
 
 pub use config::EtcdUrl;
 pub use store::EtcdStore;
+pub(crate) use workers::EtcdWorkers;

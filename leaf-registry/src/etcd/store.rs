@@ -19,7 +19,8 @@ use leaf_segment::{NewTag, SegmentStore, StoreError, StoreErrorKind, TagRecord, 
 use serde::{Deserialize, Serialize};
 
 use super::EtcdUrl;
-use super::error::{classify, needs_login};
+use super::cluster::Cluster;
+use super::error::classify;
 use crate::{Administration, Table, record};
 
 /// How often a transaction that lost against another is tried again before the caller hears of it.
@@ -30,10 +31,9 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(20);
 const PAGE: i64 = 1000;
 
 /// Segments in etcd.
+#[derive(Debug)]
 pub struct EtcdStore {
-    url: EtcdUrl,
-    /// Made when it is first used, and anew after the cluster refused who we are.
-    client: tokio::sync::Mutex<Option<Client>>,
+    cluster: Cluster,
     prefix: String,
     seen: Mutex<HashMap<Tag, Seen>>,
 }
@@ -76,28 +76,16 @@ enum Changed<T> {
     Late(Option<Seen>),
 }
 
-impl std::fmt::Debug for EtcdStore {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("EtcdStore").field("url", &self.url).finish_non_exhaustive()
-    }
-}
-
 impl EtcdStore {
     /// A store in this cluster. Connects when it is first used.
     #[must_use]
     pub fn open(url: EtcdUrl) -> Self {
         let prefix = format!("/leaf/{}/segment/", url.name());
-        Self { url, client: tokio::sync::Mutex::default(), prefix, seen: Mutex::default() }
+        Self { cluster: Cluster::new(url), prefix, seen: Mutex::default() }
     }
 
     async fn client(&self, operation: &str) -> Result<Client, StoreError> {
-        let mut client = self.client.lock().await;
-        if let Some(client) = &*client {
-            return Ok(client.clone());
-        }
-        let connect = Client::connect(self.url.members(), Some(self.url.options()));
-        let connected = connect.await.map_err(|error| classify(operation.into(), error))?;
-        Ok(client.insert(connected).clone())
+        self.cluster.client().await.map_err(|error| classify(operation.into(), error))
     }
 
     /// The answer, or its error, classified.
@@ -106,15 +94,7 @@ impl EtcdStore {
         operation: &str,
         answer: Result<T, etcd_client::Error>,
     ) -> Result<T, StoreError> {
-        match answer {
-            Ok(answer) => Ok(answer),
-            Err(error) => {
-                if needs_login(&error) {
-                    *self.client.lock().await = None;
-                }
-                Err(classify(operation.into(), error))
-            }
-        }
+        self.cluster.answer(answer).await.map_err(|error| classify(operation.into(), error))
     }
 
     fn key(&self, tag: &Tag) -> String {

@@ -78,7 +78,7 @@ impl LocalRegistry {
             None => request.start_at(request.now + request.tolerance)?,
         };
         let fence = request.next_fence(previous, floor);
-        Ok(Lease { worker, floor, pending: None, token: fence.epoch, fence })
+        Ok(Lease::new(worker, floor, fence))
     }
 }
 

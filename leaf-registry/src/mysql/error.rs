@@ -31,6 +31,11 @@ pub(super) fn is_absent(error: &sqlx::Error) -> bool {
     is_missing_table(error) || is_forbidden(error)
 }
 
+/// ER_DUP_ENTRY
+pub(super) fn is_duplicate(error: &sqlx::Error) -> bool {
+    number(error) == Some(1062)
+}
+
 /// ER_OPTION_PREVENTS_STATEMENT (read_only)
 pub(super) fn is_read_only(error: &sqlx::Error) -> bool {
     number(error) == Some(1290)

@@ -58,6 +58,7 @@ CREATE TABLE leaf_tag_settings (
     guard::TABLE,
 ];
 
+const CONNECTIONS: u32 = 16;
 /// How often an allocation is tried while others change the record or the guard.
 const TRIES: usize = 3;
 
@@ -87,21 +88,7 @@ impl MysqlStore {
     /// `Refused` when the URL makes no sense.
     pub fn open(url: &str, options: &StoreOptions) -> Result<Self, StoreError> {
         let guard = Arc::new(FailoverGuard::new(options.failover_margin));
-        let (found_by, trouble) = (Arc::clone(&guard), Trouble::default());
-        let told_by = trouble.clone();
-        let options =
-            Self::options(url).map_err(|error| classify("read the MySQL URL".into(), error))?;
-        let pool = MySqlPoolOptions::new()
-            .max_connections(16)
-            .acquire_timeout(Duration::from_secs(2))
-            // A ping would be a second round trip; a stale connection costs one retry instead.
-            .test_before_acquire(false)
-            .after_connect(move |connection, _| {
-                let (guard, trouble) = (Arc::clone(&found_by), told_by.clone());
-                Box::pin(async move { trouble.of(prepare(connection, &guard).await) })
-            })
-            .connect_lazy_with(options);
-        Ok(Self { pool: SqlPool::new(pool, trouble, classify), guard })
+        Ok(Self { pool: connect(url, &guard, CONNECTIONS)?, guard })
     }
 
     pub(crate) fn options(url: &str) -> Result<MySqlConnectOptions, sqlx::Error> {
@@ -355,20 +342,7 @@ impl Administration for MysqlStore {
 
     fn apply(&self) -> BoxFuture<'_, Result<Vec<&'static str>, StoreError>> {
         Box::pin(self.pool.run("make the tables in mysql".into(), async |connection| {
-            let mut made = Vec::new();
-            for table in TABLES {
-                let exists: bool = query_scalar(
-                    "SELECT COUNT(*) > 0 FROM information_schema.tables \
-                     WHERE table_schema = DATABASE() AND table_name = ?",
-                )
-                .bind(table.name)
-                .fetch_one(&mut *connection)
-                .await?;
-                if !exists {
-                    sqlx::raw_sql(table.statements).execute(&mut *connection).await?;
-                    made.push(table.name);
-                }
-            }
+            let made = make(&mut *connection, TABLES).await?;
             guard::introduce(&mut *connection, &self.guard).await?;
             if made.contains(&guard::TABLE.name) && self.guard.wanted() {
                 guard::claim(connection).await?;
@@ -430,6 +404,51 @@ fn risks(values: &[(String, String)], guard: &FailoverGuard) -> Vec<String> {
         );
     }
     risks
+}
+
+/// Connections that know their server's name, made when they are needed.
+pub(super) fn connect(
+    url: &str,
+    guard: &Arc<FailoverGuard>,
+    most: u32,
+) -> Result<SqlPool<MySql>, StoreError> {
+    let (found_by, trouble) = (Arc::clone(guard), Trouble::default());
+    let told_by = trouble.clone();
+    let options =
+        MysqlStore::options(url).map_err(|error| classify("read the MySQL URL".into(), error))?;
+    let pool = MySqlPoolOptions::new()
+        .max_connections(most)
+        .acquire_timeout(Duration::from_secs(2))
+        // A ping would be a second round trip; a stale connection costs one retry instead.
+        .test_before_acquire(false)
+        .after_connect(move |connection, _| {
+            let (guard, trouble) = (Arc::clone(&found_by), told_by.clone());
+            Box::pin(async move { trouble.of(prepare(connection, &guard).await) })
+        })
+        .connect_lazy_with(options);
+    Ok(SqlPool::new(pool, trouble, classify))
+}
+
+/// Makes the tables that do not exist; returns their names.
+pub(super) async fn make(
+    connection: &mut MySqlConnection,
+    tables: &[Table],
+) -> Result<Vec<&'static str>, sqlx::Error> {
+    let mut made = Vec::new();
+    for table in tables {
+        let exists: bool = query_scalar(
+            "SELECT COUNT(*) > 0 FROM information_schema.tables \
+             WHERE table_schema = DATABASE() AND table_name = ?",
+        )
+        .bind(table.name)
+        .fetch_one(&mut *connection)
+        .await?;
+        if !exists {
+            sqlx::raw_sql(table.statements).execute(&mut *connection).await?;
+            made.push(table.name);
+        }
+    }
+    Ok(made)
 }
 
 /// Sets what must hold on every connection.

@@ -13,6 +13,11 @@ pub(super) fn classify(operation: String, error: sqlx::Error) -> StoreError {
     }
 }
 
+/// unique_violation
+pub(super) fn is_duplicate(error: &sqlx::Error) -> bool {
+    code(error).as_deref() == Some("23505")
+}
+
 /// undefined_table
 pub(super) fn is_missing_table(error: &sqlx::Error) -> bool {
     code(error).as_deref() == Some("42P01")

@@ -1,19 +1,16 @@
 //! The segment store `sqlite`.
 //!
-//! Invariant: a range counts only after COMMIT has answered. `UPDATE … RETURNING` alone, fetched as
-//! one row, reports success although the commit fails on a full disk. With WAL and
-//! `synchronous=FULL` an answered COMMIT is on the disk.
+//! Invariant: a range counts only after COMMIT has answered, see [`super::file`].
 
 use std::path::Path;
-use std::time::Duration;
 
 use futures_core::future::BoxFuture;
 use leaf_core::{IdRange, Step, Tag};
 use leaf_segment::{NewTag, SegmentStore, StoreError, StoreErrorKind, TagRecord, TagSettings};
-use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous};
-use sqlx::{Sqlite, SqliteConnection, SqlitePool, query, query_as, query_scalar};
+use sqlx::{Sqlite, query, query_as, query_scalar};
 
 use super::error::{classify, is_missing_table};
+use super::file::{SqliteFile, make};
 use crate::checkout::{Checkout, or_default};
 use crate::{Administration, Table, record};
 
@@ -46,14 +43,10 @@ CREATE TABLE leaf_tag_settings (
     },
 ];
 
-/// Another process of the host may hold the write lock; below the generator's own deadline.
-const BUSY_TIMEOUT: Duration = Duration::from_millis(1500);
-
 /// Segments in an SQLite file.
 #[derive(Debug)]
 pub struct SqliteStore {
-    /// One connection: SQLite has one writer anyway.
-    pool: SqlitePool,
+    file: SqliteFile,
 }
 
 impl SqliteStore {
@@ -62,46 +55,7 @@ impl SqliteStore {
     /// # Errors
     /// `Unavailable` or `Refused` when the file cannot be opened, made or written.
     pub async fn open(path: &Path) -> Result<Self, StoreError> {
-        let options = SqliteConnectOptions::new()
-            .filename(path)
-            .create_if_missing(true)
-            .journal_mode(SqliteJournalMode::Wal)
-            .synchronous(SqliteSynchronous::Full)
-            .busy_timeout(BUSY_TIMEOUT);
-        let pool = SqlitePoolOptions::new()
-            .max_connections(1)
-            .acquire_timeout(Duration::from_secs(2))
-            .test_before_acquire(false)
-            .idle_timeout(None)
-            .max_lifetime(None)
-            .connect_with(options)
-            .await
-            .map_err(|error| classify(format!("open {}", path.display()), error))?;
-        Ok(Self { pool })
-    }
-
-    /// Runs `work` on a connection of its own, inside `BEGIN IMMEDIATE … COMMIT`. What `work`
-    /// refuses is rolled back.
-    async fn write<T>(
-        &self,
-        operation: String,
-        work: impl AsyncFnOnce(&mut SqliteConnection) -> Result<Result<T, StoreErrorKind>, sqlx::Error>,
-    ) -> Result<T, StoreError> {
-        let result: Result<_, sqlx::Error> = async {
-            let mut checkout = Checkout::<Sqlite>::from(&self.pool).await?;
-            let connection = checkout.connection();
-            query("BEGIN IMMEDIATE").execute(&mut *connection).await?;
-            let outcome = work(&mut *connection).await?;
-            let end = if outcome.is_ok() { "COMMIT" } else { "ROLLBACK" };
-            query(end).execute(&mut *connection).await?;
-            checkout.keep();
-            Ok(outcome)
-        }
-        .await;
-        match result {
-            Ok(outcome) => outcome.map_err(|kind| StoreError::new(kind, operation)),
-            Err(error) => Err(classify(operation, error)),
-        }
+        Ok(Self { file: SqliteFile::open(path).await? })
     }
 
     async fn rows(
@@ -110,7 +64,7 @@ impl SqliteStore {
         tag: Option<&Tag>,
     ) -> Result<Vec<TagRecord>, StoreError> {
         let result: Result<_, sqlx::Error> = async {
-            let mut checkout = Checkout::<Sqlite>::from(&self.pool).await?;
+            let mut checkout = Checkout::<Sqlite>::from(self.file.pool()).await?;
             let rows = query_as(
                 "SELECT biz_tag, max_id, step, description FROM leaf_alloc \
                  WHERE ?1 IS NULL OR biz_tag = ?1",
@@ -141,7 +95,7 @@ impl SegmentStore for SqliteStore {
         amount: Step,
         seen: Step,
     ) -> BoxFuture<'a, Result<IdRange, StoreError>> {
-        Box::pin(self.write(operation("allocate", tag), async move |connection| {
+        Box::pin(self.file.write(operation("allocate", tag), async move |connection| {
             let amount = i64::from(amount.get());
             let end: Option<i64> = query_scalar(
                 "UPDATE leaf_alloc SET max_id = max_id + ?1, update_time = CURRENT_TIMESTAMP \
@@ -177,7 +131,7 @@ impl SegmentStore for SqliteStore {
     }
 
     fn create<'a>(&'a self, new: &'a NewTag) -> BoxFuture<'a, Result<(), StoreError>> {
-        Box::pin(self.write(operation("create", &new.tag), async move |connection| {
+        Box::pin(self.file.write(operation("create", &new.tag), async move |connection| {
             query(
                 "INSERT INTO leaf_alloc (biz_tag, max_id, step, description) VALUES (?, ?, ?, ?)",
             )
@@ -192,7 +146,7 @@ impl SegmentStore for SqliteStore {
     }
 
     fn set_step<'a>(&'a self, tag: &'a Tag, step: Step) -> BoxFuture<'a, Result<(), StoreError>> {
-        Box::pin(self.write(operation("set the step of", tag), async move |connection| {
+        Box::pin(self.file.write(operation("set the step of", tag), async move |connection| {
             let done = query(
                 "UPDATE leaf_alloc SET step = ?1, update_time = CURRENT_TIMESTAMP \
                  WHERE biz_tag = ?2",
@@ -210,8 +164,10 @@ impl SegmentStore for SqliteStore {
         tag: &'a Tag,
         settings: &'a TagSettings,
     ) -> BoxFuture<'a, Result<(), StoreError>> {
-        Box::pin(self.write(operation("change the settings of", tag), async move |connection| {
-            let done = query(
+        Box::pin(self.file.write(
+            operation("change the settings of", tag),
+            async move |connection| {
+                let done = query(
                 "REPLACE INTO leaf_tag_settings (biz_tag, enabled, min_step, max_step, max_take) \
                  SELECT biz_tag, ?2, ?3, ?4, ?5 FROM leaf_alloc WHERE biz_tag = ?1",
             )
@@ -222,8 +178,9 @@ impl SegmentStore for SqliteStore {
             .bind(record::number(settings.max_take))
             .execute(&mut *connection)
             .await?;
-            Ok(record::at_least_one(done.rows_affected()))
-        }))
+                Ok(record::at_least_one(done.rows_affected()))
+            },
+        ))
     }
 
     fn advance<'a>(
@@ -231,7 +188,7 @@ impl SegmentStore for SqliteStore {
         tag: &'a Tag,
         at_least: i64,
     ) -> BoxFuture<'a, Result<i64, StoreError>> {
-        Box::pin(self.write(operation("advance", tag), async move |connection| {
+        Box::pin(self.file.write(operation("advance", tag), async move |connection| {
             let max_id = query_scalar(
                 "UPDATE leaf_alloc SET max_id = MAX(max_id, ?1), update_time = CURRENT_TIMESTAMP \
                  WHERE biz_tag = ?2 RETURNING max_id",
@@ -249,7 +206,7 @@ impl SegmentStore for SqliteStore {
         tag: &'a Tag,
         unused: IdRange,
     ) -> BoxFuture<'a, Result<bool, StoreError>> {
-        Box::pin(self.write(operation("give back ids of", tag), async move |connection| {
+        Box::pin(self.file.write(operation("give back ids of", tag), async move |connection| {
             let done =
                 query("UPDATE leaf_alloc SET max_id = ?1 WHERE biz_tag = ?2 AND max_id = ?3")
                     .bind(unused.start())
@@ -263,11 +220,11 @@ impl SegmentStore for SqliteStore {
 
     /// Also moves what is in the write-ahead log into the file.
     fn close(&self) -> BoxFuture<'_, ()> {
-        Box::pin(self.pool.close())
+        Box::pin(self.file.pool().close())
     }
 
     fn delete<'a>(&'a self, tag: &'a Tag) -> BoxFuture<'a, Result<(), StoreError>> {
-        Box::pin(self.write(operation("delete", tag), async move |connection| {
+        Box::pin(self.file.write(operation("delete", tag), async move |connection| {
             query("DELETE FROM leaf_tag_settings WHERE biz_tag = ?1")
                 .bind(tag.as_str())
                 .execute(&mut *connection)
@@ -287,20 +244,8 @@ impl Administration for SqliteStore {
     }
 
     fn apply(&self) -> BoxFuture<'_, Result<Vec<&'static str>, StoreError>> {
-        Box::pin(self.write("make the tables in sqlite".into(), async |connection| {
-            let mut made = Vec::new();
-            for table in TABLES {
-                let exists: bool =
-                    query_scalar("SELECT EXISTS (SELECT 1 FROM sqlite_schema WHERE name = ?1)")
-                        .bind(table.name)
-                        .fetch_one(&mut *connection)
-                        .await?;
-                if !exists {
-                    sqlx::raw_sql(table.statements).execute(&mut *connection).await?;
-                    made.push(table.name);
-                }
-            }
-            Ok(Ok(made))
+        Box::pin(self.file.write("make the tables in sqlite".into(), async |connection| {
+            make(connection, TABLES).await.map(Ok)
         }))
     }
 

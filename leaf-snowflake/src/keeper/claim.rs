@@ -87,9 +87,9 @@ impl Keeper {
                     until = Some(at);
                     (at - now).max(Duration::from_millis(1))
                 }
-                RegistryErrorKind::Watch { nonce } => {
+                RegistryErrorKind::Watch { nonce, during } => {
                     watched = Some(nonce);
-                    2 * self.config.report_interval
+                    during
                 }
                 _ => return Err(error.into()),
             };

@@ -391,6 +391,7 @@ const fn is_end(kind: &RegistryErrorKind) -> bool {
         RegistryErrorKind::Lost
             | RegistryErrorKind::FloorAhead { .. }
             | RegistryErrorKind::InUse { .. }
+            | RegistryErrorKind::JavaAlive { .. }
             | RegistryErrorKind::NoWorkerId(_)
             | RegistryErrorKind::Retired
     )

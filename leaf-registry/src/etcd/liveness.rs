@@ -1,0 +1,95 @@
+//! Shows that this node is alive: a key that goes with its lease.
+//!
+//! Nothing but the comparison of clocks looks at it. The lease is therefore kept alive the simplest way: by
+//! asking for it again, well before it ends, and by a new one with a new key after any trouble.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use etcd_client::PutOptions;
+use tokio::task::JoinHandle;
+
+use super::cluster::Cluster;
+
+/// How many intervals a key outlives its node.
+const SILENT: u32 = 3;
+const PATIENCE: Duration = Duration::from_secs(2);
+
+#[derive(Debug)]
+pub(super) struct Liveness {
+    cluster: Arc<Cluster>,
+    interval: Duration,
+    task: Mutex<Option<JoinHandle<()>>>,
+    /// The lease that the key goes with.
+    lease: Arc<Mutex<Option<i64>>>,
+}
+
+impl Liveness {
+    pub(super) fn new(cluster: Arc<Cluster>, interval: Duration) -> Self {
+        Self { cluster, interval, task: Mutex::default(), lease: Arc::default() }
+    }
+
+    /// Keeps the key from now on.
+    pub(super) fn announce(&self, key: String, address: String) {
+        let (cluster, lease) = (Arc::clone(&self.cluster), Arc::clone(&self.lease));
+        let interval = self.interval;
+        let task = tokio::spawn(async move {
+            loop {
+                let kept = keep(&cluster, &lease, &key, &address, interval);
+                if let Err(error) = tokio::time::timeout(PATIENCE, kept).await.unwrap_or(Ok(())) {
+                    *lease.lock().expect("no holder of this lock panics") = None;
+                    tracing::debug!("etcd does not show this node as alive: {error}");
+                }
+                tokio::time::sleep(interval).await;
+            }
+        });
+        self.replace(Some(task));
+    }
+
+    /// Takes the key away.
+    pub(super) async fn withdraw(&self) {
+        self.replace(None);
+        let lease = self.lease.lock().expect("no holder of this lock panics").take();
+        if let (Some(lease), Ok(mut client)) = (lease, self.cluster.client().await) {
+            // Else it ends by itself.
+            let _ = client.lease_revoke(lease).await;
+        }
+    }
+
+    fn replace(&self, task: Option<JoinHandle<()>>) {
+        let mut current = self.task.lock().expect("no holder of this lock panics");
+        if let Some(before) = std::mem::replace(&mut *current, task) {
+            before.abort();
+        }
+    }
+}
+
+impl Drop for Liveness {
+    fn drop(&mut self) {
+        self.replace(None);
+    }
+}
+
+/// Makes lease and key, or asks for the lease once more.
+async fn keep(
+    cluster: &Cluster,
+    lease: &Mutex<Option<i64>>,
+    key: &str,
+    address: &str,
+    interval: Duration,
+) -> Result<(), etcd_client::Error> {
+    let mut client = cluster.client().await?;
+    let held = *lease.lock().expect("no holder of this lock panics");
+    if let Some(id) = held {
+        let (mut keeper, mut answers) = client.lease_keep_alive(id).await?;
+        keeper.keep_alive().await?;
+        if answers.message().await?.is_some_and(|answer| answer.ttl() > 0) {
+            return Ok(());
+        }
+    }
+    let seconds = (interval * SILENT).as_secs().max(1).cast_signed();
+    let id = client.lease_grant(seconds, None).await?.id();
+    *lease.lock().expect("no holder of this lock panics") = Some(id);
+    client.put(key, address, Some(PutOptions::new().with_lease(id))).await?;
+    Ok(())
+}

@@ -1,0 +1,171 @@
+//! The worker registry `etcd`.
+//!
+//! Invariant: a record is replaced by a transaction that compares its revision and its value. Revisions do
+//! not come back when a key is deleted and made again; they do when a cluster is restored from a
+//! snapshot, and then the value tells.
+//!
+//! Records are JSON under `/leaf/{name}/workers/{N}`. They have no lease: whether a node is alive decides
+//! nothing. Live nodes are seen under `/leaf/{name}/live/`.
+
+use std::time::Duration;
+
+use etcd_client::{Compare, CompareOp, GetOptions, KeyValue, PutOptions, Txn, TxnOp};
+use leaf_core::{UnixMillis, WorkerId};
+use leaf_snowflake::{Identity, Peer, RegistryError};
+
+use super::EtcdUrl;
+use super::cluster::Cluster;
+use super::error::classify;
+use super::liveness::Liveness;
+use crate::fenced::{Answer, FenceStore, Found, Listing, Mirror, Record, Recorded, sql};
+
+/// How many keys one request reads.
+const PAGE: i64 = 1000;
+
+/// Worker ids in etcd.
+#[derive(Debug)]
+pub(crate) struct EtcdWorkers {
+    cluster: std::sync::Arc<Cluster>,
+    /// Where the records are.
+    records: String,
+    /// Where the live nodes are.
+    live: String,
+    liveness: Liveness,
+}
+
+/// Revision and value; `None`: there must be no key.
+type Token = Option<(i64, Vec<u8>)>;
+
+impl EtcdWorkers {
+    /// Worker ids in this cluster. Connects when it is first used.
+    pub(crate) fn open(url: EtcdUrl, report_interval: Duration) -> Self {
+        let (records, live) =
+            (format!("/leaf/{}/workers/", url.name()), format!("/leaf/{}/live/", url.name()));
+        let cluster = std::sync::Arc::new(Cluster::new(url));
+        let liveness = Liveness::new(std::sync::Arc::clone(&cluster), report_interval);
+        Self { cluster, records, live, liveness }
+    }
+
+    fn key(&self, worker: WorkerId) -> String {
+        format!("{}{worker}", self.records)
+    }
+
+    async fn transact(&self, operation: &str, txn: Txn) -> Result<bool, RegistryError> {
+        let answer = async { self.cluster.client().await?.txn(txn).await };
+        let answer = self.cluster.answer(answer.await).await;
+        let answer = answer.map_err(|error| sql::refused(&classify(operation.into(), error)))?;
+        Ok(answer.succeeded())
+    }
+
+    /// All keys that start with `prefix`.
+    async fn all(&self, operation: &str, prefix: &str) -> Result<Vec<KeyValue>, RegistryError> {
+        let (mut from, mut end) = (prefix.as_bytes().to_vec(), prefix.as_bytes().to_vec());
+        // The key behind all that start with the prefix.
+        if let Some(last) = end.last_mut() {
+            *last += 1;
+        }
+        let mut all = Vec::new();
+        loop {
+            let options = GetOptions::new().with_range(end.clone()).with_limit(PAGE);
+            let answer = async { self.cluster.client().await?.get(from, Some(options)).await };
+            let answer = self.cluster.answer(answer.await).await;
+            let mut answer =
+                answer.map_err(|error| sql::refused(&classify(operation.into(), error)))?;
+            let more = answer.more();
+            all.extend(answer.take_kvs());
+            match all.last().filter(|_| more) {
+                Some(last) => from = [last.key(), &[0]].concat(),
+                None => return Ok(all),
+            }
+        }
+    }
+}
+
+fn found(kv: Option<&KeyValue>) -> Found<Token> {
+    Found {
+        record: kv.map_or(Recorded::Absent, |kv| Recorded::decode(kv.value())),
+        mirror: Mirror::Agrees,
+        token: kv.map(|kv| (kv.mod_revision(), kv.value().to_vec())),
+        failover: UnixMillis::EPOCH,
+    }
+}
+
+impl FenceStore for EtcdWorkers {
+    type Token = Token;
+
+    fn place(&self) -> &'static str {
+        "etcd"
+    }
+
+    fn list(&self, greatest: WorkerId) -> Answer<'_, Listing<Token>> {
+        Box::pin(async move {
+            let mut known = Vec::new();
+            for kv in self.all("read the worker ids in etcd", &self.records).await? {
+                let name = kv.key_str().ok().and_then(|key| key.strip_prefix(&self.records));
+                match name.and_then(|name| name.parse().ok()) {
+                    Some(worker) => known.push((WorkerId::new(worker), found(Some(&kv)))),
+                    None => tracing::warn!(
+                        key = %String::from_utf8_lossy(kv.key()),
+                        "a key in etcd is left out: no worker id"
+                    ),
+                }
+            }
+            known.sort_by_key(|(worker, _)| *worker);
+            let used: std::collections::BTreeSet<_> =
+                known.iter().map(|(worker, _)| *worker).collect();
+            let unused = (0..=greatest.get()).map(WorkerId::new);
+            Ok(Listing { unused: unused.filter(|worker| !used.contains(worker)).collect(), known })
+        })
+    }
+
+    fn read(&self, worker: WorkerId) -> Answer<'_, Found<Token>> {
+        Box::pin(async move {
+            let operation = format!("read worker id {worker} in etcd");
+            let answer = async { self.cluster.client().await?.get(self.key(worker), None).await };
+            let answer = self.cluster.answer(answer.await).await;
+            let answer = answer.map_err(|error| sql::refused(&classify(operation, error)))?;
+            Ok(found(answer.kvs().first()))
+        })
+    }
+
+    fn write<'a>(
+        &'a self,
+        worker: WorkerId,
+        found: &'a Found<Token>,
+        record: &'a Record,
+    ) -> Answer<'a, bool> {
+        Box::pin(async move {
+            let key = self.key(worker);
+            let unchanged = match &found.token {
+                None => vec![Compare::mod_revision(key.clone(), CompareOp::Equal, 0)],
+                Some((revision, value)) => vec![
+                    Compare::mod_revision(key.clone(), CompareOp::Equal, *revision),
+                    Compare::value(key.clone(), CompareOp::Equal, value.clone()),
+                ],
+            };
+            let put = TxnOp::put(key, record.encode(), None::<PutOptions>);
+            let operation = format!("write worker id {worker} in etcd");
+            self.transact(&operation, Txn::new().when(unchanged).and_then([put])).await
+        })
+    }
+
+    fn announce(&self, who: &Identity, address: &Identity) {
+        self.liveness.announce(format!("{}{who}", self.live), address.to_string());
+    }
+
+    fn withdraw(&self) -> futures_core::future::BoxFuture<'_, ()> {
+        Box::pin(self.liveness.withdraw())
+    }
+
+    fn peers(&self) -> Answer<'_, Vec<Peer>> {
+        Box::pin(async {
+            let kvs = self.all("look for live nodes in etcd", &self.live).await?;
+            let peer = |kv: &KeyValue| {
+                let name = kv.key_str().ok()?.strip_prefix(&self.live)?;
+                let address = Identity::parse(kv.value_str().ok()?).ok()?;
+                Some(Peer { identity: Identity::parse(name).ok()?, address })
+            };
+            Ok(kvs.iter().filter_map(peer).collect())
+        })
+    }
+}

@@ -1,0 +1,122 @@
+//! `leaf_workerid_alloc`, the table of the community fork's MySQL registry: the mirror of the fence.
+//!
+//! A row's id is the worker id, from 1 to 1023; `max_timestamp` is the holder's clock at its last report,
+//! and for us the ceiling. Java nodes insert and report without asking anybody.
+
+use leaf_core::{UnixMillis, WorkerId};
+use leaf_snowflake::Identity;
+use sqlx::{MySqlConnection, MySqlTransaction, query, query_as};
+
+use super::error;
+use crate::Table;
+use crate::fenced::sql::{self, Token};
+use crate::fenced::{Found, JavaReport, Mirror, Record};
+
+pub(super) const GREATEST: WorkerId = WorkerId::new(1023);
+
+/// As the fork's own script makes it.
+pub(super) const TABLES: &[Table] = &[Table {
+    name: "leaf_workerid_alloc",
+    statements: "\
+CREATE TABLE leaf_workerid_alloc (
+    id            BIGINT       NOT NULL AUTO_INCREMENT,
+    ip            VARCHAR(127) NULL DEFAULT NULL,
+    port          VARCHAR(127) NULL DEFAULT NULL,
+    ip_port       VARCHAR(127) NOT NULL,
+    max_timestamp BIGINT       NULL DEFAULT NULL,
+    create_time   TIMESTAMP    NULL DEFAULT NULL,
+    update_time   TIMESTAMP    NULL DEFAULT NULL ON UPDATE CURRENT_TIMESTAMP,
+    PRIMARY KEY (id),
+    UNIQUE KEY (ip_port)
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4;
+",
+}];
+
+/// Worker id, nonce, record, `ip_port`, `max_timestamp`.
+type Row = (i64, Option<String>, Option<String>, Option<String>, Option<i64>);
+
+/// Fences and mirrors as they are at one moment.
+pub(super) async fn read(
+    connection: &mut MySqlConnection,
+    only: Option<u32>,
+) -> Result<Vec<Row>, sqlx::Error> {
+    query_as(
+        "SELECT CAST(f.worker_id AS SIGNED) AS id, f.nonce, f.record, \
+                CAST(a.ip_port AS CHAR) AS ip_port, a.max_timestamp \
+           FROM leaf_worker_fence f LEFT JOIN leaf_workerid_alloc a ON a.id = f.worker_id \
+          WHERE ? IS NULL OR f.worker_id = ? \
+         UNION ALL \
+         SELECT a.id, NULL, NULL, CAST(a.ip_port AS CHAR), a.max_timestamp \
+           FROM leaf_workerid_alloc a LEFT JOIN leaf_worker_fence f ON f.worker_id = a.id \
+          WHERE f.worker_id IS NULL AND (? IS NULL OR a.id = ?) \
+          ORDER BY id",
+    )
+    .bind(only)
+    .bind(only)
+    .bind(only)
+    .bind(only)
+    .fetch_all(connection)
+    .await
+}
+
+pub(super) fn found(row: Row, failover: UnixMillis) -> Option<(WorkerId, Found<Token>)> {
+    let (id, nonce, record, ip_port, max_timestamp) = row;
+    let worker = sql::worker(id)?;
+    let mut found = sql::found(Some((id, nonce, record)), failover);
+    if let Some(ip_port) = ip_port {
+        let ours = found.record.written().is_some_and(|record| {
+            record.holder.as_str() == ip_port && max_timestamp == Some(ceiling(record))
+        });
+        if !ours {
+            let at = max_timestamp.and_then(|at| u64::try_from(at).ok()).map(UnixMillis::new);
+            found.mirror = Mirror::Java(JavaReport { holder: ip_port.clone(), at });
+        }
+        found.token.mirror = Some((ip_port, max_timestamp));
+    }
+    Some((worker, found))
+}
+
+/// Writes the mirror of `record`; `false` when it is not what was read.
+pub(super) async fn write(
+    transaction: &mut MySqlTransaction<'_>,
+    worker: WorkerId,
+    token: &Token,
+    record: &Record,
+) -> Result<bool, sqlx::Error> {
+    let (ip, port) = ip_and_port(&record.holder);
+    let statement = match &token.mirror {
+        Some(_) => {
+            "UPDATE leaf_workerid_alloc SET ip = ?, port = ?, ip_port = ?, max_timestamp = ? \
+             WHERE id = ? AND ip_port = ? AND max_timestamp <=> ?"
+        }
+        None => {
+            "INSERT INTO leaf_workerid_alloc \
+             (ip, port, ip_port, max_timestamp, id, create_time, update_time) \
+             VALUES (?, ?, ?, ?, ?, NOW(), NOW())"
+        }
+    };
+    let statement = query(statement)
+        .bind(ip)
+        .bind(port)
+        .bind(record.holder.as_str())
+        .bind(ceiling(record))
+        .bind(worker.get());
+    let statement = match &token.mirror {
+        Some((ip_port, max_timestamp)) => statement.bind(ip_port).bind(max_timestamp),
+        None => statement,
+    };
+    match statement.execute(&mut **transaction).await {
+        Ok(done) => Ok(done.rows_affected() == 1),
+        Err(error) if error::is_duplicate(&error) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+fn ceiling(record: &Record) -> i64 {
+    i64::try_from(record.fence.ceiling.get()).unwrap_or(i64::MAX)
+}
+
+/// The two halves that the Java program keeps beside the whole.
+fn ip_and_port(who: &Identity) -> (&str, &str) {
+    who.as_str().rsplit_once(':').unwrap_or((who.as_str(), ""))
+}

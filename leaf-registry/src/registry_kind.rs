@@ -1,0 +1,228 @@
+//! Where worker ids come from, as a configuration names it.
+
+use std::fmt;
+use std::path::Path;
+use std::str::FromStr;
+use std::time::Duration;
+
+use leaf_core::WorkerId;
+use leaf_segment::{StoreError, StoreErrorKind};
+use leaf_snowflake::Identity;
+
+use crate::fenced::Policy;
+use crate::{OpenRegistry, StoreUrl, StoreUrlError, ZookeeperAddress};
+
+/// A kind of worker registry.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RegistryKind {
+    /// From the configuration.
+    Local,
+    /// The number at the end of the host name.
+    Ordinal,
+    /// By name, for ever, in ZooKeeper: as the original Java Leaf.
+    ZkNormal,
+    /// From pools in ZooKeeper: as the community fork.
+    ZkRecycle,
+    /// The community fork's table in MySQL or MariaDB.
+    Mysql,
+    /// In PostgreSQL.
+    Postgres,
+    /// In a file that several processes of one host share.
+    Sqlite,
+    /// In etcd.
+    Etcd,
+}
+
+const NAMES: [(RegistryKind, &str); 8] = [
+    (RegistryKind::Local, "local"),
+    (RegistryKind::Ordinal, "ordinal"),
+    (RegistryKind::ZkNormal, "zk_normal"),
+    (RegistryKind::ZkRecycle, "zk_recycle"),
+    (RegistryKind::Mysql, "mysql"),
+    (RegistryKind::Postgres, "postgres"),
+    (RegistryKind::Sqlite, "sqlite"),
+    (RegistryKind::Etcd, "etcd"),
+];
+
+impl FromStr for RegistryKind {
+    type Err = StoreUrlError;
+
+    fn from_str(text: &str) -> Result<Self, StoreUrlError> {
+        let found = NAMES.into_iter().find(|(_, name)| *name == text);
+        found.map(|(kind, _)| kind).ok_or_else(|| {
+            let names = NAMES.map(|(_, name)| name).join(", ");
+            StoreUrlError::new(format!("unknown registry: there are {names}"))
+        })
+    }
+}
+
+impl fmt::Display for RegistryKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = NAMES.iter().find(|(kind, _)| kind == self).map_or("", |(_, name)| name);
+        f.write_str(name)
+    }
+}
+
+/// What becomes of a node whose worker id another instance holds, in a registry that binds worker ids to
+/// names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum OnForeignHolder {
+    /// It waits for the holder's time to pass, up to its `startup_wait`, and is refused then.
+    #[default]
+    Wait,
+    /// It takes another worker id (`zk_normal`).
+    NewId,
+}
+
+/// A registry's records: where they are.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum RegistryPlace {
+    /// In ZooKeeper.
+    Zookeeper(ZookeeperAddress),
+    /// In a database or etcd.
+    Store(StoreUrl),
+}
+
+/// What may be chosen about a registry, besides where it is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RegistryOptions {
+    /// The name of the cluster of Leaf nodes (Java: `leaf.name`), part of the paths in ZooKeeper. Letters,
+    /// digits and `-_.`.
+    pub name: String,
+    /// How often a holder reports: who has been silent for three of these is not alive.
+    pub report_interval: Duration,
+    /// How long ZooKeeper keeps a session without hearing of it.
+    pub session_timeout: Duration,
+    /// How long after its ceiling has passed an unreleased worker id is given out again.
+    pub recycle_after: Duration,
+    /// No Java Leaf uses the registry any more: what they held is given out again.
+    pub adopt_java_ids: bool,
+    /// Whether a node gets another worker id where its own is held by another instance.
+    pub on_foreign_holder: OnForeignHolder,
+    /// Where this node answers HTTP; its identity where this is `None`.
+    pub address: Option<Identity>,
+}
+
+impl Default for RegistryOptions {
+    fn default() -> Self {
+        Self {
+            name: "leaf".into(),
+            report_interval: Duration::from_secs(3),
+            session_timeout: Duration::from_secs(10),
+            recycle_after: Duration::from_secs(3600),
+            adopt_java_ids: false,
+            on_foreign_holder: OnForeignHolder::Wait,
+            address: None,
+        }
+    }
+}
+
+impl RegistryOptions {
+    /// Whether the name can be part of a path.
+    ///
+    /// # Errors
+    /// A text for the operator.
+    pub fn check_name(name: &str) -> Result<(), StoreUrlError> {
+        let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+        if name.is_empty() || name.len() > 64 || name.starts_with('.') || !name.chars().all(plain) {
+            return Err(StoreUrlError::new(
+                "give 1 to 64 letters, digits, '-', '_' or '.', not starting with '.'",
+            ));
+        }
+        Ok(())
+    }
+
+    /// Who may take what in a registry of this kind.
+    pub(crate) fn policy(&self, kind: RegistryKind, fixed: Option<WorkerId>) -> Policy {
+        let bound =
+            matches!(kind, RegistryKind::ZkNormal | RegistryKind::Mysql | RegistryKind::Ordinal);
+        Policy {
+            bound,
+            fixed,
+            recycle_after: self.recycle_after,
+            adopt_java: self.adopt_java_ids,
+            new_id: self.on_foreign_holder == OnForeignHolder::NewId,
+        }
+    }
+}
+
+impl RegistryPlace {
+    /// Opens the registry of this kind there; for `Ordinal` the worker id is `fixed`. Relative paths count
+    /// from `data_dir`. A server is not contacted yet.
+    ///
+    /// # Errors
+    /// Where kind and place do not go together, or the file cannot be used.
+    pub async fn open(
+        &self,
+        kind: RegistryKind,
+        fixed: Option<WorkerId>,
+        data_dir: &Path,
+        options: &RegistryOptions,
+    ) -> Result<OpenRegistry, StoreError> {
+        let refuse = |why: String| {
+            Err(StoreError::new(StoreErrorKind::Refused, "open the worker registry").because(why))
+        };
+        if let Err(error) = RegistryOptions::check_name(&options.name) {
+            return refuse(format!("name: {error}"));
+        }
+        match (self, kind) {
+            #[cfg(feature = "zookeeper")]
+            (
+                Self::Zookeeper(address),
+                RegistryKind::ZkNormal | RegistryKind::ZkRecycle | RegistryKind::Ordinal,
+            ) => Ok(open_zookeeper(address, kind, fixed, options)),
+            #[cfg(not(feature = "zookeeper"))]
+            (Self::Zookeeper(_), _) => {
+                refuse("this program was built without the feature for zookeeper".into())
+            }
+            (Self::Store(url), kind) if url.holds_workers_of(kind) => {
+                url.open_workers(kind, fixed, data_dir, options).await
+            }
+            _ => refuse(format!("{kind} is not kept there")),
+        }
+    }
+}
+
+#[cfg(feature = "zookeeper")]
+fn open_zookeeper(
+    address: &ZookeeperAddress,
+    kind: RegistryKind,
+    fixed: Option<WorkerId>,
+    options: &RegistryOptions,
+) -> OpenRegistry {
+    use crate::zk_normal::ZkNormal;
+    use crate::zk_recycle::ZkRecycle;
+    use crate::zookeeper::{Session, ZkWorkers};
+
+    let session = Session::new(address.clone(), options.session_timeout);
+    let (name, interval) = (options.name.as_str(), options.report_interval);
+    let (policy, own) = (options.policy(kind, fixed), options.address.clone());
+    match kind {
+        RegistryKind::ZkNormal => {
+            OpenRegistry::of(ZkNormal::new(session, name, interval), policy, own)
+        }
+        RegistryKind::ZkRecycle => {
+            OpenRegistry::of(ZkRecycle::new(session, name, interval), policy, own)
+        }
+        _ => OpenRegistry::of(ZkWorkers::new(session, name, interval), policy, own),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_kind_has_one_name() {
+        for (kind, name) in NAMES {
+            assert_eq!(name.parse::<RegistryKind>().unwrap(), kind);
+            assert_eq!(kind.to_string(), name);
+        }
+        let error = "zookeeper".parse::<RegistryKind>().unwrap_err().to_string();
+        assert!(error.contains("zk_normal, zk_recycle"), "{error}");
+        assert!(RegistryOptions::check_name("my-leaf.1").is_ok());
+        for bad in ["", "a/b", "..", "a b"] {
+            assert!(RegistryOptions::check_name(bad).is_err(), "{bad}");
+        }
+    }
+}

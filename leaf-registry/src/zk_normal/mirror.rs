@@ -1,0 +1,107 @@
+//! The node `forever/{ip}:{port}-NNNNNNNNNN` of the original Java Leaf.
+//!
+//! Its number, given out by ZooKeeper, is the worker id. Its content is JSON of exactly three fields; the
+//! Java reader fails on any other. Ours has the ceiling in `timestamp`, and 0 until there is a fence.
+
+use leaf_core::{UnixMillis, WorkerId};
+use leaf_snowflake::{Identity, RegistryErrorKind};
+use serde::{Deserialize, Serialize};
+
+use crate::fenced::{JavaReport, Mirror, Record};
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Endpoint {
+    ip: String,
+    port: String,
+    timestamp: u64,
+}
+
+/// The content for a holder.
+pub(super) fn content(who: &Identity, timestamp: u64) -> Vec<u8> {
+    let (ip, port) = who.as_str().rsplit_once(':').unwrap_or((who.as_str(), ""));
+    let endpoint = Endpoint { ip: ip.into(), port: port.into(), timestamp };
+    serde_json::to_vec(&endpoint).expect("texts and a number serialize")
+}
+
+/// What the mirror of a record says.
+pub(super) fn of(record: &Record) -> Vec<u8> {
+    content(&record.holder, record.fence.ceiling.get())
+}
+
+/// What a node says beside a fence; an error text when it is none of these.
+pub(super) fn judge(holder: &str, node: &[u8], record: Option<&Record>) -> Result<Mirror, String> {
+    let endpoint: Endpoint =
+        serde_json::from_slice(node).map_err(|error| format!("node of {holder}: {error}"))?;
+    let ours = match record {
+        Some(record) => {
+            record.holder.as_str() == holder && record.fence.ceiling.get() == endpoint.timestamp
+        }
+        None => endpoint.timestamp == 0,
+    };
+    if ours {
+        return Ok(Mirror::Agrees);
+    }
+    let at = Some(UnixMillis::new(endpoint.timestamp));
+    Ok(Mirror::Java(JavaReport { holder: holder.into(), at }))
+}
+
+/// Identity and worker id of a node's name.
+pub(super) fn parse(name: &str) -> Option<(&str, WorkerId)> {
+    let (who, number) = name.rsplit_once('-')?;
+    Some((who, WorkerId::new(number.parse().ok()?)))
+}
+
+pub(super) fn name(who: &Identity, worker: WorkerId) -> String {
+    format!("{who}-{:010}", worker.get())
+}
+
+/// Refuses a name that would stop every Java Leaf of the tree: it takes the number for what is behind the
+/// *first* '-'.
+pub(super) fn check(who: &Identity) -> Result<(), RegistryErrorKind> {
+    if who.as_str().contains('-') || !who.as_str().contains(':') {
+        return Err(RegistryErrorKind::NoWorkerId(format!(
+            "{who} cannot be a name in zk_normal, Java Leafs could not read it: set `advertise` to an IP \
+             address and a port"
+        )));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn writes_exactly_what_the_java_reader_takes() {
+        let who = Identity::parse("10.1.46.33:8080").unwrap();
+        let text = String::from_utf8(content(&who, 1_567_733_700_834)).unwrap();
+
+        assert_eq!(text, r#"{"ip":"10.1.46.33","port":"8080","timestamp":1567733700834}"#);
+        assert_eq!(
+            judge("10.1.46.33:8080", text.as_bytes(), None),
+            Ok(Mirror::Java(JavaReport {
+                holder: "10.1.46.33:8080".into(),
+                at: Some(UnixMillis::new(1_567_733_700_834)),
+            }))
+        );
+        assert_eq!(
+            judge("a:1", &content(&who, 0), None),
+            Ok(Mirror::Agrees),
+            "made, not yet claimed"
+        );
+        assert!(judge("a:1", b"{}", None).is_err());
+    }
+
+    #[test]
+    fn a_name_ends_at_its_last_hyphen() {
+        let who = Identity::parse("10.1.46.33:8080").unwrap();
+        assert_eq!(name(&who, WorkerId::new(7)), "10.1.46.33:8080-0000000007");
+        assert_eq!(parse("10.1.46.33:8080-0000000007"), Some((who.as_str(), WorkerId::new(7))));
+        assert_eq!(parse("my-host:1-0000000012"), Some(("my-host:1", WorkerId::new(12))));
+        assert_eq!(parse("x"), None);
+        assert!(check(&who).is_ok());
+        assert!(check(&Identity::parse("my-host:8080").unwrap()).is_err());
+        assert!(check(&Identity::parse("10.1.46.33").unwrap()).is_err());
+        assert!(check(&Identity::parse("[::1]:8080").unwrap()).is_ok());
+    }
+}

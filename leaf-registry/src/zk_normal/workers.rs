@@ -1,0 +1,228 @@
+//! The worker registry `zk_normal`.
+//!
+//! Invariant: a node is made for a name only where there is none, and its number is used by that name
+//! alone. A node whose making got no answer is found again: the session does one thing after the other.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use leaf_core::{UnixMillis, WorkerId};
+use leaf_snowflake::{ClaimRequest, Identity, Peer, RegistryError};
+use zookeeper_client::Error;
+
+use super::mirror;
+use crate::fenced::{Answer, FenceStore, Found, Listing, Mirror, Record, Recorded};
+use crate::zookeeper::{Fences, Node, Session, Work};
+
+/// Worker ids in the tree of the original Java Leaf.
+#[derive(Debug)]
+pub(crate) struct ZkNormal {
+    fences: Fences,
+    /// `/snowflake/{name}/forever`.
+    forever: String,
+    /// The node of the worker id that was looked for last.
+    known: Mutex<Option<(WorkerId, String)>>,
+}
+
+/// Versions of fence and mirror; the mirror's name.
+#[derive(Debug, Clone)]
+pub(crate) struct Token {
+    fence: Option<i32>,
+    mirror: Option<i32>,
+    name: Option<String>,
+}
+
+impl ZkNormal {
+    pub(crate) fn new(session: Arc<Session>, name: &str, report_interval: Duration) -> Self {
+        let fences = Fences::new(session, name, report_interval);
+        let forever = format!("{}/forever", fences.root);
+        Self { fences, forever, known: Mutex::default() }
+    }
+
+    fn known(&self) -> std::sync::MutexGuard<'_, Option<(WorkerId, String)>> {
+        self.known.lock().expect("no holder of this lock panics")
+    }
+
+    /// The name of a worker id's node.
+    async fn name_of(&self, work: &Work, worker: WorkerId) -> Result<Option<String>, Error> {
+        if let Some((_, name)) = self.known().as_ref().filter(|(known, _)| *known == worker) {
+            return Ok(Some(name.clone()));
+        }
+        let names = work.children(&self.forever).await?;
+        let is_its =
+            |name: &String| mirror::parse(name).is_some_and(|(_, number)| number == worker);
+        let name = names.into_iter().find(is_its);
+        *self.known() = name.clone().map(|name| (worker, name));
+        Ok(name)
+    }
+
+    /// Makes a node for `who`; its number.
+    async fn make(&self, work: &Work, who: &Identity) -> Result<WorkerId, Error> {
+        let path = format!("{}/{who}-", self.forever);
+        let content = mirror::content(who, 0);
+        let (_, number) = work.client.create(&path, &content, &work.sequential()).await?;
+        Ok(WorkerId::new(u32::try_from(number.into_i64()).unwrap_or(u32::MAX)))
+    }
+}
+
+fn found(name: Option<String>, fence: &Node, node: &Node) -> Found<Token> {
+    let mut record = crate::zookeeper::recorded(fence);
+    let mirror = match (&name, node) {
+        (Some(name), Some((content, _))) => {
+            let holder = mirror::parse(name).map_or(name.as_str(), |(who, _)| who);
+            mirror::judge(holder, content, record.written()).unwrap_or_else(|why| {
+                record = Recorded::Damaged(why);
+                Mirror::Agrees
+            })
+        }
+        _ => Mirror::Missing,
+    };
+    let version = crate::zookeeper::version;
+    let token = Token { fence: version(fence), mirror: version(node), name };
+    Found { record, mirror, token, failover: UnixMillis::EPOCH }
+}
+
+impl FenceStore for ZkNormal {
+    type Token = Token;
+
+    fn place(&self) -> &'static str {
+        "ZooKeeper"
+    }
+
+    fn list(&self, _greatest: WorkerId) -> Answer<'_, Listing<Token>> {
+        Box::pin(async {
+            self.fences
+                .session
+                .run("read the worker ids in ZooKeeper", async |work| {
+                    let names = work.children(&self.forever).await?;
+                    let mut named: std::collections::BTreeMap<_, _> = names
+                        .into_iter()
+                        .filter_map(|name| Some((mirror::parse(&name)?.1, name)))
+                        .collect();
+                    let mut workers = self.fences.workers(work).await?;
+                    workers.extend(named.keys());
+                    workers.sort_unstable();
+                    workers.dedup();
+                    let path = |worker| {
+                        let name = named.get(&worker).map_or("-", String::as_str);
+                        [format!("{}/{name}", self.forever)]
+                    };
+                    let read = self.fences.read(work, &workers, path).await?;
+                    let known = read.into_iter().map(|(worker, fence, [node])| {
+                        (worker, found(named.remove(&worker), &fence, &node))
+                    });
+                    Ok(Listing { known: known.collect(), unused: Vec::new() })
+                })
+                .await
+        })
+    }
+
+    fn read(&self, worker: WorkerId) -> Answer<'_, Found<Token>> {
+        Box::pin(async move {
+            let operation = format!("read worker id {worker} in ZooKeeper");
+            self.fences
+                .session
+                .run(&operation, async |work| {
+                    let name = self.name_of(work, worker).await?;
+                    let path = format!("{}/{}", self.forever, name.as_deref().unwrap_or("-"));
+                    let read = self.fences.read(work, &[worker], |_| [path.clone()]).await?;
+                    let [(_, fence, [node])] = read.as_slice() else {
+                        return Err(Error::UnexpectedError("one was asked for".into()));
+                    };
+                    if node.is_none() {
+                        *self.known() = None;
+                    }
+                    Ok(found(name, fence, node))
+                })
+                .await
+        })
+    }
+
+    fn write<'a>(
+        &'a self,
+        worker: WorkerId,
+        found: &'a Found<Token>,
+        record: &'a Record,
+    ) -> Answer<'a, bool> {
+        Box::pin(async move {
+            let content = mirror::of(record);
+            self.fences
+                .write(worker, found.token.fence, record, |work, multi| match found.token.mirror {
+                    Some(version) => {
+                        let name = found.token.name.as_deref().unwrap_or_default();
+                        let path = format!("{}/{name}", self.forever);
+                        multi.add_set_data(&path, &content, Some(version))
+                    }
+                    // It was deleted by hand: it gets its own name again.
+                    None => {
+                        let path =
+                            format!("{}/{}", self.forever, mirror::name(&record.holder, worker));
+                        multi.add_create(&path, &content, &work.persistent())
+                    }
+                })
+                .await
+        })
+    }
+
+    fn assigned<'a>(
+        &'a self,
+        who: &'a Identity,
+        request: &'a ClaimRequest,
+        listing: &'a Listing<Token>,
+    ) -> Answer<'a, Option<WorkerId>> {
+        Box::pin(async move {
+            let operation = format!("look for {who} in ZooKeeper");
+            mirror::check(who).map_err(|kind| RegistryError::new(kind, &*operation))?;
+            let its = |found: &Found<Token>| {
+                let name = found.token.name.as_deref().and_then(mirror::parse);
+                name.is_some_and(|(name, _)| name == who.as_str())
+            };
+            let instance = |found: &Found<Token>| {
+                let record = found.record.written();
+                record.is_some_and(|record| record.fence.instance == request.instance)
+            };
+            let own: Vec<_> = listing.known.iter().filter(|(_, found)| its(found)).collect();
+            let found = own.iter().find(|(_, found)| instance(found)).or_else(|| own.first());
+            if let Some((worker, _)) = found {
+                return Ok(Some(*worker));
+            }
+            self.fences
+                .session
+                .run(&operation, async |work| {
+                    work.client.mkdir(&self.forever, &work.persistent()).await?;
+                    // ZooKeeper's next number, so that none is made in vain.
+                    let stat = work.client.check_stat(&self.forever).await?;
+                    let next = stat.and_then(|stat| u32::try_from(stat.cversion).ok()).unwrap_or(0);
+                    if next > request.layout.max_worker().get() {
+                        return Ok(WorkerId::new(next));
+                    }
+                    self.make(work, who).await
+                })
+                .await
+                .map(Some)
+        })
+    }
+
+    fn assign_another<'a>(&'a self, who: &'a Identity) -> Answer<'a, Option<WorkerId>> {
+        Box::pin(async move {
+            let operation = format!("make another node of {who} in ZooKeeper");
+            self.fences
+                .session
+                .run(&operation, async |work| self.make(work, who).await)
+                .await
+                .map(Some)
+        })
+    }
+
+    fn announce(&self, who: &Identity, address: &Identity) {
+        self.fences.announce(who, address);
+    }
+
+    fn withdraw(&self) -> futures_core::future::BoxFuture<'_, ()> {
+        Box::pin(self.fences.withdraw())
+    }
+
+    fn peers(&self) -> Answer<'_, Vec<Peer>> {
+        Box::pin(self.fences.peers())
+    }
+}

@@ -1,0 +1,101 @@
+//! The pools `recycle/notuse` and `recycle/inuse` of the community fork: a node `workId:{N}` in one of them.
+//!
+//! The fork fills 0 to 1024, of which the last fits no ten bits; it moves a node by deleting and creating
+//! it, and loses it when it dies in between. Ours has the ceiling in `lastUsedTimestamp`.
+
+use leaf_core::{UnixMillis, WorkerId};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::fenced::{JavaReport, Mirror, Record};
+
+/// As many as ten bits hold.
+pub(super) const COUNT: u32 = 1024;
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Entry {
+    work_id: u32,
+    last_used_ip: Option<String>,
+    /// The fork's is a text; a number is taken as well.
+    last_used_port: Option<Value>,
+    last_used_timestamp: Option<u64>,
+}
+
+fn encode(entry: &Entry) -> Vec<u8> {
+    serde_json::to_vec(entry).expect("texts and numbers serialize")
+}
+
+/// The content of an entry that nobody has used.
+pub(super) fn unused(worker: WorkerId) -> Vec<u8> {
+    let (last_used_ip, last_used_port, last_used_timestamp) = (None, None, None);
+    encode(&Entry { work_id: worker.get(), last_used_ip, last_used_port, last_used_timestamp })
+}
+
+/// What the mirror of a record says.
+pub(super) fn of(worker: WorkerId, record: &Record) -> Vec<u8> {
+    let who = record.holder.as_str();
+    let (ip, port) = who.rsplit_once(':').unwrap_or((who, ""));
+    encode(&Entry {
+        work_id: worker.get(),
+        last_used_ip: Some(ip.into()),
+        last_used_port: Some(port.into()),
+        last_used_timestamp: Some(record.fence.ceiling.get()),
+    })
+}
+
+/// What an entry says beside a fence; an error text when it is none.
+pub(super) fn judge(content: &[u8], record: Option<&Record>) -> Result<Mirror, String> {
+    let entry: Entry = serde_json::from_slice(content).map_err(|error| error.to_string())?;
+    let port = match &entry.last_used_port {
+        Some(Value::String(port)) => port.clone(),
+        Some(other) => other.to_string(),
+        None => String::new(),
+    };
+    let holder = entry.last_used_ip.map(|ip| format!("{ip}:{port}"));
+    let at = entry.last_used_timestamp;
+    let ours = match (record, &holder) {
+        (Some(record), Some(holder)) => {
+            let without_port = record.holder.as_str() == holder.trim_end_matches(':');
+            (record.holder.as_str() == holder || without_port)
+                && at == Some(record.fence.ceiling.get())
+        }
+        (None, None) => true,
+        _ => false,
+    };
+    if ours {
+        return Ok(Mirror::Agrees);
+    }
+    let holder = holder.unwrap_or_else(|| "nobody".into());
+    Ok(Mirror::Java(JavaReport { holder, at: at.map(UnixMillis::new) }))
+}
+
+/// The worker id of a node's name.
+pub(super) fn parse(name: &str) -> Option<WorkerId> {
+    name.strip_prefix("workId:")?.parse().ok().map(WorkerId::new)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn writes_exactly_the_forks_fields() {
+        let text = String::from_utf8(unused(WorkerId::new(7))).unwrap();
+        assert_eq!(
+            text,
+            r#"{"workId":7,"lastUsedIp":null,"lastUsedPort":null,"lastUsedTimestamp":null}"#
+        );
+        assert_eq!(judge(text.as_bytes(), None), Ok(Mirror::Agrees));
+        let java = br#"{"workId":7,"lastUsedIp":"10.1.46.33","lastUsedPort":"8080",
+                        "lastUsedTimestamp":1567733700834}"#;
+        let report = JavaReport {
+            holder: "10.1.46.33:8080".into(),
+            at: Some(UnixMillis::new(1_567_733_700_834)),
+        };
+        assert_eq!(judge(java, None), Ok(Mirror::Java(report)));
+        assert!(judge(b"x", None).is_err());
+        assert_eq!(parse("workId:12"), Some(WorkerId::new(12)));
+        assert_eq!(parse("workId:x"), None);
+    }
+}

@@ -1,0 +1,23 @@
+//! What ZooKeeper's answers mean
+//! (<https://zookeeper.apache.org/doc/r3.8.0/zookeeperProgrammers.html#ch_zkErrorHandling>).
+
+use leaf_snowflake::{RegistryError, RegistryErrorKind};
+use zookeeper_client::Error;
+
+/// The error of an operation, classified.
+pub(super) fn classify(operation: String, error: Error) -> RegistryError {
+    RegistryError::new(kind(&error), operation).because(error)
+}
+
+const fn kind(error: &Error) -> RegistryErrorKind {
+    match error {
+        Error::NoAuth
+        | Error::InvalidAcl
+        | Error::AuthFailed
+        | Error::BadArguments(_)
+        | Error::QuotaExceeded
+        | Error::Unimplemented => RegistryErrorKind::Refused,
+        // A cut connection is also told as `Custom`.
+        _ => RegistryErrorKind::Unavailable,
+    }
+}

@@ -1,0 +1,137 @@
+//! The fences of a cluster of Leaf nodes in ZooKeeper.
+//!
+//! Invariant: a fence changes only in one multi with its mirror, each at the version that was read at the
+//! same moment; no fence is ever deleted.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use leaf_core::WorkerId;
+use leaf_snowflake::{Identity, Peer, RegistryError};
+use zookeeper_client::{Error, MultiWriteError, MultiWriter};
+
+use super::liveness::Liveness;
+use super::{Session, Work};
+use crate::fenced::{Record, Recorded};
+
+/// How many worker ids one request reads.
+const PAGE: usize = 100;
+
+/// Content and version.
+pub(crate) type Node = Option<(Vec<u8>, i32)>;
+
+/// The fences, and who is alive.
+#[derive(Debug)]
+pub(crate) struct Fences {
+    pub(crate) session: Arc<Session>,
+    /// `/snowflake/{name}`.
+    pub(crate) root: String,
+    liveness: Liveness,
+}
+
+impl Fences {
+    pub(crate) fn new(session: Arc<Session>, name: &str, report_interval: Duration) -> Self {
+        let root = format!("/snowflake/{name}");
+        let liveness =
+            Liveness::new(Arc::clone(&session), format!("{root}/temporary"), report_interval);
+        Self { session, root, liveness }
+    }
+
+    pub(crate) fn path(&self, worker: WorkerId) -> String {
+        format!("{}/fence/{worker}", self.root)
+    }
+
+    /// The worker ids that have a fence.
+    pub(crate) async fn workers(&self, work: &Work) -> Result<Vec<WorkerId>, Error> {
+        let names = work.children(&format!("{}/fence", self.root)).await?;
+        Ok(names.iter().filter_map(|name| name.parse().ok()).map(WorkerId::new).collect())
+    }
+
+    /// For each worker id its fence and the nodes at `beside`, read at one moment.
+    pub(crate) async fn read<const N: usize>(
+        &self,
+        work: &Work,
+        workers: &[WorkerId],
+        beside: impl Fn(WorkerId) -> [String; N],
+    ) -> Result<Vec<(WorkerId, Node, [Node; N])>, Error> {
+        let mut found = Vec::with_capacity(workers.len());
+        for page in workers.chunks(PAGE) {
+            let paths: Vec<_> = page
+                .iter()
+                .flat_map(|worker| [self.path(*worker)].into_iter().chain(beside(*worker)))
+                .collect();
+            let mut nodes = work.read(&paths).await?.into_iter();
+            for worker in page {
+                let fence = nodes.next().flatten();
+                found.push((*worker, fence, [(); N].map(|()| nodes.next().flatten())));
+            }
+        }
+        Ok(found)
+    }
+
+    /// Writes a fence, with what `mirror` adds to the multi; `false` when a version is not the one that
+    /// was read.
+    pub(crate) async fn write(
+        &self,
+        worker: WorkerId,
+        version: Option<i32>,
+        record: &Record,
+        mirror: impl Fn(&Work, &mut MultiWriter<'_>) -> Result<(), Error>,
+    ) -> Result<bool, RegistryError> {
+        let operation = format!("write worker id {worker} in ZooKeeper");
+        let path = self.path(worker);
+        self.session
+            .run(&operation, async |work| {
+                loop {
+                    let mut multi = work.client.new_multi_writer();
+                    let content = record.encode();
+                    match version {
+                        Some(version) => {
+                            multi.add_set_data(&path, content.as_bytes(), Some(version))?;
+                        }
+                        None => multi.add_create(&path, content.as_bytes(), &work.persistent())?,
+                    }
+                    mirror(work, &mut multi)?;
+                    match multi.commit().await {
+                        Ok(_) => return Ok(true),
+                        Err(MultiWriteError::OperationFailed {
+                            index: 0,
+                            source: Error::NoNode,
+                        }) if version.is_none() => {
+                            let fences = format!("{}/fence", self.root);
+                            work.client.mkdir(&fences, &work.persistent()).await?;
+                        }
+                        Err(MultiWriteError::OperationFailed {
+                            source: Error::NoNode | Error::NodeExists | Error::BadVersion,
+                            ..
+                        }) => return Ok(false),
+                        Err(MultiWriteError::OperationFailed { source, .. }) => return Err(source),
+                        Err(MultiWriteError::RequestFailed { source }) => return Err(source),
+                    }
+                }
+            })
+            .await
+    }
+
+    pub(crate) fn announce(&self, who: &Identity, address: &Identity) {
+        self.liveness.announce(who, address);
+    }
+
+    pub(crate) async fn withdraw(&self) {
+        self.liveness.withdraw().await;
+    }
+
+    pub(crate) async fn peers(&self) -> Result<Vec<Peer>, RegistryError> {
+        self.liveness.peers().await
+    }
+}
+
+/// A fence as its node has it.
+pub(crate) fn recorded(node: &Node) -> Recorded {
+    node.as_ref().map_or(Recorded::Absent, |(content, _)| Recorded::decode(content))
+}
+
+/// The version to compare with.
+pub(crate) fn version(node: &Node) -> Option<i32> {
+    node.as_ref().map(|(_, version)| *version)
+}

@@ -1,0 +1,112 @@
+//! Shows that this node is alive: an ephemeral node, made again in every new session.
+//!
+//! Nothing but the comparison of clocks looks at it.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use leaf_snowflake::{Identity, Peer, RegistryError};
+use tokio::task::JoinHandle;
+use zookeeper_client::Error;
+
+use super::{Session, Work};
+
+/// Deadline of one look.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+#[derive(Debug)]
+pub(super) struct Liveness {
+    session: Arc<Session>,
+    /// Where the live nodes are.
+    directory: String,
+    interval: Duration,
+    /// Keeps this node's; its path beside it.
+    task: Mutex<Option<(String, JoinHandle<()>)>>,
+}
+
+impl Liveness {
+    pub(super) const fn new(session: Arc<Session>, directory: String, interval: Duration) -> Self {
+        Self { session, directory, interval, task: Mutex::new(None) }
+    }
+
+    /// Keeps this node's from now on.
+    pub(super) fn announce(&self, who: &Identity, address: &Identity) {
+        let path = format!("{}/{who}", self.directory);
+        let (session, directory) = (Arc::clone(&self.session), self.directory.clone());
+        let (kept, address, interval) = (path.clone(), address.to_string(), self.interval);
+        let task = tokio::spawn(async move {
+            loop {
+                let keep = session.run("show this node as alive in ZooKeeper", async |work| {
+                    keep(work, &directory, &kept, &address).await
+                });
+                if let Ok(Err(error)) = tokio::time::timeout(PATIENCE, keep).await {
+                    tracing::debug!("{error}");
+                }
+                tokio::time::sleep(interval).await;
+            }
+        });
+        self.replace(Some((path, task)));
+    }
+
+    /// Takes it away.
+    pub(super) async fn withdraw(&self) {
+        let Some(path) = self.replace(None) else { return };
+        let gone = self.session.run("show this node as gone in ZooKeeper", async |work| {
+            work.client.delete(&path, None).await
+        });
+        // Else it goes with the session.
+        let _ = gone.await;
+    }
+
+    /// The nodes that are alive.
+    pub(super) async fn peers(&self) -> Result<Vec<Peer>, RegistryError> {
+        self.session
+            .run("look for live nodes in ZooKeeper", async |work| {
+                let names = work.children(&self.directory).await?;
+                let paths: Vec<_> =
+                    names.iter().map(|name| format!("{}/{name}", self.directory)).collect();
+                let contents = work.read(&paths).await?;
+                let peer = |(name, node): (&String, Option<(Vec<u8>, i32)>)| {
+                    let address = String::from_utf8(node?.0).ok()?;
+                    let address = Identity::parse(&address).ok()?;
+                    Some(Peer { identity: Identity::parse(name).ok()?, address })
+                };
+                Ok(names.iter().zip(contents).filter_map(peer).collect())
+            })
+            .await
+    }
+
+    fn replace(&self, task: Option<(String, JoinHandle<()>)>) -> Option<String> {
+        let mut current = self.task.lock().expect("no holder of this lock panics");
+        let (path, before) = std::mem::replace(&mut *current, task)?;
+        before.abort();
+        Some(path)
+    }
+}
+
+impl Drop for Liveness {
+    fn drop(&mut self) {
+        self.replace(None);
+    }
+}
+
+async fn keep(work: &Work, directory: &str, path: &str, address: &str) -> Result<(), Error> {
+    let client = &work.client;
+    match client.check_stat(path).await? {
+        Some(stat) if stat.ephemeral_owner == client.session_id().0 => return Ok(()),
+        // Of a session that is over, or about to be.
+        Some(_) => match client.delete(path, None).await {
+            Ok(()) | Err(Error::NoNode) => {}
+            Err(error) => return Err(error),
+        },
+        None => {}
+    }
+    match client.create(path, address.as_bytes(), &work.ephemeral()).await {
+        Err(Error::NoNode) => {
+            client.mkdir(directory, &work.persistent()).await?;
+            client.create(path, address.as_bytes(), &work.ephemeral()).await?;
+            Ok(())
+        }
+        created => created.map(|_| ()),
+    }
+}

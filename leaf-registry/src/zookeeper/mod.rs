@@ -1,0 +1,14 @@
+//! What the two ZooKeeper registries share: the session, the fences, and who is alive.
+//!
+//! Under `/snowflake/{name}`, where the Java programs keep their trees, ours are `fence/{N}`, PERSISTENT and
+//! never deleted, and `temporary/{identity}`, EPHEMERAL.
+
+mod error;
+mod fences;
+mod liveness;
+mod session;
+mod workers;
+
+pub(crate) use fences::{Fences, Node, recorded, version};
+pub(crate) use session::{Session, Work};
+pub(crate) use workers::ZkWorkers;

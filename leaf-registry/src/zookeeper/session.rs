@@ -1,0 +1,121 @@
+//! The session with ZooKeeper.
+//!
+//! Within a session the server does what it is asked in order, also over a lost connection: what was
+//! asked for and got no answer is done before what is asked later. A session that is over does not come
+//! back: the next request begins another. Nothing here decides who holds what, so neither does the end
+//! of a session.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use leaf_snowflake::RegistryError;
+use tokio::sync::Mutex;
+use zookeeper_client::{Acls, Client, CreateMode, CreateOptions, Error, MultiReadResult};
+
+use super::error::classify;
+use crate::ZookeeperAddress;
+
+/// One pass over the hosts: how long each may take.
+const CONNECT: Duration = Duration::from_secs(1);
+
+/// Begun when it is first used, and anew after its end.
+#[derive(Debug)]
+pub(crate) struct Session {
+    address: ZookeeperAddress,
+    timeout: Duration,
+    client: Mutex<Option<Client>>,
+}
+
+/// A session's client, and how the nodes that it makes are protected.
+#[derive(Debug, Clone)]
+pub(crate) struct Work {
+    pub(crate) client: Client,
+    acls: Acls<'static>,
+}
+
+impl Session {
+    pub(crate) fn new(address: ZookeeperAddress, timeout: Duration) -> Arc<Self> {
+        Arc::new(Self { address, timeout, client: Mutex::default() })
+    }
+
+    async fn begin(&self) -> Result<Work, Error> {
+        let mut client = self.client.lock().await;
+        let acls = match self.address.login() {
+            Some(_) => Acls::creator_all(),
+            None => Acls::anyone_all(),
+        };
+        if let Some(client) = client.as_ref().filter(|client| !client.state().is_terminated()) {
+            return Ok(Work { client: client.clone(), acls });
+        }
+        let mut connector = Client::connector()
+            .with_session_timeout(self.timeout)
+            .with_connection_timeout(CONNECT.min(self.timeout * 2 / 5))
+            .with_fail_eagerly();
+        if let Some(login) = self.address.login() {
+            connector = connector.with_auth("digest", login.as_bytes());
+        }
+        let connected = connector.connect(self.address.cluster()).await?;
+        let work = Work { client: connected, acls };
+        // The chroot is not made by connecting to it.
+        if let (path, Ok(root)) = (work.client.path().to_owned(), work.client.clone().chroot("/"))
+            && path != "/"
+        {
+            root.mkdir(&path, &work.persistent()).await?;
+        }
+        *client = Some(work.client.clone());
+        Ok(work)
+    }
+
+    /// Does `work` in the session.
+    pub(crate) async fn run<T>(
+        &self,
+        operation: &str,
+        work: impl AsyncFnOnce(&Work) -> Result<T, Error>,
+    ) -> Result<T, RegistryError> {
+        let result = match self.begin().await {
+            Ok(session) => work(&session).await,
+            Err(error) => Err(error),
+        };
+        result.map_err(|error| classify(operation.to_owned(), error))
+    }
+}
+
+impl Work {
+    pub(crate) fn persistent(&self) -> CreateOptions<'static> {
+        CreateMode::Persistent.with_acls(self.acls.clone())
+    }
+
+    pub(crate) fn ephemeral(&self) -> CreateOptions<'static> {
+        CreateMode::Ephemeral.with_acls(self.acls.clone())
+    }
+
+    pub(crate) fn sequential(&self) -> CreateOptions<'static> {
+        CreateMode::PersistentSequential.with_acls(self.acls.clone())
+    }
+
+    /// The names below a node; none where it does not exist.
+    pub(crate) async fn children(&self, path: &str) -> Result<Vec<String>, Error> {
+        match self.client.list_children(path).await {
+            Err(Error::NoNode) => Ok(Vec::new()),
+            children => children,
+        }
+    }
+
+    /// Content and version of nodes at one moment; `None` for those that do not exist.
+    pub(crate) async fn read(
+        &self,
+        paths: &[String],
+    ) -> Result<Vec<Option<(Vec<u8>, i32)>>, Error> {
+        let mut reader = self.client.new_multi_reader();
+        for path in paths {
+            reader.add_get_data(path)?;
+        }
+        let node = |result: MultiReadResult| match result {
+            MultiReadResult::Data { data, stat } => Ok(Some((data, stat.version))),
+            MultiReadResult::Error { err: Error::NoNode } => Ok(None),
+            MultiReadResult::Error { err } => Err(err),
+            other => Err(Error::UnexpectedError(format!("{other:?} in answer to a read"))),
+        };
+        reader.commit().await?.into_iter().map(node).collect()
+    }
+}

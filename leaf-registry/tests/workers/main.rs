@@ -1,0 +1,441 @@
+//! One conformance suite for every worker registry, on the real server.
+//!
+//! A new backend is one more line in `backends!` and one function that makes an empty registry.
+#![allow(clippy::unwrap_used, reason = "tests may panic")]
+
+mod fixture;
+
+use std::collections::BTreeSet;
+
+use leaf_core::{Layout, WorkerId};
+use leaf_snowflake::{ClaimRequest, Fence, FenceState, RegistryErrorKind};
+use leaf_testkit::Fault;
+use uuid::Uuid;
+
+use fixture::*;
+
+async fn a_worker_id_is_claimed_extended_and_given_back(f: Fixture) {
+    let node = f.node("10.0.0.1:1").await;
+    let mut lease = node.claim().await;
+    assert_eq!((lease.fence.epoch, lease.fence.state), (1, FenceState::Held));
+    assert_eq!(lease.fence.ceiling, NOW + seconds(600));
+
+    let registry = node.registry();
+    registry.extend(&mut lease, NOW + seconds(700)).await.unwrap();
+    let before = lease.clone();
+    assert_eq!(before.fence.ceiling, NOW + seconds(700));
+    registry.extend(&mut lease, NOW + seconds(650)).await.unwrap();
+    assert_eq!(lease.fence.ceiling, NOW + seconds(700), "a ceiling is never lowered");
+    let records = registry.workers().await.unwrap();
+    let [record] = records.as_slice() else { panic!("{records:?}") };
+    assert_eq!((record.worker, record.remark.as_deref()), (lease.worker, None));
+    assert_eq!(record.holder.as_ref(), Some(&node.who));
+    assert_eq!(record.fence.as_ref(), Some(&lease.fence));
+
+    let worker = lease.worker;
+    registry.release(lease, NOW + seconds(5)).await.unwrap();
+    let record = registry.workers().await.unwrap().remove(0);
+    let fence = record.fence.unwrap();
+    assert_eq!((fence.state, fence.ceiling), (FenceState::Released, NOW + seconds(5)));
+
+    // Where worker ids belong to names, another instance of the same name.
+    let next = f.node(if f.bound() { "10.0.0.1:1" } else { "10.0.0.2:1" }).await;
+    let lease = next.claim_at(NOW + seconds(5)).await.unwrap();
+    assert_eq!((lease.worker, lease.floor), (worker, NOW + seconds(5)), "at once, no later");
+    assert_eq!(lease.fence.epoch, 2);
+}
+
+/// W-09: a crashed node goes on where its state file says, under its own worker id.
+async fn a_restart_keeps_the_worker_id_at_once(f: Fixture) {
+    for name in ["10.0.0.1:1", "10.0.0.2:1"] {
+        f.node(name).await.claim().await;
+    }
+    let node = f.node("10.0.0.3:1").await;
+    let lease = node.claim().await;
+
+    let again = node.after_a_crash(&lease, NOW + millis(900));
+    let next = node.claim_by(&ClaimRequest { now: NOW + seconds(2), ..again }).await.unwrap();
+
+    assert_eq!((next.worker, next.floor), (lease.worker, NOW + millis(900)));
+    assert_eq!(next.fence.epoch, lease.fence.epoch + 1);
+}
+
+/// W-01: nodes that start at once on an empty registry get one worker id each.
+async fn forty_nodes_race(f: Fixture) {
+    let mut open = Vec::new();
+    for _ in 0..10 {
+        open.push(f.open().await);
+    }
+    let claims: Vec<_> = (0..40)
+        .map(|number| {
+            let node = Node::on(open[number % open.len()].clone(), &format!("10.0.1.{number}:1"));
+            tokio::spawn(async move {
+                loop {
+                    match node.claim_at(NOW).await {
+                        Ok(lease) => return lease.worker,
+                        Err(error) => assert!(error.retryable(), "{error}"),
+                    }
+                }
+            })
+        })
+        .collect();
+    let mut workers = BTreeSet::new();
+    for claim in claims {
+        let worker = claim.await.unwrap();
+        assert!(workers.insert(worker), "worker id {worker} was given out twice");
+    }
+    assert_eq!(open[0].registry.workers().await.unwrap().len(), 40, "and none in vain");
+}
+
+/// W-17: who comes when all are taken is told so, and who gives one back frees it.
+async fn a_full_registry_says_so(f: Fixture) {
+    let layout: Layout = "t41-w2-s12/1ms".parse().unwrap();
+    let mut held = Vec::new();
+    let refusal = loop {
+        let mut node = f.node(&format!("10.0.2.{}:1", held.len())).await;
+        node.request.layout = layout;
+        match node.claim_at(NOW).await {
+            Ok(lease) => held.push((node, lease)),
+            Err(error) => break error,
+        }
+    };
+    // The Java program's table begins at 1.
+    assert_eq!(held.len(), if matches!(f.server, Server::Mysql(..)) { 3 } else { 4 });
+    let text = refusal.to_string();
+    assert!(matches!(refusal.kind(), RegistryErrorKind::NoWorkerId(_)), "{text}");
+    let expected = match f.kind {
+        leaf_registry::RegistryKind::ZkNormal => "zk_recycle",
+        _ => "worker ids are in use",
+    };
+    assert!(text.contains(expected), "{text}");
+
+    let (node, lease) = held.remove(1);
+    let worker = lease.worker;
+    node.registry().release(lease, NOW).await.unwrap();
+    let mut next = f.node(if f.bound() { node.who.as_str() } else { "10.0.2.9:1" }).await;
+    next.request.layout = layout;
+    assert_eq!(next.claim().await.worker, worker);
+}
+
+/// W-02, W-05: whoever was taken over is told so for good, and leaves no trace.
+async fn the_loser_is_told(f: Fixture) {
+    let small = async |name: &str| {
+        let mut node = f.node(name).await;
+        node.request.layout = "t41-w1-s12/1ms".parse().unwrap();
+        node
+    };
+    let old = small("10.0.0.1:1").await;
+    let mut lease = old.claim().await;
+    if !f.bound() {
+        // The other of the two worker ids lives.
+        let other = small("10.0.0.2:1").await;
+        let mut held = other.claim().await;
+        other.registry().extend(&mut held, NOW + seconds(86_400)).await.unwrap();
+    }
+
+    let at = NOW + seconds(600);
+    let new = small("10.0.0.1:1").await;
+    let taken = new.claim_at(at).await.unwrap();
+    assert_eq!((taken.worker, taken.floor), (lease.worker, at), "above all that the first issued");
+
+    for _ in 0..2 {
+        let lost = old.registry().extend(&mut lease, at + seconds(600)).await;
+        assert_eq!(kind(lost), RegistryErrorKind::Lost);
+    }
+    assert_eq!(kind(old.registry().release(lease, at).await), RegistryErrorKind::Lost);
+    let records = old.registry().workers().await.unwrap();
+    let record = records.iter().find(|record| record.worker == taken.worker).unwrap();
+    assert_eq!(record.fence.as_ref(), Some(&taken.fence), "as the second wrote it");
+}
+
+/// A floor within reach is waited for, one beyond it is refused, and neither writes anything.
+async fn a_strangers_ceiling_is_a_floor(f: Fixture) {
+    let first = f.node("10.0.0.1:1").await;
+    let lease = first.claim().await;
+    let record = first.registry().workers().await.unwrap();
+
+    let second = f.node("10.0.0.1:1").await;
+    if f.bound() {
+        let near = NOW + seconds(590);
+        let at = NOW + seconds(599);
+        assert_eq!(kind(second.claim_at(near).await), RegistryErrorKind::NotYet { at });
+        // W-17: a loop of crashes must not push the ceiling.
+        for _ in 0..20 {
+            let crashing = f.node("10.0.0.1:1").await;
+            let refused = kind(crashing.claim_at(NOW + seconds(1)).await);
+            let (last_report, until) = (seconds(1), lease.fence.ceiling);
+            assert_eq!(refused, RegistryErrorKind::InUse { last_report, until });
+        }
+    } else {
+        let lease = second.claim_at(NOW + seconds(590)).await.unwrap();
+        assert_ne!(lease.worker, record[0].worker, "there is no need to wait");
+        second.registry().release(lease, NOW).await.unwrap();
+    }
+    let now = first.registry().workers().await.unwrap();
+    assert_eq!(now[0], record[0]);
+}
+
+/// W-06: an answer that is lost at any point of a claim or a report is sorted out by the next.
+async fn ambiguous_answers_are_sorted_out(f: Fixture) {
+    for swallowed in 0..7 {
+        let (proxy, open) = f.behind_proxy().await;
+        let node = Node::on(open, &format!("10.0.3.{swallowed}:1"));
+        // The connection is made before.
+        node.registry().workers().await.unwrap();
+        let claimed = async {
+            proxy.set(Fault::SwallowAfter(swallowed));
+            let answer = tokio::time::timeout(millis(300), node.claim_at(NOW)).await;
+            proxy.set(Fault::Cut);
+            proxy.set(Fault::None);
+            answer
+        };
+        let mut lease = match claimed.await {
+            Ok(Ok(lease)) => lease,
+            _ => again(|| node.claim_at(NOW)).await,
+        };
+        assert_eq!(lease.fence.epoch, 1, "{swallowed}: found again, not made twice");
+        assert_eq!(lease.fence.nonce, node.request.nonce);
+        assert!(lease.floor <= NOW + seconds(1));
+
+        proxy.set(Fault::SwallowAfter(swallowed));
+        let extended = node.registry().extend(&mut lease, NOW + seconds(601));
+        let extended = tokio::time::timeout(millis(300), extended).await;
+        proxy.set(Fault::Cut);
+        proxy.set(Fault::None);
+        if !matches!(extended, Ok(Ok(()))) {
+            assert_eq!(lease.fence.ceiling, NOW + seconds(600), "{swallowed}: not confirmed");
+        }
+        for _ in 0..100 {
+            match node.registry().extend(&mut lease, NOW + seconds(602)).await {
+                Ok(()) => break,
+                Err(error) => assert!(error.retryable(), "{swallowed}: {error}"),
+            }
+            tokio::time::sleep(millis(20)).await;
+        }
+        assert_eq!(lease.fence.ceiling, NOW + seconds(602));
+    }
+    let workers = f.open().await.registry.workers().await.unwrap();
+    let names: BTreeSet<_> = workers.iter().map(|worker| worker.holder.clone()).collect();
+    assert_eq!(names.len(), 7);
+    if f.bound() {
+        assert_eq!(workers.len(), 7, "no node was doubled");
+    }
+}
+
+/// Until it succeeds; what fails must be worth another try.
+async fn again<T, F>(attempt: impl Fn() -> F) -> T
+where
+    F: Future<Output = Result<T, leaf_snowflake::RegistryError>>,
+{
+    for _ in 0..200 {
+        match tokio::time::timeout(seconds(2), attempt()).await {
+            Ok(Ok(value)) => return value,
+            Ok(Err(error)) => assert!(error.retryable(), "{error}"),
+            Err(_) => {}
+        }
+        tokio::time::sleep(millis(20)).await;
+    }
+    panic!("never");
+}
+
+/// W-04: a record that was deleted and made again is not its old holder's, whatever its version.
+async fn a_zombie_cannot_write(f: Fixture) {
+    let zombie = f.node("10.0.0.1:1").await;
+    let mut lease = zombie.claim().await;
+    f.tamper(lease.worker, None).await;
+    let mut lost = async || {
+        let extended = zombie.registry().extend(&mut lease, NOW + seconds(700)).await;
+        assert_eq!(kind(extended), RegistryErrorKind::Lost);
+    };
+    lost().await;
+    let fence = Fence { nonce: Uuid::new_v4(), instance: Uuid::new_v4(), ..request_fence() };
+    f.make(zombie_worker(&f), &fence).await;
+    lost().await;
+    let records = zombie.registry().workers().await.unwrap();
+    assert_eq!(records[0].fence.as_ref(), Some(&fence), "untouched");
+}
+
+/// The worker id that the first node of an empty registry gets.
+fn zombie_worker(f: &Fixture) -> WorkerId {
+    WorkerId::new(if matches!(f.server, Server::Mysql(..)) { 1 } else { 0 })
+}
+
+fn request_fence() -> Fence {
+    request().next_fence(None, NOW)
+}
+
+/// W-12, at the registry: of two processes that share one memory, the first to report stays.
+async fn of_two_clones_one_is_told(f: Fixture) {
+    let node = f.node("10.0.0.1:1").await;
+    let mut lease = node.claim().await;
+    let mut clone = lease.clone();
+    node.registry().extend(&mut lease, NOW + seconds(601)).await.unwrap();
+    let lost = node.registry().extend(&mut clone, NOW + seconds(602)).await;
+    assert_eq!(kind(lost), RegistryErrorKind::Lost);
+    node.registry().extend(&mut lease, NOW + seconds(603)).await.unwrap();
+}
+
+async fn a_damaged_record_is_named_and_mended(f: Fixture) {
+    let node = f.node("10.0.0.1:1").await;
+    let lease = node.claim().await;
+    let worker = lease.worker;
+    f.tamper(worker, Some(r#"{"holder":"somebody"}"#)).await;
+
+    let records = node.registry().workers().await.unwrap();
+    let remark = records[0].remark.clone().unwrap();
+    assert!(remark.contains(&format!("leaf worker repair {worker}")), "{remark}");
+    let next = f.node("10.0.0.1:1").await;
+    match next.claim_at(NOW).await {
+        Ok(other) => assert_ne!(other.worker, worker, "the others are in order"),
+        Err(error) => {
+            assert_eq!(*error.kind(), RegistryErrorKind::Damaged, "{error}");
+            assert!(error.to_string().contains("leaf worker repair"), "{error}");
+        }
+    }
+
+    let admin = node.open.admin.clone().unwrap();
+    let free = admin.repair(worker, circumstances(NOW)).await.unwrap();
+    assert!(free >= NOW + seconds(600), "whoever held it may live by a ceiling that is not known");
+    let records = node.registry().workers().await.unwrap();
+    let record = records.iter().find(|record| record.worker == worker).unwrap();
+    assert_eq!(record.fence.as_ref().unwrap().state, FenceState::Released);
+    let again = kind(admin.repair(worker, circumstances(NOW)).await);
+    assert_eq!(again, RegistryErrorKind::Refused, "nothing is wrong any more");
+    let mut zombie = lease;
+    let lost = node.registry().extend(&mut zombie, NOW + seconds(700)).await;
+    assert_eq!(kind(lost), RegistryErrorKind::Lost);
+}
+
+async fn operators_release_and_retire(f: Fixture) {
+    let dead = f.node("10.0.0.1:1").await;
+    let mut lease = dead.claim().await;
+    let worker = lease.worker;
+    let admin = dead.open.admin.clone().unwrap();
+
+    let free = admin.release(worker, circumstances(NOW + seconds(60))).await.unwrap();
+    assert!(free > NOW + seconds(60) && free < NOW + seconds(90), "{free}");
+    assert_eq!(
+        kind(dead.registry().extend(&mut lease, NOW + seconds(700)).await),
+        RegistryErrorKind::Lost,
+        "it was not dead after all"
+    );
+    let again = admin.release(worker, circumstances(NOW)).await.unwrap_err();
+    assert!(again.to_string().contains("given back already"), "{again}");
+    let next = f.node("10.0.0.1:1").await;
+    let lease = next.claim_at(free).await.unwrap();
+    assert_eq!((lease.worker, lease.floor), (worker, free));
+
+    admin.retire(worker, circumstances(NOW)).await.unwrap();
+    let mut lost = lease;
+    let extended = next.registry().extend(&mut lost, NOW + seconds(900)).await;
+    assert_eq!(kind(extended), RegistryErrorKind::Lost);
+    let third = f.node("10.0.0.1:1").await;
+    let much_later = NOW + seconds(86_400);
+    if f.bound() {
+        assert_eq!(kind(third.claim_at(much_later).await), RegistryErrorKind::Retired);
+    } else {
+        assert_ne!(third.claim_at(much_later).await.unwrap().worker, worker);
+    }
+}
+
+/// Ids of two layouts may be the same number: one registry has one.
+async fn another_layout_is_refused(f: Fixture) {
+    f.node("10.0.0.1:1").await.claim().await;
+    for name in ["10.0.0.1:1", "10.0.0.2:1"] {
+        let mut other = f.node(name).await;
+        other.request.layout = "t41-w8-s14/1ms".parse().unwrap();
+        let refused = kind(other.claim_at(NOW + seconds(900)).await);
+        assert!(matches!(refused, RegistryErrorKind::OtherLayout { .. }), "{name}: {refused:?}");
+    }
+}
+
+/// A registry that fell back by a few reports, as a failover to a lagging replica does, still knows its
+/// holders.
+async fn a_record_that_fell_back_is_still_its_holders(f: Fixture) {
+    let node = f.node("10.0.0.1:1").await;
+    let mut lease = node.claim().await;
+    node.registry().extend(&mut lease, NOW + seconds(601)).await.unwrap();
+    f.keep_a_copy(lease.worker).await;
+    for ceiling in 602..605 {
+        node.registry().extend(&mut lease, NOW + seconds(ceiling)).await.unwrap();
+    }
+    f.put_the_copy_back(lease.worker).await;
+    node.registry().extend(&mut lease, NOW + seconds(603)).await.unwrap();
+    assert_eq!(lease.fence.ceiling, NOW + seconds(604), "what was confirmed once stands");
+    let records = node.registry().workers().await.unwrap();
+    assert_eq!(records[0].fence.as_ref(), Some(&lease.fence));
+}
+
+/// Live nodes are seen with their address, and not when they have gone.
+async fn live_nodes_are_seen(f: Fixture) {
+    let mut options = f.options.clone();
+    options.address = Some(leaf_snowflake::Identity::parse("10.9.9.9:8080").unwrap());
+    let one = Node::on(f.open_with(&options).await, "10.0.0.1:1");
+    let two = f.node("10.0.0.2:1").await;
+    let (first, second) = (one.claim().await, two.claim().await);
+    let seen = async || {
+        let peers = two.registry().peers().await.unwrap();
+        let mut seen: Vec<_> =
+            peers.iter().map(|peer| format!("{} {}", peer.identity, peer.address)).collect();
+        seen.sort();
+        seen
+    };
+    let wait = async |expected: &[&str]| {
+        for _ in 0..200 {
+            if seen().await == expected {
+                return;
+            }
+            tokio::time::sleep(millis(20)).await;
+        }
+        assert_eq!(seen().await, expected);
+    };
+    wait(&["10.0.0.1:1 10.9.9.9:8080", "10.0.0.2:1 10.0.0.2:1"]).await;
+    one.registry().release(first, NOW).await.unwrap();
+    wait(&["10.0.0.2:1 10.0.0.2:1"]).await;
+    two.registry().release(second, NOW).await.unwrap();
+    wait(&[]).await;
+}
+
+/// One test per check and backend.
+macro_rules! backends {
+    ($($backend:ident),*; $checks:tt) => { $( backends!(@module $backend $checks); )* };
+    (@module $backend:ident { $($check:ident),* $(,)? }) => {
+        mod $backend {
+            $(
+                #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+                async fn $check() {
+                    crate::$check(crate::$backend().await).await;
+                }
+            )*
+        }
+    };
+}
+
+backends!(sqlite, mysql, postgres, etcd, zk_normal, zk_recycle; {
+    a_worker_id_is_claimed_extended_and_given_back,
+    a_restart_keeps_the_worker_id_at_once,
+    forty_nodes_race,
+    a_full_registry_says_so,
+    the_loser_is_told,
+    a_strangers_ceiling_is_a_floor,
+    a_zombie_cannot_write,
+    of_two_clones_one_is_told,
+    a_damaged_record_is_named_and_mended,
+    operators_release_and_retire,
+    another_layout_is_refused,
+    live_nodes_are_seen,
+});
+
+/// Of a quorum of ZooKeeper servers nothing falls back.
+mod fallback {
+    backends!(sqlite, mysql, postgres, etcd; {
+        a_record_that_fell_back_is_still_its_holders,
+    });
+}
+
+/// What only a server can do to its clients.
+mod server {
+    backends!(mysql, postgres, etcd, zk_normal, zk_recycle; {
+        ambiguous_answers_are_sorted_out,
+    });
+}
