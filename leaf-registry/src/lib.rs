@@ -58,7 +58,9 @@ pub use fenced::{Circumstances, OpenRegistry, WorkerAdministration};
 #[cfg(feature = "store")]
 pub use import::import;
 #[cfg(feature = "store")]
-pub use registry_kind::{OnForeignHolder, RegistryKind, RegistryOptions, RegistryPlace};
+pub use registry_kind::{
+    OnForeignHolder, RegistryKind, RegistryOptions, RegistryPlace, RegistryPlaces, read_setting,
+};
 #[cfg(feature = "store")]
 pub use store_url::{OpenStore, StoreOptions, StoreUrl, StoreUrlError};
 #[cfg(feature = "store")]

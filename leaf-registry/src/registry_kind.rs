@@ -83,6 +83,104 @@ pub enum RegistryPlace {
     Store(StoreUrl),
 }
 
+impl fmt::Display for RegistryPlace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Zookeeper(address) => address.fmt(f),
+            Self::Store(url) => url.fmt(f),
+        }
+    }
+}
+
+/// What a configuration says of where worker ids may be kept.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct RegistryPlaces {
+    /// `snowflake.zookeeper`.
+    pub zookeeper: Option<ZookeeperAddress>,
+    /// `snowflake.database`.
+    pub database: Option<StoreUrl>,
+    /// `snowflake.etcd`.
+    pub etcd: Option<StoreUrl>,
+    /// `segment.store`, where none of these is given.
+    pub segment_store: Option<StoreUrl>,
+}
+
+impl RegistryPlaces {
+    /// Where a registry of this kind has its records; `None` where it needs no place.
+    ///
+    /// # Errors
+    /// Names the key that is missing or wrong.
+    pub fn of(&self, kind: RegistryKind) -> Result<Option<RegistryPlace>, StoreUrlError> {
+        let zookeeper = || self.zookeeper.clone().map(RegistryPlace::Zookeeper);
+        let store = |url: &StoreUrl| RegistryPlace::Store(url.clone());
+        let refuse = |text: String| Err(StoreUrlError::new(text));
+        let fits = |url: &&StoreUrl| url.holds_workers_of(kind);
+        let shared = || self.segment_store.as_ref().filter(fits).map(store);
+        match kind {
+            RegistryKind::Local => Ok(None),
+            RegistryKind::Ordinal => {
+                let stores = [&self.database, &self.etcd].into_iter().flatten().map(store);
+                let mut places = zookeeper().into_iter().chain(stores);
+                match (places.next(), places.next()) {
+                    (place, None) => Ok(place),
+                    _ => refuse(
+                        "give one of snowflake.zookeeper, snowflake.database and snowflake.etcd, or none \
+                         for the data directory"
+                            .into(),
+                    ),
+                }
+            }
+            RegistryKind::ZkNormal | RegistryKind::ZkRecycle => match zookeeper() {
+                Some(place) => Ok(Some(place)),
+                None => refuse(
+                    "snowflake.zookeeper is missing: write host:2181,host:2181/chroot".into(),
+                ),
+            },
+            RegistryKind::Mysql | RegistryKind::Postgres | RegistryKind::Sqlite => {
+                match &self.database {
+                    Some(url) if fits(&url) => Ok(Some(store(url))),
+                    Some(url) => refuse(format!("snowflake.database {url} is not of the kind {kind}")),
+                    None => shared().map(Some).ok_or_else(|| {
+                        StoreUrlError::new(format!(
+                            "snowflake.database is missing: segment.store is not of the kind {kind}"
+                        ))
+                    }),
+                }
+            }
+            RegistryKind::Etcd => match &self.etcd {
+                Some(url) if fits(&url) => Ok(Some(store(url))),
+                Some(url) => refuse(format!("snowflake.etcd {url} is no etcd URL")),
+                None => shared().map(Some).ok_or_else(|| {
+                    StoreUrlError::new(
+                        "snowflake.etcd is missing: write etcd://host:2379,host:2379,host:2379/name",
+                    )
+                }),
+            },
+        }
+    }
+}
+
+/// The most that a file with one setting holds.
+const LARGEST_SETTING: u64 = 64 * 1024;
+
+/// Reads a URL or an address from a file, where secrets are mounted as files. White space around it does
+/// not count.
+///
+/// # Errors
+/// A text that names the file and never repeats what it holds.
+pub fn read_setting<T>(file: &Path) -> Result<T, StoreUrlError>
+where
+    T: FromStr<Err = StoreUrlError>,
+{
+    let refuse = |why: String| StoreUrlError::new(format!("{}: {why}", file.display()));
+    let metadata = std::fs::metadata(file).map_err(|error| refuse(error.to_string()))?;
+    if metadata.len() > LARGEST_SETTING {
+        return Err(refuse("too large for one setting".into()));
+    }
+    let text = std::fs::read_to_string(file).map_err(|error| refuse(error.to_string()))?;
+    text.trim().parse().map_err(|error: StoreUrlError| refuse(error.to_string()))
+}
+
 /// What may be chosen about a registry, besides where it is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RegistryOptions {
@@ -114,6 +212,27 @@ impl Default for RegistryOptions {
             on_foreign_holder: OnForeignHolder::Wait,
             address: None,
         }
+    }
+}
+
+impl FromStr for OnForeignHolder {
+    type Err = StoreUrlError;
+
+    fn from_str(text: &str) -> Result<Self, StoreUrlError> {
+        match text {
+            "wait" => Ok(Self::Wait),
+            "new_id" => Ok(Self::NewId),
+            _ => Err(StoreUrlError::new("give wait or new_id")),
+        }
+    }
+}
+
+impl fmt::Display for OnForeignHolder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Wait => "wait",
+            Self::NewId => "new_id",
+        })
     }
 }
 
@@ -211,6 +330,21 @@ fn open_zookeeper(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_setting_is_read_from_a_file_and_never_repeated() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("secret");
+        std::fs::write(&file, "u:canary@a:2181/x\n").unwrap();
+        let address: ZookeeperAddress = read_setting(&file).unwrap();
+        assert_eq!(address.to_string(), "u:***@a:2181/x");
+
+        std::fs::write(&file, "canary@\n").unwrap();
+        let error = read_setting::<ZookeeperAddress>(&file).unwrap_err().to_string();
+        assert!(error.contains("secret: ") && !error.contains("canary"), "{error}");
+        std::fs::write(&file, "a".repeat(70_000)).unwrap();
+        assert!(read_setting::<ZookeeperAddress>(&file).is_err());
+    }
 
     #[test]
     fn every_kind_has_one_name() {

@@ -168,7 +168,7 @@ impl StoreUrl {
             }
             #[cfg(feature = "etcd")]
             Kind::Etcd(url) => {
-                let workers = crate::etcd::EtcdWorkers::open(url.clone(), interval);
+                let workers = crate::etcd::EtcdWorkers::open(url.clone(), &options.name, interval);
                 OpenRegistry::of(workers, policy, address)
             }
         })

@@ -14,21 +14,26 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
+use leaf_registry::{RegistryOptions, RegistryPlace, RegistryPlaces};
 use leaf_snowflake::Identity;
 use serde::{Deserialize, Serialize};
 
 use crate::cli::Settings;
 pub(crate) use segment::Segment;
-pub(crate) use snowflake::{Registry, Snowflake};
+pub(crate) use snowflake::{ClockCheck, Snowflake};
 
 /// Everything that can be configured.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct Config {
+    /// The name of the cluster of Leaf nodes, part of paths in ZooKeeper and etcd (Java: leaf.name).
+    pub(crate) name: String,
     /// Where state is kept: the SQLite file, the snowflake state file.
     pub(crate) data_dir: PathBuf,
-    /// This node's identity to the worker registry, `ip:port`. Default: the address for ids.
+    /// This node's identity to the worker registry, `ip:port`. Default: found from the interfaces.
     pub(crate) advertise: Option<String>,
+    /// The interface whose address is the identity: its name, or a network like 10.0.0.0/8.
+    pub(crate) advertise_interface: Option<String>,
     /// Time zone of decoded timestamps, an IANA name. Default: the system's.
     pub(crate) time_zone: Option<String>,
     pub(crate) http: Http,
@@ -56,8 +61,10 @@ pub(crate) struct Ops {
 impl Default for Config {
     fn default() -> Self {
         Self {
+            name: "leaf".into(),
             data_dir: "leaf-data".into(),
             advertise: None,
+            advertise_interface: None,
             time_zone: None,
             http: Http::default(),
             ops: Ops::default(),
@@ -176,7 +183,10 @@ fn merge(
         ("snowflake.worker_id", flags.worker_id.map(|id| id.to_string())),
     ];
     settings.extend(flags.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value?))));
-    let config = deserialize(builder, settings).map_err(|error| ConfigError(describe(&error)))?;
+    let mut config =
+        deserialize(builder, settings).map_err(|error| ConfigError(describe(&error)))?;
+    config.segment.read_files()?;
+    config.snowflake.read_files()?;
     config.check()?;
     Ok(Loaded { config, warnings })
 }
@@ -243,8 +253,26 @@ impl Config {
         if let Some(Err(error)) = self.advertise.as_deref().map(Identity::parse) {
             return refuse(format!("advertise: {error}"));
         }
+        if let Err(error) = RegistryOptions::check_name(&self.name) {
+            return refuse(format!("name: {error}"));
+        }
         self.segment.check()?;
-        snowflake.check(self.advertise.as_deref())
+        snowflake.check(self.advertise.as_deref())?;
+        if snowflake.enabled {
+            self.registry_place()?;
+        }
+        Ok(())
+    }
+
+    /// Where the worker ids are kept; `None` for those that need no place.
+    pub(crate) fn registry_place(&self) -> Result<Option<RegistryPlace>, ConfigError> {
+        let places = RegistryPlaces {
+            zookeeper: self.snowflake.zookeeper.clone(),
+            database: self.snowflake.database.clone(),
+            etcd: self.snowflake.etcd.clone(),
+            segment_store: Some(self.segment.store.clone()),
+        };
+        places.of(self.snowflake.registry).map_err(|error| ConfigError(error.to_string()))
     }
 }
 
@@ -377,6 +405,37 @@ mod tests {
             ("[snowflake]\nworker_id = true", "snowflake.worker_id: expected a whole number"),
             ("[snowflake]\nepoch = 1e12", "snowflake.epoch: expected a whole number"),
             ("[snowflake]\nregistry = 'zk'", "snowflake.registry: unknown registry"),
+            ("name = 'can/ary'", "name: give 1 to 64 letters"),
+            ("[snowflake]\nregistry = 'zk_normal'", "snowflake.zookeeper is missing"),
+            (
+                "[snowflake]\nzookeeper = 'u:canary@'",
+                "snowflake.zookeeper: not a ZooKeeper address",
+            ),
+            ("[snowflake]\nzookeeper_file = '/none'", "snowflake.zookeeper_file: /none: "),
+            ("[snowflake]\nregistry = 'mysql'", "snowflake.database is missing"),
+            (
+                "[snowflake]\nregistry = 'mysql'\ndatabase = 'sqlite:x.db'",
+                "snowflake.database sqlite:x.db is not of the kind mysql",
+            ),
+            ("[snowflake]\ndatabase = 'canary'", "snowflake.database: unknown kind of store"),
+            ("[snowflake]\ndatabase_file = '/none'", "snowflake.database_file: /none: "),
+            ("[snowflake]\nregistry = 'etcd'", "snowflake.etcd is missing"),
+            ("[snowflake]\netcd = 'canary'", "snowflake.etcd: unknown kind of store"),
+            ("[snowflake]\netcd_file = '/none'", "snowflake.etcd_file: /none: "),
+            ("[snowflake]\nsession_timeout = '1ms'", "session_timeout: give 1000 ms to 600 s"),
+            ("[snowflake]\nrecycle_after = '8000h'", "recycle_after: give 0 ms to 604800 s"),
+            ("[snowflake]\nadopt_java_ids = 'canary'", "adopt_java_ids: expected true or false"),
+            ("[snowflake]\non_foreign_holder = 'canary'", "on_foreign_holder: give wait or new_id"),
+            ("[snowflake]\nordinal_offset = -1", "snowflake.ordinal_offset"),
+            ("[snowflake]\nclock_check = 'canary'", "clock_check: give majority, mean or off"),
+            ("[snowflake]\nmax_offset = '0s'", "max_offset: give 1 ms to 3600 s"),
+            ("[snowflake]\nreport_interval = '1ms'", "report_interval: give 100 ms to 60 s"),
+            ("[snowflake]\nstartup_wait = '2h'", "startup_wait: give 0 ms to 3600 s"),
+            (
+                "[snowflake]\nregistry = 'ordinal'\nzookeeper = 'a:1'\ndatabase = 'sqlite:a.db'",
+                "give one of snowflake.zookeeper",
+            ),
+            ("[segment]\nstore_file = '/none'", "segment.store_file: /none: "),
             ("[snowflake]\nlayout = 'x'", "snowflake.layout: unknown layout"),
             ("[snowflake]\nlayout = 't42-w10-s12/1ms'", "layout: the fields have 64 bits"),
             ("[snowflake]\nlayout = 't41-w22/1ms'", "layout: a layout needs timestamp"),

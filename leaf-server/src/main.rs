@@ -8,6 +8,9 @@
 mod cli;
 mod config;
 mod http;
+mod identity;
+mod peers;
+mod registry;
 mod schema;
 mod service;
 

@@ -1,31 +1,49 @@
-//! The verb `schema`: the tables of the configured segment stores.
+//! The verb `schema`: the tables of the configured segment stores and worker registry.
 
 use std::io::Write;
 
 use anyhow::Result;
+use leaf_registry::Administration;
 
 use crate::config::Config;
 
 /// Prints the tables, or makes those that do not exist.
 pub(crate) async fn run(config: &Config, apply: bool) -> Result<()> {
+    if config.segment.enabled {
+        segment(config, apply).await?;
+    }
+    if config.snowflake.enabled
+        && let Some(place) = config.registry_place()?
+        && let Some(tables) = crate::registry::open(config, None).await?.tables
+    {
+        show(&*tables, &place.to_string(), apply).await?;
+    }
+    Ok(())
+}
+
+async fn segment(config: &Config, apply: bool) -> Result<()> {
     let stores = config.segment.stores();
     for url in stores.iter() {
         if url.file(&config.data_dir).is_some() {
             crate::service::make_data_dir(config)?;
         }
         let open = url.open(&config.data_dir, &config.segment.store_options()).await?;
-        let mut out = std::io::stdout();
-        if apply {
-            let made = open.admin.apply().await?;
-            match made.as_slice() {
-                [] => writeln!(out, "nothing to make in {url}")?,
-                made => writeln!(out, "made {} in {url}", made.join(", "))?,
-            }
-        } else {
-            writeln!(out, "-- {url}")?;
-            for table in open.admin.tables() {
-                out.write_all(table.statements.as_bytes())?;
-            }
+        show(&*open.admin, &url.to_string(), apply).await?;
+    }
+    Ok(())
+}
+
+async fn show(admin: &dyn Administration, place: &str, apply: bool) -> Result<()> {
+    let mut out = std::io::stdout();
+    if apply {
+        match admin.apply().await?.as_slice() {
+            [] => writeln!(out, "nothing to make in {place}")?,
+            made => writeln!(out, "made {} in {place}", made.join(", "))?,
+        }
+    } else {
+        writeln!(out, "-- {place}")?;
+        for table in admin.tables() {
+            out.write_all(table.statements.as_bytes())?;
         }
     }
     Ok(())

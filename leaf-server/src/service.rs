@@ -1,6 +1,6 @@
 //! The verb `run`: puts everything together, and takes it apart in the right order.
 //!
-//! Start: lock the state file, bind the ports, open the store, serve, and claim the worker id last.
+//! Start: bind the ports, lock the state file, open the store, serve, and claim the worker id last.
 //! Stop: not ready, stop accepting, finish what is under way, give the worker id back.
 
 use std::io::Write;
@@ -9,16 +9,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use leaf_core::WorkerId;
-use leaf_registry::StoreUrl;
-use leaf_registry::local::{LocalRegistry, LocalWorkers};
+use leaf_registry::{RegistryKind, StoreUrl};
 use leaf_segment::{Marks, SegmentConfig, SegmentGenerator, Shards};
-use leaf_snowflake::{Identity, SnowflakeConfig, SnowflakeErrorKind, SnowflakeGenerator};
+use leaf_snowflake::{SnowflakeConfig, SnowflakeErrorKind, SnowflakeGenerator};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::config::{Config, ConfigError, Registry};
+use crate::config::{ClockCheck, Config, ConfigError};
 use crate::http::{Generators, Listener};
+use crate::peers::HttpPeers;
+use crate::{identity, registry};
 
 /// How long requests under way may take after a signal to stop.
 const GRACE: Duration = Duration::from_secs(10);
@@ -28,9 +28,12 @@ const CLAIM_RETRY: Duration = Duration::from_secs(1);
 pub(crate) async fn run(config: &Config) -> Result<()> {
     let mut stop = stop_signal()?;
     make_data_dir(config)?;
-    let snowflake = config.snowflake.enabled.then(|| prepare_snowflake(config)).transpose()?;
     let ids = bind(config.http.listen, "http.listen").await?;
     let ops = bind(config.ops.listen, "ops.listen").await?;
+    let snowflake = match config.snowflake.enabled {
+        true => Some(prepare_snowflake(config, ids.local_addr()?).await?),
+        false => None,
+    };
     let segment = if config.segment.enabled { Some(open_segment(config).await?) } else { None };
     let time_zone = match &config.time_zone {
         Some(name) => jiff::tz::TimeZone::get(name).context("time_zone")?,
@@ -66,29 +69,32 @@ pub(crate) async fn run(config: &Config) -> Result<()> {
     outcome
 }
 
-fn prepare_snowflake(config: &Config) -> Result<SnowflakeGenerator> {
-    let Registry::Local = config.snowflake.registry;
-    let registry = LocalRegistry::new(match &config.snowflake.worker_ids {
-        None => LocalWorkers::Fixed(config.snowflake.worker_id()),
-        Some(map) => LocalWorkers::ByIdentity(
-            map.iter().map(|(who, id)| (who.clone(), WorkerId::new(*id))).collect(),
-        ),
-    });
-    let identity = match &config.advertise {
-        Some(name) => Identity::parse(name)?,
-        None => Identity::parse(&config.http.listen.to_string())?,
-    };
-    let settings = SnowflakeConfig {
-        layout: config.snowflake.layout(),
+async fn prepare_snowflake(config: &Config, ids: SocketAddr) -> Result<SnowflakeGenerator> {
+    let (identity, warning) = identity::find(config)?;
+    if let Some(warning) = warning {
+        tracing::warn!("{warning}");
+    }
+    let address = identity::address(&identity, ids)?;
+    let registry = registry::open(config, Some(address)).await?.registry;
+    let snowflake = &config.snowflake;
+    let mut settings = SnowflakeConfig {
+        layout: snowflake.layout(),
         state_file: Some(config.data_dir.join("snowflake.state")),
-        rollback_tolerance: config.snowflake.rollback_tolerance.duration(),
-        max_step_forward: config.snowflake.max_step_forward.duration(),
-        offline_for: config.snowflake.offline_for.duration(),
-        sequence_start: config.snowflake.sequence_start,
-        java_cache: config.snowflake.java_cache.clone(),
-        ..SnowflakeConfig::new(identity)
+        rollback_tolerance: snowflake.rollback_tolerance.duration(),
+        max_step_forward: snowflake.max_step_forward.duration(),
+        offline_for: snowflake.offline_for.duration(),
+        report_interval: snowflake.report_interval.duration(),
+        startup_wait: snowflake.startup_wait.duration(),
+        max_offset: snowflake.max_offset.duration(),
+        sequence_start: snowflake.sequence_start,
+        java_cache: snowflake.java_cache.clone(),
+        ..SnowflakeConfig::new(identity.clone())
     };
-    SnowflakeGenerator::prepare(Arc::new(registry), settings).map_err(|error| match error.kind() {
+    if let ClockCheck::By(rule) = snowflake.clock_check {
+        settings.peer_rule = rule;
+        settings.peers = Some(Arc::new(HttpPeers::new(Arc::clone(&registry), identity)));
+    }
+    SnowflakeGenerator::prepare(registry, settings).map_err(|error| match error.kind() {
         SnowflakeErrorKind::BadConfig(_) | SnowflakeErrorKind::EndOfTime { .. } => {
             ConfigError::new(format!("snowflake: {error}")).into()
         }
@@ -157,11 +163,14 @@ fn announce(config: &Config, ids: SocketAddr, ops: SocketAddr) {
         }
     }
     if config.snowflake.enabled {
-        let workers = match &config.snowflake.worker_ids {
-            None => format!("worker id {}", config.snowflake.worker_id()),
-            Some(_) => "worker id by identity".into(),
+        let registry = config.snowflake.registry;
+        let workers = match (registry, &config.snowflake.worker_ids, config.registry_place()) {
+            (RegistryKind::Local, None, _) => format!("worker id {}", config.snowflake.worker_id()),
+            (RegistryKind::Local, Some(_), _) => "worker id by identity".into(),
+            (_, _, Ok(Some(place))) => place.to_string(),
+            _ => "worker id from the host name".into(),
         };
-        text += &format!("  snowflake  local registry, {workers}\n");
+        text += &format!("  snowflake  {registry} registry, {workers}\n");
     }
     let route = match config.segment.enabled {
         true => "/api/segment/get/leaf-segment-test",

@@ -169,7 +169,11 @@ impl Etcd {
         self.wait_for_answer();
     }
 
-    fn wait_for_answer(&self) {
+    /// Waits until every member serves.
+    ///
+    /// # Panics
+    /// When one has ended, or it takes longer than a minute.
+    pub fn wait_for_answer(&self) {
         wait_until("etcd answers", Duration::from_secs(60), || {
             for member in &self.members {
                 let mut process = member.process.lock().expect("no holder of this lock panics");

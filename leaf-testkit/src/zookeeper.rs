@@ -163,7 +163,11 @@ impl ZooKeeper {
         self.members[number].process.lock().expect("no holder of this lock panics")
     }
 
-    fn wait_for_answer(&self) {
+    /// Waits until every member serves.
+    ///
+    /// # Panics
+    /// When one has ended, or it takes longer than a minute.
+    pub fn wait_for_answer(&self) {
         wait_until("ZooKeeper serves", Duration::from_secs(60), || {
             for number in 0..self.members.len() {
                 let mut process = self.process(number);

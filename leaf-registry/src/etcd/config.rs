@@ -29,14 +29,18 @@ const KEEP_ALIVE: (Duration, Duration) = (Duration::from_secs(2), Duration::from
 pub struct EtcdUrl {
     login: Option<(String, String)>,
     members: Vec<String>,
-    name: String,
+    name: Option<String>,
 }
 
 impl EtcdUrl {
     /// The name of the cluster of Leaf nodes; keys start with `/leaf/{name}/`.
     #[must_use]
     pub fn name(&self) -> &str {
-        &self.name
+        self.name_or(NAME)
+    }
+
+    pub(super) fn name_or<'a>(&'a self, default: &'a str) -> &'a str {
+        self.name.as_deref().unwrap_or(default)
     }
 
     pub(super) fn members(&self) -> &[String] {
@@ -82,7 +86,6 @@ impl FromStr for EtcdUrl {
             }
         };
         let (members, name) = rest.split_once('/').unwrap_or((rest, ""));
-        let name = if name.is_empty() { NAME } else { name };
         let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
         let member = |member: &str| {
             let (host, port) = member.rsplit_once(':')?;
@@ -95,7 +98,8 @@ impl FromStr for EtcdUrl {
         let members: Option<Vec<String>> = members.split(',').map(member).collect();
         match members {
             Some(members) if name.chars().all(plain) => {
-                Ok(Self { login, members, name: name.into() })
+                let name = (!name.is_empty()).then(|| name.to_owned());
+                Ok(Self { login, members, name })
             }
             _ => Err(refuse()),
         }
@@ -108,7 +112,7 @@ impl fmt::Display for EtcdUrl {
         if let Some((user, _)) = &self.login {
             write!(f, "{user}:***@")?;
         }
-        write!(f, "{}/{}", self.members.join(","), self.name)
+        write!(f, "{}/{}", self.members.join(","), self.name())
     }
 }
 

@@ -37,10 +37,10 @@ pub(crate) struct EtcdWorkers {
 type Token = Option<(i64, Vec<u8>)>;
 
 impl EtcdWorkers {
-    /// Worker ids in this cluster. Connects when it is first used.
-    pub(crate) fn open(url: EtcdUrl, report_interval: Duration) -> Self {
-        let (records, live) =
-            (format!("/leaf/{}/workers/", url.name()), format!("/leaf/{}/live/", url.name()));
+    /// Worker ids in this cluster, under `name` where the URL has none. Connects when it is first used.
+    pub(crate) fn open(url: EtcdUrl, name: &str, report_interval: Duration) -> Self {
+        let name = url.name_or(name);
+        let (records, live) = (format!("/leaf/{name}/workers/"), format!("/leaf/{name}/live/"));
         let cluster = std::sync::Arc::new(Cluster::new(url));
         let liveness = Liveness::new(std::sync::Arc::clone(&cluster), report_interval);
         Self { cluster, records, live, liveness }

@@ -15,7 +15,7 @@ use crate::fenced::{Found, JavaReport, Mirror, Record};
 pub(super) const GREATEST: WorkerId = WorkerId::new(1023);
 
 /// As the fork's own script makes it.
-pub(super) const TABLES: &[Table] = &[Table {
+pub(super) const TABLE: Table = Table {
     name: "leaf_workerid_alloc",
     statements: "\
 CREATE TABLE leaf_workerid_alloc (
@@ -30,7 +30,7 @@ CREATE TABLE leaf_workerid_alloc (
     UNIQUE KEY (ip_port)
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4;
 ",
-}];
+};
 
 /// Worker id, nonce, record, `ip_port`, `max_timestamp`.
 type Row = (i64, Option<String>, Option<String>, Option<String>, Option<i64>);

@@ -20,10 +20,9 @@ use crate::fenced::{Answer, FenceStore, Found, Listing, Record};
 use crate::sql_pool::SqlPool;
 use crate::{Administration, Table};
 
-const TABLES: &[Table] = &[
-    Table {
-        name: "leaf_worker_fence",
-        statements: "\
+const FENCE: Table = Table {
+    name: "leaf_worker_fence",
+    statements: "\
 CREATE TABLE leaf_worker_fence (
     worker_id INT           NOT NULL,
     nonce     CHAR(36)      NOT NULL,
@@ -32,10 +31,11 @@ CREATE TABLE leaf_worker_fence (
     PRIMARY KEY (worker_id)
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin;
 ",
-    },
-    Table {
-        name: "leaf_worker_guard",
-        statements: "\
+};
+
+const GUARD: Table = Table {
+    name: "leaf_worker_guard",
+    statements: "\
 CREATE TABLE leaf_worker_guard (
     id         TINYINT      NOT NULL,
     server_uid VARCHAR(255) NOT NULL,
@@ -44,8 +44,10 @@ CREATE TABLE leaf_worker_guard (
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin;
 INSERT INTO leaf_worker_guard (id, server_uid, since) VALUES (1, '', 0);
 ",
-    },
-];
+};
+
+const TABLES: &[Table] = &[FENCE, GUARD];
+const WITH_MIRROR: &[Table] = &[FENCE, GUARD, mirror::TABLE];
 
 /// A report and a claim at a time.
 const CONNECTIONS: u32 = 2;
@@ -294,15 +296,12 @@ impl FenceStore for MysqlWorkers {
 
 impl Administration for MysqlWorkers {
     fn tables(&self) -> &'static [Table] {
-        if self.mirrored { mirror::TABLES } else { TABLES }
+        if self.mirrored { WITH_MIRROR } else { TABLES }
     }
 
     fn apply(&self) -> BoxFuture<'_, Result<Vec<&'static str>, StoreError>> {
         Box::pin(self.pool.run("make the tables in mysql".into(), async |connection| {
-            let mut made = store::make(&mut *connection, TABLES).await?;
-            if self.mirrored {
-                made.extend(store::make(&mut *connection, mirror::TABLES).await?);
-            }
+            let made = store::make(&mut *connection, self.tables()).await?;
             if made.contains(&"leaf_worker_guard") {
                 // Made by this connection, whose server is the one that writes.
                 guard::introduce(&mut *connection, &self.guard).await?;

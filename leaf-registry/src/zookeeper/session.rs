@@ -82,15 +82,15 @@ impl Session {
 
 impl Work {
     pub(crate) fn persistent(&self) -> CreateOptions<'static> {
-        CreateMode::Persistent.with_acls(self.acls.clone())
+        CreateMode::Persistent.with_acls(self.acls)
     }
 
     pub(crate) fn ephemeral(&self) -> CreateOptions<'static> {
-        CreateMode::Ephemeral.with_acls(self.acls.clone())
+        CreateMode::Ephemeral.with_acls(self.acls)
     }
 
     pub(crate) fn sequential(&self) -> CreateOptions<'static> {
-        CreateMode::PersistentSequential.with_acls(self.acls.clone())
+        CreateMode::PersistentSequential.with_acls(self.acls)
     }
 
     /// The names below a node; none where it does not exist.

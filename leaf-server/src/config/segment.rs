@@ -1,5 +1,7 @@
 //! The section `segment`.
 
+use std::path::PathBuf;
+
 use leaf_core::Step;
 use leaf_registry::{StoreOptions, StoreUrl};
 use leaf_segment::{Shards, TagPattern};
@@ -17,6 +19,8 @@ pub(crate) struct Segment {
     /// The store of all tags that are in no shard.
     #[serde(with = "values::text")]
     pub(crate) store: StoreUrl,
+    /// A file that holds `store`, for secrets that are mounted as files.
+    pub(crate) store_file: Option<PathBuf>,
     /// Other stores, each for the tags that match its patterns.
     pub(crate) shard: Vec<Shard>,
     /// Between these the dynamic step moves.
@@ -57,6 +61,7 @@ impl Default for Segment {
         Self {
             enabled: true,
             store: "sqlite:leaf.db".parse().expect("a valid store URL"),
+            store_file: None,
             shard: Vec::new(),
             min_step: 1,
             max_step: 1_000_000,
@@ -96,6 +101,14 @@ impl Segment {
         }
     }
 
+    /// Reads what is kept in files.
+    pub(super) fn read_files(&mut self) -> Result<(), ConfigError> {
+        if let Some(store) = values::from_file("segment.store_file", self.store_file.as_deref())? {
+            self.store = store;
+        }
+        Ok(())
+    }
+
     pub(super) fn check(&self) -> Result<(), ConfigError> {
         let refuse = |text: String| Err(ConfigError::new(text));
         let most = Step::MAX.get();
@@ -112,9 +125,7 @@ impl Segment {
         }
         let bounds = [("wait", self.wait, 10, 60_000), ("refresh", self.refresh, 1000, 3_600_000)];
         for (key, span, least, most) in bounds {
-            if !(least..=most).contains(&span.duration().as_millis()) {
-                return refuse(format!("segment.{key}: give {least} ms to {} s", most / 1000));
-            }
+            span.check_bounds(&format!("segment.{key}"), least, most)?;
         }
         if !(1..=10_000).contains(&self.concurrent_fetches) {
             return refuse("segment.concurrent_fetches: give 1 to 10000".into());

@@ -6,6 +6,8 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use leaf_core::{Layout, UnixMillis, WorkerId};
+use leaf_registry::{OnForeignHolder, RegistryKind, StoreUrl, ZookeeperAddress};
+use leaf_snowflake::PeerRule;
 use serde::{Deserialize, Serialize};
 
 use super::span::Span;
@@ -17,9 +19,45 @@ use super::{ConfigError, values};
 pub(crate) struct Snowflake {
     #[serde(deserialize_with = "values::boolean")]
     pub(crate) enabled: bool,
-    /// Where worker ids come from: `local`.
+    /// Where worker ids come from.
     #[serde(with = "values::text")]
-    pub(crate) registry: Registry,
+    pub(crate) registry: RegistryKind,
+    /// Where `zk_normal` and `zk_recycle` are.
+    #[serde(with = "values::optional_text")]
+    pub(crate) zookeeper: Option<ZookeeperAddress>,
+    pub(crate) zookeeper_file: Option<PathBuf>,
+    /// How long ZooKeeper keeps a session that it hears nothing of.
+    pub(crate) session_timeout: Span,
+    /// Where `mysql`, `postgres` and `sqlite` are. Default: the segment store.
+    #[serde(with = "values::optional_text")]
+    pub(crate) database: Option<StoreUrl>,
+    pub(crate) database_file: Option<PathBuf>,
+    /// Where `etcd` is. Default: the segment store.
+    #[serde(with = "values::optional_text")]
+    pub(crate) etcd: Option<StoreUrl>,
+    pub(crate) etcd_file: Option<PathBuf>,
+    /// How long after its ceiling has passed a worker id that was not given back is given out again.
+    pub(crate) recycle_after: Span,
+    /// No Java Leaf uses the registry any more: what they held is given out again.
+    #[serde(deserialize_with = "values::boolean")]
+    pub(crate) adopt_java_ids: bool,
+    /// What becomes of a node of `zk_normal` whose worker id another instance holds.
+    #[serde(with = "values::text")]
+    pub(crate) on_foreign_holder: OnForeignHolder,
+    /// The host name whose number is the worker id of `ordinal`. Default: this host's.
+    pub(crate) host_name: Option<String>,
+    /// What is added to that number.
+    #[serde(deserialize_with = "values::whole_number")]
+    pub(crate) ordinal_offset: u32,
+    /// How the clock is compared with those of the other nodes: `majority`, `mean` or `off`.
+    #[serde(with = "values::text")]
+    pub(crate) clock_check: ClockCheck,
+    /// How far their clocks may be from this one.
+    pub(crate) max_offset: Span,
+    /// How often the registry hears of this node.
+    pub(crate) report_interval: Span,
+    /// The longest that a start waits for a former holder's time to pass.
+    pub(crate) startup_wait: Span,
     /// The worker id of `local`; with `datacenter_id`, the one within the datacenter.
     #[serde(deserialize_with = "values::whole_number")]
     pub(crate) worker_id: u32,
@@ -48,22 +86,33 @@ pub(crate) struct Snowflake {
     pub(crate) java_cache: Option<PathBuf>,
 }
 
+/// Which rule the peers' clocks are compared by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Registry {
-    Local,
+pub(crate) enum ClockCheck {
+    By(PeerRule),
+    Off,
 }
 
-impl FromStr for Registry {
+impl FromStr for ClockCheck {
     type Err = &'static str;
 
     fn from_str(name: &str) -> Result<Self, Self::Err> {
-        if name == "local" { Ok(Self::Local) } else { Err("unknown registry: there is `local`") }
+        match name {
+            "majority" => Ok(Self::By(PeerRule::Majority)),
+            "mean" => Ok(Self::By(PeerRule::Mean)),
+            "off" => Ok(Self::Off),
+            _ => Err("give majority, mean or off"),
+        }
     }
 }
 
-impl fmt::Display for Registry {
+impl fmt::Display for ClockCheck {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("local")
+        f.write_str(match self {
+            Self::By(PeerRule::Majority) => "majority",
+            Self::By(PeerRule::Mean) => "mean",
+            Self::Off => "off",
+        })
     }
 }
 
@@ -71,7 +120,23 @@ impl Default for Snowflake {
     fn default() -> Self {
         Self {
             enabled: true,
-            registry: Registry::Local,
+            registry: RegistryKind::Local,
+            zookeeper: None,
+            zookeeper_file: None,
+            session_timeout: Span::from_secs(10),
+            database: None,
+            database_file: None,
+            etcd: None,
+            etcd_file: None,
+            recycle_after: Span::from_secs(3600),
+            adopt_java_ids: false,
+            on_foreign_holder: OnForeignHolder::Wait,
+            host_name: None,
+            ordinal_offset: 0,
+            clock_check: ClockCheck::By(PeerRule::Majority),
+            max_offset: Span::from_secs(5),
+            report_interval: Span::from_secs(3),
+            startup_wait: Span::from_secs(15),
             worker_id: 0,
             datacenter_id: None,
             worker_ids: None,
@@ -98,8 +163,53 @@ impl Snowflake {
         self.datacenter_id.and_then(within).unwrap_or(WorkerId::new(self.worker_id))
     }
 
+    /// Reads what is kept in files.
+    pub(super) fn read_files(&mut self) -> Result<(), ConfigError> {
+        let key = "snowflake.zookeeper_file";
+        if let Some(address) = values::from_file(key, self.zookeeper_file.as_deref())? {
+            self.zookeeper = Some(address);
+        }
+        let key = "snowflake.database_file";
+        if let Some(url) = values::from_file(key, self.database_file.as_deref())? {
+            self.database = Some(url);
+        }
+        if let Some(url) = values::from_file("snowflake.etcd_file", self.etcd_file.as_deref())? {
+            self.etcd = Some(url);
+        }
+        Ok(())
+    }
+
+    /// The number at the end of the host name, with the offset.
+    pub(crate) fn ordinal(&self, host_name: &str) -> Result<WorkerId, ConfigError> {
+        let host = host_name.split('.').next().unwrap_or_default();
+        let digits = host.len() - host.trim_end_matches(|c: char| c.is_ascii_digit()).len();
+        let number = host[host.len() - digits..].parse::<u32>().ok();
+        let worker = number.and_then(|number| number.checked_add(self.ordinal_offset));
+        let greatest = self.layout.max_worker();
+        match worker.map(WorkerId::new) {
+            Some(worker) if worker <= greatest => Ok(worker),
+            Some(worker) => Err(ConfigError::new(format!(
+                "snowflake: worker id {worker} of host {host} is above {greatest}, the layout's greatest"
+            ))),
+            None => Err(ConfigError::new(format!(
+                "snowflake.registry is ordinal, but the host name {host} ends with no number: run as a \
+                 StatefulSet, or set snowflake.host_name"
+            ))),
+        }
+    }
+
     pub(super) fn check(&self, advertise: Option<&str>) -> Result<(), ConfigError> {
         self.check_worker_ids()?;
+        let bounds = [
+            ("session_timeout", self.session_timeout, 1000, 600_000),
+            ("recycle_after", self.recycle_after, 0, 604_800_000),
+            ("max_offset", self.max_offset, 1, 3_600_000),
+            ("report_interval", self.report_interval, 100, 60_000),
+            ("startup_wait", self.startup_wait, 0, 3_600_000),
+        ];
+        for (key, span, least, most) in bounds {
+            span.check_bounds(&format!("snowflake.{key}"), least, most)?;
+        }
         match &self.worker_ids {
             Some(map) => check_map(map, advertise),
             None => Ok(()),

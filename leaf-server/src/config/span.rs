@@ -5,6 +5,8 @@ use std::time::Duration;
 use jiff::SignedDuration;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+use super::ConfigError;
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Span(Duration);
 
@@ -15,6 +17,19 @@ impl Span {
 
     pub(crate) const fn duration(self) -> Duration {
         self.0
+    }
+
+    /// Refuses what is not between these, in milliseconds.
+    pub(super) fn check_bounds(
+        self,
+        key: &str,
+        least: u128,
+        most: u128,
+    ) -> Result<(), ConfigError> {
+        if (least..=most).contains(&self.0.as_millis()) {
+            return Ok(());
+        }
+        Err(ConfigError::new(format!("{key}: give {least} ms to {} s", most / 1000)))
     }
 }
 

@@ -5,8 +5,13 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::marker::PhantomData;
 use std::net::SocketAddr;
+use std::path::Path;
+use std::str::FromStr;
 
+use leaf_registry::StoreUrlError;
 use serde::de::{Deserialize, Deserializer, Error, MapAccess, Visitor};
+
+use super::ConfigError;
 
 /// A value that is written as text.
 pub(super) mod text {
@@ -55,6 +60,43 @@ pub(super) mod texts {
         let texts = Vec::<String>::deserialize(from)?;
         texts.iter().map(|text| text.parse().map_err(D::Error::custom)).collect()
     }
+}
+
+/// A value that is written as text, if it is written.
+pub(super) mod optional_text {
+    use std::fmt::Display;
+    use std::str::FromStr;
+
+    use serde::de::Error;
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    pub(in super::super) fn serialize<T: Display, S: Serializer>(
+        value: &Option<T>,
+        to: S,
+    ) -> Result<S::Ok, S::Error> {
+        match value {
+            Some(value) => to.collect_str(value),
+            None => to.serialize_none(),
+        }
+    }
+
+    pub(in super::super) fn deserialize<'de, T, D>(from: D) -> Result<Option<T>, D::Error>
+    where
+        T: FromStr<Err: Display>,
+        D: Deserializer<'de>,
+    {
+        let text = Option::<String>::deserialize(from)?;
+        text.map(|text| text.parse().map_err(D::Error::custom)).transpose()
+    }
+}
+
+/// What the file of a `…_file` key holds.
+pub(super) fn from_file<T>(key: &str, file: Option<&Path>) -> Result<Option<T>, ConfigError>
+where
+    T: FromStr<Err = StoreUrlError>,
+{
+    let read = file.map(leaf_registry::read_setting).transpose();
+    read.map_err(|error| ConfigError::new(format!("{key}: {error}")))
 }
 
 pub(super) fn address<'de, D: Deserializer<'de>>(from: D) -> Result<SocketAddr, D::Error> {

@@ -3,8 +3,9 @@
 use std::borrow::Cow;
 
 use hyper::{Method, Request, StatusCode};
-use leaf_core::Id;
+use leaf_core::{Clock, Id};
 use leaf_segment::{SegmentError, SegmentErrorKind};
+use leaf_snowflake::SystemClock;
 use percent_encoding::percent_decode_str;
 
 use super::answer::{Answer, not_allowed, text, try_again};
@@ -29,6 +30,8 @@ pub(super) async fn route<B>(generators: &Generators, request: &Request<B>) -> A
     match path {
         "/decodeSnowflakeId" if read_only => decode::answer(generators, request.uri().query()),
         "/decodeSnowflakeId" => not_allowed("GET"),
+        "/clock" if read_only => text(StatusCode::OK, SystemClock.wall_millis().to_string()),
+        "/clock" => not_allowed("GET"),
         "/healthz" | "/readyz" => text(StatusCode::NOT_FOUND, "health is on the ops listener"),
         _ => text(StatusCode::NOT_FOUND, "no such route: try /api/segment/get/{tag}"),
     }

@@ -1,0 +1,187 @@
+//! Who this node is to the others: `advertise`, or an address of one of its interfaces.
+//!
+//! An address is never guessed in silence: two nodes of one identity would fight for a worker id.
+
+use std::net::{IpAddr, SocketAddr};
+
+use leaf_registry::RegistryKind;
+use leaf_snowflake::Identity;
+
+use crate::config::{Config, ConfigError};
+
+/// An interface's name and address.
+type Interface = (String, IpAddr);
+
+/// This node's identity, and what its operator should know about how it was found.
+pub(crate) fn find(config: &Config) -> Result<(Identity, Option<String>), ConfigError> {
+    let listen = config.http.listen;
+    if let Some(name) = &config.advertise {
+        return Ok((parse(name)?, None));
+    }
+    // Its worker id does not depend on its name.
+    let nameless = match config.snowflake.registry {
+        RegistryKind::Local => config.snowflake.worker_ids.is_none(),
+        RegistryKind::Ordinal => true,
+        _ => false,
+    };
+    if nameless {
+        return Ok((parse(&listen.to_string())?, None));
+    }
+    if listen.port() == 0 {
+        return Err(ConfigError::new(
+            "http.listen has port 0, which is another one at every start: set `advertise`",
+        ));
+    }
+    if let Some(wanted) = &config.advertise_interface {
+        let address = chosen(wanted, &interfaces()?)?;
+        return Ok((named(address, listen)?, None));
+    }
+    if !listen.ip().is_unspecified() && !listen.ip().is_loopback() {
+        return Ok((named(listen.ip(), listen)?, None));
+    }
+    let (address, others) = guess(&interfaces()?)?;
+    let identity = named(address, listen)?;
+    let warning = format!(
+        "this node calls itself {identity}, after the first of its addresses ({}): set `advertise` or \
+         `advertise_interface` to be sure",
+        others.join(", ")
+    );
+    Ok((identity, Some(warning)))
+}
+
+/// Where the others reach this node's HTTP: the identity's host and the port for ids.
+pub(crate) fn address(identity: &Identity, listen: SocketAddr) -> Result<Identity, ConfigError> {
+    let host = identity.as_str().rsplit_once(':').map_or(identity.as_str(), |(host, _)| host);
+    parse(&format!("{host}:{}", listen.port()))
+}
+
+fn named(address: IpAddr, listen: SocketAddr) -> Result<Identity, ConfigError> {
+    parse(&SocketAddr::new(address, listen.port()).to_string())
+}
+
+fn parse(name: &str) -> Result<Identity, ConfigError> {
+    Identity::parse(name).map_err(|error| ConfigError::new(format!("advertise: {error}")))
+}
+
+fn interfaces() -> Result<Vec<Interface>, ConfigError> {
+    let found = if_addrs::get_if_addrs().map_err(|error| {
+        ConfigError::new(format!("the interfaces cannot be read ({error}): set `advertise`"))
+    })?;
+    Ok(found.into_iter().map(|interface| (interface.name.clone(), interface.ip())).collect())
+}
+
+/// The address of the interface that `wanted` names, or that is in this network.
+fn chosen(wanted: &str, interfaces: &[Interface]) -> Result<IpAddr, ConfigError> {
+    let network = Network::parse(wanted);
+    let fits = |(name, address): &&Interface| match &network {
+        Some(network) => network.holds(*address),
+        None => name == wanted,
+    };
+    // Of several the IPv4 address: the Java programs know no other.
+    let mut fitting: Vec<_> = interfaces.iter().filter(fits).map(|(_, address)| *address).collect();
+    fitting.sort_by_key(|address| (is_link_local(*address), address.is_ipv6()));
+    fitting.first().copied().ok_or_else(|| {
+        let all: Vec<_> =
+            interfaces.iter().map(|(name, address)| format!("{name} {address}")).collect();
+        ConfigError::new(format!(
+            "advertise_interface: no interface is or has that; there are {}",
+            all.join(", ")
+        ))
+    })
+}
+
+/// The first address that others may reach, and all of them.
+fn guess(interfaces: &[Interface]) -> Result<(IpAddr, Vec<String>), ConfigError> {
+    let reachable = |address: &IpAddr| !address.is_loopback() && !is_link_local(*address);
+    let mut found: Vec<_> = interfaces.iter().filter(|(_, address)| reachable(address)).collect();
+    found.sort_by_key(|(_, address)| address.is_ipv6());
+    let Some((_, first)) = found.first() else {
+        return Err(ConfigError::new(
+            "no interface has an address but loopback, and a worker registry needs a name for this \
+             node: set `advertise`, like 10.0.0.7:8080",
+        ));
+    };
+    Ok((*first, found.iter().map(|(name, address)| format!("{name} {address}")).collect()))
+}
+
+fn is_link_local(address: IpAddr) -> bool {
+    match address {
+        IpAddr::V4(address) => address.is_link_local(),
+        IpAddr::V6(address) => address.is_unicast_link_local(),
+    }
+}
+
+/// A network like `10.0.0.0/8`.
+struct Network {
+    address: u128,
+    bits: u32,
+    v6: bool,
+}
+
+impl Network {
+    fn parse(text: &str) -> Option<Self> {
+        let (address, length) = text.split_once('/')?;
+        let address: IpAddr = address.parse().ok()?;
+        let (width, number) = widened(address);
+        let length: u32 = length.parse().ok().filter(|length| *length <= width)?;
+        Some(Self { address: number, bits: width - length, v6: address.is_ipv6() })
+    }
+
+    fn holds(&self, address: IpAddr) -> bool {
+        let differs = widened(address).1 ^ self.address;
+        address.is_ipv6() == self.v6 && differs.checked_shr(self.bits).unwrap_or(0) == 0
+    }
+}
+
+/// How many bits an address has, and these.
+fn widened(address: IpAddr) -> (u32, u128) {
+    match address {
+        IpAddr::V4(address) => (32, u32::from(address).into()),
+        IpAddr::V6(address) => (128, address.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn interfaces() -> Vec<Interface> {
+        let interface = |name: &str, address: &str| (name.to_owned(), address.parse().unwrap());
+        vec![
+            interface("lo", "127.0.0.1"),
+            interface("lo", "::1"),
+            interface("eth0", "fe80::1"),
+            interface("eth0", "2001:db8::7"),
+            interface("eth0", "10.0.0.7"),
+            interface("docker0", "172.17.0.1"),
+        ]
+    }
+
+    #[test]
+    fn an_interface_is_chosen_by_name_or_network() {
+        let chosen = |wanted| chosen(wanted, &interfaces()).map(|address| address.to_string());
+        assert_eq!(chosen("eth0").unwrap(), "10.0.0.7");
+        assert_eq!(chosen("172.16.0.0/12").unwrap(), "172.17.0.1");
+        assert_eq!(chosen("2001:db8::/32").unwrap(), "2001:db8::7");
+        assert_eq!(chosen("0.0.0.0/0").unwrap(), "127.0.0.1", "asked for");
+        for bad in ["eth1", "10.0.0.0/33", "10.1.0.0/16", "10.0.0.0/x"] {
+            let error = chosen(bad).unwrap_err().to_string();
+            assert!(error.contains("docker0 172.17.0.1"), "{bad}: {error}");
+        }
+    }
+
+    #[test]
+    fn without_a_word_the_first_reachable_address_is_taken_and_never_none() {
+        let (address, all) = guess(&interfaces()).unwrap();
+        assert_eq!(address.to_string(), "10.0.0.7");
+        assert_eq!(all.len(), 3, "{all:?}");
+        let error = guess(&interfaces()[..3]).unwrap_err().to_string();
+        assert!(error.contains("set `advertise`"), "{error}");
+        let (address, _) = guess(&interfaces()[..4]).unwrap();
+        let listen = "[::]:8080".parse().unwrap();
+        assert_eq!(named(address, listen).unwrap().as_str(), "[2001:db8::7]:8080");
+        let identity = named(address, "[::]:2181".parse().unwrap()).unwrap();
+        let http = super::address(&identity, listen).unwrap();
+        assert_eq!(http.as_str(), "[2001:db8::7]:8080");
+    }
+}

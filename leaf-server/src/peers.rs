@@ -1,0 +1,70 @@
+//! The other nodes' clocks: found in the worker registry, asked over HTTP.
+
+use std::sync::Arc;
+
+use futures_core::future::BoxFuture;
+use http_body_util::{BodyExt, Empty, Limited};
+use hyper::body::Bytes;
+use hyper::client::conn::http1;
+use hyper::{Request, StatusCode};
+use hyper_util::rt::TokioIo;
+use leaf_core::UnixMillis;
+use leaf_snowflake::{Identity, Peers, WorkerRegistry};
+use tokio::net::TcpStream;
+
+/// A clock is a number of 13 digits.
+const LONGEST: usize = 64;
+
+/// The nodes that the registry shows as alive.
+#[derive(Debug)]
+pub(crate) struct HttpPeers {
+    registry: Arc<dyn WorkerRegistry>,
+    own: Identity,
+}
+
+impl HttpPeers {
+    pub(crate) const fn new(registry: Arc<dyn WorkerRegistry>, own: Identity) -> Self {
+        Self { registry, own }
+    }
+}
+
+impl Peers for HttpPeers {
+    fn list(&self) -> BoxFuture<'_, Vec<Identity>> {
+        Box::pin(async {
+            match self.registry.peers().await {
+                Ok(peers) => {
+                    let others = peers.into_iter().filter(|peer| peer.identity != self.own);
+                    others.map(|peer| peer.address).collect()
+                }
+                Err(error) => {
+                    tracing::warn!("{error}: the clock is not compared");
+                    Vec::new()
+                }
+            }
+        })
+    }
+
+    fn ask<'a>(&'a self, peer: &'a Identity) -> BoxFuture<'a, Option<UnixMillis>> {
+        Box::pin(async move {
+            let clock = ask(peer.as_str()).await;
+            if clock.is_none() {
+                tracing::debug!("{peer} does not tell its clock");
+            }
+            clock
+        })
+    }
+}
+
+async fn ask(address: &str) -> Option<UnixMillis> {
+    let stream = TcpStream::connect(address).await.ok()?;
+    let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.ok()?;
+    let connection = tokio::spawn(connection);
+    let request =
+        Request::get("/clock").header("host", address).body(Empty::<Bytes>::new()).ok()?;
+    let answer = sender.send_request(request).await.ok()?;
+    let status = answer.status();
+    let body = Limited::new(answer.into_body(), LONGEST).collect().await.ok()?.to_bytes();
+    connection.abort();
+    let text = std::str::from_utf8(&body).ok().filter(|_| status == StatusCode::OK)?;
+    text.trim().parse().ok().map(UnixMillis::new)
+}

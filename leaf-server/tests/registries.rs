@@ -1,0 +1,433 @@
+//! Servers that get their worker ids from every kind of registry, and what must not repeat an id there.
+#![allow(clippy::unwrap_used, reason = "tests may panic")]
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use leaf_testkit::{
+    Etcd, FakeClock, HttpClient, LeafServer, Ledger, MariaDb, Postgres, ZooKeeper, wait_until,
+};
+
+const SERVER: &str = env!("CARGO_BIN_EXE_leaf-server");
+const SNOWFLAKE: &str = "/api/snowflake/get/x";
+
+fn seconds(n: u64) -> Duration {
+    Duration::from_secs(n)
+}
+
+/// A cluster of nodes with one registry.
+struct Cluster {
+    home: tempfile::TempDir,
+    /// Lines of the section `snowflake`, and what stands above it.
+    snowflake: String,
+    top: String,
+}
+
+impl Cluster {
+    fn new(top: &str, snowflake: &str) -> Self {
+        Self {
+            home: tempfile::tempdir().unwrap(),
+            snowflake: snowflake.into(),
+            top: format!("{top}\n"),
+        }
+    }
+
+    fn data(&self, node: &str) -> PathBuf {
+        self.home.path().join(node.replace(':', "-"))
+    }
+
+    fn config(&self, node: &str, more: &str) -> String {
+        let file = self.home.path().join(format!("{}.toml", node.replace(':', "-")));
+        let text = format!(
+            "{}advertise = '{node}'\n[segment]\nenabled = false\n[snowflake]\n{}\n{more}\n",
+            self.top, self.snowflake
+        );
+        std::fs::write(&file, text).unwrap();
+        file.display().to_string()
+    }
+
+    /// Starts a node and waits until it is ready.
+    fn start(&self, node: &str) -> LeafServer {
+        let mut server = self.launch(node, node, "", &[]);
+        server.wait_ready();
+        server
+    }
+
+    fn launch(&self, node: &str, data: &str, more: &str, env: &[(&str, String)]) -> LeafServer {
+        let config = self.config(node, more);
+        LeafServer::launch(SERVER, &self.data(data), &["--config", &config], env)
+    }
+
+    fn schema(&self) {
+        let config = self.config("schema:1", "");
+        let args = ["--config", &config, "schema", "--apply"];
+        let mut schema = LeafServer::process(SERVER, &self.data("schema"), &args, &[]);
+        assert!(schema.wait(seconds(20)).success(), "{}", schema.output());
+    }
+}
+
+/// The worker id that is in the ids.
+fn worker(server: &LeafServer) -> i64 {
+    server.id(SNOWFLAKE) >> 12 & 1023
+}
+
+/// Ids flow at once on every registry; a crash and a stop keep the worker id; two nodes have two.
+fn lives(cluster: &Cluster) {
+    cluster.schema();
+    let mut first = cluster.start("127.0.0.1:7001");
+    let second = cluster.start("127.0.0.1:7002");
+    let (own, other) = (worker(&first), worker(&second));
+    assert_ne!(own, other);
+    let last = first.id(SNOWFLAKE);
+
+    first.kill();
+    let mut first = cluster.start("127.0.0.1:7001");
+    assert_eq!(worker(&first), own, "after a crash");
+    assert!(first.id(SNOWFLAKE) > last);
+    assert!(first.stop().success());
+    let first = cluster.start("127.0.0.1:7001");
+    assert_eq!(worker(&first), own, "after a stop");
+}
+
+#[test]
+fn zk_normal() {
+    let server = ZooKeeper::shared();
+    let address = ZooKeeper::address(&server.ports());
+    let name = format!("name = '{}'", server.new_name());
+    lives(&Cluster::new(
+        &name,
+        &format!("registry = 'zk_normal'\nzookeeper = '{address}/chroot/x'"),
+    ));
+}
+
+#[test]
+fn zk_recycle() {
+    let server = ZooKeeper::shared();
+    let address = ZooKeeper::address(&server.ports());
+    let name = format!("name = '{}'", server.new_name());
+    lives(&Cluster::new(&name, &format!("registry = 'zk_recycle'\nzookeeper = 'u:p@{address}'")));
+}
+
+#[test]
+fn mysql() {
+    let server = MariaDb::shared();
+    let url = MariaDb::url(server.port(), &server.new_database());
+    lives(&Cluster::new("", &format!("registry = 'mysql'\ndatabase = '{url}'")));
+}
+
+#[test]
+fn postgres() {
+    let server = Postgres::shared();
+    let url = Postgres::url(server.port(), &server.new_database());
+    lives(&Cluster::new("", &format!("registry = 'postgres'\ndatabase = '{url}'")));
+}
+
+#[test]
+fn sqlite() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("workers.db");
+    lives(&Cluster::new(
+        "",
+        &format!("registry = 'sqlite'\ndatabase = 'sqlite:{}'", file.display()),
+    ));
+}
+
+#[test]
+fn etcd() {
+    let server = Etcd::shared();
+    let url = Etcd::url(&server.ports(), &server.new_name());
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), format!("{url}\n")).unwrap();
+    let file = file.path().display();
+    lives(&Cluster::new("", &format!("registry = 'etcd'\netcd_file = '{file}'")));
+}
+
+/// The number of the host name, with the fence in the data directory or in a store.
+#[test]
+fn ordinal() {
+    let database = tempfile::tempdir().unwrap();
+    let store = format!("database = 'sqlite:{}'", database.path().join("o.db").display());
+    for fence in ["", &store] {
+        let cluster =
+            Cluster::new("", &format!("registry = 'ordinal'\nordinal_offset = 100\n{fence}"));
+        let start = |host: &str, data: &str| {
+            let more = format!("host_name = '{host}'");
+            let mut server = cluster.launch(&format!("{host}:1"), data, &more, &[]);
+            server.wait_ready();
+            server
+        };
+        let mut first = start("leaf-3.leaf.default.svc", "leaf-3");
+        let second = start("leaf-4", "leaf-4");
+        assert_eq!((worker(&first), worker(&second)), (103, 104));
+        first.kill();
+        let first = start("leaf-3", "leaf-3");
+        assert_eq!(worker(&first), 103);
+    }
+    // A second pod of that number, without the first one's volume.
+    let cluster =
+        Cluster::new("", &format!("registry = 'ordinal'\n{store}\nhost_name = 'leaf-103'"));
+    let config = cluster.config("leaf-103:2", "");
+    let mut third =
+        LeafServer::process(SERVER, &cluster.data("third"), &["--config", &config], &[]);
+    assert_eq!(third.wait(seconds(20)).code(), Some(1), "{}", third.output());
+    assert!(third.output().contains("the worker id is in use"), "{}", third.output());
+}
+
+#[test]
+fn a_name_that_is_in_use_is_refused() {
+    let zookeeper = ZooKeeper::shared();
+    let address = ZooKeeper::address(&zookeeper.ports());
+    let name = format!("name = '{}'", zookeeper.new_name());
+    let cluster = Cluster::new(&name, &format!("registry = 'zk_normal'\nzookeeper = '{address}'"));
+    let first = cluster.start("127.0.0.1:7001");
+    let config = cluster.config("127.0.0.1:7001", "");
+    let mut second =
+        LeafServer::process(SERVER, &cluster.data("other"), &["--config", &config], &[]);
+    assert_eq!(second.wait(seconds(20)).code(), Some(1), "{}", second.output());
+    let output = second.output();
+    assert!(output.contains("the worker id is in use") && output.contains("s ago"), "{output}");
+    assert!(first.id(SNOWFLAKE) > 0);
+
+    let more = "on_foreign_holder = 'new_id'";
+    let mut second = cluster.launch("127.0.0.1:7001", "other", more, &[]);
+    second.wait_ready();
+    assert_ne!(worker(&second), worker(&first));
+}
+
+/// Clients of several servers, all of whose ids go into one ledger.
+struct Load {
+    stop: Arc<AtomicBool>,
+    refused: Arc<AtomicUsize>,
+    clients: Vec<JoinHandle<()>>,
+}
+
+impl Load {
+    fn start(ledger: &Arc<Ledger>, servers: &[(&str, &LeafServer)]) -> Self {
+        let (stop, refused) = (Arc::<AtomicBool>::default(), Arc::<AtomicUsize>::default());
+        let clients = servers.iter().map(|(issuer, server)| {
+            let (stop, refused) = (Arc::clone(&stop), Arc::clone(&refused));
+            let (ledger, issuer) = (Arc::clone(ledger), Arc::<str>::from(*issuer));
+            let mut client = HttpClient::connect(server.ids()).unwrap();
+            std::thread::spawn(move || {
+                while !stop.load(Ordering::Relaxed) {
+                    let Ok(answers) = client.pipeline(SNOWFLAKE, 50) else { return };
+                    for answer in answers {
+                        match answer.status {
+                            200 => ledger.record(&issuer, answer.body.parse().unwrap()),
+                            503 => drop(refused.fetch_add(1, Ordering::Relaxed)),
+                            _ => panic!("{} {}", answer.status, answer.body),
+                        }
+                    }
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+            })
+        });
+        Self { clients: clients.collect(), stop, refused }
+    }
+
+    fn refused(&self) -> usize {
+        self.refused.load(Ordering::Relaxed)
+    }
+
+    fn end(self) {
+        self.stop.store(true, Ordering::Relaxed);
+        self.clients.into_iter().for_each(|client| client.join().unwrap());
+    }
+}
+
+const SHORT: &str = "offline_for = '1500ms'\nreport_interval = '200ms'\nrecycle_after = '0s'";
+
+/// W-02: a process that was frozen beyond the takeover of its worker id repeats nothing when it goes on.
+/// Where worker ids are recycled there are two: the third node gets the one of the frozen, which gets the
+/// second's once that has stopped.
+fn a_frozen_node_repeats_nothing(cluster: &Cluster, recycled: bool) {
+    let ledger = Arc::new(Ledger::default());
+    let worker_of = |id: i64| if recycled { id >> 12 & 1 } else { id >> 12 & 1023 };
+    let mut first = cluster.start("127.0.0.1:7001");
+    let own = worker_of(first.id(SNOWFLAKE));
+    let mut second = recycled.then(|| cluster.start("127.0.0.1:7002"));
+    let load = Load::start(&ledger, &[("the frozen one", &first)]);
+    std::thread::sleep(Duration::from_millis(300));
+    first.process_mut().signal("STOP");
+
+    // Its clients' requests wait in the socket all the time.
+    let name = if recycled { "127.0.0.1:7003" } else { "127.0.0.1:7001" };
+    let mut third = cluster.launch(name, "third", "", &[]);
+    third.wait_ready();
+    assert_eq!(worker_of(third.id(SNOWFLAKE)), own, "taken over");
+    let its_load = Load::start(&ledger, &[("the one after it", &third)]);
+    std::thread::sleep(Duration::from_millis(300));
+    first.process_mut().signal("CONT");
+
+    wait_until("the first has heard of it", seconds(10), || {
+        (first.get(SNOWFLAKE).status == 503).then_some(())
+    });
+    if let Some(second) = &mut second {
+        assert!(second.stop().success());
+        wait_until("the first has another worker id", seconds(20), || {
+            let answer = first.get(SNOWFLAKE);
+            answer.body.parse().is_ok_and(|id| worker_of(id) != own).then_some(())
+        });
+    }
+    std::thread::sleep(Duration::from_millis(300));
+    assert!(load.refused() > 0);
+    assert_eq!(its_load.refused(), 0);
+    load.end();
+    its_load.end();
+    ledger.expect_at_least(100);
+    assert!(first.output().contains("its ids stop"), "{}", first.output());
+}
+
+#[test]
+fn a_frozen_node_of_zk_normal_repeats_nothing() {
+    let server = ZooKeeper::shared();
+    let address = ZooKeeper::address(&server.ports());
+    let name = format!("name = '{}'", server.new_name());
+    let snowflake = format!("registry = 'zk_normal'\nzookeeper = '{address}'\n{SHORT}");
+    a_frozen_node_repeats_nothing(&Cluster::new(&name, &snowflake), false);
+}
+
+#[test]
+fn a_frozen_node_of_etcd_moves_on() {
+    let server = Etcd::shared();
+    let url = Etcd::url(&server.ports(), &server.new_name());
+    let layout = "layout = 't41-w1-s12/1ms'";
+    let snowflake = format!("registry = 'etcd'\netcd = '{url}'\n{SHORT}\n{layout}");
+    a_frozen_node_repeats_nothing(&Cluster::new("", &snowflake), true);
+}
+
+/// W-16: the leader of the ensemble is killed again and again, and no request fails.
+fn a_lost_leader_is_not_noticed(cluster: &Cluster, crash: impl Fn(), says_again: &str) {
+    let ledger = Arc::new(Ledger::default());
+    let first = cluster.start("127.0.0.1:7001");
+    let second = cluster.start("127.0.0.1:7002");
+    let load = Load::start(&ledger, &[("first", &first), ("second", &second)]);
+    for _ in 0..2 {
+        std::thread::sleep(Duration::from_millis(700));
+        crash();
+    }
+    // A node may start right afterwards.
+    let third = cluster.start("127.0.0.1:7003");
+    let workers: BTreeSet<_> = [&first, &second, &third].map(worker).into();
+    assert_eq!(workers.len(), 3);
+    assert_eq!(load.refused(), 0, "{says_again}");
+    load.end();
+    ledger.expect_at_least(1000);
+}
+
+#[test]
+fn a_lost_leader_of_zookeeper_is_not_noticed() {
+    let servers = ZooKeeper::start(3);
+    let address = ZooKeeper::address(&servers.ports());
+    for registry in ["zk_normal", "zk_recycle"] {
+        let name = format!("name = '{}'", servers.new_name());
+        let snowflake = format!(
+            "registry = '{registry}'\nzookeeper = '{address}'\nreport_interval = '200ms'\n\
+             session_timeout = '2s'\noffline_for = '30s'"
+        );
+        let crash = || {
+            let member = servers.crash_leader();
+            servers.start_again(member);
+            servers.wait_for_answer();
+        };
+        a_lost_leader_is_not_noticed(&Cluster::new(&name, &snowflake), crash, registry);
+    }
+}
+
+#[test]
+fn a_lost_leader_of_etcd_is_not_noticed() {
+    let servers = Etcd::start(3);
+    let url = Etcd::url(&servers.ports(), "leaf");
+    let snowflake = format!(
+        "registry = 'etcd'\netcd = '{url}'\nreport_interval = '200ms'\noffline_for = '30s'"
+    );
+    let crash = || {
+        let member = servers.crash_leader();
+        servers.start_again(member);
+        servers.wait_for_answer();
+    };
+    a_lost_leader_is_not_noticed(&Cluster::new("", &snowflake), crash, "etcd");
+}
+
+/// W-16: ids flow while ZooKeeper stands still for longer than its sessions live, and without a restart
+/// the node is known there again afterwards.
+#[test]
+fn an_expired_session_is_survived() {
+    let zookeeper = ZooKeeper::start(1);
+    let address = ZooKeeper::address(&zookeeper.ports());
+    let snowflake = format!(
+        "registry = 'zk_recycle'\nzookeeper = '{address}'\nreport_interval = '200ms'\n\
+         session_timeout = '1s'\noffline_for = '20s'"
+    );
+    let cluster = Cluster::new("", &snowflake);
+    let ledger = Arc::new(Ledger::default());
+    let first = cluster.start("127.0.0.1:7001");
+    let load = Load::start(&ledger, &[("first", &first)]);
+
+    zookeeper.signal("STOP");
+    wait_until("the outage is told", seconds(10), || {
+        let ready = HttpClient::once(first.ops(), "GET", "/readyz");
+        assert_eq!(ready.status, 200, "{}", ready.body);
+        ready.body.starts_with("degraded").then_some(())
+    });
+    std::thread::sleep(seconds(3));
+    zookeeper.signal("CONT");
+    wait_until("it is over", seconds(20), || {
+        let ready = HttpClient::once(first.ops(), "GET", "/readyz");
+        (ready.body == "ready").then_some(())
+    });
+    assert_eq!(load.refused(), 0);
+    load.end();
+    ledger.expect_at_least(1000);
+
+    // It is seen as alive again: the next one compares its clock.
+    wait_until("a second node finds it", seconds(20), || {
+        let mut second = cluster.start("127.0.0.1:7002");
+        let found = second.output().contains("agrees with 1 of 1 peers");
+        assert!(second.stop().success());
+        found.then_some(())
+    });
+}
+
+/// W-13: a node whose clock the others call wrong claims nothing, and says so.
+#[test]
+fn a_wrong_clock_is_refused_by_the_peers() {
+    let server = Postgres::shared();
+    let url = Postgres::url(server.port(), &server.new_database());
+    let cluster = Cluster::new("", &format!("registry = 'postgres'\ndatabase = '{url}'"));
+    cluster.schema();
+    let nodes = ["127.0.0.1:7001", "127.0.0.1:7002"].map(|node| {
+        // The name is also where its clock is asked for: the port is the one that it listens on.
+        cluster.start(node)
+    });
+    let clock = FakeClock::new();
+    clock.set("+600");
+    let config = cluster.config("127.0.0.1:7003", "");
+    let args = ["--config", config.as_str()];
+    let data = cluster.data("wrong");
+    let mut wrong = LeafServer::process(SERVER, &data, &args, &clock.environment());
+    assert_eq!(wrong.wait(seconds(30)).code(), Some(1), "{}", wrong.output());
+    let output = wrong.output();
+    assert!(output.contains("ahead of its peers'") && output.contains("0 of 2"), "{output}");
+
+    clock.set("+2");
+    let right = cluster.launch("127.0.0.1:7003", "right", "", &clock.environment());
+    wait_until("the clock agrees", seconds(20), || {
+        right.output().contains("agrees with 2 of 2 peers").then_some(())
+    });
+    let told = nodes[0].get("/clock");
+    assert_eq!(told.status, 200);
+    let told: u128 = told.body.parse().unwrap();
+    let now = std::time::UNIX_EPOCH.elapsed().unwrap().as_millis();
+    assert!(now.abs_diff(told) < 5000);
+
+    // And who wants Leaf's rule, or none, has it.
+    let more = "clock_check = 'off'";
+    clock.set("+600");
+    let mut unchecked = cluster.launch("127.0.0.1:7004", "unchecked", more, &clock.environment());
+    unchecked.wait_ready();
+}
