@@ -6,10 +6,10 @@ use std::process::ExitCode;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum};
 
-/// Administers Leaf: the tags of its segment stores.
+/// Administers Leaf: the tags of its segment stores, the worker ids of its snowflake registry.
 ///
-/// The store is the one that the server uses: `segment.store` and `segment.shard` of leaf.toml, or
-/// LEAF_SEGMENT__STORE, or --store.
+/// Both are those that the server uses: `segment.store`, `segment.shard` and `snowflake.registry` with its
+/// place, of leaf.toml or the environment (LEAF_SEGMENT__STORE), or --store.
 #[derive(Debug, Parser)]
 #[command(name = "leaf", version, max_term_width = 100)]
 pub(crate) struct Cli {
@@ -51,8 +51,40 @@ pub(crate) enum Command {
         #[command(subcommand)]
         command: Tag,
     },
+    /// The worker ids of the snowflake registry: who holds them.
+    Worker {
+        #[command(subcommand)]
+        command: Worker,
+    },
     /// Look for what could cost ids or their uniqueness, as the stores are set up now.
     Doctor,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Worker {
+    /// All worker ids that were ever used.
+    List,
+    /// Free what a dead node holds, before its time is over.
+    Release {
+        worker: u32,
+        /// Yes, no process goes on with it
+        #[arg(long)]
+        holder_is_dead: bool,
+    },
+    /// Take a worker id out of service for good. A node that holds it loses it at its next report.
+    Retire {
+        worker: u32,
+        /// Yes, for good
+        #[arg(long)]
+        yes: bool,
+    },
+    /// Write a damaged record anew, or put a worker id that a Java Leaf has lost back into its pool.
+    Repair {
+        worker: u32,
+        /// Yes, no process goes on with it
+        #[arg(long)]
+        holder_is_dead: bool,
+    },
 }
 
 #[derive(Debug, Subcommand)]
@@ -166,7 +198,7 @@ fn explain(error: &clap::Error) -> String {
         }
         _ => "this command line is wrong".into(),
     };
-    format!("{what}; see leaf --help, leaf tag --help")
+    format!("{what}; see leaf --help, leaf tag --help, leaf worker --help")
 }
 
 #[cfg(test)]

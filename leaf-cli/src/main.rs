@@ -5,16 +5,19 @@
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "tests may panic"))]
 
 mod cli;
+mod config;
 mod doctor;
 mod output;
 mod stores;
 mod tag;
+mod worker;
 
 use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
 
-use cli::Command;
-use stores::{BadConfig, Stores};
+use cli::{Command, Place};
+use config::BadConfig;
+use stores::Stores;
 use tracing_subscriber::EnvFilter;
 
 fn main() -> ExitCode {
@@ -34,13 +37,19 @@ fn main() -> ExitCode {
         Err(error) => return fail(&anyhow::Error::from(error).context("start the runtime")),
     };
     let result = runtime.block_on(async {
-        let stores = Stores::open(&cli.place).await?;
-        let done = match cli.command {
-            Command::Tag { command } => tag::run(&stores, command, cli.output).await,
-            Command::Doctor => doctor::run(&stores, cli.output).await,
-        };
-        stores.close().await;
-        done
+        let (place, output) = (&cli.place, cli.output);
+        match cli.command {
+            Command::Tag { command } => {
+                with_stores(place, async |stores| tag::run(stores, command, output).await).await
+            }
+            Command::Worker { command } => {
+                let registry = config::read(place)?.registry().await?;
+                worker::run(&registry, command, output).await
+            }
+            Command::Doctor => {
+                with_stores(place, async |stores| doctor::run(stores, output).await).await
+            }
+        }
     });
     // What still hangs in a name look-up is left behind.
     runtime.shutdown_background();
@@ -56,6 +65,16 @@ fn main() -> ExitCode {
         }
         Err(error) => fail(&error),
     }
+}
+
+async fn with_stores(
+    place: &Place,
+    command: impl AsyncFnOnce(&Stores) -> anyhow::Result<Done>,
+) -> anyhow::Result<Done> {
+    let stores = Stores::open(place).await?;
+    let done = command(&stores).await;
+    stores.close().await;
+    done
 }
 
 /// What a command has to say.

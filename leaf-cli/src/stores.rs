@@ -1,17 +1,13 @@
 //! The stores that the server is configured with.
-//!
-//! Of the server's configuration this program reads the keys that say where the stores are, from the
-//! same sources in the same order: file, environment, flags.
 
-use std::fmt;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, Result};
+use anyhow::Result;
 use leaf_registry::{OpenStore, StoreOptions, StoreUrl};
 use leaf_segment::{Shards, TagPattern};
-use serde::Deserialize;
 
 use crate::cli::Place;
+use crate::config::{self, BadConfig};
 
 /// The stores, each with its URL, found by tag.
 #[derive(Debug)]
@@ -27,76 +23,17 @@ pub(crate) struct Store {
     pub(crate) open: OpenStore,
 }
 
-/// The configuration is wrong: exit code 2.
-#[derive(Debug)]
-pub(crate) struct BadConfig(String);
-
-impl BadConfig {
-    pub(crate) fn new(text: impl Into<String>) -> Self {
-        Self(text.into())
-    }
-}
-
-impl fmt::Display for BadConfig {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for BadConfig {}
-
-/// What is read of the server's configuration, and its defaults.
-#[derive(Debug, Deserialize)]
-#[serde(default)]
-struct Config {
-    data_dir: PathBuf,
-    segment: Segment,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(default)]
-struct Segment {
-    store: String,
-    shard: Vec<Shard>,
-    failover_guard: bool,
-}
-
-#[derive(Debug, Deserialize)]
-struct Shard {
-    store: String,
-    tags: Vec<String>,
-}
-
-impl Default for Config {
-    fn default() -> Self {
-        Self { data_dir: "leaf-data".into(), segment: Segment::default() }
-    }
-}
-
-impl Default for Segment {
-    fn default() -> Self {
-        Self { store: "sqlite:leaf.db".into(), shard: Vec::new(), failover_guard: true }
-    }
-}
-
 impl Stores {
     /// Opens the configured stores. Servers are not contacted yet.
     pub(crate) async fn open(place: &Place) -> Result<Self> {
-        let mut config = read(place)?;
-        if let Some(directory) = &place.data_dir {
-            config.data_dir.clone_from(directory);
-        }
-        if let Some(store) = &place.store {
-            config.segment.store.clone_from(store);
-            config.segment.shard.clear();
-        }
-        let mut urls = Shards::new(parse_url("segment.store", &config.segment.store)?);
+        let config = config::read(place)?;
+        let mut urls = Shards::new(config.segment.store()?);
         for shard in &config.segment.shard {
             let patterns: Result<Vec<TagPattern>, _> =
                 shard.tags.iter().map(|pattern| pattern.parse()).collect();
             let patterns =
-                patterns.map_err(|error| BadConfig(format!("segment.shard: {error}")))?;
-            urls = urls.with(patterns, parse_url("segment.shard", &shard.store)?);
+                patterns.map_err(|error| BadConfig::new(format!("segment.shard: {error}")))?;
+            urls = urls.with(patterns, config::parse("segment.shard", &shard.store)?);
         }
         let data_dir = config.data_dir;
         let mut options = StoreOptions::default();
@@ -123,7 +60,7 @@ impl Stores {
 
     /// A store that is not configured.
     pub(crate) async fn other(&self, key: &str, url: &str) -> Result<Store> {
-        Store::open(parse_url(key, url)?, &self.data_dir, &StoreOptions::default()).await
+        Store::open(config::parse(key, url)?, &self.data_dir, &StoreOptions::default()).await
     }
 
     pub(crate) async fn close(&self) {
@@ -142,39 +79,9 @@ impl Store {
                 "{url} does not exist in {}: start leaf-server once, or say --data-dir or --store",
                 data_dir.display()
             );
-            return Err(BadConfig(text).into());
+            return Err(BadConfig::new(text).into());
         }
         let open = url.open(data_dir, options).await?;
         Ok(Self { url, open })
     }
-}
-
-fn read(place: &Place) -> Result<Config> {
-    let default_file = Path::new("leaf.toml");
-    let file = match &place.config {
-        Some(file) => Some(file.as_path()),
-        None => default_file.exists().then_some(default_file),
-    };
-    let mut builder = config::Config::builder();
-    if let Some(path) = file {
-        let text = std::fs::read_to_string(path)
-            .with_context(|| format!("read {}", path.display()))
-            .map_err(|error| BadConfig(format!("{error:#}")))?;
-        builder = builder.add_source(config::File::from_str(&text, config::FileFormat::Toml));
-    }
-    let environment =
-        config::Environment::with_prefix("LEAF").prefix_separator("_").separator("__");
-    let config = builder.add_source(environment).build().and_then(config::Config::try_deserialize);
-    // The error's own text may quote a line that holds a password.
-    config.map_err(|_| {
-        let place = file.map_or("the environment".into(), |file| file.display().to_string());
-        let text = format!(
-            "{place}: its data_dir or its segment section cannot be read; `leaf-server` says why"
-        );
-        BadConfig(text).into()
-    })
-}
-
-fn parse_url(key: &str, url: &str) -> Result<StoreUrl> {
-    url.parse().map_err(|error| BadConfig(format!("{key}: {error}")).into())
 }

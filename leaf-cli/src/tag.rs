@@ -8,8 +8,9 @@ use serde::Serialize;
 
 use crate::Done;
 use crate::cli::{Output, Tag};
+use crate::config::BadConfig;
 use crate::output::{self, Row, quoted};
-use crate::stores::{BadConfig, Store, Stores};
+use crate::stores::{Store, Stores};
 
 /// A raise by more than this is asked about: nothing brings the ids back.
 const FAR: i64 = 1_000_000_000_000;

@@ -1,0 +1,153 @@
+//! `leaf worker`: the worker ids of the configured registry.
+
+use anyhow::{Context as _, Result};
+use comfy_table::CellAlignment::{self, Left, Right};
+use leaf_core::{Clock, UnixMillis, WorkerId};
+use leaf_registry::{Circumstances, WorkerAdministration};
+use leaf_snowflake::{Fence, FenceState, SystemClock, WorkerRecord};
+use serde::Serialize;
+
+use crate::Done;
+use crate::cli::{Output, Worker};
+use crate::config::{BadConfig, Registry};
+use crate::output::{self, Row};
+
+/// A worker id as it is printed.
+#[derive(Debug, Serialize)]
+struct Shown {
+    worker: u32,
+    /// `held`, `released`, `retired`; `-` where there is no fence.
+    state: &'static str,
+    holder: Option<String>,
+    /// When whoever holds it last reported; a string, see [`Output::Json`].
+    last_report_ms: Option<String>,
+    /// From when on others may have it.
+    ceiling_ms: Option<String>,
+    epoch: Option<u64>,
+    remark: Option<String>,
+}
+
+impl Shown {
+    fn of(record: WorkerRecord, registry: &Registry) -> Self {
+        let fence = record.fence.as_ref();
+        let held = fence.filter(|fence| fence.state == FenceState::Held);
+        let reported = held.map(|fence| fence.ceiling - registry.offline_for);
+        let state = |fence: &Fence| match fence.state {
+            FenceState::Held => "held",
+            FenceState::Released => "released",
+            FenceState::Retired => "retired",
+        };
+        Self {
+            worker: record.worker.get(),
+            state: fence.map_or("-", state),
+            holder: record.holder.as_ref().map(ToString::to_string),
+            last_report_ms: reported.map(|at| at.to_string()),
+            ceiling_ms: fence.map(|fence| fence.ceiling.to_string()),
+            epoch: fence.map(|fence| fence.epoch),
+            remark: record.remark,
+        }
+    }
+}
+
+impl Row for Shown {
+    const COLUMNS: &'static [(&'static str, CellAlignment)] = &[
+        ("worker", Right),
+        ("state", Left),
+        ("holder", Left),
+        ("last_report", Left),
+        ("ceiling", Left),
+        ("remark", Left),
+    ];
+
+    fn cells(&self) -> Vec<String> {
+        let time = |at: &Option<String>| {
+            at.as_ref().and_then(|at| at.parse().ok()).map_or("-".into(), readable)
+        };
+        vec![
+            self.worker.to_string(),
+            self.state.into(),
+            self.holder.clone().unwrap_or_else(|| "-".into()),
+            time(&self.last_report_ms),
+            time(&self.ceiling_ms),
+            self.remark.clone().unwrap_or_default(),
+        ]
+    }
+}
+
+/// What became of a worker id.
+#[derive(Debug, Serialize)]
+struct Freed {
+    worker: u32,
+    free_from_ms: String,
+}
+
+/// Runs a command and returns what is to be printed.
+pub(crate) async fn run(registry: &Registry, command: Worker, output: Output) -> Result<Done> {
+    match command {
+        Worker::List => {
+            let records = registry.open.registry.workers().await?;
+            let shown: Vec<_> =
+                records.into_iter().map(|record| Shown::of(record, registry)).collect();
+            Ok(output::rows(&shown, output).into())
+        }
+        Worker::Release { worker, holder_is_dead } => {
+            if !holder_is_dead {
+                return sure(
+                    "--holder-is-dead",
+                    "a holder that lives would go on for some seconds",
+                );
+            }
+            let (worker, admin) = (WorkerId::new(worker), admin(registry)?);
+            let free = admin.release(worker, circumstances(registry)).await?;
+            Ok(freed(worker, free, "released", output))
+        }
+        Worker::Retire { worker, yes } => {
+            if !yes {
+                return sure("--yes", "a retired worker id is never used again");
+            }
+            let worker = WorkerId::new(worker);
+            admin(registry)?.retire(worker, circumstances(registry)).await?;
+            let text = format!("worker id {worker} is retired");
+            Ok(output::one(&serde_json::json!({ "worker": worker.get() }), text, output).into())
+        }
+        Worker::Repair { worker, holder_is_dead } => {
+            if !holder_is_dead {
+                return sure(
+                    "--holder-is-dead",
+                    "nobody, no Java Leaf either, may go on with what is repaired",
+                );
+            }
+            let (worker, admin) = (WorkerId::new(worker), admin(registry)?);
+            let free = admin.repair(worker, circumstances(registry)).await?;
+            Ok(freed(worker, free, "repaired", output))
+        }
+    }
+}
+
+fn admin(registry: &Registry) -> Result<&dyn WorkerAdministration> {
+    registry.open.admin.as_deref().context("this registry has nothing to administer")
+}
+
+fn sure(flag: &str, why: &str) -> Result<Done> {
+    Err(BadConfig::new(format!("say {flag} to be sure: {why}")).into())
+}
+
+fn circumstances(registry: &Registry) -> Circumstances {
+    Circumstances {
+        now: SystemClock.wall_millis(),
+        layout: registry.layout,
+        offline_for: registry.offline_for,
+    }
+}
+
+fn freed(worker: WorkerId, free: UnixMillis, what: &str, output: Output) -> Done {
+    let text = format!("worker id {worker} is {what}: free from {}", readable(free.get()));
+    let freed = Freed { worker: worker.get(), free_from_ms: free.to_string() };
+    output::one(&freed, text, output).into()
+}
+
+/// A moment for people.
+fn readable(at: u64) -> String {
+    let at = i64::try_from(at).ok().and_then(|at| jiff::Timestamp::from_millisecond(at).ok());
+    at.map_or_else(|| "?".into(), |at| format!("{at:.3}"))
+}

@@ -1,0 +1,94 @@
+//! `leaf worker` on registries that nodes use.
+#![allow(clippy::unwrap_used, reason = "tests may panic")]
+
+mod support;
+
+use std::sync::Arc;
+use std::time::{Duration, UNIX_EPOCH};
+
+use leaf_registry::{OpenRegistry, RegistryKind, RegistryOptions, RegistryPlace};
+use leaf_snowflake::{Identity, SnowflakeConfig, SnowflakeGenerator};
+use support::leaf;
+
+fn now() -> u64 {
+    u64::try_from(UNIX_EPOCH.elapsed().unwrap().as_millis()).unwrap()
+}
+
+/// A node that was killed, and what it left in an SQLite registry.
+async fn open(home: &std::path::Path) -> OpenRegistry {
+    let place = RegistryPlace::Store("sqlite:leaf.db".parse().unwrap());
+    let options = RegistryOptions::default();
+    place.open(RegistryKind::Sqlite, None, &home.join("leaf-data"), &options).await.unwrap()
+}
+
+async fn node(open: &OpenRegistry, name: &str) -> SnowflakeGenerator {
+    let mut config = SnowflakeConfig::new(Identity::parse(name).unwrap());
+    config.report_interval = Duration::from_millis(50);
+    SnowflakeGenerator::open(Arc::clone(&open.registry), config).await.unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_worker_id_from_its_list_to_its_end() {
+    let home = tempfile::tempdir().unwrap();
+    std::fs::create_dir(home.path().join("leaf-data")).unwrap();
+    let text = "[snowflake]\nregistry = 'sqlite'\n";
+    std::fs::write(home.path().join("leaf.toml"), text).unwrap();
+    let run = |args: &[&str]| leaf(home.path(), args);
+    let registry = open(home.path()).await;
+    let _held = node(&registry, "10.0.0.1:8080").await;
+    let released = node(&registry, "10.0.0.2:8080").await;
+    released.close().await;
+
+    let list = run(&["worker", "list"]).ok();
+    let mut lines = list.lines();
+    assert!(lines.next().unwrap().starts_with("worker  state     holder"), "{list}");
+    let first = lines.next().unwrap();
+    assert!(first.trim_start().starts_with("0  held      10.0.0.1:8080  20"), "{first}");
+    assert!(lines.next().unwrap().contains("1  released  10.0.0.2:8080"), "{list}");
+    let json = run(&["worker", "list", "-o", "json"]).ok();
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(json[0]["worker"], 0);
+    let ceiling: u64 = json[0]["ceiling_ms"].as_str().unwrap().parse().unwrap();
+    let report: u64 = json[0]["last_report_ms"].as_str().unwrap().parse().unwrap();
+    assert_eq!(ceiling - report, 600_000);
+    assert!(now().abs_diff(report) < 10_000);
+
+    let careful = run(&["worker", "release", "0"]).failed(2);
+    assert!(careful.contains("--holder-is-dead"), "{careful}");
+    let freed = run(&["worker", "release", "0", "--holder-is-dead"]).ok();
+    assert!(freed.starts_with("worker id 0 is released: free from 20"), "{freed}");
+    let again = run(&["worker", "release", "0", "--holder-is-dead"]).failed(1);
+    assert!(again.contains("given back already"), "{again}");
+    let none = run(&["worker", "release", "7", "--holder-is-dead"]).failed(1);
+    assert!(none.contains("nobody holds it"), "{none}");
+    let fine = run(&["worker", "repair", "1", "--holder-is-dead"]).failed(1);
+    assert!(fine.contains("nothing is wrong"), "{fine}");
+
+    assert!(run(&["worker", "retire", "1"]).failed(2).contains("--yes"));
+    let retired = run(&["worker", "retire", "1", "--yes"]).ok();
+    assert_eq!(retired, "worker id 1 is retired\n");
+    let next = node(&registry, "10.0.0.3:8080").await;
+    assert_eq!(next.view().worker.unwrap().get(), 2, "0 rests for some seconds, 1 for ever");
+}
+
+#[test]
+fn what_cannot_be_administered_says_why() {
+    let home = tempfile::tempdir().unwrap();
+    let local = leaf(home.path(), &["worker", "list"]).failed(2);
+    assert!(local.contains("`local` keeps its fence in each node's data directory"), "{local}");
+    let config = home.path().join("leaf.toml");
+    std::fs::write(&config, "[snowflake]\nregistry = 'zk_normal'\n").unwrap();
+    let missing = leaf(home.path(), &["worker", "list"]).failed(2);
+    assert!(missing.contains("snowflake.zookeeper is missing"), "{missing}");
+    let file = home.path().join("secret");
+    std::fs::write(&file, "canary@").unwrap();
+    let text =
+        format!("[snowflake]\nregistry = 'zk_normal'\nzookeeper_file = '{}'\n", file.display());
+    std::fs::write(&config, text).unwrap();
+    let wrong = leaf(home.path(), &["worker", "list"]).failed(2);
+    assert!(wrong.contains("not a ZooKeeper address") && !wrong.contains("canary"), "{wrong}");
+    std::fs::write(&config, "[snowflake]\nregistry = 'zk_normal'\nzookeeper = '127.0.0.1:1'\n")
+        .unwrap();
+    let away = leaf(home.path(), &["worker", "list"]).failed(1);
+    assert!(away.contains("registry unavailable"), "{away}");
+}
