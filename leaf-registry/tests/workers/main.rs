@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "tests may panic")]
 
 mod fixture;
+mod java;
 
 use std::collections::BTreeSet;
 
@@ -438,4 +439,30 @@ mod server {
     backends!(mysql, postgres, etcd, zk_normal, zk_recycle; {
         ambiguous_answers_are_sorted_out,
     });
+}
+
+/// Java Leafs in the same registry.
+mod beside_java {
+    macro_rules! tests {
+        ($($backend:ident: $($check:ident),*;)*) => {
+            $(mod $backend {
+                $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+                async fn $check() {
+                    crate::java::$check(crate::fixture::$backend().await).await;
+                })*
+            })*
+        };
+    }
+
+    tests! {
+        zk_normal: records_are_continued_and_handed_back, a_live_one_is_refused,
+            one_on_our_own_address_is_noticed, ids_repeat_neither_beside_nor_after_it,
+            a_name_that_java_cannot_read_is_refused;
+        mysql: records_are_continued_and_handed_back, a_live_one_is_refused,
+            one_on_our_own_address_is_noticed, ids_repeat_neither_beside_nor_after_it,
+            restarts_burn_no_number;
+        zk_recycle: of_its_pools_only_what_is_safe_is_taken,
+            a_dead_nodes_worker_id_among_java_leafs, a_lost_worker_id_is_put_back_by_an_operator,
+            their_worker_ids_are_adopted_when_they_are_gone;
+    }
 }

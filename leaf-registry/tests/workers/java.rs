@@ -1,0 +1,432 @@
+//! Java Leafs beside ours, as their sources have them: what they read, write and take for granted.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use leaf_core::{Clock, Id, UnixMillis, WorkerId};
+use leaf_registry::RegistryOptions;
+use leaf_snowflake::{
+    ClaimRequest, Identity, Lease, RegistryErrorKind, SnowflakeConfig, SnowflakeGenerator,
+    SystemClock,
+};
+use leaf_testkit::Ledger;
+use serde::Deserialize;
+use zookeeper_client as zk;
+
+use crate::fixture::*;
+
+const OPEN: zk::CreateOptions<'static> =
+    zk::CreateMode::Persistent.with_acls(zk::Acls::anyone_all());
+
+/// What the original reads and writes: exactly these fields, the port as a text.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Endpoint {
+    ip: String,
+    port: String,
+    timestamp: i64,
+}
+
+/// What the fork reads and writes in its pools.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[allow(non_snake_case)]
+struct Pooled {
+    workId: i32,
+    lastUsedIp: Option<String>,
+    lastUsedPort: Option<String>,
+    lastUsedTimestamp: Option<i64>,
+}
+
+/// A Java Leaf: its worker id is its record's, its reports are unconditional.
+enum Java {
+    Normal { client: zk::Client, path: String, address: String },
+    Mysql { fixture: Arc<Fixture>, id: String },
+}
+
+impl Java {
+    /// Starts under this address, as the original does, and returns its worker id.
+    async fn start(f: &Arc<Fixture>, address: &str, now: u64) -> (Self, u32) {
+        if let Server::Mysql(..) = f.server {
+            let (ip, port) = address.split_once(':').unwrap();
+            f.sql(&format!(
+                "INSERT IGNORE INTO leaf_workerid_alloc \
+                 (ip, port, ip_port, max_timestamp, create_time, update_time) \
+                 VALUES ('{ip}', '{port}', '{address}', {now}, NOW(), NOW())"
+            ))
+            .await;
+            let id = f
+                .sql(&format!("SELECT id FROM leaf_workerid_alloc WHERE ip_port = '{address}'"))
+                .await;
+            let worker = id.parse().unwrap();
+            return (Self::Mysql { fixture: Arc::clone(f), id }, worker);
+        }
+        let client = f.zookeeper().await;
+        let forever = f.path("/forever");
+        client.mkdir(&forever, &OPEN).await.unwrap();
+        let mut found = None;
+        for name in client.list_children(&forever).await.unwrap() {
+            // It parses every child, or dies.
+            let parts: Vec<_> = name.split('-').collect();
+            let number: u32 = parts[1].parse().unwrap();
+            if parts[0] == address {
+                found = Some((name.clone(), number));
+            }
+        }
+        let (name, number) = match found {
+            Some((name, number)) => {
+                let (data, _) = client.get_data(&format!("{forever}/{name}")).await.unwrap();
+                let endpoint: Endpoint = serde_json::from_slice(&data).unwrap();
+                assert_eq!(format!("{}:{}", endpoint.ip, endpoint.port), address);
+                assert!(endpoint.timestamp <= now.cast_signed(), "the clock went backwards");
+                (name, number)
+            }
+            None => {
+                let options =
+                    zk::CreateMode::PersistentSequential.with_acls(zk::Acls::anyone_all());
+                let path = format!("{forever}/{address}-");
+                let data = endpoint(address, now);
+                let (_, number) = client.create(&path, data.as_bytes(), &options).await.unwrap();
+                (format!("{address}-{number}"), u32::try_from(number.into_i64()).unwrap())
+            }
+        };
+        let path = format!("{forever}/{name}");
+        (Self::Normal { client, path, address: address.into() }, number)
+    }
+
+    /// Every three seconds.
+    async fn report(&self, now: u64) {
+        match self {
+            Self::Normal { client, path, address } => {
+                client
+                    .set_data(path, endpoint(address, now).as_bytes(), None)
+                    .await
+                    .map(|_| ())
+                    .unwrap();
+            }
+            Self::Mysql { fixture, id } => {
+                fixture
+                    .sql(&format!(
+                        "UPDATE leaf_workerid_alloc SET max_timestamp = {now} WHERE id = {id}"
+                    ))
+                    .await;
+            }
+        }
+    }
+}
+
+fn endpoint(address: &str, timestamp: u64) -> String {
+    let (ip, port) = address.split_once(':').unwrap();
+    format!(r#"{{"ip":"{ip}","port":"{port}","timestamp":{timestamp}}}"#)
+}
+
+/// The claim once more, after the wait that it was told to make.
+async fn after_watching(
+    node: &Node,
+    now: UnixMillis,
+) -> Result<Lease, leaf_snowflake::RegistryError> {
+    let RegistryErrorKind::Watch { nonce, during } = kind(node.claim_at(now).await) else {
+        panic!("not told to watch");
+    };
+    assert!(during >= seconds(7), "two reports of a Java Leaf, and time for the write: {during:?}");
+    let request = ClaimRequest { now, watched: Some(nonce), ..node.request.clone() };
+    node.claim_by(&request).await
+}
+
+/// The records of a Java Leaf are read and continued, above all that it may have issued; beside them
+/// ours get worker ids of their own; and what ours write the Java program reads, goes on with, and back.
+pub(crate) async fn records_are_continued_and_handed_back(f: Fixture) {
+    let f = Arc::new(f);
+    let (java, worker) = Java::start(&f, "10.1.46.33:8080", NOW.get()).await;
+    java.report(NOW.get() + 3000).await;
+    let (_other, other_worker) = Java::start(&f, "10.1.46.33:8081", NOW.get()).await;
+
+    let beside = f.node("10.0.0.9:8080").await;
+    let own = beside.claim().await;
+    assert!(![worker, other_worker].contains(&own.worker.get()));
+
+    let now = NOW + seconds(60);
+    let successor = f.node("10.1.46.33:8080").await;
+    let lease = after_watching(&successor, now).await.unwrap();
+    assert_eq!(lease.worker.get(), worker);
+    assert_eq!(lease.floor, NOW + seconds(7), "4 s past its last report");
+    let records = successor.registry().workers().await.unwrap();
+    let other = records.iter().find(|record| record.worker.get() == other_worker).unwrap();
+    let remark = other.remark.clone().unwrap();
+    assert!(remark.contains("a Java Leaf, 10.1.46.33:8081, reported at 1800000000000"), "{remark}");
+
+    // Another start of the Java program on this address would find a clock that went backwards. After a
+    // clean stop and a second it goes on.
+    successor.registry().release(lease, now + seconds(5)).await.unwrap();
+    let (_, again) = Java::start(&f, "10.1.46.33:8080", (now + seconds(6)).get()).await;
+    assert_eq!(again, worker);
+}
+
+/// A Java Leaf that reports while it is watched lives: its name is refused.
+pub(crate) async fn a_live_one_is_refused(f: Fixture) {
+    let f = Arc::new(f);
+    let (java, _) = Java::start(&f, "10.1.46.33:8080", NOW.get()).await;
+    let node = f.node("10.1.46.33:8080").await;
+    let RegistryErrorKind::Watch { nonce, .. } = kind(node.claim_at(NOW + seconds(60)).await)
+    else {
+        panic!("not told to watch");
+    };
+    java.report(NOW.get() + 1).await;
+    let request =
+        ClaimRequest { now: NOW + seconds(67), watched: Some(nonce), ..node.request.clone() };
+    let error = node.claim_by(&request).await.unwrap_err();
+    assert!(matches!(error.kind(), RegistryErrorKind::JavaAlive { .. }), "{error}");
+    assert!(error.to_string().contains("10.1.46.33:8080"), "{error}");
+}
+
+/// A Java Leaf that is started on the address of a live node of ours ends that one's lease.
+pub(crate) async fn one_on_our_own_address_is_noticed(f: Fixture) {
+    let f = Arc::new(f);
+    let node = f.node("10.1.46.33:8080").await;
+    let mut lease = node.claim().await;
+    // Its own check refuses, and goes on with its cache file.
+    let (java, _) = Java::start(&f, "10.1.46.33:8080", (NOW + seconds(601)).get()).await;
+    java.report((NOW + seconds(4)).get()).await;
+    let error = node.registry().extend(&mut lease, NOW + seconds(700)).await.unwrap_err();
+    assert_eq!(*error.kind(), RegistryErrorKind::Lost);
+    assert!(
+        error.to_string().contains("a Java Leaf, 10.1.46.33:8080, writes its record"),
+        "{error}"
+    );
+}
+
+/// Ids of a Java Leaf and of ours beside it and after it, in real time: no repeat.
+pub(crate) async fn ids_repeat_neither_beside_nor_after_it(f: Fixture) {
+    let f = Arc::new(f);
+    let ledger = Ledger::default();
+    let now = || SystemClock.wall_millis().get();
+    let (java, worker) = Java::start(&f, "10.1.46.33:8080", now()).await;
+    let beside = generator(&f, "10.0.0.9:8080").await;
+    let mut sequence = 0;
+    // It issues up to three seconds past its last report.
+    java.report(now()).await;
+    let end = tokio::time::Instant::now() + seconds(2);
+    while tokio::time::Instant::now() < end {
+        for _ in 0..20 {
+            sequence = (sequence + 1) % 4096;
+            let id = ((now() - 1_288_834_974_657) << 22) | u64::from(worker) << 12 | sequence;
+            ledger.record(&"the Java Leaf".into(), id.cast_signed());
+            let id: Id = beside.next().await.unwrap();
+            ledger.record(&"beside".into(), id.get());
+        }
+        tokio::time::sleep(millis(1)).await;
+    }
+    drop(java);
+    let after = generator(&f, "10.1.46.33:8080").await;
+    assert_eq!(after.view().worker.map(WorkerId::get), Some(worker));
+    for _ in 0..1000 {
+        ledger.record(&"after".into(), after.next().await.unwrap().get());
+    }
+    ledger.expect_at_least(3000);
+    beside.close().await;
+    after.close().await;
+}
+
+async fn generator(f: &Fixture, name: &str) -> SnowflakeGenerator {
+    let config = SnowflakeConfig::new(Identity::parse(name).unwrap());
+    let registry = f.open().await.registry;
+    SnowflakeGenerator::open(registry, config).await.unwrap()
+}
+
+/// The fork's scan of its pools.
+struct Pools {
+    client: zk::Client,
+    root: String,
+}
+
+impl Pools {
+    async fn of(f: &Fixture) -> Self {
+        Self { client: f.zookeeper().await, root: f.path("/recycle") }
+    }
+
+    /// Makes them, as the fork does: one after the other, one too many.
+    async fn make(&self) {
+        for pool in ["notuse", "inuse"] {
+            self.client.mkdir(&format!("{}/{pool}", self.root), &OPEN).await.unwrap();
+        }
+        for number in 0..=1024 {
+            let unused = format!(
+                r#"{{"workId":{number},"lastUsedIp":null,"lastUsedPort":null,"lastUsedTimestamp":null}}"#
+            );
+            let path = format!("{}/notuse/workId:{number}", self.root);
+            self.client.create(&path, unused.as_bytes(), &OPEN).await.map(|_| ()).unwrap();
+        }
+    }
+
+    fn path(&self, pool: &str, number: u32) -> String {
+        format!("{}/{pool}/workId:{number}", self.root)
+    }
+
+    async fn read(&self, pool: &str, number: u32) -> Option<Pooled> {
+        let (data, _) = self.client.get_data(&self.path(pool, number)).await.ok()?;
+        let pooled: Pooled = serde_json::from_slice(&data).unwrap();
+        assert_eq!(pooled.workId, number.cast_signed());
+        Some(pooled)
+    }
+
+    /// Takes a worker id out of `notuse` as the fork does: it deletes and then creates.
+    async fn take(&self, number: u32, now: UnixMillis) {
+        self.client.delete(&self.path("notuse", number), None).await.unwrap();
+        self.put("inuse", number, now).await;
+    }
+
+    async fn put(&self, pool: &str, number: u32, now: UnixMillis) {
+        let data = format!(
+            r#"{{"workId":{number},"lastUsedIp":"10.1.46.33","lastUsedPort":"8080","lastUsedTimestamp":{now}}}"#
+        );
+        self.client
+            .create(&self.path(pool, number), data.as_bytes(), &OPEN)
+            .await
+            .map(|_| ())
+            .unwrap();
+    }
+
+    /// Its check every two minutes: who has been silent for an hour goes back to `notuse`.
+    async fn recycle(&self, number: u32) {
+        let (data, _) = self.client.get_data(&self.path("inuse", number)).await.unwrap();
+        self.client.delete(&self.path("inuse", number), None).await.unwrap();
+        let path = self.path("notuse", number);
+        self.client.create(&path, &data, &OPEN).await.map(|_| ()).unwrap();
+    }
+}
+
+/// The fork's pools, with the fork beside us.
+pub(crate) async fn of_its_pools_only_what_is_safe_is_taken(f: Fixture) {
+    let pools = Pools::of(&f).await;
+    pools.make().await;
+    // 0 is a Java Leaf's, 1 was, 2 was lost while it was moved.
+    pools.take(0, NOW).await;
+    pools.take(1, NOW - seconds(7200)).await;
+    pools.recycle(1).await;
+    pools.client.delete(&pools.path("notuse", 2), None).await.unwrap();
+
+    let node = f.node("10.0.0.1:8080").await;
+    let mut lease = node.claim().await;
+    assert_eq!(lease.worker.get(), 3, "the first that nobody has used");
+    let pooled = pools.read("inuse", 3).await.unwrap();
+    assert_eq!(pooled.lastUsedIp.as_deref(), Some("10.0.0.1"));
+    assert_eq!(pooled.lastUsedPort.as_deref(), Some("8080"));
+    assert_eq!(pooled.lastUsedTimestamp, Some(lease.fence.ceiling.get().cast_signed()));
+    assert!(pools.read("notuse", 3).await.is_none());
+
+    // The last of them fits no ten bits.
+    let records = node.registry().workers().await.unwrap();
+    let remarks: Vec<_> = records
+        .iter()
+        .map(|record| (record.worker.get(), record.remark.as_deref().unwrap_or("-")))
+        .collect();
+    assert_eq!(remarks[0].0, 0);
+    assert!(remarks[0].1.contains("a Java Leaf, 10.1.46.33:8080"), "{remarks:?}");
+    assert_eq!(remarks[1], (3, "-"));
+
+    node.registry().extend(&mut lease, NOW + seconds(700)).await.unwrap();
+    assert_eq!(pools.read("inuse", 3).await.unwrap().lastUsedTimestamp, Some(1_800_000_700_000));
+    node.registry().release(lease, NOW + seconds(9)).await.unwrap();
+    assert!(pools.read("inuse", 3).await.is_none());
+    assert_eq!(pools.read("notuse", 3).await.unwrap().lastUsedTimestamp, Some(1_800_000_009_000));
+}
+
+/// What happens to a worker id of ours whose node has died, among Java Leafs.
+pub(crate) async fn a_dead_nodes_worker_id_among_java_leafs(f: Fixture) {
+    let pools = Pools::of(&f).await;
+    let node = f.node("10.0.0.1:8080").await;
+    let lease = node.claim().await;
+    assert_eq!(lease.worker.get(), 0);
+    // An hour past its ceiling the fork moves it.
+    let later = NOW + seconds(600 + 3700);
+    pools.recycle(0).await;
+    let again = node.after_a_crash(&lease, NOW + millis(800));
+    let mut lease = node.claim_by(&ClaimRequest { now: later, ..again }).await.unwrap();
+    assert_eq!((lease.worker.get(), lease.floor), (0, NOW + millis(800)), "its own");
+
+    // The same, and a Java Leaf takes it before its node is back.
+    pools.recycle(0).await;
+    pools.client.delete(&pools.path("notuse", 0), None).await.unwrap();
+    let lost = node.registry().extend(&mut lease, later + seconds(800)).await.unwrap_err();
+    assert!(lost.to_string().contains("a Java Leaf took its record away"), "{lost}");
+    pools.put("inuse", 0, later).await;
+    let lost = node.registry().extend(&mut lease, later + seconds(800)).await.unwrap_err();
+    assert_eq!(*lost.kind(), RegistryErrorKind::Lost);
+    let other = node.claim_by(&node.after_a_crash(&lease, later)).await.unwrap();
+    assert_ne!(other.worker.get(), 0, "that one's for as long as there are Java Leafs");
+}
+
+/// A worker id in no pool is left alone until an operator knows better.
+pub(crate) async fn a_lost_worker_id_is_put_back_by_an_operator(f: Fixture) {
+    let pools = Pools::of(&f).await;
+    let node = f.node("10.0.0.1:8080").await;
+    let lease = node.claim().await;
+    node.registry().release(lease, NOW).await.unwrap();
+    pools.client.delete(&pools.path("notuse", 0), None).await.unwrap();
+    let again = ClaimRequest { nonce: uuid::Uuid::new_v4(), ..node.request.clone() };
+    let lease = node.claim_by(&again);
+    assert_eq!(lease.await.unwrap().worker.get(), 1, "0 may be a Java Leaf's");
+    let records = node.registry().workers().await.unwrap();
+    let remark = records[0].remark.clone().unwrap();
+    assert!(remark.contains("in no pool") && remark.contains("leaf worker repair 0"), "{remark}");
+
+    let admin = node.open.admin.clone().unwrap();
+    let free = admin.repair(WorkerId::new(0), circumstances(NOW)).await.unwrap();
+    let pooled = pools.read("notuse", 0).await.unwrap();
+    assert_eq!(pooled.lastUsedTimestamp, Some(free.get().cast_signed()));
+    let next = f.node("10.0.0.2:8080").await;
+    assert_eq!(next.claim_at(free).await.unwrap().worker.get(), 0);
+}
+
+/// Once the last Java Leaf is gone what they held is given out again, above all that they issued.
+pub(crate) async fn their_worker_ids_are_adopted_when_they_are_gone(f: Fixture) {
+    let pools = Pools::of(&f).await;
+    pools.make().await;
+    pools.take(0, NOW).await;
+    for number in 1..=1024 {
+        pools.client.delete(&pools.path("notuse", number), None).await.unwrap();
+    }
+    let node = f.node("10.0.0.1:8080").await;
+    let full = node.claim_at(NOW + seconds(100)).await.unwrap_err().to_string();
+    assert!(full.contains("1 of them held by Java Leafs"), "{full}");
+
+    let options = RegistryOptions {
+        adopt_java_ids: true,
+        recycle_after: Duration::from_secs(3600),
+        ..f.options.clone()
+    };
+    let node = Node::on(f.open_with(&options).await, "10.0.0.1:8080");
+    let early = node.claim_at(NOW + seconds(100)).await.unwrap_err();
+    assert!(matches!(early.kind(), RegistryErrorKind::NoWorkerId(_)), "{early}");
+    let lease = after_watching(&node, NOW + seconds(3700)).await.unwrap();
+    assert_eq!((lease.worker.get(), lease.floor), (0, NOW + seconds(4)));
+}
+
+/// W-01, and what a Java Leaf would make of it: names that it can read, numbers without a gap.
+pub(crate) async fn a_name_that_java_cannot_read_is_refused(f: Fixture) {
+    let node = f.node("my-host:8080").await;
+    let error = node.claim_at(NOW).await.unwrap_err();
+    assert!(error.to_string().contains("set `advertise` to an IP address"), "{error}");
+    let node = f.node("[2001:db8::7]:8080").await;
+    assert_eq!(node.claim().await.worker.get(), 0);
+    let f = Arc::new(f);
+    let (_, number) = Java::start(&f, "10.1.46.33:8080", NOW.get()).await;
+    assert_eq!(number, 1);
+}
+
+/// Starting again and again uses up no number of the fork's table.
+pub(crate) async fn restarts_burn_no_number(f: Fixture) {
+    for _ in 0..5 {
+        let node = f.node("10.0.0.1:8080").await;
+        let lease = node.claim().await;
+        assert_eq!(lease.worker.get(), 1, "the fork's begin at 1");
+        node.registry().release(lease, NOW).await.unwrap();
+    }
+    let f = Arc::new(f);
+    let (_, number) = Java::start(&f, "10.1.46.33:8080", NOW.get()).await;
+    assert_eq!(number, 2);
+    f.sql("UPDATE leaf_workerid_alloc SET max_timestamp = NULL WHERE id = 2").await;
+    let node = f.node("10.1.46.33:8080").await;
+    let lease = after_watching(&node, NOW).await.unwrap();
+    assert_eq!(lease.worker.get(), 2, "one that has never reported");
+}
