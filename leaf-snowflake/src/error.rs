@@ -88,6 +88,15 @@ pub enum RegistryErrorKind {
         /// Shape and epoch in the configuration.
         configured: String,
     },
+    /// The registry's database is another server than before, which may have lost claims.
+    #[error(
+        "the database of the worker ids has failed over and may have lost claims: others are answered \
+         once all that was lost has passed, at {until} (Unix ms)"
+    )]
+    FailedOver {
+        /// When every ceiling of before has passed.
+        until: UnixMillis,
+    },
     /// An operator took the worker id out of service.
     #[error("the worker id is retired: use another one")]
     Retired,
@@ -128,6 +137,7 @@ impl RegistryError {
         matches!(
             self.kind,
             RegistryErrorKind::Unavailable
+                | RegistryErrorKind::FailedOver { .. }
                 | RegistryErrorKind::NotYet { .. }
                 | RegistryErrorKind::Watch { .. }
         )

@@ -29,6 +29,8 @@ struct Candidate<T> {
 struct Refusals {
     /// Worth waiting for.
     soon: Option<RegistryErrorKind>,
+    /// Nothing is free before.
+    failed_over: Option<RegistryErrorKind>,
     taken: usize,
     java: usize,
     /// What becomes free first.
@@ -230,8 +232,11 @@ impl<S: FenceStore> FencedRegistry<S> {
             }
         }
         if found.failover != UnixMillis::EPOCH && !proves_its_hold(found, worker, &request) {
-            let passed = found.failover + request.offline_for;
-            request.least_floor = request.least_floor.max(passed);
+            let until = found.failover + request.offline_for;
+            if until > request.now {
+                return Err(RegistryErrorKind::FailedOver { until });
+            }
+            request.least_floor = request.least_floor.max(until);
         }
         let Some(fence) = fence else { return request.floor_without_record(worker) };
         let floor = fence.floor_for(worker, &request)?;
@@ -323,6 +328,10 @@ const fn is_worth_waiting(refusal: &RegistryErrorKind) -> bool {
 impl Refusals {
     fn note<T>(&mut self, worker: WorkerId, found: &Found<T>, refusal: RegistryErrorKind) {
         self.taken += 1;
+        if let RegistryErrorKind::FailedOver { .. } = refusal {
+            self.failed_over = Some(refusal);
+            return;
+        }
         if let (Mirror::Java(_), None) = (&found.mirror, found.record.written()) {
             self.java += 1;
         }
@@ -345,8 +354,8 @@ impl Refusals {
     }
 
     fn conclude(self) -> RegistryErrorKind {
-        if let Some(soon) = self.soon {
-            return soon;
+        if let Some(refusal) = self.soon.or(self.failed_over) {
+            return refusal;
         }
         let java = match self.java {
             0 => String::new(),

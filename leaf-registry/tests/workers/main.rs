@@ -3,6 +3,7 @@
 //! A new backend is one more line in `backends!` and one function that makes an empty registry.
 #![allow(clippy::unwrap_used, reason = "tests may panic")]
 
+mod failover;
 mod fixture;
 mod java;
 
