@@ -38,6 +38,8 @@ mod record;
 mod registry_kind;
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 mod sql_pool;
+#[cfg(any(feature = "mysql", feature = "postgres"))]
+mod sql_url;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
 #[cfg(feature = "store")]

@@ -202,6 +202,7 @@ impl FromStr for StoreUrl {
             },
             #[cfg(feature = "mysql")]
             Some(("mysql", rest)) if rest.starts_with("//") => {
+                crate::sql_url::MYSQL.check(text)?;
                 let options = crate::mysql::MysqlStore::options(text);
                 match options.map(|options| options.get_database().is_some()) {
                     Ok(true) => Ok(Self(Kind::Mysql(text.into()))),
@@ -210,6 +211,7 @@ impl FromStr for StoreUrl {
             }
             #[cfg(feature = "postgres")]
             Some(("postgres" | "postgresql", rest)) if rest.starts_with("//") => {
+                crate::sql_url::POSTGRES.check(text)?;
                 let options = crate::postgres::PostgresStore::options(text);
                 match options.map(|options| options.get_database().is_some()) {
                     Ok(true) => Ok(Self(Kind::Postgres(text.into()))),

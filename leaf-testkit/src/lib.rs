@@ -7,6 +7,7 @@
 //! A failure here is a panic with a text: that is how a test fails.
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "tests may panic"))]
 
+mod certificates;
 mod etcd;
 mod fake_clock;
 mod galera;
@@ -20,6 +21,7 @@ mod server;
 mod wait;
 mod zookeeper;
 
+pub use certificates::Certificates;
 pub use etcd::Etcd;
 pub use fake_clock::FakeClock;
 pub use galera::Galera;

@@ -9,7 +9,7 @@ use std::time::Duration;
 use tempfile::TempDir;
 
 use crate::process::is_root;
-use crate::{Process, free_port, require, wait_until};
+use crate::{Certificates, Process, free_port, require, wait_until};
 
 const PACKAGE: &str = "mariadb-server-core mariadb-client-core";
 
@@ -103,6 +103,18 @@ impl MariaDb {
             clients.ends_with('1').then_some(())
         });
         (primary, replica)
+    }
+
+    /// Starts a server that takes connections by TLS, too.
+    ///
+    /// # Panics
+    /// When MariaDB is not installed or does not start.
+    #[must_use]
+    pub fn start_with_tls(certificates: &Certificates) -> Self {
+        Self::start_with(vec![
+            format!("--ssl-cert={}", certificates.server().display()),
+            format!("--ssl-key={}", certificates.server_key().display()),
+        ])
     }
 
     fn start_with(options: Vec<String>) -> Self {

@@ -9,7 +9,7 @@ use std::time::Duration;
 use tempfile::TempDir;
 
 use crate::process::User;
-use crate::{Process, free_port, require, wait_until};
+use crate::{Certificates, Process, free_port, require, wait_until};
 
 const PACKAGE: &str = "postgresql";
 
@@ -46,6 +46,34 @@ impl Postgres {
     /// When PostgreSQL is not installed or does not start.
     #[must_use]
     pub fn start() -> Self {
+        Self::start_filled(|_, _| {})
+    }
+
+    /// Starts a server that takes connections by TLS alone.
+    ///
+    /// # Panics
+    /// When PostgreSQL is not installed or does not start.
+    #[must_use]
+    pub fn start_with_tls(certificates: &Certificates) -> Self {
+        Self::start_filled(|user, data| {
+            let copies =
+                [(certificates.server(), "server.crt"), (certificates.server_key(), "server.key")];
+            for (from, to) in copies {
+                let copied = user
+                    .command(&require("install", "coreutils"))
+                    .args(["-m", "600"])
+                    .args([from, data.join(to)])
+                    .status();
+                assert!(copied.expect("install runs").success(), "{to} can be copied");
+            }
+            let access =
+                "local all all scram-sha-256\nhostssl all all 127.0.0.1/32 scram-sha-256\n";
+            std::fs::write(data.join("pg_hba.conf"), access).expect("a writable directory");
+            std::fs::write(data.join("postgresql.auto.conf"), "ssl = on\n").expect("the same");
+        })
+    }
+
+    fn start_filled(more: impl FnOnce(&User, &std::path::Path)) -> Self {
         let server = Self::prepare(|user, data| {
             let password = data.with_file_name("password");
             std::fs::write(&password, "leaf").expect("a writable directory");
@@ -58,6 +86,7 @@ impl Postgres {
                 .output()
                 .expect("initdb runs");
             assert!(init.status.success(), "initdb: {}", String::from_utf8_lossy(&init.stderr));
+            more(user, data);
         });
         server.sql("postgres", "SELECT 1");
         server

@@ -22,6 +22,7 @@ use super::guard::{self, guarded};
 use crate::checkout::or_default;
 use crate::failover_guard::{FailoverGuard, Tried};
 use crate::sql_pool::{SqlPool, Trouble};
+use crate::sql_url::MYSQL;
 use crate::{Administration, StoreOptions, Table, record};
 
 /// `leaf_alloc` is the table as the Java Leaf's own script makes it, in a character set that holds
@@ -414,8 +415,11 @@ pub(super) fn connect(
 ) -> Result<SqlPool<MySql>, StoreError> {
     let (found_by, trouble) = (Arc::clone(guard), Trouble::default());
     let told_by = trouble.clone();
-    let options =
-        MysqlStore::options(url).map_err(|error| classify("read the MySQL URL".into(), error))?;
+    let what = "read the MySQL URL";
+    let options = MysqlStore::options(url).map_err(|error| classify(what.into(), error))?;
+    MYSQL
+        .check_files(url)
+        .map_err(|why| StoreError::new(StoreErrorKind::Refused, what).because(why))?;
     let pool = MySqlPoolOptions::new()
         .max_connections(most)
         .acquire_timeout(Duration::from_secs(2))

@@ -20,6 +20,7 @@ use super::guard::{self, guarded};
 use crate::checkout::or_default;
 use crate::failover_guard::{FailoverGuard, Tried};
 use crate::sql_pool::{SqlPool, Trouble};
+use crate::sql_url::POSTGRES;
 use crate::{Administration, StoreOptions, Table, record};
 
 const TABLES: &[Table] = &[
@@ -366,8 +367,11 @@ pub(super) fn connect(
 ) -> Result<SqlPool<Postgres>, StoreError> {
     let (found_by, trouble) = (Arc::clone(guard), Trouble::default());
     let told_by = trouble.clone();
-    let options = PostgresStore::options(url)
-        .map_err(|error| classify("read the PostgreSQL URL".into(), error))?;
+    let what = "read the PostgreSQL URL";
+    let options = PostgresStore::options(url).map_err(|error| classify(what.into(), error))?;
+    POSTGRES
+        .check_files(url)
+        .map_err(|why| StoreError::new(StoreErrorKind::Refused, what).because(why))?;
     let pool = PgPoolOptions::new()
         .max_connections(most)
         .acquire_timeout(Duration::from_secs(2))

@@ -1,0 +1,148 @@
+//! The parameters of a database's URL, above all those of TLS.
+//!
+//! A misspelt parameter must not turn a check off without a word, so only known ones are taken, and a CA
+//! only where it is looked at. Certificates are files whose absence is told by name.
+
+use std::path::Path;
+
+use url::Url;
+
+use crate::StoreUrlError;
+
+/// What a kind of database takes.
+pub(crate) struct Parameters {
+    pub(crate) database: &'static str,
+    pub(crate) mode: &'static str,
+    pub(crate) modes: &'static [&'static str],
+    /// Those that look at the server's certificate.
+    pub(crate) verifying: &'static [&'static str],
+    pub(crate) ca: &'static str,
+    pub(crate) certificate: &'static str,
+    pub(crate) key: &'static str,
+    pub(crate) others: &'static [&'static str],
+}
+
+#[cfg(feature = "mysql")]
+pub(crate) const MYSQL: Parameters = Parameters {
+    database: "MySQL",
+    mode: "ssl-mode",
+    modes: &["DISABLED", "PREFERRED", "REQUIRED", "VERIFY_CA", "VERIFY_IDENTITY"],
+    verifying: &["VERIFY_CA", "VERIFY_IDENTITY"],
+    ca: "ssl-ca",
+    certificate: "ssl-cert",
+    key: "ssl-key",
+    others: &["charset", "collation", "socket", "statement-cache-capacity"],
+};
+
+#[cfg(feature = "postgres")]
+pub(crate) const POSTGRES: Parameters = Parameters {
+    database: "PostgreSQL",
+    mode: "sslmode",
+    modes: &["disable", "prefer", "require", "verify-ca", "verify-full"],
+    verifying: &["verify-ca", "verify-full"],
+    ca: "sslrootcert",
+    certificate: "sslcert",
+    key: "sslkey",
+    others: &[
+        "application_name",
+        "dbname",
+        "host",
+        "options",
+        "password",
+        "port",
+        "statement-cache-capacity",
+        "user",
+    ],
+};
+
+impl Parameters {
+    fn files(&self) -> [&'static str; 3] {
+        [self.ca, self.certificate, self.key]
+    }
+
+    /// Refuses what is unknown or would be taken for a check that is none.
+    pub(crate) fn check(&self, url: &str) -> Result<(), StoreUrlError> {
+        let refuse = |why: String| Err(StoreUrlError::new(why));
+        let Ok(url) = Url::parse(url) else { return Ok(()) };
+        let known: Vec<_> = [self.mode]
+            .into_iter()
+            .chain(self.files())
+            .chain(self.others.iter().copied())
+            .collect();
+        let mut mode = None;
+        let mut given = Vec::new();
+        for (name, value) in url.query_pairs() {
+            if !known.contains(&&*name) {
+                // What is no name may be a password that should have been percent-encoded.
+                return refuse(format!(
+                    "unknown parameter in the {} URL: there are {}",
+                    self.database,
+                    known.join(", ")
+                ));
+            }
+            if name == self.mode {
+                mode = self.modes.iter().find(|mode| mode.eq_ignore_ascii_case(&value));
+                if mode.is_none() {
+                    return refuse(format!("{}: give {}", self.mode, self.modes.join(", ")));
+                }
+            }
+            given.push(name.into_owned());
+        }
+        let has = |name: &str| given.iter().any(|given| given == name);
+        if has(self.ca) && mode.is_none_or(|mode| !self.verifying.contains(mode)) {
+            return refuse(format!(
+                "{} is looked at with {} {} only",
+                self.ca,
+                self.mode,
+                self.verifying.join(" or ")
+            ));
+        }
+        if has(self.certificate) != has(self.key) {
+            return refuse(format!("give both {} and {}, or none", self.certificate, self.key));
+        }
+        Ok(())
+    }
+
+    /// Whether the files of certificates can be read.
+    pub(crate) fn check_files(&self, url: &str) -> Result<(), String> {
+        let Ok(url) = Url::parse(url) else { return Ok(()) };
+        for (name, file) in url.query_pairs() {
+            if self.files().contains(&&*name) {
+                let read = std::fs::read(Path::new(&*file));
+                read.map_err(|error| format!("{name} {file}: {error}"))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(all(test, feature = "mysql", feature = "postgres"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_would_turn_a_check_off_is_refused() {
+        let mysql = |query: &str| MYSQL.check(&format!("mysql://u:p@h/d?{query}"));
+        let postgres = |query: &str| POSTGRES.check(&format!("postgres://u:p@h/d?{query}"));
+        for fine in ["", "ssl-mode=verify_ca&ssl-ca=a.pem", "ssl-mode=REQUIRED&charset=utf8mb4"] {
+            mysql(fine).unwrap();
+        }
+        postgres("sslmode=verify-full&sslrootcert=a.pem&sslcert=b&sslkey=c").unwrap();
+        for (bad, expected) in [
+            ("sslMode=VERIFY_CA", "unknown parameter in the MySQL URL"),
+            ("canary=1", "unknown parameter"),
+            ("ssl-mode=canary", "ssl-mode: give DISABLED, PREFERRED"),
+            ("ssl-ca=a.pem", "ssl-ca is looked at with ssl-mode VERIFY_CA or VERIFY_IDENTITY only"),
+            ("ssl-mode=REQUIRED&ssl-ca=a.pem", "ssl-ca is looked at"),
+            ("ssl-cert=a", "give both ssl-cert and ssl-key"),
+        ] {
+            let error = mysql(bad).unwrap_err().to_string();
+            assert!(error.contains(expected) && !error.contains("canary"), "{bad}: {error}");
+        }
+        // It would connect without TLS although the server has it.
+        assert!(postgres("sslmode=allow").is_err());
+        assert!(postgres("sslmode=require&sslrootcert=a").is_err());
+        let missing = POSTGRES.check_files("postgres://h/d?sslrootcert=/none/a.pem").unwrap_err();
+        assert!(missing.starts_with("sslrootcert /none/a.pem: "), "{missing}");
+    }
+}

@@ -1,0 +1,92 @@
+//! Certificates for tests of TLS, made anew each time.
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use tempfile::TempDir;
+
+use crate::require;
+
+/// An authority, a server's certificate for 127.0.0.1 from it, and another authority.
+#[derive(Debug)]
+pub struct Certificates(TempDir);
+
+impl Certificates {
+    /// Makes them.
+    ///
+    /// # Panics
+    /// When the program openssl is not installed.
+    #[must_use]
+    pub fn make() -> Self {
+        let directory = tempfile::Builder::new().prefix("leaf-tls-").tempdir();
+        let made = Self(directory.expect("a temporary directory"));
+        // Servers that do not run as root read them, too.
+        std::fs::set_permissions(made.0.path(), std::fs::Permissions::from_mode(0o755))
+            .expect("the directory is ours");
+        let extensions = "subjectAltName=IP:127.0.0.1\nbasicConstraints=CA:FALSE\n\
+                          extendedKeyUsage=serverAuth\n";
+        std::fs::write(made.file("server.ext"), extensions).expect("ours");
+        let key = "-newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes";
+        for authority in ["ca", "other-ca"] {
+            made.openssl(&format!(
+                "req -x509 {key} -days 2 -subj /CN={authority} -keyout {authority}.key -out \
+                 {authority}.pem -addext basicConstraints=critical,CA:TRUE -addext \
+                 keyUsage=critical,keyCertSign"
+            ));
+        }
+        made.openssl(&format!(
+            "req -new {key} -subj /CN=server -keyout server.key -out server.csr"
+        ));
+        made.openssl(
+            "x509 -req -in server.csr -CA ca.pem -CAkey ca.key -CAcreateserial -days 2 -extfile \
+             server.ext -out server.pem",
+        );
+        std::fs::set_permissions(made.server_key(), std::fs::Permissions::from_mode(0o644))
+            .expect("the key is ours");
+        made
+    }
+
+    fn openssl(&self, arguments: &str) {
+        let output = Command::new(require("openssl", "openssl"))
+            .args(arguments.split_whitespace())
+            .current_dir(self.0.path())
+            .output()
+            .expect("openssl runs");
+        assert!(
+            output.status.success(),
+            "openssl {arguments}: {}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+    }
+
+    fn file(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    /// The authority that the server's certificate is from.
+    #[must_use]
+    pub fn authority(&self) -> PathBuf {
+        self.file("ca.pem")
+    }
+
+    /// One that it is not from.
+    #[must_use]
+    pub fn other_authority(&self) -> PathBuf {
+        self.file("other-ca.pem")
+    }
+
+    pub(crate) fn server(&self) -> PathBuf {
+        self.file("server.pem")
+    }
+
+    pub(crate) fn server_key(&self) -> PathBuf {
+        self.file("server.key")
+    }
+
+    /// Where they are.
+    #[must_use]
+    pub fn directory(&self) -> &Path {
+        self.0.path()
+    }
+}
