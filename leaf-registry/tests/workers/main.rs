@@ -119,6 +119,31 @@ async fn a_full_registry_says_so(f: Fixture) {
     assert_eq!(next.claim().await.worker, worker);
 }
 
+/// W-17: as many nodes as ten bits tell apart, and one more.
+async fn the_1025th_node_is_refused(f: Fixture) {
+    let first = u32::from(matches!(f.server, Server::Mysql(..)));
+    let mut nodes = Vec::new();
+    for _ in 0..4 {
+        nodes.push(f.open().await);
+    }
+    let claims = (first..1024).map(|number| {
+        let node = Node::on(nodes[number as usize % 4].clone(), &format!("10.1.0.{number}:1"));
+        async move { again(|| node.claim_at(NOW)).await.worker }
+    });
+    let mut workers = BTreeSet::new();
+    let mut running = tokio::task::JoinSet::new();
+    for claim in claims {
+        if running.len() == 4 {
+            workers.insert(running.join_next().await.unwrap().unwrap());
+        }
+        running.spawn(claim);
+    }
+    workers.extend(running.join_all().await);
+    assert_eq!(workers.len(), 1024 - first as usize);
+    let last = f.node("10.2.0.1:1").await.claim_at(NOW).await.unwrap_err();
+    assert!(matches!(last.kind(), RegistryErrorKind::NoWorkerId(_)), "{last}");
+}
+
 /// W-02, W-05: whoever was taken over is told so for good, and leaves no trace.
 async fn the_loser_is_told(f: Fixture) {
     let small = async |name: &str| {
@@ -427,6 +452,28 @@ backends!(sqlite, mysql, postgres, etcd, zk_normal, zk_recycle; {
     another_layout_is_refused,
     live_nodes_are_seen,
 });
+
+/// What takes its time: with `scripts/test --full`.
+mod full {
+    macro_rules! tests {
+        ($($backend:ident),*) => {
+            $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn $backend() {
+                if std::env::var_os("LEAF_TEST_FULL").is_some() {
+                    crate::the_1025th_node_is_refused(crate::$backend().await).await;
+                }
+            })*
+        };
+    }
+
+    tests!(sqlite, mysql, postgres, zk_normal, zk_recycle);
+
+    /// One of them always.
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn etcd() {
+        crate::the_1025th_node_is_refused(crate::etcd().await).await;
+    }
+}
 
 /// Of a quorum of ZooKeeper servers nothing falls back.
 mod fallback {
