@@ -66,13 +66,15 @@ pub(crate) enum Worker {
     List,
     /// Free what a dead node holds, before its time is over.
     Release {
+        /// Its number, as in the list
         worker: u32,
-        /// Yes, no process goes on with it
+        /// Yes, no process goes on with it, nor will one be started again on its data directory
         #[arg(long)]
         holder_is_dead: bool,
     },
     /// Take a worker id out of service for good. A node that holds it loses it at its next report.
     Retire {
+        /// Its number
         worker: u32,
         /// Yes, for good
         #[arg(long)]
@@ -80,6 +82,7 @@ pub(crate) enum Worker {
     },
     /// Write a damaged record anew, or put a worker id that a Java Leaf has lost back into its pool.
     Repair {
+        /// Its number, as in the list
         worker: u32,
         /// Yes, no process goes on with it
         #[arg(long)]

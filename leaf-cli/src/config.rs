@@ -72,6 +72,7 @@ struct Snowflake {
     layout: String,
     epoch: Option<u64>,
     offline_for: String,
+    report_interval: String,
 }
 
 impl Default for Snowflake {
@@ -87,6 +88,7 @@ impl Default for Snowflake {
             layout: "leaf".into(),
             epoch: None,
             offline_for: "10min".into(),
+            report_interval: "3s".into(),
         }
     }
 }
@@ -125,6 +127,7 @@ pub(crate) struct Registry {
     pub(crate) open: OpenRegistry,
     pub(crate) layout: Layout,
     pub(crate) offline_for: Duration,
+    pub(crate) report_interval: Duration,
 }
 
 impl Config {
@@ -164,13 +167,20 @@ impl Config {
             .map_err(|error| BadConfig::new(format!("snowflake.layout: {error}")))?;
         let layout =
             snowflake.epoch.map_or(layout, |epoch| layout.with_epoch(UnixMillis::new(epoch)));
-        let offline_for = snowflake.offline_for.parse::<jiff::SignedDuration>().ok();
-        let offline_for = offline_for.and_then(|span| Duration::try_from(span).ok());
-        let offline_for = offline_for
-            .ok_or_else(|| BadConfig::new("snowflake.offline_for: write it like 10min"))?;
+        let offline_for = span("snowflake.offline_for", &snowflake.offline_for)?;
+        let report_interval = span("snowflake.report_interval", &snowflake.report_interval)?;
+        if let Some(file) = place.file(&self.data_dir)
+            && !file.exists()
+        {
+            let text = format!(
+                "{place} does not exist in {}: start leaf-server once, or say --data-dir",
+                self.data_dir.display()
+            );
+            return Err(BadConfig::new(text).into());
+        }
         let options = RegistryOptions { name: self.name.clone(), ..RegistryOptions::default() };
         let open = place.open(kind, None, &self.data_dir, &options).await?;
-        Ok(Registry { open, layout, offline_for })
+        Ok(Registry { open, layout, offline_for, report_interval })
     }
 }
 
@@ -221,6 +231,13 @@ pub(crate) fn read(place: &Place) -> Result<Config> {
         config.segment.shard.clear();
     }
     Ok(config)
+}
+
+/// Reads a duration.
+fn span(key: &str, text: &str) -> Result<Duration> {
+    let span = text.parse::<jiff::SignedDuration>().ok();
+    let span = span.and_then(|span| Duration::try_from(span).ok());
+    span.ok_or_else(|| BadConfig::new(format!("{key}: write it like 10min")).into())
 }
 
 /// Reads a value, or says which key is wrong.

@@ -14,7 +14,9 @@ mod worker;
 
 use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
+use std::time::Duration;
 
+use anyhow::anyhow;
 use cli::{Command, Place};
 use config::BadConfig;
 use stores::Stores;
@@ -44,7 +46,9 @@ fn main() -> ExitCode {
             }
             Command::Worker { command } => {
                 let registry = config::read(place)?.registry().await?;
-                worker::run(&registry, command, output).await
+                let done = worker::run(&registry, command, output);
+                let late = || anyhow!("no answer from the registry within {REGISTRY:?}");
+                tokio::time::timeout(REGISTRY, done).await.unwrap_or_else(|_| Err(late()))
             }
             Command::Doctor => {
                 with_stores(place, async |stores| doctor::run(stores, output).await).await
@@ -66,6 +70,9 @@ fn main() -> ExitCode {
         Err(error) => fail(&error),
     }
 }
+
+/// How long a command on the registry may take.
+const REGISTRY: Duration = Duration::from_secs(20);
 
 async fn with_stores(
     place: &Place,

@@ -94,7 +94,8 @@ pub(crate) async fn run(registry: &Registry, command: Worker, output: Output) ->
             if !holder_is_dead {
                 return sure(
                     "--holder-is-dead",
-                    "a holder that lives would go on for some seconds",
+                    "a holder that lives, or is started again on its data directory while the registry is \
+                     away, would repeat ids",
                 );
             }
             let (worker, admin) = (WorkerId::new(worker), admin(registry)?);
@@ -137,6 +138,7 @@ fn circumstances(registry: &Registry) -> Circumstances {
         now: SystemClock.wall_millis(),
         layout: registry.layout,
         offline_for: registry.offline_for,
+        report_interval: registry.report_interval,
     }
 }
 

@@ -14,11 +14,14 @@ fn now() -> u64 {
     u64::try_from(UNIX_EPOCH.elapsed().unwrap().as_millis()).unwrap()
 }
 
-/// A node that was killed, and what it left in an SQLite registry.
+/// An SQLite registry in the default data directory.
 async fn open(home: &std::path::Path) -> OpenRegistry {
     let place = RegistryPlace::Store("sqlite:leaf.db".parse().unwrap());
     let options = RegistryOptions::default();
-    place.open(RegistryKind::Sqlite, None, &home.join("leaf-data"), &options).await.unwrap()
+    let data = home.join("leaf-data");
+    let open = place.open(RegistryKind::Sqlite, None, &data, &options).await.unwrap();
+    open.tables.as_ref().unwrap().apply().await.unwrap();
+    open
 }
 
 async fn node(open: &OpenRegistry, name: &str) -> SnowflakeGenerator {
@@ -31,11 +34,20 @@ async fn node(open: &OpenRegistry, name: &str) -> SnowflakeGenerator {
 async fn a_worker_id_from_its_list_to_its_end() {
     let home = tempfile::tempdir().unwrap();
     std::fs::create_dir(home.path().join("leaf-data")).unwrap();
-    let text = "[snowflake]\nregistry = 'sqlite'\n";
+    let text = "[snowflake]\nregistry = 'sqlite'\nreport_interval = '100ms'\n";
     std::fs::write(home.path().join("leaf.toml"), text).unwrap();
     let run = |args: &[&str]| leaf(home.path(), args);
+    let absent = run(&["worker", "list"]).failed(2);
+    assert!(absent.contains("sqlite:leaf.db does not exist"), "{absent}");
     let registry = open(home.path()).await;
-    let _held = node(&registry, "10.0.0.1:8080").await;
+    let life = {
+        // A runtime of its own, that ends without a word.
+        let runtime = tokio::runtime::Runtime::new().unwrap();
+        let registry = open(home.path()).await;
+        let held = runtime.spawn(async move { node(&registry, "10.0.0.1:8080").await });
+        let held = held.await.unwrap();
+        (runtime, held)
+    };
     let released = node(&registry, "10.0.0.2:8080").await;
     released.close().await;
 
@@ -55,6 +67,10 @@ async fn a_worker_id_from_its_list_to_its_end() {
 
     let careful = run(&["worker", "release", "0"]).failed(2);
     assert!(careful.contains("--holder-is-dead"), "{careful}");
+    let lives = run(&["worker", "release", "0", "--holder-is-dead"]).failed(1);
+    assert!(lives.contains("stop that process first"), "{lives}");
+    life.0.shutdown_background();
+    tokio::time::sleep(Duration::from_millis(400)).await;
     let freed = run(&["worker", "release", "0", "--holder-is-dead"]).ok();
     assert!(freed.starts_with("worker id 0 is released: free from 20"), "{freed}");
     let again = run(&["worker", "release", "0", "--holder-is-dead"]).failed(1);

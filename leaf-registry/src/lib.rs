@@ -24,6 +24,7 @@ pub mod etcd;
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 mod failover_guard;
 #[cfg(feature = "store")]
+#[cfg_attr(not(feature = "full"), allow(dead_code, reason = "each backend uses its part"))]
 mod fenced;
 #[cfg(feature = "store")]
 mod import;
@@ -32,7 +33,7 @@ pub mod local;
 pub mod mysql;
 #[cfg(feature = "postgres")]
 pub mod postgres;
-#[cfg(feature = "store")]
+#[cfg(any(feature = "sqlite", feature = "mysql", feature = "postgres", feature = "etcd"))]
 mod record;
 #[cfg(feature = "store")]
 mod registry_kind;
@@ -43,6 +44,10 @@ mod sql_url;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
 #[cfg(feature = "store")]
+#[cfg_attr(
+    not(any(feature = "sqlite", feature = "mysql", feature = "postgres", feature = "etcd")),
+    allow(dead_code, unreachable_code, unused_variables, reason = "there is no store to name")
+)]
 mod store_url;
 #[cfg(feature = "zookeeper")]
 mod zk_normal;

@@ -1,7 +1,8 @@
 //! Where worker ids come from, as a configuration names it.
 
 use std::fmt;
-use std::path::Path;
+use std::io::Read;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -173,11 +174,13 @@ where
     T: FromStr<Err = StoreUrlError>,
 {
     let refuse = |why: String| StoreUrlError::new(format!("{}: {why}", file.display()));
-    let metadata = std::fs::metadata(file).map_err(|error| refuse(error.to_string()))?;
-    if metadata.len() > LARGEST_SETTING {
+    let mut text = String::new();
+    let opened = std::fs::File::open(file).map_err(|error| refuse(error.to_string()))?;
+    let read = opened.take(LARGEST_SETTING + 1).read_to_string(&mut text);
+    let length = read.map_err(|error| refuse(error.to_string()))?;
+    if length as u64 > LARGEST_SETTING {
         return Err(refuse("too large for one setting".into()));
     }
-    let text = std::fs::read_to_string(file).map_err(|error| refuse(error.to_string()))?;
     text.trim().parse().map_err(|error: StoreUrlError| refuse(error.to_string()))
 }
 
@@ -266,6 +269,15 @@ impl RegistryOptions {
 }
 
 impl RegistryPlace {
+    /// The file of an embedded registry, which makes its table by itself; `None` for a server.
+    #[must_use]
+    pub fn file(&self, data_dir: &Path) -> Option<PathBuf> {
+        match self {
+            Self::Zookeeper(_) => None,
+            Self::Store(url) => url.file(data_dir),
+        }
+    }
+
     /// Opens the registry of this kind there; for `Ordinal` the worker id is `fixed`. Relative paths count
     /// from `data_dir`. A server is not contacted yet.
     ///

@@ -109,7 +109,9 @@ impl Parameters {
         for (name, file) in url.query_pairs() {
             if self.files().contains(&&*name) {
                 let read = std::fs::read(Path::new(&*file));
-                read.map_err(|error| format!("{name} {file}: {error}"))?;
+                // What is no path may be the key itself, at a wrong place.
+                let shown = if file.contains("-----") { "(no path)" } else { &*file };
+                read.map_err(|error| format!("{name} {shown}: {error}"))?;
             }
         }
         Ok(())

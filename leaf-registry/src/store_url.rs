@@ -1,4 +1,4 @@
-//! Where the segments are kept, as one line of configuration.
+//! Where segments or worker ids are kept, as one line of configuration.
 //!
 //! A URL may hold a password: it is shown by [`StoreUrl`]'s `Display` and `Debug` without one.
 
@@ -41,6 +41,15 @@ enum Kind {
     Postgres(String),
     #[cfg(feature = "etcd")]
     Etcd(crate::etcd::EtcdUrl),
+    /// Built without any store.
+    #[cfg(not(any(
+        feature = "sqlite",
+        feature = "mysql",
+        feature = "postgres",
+        feature = "etcd"
+    )))]
+    #[allow(dead_code, reason = "there is no value of it")]
+    Nothing(std::convert::Infallible),
 }
 
 /// What may be chosen about a store, besides where it is.
@@ -117,6 +126,13 @@ impl StoreUrl {
             }
             #[cfg(feature = "etcd")]
             Kind::Etcd(url) => OpenStore::of(crate::etcd::EtcdStore::open(url.clone())),
+            #[cfg(not(any(
+                feature = "sqlite",
+                feature = "mysql",
+                feature = "postgres",
+                feature = "etcd"
+            )))]
+            Kind::Nothing(nothing) => match *nothing {},
         })
     }
 }
@@ -133,6 +149,13 @@ impl StoreUrl {
             Kind::Postgres(_) => RegistryKind::Postgres,
             #[cfg(feature = "etcd")]
             Kind::Etcd(_) => RegistryKind::Etcd,
+            #[cfg(not(any(
+                feature = "sqlite",
+                feature = "mysql",
+                feature = "postgres",
+                feature = "etcd"
+            )))]
+            Kind::Nothing(nothing) => match *nothing {},
         };
         kind == own || kind == RegistryKind::Ordinal
     }
@@ -171,6 +194,13 @@ impl StoreUrl {
                 let workers = crate::etcd::EtcdWorkers::open(url.clone(), &options.name, interval);
                 OpenRegistry::of(workers, policy, address)
             }
+            #[cfg(not(any(
+                feature = "sqlite",
+                feature = "mysql",
+                feature = "postgres",
+                feature = "etcd"
+            )))]
+            Kind::Nothing(nothing) => match *nothing {},
         })
     }
 }
@@ -241,6 +271,13 @@ impl fmt::Display for StoreUrl {
             Kind::Postgres(url) => f.write_str(&redact(url)),
             #[cfg(feature = "etcd")]
             Kind::Etcd(url) => url.fmt(f),
+            #[cfg(not(any(
+                feature = "sqlite",
+                feature = "mysql",
+                feature = "postgres",
+                feature = "etcd"
+            )))]
+            Kind::Nothing(nothing) => match *nothing {},
         }
     }
 }

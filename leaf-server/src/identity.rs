@@ -18,10 +18,10 @@ pub(crate) fn find(config: &Config) -> Result<(Identity, Option<String>), Config
     if let Some(name) = &config.advertise {
         return Ok((parse(name)?, None));
     }
-    // Its worker id does not depend on its name.
+    // Nobody else ever sees its name.
     let nameless = match config.snowflake.registry {
         RegistryKind::Local => config.snowflake.worker_ids.is_none(),
-        RegistryKind::Ordinal => true,
+        RegistryKind::Ordinal => config.registry_place()?.is_none(),
         _ => false,
     };
     if nameless {

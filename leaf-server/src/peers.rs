@@ -11,6 +11,7 @@ use hyper_util::rt::TokioIo;
 use leaf_core::UnixMillis;
 use leaf_snowflake::{Identity, Peers, WorkerRegistry};
 use tokio::net::TcpStream;
+use tokio::task::JoinSet;
 
 /// A clock is a number of 13 digits.
 const LONGEST: usize = 64;
@@ -58,13 +59,14 @@ impl Peers for HttpPeers {
 async fn ask(address: &str) -> Option<UnixMillis> {
     let stream = TcpStream::connect(address).await.ok()?;
     let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.ok()?;
-    let connection = tokio::spawn(connection);
+    // Ends with this question, whatever becomes of it.
+    let mut driver = JoinSet::new();
+    driver.spawn(connection);
     let request =
         Request::get("/clock").header("host", address).body(Empty::<Bytes>::new()).ok()?;
     let answer = sender.send_request(request).await.ok()?;
     let status = answer.status();
     let body = Limited::new(answer.into_body(), LONGEST).collect().await.ok()?.to_bytes();
-    connection.abort();
     let text = std::str::from_utf8(&body).ok().filter(|_| status == StatusCode::OK)?;
     text.trim().parse().ok().map(UnixMillis::new)
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use anyhow::{Context as _, Result};
 use leaf_core::WorkerId;
 use leaf_registry::local::{LocalRegistry, LocalWorkers};
-use leaf_registry::{OpenRegistry, RegistryKind, RegistryOptions};
+use leaf_registry::{Administration, OpenRegistry, RegistryKind, RegistryOptions};
 use leaf_snowflake::Identity;
 
 use crate::config::Config;
@@ -43,4 +43,12 @@ pub(crate) async fn open(config: &Config, address: Option<Identity>) -> Result<O
     };
     let open = place.open(snowflake.registry, fixed, &config.data_dir, &options).await;
     open.context("snowflake.registry")
+}
+
+/// The tables of the registry; `None` where it has none. They do not depend on this node.
+pub(crate) async fn tables(config: &Config) -> Result<Option<Arc<dyn Administration>>> {
+    let Some(place) = config.registry_place()? else { return Ok(None) };
+    let (kind, options) = (config.snowflake.registry, RegistryOptions::default());
+    let open = place.open(kind, None, &config.data_dir, &options).await;
+    Ok(open.context("snowflake.registry")?.tables)
 }

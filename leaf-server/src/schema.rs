@@ -1,9 +1,10 @@
 //! The verb `schema`: the tables of the configured segment stores and worker registry.
 
 use std::io::Write;
+use std::sync::Arc;
 
 use anyhow::Result;
-use leaf_registry::Administration;
+use leaf_registry::{Administration, RegistryPlace};
 
 use crate::config::Config;
 
@@ -14,11 +15,18 @@ pub(crate) async fn run(config: &Config, apply: bool) -> Result<()> {
     }
     if config.snowflake.enabled
         && let Some(place) = config.registry_place()?
-        && let Some(tables) = crate::registry::open(config, None).await?.tables
+        && let Some(tables) = tables(config, &place).await?
     {
         show(&*tables, &place.to_string(), apply).await?;
     }
     Ok(())
+}
+
+async fn tables(config: &Config, place: &RegistryPlace) -> Result<Option<Arc<dyn Administration>>> {
+    if place.file(&config.data_dir).is_some() {
+        crate::service::make_data_dir(config)?;
+    }
+    crate::registry::tables(config).await
 }
 
 async fn segment(config: &Config, apply: bool) -> Result<()> {

@@ -9,9 +9,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use leaf_registry::{RegistryKind, StoreUrl};
+use leaf_registry::{OpenRegistry, RegistryKind, StoreUrl};
 use leaf_segment::{Marks, SegmentConfig, SegmentGenerator, Shards};
-use leaf_snowflake::{SnowflakeConfig, SnowflakeErrorKind, SnowflakeGenerator};
+use leaf_snowflake::{RegistryErrorKind, SnowflakeConfig, SnowflakeErrorKind, SnowflakeGenerator};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -23,6 +23,8 @@ use crate::{identity, registry};
 /// How long requests under way may take after a signal to stop.
 const GRACE: Duration = Duration::from_secs(10);
 const CLAIM_RETRY: Duration = Duration::from_secs(1);
+/// The same while claims wait out a failover, for minutes.
+const FAILOVER_RETRY: Duration = Duration::from_secs(10);
 
 /// Serves ids until a signal arrives.
 pub(crate) async fn run(config: &Config) -> Result<()> {
@@ -75,7 +77,13 @@ async fn prepare_snowflake(config: &Config, ids: SocketAddr) -> Result<Snowflake
         tracing::warn!("{warning}");
     }
     let address = identity::address(&identity, ids)?;
-    let registry = registry::open(config, Some(address)).await?.registry;
+    let OpenRegistry { registry, tables, .. } = registry::open(config, Some(address)).await?;
+    let place = config.registry_place()?;
+    if let (Some(tables), Some(place)) = (tables, place)
+        && place.file(&config.data_dir).is_some()
+    {
+        tables.apply().await?;
+    }
     let snowflake = &config.snowflake;
     let mut settings = SnowflakeConfig {
         layout: snowflake.layout(),
@@ -125,8 +133,16 @@ async fn claim(generators: &Generators) -> Result<()> {
         match snowflake.claim().await {
             Ok(_) => return Ok(()),
             Err(error) if error.retryable() => {
-                tracing::warn!("{error}; asking again in {CLAIM_RETRY:?}");
-                tokio::time::sleep(CLAIM_RETRY).await;
+                let pause = match error.kind() {
+                    SnowflakeErrorKind::Registry(error)
+                        if matches!(error.kind(), RegistryErrorKind::FailedOver { .. }) =>
+                    {
+                        FAILOVER_RETRY
+                    }
+                    _ => CLAIM_RETRY,
+                };
+                tracing::warn!("{error}; asking again in {pause:?}");
+                tokio::time::sleep(pause).await;
             }
             Err(error) => return Err(anyhow::Error::from(error).context("snowflake")),
         }

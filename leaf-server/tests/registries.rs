@@ -1,5 +1,9 @@
 //! Servers that get their worker ids from every kind of registry, and what must not repeat an id there.
-#![allow(clippy::unwrap_used, reason = "tests may panic")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::disallowed_methods,
+    reason = "tests may panic, and let other processes run for a while"
+)]
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;

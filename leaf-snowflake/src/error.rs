@@ -62,6 +62,8 @@ pub enum RegistryErrorKind {
     /// The record must be seen unchanged for a while before it counts as one's own, or as silent.
     #[error("watching for {during:?} whether somebody else reports under the worker id")]
     Watch {
+        /// The worker id.
+        worker: leaf_core::WorkerId,
         /// The nonce that must still be there; for a record of a Java Leaf, what stands for it.
         nonce: uuid::Uuid,
         /// How long.

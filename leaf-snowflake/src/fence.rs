@@ -109,11 +109,14 @@ impl Fence {
             && memory.is_some_and(|memory| memory.origin == Origin::Uncertain)
         {
             match request.watched {
-                Some(nonce) if nonce == self.nonce => {}
-                Some(_) => return Err(self.in_use(Duration::ZERO)),
-                None => {
-                    let during = 2 * request.report_interval;
-                    return Err(RegistryErrorKind::Watch { nonce: self.nonce, during });
+                Some((watched, nonce)) if watched == worker => {
+                    if nonce != self.nonce {
+                        return Err(self.in_use(Duration::ZERO));
+                    }
+                }
+                _ => {
+                    let (nonce, during) = (self.nonce, 2 * request.report_interval);
+                    return Err(RegistryErrorKind::Watch { worker, nonce, during });
                 }
             }
         }
@@ -283,7 +286,7 @@ mod tests {
         let later = Fence { nonce: Uuid::new_v4(), ..at_the_clone.clone() };
         let mut request = with_memory(&at_the_clone, NOW);
         request.memory.as_mut().unwrap().origin = Origin::Uncertain;
-        request.watched = Some(later.nonce);
+        request.watched = Some((WorkerId::new(0), later.nonce));
 
         let refused = later.floor_for(WorkerId::new(0), &request);
 
@@ -317,12 +320,14 @@ mod tests {
         let fence = fence(NOW + seconds(600));
         let mut request = with_memory(&fence, NOW);
         request.memory.as_mut().unwrap().origin = Origin::Uncertain;
-        let floor = |watched| {
+        let floor = |watched: Option<Uuid>| {
+            let watched = watched.map(|nonce| (WorkerId::new(0), nonce));
             fence.floor_for(WorkerId::new(0), &ClaimRequest { watched, ..request.clone() })
         };
 
-        let during = 2 * request.report_interval;
-        assert_eq!(floor(None), Err(RegistryErrorKind::Watch { nonce: fence.nonce, during }));
+        let (worker, during) = (WorkerId::new(0), 2 * request.report_interval);
+        let watch = RegistryErrorKind::Watch { worker, nonce: fence.nonce, during };
+        assert_eq!(floor(None), Err(watch));
         assert_eq!(floor(Some(fence.nonce)), Ok(NOW));
         let mut by_an_earlier_attempt = request.clone();
         by_an_earlier_attempt.nonce = fence.nonce;

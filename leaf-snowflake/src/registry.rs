@@ -104,8 +104,9 @@ pub struct ClaimRequest {
     /// Nothing below this may be used, whatever the record says: what this process, or a Java Leaf
     /// before it, may have issued.
     pub least_floor: UnixMillis,
-    /// The record's nonce, where the record was seen two report intervals ago.
-    pub watched: Option<Uuid>,
+    /// A worker id whose record was watched as long as [`RegistryErrorKind::Watch`] said, and what it
+    /// said of the record.
+    pub watched: Option<(WorkerId, Uuid)>,
     /// How far ahead the registry ceiling shall be.
     pub offline_for: Duration,
     /// How often a holder raises its ceiling.

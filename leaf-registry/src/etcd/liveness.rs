@@ -36,9 +36,13 @@ impl Liveness {
         let task = tokio::spawn(async move {
             loop {
                 let kept = keep(&cluster, &lease, &key, &address, interval);
-                if let Err(error) = tokio::time::timeout(PATIENCE, kept).await.unwrap_or(Ok(())) {
+                let why = match tokio::time::timeout(PATIENCE, kept).await {
+                    Ok(kept) => cluster.answer(kept).await.err().map(|error| error.to_string()),
+                    Err(_) => Some(format!("no answer within {PATIENCE:?}")),
+                };
+                if let Some(why) = why {
                     *lease.lock().expect("no holder of this lock panics") = None;
-                    tracing::debug!("etcd does not show this node as alive: {error}");
+                    tracing::debug!("etcd does not show this node as alive: {why}");
                 }
                 tokio::time::sleep(interval).await;
             }
@@ -89,7 +93,8 @@ async fn keep(
     }
     let seconds = (interval * SILENT).as_secs().max(1).cast_signed();
     let id = client.lease_grant(seconds, None).await?.id();
-    *lease.lock().expect("no holder of this lock panics") = Some(id);
     client.put(key, address, Some(PutOptions::new().with_lease(id))).await?;
+    // Only what has its key is kept alive.
+    *lease.lock().expect("no holder of this lock panics") = Some(id);
     Ok(())
 }

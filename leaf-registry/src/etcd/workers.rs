@@ -17,7 +17,9 @@ use super::EtcdUrl;
 use super::cluster::Cluster;
 use super::error::classify;
 use super::liveness::Liveness;
-use crate::fenced::{Answer, FenceStore, Found, Listing, Mirror, Record, Recorded, sql};
+use crate::fenced::{
+    Answer, FenceStore, Found, Known, Mirror, Record, Recorded, translate, worker_id,
+};
 
 /// How many keys one request reads.
 const PAGE: i64 = 1000;
@@ -53,7 +55,7 @@ impl EtcdWorkers {
     async fn transact(&self, operation: &str, txn: Txn) -> Result<bool, RegistryError> {
         let answer = async { self.cluster.client().await?.txn(txn).await };
         let answer = self.cluster.answer(answer.await).await;
-        let answer = answer.map_err(|error| sql::refused(&classify(operation.into(), error)))?;
+        let answer = answer.map_err(|error| translate(&classify(operation.into(), error)))?;
         Ok(answer.succeeded())
     }
 
@@ -70,7 +72,7 @@ impl EtcdWorkers {
             let answer = async { self.cluster.client().await?.get(from, Some(options)).await };
             let answer = self.cluster.answer(answer.await).await;
             let mut answer =
-                answer.map_err(|error| sql::refused(&classify(operation.into(), error)))?;
+                answer.map_err(|error| translate(&classify(operation.into(), error)))?;
             let more = answer.more();
             all.extend(answer.take_kvs());
             match all.last().filter(|_| more) {
@@ -97,13 +99,13 @@ impl FenceStore for EtcdWorkers {
         "etcd"
     }
 
-    fn list(&self, greatest: WorkerId) -> Answer<'_, Listing<Token>> {
-        Box::pin(async move {
+    fn known(&self) -> Answer<'_, Vec<Known<Token>>> {
+        Box::pin(async {
             let mut known = Vec::new();
             for kv in self.all("read the worker ids in etcd", &self.records).await? {
                 let name = kv.key_str().ok().and_then(|key| key.strip_prefix(&self.records));
-                match name.and_then(|name| name.parse().ok()) {
-                    Some(worker) => known.push((WorkerId::new(worker), found(Some(&kv)))),
+                match name.and_then(worker_id) {
+                    Some(worker) => known.push((worker, found(Some(&kv)))),
                     None => tracing::warn!(
                         key = %String::from_utf8_lossy(kv.key()),
                         "a key in etcd is left out: no worker id"
@@ -111,10 +113,7 @@ impl FenceStore for EtcdWorkers {
                 }
             }
             known.sort_by_key(|(worker, _)| *worker);
-            let used: std::collections::BTreeSet<_> =
-                known.iter().map(|(worker, _)| *worker).collect();
-            let unused = (0..=greatest.get()).map(WorkerId::new);
-            Ok(Listing { unused: unused.filter(|worker| !used.contains(worker)).collect(), known })
+            Ok(known)
         })
     }
 
@@ -123,7 +122,7 @@ impl FenceStore for EtcdWorkers {
             let operation = format!("read worker id {worker} in etcd");
             let answer = async { self.cluster.client().await?.get(self.key(worker), None).await };
             let answer = self.cluster.answer(answer.await).await;
-            let answer = answer.map_err(|error| sql::refused(&classify(operation, error)))?;
+            let answer = answer.map_err(|error| translate(&classify(operation, error)))?;
             Ok(found(answer.kvs().first()))
         })
     }

@@ -12,13 +12,10 @@ use leaf_core::{Layout, UnixMillis, WorkerId};
 use leaf_snowflake::{Fence, FenceState, Identity, RegistryError, RegistryErrorKind};
 use uuid::Uuid;
 
-use super::{FenceStore, FencedRegistry, Found, Mirror, Record, Recorded, TRIES};
+use super::{FenceStore, FencedRegistry, Found, JavaReport, Mirror, Record, Recorded, TRIES};
 
-/// How far past the last report of a dead holder its ids may reach: three reports, and clocks that
-/// differ.
-const PAST_REPORT: Duration = Duration::from_secs(15);
-/// Who the record names while it is nobody's.
-const OPERATOR: &str = "operator";
+/// How far a holder's clock may be from the operator's.
+const CLOCKS: Duration = Duration::from_secs(10);
 
 /// What the configuration of the nodes says, which decides how far their ids may reach.
 #[derive(Debug, Clone, Copy)]
@@ -27,17 +24,27 @@ pub struct Circumstances {
     pub now: UnixMillis,
     /// How ids are composed.
     pub layout: Layout,
-    /// How far ahead of a report the ceiling is.
+    /// How far ahead of a report the ceiling is, as the nodes are configured.
     pub offline_for: Duration,
+    /// How often a holder reports, as the nodes are configured.
+    pub report_interval: Duration,
+}
+
+impl Circumstances {
+    /// From when on nothing of a holder that reported last at `report` and is dead now is left.
+    fn past(&self, report: UnixMillis) -> UnixMillis {
+        report.max(self.now) + self.report_interval + CLOCKS
+    }
 }
 
 /// Administers the worker ids of a registry.
 pub trait WorkerAdministration: fmt::Debug + Send + Sync + 'static {
-    /// Frees the worker id of a holder that does not live any more, from shortly after its last report.
-    /// Returns when that is. A holder that lives after all loses it at its next report.
+    /// Frees the worker id of a holder that is dead and will not be started again on its data directory,
+    /// from shortly after its last report. Returns when that is. A holder that lives after all loses it
+    /// at its next report.
     ///
     /// # Errors
-    /// `Refused` with the way out; `Unavailable`.
+    /// `Refused` with the way out, also for a holder that has just reported; `Unavailable`.
     fn release(
         &self,
         worker: WorkerId,
@@ -72,9 +79,16 @@ impl<S: FenceStore> FencedRegistry<S> {
         &self,
         what: &str,
         worker: WorkerId,
+        at: &Circumstances,
         change: impl Fn(&Found<S::Token>) -> Result<Record, String>,
     ) -> Result<Fence, RegistryError> {
         let what = format!("{what} worker id {worker}");
+        let (range, greatest) = (self.store.range(), at.layout.max_worker().get());
+        let greatest = greatest.min(*range.end());
+        if !(*range.start()..=greatest).contains(&worker.get()) {
+            let why = format!("give a worker id from {} to {greatest}", range.start());
+            return Err(self.error(RegistryErrorKind::Refused, &what).because(why));
+        }
         for _ in 0..TRIES {
             let found = self.store.read(worker).await?;
             let record = change(&found)
@@ -87,12 +101,24 @@ impl<S: FenceStore> FencedRegistry<S> {
     }
 }
 
-/// The record of the next epoch, nobody's.
-fn next(before: Option<&Record>, at: &Circumstances, state: FenceState) -> Record {
-    let operator = || Identity::parse(OPERATOR).expect("visible ASCII");
-    Record {
-        holder: before.map_or_else(operator, |record| record.holder.clone()),
-        address: before.map_or_else(operator, |record| record.address.clone()),
+/// The record of the next epoch, in the name of its last holder.
+fn next<T>(
+    worker: WorkerId,
+    found: &Found<T>,
+    at: &Circumstances,
+    state: FenceState,
+) -> Result<Record, String> {
+    let before = found.record.written();
+    let name = match (before, &found.mirror) {
+        (Some(record), _) => record.holder.to_string(),
+        (None, Mirror::Java(report)) => report.holder.clone(),
+        // A name of its own: some registries allow each only once.
+        (None, _) => format!("operator:{worker}"),
+    };
+    let holder = Identity::parse(&name).map_err(|error| error.to_string())?;
+    Ok(Record {
+        address: before.map_or_else(|| holder.clone(), |record| record.address.clone()),
+        holder,
         fence: Fence {
             // Above any epoch that a lost record may have had.
             epoch: before.map_or(at.now.get(), |record| record.fence.epoch + 1),
@@ -103,7 +129,7 @@ fn next(before: Option<&Record>, at: &Circumstances, state: FenceState) -> Recor
             epoch_ms: before.map_or(at.layout.epoch(), |record| record.fence.epoch_ms),
             state,
         },
-    }
+    })
 }
 
 impl<S: FenceStore> WorkerAdministration for FencedRegistry<S> {
@@ -113,8 +139,8 @@ impl<S: FenceStore> WorkerAdministration for FencedRegistry<S> {
         at: Circumstances,
     ) -> BoxFuture<'_, Result<UnixMillis, RegistryError>> {
         Box::pin(async move {
-            let fence = self.administer("release", worker, |found| {
-                refuse_java(&found.mirror)?;
+            let fence = self.administer("release", worker, &at, |found| {
+                in_order(worker, &found.mirror)?;
                 let record = match &found.record {
                     Recorded::Written(record) => record,
                     Recorded::Absent => return Err("nobody holds it".into()),
@@ -125,10 +151,16 @@ impl<S: FenceStore> WorkerAdministration for FencedRegistry<S> {
                     FenceState::Released => return Err("it was given back already".into()),
                     FenceState::Retired => return Err("it is retired".into()),
                 }
-                let mut next = next(Some(record), &at, FenceState::Released);
                 let last_report = record.fence.ceiling - at.offline_for;
-                let ceiling = last_report.max(at.now) + PAST_REPORT;
-                next.fence.ceiling = ceiling.min(record.fence.ceiling);
+                if last_report + 2 * at.report_interval > at.now {
+                    return Err(format!(
+                        "its holder, {}, reported at {last_report} (Unix ms), a moment ago: stop that \
+                         process first",
+                        record.holder
+                    ));
+                }
+                let mut next = next(worker, found, &at, FenceState::Released)?;
+                next.fence.ceiling = at.past(last_report).min(record.fence.ceiling);
                 Ok(next)
             });
             Ok(fence.await?.ceiling)
@@ -141,11 +173,11 @@ impl<S: FenceStore> WorkerAdministration for FencedRegistry<S> {
         at: Circumstances,
     ) -> BoxFuture<'_, Result<(), RegistryError>> {
         Box::pin(async move {
-            let retired = self.administer("retire", worker, |found| {
-                refuse_java(&found.mirror)?;
+            let retired = self.administer("retire", worker, &at, |found| {
+                in_order(worker, &found.mirror)?;
                 match &found.record {
                     Recorded::Damaged(_) => Err(mend(worker)),
-                    record => Ok(next(record.written(), &at, FenceState::Retired)),
+                    _ => next(worker, found, &at, FenceState::Retired),
                 }
             });
             retired.await.map(|_| ())
@@ -158,17 +190,17 @@ impl<S: FenceStore> WorkerAdministration for FencedRegistry<S> {
         at: Circumstances,
     ) -> BoxFuture<'_, Result<UnixMillis, RegistryError>> {
         Box::pin(async move {
-            let fence = self.administer("repair", worker, |found| {
-                let damaged = matches!(found.record, Recorded::Damaged(_));
-                if !damaged && found.mirror != Mirror::Missing {
+            let fence = self.administer("repair", worker, &at, |found| {
+                let damaged = matches!(found.record, Recorded::Damaged(_))
+                    || matches!(found.mirror, Mirror::Damaged(_) | Mirror::Missing);
+                if !damaged {
                     return Err("nothing is wrong with its record".into());
                 }
-                let mut next = next(found.record.written(), &at, FenceState::Released);
+                let mut next = next(worker, found, &at, FenceState::Released)?;
                 // Whoever may live by a ceiling that is not known was given it before now.
-                next.fence.ceiling = next.fence.ceiling.max(at.now + at.offline_for);
-                if let Mirror::Java(report) = &found.mirror {
-                    let past = report.at.map_or(at.now, |at| at + PAST_REPORT);
-                    next.fence.ceiling = next.fence.ceiling.max(past);
+                next.fence.ceiling = next.fence.ceiling.max(at.past(at.now + at.offline_for));
+                if let Mirror::Java(JavaReport { at: Some(report), .. }) = &found.mirror {
+                    next.fence.ceiling = next.fence.ceiling.max(at.past(*report));
                 }
                 Ok(next)
             });
@@ -178,13 +210,14 @@ impl<S: FenceStore> WorkerAdministration for FencedRegistry<S> {
 }
 
 /// A Java Leaf knows nothing of a fence: what it holds is its own.
-fn refuse_java(mirror: &Mirror) -> Result<(), String> {
+fn in_order(worker: WorkerId, mirror: &Mirror) -> Result<(), String> {
     match mirror {
+        Mirror::Agrees => Ok(()),
         Mirror::Java(report) => Err(format!(
             "a Java Leaf, {}, has it: stop that one, and let a node claim it",
             report.holder
         )),
-        Mirror::Agrees | Mirror::Missing => Ok(()),
+        Mirror::Missing | Mirror::Damaged(_) => Err(mirror.remark(worker).unwrap_or_default()),
     }
 }
 

@@ -10,12 +10,31 @@ use std::time::Duration;
 use leaf_core::{UnixMillis, WorkerId};
 use leaf_snowflake::{ClaimRequest, FenceState, Identity, Lease, RegistryError, RegistryErrorKind};
 
-use super::{FenceStore, FencedRegistry, Found, Listing, Mirror, Record, Recorded, TRIES};
+use super::{FenceStore, FencedRegistry, Found, Known, Mirror, Record, Recorded, TRIES};
 
 /// A Java Leaf reports every 3 s: two reports, and one second for the write.
 const WATCH_JAVA: Duration = Duration::from_secs(7);
 /// A Java Leaf issues ids past its last report.
 const JAVA_PAST_REPORT: Duration = Duration::from_secs(4);
+/// How far the clocks of the database and of the nodes may differ: ceilings are by the nodes', a failover
+/// by the database's.
+pub(super) const CLOCKS: Duration = Duration::from_secs(60);
+
+/// Which worker ids are tried first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Rank {
+    /// An earlier attempt of this claim, whose answer was lost.
+    ThisClaim,
+    /// What the state file remembers.
+    Remembered,
+    /// Whatever else this instance has held.
+    Instance,
+    /// Given back by a clean stop.
+    GivenBack,
+    Unused,
+    /// Somebody's, perhaps dead.
+    Used,
+}
 
 /// A worker id to try.
 struct Candidate<T> {
@@ -29,8 +48,8 @@ struct Candidate<T> {
 struct Refusals {
     /// Worth waiting for.
     soon: Option<RegistryErrorKind>,
-    /// Nothing is free before.
-    failed_over: Option<RegistryErrorKind>,
+    /// The first of one that nobody has used.
+    of_unused: Option<RegistryErrorKind>,
     taken: usize,
     java: usize,
     /// What becomes free first.
@@ -44,21 +63,23 @@ impl<S: FenceStore> FencedRegistry<S> {
         request: &ClaimRequest,
     ) -> Result<Lease, RegistryError> {
         for conflicts in 0..TRIES {
-            let listing = self.store.list(request.layout.max_worker()).await?;
-            for (_, found) in &listing.known {
+            let known = self.store.known().await?;
+            for (_, found) in &known {
                 if let Some(refusal) = other_layout(found.record.written(), request) {
                     return Err(self.error(refusal, "claim a worker id"));
                 }
             }
             let assigned = match (self.policy.fixed, self.policy.bound) {
                 (Some(worker), _) => Some(worker),
-                (None, true) => self.store.assigned(who, request, &listing).await?,
+                (None, true) => self.store.assigned(who, request, &known).await?,
                 (None, false) => None,
             };
             if let Some(worker) = assigned {
                 return self.claim_assigned(who, worker, request).await;
             }
-            if let Some(lease) = self.claim_listed(who, request, listing, conflicts).await? {
+            let unused = self.store.unused(&known, request.layout.max_worker()).await?;
+            let candidates = self.order(request, known, unused);
+            if let Some(lease) = self.claim_one(who, request, candidates, conflicts).await? {
                 return Ok(lease);
             }
         }
@@ -78,8 +99,8 @@ impl<S: FenceStore> FencedRegistry<S> {
             if worker > greatest {
                 let why = format!(
                     "worker id {worker} of {who} is above {greatest}, the layout's greatest: as many \
-                     nodes have been here; use the registry zk_recycle, which gives worker ids out \
-                     again, or another `name`"
+                     nodes have been here; use a registry that gives worker ids out again, like \
+                     zk_recycle"
                 );
                 return Err(self.error(RegistryErrorKind::NoWorkerId(why), &what));
             }
@@ -97,7 +118,8 @@ impl<S: FenceStore> FencedRegistry<S> {
             });
             if foreign
                 && self.policy.new_id
-                && let Some(another) = self.store.assign_another(who).await?
+                && !is_worth_waiting(&refusal)
+                && let Some(another) = self.store.assign_another(who, greatest).await?
             {
                 tracing::warn!("{refusal}: {who} takes worker id {another} instead");
                 worker = another;
@@ -108,16 +130,15 @@ impl<S: FenceStore> FencedRegistry<S> {
         Err(self.busy("claim a worker id"))
     }
 
-    /// Tries the worker ids of a listing; `None` after a race that somebody else has won.
-    async fn claim_listed(
+    /// Tries worker ids in their order; `None` after a race that somebody else has won.
+    async fn claim_one(
         &self,
         who: &Identity,
         request: &ClaimRequest,
-        listing: Listing<S::Token>,
+        mut candidates: Vec<Candidate<S::Token>>,
         conflicts: usize,
     ) -> Result<Option<Lease>, RegistryError> {
         let mut refusals = Refusals::default();
-        let mut candidates = self.order(request, listing);
         // Who lost a race looks elsewhere among what is free, further each time.
         let free = candidates.iter().filter(|candidate| !candidate.own).count();
         let own = candidates.len() - free;
@@ -128,6 +149,11 @@ impl<S: FenceStore> FencedRegistry<S> {
         for Candidate { worker, own, found } in candidates {
             let found = match found {
                 Some(found) => found,
+                // What forbids one that nobody has used forbids them all.
+                None if refusals.of_unused.is_some() => {
+                    refusals.taken += 1;
+                    continue;
+                }
                 None => self.store.read(worker).await?,
             };
             match self.floor(worker, &found, request, Whose::Anybodys) {
@@ -145,42 +171,43 @@ impl<S: FenceStore> FencedRegistry<S> {
     fn order(
         &self,
         request: &ClaimRequest,
-        listing: Listing<S::Token>,
+        known: Vec<Known<S::Token>>,
+        unused: Vec<WorkerId>,
     ) -> Vec<Candidate<S::Token>> {
         let remembered = request.memory.as_ref().map(|memory| memory.worker);
         let now = request.now;
         let rank = |worker: WorkerId, found: &Found<S::Token>| {
             let Some(record) = found.record.written() else {
-                return match &found.mirror {
-                    // Only who may take it looks at it.
-                    Mirror::Java(report) => (5, report.at.unwrap_or(UnixMillis::EPOCH)),
-                    _ => (6, UnixMillis::EPOCH),
+                let java = match &found.mirror {
+                    Mirror::Java(report) => report.at,
+                    _ => None,
                 };
+                return (Rank::Used, java.unwrap_or(UnixMillis::EPOCH));
             };
             let fence = &record.fence;
+            let given_back =
+                fence.state == FenceState::Released && fence.ceiling <= now + request.tolerance;
             let rank = if fence.nonce == request.nonce {
-                0
+                Rank::ThisClaim
             } else if fence.instance == request.instance && !self.policy.bound {
-                if remembered == Some(worker.get()) { 1 } else { 2 }
-            } else if fence.state == FenceState::Released
-                && fence.ceiling <= now + request.tolerance
-                && !self.policy.bound
-            {
-                3
+                if remembered == Some(worker.get()) { Rank::Remembered } else { Rank::Instance }
+            } else if given_back && !self.policy.bound {
+                Rank::GivenBack
             } else {
-                5
+                Rank::Used
             };
             (rank, fence.ceiling)
         };
         let greatest = request.layout.max_worker();
-        let known = listing.known.into_iter().filter(|(worker, _)| *worker <= greatest);
+        let known = known.into_iter().filter(|(worker, _)| *worker <= greatest);
         let known = known.map(|(worker, found)| {
             let (rank, since) = rank(worker, &found);
-            ((rank, since), Candidate { worker, own: rank <= 2, found: Some(found) })
+            ((rank, since), Candidate { worker, own: rank <= Rank::Instance, found: Some(found) })
         });
-        let unused = listing.unused.into_iter().map(|worker| {
+        let unused = unused.into_iter().map(|worker| {
             // What this instance remembers of it may be gone with a restored backup.
-            let rank = if remembered == Some(worker.get()) && !self.policy.bound { 1 } else { 4 };
+            let remembered = remembered == Some(worker.get()) && !self.policy.bound;
+            let rank = if remembered { Rank::Remembered } else { Rank::Unused };
             ((rank, UnixMillis::EPOCH), Candidate { worker, own: false, found: None })
         });
         let mut ranked: Vec<_> = known.chain(unused).collect();
@@ -205,11 +232,10 @@ impl<S: FenceStore> FencedRegistry<S> {
         match &found.mirror {
             Mirror::Agrees => {}
             Mirror::Missing => {
-                return Err(RegistryErrorKind::NoWorkerId(format!(
-                    "worker id {worker} is in no pool: a Java Leaf died while it moved it; once that \
-                     is sure: `leaf worker repair {worker}`"
-                )));
+                let why = found.mirror.remark(worker).unwrap_or_default();
+                return Err(RegistryErrorKind::NoWorkerId(format!("worker id {worker}: {why}")));
             }
+            Mirror::Damaged(_) => return Err(RegistryErrorKind::Damaged),
             Mirror::Java(report) => {
                 let past = report.at.map_or(UnixMillis::EPOCH, |at| at + JAVA_PAST_REPORT);
                 if whose == Whose::Anybodys {
@@ -217,22 +243,23 @@ impl<S: FenceStore> FencedRegistry<S> {
                 }
                 let nonce = report.seen(fence.map(|fence| fence.nonce));
                 match request.watched {
-                    Some(seen) if seen == nonce => {
-                        request.watched = fence.map(|fence| fence.nonce);
+                    Some((watched, seen)) if watched == worker => {
+                        if seen != nonce {
+                            let holder = report.holder.clone();
+                            return Err(RegistryErrorKind::JavaAlive { holder });
+                        }
+                        request.watched = fence.map(|fence| (worker, fence.nonce));
                     }
-                    Some(_) => {
-                        return Err(RegistryErrorKind::JavaAlive { holder: report.holder.clone() });
-                    }
-                    None => {
+                    _ => {
                         let during = WATCH_JAVA.max(2 * request.report_interval);
-                        return Err(RegistryErrorKind::Watch { nonce, during });
+                        return Err(RegistryErrorKind::Watch { worker, nonce, during });
                     }
                 }
                 request.least_floor = request.least_floor.max(past);
             }
         }
         if found.failover != UnixMillis::EPOCH && !proves_its_hold(found, worker, &request) {
-            let until = found.failover + request.offline_for;
+            let until = found.failover + request.offline_for + CLOCKS;
             if until > request.now {
                 return Err(RegistryErrorKind::FailedOver { until });
             }
@@ -307,7 +334,7 @@ fn proves_its_hold<T>(found: &Found<T>, worker: WorkerId, request: &ClaimRequest
         && !memory.lost
         && memory.fence.epoch == record.fence.epoch
         && memory.fence.instance == record.fence.instance
-        && memory.fence.ceiling > found.failover + 2 * request.startup_wait
+        && memory.fence.ceiling > found.failover + CLOCKS
 }
 
 /// The refusal where a record was made with another layout or epoch: the ids of two layouts may be the
@@ -328,9 +355,8 @@ const fn is_worth_waiting(refusal: &RegistryErrorKind) -> bool {
 impl Refusals {
     fn note<T>(&mut self, worker: WorkerId, found: &Found<T>, refusal: RegistryErrorKind) {
         self.taken += 1;
-        if let RegistryErrorKind::FailedOver { .. } = refusal {
-            self.failed_over = Some(refusal);
-            return;
+        if found.mirror == Mirror::Agrees && found.record == Recorded::Absent {
+            self.of_unused = Some(refusal.clone());
         }
         if let (Mirror::Java(_), None) = (&found.mirror, found.record.written()) {
             self.java += 1;
@@ -354,7 +380,8 @@ impl Refusals {
     }
 
     fn conclude(self) -> RegistryErrorKind {
-        if let Some(refusal) = self.soon.or(self.failed_over) {
+        // That of an unused one is why the claim fails: else it would have been taken.
+        if let Some(refusal) = self.soon.or(self.of_unused) {
             return refusal;
         }
         let java = match self.java {
@@ -366,7 +393,7 @@ impl Refusals {
         });
         RegistryErrorKind::NoWorkerId(format!(
             "all {} worker ids are in use{java}{first}: stop a node, or use a layout with more worker \
-             bits and another `name`; `leaf worker list` shows who has them",
+             bits in an id space of its own; `leaf worker list` shows who has them",
             self.taken
         ))
     }

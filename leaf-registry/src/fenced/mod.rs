@@ -13,7 +13,9 @@ mod claim;
 mod record;
 pub(crate) mod sql;
 
+use std::collections::BTreeSet;
 use std::fmt;
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -42,8 +44,26 @@ pub(crate) trait FenceStore: fmt::Debug + Send + Sync + 'static {
     /// Where that is, for texts.
     fn place(&self) -> &'static str;
 
-    /// Every record, and the worker ids up to `greatest` that nobody has used.
-    fn list(&self, greatest: WorkerId) -> Answer<'_, Listing<Self::Token>>;
+    /// The worker ids that it can keep.
+    fn range(&self) -> RangeInclusive<u32> {
+        0..=u32::MAX
+    }
+
+    /// What has a record, or a mirror that somebody used, in order. Makes nothing.
+    fn known(&self) -> Answer<'_, Vec<Known<Self::Token>>>;
+
+    /// The worker ids up to `greatest` that nobody has used, in order. Makes what they are kept in where
+    /// there is none yet.
+    fn unused<'a>(
+        &'a self,
+        known: &'a [Known<Self::Token>],
+        greatest: WorkerId,
+    ) -> Answer<'a, Vec<WorkerId>> {
+        let used: BTreeSet<_> = known.iter().map(|(worker, _)| *worker).collect();
+        let range = *self.range().start()..=greatest.get().min(*self.range().end());
+        let unused = range.map(WorkerId::new).filter(|worker| !used.contains(worker)).collect();
+        Box::pin(async { Ok(unused) })
+    }
 
     /// One worker id's record.
     fn read(&self, worker: WorkerId) -> Answer<'_, Found<Self::Token>>;
@@ -63,15 +83,19 @@ pub(crate) trait FenceStore: fmt::Debug + Send + Sync + 'static {
         &'a self,
         who: &'a Identity,
         request: &'a ClaimRequest,
-        listing: &'a Listing<Self::Token>,
+        known: &'a [Known<Self::Token>],
     ) -> Answer<'a, Option<WorkerId>> {
-        let _ = (who, request, listing);
+        let _ = (who, request, known);
         Box::pin(async { Ok(None) })
     }
 
-    /// One more worker id for this identity; `None` where it has one at most.
-    fn assign_another<'a>(&'a self, who: &'a Identity) -> Answer<'a, Option<WorkerId>> {
-        let _ = who;
+    /// One more worker id for this identity, up to `greatest`; `None` where it has one at most.
+    fn assign_another<'a>(
+        &'a self,
+        who: &'a Identity,
+        greatest: WorkerId,
+    ) -> Answer<'a, Option<WorkerId>> {
+        let _ = (who, greatest);
         Box::pin(async { Ok(None) })
     }
 
@@ -91,14 +115,8 @@ pub(crate) trait FenceStore: fmt::Debug + Send + Sync + 'static {
 
 pub(crate) type Answer<'a, T> = BoxFuture<'a, Result<T, RegistryError>>;
 
-/// All of a registry.
-#[derive(Debug)]
-pub(crate) struct Listing<T> {
-    /// What has a record or a mirror that somebody used, in order.
-    pub(crate) known: Vec<(WorkerId, Found<T>)>,
-    /// What nobody has used, in order.
-    pub(crate) unused: Vec<WorkerId>,
-}
+/// A worker id and what was read of it.
+pub(crate) type Known<T> = (WorkerId, Found<T>);
 
 /// What was read of a worker id.
 #[derive(Debug, Clone)]
@@ -119,8 +137,30 @@ pub(crate) enum Mirror {
     Agrees,
     /// A Java Leaf wrote last.
     Java(JavaReport),
-    /// It is not where it should be.
+    /// It is not where it should be: a Java Leaf, or somebody by hand, has taken it away.
     Missing,
+    /// Nothing that a Java Leaf or ours wrote, and why.
+    Damaged(String),
+}
+
+impl Mirror {
+    /// What an administrator should know of it.
+    fn remark(&self, worker: WorkerId) -> Option<String> {
+        match self {
+            Self::Agrees => None,
+            Self::Java(report) => Some(match report.at {
+                Some(at) => format!("a Java Leaf, {}, reported at {at} (Unix ms)", report.holder),
+                None => format!("a Java Leaf, {}, has it", report.holder),
+            }),
+            Self::Missing => Some(format!(
+                "the Java Leafs' record of it is gone: one of them died while it moved it, or somebody \
+                 deleted it; once nobody goes on with it: `leaf worker repair {worker}`"
+            )),
+            Self::Damaged(why) => Some(format!(
+                "the Java Leafs' record of it is damaged ({why}): `leaf worker repair {worker}`"
+            )),
+        }
+    }
 }
 
 /// What a Java Leaf wrote.
@@ -191,6 +231,14 @@ impl<S: FenceStore> FencedRegistry<S> {
         let what = format!("{what} worker id {}", lease.worker);
         for _ in 0..TRIES {
             let found = self.store.read(lease.worker).await?;
+            // Whoever held it up to a failover, and only then, has not been replaced by a claim that the
+            // failover lost.
+            if found.failover != UnixMillis::EPOCH
+                && lease.fence.ceiling <= found.failover + claim::CLOCKS
+            {
+                let why = "the database has failed over since this lease ended";
+                return Err(self.error(RegistryErrorKind::Lost, &what).because(why));
+            }
             let record = match &found.record {
                 Recorded::Written(record) => record,
                 Recorded::Absent => return Err(self.error(RegistryErrorKind::Lost, &what)),
@@ -203,13 +251,12 @@ impl<S: FenceStore> FencedRegistry<S> {
             };
             match &found.mirror {
                 Mirror::Agrees => {}
-                Mirror::Java(report) => {
-                    let why = format!("a Java Leaf, {}, writes its record", report.holder);
+                Mirror::Java(_) | Mirror::Missing => {
+                    let why = found.mirror.remark(lease.worker).unwrap_or_default();
                     return Err(self.error(RegistryErrorKind::Lost, &what).because(why));
                 }
-                Mirror::Missing => {
-                    let why = "a Java Leaf took its record away";
-                    return Err(self.error(RegistryErrorKind::Lost, &what).because(why));
+                Mirror::Damaged(why) => {
+                    return Err(self.damaged(lease.worker, &what).because(why.clone()));
                 }
             }
             let mut record = record.clone();
@@ -283,7 +330,7 @@ impl<S: FenceStore> WorkerRegistry for FencedRegistry<S> {
 
     fn workers(&self) -> BoxFuture<'_, Result<Vec<WorkerRecord>, RegistryError>> {
         Box::pin(async {
-            let known = self.store.list(WorkerId::new(0)).await?.known;
+            let known = self.store.known().await?;
             Ok(known.into_iter().map(|(worker, found)| row(worker, found)).collect())
         })
     }
@@ -293,19 +340,27 @@ impl<S: FenceStore> WorkerRegistry for FencedRegistry<S> {
     }
 }
 
+/// A worker id that is a name in a path, written as it is written here: `7`, not `007`.
+pub(crate) fn worker_id(name: &str) -> Option<WorkerId> {
+    name.parse().ok().map(WorkerId::new).filter(|worker| worker.to_string() == name)
+}
+
+/// A store's error as the registry's.
+pub(crate) fn translate(error: &StoreError) -> RegistryError {
+    let kind = match error.retryable() {
+        true => RegistryErrorKind::Unavailable,
+        false => RegistryErrorKind::Refused,
+    };
+    let translated = RegistryError::new(kind, error.operation());
+    match error.cause() {
+        Some(cause) => translated.because(cause.to_string()),
+        None => translated,
+    }
+}
+
 /// What an administrator sees of a worker id.
 fn row<T>(worker: WorkerId, found: Found<T>) -> WorkerRecord {
-    let java = match &found.mirror {
-        Mirror::Agrees => None,
-        Mirror::Java(report) => Some(match report.at {
-            Some(at) => format!("a Java Leaf, {}, reported at {at} (Unix ms)", report.holder),
-            None => format!("a Java Leaf, {}, has it", report.holder),
-        }),
-        Mirror::Missing => Some(format!(
-            "in no pool: a Java Leaf died while it moved it; once that is sure: \
-             `leaf worker repair {worker}`"
-        )),
-    };
+    let java = found.mirror.remark(worker);
     let (holder, fence, damage) = match found.record {
         Recorded::Written(record) => (Some(record.holder), Some(record.fence), None),
         Recorded::Absent => (None, None, None),

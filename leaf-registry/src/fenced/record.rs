@@ -45,6 +45,10 @@ impl Recorded {
     pub(crate) fn decode(text: &[u8]) -> Self {
         let parsed = serde_json::from_slice(text).map_err(|error| error.to_string());
         let record = parsed.and_then(|Text { holder, address, fence }| {
+            // The next one must have a number, too.
+            if fence.epoch > u64::MAX / 2 {
+                return Err("its epoch is out of range".into());
+            }
             let name = |text: &str| Identity::parse(text).map_err(|error| error.to_string());
             Ok(Record { holder: name(&holder)?, address: name(&address)?, fence })
         });

@@ -1,16 +1,16 @@
 //! What the SQL databases share as registries: their rows, and what is made of them.
 //!
-//! Invariant: a record is replaced only where its nonce is still the one that was read. A nonce is made
-//! new for every write, so it does not come back when a row is deleted and made again.
+//! Invariant: a record is replaced only where nonce and text are still what was read, on the server that it
+//! was read from. A nonce is made new for every write but for the attempts of one claim, so it does not
+//! come back when a row is deleted and made again.
 
-use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use leaf_core::{UnixMillis, WorkerId};
-use leaf_segment::StoreError;
-use leaf_snowflake::{FenceState, Peer, RegistryError, RegistryErrorKind};
+use leaf_snowflake::{FenceState, Peer};
 
-use super::{Found, Listing, Mirror, Recorded};
+use super::{Found, Known, Mirror, Recorded};
 
 /// A node whose record was not written for so many report intervals is not alive.
 pub(crate) const SILENT: u32 = 3;
@@ -21,29 +21,47 @@ pub(crate) type Row = (i64, Option<String>, Option<String>);
 /// What a database compares.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Token {
-    /// The record's nonce; `None`: there must be no record.
-    pub(crate) nonce: Option<String>,
+    /// The record's nonce and text; `None`: there must be no record.
+    pub(crate) record: Option<(String, String)>,
+    /// Since when the server is the one that writes, as the guard said; 0 where there is no guard.
+    pub(crate) since: i64,
     /// The row of a Java Leaf, `ip_port` and `max_timestamp`; `None`: there must be none.
     pub(crate) mirror: Option<(String, Option<i64>)>,
 }
 
 /// What a row says. The mirror is judged by who keeps one.
-pub(crate) fn found(row: Option<Row>, failover: UnixMillis) -> Found<Token> {
-    let (nonce, record) = row.map_or((None, None), |(_, nonce, record)| (nonce, record));
-    let record = record.map_or(Recorded::Absent, |text| Recorded::decode(text.as_bytes()));
-    let token = Token { nonce, mirror: None };
-    Found { record, mirror: Mirror::Agrees, token, failover }
+pub(crate) fn found(row: Option<Row>, since: i64) -> Found<Token> {
+    let record = row.and_then(|(_, nonce, record)| Some((nonce?, record?)));
+    let token = Token { record, since, mirror: None };
+    let text = token.record.as_ref().map(|(_, text)| text.as_bytes());
+    Found {
+        record: text.map_or(Recorded::Absent, Recorded::decode),
+        mirror: Mirror::Agrees,
+        failover: UnixMillis::new(u64::try_from(since).unwrap_or(0)),
+        token,
+    }
 }
 
-/// All of a table whose unused worker ids are those up to `greatest` that are not in it.
-pub(crate) fn listing(
-    known: Vec<(WorkerId, Found<Token>)>,
-    from: u32,
-    greatest: WorkerId,
-) -> Listing<Token> {
-    let used: BTreeSet<_> = known.iter().map(|(worker, _)| *worker).collect();
-    let unused = (from..=greatest.get()).map(WorkerId::new);
-    Listing { unused: unused.filter(|worker| !used.contains(worker)).collect(), known }
+/// The records of a table.
+pub(crate) fn known(rows: Vec<Row>, since: i64) -> Vec<Known<Token>> {
+    let known = |row: Row| Some((worker(row.0)?, found(Some(row), since)));
+    rows.into_iter().filter_map(known).collect()
+}
+
+/// What this process knows of the server that writes: time goes one way.
+#[derive(Debug, Default)]
+pub(crate) struct LastSeen(AtomicI64);
+
+impl LastSeen {
+    /// Whether a server that writes since then may be believed: the one before it is out of date.
+    pub(crate) fn takes(&self, since: i64) -> bool {
+        self.0.fetch_max(since, Ordering::SeqCst) <= since
+    }
+
+    /// What a server that begins to write now has at least.
+    pub(crate) fn next(&self) -> i64 {
+        self.0.load(Ordering::SeqCst) + 1
+    }
 }
 
 /// The worker id of a row, if it is one.
@@ -72,15 +90,11 @@ pub(crate) fn silent_ms(report_interval: Duration) -> i64 {
     i64::try_from(silent).unwrap_or(i64::MAX)
 }
 
-/// A database's error as the registry's.
-pub(crate) fn refused(error: &StoreError) -> RegistryError {
-    let kind = match error.retryable() {
-        true => RegistryErrorKind::Unavailable,
-        false => RegistryErrorKind::Refused,
-    };
-    let translated = RegistryError::new(kind, error.operation());
-    match error.cause() {
-        Some(cause) => translated.because(cause.to_string()),
-        None => translated,
-    }
+/// The guard's row changed hands.
+pub(crate) fn tell_failover(before: Option<&str>) {
+    tracing::warn!(
+        "the database of the worker ids was answered by server {:?} and now is by another (a failover?): \
+         claims wait until what may have been lost has passed",
+        before.unwrap_or_default()
+    );
 }

@@ -70,7 +70,7 @@ impl LocalRegistry {
         let floor = match &request.memory {
             Some(memory) => {
                 // Nobody else writes this record: there is nothing to watch after a reboot.
-                let watched = Some(memory.fence.nonce);
+                let watched = Some((WorkerId::new(memory.worker), memory.fence.nonce));
                 let request = ClaimRequest { watched, ..request.clone() };
                 memory.fence.floor_for(WorkerId::new(memory.worker), &request)?
             }

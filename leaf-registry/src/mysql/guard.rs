@@ -47,10 +47,12 @@ pub(super) async fn introduce(
     }
     // As text, and together: a distant server is asked as seldom as can be. The update changes nothing,
     // but needs the right that a jump will need.
+    let name = name(connection).await?;
+    // What another node of the cluster has committed is read here, too.
+    let wait = if name.starts_with("'galera/") { "SET SESSION wsrep_sync_wait = 1; " } else { "" };
     let statements = format!(
-        "SET @leaf_server = {}; SELECT id FROM leaf_guard WHERE id = 1; \
-         UPDATE leaf_guard SET id = id WHERE id = 0",
-        name(connection).await?
+        "{wait}SET @leaf_server = {name}; SELECT id FROM leaf_guard WHERE id = 1; \
+         UPDATE leaf_guard SET id = id WHERE id = 0"
     );
     let usable = raw_sql(AssertSqlSafe(statements)).execute(&mut *connection).await.map(|_| ());
     match usable {

@@ -3,6 +3,8 @@
 //! A row's id is the worker id, from 1 to 1023; `max_timestamp` is the holder's clock at its last report,
 //! and for us the ceiling. Java nodes insert and report without asking anybody.
 
+use std::ops::RangeInclusive;
+
 use leaf_core::{UnixMillis, WorkerId};
 use leaf_snowflake::Identity;
 use sqlx::{MySqlConnection, MySqlTransaction, query, query_as};
@@ -10,9 +12,10 @@ use sqlx::{MySqlConnection, MySqlTransaction, query, query_as};
 use super::error;
 use crate::Table;
 use crate::fenced::sql::{self, Token};
-use crate::fenced::{Found, JavaReport, Mirror, Record};
+use crate::fenced::{JavaReport, Known, Mirror, Record};
 
-pub(super) const GREATEST: WorkerId = WorkerId::new(1023);
+/// The Java program's worker ids.
+pub(super) const RANGE: RangeInclusive<u32> = 1..=1023;
 
 /// As the fork's own script makes it.
 pub(super) const TABLE: Table = Table {
@@ -59,10 +62,10 @@ pub(super) async fn read(
     .await
 }
 
-pub(super) fn found(row: Row, failover: UnixMillis) -> Option<(WorkerId, Found<Token>)> {
+pub(super) fn found(row: Row, since: i64) -> Option<Known<Token>> {
     let (id, nonce, record, ip_port, max_timestamp) = row;
     let worker = sql::worker(id)?;
-    let mut found = sql::found(Some((id, nonce, record)), failover);
+    let mut found = sql::found(Some((id, nonce, record)), since);
     if let Some(ip_port) = ip_port {
         let ours = found.record.written().is_some_and(|record| {
             record.holder.as_str() == ip_port && max_timestamp == Some(ceiling(record))

@@ -4,19 +4,20 @@
 //! claim, and every report, is written only on the server that wrote last (`leaf_worker_guard`); whoever
 //! meets another one notes when, and claims wait until every ceiling that may have been lost has passed.
 
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures_core::future::BoxFuture;
-use leaf_core::{UnixMillis, WorkerId};
+use leaf_core::WorkerId;
 use leaf_segment::StoreError;
 use leaf_snowflake::{ClaimRequest, Identity, Peer, RegistryError};
 use sqlx::{Connection, MySql, MySqlConnection, query, query_as, query_scalar};
 
 use super::{error, guard, mirror, store};
 use crate::failover_guard::FailoverGuard;
-use crate::fenced::sql::{self, Row, Token};
-use crate::fenced::{Answer, FenceStore, Found, Listing, Record};
+use crate::fenced::sql::{self, LastSeen, Token};
+use crate::fenced::{Answer, FenceStore, Found, Known, Record, translate};
 use crate::sql_pool::SqlPool;
 use crate::{Administration, Table};
 
@@ -75,6 +76,7 @@ pub(crate) struct MysqlWorkers {
     /// Whether `leaf_workerid_alloc` is kept for Java Leafs.
     mirrored: bool,
     report_interval: Duration,
+    last_seen: LastSeen,
 }
 
 impl MysqlWorkers {
@@ -87,7 +89,8 @@ impl MysqlWorkers {
         // The guard's margin is the segments'; the server's name is wanted here.
         let guard = Arc::new(FailoverGuard::new(Some(0)));
         let pool = store::connect(url, &guard, CONNECTIONS)?;
-        Ok(Self { pool, guard, mirrored, report_interval })
+        let last_seen = LastSeen::default();
+        Ok(Self { pool, guard, mirrored, report_interval, last_seen })
     }
 
     async fn run<T>(
@@ -95,65 +98,76 @@ impl MysqlWorkers {
         operation: String,
         work: impl AsyncFnOnce(&mut MySqlConnection) -> Result<T, sqlx::Error>,
     ) -> Result<T, RegistryError> {
-        self.pool.run(operation, work).await.map_err(|error| sql::refused(&error))
+        self.pool.run(operation, work).await.map_err(|error| translate(&error))
     }
 
-    /// When the server was first seen to be another one than before; notes that it is now.
-    async fn failover(&self, connection: &mut MySqlConnection) -> Result<UnixMillis, sqlx::Error> {
-        const LAST: &str = concat!(
+    /// Since when the server is the one that writes; notes that it is now where another one was.
+    async fn guard(&self, connection: &mut MySqlConnection) -> Result<i64, sqlx::Error> {
+        const READ: &str = concat!(
             "SELECT since, CAST(server_uid AS CHAR), COALESCE(",
             guarded!(),
             ", FALSE) FROM leaf_worker_guard WHERE id = 1"
         );
-        let last: Option<(i64, String, bool)> =
-            query_as(LAST).fetch_optional(&mut *connection).await?;
-        if let Some((since, _, true)) = last {
-            return Ok(sql_millis(since));
+        let believed = |last: &Option<(i64, String, bool)>| {
+            let ours = last.as_ref().filter(|(_, _, ours)| *ours).map(|(since, ..)| *since);
+            ours.filter(|since| self.last_seen.takes(*since))
+        };
+        let last = query_as(READ).fetch_optional(&mut *connection).await?;
+        if let Some(since) = believed(&last) {
+            return Ok(since);
         }
         // The name may have changed since the connection was made.
         guard::introduce(&mut *connection, &self.guard).await?;
         let mut transaction = connection.begin().await?;
-        let last: Option<(i64, String, bool)> = query_as(concat!(
-            "SELECT since, CAST(server_uid AS CHAR), COALESCE(",
-            guarded!(),
-            ", FALSE) FROM leaf_worker_guard WHERE id = 1 FOR UPDATE"
-        ))
-        .fetch_optional(&mut *transaction)
-        .await?;
-        if let Some((since, _, true)) = last {
-            return Ok(sql_millis(since));
+        // For the lock alone: what is read with a lock and without one may differ.
+        query("SELECT id FROM leaf_worker_guard WHERE id = 1 FOR UPDATE")
+            .execute(&mut *transaction)
+            .await?;
+        let last = query_as(READ).fetch_optional(&mut *transaction).await?;
+        if let Some(since) = believed(&last) {
+            transaction.rollback().await?;
+            return Ok(since);
         }
+        let used: bool = query_scalar("SELECT COUNT(*) > 0 FROM leaf_worker_fence")
+            .fetch_one(&mut *transaction)
+            .await?;
+        // Tables that were made by hand, and nobody has used.
+        let new = !used && last.as_ref().is_some_and(|(_, name, _)| name.is_empty());
         query(concat!(
-            "REPLACE INTO leaf_worker_guard (id, server_uid, since) VALUES (1, @leaf_server, ",
+            "REPLACE INTO leaf_worker_guard (id, server_uid, since) \
+             VALUES (1, @leaf_server, IF(?, 0, GREATEST(?, ",
             now!(),
-            ")"
+            ")))"
         ))
+        .bind(new)
+        .bind(self.last_seen.next())
         .execute(&mut *transaction)
         .await?;
-        let since: i64 = query_scalar("SELECT since FROM leaf_worker_guard WHERE id = 1")
+        let since = query_scalar("SELECT since FROM leaf_worker_guard WHERE id = 1")
             .fetch_one(&mut *transaction)
             .await?;
         transaction.commit().await?;
-        let before = last.map(|(_, before, _)| before).unwrap_or_default();
-        tracing::warn!(
-            "the database of the worker ids was answered by server {before:?} and now is by another (a \
-             failover?): claims wait until what may have been lost has passed"
-        );
-        Ok(sql_millis(since))
+        if !new {
+            sql::tell_failover(last.as_ref().map(|(_, name, _)| name.as_str()));
+        }
+        self.last_seen.takes(since);
+        Ok(since)
     }
 
+    /// All records, or one; and since when the server is the one that writes.
     async fn rows(
         &self,
         connection: &mut MySqlConnection,
-        worker: Option<WorkerId>,
-    ) -> Result<Vec<(WorkerId, Found<Token>)>, sqlx::Error> {
-        let failover = self.failover(&mut *connection).await?;
-        let only = worker.map(WorkerId::get);
+        only: Option<WorkerId>,
+    ) -> Result<(i64, Vec<Known<Token>>), sqlx::Error> {
+        let since = self.guard(&mut *connection).await?;
+        let only = only.map(WorkerId::get);
         if self.mirrored {
             let rows = mirror::read(connection, only).await?;
-            return Ok(rows.into_iter().filter_map(|row| mirror::found(row, failover)).collect());
+            let known = rows.into_iter().filter_map(|row| mirror::found(row, since)).collect();
+            return Ok((since, known));
         }
-        let rows: Vec<Row> = query_as(
+        let rows = query_as(
             "SELECT CAST(worker_id AS SIGNED), nonce, record FROM leaf_worker_fence \
              WHERE ? IS NULL OR worker_id = ? ORDER BY worker_id",
         )
@@ -161,8 +175,7 @@ impl MysqlWorkers {
         .bind(only)
         .fetch_all(connection)
         .await?;
-        let found = |row: Row| Some((sql::worker(row.0)?, sql::found(Some(row), failover)));
-        Ok(rows.into_iter().filter_map(found).collect())
+        Ok((since, sql::known(rows, since)))
     }
 
     /// Fence and mirror, if both are still what was read.
@@ -174,41 +187,38 @@ impl MysqlWorkers {
         record: &Record,
     ) -> Result<bool, sqlx::Error> {
         let mut transaction = connection.begin().await?;
-        let statement = match &token.nonce {
+        let statement = match &token.record {
             Some(_) => query(concat!(
                 "UPDATE leaf_worker_fence SET nonce = ?, record = ?, seen_at = ",
                 now!(),
-                " WHERE worker_id = ? AND nonce = ? AND ",
-                guarded!()
+                " WHERE worker_id = ? AND nonce = ? AND record = ? AND ",
+                guarded!(),
+                " AND (SELECT since FROM leaf_worker_guard WHERE id = 1) = ?"
             )),
             None => query(concat!(
-                "INSERT INTO leaf_worker_fence (nonce, record, seen_at, worker_id) \
-                 SELECT ?, ?, ",
+                "INSERT INTO leaf_worker_fence (nonce, record, seen_at, worker_id) SELECT ?, ?, ",
                 now!(),
                 ", ? FROM leaf_worker_guard WHERE id = 1 AND ",
-                guarded!()
+                guarded!(),
+                " AND since = ?"
             )),
         };
         let statement =
             statement.bind(record.fence.nonce.to_string()).bind(record.encode()).bind(worker.get());
-        let statement = match &token.nonce {
-            Some(nonce) => statement.bind(nonce),
+        let statement = match &token.record {
+            Some((nonce, text)) => statement.bind(nonce).bind(text),
             None => statement,
         };
-        let fence = statement.execute(&mut *transaction).await?.rows_affected() == 1;
-        if !fence
-            || self.mirrored && !mirror::write(&mut transaction, worker, token, record).await?
-        {
-            transaction.rollback().await?;
-            return Ok(false);
+        let fence =
+            statement.bind(token.since).execute(&mut *transaction).await?.rows_affected() == 1;
+        let written = fence
+            && (!self.mirrored || mirror::write(&mut transaction, worker, token, record).await?);
+        match written {
+            true => transaction.commit().await?,
+            false => transaction.rollback().await?,
         }
-        transaction.commit().await?;
-        Ok(true)
+        Ok(written)
     }
-}
-
-fn sql_millis(at: i64) -> UnixMillis {
-    UnixMillis::new(u64::try_from(at).unwrap_or(0))
 }
 
 impl FenceStore for MysqlWorkers {
@@ -218,30 +228,23 @@ impl FenceStore for MysqlWorkers {
         "mysql"
     }
 
-    fn list(&self, greatest: WorkerId) -> Answer<'_, Listing<Token>> {
-        Box::pin(async move {
+    fn range(&self) -> RangeInclusive<u32> {
+        if self.mirrored { mirror::RANGE } else { 0..=u32::MAX }
+    }
+
+    fn known(&self) -> Answer<'_, Vec<Known<Token>>> {
+        Box::pin(async {
             let operation = "read the worker ids in mysql".to_owned();
-            let known = self.run(operation, async |c| self.rows(c, None).await).await?;
-            // The Java program's ids start at 1 and end there.
-            let (from, greatest) = match self.mirrored {
-                true => (1, greatest.min(mirror::GREATEST)),
-                false => (0, greatest),
-            };
-            Ok(sql::listing(known, from, greatest))
+            self.run(operation, async |c| self.rows(c, None).await).await.map(|(_, known)| known)
         })
     }
 
     fn read(&self, worker: WorkerId) -> Answer<'_, Found<Token>> {
         Box::pin(async move {
             let operation = format!("read worker id {worker} in mysql");
-            self.run(operation, async |connection| {
-                let found = self.rows(&mut *connection, Some(worker)).await?.pop();
-                match found {
-                    Some((_, found)) => Ok(found),
-                    None => Ok(sql::found(None, self.failover(connection).await?)),
-                }
-            })
-            .await
+            let (since, mut known) =
+                self.run(operation, async |c| self.rows(c, Some(worker)).await).await?;
+            Ok(known.pop().map_or_else(|| sql::found(None, since), |(_, found)| found))
         })
     }
 
@@ -267,9 +270,9 @@ impl FenceStore for MysqlWorkers {
         &'a self,
         who: &'a Identity,
         _request: &'a ClaimRequest,
-        listing: &'a Listing<Token>,
+        known: &'a [Known<Token>],
     ) -> Answer<'a, Option<WorkerId>> {
-        let own = listing.known.iter().find(|(_, found)| {
+        let own = known.iter().find(|(_, found)| {
             found.token.mirror.as_ref().is_some_and(|(ip_port, _)| ip_port == who.as_str())
         });
         let own = own.map(|(worker, _)| *worker);

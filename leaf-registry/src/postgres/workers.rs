@@ -8,15 +8,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_core::future::BoxFuture;
-use leaf_core::{UnixMillis, WorkerId};
+use leaf_core::WorkerId;
 use leaf_segment::StoreError;
 use leaf_snowflake::{Peer, RegistryError};
 use sqlx::{Connection, PgConnection, Postgres, query, query_as, query_scalar};
 
 use super::{error, guard::server, store};
 use crate::failover_guard::FailoverGuard;
-use crate::fenced::sql::{self, Row, Token};
-use crate::fenced::{Answer, FenceStore, Found, Listing, Record};
+use crate::fenced::sql::{self, LastSeen, Row, Token};
+use crate::fenced::{Answer, FenceStore, Found, Known, Record, translate};
 use crate::sql_pool::SqlPool;
 use crate::{Administration, Table};
 
@@ -66,6 +66,7 @@ macro_rules! guarded {
 pub(crate) struct PostgresWorkers {
     pool: SqlPool<Postgres>,
     report_interval: Duration,
+    last_seen: LastSeen,
 }
 
 impl PostgresWorkers {
@@ -73,7 +74,8 @@ impl PostgresWorkers {
     pub(crate) fn open(url: &str, report_interval: Duration) -> Result<Self, StoreError> {
         // The segments' guard is not wanted here: the statements name the server themselves.
         let guard = Arc::new(FailoverGuard::new(None));
-        Ok(Self { pool: store::connect(url, &guard, CONNECTIONS)?, report_interval })
+        let pool = store::connect(url, &guard, CONNECTIONS)?;
+        Ok(Self { pool, report_interval, last_seen: LastSeen::default() })
     }
 
     async fn run<T>(
@@ -81,66 +83,74 @@ impl PostgresWorkers {
         operation: String,
         work: impl AsyncFnOnce(&mut PgConnection) -> Result<T, sqlx::Error>,
     ) -> Result<T, RegistryError> {
-        self.pool.run(operation, work).await.map_err(|error| sql::refused(&error))
+        self.pool.run(operation, work).await.map_err(|error| translate(&error))
     }
-}
 
-/// When the server was first seen to be another one than before; notes that it is now.
-async fn failover(connection: &mut PgConnection) -> Result<UnixMillis, sqlx::Error> {
-    let millis = |at: i64| UnixMillis::new(u64::try_from(at).unwrap_or(0));
-    let last: Option<(i64, bool)> = query_as(concat!(
-        "SELECT since, server_uid = ",
-        server!(),
-        " FROM leaf_worker_guard WHERE id = 1"
-    ))
-    .fetch_optional(&mut *connection)
-    .await?;
-    if let Some((since, true)) = last {
-        return Ok(millis(since));
+    /// Since when the server is the one that writes; notes that it is now where another one was.
+    async fn guard(&self, connection: &mut PgConnection) -> Result<i64, sqlx::Error> {
+        const READ: &str = concat!(
+            "SELECT since, server_uid, server_uid = ",
+            server!(),
+            " FROM leaf_worker_guard WHERE id = 1"
+        );
+        let believed = |last: &Option<(i64, String, bool)>| {
+            let ours = last.as_ref().filter(|(_, _, ours)| *ours).map(|(since, ..)| *since);
+            ours.filter(|since| self.last_seen.takes(*since))
+        };
+        let last = query_as(READ).fetch_optional(&mut *connection).await?;
+        if let Some(since) = believed(&last) {
+            return Ok(since);
+        }
+        let mut transaction = connection.begin().await?;
+        query("SELECT id FROM leaf_worker_guard WHERE id = 1 FOR UPDATE")
+            .execute(&mut *transaction)
+            .await?;
+        let last = query_as(READ).fetch_optional(&mut *transaction).await?;
+        if let Some(since) = believed(&last) {
+            transaction.rollback().await?;
+            return Ok(since);
+        }
+        let used: bool = query_scalar("SELECT EXISTS (SELECT 1 FROM leaf_worker_fence)")
+            .fetch_one(&mut *transaction)
+            .await?;
+        // Tables that were made by hand, and nobody has used.
+        let new = !used && last.as_ref().is_some_and(|(_, name, _)| name.is_empty());
+        let since = query_scalar(concat!(
+            "INSERT INTO leaf_worker_guard (id, server_uid, since) VALUES (1, ",
+            server!(),
+            ", CASE WHEN $1 THEN 0 ELSE greatest($2, ",
+            now!(),
+            ") END) ON CONFLICT (id) DO UPDATE \
+               SET server_uid = excluded.server_uid, since = excluded.since RETURNING since"
+        ))
+        .bind(new)
+        .bind(self.last_seen.next())
+        .fetch_one(&mut *transaction)
+        .await?;
+        transaction.commit().await?;
+        if !new {
+            sql::tell_failover(last.as_ref().map(|(_, name, _)| name.as_str()));
+        }
+        self.last_seen.takes(since);
+        Ok(since)
     }
-    let mut transaction = connection.begin().await?;
-    let last: Option<(i64, String, bool)> = query_as(concat!(
-        "SELECT since, server_uid, server_uid = ",
-        server!(),
-        " FROM leaf_worker_guard WHERE id = 1 FOR UPDATE"
-    ))
-    .fetch_optional(&mut *transaction)
-    .await?;
-    if let Some((since, _, true)) = last {
-        return Ok(millis(since));
-    }
-    let since: i64 = query_scalar(concat!(
-        "INSERT INTO leaf_worker_guard (id, server_uid, since) VALUES (1, ",
-        server!(),
-        ", ",
-        now!(),
-        ") ON CONFLICT (id) DO UPDATE SET server_uid = excluded.server_uid, since = excluded.since \
-         RETURNING since"
-    ))
-    .fetch_one(&mut *transaction)
-    .await?;
-    transaction.commit().await?;
-    let before = last.map(|(_, before, _)| before).unwrap_or_default();
-    tracing::warn!(
-        "the database of the worker ids was answered by server {before:?} and now is by another (a \
-         failover?): claims wait until what may have been lost has passed"
-    );
-    Ok(millis(since))
-}
 
-async fn rows(
-    connection: &mut PgConnection,
-    only: Option<WorkerId>,
-) -> Result<(UnixMillis, Vec<Row>), sqlx::Error> {
-    let failover = failover(&mut *connection).await?;
-    let rows = query_as(
-        "SELECT worker_id::bigint, nonce, record FROM leaf_worker_fence \
-         WHERE $1::bigint IS NULL OR worker_id = $1 ORDER BY worker_id",
-    )
-    .bind(only.map(|worker| i64::from(worker.get())))
-    .fetch_all(connection)
-    .await?;
-    Ok((failover, rows))
+    /// All records, or one; and since when the server is the one that writes.
+    async fn rows(
+        &self,
+        connection: &mut PgConnection,
+        only: Option<WorkerId>,
+    ) -> Result<(i64, Vec<Row>), sqlx::Error> {
+        let since = self.guard(&mut *connection).await?;
+        let rows = query_as(
+            "SELECT worker_id::bigint, nonce, record FROM leaf_worker_fence \
+             WHERE $1::bigint IS NULL OR worker_id = $1 ORDER BY worker_id",
+        )
+        .bind(only.map(|worker| i64::from(worker.get())))
+        .fetch_all(connection)
+        .await?;
+        Ok((since, rows))
+    }
 }
 
 impl FenceStore for PostgresWorkers {
@@ -150,21 +160,20 @@ impl FenceStore for PostgresWorkers {
         "postgres"
     }
 
-    fn list(&self, greatest: WorkerId) -> Answer<'_, Listing<Token>> {
-        Box::pin(async move {
+    fn known(&self) -> Answer<'_, Vec<Known<Token>>> {
+        Box::pin(async {
             let operation = "read the worker ids in postgres".to_owned();
-            let (failover, rows) = self.run(operation, async |c| rows(c, None).await).await?;
-            let found = |row: Row| Some((sql::worker(row.0)?, sql::found(Some(row), failover)));
-            Ok(sql::listing(rows.into_iter().filter_map(found).collect(), 0, greatest))
+            let (since, rows) = self.run(operation, async |c| self.rows(c, None).await).await?;
+            Ok(sql::known(rows, since))
         })
     }
 
     fn read(&self, worker: WorkerId) -> Answer<'_, Found<Token>> {
         Box::pin(async move {
             let operation = format!("read worker id {worker} in postgres");
-            let (failover, mut rows) =
-                self.run(operation, async |c| rows(c, Some(worker)).await).await?;
-            Ok(sql::found(rows.pop(), failover))
+            let (since, mut rows) =
+                self.run(operation, async |c| self.rows(c, Some(worker)).await).await?;
+            Ok(sql::found(rows.pop(), since))
         })
     }
 
@@ -177,27 +186,30 @@ impl FenceStore for PostgresWorkers {
         Box::pin(async move {
             let operation = format!("write worker id {worker} in postgres");
             self.run(operation, async |connection| {
-                let statement = match &found.token.nonce {
+                let token = &found.token;
+                let statement = match &token.record {
                     Some(_) => query(concat!(
                         "UPDATE leaf_worker_fence SET nonce = $1, record = $2, seen_at = ",
                         now!(),
-                        " WHERE worker_id = $3 AND nonce = $4 AND ",
-                        guarded!()
+                        " WHERE worker_id = $3 AND nonce = $5 AND record = $6 AND ",
+                        guarded!(),
+                        " AND (SELECT since FROM leaf_worker_guard WHERE id = 1) = $4"
                     )),
                     None => query(concat!(
                         "INSERT INTO leaf_worker_fence (nonce, record, seen_at, worker_id) \
                          SELECT $1, $2, ",
                         now!(),
-                        ", $3 WHERE ",
+                        ", $3 FROM leaf_worker_guard WHERE id = 1 AND since = $4 AND ",
                         guarded!()
                     )),
                 };
                 let statement = statement
                     .bind(record.fence.nonce.to_string())
                     .bind(record.encode())
-                    .bind(i64::from(worker.get()));
-                let statement = match &found.token.nonce {
-                    Some(nonce) => statement.bind(nonce),
+                    .bind(i64::from(worker.get()))
+                    .bind(token.since);
+                let statement = match &token.record {
+                    Some((nonce, text)) => statement.bind(nonce).bind(text),
                     None => statement,
                 };
                 match statement.execute(connection).await {

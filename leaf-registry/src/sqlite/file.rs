@@ -49,6 +49,22 @@ impl SqliteFile {
         &self.pool
     }
 
+    /// Runs `work`, which changes nothing, on a connection of its own.
+    pub(super) async fn read<T>(
+        &self,
+        operation: String,
+        work: impl AsyncFnOnce(&mut SqliteConnection) -> Result<T, sqlx::Error>,
+    ) -> Result<T, StoreError> {
+        let result: Result<_, sqlx::Error> = async {
+            let mut checkout = Checkout::<Sqlite>::from(&self.pool).await?;
+            let value = work(checkout.connection()).await?;
+            checkout.keep();
+            Ok(value)
+        }
+        .await;
+        result.map_err(|error| classify(operation, error))
+    }
+
     /// Runs `work` on a connection of its own, inside `BEGIN IMMEDIATE … COMMIT`. What `work`
     /// refuses is rolled back.
     pub(super) async fn write<T>(

@@ -7,14 +7,14 @@ use std::path::Path;
 use std::time::Duration;
 
 use futures_core::future::BoxFuture;
-use leaf_core::{UnixMillis, WorkerId};
+use leaf_core::WorkerId;
 use leaf_segment::StoreError;
-use leaf_snowflake::{Peer, RegistryError};
-use sqlx::{SqliteConnection, query, query_as, query_scalar};
+use leaf_snowflake::Peer;
+use sqlx::{query, query_as, query_scalar};
 
 use super::file::{SqliteFile, make};
-use crate::fenced::sql::{self, Row, Token};
-use crate::fenced::{Answer, FenceStore, Found, Listing, Record};
+use crate::fenced::sql::{self, Token};
+use crate::fenced::{Answer, FenceStore, Found, Known, Record, translate};
 use crate::{Administration, Table};
 
 const TABLES: &[Table] = &[Table {
@@ -44,20 +44,9 @@ pub(crate) struct SqliteWorkers {
 }
 
 impl SqliteWorkers {
-    /// Opens the file, and makes it and its table where they do not exist.
+    /// Opens the file, and makes it where it does not exist.
     pub(crate) async fn open(path: &Path, report_interval: Duration) -> Result<Self, StoreError> {
-        let workers = Self { file: SqliteFile::open(path).await?, report_interval };
-        workers.apply().await?;
-        Ok(workers)
-    }
-
-    async fn run<T>(
-        &self,
-        operation: String,
-        work: impl AsyncFnOnce(&mut SqliteConnection) -> Result<T, sqlx::Error>,
-    ) -> Result<T, RegistryError> {
-        let outcome = self.file.write(operation, async |c| work(c).await.map(Ok)).await;
-        outcome.map_err(|error| sql::refused(&error))
+        Ok(Self { file: SqliteFile::open(path).await?, report_interval })
     }
 }
 
@@ -68,38 +57,32 @@ impl FenceStore for SqliteWorkers {
         "sqlite"
     }
 
-    fn list(&self, greatest: WorkerId) -> Answer<'_, Listing<Token>> {
-        Box::pin(async move {
+    fn known(&self) -> Answer<'_, Vec<Known<Token>>> {
+        Box::pin(async {
             let operation = "read the worker ids in sqlite".to_owned();
-            let rows: Vec<Row> = self
-                .run(operation, async |connection| {
-                    query_as(
-                        "SELECT worker_id, nonce, record FROM leaf_worker_fence ORDER BY worker_id",
-                    )
-                    .fetch_all(connection)
-                    .await
-                })
-                .await?;
-            let found =
-                |row: Row| Some((sql::worker(row.0)?, sql::found(Some(row), UnixMillis::EPOCH)));
-            Ok(sql::listing(rows.into_iter().filter_map(found).collect(), 0, greatest))
+            let rows = self.file.read(operation, async |connection| {
+                query_as(
+                    "SELECT worker_id, nonce, record FROM leaf_worker_fence ORDER BY worker_id",
+                )
+                .fetch_all(connection)
+                .await
+            });
+            Ok(sql::known(rows.await.map_err(|error| translate(&error))?, 0))
         })
     }
 
     fn read(&self, worker: WorkerId) -> Answer<'_, Found<Token>> {
         Box::pin(async move {
             let operation = format!("read worker id {worker} in sqlite");
-            let row = self
-                .run(operation, async |connection| {
-                    query_as(
-                        "SELECT worker_id, nonce, record FROM leaf_worker_fence WHERE worker_id = ?1",
-                    )
-                    .bind(worker.get())
-                    .fetch_optional(connection)
-                    .await
-                })
-                .await?;
-            Ok(sql::found(row, UnixMillis::EPOCH))
+            let row = self.file.read(operation, async |connection| {
+                query_as(
+                    "SELECT worker_id, nonce, record FROM leaf_worker_fence WHERE worker_id = ?1",
+                )
+                .bind(worker.get())
+                .fetch_optional(connection)
+                .await
+            });
+            Ok(sql::found(row.await.map_err(|error| translate(&error))?, 0))
         })
     }
 
@@ -111,12 +94,12 @@ impl FenceStore for SqliteWorkers {
     ) -> Answer<'a, bool> {
         Box::pin(async move {
             let operation = format!("write worker id {worker} in sqlite");
-            self.run(operation, async |connection| {
-                let statement = match &found.token.nonce {
+            let written = self.file.write(operation, async |connection| {
+                let statement = match &found.token.record {
                     Some(_) => query(concat!(
                         "UPDATE leaf_worker_fence SET nonce = ?1, record = ?2, seen_at = ",
                         now!(),
-                        " WHERE worker_id = ?3 AND nonce = ?4"
+                        " WHERE worker_id = ?3 AND nonce = ?4 AND record = ?5"
                     )),
                     None => query(concat!(
                         "INSERT INTO leaf_worker_fence (nonce, record, seen_at, worker_id) \
@@ -129,20 +112,20 @@ impl FenceStore for SqliteWorkers {
                     .bind(record.fence.nonce.to_string())
                     .bind(record.encode())
                     .bind(worker.get());
-                let statement = match &found.token.nonce {
-                    Some(nonce) => statement.bind(nonce),
+                let statement = match &found.token.record {
+                    Some((nonce, text)) => statement.bind(nonce).bind(text),
                     None => statement,
                 };
-                Ok(statement.execute(connection).await?.rows_affected() == 1)
-            })
-            .await
+                Ok(Ok(statement.execute(connection).await?.rows_affected() == 1))
+            });
+            written.await.map_err(|error| translate(&error))
         })
     }
 
     fn peers(&self) -> Answer<'_, Vec<Peer>> {
         Box::pin(async {
             let operation = "look for live nodes in sqlite".to_owned();
-            let rows = self.run(operation, async |connection| {
+            let rows = self.file.read(operation, async |connection| {
                 query_scalar(concat!(
                     "SELECT record FROM leaf_worker_fence WHERE seen_at >= ",
                     now!(),
@@ -152,7 +135,7 @@ impl FenceStore for SqliteWorkers {
                 .fetch_all(connection)
                 .await
             });
-            Ok(sql::peers(rows.await?))
+            Ok(sql::peers(rows.await.map_err(|error| translate(&error))?))
         })
     }
 }

@@ -3,15 +3,16 @@
 //! Invariant: a node is made for a name only where there is none, and its number is used by that name
 //! alone. A node whose making got no answer is found again: the session does one thing after the other.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use leaf_core::{UnixMillis, WorkerId};
-use leaf_snowflake::{ClaimRequest, Identity, Peer, RegistryError};
+use leaf_snowflake::{ClaimRequest, FenceState, Identity, Peer, RegistryError};
 use zookeeper_client::Error;
 
 use super::mirror;
-use crate::fenced::{Answer, FenceStore, Found, Listing, Mirror, Record, Recorded};
+use crate::fenced::{Answer, FenceStore, Found, Known, Mirror, Record};
 use crate::zookeeper::{Fences, Node, Session, Work};
 
 /// Worker ids in the tree of the original Java Leaf.
@@ -56,8 +57,22 @@ impl ZkNormal {
         Ok(name)
     }
 
-    /// Makes a node for `who`; its number.
-    async fn make(&self, work: &Work, who: &Identity) -> Result<WorkerId, Error> {
+    /// Makes a node for `who`; its number. Where ZooKeeper's next one is above `greatest` it
+    /// makes none, and that is what it returns.
+    async fn make(
+        &self,
+        work: &Work,
+        who: &Identity,
+        greatest: WorkerId,
+    ) -> Result<WorkerId, Error> {
+        work.client.mkdir(&self.forever, &work.persistent()).await?;
+        let stat = work.client.check_stat(&self.forever).await?;
+        // What a client is shown counts creations and deletions; the numbers count creations.
+        let next = stat.map_or(0, |stat| (stat.cversion + stat.num_children) / 2);
+        let next = u32::try_from(next).unwrap_or(u32::MAX);
+        if next > greatest.get() {
+            return Ok(WorkerId::new(next));
+        }
         let path = format!("{}/{who}-", self.forever);
         let content = mirror::content(who, 0);
         let (_, number) = work.client.create(&path, &content, &work.sequential()).await?;
@@ -66,14 +81,11 @@ impl ZkNormal {
 }
 
 fn found(name: Option<String>, fence: &Node, node: &Node) -> Found<Token> {
-    let mut record = crate::zookeeper::recorded(fence);
+    let record = crate::zookeeper::recorded(fence);
     let mirror = match (&name, node) {
         (Some(name), Some((content, _))) => {
             let holder = mirror::parse(name).map_or(name.as_str(), |(who, _)| who);
-            mirror::judge(holder, content, record.written()).unwrap_or_else(|why| {
-                record = Recorded::Damaged(why);
-                Mirror::Agrees
-            })
+            mirror::judge(holder, content, record.written()).unwrap_or_else(Mirror::Damaged)
         }
         _ => Mirror::Missing,
     };
@@ -89,13 +101,13 @@ impl FenceStore for ZkNormal {
         "ZooKeeper"
     }
 
-    fn list(&self, _greatest: WorkerId) -> Answer<'_, Listing<Token>> {
+    fn known(&self) -> Answer<'_, Vec<Known<Token>>> {
         Box::pin(async {
             self.fences
                 .session
                 .run("read the worker ids in ZooKeeper", async |work| {
                     let names = work.children(&self.forever).await?;
-                    let mut named: std::collections::BTreeMap<_, _> = names
+                    let mut named: BTreeMap<_, _> = names
                         .into_iter()
                         .filter_map(|name| Some((mirror::parse(&name)?.1, name)))
                         .collect();
@@ -111,10 +123,19 @@ impl FenceStore for ZkNormal {
                     let known = read.into_iter().map(|(worker, fence, [node])| {
                         (worker, found(named.remove(&worker), &fence, &node))
                     });
-                    Ok(Listing { known: known.collect(), unused: Vec::new() })
+                    Ok(known.collect())
                 })
                 .await
         })
+    }
+
+    /// Worker ids are made, not found.
+    fn unused<'a>(
+        &'a self,
+        _known: &'a [Known<Token>],
+        _greatest: WorkerId,
+    ) -> Answer<'a, Vec<WorkerId>> {
+        Box::pin(async { Ok(Vec::new()) })
     }
 
     fn read(&self, worker: WorkerId) -> Answer<'_, Found<Token>> {
@@ -168,7 +189,7 @@ impl FenceStore for ZkNormal {
         &'a self,
         who: &'a Identity,
         request: &'a ClaimRequest,
-        listing: &'a Listing<Token>,
+        known: &'a [Known<Token>],
     ) -> Answer<'a, Option<WorkerId>> {
         Box::pin(async move {
             let operation = format!("look for {who} in ZooKeeper");
@@ -177,40 +198,37 @@ impl FenceStore for ZkNormal {
                 let name = found.token.name.as_deref().and_then(mirror::parse);
                 name.is_some_and(|(name, _)| name == who.as_str())
             };
-            let instance = |found: &Found<Token>| {
-                let record = found.record.written();
-                record.is_some_and(|record| record.fence.instance == request.instance)
+            // Of several this instance's, else one that is free.
+            let rank = |found: &Found<Token>| match (found.record.written(), &found.mirror) {
+                (Some(record), _) if record.fence.instance == request.instance => 0,
+                (None, Mirror::Agrees) => 1,
+                (Some(record), Mirror::Agrees)
+                    if record.fence.state != FenceState::Retired
+                        && record.fence.ceiling <= request.now + request.tolerance =>
+                {
+                    2
+                }
+                _ => 3,
             };
-            let own: Vec<_> = listing.known.iter().filter(|(_, found)| its(found)).collect();
-            let found = own.iter().find(|(_, found)| instance(found)).or_else(|| own.first());
-            if let Some((worker, _)) = found {
+            let own = known.iter().filter(|(_, found)| its(found));
+            if let Some((worker, _)) = own.min_by_key(|(_, found)| rank(found)) {
                 return Ok(Some(*worker));
             }
-            self.fences
-                .session
-                .run(&operation, async |work| {
-                    work.client.mkdir(&self.forever, &work.persistent()).await?;
-                    // ZooKeeper's next number, so that none is made in vain.
-                    let stat = work.client.check_stat(&self.forever).await?;
-                    let next = stat.and_then(|stat| u32::try_from(stat.cversion).ok()).unwrap_or(0);
-                    if next > request.layout.max_worker().get() {
-                        return Ok(WorkerId::new(next));
-                    }
-                    self.make(work, who).await
-                })
-                .await
-                .map(Some)
+            let greatest = request.layout.max_worker();
+            let make = async |work: &Work| self.make(work, who, greatest).await;
+            self.fences.session.run(&operation, make).await.map(Some)
         })
     }
 
-    fn assign_another<'a>(&'a self, who: &'a Identity) -> Answer<'a, Option<WorkerId>> {
+    fn assign_another<'a>(
+        &'a self,
+        who: &'a Identity,
+        greatest: WorkerId,
+    ) -> Answer<'a, Option<WorkerId>> {
         Box::pin(async move {
             let operation = format!("make another node of {who} in ZooKeeper");
-            self.fences
-                .session
-                .run(&operation, async |work| self.make(work, who).await)
-                .await
-                .map(Some)
+            let make = async |work: &Work| self.make(work, who, greatest).await;
+            self.fences.session.run(&operation, make).await.map(Some)
         })
     }
 

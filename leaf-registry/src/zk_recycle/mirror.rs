@@ -7,7 +7,7 @@ use leaf_core::{UnixMillis, WorkerId};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::fenced::{JavaReport, Mirror, Record};
+use crate::fenced::{JavaReport, Mirror, Record, worker_id};
 
 /// As many as ten bits hold.
 pub(super) const COUNT: u32 = 1024;
@@ -72,7 +72,7 @@ pub(super) fn judge(content: &[u8], record: Option<&Record>) -> Result<Mirror, S
 
 /// The worker id of a node's name.
 pub(super) fn parse(name: &str) -> Option<WorkerId> {
-    name.strip_prefix("workId:")?.parse().ok().map(WorkerId::new)
+    worker_id(name.strip_prefix("workId:")?)
 }
 
 #[cfg(test)]

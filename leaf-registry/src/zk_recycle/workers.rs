@@ -5,6 +5,7 @@
 //! that there is none any more.
 
 use std::collections::BTreeSet;
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,7 +14,7 @@ use leaf_snowflake::{FenceState, Identity, Peer};
 use zookeeper_client::{Error, MultiWriteError};
 
 use super::mirror;
-use crate::fenced::{Answer, FenceStore, Found, Listing, Mirror, Record, Recorded};
+use crate::fenced::{Answer, FenceStore, Found, Known, Mirror, Record};
 use crate::zookeeper::{Fences, Node, Session, Work};
 
 /// Worker ids in the pools of the community fork.
@@ -30,11 +31,12 @@ enum Pool {
     InUse,
 }
 
-/// The fence's version; where the mirror is, and its version.
+/// The versions of the fence and of the mirror in each pool.
 #[derive(Debug, Clone)]
 pub(crate) struct Token {
     fence: Option<i32>,
-    mirror: Option<(Pool, i32)>,
+    not_use: Option<i32>,
+    in_use: Option<i32>,
 }
 
 impl ZkRecycle {
@@ -59,12 +61,12 @@ impl ZkRecycle {
         [self.path(Pool::NotUse, worker), self.path(Pool::InUse, worker)]
     }
 
-    /// The worker ids of a pool; the pools are made where there is none.
-    async fn names(&self, work: &Work, pool: Pool) -> Result<BTreeSet<WorkerId>, Error> {
-        let names = match work.client.list_children(&self.pool(pool)).await {
+    /// The worker ids that nobody uses; the pools are made where there are none.
+    async fn names(&self, work: &Work) -> Result<BTreeSet<WorkerId>, Error> {
+        let names = match work.client.list_children(&self.pool(Pool::NotUse)).await {
             Err(Error::NoNode) => {
                 self.make(work).await?;
-                work.client.list_children(&self.pool(pool)).await?
+                work.client.list_children(&self.pool(Pool::NotUse)).await?
             }
             names => names?,
         };
@@ -92,26 +94,18 @@ impl ZkRecycle {
 }
 
 fn found(fence: &Node, not_use: &Node, in_use: &Node) -> Found<Token> {
-    let mut record = crate::zookeeper::recorded(fence);
-    let place = match (not_use, in_use) {
-        (_, Some((content, version))) => Some((Pool::InUse, content, *version)),
-        (Some((content, version)), None) => Some((Pool::NotUse, content, *version)),
-        (None, None) => None,
-    };
+    let record = crate::zookeeper::recorded(fence);
     let retired = record.written().is_some_and(|record| record.fence.state == FenceState::Retired);
-    let mirror = match &place {
-        Some((_, content, _)) => mirror::judge(content, record.written()).unwrap_or_else(|why| {
-            record = Recorded::Damaged(format!("the entry in its pool: {why}"));
-            Mirror::Agrees
-        }),
+    let mirror = match in_use.as_ref().or(not_use.as_ref()) {
+        Some((content, _)) => {
+            mirror::judge(content, record.written()).unwrap_or_else(Mirror::Damaged)
+        }
         // Where Java Leafs do not find it.
         None if retired => Mirror::Agrees,
         None => Mirror::Missing,
     };
-    let token = Token {
-        fence: crate::zookeeper::version(fence),
-        mirror: place.map(|(pool, _, version)| (pool, version)),
-    };
+    let version = crate::zookeeper::version;
+    let token = Token { fence: version(fence), not_use: version(not_use), in_use: version(in_use) };
     Found { record, mirror, token, failover: UnixMillis::EPOCH }
 }
 
@@ -122,22 +116,43 @@ impl FenceStore for ZkRecycle {
         "ZooKeeper"
     }
 
-    fn list(&self, greatest: WorkerId) -> Answer<'_, Listing<Token>> {
-        Box::pin(async move {
+    fn range(&self) -> RangeInclusive<u32> {
+        0..=mirror::COUNT - 1
+    }
+
+    fn known(&self) -> Answer<'_, Vec<Known<Token>>> {
+        Box::pin(async {
             self.fences
                 .session
                 .run("read the worker ids in ZooKeeper", async |work| {
-                    let mut unused = self.names(work, Pool::NotUse).await?;
-                    let mut known = self.names(work, Pool::InUse).await?;
+                    let in_use = work.children(&self.pool(Pool::InUse)).await?;
+                    let mut known: BTreeSet<_> =
+                        in_use.iter().filter_map(|name| mirror::parse(name)).collect();
                     known.extend(self.fences.workers(work).await?);
-                    unused.retain(|worker| !known.contains(worker) && *worker <= greatest);
                     let known: Vec<_> = known.into_iter().collect();
                     let read = self.fences.read(work, &known, |worker| self.both(worker)).await?;
                     let known = read.into_iter().map(|(worker, fence, [not_use, in_use])| {
                         (worker, found(&fence, &not_use, &in_use))
                     });
-                    let known: Vec<_> = known.collect();
-                    Ok(Listing { known, unused: unused.into_iter().collect() })
+                    Ok(known.collect())
+                })
+                .await
+        })
+    }
+
+    fn unused<'a>(
+        &'a self,
+        known: &'a [Known<Token>],
+        greatest: WorkerId,
+    ) -> Answer<'a, Vec<WorkerId>> {
+        Box::pin(async move {
+            self.fences
+                .session
+                .run("read the unused worker ids in ZooKeeper", async |work| {
+                    let used: BTreeSet<_> = known.iter().map(|(worker, _)| *worker).collect();
+                    let mut unused = self.names(work).await?;
+                    unused.retain(|worker| !used.contains(worker) && *worker <= greatest);
+                    Ok(unused.into_iter().collect())
                 })
                 .await
         })
@@ -175,18 +190,20 @@ impl FenceStore for ZkRecycle {
             };
             self.fences
                 .write(worker, found.token.fence, record, |work, multi| {
-                    match (found.token.mirror, goes_to) {
-                        (Some((from, version)), Some(to)) if from == to => {
-                            multi.add_set_data(&self.path(to, worker), &content, Some(version))?;
+                    let pools =
+                        [(Pool::NotUse, found.token.not_use), (Pool::InUse, found.token.in_use)];
+                    // What leaves before what comes, and out of both if it is in both.
+                    for (pool, version) in pools {
+                        if let (Some(version), true) = (version, goes_to != Some(pool)) {
+                            multi.add_delete(&self.path(pool, worker), Some(version))?;
                         }
-                        (from, to) => {
-                            if let Some((from, version)) = from {
-                                multi.add_delete(&self.path(from, worker), Some(version))?;
-                            }
-                            if let Some(to) = to {
-                                let path = self.path(to, worker);
-                                multi.add_create(&path, &content, &work.persistent())?;
-                            }
+                    }
+                    for (pool, version) in pools {
+                        let path = self.path(pool, worker);
+                        match version {
+                            _ if goes_to != Some(pool) => {}
+                            Some(version) => multi.add_set_data(&path, &content, Some(version))?,
+                            None => multi.add_create(&path, &content, &work.persistent())?,
                         }
                     }
                     Ok(())

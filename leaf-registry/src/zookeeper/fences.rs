@@ -12,7 +12,7 @@ use zookeeper_client::{Error, MultiWriteError, MultiWriter};
 
 use super::liveness::Liveness;
 use super::{Session, Work};
-use crate::fenced::{Record, Recorded};
+use crate::fenced::{Record, Recorded, worker_id};
 
 /// How many worker ids one request reads.
 const PAGE: usize = 100;
@@ -44,7 +44,7 @@ impl Fences {
     /// The worker ids that have a fence.
     pub(crate) async fn workers(&self, work: &Work) -> Result<Vec<WorkerId>, Error> {
         let names = work.children(&format!("{}/fence", self.root)).await?;
-        Ok(names.iter().filter_map(|name| name.parse().ok()).map(WorkerId::new).collect())
+        Ok(names.iter().filter_map(|name| worker_id(name)).collect())
     }
 
     /// For each worker id its fence and the nodes at `beside`, read at one moment.
@@ -82,6 +82,7 @@ impl Fences {
         let path = self.path(worker);
         self.session
             .run(&operation, async |work| {
+                let mut made = false;
                 loop {
                     let mut multi = work.client.new_multi_writer();
                     let content = record.encode();
@@ -97,7 +98,8 @@ impl Fences {
                         Err(MultiWriteError::OperationFailed {
                             index: 0,
                             source: Error::NoNode,
-                        }) if version.is_none() => {
+                        }) if version.is_none() && !made => {
+                            made = true;
                             let fences = format!("{}/fence", self.root);
                             work.client.mkdir(&fences, &work.persistent()).await?;
                         }

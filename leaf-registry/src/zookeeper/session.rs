@@ -62,6 +62,11 @@ impl Session {
         {
             root.mkdir(&path, &work.persistent()).await?;
         }
+        // Another member than before may be behind: what is read now must be what was written then.
+        match work.client.sync("/").await {
+            Ok(()) | Err(Error::NoNode) => {}
+            Err(error) => return Err(error),
+        }
         *client = Some(work.client.clone());
         Ok(work)
     }

@@ -1,6 +1,5 @@
 //! Fences alone in ZooKeeper, beside no Java Leaf: for worker ids that the node knows by itself.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,7 +8,7 @@ use leaf_snowflake::{Identity, Peer};
 use zookeeper_client::Error;
 
 use super::{Fences, Node, Session, recorded, version};
-use crate::fenced::{Answer, FenceStore, Found, Listing, Mirror, Record};
+use crate::fenced::{Answer, FenceStore, Found, Known, Mirror, Record};
 
 /// Worker ids in ZooKeeper without a mirror.
 #[derive(Debug)]
@@ -39,18 +38,18 @@ impl FenceStore for ZkWorkers {
         "ZooKeeper"
     }
 
-    fn list(&self, greatest: WorkerId) -> Answer<'_, Listing<Self::Token>> {
-        Box::pin(async move {
+    fn known(&self) -> Answer<'_, Vec<Known<Self::Token>>> {
+        Box::pin(async {
             self.fences
                 .session
                 .run("read the worker ids in ZooKeeper", async |work| {
-                    let used: BTreeSet<_> = self.fences.workers(work).await?.into_iter().collect();
-                    let unused = (0..=greatest.get()).map(WorkerId::new);
-                    let unused = unused.filter(|worker| !used.contains(worker)).collect();
-                    let used: Vec<_> = used.into_iter().collect();
-                    let read = self.fences.read(work, &used, |_| []).await?;
-                    let known = read.into_iter().map(|(worker, fence, [])| (worker, found(&fence)));
-                    Ok(Listing { known: known.collect(), unused })
+                    let mut workers = self.fences.workers(work).await?;
+                    workers.sort_unstable();
+                    let read = self.fences.read(work, &workers, |_| []).await?;
+                    Ok(read
+                        .into_iter()
+                        .map(|(worker, fence, [])| (worker, found(&fence)))
+                        .collect())
                 })
                 .await
         })

@@ -31,6 +31,8 @@ async fn lost_claims_repeat_nothing(
     let mut kept_lease = kept.claim_at(now).await.unwrap();
     let crashed = node("10.0.0.2:1");
     let crashed_lease = crashed.claim_at(now).await.unwrap();
+    let replaced = node("10.0.0.5:1");
+    let mut replaced_lease = replaced.claim_at(now - seconds(600)).await.unwrap();
     cut().await;
     kept.registry().extend(&mut kept_lease, now + seconds(601)).await.unwrap();
     let lost = node("10.0.0.3:1");
@@ -49,6 +51,9 @@ async fn lost_claims_repeat_nothing(
     assert_eq!(kind(gone), RegistryErrorKind::Lost);
     let waits = lost.claim_by(&again(lost.after_a_crash(&lost_lease, now), later)).await;
     assert!(matches!(kind(waits), RegistryErrorKind::FailedOver { .. }));
+    // Whose time was over before may have been replaced by a claim that is lost.
+    let late = replaced.registry().extend(&mut replaced_lease, now + seconds(601)).await;
+    assert_eq!(kind(late), RegistryErrorKind::Lost);
     // Whose record fell back by a report goes on.
     kept.registry().extend(&mut kept_lease, now + seconds(602)).await.unwrap();
     // And who can prove that it held its worker id over the failover starts at once.

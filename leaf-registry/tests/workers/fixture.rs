@@ -330,7 +330,8 @@ pub(crate) fn request() -> ClaimRequest {
 }
 
 pub(crate) fn circumstances(now: UnixMillis) -> Circumstances {
-    Circumstances { now, layout: Layout::LEAF, offline_for: seconds(600) }
+    let (offline_for, report_interval) = (seconds(600), seconds(3));
+    Circumstances { now, layout: Layout::LEAF, offline_for, report_interval }
 }
 
 pub(crate) fn kind(result: Result<impl std::fmt::Debug, RegistryError>) -> RegistryErrorKind {

@@ -71,14 +71,7 @@ async fn forty_nodes_race(f: Fixture) {
     let claims: Vec<_> = (0..40)
         .map(|number| {
             let node = Node::on(open[number % open.len()].clone(), &format!("10.0.1.{number}:1"));
-            tokio::spawn(async move {
-                loop {
-                    match node.claim_at(NOW).await {
-                        Ok(lease) => return lease.worker,
-                        Err(error) => assert!(error.retryable(), "{error}"),
-                    }
-                }
-            })
+            tokio::spawn(async move { again(|| node.claim_at(NOW)).await.worker })
         })
         .collect();
     let mut workers = BTreeSet::new();
@@ -94,6 +87,7 @@ async fn a_full_registry_says_so(f: Fixture) {
     let layout: Layout = "t41-w2-s12/1ms".parse().unwrap();
     let mut held = Vec::new();
     let refusal = loop {
+        assert!(held.len() <= 4, "never full");
         let mut node = f.node(&format!("10.0.2.{}:1", held.len())).await;
         node.request.layout = layout;
         match node.claim_at(NOW).await {
@@ -326,8 +320,17 @@ async fn a_damaged_record_is_named_and_mended(f: Fixture) {
     let records = node.registry().workers().await.unwrap();
     let record = records.iter().find(|record| record.worker == worker).unwrap();
     assert_eq!(record.fence.as_ref().unwrap().state, FenceState::Released);
+    assert_eq!(record.remark, None, "in order again");
     let again = kind(admin.repair(worker, circumstances(NOW)).await);
     assert_eq!(again, RegistryErrorKind::Refused, "nothing is wrong any more");
+    // A second one, too: some registries allow each name only once.
+    let other = f.node("10.0.0.5:1").await.claim().await.worker;
+    f.tamper(other, Some("{}")).await;
+    admin.repair(other, circumstances(NOW)).await.unwrap();
+    if f.bound() {
+        let owner = f.node("10.0.0.1:1").await.claim_at(free).await.unwrap();
+        assert_eq!((owner.worker, owner.floor), (worker, free));
+    }
     let mut zombie = lease;
     let lost = node.registry().extend(&mut zombie, NOW + seconds(700)).await;
     assert_eq!(kind(lost), RegistryErrorKind::Lost);
@@ -339,6 +342,12 @@ async fn operators_release_and_retire(f: Fixture) {
     let worker = lease.worker;
     let admin = dead.open.admin.clone().unwrap();
 
+    let lives = admin.release(worker, circumstances(NOW + seconds(5))).await.unwrap_err();
+    assert!(lives.to_string().contains("a moment ago: stop that process first"), "{lives}");
+    for none in [1024, 5000] {
+        let refused = admin.retire(WorkerId::new(none), circumstances(NOW)).await.unwrap_err();
+        assert!(refused.to_string().contains("to 1023"), "{refused}");
+    }
     let free = admin.release(worker, circumstances(NOW + seconds(60))).await.unwrap();
     assert!(free > NOW + seconds(60) && free < NOW + seconds(90), "{free}");
     assert_eq!(
@@ -505,12 +514,13 @@ mod beside_java {
     tests! {
         zk_normal: records_are_continued_and_handed_back, a_live_one_is_refused,
             one_on_our_own_address_is_noticed, ids_repeat_neither_beside_nor_after_it,
-            a_name_that_java_cannot_read_is_refused;
+            a_name_that_java_cannot_read_is_refused, numbers_are_made_only_when_they_are_needed;
         mysql: records_are_continued_and_handed_back, a_live_one_is_refused,
             one_on_our_own_address_is_noticed, ids_repeat_neither_beside_nor_after_it,
-            restarts_burn_no_number;
+            restarts_burn_no_number, tables_made_by_hand_are_new;
+        postgres: tables_made_by_hand_are_new;
         zk_recycle: of_its_pools_only_what_is_safe_is_taken,
             a_dead_nodes_worker_id_among_java_leafs, a_lost_worker_id_is_put_back_by_an_operator,
-            their_worker_ids_are_adopted_when_they_are_gone;
+            their_worker_ids_are_adopted_when_they_are_gone, one_in_both_pools_is_sorted_out;
     }
 }

@@ -181,12 +181,13 @@ impl Cluster {
     }
 
     pub(crate) fn freeze(&mut self, number: usize, length: Duration) -> String {
-        self.note("frozen");
         let node = &mut self.nodes[number];
-        if let (Some(server), None) = (&mut node.server, node.frozen_until) {
-            server.process_mut().signal("STOP");
-            node.frozen_until = Some(Instant::now() + length);
-        }
+        let (Some(server), None) = (&mut node.server, node.frozen_until) else {
+            return format!("node {number} is down or frozen already");
+        };
+        server.process_mut().signal("STOP");
+        node.frozen_until = Some(Instant::now() + length);
+        self.note("frozen");
         format!("node {number} frozen for {length:?}")
     }
 

@@ -87,8 +87,8 @@ impl Keeper {
                     until = Some(at);
                     (at - now).max(Duration::from_millis(1))
                 }
-                RegistryErrorKind::Watch { nonce, during } => {
-                    watched = Some(nonce);
+                RegistryErrorKind::Watch { worker, nonce, during } => {
+                    watched = Some((worker, nonce));
                     during
                 }
                 _ => return Err(error.into()),
@@ -193,6 +193,8 @@ impl Keeper {
     pub(super) fn confirm(&self, now: UnixMillis, next_free: UnixMillis) -> Request {
         let nonce = self.state.claim.map_or_else(Uuid::new_v4, |claim| claim.nonce);
         let mut request = self.request(now, nonce);
+        let watched = self.watching.filter(|(_, until)| *until <= Instant::now());
+        request.watched = watched.map(|(watched, _)| watched);
         if let Some(memory) = &mut request.memory {
             memory.local_ceiling = next_free;
         }
@@ -204,11 +206,22 @@ impl Keeper {
         })
     }
 
-    /// Whether nobody held the worker id between what the state file remembers and `lease`.
-    pub(super) fn continues(&self, lease: &Lease) -> bool {
+    /// Whether nobody held the worker id between what the state file remembers and `lease`, and nothing
+    /// below the ids that flow is another's.
+    pub(super) fn continues(&self, lease: &Lease, next_free: UnixMillis) -> bool {
         self.state.memory.as_ref().is_some_and(|memory| {
             (memory.worker, memory.fence.epoch + 1) == (lease.worker.get(), lease.fence.epoch)
+                && lease.floor <= next_free
         })
+    }
+
+    /// Takes note of a record that the registry wants to be watched, from its first mention on.
+    pub(super) fn watch(&mut self, refusal: &RegistryErrorKind) {
+        if let RegistryErrorKind::Watch { worker, nonce, during } = *refusal
+            && self.watching.is_none()
+        {
+            self.watching = Some(((worker, nonce), Instant::now() + during));
+        }
     }
 
     /// Lets the view show the lease.

@@ -49,6 +49,8 @@ pub(crate) struct Keeper {
     least_floor: UnixMillis,
     /// Whether nobody else was seen to write the file.
     watched_file: bool,
+    /// What the registry wants to be watched before it confirms a lease, and until when.
+    watching: Option<((WorkerId, Uuid), Instant)>,
     /// The write under way. One that was given up is waited for before the next.
     writing: Option<JoinHandle<Result<(), StateFileError>>>,
 }
@@ -136,6 +138,7 @@ impl Keeper {
             state,
             least_floor,
             watched_file: false,
+            watching: None,
             writing: None,
         })
     }
@@ -259,9 +262,14 @@ impl Keeper {
                 let lease = held.lease.insert(lease);
                 result.map(|()| lease)
             }
-            Answer::Claimed(Ok(lease)) if self.continues(&lease) => Ok(held.lease.insert(lease)),
+            Answer::Claimed(Ok(lease)) if self.continues(&lease, held.sequencer.next_free()) => {
+                Ok(held.lease.insert(lease))
+            }
             Answer::Claimed(Ok(lease)) => return Some(End::Moved(lease)),
-            Answer::Claimed(Err(error)) => Err(error),
+            Answer::Claimed(Err(error)) => {
+                self.watch(error.kind());
+                Err(error)
+            }
         };
         match result {
             Ok(lease) => {
