@@ -3,13 +3,15 @@
 #![allow(clippy::unwrap_used, reason = "tests may panic")]
 
 use std::collections::HashSet;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
-use leaf_core::{Health, Id, ManualClock};
+use futures_core::future::BoxFuture;
+use leaf_core::{Health, Id, ManualClock, UnixMillis, WorkerId};
 use leaf_snowflake::{
-    FenceState, RegistryErrorKind, RegistryFault, SnowflakeErrorKind, SnowflakeGenerator,
-    WorkerRegistry,
+    ClaimRequest, FenceState, Identity, Lease, MemoryRegistry, RegistryError, RegistryErrorKind,
+    RegistryFault, SnowflakeErrorKind, SnowflakeGenerator, WorkerRecord, WorkerRegistry,
 };
+use uuid::Uuid;
 
 mod support;
 use support::*;
@@ -354,4 +356,82 @@ async fn a_keeper_that_ends_badly_ends_the_ids_and_says_so() {
     assert!(matches!(error.kind(), SnowflakeErrorKind::Closed), "{error}");
     assert!(!flakes.health().can_answer());
     flakes.close().await;
+}
+
+/// A registry in whose records a Java Leaf writes: what stands for its last report, once there is one.
+#[derive(Debug, Default)]
+struct WithJava {
+    memory: MemoryRegistry,
+    java: Mutex<Option<Uuid>>,
+}
+
+impl WorkerRegistry for WithJava {
+    fn claim<'a>(
+        &'a self,
+        who: &'a Identity,
+        request: &'a ClaimRequest,
+    ) -> BoxFuture<'a, Result<Lease, RegistryError>> {
+        let java = *self.java.lock().unwrap();
+        let (Some(nonce), worker) = (java, WorkerId::new(0)) else {
+            return self.memory.claim(who, request);
+        };
+        let kind = match request.watched {
+            Some(watched) if watched == (worker, nonce) => return self.memory.claim(who, request),
+            Some(_) => RegistryErrorKind::JavaAlive { holder: "10.0.0.7:8080".into() },
+            None => RegistryErrorKind::Watch { worker, nonce, during: seconds(7) },
+        };
+        Box::pin(async { Err(RegistryError::new(kind, "claim")) })
+    }
+
+    fn extend<'a>(
+        &'a self,
+        lease: &'a mut Lease,
+        ceiling: UnixMillis,
+    ) -> BoxFuture<'a, Result<(), RegistryError>> {
+        self.memory.extend(lease, ceiling)
+    }
+
+    fn release<'a>(
+        &'a self,
+        lease: Lease,
+        next_free: UnixMillis,
+    ) -> BoxFuture<'a, Result<(), RegistryError>> {
+        self.memory.release(lease, next_free)
+    }
+
+    fn workers(&self) -> BoxFuture<'_, Result<Vec<WorkerRecord>, RegistryError>> {
+        self.memory.workers()
+    }
+}
+
+/// A node that started from its state file while the registry was away, and finds a Java Leaf's report
+/// there: it watches it, and ends where it lives.
+#[tokio::test(start_paused = true)]
+async fn a_node_without_its_registry_hears_of_a_java_leaf() {
+    for lives in [true, false] {
+        let clock = Arc::new(ManualClock::at(START));
+        let home = tempfile::tempdir().unwrap();
+        let registry = Arc::new(WithJava::default());
+        let own = || config("a:1", &clock, Some(home.path()));
+        let start = async || SnowflakeGenerator::open(Arc::clone(&registry) as _, own()).await;
+        std::thread::scope(|scope| {
+            let life = || until_killed(async || start().await.unwrap().next().await.unwrap());
+            scope.spawn(life).join().unwrap();
+        });
+        registry.memory.set_fault(RegistryFault::Away);
+        let flakes = start().await.unwrap();
+        assert!(!flakes.view().confirmed);
+
+        *registry.java.lock().unwrap() = Some(Uuid::new_v4());
+        registry.memory.set_fault(RegistryFault::None);
+        pass(&clock, seconds(6)).await;
+        flakes.next().await.unwrap();
+        if lives {
+            *registry.java.lock().unwrap() = Some(Uuid::new_v4());
+        }
+        pass(&clock, seconds(10)).await;
+        assert_eq!(flakes.view().confirmed, !lives);
+        let next = flakes.next().await;
+        assert_eq!(next.is_ok(), !lives, "{next:?}");
+    }
 }

@@ -215,7 +215,26 @@ impl FenceStore for ZkNormal {
                 return Ok(Some(*worker));
             }
             let greatest = request.layout.max_worker();
-            let make = async |work: &Work| self.make(work, who, greatest).await;
+            let make = async |work: &Work| {
+                let made = self.make(work, who, greatest).await?;
+                // Whoever made one at the same time sees the first of them, too.
+                let names = work.children(&self.forever).await?;
+                let its = |name: &String| match mirror::parse(name) {
+                    Some((name, worker)) if name == who.as_str() => Some(worker),
+                    _ => None,
+                };
+                match names.iter().filter_map(its).min() {
+                    Some(first) if first < made => {
+                        let own = format!("{}/{}", self.forever, mirror::name(who, made));
+                        // As it was made: if somebody has claimed it since, it stays.
+                        match work.client.delete(&own, Some(0)).await {
+                            Ok(()) | Err(Error::NoNode | Error::BadVersion) => Ok(first),
+                            Err(error) => Err(error),
+                        }
+                    }
+                    _ => Ok(made),
+                }
+            };
             self.fences.session.run(&operation, make).await.map(Some)
         })
     }

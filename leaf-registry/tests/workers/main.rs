@@ -82,6 +82,46 @@ async fn forty_nodes_race(f: Fixture) {
     assert_eq!(open[0].registry.workers().await.unwrap().len(), 40, "and none in vain");
 }
 
+/// W-01: of many who reach for what was given back, one gets it.
+async fn what_was_given_back_has_one_next_holder(f: Fixture) {
+    let layout: Layout = "t41-w1-s12/1ms".parse().unwrap();
+    for round in 1..6 {
+        let names = (0..12).map(|n| match f.bound() {
+            true => "10.0.0.1:1".to_owned(),
+            false => format!("10.0.{round}.{n}:1"),
+        });
+        let mut open = Vec::new();
+        for name in names {
+            open.push((f.open().await, name));
+        }
+        let claims: Vec<_> = open
+            .into_iter()
+            .map(|(open, name)| {
+                tokio::spawn(async move {
+                    let mut node = Node::on(open, &name);
+                    node.request.layout = layout;
+                    let lease = node.claim_at(NOW + seconds(round)).await;
+                    (node, lease)
+                })
+            })
+            .collect();
+        let mut winners = Vec::new();
+        for claim in claims {
+            let (node, lease) = claim.await.unwrap();
+            if let Ok(lease) = lease {
+                winners.push((node, lease));
+            }
+        }
+        let workers: BTreeSet<_> = winners.iter().map(|(_, lease)| lease.worker).collect();
+        assert_eq!(workers.len(), winners.len(), "round {round}: one each");
+        // One name has one; else there are two worker ids.
+        assert_eq!(winners.len(), if f.bound() { 1 } else { 2 }, "round {round}");
+        for (node, lease) in winners {
+            node.registry().release(lease, NOW + seconds(round)).await.unwrap();
+        }
+    }
+}
+
 /// W-17: who comes when all are taken is told so, and who gives one back frees it.
 async fn a_full_registry_says_so(f: Fixture) {
     let layout: Layout = "t41-w2-s12/1ms".parse().unwrap();
@@ -451,6 +491,7 @@ backends!(sqlite, mysql, postgres, etcd, zk_normal, zk_recycle; {
     a_worker_id_is_claimed_extended_and_given_back,
     a_restart_keeps_the_worker_id_at_once,
     forty_nodes_race,
+    what_was_given_back_has_one_next_holder,
     a_full_registry_says_so,
     the_loser_is_told,
     a_strangers_ceiling_is_a_floor,
