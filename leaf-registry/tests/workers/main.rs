@@ -6,15 +6,17 @@
 mod failover;
 mod fixture;
 mod java;
+mod races;
 
 use std::collections::BTreeSet;
 
-use leaf_core::{Layout, WorkerId};
+use leaf_core::WorkerId;
 use leaf_snowflake::{ClaimRequest, Fence, FenceState, RegistryErrorKind};
 use leaf_testkit::Fault;
 use uuid::Uuid;
 
 use fixture::*;
+use races::{a_full_registry_says_so, forty_nodes_race, what_was_given_back_has_one_next_holder};
 
 async fn a_worker_id_is_claimed_extended_and_given_back(f: Fixture) {
     let node = f.node("10.0.0.1:1").await;
@@ -60,122 +62,6 @@ async fn a_restart_keeps_the_worker_id_at_once(f: Fixture) {
 
     assert_eq!((next.worker, next.floor), (lease.worker, NOW + millis(900)));
     assert_eq!(next.fence.epoch, lease.fence.epoch + 1);
-}
-
-/// W-01: nodes that start at once on an empty registry get one worker id each.
-async fn forty_nodes_race(f: Fixture) {
-    let mut open = Vec::new();
-    for _ in 0..10 {
-        open.push(f.open().await);
-    }
-    let claims: Vec<_> = (0..40)
-        .map(|number| {
-            let node = Node::on(open[number % open.len()].clone(), &format!("10.0.1.{number}:1"));
-            tokio::spawn(async move { again(|| node.claim_at(NOW)).await.worker })
-        })
-        .collect();
-    let mut workers = BTreeSet::new();
-    for claim in claims {
-        let worker = claim.await.unwrap();
-        assert!(workers.insert(worker), "worker id {worker} was given out twice");
-    }
-    assert_eq!(open[0].registry.workers().await.unwrap().len(), 40, "and none in vain");
-}
-
-/// W-01: of many who reach for what was given back, one gets it.
-async fn what_was_given_back_has_one_next_holder(f: Fixture) {
-    let layout: Layout = "t41-w1-s12/1ms".parse().unwrap();
-    for round in 1..6 {
-        let names = (0..12).map(|n| match f.bound() {
-            true => "10.0.0.1:1".to_owned(),
-            false => format!("10.0.{round}.{n}:1"),
-        });
-        let mut open = Vec::new();
-        for name in names {
-            open.push((f.open().await, name));
-        }
-        let claims: Vec<_> = open
-            .into_iter()
-            .map(|(open, name)| {
-                tokio::spawn(async move {
-                    let mut node = Node::on(open, &name);
-                    node.request.layout = layout;
-                    let lease = node.claim_at(NOW + seconds(round)).await;
-                    (node, lease)
-                })
-            })
-            .collect();
-        let mut winners = Vec::new();
-        for claim in claims {
-            let (node, lease) = claim.await.unwrap();
-            if let Ok(lease) = lease {
-                winners.push((node, lease));
-            }
-        }
-        let workers: BTreeSet<_> = winners.iter().map(|(_, lease)| lease.worker).collect();
-        assert_eq!(workers.len(), winners.len(), "round {round}: one each");
-        // One name has one; else there are two worker ids.
-        assert_eq!(winners.len(), if f.bound() { 1 } else { 2 }, "round {round}");
-        for (node, lease) in winners {
-            node.registry().release(lease, NOW + seconds(round)).await.unwrap();
-        }
-    }
-}
-
-/// W-17: who comes when all are taken is told so, and who gives one back frees it.
-async fn a_full_registry_says_so(f: Fixture) {
-    let layout: Layout = "t41-w2-s12/1ms".parse().unwrap();
-    let mut held = Vec::new();
-    let refusal = loop {
-        assert!(held.len() <= 4, "never full");
-        let mut node = f.node(&format!("10.0.2.{}:1", held.len())).await;
-        node.request.layout = layout;
-        match node.claim_at(NOW).await {
-            Ok(lease) => held.push((node, lease)),
-            Err(error) => break error,
-        }
-    };
-    // The Java program's table begins at 1.
-    assert_eq!(held.len(), if matches!(f.server, Server::Mysql(..)) { 3 } else { 4 });
-    let text = refusal.to_string();
-    assert!(matches!(refusal.kind(), RegistryErrorKind::NoWorkerId(_)), "{text}");
-    let expected = match f.kind {
-        leaf_registry::RegistryKind::ZkNormal => "zk_recycle",
-        _ => "worker ids are in use",
-    };
-    assert!(text.contains(expected), "{text}");
-
-    let (node, lease) = held.remove(1);
-    let worker = lease.worker;
-    node.registry().release(lease, NOW).await.unwrap();
-    let mut next = f.node(if f.bound() { node.who.as_str() } else { "10.0.2.9:1" }).await;
-    next.request.layout = layout;
-    assert_eq!(next.claim().await.worker, worker);
-}
-
-/// W-17: as many nodes as ten bits tell apart, and one more.
-async fn the_1025th_node_is_refused(f: Fixture) {
-    let first = u32::from(matches!(f.server, Server::Mysql(..)));
-    let mut nodes = Vec::new();
-    for _ in 0..4 {
-        nodes.push(f.open().await);
-    }
-    let claims = (first..1024).map(|number| {
-        let node = Node::on(nodes[number as usize % 4].clone(), &format!("10.1.0.{number}:1"));
-        async move { again(|| node.claim_at(NOW)).await.worker }
-    });
-    let mut workers = BTreeSet::new();
-    let mut running = tokio::task::JoinSet::new();
-    for claim in claims {
-        if running.len() == 4 {
-            workers.insert(running.join_next().await.unwrap().unwrap());
-        }
-        running.spawn(claim);
-    }
-    workers.extend(running.join_all().await);
-    assert_eq!(workers.len(), 1024 - first as usize);
-    let last = f.node("10.2.0.1:1").await.claim_at(NOW).await.unwrap_err();
-    assert!(matches!(last.kind(), RegistryErrorKind::NoWorkerId(_)), "{last}");
 }
 
 /// W-02, W-05: whoever was taken over is told so for good, and leaves no trace.
@@ -284,7 +170,7 @@ async fn ambiguous_answers_are_sorted_out(f: Fixture) {
 }
 
 /// Until it succeeds; what fails must be worth another try.
-async fn again<T, F>(attempt: impl Fn() -> F) -> T
+pub(crate) async fn again<T, F>(attempt: impl Fn() -> F) -> T
 where
     F: Future<Output = Result<T, leaf_snowflake::RegistryError>>,
 {
@@ -510,7 +396,7 @@ mod full {
             $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
             async fn $backend() {
                 if std::env::var_os("LEAF_TEST_FULL").is_some() {
-                    crate::the_1025th_node_is_refused(crate::$backend().await).await;
+                    crate::races::the_1025th_node_is_refused(crate::$backend().await).await;
                 }
             })*
         };
@@ -521,7 +407,7 @@ mod full {
     /// One of them always.
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn etcd() {
-        crate::the_1025th_node_is_refused(crate::etcd().await).await;
+        crate::races::the_1025th_node_is_refused(crate::etcd().await).await;
     }
 }
 

@@ -1,0 +1,227 @@
+//! What the configuration takes, and what it says of what it does not.
+
+use super::*;
+use leaf_core::Layout;
+
+fn text(file: &str) -> FileText {
+    FileText::parse(file.into(), Path::new("leaf.toml")).unwrap()
+}
+
+fn owned(environment: &[(&str, &str)]) -> Vec<(String, String)> {
+    environment.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect()
+}
+
+fn load(file: &str, environment: &[(&str, &str)]) -> Result<Loaded, ConfigError> {
+    merge(Some(text(file)), owned(environment), &Settings::default())
+}
+
+fn refusal(file: &str) -> String {
+    load(file, &[]).err().map(|error| error.to_string()).expect("refused")
+}
+
+#[test]
+fn nothing_configured_is_the_embedded_default() {
+    let config = load("", &[]).unwrap().config;
+
+    assert_eq!(config.http.listen.to_string(), "127.0.0.1:8080");
+    assert_eq!(config.ops.listen.to_string(), "127.0.0.1:8081");
+    assert_eq!(config.segment.store.to_string(), "sqlite:leaf.db");
+    assert_eq!(config.snowflake.layout(), Layout::LEAF);
+}
+
+#[test]
+fn the_environment_outranks_the_file_and_flags_outrank_both() {
+    let file = "data_dir = 'file'\n[http]\nlisten = '127.0.0.1:1'";
+    let environment = [("LEAF_DATA_DIR", "env"), ("LEAF_HTTP__LISTEN", "127.0.0.1:2")];
+    let from_environment = load(file, &environment).unwrap().config;
+    assert_eq!(from_environment.data_dir, Path::new("env"));
+    assert_eq!(from_environment.http.listen.port(), 2);
+
+    let flags = Settings { data_dir: Some("flag".into()), ..Settings::default() };
+    let loaded = merge(Some(text(file)), owned(&environment), &flags).unwrap();
+    assert_eq!(loaded.config.data_dir, Path::new("flag"));
+    assert_eq!(loaded.config.http.listen.port(), 2);
+}
+
+#[test]
+fn an_unknown_key_names_the_nearest() {
+    let cases = [
+        ("dat_dir = 'x'", "unknown key `dat_dir`: did you mean `data_dir`?"),
+        ("[segment]\nstor = 'x'", "unknown key `segment.stor`: did you mean `segment.store`?"),
+        ("[http]\nlisten.port = 1", "unknown key `http.listen.port`: did you mean `http.listen`?"),
+        ("zzzzzzzzzzzz = 1", "unknown key `zzzzzzzzzzzz`"),
+    ];
+    for (file, expected) in cases {
+        assert!(refusal(file).starts_with(expected), "{}", refusal(file));
+    }
+    let error = load("", &[("LEAF_SEGMENT__STOR", "x")]).err().unwrap().to_string();
+    assert!(error.starts_with("unknown key LEAF_SEGMENT__STOR"), "{error}");
+    assert!(error.contains("LEAF_SEGMENT__STORE"), "{error}");
+}
+
+#[test]
+fn every_key_is_documented() {
+    let documented = include_str!("../../../docs/configuration.md");
+    for key in keys::Known::of(&Config::default()).iter() {
+        let variable = format!("`LEAF_{}`", key.to_ascii_uppercase().replace('.', "__"));
+        let row = documented.lines().find(|line| line.starts_with(&format!("| `{key}` |")));
+        let row = row.unwrap_or_else(|| panic!("{key} is missing in docs/configuration.md"));
+        let file_only = ["snowflake.worker_ids", "segment.shard"].contains(&key);
+        assert!(file_only || row.contains(&variable), "{row}");
+    }
+}
+
+#[test]
+fn variables_that_kubernetes_makes_are_one_warning() {
+    let environment = [
+        ("LEAF_PORT", "tcp://10.0.0.1:8080"),
+        ("LEAF_SERVICE_HOST", "10.0.0.1"),
+        ("LEAF_PORT_8080_TCP_ADDR", "10.0.0.1"),
+        ("PATH", "/bin"),
+    ];
+    let loaded = load("", &environment).unwrap();
+
+    assert_eq!(loaded.warnings.len(), 1);
+    assert!(loaded.warnings[0].contains("LEAF_PORT"), "{}", loaded.warnings[0]);
+}
+
+#[test]
+fn a_bad_value_is_named() {
+    let cases = [
+        ("[http]\nlisten = 'localhost:80'", "http.listen: write it with an IP address"),
+        ("[segment]\nenabled = 'canary'", "segment.enabled: expected true or false"),
+        ("segment = 'canary'", "`segment` is a section"),
+        ("[segment]\n'mysql://u:canary@h' = 1", "unknown key in `segment`"),
+        ("data_dir = ''", "data_dir is empty"),
+        ("[segment]\nstore = 'redis://canary'", "unknown kind of store"),
+        ("[segment]\nstore = 'mysql://u:canary@'", "not a MySQL URL"),
+        ("[segment]\nmin_step = 0", "segment.min_step is 0: give 1 to 2147483647"),
+        ("[segment]\nmax_step = 2147483648", "segment.max_step is 2147483648"),
+        ("[segment]\nmin_step = 9\nmax_step = 8", "min_step 9 is above segment.max_step 8"),
+        ("[segment]\nwait = '1ms'", "segment.wait: give 10 ms to 60 s"),
+        ("[segment]\nrefresh = '0s'", "segment.refresh: give 1000 ms to 3600 s"),
+        ("[segment]\nconcurrent_fetches = 0", "concurrent_fetches: give 1 to 10000"),
+        ("[segment]\ngive_back = 'canary'", "segment.give_back: expected true or false"),
+        ("[segment]\nfailover_guard = 3", "segment.failover_guard: expected true or false"),
+        ("[segment]\nfailover_margin = 999999", "failover_margin 999999 is below"),
+        ("[segment]\nshard = 'canary'", "segment.shard: "),
+        ("[[segment.shard]]\nstore = 'sqlite:a.db'", "tags"),
+        ("[[segment.shard]]\nstore = 'sqlite:a.db'\ntags = []", "shard 1: `tags` is empty"),
+        ("[[segment.shard]]\nstore = 'canary'\ntags = ['a']", "unknown kind of store"),
+        ("[[segment.shard]]\nstore = 'sqlite:a.db'\ntags = ['']", "1 to 128 characters"),
+        ("[[segment.shard]]\nstore = 'sqlite:a.db'\ntags = ['a']\ncanary = 1", "`store` or `tags`"),
+        ("[[segment.shard]]\nstore = 'sqlite:a.db'\ntags = 'canary'", "segment.shard"),
+        ("[[segment.shard]]\nstore = [ 'canary' ]\ntags = ['a']", "segment.shard"),
+        ("[snowflake]\nworker_ids = 'canary'", "snowflake.worker_ids: expected"),
+        ("[snowflake]\nenabled = 2", "snowflake.enabled: expected true or false"),
+        ("[snowflake]\nworker_id = 1024", "worker id 1024 of worker_id is above 1023"),
+        ("[snowflake]\nworker_id = -1", "snowflake.worker_id"),
+        ("[snowflake]\nworker_id = 'canary'", "snowflake.worker_id: expected a whole number"),
+        ("[snowflake]\nworker_id = 1.5", "snowflake.worker_id: expected a whole number"),
+        ("[snowflake]\nworker_id = true", "snowflake.worker_id: expected a whole number"),
+        ("[snowflake]\nepoch = 1e12", "snowflake.epoch: expected a whole number"),
+        ("[snowflake]\nregistry = 'zk'", "snowflake.registry: unknown registry"),
+        ("name = 'can/ary'", "name: give 1 to 64 letters"),
+        ("[snowflake]\nregistry = 'zk_normal'", "snowflake.zookeeper is missing"),
+        ("[snowflake]\nzookeeper = 'u:canary@'", "snowflake.zookeeper: not a ZooKeeper address"),
+        ("[snowflake]\nzookeeper_file = '/none'", "snowflake.zookeeper_file: /none: "),
+        ("[snowflake]\nregistry = 'mysql'", "snowflake.database is missing"),
+        (
+            "[snowflake]\nregistry = 'mysql'\ndatabase = 'sqlite:x.db'",
+            "snowflake.database sqlite:x.db is not of the kind mysql",
+        ),
+        ("[snowflake]\ndatabase = 'canary'", "snowflake.database: unknown kind of store"),
+        ("[snowflake]\ndatabase_file = '/none'", "snowflake.database_file: /none: "),
+        ("[snowflake]\nregistry = 'etcd'", "snowflake.etcd is missing"),
+        ("[snowflake]\netcd = 'canary'", "snowflake.etcd: unknown kind of store"),
+        ("[snowflake]\netcd_file = '/none'", "snowflake.etcd_file: /none: "),
+        ("[snowflake]\nsession_timeout = '1ms'", "session_timeout: give 1000 ms to 600 s"),
+        ("[snowflake]\nrecycle_after = '8000h'", "recycle_after: give 0 ms to 604800 s"),
+        ("[snowflake]\nadopt_java_ids = 'canary'", "adopt_java_ids: expected true or false"),
+        ("[snowflake]\non_foreign_holder = 'canary'", "on_foreign_holder: give wait or new_id"),
+        ("[snowflake]\nordinal_offset = -1", "snowflake.ordinal_offset"),
+        ("[snowflake]\nclock_check = 'canary'", "clock_check: give majority, mean or off"),
+        ("[snowflake]\nmax_offset = '0s'", "max_offset: give 1 ms to 3600 s"),
+        ("[snowflake]\nreport_interval = '1ms'", "report_interval: give 100 ms to 60 s"),
+        ("[snowflake]\nstartup_wait = '2h'", "startup_wait: give 0 ms to 3600 s"),
+        (
+            "[snowflake]\nregistry = 'ordinal'\nzookeeper = 'a:1'\ndatabase = 'sqlite:a.db'",
+            "give one of snowflake.zookeeper",
+        ),
+        ("[segment]\nstore_file = '/none'", "segment.store_file: /none: "),
+        ("[snowflake]\nlayout = 'x'", "snowflake.layout: unknown layout"),
+        ("[snowflake]\nlayout = 't42-w10-s12/1ms'", "layout: the fields have 64 bits"),
+        ("[snowflake]\nlayout = 't41-w22/1ms'", "layout: a layout needs timestamp"),
+        ("[snowflake]\nlayout = 'javascript'\nworker_id = 32", "is above 31"),
+        ("[snowflake]\ndatacenter_id = 1", "layout names no datacenter"),
+        ("[snowflake]\nlayout = 'twitter'\ndatacenter_id = 32", "datacenter 32 is above 31"),
+        (
+            "[snowflake]\nlayout = 'twitter'\ndatacenter_id = 1\nworker_id = 32",
+            "worker id 32 of worker_id is above 31",
+        ),
+        ("[snowflake]\nsequence_start = -1", "snowflake.sequence_start"),
+        ("[snowflake]\nmax_step_forward = 'far'", "snowflake.max_step_forward"),
+        ("[snowflake]\nrollback_tolerance = 'canary'", "snowflake.rollback_tolerance"),
+        ("[snowflake]\noffline_for = '-1s'", "snowflake.offline_for"),
+        ("[snowflake]\nworker_ids = { a = 1 }", "worker_ids needs `advertise`"),
+        (
+            "advertise = 'b'\n[snowflake]\nworker_ids = { a = 1 }",
+            "advertise: this name is not in snowflake.worker_ids",
+        ),
+        ("advertise = 'a'\n[snowflake]\nworker_ids = { a = 5, b = 5 }", "a and b both have 5"),
+        ("advertise = 'a b'", "advertise: not an identity"),
+        ("time_zone = 'canary'", "time_zone is unknown"),
+        ("segment.enabled = false\nsnowflake.enabled = false", "nothing to serve"),
+    ];
+    for (file, expected) in cases {
+        let error = refusal(file);
+        assert!(error.contains(expected), "{file}: {error}");
+        assert!(!error.contains('\n'), "one line: {error}");
+        assert!(!error.contains("canary"), "no values: {error}");
+    }
+}
+
+#[test]
+fn a_syntax_error_names_the_line_and_quotes_nothing() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("leaf.toml");
+    std::fs::write(&file, "[segment]\nstore = \"mysql://u:canary@db/leaf\nx = 1\n").unwrap();
+
+    let error = read_file(&file).err().unwrap().to_string();
+
+    assert!(error.contains("leaf.toml, line 2: "), "{error}");
+    assert!(!error.contains("canary"), "{error}");
+}
+
+#[test]
+fn a_layout_brings_its_epoch_and_may_be_named_by_datacenter() {
+    let layout = |file: &str| load(file, &[]).unwrap().config.snowflake.layout();
+    assert_eq!(layout("[snowflake]\nlayout = 'sonyflake'"), Layout::SONYFLAKE);
+    let moved = layout("[snowflake]\nlayout = 'uid-generator'\nepoch = 1700000000000");
+    assert_eq!(moved.epoch().get(), 1_700_000_000_000);
+    assert_eq!(layout("[snowflake]\nlayout = 't31-w10-s20/1s'").max_worker().get(), 1023);
+
+    let file = "[snowflake]\nlayout = 'twitter'\ndatacenter_id = 3\nworker_id = 7";
+    let snowflake = load(file, &[]).unwrap().config.snowflake;
+    assert_eq!(snowflake.worker_id().get(), 3 << 5 | 7);
+}
+
+#[test]
+fn shards_are_found_by_tag() {
+    let file = "[segment]\nstore = 'sqlite:main.db'\n\
+                [[segment.shard]]\nstore = 'sqlite:orders.db'\ntags = ['order*', 'pay*']";
+    let segment = load(file, &[]).unwrap().config.segment;
+
+    let store = |tag: &str| segment.stores().of(tag).to_string();
+    assert_eq!(store("payments"), "sqlite:orders.db");
+    assert_eq!(store("users"), "sqlite:main.db");
+}
+
+#[test]
+fn worker_ids_are_by_identity() {
+    let file = "advertise = '10.1.46.33:8080'\n\
+                [snowflake]\nworker_ids = { \"10.1.46.33:8080\" = 1, \"10.1.46.33:8081\" = 2 }";
+    let config = load(file, &[]).unwrap().config;
+
+    assert_eq!(config.snowflake.worker_ids.unwrap()["10.1.46.33:8081"], 2);
+}
