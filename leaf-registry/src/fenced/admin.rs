@@ -91,6 +91,11 @@ impl<S: FenceStore> FencedRegistry<S> {
         }
         for _ in 0..TRIES {
             let found = self.store.read(worker).await?;
+            let nothing = found.record == Recorded::Absent && found.mirror == Mirror::Missing;
+            if nothing && !self.store.has_unused() {
+                let error = self.error(RegistryErrorKind::Refused, &what);
+                return Err(error.because("nobody has used it"));
+            }
             let record = change(&found)
                 .map_err(|why| self.error(RegistryErrorKind::Refused, &what).because(why))?;
             if self.store.write(worker, &found, &record).await? {
@@ -152,6 +157,13 @@ impl<S: FenceStore> WorkerAdministration for FencedRegistry<S> {
                     FenceState::Retired => return Err("it is retired".into()),
                 }
                 let last_report = record.fence.ceiling - at.offline_for;
+                if last_report > at.now + CLOCKS {
+                    return Err(format!(
+                        "its ceiling {} (Unix ms) is further ahead than offline_for: its holder's clock was, \
+                         or its offline_for is another; wait until then, or `leaf worker retire {worker}`",
+                        record.fence.ceiling
+                    ));
+                }
                 if last_report + 2 * at.report_interval > at.now {
                     return Err(format!(
                         "its holder, {}, reported at {last_report} (Unix ms), a moment ago: stop that \
@@ -196,7 +208,10 @@ impl<S: FenceStore> WorkerAdministration for FencedRegistry<S> {
                 if !damaged {
                     return Err("nothing is wrong with its record".into());
                 }
-                let mut next = next(worker, found, &at, FenceState::Released)?;
+                let retired = found.record.written().map(|record| record.fence.state)
+                    == Some(FenceState::Retired);
+                let state = if retired { FenceState::Retired } else { FenceState::Released };
+                let mut next = next(worker, found, &at, state)?;
                 // Whoever may live by a ceiling that is not known was given it before now.
                 next.fence.ceiling = next.fence.ceiling.max(at.past(at.now + at.offline_for));
                 if let Mirror::Java(JavaReport { at: Some(report), .. }) = &found.mirror {

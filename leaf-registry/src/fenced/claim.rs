@@ -8,7 +8,9 @@
 use std::time::Duration;
 
 use leaf_core::{UnixMillis, WorkerId};
-use leaf_snowflake::{ClaimRequest, FenceState, Identity, Lease, RegistryError, RegistryErrorKind};
+use leaf_snowflake::{
+    ClaimRequest, FenceState, Identity, Lease, Origin, RegistryError, RegistryErrorKind,
+};
 
 use super::{FenceStore, FencedRegistry, Found, Known, Mirror, Record, Recorded, TRIES};
 
@@ -18,7 +20,7 @@ const WATCH_JAVA: Duration = Duration::from_secs(7);
 const JAVA_PAST_REPORT: Duration = Duration::from_secs(4);
 /// How far the clocks of the database and of the nodes may differ: ceilings are by the nodes', a failover
 /// by the database's.
-pub(super) const CLOCKS: Duration = Duration::from_secs(60);
+pub(super) const CLOCKS: Duration = Duration::from_secs(30);
 
 /// Which worker ids are tried first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -140,8 +142,8 @@ impl<S: FenceStore> FencedRegistry<S> {
     ) -> Result<Option<Lease>, RegistryError> {
         let mut refusals = Refusals::default();
         // Who lost a race looks elsewhere among what is free, further each time.
-        let free = candidates.iter().filter(|candidate| !candidate.own).count();
-        let own = candidates.len() - free;
+        let own = candidates.iter().rposition(|candidate| candidate.own).map_or(0, |last| last + 1);
+        let free = candidates.len() - own;
         if conflicts > 0 && free > 1 {
             let spread = free.min(1 << conflicts.min(10));
             candidates[own..].rotate_left(fastrand::usize(..spread));
@@ -161,7 +163,12 @@ impl<S: FenceStore> FencedRegistry<S> {
                 Err(refusal) if own && is_worth_waiting(&refusal) => {
                     return Err(self.error(refusal, &format!("claim worker id {worker}")));
                 }
-                Err(refusal) => refusals.note(worker, &found, refusal),
+                Err(refusal) => {
+                    // What this instance remembers of one says nothing of the others.
+                    let memory = request.memory.as_ref();
+                    let remembered = memory.is_some_and(|memory| memory.worker == worker.get());
+                    refusals.note(worker, &found, refusal, remembered);
+                }
             }
         }
         Err(self.error(refusals.conclude(), "claim a worker id"))
@@ -199,7 +206,9 @@ impl<S: FenceStore> FencedRegistry<S> {
             (rank, fence.ceiling)
         };
         let greatest = request.layout.max_worker();
-        let known = known.into_iter().filter(|(worker, _)| *worker <= greatest);
+        let range = self.store.range();
+        let possible = |worker: &WorkerId| *worker <= greatest && range.contains(&worker.get());
+        let known = known.into_iter().filter(|(worker, _)| possible(worker));
         let known = known.map(|(worker, found)| {
             let (rank, since) = rank(worker, &found);
             ((rank, since), Candidate { worker, own: rank <= Rank::Instance, found: Some(found) })
@@ -259,7 +268,7 @@ impl<S: FenceStore> FencedRegistry<S> {
             }
         }
         if found.failover != UnixMillis::EPOCH && !proves_its_hold(found, worker, &request) {
-            let until = found.failover + request.offline_for + CLOCKS;
+            let until = found.failover + request.offline_for + request.tolerance + CLOCKS;
             if until > request.now {
                 return Err(RegistryErrorKind::FailedOver { until });
             }
@@ -332,6 +341,7 @@ fn proves_its_hold<T>(found: &Found<T>, worker: WorkerId, request: &ClaimRequest
     };
     memory.worker == worker.get()
         && !memory.lost
+        && memory.origin == Origin::Own
         && memory.fence.epoch == record.fence.epoch
         && memory.fence.instance == record.fence.instance
         && memory.fence.ceiling > found.failover + CLOCKS
@@ -353,9 +363,16 @@ const fn is_worth_waiting(refusal: &RegistryErrorKind) -> bool {
 }
 
 impl Refusals {
-    fn note<T>(&mut self, worker: WorkerId, found: &Found<T>, refusal: RegistryErrorKind) {
+    fn note<T>(
+        &mut self,
+        worker: WorkerId,
+        found: &Found<T>,
+        refusal: RegistryErrorKind,
+        remembered: bool,
+    ) {
         self.taken += 1;
-        if found.mirror == Mirror::Agrees && found.record == Recorded::Absent {
+        let unused = found.mirror == Mirror::Agrees && found.record == Recorded::Absent;
+        if unused && !remembered {
             self.of_unused = Some(refusal.clone());
         }
         if let (Mirror::Java(_), None) = (&found.mirror, found.record.written()) {

@@ -49,6 +49,11 @@ pub(crate) trait FenceStore: fmt::Debug + Send + Sync + 'static {
         0..=u32::MAX
     }
 
+    /// Whether it has worker ids that nobody has used; else each is made when it is needed.
+    fn has_unused(&self) -> bool {
+        true
+    }
+
     /// What has a record, or a mirror that somebody used, in order. Makes nothing.
     fn known(&self) -> Answer<'_, Vec<Known<Self::Token>>>;
 
@@ -231,13 +236,12 @@ impl<S: FenceStore> FencedRegistry<S> {
         let what = format!("{what} worker id {}", lease.worker);
         for _ in 0..TRIES {
             let found = self.store.read(lease.worker).await?;
-            // Whoever held it up to a failover, and only then, has not been replaced by a claim that the
-            // failover lost.
-            if found.failover != UnixMillis::EPOCH
-                && lease.fence.ceiling <= found.failover + claim::CLOCKS
-            {
-                let why = "the database has failed over since this lease ended";
-                return Err(self.error(RegistryErrorKind::Lost, &what).because(why));
+            // Whose time was over when the database failed over may have been replaced by a claim that the
+            // failover lost: it has to claim anew.
+            let ended = lease.fence.ceiling <= found.failover + claim::CLOCKS;
+            if found.failover != UnixMillis::EPOCH && ended {
+                let until = found.failover + claim::CLOCKS;
+                return Err(self.error(RegistryErrorKind::FailedOver { until }, &what));
             }
             let record = match &found.record {
                 Recorded::Written(record) => record,

@@ -215,7 +215,11 @@ impl MysqlWorkers {
             && (!self.mirrored || mirror::write(&mut transaction, worker, token, record).await?);
         match written {
             true => transaction.commit().await?,
-            false => transaction.rollback().await?,
+            false => {
+                transaction.rollback().await?;
+                // The server's name may have changed since this connection was made.
+                guard::introduce(connection, &self.guard).await?;
+            }
         }
         Ok(written)
     }

@@ -129,7 +129,10 @@ impl FenceStore for ZkNormal {
         })
     }
 
-    /// Worker ids are made, not found.
+    fn has_unused(&self) -> bool {
+        false
+    }
+
     fn unused<'a>(
         &'a self,
         _known: &'a [Known<Token>],

@@ -44,8 +44,13 @@ pub(super) fn of(worker: WorkerId, record: &Record) -> Vec<u8> {
     })
 }
 
-/// What an entry says beside a fence; an error text when it is none.
-pub(super) fn judge(content: &[u8], record: Option<&Record>) -> Result<Mirror, String> {
+/// What an entry says beside a fence; an error text when it is none. Whoever has just put one into
+/// `inuse` may write its name there later.
+pub(super) fn judge(
+    content: &[u8],
+    record: Option<&Record>,
+    in_use: bool,
+) -> Result<Mirror, String> {
     let entry: Entry = serde_json::from_slice(content).map_err(|error| error.to_string())?;
     let port = match &entry.last_used_port {
         Some(Value::String(port)) => port.clone(),
@@ -60,7 +65,7 @@ pub(super) fn judge(content: &[u8], record: Option<&Record>) -> Result<Mirror, S
             (record.holder.as_str() == holder || without_port)
                 && at == Some(record.fence.ceiling.get())
         }
-        (None, None) => true,
+        (None, None) => !in_use,
         _ => false,
     };
     if ours {
@@ -86,15 +91,16 @@ mod tests {
             text,
             r#"{"workId":7,"lastUsedIp":null,"lastUsedPort":null,"lastUsedTimestamp":null}"#
         );
-        assert_eq!(judge(text.as_bytes(), None), Ok(Mirror::Agrees));
+        assert_eq!(judge(text.as_bytes(), None, false), Ok(Mirror::Agrees));
+        assert!(matches!(judge(text.as_bytes(), None, true), Ok(Mirror::Java(_))), "just taken");
         let java = br#"{"workId":7,"lastUsedIp":"10.1.46.33","lastUsedPort":"8080",
                         "lastUsedTimestamp":1567733700834}"#;
         let report = JavaReport {
             holder: "10.1.46.33:8080".into(),
             at: Some(UnixMillis::new(1_567_733_700_834)),
         };
-        assert_eq!(judge(java, None), Ok(Mirror::Java(report)));
-        assert!(judge(b"x", None).is_err());
+        assert_eq!(judge(java, None, true), Ok(Mirror::Java(report)));
+        assert!(judge(b"x", None, false).is_err());
         assert_eq!(parse("workId:12"), Some(WorkerId::new(12)));
         assert_eq!(parse("workId:x"), None);
     }

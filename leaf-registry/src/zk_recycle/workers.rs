@@ -97,9 +97,8 @@ fn found(fence: &Node, not_use: &Node, in_use: &Node) -> Found<Token> {
     let record = crate::zookeeper::recorded(fence);
     let retired = record.written().is_some_and(|record| record.fence.state == FenceState::Retired);
     let mirror = match in_use.as_ref().or(not_use.as_ref()) {
-        Some((content, _)) => {
-            mirror::judge(content, record.written()).unwrap_or_else(Mirror::Damaged)
-        }
+        Some((content, _)) => mirror::judge(content, record.written(), in_use.is_some())
+            .unwrap_or_else(Mirror::Damaged),
         // Where Java Leafs do not find it.
         None if retired => Mirror::Agrees,
         None => Mirror::Missing,

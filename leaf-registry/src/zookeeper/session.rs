@@ -60,7 +60,11 @@ impl Session {
         if let (path, Ok(root)) = (work.client.path().to_owned(), work.client.clone().chroot("/"))
             && path != "/"
         {
-            root.mkdir(&path, &work.persistent()).await?;
+            match root.mkdir(&path, &work.persistent()).await {
+                // It may be there, above what this login may touch: then the next request works.
+                Ok(()) | Err(Error::NoAuth) => {}
+                Err(error) => return Err(error),
+            }
         }
         // Another member than before may be behind: what is read now must be what was written then.
         match work.client.sync("/").await {

@@ -432,6 +432,20 @@ pub(crate) async fn restarts_burn_no_number(f: Fixture) {
     assert_eq!(lease.worker.get(), 2, "one that has never reported");
 }
 
+/// A number that was never made is nobody's to retire: it would be in the way when it is made.
+pub(crate) async fn what_was_never_made_is_left_alone(f: Fixture) {
+    let node = f.node("10.0.0.1:1").await;
+    node.claim().await;
+    let admin = node.open.admin.clone().unwrap();
+    for error in [
+        admin.retire(WorkerId::new(7), circumstances(NOW)).await.unwrap_err(),
+        admin.repair(WorkerId::new(7), circumstances(NOW)).await.unwrap_err(),
+    ] {
+        assert!(error.to_string().contains("nobody has used it"), "{error}");
+    }
+    assert_eq!(f.zookeeper().await.list_children(&f.path("/forever")).await.unwrap().len(), 1);
+}
+
 /// A move of the fork that was undone half-way, by hand: our next move takes it out of the wrong pool.
 pub(crate) async fn one_in_both_pools_is_sorted_out(f: Fixture) {
     let pools = Pools::of(&f).await;

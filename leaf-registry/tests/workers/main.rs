@@ -441,7 +441,8 @@ mod beside_java {
     tests! {
         zk_normal: records_are_continued_and_handed_back, a_live_one_is_refused,
             one_on_our_own_address_is_noticed, ids_repeat_neither_beside_nor_after_it,
-            a_name_that_java_cannot_read_is_refused, numbers_are_made_only_when_they_are_needed;
+            a_name_that_java_cannot_read_is_refused, numbers_are_made_only_when_they_are_needed,
+            what_was_never_made_is_left_alone;
         mysql: records_are_continued_and_handed_back, a_live_one_is_refused,
             one_on_our_own_address_is_noticed, ids_repeat_neither_beside_nor_after_it,
             restarts_burn_no_number, tables_made_by_hand_are_new;

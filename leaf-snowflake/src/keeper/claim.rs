@@ -215,11 +215,15 @@ impl Keeper {
         })
     }
 
-    /// Takes note of a record that the registry wants to be watched, from its first mention on.
+    /// Takes note of a record that the registry wants to be watched, from its first mention on. One that
+    /// changed while it was watched is told to the registry once, by the next claim.
     pub(super) fn watch(&mut self, refusal: &RegistryErrorKind) {
-        if let RegistryErrorKind::Watch { worker, nonce, during } = *refusal
-            && self.watching.is_none()
-        {
+        let RegistryErrorKind::Watch { worker, nonce, during } = *refusal else { return };
+        // Of another worker id, or asked for once more although it was watched.
+        let other = |((watched, _), until): ((WorkerId, Uuid), Instant)| {
+            watched != worker || until <= Instant::now()
+        };
+        if self.watching.is_none_or(other) {
             self.watching = Some(((worker, nonce), Instant::now() + during));
         }
     }

@@ -147,19 +147,22 @@ impl Keeper {
     /// lost one is replaced.
     pub(crate) async fn run(mut self, mut held: Held, stop: CancellationToken) {
         loop {
-            let lost = match self.keep(&mut held, &stop).await {
+            let (given, may_claim) = match self.keep(&mut held, &stop).await {
                 End::Stopped => return self.release(held).await,
                 End::Forked => return,
                 End::Lost(error) => {
                     self.lose(&held, &error.to_string()).await;
-                    None
+                    // Nobody holds it as far as the registry knows.
+                    let ended = matches!(error.kind(), RegistryErrorKind::FailedOver { .. });
+                    (None, ended || self.registry.replaces_lost())
                 }
                 End::Moved(lease) => {
-                    self.lose(&held, "another node held the worker id in between").await;
-                    Some(lease)
+                    self.lose(&held, "the worker id was not this node's for a while").await;
+                    // The registry has given it already.
+                    (Some(lease), true)
                 }
             };
-            let replaced = stop.run_until_cancelled(self.replace(lost)).await;
+            let replaced = stop.run_until_cancelled(self.replace(given, may_claim)).await;
             held = match replaced {
                 Some(Some(held)) => held,
                 Some(None) => return self.shared.end(Phase::Lost),
@@ -258,6 +261,11 @@ impl Keeper {
     /// Takes note of the registry's answer; tells whether it ends the lease.
     async fn take_answer(&mut self, held: &mut Held, answer: Answer) -> Option<End> {
         let result = match answer {
+            Answer::Extended(_, Err(error))
+                if matches!(error.kind(), RegistryErrorKind::FailedOver { .. }) =>
+            {
+                return Some(End::Lost(error));
+            }
             Answer::Extended(lease, result) => {
                 let lease = held.lease.insert(lease);
                 result.map(|()| lease)
@@ -273,6 +281,7 @@ impl Keeper {
         };
         match result {
             Ok(lease) => {
+                self.watching = None;
                 if let Some(memory) = &mut self.state.memory {
                     memory.fence = lease.fence.clone();
                     self.state.claim = None;
@@ -329,10 +338,10 @@ impl Keeper {
         }
     }
 
-    /// A worker id in place of the lost one: `given`, or one that is claimed now. `None` where the
-    /// registry does not give another.
-    async fn replace(&mut self, mut given: Option<Lease>) -> Option<Held> {
-        if !self.registry.replaces_lost() {
+    /// A worker id in place of the lost one: `given`, or one that is claimed now. `None` where this node
+    /// may not claim another by itself.
+    async fn replace(&mut self, mut given: Option<Lease>, may_claim: bool) -> Option<Held> {
+        if !may_claim {
             return None;
         }
         loop {
