@@ -216,8 +216,7 @@ fn a_port_in_use_is_named_and_no_worker_id_is_claimed() {
 
     assert_eq!(code, Some(1));
     assert!(line.contains(&format!("listen on {taken}: choose another address")), "{line}");
-    let state = std::fs::read_to_string(directory.path().join("snowflake.state")).unwrap();
-    assert!(!state.contains("epoch"), "nothing was claimed: {state}");
+    assert!(!directory.path().join("snowflake.state").exists(), "nothing was claimed");
 }
 
 /// What would make ids repeat or negative is refused at the start, with the value and the limit.
@@ -258,7 +257,7 @@ fn another_layout_over_a_used_worker_id_is_refused_with_the_way_out() {
 
     assert_eq!(code, 1);
     assert!(line.contains("t41-w10-s12/1ms") && line.contains("t41-w5-s7/1ms"), "{line}");
-    assert!(line.contains("restore the setting, or use a worker id"), "{line}");
+    assert!(line.contains("restore the setting."), "{line}");
 }
 
 /// W-11
