@@ -58,7 +58,9 @@ fn main() -> ExitCode {
 
 /// Logs go to standard error; `RUST_LOG` chooses what.
 fn start_logging() {
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
+    // The ZooKeeper client tells of every connection; what becomes of it we tell ourselves.
+    let default = || EnvFilter::new("info,zookeeper_client=error");
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| default());
     tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_ansi(std::io::stderr().is_terminal())
