@@ -2,15 +2,19 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use leaf_testkit::{Fault, FaultProxy, HttpClient, LeafServer, MariaDb, ZooKeeper};
+use leaf_core::{Clock, WorkerId};
+use leaf_registry::{Circumstances, RegistryKind, RegistryOptions, RegistryPlace};
+use leaf_snowflake::SystemClock;
+use leaf_testkit::{Fault, FaultProxy, HttpClient, LeafServer, MariaDb, ZooKeeper, wait_until};
 use tokio::time::Instant;
 
 const SERVER: &str = env!("CARGO_BIN_EXE_leaf-server");
 pub(crate) const NODES: usize = 3;
+const LAYOUT: &str = "t41-w2-s12/1ms";
 /// How long a node that ended by itself is left alone.
 const AGAIN: Duration = Duration::from_secs(1);
 
@@ -29,6 +33,8 @@ pub(crate) struct Cluster {
     nodes: Vec<Node>,
     home: tempfile::TempDir,
     faults: BTreeMap<&'static str, usize>,
+    /// How often a node found its worker id taken over, of those that ended since.
+    taken_over: usize,
 }
 
 struct Node {
@@ -52,13 +58,14 @@ impl Cluster {
             |port: u16| (runtime.block_on(FaultProxy::start(([127, 0, 0, 1], port).into())), None);
         let nodes = (0..NODES).map(|number| {
             let links = [proxy(database.port()), proxy(registry.ports()[0])];
-            // Four worker ids: what a silent node had is soon another's.
+            // What a silent node had is soon another's, and two that issue in the same millisecond under
+            // one worker id repeat an id for certain.
             let config = format!(
                 "advertise = '127.0.0.1:{}'\n\
                  [segment]\nstore = '{}'\nmax_step = 1000\n\
                  [snowflake]\nregistry = 'zk_recycle'\nzookeeper = '127.0.0.1:{}'\n\
-                 layout = 't41-w2-s12/1ms'\noffline_for = '3s'\nreport_interval = '300ms'\n\
-                 recycle_after = '0s'\nsession_timeout = '1s'\n",
+                 layout = '{LAYOUT}'\noffline_for = '1s'\nreport_interval = '200ms'\n\
+                 recycle_after = '0s'\nsession_timeout = '1s'\nsequence_start = 0\n",
                 9001 + number,
                 MariaDb::url(links[0].0.address().port(), &name),
                 links[1].0.address().port(),
@@ -75,7 +82,8 @@ impl Cluster {
             }
         });
         let nodes = nodes.collect();
-        let mut cluster = Self { database, registry, nodes, home, faults: BTreeMap::new() };
+        let mut cluster =
+            Self { database, registry, nodes, home, faults: BTreeMap::new(), taken_over: 0 };
         let config = cluster.home.path().join("0.toml").display().to_string();
         let args = ["--config", &config, "schema", "--apply"];
         let data = cluster.home.path().join("schema");
@@ -87,6 +95,10 @@ impl Cluster {
         for node in &mut cluster.nodes {
             node.launch(cluster.home.path().to_owned());
         }
+        wait_until("all nodes are ready", Duration::from_secs(30), || {
+            cluster.all_ready().then_some(())
+        });
+        runtime.block_on(retire_one(cluster.registry.ports()[0]));
         cluster
     }
 
@@ -145,6 +157,11 @@ impl Cluster {
         self.nodes.iter().map(tell).collect::<Vec<_>>().join("\n")
     }
 
+    /// How often a worker id was taken over while its holder was silent.
+    pub(crate) fn taken_over(&self) -> usize {
+        self.taken_over + self.nodes.iter().map(Node::taken_over).sum::<usize>()
+    }
+
     pub(crate) fn faults(&self) -> String {
         let count = |(what, count): (&&str, &usize)| format!("{count} x {what}");
         self.faults.iter().map(count).collect::<Vec<_>>().join(", ")
@@ -157,6 +174,7 @@ impl Cluster {
     pub(crate) fn kill(&mut self, number: usize, away: Duration, lose_data: bool) -> String {
         self.note(if lose_data { "killed, data directory lost" } else { "killed" });
         let node = &mut self.nodes[number];
+        self.taken_over += node.taken_over();
         if let Some(server) = &mut node.server {
             server.kill();
         }
@@ -176,6 +194,7 @@ impl Cluster {
             std::thread::sleep(Duration::from_millis(300));
             server.kill();
         }
+        self.taken_over += node.taken_over();
         node.down(Instant::now() + away);
         format!("node {number} stopped, back in {away:?}")
     }
@@ -225,6 +244,24 @@ impl Cluster {
     }
 }
 
+/// Of four worker ids, so that there are as many as nodes: whoever starts anew takes what a silent one had.
+async fn retire_one(port: u16) {
+    let address = ZooKeeper::address(&[port]).parse().expect("an address");
+    let (options, here) = (RegistryOptions::default(), Path::new("."));
+    let place = RegistryPlace::Zookeeper(address);
+    let open = place.open(RegistryKind::ZkRecycle, None, here, &options).await.expect("it opens");
+    let at = Circumstances {
+        now: SystemClock.wall_millis(),
+        layout: LAYOUT.parse().expect("a layout"),
+        offline_for: Duration::from_secs(1),
+        report_interval: Duration::from_millis(200),
+    };
+    let used = open.registry.workers().await.expect("it answers");
+    let free = (0..4).map(WorkerId::new).find(|id| used.iter().all(|used| used.worker != *id));
+    let admin = open.admin.expect("it has one");
+    admin.retire(free.expect("three nodes have three"), at).await.expect("nobody has it");
+}
+
 impl Node {
     fn launch(&mut self, home: PathBuf) {
         let config = home.join(format!("{}.toml", self.number)).display().to_string();
@@ -239,6 +276,11 @@ impl Node {
         *self.address.lock().expect("no holder of this lock panics") = None;
         self.server = None;
         self.down_until = Some(until);
+    }
+
+    fn taken_over(&self) -> usize {
+        let output = self.server.as_ref().map(LeafServer::output).unwrap_or_default();
+        output.matches("its ids stop").count()
     }
 
     fn thaw(&mut self) {

@@ -89,22 +89,29 @@ fn run(runtime: &tokio::runtime::Runtime, length: Duration, seed: u64) {
     clients.expect_more_from_everybody(Duration::from_secs(10));
     clients.end(length);
     println!("faults: {}", cluster.faults());
+    println!("{} worker ids were taken over from silent nodes", cluster.taken_over());
 }
 
 /// One fault, chosen by the seed.
 fn strike(cluster: &mut Cluster, random: &mut fastrand::Rng, at: Duration) {
     let node = random.usize(..3);
     let short = millis(random, 100, 1500);
-    // A node's time is over after 3 s: somebody else may have its worker id then.
-    let long = millis(random, 200, 6000);
+    // A node's time is over after 1 s: somebody else may have its worker id then.
+    let long = millis(random, 200, 4000);
     let link = if random.bool() { Link::Database } else { Link::Registry };
     let kind = random.u32(..100);
     let what = match kind {
-        0..20 => cluster.kill(node, short, false),
-        20..24 => cluster.kill(node, short, true),
-        24..32 => cluster.stop(node, short),
-        32..60 => cluster.freeze(node, long),
-        60..92 => cluster.disturb(node, link, random.usize(..5), long),
+        0..10 => cluster.kill(node, short, false),
+        // Who lost its data is a stranger, and takes what a silent node had.
+        10..30 => cluster.kill(node, short, true),
+        30..36 => cluster.stop(node, short),
+        36..54 => cluster.freeze(node, long),
+        54..68 => {
+            // The one that starts anew takes the frozen one's worker id before that goes on.
+            let frozen = cluster.freeze(node, Duration::from_millis(3500));
+            frozen + "; " + &cluster.kill((node + 1) % 3, Duration::from_millis(1200), true)
+        }
+        68..92 => cluster.disturb(node, link, random.usize(..5), long),
         92..96 => cluster.crash_database(),
         _ => cluster.crash_registry(),
     };
