@@ -34,7 +34,7 @@ async fn node(open: &OpenRegistry, name: &str) -> SnowflakeGenerator {
 async fn a_worker_id_from_its_list_to_its_end() {
     let home = tempfile::tempdir().unwrap();
     std::fs::create_dir(home.path().join("leaf-data")).unwrap();
-    let text = "[snowflake]\nregistry = 'sqlite'\nreport_interval = '100ms'\n";
+    let text = "[snowflake]\nregistry = 'sqlite'\nreport_interval = '1s'\n";
     std::fs::write(home.path().join("leaf.toml"), text).unwrap();
     let run = |args: &[&str]| leaf(home.path(), args);
     let absent = run(&["worker", "list"]).failed(2);
@@ -70,7 +70,7 @@ async fn a_worker_id_from_its_list_to_its_end() {
     let lives = run(&["worker", "release", "0", "--holder-is-dead"]).failed(1);
     assert!(lives.contains("stop that process first"), "{lives}");
     life.0.shutdown_background();
-    tokio::time::sleep(Duration::from_millis(400)).await;
+    tokio::time::sleep(Duration::from_millis(2500)).await;
     let freed = run(&["worker", "release", "0", "--holder-is-dead"]).ok();
     assert!(freed.starts_with("worker id 0 is released: free from 20"), "{freed}");
     let again = run(&["worker", "release", "0", "--holder-is-dead"]).failed(1);

