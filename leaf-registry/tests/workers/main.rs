@@ -6,6 +6,7 @@
 mod failover;
 mod fixture;
 mod java;
+mod java_pools;
 mod races;
 
 use std::collections::BTreeSet;
@@ -428,17 +429,18 @@ mod server {
 /// Java Leafs in the same registry.
 mod beside_java {
     macro_rules! tests {
-        ($($backend:ident: $($check:ident),*;)*) => {
+        ($tests:ident; $($backend:ident: $($check:ident),*;)*) => {
             $(mod $backend {
                 $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
                 async fn $check() {
-                    crate::java::$check(crate::fixture::$backend().await).await;
+                    crate::$tests::$check(crate::fixture::$backend().await).await;
                 })*
             })*
         };
     }
 
     tests! {
+        java;
         zk_normal: records_are_continued_and_handed_back, a_live_one_is_refused,
             one_on_our_own_address_is_noticed, ids_repeat_neither_beside_nor_after_it,
             a_name_that_java_cannot_read_is_refused, numbers_are_made_only_when_they_are_needed,
@@ -447,8 +449,13 @@ mod beside_java {
             one_on_our_own_address_is_noticed, ids_repeat_neither_beside_nor_after_it,
             restarts_burn_no_number, tables_made_by_hand_are_new;
         postgres: tables_made_by_hand_are_new;
+    }
+
+    tests! {
+        java_pools;
         zk_recycle: of_its_pools_only_what_is_safe_is_taken,
             a_dead_nodes_worker_id_among_java_leafs, a_lost_worker_id_is_put_back_by_an_operator,
-            their_worker_ids_are_adopted_when_they_are_gone, one_in_both_pools_is_sorted_out;
+            their_worker_ids_are_adopted_when_they_are_gone, one_in_both_pools_is_sorted_out,
+            ids_of_its_pools_repeat_neither_beside_nor_after_us;
     }
 }
