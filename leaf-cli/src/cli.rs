@@ -25,9 +25,10 @@ pub(crate) struct Cli {
 /// Where the stores are.
 #[derive(Debug, Default, Args)]
 pub(crate) struct Place {
-    /// The server's configuration file; ./leaf.toml where it exists
+    /// The server's configuration file, leaf.toml or leaf.properties, or both; default: those in the
+    /// working directory
     #[arg(long, global = true, value_name = "FILE")]
-    pub(crate) config: Option<PathBuf>,
+    pub(crate) config: Vec<PathBuf>,
     /// This store instead of the configured ones, like mysql://user:password@host:3306/database
     #[arg(long, global = true, value_name = "URL")]
     pub(crate) store: Option<String>,

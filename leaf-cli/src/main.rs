@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use anyhow::anyhow;
 use cli::{Command, Place};
-use config::BadConfig;
+use config::{BadConfig, Registry};
 use stores::Stores;
 use tracing_subscriber::EnvFilter;
 
@@ -46,7 +46,7 @@ fn main() -> ExitCode {
                 with_stores(place, async |stores| tag::run(stores, command, output).await).await
             }
             Command::Worker { command } => {
-                let registry = config::read(place)?.registry().await?;
+                let registry = Registry::open(&config::read(place)?).await?;
                 let done = worker::run(&registry, command, output);
                 let late = || anyhow!("no answer from the registry within {REGISTRY:?}");
                 tokio::time::timeout(REGISTRY, done).await.unwrap_or_else(|_| Err(late()))

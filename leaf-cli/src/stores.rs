@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use leaf_registry::{OpenStore, StoreOptions, StoreUrl};
-use leaf_segment::{Shards, TagPattern};
+use leaf_segment::{Shards, TagAdmin};
 
 use crate::cli::Place;
 use crate::config::{self, BadConfig};
@@ -27,21 +27,11 @@ impl Stores {
     /// Opens the configured stores. Servers are not contacted yet.
     pub(crate) async fn open(place: &Place) -> Result<Self> {
         let config = config::read(place)?;
-        let mut urls = Shards::new(config.segment.store()?);
-        for shard in &config.segment.shard {
-            let patterns: Result<Vec<TagPattern>, _> =
-                shard.tags.iter().map(|pattern| pattern.parse()).collect();
-            let patterns =
-                patterns.map_err(|error| BadConfig::new(format!("segment.shard: {error}")))?;
-            urls = urls.with(patterns, config::parse("segment.shard", &shard.store)?);
-        }
-        let data_dir = config.data_dir;
-        let mut options = StoreOptions::default();
-        if !config.segment.failover_guard {
-            options.failover_margin = None;
-        }
-        let shards = urls.try_map(async |url| Store::open(url, &data_dir, &options).await).await?;
-        Ok(Self { shards, data_dir })
+        let (data_dir, options) = (&config.data_dir, config.segment.store_options());
+        let urls = config.segment.stores();
+        let shards =
+            urls.try_map(async |url| Store::open(url.clone(), data_dir, &options).await).await?;
+        Ok(Self { shards, data_dir: config.data_dir })
     }
 
     /// The store of a tag.
@@ -60,7 +50,8 @@ impl Stores {
 
     /// A store that is not configured.
     pub(crate) async fn other(&self, key: &str, url: &str) -> Result<Store> {
-        Store::open(config::parse(key, url)?, &self.data_dir, &StoreOptions::default()).await
+        let url = url.parse().map_err(|error| BadConfig::new(format!("{key}: {error}")))?;
+        Store::open(url, &self.data_dir, &StoreOptions::default()).await
     }
 
     pub(crate) async fn close(&self) {
@@ -71,6 +62,11 @@ impl Stores {
 }
 
 impl Store {
+    /// Its tags.
+    pub(crate) fn tags(&self) -> TagAdmin<'_> {
+        TagAdmin::new(&*self.open.store)
+    }
+
     async fn open(url: StoreUrl, data_dir: &Path, options: &StoreOptions) -> Result<Self> {
         if let Some(file) = url.file(data_dir)
             && !file.exists()

@@ -3,7 +3,8 @@
 use anyhow::{Result, anyhow, bail};
 use comfy_table::CellAlignment::{self, Left, Right};
 use leaf_core::{Step, Tag as TagName};
-use leaf_segment::{NewTag, SegmentStore, StoreError, StoreErrorKind, TagRecord};
+use leaf_segment::{NewTag, TagAdminError, TagChange, TagRecord};
+use leaf_server::records::TagShown;
 use serde::Serialize;
 
 use crate::Done;
@@ -12,45 +13,7 @@ use crate::config::BadConfig;
 use crate::output::{self, Row, quoted};
 use crate::stores::{Store, Stores};
 
-/// A raise by more than this is asked about: nothing brings the ids back.
-const FAR: i64 = 1_000_000_000_000;
-/// How many ids servers may have been granted while their tag was being deleted.
-const AFTER_DELETE: i64 = 10_000_000;
-
-/// A tag as it is printed.
-#[derive(Debug, Serialize)]
-struct Shown {
-    tag: String,
-    /// The next id that the store will grant; a string, see [`Output::Json`].
-    max_id: String,
-    /// `null` when the row holds a number that is none.
-    step: Option<u32>,
-    enabled: bool,
-    min_step: Option<u32>,
-    max_step: Option<u32>,
-    max_take: Option<u32>,
-    description: Option<String>,
-    store: String,
-}
-
-impl Shown {
-    fn of(record: &TagRecord, store: &Store) -> Self {
-        let settings = &record.settings;
-        Self {
-            tag: record.tag.as_str().into(),
-            max_id: record.max_id.to_string(),
-            step: record.step.ok().map(Step::get),
-            enabled: settings.enabled,
-            min_step: settings.min_step.map(Step::get),
-            max_step: settings.max_step.map(Step::get),
-            max_take: settings.max_take.map(Step::get),
-            description: record.description.clone(),
-            store: store.url.to_string(),
-        }
-    }
-}
-
-impl Row for Shown {
+impl Row for TagShown {
     const COLUMNS: &'static [(&'static str, CellAlignment)] = &[
         ("tag", Left),
         ("max_id", Right),
@@ -83,42 +46,24 @@ pub(crate) async fn run(stores: &Stores, command: Tag, output: Output) -> Result
         Tag::List => Ok(list(stores, output).await),
         Tag::Show { tag } => show(stores, &tag, output).await,
         Tag::Create { tag, step, first, description } => {
-            check_id("--first", first)?;
-            if description.as_ref().is_some_and(|text| text.chars().count() > 256) {
-                return Err(BadConfig::new("--description has more than 256 characters").into());
-            }
             let new =
                 NewTag { max_id: first, description, ..NewTag::new(name(&tag)?, size(step)?) };
-            stores.of(&tag).open.store.create(&new).await?;
-            show(stores, &tag, output).await
+            let store = stores.of(&tag);
+            shown(store, store.tags().create(&new).await.map_err(refused)?, output)
         }
         Tag::SetStep { tag, step } => {
-            stores.of(&tag).open.store.set_step(&name(&tag)?, size(step)?).await?;
-            show(stores, &tag, output).await
+            let change = TagChange { step: Some(size(step)?), ..TagChange::default() };
+            change_tag(stores, &tag, change, output).await
         }
         Tag::Set { tag, enabled, min_step, max_step, max_take } => {
-            let (store, parsed) = (stores.of(&tag), name(&tag)?);
-            let mut settings = read(&*store.open.store, &parsed).await?.settings;
-            if let Some(enabled) = enabled {
-                settings.enabled = enabled;
-            }
-            let changes = [
-                (&mut settings.min_step, min_step),
-                (&mut settings.max_step, max_step),
-                (&mut settings.max_take, max_take),
-            ];
-            for (setting, change) in changes {
-                match change.as_deref() {
-                    None => {}
-                    Some("none") => *setting = None,
-                    Some(number) => *setting = Some(size(number.parse().unwrap_or(0))?),
-                }
-            }
-            if settings.min_step.zip(settings.max_step).is_some_and(|(min, max)| min > max) {
-                return Err(BadConfig::new("min_step would be above max_step").into());
-            }
-            store.open.store.set_settings(&parsed, &settings).await?;
-            show(stores, &tag, output).await
+            let change = TagChange {
+                step: None,
+                enabled,
+                min_step: limit(min_step)?,
+                max_step: limit(max_step)?,
+                max_take: limit(max_take)?,
+            };
+            change_tag(stores, &tag, change, output).await
         }
         Tag::Advance { tag, at_least, yes } => advance(stores, &tag, at_least, yes, output).await,
         Tag::Delete { tag, yes } => delete(stores, &tag, yes, output).await,
@@ -134,13 +79,27 @@ async fn list(stores: &Stores, output: Output) -> Done {
         match store.open.store.tags().await {
             Ok(records) => {
                 let own = records.iter().filter(|record| stores.is_of(record.tag.as_str(), store));
-                all.extend(own.map(|record| Shown::of(record, store)));
+                all.extend(own.map(|record| TagShown::of(record, &store.url)));
             }
             Err(error) => trouble = Some(anyhow!(error).context(store.url.to_string())),
         }
     }
     all.sort_by(|a, b| a.tag.cmp(&b.tag));
     Done { text: output::rows(&all, output), trouble }
+}
+
+async fn change_tag(stores: &Stores, tag: &str, change: TagChange, output: Output) -> Result<Done> {
+    let store = stores.of(tag);
+    shown(store, store.tags().change(&name(tag)?, change).await.map_err(refused)?, output)
+}
+
+/// A limit that was given, `none` for the servers' own.
+fn limit(text: Option<String>) -> Result<Option<Option<Step>>> {
+    match text.as_deref() {
+        None => Ok(None),
+        Some("none") => Ok(Some(None)),
+        Some(number) => Ok(Some(Some(size(number.parse().unwrap_or(0))?))),
+    }
 }
 
 async fn advance(
@@ -150,28 +109,25 @@ async fn advance(
     yes: bool,
     output: Output,
 ) -> Result<Done> {
-    check_id("--at-least", at_least)?;
-    let (store, parsed) = (stores.of(tag), name(tag)?);
-    let now = read(&*store.open.store, &parsed).await?.max_id;
-    if at_least <= now {
-        let mut shown = show(stores, tag, output).await?;
-        shown.trouble = Some(anyhow!("unchanged: max_id is {now} already"));
-        return Ok(shown);
-    }
-    if at_least.saturating_sub(now) > FAR && !yes {
-        bail!(
-            "that skips {} ids, which are lost for ever: look at the number again, then say --yes",
-            at_least.saturating_sub(now)
-        );
-    }
-    store.open.store.advance(&parsed, at_least).await?;
-    show(stores, tag, output).await
+    let store = stores.of(tag);
+    let advanced = store.tags().advance(&name(tag)?, at_least, yes).await;
+    let (record, raised) = advanced.map_err(|error| match error {
+        TagAdminError::Unconfirmed(why) => anyhow!("{why}, then say --yes"),
+        error => refused(error),
+    })?;
+    let now = record.max_id;
+    let mut done = shown(store, record, output)?;
+    done.trouble = (!raised).then(|| anyhow!("unchanged: max_id is {now} already"));
+    Ok(done)
 }
 
 async fn show(stores: &Stores, tag: &str, output: Output) -> Result<Done> {
     let store = stores.of(tag);
-    let record = read(&*store.open.store, &name(tag)?).await?;
-    let shown = Shown::of(&record, store);
+    shown(store, store.tags().read(&name(tag)?).await.map_err(refused)?, output)
+}
+
+fn shown(store: &Store, record: TagRecord, output: Output) -> Result<Done> {
+    let shown = TagShown::of(&record, &store.url);
     Ok(match output {
         Output::Json => output::one(&shown, String::new(), output),
         Output::Table => output::rows(&[shown], output),
@@ -180,26 +136,20 @@ async fn show(stores: &Stores, tag: &str, output: Output) -> Result<Done> {
 }
 
 async fn delete(stores: &Stores, tag: &str, yes: bool, output: Output) -> Result<Done> {
-    let store = stores.of(tag);
-    let parsed = name(tag)?;
-    let record = read(&*store.open.store, &parsed).await?;
-    let shell = quoted(tag);
-    if !yes {
-        bail!(
-            "tag {tag:?} has handed out ids below {}, which repeat if it is made again lower: say \
-             --yes to delete it, or `leaf tag set {shell} --enabled false`",
-            record.max_id
-        );
-    }
-    store.open.store.delete(&parsed).await?;
-    // Servers may have been granted more between the two statements.
-    let first = record.max_id.saturating_add(AFTER_DELETE);
+    let (store, shell) = (stores.of(tag), quoted(tag));
+    let deleted = store.tags().delete(&name(tag)?, yes).await;
+    let deleted = deleted.map_err(|error| match error {
+        TagAdminError::Unconfirmed(why) => {
+            anyhow!("{why}: say --yes to delete it, or `leaf tag set {shell} --enabled false`")
+        }
+        error => refused(error),
+    })?;
     let text = format!(
         "deleted tag {tag:?} of {}; made again, let it start higher: \
-         leaf tag create {shell} --first {first} --step STEP",
-        store.url
+         leaf tag create {shell} --first {} --step STEP",
+        store.url, deleted.next_first
     );
-    Ok(output::one(&Shown::of(&record, store), text, output).into())
+    Ok(output::one(&TagShown::of(&deleted.record, &store.url), text, output).into())
 }
 
 /// A tag that was imported.
@@ -260,18 +210,12 @@ async fn import(
     Ok(Done { text: output::rows(&imported, output), trouble })
 }
 
-/// An id that somebody wrote. The greatest would use the tag up.
-fn check_id(flag: &str, id: i64) -> Result<()> {
-    if (0..i64::MAX).contains(&id) {
-        return Ok(());
+/// What makes no sense is the command line's fault.
+fn refused(error: TagAdminError) -> anyhow::Error {
+    match error {
+        TagAdminError::Refused(why) => BadConfig::new(why).into(),
+        error => error.into(),
     }
-    Err(BadConfig::new(format!("{flag}: an id is 0 to {}", i64::MAX - 1)).into())
-}
-
-async fn read(store: &dyn SegmentStore, tag: &TagName) -> Result<TagRecord, StoreError> {
-    let operation = || format!("read tag {:?}", tag.as_str());
-    let record = store.tag(tag).await?;
-    record.ok_or_else(|| StoreError::new(StoreErrorKind::UnknownTag, operation()))
 }
 
 fn name(tag: &str) -> Result<TagName> {

@@ -4,7 +4,8 @@ use anyhow::{Context as _, Result};
 use comfy_table::CellAlignment::{self, Left, Right};
 use leaf_core::{Clock, UnixMillis, WorkerId};
 use leaf_registry::{Circumstances, WorkerAdministration};
-use leaf_snowflake::{Fence, FenceState, SystemClock, WorkerRecord};
+use leaf_server::records::WorkerShown;
+use leaf_snowflake::SystemClock;
 use serde::Serialize;
 
 use crate::Done;
@@ -12,44 +13,7 @@ use crate::cli::{Output, Worker};
 use crate::config::{BadConfig, Registry};
 use crate::output::{self, Row};
 
-/// A worker id as it is printed.
-#[derive(Debug, Serialize)]
-struct Shown {
-    worker: u32,
-    /// `held`, `released`, `retired`; `-` where there is no fence.
-    state: &'static str,
-    holder: Option<String>,
-    /// When whoever holds it last reported; a string, see [`Output::Json`].
-    last_report_ms: Option<String>,
-    /// From when on others may have it.
-    ceiling_ms: Option<String>,
-    epoch: Option<u64>,
-    remark: Option<String>,
-}
-
-impl Shown {
-    fn of(record: WorkerRecord, registry: &Registry) -> Self {
-        let fence = record.fence.as_ref();
-        let held = fence.filter(|fence| fence.state == FenceState::Held);
-        let reported = held.map(|fence| fence.ceiling - registry.offline_for);
-        let state = |fence: &Fence| match fence.state {
-            FenceState::Held => "held",
-            FenceState::Released => "released",
-            FenceState::Retired => "retired",
-        };
-        Self {
-            worker: record.worker.get(),
-            state: fence.map_or("-", state),
-            holder: record.holder.as_ref().map(ToString::to_string),
-            last_report_ms: reported.map(|at| at.to_string()),
-            ceiling_ms: fence.map(|fence| fence.ceiling.to_string()),
-            epoch: fence.map(|fence| fence.epoch),
-            remark: record.remark,
-        }
-    }
-}
-
-impl Row for Shown {
+impl Row for WorkerShown {
     const COLUMNS: &'static [(&'static str, CellAlignment)] = &[
         ("worker", Right),
         ("state", Left),
@@ -86,8 +50,10 @@ pub(crate) async fn run(registry: &Registry, command: Worker, output: Output) ->
     match command {
         Worker::List => {
             let records = registry.open.registry.workers().await?;
-            let shown: Vec<_> =
-                records.into_iter().map(|record| Shown::of(record, registry)).collect();
+            let shown: Vec<_> = records
+                .iter()
+                .map(|record| WorkerShown::of(record, registry.offline_for))
+                .collect();
             Ok(output::rows(&shown, output).into())
         }
         Worker::Release { worker, holder_is_dead } => {

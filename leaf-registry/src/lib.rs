@@ -66,7 +66,8 @@ pub use fenced::{Circumstances, OpenRegistry, WorkerAdministration};
 pub use import::import;
 #[cfg(feature = "store")]
 pub use registry_kind::{
-    OnForeignHolder, RegistryKind, RegistryOptions, RegistryPlace, RegistryPlaces, read_setting,
+    OnForeignHolder, RegistryKind, RegistryOptions, RegistryPlace, RegistryPlaces, read_secret,
+    read_setting,
 };
 #[cfg(feature = "store")]
 pub use store_url::{OpenStore, StoreOptions, StoreUrl, StoreUrlError};

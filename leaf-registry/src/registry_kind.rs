@@ -173,6 +173,15 @@ pub fn read_setting<T>(file: &Path) -> Result<T, StoreUrlError>
 where
     T: FromStr<Err = StoreUrlError>,
 {
+    let parsed = read_secret(file)?.parse();
+    parsed.map_err(|error| StoreUrlError::new(format!("{}: {error}", file.display())))
+}
+
+/// Reads a text from a file, without the white space around it.
+///
+/// # Errors
+/// A text that names the file and never repeats what it holds.
+pub fn read_secret(file: &Path) -> Result<String, StoreUrlError> {
     let refuse = |why: String| StoreUrlError::new(format!("{}: {why}", file.display()));
     let mut text = String::new();
     let opened = std::fs::File::open(file).map_err(|error| refuse(error.to_string()))?;
@@ -181,7 +190,7 @@ where
     if length as u64 > LARGEST_SETTING {
         return Err(refuse("too large for one setting".into()));
     }
-    text.trim().parse().map_err(|error: StoreUrlError| refuse(error.to_string()))
+    Ok(text.trim().to_owned())
 }
 
 /// What may be chosen about a registry, besides where it is.

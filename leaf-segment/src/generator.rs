@@ -7,12 +7,12 @@
 use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use arc_swap::{ArcSwap, Cache};
 use leaf_core::{Health, Tag};
-use tokio::sync::{Mutex, OwnedMutexGuard};
+use tokio::sync::{Mutex, Notify, OwnedMutexGuard};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
@@ -48,6 +48,9 @@ struct Shared {
     unknown: Arc<Mutex<UnknownTags>>,
     /// Whether the set of tags was ever read.
     loaded: AtomicBool,
+    /// How often it is read, in milliseconds.
+    refresh_millis: AtomicU64,
+    refresh_changed: Arc<Notify>,
 }
 
 /// The tags that a generator knows, seen from one thread.
@@ -92,17 +95,25 @@ impl SegmentGenerator {
     /// A store that does not answer is no error: the generator goes on asking, and
     /// [`Self::health`] says so.
     pub async fn open(store: Arc<dyn SegmentStore>, config: SegmentConfig) -> Self {
-        let shared = Arc::new(Shared {
-            backend: Arc::new(Backend::new(store, config)),
-            tags: Arc::default(),
-            unknown: Arc::default(),
-            loaded: AtomicBool::new(false),
-        });
-        let mut pause = shared.refresh().await;
-        let task = Arc::downgrade(&shared);
+        let shared = Shared::new(store, config);
+        let first = shared.refresh().await;
+        Self::keep(shared, first)
+    }
+
+    /// The same without waiting for the first answer of the store.
+    #[must_use]
+    pub fn start(store: Arc<dyn SegmentStore>, config: SegmentConfig) -> Self {
+        Self::keep(Shared::new(store, config), Duration::ZERO)
+    }
+
+    /// Starts the tasks; the set of tags is read after `first`.
+    fn keep(shared: Arc<Shared>, first: Duration) -> Self {
+        let (task, changed) = (Arc::downgrade(&shared), Arc::clone(&shared.refresh_changed));
         shared.backend.spawn(async move {
+            let mut pause = first;
             loop {
-                tokio::time::sleep(pause).await;
+                // Told of a new interval, it reads at once.
+                let _ = tokio::time::timeout(pause, changed.notified()).await;
                 // A generator that was dropped needs no refresh.
                 let Some(shared) = task.upgrade() else { return };
                 pause = shared.refresh().await;
@@ -148,6 +159,14 @@ impl SegmentGenerator {
         tokio::time::timeout(wait, Shared::look_up(&self.shared, parsed))
             .await
             .unwrap_or_else(|_| Err(SegmentError::new(SegmentErrorKind::Deadline(wait), tag)))
+    }
+
+    /// Changes how often the set of tags is read, from now on: it is read at once, too.
+    pub fn set_refresh(&self, refresh: Duration) {
+        let millis = u64::try_from(refresh.as_millis()).unwrap_or(u64::MAX);
+        if self.shared.refresh_millis.swap(millis, Ordering::Relaxed) != millis {
+            self.shared.refresh_changed.notify_one();
+        }
     }
 
     /// Whether ids can be handed out now.
@@ -214,6 +233,18 @@ impl SegmentGenerator {
 }
 
 impl Shared {
+    fn new(store: Arc<dyn SegmentStore>, config: SegmentConfig) -> Arc<Self> {
+        let refresh = u64::try_from(config.refresh.as_millis()).unwrap_or(u64::MAX);
+        Arc::new(Self {
+            backend: Arc::new(Backend::new(store, config)),
+            tags: Arc::default(),
+            unknown: Arc::default(),
+            loaded: AtomicBool::new(false),
+            refresh_millis: AtomicU64::new(refresh),
+            refresh_changed: Arc::default(),
+        })
+    }
+
     fn end_all(&self) {
         for handle in self.tags.load().values() {
             handle.state.end(SegmentErrorKind::Closed);
@@ -276,7 +307,7 @@ impl Shared {
         }
         self.tags.store(Arc::new(tags));
         self.loaded.store(true, Ordering::Release);
-        self.backend.config.refresh
+        Duration::from_millis(self.refresh_millis.load(Ordering::Relaxed))
     }
 
     /// Brings `tags` up to date with one record.

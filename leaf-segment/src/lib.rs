@@ -41,6 +41,7 @@ mod shards;
 mod step_policy;
 mod store;
 mod sync;
+mod tag_admin;
 mod tag_state;
 mod view;
 
@@ -52,4 +53,5 @@ pub use marks::{Marks, MarksError};
 pub use memory::MemoryStore;
 pub use shards::{Shards, TagPattern, TagPatternError};
 pub use store::{NewTag, SegmentStore, TagRecord, TagSettings};
+pub use tag_admin::{Deleted, TagAdmin, TagAdminError, TagChange};
 pub use view::{FetchView, TagView};

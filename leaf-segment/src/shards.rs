@@ -9,7 +9,7 @@ use std::str::FromStr;
 use leaf_core::Health;
 use tokio::task::JoinSet;
 
-use crate::{SegmentError, SegmentGenerator, TagHandle, TagView};
+use crate::{KnownTags, SegmentError, SegmentGenerator, TagHandle, TagView};
 
 /// Something per store, found by the name of a tag.
 ///
@@ -81,6 +81,10 @@ impl fmt::Display for TagPattern {
     }
 }
 
+fn any_matches(patterns: &[TagPattern], tag: &str) -> bool {
+    patterns.iter().any(|pattern| pattern.matches(tag))
+}
+
 impl<T> Shards<T> {
     /// One for all tags.
     #[must_use]
@@ -98,11 +102,22 @@ impl<T> Shards<T> {
     /// The one that the tag belongs to.
     #[must_use]
     pub fn of(&self, tag: &str) -> &T {
-        let shard = self
-            .shards
-            .iter()
-            .find(|(patterns, _)| patterns.iter().any(|pattern| pattern.matches(tag)));
+        let shard = self.shards.iter().find(|(patterns, _)| any_matches(patterns, tag));
         shard.map_or(&self.rest, |(_, shard)| shard)
+    }
+
+    fn of_mut(&mut self, tag: &str) -> &mut T {
+        let shard = self.shards.iter_mut().find(|(patterns, _)| any_matches(patterns, tag));
+        shard.map_or(&mut self.rest, |(_, shard)| shard)
+    }
+
+    /// The same shards with something made of each.
+    pub fn map<U>(&self, mut make: impl FnMut(&T) -> U) -> Shards<U> {
+        let mut shards = Vec::with_capacity(self.shards.len());
+        for (patterns, shard) in &self.shards {
+            shards.push((patterns.clone(), make(shard)));
+        }
+        Shards { shards, rest: make(&self.rest) }
     }
 
     /// The same shards with something made of each, one after the other.
@@ -123,6 +138,13 @@ impl<T> Shards<T> {
     /// All of them, the rest last.
     pub fn iter(&self) -> impl Iterator<Item = &T> {
         self.shards.iter().map(|(_, shard)| shard).chain([&self.rest])
+    }
+}
+
+impl Shards<KnownTags> {
+    /// The handle of a tag that is known and in use, see [`KnownTags::get`].
+    pub fn get(&mut self, tag: &str) -> Option<&TagHandle> {
+        self.of_mut(tag).get(tag)
     }
 }
 

@@ -6,11 +6,16 @@ use std::process::ExitCode;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Args, Parser, Subcommand};
+use leaf_server::config::Sources;
 
 /// The Leaf id service: segment and snowflake ids over HTTP.
 ///
-/// Without arguments it runs embedded: SQLite in ./leaf-data, worker id 0, ids on 127.0.0.1:8080
-/// and health on 127.0.0.1:8081.
+/// Without arguments it runs embedded: SQLite in ./leaf-data, worker id 0, ids on 127.0.0.1:8080,
+/// health and administration on 127.0.0.1:8081.
+///
+/// Every key of the configuration can be given in leaf.toml, as an environment variable
+/// (LEAF_SEGMENT__STORE) and, where it is common, as a flag. The leaf.properties of a Java Leaf works as it
+/// is.
 #[derive(Debug, Parser)]
 #[command(name = "leaf-server", version, max_term_width = 100)]
 pub(crate) struct Cli {
@@ -24,7 +29,11 @@ pub(crate) struct Cli {
 pub(crate) enum Verb {
     /// Serve ids (the default).
     Run,
-    /// Print the tables of the configured segment stores.
+    /// Check the configuration, reach stores and registry, and exit: 0 when all is well.
+    Check,
+    /// Print the configuration that counts, and where each value comes from.
+    Config,
+    /// Print the tables of the configured segment stores and worker registry.
     Schema {
         /// Make the tables that do not exist yet.
         #[arg(long)]
@@ -35,9 +44,10 @@ pub(crate) enum Verb {
 /// What outranks the environment and the file.
 #[derive(Debug, Default, Args)]
 pub(crate) struct Settings {
-    /// Configuration file; ./leaf.toml where it exists
+    /// Configuration file, leaf.toml or leaf.properties, or both; default: those in the working
+    /// directory
     #[arg(long, global = true, value_name = "FILE")]
-    pub(crate) config: Option<PathBuf>,
+    pub(crate) config: Vec<PathBuf>,
     /// Where state is kept
     #[arg(long, global = true, value_name = "DIR")]
     pub(crate) data_dir: Option<PathBuf>,
@@ -47,7 +57,7 @@ pub(crate) struct Settings {
     /// Address for ids
     #[arg(long, global = true, value_name = "ADDR:PORT")]
     pub(crate) http_listen: Option<SocketAddr>,
-    /// Address for health
+    /// Address for health and administration
     #[arg(long, global = true, value_name = "ADDR:PORT")]
     pub(crate) ops_listen: Option<SocketAddr>,
     /// Segment store, like mysql://user:password@host:3306/database or sqlite:PATH
@@ -56,6 +66,25 @@ pub(crate) struct Settings {
     /// Worker id of the local registry
     #[arg(long, global = true, value_name = "N")]
     pub(crate) worker_id: Option<u32>,
+    /// What is logged: error, warn, info, debug, trace or off
+    #[arg(long, global = true, value_name = "LEVEL")]
+    pub(crate) log_level: Option<String>,
+}
+
+impl Settings {
+    pub(crate) fn sources(&self) -> Sources {
+        let flags = [
+            ("data_dir", self.data_dir.as_ref().map(|dir| dir.display().to_string())),
+            ("advertise", self.advertise.clone()),
+            ("http.listen", self.http_listen.map(|address| address.to_string())),
+            ("ops.listen", self.ops_listen.map(|address| address.to_string())),
+            ("segment.store", self.segment_store.clone()),
+            ("snowflake.worker_id", self.worker_id.map(|id| id.to_string())),
+            ("log.level", self.log_level.clone()),
+        ];
+        let flags = flags.into_iter().filter_map(|(key, value)| Some((key, value?))).collect();
+        Sources { files: self.config.clone(), flags }
+    }
 }
 
 /// Reads the command line; `Err` holds the exit code after the text was printed.
@@ -91,7 +120,7 @@ fn explain(error: &clap::Error) -> String {
             format!("{flag}: the value is missing or wrong")
         }
         (ErrorKind::ArgumentConflict, Some(flag)) => format!("{flag} is given twice"),
-        _ => "unknown argument: the verbs are `run` and `schema`".into(),
+        _ => "unknown argument: the verbs are `run`, `check`, `config` and `schema`".into(),
     };
     format!("{what}; see leaf-server --help")
 }

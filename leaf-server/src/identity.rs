@@ -7,7 +7,7 @@ use std::net::{IpAddr, SocketAddr};
 use leaf_registry::RegistryKind;
 use leaf_snowflake::Identity;
 
-use crate::config::{Config, ConfigError};
+use leaf_server::config::{Config, ConfigError};
 
 /// An interface's name and address.
 type Interface = (String, IpAddr);
@@ -27,20 +27,21 @@ pub(crate) fn find(config: &Config) -> Result<(Identity, Option<String>), Config
     if nameless {
         return Ok((parse(&listen.to_string())?, None));
     }
-    if listen.port() == 0 {
+    let port = config.advertise_port.unwrap_or(listen.port());
+    if port == 0 {
         return Err(ConfigError::new(
             "http.listen has port 0, which is another one at every start: set `advertise`",
         ));
     }
     if let Some(wanted) = &config.advertise_interface {
         let address = chosen(wanted, &interfaces()?)?;
-        return Ok((named(address, listen)?, None));
+        return Ok((named(address, port)?, None));
     }
     if !listen.ip().is_unspecified() && !listen.ip().is_loopback() {
-        return Ok((named(listen.ip(), listen)?, None));
+        return Ok((named(listen.ip(), port)?, None));
     }
     let (address, others) = guess(&interfaces()?)?;
-    let identity = named(address, listen)?;
+    let identity = named(address, port)?;
     let warning = format!(
         "this node calls itself {identity}, after the first of its addresses ({}): set `advertise` or \
          `advertise_interface` to be sure",
@@ -55,8 +56,8 @@ pub(crate) fn address(identity: &Identity, listen: SocketAddr) -> Result<Identit
     parse(&format!("{host}:{}", listen.port()))
 }
 
-fn named(address: IpAddr, listen: SocketAddr) -> Result<Identity, ConfigError> {
-    parse(&SocketAddr::new(address, listen.port()).to_string())
+fn named(address: IpAddr, port: u16) -> Result<Identity, ConfigError> {
+    parse(&SocketAddr::new(address, port).to_string())
 }
 
 fn parse(name: &str) -> Result<Identity, ConfigError> {
@@ -179,8 +180,8 @@ mod tests {
         assert!(error.contains("set `advertise`"), "{error}");
         let (address, _) = guess(&interfaces()[..4]).unwrap();
         let listen = "[::]:8080".parse().unwrap();
-        assert_eq!(named(address, listen).unwrap().as_str(), "[2001:db8::7]:8080");
-        let identity = named(address, "[::]:2181".parse().unwrap()).unwrap();
+        assert_eq!(named(address, 8080).unwrap().as_str(), "[2001:db8::7]:8080");
+        let identity = named(address, 2181).unwrap();
         let http = super::address(&identity, listen).unwrap();
         assert_eq!(http.as_str(), "[2001:db8::7]:8080");
     }

@@ -2,82 +2,100 @@
 //!
 //! This binary holds no id logic: it reads the configuration, puts the crates together and speaks
 //! HTTP. Exit codes: 0 after a clean stop, 1 when it could not start or go on, 2 when the
-//! configuration is wrong.
+//! configuration is wrong, 3 when the registry refuses it a worker id.
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "tests may panic"))]
 
+mod check;
 mod cli;
-mod config;
 mod http;
 mod identity;
+mod log;
+mod node;
 mod peers;
 mod registry;
+mod reload;
 mod schema;
 mod service;
+mod show;
+mod supervisor;
 
-use std::io::{IsTerminal, Write};
+use std::io::Write;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use cli::Verb;
-use config::{ConfigError, Loaded};
-use tracing_subscriber::EnvFilter;
+use leaf_server::config::{ConfigError, Loaded};
+use service::WorkerIdRefused;
 
 fn main() -> ExitCode {
     let cli = match cli::parse() {
         Ok(cli) => cli,
         Err(code) => return code,
     };
-    start_logging();
-    let (config, warnings) = match config::load(&cli.settings) {
-        Ok(Loaded { config, warnings }) => (config, warnings),
-        Err(error) => return refuse(&error),
+    let sources = cli.settings.sources();
+    let started = sources.load().and_then(|loaded| {
+        let log = log::start(&loaded.config.log)?;
+        Ok((loaded, log))
+    });
+    let (loaded, log) = match started {
+        Ok(started) => started,
+        Err(error) => return exit_code(&error.into()),
     };
-    for warning in warnings {
+    let verb = cli.verb.unwrap_or(Verb::Run);
+    for warning in &loaded.warnings {
         tracing::warn!("{warning}");
     }
-    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
-        Ok(runtime) => runtime,
-        Err(error) => return fail(&anyhow::Error::from(error).context("start the runtime")),
+    let result = match verb {
+        Verb::Config => show::run(&loaded),
+        verb => work(verb, sources, loaded, log),
     };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => exit_code(&error),
+    }
+}
+
+/// Runs a verb that needs a runtime: that of the control plane.
+fn work(
+    verb: Verb,
+    sources: leaf_server::config::Sources,
+    loaded: Loaded,
+    log: log::Log,
+) -> anyhow::Result<()> {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .thread_name("leaf-control")
+        .enable_all()
+        .build()
+        .map_err(|error| anyhow::Error::from(error).context("start the runtime"))?;
     let result = runtime.block_on(async {
-        match cli.verb.unwrap_or(Verb::Run) {
-            Verb::Run => service::run(&config).await,
-            Verb::Schema { apply } => schema::run(&config, apply).await,
+        match verb {
+            Verb::Check => check::run(&loaded.config).await,
+            Verb::Schema { apply } => schema::run(&loaded.config, apply).await,
+            _ => service::run(reload::Reload::new(sources, loaded, log)).await,
         }
     });
     // What still hangs in a blocking call (a name look-up, a disk) is left behind.
     runtime.shutdown_timeout(Duration::from_secs(1));
-    match result {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => match error.downcast_ref::<ConfigError>() {
-            Some(error) => refuse(error),
-            None => fail(&error),
-        },
+    result
+}
+
+/// Tells why it ended. Who reads the output may have seen enough and left.
+fn exit_code(error: &anyhow::Error) -> ExitCode {
+    let broken_pipe = error
+        .downcast_ref::<std::io::Error>()
+        .is_some_and(|error| error.kind() == std::io::ErrorKind::BrokenPipe);
+    if broken_pipe {
+        return ExitCode::SUCCESS;
     }
-}
-
-/// Logs go to standard error; `RUST_LOG` chooses what.
-fn start_logging() {
-    // The ZooKeeper client tells of every connection; what becomes of it we tell ourselves.
-    let default = || EnvFilter::new("info,zookeeper_client=error");
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| default());
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_ansi(std::io::stderr().is_terminal())
-        // A log that cannot be written must not end what it tells of.
-        .log_internal_errors(false)
-        .with_writer(std::io::stderr)
-        .init();
-}
-
-fn refuse(error: &ConfigError) -> ExitCode {
-    complain(error);
-    ExitCode::from(2)
-}
-
-fn fail(error: &anyhow::Error) -> ExitCode {
     complain(&format_args!("{error:#}"));
-    ExitCode::FAILURE
+    if error.is::<ConfigError>() {
+        ExitCode::from(2)
+    } else if error.is::<WorkerIdRefused>() {
+        ExitCode::from(3)
+    } else {
+        ExitCode::FAILURE
+    }
 }
 
 /// One line on standard error, if it can be written.

@@ -8,7 +8,7 @@ use leaf_registry::local::{LocalRegistry, LocalWorkers};
 use leaf_registry::{Administration, OpenRegistry, RegistryKind, RegistryOptions};
 use leaf_snowflake::Identity;
 
-use crate::config::Config;
+use leaf_server::config::Config;
 
 /// The registry; `address` is where the others reach this node's HTTP.
 pub(crate) async fn open(config: &Config, address: Option<Identity>) -> Result<OpenRegistry> {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use anyhow::Result;
 use leaf_registry::{Administration, RegistryPlace};
 
-use crate::config::Config;
+use leaf_server::config::Config;
 
 /// Prints the tables, or makes those that do not exist.
 pub(crate) async fn run(config: &Config, apply: bool) -> Result<()> {

@@ -1,151 +1,173 @@
 //! The verb `run`: puts everything together, and takes it apart in the right order.
 //!
-//! Start: bind the ports, lock the state file, open the store, serve, and claim the worker id last.
-//! Stop: not ready, stop accepting, finish what is under way, give the worker id back.
+//! Start: bind the ports, lock the state file, serve, and claim the worker id last.
+//! Stop: not ready, stop accepting, finish what is under way, give the worker id back, then the ids.
 
+use std::fmt;
 use std::io::Write;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result};
-use leaf_registry::{OpenRegistry, RegistryKind, StoreUrl};
-use leaf_segment::{Marks, SegmentConfig, SegmentGenerator, Shards};
-use leaf_snowflake::{RegistryErrorKind, SnowflakeConfig, SnowflakeErrorKind, SnowflakeGenerator};
+use anyhow::{Context as _, Result, bail};
+use leaf_core::Health;
+use leaf_registry::RegistryKind;
+use leaf_server::config::Config;
+use leaf_snowflake::{RegistryErrorKind, SnowflakeErrorKind};
 use tokio::net::TcpListener;
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::time::Instant;
 
-use crate::config::{ClockCheck, Config, ConfigError};
-use crate::http::{Generators, Listener};
-use crate::peers::HttpPeers;
-use crate::{identity, registry};
+use crate::http::{DataPlane, Listener};
+use crate::node::Node;
+use crate::reload::Reload;
+use crate::supervisor::{self, Order, Orders};
 
-/// How long requests under way may take after a signal to stop.
-const GRACE: Duration = Duration::from_secs(10);
 const CLAIM_RETRY: Duration = Duration::from_secs(1);
 /// The same while claims wait out a failover, for minutes.
 const FAILOVER_RETRY: Duration = Duration::from_secs(10);
+/// How soon another reason for the same state is told.
+const TELL_AGAIN: Duration = Duration::from_secs(10);
+/// How often the health is looked at.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// The registry refuses this node a worker id, and will until somebody sees to it: exit code 3.
+#[derive(Debug)]
+pub(crate) struct WorkerIdRefused(String);
+
+impl fmt::Display for WorkerIdRefused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "snowflake: {}", self.0)
+    }
+}
+
+impl std::error::Error for WorkerIdRefused {}
 
 /// Serves ids until a signal arrives.
-pub(crate) async fn run(config: &Config) -> Result<()> {
-    let mut stop = stop_signal()?;
-    make_data_dir(config)?;
+pub(crate) async fn run(mut reload: Reload) -> Result<()> {
+    let config = reload.config().clone();
+    let mut orders = Orders::listen()?;
+    make_data_dir(&config)?;
     let ids = bind(config.http.listen, "http.listen").await?;
     let ops = bind(config.ops.listen, "ops.listen").await?;
-    let snowflake = match config.snowflake.enabled {
-        true => Some(prepare_snowflake(config, ids.local_addr()?).await?),
-        false => None,
-    };
-    let segment = if config.segment.enabled { Some(open_segment(config).await?) } else { None };
-    let time_zone = match &config.time_zone {
-        Some(name) => jiff::tz::TimeZone::get(name).context("time_zone")?,
-        None => jiff::tz::TimeZone::system(),
-    };
-    let layout = config.snowflake.layout();
-    let generators = Arc::new(Generators::new(segment, snowflake, layout, time_zone));
+    let (ids_at, ops_at) = (ids.local_addr()?, ops.local_addr()?);
+    let live = Arc::clone(reload.live());
+    let node = Arc::new(Node::open(&config, live, ids_at, ops_at).await?);
+    let data_plane = DataPlane::start(config.http.threads)?;
 
-    announce(config, ids.local_addr()?, ops.local_addr()?);
-    let ids = Listener::ids(ids, Arc::clone(&generators));
-    let ops = Listener::ops(ops, Arc::clone(&generators));
-    let outcome = tokio::select! {
-        () = stop.recv() => Ok(()),
-        claimed = claim(&generators) => match claimed {
-            Ok(()) => {
-                stop.recv().await;
-                Ok(())
-            }
-            refused => refused,
-        },
-    };
-    generators.begin_stop();
+    announce(&config, ids_at, ops_at);
+    let ids = Listener::ids(ids, Arc::clone(&node), &data_plane);
+    let ops = Listener::ops(ops, Arc::clone(&node));
+    supervisor::ready();
+    let outcome = keep(&mut orders, &mut reload, &node, &data_plane).await;
+
+    supervisor::stopping();
+    node.begin_stop();
+    let grace = config.stop_grace.duration();
+    // Requests under way leave the worker id and the unused ids some time.
+    let requests = grace.mul_f64(0.7);
     tokio::select! {
         () = async {
-            ids.drain(GRACE).await;
-            if tokio::time::timeout(GRACE, generators.close()).await.is_err() {
-                tracing::error!("the worker id could not be given back within {GRACE:?}");
+            let deadline = Instant::now() + grace;
+            ids.drain(requests).await;
+            if tokio::time::timeout_at(deadline, node.close()).await.is_err() {
+                tracing::error!("worker id and unused ids could not be given back within {grace:?}");
             }
             ops.drain(Duration::ZERO).await;
-        } => {}
-        () = stop.recv() => tracing::warn!("second signal: stopping at once"),
+        } => outcome,
+        () = orders.stop() => bail!("second signal: stopped at once, without giving the worker id back"),
     }
-    outcome
 }
 
-async fn prepare_snowflake(config: &Config, ids: SocketAddr) -> Result<SnowflakeGenerator> {
-    let (identity, warning) = identity::find(config)?;
-    if let Some(warning) = warning {
-        tracing::warn!("{warning}");
-    }
-    let address = identity::address(&identity, ids)?;
-    let OpenRegistry { registry, tables, .. } = registry::open(config, Some(address)).await?;
-    let place = config.registry_place()?;
-    if let (Some(tables), Some(place)) = (tables, place)
-        && place.file(&config.data_dir).is_some()
-    {
-        tables.apply().await?;
-    }
-    let snowflake = &config.snowflake;
-    let mut settings = SnowflakeConfig {
-        layout: snowflake.layout(),
-        state_file: Some(config.data_dir.join("snowflake.state")),
-        rollback_tolerance: snowflake.rollback_tolerance.duration(),
-        max_step_forward: snowflake.max_step_forward.duration(),
-        offline_for: snowflake.offline_for.duration(),
-        report_interval: snowflake.report_interval.duration(),
-        startup_wait: snowflake.startup_wait.duration(),
-        max_offset: snowflake.max_offset.duration(),
-        sequence_start: snowflake.sequence_start,
-        java_cache: snowflake.java_cache.clone(),
-        ..SnowflakeConfig::new(identity.clone())
-    };
-    if let ClockCheck::By(rule) = snowflake.clock_check {
-        settings.peer_rule = rule;
-        settings.peers = Some(Arc::new(HttpPeers::new(Arc::clone(&registry), identity)));
-    }
-    SnowflakeGenerator::prepare(registry, settings).map_err(|error| match error.kind() {
-        SnowflakeErrorKind::BadConfig(_) | SnowflakeErrorKind::EndOfTime { .. } => {
-            ConfigError::new(format!("snowflake: {error}")).into()
+/// Until an order to stop, or the registry's refusal.
+async fn keep(
+    orders: &mut Orders,
+    reload: &mut Reload,
+    node: &Node,
+    data_plane: &DataPlane,
+) -> Result<()> {
+    let claim = claim(node);
+    tokio::pin!(claim);
+    let mut claimed = false;
+    let mut looks = tokio::time::interval(LOOK_EVERY);
+    let watchdog = watch(data_plane);
+    tokio::pin!(watchdog);
+    let mut told = None;
+    loop {
+        tokio::select! {
+            order = orders.next() => match order {
+                Order::Stop => return Ok(()),
+                Order::Reload => {
+                    supervisor::reloading();
+                    reload.run(node);
+                    supervisor::ready();
+                }
+            },
+            result = &mut claim, if !claimed => {
+                result?;
+                claimed = true;
+            }
+            _ = looks.tick() => tell(&mut told, node.health()),
+            () = &mut watchdog => {}
         }
-        _ => anyhow::Error::from(error).context("snowflake"),
-    })
+    }
 }
 
-async fn open_segment(config: &Config) -> Result<Shards<SegmentGenerator>> {
-    let marks = Marks::open(&config.data_dir.join("segment.marks"))
-        .context("the file of the regression guard's marks")?;
-    let marks = Arc::new(marks);
-    let stores = config.segment.stores();
-    let open = async |url: &StoreUrl| -> Result<SegmentGenerator> {
-        let open = url.open(&config.data_dir, &config.segment.store_options()).await?;
-        if url.file(&config.data_dir).is_some() {
-            open.admin.apply().await?;
+/// Tells log and supervisor about the health when it changes. A reason that counts seconds changes all the
+/// time: it is told now and then.
+fn tell(told: &mut Option<(Health, Instant)>, health: Health) {
+    if let Some((before, at)) = told {
+        let same_kind = std::mem::discriminant(before) == std::mem::discriminant(&health);
+        if *before == health || same_kind && at.elapsed() < TELL_AGAIN {
+            return;
         }
-        let settings = SegmentConfig { marks: Arc::clone(&marks), ..config.segment.generator() };
-        Ok(SegmentGenerator::open(open.store, settings).await)
-    };
-    stores.try_map(open).await
+    }
+    supervisor::status(&health.to_string());
+    match &health {
+        Health::Ready => tracing::info!("{health}"),
+        Health::Degraded(_) | Health::NotReady(_) => tracing::warn!("{health}"),
+    }
+    *told = Some((health, Instant::now()));
+}
+
+/// Signs of life for systemd, as long as every thread of the data plane gives one. Never ends.
+async fn watch(data_plane: &DataPlane) {
+    let Some(limit) = supervisor::watchdog() else { return std::future::pending().await };
+    let mut looks = tokio::time::interval(limit / 2);
+    loop {
+        looks.tick().await;
+        match tokio::time::timeout(limit / 4, data_plane.answers()).await {
+            Ok(()) => supervisor::alive(),
+            Err(_) => tracing::error!("a thread of the data plane does not answer"),
+        }
+    }
 }
 
 /// Claims the worker id; asks again while the registry is away.
-async fn claim(generators: &Generators) -> Result<()> {
-    let Some(snowflake) = generators.snowflake() else { return Ok(()) };
+async fn claim(node: &Node) -> Result<()> {
+    let Some(snowflake) = node.snowflake() else { return Ok(()) };
     loop {
-        match snowflake.claim().await {
+        let error = match snowflake.generator.claim().await {
             Ok(_) => return Ok(()),
-            Err(error) if error.retryable() => {
-                let pause = match error.kind() {
-                    SnowflakeErrorKind::Registry(error)
-                        if matches!(error.kind(), RegistryErrorKind::FailedOver { .. }) =>
-                    {
-                        FAILOVER_RETRY
-                    }
-                    _ => CLAIM_RETRY,
-                };
-                tracing::warn!("{error}; asking again in {pause:?}");
-                tokio::time::sleep(pause).await;
-            }
-            Err(error) => return Err(anyhow::Error::from(error).context("snowflake")),
+            Err(error) => error,
+        };
+        if !error.retryable() {
+            return Err(match error.kind() {
+                SnowflakeErrorKind::Registry(_) | SnowflakeErrorKind::ClockRefused { .. } => {
+                    WorkerIdRefused(error.to_string()).into()
+                }
+                _ => anyhow::Error::from(error).context("snowflake"),
+            });
         }
+        let pause = match error.kind() {
+            SnowflakeErrorKind::Registry(error)
+                if matches!(error.kind(), RegistryErrorKind::FailedOver { .. }) =>
+            {
+                FAILOVER_RETRY
+            }
+            _ => CLAIM_RETRY,
+        };
+        tracing::debug!("{error}; asking again in {pause:?}");
+        tokio::time::sleep(pause).await;
     }
 }
 
@@ -175,7 +197,8 @@ fn announce(config: &Config, ids: SocketAddr, ops: SocketAddr) {
         text += &format!("  segment    {}\n", config.segment.store);
         for shard in &config.segment.shard {
             let tags: Vec<_> = shard.tags.iter().map(ToString::to_string).collect();
-            text += &format!("             {} for {}\n", shard.store, tags.join(", "));
+            let store = shard.store.as_ref().unwrap_or(&config.segment.store);
+            text += &format!("             {store} for {}\n", tags.join(", "));
         }
     }
     if config.snowflake.enabled {
@@ -195,26 +218,4 @@ fn announce(config: &Config, ids: SocketAddr, ops: SocketAddr) {
     text += &format!("  data       {}\n", config.data_dir.display());
     text += &format!("try: curl http://{ids}{route}\n");
     let _ = std::io::stdout().write_all(text.as_bytes());
-}
-
-/// SIGTERM and Ctrl-C.
-struct StopSignal {
-    terminate: tokio::signal::unix::Signal,
-    interrupt: tokio::signal::unix::Signal,
-}
-
-fn stop_signal() -> Result<StopSignal> {
-    Ok(StopSignal {
-        terminate: signal(SignalKind::terminate())?,
-        interrupt: signal(SignalKind::interrupt())?,
-    })
-}
-
-impl StopSignal {
-    async fn recv(&mut self) {
-        tokio::select! {
-            _ = self.terminate.recv() => {}
-            _ = self.interrupt.recv() => {}
-        }
-    }
 }

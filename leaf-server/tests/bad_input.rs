@@ -255,7 +255,7 @@ fn another_layout_over_a_used_worker_id_is_refused_with_the_way_out() {
     let other = [("LEAF_SNOWFLAKE__LAYOUT", "javascript".to_owned())];
     let (code, line) = failing(directory.path(), &[], &other);
 
-    assert_eq!(code, 1);
+    assert_eq!(code, 3);
     assert!(line.contains("t41-w10-s12/1ms") && line.contains("t41-w5-s7/1ms"), "{line}");
     assert!(line.contains("restore the setting."), "{line}");
 }

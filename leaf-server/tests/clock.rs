@@ -95,7 +95,7 @@ impl Setting {
             let output = process.output();
             output.lines().find(|line| line.starts_with("leaf-server: ")).map(str::to_owned)
         });
-        assert_eq!(code, Some(1), "{text}");
+        assert_eq!(code, Some(3), "{text}");
         text
     }
 

@@ -177,7 +177,7 @@ fn ordinal() {
     let config = cluster.config("leaf-103:2", "");
     let mut third =
         LeafServer::process(SERVER, &cluster.data("third"), &["--config", &config], &[]);
-    assert_eq!(third.wait(seconds(20)).code(), Some(1), "{}", third.output());
+    assert_eq!(third.wait(seconds(20)).code(), Some(3), "{}", third.output());
     assert!(third.output().contains("the worker id is in use"), "{}", third.output());
 }
 
@@ -191,7 +191,7 @@ fn a_name_that_is_in_use_is_refused() {
     let config = cluster.config("127.0.0.1:7001", "");
     let mut second =
         LeafServer::process(SERVER, &cluster.data("other"), &["--config", &config], &[]);
-    assert_eq!(second.wait(seconds(20)).code(), Some(1), "{}", second.output());
+    assert_eq!(second.wait(seconds(20)).code(), Some(3), "{}", second.output());
     let output = second.output();
     assert!(output.contains("the worker id is in use") && output.contains("s ago"), "{output}");
     assert!(first.id(SNOWFLAKE) > 0);
@@ -414,7 +414,7 @@ fn a_wrong_clock_is_refused_by_the_peers() {
     let args = ["--config", config.as_str()];
     let data = cluster.data("wrong");
     let mut wrong = LeafServer::process(SERVER, &data, &args, &clock.environment());
-    assert_eq!(wrong.wait(seconds(30)).code(), Some(1), "{}", wrong.output());
+    assert_eq!(wrong.wait(seconds(30)).code(), Some(3), "{}", wrong.output());
     let output = wrong.output();
     assert!(output.contains("ahead of its peers'") && output.contains("0 of "), "{output}");
 

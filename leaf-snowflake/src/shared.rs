@@ -49,6 +49,8 @@ struct Status {
 /// What can be in trouble without stopping the ids at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Trouble {
+    /// What a start waits for. Whoever called it tells the log.
+    Claim,
     Lease,
     Registry,
     StateFile,
@@ -61,7 +63,7 @@ impl Trouble {
         match self {
             Self::Registry | Self::StateFile => "; ids flow up to the ceiling that is written down",
             Self::Clock => "; ids flow by their own clock",
-            Self::Lease => "; no ids until there is one",
+            Self::Claim | Self::Lease => "; no ids until there is one",
         }
     }
 }
@@ -232,9 +234,14 @@ impl Shared {
         }
     }
 
+    /// The same without a word in the log.
+    pub(crate) fn note_trouble(&self, with: Trouble, what: String) {
+        self.status().trouble.insert(with, what);
+    }
+
     pub(crate) fn report_fine(&self, with: Trouble) {
         let before = self.status().trouble.remove(&with);
-        if let Some(what) = before {
+        if let Some(what) = before.filter(|_| with != Trouble::Claim) {
             tracing::info!("no longer: {what}");
         }
     }

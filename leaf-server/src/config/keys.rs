@@ -18,13 +18,10 @@ pub(super) struct Environment {
 
 impl Known {
     pub(super) fn of(config: &Config) -> Self {
-        let mut keys = Vec::new();
         let value = serde_json::to_value(config).expect("plain structs serialize");
-        collect("", &value, &mut keys);
-        Self(keys)
+        Self(flat(&value).into_iter().map(|(key, _)| key).collect())
     }
 
-    #[cfg(test)]
     pub(super) fn iter(&self) -> impl Iterator<Item = &str> {
         self.0.iter().map(String::as_str)
     }
@@ -91,9 +88,8 @@ impl Known {
             if self.0.contains(&key) {
                 settings.push((key, value));
             } else if rest.contains("__") {
-                let near = self.nearest(&key).map(|near| {
-                    format!(": did you mean LEAF_{}?", near.to_ascii_uppercase().replace('.', "__"))
-                });
+                let near = self.nearest(&key);
+                let near = near.map(|near| format!(": did you mean {}?", variable(near)));
                 return Err(ConfigError(format!("unknown key {name}{}", near.unwrap_or_default())));
             } else {
                 ignored.push(name);
@@ -107,15 +103,26 @@ impl Known {
     }
 }
 
-fn collect(prefix: &str, value: &Value, keys: &mut Vec<String>) {
-    match value {
-        Value::Object(fields) => {
-            for (name, value) in fields {
-                collect(&join(prefix, name), value, keys);
+/// The environment variable of a key.
+pub(super) fn variable(key: &str) -> String {
+    format!("LEAF_{}", key.to_ascii_uppercase().replace('.', "__"))
+}
+
+/// The keys of a document and their values, in its order.
+pub(super) fn flat(document: &Value) -> Vec<(String, Value)> {
+    fn collect(prefix: &str, value: &Value, into: &mut Vec<(String, Value)>) {
+        match value {
+            Value::Object(fields) => {
+                for (name, value) in fields {
+                    collect(&join(prefix, name), value, into);
+                }
             }
+            _ => into.push((prefix.to_owned(), value.clone())),
         }
-        _ => keys.push(prefix.to_owned()),
     }
+    let mut all = Vec::new();
+    collect("", document, &mut all);
+    all
 }
 
 fn join(prefix: &str, name: &str) -> String {

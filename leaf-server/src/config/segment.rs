@@ -13,47 +13,53 @@ use super::{ConfigError, values};
 /// Segment mode.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(default)]
-pub(crate) struct Segment {
+pub struct Segment {
+    /// Whether it is on.
     #[serde(deserialize_with = "values::boolean")]
-    pub(crate) enabled: bool,
+    pub enabled: bool,
     /// The store of all tags that are in no shard.
     #[serde(with = "values::text")]
-    pub(crate) store: StoreUrl,
+    pub store: StoreUrl,
     /// A file that holds `store`, for secrets that are mounted as files.
-    pub(crate) store_file: Option<PathBuf>,
+    pub store_file: Option<PathBuf>,
     /// Other stores, each for the tags that match its patterns.
-    pub(crate) shard: Vec<Shard>,
-    /// Between these the dynamic step moves.
+    pub shard: Vec<Shard>,
+    /// The dynamic step never falls below this.
     #[serde(deserialize_with = "values::whole_number")]
-    pub(crate) min_step: u32,
+    pub min_step: u32,
+    /// The dynamic step grows up to this.
     #[serde(deserialize_with = "values::whole_number")]
-    pub(crate) max_step: u32,
+    pub max_step: u32,
     /// How long a request waits for a refill.
-    pub(crate) wait: Span,
+    pub wait: Span,
     /// How often the set of tags is read.
-    pub(crate) refresh: Span,
+    pub refresh: Span,
     /// How many tags of a store fetch at the same time.
     #[serde(deserialize_with = "values::whole_number")]
-    pub(crate) concurrent_fetches: u32,
+    pub concurrent_fetches: u32,
     /// Whether unused ids go back at a clean stop.
     #[serde(deserialize_with = "values::boolean")]
-    pub(crate) give_back: bool,
+    pub give_back: bool,
     /// Whether tags jump ahead when the database answers as another server.
     #[serde(deserialize_with = "values::boolean")]
-    pub(crate) failover_guard: bool,
+    pub failover_guard: bool,
     /// By how much.
     #[serde(deserialize_with = "values::whole_number")]
-    pub(crate) failover_margin: u32,
+    pub failover_margin: u32,
 }
 
 /// A store for some tags.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Shard {
-    #[serde(with = "values::text")]
-    pub(crate) store: StoreUrl,
+pub struct Shard {
+    /// The store.
+    #[serde(default, with = "values::optional_text")]
+    pub store: Option<StoreUrl>,
+    /// A file that holds it.
+    pub store_file: Option<PathBuf>,
+    /// The patterns of its tags.
     #[serde(with = "values::texts")]
-    pub(crate) tags: Vec<TagPattern>,
+    pub tags: Vec<TagPattern>,
 }
 
 impl Default for Segment {
@@ -77,18 +83,25 @@ impl Default for Segment {
 
 impl Segment {
     /// All stores, each with the tags that live there.
-    pub(crate) fn stores(&self) -> Shards<&StoreUrl> {
+    #[must_use]
+    pub fn stores(&self) -> Shards<&StoreUrl> {
         let rest = Shards::new(&self.store);
-        self.shard.iter().fold(rest, |all, shard| all.with(shard.tags.clone(), &shard.store))
+        self.shard.iter().fold(rest, |all, shard| {
+            let store = shard.store.as_ref().unwrap_or(&self.store);
+            all.with(shard.tags.clone(), store)
+        })
     }
 
-    pub(crate) fn store_options(&self) -> StoreOptions {
+    /// What the stores are opened with.
+    #[must_use]
+    pub fn store_options(&self) -> StoreOptions {
         let margin = self.failover_guard.then_some(i64::from(self.failover_margin));
         StoreOptions { failover_margin: margin }
     }
 
-    /// The generator's settings, which [`Self::check`] saw to be in order; without the marks.
-    pub(crate) fn generator(&self) -> leaf_segment::SegmentConfig {
+    /// The generator's settings, without the marks.
+    #[must_use]
+    pub fn generator(&self) -> leaf_segment::SegmentConfig {
         let step = |value: u32| Step::new(i64::from(value)).unwrap_or(Step::MAX);
         leaf_segment::SegmentConfig {
             min_step: step(self.min_step),
@@ -105,6 +118,12 @@ impl Segment {
     pub(super) fn read_files(&mut self) -> Result<(), ConfigError> {
         if let Some(store) = values::from_file("segment.store_file", self.store_file.as_deref())? {
             self.store = store;
+        }
+        for (at, shard) in self.shard.iter_mut().enumerate() {
+            let key = format!("segment.shard {}: store_file", at + 1);
+            if let Some(store) = values::from_file(&key, shard.store_file.as_deref())? {
+                shard.store = Some(store);
+            }
         }
         Ok(())
     }
@@ -137,9 +156,14 @@ impl Segment {
                 self.failover_margin, self.max_step
             ));
         }
-        match self.shard.iter().position(|shard| shard.tags.is_empty()) {
-            Some(at) => refuse(format!("segment.shard {}: `tags` is empty", at + 1)),
-            None => Ok(()),
+        for (at, shard) in self.shard.iter().enumerate() {
+            if shard.tags.is_empty() {
+                return refuse(format!("segment.shard {}: `tags` is empty", at + 1));
+            }
+            if shard.store.is_none() {
+                return refuse(format!("segment.shard {}: `store` is missing", at + 1));
+            }
         }
+        Ok(())
     }
 }

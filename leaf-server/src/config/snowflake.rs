@@ -16,80 +16,86 @@ use super::{ConfigError, values};
 /// Snowflake mode.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(default)]
-pub(crate) struct Snowflake {
+pub struct Snowflake {
+    /// Whether it is on.
     #[serde(deserialize_with = "values::boolean")]
-    pub(crate) enabled: bool,
+    pub enabled: bool,
     /// Where worker ids come from.
     #[serde(with = "values::text")]
-    pub(crate) registry: RegistryKind,
+    pub registry: RegistryKind,
     /// Where `zk_normal` and `zk_recycle` are.
     #[serde(with = "values::optional_text")]
-    pub(crate) zookeeper: Option<ZookeeperAddress>,
-    pub(crate) zookeeper_file: Option<PathBuf>,
+    pub zookeeper: Option<ZookeeperAddress>,
+    /// A file that holds it.
+    pub zookeeper_file: Option<PathBuf>,
     /// How long ZooKeeper keeps a session that it hears nothing of.
-    pub(crate) session_timeout: Span,
+    pub session_timeout: Span,
     /// Where `mysql`, `postgres` and `sqlite` are. Default: the segment store.
     #[serde(with = "values::optional_text")]
-    pub(crate) database: Option<StoreUrl>,
-    pub(crate) database_file: Option<PathBuf>,
+    pub database: Option<StoreUrl>,
+    /// A file that holds it.
+    pub database_file: Option<PathBuf>,
     /// Where `etcd` is. Default: the segment store.
     #[serde(with = "values::optional_text")]
-    pub(crate) etcd: Option<StoreUrl>,
-    pub(crate) etcd_file: Option<PathBuf>,
+    pub etcd: Option<StoreUrl>,
+    /// A file that holds it.
+    pub etcd_file: Option<PathBuf>,
     /// How long after its ceiling has passed a worker id that was not given back is given out again.
-    pub(crate) recycle_after: Span,
+    pub recycle_after: Span,
     /// No Java Leaf uses the registry any more: what they held is given out again.
     #[serde(deserialize_with = "values::boolean")]
-    pub(crate) adopt_java_ids: bool,
+    pub adopt_java_ids: bool,
     /// What becomes of a node of `zk_normal` whose worker id another instance holds.
     #[serde(with = "values::text")]
-    pub(crate) on_foreign_holder: OnForeignHolder,
+    pub on_foreign_holder: OnForeignHolder,
     /// The host name whose number is the worker id of `ordinal`. Default: this host's.
-    pub(crate) host_name: Option<String>,
+    pub host_name: Option<String>,
     /// What is added to that number.
     #[serde(deserialize_with = "values::whole_number")]
-    pub(crate) ordinal_offset: u32,
+    pub ordinal_offset: u32,
     /// How the clock is compared with those of the other nodes: `majority`, `mean` or `off`.
     #[serde(with = "values::text")]
-    pub(crate) clock_check: ClockCheck,
+    pub clock_check: ClockCheck,
     /// How far their clocks may be from this one.
-    pub(crate) max_offset: Span,
+    pub max_offset: Span,
     /// How often the registry hears of this node.
-    pub(crate) report_interval: Span,
+    pub report_interval: Span,
     /// The longest that a start waits for a former holder's time to pass.
-    pub(crate) startup_wait: Span,
+    pub startup_wait: Span,
     /// The worker id of `local`; with `datacenter_id`, the one within the datacenter.
     #[serde(deserialize_with = "values::whole_number")]
-    pub(crate) worker_id: u32,
+    pub worker_id: u32,
     /// The datacenter of `local`, in a layout that names one.
     #[serde(deserialize_with = "values::optional_whole_number")]
-    pub(crate) datacenter_id: Option<u32>,
+    pub datacenter_id: Option<u32>,
     /// Worker ids of `local` by identity; then `worker_id` is not used.
     #[serde(deserialize_with = "values::whole_numbers")]
-    pub(crate) worker_ids: Option<BTreeMap<String, u32>>,
+    pub worker_ids: Option<BTreeMap<String, u32>>,
     /// How the bits are split: a preset's name, or a split like `t41-w10-s12/1ms`.
     #[serde(with = "values::text")]
-    pub(crate) layout: Layout,
+    pub layout: Layout,
     /// What timestamps count from, Unix ms (Java: twepoch). Default: the layout's own.
     #[serde(deserialize_with = "values::optional_whole_number")]
-    pub(crate) epoch: Option<u64>,
+    pub epoch: Option<u64>,
     /// How far the clock may fall back before ids stop.
-    pub(crate) rollback_tolerance: Span,
+    pub rollback_tolerance: Span,
     /// How far the clock may jump ahead and still be followed.
-    pub(crate) max_step_forward: Span,
+    pub max_step_forward: Span,
     /// How long ids flow without the registry.
-    pub(crate) offline_for: Span,
+    pub offline_for: Span,
     /// A quiet tick starts its sequence below this.
     #[serde(deserialize_with = "values::whole_number")]
-    pub(crate) sequence_start: u64,
+    pub sequence_start: u64,
     /// Where a Java Leaf on this machine kept its cache file.
-    pub(crate) java_cache: Option<PathBuf>,
+    pub java_cache: Option<PathBuf>,
 }
 
 /// Which rule the peers' clocks are compared by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum ClockCheck {
+pub enum ClockCheck {
+    /// By this rule.
     By(PeerRule),
+    /// Not at all.
     Off,
 }
 
@@ -153,12 +159,14 @@ impl Default for Snowflake {
 
 impl Snowflake {
     /// The layout with its epoch.
-    pub(crate) fn layout(&self) -> Layout {
+    #[must_use]
+    pub fn layout(&self) -> Layout {
         self.epoch.map_or(self.layout, |epoch| self.layout.with_epoch(UnixMillis::new(epoch)))
     }
 
-    /// The worker id of `worker_id` and `datacenter_id`, which [`Self::check`] saw to fit.
-    pub(crate) fn worker_id(&self) -> WorkerId {
+    /// The worker id of `worker_id` and `datacenter_id`.
+    #[must_use]
+    pub fn worker_id(&self) -> WorkerId {
         let within = |datacenter| self.layout.worker_in(datacenter, self.worker_id);
         self.datacenter_id.and_then(within).unwrap_or(WorkerId::new(self.worker_id))
     }
@@ -180,7 +188,10 @@ impl Snowflake {
     }
 
     /// The number at the end of the host name, with the offset.
-    pub(crate) fn ordinal(&self, host_name: &str) -> Result<WorkerId, ConfigError> {
+    ///
+    /// # Errors
+    /// Where there is none, or one above the layout's greatest.
+    pub fn ordinal(&self, host_name: &str) -> Result<WorkerId, ConfigError> {
         let host = host_name.split('.').next().unwrap_or_default();
         let digits = host.len() - host.trim_end_matches(|c: char| c.is_ascii_digit()).len();
         let number = host[host.len() - digits..].parse::<u32>().ok();
@@ -247,10 +258,8 @@ impl Snowflake {
 
 fn check_map(map: &BTreeMap<String, u32>, advertise: Option<&str>) -> Result<(), ConfigError> {
     let refuse = |text: &str| Err(ConfigError::new(text));
-    let Some(own) = advertise else {
-        return refuse("snowflake.worker_ids needs `advertise`: which one is this node?");
-    };
-    if !map.contains_key(own) {
+    // Without it the name is found later, and looked up then.
+    if advertise.is_some_and(|own| !map.contains_key(own)) {
         return refuse("advertise: this name is not in snowflake.worker_ids");
     }
     let mut holders = BTreeMap::new();

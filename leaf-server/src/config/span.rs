@@ -7,15 +7,20 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::ConfigError;
 
+/// A duration that is written like `10min`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Span(Duration);
+pub struct Span(Duration);
 
 impl Span {
-    pub(crate) const fn from_secs(seconds: u64) -> Self {
+    /// So many seconds.
+    #[must_use]
+    pub const fn from_secs(seconds: u64) -> Self {
         Self(Duration::from_secs(seconds))
     }
 
-    pub(crate) const fn duration(self) -> Duration {
+    /// As the standard library has it.
+    #[must_use]
+    pub const fn duration(self) -> Duration {
         self.0
     }
 

@@ -1,110 +1,192 @@
-//! The routes of the ids listener: those of the Java Leaf.
+//! The ids listener: the routes of the Java Leaf, and those of `/v1` for ids.
 
 use std::borrow::Cow;
+use std::cell::RefCell;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::task::{Context, Poll, Waker};
 
 use hyper::{Method, Request, StatusCode};
 use leaf_core::{Clock, Id};
-use leaf_segment::{SegmentError, SegmentErrorKind};
+use leaf_segment::{KnownTags, Shards, TagHandle};
 use leaf_snowflake::SystemClock;
 use percent_encoding::percent_decode_str;
 
-use super::answer::{Answer, not_allowed, text, try_again};
-use super::{Generators, decode};
+use super::problem::{Form, Problem, check_method};
+use super::reply::{self, Reply};
+use super::routes::{self, Route};
+use super::{java, v1};
+use crate::node::Node;
 
-/// Answers a request. The body, if there is one, is not read.
-pub(super) async fn route<B>(generators: &Generators, request: &Request<B>) -> Answer {
+const SEGMENT: &str = "/api/segment/get/";
+const SNOWFLAKE: &str = "/api/snowflake/get/";
+
+#[derive(Debug, Clone, Copy)]
+pub(super) enum To {
+    SegmentId,
+    SnowflakeId,
+    DecodeJava,
+    OnOps,
+    SegmentIds,
+    SegmentLease,
+    SnowflakeIds,
+    Decode,
+    Clock,
+}
+
+const fn route_to(methods: &'static str, path: &'static str, to: To) -> Route<To> {
+    Route { methods, path, to }
+}
+
+pub(super) const ROUTES: &[Route<To>] = &[
+    route_to("GET, POST", "/api/segment/get/{*key}", To::SegmentId),
+    route_to("GET, POST", "/api/snowflake/get/{*key}", To::SnowflakeId),
+    route_to("GET, HEAD", "/decodeSnowflakeId", To::DecodeJava),
+    route_to("GET, HEAD", "/cache", To::OnOps),
+    route_to("GET, HEAD", "/db", To::OnOps),
+    route_to("GET", "/v1/segments/{tag}/ids", To::SegmentIds),
+    route_to("POST", "/v1/segments/{tag}/lease", To::SegmentLease),
+    route_to("GET", "/v1/snowflake/ids", To::SnowflakeIds),
+    route_to("GET, HEAD", "/v1/ids/{id}", To::Decode),
+    route_to("GET, HEAD", "/clock", To::Clock),
+];
+
+thread_local! {
+    /// The tags that are known, as this thread saw them last.
+    static KNOWN: RefCell<Option<Shards<KnownTags>>> = const { RefCell::new(None) };
+}
+
+/// The answer to a request for one id where it is there already; allocates nothing but the answer.
+pub(super) fn at_once<B>(node: &Node, request: &Request<B>) -> Option<Reply> {
+    if !matches!(*request.method(), Method::GET | Method::POST) {
+        return None;
+    }
     let path = request.uri().path();
-    let read_only = matches!(*request.method(), Method::GET | Method::HEAD);
-    if let Some(key) = path.strip_prefix("/api/segment/get/") {
-        return match *request.method() {
-            Method::GET | Method::POST => segment(generators, key).await,
-            _ => not_allowed("GET, POST"),
-        };
+    if let Some(key) = path.strip_prefix(SEGMENT) {
+        return known(node, key, TagHandle::try_next)?.map(reply::id);
     }
-    if let Some(key) = path.strip_prefix("/api/snowflake/get/") {
-        return match *request.method() {
-            Method::GET | Method::POST => snowflake(generators, key).await,
-            _ => not_allowed("GET, POST"),
-        };
+    let key = path.strip_prefix(SNOWFLAKE)?;
+    if key.is_empty() || key.contains('%') {
+        return None;
     }
-    match path {
-        "/decodeSnowflakeId" if read_only => decode::answer(generators, request.uri().query()),
-        "/decodeSnowflakeId" => not_allowed("GET"),
-        "/clock" if read_only => text(StatusCode::OK, SystemClock.wall_millis().to_string()),
-        "/clock" => not_allowed("GET"),
-        "/healthz" | "/readyz" => text(StatusCode::NOT_FOUND, "health is on the ops listener"),
-        _ => text(StatusCode::NOT_FOUND, "no such route: try /api/segment/get/{tag}"),
+    let next = pin!(node.snowflake()?.generator.next());
+    // In turn with those that wait; who would have to wait comes again.
+    match next.poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(Ok(id)) => Some(reply::id(id)),
+        _ => None,
     }
 }
 
-async fn segment(generators: &Generators, key: &str) -> Answer {
-    let Some(segments) = &generators.segment else {
-        return text(StatusCode::NOT_FOUND, "segment mode is disabled");
+/// Uses the handle of a tag that is known by this name as it stands.
+fn known<T>(node: &Node, name: &str, using: impl FnOnce(&TagHandle) -> T) -> Option<T> {
+    let segments = node.segments()?;
+    KNOWN.with_borrow_mut(|known| {
+        let known = known.get_or_insert_with(|| segments.map(|shard| shard.known_tags()));
+        known.get(name).map(using)
+    })
+}
+
+/// Answers a request. Its body, if there is one, is not read.
+pub(super) async fn route<B>(node: &Arc<Node>, request: Request<B>) -> Reply {
+    let path = request.uri().path();
+    let form = if path.starts_with("/v1/") { Form::Json } else { Form::Text };
+    let form = Form::accepted(request.headers(), form);
+    let reply = answer(node, &request).await;
+    reply.unwrap_or_else(|problem| problem.reply(form))
+}
+
+async fn answer<B>(node: &Arc<Node>, request: &Request<B>) -> Result<Reply, Problem> {
+    let path = request.uri().path();
+    let Some((route, parameters)) = routes::find(ROUTES, path) else {
+        return Err(match path {
+            "/healthz" | "/readyz" | "/v1/status" => {
+                Problem::not_found("that is on the ops listener")
+            }
+            _ => Problem::not_found("no such route: try /api/segment/get/{tag}"),
+        });
     };
-    let key = match decode_key(key) {
-        Ok(key) => key,
-        Err(why) => return text(StatusCode::BAD_REQUEST, why),
-    };
-    let handle = match segments.known(&key) {
-        Some(handle) => handle,
-        None => match segments.tag(&key).await {
-            Ok(handle) => handle,
-            Err(error) => return segment_error(&error),
-        },
-    };
-    match handle.next().await {
-        Ok(id) => issued(id),
-        Err(error) => segment_error(&error),
+    check_method(request.method(), route.methods)?;
+    let parameter = parameters.first().copied().unwrap_or_default();
+    let query = request.uri().query();
+    match route.to {
+        To::SegmentId => {
+            let _waiting = Waiting::begin(node)?;
+            Ok(reply::id(handle(node, parameter).await?.next().await?))
+        }
+        To::SnowflakeId => {
+            let _waiting = Waiting::begin(node)?;
+            snowflake_id(node, parameter).await.map(reply::id)
+        }
+        To::SegmentIds => {
+            let _waiting = Waiting::begin(node)?;
+            v1::segment_ids(node, parameter, query).await
+        }
+        To::SegmentLease => {
+            let _waiting = Waiting::begin(node)?;
+            v1::lease(node, parameter, query).await
+        }
+        To::SnowflakeIds => {
+            let _waiting = Waiting::begin(node)?;
+            v1::snowflake_ids(node, query).await
+        }
+        To::Decode => v1::decode(node, parameter),
+        To::DecodeJava => Ok(java::decode(node, query)),
+        To::OnOps => Ok(java::on_ops(node, request)),
+        To::Clock => Ok(reply::text(StatusCode::OK, SystemClock.wall_millis().to_string())),
     }
 }
 
-fn segment_error(error: &SegmentError) -> Answer {
-    match error.kind() {
-        SegmentErrorKind::BadTag(why) => text(StatusCode::BAD_REQUEST, why.to_string()),
-        SegmentErrorKind::UnknownTag | SegmentErrorKind::Disabled => {
-            text(StatusCode::NOT_FOUND, error.to_string())
+/// One request that may wait for ids.
+struct Waiting<'a>(&'a Node);
+
+impl<'a> Waiting<'a> {
+    fn begin(node: &'a Node) -> Result<Self, Problem> {
+        let most = node.live.max_waiting.load(Ordering::Relaxed);
+        if node.waiting.fetch_add(1, Ordering::Relaxed) >= most {
+            node.waiting.fetch_sub(1, Ordering::Relaxed);
+            return Err(Problem::unavailable("too many requests are waiting for ids"));
         }
-        SegmentErrorKind::Exhausted => text(StatusCode::CONFLICT, error.to_string()),
-        SegmentErrorKind::Guard | SegmentErrorKind::Record => {
-            text(StatusCode::INTERNAL_SERVER_ERROR, error.to_string())
-        }
-        _ => try_again(error.to_string()),
+        Ok(Self(node))
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.waiting.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// The handle of a tag as it stands in a path.
+pub(super) async fn handle(node: &Node, key: &str) -> Result<TagHandle, Problem> {
+    let Some(segments) = node.segments() else { return Err(Problem::disabled("segment")) };
+    let tag = decode_key(key)?;
+    match known(node, &tag, TagHandle::clone) {
+        Some(handle) => Ok(handle),
+        None => Ok(segments.tag(&tag).await?),
     }
 }
 
 /// The key is not used, as in the Java Leaf; the path must have one all the same.
-async fn snowflake(generators: &Generators, key: &str) -> Answer {
-    let Some(flakes) = generators.snowflake() else {
-        return text(StatusCode::NOT_FOUND, "snowflake mode is disabled");
-    };
-    match decode_key(key) {
-        Ok(key) if key.is_empty() => {
-            return text(StatusCode::BAD_REQUEST, "key is empty: any other will do");
-        }
-        Ok(_) => {}
-        Err(why) => return text(StatusCode::BAD_REQUEST, why),
+async fn snowflake_id(node: &Node, key: &str) -> Result<Id, Problem> {
+    let Some(snowflake) = node.snowflake() else { return Err(Problem::disabled("snowflake")) };
+    if decode_key(key)?.is_empty() {
+        return Err(Problem::bad_request("key is empty: any other will do"));
     }
-    match flakes.next().await {
-        Ok(id) => issued(id),
-        Err(error) => try_again(error.to_string()),
-    }
-}
-
-fn issued(id: Id) -> Answer {
-    text(StatusCode::OK, id.to_string())
+    Ok(snowflake.generator.next().await?)
 }
 
 /// Decodes `%xx` once, strictly.
-fn decode_key(key: &str) -> Result<Cow<'_, str>, &'static str> {
+pub(super) fn decode_key(key: &str) -> Result<Cow<'_, str>, Problem> {
     let bytes = key.as_bytes();
     let well_formed = bytes.iter().enumerate().all(|(at, byte)| {
         *byte != b'%'
             || bytes.get(at + 1..at + 3).is_some_and(|hex| hex.iter().all(u8::is_ascii_hexdigit))
     });
     if !well_formed {
-        return Err("key is not valid percent-encoding: write % as %25");
+        return Err(Problem::bad_request("key is not valid percent-encoding: write % as %25"));
     }
-    percent_decode_str(key).decode_utf8().map_err(|_| "key is not UTF-8")
+    percent_decode_str(key).decode_utf8().map_err(|_| Problem::bad_request("key is not UTF-8"))
 }
 
 #[cfg(test)]
@@ -113,13 +195,13 @@ mod tests {
 
     #[test]
     fn decodes_once_and_strictly() {
-        assert_eq!(decode_key("orders.v1"), Ok("orders.v1".into()));
-        assert_eq!(decode_key("a%2Fb%20c"), Ok("a/b c".into()));
-        assert_eq!(decode_key("%25zz"), Ok("%zz".into()));
-        assert_eq!(decode_key("%E8%AE%A2%E5%8D%95"), Ok("订单".into()));
-        for bad in ["%", "%2", "%zz", "a%+1"] {
-            assert!(decode_key(bad).unwrap_err().contains("percent-encoding"), "{bad}");
+        let decoded = |key: &str| decode_key(key).map(Cow::into_owned).map_err(|_| ());
+        assert_eq!(decoded("orders.v1"), Ok("orders.v1".into()));
+        assert_eq!(decoded("a%2Fb%20c"), Ok("a/b c".into()));
+        assert_eq!(decoded("%25zz"), Ok("%zz".into()));
+        assert_eq!(decoded("%E8%AE%A2%E5%8D%95"), Ok("订单".into()));
+        for bad in ["%", "%2", "%zz", "a%+1", "%ff"] {
+            assert_eq!(decoded(bad), Err(()), "{bad}");
         }
-        assert_eq!(decode_key("%ff"), Err("key is not UTF-8"));
     }
 }

@@ -1,39 +1,29 @@
 //! Accepting connections, and letting them end.
 //!
-//! Every connection has limits: on the time its request's head may take, on the head's size, on the
-//! time an answer may wait for a client that does not read, and on how many connections there are.
-//! One that is idle is closed after the time that a head may take.
-//!
 //! At the end every answer announces that its connection closes, so that a client under way loses no
-//! request; only then are the connections closed that have been silent.
+//! request; only then are the connections closed that have been silent. A client that was accepted by
+//! the system before the end is served, too.
 
-use std::convert::Infallible;
+use std::future::poll_fn;
+use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::Poll;
 use std::time::Duration;
 
-use hyper::header::{CONNECTION, HeaderValue};
-use hyper::server::conn::http1;
-use hyper::service::service_fn;
-use hyper_util::rt::{TokioIo, TokioTimer};
-use hyper_util::server::graceful::GracefulShutdown;
-use rustix::net::sockopt::set_tcp_user_timeout;
 use rustix::process::{Resource, getrlimit, setrlimit};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Semaphore, oneshot};
+use tokio::sync::Notify;
 use tokio::task::JoinHandle;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 
-use super::answer::Answer;
-use super::{Generators, ids, ops};
+use super::DataPlane;
+use super::connection::{self, Routes};
+use crate::node::Node;
 
-const HEAD_TIMEOUT: Duration = Duration::from_secs(60);
-const HEAD_BYTES: usize = 16 * 1024;
-const HEADERS: usize = 64;
-/// The most connections of a listener, where the limit on open files allows them.
-const CONNECTIONS: u32 = 10_000;
 /// Open files that are nobody's connection: the stores, the state file, the other listener.
 const OTHER_FILES: u64 = 256;
-/// A client that acknowledges nothing, or reads nothing, for so long is gone.
-const UNREAD_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long answers announce the end before silent connections are closed.
 const ANNOUNCE: Duration = Duration::from_millis(500);
 /// After a failed accept (out of file descriptors): others may end meanwhile.
@@ -41,93 +31,199 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// A listener at work.
 pub(crate) struct Listener {
-    stop: oneshot::Sender<()>,
-    task: JoinHandle<GracefulShutdown>,
-    /// One per connection.
-    slots: Arc<Semaphore>,
-    connections: u32,
+    stop: CancellationToken,
+    end: End,
+    slots: Arc<Slots>,
+    task: JoinHandle<()>,
 }
 
-const CLOSE: HeaderValue = HeaderValue::from_static("close");
+/// How connections learn of the end.
+#[derive(Clone, Default)]
+pub(super) struct End {
+    /// No more requests are wanted; HTTP/2 says so at once, HTTP/1 with the next answer.
+    pub(super) announced: CancellationToken,
+    /// Connections close that have nothing under way.
+    pub(super) closing: CancellationToken,
+}
 
-#[derive(Clone, Copy)]
-enum Routes {
-    Ids,
-    Ops,
+/// How many connections there are, and may be.
+struct Slots {
+    node: Arc<Node>,
+    routes: Routes,
+    files: usize,
+    taken: AtomicUsize,
+    freed: Notify,
+}
+
+/// One connection's.
+struct Slot(Arc<Slots>);
+
+impl Slots {
+    fn most(&self) -> usize {
+        match self.routes {
+            Routes::Ids => self.node.live.max_connections.load(Ordering::Relaxed).min(self.files),
+            Routes::Ops => self.files,
+        }
+    }
+
+    /// Waits for a free one.
+    async fn take(self: &Arc<Self>) -> Slot {
+        loop {
+            let freed = self.freed.notified();
+            tokio::pin!(freed);
+            // Registered before the look, so that nothing in between is missed.
+            freed.as_mut().enable();
+            // Only the one task that accepts takes any.
+            if self.taken.load(Ordering::Acquire) < self.most() {
+                self.taken.fetch_add(1, Ordering::AcqRel);
+                return Slot(Arc::clone(self));
+            }
+            // The limit may be raised meanwhile.
+            let _ = tokio::time::timeout(Duration::from_secs(1), freed).await;
+        }
+    }
+
+    /// Waits until all are free.
+    async fn empty(&self) {
+        loop {
+            let freed = self.freed.notified();
+            tokio::pin!(freed);
+            freed.as_mut().enable();
+            if self.taken.load(Ordering::Acquire) == 0 {
+                return;
+            }
+            freed.await;
+        }
+    }
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        self.0.taken.fetch_sub(1, Ordering::AcqRel);
+        self.0.freed.notify_waiters();
+    }
 }
 
 impl Listener {
-    /// Serves ids.
-    pub(crate) fn ids(listener: TcpListener, generators: Arc<Generators>) -> Self {
-        Self::start(listener, generators, Routes::Ids)
+    /// Serves ids, on the threads of the data plane.
+    pub(crate) fn ids(listener: TcpListener, node: Arc<Node>, plane: &DataPlane) -> Self {
+        Self::start(listener, node, Routes::Ids, plane.clone())
     }
 
-    /// Serves health.
-    pub(crate) fn ops(listener: TcpListener, generators: Arc<Generators>) -> Self {
-        Self::start(listener, generators, Routes::Ops)
+    /// Serves health and administration, on the control plane.
+    pub(crate) fn ops(listener: TcpListener, node: Arc<Node>) -> Self {
+        Self::start(listener, node, Routes::Ops, DataPlane::here())
     }
 
-    fn start(listener: TcpListener, generators: Arc<Generators>, routes: Routes) -> Self {
-        let (stop, mut stopped) = oneshot::channel();
-        let connections = connections(routes);
-        let slots = Arc::new(Semaphore::new(connections as usize));
-        let free_slots = Arc::clone(&slots);
-        let task = tokio::spawn(async move {
-            let open = GracefulShutdown::new();
-            let mut out_of_files = false;
-            loop {
-                let accepted = async {
-                    let slot = Arc::clone(&free_slots).acquire_owned().await;
-                    (slot, listener.accept().await)
-                };
-                let (slot, accepted) = tokio::select! {
-                    biased;
-                    // Also when the `Listener` was dropped.
-                    _ = &mut stopped => return open,
-                    accepted = accepted => accepted,
-                };
-                match accepted {
-                    Ok((stream, _)) => {
-                        out_of_files = false;
-                        let connection = open.watch(serve(stream, Arc::clone(&generators), routes));
-                        tokio::spawn(async move {
-                            // A client that breaks off is not the server's error.
-                            let _ = connection.await;
-                            drop(slot);
-                        });
-                    }
-                    Err(error) => {
-                        if !out_of_files {
-                            tracing::warn!("accept: {error}; trying again every {ACCEPT_PAUSE:?}");
-                        }
-                        out_of_files = true;
-                        tokio::time::sleep(ACCEPT_PAUSE).await;
-                    }
-                }
-            }
+    fn start(listener: TcpListener, node: Arc<Node>, routes: Routes, plane: DataPlane) -> Self {
+        let (stop, end) = (CancellationToken::new(), End::default());
+        let slots = Arc::new(Slots {
+            node: Arc::clone(&node),
+            routes,
+            files: share_of_files(routes),
+            taken: AtomicUsize::new(0),
+            freed: Notify::new(),
         });
-        Self { stop, task, slots, connections }
+        let accepting = Accepting {
+            listener,
+            plane,
+            node,
+            routes,
+            end: end.clone(),
+            slots: Arc::clone(&slots),
+            out_of_files: false,
+        };
+        let task = tokio::spawn(accepting.run(stop.clone()));
+        Self { stop, end, slots, task }
     }
 
     /// Stops accepting, announces the end, lets requests under way finish for up to `grace`, and
-    /// closes the rest. Call it after [`Generators::begin_stop`].
+    /// closes the rest. Call it after [`Node::begin_stop`].
     pub(crate) async fn drain(self, grace: Duration) {
+        let deadline = Instant::now() + grace;
+        self.stop.cancel();
         // The task ends by this only.
-        let _ = self.stop.send(());
-        let Ok(open) = self.task.await else { return };
-        let all_gone = self.slots.acquire_many(self.connections);
-        if tokio::time::timeout(ANNOUNCE.min(grace), all_gone).await.is_ok() {
-            return;
-        }
-        if tokio::time::timeout(grace, open.shutdown()).await.is_err() {
-            tracing::warn!("some connections did not end within {grace:?}");
+        let _ = self.task.await;
+        self.end.announced.cancel();
+        let announced = Instant::now() + ANNOUNCE;
+        let _ = tokio::time::timeout_at(announced.min(deadline), self.slots.empty()).await;
+        self.end.closing.cancel();
+        if tokio::time::timeout_at(deadline, self.slots.empty()).await.is_err() {
+            let left = self.slots.taken.load(Ordering::Relaxed);
+            tracing::warn!("{left} connections did not end within {grace:?}");
         }
     }
 }
 
-/// How many connections the listener takes. As many files are allowed to be open as the system
-/// lets this process have; health is always left some.
-fn connections(routes: Routes) -> u32 {
+/// The task that accepts.
+struct Accepting {
+    listener: TcpListener,
+    plane: DataPlane,
+    node: Arc<Node>,
+    routes: Routes,
+    end: End,
+    slots: Arc<Slots>,
+    out_of_files: bool,
+}
+
+impl Accepting {
+    async fn run(mut self, stop: CancellationToken) {
+        loop {
+            let accepted = async {
+                let slot = self.slots.take().await;
+                (slot, self.listener.accept().await)
+            };
+            let (slot, accepted) = tokio::select! {
+                biased;
+                () = stop.cancelled() => break,
+                accepted = accepted => accepted,
+            };
+            if let Err(error) = accepted.and_then(|(stream, _)| self.serve(stream, slot)) {
+                if !self.out_of_files {
+                    tracing::warn!("accept: {error}; trying again every {ACCEPT_PAUSE:?}");
+                }
+                self.out_of_files = true;
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+            }
+        }
+        // Those whose connection stands already, as far as their client can tell.
+        while self.slots.taken.load(Ordering::Acquire) < self.slots.most()
+            && let Some(Ok((stream, _))) = self.accept_now().await
+        {
+            self.slots.taken.fetch_add(1, Ordering::AcqRel);
+            let _ = self.serve(stream, Slot(Arc::clone(&self.slots)));
+        }
+    }
+
+    /// A connection that is there already.
+    async fn accept_now(&self) -> Option<io::Result<(TcpStream, std::net::SocketAddr)>> {
+        poll_fn(|context| match self.listener.poll_accept(context) {
+            Poll::Ready(accepted) => Poll::Ready(Some(accepted)),
+            Poll::Pending => Poll::Ready(None),
+        })
+        .await
+    }
+
+    fn serve(&mut self, stream: TcpStream, slot: Slot) -> io::Result<()> {
+        self.out_of_files = false;
+        let place = self.plane.place();
+        // The runtime that serves it must be the one that watches it.
+        let stream = stream.into_std()?;
+        let (node, routes, end) = (Arc::clone(&self.node), self.routes, self.end.clone());
+        place.runtime().clone().spawn(async move {
+            // A client that breaks off is not the server's error.
+            if let Ok(stream) = TcpStream::from_std(stream) {
+                connection::serve(stream, node, routes, end).await;
+            }
+            drop((place, slot));
+        });
+        Ok(())
+    }
+}
+
+/// How many connections the limit on open files leaves room for. As many files are allowed to be open as
+/// the system lets this process have; health is always left some.
+fn share_of_files(routes: Routes) -> usize {
     let mut limit = getrlimit(Resource::Nofile);
     if limit.current < limit.maximum || limit.maximum.is_none() {
         limit.current = limit.maximum;
@@ -139,37 +235,5 @@ fn connections(routes: Routes) -> u32 {
         Routes::Ids => files.saturating_sub(OTHER_FILES),
         Routes::Ops => OTHER_FILES / 2,
     };
-    u32::try_from(share).unwrap_or(u32::MAX).clamp(16, CONNECTIONS)
-}
-
-fn serve(
-    stream: TcpStream,
-    generators: Arc<Generators>,
-    routes: Routes,
-) -> impl hyper_util::server::graceful::GracefulConnection<Error = hyper::Error> + Send {
-    // A small answer must not wait for the client's acknowledgement. Without it, it is only slow.
-    let _ = stream.set_nodelay(true);
-    // Without this one a client that never reads would hold its slot for ever.
-    let _ = set_tcp_user_timeout(&stream, UNREAD_TIMEOUT.as_millis() as u32);
-    http1::Builder::new()
-        .timer(TokioTimer::new())
-        .header_read_timeout(HEAD_TIMEOUT)
-        .max_buf_size(HEAD_BYTES)
-        .max_headers(HEADERS)
-        .serve_connection(
-            TokioIo::new(stream),
-            service_fn(move |request| {
-                let generators = Arc::clone(&generators);
-                async move {
-                    let mut answer: Answer = match routes {
-                        Routes::Ids => ids::route(&generators, &request).await,
-                        Routes::Ops => ops::route(&generators, &request),
-                    };
-                    if generators.stopping() {
-                        answer.headers_mut().insert(CONNECTION, CLOSE);
-                    }
-                    Ok::<_, Infallible>(answer)
-                }
-            }),
-        )
+    usize::try_from(share).unwrap_or(usize::MAX).max(16)
 }

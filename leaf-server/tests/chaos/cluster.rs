@@ -124,7 +124,7 @@ impl Cluster {
             {
                 let last = server.output().lines().last().unwrap_or_default().to_owned();
                 // It says so when every worker id is another's; anything else is a failure.
-                assert_eq!(status.code(), Some(1), "node {} ended: {last}", node.number);
+                assert_eq!(status.code(), Some(3), "node {} ended: {last}", node.number);
                 assert!(last.contains("worker id"), "node {} ended: {last}", node.number);
                 node.down(now + AGAIN);
             }

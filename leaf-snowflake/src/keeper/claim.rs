@@ -14,6 +14,15 @@ const WATCH_FILE: Duration = Duration::from_secs(2);
 impl Keeper {
     /// Takes a worker id and lets ids flow. On a retryable error it may be called again.
     pub(crate) async fn claim(&mut self) -> Result<Held, SnowflakeError> {
+        let claimed = self.try_claim().await;
+        match &claimed {
+            Ok(_) => self.shared.report_fine(Trouble::Claim),
+            Err(error) => self.shared.note_trouble(Trouble::Claim, error.to_string()),
+        }
+        claimed
+    }
+
+    async fn try_claim(&mut self) -> Result<Held, SnowflakeError> {
         self.watch_file().await?;
         self.compare_clocks().await?;
         match self.take_worker_id().await {
@@ -94,6 +103,7 @@ impl Keeper {
                 _ => return Err(error.into()),
             };
             tracing::info!("{error}; waiting {pause:?}");
+            self.shared.note_trouble(Trouble::Claim, error.to_string());
             tokio::time::sleep(pause).await;
         }
     }

@@ -357,6 +357,8 @@ impl Keeper {
                 Err(error) => {
                     let text = format!("no worker id in place of the lost one yet: {error}");
                     self.shared.report_trouble(Trouble::Lease, text);
+                    // It stands in that text.
+                    self.shared.report_fine(Trouble::Claim);
                     tokio::time::sleep(CLAIM_AGAIN).await;
                 }
             }

@@ -3,16 +3,20 @@
 use super::*;
 use leaf_core::Layout;
 
-fn text(file: &str) -> FileText {
-    FileText::parse(file.into(), Path::new("leaf.toml")).unwrap()
-}
-
-fn owned(environment: &[(&str, &str)]) -> Vec<(String, String)> {
-    environment.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect()
+fn merged(
+    file: &str,
+    environment: &[(&str, &str)],
+    flags: &[(&'static str, String)],
+) -> Result<Loaded, ConfigError> {
+    let known = keys::Known::of(&Config::default());
+    let file = FileSource::toml(file, Path::new("leaf.toml"), &known)?;
+    let environment =
+        environment.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect();
+    merge(&known, vec![file], environment, flags)
 }
 
 fn load(file: &str, environment: &[(&str, &str)]) -> Result<Loaded, ConfigError> {
-    merge(Some(text(file)), owned(environment), &Settings::default())
+    merged(file, environment, &[])
 }
 
 fn refusal(file: &str) -> String {
@@ -37,10 +41,14 @@ fn the_environment_outranks_the_file_and_flags_outrank_both() {
     assert_eq!(from_environment.data_dir, Path::new("env"));
     assert_eq!(from_environment.http.listen.port(), 2);
 
-    let flags = Settings { data_dir: Some("flag".into()), ..Settings::default() };
-    let loaded = merge(Some(text(file)), owned(&environment), &flags).unwrap();
+    let loaded = merged(file, &environment, &[("data_dir", "flag".into())]).unwrap();
     assert_eq!(loaded.config.data_dir, Path::new("flag"));
     assert_eq!(loaded.config.http.listen.port(), 2);
+    let origin = |key: &str| loaded.origins[key].as_str();
+    assert_eq!(origin("data_dir"), "the command line");
+    assert_eq!(origin("http.listen"), "LEAF_HTTP__LISTEN");
+    assert_eq!(origin("ops.listen"), "default");
+    assert_eq!(load(file, &[]).unwrap().origins["http.listen"], "leaf.toml");
 }
 
 #[test]
@@ -61,13 +69,38 @@ fn an_unknown_key_names_the_nearest() {
 
 #[test]
 fn every_key_is_documented() {
-    let documented = include_str!("../../../docs/configuration.md");
+    let documented = include_str!("../../../../docs/configuration.md");
     for key in keys::Known::of(&Config::default()).iter() {
-        let variable = format!("`LEAF_{}`", key.to_ascii_uppercase().replace('.', "__"));
+        let variable = format!("`{}`", keys::variable(key));
         let row = documented.lines().find(|line| line.starts_with(&format!("| `{key}` |")));
         let row = row.unwrap_or_else(|| panic!("{key} is missing in docs/configuration.md"));
         let file_only = ["snowflake.worker_ids", "segment.shard"].contains(&key);
         assert!(file_only || row.contains(&variable), "{row}");
+    }
+}
+
+/// And nothing is documented that does not exist.
+#[test]
+fn every_documented_key_exists_with_its_default() {
+    let documented = include_str!("../../../../docs/configuration.md");
+    let defaults: BTreeMap<String, Value> =
+        keys::flat(&serde_json::to_value(Config::default()).unwrap()).into_iter().collect();
+    let table = documented.lines().skip_while(|line| !line.starts_with("| key |")).skip(2);
+    let rows: Vec<_> = table.take_while(|line| line.starts_with('|')).collect();
+    assert_eq!(rows.len(), defaults.len());
+    for row in rows {
+        let cells: Vec<_> = row.split('|').map(str::trim).collect();
+        let key = cells[1].trim_matches('`');
+        let default = defaults.get(key).unwrap_or_else(|| panic!("{key} does not exist"));
+        let written = match default {
+            Value::String(text) => Some(text.clone()),
+            Value::Number(number) => Some(number.to_string()),
+            Value::Bool(flag) => Some(flag.to_string()),
+            _ => None,
+        };
+        if let Some(written) = written {
+            assert_eq!(cells[4], format!("`{written}`"), "{key}");
+        }
     }
 }
 
@@ -89,6 +122,22 @@ fn variables_that_kubernetes_makes_are_one_warning() {
 fn a_bad_value_is_named() {
     let cases = [
         ("[http]\nlisten = 'localhost:80'", "http.listen: write it with an IP address"),
+        ("[http]\nthreads = 1025", "http.threads: give 0 to 1024"),
+        ("[http]\nmax_connections = 0", "http.max_connections: give 1 to 1000000"),
+        ("[http]\nmax_count = 0", "http.max_count: give 1 to 1000000"),
+        ("[http]\nmax_waiting = 'canary'", "http.max_waiting: expected a whole number"),
+        ("[ops]\nlisten = 'canary'", "ops.listen: write it with an IP address"),
+        ("[ops]\ntoken = 'canary'", "ops.token: give 16 to 1024 printable"),
+        ("[ops]\ntoken_file = '/none'", "ops.token_file: /none: "),
+        ("[log]\nlevel = 'canary'", "log.level: give error, warn, info"),
+        ("[log]\nformat = 'canary'", "log.format: give text or json"),
+        ("advertise_port = 0", "advertise_port: give 1 to 65535"),
+        ("stop_grace = '2h'", "stop_grace: give 0 ms to 3600 s"),
+        ("[[segment.shard]]\ntags = ['a']", "shard 1: `store` is missing"),
+        (
+            "[[segment.shard]]\nstore_file = '/none'\ntags = ['a']",
+            "segment.shard 1: store_file: /none: ",
+        ),
         ("[segment]\nenabled = 'canary'", "segment.enabled: expected true or false"),
         ("segment = 'canary'", "`segment` is a section"),
         ("[segment]\n'mysql://u:canary@h' = 1", "unknown key in `segment`"),
@@ -109,7 +158,10 @@ fn a_bad_value_is_named() {
         ("[[segment.shard]]\nstore = 'sqlite:a.db'\ntags = []", "shard 1: `tags` is empty"),
         ("[[segment.shard]]\nstore = 'canary'\ntags = ['a']", "unknown kind of store"),
         ("[[segment.shard]]\nstore = 'sqlite:a.db'\ntags = ['']", "1 to 128 characters"),
-        ("[[segment.shard]]\nstore = 'sqlite:a.db'\ntags = ['a']\ncanary = 1", "`store` or `tags`"),
+        (
+            "[[segment.shard]]\nstore = 'sqlite:a.db'\ntags = ['a']\ncanary = 1",
+            "`store`, `store_file`, `tags`",
+        ),
         ("[[segment.shard]]\nstore = 'sqlite:a.db'\ntags = 'canary'", "segment.shard"),
         ("[[segment.shard]]\nstore = [ 'canary' ]\ntags = ['a']", "segment.shard"),
         ("[snowflake]\nworker_ids = 'canary'", "snowflake.worker_ids: expected"),
@@ -163,7 +215,6 @@ fn a_bad_value_is_named() {
         ("[snowflake]\nmax_step_forward = 'far'", "snowflake.max_step_forward"),
         ("[snowflake]\nrollback_tolerance = 'canary'", "snowflake.rollback_tolerance"),
         ("[snowflake]\noffline_for = '-1s'", "snowflake.offline_for"),
-        ("[snowflake]\nworker_ids = { a = 1 }", "worker_ids needs `advertise`"),
         (
             "advertise = 'b'\n[snowflake]\nworker_ids = { a = 1 }",
             "advertise: this name is not in snowflake.worker_ids",
@@ -183,11 +234,7 @@ fn a_bad_value_is_named() {
 
 #[test]
 fn a_syntax_error_names_the_line_and_quotes_nothing() {
-    let directory = tempfile::tempdir().unwrap();
-    let file = directory.path().join("leaf.toml");
-    std::fs::write(&file, "[segment]\nstore = \"mysql://u:canary@db/leaf\nx = 1\n").unwrap();
-
-    let error = read_file(&file).err().unwrap().to_string();
+    let error = refusal("[segment]\nstore = \"mysql://u:canary@db/leaf\nx = 1\n");
 
     assert!(error.contains("leaf.toml, line 2: "), "{error}");
     assert!(!error.contains("canary"), "{error}");
@@ -224,4 +271,107 @@ fn worker_ids_are_by_identity() {
     let config = load(file, &[]).unwrap().config;
 
     assert_eq!(config.snowflake.worker_ids.unwrap()["10.1.46.33:8081"], 2);
+}
+
+/// The properties of a Java Leaf, as they stand in its repository but for the places.
+const JAVA: &str = "leaf.name=com.sankuai.leaf.opensource.test\n\
+    leaf.segment.enable=true\n\
+    leaf.jdbc.url=jdbc:mysql://db:3306/leaf?useUnicode=true&characterEncoding=utf8&useSSL=false\n\
+    leaf.jdbc.username=le@f\n\
+    leaf.jdbc.password=s:cr/t=x\n\n\
+    leaf.snowflake.enable=true\n\
+    #leaf.snowflake.mode=\n\
+    leaf.snowflake.zk.address=zk1:2181,zk2:2181\n\
+    leaf.snowflake.port=8686\n";
+
+fn java(text: &str) -> Result<Loaded, ConfigError> {
+    let known = keys::Known::of(&Config::default());
+    let file = FileSource::properties(text.as_bytes(), Path::new("leaf.properties"))?;
+    merge(&known, vec![file], Vec::new(), &[])
+}
+
+#[test]
+fn a_java_leafs_file_means_what_it_meant_there() {
+    let loaded = java(JAVA).unwrap();
+    let config = &loaded.config;
+    assert_eq!(config.name, "com.sankuai.leaf.opensource.test");
+    assert_eq!(config.http.listen.to_string(), "0.0.0.0:8080");
+    assert_eq!(config.advertise_port, Some(8686));
+    assert_eq!(config.segment.store.to_string(), "mysql://le%40f:***@db:3306/leaf");
+    let url = &loaded.written.0["segment.store"];
+    assert_eq!(url, "mysql://le%40f:s%3Acr%2Ft%3Dx@db:3306/leaf?ssl-mode=DISABLED");
+    assert_eq!(config.snowflake.registry.to_string(), "zk_normal");
+    assert_eq!(config.snowflake.zookeeper.as_ref().unwrap().to_string(), "zk1:2181,zk2:2181");
+    assert_eq!(loaded.warnings, Vec::<String>::new());
+    assert_eq!(loaded.origins["segment.store"], "leaf.properties");
+    assert_eq!(loaded.origins["segment.wait"], "default");
+
+    let fork = |mode: &str| java(&format!("{JAVA}leaf.snowflake.mode={mode}\n")).unwrap().config;
+    assert_eq!(fork("zk_recycle").snowflake.registry.to_string(), "zk_recycle");
+    let mysql = fork("mysql").registry_place().unwrap().unwrap().to_string();
+    assert_eq!(mysql, "mysql://le%40f:***@db:3306/leaf");
+    let local = fork(
+        "local\nleaf.snowflake.local.workIdMap={\"10.1.46.33:8080\":1, \"10.1.46.33:8081\":2}",
+    );
+    assert_eq!(local.snowflake.worker_ids.unwrap()["10.1.46.33:8081"], 2);
+}
+
+#[test]
+fn what_a_java_leafs_file_has_wrong_is_named() {
+    let without = |key: &str| {
+        let lines = JAVA.lines().filter(|line| !line.starts_with(key));
+        java(&lines.collect::<Vec<_>>().join("\n")).err().unwrap().to_string()
+    };
+    assert_eq!(without("leaf.jdbc.url"), "leaf.properties: leaf.jdbc.url: is missing");
+    assert_eq!(
+        without("leaf.snowflake.zk.address"),
+        "leaf.properties: leaf.snowflake.zk.address: is missing"
+    );
+    assert!(without("leaf.snowflake.port").ends_with("leaf.snowflake.port: is missing"));
+    for (line, expected) in [
+        ("leaf.segment.enable=canary", "leaf.segment.enable: give true or false"),
+        ("leaf.jdbc.url=jdbc:oracle:canary", "leaf.jdbc.url: write jdbc:mysql://"),
+        ("leaf.jdbc.url=jdbc:mysql://a:1,b:2/canary", "leaf.jdbc.url: give one host"),
+        ("leaf.jdbc.url=jdbc:mysql://a:1/d?sslMode=canary", "segment.store: ssl-mode: give"),
+        ("leaf.snowflake.port=canary", "leaf.snowflake.port: give a port"),
+        ("leaf.snowflake.mode=canary", "leaf.snowflake.mode: give zk_normal, zk_recycle"),
+        (
+            "leaf.snowflake.mode=local\nleaf.snowflake.local.workIdMap=canary",
+            "leaf.snowflake.local.workIdMap: write it like",
+        ),
+        ("leaf.name=a/canary", "name: give 1 to 64 letters"),
+        ("leaf.name=\\u12", "not a properties file"),
+    ] {
+        let error = java(&format!("{JAVA}{line}\n")).err().unwrap().to_string();
+        assert!(error.contains(expected), "{line}: {error}");
+        assert!(!error.contains("canary") && !error.contains('\n'), "{error}");
+    }
+    let strange =
+        "leaf.canary=1\nleaf.jdbc.url=jdbc:mysql://a/d?interactiveClient=true&useSSL=true\n";
+    let loaded = java(&format!("{JAVA}{strange}")).unwrap();
+    assert_eq!(loaded.warnings.len(), 2, "{:?}", loaded.warnings);
+    assert!(loaded.warnings.iter().any(|line| line.contains("leaf.canary")));
+    assert!(loaded.warnings.iter().any(|line| line.ends_with("ignored: interactiveClient")));
+}
+
+#[test]
+fn a_reload_tells_what_it_takes_over_from_what_needs_a_restart() {
+    let before = load("[log]\nlevel = 'info'", &[]).unwrap();
+    let token = "[ops]\ntoken = '0123456789abcdef'\n";
+    let after = load(&format!("{token}[log]\nlevel = 'debug'\n[http]\nthreads = 2"), &[]).unwrap();
+    let (live, rest) = before.changes(&after);
+    assert_eq!(
+        (live, rest),
+        (vec!["log.level".into(), "ops.token".into()], vec!["http.threads".to_owned()])
+    );
+    assert!(!format!("{after:?}").contains("0123456789abcdef"));
+
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("store");
+    let config = format!("[segment]\nstore_file = '{}'", file.display());
+    std::fs::write(&file, "mysql://u:one@h/d").unwrap();
+    let before = load(&config, &[]).unwrap();
+    std::fs::write(&file, "mysql://u:two@h/d").unwrap();
+    let (live, rest) = before.changes(&load(&config, &[]).unwrap());
+    assert_eq!((live, rest), (vec![], vec!["segment.store_file".to_owned()]));
 }

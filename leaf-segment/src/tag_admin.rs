@@ -1,0 +1,261 @@
+//! What an operator does with tags, and the rules that keep ids from being lost or repeated by it.
+//!
+//! Invariant: `max_id` never falls. What cannot be taken back is asked for twice.
+
+use leaf_core::{Step, Tag};
+
+use crate::{NewTag, SegmentStore, StoreError, StoreErrorKind, TagRecord, TagSettings};
+
+/// A raise by more than this is asked about: nothing brings the ids back.
+const FAR: i64 = 1_000_000_000_000;
+/// How many ids servers may have been granted while their tag was being deleted.
+const AFTER_DELETE: i64 = 10_000_000;
+/// What the column holds.
+const DESCRIPTION_CHARS: usize = 256;
+
+/// Administers the tags of one store.
+///
+/// ```
+/// use leaf_core::{Step, Tag};
+/// use leaf_segment::{MemoryStore, NewTag, TagAdmin, TagChange};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let store = MemoryStore::default();
+/// let (admin, orders) = (TagAdmin::new(&store), Tag::parse("orders")?);
+/// admin.create(&NewTag::new(orders.clone(), Step::new(2000)?)).await?;
+///
+/// let change = TagChange { step: Some(Step::new(5000)?), ..TagChange::default() };
+/// assert_eq!(admin.change(&orders, change).await?.step, Step::new(5000));
+/// assert!(admin.advance(&orders, i64::MAX - 1, false).await.is_err(), "that far only when sure");
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug, Clone, Copy)]
+pub struct TagAdmin<'a> {
+    store: &'a dyn SegmentStore,
+}
+
+/// What is to be changed of a tag; `None` leaves it as it is, `Some(None)` means the servers' own.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct TagChange {
+    /// The record's step.
+    pub step: Option<Step>,
+    /// Whether ids are handed out.
+    pub enabled: Option<bool>,
+    /// The dynamic step never falls below this.
+    pub min_step: Option<Option<Step>>,
+    /// The dynamic step grows up to this.
+    pub max_step: Option<Option<Step>>,
+    /// The most ids that one call takes.
+    pub max_take: Option<Option<Step>>,
+}
+
+/// Why nothing was done.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TagAdminError {
+    /// What was asked for makes no sense; the text says why.
+    #[error("{0}")]
+    Refused(String),
+    /// It cannot be taken back, and was not confirmed; the text says what it means.
+    #[error("{0}")]
+    Unconfirmed(String),
+    /// The store.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+/// A tag that is no more.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Deleted {
+    /// Its record.
+    pub record: TagRecord,
+    /// Made again, it must not start below: servers may hold ids up to here.
+    pub next_first: i64,
+}
+
+impl<'a> TagAdmin<'a> {
+    /// For the tags of this store.
+    #[must_use]
+    pub const fn new(store: &'a dyn SegmentStore) -> Self {
+        Self { store }
+    }
+
+    /// The record.
+    ///
+    /// # Errors
+    /// `UnknownTag`, or failures of the store.
+    pub async fn read(&self, tag: &Tag) -> Result<TagRecord, TagAdminError> {
+        let record = self.store.tag(tag).await?;
+        record.ok_or_else(|| {
+            let operation = format!("read tag {:?}", tag.as_str());
+            StoreError::new(StoreErrorKind::UnknownTag, operation).into()
+        })
+    }
+
+    /// Makes a tag.
+    ///
+    /// # Errors
+    /// `Refused` for a first id that is none or a long description; `TagExists`; failures of the store.
+    pub async fn create(&self, new: &NewTag) -> Result<TagRecord, TagAdminError> {
+        check_id("the first id", new.max_id)?;
+        let length = new.description.as_ref().map_or(0, |text| text.chars().count());
+        if length > DESCRIPTION_CHARS {
+            return Err(TagAdminError::Refused(format!(
+                "the description has {length} characters: give at most {DESCRIPTION_CHARS}"
+            )));
+        }
+        self.store.create(new).await?;
+        self.read(&new.tag).await
+    }
+
+    /// Changes step and settings.
+    ///
+    /// # Errors
+    /// `Refused` where `min_step` would be above `max_step`; `UnknownTag`; failures of the store.
+    pub async fn change(&self, tag: &Tag, change: TagChange) -> Result<TagRecord, TagAdminError> {
+        let before = self.read(tag).await?.settings;
+        let settings = TagSettings {
+            enabled: change.enabled.unwrap_or(before.enabled),
+            min_step: change.min_step.unwrap_or(before.min_step),
+            max_step: change.max_step.unwrap_or(before.max_step),
+            max_take: change.max_take.unwrap_or(before.max_take),
+        };
+        if settings.min_step.zip(settings.max_step).is_some_and(|(min, max)| min > max) {
+            return Err(TagAdminError::Refused("min_step would be above max_step".into()));
+        }
+        if let Some(step) = change.step {
+            self.store.set_step(tag, step).await?;
+        }
+        if settings != before {
+            self.store.set_settings(tag, &settings).await?;
+        }
+        self.read(tag).await
+    }
+
+    /// Raises the next id to be granted to `at_least`; `far` confirms a raise by more than 10^12.
+    /// `false` when it is there already.
+    ///
+    /// # Errors
+    /// `Refused` for what is no id, `Unconfirmed`, `UnknownTag`, failures of the store.
+    pub async fn advance(
+        &self,
+        tag: &Tag,
+        at_least: i64,
+        far: bool,
+    ) -> Result<(TagRecord, bool), TagAdminError> {
+        check_id("the next id", at_least)?;
+        let record = self.read(tag).await?;
+        if at_least <= record.max_id {
+            return Ok((record, false));
+        }
+        let skips = at_least.saturating_sub(record.max_id);
+        if skips > FAR && !far {
+            return Err(TagAdminError::Unconfirmed(format!(
+                "that skips {skips} ids, which are lost for ever: look at the number again"
+            )));
+        }
+        self.store.advance(tag, at_least).await?;
+        Ok((self.read(tag).await?, true))
+    }
+
+    /// Removes a tag.
+    ///
+    /// # Errors
+    /// `Unconfirmed` unless `confirmed`, `UnknownTag`, failures of the store.
+    pub async fn delete(&self, tag: &Tag, confirmed: bool) -> Result<Deleted, TagAdminError> {
+        let record = self.read(tag).await?;
+        if !confirmed {
+            return Err(TagAdminError::Unconfirmed(format!(
+                "tag {:?} has handed out ids below {}, which repeat if it is made again lower",
+                tag.as_str(),
+                record.max_id
+            )));
+        }
+        self.store.delete(tag).await?;
+        // Servers may have been granted more between the two statements.
+        let next_first = record.max_id.saturating_add(AFTER_DELETE);
+        Ok(Deleted { record, next_first })
+    }
+}
+
+/// An id that somebody wrote. The greatest would use the tag up.
+fn check_id(what: &str, id: i64) -> Result<(), TagAdminError> {
+    if (0..i64::MAX).contains(&id) {
+        return Ok(());
+    }
+    Err(TagAdminError::Refused(format!("{what} is 0 to {}", i64::MAX - 1)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::MemoryStore;
+
+    fn step(value: i64) -> Step {
+        Step::new(value).unwrap()
+    }
+
+    fn store() -> (MemoryStore, Tag) {
+        let stock = NewTag::stock();
+        let tag = stock.tag.clone();
+        (MemoryStore::with_tags([stock]), tag)
+    }
+
+    #[tokio::test]
+    async fn only_what_is_named_changes() {
+        let (store, tag) = store();
+        let admin = TagAdmin::new(&store);
+        let limits = TagChange {
+            min_step: Some(Some(step(10))),
+            max_step: Some(Some(step(20))),
+            ..TagChange::default()
+        };
+        admin.change(&tag, limits).await.unwrap();
+        let off = TagChange { enabled: Some(false), ..TagChange::default() };
+        let record = admin.change(&tag, off).await.unwrap();
+        assert_eq!((record.settings.min_step, record.settings.enabled), (Some(step(10)), false));
+
+        let crossed = TagChange { step: Some(step(7)), min_step: Some(Some(step(21))), ..off };
+        let error = admin.change(&tag, crossed).await.unwrap_err().to_string();
+        assert_eq!(error, "min_step would be above max_step");
+        assert_eq!(admin.read(&tag).await.unwrap().step, Ok(step(2000)), "nothing was changed");
+        let free = TagChange { max_step: Some(None), ..TagChange::default() };
+        assert_eq!(admin.change(&tag, free).await.unwrap().settings.max_step, None);
+    }
+
+    #[tokio::test]
+    async fn the_next_id_never_falls_and_jumps_far_only_when_confirmed() {
+        let (store, tag) = store();
+        let admin = TagAdmin::new(&store);
+        assert!(admin.advance(&tag, 5000, false).await.unwrap().1);
+        let (record, raised) = admin.advance(&tag, 4000, false).await.unwrap();
+        assert_eq!((record.max_id, raised), (5000, false));
+
+        let far = FAR + 5001;
+        let refused = admin.advance(&tag, far, false).await.unwrap_err();
+        assert!(matches!(refused, TagAdminError::Unconfirmed(_)), "{refused}");
+        assert_eq!(admin.advance(&tag, far, true).await.unwrap().0.max_id, far);
+        for bad in [-1, i64::MAX] {
+            let refused = admin.advance(&tag, bad, true).await.unwrap_err();
+            assert!(matches!(refused, TagAdminError::Refused(_)), "{refused}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_tag_is_deleted_when_confirmed_and_tells_where_to_go_on() {
+        let (store, tag) = store();
+        let admin = TagAdmin::new(&store);
+        let refused = admin.delete(&tag, false).await.unwrap_err();
+        assert!(matches!(refused, TagAdminError::Unconfirmed(_)), "{refused}");
+        assert_eq!(admin.delete(&tag, true).await.unwrap().next_first, 1 + AFTER_DELETE);
+        let gone = admin.read(&tag).await.unwrap_err().to_string();
+        assert!(gone.contains("no such tag"), "{gone}");
+
+        let long = NewTag { description: Some("x".repeat(257)), ..NewTag::stock() };
+        let refused = admin.create(&long).await.unwrap_err().to_string();
+        assert!(refused.contains("give at most 256"), "{refused}");
+        assert!(admin.create(&NewTag { max_id: -1, ..NewTag::stock() }).await.is_err());
+    }
+}

@@ -1,0 +1,276 @@
+//! `leaf.properties`: the file of the Java Leaf and of its community fork, unchanged.
+//!
+//! Its keys become ours; what it leaves out has Java's defaults: both modes on, `zk_normal`, all
+//! addresses, port 8080. A parameter of its JDBC URL that changes nothing here is passed over, an
+//! unknown one is named in a warning.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use serde_json::{Map, Value, json};
+use url::Url;
+
+use super::ConfigError;
+
+/// What a file says in our keys, and what its owner should know.
+#[derive(Debug)]
+pub(super) struct Translated {
+    pub(super) settings: Value,
+    pub(super) warnings: Vec<String>,
+}
+
+const KEYS: [&str; 10] = [
+    "leaf.name",
+    "leaf.segment.enable",
+    "leaf.jdbc.url",
+    "leaf.jdbc.username",
+    "leaf.jdbc.password",
+    "leaf.snowflake.enable",
+    "leaf.snowflake.mode",
+    "leaf.snowflake.zk.address",
+    "leaf.snowflake.port",
+    "leaf.snowflake.local.workIdMap",
+];
+
+/// Parameters of Connector/J about what we do not do, or do by ourselves.
+const WITHOUT_EFFECT: [&str; 32] = [
+    "allowMultiQueries",
+    "allowPublicKeyRetrieval",
+    "autoReconnect",
+    "autoReconnectForPools",
+    "cachePrepStmts",
+    "cacheServerConfiguration",
+    "characterEncoding",
+    "characterSetResults",
+    "connectTimeout",
+    "connectionCollation",
+    "connectionTimeZone",
+    "elideSetAutoCommits",
+    "failOverReadOnly",
+    "initialTimeout",
+    "maintainTimeStats",
+    "maxReconnects",
+    "noAccessToProcedureBodies",
+    "nullCatalogMeansCurrent",
+    "prepStmtCacheSize",
+    "prepStmtCacheSqlLimit",
+    "rewriteBatchedStatements",
+    "serverTimezone",
+    "socketTimeout",
+    "tcpKeepAlive",
+    "tinyInt1isBit",
+    "useJDBCCompliantTimezoneShift",
+    "useLegacyDatetimeCode",
+    "useLocalSessionState",
+    "useOldAliasMetadataBehavior",
+    "useServerPrepStmts",
+    "useUnicode",
+    "zeroDateTimeBehavior",
+];
+
+/// Reads the text of a file; `path` is for error texts.
+pub(super) fn translate(text: &[u8], path: &Path) -> Result<Translated, ConfigError> {
+    let mut found = BTreeMap::new();
+    let read = java_properties::PropertiesIter::new(text).read_into(|key, value| {
+        found.insert(key, value.trim().to_owned());
+    });
+    if let Err(error) = read {
+        let line = error.line_number().map_or(String::new(), |line| format!(", line {line}"));
+        let text = format!("{}{line}: not a properties file", path.display());
+        return Err(ConfigError::new(text));
+    }
+    let unknown: Vec<_> =
+        found.keys().filter(|key| !KEYS.contains(&key.as_str())).map(String::as_str).collect();
+    let mut warnings = Vec::new();
+    if !unknown.is_empty() {
+        let unknown = unknown.join(", ");
+        warnings.push(format!("{}: unknown keys are ignored: {unknown}", path.display()));
+    }
+    let file = Java { found: &found, path };
+    let settings = file.settings(&mut warnings)?;
+    Ok(Translated { settings, warnings })
+}
+
+struct Java<'a> {
+    found: &'a BTreeMap<String, String>,
+    path: &'a Path,
+}
+
+impl Java<'_> {
+    fn get(&self, key: &str) -> Option<&str> {
+        self.found.get(key).map(String::as_str).filter(|value| !value.is_empty())
+    }
+
+    fn refuse<T>(&self, key: &str, why: &str) -> Result<T, ConfigError> {
+        Err(ConfigError::new(format!("{}: {key}: {why}", self.path.display())))
+    }
+
+    fn enabled(&self, key: &str) -> Result<bool, ConfigError> {
+        match self.get(key).map(str::to_ascii_lowercase).as_deref() {
+            None | Some("true") => Ok(true),
+            Some("false") => Ok(false),
+            Some(_) => self.refuse(key, "give true or false"),
+        }
+    }
+
+    fn settings(&self, warnings: &mut Vec<String>) -> Result<Value, ConfigError> {
+        let mut settings = Map::new();
+        let mut segment = Map::new();
+        let mut snowflake = Map::new();
+        if let Some(name) = self.get("leaf.name") {
+            settings.insert("name".into(), name.into());
+        }
+        settings.insert("http".into(), json!({ "listen": "0.0.0.0:8080" }));
+
+        let segments = self.enabled("leaf.segment.enable")?;
+        segment.insert("enabled".into(), segments.into());
+        match self.store(warnings)? {
+            Some(store) => {
+                segment.insert("store".into(), store.into());
+                segment.insert("store_file".into(), Value::Null);
+            }
+            None if segments => return self.refuse("leaf.jdbc.url", "is missing"),
+            None => {}
+        }
+
+        let flakes = self.enabled("leaf.snowflake.enable")?;
+        snowflake.insert("enabled".into(), flakes.into());
+        if flakes {
+            self.snowflake(&mut settings, &mut snowflake)?;
+        }
+        settings.insert("segment".into(), segment.into());
+        settings.insert("snowflake".into(), snowflake.into());
+        Ok(settings.into())
+    }
+
+    fn snowflake(
+        &self,
+        settings: &mut Map<String, Value>,
+        snowflake: &mut Map<String, Value>,
+    ) -> Result<(), ConfigError> {
+        let key = "leaf.snowflake.port";
+        let Some(port) = self.get(key) else { return self.refuse(key, "is missing") };
+        match port.parse::<u16>() {
+            Ok(port @ 1..) => _ = settings.insert("advertise_port".into(), port.into()),
+            _ => return self.refuse(key, "give a port, 1 to 65535"),
+        }
+        let key = "leaf.snowflake.mode";
+        let mode = self.get(key).unwrap_or("zk_normal");
+        if !["zk_normal", "zk_recycle", "mysql", "local"].contains(&mode) {
+            return self.refuse(key, "give zk_normal, zk_recycle, mysql or local");
+        }
+        snowflake.insert("registry".into(), mode.into());
+        let name = self.get("leaf.name").unwrap_or("leaf");
+        let cache = std::env::temp_dir().join(name).join("leafconf").join(port);
+        // Only a node that runs where its Java Leaf ran has one.
+        if cache.is_dir() {
+            snowflake.insert("java_cache".into(), cache.display().to_string().into());
+        }
+        match mode {
+            "zk_normal" | "zk_recycle" => {
+                let key = "leaf.snowflake.zk.address";
+                let Some(address) = self.get(key) else { return self.refuse(key, "is missing") };
+                snowflake.insert("zookeeper".into(), address.into());
+            }
+            "local" => {
+                let key = "leaf.snowflake.local.workIdMap";
+                let Some(map) = self.get(key) else { return self.refuse(key, "is missing") };
+                match serde_json::from_str::<BTreeMap<String, u32>>(map) {
+                    Ok(map) => _ = snowflake.insert("worker_ids".into(), json!(map)),
+                    Err(_) => {
+                        return self.refuse(key, r#"write it like {"10.0.0.7:8080":1}"#);
+                    }
+                }
+            }
+            _ if self.get("leaf.jdbc.url").is_none() => {
+                return self.refuse("leaf.jdbc.url", "is missing");
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// The JDBC URL with user and password, as a URL of ours.
+    fn store(&self, warnings: &mut Vec<String>) -> Result<Option<String>, ConfigError> {
+        let key = "leaf.jdbc.url";
+        let Some(jdbc) = self.get(key) else { return Ok(None) };
+        let rest = ["jdbc:mysql://", "jdbc:mariadb://"]
+            .iter()
+            .find_map(|scheme| jdbc.strip_prefix(scheme));
+        let how = "write jdbc:mysql://host:3306/database";
+        let Some(rest) = rest else { return self.refuse(key, how) };
+        let place = rest.split(['/', '?']).next().unwrap_or_default();
+        if place.contains([',', '(']) {
+            return self.refuse(key, "give one host: a Leaf node has one database");
+        }
+        let Ok(mut url) = Url::parse(&format!("mysql://{rest}")) else {
+            return self.refuse(key, how);
+        };
+        let given: Vec<(String, String)> = url.query_pairs().into_owned().collect();
+        url.set_query(None);
+        let mut login = [self.get("leaf.jdbc.username"), self.get("leaf.jdbc.password")];
+        let mut unknown = Vec::new();
+        let mut tls = Tls::default();
+        for (name, value) in &given {
+            match name.as_str() {
+                "user" => login[0] = login[0].or(Some(value)),
+                "password" => login[1] = login[1].or(Some(value)),
+                name if tls.takes(name, value) => {}
+                name if WITHOUT_EFFECT.contains(&name) => {}
+                name => unknown.push(name),
+            }
+        }
+        if let Some(mode) = tls.mode() {
+            url.query_pairs_mut().append_pair("ssl-mode", mode);
+        }
+        let [user, password] = login;
+        let fits = user.is_none_or(|user| url.set_username(user).is_ok())
+            && password.is_none_or(|password| url.set_password(Some(password)).is_ok());
+        if !fits {
+            return self.refuse(key, how);
+        }
+        if !unknown.is_empty() {
+            let text = format!(
+                "{}: {key}: these parameters are ignored: {}",
+                self.path.display(),
+                unknown.join(", ")
+            );
+            warnings.push(text);
+        }
+        Ok(Some(url.into()))
+    }
+}
+
+/// What Connector/J calls TLS, in its old words and its new one.
+#[derive(Debug, Default)]
+struct Tls {
+    mode: Option<String>,
+    wanted: Option<bool>,
+    required: bool,
+    verified: bool,
+}
+
+impl Tls {
+    fn takes(&mut self, name: &str, value: &str) -> bool {
+        let yes = value.eq_ignore_ascii_case("true");
+        match name {
+            "sslMode" => self.mode = Some(value.to_ascii_uppercase()),
+            "useSSL" => self.wanted = Some(yes),
+            "requireSSL" => self.required = yes,
+            "verifyServerCertificate" => self.verified = yes,
+            _ => return false,
+        }
+        true
+    }
+
+    fn mode(&self) -> Option<&str> {
+        match (&self.mode, self.wanted) {
+            (Some(mode), _) => Some(mode),
+            (None, Some(false)) => Some("DISABLED"),
+            (None, Some(true)) if self.verified => Some("VERIFY_CA"),
+            (None, Some(true)) => Some("REQUIRED"),
+            (None, None) if self.required => Some("REQUIRED"),
+            (None, None) => None,
+        }
+    }
+}

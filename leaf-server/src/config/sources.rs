@@ -1,0 +1,274 @@
+//! Where the configuration comes from: defaults < leaf.toml < leaf.properties < environment < flags.
+//!
+//! A key that is unknown in a file, or in an environment variable that can only be meant for Leaf, is
+//! refused with the nearest known one. Other `LEAF_…` variables (Kubernetes makes some for a Service
+//! named `leaf`) and unknown keys of a `leaf.properties` get one warning.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+use super::{Config, ConfigError, keys, properties};
+
+/// The largest configuration file.
+const LARGEST: u64 = 1024 * 1024;
+
+/// What changes while the server runs; everything else needs a restart.
+const LIVE: [&str; 7] = [
+    "http.max_connections",
+    "http.max_count",
+    "http.max_waiting",
+    "log.level",
+    "ops.token",
+    "ops.token_file",
+    "segment.refresh",
+];
+
+/// What a command line says of the configuration.
+#[derive(Debug, Clone, Default)]
+pub struct Sources {
+    /// The files; without any `leaf.toml` and `leaf.properties` of the working directory.
+    pub files: Vec<PathBuf>,
+    /// Keys and their values, which outrank everything else.
+    pub flags: Vec<(&'static str, String)>,
+}
+
+/// A configuration that was read.
+#[derive(Debug)]
+pub struct Loaded {
+    /// The configuration.
+    pub config: Config,
+    /// What its user should know.
+    pub warnings: Vec<String>,
+    /// All keys, each with where its value comes from.
+    pub origins: BTreeMap<String, String>,
+    /// The values as they were written, secrets and all.
+    written: Written,
+}
+
+/// Never shown.
+struct Written(BTreeMap<String, Value>);
+
+impl std::fmt::Debug for Written {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("***")
+    }
+}
+
+impl Loaded {
+    /// Which keys differ: those that a running server takes over, and those that it does not.
+    #[must_use]
+    pub fn changes(&self, newer: &Self) -> (Vec<String>, Vec<String>) {
+        let (old, new) = (&self.written.0, &newer.written.0);
+        let keys = old.keys().chain(new.keys().filter(|key| !old.contains_key(*key)));
+        let changed = keys.filter(|key| old.get(*key) != new.get(*key)).cloned();
+        changed.partition(|key| LIVE.contains(&key.as_str()))
+    }
+
+    /// Remembers what a running server has taken over.
+    pub fn take_live(&mut self, newer: Self) {
+        for key in LIVE {
+            match newer.written.0.get(key) {
+                Some(value) => _ = self.written.0.insert(key.into(), value.clone()),
+                None => _ = self.written.0.remove(key),
+            }
+        }
+    }
+}
+
+/// One file that was read.
+#[derive(Clone)]
+struct FileSource {
+    name: String,
+    settings: Value,
+    warnings: Vec<String>,
+}
+
+impl Sources {
+    /// Reads all sources.
+    ///
+    /// # Errors
+    /// One line that names the key, never a value.
+    pub fn load(&self) -> Result<Loaded, ConfigError> {
+        let defaults = ["leaf.toml", "leaf.properties"].map(PathBuf::from);
+        let files = match self.files.is_empty() {
+            true => defaults.into_iter().filter(|file| file.exists()).collect(),
+            false => self.files.clone(),
+        };
+        let known = keys::Known::of(&Config::default());
+        let mut read = Vec::new();
+        for file in &files {
+            read.push(FileSource::read(file, &known)?);
+        }
+        // However they are named on the command line.
+        read.sort_by_key(|file| file.name.ends_with(".properties"));
+        merge(&known, read, environment()?, &self.flags)
+    }
+}
+
+/// The variables that may be meant for Leaf.
+fn environment() -> Result<Vec<(String, String)>, ConfigError> {
+    let ours = std::env::vars_os().filter_map(|(name, value)| {
+        let name = name.to_str()?.to_owned();
+        name.starts_with("LEAF_").then_some((name, value))
+    });
+    ours.map(|(name, value)| match value.into_string() {
+        Ok(value) => Ok((name, value)),
+        Err(_) => Err(ConfigError(format!("{name} is not UTF-8"))),
+    })
+    .collect()
+}
+
+/// As it stands: `config` would read the names of its keys as paths.
+impl config::Source for FileSource {
+    fn clone_into_box(&self) -> Box<dyn config::Source + Send + Sync> {
+        Box::new(self.clone())
+    }
+
+    fn collect(&self) -> Result<config::Map<String, config::Value>, config::ConfigError> {
+        serde_json::from_value(self.settings.clone())
+            .map_err(|error| config::ConfigError::Foreign(Box::new(error)))
+    }
+}
+
+impl std::fmt::Debug for FileSource {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.name)
+    }
+}
+
+impl FileSource {
+    fn read(path: &Path, known: &keys::Known) -> Result<Self, ConfigError> {
+        let refuse = |why: String| ConfigError(format!("read {}: {why}", path.display()));
+        let found = std::fs::metadata(path).map_err(|error| refuse(error.to_string()))?;
+        if found.len() > LARGEST {
+            return Err(refuse("too large for a configuration".into()));
+        }
+        let bytes = std::fs::read(path).map_err(|error| refuse(error.to_string()))?;
+        if path.extension().is_some_and(|extension| extension == "properties") {
+            return Self::properties(&bytes, path);
+        }
+        let text = String::from_utf8(bytes).map_err(|_| refuse("not UTF-8".into()))?;
+        Self::toml(&text, path, known)
+    }
+
+    pub(super) fn properties(bytes: &[u8], path: &Path) -> Result<Self, ConfigError> {
+        let properties::Translated { settings, warnings } = properties::translate(bytes, path)?;
+        Ok(Self { name: path.display().to_string(), settings, warnings })
+    }
+
+    pub(super) fn toml(text: &str, path: &Path, known: &keys::Known) -> Result<Self, ConfigError> {
+        let table: toml::Table = text.parse().map_err(|error: toml::de::Error| {
+            // The error's own text quotes the line, which may hold a password.
+            let before = error.span().and_then(|span| text.get(..span.start));
+            let line = before.unwrap_or_default().matches('\n').count() + 1;
+            ConfigError(format!("{}, line {line}: {}", path.display(), error.message()))
+        })?;
+        known.check_table(&table)?;
+        let settings = serde_json::to_value(table);
+        let settings = settings.map_err(|error| ConfigError(error.to_string()))?;
+        Ok(Self { name: path.display().to_string(), settings, warnings: Vec::new() })
+    }
+}
+
+fn merge(
+    known: &keys::Known,
+    files: Vec<FileSource>,
+    environment: Vec<(String, String)>,
+    flags: &[(&'static str, String)],
+) -> Result<Loaded, ConfigError> {
+    let mut origins: BTreeMap<String, String> =
+        known.iter().map(|key| (key.to_owned(), "default".to_owned())).collect();
+    let mut warnings = Vec::new();
+    let defaults = config::Config::try_from(&Config::default());
+    let defaults = defaults.map_err(|error| ConfigError(describe(&error)))?;
+    let mut builder = config::Config::builder().add_source(defaults);
+    for mut file in files {
+        for key in origins.iter_mut().filter(|(key, _)| has(&file.settings, key)) {
+            key.1.clone_from(&file.name);
+        }
+        warnings.append(&mut file.warnings);
+        builder = builder.add_source(file);
+    }
+    let sorted = known.sort_environment(environment)?;
+    warnings.extend(sorted.warnings);
+    let variables = sorted.settings.into_iter().map(|(key, value)| {
+        let variable = keys::variable(&key);
+        (key, value, variable)
+    });
+    let flags = flags
+        .iter()
+        .map(|(key, value)| ((*key).to_owned(), value.clone(), "the command line".to_owned()));
+    for (key, value, origin) in variables.chain(flags) {
+        // A value outranks the file that a lower source names for it.
+        let in_file = format!("{key}_file");
+        if let Some(outranked) = origins.get_mut(&in_file) {
+            builder = set(builder, &in_file, None)?;
+            outranked.clone_from(&origin);
+        }
+        builder = set(builder, &key, Some(value))?;
+        origins.insert(key, origin);
+    }
+    let built = builder.build().map_err(|error| ConfigError(describe(&error)))?;
+    let written = built.clone().try_deserialize::<Value>().unwrap_or_default();
+    let mut config: Config =
+        built.try_deserialize().map_err(|error| ConfigError(describe(&error)))?;
+    config.read_files()?;
+    config.check()?;
+    let written = Written(keys::flat(&written).into_iter().collect()).with_files();
+    Ok(Loaded { config, warnings, origins, written })
+}
+
+type Builder = config::ConfigBuilder<config::builder::DefaultState>;
+
+fn set(builder: Builder, key: &str, value: Option<String>) -> Result<Builder, ConfigError> {
+    builder.set_override(key, value).map_err(|error| ConfigError(describe(&error)))
+}
+
+impl Written {
+    /// With what the files hold in place of their names: a secret may be replaced there.
+    fn with_files(mut self) -> Self {
+        for (key, value) in &mut self.0 {
+            if key.ends_with("_file")
+                && let Some(text) = value.as_str().map(Path::new).map(leaf_registry::read_secret)
+            {
+                *value = text.unwrap_or_default().into();
+            }
+        }
+        self
+    }
+}
+
+/// Whether a file gives the key.
+fn has(settings: &Value, key: &str) -> bool {
+    key.split('.').try_fold(settings, |value, name| value.get(name)).is_some()
+}
+
+/// The error with the key first, and without the value, which may be a secret at a wrong place.
+fn describe(error: &config::ConfigError) -> String {
+    match error {
+        config::ConfigError::At { error, key: Some(key), .. } => match &**error {
+            config::ConfigError::Type { expected, .. } => format!("{key}: expected {expected}"),
+            error => format!("{key}: {}", without_value(&error.to_string())),
+        },
+        config::ConfigError::Type { expected, key: Some(key), .. } => {
+            format!("{key}: expected {expected}")
+        }
+        error => without_value(&error.to_string()),
+    }
+}
+
+/// What serde says of a value inside a list: `invalid type: string "…", expected a sequence`.
+fn without_value(error: &str) -> String {
+    let quotes = ["invalid type: ", "invalid value: ", "unknown field "];
+    match error.split_once(", expected ") {
+        Some((before, expected)) if quotes.iter().any(|quote| before.starts_with(quote)) => {
+            format!("expected {expected}")
+        }
+        _ => error.into(),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,220 @@
+//! One connection: HTTP/1.1 with keep-alive and pipelining, or HTTP/2 where the client begins with its
+//! preface.
+//!
+//! Everything has a limit: the time that a request's head may take, its size, the time that an answer may
+//! wait for a client that does not read, the requests at a time of HTTP/2. A connection that is idle is
+//! closed after the time that a head may take.
+
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use hyper::body::Incoming;
+use hyper::header::{CONNECTION, HeaderValue};
+use hyper::server::conn::{http1, http2};
+use hyper::service::Service;
+use hyper::{Request, Version};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use rustix::net::sockopt::set_tcp_user_timeout;
+use tokio::net::TcpStream;
+
+use super::listener::End;
+use super::reply::Reply;
+use super::{ids, ops};
+use crate::node::Node;
+
+const HEAD_TIMEOUT: Duration = Duration::from_secs(60);
+const HEAD_BYTES: usize = 16 * 1024;
+const HEADERS: usize = 64;
+/// A client that acknowledges nothing, or reads nothing, for so long is gone.
+const UNREAD_TIMEOUT: Duration = Duration::from_secs(30);
+/// Requests at a time of one HTTP/2 connection.
+const STREAMS: u32 = 128;
+/// What HTTP/2 buffers for one stream.
+const SEND_BUFFER: usize = 64 * 1024;
+/// A live HTTP/2 client answers a ping.
+const PING_EVERY: Duration = Duration::from_secs(20);
+const PING_TIMEOUT: Duration = Duration::from_secs(10);
+/// How an HTTP/2 connection begins, as far as no request of HTTP/1 does.
+const PREFACE: &[u8] = b"PRI";
+
+const CLOSE: HeaderValue = HeaderValue::from_static("close");
+
+/// What a listener serves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Routes {
+    Ids,
+    Ops,
+}
+
+/// Serves until the client or the server has had enough.
+pub(super) async fn serve(stream: TcpStream, node: Arc<Node>, routes: Routes, end: End) {
+    // A small answer must not wait for the client's acknowledgement. Without it, it is only slow.
+    let _ = stream.set_nodelay(true);
+    // Without this one a client that never reads would hold its slot for ever.
+    let _ = set_tcp_user_timeout(&stream, UNREAD_TIMEOUT.as_millis() as u32);
+    let version = tokio::select! {
+        version = tokio::time::timeout(HEAD_TIMEOUT, version(&stream)) => version,
+        () = end.closing.cancelled() => return,
+    };
+    let requests = Arc::new(Requests::default());
+    let service = Answering { node, routes, requests: Arc::clone(&requests) };
+    match version {
+        Ok(Some(Version::HTTP_2)) => http2(stream, service, &requests, &end).await,
+        Ok(Some(_)) => http1(stream, service, &end).await,
+        // Gone, or silent.
+        Ok(None) | Err(_) => {}
+    }
+}
+
+/// Looks at the first bytes and leaves them there.
+async fn version(stream: &TcpStream) -> Option<Version> {
+    let mut start = [0; PREFACE.len()];
+    loop {
+        let seen = stream.peek(&mut start).await.ok().filter(|seen| *seen > 0)?;
+        if start[..seen] != PREFACE[..seen] {
+            return Some(Version::HTTP_11);
+        }
+        if seen == PREFACE.len() {
+            return Some(Version::HTTP_2);
+        }
+        // A part of it is there already, so that waiting for more to read would not wait.
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+async fn http1(stream: TcpStream, service: Answering, end: &End) {
+    let connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEAD_TIMEOUT)
+        .max_buf_size(HEAD_BYTES)
+        .max_headers(HEADERS)
+        .serve_connection(TokioIo::new(stream), service);
+    tokio::pin!(connection);
+    tokio::select! {
+        biased;
+        _ = connection.as_mut() => return,
+        () = end.closing.cancelled() => {}
+    }
+    connection.as_mut().graceful_shutdown();
+    let _ = connection.await;
+}
+
+async fn http2(stream: TcpStream, service: Answering, requests: &Requests, end: &End) {
+    let connection = http2::Builder::new(TokioExecutor::new())
+        .timer(TokioTimer::new())
+        .max_concurrent_streams(STREAMS)
+        .max_header_list_size(HEAD_BYTES as u32)
+        .max_send_buf_size(SEND_BUFFER)
+        .keep_alive_interval(PING_EVERY)
+        .keep_alive_timeout(PING_TIMEOUT)
+        .serve_connection(TokioIo::new(stream), service);
+    tokio::pin!(connection);
+    let mut seen = 0;
+    loop {
+        tokio::select! {
+            biased;
+            _ = connection.as_mut() => return,
+            () = end.announced.cancelled() => break,
+            () = tokio::time::sleep(HEAD_TIMEOUT) => {
+                let all = requests.begun.load(Ordering::Relaxed);
+                let idle = all == seen && requests.under_way.load(Ordering::Relaxed) == 0;
+                if idle {
+                    break;
+                }
+                seen = all;
+            }
+        }
+    }
+    connection.as_mut().graceful_shutdown();
+    let _ = connection.await;
+}
+
+/// The requests of a connection.
+#[derive(Debug, Default)]
+struct Requests {
+    begun: AtomicUsize,
+    under_way: AtomicUsize,
+}
+
+/// Answers the requests of a connection.
+struct Answering {
+    node: Arc<Node>,
+    routes: Routes,
+    requests: Arc<Requests>,
+}
+
+impl Service<Request<Incoming>> for Answering {
+    type Response = Reply;
+    type Error = Infallible;
+    type Future = Answer;
+
+    fn call(&self, request: Request<Incoming>) -> Answer {
+        let http1 = request.version() < Version::HTTP_2;
+        let routes = self.routes;
+        if routes == Routes::Ids
+            && let Some(reply) = ids::at_once(&self.node, &request)
+        {
+            return Answer::Ready(Some(announced(reply, http1, &self.node)));
+        }
+        // HTTP/1 has one at a time, and a timer of its own.
+        let under_way = (!http1).then(|| UnderWay::begin(&self.requests));
+        let node = Arc::clone(&self.node);
+        Answer::Waiting(Box::pin(async move {
+            let reply = match routes {
+                Routes::Ids => ids::route(&node, request).await,
+                Routes::Ops => ops::route(&node, request).await,
+            };
+            drop(under_way);
+            announced(reply, http1, &node)
+        }))
+    }
+}
+
+/// Tells an HTTP/1 client that the connection closes, once this node stops.
+fn announced(mut reply: Reply, http1: bool, node: &Node) -> Reply {
+    if http1 && node.stopping() {
+        reply.headers_mut().insert(CONNECTION, CLOSE);
+    }
+    reply
+}
+
+/// Counts one request for as long as it lives.
+struct UnderWay(Arc<Requests>);
+
+impl UnderWay {
+    fn begin(requests: &Arc<Requests>) -> Self {
+        requests.begun.fetch_add(1, Ordering::Relaxed);
+        requests.under_way.fetch_add(1, Ordering::Relaxed);
+        Self(Arc::clone(requests))
+    }
+}
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        self.0.under_way.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// An answer that is there, or will be.
+enum Answer {
+    Ready(Option<Reply>),
+    Waiting(Pin<Box<dyn Future<Output = Reply> + Send>>),
+}
+
+impl Future for Answer {
+    type Output = Result<Reply, Infallible>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        match &mut *self {
+            // Polled again after its end it would be `None`.
+            Self::Ready(reply) => {
+                reply.take().map_or(Poll::Pending, |reply| Poll::Ready(Ok(reply)))
+            }
+            Self::Waiting(reply) => reply.as_mut().poll(context).map(Ok),
+        }
+    }
+}

@@ -1,0 +1,99 @@
+//! The threads that answer requests for ids: each has a runtime of its own and never waits for another.
+//!
+//! A connection stays on the thread it was given to, the one with the fewest. The control plane runs on
+//! other threads, so that nothing that blocks there is felt here.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use anyhow::{Context as _, Result};
+use tokio::runtime::Handle;
+use tokio_util::sync::CancellationToken;
+
+/// Where connections are served.
+#[derive(Clone)]
+pub(crate) struct DataPlane {
+    threads: Arc<[Thread]>,
+}
+
+pub(super) struct Thread {
+    runtime: Handle,
+    connections: AtomicUsize,
+    /// Ends the thread when the data plane is dropped.
+    stop: CancellationToken,
+}
+
+/// A connection's place on a thread.
+pub(super) struct Place {
+    plane: DataPlane,
+    thread: usize,
+}
+
+impl DataPlane {
+    /// Starts so many threads; 0 is one per processor that this process may use.
+    pub(crate) fn start(threads: u32) -> Result<Self> {
+        let threads = match threads {
+            0 => std::thread::available_parallelism().map_or(1, usize::from),
+            threads => threads as usize,
+        };
+        let threads: Result<Vec<_>> = (0..threads).map(Thread::start).collect();
+        Ok(Self { threads: threads?.into() })
+    }
+
+    /// The runtime that this code runs on, as one thread.
+    pub(super) fn here() -> Self {
+        Self { threads: [Thread::of(Handle::current())].into() }
+    }
+
+    /// A place on the thread with the fewest connections.
+    pub(super) fn place(&self) -> Place {
+        let connections = |thread: &Thread| thread.connections.load(Ordering::Relaxed);
+        let by_load = self.threads.iter().enumerate().min_by_key(|(_, thread)| connections(thread));
+        let thread = by_load.map_or(0, |(at, _)| at);
+        self.threads[thread].connections.fetch_add(1, Ordering::Relaxed);
+        Place { plane: self.clone(), thread }
+    }
+
+    /// Returns once every thread has shown that it answers.
+    pub(crate) async fn answers(&self) {
+        for thread in &*self.threads {
+            let _ = thread.runtime.spawn(async {}).await;
+        }
+    }
+}
+
+impl Place {
+    pub(super) fn runtime(&self) -> &Handle {
+        &self.plane.threads[self.thread].runtime
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.plane.threads[self.thread].connections.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Thread {
+    fn start(number: usize) -> Result<Self> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let runtime = runtime.context("start a runtime of the data plane")?;
+        let thread = Self::of(runtime.handle().clone());
+        let stop = thread.stop.clone();
+        std::thread::Builder::new()
+            .name(format!("leaf-data-{number}"))
+            .spawn(move || runtime.block_on(stop.cancelled()))
+            .context("start a thread of the data plane")?;
+        Ok(thread)
+    }
+
+    fn of(runtime: Handle) -> Self {
+        Self { runtime, connections: AtomicUsize::new(0), stop: CancellationToken::new() }
+    }
+}
+
+impl Drop for Thread {
+    fn drop(&mut self) {
+        self.stop.cancel();
+    }
+}

@@ -1,0 +1,56 @@
+//! The pages of the Java Leaf: a decoded snowflake id in its shape, and where its tables are now.
+
+use hyper::header::{HOST, HeaderValue};
+use hyper::http::uri::Authority;
+use hyper::{Request, StatusCode};
+use serde_json::json;
+
+use super::reply::{self, Reply};
+use super::v1;
+use crate::node::Node;
+
+/// `{"timestamp": "1567733700834(2019-09-06 09:35:00.834)", "workerId": "3", "sequenceId": "39"}`
+pub(super) fn decode(node: &Node, query: Option<&str>) -> Reply {
+    let value =
+        query.unwrap_or_default().split('&').find_map(|pair| pair.strip_prefix("snowflakeId="));
+    let parsed = match value {
+        Some(value) => v1::parse(node, value),
+        None => Err("is missing: write /decodeSnowflakeId?snowflakeId=N"),
+    };
+    let parts = match parsed {
+        Ok((_, parts)) => parts,
+        Err(why) => {
+            let why = json!({ "errorMsg": format!("snowflakeId {why}") });
+            return reply::json(StatusCode::BAD_REQUEST, &why);
+        }
+    };
+    let local = v1::time(node, parts, "(%Y-%m-%d %H:%M:%S%.3f)").unwrap_or_default();
+    let (datacenter, worker) = node.layout.datacenter_of(parts.worker);
+    let mut decoded = json!({
+        "timestamp": format!("{}{local}", parts.timestamp),
+        "workerId": worker.to_string(),
+        "sequenceId": parts.sequence.to_string(),
+    });
+    if node.layout.datacenter_bits() > 0 {
+        decoded["datacenterId"] = datacenter.to_string().into();
+    }
+    reply::json(StatusCode::OK, &decoded)
+}
+
+/// The same path on the ops listener, under the name that the client used for this host.
+pub(super) fn on_ops<B>(node: &Node, request: &Request<B>) -> Reply {
+    let named = request.headers().get(HOST).and_then(|host| host.to_str().ok());
+    let named = named.or_else(|| request.uri().authority().map(Authority::as_str));
+    let authority = named.and_then(|host| host.parse::<Authority>().ok());
+    // Listening on one address, that is where it is.
+    let host = match (authority, node.ops.ip()) {
+        (Some(authority), ip) if ip.is_unspecified() || ip.is_loopback() => {
+            authority.host().to_owned()
+        }
+        (_, std::net::IpAddr::V6(ip)) => format!("[{ip}]"),
+        (_, ip) => ip.to_string(),
+    };
+    let to = format!("http://{host}:{}{}", node.ops.port(), request.uri().path());
+    // An authority and one of two paths are visible ASCII.
+    reply::redirect(HeaderValue::try_from(to).unwrap_or(HeaderValue::from_static("/")))
+}

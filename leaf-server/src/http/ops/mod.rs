@@ -1,0 +1,220 @@
+//! The ops listener: health for everybody, and for operators why a node is not ready, its tags and its
+//! worker ids.
+//!
+//! What operators ask needs the token of `ops.token`; without one it is answered on loopback only, and
+//! not to a page that a browser was lured to. Stores and registry are asked by tasks of their own: a client
+//! that leaves must not take a connection of the pool with it.
+
+mod status;
+mod tables;
+mod tags;
+mod workers;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use http_body_util::{BodyExt, Limited};
+use hyper::body::Incoming;
+use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HOST, HeaderMap, ORIGIN};
+use hyper::http::uri::Authority;
+use hyper::{Request, StatusCode};
+use serde::de::DeserializeOwned;
+
+use super::problem::{Form, Problem, check_method};
+use super::reply::{self, Reply};
+use super::routes::{self, Route};
+use crate::node::Node;
+
+/// How long an answer may take that needs a store or the registry.
+const ANSWER: Duration = Duration::from_secs(20);
+/// The largest body of a request.
+const BODY: usize = 16 * 1024;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum To {
+    Alive,
+    Ready,
+    Status,
+    Cache,
+    Db,
+    Tags,
+    Tag,
+    TagAdvance,
+    Workers,
+    WorkerRelease,
+    WorkerRetire,
+}
+
+const fn route_to(methods: &'static str, path: &'static str, to: To) -> Route<To> {
+    Route { methods, path, to }
+}
+
+pub(super) const ROUTES: &[Route<To>] = &[
+    route_to("GET, HEAD", "/healthz", To::Alive),
+    route_to("GET, HEAD", "/readyz", To::Ready),
+    route_to("GET, HEAD", "/v1/status", To::Status),
+    route_to("GET, HEAD", "/cache", To::Cache),
+    route_to("GET, HEAD", "/db", To::Db),
+    route_to("GET, HEAD, POST", "/v1/tags", To::Tags),
+    route_to("GET, HEAD, PATCH, DELETE", "/v1/tags/{tag}", To::Tag),
+    route_to("POST", "/v1/tags/{tag}/advance", To::TagAdvance),
+    route_to("GET, HEAD", "/v1/workers", To::Workers),
+    route_to("POST", "/v1/workers/{worker}/release", To::WorkerRelease),
+    route_to("POST", "/v1/workers/{worker}/retire", To::WorkerRetire),
+];
+
+/// Answers a request.
+pub(super) async fn route(node: &Arc<Node>, request: Request<Incoming>) -> Reply {
+    let form = if request.uri().path().starts_with("/v1/") { Form::Json } else { Form::Text };
+    let form = Form::accepted(request.headers(), form);
+    let reply = answer(node, request).await;
+    reply.unwrap_or_else(|problem| problem.reply(form))
+}
+
+async fn answer(node: &Arc<Node>, request: Request<Incoming>) -> Result<Reply, Problem> {
+    let (head, body) = request.into_parts();
+    let path = head.uri.path();
+    let Some((route, parameters)) = routes::find(ROUTES, path) else {
+        return Err(Problem::not_found("no such route: try /readyz or /v1/status"));
+    };
+    check_method(&head.method, route.methods)?;
+    match route.to {
+        To::Alive => return Ok(reply::text(StatusCode::OK, "ok")),
+        To::Ready => {
+            let health = node.health();
+            return match health.can_answer() {
+                true => Ok(reply::text(StatusCode::OK, health.to_string())),
+                false => Err(Problem::unavailable(health.to_string())),
+            };
+        }
+        _ => authorize(node, &head.headers, &head.uri)?,
+    }
+    if head.uri.query().is_some_and(|query| !query.is_empty()) && head.method != "DELETE" {
+        return Err(Problem::bad_request("this route takes no parameters"));
+    }
+    let parameter = parameters.first().copied().unwrap_or_default().to_owned();
+    let node = Arc::clone(node);
+    match route.to {
+        To::Status => Ok(status::show(&node)),
+        To::Cache => Ok(tables::cache(&node, &head.headers)),
+        To::Db => by_itself(async move { tables::db(&node, &head.headers).await }).await,
+        To::Tags if head.method == "POST" => {
+            let new = json(&head.headers, body).await?;
+            by_itself(async move { tags::create(&node, new).await }).await
+        }
+        To::Tags => by_itself(async move { tags::list(&node).await }).await,
+        To::Tag => match head.method.as_str() {
+            "PATCH" => {
+                let change = json(&head.headers, body).await?;
+                by_itself(async move { tags::change(&node, &parameter, change).await }).await
+            }
+            "DELETE" => {
+                let query = head.uri.query().unwrap_or_default().to_owned();
+                by_itself(async move { tags::delete(&node, &parameter, &query).await }).await
+            }
+            _ => by_itself(async move { tags::show(&node, &parameter).await }).await,
+        },
+        To::TagAdvance => {
+            let advance = json(&head.headers, body).await?;
+            by_itself(async move { tags::advance(&node, &parameter, advance).await }).await
+        }
+        To::Workers => by_itself(async move { workers::list(&node).await }).await,
+        To::WorkerRelease => {
+            let sure = json(&head.headers, body).await?;
+            by_itself(async move { workers::release(&node, &parameter, sure).await }).await
+        }
+        To::WorkerRetire => {
+            let sure = json(&head.headers, body).await?;
+            by_itself(async move { workers::retire(&node, &parameter, sure).await }).await
+        }
+        To::Alive | To::Ready => Err(Problem::not_found("no such route")),
+    }
+}
+
+/// Runs in a task, which goes on when the client has left.
+async fn by_itself(
+    answer: impl Future<Output = Result<Reply, Problem>> + Send + 'static,
+) -> Result<Reply, Problem> {
+    match tokio::time::timeout(ANSWER, tokio::spawn(answer)).await {
+        Ok(Ok(answer)) => answer,
+        Ok(Err(_)) => {
+            let status = StatusCode::INTERNAL_SERVER_ERROR;
+            Err(Problem::new(status, "failed", "the request failed; the server's log says why"))
+        }
+        Err(_) => Err(Problem::unavailable(format!(
+            "no answer within {ANSWER:?}; whether something was changed is not known: look again"
+        ))),
+    }
+}
+
+/// Whether whoever asks may administer this node.
+fn authorize(node: &Node, headers: &HeaderMap, uri: &hyper::Uri) -> Result<(), Problem> {
+    let forbidden = |why: &str| Err(Problem::new(StatusCode::FORBIDDEN, "forbidden", why));
+    if let Some(token) = node.live.token() {
+        let shown =
+            headers.get(AUTHORIZATION).and_then(|value| value.as_bytes().split_at_checked(7));
+        let shown = shown.filter(|(scheme, _)| scheme.eq_ignore_ascii_case(b"Bearer "));
+        return match shown {
+            Some((_, shown)) if same(shown, token.expose().as_bytes()) => Ok(()),
+            _ => {
+                let text =
+                    "the token of ops.token is missing or wrong: send Authorization: Bearer TOKEN";
+                Err(Problem::new(StatusCode::UNAUTHORIZED, "unauthorized", text))
+            }
+        };
+    }
+    if !node.ops.ip().is_loopback() {
+        return forbidden("administration is off: set ops.token, or let ops.listen be on loopback");
+    }
+    // A page in a browser of this host can reach loopback, too, under a name of its own.
+    let named = headers.get(HOST).and_then(|host| host.to_str().ok());
+    let authority = match named {
+        Some(host) => host.parse::<Authority>().ok(),
+        None => uri.authority().cloned(),
+    };
+    let is_plain = |host: &str| {
+        let host = host.trim_start_matches('[').trim_end_matches(']');
+        host.eq_ignore_ascii_case("localhost") || host.parse::<std::net::IpAddr>().is_ok()
+    };
+    if !authority.as_ref().is_some_and(|authority| is_plain(authority.host())) {
+        return forbidden("ask for this host by its address or as localhost, or set ops.token");
+    }
+    let origin = headers.get(ORIGIN).map(|origin| origin.to_str().unwrap_or_default());
+    let own = authority.map(|authority| format!("http://{authority}"));
+    if origin.is_some_and(|origin| Some(origin) != own.as_deref()) {
+        return forbidden("pages of other hosts may not administer this node");
+    }
+    Ok(())
+}
+
+/// Compares in a time that tells nothing of where they differ.
+fn same(a: &[u8], b: &[u8]) -> bool {
+    a.len() == b.len() && a.iter().zip(b).fold(0, |all, (a, b)| all | (a ^ b)) == 0
+}
+
+/// The body of a request, which must be JSON of this form.
+async fn json<T: DeserializeOwned>(headers: &HeaderMap, body: Incoming) -> Result<T, Problem> {
+    let kind = headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
+    let kind = kind.split(';').next().unwrap_or_default().trim();
+    // Nothing that a form in a web page can send.
+    if !kind.eq_ignore_ascii_case("application/json") {
+        return Err(Problem::new(
+            StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            "not-json",
+            "send Content-Type: application/json",
+        ));
+    }
+    let body = match Limited::new(body, BODY).collect().await {
+        Ok(body) => body.to_bytes(),
+        Err(error) if error.is::<http_body_util::LengthLimitError>() => {
+            let status = StatusCode::PAYLOAD_TOO_LARGE;
+            return Err(Problem::new(
+                status,
+                "too-large",
+                format!("a body has at most {BODY} bytes"),
+            ));
+        }
+        Err(_) => return Err(Problem::bad_request("the body ended early")),
+    };
+    serde_json::from_slice(&body).map_err(|error| Problem::bad_request(format!("body: {error}")))
+}

@@ -1,0 +1,121 @@
+//! `/cache` and `/db`: the tables of the Java Leaf, in its columns; JSON for who asks for it.
+//!
+//! Names come from outside: every cell is escaped.
+
+use hyper::StatusCode;
+use hyper::header::HeaderMap;
+use leaf_core::IdRange;
+use leaf_segment::TagView;
+use serde_json::{Value, json};
+
+use super::super::problem::{Form, Problem};
+use super::super::reply::{self, Reply};
+use crate::node::Node;
+
+const CACHE: [&str; 10] =
+    ["name", "init", "next", "pos", "value0", "max0", "step0", "value1", "max1", "step1"];
+const DB: [&str; 4] = ["tag", "max", "step", "description"];
+
+fn page(title: &str, columns: &[&str], rows: Vec<Vec<Value>>, headers: &HeaderMap) -> Reply {
+    if Form::accepted(headers, Form::Text) == Form::Json {
+        let rows: Vec<Value> = rows
+            .into_iter()
+            .map(|row| columns.iter().map(|name| (*name).to_owned()).zip(row).collect())
+            .collect();
+        return reply::json(StatusCode::OK, &rows);
+    }
+    let line = |cells: Vec<String>, kind: &str| {
+        let cells: String =
+            cells.iter().map(|cell| format!("<{kind}>{}</{kind}>", escaped(cell))).collect();
+        format!("<tr>{cells}</tr>\n")
+    };
+    let head = line(columns.iter().map(ToString::to_string).collect(), "th");
+    let text = |cell: Value| match cell {
+        Value::String(text) => text,
+        Value::Null => String::new(),
+        other => other.to_string(),
+    };
+    let body: String =
+        rows.into_iter().map(|row| line(row.into_iter().map(text).collect(), "td")).collect();
+    reply::html(format!(
+        "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>{title}</title></head>\n\
+         <body><table border=\"1\">\n{head}{body}</table></body></html>\n"
+    ))
+}
+
+fn escaped(text: &str) -> String {
+    text.chars().fold(String::with_capacity(text.len()), |mut all, c| {
+        match c {
+            '&' => all.push_str("&amp;"),
+            '<' => all.push_str("&lt;"),
+            '>' => all.push_str("&gt;"),
+            '"' => all.push_str("&quot;"),
+            '\'' => all.push_str("&#39;"),
+            c => all.push(c),
+        }
+        all
+    })
+}
+
+/// What each tag's double buffer holds.
+pub(super) fn cache(node: &Node, headers: &HeaderMap) -> Reply {
+    let views = node.segments().map(leaf_segment::Shards::views).unwrap_or_default();
+    page("cache", &CACHE, views.iter().map(buffer).collect(), headers)
+}
+
+fn buffer(view: &TagView) -> Vec<Value> {
+    let slot = |at: usize| {
+        let range = view.slots[at];
+        let start = range.map_or(0, IdRange::start);
+        // Of the slot in use the next id; of the other its first.
+        let value = match (at == view.current, view.position) {
+            (true, Some(position)) => position,
+            (true, None) => range.map_or(0, IdRange::end),
+            (false, _) => start,
+        };
+        let (max, step) = (range.map_or(0, IdRange::end), range.map_or(0, IdRange::len));
+        [json!(value.to_string()), json!(max.to_string()), json!(step)]
+    };
+    let other = view.slots[1 - view.current];
+    let ready =
+        other.zip(view.slots[view.current]).is_some_and(|(next, now)| next.start() > now.start());
+    let mut row = vec![
+        json!(view.tag.as_str()),
+        json!(view.slots[view.current].is_some()),
+        json!(ready),
+        json!(view.current),
+    ];
+    row.extend(slot(0));
+    row.extend(slot(1));
+    row
+}
+
+/// The records in the stores.
+pub(super) async fn db(node: &Node, headers: &HeaderMap) -> Result<Reply, Problem> {
+    let Some(stores) = node.stores() else { return Err(Problem::disabled("segment")) };
+    let mut rows = Vec::new();
+    for store in stores.iter() {
+        let mut records = store.open.store.tags().await?;
+        records.retain(|record| std::ptr::eq(stores.of(record.tag.as_str()), store));
+        rows.extend(records.iter().map(|record| {
+            vec![
+                json!(record.tag.as_str()),
+                json!(record.max_id.to_string()),
+                json!(record.step.ok().map(leaf_core::Step::get)),
+                json!(record.description),
+            ]
+        }));
+    }
+    rows.sort_by(|a, b| a[0].as_str().cmp(&b[0].as_str()));
+    Ok(page("db", &DB, rows, headers))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::escaped;
+
+    #[test]
+    fn a_tag_is_no_markup() {
+        assert_eq!(escaped("<b a='\"'>&"), "&lt;b a=&#39;&quot;&#39;&gt;&amp;");
+    }
+}

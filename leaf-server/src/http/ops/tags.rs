@@ -1,0 +1,209 @@
+//! `/v1/tags`: the records of the segment stores.
+
+use hyper::StatusCode;
+use leaf_core::{Step, Tag};
+use leaf_segment::{NewTag, TagAdmin, TagChange, TagRecord};
+use leaf_server::records::TagShown;
+use serde::{Deserialize, Deserializer, Serialize};
+
+use super::super::ids::decode_key;
+use super::super::problem::Problem;
+use super::super::reply::{self, Reply};
+use crate::node::{Node, Store};
+
+#[derive(Serialize)]
+struct Tags {
+    tags: Vec<TagShown>,
+    /// Stores that could not be read.
+    failed: Vec<Failed>,
+}
+
+#[derive(Serialize)]
+struct Failed {
+    store: String,
+    detail: String,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Create {
+    tag: String,
+    step: i64,
+    /// The first id; a string or a number.
+    #[serde(default, deserialize_with = "optional_id")]
+    first: Option<i64>,
+    description: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Change {
+    step: Option<i64>,
+    enabled: Option<bool>,
+    #[serde(default, deserialize_with = "given")]
+    min_step: Option<Option<i64>>,
+    #[serde(default, deserialize_with = "given")]
+    max_step: Option<Option<i64>>,
+    #[serde(default, deserialize_with = "given")]
+    max_take: Option<Option<i64>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Advance {
+    #[serde(deserialize_with = "id")]
+    at_least: i64,
+    /// Yes, by more than 10^12.
+    #[serde(default)]
+    far: bool,
+}
+
+#[derive(Serialize)]
+struct Advanced {
+    #[serde(flatten)]
+    tag: TagShown,
+    /// Whether `max_id` was lower before.
+    raised: bool,
+}
+
+#[derive(Serialize)]
+struct Gone {
+    deleted: TagShown,
+    /// Made again, it must not start below.
+    next_first: String,
+}
+
+/// `null` is a value of its own here.
+fn given<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Option<i64>>, D::Error> {
+    Option::deserialize(from).map(Some)
+}
+
+fn id<'de, D: Deserializer<'de>>(from: D) -> Result<i64, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged, expecting = "an id: a string of digits, or a number")]
+    enum Written {
+        Text(String),
+        Number(i64),
+    }
+    match Written::deserialize(from)? {
+        Written::Number(number) => Ok(number),
+        Written::Text(text) => text.parse().map_err(serde::de::Error::custom),
+    }
+}
+
+fn optional_id<'de, D: Deserializer<'de>>(from: D) -> Result<Option<i64>, D::Error> {
+    id(from).map(Some)
+}
+
+fn step(name: &str, value: i64) -> Result<Step, Problem> {
+    let step = Step::new(value);
+    step.map_err(|_| Problem::bad_request(format!("{name}: give 1 to {}", Step::MAX)))
+}
+
+/// The store of a tag, and the tag itself.
+fn find<'a>(node: &'a Node, text: &str) -> Result<(&'a Store, Tag), Problem> {
+    let Some(stores) = node.stores() else { return Err(Problem::disabled("segment")) };
+    let tag = Tag::parse(text).map_err(|error| Problem::bad_request(error.to_string()))?;
+    Ok((stores.of(text), tag))
+}
+
+fn shown(status: StatusCode, record: &TagRecord, store: &Store) -> Reply {
+    reply::json(status, &TagShown::of(record, &store.url))
+}
+
+/// Tags of stores that cannot be read are missing; the others are there.
+pub(super) async fn list(node: &Node) -> Result<Reply, Problem> {
+    let Some(stores) = node.stores() else { return Err(Problem::disabled("segment")) };
+    let mut all = Tags { tags: Vec::new(), failed: Vec::new() };
+    let mut answered = false;
+    for store in stores.iter() {
+        match store.open.store.tags().await {
+            Ok(records) => {
+                answered = true;
+                let own = records
+                    .iter()
+                    .filter(|record| std::ptr::eq(stores.of(record.tag.as_str()), store));
+                all.tags.extend(own.map(|record| TagShown::of(record, &store.url)));
+            }
+            Err(error) => {
+                let failed = Failed { store: store.url.to_string(), detail: error.to_string() };
+                all.failed.push(failed);
+            }
+        }
+    }
+    if let (false, Some(failed)) = (answered, all.failed.first()) {
+        return Err(Problem::unavailable(format!("{}: {}", failed.store, failed.detail)));
+    }
+    all.tags.sort_by(|a, b| a.tag.cmp(&b.tag));
+    Ok(reply::json(StatusCode::OK, &all))
+}
+
+pub(super) async fn show(node: &Node, key: &str) -> Result<Reply, Problem> {
+    let (store, tag) = find(node, &decode_key(key)?)?;
+    let record = TagAdmin::new(&*store.open.store).read(&tag).await?;
+    Ok(shown(StatusCode::OK, &record, store))
+}
+
+pub(super) async fn create(node: &Node, new: Create) -> Result<Reply, Problem> {
+    let (store, tag) = find(node, &new.tag)?;
+    let stock = NewTag::new(tag, step("step", new.step)?);
+    let first = new.first.unwrap_or(stock.max_id);
+    let new = NewTag { max_id: first, description: new.description, ..stock };
+    let record = TagAdmin::new(&*store.open.store).create(&new).await?;
+    Ok(shown(StatusCode::CREATED, &record, store))
+}
+
+pub(super) async fn change(node: &Node, key: &str, change: Change) -> Result<Reply, Problem> {
+    let (store, tag) = find(node, &decode_key(key)?)?;
+    let limit = |name: &str, value: Option<Option<i64>>| match value {
+        None => Ok(None),
+        Some(None) => Ok(Some(None)),
+        Some(Some(value)) => step(name, value).map(|step| Some(Some(step))),
+    };
+    let change = TagChange {
+        step: change.step.map(|value| step("step", value)).transpose()?,
+        enabled: change.enabled,
+        min_step: limit("min_step", change.min_step)?,
+        max_step: limit("max_step", change.max_step)?,
+        max_take: limit("max_take", change.max_take)?,
+    };
+    if change == TagChange::default() {
+        return Err(Problem::bad_request(
+            "nothing to change: give step, enabled, min_step, max_step or max_take",
+        ));
+    }
+    let record = TagAdmin::new(&*store.open.store).change(&tag, change).await?;
+    Ok(shown(StatusCode::OK, &record, store))
+}
+
+pub(super) async fn advance(node: &Node, key: &str, advance: Advance) -> Result<Reply, Problem> {
+    let (store, tag) = find(node, &decode_key(key)?)?;
+    let admin = TagAdmin::new(&*store.open.store);
+    let (record, raised) = admin.advance(&tag, advance.at_least, advance.far).await?;
+    let advanced = Advanced { tag: TagShown::of(&record, &store.url), raised };
+    Ok(reply::json(StatusCode::OK, &advanced))
+}
+
+/// `?confirm=` repeats the tag.
+pub(super) async fn delete(node: &Node, key: &str, query: &str) -> Result<Reply, Problem> {
+    let (store, tag) = find(node, &decode_key(key)?)?;
+    let confirm = match query.split_once('=') {
+        Some(("confirm", value)) => Some(decode_key(value)?),
+        _ if query.is_empty() => None,
+        _ => return Err(Problem::bad_request("unknown parameter: there is `confirm`")),
+    };
+    let confirmed = confirm.is_some_and(|name| name == tag.as_str());
+    let deleted = TagAdmin::new(&*store.open.store).delete(&tag, confirmed).await;
+    let deleted = deleted.map_err(|error| match error {
+        leaf_segment::TagAdminError::Unconfirmed(why) => {
+            let text = format!("{why}: repeat its name, ?confirm={key}, or disable it");
+            Problem::new(StatusCode::CONFLICT, "unconfirmed", text)
+        }
+        error => error.into(),
+    })?;
+    let gone = Gone {
+        deleted: TagShown::of(&deleted.record, &store.url),
+        next_first: deleted.next_first.to_string(),
+    };
+    Ok(reply::json(StatusCode::OK, &gone))
+}

@@ -1,0 +1,215 @@
+//! Answers that are errors: one line of text, or problem details as RFC 9457 has them, as the client
+//! accepts.
+
+use hyper::header::{ACCEPT, ALLOW, HeaderMap, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
+use hyper::{Method, StatusCode};
+use leaf_segment::{SegmentError, SegmentErrorKind, StoreError, StoreErrorKind, TagAdminError};
+use leaf_snowflake::{RegistryError, RegistryErrorKind, SnowflakeError, SnowflakeErrorKind};
+use serde::Serialize;
+
+use super::reply::{self, Reply};
+
+const PROBLEM: HeaderValue = HeaderValue::from_static("application/problem+json");
+
+/// Why a request is not answered as its client hoped.
+#[derive(Debug)]
+pub(super) struct Problem {
+    status: StatusCode,
+    /// The last part of its type.
+    kind: &'static str,
+    detail: String,
+    allow: Option<&'static str>,
+}
+
+/// RFC 9457, section 3.1.
+#[derive(Serialize)]
+struct Details<'a> {
+    r#type: String,
+    title: &'a str,
+    status: u16,
+    detail: &'a str,
+}
+
+/// In which form errors are told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Form {
+    Text,
+    Json,
+}
+
+impl Form {
+    /// What the client accepts; `otherwise` where it does not care.
+    pub(super) fn accepted(headers: &HeaderMap, otherwise: Self) -> Self {
+        let (mut text, mut json) = (0.0f32, 0.0f32);
+        let accepts = headers.get_all(ACCEPT).iter().filter_map(|accept| accept.to_str().ok());
+        for range in accepts.flat_map(|accept| accept.split(',')) {
+            let mut parts = range.split(';').map(str::trim);
+            let kind = parts.next().unwrap_or_default();
+            let quality = parts.find_map(|part| part.strip_prefix("q="));
+            let quality = quality.and_then(|quality| quality.parse().ok()).unwrap_or(1.0);
+            match kind {
+                "text/plain" | "text/*" => text = text.max(quality),
+                "application/problem+json" | "application/json" | "application/*" => {
+                    json = json.max(quality);
+                }
+                _ => {}
+            }
+        }
+        if text > json {
+            Self::Text
+        } else if json > text {
+            Self::Json
+        } else {
+            otherwise
+        }
+    }
+}
+
+impl Problem {
+    pub(super) fn new(status: StatusCode, kind: &'static str, detail: impl Into<String>) -> Self {
+        Self { status, kind, detail: detail.into(), allow: None }
+    }
+
+    pub(super) fn bad_request(detail: impl Into<String>) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, "bad-request", detail)
+    }
+
+    pub(super) fn not_found(detail: impl Into<String>) -> Self {
+        Self::new(StatusCode::NOT_FOUND, "not-found", detail)
+    }
+
+    pub(super) fn disabled(mode: &str) -> Self {
+        Self::new(StatusCode::NOT_FOUND, "disabled", format!("{mode} mode is disabled"))
+    }
+
+    /// Worth another try in a second.
+    pub(super) fn unavailable(detail: impl Into<String>) -> Self {
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable", detail)
+    }
+
+    pub(super) fn not_allowed(allow: &'static str) -> Self {
+        let detail = format!("method not allowed: use {allow}");
+        let status = StatusCode::METHOD_NOT_ALLOWED;
+        Self { allow: Some(allow), ..Self::new(status, "method-not-allowed", detail) }
+    }
+
+    pub(super) fn reply(&self, form: Form) -> Reply {
+        let mut reply = match form {
+            Form::Text => reply::text(self.status, self.detail.clone()),
+            Form::Json => {
+                let details = Details {
+                    r#type: format!("urn:leaf:problem:{}", self.kind),
+                    title: self.status.canonical_reason().unwrap_or(self.kind),
+                    status: self.status.as_u16(),
+                    detail: &self.detail,
+                };
+                // The details are plain texts.
+                reply::reply(self.status, PROBLEM, serde_json::to_vec(&details).unwrap_or_default())
+            }
+        };
+        let headers = reply.headers_mut();
+        if let Some(allow) = self.allow {
+            headers.insert(ALLOW, HeaderValue::from_static(allow));
+        }
+        match self.status {
+            StatusCode::SERVICE_UNAVAILABLE => {
+                headers.insert(RETRY_AFTER, HeaderValue::from_static("1"));
+            }
+            StatusCode::UNAUTHORIZED => {
+                headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+            }
+            _ => {}
+        }
+        reply
+    }
+}
+
+/// The methods of a route, by which others are refused.
+pub(super) fn check_method(method: &Method, allow: &'static str) -> Result<(), Problem> {
+    let allowed = allow.split(", ").any(|name| name == method.as_str());
+    allowed.then_some(()).ok_or_else(|| Problem::not_allowed(allow))
+}
+
+impl From<SegmentError> for Problem {
+    fn from(error: SegmentError) -> Self {
+        let detail = error.to_string();
+        match error.kind() {
+            SegmentErrorKind::BadTag(why) => Self::bad_request(why.to_string()),
+            SegmentErrorKind::BadCount { .. } => Self::bad_request(detail),
+            SegmentErrorKind::UnknownTag => Self::new(StatusCode::NOT_FOUND, "unknown-tag", detail),
+            SegmentErrorKind::Disabled => Self::new(StatusCode::NOT_FOUND, "disabled", detail),
+            SegmentErrorKind::Exhausted => Self::new(StatusCode::CONFLICT, "exhausted", detail),
+            SegmentErrorKind::Guard | SegmentErrorKind::Record => {
+                Self::new(StatusCode::INTERNAL_SERVER_ERROR, "record", detail)
+            }
+            _ => Self::unavailable(detail),
+        }
+    }
+}
+
+impl From<SnowflakeError> for Problem {
+    fn from(error: SnowflakeError) -> Self {
+        match error.kind() {
+            SnowflakeErrorKind::BadCount { .. } => Self::bad_request(error.to_string()),
+            _ => Self::unavailable(error.to_string()),
+        }
+    }
+}
+
+/// For operators.
+impl From<TagAdminError> for Problem {
+    fn from(error: TagAdminError) -> Self {
+        match error {
+            TagAdminError::Store(error) => error.into(),
+            TagAdminError::Unconfirmed(why) => Self::new(StatusCode::CONFLICT, "unconfirmed", why),
+            error => Self::bad_request(error.to_string()),
+        }
+    }
+}
+
+impl From<StoreError> for Problem {
+    fn from(error: StoreError) -> Self {
+        let detail = error.to_string();
+        match error.kind() {
+            StoreErrorKind::UnknownTag => Self::new(StatusCode::NOT_FOUND, "unknown-tag", detail),
+            StoreErrorKind::TagExists => Self::new(StatusCode::CONFLICT, "tag-exists", detail),
+            StoreErrorKind::Refused => Self::new(StatusCode::BAD_GATEWAY, "store-refuses", detail),
+            _ => Self::unavailable(detail),
+        }
+    }
+}
+
+impl From<RegistryError> for Problem {
+    fn from(error: RegistryError) -> Self {
+        let detail = error.to_string();
+        match error.kind() {
+            RegistryErrorKind::Unavailable | RegistryErrorKind::FailedOver { .. } => {
+                Self::unavailable(detail)
+            }
+            _ => Self::new(StatusCode::CONFLICT, "registry-refuses", detail),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn form(accept: &str, otherwise: Form) -> Form {
+        let mut headers = HeaderMap::new();
+        headers.insert(ACCEPT, HeaderValue::from_str(accept).unwrap());
+        Form::accepted(&headers, otherwise)
+    }
+
+    #[test]
+    fn errors_are_told_as_the_client_accepts() {
+        assert_eq!(form("*/*", Form::Text), Form::Text);
+        assert_eq!(form("*/*", Form::Json), Form::Json);
+        assert_eq!(form("application/json", Form::Text), Form::Json);
+        assert_eq!(form("application/problem+json, text/plain;q=0.5", Form::Text), Form::Json);
+        assert_eq!(form("text/plain, */*;q=0.1", Form::Json), Form::Text);
+        assert_eq!(form("application/json;q=0, text/*;q=0.2", Form::Json), Form::Text);
+        assert_eq!(form(";;,,q=", Form::Json), Form::Json);
+        assert_eq!(Form::accepted(&HeaderMap::new(), Form::Json), Form::Json);
+    }
+}

@@ -1,0 +1,56 @@
+//! Answers that are no errors: a status, a content type and a short body.
+//!
+//! None may be kept by a cache on the way: a repeated answer would be a repeated id.
+
+use http_body_util::Full;
+use hyper::body::Bytes;
+use hyper::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue, LOCATION};
+use hyper::{Response, StatusCode};
+use leaf_core::Id;
+use serde::Serialize;
+
+pub(super) type Reply = Response<Full<Bytes>>;
+
+const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
+const JSON: HeaderValue = HeaderValue::from_static("application/json");
+const HTML: HeaderValue = HeaderValue::from_static("text/html; charset=utf-8");
+const NO_STORE: HeaderValue = HeaderValue::from_static("no-store");
+
+pub(super) fn reply(status: StatusCode, kind: HeaderValue, body: impl Into<Bytes>) -> Reply {
+    let mut reply = Response::new(Full::new(body.into()));
+    *reply.status_mut() = status;
+    let headers = reply.headers_mut();
+    headers.insert(CONTENT_TYPE, kind);
+    headers.insert(CACHE_CONTROL, NO_STORE);
+    reply
+}
+
+/// One line of text.
+pub(super) fn text(status: StatusCode, line: impl Into<String>) -> Reply {
+    reply(status, TEXT, line.into())
+}
+
+/// An id, as the Java Leaf answers.
+pub(super) fn id(id: Id) -> Reply {
+    text(StatusCode::OK, id.to_string())
+}
+
+pub(super) fn json(status: StatusCode, value: &impl Serialize) -> Reply {
+    // The values are plain structs.
+    reply(status, JSON, serde_json::to_vec(value).unwrap_or_default())
+}
+
+pub(super) fn json_text(text: String) -> Reply {
+    reply(StatusCode::OK, JSON, text)
+}
+
+pub(super) fn html(page: String) -> Reply {
+    reply(StatusCode::OK, HTML, page)
+}
+
+/// Elsewhere, by the same method.
+pub(super) fn redirect(to: HeaderValue) -> Reply {
+    let mut reply = text(StatusCode::TEMPORARY_REDIRECT, "on the ops listener");
+    reply.headers_mut().insert(LOCATION, to);
+    reply
+}

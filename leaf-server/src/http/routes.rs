@@ -1,0 +1,55 @@
+//! Finding the route of a path. The tables of routes are what docs/openapi.yaml is compared with.
+
+/// A path, its methods, and what answers it.
+pub(super) struct Route<T> {
+    /// Like `GET, POST`.
+    pub(super) methods: &'static str,
+    /// `{name}` stands for one part of a path, `{*name}` at its end for all the rest.
+    pub(super) path: &'static str,
+    pub(super) to: T,
+}
+
+/// The route of a path, and its parameters as they stand in it.
+pub(super) fn find<'path, T>(
+    routes: &'static [Route<T>],
+    path: &'path str,
+) -> Option<(&'static Route<T>, Vec<&'path str>)> {
+    routes.iter().find_map(|route| Some((route, parameters(route.path, path)?)))
+}
+
+fn parameters<'path>(template: &str, mut path: &'path str) -> Option<Vec<&'path str>> {
+    let mut found = Vec::new();
+    for part in template.split('/').skip(1) {
+        path = path.strip_prefix('/')?;
+        if part.starts_with("{*") {
+            found.push(path);
+            return Some(found);
+        }
+        let end = path.find('/').unwrap_or(path.len());
+        let (here, rest) = path.split_at(end);
+        match part.starts_with('{') {
+            true => found.push(here),
+            false if part == here => {}
+            false => return None,
+        }
+        path = rest;
+    }
+    path.is_empty().then_some(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::parameters;
+
+    #[test]
+    fn a_path_has_the_form_of_its_template() {
+        assert_eq!(parameters("/v1/tags/{tag}", "/v1/tags/a%2Fb"), Some(vec!["a%2Fb"]));
+        assert_eq!(parameters("/v1/tags/{tag}", "/v1/tags/a/b"), None);
+        assert_eq!(parameters("/v1/tags/{tag}", "/v1/tags"), None);
+        assert_eq!(parameters("/v1/tags", "/v1/tags"), Some(vec![]));
+        assert_eq!(parameters("/v1/tags", "/v1/tags/"), None);
+        assert_eq!(parameters("/v1/{a}/x/{b}", "/v1//x/2"), Some(vec!["", "2"]));
+        assert_eq!(parameters("/api/get/{*key}", "/api/get/a/b"), Some(vec!["a/b"]));
+        assert_eq!(parameters("/api/get/{*key}", "/api/get/"), Some(vec![""]));
+    }
+}

@@ -1,0 +1,140 @@
+//! The routes of `/v1` for ids: JSON, in which every id is a string, since JavaScript loses digits above
+//! 2^53.
+
+use std::fmt::Write;
+use std::sync::atomic::Ordering;
+
+use hyper::StatusCode;
+use jiff::Timestamp;
+use leaf_core::{Id, Parts};
+use percent_encoding::percent_decode_str;
+use serde::Serialize;
+
+use super::ids;
+use super::problem::Problem;
+use super::reply::{self, Reply};
+use crate::node::Node;
+
+/// The most ids of a lease, whose answer is small. A tag may have a lower limit of its own.
+const LARGEST_LEASE: usize = 1_000_000;
+
+/// `?count=`, 1 where it is not given.
+fn count(query: Option<&str>, most: usize) -> Result<usize, Problem> {
+    let refuse = || Err(Problem::bad_request(format!("count: give 1 to {most}")));
+    let mut count = None;
+    for pair in query.unwrap_or_default().split('&').filter(|pair| !pair.is_empty()) {
+        match pair.split_once('=').unwrap_or((pair, "")) {
+            ("count", _) if count.is_some() => {
+                return Err(Problem::bad_request("count is given twice"));
+            }
+            ("count", text) => match text.parse() {
+                Ok(number) if (1..=most).contains(&number) => count = Some(number),
+                _ => return refuse(),
+            },
+            _ => return Err(Problem::bad_request("unknown parameter: there is `count`")),
+        }
+    }
+    Ok(count.unwrap_or(1))
+}
+
+/// `{"ids":["1","2"]}`
+fn ids_json(count: usize, ids: impl Iterator<Item = Id>) -> Reply {
+    // An id has up to 19 digits, two quotes and a comma.
+    let mut body = String::with_capacity(16 + count * 22);
+    body.push_str("{\"ids\":[");
+    for (at, id) in ids.enumerate() {
+        let comma = if at == 0 { "" } else { "," };
+        // A String takes everything.
+        let _ = write!(body, "{comma}\"{id}\"");
+    }
+    body.push_str("]}");
+    reply::json_text(body)
+}
+
+/// `GET /v1/segments/{tag}/ids?count=`
+pub(super) async fn segment_ids(
+    node: &Node,
+    tag: &str,
+    query: Option<&str>,
+) -> Result<Reply, Problem> {
+    let count = count(query, node.live.max_count.load(Ordering::Relaxed))?;
+    let ranges = ids::handle(node, tag).await?.take(count).await?;
+    Ok(ids_json(count, ranges.into_iter().flat_map(leaf_core::IdRange::iter)))
+}
+
+/// A range that belongs to whoever asked for it.
+#[derive(Serialize)]
+struct Lease<'a> {
+    tag: &'a str,
+    /// Its first id.
+    start: String,
+    /// One past its last id.
+    end: String,
+    count: u64,
+}
+
+/// `POST /v1/segments/{tag}/lease?count=`
+pub(super) async fn lease(node: &Node, tag: &str, query: Option<&str>) -> Result<Reply, Problem> {
+    let count = count(query, LARGEST_LEASE)?;
+    let handle = ids::handle(node, tag).await?;
+    let range = handle.take_contiguous(count).await?;
+    let lease = Lease {
+        tag: handle.tag().as_str(),
+        start: range.start().to_string(),
+        end: range.end().to_string(),
+        count: range.len(),
+    };
+    Ok(reply::json(StatusCode::OK, &lease))
+}
+
+/// `GET /v1/snowflake/ids?count=`
+pub(super) async fn snowflake_ids(node: &Node, query: Option<&str>) -> Result<Reply, Problem> {
+    let Some(snowflake) = node.snowflake() else { return Err(Problem::disabled("snowflake")) };
+    let count = count(query, node.live.max_count.load(Ordering::Relaxed))?;
+    let ids = snowflake.generator.take(count).await?;
+    Ok(ids_json(count, ids.into_iter()))
+}
+
+/// What a snowflake id is made of.
+#[derive(Serialize)]
+struct Decoded {
+    id: String,
+    timestamp_ms: String,
+    /// The same for people, in the configured time zone.
+    time: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    datacenter: Option<u32>,
+    worker: u32,
+    sequence: u64,
+}
+
+/// `GET /v1/ids/{id}`
+pub(super) fn decode(node: &Node, text: &str) -> Result<Reply, Problem> {
+    let (id, parts) = parse(node, text).map_err(|why| Problem::bad_request(format!("id {why}")))?;
+    let layout = node.layout;
+    let (datacenter, worker) = layout.datacenter_of(parts.worker);
+    let decoded = Decoded {
+        id: id.to_string(),
+        timestamp_ms: parts.timestamp.to_string(),
+        time: time(node, parts, "%Y-%m-%dT%H:%M:%S%.3f%:z"),
+        datacenter: (layout.datacenter_bits() > 0).then_some(datacenter),
+        worker,
+        sequence: parts.sequence,
+    };
+    Ok(reply::json(StatusCode::OK, &decoded))
+}
+
+/// An id as somebody wrote it, taken apart.
+pub(super) fn parse(node: &Node, text: &str) -> Result<(Id, Parts), &'static str> {
+    let id = percent_decode_str(text).decode_utf8().ok().and_then(|text| text.parse::<Id>().ok());
+    let id = id.ok_or("is none: give a decimal number from 0 to 9223372036854775807")?;
+    let parts = node.layout.decode(id).ok_or("has bits that the configured layout does not use")?;
+    Ok((id, parts))
+}
+
+/// The moment of an id; `None` beyond the calendar's end.
+pub(super) fn time(node: &Node, parts: Parts, format: &str) -> Option<String> {
+    let millis = i64::try_from(parts.timestamp.get()).ok()?;
+    let at = Timestamp::from_millisecond(millis).ok()?.to_zoned(node.time_zone.clone());
+    Some(at.strftime(format).to_string())
+}

@@ -1,0 +1,96 @@
+//! How tags and worker ids are told to programs: the same JSON from the ops listener and from `leaf`.
+//!
+//! What may be larger than 2^53 is a string, since JavaScript loses digits there.
+
+use std::time::Duration;
+
+use leaf_core::Step;
+use leaf_registry::StoreUrl;
+use leaf_segment::TagRecord;
+use leaf_snowflake::{Fence, FenceState, WorkerRecord};
+use serde::Serialize;
+
+/// A tag's record.
+#[derive(Debug, Clone, Serialize)]
+pub struct TagShown {
+    /// Its name.
+    pub tag: String,
+    /// The next id that the store will grant.
+    pub max_id: String,
+    /// `null` when the row holds a number that is none.
+    pub step: Option<u32>,
+    /// Whether ids are handed out.
+    pub enabled: bool,
+    /// The dynamic step never falls below this; `null` is the servers' own.
+    pub min_step: Option<u32>,
+    /// The dynamic step grows up to this; `null` is the servers' own.
+    pub max_step: Option<u32>,
+    /// The most ids that one call takes; `null` is the servers' own.
+    pub max_take: Option<u32>,
+    /// What it is for.
+    pub description: Option<String>,
+    /// The store, without its password.
+    pub store: String,
+}
+
+impl TagShown {
+    /// A record of the store at `url`.
+    #[must_use]
+    pub fn of(record: &TagRecord, url: &StoreUrl) -> Self {
+        let settings = &record.settings;
+        Self {
+            tag: record.tag.as_str().into(),
+            max_id: record.max_id.to_string(),
+            step: record.step.ok().map(Step::get),
+            enabled: settings.enabled,
+            min_step: settings.min_step.map(Step::get),
+            max_step: settings.max_step.map(Step::get),
+            max_take: settings.max_take.map(Step::get),
+            description: record.description.clone(),
+            store: url.to_string(),
+        }
+    }
+}
+
+/// A worker id.
+#[derive(Debug, Clone, Serialize)]
+pub struct WorkerShown {
+    /// Its number.
+    pub worker: u32,
+    /// `held`, `released`, `retired`; `-` where there is no fence.
+    pub state: &'static str,
+    /// The node that holds it, or held it last.
+    pub holder: Option<String>,
+    /// When whoever holds it last reported.
+    pub last_report_ms: Option<String>,
+    /// From when on others may have it.
+    pub ceiling_ms: Option<String>,
+    /// Counts its holders.
+    pub epoch: Option<u64>,
+    /// What an operator should know.
+    pub remark: Option<String>,
+}
+
+impl WorkerShown {
+    /// A record, of nodes that are configured with this `snowflake.offline_for`.
+    #[must_use]
+    pub fn of(record: &WorkerRecord, offline_for: Duration) -> Self {
+        let fence = record.fence.as_ref();
+        let held = fence.filter(|fence| fence.state == FenceState::Held);
+        let reported = held.map(|fence| fence.ceiling - offline_for);
+        let state = |fence: &Fence| match fence.state {
+            FenceState::Held => "held",
+            FenceState::Released => "released",
+            FenceState::Retired => "retired",
+        };
+        Self {
+            worker: record.worker.get(),
+            state: fence.map_or("-", state),
+            holder: record.holder.as_ref().map(ToString::to_string),
+            last_report_ms: reported.map(|at| at.to_string()),
+            ceiling_ms: fence.map(|fence| fence.ceiling.to_string()),
+            epoch: fence.map(|fence| fence.epoch),
+            remark: record.remark.clone(),
+        }
+    }
+}

@@ -1,0 +1,50 @@
+//! The verb `config`: the configuration that counts, in the form of a `leaf.toml`, and where each value
+//! comes from.
+
+use std::io::Write;
+
+use anyhow::Result;
+use leaf_server::config::Loaded;
+use serde_json::Value;
+
+/// Prints all keys. Passwords are left out.
+pub(crate) fn run(loaded: &Loaded) -> Result<()> {
+    let document = serde_json::to_value(&loaded.config)?;
+    let lines: Vec<_> = loaded
+        .origins
+        .iter()
+        .map(|(key, origin)| {
+            let value = key.split('.').try_fold(&document, |value, name| value.get(name));
+            let line = match value {
+                None | Some(Value::Null) => format!("# {key} is not set"),
+                Some(value) => format!("{key} = {}", toml(value)),
+            };
+            (line, origin)
+        })
+        .collect();
+    let width = lines.iter().map(|(line, _)| line.chars().count()).max().unwrap_or(0).min(60);
+    let mut out = std::io::stdout().lock();
+    for (line, origin) in lines {
+        writeln!(out, "{line:width$}  # {origin}")?;
+    }
+    Ok(())
+}
+
+/// A value as TOML writes it; what has no value is left out.
+fn toml(value: &Value) -> String {
+    match value {
+        Value::Array(values) => {
+            let values: Vec<_> = values.iter().map(toml).collect();
+            format!("[{}]", values.join(", "))
+        }
+        Value::Object(fields) => {
+            let given = fields.iter().filter(|(_, value)| !value.is_null());
+            let fields: Vec<_> = given
+                .map(|(name, value)| format!("{} = {}", Value::from(name.as_str()), toml(value)))
+                .collect();
+            format!("{{ {} }}", fields.join(", "))
+        }
+        // TOML's basic strings are JSON's, but for a character that no value here holds.
+        value => value.to_string(),
+    }
+}

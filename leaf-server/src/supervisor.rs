@@ -1,0 +1,91 @@
+//! What the program that started this one wants to hear: signals come in, systemd's notifications go out.
+//! As process 1 of a container it also takes in the orphans' ends.
+
+use std::time::Duration;
+
+use anyhow::Result;
+use rustix::process::{WaitOptions, getpid, wait};
+use sd_notify::NotifyState;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+/// What an operator wants.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Order {
+    Stop,
+    Reload,
+}
+
+/// SIGTERM and Ctrl-C stop, SIGHUP reloads.
+pub(crate) struct Orders {
+    terminate: Signal,
+    interrupt: Signal,
+    hang_up: Signal,
+}
+
+impl Orders {
+    pub(crate) fn listen() -> Result<Self> {
+        if getpid().is_init() {
+            reap()?;
+        }
+        Ok(Self {
+            terminate: signal(SignalKind::terminate())?,
+            interrupt: signal(SignalKind::interrupt())?,
+            hang_up: signal(SignalKind::hangup())?,
+        })
+    }
+
+    pub(crate) async fn next(&mut self) -> Order {
+        tokio::select! {
+            _ = self.terminate.recv() => Order::Stop,
+            _ = self.interrupt.recv() => Order::Stop,
+            _ = self.hang_up.recv() => Order::Reload,
+        }
+    }
+
+    /// The next order to stop.
+    pub(crate) async fn stop(&mut self) {
+        while self.next().await != Order::Stop {}
+    }
+}
+
+/// Processes whose parents have died are handed to process 1, which must ask for their ends.
+fn reap() -> Result<()> {
+    let mut children = signal(SignalKind::child())?;
+    tokio::spawn(async move {
+        while children.recv().await.is_some() {
+            while let Ok(Some(_)) = wait(WaitOptions::NOHANG) {}
+        }
+    });
+    Ok(())
+}
+
+/// Tells systemd, where it wants to hear. A notification that cannot be sent is nobody's problem here.
+fn tell(states: &[NotifyState<'_>]) {
+    let _ = sd_notify::notify(states);
+}
+
+pub(crate) fn ready() {
+    tell(&[NotifyState::Ready]);
+}
+
+pub(crate) fn stopping() {
+    tell(&[NotifyState::Stopping, NotifyState::Status("stopping")]);
+}
+
+pub(crate) fn reloading() {
+    let states = NotifyState::monotonic_usec_now();
+    tell(&states.map_or(vec![NotifyState::Reloading], |now| vec![NotifyState::Reloading, now]));
+}
+
+pub(crate) fn status(text: &str) {
+    tell(&[NotifyState::Status(text)]);
+}
+
+pub(crate) fn alive() {
+    tell(&[NotifyState::Watchdog]);
+}
+
+/// How long systemd waits for a sign of life, if it does.
+pub(crate) fn watchdog() -> Option<Duration> {
+    sd_notify::watchdog_enabled().filter(|limit| !limit.is_zero())
+}
