@@ -3,12 +3,13 @@
 //!
 //! Everything has a limit: the time that a request's head may take, its size, the time that an answer may
 //! wait for a client that does not read, the requests at a time of HTTP/2. A connection that is idle is
-//! closed after the time that a head may take.
+//! closed after the time that a head may take. No timer runs per request: the listener looks at all its
+//! connections now and then, see [`Control`].
 
 use std::convert::Infallible;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -18,15 +19,15 @@ use hyper::server::conn::{http1, http2};
 use hyper::service::Service;
 use hyper::{Request, Version};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::server::graceful::GracefulConnection;
 use rustix::net::sockopt::set_tcp_user_timeout;
 use tokio::net::TcpStream;
 
-use super::listener::End;
+use super::control::{Control, Order};
 use super::reply::Reply;
 use super::{ids, ops};
 use crate::node::Node;
 
-const HEAD_TIMEOUT: Duration = Duration::from_secs(60);
 const HEAD_BYTES: usize = 16 * 1024;
 const HEADERS: usize = 64;
 /// A client that acknowledges nothing, or reads nothing, for so long is gone.
@@ -51,22 +52,39 @@ pub(super) enum Routes {
 }
 
 /// Serves until the client or the server has had enough.
-pub(super) async fn serve(stream: TcpStream, node: Arc<Node>, routes: Routes, end: End) {
+pub(super) async fn serve(
+    stream: TcpStream,
+    node: Arc<Node>,
+    routes: Routes,
+    control: Arc<Control>,
+) {
     // A small answer must not wait for the client's acknowledgement. Without it, it is only slow.
     let _ = stream.set_nodelay(true);
     // Without this one a client that never reads would hold its slot for ever.
     let _ = set_tcp_user_timeout(&stream, UNREAD_TIMEOUT.as_millis() as u32);
-    let version = tokio::select! {
-        version = tokio::time::timeout(HEAD_TIMEOUT, version(&stream)) => version,
-        () = end.closing.cancelled() => return,
-    };
-    let requests = Arc::new(Requests::default());
-    let service = Answering { node, routes, requests: Arc::clone(&requests) };
-    match version {
-        Ok(Some(Version::HTTP_2)) => http2(stream, service, &requests, &end).await,
-        Ok(Some(_)) => http1(stream, service, &end).await,
-        // Gone, or silent.
-        Ok(None) | Err(_) => {}
+    let Some(Some(version)) = control.unless_closed(version(&stream)).await else { return };
+    let service = Answering { node, routes, control: Arc::clone(&control) };
+    let stream = TokioIo::new(stream);
+    if version == Version::HTTP_2 {
+        control.is_http2();
+        let connection = http2::Builder::new(TokioExecutor::new())
+            .timer(TokioTimer::new())
+            .max_concurrent_streams(STREAMS)
+            .max_header_list_size(HEAD_BYTES as u32)
+            .max_send_buf_size(SEND_BUFFER)
+            .keep_alive_interval(PING_EVERY)
+            .keep_alive_timeout(PING_TIMEOUT)
+            .serve_connection(stream, service);
+        drive(connection, &control).await;
+    } else {
+        let connection = http1::Builder::new()
+            .max_buf_size(HEAD_BYTES)
+            .max_headers(HEADERS)
+            // One send of head and body costs less than a vectored one of both.
+            .writev(false)
+            .pipeline_flush(true)
+            .serve_connection(stream, service);
+        drive(connection, &control).await;
     }
 }
 
@@ -86,65 +104,33 @@ async fn version(stream: &TcpStream) -> Option<Version> {
     }
 }
 
-async fn http1(stream: TcpStream, service: Answering, end: &End) {
-    let connection = http1::Builder::new()
-        .timer(TokioTimer::new())
-        .header_read_timeout(HEAD_TIMEOUT)
-        .max_buf_size(HEAD_BYTES)
-        .max_headers(HEADERS)
-        .serve_connection(TokioIo::new(stream), service);
-    tokio::pin!(connection);
-    tokio::select! {
-        biased;
-        _ = connection.as_mut() => return,
-        () = end.closing.cancelled() => {}
-    }
-    connection.as_mut().graceful_shutdown();
-    let _ = connection.await;
-}
-
-async fn http2(stream: TcpStream, service: Answering, requests: &Requests, end: &End) {
-    let connection = http2::Builder::new(TokioExecutor::new())
-        .timer(TokioTimer::new())
-        .max_concurrent_streams(STREAMS)
-        .max_header_list_size(HEAD_BYTES as u32)
-        .max_send_buf_size(SEND_BUFFER)
-        .keep_alive_interval(PING_EVERY)
-        .keep_alive_timeout(PING_TIMEOUT)
-        .serve_connection(TokioIo::new(stream), service);
-    tokio::pin!(connection);
-    let mut seen = 0;
-    loop {
-        tokio::select! {
-            biased;
-            _ = connection.as_mut() => return,
-            () = end.announced.cancelled() => break,
-            () = tokio::time::sleep(HEAD_TIMEOUT) => {
-                let all = requests.begun.load(Ordering::Relaxed);
-                let idle = all == seen && requests.under_way.load(Ordering::Relaxed) == 0;
-                if idle {
-                    break;
+/// Runs a connection to its end, as the listener orders.
+async fn drive(connection: impl GracefulConnection, control: &Control) {
+    let mut connection = std::pin::pin!(connection);
+    let mut finishing = false;
+    std::future::poll_fn(|context| {
+        loop {
+            if connection.as_mut().poll(context).is_ready() {
+                return Poll::Ready(());
+            }
+            match control.order(context) {
+                Order::Close => return Poll::Ready(()),
+                Order::Finish if !finishing => {
+                    finishing = true;
+                    connection.as_mut().graceful_shutdown();
                 }
-                seen = all;
+                Order::Serve | Order::Finish => return Poll::Pending,
             }
         }
-    }
-    connection.as_mut().graceful_shutdown();
-    let _ = connection.await;
-}
-
-/// The requests of a connection.
-#[derive(Debug, Default)]
-struct Requests {
-    begun: AtomicUsize,
-    under_way: AtomicUsize,
+    })
+    .await;
 }
 
 /// Answers the requests of a connection.
 struct Answering {
     node: Arc<Node>,
     routes: Routes,
-    requests: Arc<Requests>,
+    control: Arc<Control>,
 }
 
 impl Service<Request<Incoming>> for Answering {
@@ -153,6 +139,7 @@ impl Service<Request<Incoming>> for Answering {
     type Future = Answer;
 
     fn call(&self, request: Request<Incoming>) -> Answer {
+        self.control.requests.fetch_add(1, Ordering::Relaxed);
         let http1 = request.version() < Version::HTTP_2;
         let routes = self.routes;
         if routes == Routes::Ids
@@ -160,8 +147,7 @@ impl Service<Request<Incoming>> for Answering {
         {
             return Answer::Ready(Some(announced(reply, http1, &self.node)));
         }
-        // HTTP/1 has one at a time, and a timer of its own.
-        let under_way = (!http1).then(|| UnderWay::begin(&self.requests));
+        let under_way = UnderWay::begin(&self.control);
         let node = Arc::clone(&self.node);
         Answer::Waiting(Box::pin(async move {
             let reply = match routes {
@@ -182,14 +168,13 @@ fn announced(mut reply: Reply, http1: bool, node: &Node) -> Reply {
     reply
 }
 
-/// Counts one request for as long as it lives.
-struct UnderWay(Arc<Requests>);
+/// Counts one request that waits for its answer, for as long as it lives.
+struct UnderWay(Arc<Control>);
 
 impl UnderWay {
-    fn begin(requests: &Arc<Requests>) -> Self {
-        requests.begun.fetch_add(1, Ordering::Relaxed);
-        requests.under_way.fetch_add(1, Ordering::Relaxed);
-        Self(Arc::clone(requests))
+    fn begin(control: &Arc<Control>) -> Self {
+        control.under_way.fetch_add(1, Ordering::Relaxed);
+        Self(Arc::clone(control))
     }
 }
 

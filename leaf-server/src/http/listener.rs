@@ -20,30 +20,26 @@ use tokio_util::sync::CancellationToken;
 
 use super::DataPlane;
 use super::connection::{self, Routes};
+use super::control::Connections;
 use crate::node::Node;
 
 /// Open files that are nobody's connection: the stores, the state file, the other listener.
 const OTHER_FILES: u64 = 256;
 /// How long answers announce the end before silent connections are closed.
 const ANNOUNCE: Duration = Duration::from_millis(500);
+/// A connection that asks nothing for so many sweeps, a minute in all, is closed; so is one that takes that
+/// long to send a request's head or to read an answer.
+const SILENT_SWEEPS: u32 = 4;
+const SWEEP_EVERY: Duration = Duration::from_secs(15);
 /// After a failed accept (out of file descriptors): others may end meanwhile.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// A listener at work.
 pub(crate) struct Listener {
     stop: CancellationToken,
-    end: End,
+    connections: Arc<Connections>,
     slots: Arc<Slots>,
     task: JoinHandle<()>,
-}
-
-/// How connections learn of the end.
-#[derive(Clone, Default)]
-pub(super) struct End {
-    /// No more requests are wanted; HTTP/2 says so at once, HTTP/1 with the next answer.
-    pub(super) announced: CancellationToken,
-    /// Connections close that have nothing under way.
-    pub(super) closing: CancellationToken,
 }
 
 /// How many connections there are, and may be.
@@ -116,7 +112,7 @@ impl Listener {
     }
 
     fn start(listener: TcpListener, node: Arc<Node>, routes: Routes, plane: DataPlane) -> Self {
-        let (stop, end) = (CancellationToken::new(), End::default());
+        let (stop, connections) = (CancellationToken::new(), Arc::<Connections>::default());
         let slots = Arc::new(Slots {
             node: Arc::clone(&node),
             routes,
@@ -129,12 +125,12 @@ impl Listener {
             plane,
             node,
             routes,
-            end: end.clone(),
+            connections: Arc::clone(&connections),
             slots: Arc::clone(&slots),
             out_of_files: false,
         };
         let task = tokio::spawn(accepting.run(stop.clone()));
-        Self { stop, end, slots, task }
+        Self { stop, connections, slots, task }
     }
 
     /// Stops accepting, announces the end, lets requests under way finish for up to `grace`, and
@@ -144,10 +140,10 @@ impl Listener {
         self.stop.cancel();
         // The task ends by this only.
         let _ = self.task.await;
-        self.end.announced.cancel();
+        self.connections.announce_end();
         let announced = Instant::now() + ANNOUNCE;
         let _ = tokio::time::timeout_at(announced.min(deadline), self.slots.empty()).await;
-        self.end.closing.cancel();
+        self.connections.finish();
         if tokio::time::timeout_at(deadline, self.slots.empty()).await.is_err() {
             let left = self.slots.taken.load(Ordering::Relaxed);
             tracing::warn!("{left} connections did not end within {grace:?}");
@@ -161,13 +157,14 @@ struct Accepting {
     plane: DataPlane,
     node: Arc<Node>,
     routes: Routes,
-    end: End,
+    connections: Arc<Connections>,
     slots: Arc<Slots>,
     out_of_files: bool,
 }
 
 impl Accepting {
     async fn run(mut self, stop: CancellationToken) {
+        let mut sweeps = tokio::time::interval(SWEEP_EVERY);
         loop {
             let accepted = async {
                 let slot = self.slots.take().await;
@@ -176,6 +173,10 @@ impl Accepting {
             let (slot, accepted) = tokio::select! {
                 biased;
                 () = stop.cancelled() => break,
+                _ = sweeps.tick() => {
+                    self.connections.sweep(SILENT_SWEEPS);
+                    continue;
+                }
                 accepted = accepted => accepted,
             };
             if let Err(error) = accepted.and_then(|(stream, _)| self.serve(stream, slot)) {
@@ -209,13 +210,13 @@ impl Accepting {
         let place = self.plane.place();
         // The runtime that serves it must be the one that watches it.
         let stream = stream.into_std()?;
-        let (node, routes, end) = (Arc::clone(&self.node), self.routes, self.end.clone());
+        let (node, routes, open) = (Arc::clone(&self.node), self.routes, self.connections.add());
         place.runtime().clone().spawn(async move {
             // A client that breaks off is not the server's error.
             if let Ok(stream) = TcpStream::from_std(stream) {
-                connection::serve(stream, node, routes, end).await;
+                connection::serve(stream, node, routes, Arc::clone(&open.control)).await;
             }
-            drop((place, slot));
+            drop((open, place, slot));
         });
         Ok(())
     }

@@ -4,6 +4,7 @@
 //! stores and registry are reached from the control plane alone.
 
 mod connection;
+mod control;
 mod data_plane;
 mod ids;
 mod java;
