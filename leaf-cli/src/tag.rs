@@ -213,7 +213,7 @@ async fn import(
 /// What makes no sense is the command line's fault.
 fn refused(error: TagAdminError) -> anyhow::Error {
     match error {
-        TagAdminError::Refused(why) => BadConfig::new(why).into(),
+        TagAdminError::Refused(why) | TagAdminError::Conflict(why) => BadConfig::new(why).into(),
         error => error.into(),
     }
 }

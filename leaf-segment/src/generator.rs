@@ -51,6 +51,8 @@ struct Shared {
     /// How often it is read, in milliseconds.
     refresh_millis: AtomicU64,
     refresh_changed: Arc<Notify>,
+    /// Whether the log knows that the set of tags cannot be read.
+    refresh_fails: AtomicBool,
 }
 
 /// The tags that a generator knows, seen from one thread.
@@ -242,6 +244,7 @@ impl Shared {
             loaded: AtomicBool::new(false),
             refresh_millis: AtomicU64::new(refresh),
             refresh_changed: Arc::default(),
+            refresh_fails: AtomicBool::new(false),
         })
     }
 
@@ -293,10 +296,16 @@ impl Shared {
         let records = match self.backend.ask("read the tags", self.backend.store.tags()).await {
             Ok(records) => records,
             Err(error) => {
-                tracing::warn!("{error}; asking again in {REFRESH_RETRY:?}");
+                // Told once per outage; how it is now, the health says.
+                if !self.refresh_fails.swap(true, Ordering::Relaxed) {
+                    tracing::warn!("{error}; asking again every {REFRESH_RETRY:?}");
+                }
                 return REFRESH_RETRY;
             }
         };
+        if self.refresh_fails.swap(false, Ordering::Relaxed) {
+            tracing::info!("the store answers again");
+        }
         let mut tags = TagMap::clone(&self.tags.load());
         let names: HashSet<&Tag> = records.iter().map(|record| &record.tag).collect();
         for handle in tags.values().filter(|handle| !names.contains(handle.tag())) {

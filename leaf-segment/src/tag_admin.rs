@@ -58,6 +58,9 @@ pub enum TagAdminError {
     /// What was asked for makes no sense; the text says why.
     #[error("{0}")]
     Refused(String),
+    /// It does not go together with what the record says.
+    #[error("{0}")]
+    Conflict(String),
     /// It cannot be taken back, and was not confirmed; the text says what it means.
     #[error("{0}")]
     Unconfirmed(String),
@@ -113,7 +116,7 @@ impl<'a> TagAdmin<'a> {
     /// Changes step and settings.
     ///
     /// # Errors
-    /// `Refused` where `min_step` would be above `max_step`; `UnknownTag`; failures of the store.
+    /// `Conflict` where `min_step` would be above `max_step`; `UnknownTag`; failures of the store.
     pub async fn change(&self, tag: &Tag, change: TagChange) -> Result<TagRecord, TagAdminError> {
         let before = self.read(tag).await?.settings;
         let settings = TagSettings {
@@ -123,7 +126,7 @@ impl<'a> TagAdmin<'a> {
             max_take: change.max_take.unwrap_or(before.max_take),
         };
         if settings.min_step.zip(settings.max_step).is_some_and(|(min, max)| min > max) {
-            return Err(TagAdminError::Refused("min_step would be above max_step".into()));
+            return Err(TagAdminError::Conflict("min_step would be above max_step".into()));
         }
         if let Some(step) = change.step {
             self.store.set_step(tag, step).await?;

@@ -1,6 +1,7 @@
 //! The other nodes' clocks: found in the worker registry, asked over HTTP.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use futures_core::future::BoxFuture;
 use http_body_util::{BodyExt, Empty, Limited};
@@ -21,11 +22,13 @@ const LONGEST: usize = 64;
 pub(crate) struct HttpPeers {
     registry: Arc<dyn WorkerRegistry>,
     own: Identity,
+    /// Whether the log knows that they cannot be listed.
+    told: AtomicBool,
 }
 
 impl HttpPeers {
     pub(crate) const fn new(registry: Arc<dyn WorkerRegistry>, own: Identity) -> Self {
-        Self { registry, own }
+        Self { registry, own, told: AtomicBool::new(false) }
     }
 }
 
@@ -34,11 +37,14 @@ impl Peers for HttpPeers {
         Box::pin(async {
             match self.registry.peers().await {
                 Ok(peers) => {
+                    self.told.store(false, Ordering::Relaxed);
                     let others = peers.into_iter().filter(|peer| peer.identity != self.own);
                     others.map(|peer| peer.address).collect()
                 }
                 Err(error) => {
-                    tracing::warn!("{error}: the clock is not compared");
+                    if !self.told.swap(true, Ordering::Relaxed) {
+                        tracing::warn!("{error}: the clock is not compared");
+                    }
                     Vec::new()
                 }
             }

@@ -14,7 +14,7 @@ fn a_stopped_server_answers_what_it_took_and_gives_the_worker_id_back() {
     let mut server = LeafServer::start(SERVER, directory.path(), &[], &[]);
     let mut last = server.id(SNOWFLAKE);
     let (address, ops) = (server.ids(), server.ops());
-    let clients: Vec<_> = (0..8)
+    let clients: Vec<_> = (0..64)
         .map(|_| {
             std::thread::spawn(move || {
                 let mut client = HttpClient::connect(address).unwrap();
@@ -48,8 +48,71 @@ fn a_stopped_server_answers_what_it_took_and_gives_the_worker_id_back() {
     assert!(server.output().contains("worker id released"), "{}", server.output());
     assert!(HttpClient::connect(ops).is_err());
 
+    let restarted = tokio::time::Instant::now();
     let server = LeafServer::start(SERVER, directory.path(), &[], &[]);
     assert!(server.id(SNOWFLAKE) > last);
+    assert!(restarted.elapsed() < Duration::from_secs(1), "{:?}", restarted.elapsed());
+}
+
+/// HTTP/2 announces the end by itself: what was sent before is answered, what comes after is not taken.
+#[test]
+fn a_stop_fails_no_request_of_http2() {
+    use http_body_util::{BodyExt, Empty};
+    use hyper::body::Bytes;
+    use hyper_util::rt::{TokioExecutor, TokioIo};
+
+    let directory = tempfile::tempdir().unwrap();
+    let mut server = LeafServer::start(SERVER, directory.path(), &[], &[]);
+    let address = server.ids();
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let clients = runtime.block_on(async {
+        let mut clients = tokio::task::JoinSet::new();
+        for _ in 0..4 {
+            let stream = tokio::net::TcpStream::connect(address).await.unwrap();
+            let builder = hyper::client::conn::http2::Builder::new(TokioExecutor::new());
+            let (sender, connection) =
+                builder.handshake::<_, Empty<Bytes>>(TokioIo::new(stream)).await.unwrap();
+            tokio::spawn(connection);
+            for _ in 0..16 {
+                let mut sender = sender.clone();
+                clients.spawn(async move {
+                    let mut answered = 0;
+                    loop {
+                        let request = hyper::Request::get(format!("http://{address}{SNOWFLAKE}"));
+                        let request = request.body(Empty::new()).unwrap();
+                        // Not taken any more.
+                        if sender.ready().await.is_err() {
+                            return answered;
+                        }
+                        let answer = match sender.try_send_request(request).await {
+                            Ok(answer) => answer,
+                            // It comes back where it was not sent, or not taken.
+                            Err(mut error) => match error.take_message() {
+                                Some(_) => return answered,
+                                None => panic!("after {answered}: {:?}", error.into_error()),
+                            },
+                        };
+                        assert_eq!(answer.status(), 200);
+                        let body = answer.into_body().collect().await.unwrap().to_bytes();
+                        assert!(std::str::from_utf8(&body).unwrap().parse::<i64>().is_ok());
+                        answered += 1;
+                    }
+                });
+            }
+        }
+        clients
+    });
+    let first = server.id(SNOWFLAKE);
+    wait_until("ids flow", Duration::from_secs(10), || {
+        (server.id(SNOWFLAKE) > first + (1 << 22)).then_some(())
+    });
+
+    server.process_mut().signal("TERM");
+
+    let answered: Vec<u64> = runtime.block_on(clients.join_all());
+    assert!(answered.iter().sum::<u64>() > 100, "{answered:?}");
+    let status = server.process_mut().wait(Duration::from_secs(15));
+    assert_eq!(status.code(), Some(0), "{}", server.output());
 }
 
 #[test]

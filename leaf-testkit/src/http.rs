@@ -23,6 +23,15 @@ pub struct Response {
 }
 
 impl Response {
+    /// The body, which must be JSON.
+    ///
+    /// # Panics
+    /// When it is none.
+    #[must_use]
+    pub fn json(&self) -> serde_json::Value {
+        serde_json::from_str(&self.body).unwrap_or_else(|error| panic!("{error}: {}", self.body))
+    }
+
     /// The value of a header.
     #[must_use]
     pub fn header(&self, name: &str) -> Option<&str> {
@@ -57,7 +66,25 @@ impl HttpClient {
     /// # Errors
     /// When the connection ends or the answer is not HTTP.
     pub fn request(&mut self, method: &str, path: &str) -> io::Result<Response> {
-        self.send(&format!("{method} {path} HTTP/1.1\r\nHost: leaf\r\n\r\n"))?;
+        self.send(&format!("{method} {path} HTTP/1.1\r\nHost: localhost\r\n\r\n"))?;
+        self.read()
+    }
+
+    /// Sends a request with more headers (each line ends with `\r\n`) and a body, and reads its answer.
+    ///
+    /// # Errors
+    /// When the connection ends or the answer is not HTTP.
+    pub fn ask(
+        &mut self,
+        method: &str,
+        path: &str,
+        headers: &str,
+        body: &str,
+    ) -> io::Result<Response> {
+        let length = body.len();
+        self.send(&format!(
+            "{method} {path} HTTP/1.1\r\n{headers}Content-Length: {length}\r\n\r\n{body}"
+        ))?;
         self.read()
     }
 
@@ -68,7 +95,7 @@ impl HttpClient {
     pub fn pipeline(&mut self, path: &str, count: usize) -> io::Result<Vec<Response>> {
         let mut requests = String::new();
         for _ in 0..count {
-            let _ = write!(requests, "GET {path} HTTP/1.1\r\nHost: leaf\r\n\r\n");
+            let _ = write!(requests, "GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n");
         }
         self.send(&requests)?;
         (0..count).map(|_| self.read()).collect()

@@ -17,3 +17,6 @@ mod v1;
 
 pub(crate) use data_plane::DataPlane;
 pub(crate) use listener::Listener;
+
+#[cfg(test)]
+mod openapi;

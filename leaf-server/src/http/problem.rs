@@ -161,6 +161,7 @@ impl From<TagAdminError> for Problem {
     fn from(error: TagAdminError) -> Self {
         match error {
             TagAdminError::Store(error) => error.into(),
+            TagAdminError::Conflict(why) => Self::new(StatusCode::CONFLICT, "conflict", why),
             TagAdminError::Unconfirmed(why) => Self::new(StatusCode::CONFLICT, "unconfirmed", why),
             error => Self::bad_request(error.to_string()),
         }

@@ -63,7 +63,7 @@ impl Keeper {
         let verdict =
             peers::compare(peers, clock, self.config.peer_rule, self.config.max_offset).await;
         match verdict {
-            Verdict::Alone => tracing::info!("no peer answers: the clock is not compared"),
+            Verdict::Alone => tracing::debug!("no peer answers: the clock is not compared"),
             Verdict::Agrees { agreeing, reached } => {
                 tracing::info!("the clock agrees with {agreeing} of {reached} peers");
             }

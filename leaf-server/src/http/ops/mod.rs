@@ -10,6 +10,7 @@ mod tables;
 mod tags;
 mod workers;
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,6 +19,7 @@ use hyper::body::Incoming;
 use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HOST, HeaderMap, ORIGIN};
 use hyper::http::uri::Authority;
 use hyper::{Request, StatusCode};
+use leaf_server::config::Secret;
 use serde::de::DeserializeOwned;
 
 use super::problem::{Form, Problem, check_method};
@@ -87,7 +89,7 @@ async fn answer(node: &Arc<Node>, request: Request<Incoming>) -> Result<Reply, P
                 false => Err(Problem::unavailable(health.to_string())),
             };
         }
-        _ => authorize(node, &head.headers, &head.uri)?,
+        _ => authorize(node.live.token(), node.ops.ip(), &head.headers, &head.uri)?,
     }
     if head.uri.query().is_some_and(|query| !query.is_empty()) && head.method != "DELETE" {
         return Err(Problem::bad_request("this route takes no parameters"));
@@ -148,9 +150,14 @@ async fn by_itself(
 }
 
 /// Whether whoever asks may administer this node.
-fn authorize(node: &Node, headers: &HeaderMap, uri: &hyper::Uri) -> Result<(), Problem> {
+fn authorize(
+    token: Option<Secret>,
+    listen: IpAddr,
+    headers: &HeaderMap,
+    uri: &hyper::Uri,
+) -> Result<(), Problem> {
     let forbidden = |why: &str| Err(Problem::new(StatusCode::FORBIDDEN, "forbidden", why));
-    if let Some(token) = node.live.token() {
+    if let Some(token) = token {
         let shown =
             headers.get(AUTHORIZATION).and_then(|value| value.as_bytes().split_at_checked(7));
         let shown = shown.filter(|(scheme, _)| scheme.eq_ignore_ascii_case(b"Bearer "));
@@ -163,7 +170,7 @@ fn authorize(node: &Node, headers: &HeaderMap, uri: &hyper::Uri) -> Result<(), P
             }
         };
     }
-    if !node.ops.ip().is_loopback() {
+    if !listen.is_loopback() {
         return forbidden("administration is off: set ops.token, or let ops.listen be on loopback");
     }
     // A page in a browser of this host can reach loopback, too, under a name of its own.
@@ -174,7 +181,7 @@ fn authorize(node: &Node, headers: &HeaderMap, uri: &hyper::Uri) -> Result<(), P
     };
     let is_plain = |host: &str| {
         let host = host.trim_start_matches('[').trim_end_matches(']');
-        host.eq_ignore_ascii_case("localhost") || host.parse::<std::net::IpAddr>().is_ok()
+        host.eq_ignore_ascii_case("localhost") || host.parse::<IpAddr>().is_ok()
     };
     if !authority.as_ref().is_some_and(|authority| is_plain(authority.host())) {
         return forbidden("ask for this host by its address or as localhost, or set ops.token");
@@ -217,4 +224,50 @@ async fn json<T: DeserializeOwned>(headers: &HeaderMap, body: Incoming) -> Resul
         Err(_) => return Err(Problem::bad_request("the body ended early")),
     };
     serde_json::from_slice(&body).map_err(|error| Problem::bad_request(format!("body: {error}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hyper::header::HeaderValue;
+
+    /// The status of a refusal, 200 for none.
+    fn status(token: Option<&str>, listen: &str, headers: &[(&'static str, &'static str)]) -> u16 {
+        let token = token.map(|token| serde_json::from_value(token.into()).unwrap());
+        let headers = headers
+            .iter()
+            .map(|(name, value)| (name.parse().unwrap(), HeaderValue::from_static(value)));
+        let uri = hyper::Uri::from_static("/v1/status");
+        let allowed = authorize(token, listen.parse().unwrap(), &headers.collect(), &uri);
+        allowed.err().map_or(200, |problem| problem.reply(Form::Text).status().as_u16())
+    }
+
+    #[test]
+    fn administration_needs_the_token_or_loopback_without_a_browser_in_between() {
+        let (own, any) = ("127.0.0.1", "0.0.0.0");
+        let token = Some("0123456789abcdef");
+        let localhost = ("host", "localhost:8081");
+        for host in ["127.0.0.1:8081", "[::1]:8081", "LOCALHOST"] {
+            assert_eq!(status(None, own, &[("host", host)]), 200, "{host}");
+        }
+        // A name that somebody lets point to loopback, and a page that asks in its browser's name.
+        assert_eq!(status(None, own, &[("host", "evil.example:8081")]), 403);
+        assert_eq!(status(None, own, &[]), 403);
+        assert_eq!(status(None, own, &[localhost, ("origin", "http://evil.example")]), 403);
+        assert_eq!(status(None, own, &[localhost, ("origin", "http://localhost:8081")]), 200);
+        assert_eq!(status(None, any, &[localhost]), 403);
+
+        let shown = |value| status(token, any, &[("authorization", value)]);
+        assert_eq!(shown("Bearer 0123456789abcdef"), 200);
+        assert_eq!(shown("bearer 0123456789abcdef"), 200);
+        for wrong in ["Bearer 0123456789abcdeF", "Bearer 0123456789abcde", "Bearer ", "Basic x", ""]
+        {
+            assert_eq!(shown(wrong), 401, "{wrong}");
+        }
+        assert_eq!(
+            status(token, own, &[localhost]),
+            401,
+            "a token that is set is needed everywhere"
+        );
+    }
 }

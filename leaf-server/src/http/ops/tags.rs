@@ -28,31 +28,30 @@ struct Failed {
 #[serde(deny_unknown_fields)]
 pub(super) struct Create {
     tag: String,
-    step: i64,
-    /// The first id; a string or a number.
-    #[serde(default, deserialize_with = "optional_id")]
-    first: Option<i64>,
+    step: Whole,
+    first: Option<Id>,
     description: Option<String>,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Change {
-    step: Option<i64>,
+    #[serde(default, deserialize_with = "given")]
+    step: Option<Whole>,
+    #[serde(default, deserialize_with = "given")]
     enabled: Option<bool>,
     #[serde(default, deserialize_with = "given")]
-    min_step: Option<Option<i64>>,
+    min_step: Option<Option<Whole>>,
     #[serde(default, deserialize_with = "given")]
-    max_step: Option<Option<i64>>,
+    max_step: Option<Option<Whole>>,
     #[serde(default, deserialize_with = "given")]
-    max_take: Option<Option<i64>>,
+    max_take: Option<Option<Whole>>,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Advance {
-    #[serde(deserialize_with = "id")]
-    at_least: i64,
+    at_least: Id,
     /// Yes, by more than 10^12.
     #[serde(default)]
     far: bool,
@@ -73,29 +72,46 @@ struct Gone {
     next_first: String,
 }
 
-/// `null` is a value of its own here.
-fn given<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Option<i64>>, D::Error> {
-    Option::deserialize(from).map(Some)
+/// What is not given differs from `null`, which is no value here but where it means something.
+fn given<'de, T: Deserialize<'de>, D: Deserializer<'de>>(from: D) -> Result<Option<T>, D::Error> {
+    T::deserialize(from).map(Some)
 }
 
-fn id<'de, D: Deserializer<'de>>(from: D) -> Result<i64, D::Error> {
-    #[derive(Deserialize)]
-    #[serde(untagged, expecting = "an id: a string of digits, or a number")]
-    enum Written {
-        Text(String),
-        Number(i64),
+/// A whole number, also one that is written `5.0`, as JSON Schema has it.
+#[derive(Debug, Clone, Copy)]
+struct Whole(i64);
+
+impl<'de> Deserialize<'de> for Whole {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let number = serde_json::Number::deserialize(from)?;
+        let exact = |value: f64| value.fract() == 0.0 && value.abs() <= (1i64 << 53) as f64;
+        let whole = number.as_i64();
+        let whole =
+            whole.or(number.as_f64().filter(|value| exact(*value)).map(|value| value as i64));
+        whole.map(Self).ok_or_else(|| serde::de::Error::custom("expected a whole number"))
     }
-    match Written::deserialize(from)? {
-        Written::Number(number) => Ok(number),
-        Written::Text(text) => text.parse().map_err(serde::de::Error::custom),
+}
+
+/// An id: a string of digits, or a number.
+#[derive(Debug, Clone, Copy)]
+struct Id(i64);
+
+impl<'de> Deserialize<'de> for Id {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        #[derive(Deserialize)]
+        #[serde(untagged, expecting = "an id: a string of digits, or a number")]
+        enum Written {
+            Text(String),
+            Number(Whole),
+        }
+        match Written::deserialize(from)? {
+            Written::Number(Whole(number)) => Ok(Self(number)),
+            Written::Text(text) => text.parse().map(Self).map_err(serde::de::Error::custom),
+        }
     }
 }
 
-fn optional_id<'de, D: Deserializer<'de>>(from: D) -> Result<Option<i64>, D::Error> {
-    id(from).map(Some)
-}
-
-fn step(name: &str, value: i64) -> Result<Step, Problem> {
+fn step(name: &str, Whole(value): Whole) -> Result<Step, Problem> {
     let step = Step::new(value);
     step.map_err(|_| Problem::bad_request(format!("{name}: give 1 to {}", Step::MAX)))
 }
@@ -147,7 +163,7 @@ pub(super) async fn show(node: &Node, key: &str) -> Result<Reply, Problem> {
 pub(super) async fn create(node: &Node, new: Create) -> Result<Reply, Problem> {
     let (store, tag) = find(node, &new.tag)?;
     let stock = NewTag::new(tag, step("step", new.step)?);
-    let first = new.first.unwrap_or(stock.max_id);
+    let first = new.first.map_or(stock.max_id, |Id(first)| first);
     let new = NewTag { max_id: first, description: new.description, ..stock };
     let record = TagAdmin::new(&*store.open.store).create(&new).await?;
     Ok(shown(StatusCode::CREATED, &record, store))
@@ -155,7 +171,7 @@ pub(super) async fn create(node: &Node, new: Create) -> Result<Reply, Problem> {
 
 pub(super) async fn change(node: &Node, key: &str, change: Change) -> Result<Reply, Problem> {
     let (store, tag) = find(node, &decode_key(key)?)?;
-    let limit = |name: &str, value: Option<Option<i64>>| match value {
+    let limit = |name: &str, value: Option<Option<Whole>>| match value {
         None => Ok(None),
         Some(None) => Ok(Some(None)),
         Some(Some(value)) => step(name, value).map(|step| Some(Some(step))),
@@ -179,7 +195,7 @@ pub(super) async fn change(node: &Node, key: &str, change: Change) -> Result<Rep
 pub(super) async fn advance(node: &Node, key: &str, advance: Advance) -> Result<Reply, Problem> {
     let (store, tag) = find(node, &decode_key(key)?)?;
     let admin = TagAdmin::new(&*store.open.store);
-    let (record, raised) = admin.advance(&tag, advance.at_least, advance.far).await?;
+    let (record, raised) = admin.advance(&tag, advance.at_least.0, advance.far).await?;
     let advanced = Advanced { tag: TagShown::of(&record, &store.url), raised };
     Ok(reply::json(StatusCode::OK, &advanced))
 }

@@ -1,0 +1,288 @@
+//! Starting without store and registry, reloading, stopping: as operators and supervisors see it.
+#![allow(clippy::unwrap_used, reason = "tests may panic")]
+
+use std::os::unix::net::UnixDatagram;
+use std::time::Duration;
+
+use leaf_testkit::{HttpClient, LeafServer, MariaDb, free_port, wait_until};
+use tokio::time::Instant;
+
+const SERVER: &str = env!("CARGO_BIN_EXE_leaf-server");
+const SEGMENT: &str = "/api/segment/get/leaf-segment-test";
+const SNOWFLAKE: &str = "/api/snowflake/get/test";
+
+fn seconds(n: u64) -> Duration {
+    Duration::from_secs(n)
+}
+
+fn readyz(server: &LeafServer) -> String {
+    HttpClient::once(server.ops(), "GET", "/readyz").body
+}
+
+/// Waits until `/readyz` says all of this.
+fn wait_for_reason(server: &LeafServer, parts: &[&str]) -> String {
+    wait_until(&format!("/readyz says {parts:?}"), seconds(15), || {
+        Some(readyz(server)).filter(|body| parts.iter().all(|part| body.contains(part)))
+    })
+}
+
+#[test]
+fn a_start_waits_for_nobody_and_says_what_is_missing() {
+    let directory = tempfile::tempdir().unwrap();
+    let nowhere = free_port();
+    let env = [
+        ("LEAF_SEGMENT__STORE", format!("mysql://leaf:canary@127.0.0.1:{nowhere}/leaf")),
+        ("LEAF_SNOWFLAKE__REGISTRY", "zk_normal".to_owned()),
+        ("LEAF_SNOWFLAKE__ZOOKEEPER", format!("127.0.0.1:{nowhere}")),
+        ("LEAF_ADVERTISE", "10.0.0.7:8080".to_owned()),
+    ];
+    let started = Instant::now();
+    let mut server = LeafServer::launch(SERVER, directory.path(), &[], &env);
+    assert_eq!(HttpClient::once(server.ops(), "GET", "/healthz").body, "ok");
+    assert!(started.elapsed() < seconds(1), "{:?}", started.elapsed());
+    let reason = wait_for_reason(
+        &server,
+        &["not ready", "segment store", "no worker id yet (", "in ZooKeeper: "],
+    );
+    assert!(!reason.contains("canary"), "{reason}");
+    let status = HttpClient::once(server.ops(), "GET", "/v1/status").json();
+    assert_eq!(status["state"], "not ready");
+    assert!(status["segment"]["stores"][0]["reason"].as_str().unwrap().contains("segment store"));
+    assert!(status["snowflake"]["reason"].as_str().unwrap().contains("no worker id yet"));
+    assert_eq!(server.get(SEGMENT).status, 503);
+    assert_eq!(server.get(SNOWFLAKE).status, 503);
+    assert!(server.stop().success(), "{}", server.output());
+}
+
+#[test]
+fn a_dead_store_is_degraded_while_the_stock_lasts() {
+    // The first segment holds 50 ids, the one after it, fetched soon, 50 or 100.
+    let (database, url) = database_with_step(50);
+    let directory = tempfile::tempdir().unwrap();
+    let args = ["--segment-store", url.as_str()];
+    let server = LeafServer::start(SERVER, directory.path(), &args, &[]);
+    let mut client = HttpClient::connect(server.ids()).unwrap();
+    for id in 1..=10 {
+        assert_eq!(client.ids(SEGMENT, 1).unwrap(), [id]);
+    }
+    wait_until("the next segment is there", seconds(10), || {
+        let tags = HttpClient::once(server.ops(), "GET", "/v1/status").json();
+        let stock = tags["segment"]["stores"][0]["stock"].as_str()?.parse::<u64>().ok()?;
+        (stock > 50).then_some(())
+    });
+    database.crash();
+    // A tag that is not known makes the server ask.
+    let _ = server.get("/api/segment/get/unknown");
+    let degraded = wait_for_reason(&server, &["degraded", "serving from stock"]);
+    assert_eq!(HttpClient::once(server.ops(), "GET", "/readyz").status, 200, "{degraded}");
+    let mut handed_out = 10;
+    while client.request("GET", SEGMENT).unwrap().status == 200 {
+        handed_out += 1;
+    }
+    assert!(handed_out >= 100, "{handed_out}");
+    wait_for_reason(&server, &["not ready", "out of ids"]);
+    assert_eq!(HttpClient::once(server.ops(), "GET", "/readyz").status, 503);
+    assert!(server.id(SNOWFLAKE) > 0, "the other mode goes on");
+}
+
+#[test]
+fn a_reload_takes_over_what_can_change_and_names_the_rest() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("leaf.toml");
+    let write = |text: &str| std::fs::write(&file, text).unwrap();
+    write("[http]\nmax_count = 5\n");
+    let config = file.display().to_string();
+    let data = directory.path().join("data");
+    let mut server = LeafServer::start(SERVER, &data, &["--config", &config], &[]);
+    let many = |count: u32| {
+        server.get(&format!("/v1/segments/leaf-segment-test/ids?count={count}")).status
+    };
+    assert_eq!((many(5), many(6)), (200, 400));
+
+    write(
+        "name = 'other'\n[http]\nmax_count = 6\nmax_connections = 2\n[log]\nlevel = 'debug'\n[segment]\nrefresh = '2s'\n",
+    );
+    let hang_up = |says: &str| {
+        let pid = server.pid().to_string();
+        std::process::Command::new("kill").args(["-s", "HUP", &pid]).status().unwrap();
+        wait_until(says, seconds(10), || server.output().contains(says).then_some(()));
+    };
+    hang_up("took over http.max_connections, http.max_count, log.level, segment.refresh");
+    hang_up("these need a restart: name");
+    assert_eq!((many(6), many(7)), (200, 400));
+    // Two connections at a time: the third waits for one of them.
+    let two: Vec<_> = (0..2)
+        .map(|_| {
+            let mut client = HttpClient::connect(server.ids()).unwrap();
+            assert_eq!(client.request("GET", SEGMENT).unwrap().status, 200);
+            client
+        })
+        .collect();
+    let mut third = HttpClient::connect(server.ids()).unwrap();
+    third.send(&format!("GET {SEGMENT} HTTP/1.1\r\nHost: localhost\r\n\r\n")).unwrap();
+    drop(two);
+    assert_eq!(third.read().unwrap().status, 200);
+    drop(third);
+
+    write("[http]\nmax_count = 0\n");
+    hang_up("http.max_count: give 1 to 1000000; everything stays as it is");
+    assert_eq!(many(6), 200);
+    assert!(server.stop().success());
+}
+
+/// A request that waits for ids for a minute holds the stop up; the second signal does not wait for it.
+#[test]
+fn a_second_signal_ends_it_at_once() {
+    let directory = tempfile::tempdir().unwrap();
+    let env = [
+        ("LEAF_SEGMENT__STORE", format!("mysql://leaf:leaf@127.0.0.1:{}/leaf", free_port())),
+        ("LEAF_SEGMENT__WAIT", "60s".to_owned()),
+        ("LEAF_STOP_GRACE", "60s".to_owned()),
+        ("LEAF_SNOWFLAKE__ENABLED", "false".to_owned()),
+    ];
+    let mut server = LeafServer::launch(SERVER, directory.path(), &[], &env);
+    let mut waiting = HttpClient::connect(server.ids()).unwrap();
+    waiting.send(&format!("POST {SEGMENT} HTTP/1.1\r\nHost: localhost\r\n\r\n")).unwrap();
+    // The connection was accepted once another one is answered after it.
+    assert_eq!(server.get("/clock").status, 200);
+    server.process_mut().signal("TERM");
+    wait_for_reason(&server, &["stopping"]);
+    assert!(server.process_mut().ended().is_none());
+    let second = Instant::now();
+    server.process_mut().signal("TERM");
+    let status = server.process_mut().wait(seconds(5));
+    assert_eq!(status.code(), Some(1), "{}", server.output());
+    assert!(second.elapsed() < seconds(3), "{:?}", second.elapsed());
+    assert!(server.output().contains("second signal: stopped at once"), "{}", server.output());
+}
+
+/// A database of its own with Leaf's tables, whose stock tag has this step.
+fn database_with_step(step: u32) -> (MariaDb, String) {
+    let database = MariaDb::start();
+    let name = database.new_database();
+    let url = MariaDb::url(database.port(), &name);
+    let directory = tempfile::tempdir().unwrap();
+    let schema = ["schema", "--apply", "--segment-store", url.as_str()];
+    let mut made = LeafServer::process(SERVER, directory.path(), &schema, &[]);
+    assert!(made.wait(seconds(20)).success(), "{}", made.output());
+    database.sql(&format!("UPDATE {name}.leaf_alloc SET step = {step}"));
+    (database, url)
+}
+
+#[test]
+fn no_more_than_so_many_requests_wait_for_ids() {
+    const CLIENTS: usize = 20;
+    let (database, url) = database_with_step(1);
+    let directory = tempfile::tempdir().unwrap();
+    let env = [
+        ("LEAF_SEGMENT__STORE", url),
+        ("LEAF_SEGMENT__WAIT", "5s".to_owned()),
+        ("LEAF_HTTP__MAX_WAITING", "2".to_owned()),
+    ];
+    let server = LeafServer::start(SERVER, directory.path(), &[], &env);
+    assert_eq!(server.id(SEGMENT), 1);
+    database.crash();
+    let mut clients: Vec<_> =
+        (0..CLIENTS).map(|_| HttpClient::connect(server.ids()).unwrap()).collect();
+    for client in &mut clients {
+        client.send(&format!("GET {SEGMENT} HTTP/1.1\r\nHost: localhost\r\n\r\n")).unwrap();
+    }
+    assert!(server.id(SNOWFLAKE) > 0, "what needs no waiting goes on");
+    let answers: Vec<_> = clients.iter_mut().map(|client| client.read().unwrap()).collect();
+    let count = |text: &str| answers.iter().filter(|answer| answer.body.contains(text)).count();
+    let (refused, waited) = (count("too many requests are waiting"), count("out of ids"));
+    assert!(refused > 0 && waited >= 2, "{refused} refused, {waited} waited: {answers:?}");
+}
+
+#[test]
+fn systemd_hears_of_start_life_reload_and_stop() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("notify");
+    let socket = UnixDatagram::bind(&path).unwrap();
+    socket.set_read_timeout(Some(seconds(10))).unwrap();
+    let hears = |what: &str| {
+        let mut message = [0; 1024];
+        loop {
+            let length =
+                socket.recv(&mut message).unwrap_or_else(|error| panic!("{what}: {error}"));
+            let text = String::from_utf8_lossy(&message[..length]).into_owned();
+            if text.contains(what) {
+                return;
+            }
+        }
+    };
+    let env =
+        [("NOTIFY_SOCKET", path.display().to_string()), ("WATCHDOG_USEC", "400000".to_owned())];
+    let mut server = LeafServer::start(SERVER, &directory.path().join("data"), &[], &env);
+    hears("READY=1");
+    hears("STATUS=ready");
+    for _ in 0..3 {
+        hears("WATCHDOG=1");
+    }
+    server.process_mut().signal("HUP");
+    hears("RELOADING=1");
+    hears("READY=1");
+    server.process_mut().signal("TERM");
+    hears("STOPPING=1");
+    assert!(server.process_mut().wait(seconds(10)).success());
+}
+
+/// The only child of a process.
+fn child_of(pid: u32) -> Option<u32> {
+    let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).ok()?;
+    children.split_whitespace().next()?.parse().ok()
+}
+
+#[test]
+fn as_process_1_it_stops_on_sigterm_and_leaves_no_zombies() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut args = vec!["--pid", "--fork", "--kill-child", "--mount-proc"];
+    if !rustix::process::getuid().is_root() {
+        args.push("--map-root-user");
+    }
+    args.push(SERVER);
+    let mut server = LeafServer::start_wrapped("unshare", &args, directory.path());
+    let pid = child_of(server.pid()).unwrap();
+
+    // A process whose parent ends is handed to process 1.
+    let orphan = ["-t", &pid.to_string(), "-p", "--", "sh", "-c", "sleep 0.2 & exec true"];
+    assert!(std::process::Command::new("nsenter").args(orphan).status().unwrap().success());
+    let adopted = wait_until("the orphan is handed over", seconds(5), || child_of(pid));
+    wait_until("its end is taken in", seconds(5), || {
+        (!std::path::Path::new(&format!("/proc/{adopted}")).exists()).then_some(())
+    });
+
+    let stop = ["-s", "TERM", &pid.to_string()];
+    assert!(std::process::Command::new("kill").args(stop).status().unwrap().success());
+    let status = server.process_mut().wait(seconds(10));
+    assert_eq!(status.code(), Some(0), "{}", server.output());
+}
+
+#[test]
+fn it_needs_no_rights() {
+    use std::os::unix::fs::{PermissionsExt, chown};
+
+    if !rustix::process::getuid().is_root() {
+        return println!("not root: every other test shows it");
+    }
+    let directory = tempfile::tempdir().unwrap();
+    std::fs::set_permissions(directory.path(), PermissionsExt::from_mode(0o755)).unwrap();
+    let data = directory.path().join("data");
+    std::fs::create_dir(&data).unwrap();
+    chown(&data, Some(65534), Some(65534)).unwrap();
+    let binary = directory.path().join("leaf-server");
+    std::fs::copy(SERVER, &binary).unwrap();
+    let nobody = [
+        "--reuid=65534",
+        "--regid=65534",
+        "--clear-groups",
+        "--no-new-privs",
+        "--bounding-set=-all",
+    ];
+    let binary = binary.display().to_string();
+    let args: Vec<_> = nobody.into_iter().chain([binary.as_str()]).collect();
+    let mut server = LeafServer::start_wrapped("setpriv", &args, &data);
+    assert_eq!(server.id(SEGMENT), 1);
+    assert!(server.id(SNOWFLAKE) > 0);
+    assert!(server.stop().success());
+}

@@ -1,0 +1,48 @@
+//! schemathesis asks what docs/openapi.yaml allows, and what it does not; each answer must be one that the
+//! document names. `scripts/test` installs it.
+#![allow(clippy::unwrap_used, reason = "tests may panic")]
+
+use std::path::Path;
+use std::process::Command;
+
+use leaf_testkit::LeafServer;
+
+const SERVER: &str = env!("CARGO_BIN_EXE_leaf-server");
+
+fn check(tag: &str) {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let program = root.join("target/python/bin/schemathesis");
+    assert!(program.exists(), "schemathesis is missing: scripts/test installs it");
+    let directory = tempfile::tempdir().unwrap();
+    let env = [
+        ("LEAF_SNOWFLAKE__REGISTRY", "sqlite".to_owned()),
+        ("LEAF_SNOWFLAKE__DATABASE", "sqlite:workers.db".to_owned()),
+        ("LEAF_ADVERTISE", "10.0.0.7:8080".to_owned()),
+    ];
+    let server = LeafServer::start(SERVER, &directory.path().join("data"), &[], &env);
+    let at = if tag == "ids" { server.ids() } else { server.ops() };
+    // The same requests at every run; with --full others, and more.
+    let how: &[&str] = match std::env::var_os("LEAF_TEST_FULL") {
+        None => &["--generation-deterministic", "--max-examples", "20"],
+        Some(_) => &["--max-examples", "300"],
+    };
+    let output = Command::new(program)
+        .arg("run")
+        .arg(root.join("docs/openapi.yaml"))
+        .args(["--url", &format!("http://{at}"), "--include-tag", tag, "--no-color"])
+        .args(how)
+        .current_dir(directory.path())
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+}
+
+#[test]
+fn ids() {
+    check("ids");
+}
+
+#[test]
+fn ops() {
+    check("ops");
+}

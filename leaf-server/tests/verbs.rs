@@ -1,0 +1,90 @@
+//! `leaf-server check` and `leaf-server config`.
+#![allow(clippy::unwrap_used, reason = "tests may panic")]
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+use leaf_testkit::{LeafServer, free_port};
+
+const SERVER: &str = env!("CARGO_BIN_EXE_leaf-server");
+
+fn run(directory: &Path, args: &[&str], env: &[(&str, &str)]) -> Output {
+    let mut command = Command::new(SERVER);
+    command.args(args).envs(env.iter().copied()).current_dir(directory);
+    command.output().unwrap()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).unwrap()
+}
+
+#[test]
+fn config_shows_what_counts_and_where_it_comes_from_and_no_secret() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = "data_dir = 'd'\n[segment]\nstore = 'mysql://leaf:canary@db/leaf'\n\
+                [[segment.shard]]\nstore = 'mysql://leaf:canary@db2/leaf'\ntags = ['order*']\n\
+                [snowflake]\nworker_ids = { \"10.0.0.7:8080\" = 1 }\n[ops]\ntoken = 'canary-canary-canary'\n";
+    std::fs::write(directory.path().join("leaf.toml"), file).unwrap();
+    let env = [("LEAF_HTTP__LISTEN", "127.0.0.1:9000")];
+    let output = run(directory.path(), &["config", "--log-level", "warn"], &env);
+    assert!(output.status.success());
+    let shown = text(&output.stdout);
+    assert!(!shown.contains("canary"), "{shown}");
+    let line = |key: &str| {
+        let line =
+            shown.lines().find(|line| line.starts_with(key)).unwrap_or_else(|| panic!("{shown}"));
+        line.split_whitespace().collect::<Vec<_>>().join(" ")
+    };
+    assert_eq!(line("data_dir "), "data_dir = \"d\" # leaf.toml");
+    assert_eq!(line("http.listen "), "http.listen = \"127.0.0.1:9000\" # LEAF_HTTP__LISTEN");
+    assert_eq!(line("log.level "), "log.level = \"warn\" # the command line");
+    assert_eq!(line("segment.store "), "segment.store = \"mysql://leaf:***@db/leaf\" # leaf.toml");
+    assert_eq!(line("segment.wait "), "segment.wait = \"2s\" # default");
+    assert_eq!(line("ops.token "), "ops.token = \"***\" # leaf.toml");
+    assert_eq!(line("# advertise "), "# advertise is not set # default");
+    // What it prints is a configuration, but for the secrets.
+    let again = shown.replace("ops.token = \"***\"", "");
+    std::fs::write(directory.path().join("leaf.toml"), again).unwrap();
+    let second = run(directory.path(), &["config"], &[]);
+    assert!(second.status.success(), "{}", text(&second.stderr));
+    assert!(text(&second.stdout).contains("http.listen = \"127.0.0.1:9000\""));
+}
+
+#[test]
+fn check_reaches_everything_beside_the_running_server_and_changes_nothing() {
+    let directory = tempfile::tempdir().unwrap();
+    let empty = run(directory.path(), &["check"], &[]);
+    assert!(empty.status.success(), "{}{}", text(&empty.stdout), text(&empty.stderr));
+    assert!(text(&empty.stdout).contains("does not exist: the server makes it"));
+    assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0, "nothing was made");
+
+    let data = directory.path().join("leaf-data");
+    let server = LeafServer::start(SERVER, &data, &[], &[]);
+    let fine = run(directory.path(), &["check"], &[]);
+    assert!(fine.status.success(), "{}{}", text(&fine.stdout), text(&fine.stderr));
+    assert!(
+        text(&fine.stdout).contains("segment store sqlite:leaf.db: 1 tags"),
+        "{}",
+        text(&fine.stdout)
+    );
+    assert_eq!(server.id("/api/segment/get/leaf-segment-test"), 1);
+
+    let nowhere = format!("mysql://leaf:canary@127.0.0.1:{}/leaf", free_port());
+    let zookeeper = format!("127.0.0.1:{}", free_port());
+    let env = [
+        ("LEAF_SEGMENT__STORE", nowhere.as_str()),
+        ("LEAF_SNOWFLAKE__REGISTRY", "zk_normal"),
+        ("LEAF_SNOWFLAKE__ZOOKEEPER", zookeeper.as_str()),
+        ("LEAF_ADVERTISE", "10.0.0.7:8080"),
+    ];
+    let failed = run(directory.path(), &["check"], &env);
+    assert_eq!(failed.status.code(), Some(1));
+    let shown = text(&failed.stdout);
+    assert!(shown.contains("FAIL  segment store mysql://leaf:***@127.0.0.1"), "{shown}");
+    assert!(shown.contains("FAIL  zk_normal registry"), "{shown}");
+    assert!(!shown.contains("canary"), "{shown}");
+    assert!(text(&failed.stderr).contains("2 checks failed"), "{}", text(&failed.stderr));
+
+    let wrong = run(directory.path(), &["check"], &[("LEAF_HTTP__LISTEN", "nowhere")]);
+    assert_eq!(wrong.status.code(), Some(2));
+}
