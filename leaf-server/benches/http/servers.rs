@@ -98,7 +98,10 @@ pub(crate) fn bare_hyper(port: &str) {
             };
             tokio::spawn(async move {
                 let stream = TokioIo::new(stream);
-                http1::Builder::new().serve_connection(stream, service_fn(answer)).await
+                http1::Builder::new()
+                    .pipeline_flush(true)
+                    .serve_connection(stream, service_fn(answer))
+                    .await
             });
         }
     });
