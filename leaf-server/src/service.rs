@@ -25,6 +25,8 @@ use crate::supervisor::{self, Order, Orders};
 const CLAIM_RETRY: Duration = Duration::from_secs(1);
 /// The same while claims wait out a failover, for minutes.
 const FAILOVER_RETRY: Duration = Duration::from_secs(10);
+/// Signals so close to each other are one.
+const SAME_SIGNAL: Duration = Duration::from_millis(500);
 /// How soon another reason for the same state is told.
 const TELL_AGAIN: Duration = Duration::from_secs(10);
 /// How often the health is looked at.
@@ -74,7 +76,18 @@ pub(crate) async fn run(mut reload: Reload) -> Result<()> {
             }
             ops.drain(Duration::ZERO).await;
         } => outcome,
-        () = orders.stop() => bail!("second signal: stopped at once, without giving the worker id back"),
+        () = second(&mut orders) => bail!("second signal: stopped at once, without giving the worker id back"),
+    }
+}
+
+/// The second signal. Who signals a whole group of processes, as timeout(1) does, sends two at once.
+async fn second(orders: &mut Orders) {
+    let first = Instant::now();
+    loop {
+        orders.stop().await;
+        if first.elapsed() > SAME_SIGNAL {
+            return;
+        }
     }
 }
 
