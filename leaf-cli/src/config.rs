@@ -39,7 +39,7 @@ pub(crate) fn read(place: &Place) -> Result<Config> {
     let directory = place.data_dir.as_ref().map(|dir| dir.display().to_string());
     let flags = [("data_dir", directory), ("segment.store", place.store.clone())];
     let flags = flags.into_iter().filter_map(|(key, value)| Some((key, value?))).collect();
-    let sources = Sources { files: place.config.clone(), flags };
+    let sources = Sources { files: place.config.clone(), flags, stores_only: true };
     let loaded = sources.load().map_err(BadConfig::from)?;
     for warning in &loaded.warnings {
         tracing::info!("{warning}");

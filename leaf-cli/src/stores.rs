@@ -41,7 +41,7 @@ impl Stores {
 
     /// Whether a tag of this name belongs into `store`.
     pub(crate) fn is_of(&self, tag: &str, store: &Store) -> bool {
-        std::ptr::eq(self.of(tag), store)
+        self.shards.is_of(tag, store)
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Store> {

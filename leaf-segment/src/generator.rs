@@ -133,9 +133,6 @@ impl SegmentGenerator {
     }
 
     /// The handle of a tag that is already known; never waits.
-    ///
-    /// # Examples
-    /// A server asks here first and falls back to [`Self::tag`].
     #[must_use]
     pub fn known(&self, tag: &str) -> Option<TagHandle> {
         self.shared.known(tag)

@@ -106,6 +106,12 @@ impl<T> Shards<T> {
         shard.map_or(&self.rest, |(_, shard)| shard)
     }
 
+    /// Whether the tag belongs to `shard`, one of these. A store may hold others, from before it was
+    /// spread.
+    pub fn is_of(&self, tag: &str, shard: &T) -> bool {
+        std::ptr::eq(self.of(tag), shard)
+    }
+
     fn of_mut(&mut self, tag: &str) -> &mut T {
         let shard = self.shards.iter_mut().find(|(patterns, _)| any_matches(patterns, tag));
         shard.map_or(&mut self.rest, |(_, shard)| shard)
@@ -149,12 +155,6 @@ impl Shards<KnownTags> {
 }
 
 impl Shards<SegmentGenerator> {
-    /// The handle of a tag that is already known; never waits.
-    #[must_use]
-    pub fn known(&self, tag: &str) -> Option<TagHandle> {
-        self.of(tag).known(tag)
-    }
-
     /// The handle of a tag. One that is not known yet is looked up in its store.
     ///
     /// # Errors
@@ -182,7 +182,7 @@ impl Shards<SegmentGenerator> {
     #[must_use]
     pub fn views(&self) -> Vec<TagView> {
         let of_shard = |shard: &SegmentGenerator| {
-            let own = |view: &TagView| std::ptr::eq(self.of(view.tag.as_str()), shard);
+            let own = |view: &TagView| self.is_of(view.tag.as_str(), shard);
             shard.views().into_iter().filter(own).collect::<Vec<_>>()
         };
         let mut views: Vec<TagView> = self.iter().flat_map(of_shard).collect();

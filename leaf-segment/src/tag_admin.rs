@@ -110,15 +110,17 @@ impl<'a> TagAdmin<'a> {
             )));
         }
         self.store.create(new).await?;
-        self.read(&new.tag).await
+        Ok(new.clone().into())
     }
 
-    /// Changes step and settings.
+    /// Changes step and settings. The settings are written as a whole: of two operators who change them at
+    /// once the later one's stand.
     ///
     /// # Errors
     /// `Conflict` where `min_step` would be above `max_step`; `UnknownTag`; failures of the store.
     pub async fn change(&self, tag: &Tag, change: TagChange) -> Result<TagRecord, TagAdminError> {
-        let before = self.read(tag).await?.settings;
+        let record = self.read(tag).await?;
+        let before = record.settings;
         let settings = TagSettings {
             enabled: change.enabled.unwrap_or(before.enabled),
             min_step: change.min_step.unwrap_or(before.min_step),
@@ -128,13 +130,13 @@ impl<'a> TagAdmin<'a> {
         if settings.min_step.zip(settings.max_step).is_some_and(|(min, max)| min > max) {
             return Err(TagAdminError::Conflict("min_step would be above max_step".into()));
         }
-        if let Some(step) = change.step {
-            self.store.set_step(tag, step).await?;
-        }
         if settings != before {
             self.store.set_settings(tag, &settings).await?;
         }
-        self.read(tag).await
+        if let Some(step) = change.step {
+            self.store.set_step(tag, step).await?;
+        }
+        Ok(TagRecord { step: change.step.map_or(record.step, Ok), settings, ..record })
     }
 
     /// Raises the next id to be granted to `at_least`; `far` confirms a raise by more than 10^12.
@@ -159,8 +161,8 @@ impl<'a> TagAdmin<'a> {
                 "that skips {skips} ids, which are lost for ever: look at the number again"
             )));
         }
-        self.store.advance(tag, at_least).await?;
-        Ok((self.read(tag).await?, true))
+        let max_id = self.store.advance(tag, at_least).await?;
+        Ok((TagRecord { max_id, ..record }, true))
     }
 
     /// Removes a tag.

@@ -96,7 +96,7 @@ async fn a_shard_that_is_down_takes_no_other_with_it() {
     assert_eq!(*error.kind(), SegmentErrorKind::StoreDown);
     assert!(matches!(shards.health(), Health::Degraded(_)), "{}", shards.health());
     main.set_down(true);
-    let users = shards.known("users").unwrap();
+    let users = shards.tag("users").await.unwrap();
     while users.try_next().is_some() {}
     let _ = users.next().await;
     assert!(!shards.health().can_answer());

@@ -70,7 +70,6 @@ fn data_dir(config: &Config) -> Result<String> {
     match directory.metadata() {
         Ok(found) if !found.is_dir() => bail!("is no directory"),
         Ok(_) => {
-            // Dropped, it is gone again.
             let probe = directory.join(format!(".check-{}", std::process::id()));
             std::fs::write(&probe, "")?;
             std::fs::remove_file(&probe)?;

@@ -83,7 +83,7 @@ impl Settings {
             ("log.level", self.log_level.clone()),
         ];
         let flags = flags.into_iter().filter_map(|(key, value)| Some((key, value?))).collect();
-        Sources { files: self.config.clone(), flags }
+        Sources { files: self.config.clone(), flags, stores_only: false }
     }
 }
 

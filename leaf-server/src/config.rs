@@ -96,8 +96,10 @@ impl std::error::Error for ConfigError {}
 
 impl Config {
     /// Reads what is kept in files.
-    fn read_files(&mut self) -> Result<(), ConfigError> {
-        self.ops.read_files()?;
+    fn read_files(&mut self, stores_only: bool) -> Result<(), ConfigError> {
+        if !stores_only {
+            self.ops.read_files()?;
+        }
         self.segment.read_files()?;
         self.snowflake.read_files()
     }

@@ -15,7 +15,7 @@ use leaf_registry::RegistryKind;
 use leaf_server::config::Config;
 use leaf_snowflake::{RegistryErrorKind, SnowflakeErrorKind};
 use tokio::net::TcpListener;
-use tokio::time::Instant;
+use tokio::time::{Instant, MissedTickBehavior};
 
 use crate::http::{DataPlane, Listener};
 use crate::node::Node;
@@ -25,6 +25,10 @@ use crate::supervisor::{self, Order, Orders};
 const CLAIM_RETRY: Duration = Duration::from_secs(1);
 /// The same while claims wait out a failover, for minutes.
 const FAILOVER_RETRY: Duration = Duration::from_secs(10);
+/// How long answers announce the end before silent connections are closed.
+const ANNOUNCE: Duration = Duration::from_millis(500);
+/// Worker id and unused ids have so long, however short the grace is.
+const LEAST_GRACE: Duration = Duration::from_secs(1);
 /// Signals so close to each other are one.
 const SAME_SIGNAL: Duration = Duration::from_millis(500);
 /// How soon another reason for the same state is told.
@@ -66,15 +70,16 @@ pub(crate) async fn run(mut reload: Reload) -> Result<()> {
     node.begin_stop();
     let grace = config.stop_grace.duration();
     // Requests under way leave the worker id and the unused ids some time.
-    let requests = grace.mul_f64(0.7);
+    let requests = Instant::now() + grace.mul_f64(0.7);
     tokio::select! {
         () = async {
-            let deadline = Instant::now() + grace;
-            ids.drain(requests).await;
+            let deadline = Instant::now() + grace.max(LEAST_GRACE);
+            ids.drain(ANNOUNCE, requests).await;
+            // What operators have begun needs the stores.
+            ops.drain(Duration::ZERO, requests.max(Instant::now() + ANNOUNCE).min(deadline)).await;
             if tokio::time::timeout_at(deadline, node.close()).await.is_err() {
                 tracing::error!("worker id and unused ids could not be given back within {grace:?}");
             }
-            ops.drain(Duration::ZERO).await;
         } => outcome,
         () = second(&mut orders) => bail!("second signal: stopped at once, without giving the worker id back"),
     }
@@ -102,6 +107,7 @@ async fn keep(
     tokio::pin!(claim);
     let mut claimed = false;
     let mut looks = tokio::time::interval(LOOK_EVERY);
+    looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let watchdog = watch(data_plane);
     tokio::pin!(watchdog);
     let mut told = None;
@@ -146,6 +152,7 @@ fn tell(told: &mut Option<(Health, Instant)>, health: Health) {
 async fn watch(data_plane: &DataPlane) {
     let Some(limit) = supervisor::watchdog() else { return std::future::pending().await };
     let mut looks = tokio::time::interval(limit / 2);
+    looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         looks.tick().await;
         match tokio::time::timeout(limit / 4, data_plane.answers()).await {

@@ -149,9 +149,10 @@ impl SnowflakeGenerator {
         }
     }
 
-    /// What [`Self::next`] has without waiting.
+    /// What [`Self::next`] has without waiting: unlike [`Self::try_next`] it passes nobody by who waits.
     #[inline]
-    pub(crate) fn next_in_turn(&self) -> Option<Id> {
+    #[must_use]
+    pub fn next_in_turn(&self) -> Option<Id> {
         self.shared.attempt_in_turn(Sequencer::take).ok()
     }
 

@@ -67,7 +67,10 @@ impl HttpClient {
     /// When the connection ends or the answer is not HTTP.
     pub fn request(&mut self, method: &str, path: &str) -> io::Result<Response> {
         self.send(&format!("{method} {path} HTTP/1.1\r\nHost: localhost\r\n\r\n"))?;
-        self.read()
+        match method {
+            "HEAD" => self.read_head(),
+            _ => self.read(),
+        }
     }
 
     /// Sends a request with more headers (each line ends with `\r\n`) and a body, and reads its answer.
@@ -127,6 +130,17 @@ impl HttpClient {
     /// # Errors
     /// When the connection ends or the answer is not HTTP.
     pub fn read(&mut self) -> io::Result<Response> {
+        let head = self.read_head()?;
+        let length = head.header("content-length").and_then(|length| length.parse().ok());
+        let mut body = vec![0; length.unwrap_or(0)];
+        self.stream.read_exact(&mut body)?;
+        let body = String::from_utf8(body);
+        let bad = |_| io::Error::new(io::ErrorKind::InvalidData, "a body that is not UTF-8");
+        Ok(Response { body: body.map_err(bad)?, ..head })
+    }
+
+    /// Reads an answer that has no body, as that to HEAD.
+    fn read_head(&mut self) -> io::Result<Response> {
         let bad = |text: &str| io::Error::new(io::ErrorKind::InvalidData, text.to_owned());
         let status_line = self.line()?;
         let status = status_line.split(' ').nth(1).and_then(|status| status.parse().ok());
@@ -140,12 +154,7 @@ impl HttpClient {
             let (name, value) = line.split_once(':').ok_or_else(|| bad(&line))?;
             headers.push((name.to_ascii_lowercase(), value.trim().to_owned()));
         }
-        let length = headers.iter().find(|(name, _)| name == "content-length");
-        let length = length.and_then(|(_, length)| length.parse().ok()).unwrap_or(0);
-        let mut body = vec![0; length];
-        self.stream.read_exact(&mut body)?;
-        let body = String::from_utf8(body).map_err(|_| bad("a body that is not UTF-8"))?;
-        Ok(Response { status, headers, body })
+        Ok(Response { status, headers, body: String::new() })
     }
 
     fn line(&mut self) -> io::Result<String> {

@@ -24,8 +24,7 @@ struct Connection {
 
 /// Latencies in nanoseconds, after a second to warm up.
 pub(crate) fn run(at: SocketAddr, path: &str, rate: u64, length: Duration) -> Histogram<u64> {
-    let processor = rustix::thread::CpuSet::new();
-    let mut processor = processor;
+    let mut processor = rustix::thread::CpuSet::new();
     processor.set(0);
     rustix::thread::sched_setaffinity(None, &processor).unwrap();
 

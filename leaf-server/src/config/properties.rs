@@ -1,7 +1,7 @@
 //! `leaf.properties`: the file of the Java Leaf and of its community fork, unchanged.
 //!
 //! Its keys become ours; what it leaves out has Java's defaults: both modes on, `zk_normal`, all
-//! addresses, port 8080. A parameter of its JDBC URL that changes nothing here is passed over, an
+//! addresses, port 8080; these rank below a `leaf.toml` beside it. A parameter of its JDBC URL that changes nothing here is passed over, an
 //! unknown one is named in a warning.
 
 use std::collections::BTreeMap;
@@ -17,6 +17,15 @@ use super::ConfigError;
 pub(super) struct Translated {
     pub(super) settings: Value,
     pub(super) warnings: Vec<String>,
+}
+
+/// What a Java Leaf does without being told.
+pub(super) fn defaults() -> Value {
+    json!({
+        "http": { "listen": "0.0.0.0:8080" },
+        "segment": { "enabled": true },
+        "snowflake": { "enabled": true, "registry": "zk_normal" },
+    })
 }
 
 const KEYS: [&str; 10] = [
@@ -105,12 +114,16 @@ impl Java<'_> {
         Err(ConfigError::new(format!("{}: {key}: {why}", self.path.display())))
     }
 
-    fn enabled(&self, key: &str) -> Result<bool, ConfigError> {
-        match self.get(key).map(str::to_ascii_lowercase).as_deref() {
-            None | Some("true") => Ok(true),
-            Some("false") => Ok(false),
-            Some(_) => self.refuse(key, "give true or false"),
-        }
+    /// Whether a mode is on; written down only where the file says so.
+    fn enabled(&self, key: &str, mode: &mut Map<String, Value>) -> Result<bool, ConfigError> {
+        let enabled = match self.get(key).map(str::to_ascii_lowercase).as_deref() {
+            None => return Ok(true),
+            Some("true") => true,
+            Some("false") => false,
+            Some(_) => return self.refuse(key, "give true or false"),
+        };
+        mode.insert("enabled".into(), enabled.into());
+        Ok(enabled)
     }
 
     fn settings(&self, warnings: &mut Vec<String>) -> Result<Value, ConfigError> {
@@ -120,10 +133,8 @@ impl Java<'_> {
         if let Some(name) = self.get("leaf.name") {
             settings.insert("name".into(), name.into());
         }
-        settings.insert("http".into(), json!({ "listen": "0.0.0.0:8080" }));
 
-        let segments = self.enabled("leaf.segment.enable")?;
-        segment.insert("enabled".into(), segments.into());
+        let segments = self.enabled("leaf.segment.enable", &mut segment)?;
         match self.store(warnings)? {
             Some(store) => {
                 segment.insert("store".into(), store.into());
@@ -133,8 +144,7 @@ impl Java<'_> {
             None => {}
         }
 
-        let flakes = self.enabled("leaf.snowflake.enable")?;
-        snowflake.insert("enabled".into(), flakes.into());
+        let flakes = self.enabled("leaf.snowflake.enable", &mut snowflake)?;
         if flakes {
             self.snowflake(&mut settings, &mut snowflake)?;
         }
@@ -159,7 +169,9 @@ impl Java<'_> {
         if !["zk_normal", "zk_recycle", "mysql", "local"].contains(&mode) {
             return self.refuse(key, "give zk_normal, zk_recycle, mysql or local");
         }
-        snowflake.insert("registry".into(), mode.into());
+        if self.get(key).is_some() {
+            snowflake.insert("registry".into(), mode.into());
+        }
         let name = self.get("leaf.name").unwrap_or("leaf");
         let cache = std::env::temp_dir().join(name).join("leafconf").join(port);
         // Only a node that runs where its Java Leaf ran has one.
@@ -267,9 +279,9 @@ impl Tls {
         match (&self.mode, self.wanted) {
             (Some(mode), _) => Some(mode),
             (None, Some(false)) => Some("DISABLED"),
-            (None, Some(true)) if self.verified => Some("VERIFY_CA"),
-            (None, Some(true)) => Some("REQUIRED"),
-            (None, None) if self.required => Some("REQUIRED"),
+            _ if self.verified => Some("VERIFY_CA"),
+            _ if self.required => Some("REQUIRED"),
+            (None, Some(true)) => Some("PREFERRED"),
             (None, None) => None,
         }
     }

@@ -32,6 +32,8 @@ pub struct Sources {
     pub files: Vec<PathBuf>,
     /// Keys and their values, which outrank everything else.
     pub flags: Vec<(&'static str, String)>,
+    /// Only stores and registry are wanted: the server's token may be in a file that nobody else reads.
+    pub stores_only: bool,
 }
 
 /// A configuration that was read.
@@ -102,8 +104,11 @@ impl Sources {
             read.push(FileSource::read(file, &known)?);
         }
         // However they are named on the command line.
-        read.sort_by_key(|file| file.name.ends_with(".properties"));
-        merge(&known, read, environment()?, &self.flags)
+        read.sort_by_key(FileSource::is_properties);
+        if read.iter().any(FileSource::is_properties) {
+            read.insert(0, FileSource::java_defaults());
+        }
+        merge(&known, read, environment()?, &self.flags, self.stores_only)
     }
 }
 
@@ -153,6 +158,16 @@ impl FileSource {
         Self::toml(&text, path, known)
     }
 
+    fn is_properties(&self) -> bool {
+        self.name.ends_with(".properties")
+    }
+
+    /// What stands below every file where there is one of a Java Leaf.
+    pub(super) fn java_defaults() -> Self {
+        let name = "default of a Java Leaf".to_owned();
+        Self { name, settings: properties::defaults(), warnings: Vec::new() }
+    }
+
     pub(super) fn properties(bytes: &[u8], path: &Path) -> Result<Self, ConfigError> {
         let properties::Translated { settings, warnings } = properties::translate(bytes, path)?;
         Ok(Self { name: path.display().to_string(), settings, warnings })
@@ -177,6 +192,7 @@ fn merge(
     files: Vec<FileSource>,
     environment: Vec<(String, String)>,
     flags: &[(&'static str, String)],
+    stores_only: bool,
 ) -> Result<Loaded, ConfigError> {
     let mut origins: BTreeMap<String, String> =
         known.iter().map(|key| (key.to_owned(), "default".to_owned())).collect();
@@ -191,7 +207,9 @@ fn merge(
         warnings.append(&mut file.warnings);
         builder = builder.add_source(file);
     }
-    let sorted = known.sort_environment(environment)?;
+    let mut sorted = known.sort_environment(environment)?;
+    // A value before the file that may hold it: of the two the file counts.
+    sorted.settings.sort();
     warnings.extend(sorted.warnings);
     let variables = sorted.settings.into_iter().map(|(key, value)| {
         let variable = keys::variable(&key);
@@ -214,9 +232,9 @@ fn merge(
     let written = built.clone().try_deserialize::<Value>().unwrap_or_default();
     let mut config: Config =
         built.try_deserialize().map_err(|error| ConfigError(describe(&error)))?;
-    config.read_files()?;
+    config.read_files(stores_only)?;
     config.check()?;
-    let written = Written(keys::flat(&written).into_iter().collect()).with_files();
+    let written = Written(keys::flat(&with_files(written)).into_iter().collect());
     Ok(Loaded { config, warnings, origins, written })
 }
 
@@ -226,18 +244,25 @@ fn set(builder: Builder, key: &str, value: Option<String>) -> Result<Builder, Co
     builder.set_override(key, value).map_err(|error| ConfigError(describe(&error)))
 }
 
-impl Written {
-    /// With what the files hold in place of their names: a secret may be replaced there.
-    fn with_files(mut self) -> Self {
-        for (key, value) in &mut self.0 {
-            if key.ends_with("_file")
-                && let Some(text) = value.as_str().map(Path::new).map(leaf_registry::read_secret)
-            {
-                *value = text.unwrap_or_default().into();
+/// With what files hold in place of their names: a secret may be replaced there.
+fn with_files(mut document: Value) -> Value {
+    match &mut document {
+        Value::Object(fields) => {
+            for (name, value) in fields {
+                *value = match value.as_str() {
+                    Some(file) if name.ends_with("_file") => {
+                        leaf_registry::read_secret(Path::new(file)).unwrap_or_default().into()
+                    }
+                    _ => with_files(value.take()),
+                };
             }
         }
-        self
+        Value::Array(values) => {
+            values.iter_mut().for_each(|value| *value = with_files(value.take()));
+        }
+        _ => {}
     }
+    document
 }
 
 /// Whether a file gives the key.

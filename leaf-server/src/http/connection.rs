@@ -41,6 +41,8 @@ const PING_EVERY: Duration = Duration::from_secs(20);
 const PING_TIMEOUT: Duration = Duration::from_secs(10);
 /// How an HTTP/2 connection begins, as far as no request of HTTP/1 does.
 const PREFACE: &[u8] = b"PRI";
+/// A client that sends one byte must not keep a thread busy.
+const PREFACE_LOOKS: u32 = 50;
 
 const CLOSE: HeaderValue = HeaderValue::from_static("close");
 
@@ -91,7 +93,7 @@ pub(super) async fn serve(
 /// Looks at the first bytes and leaves them there.
 async fn version(stream: &TcpStream) -> Option<Version> {
     let mut start = [0; PREFACE.len()];
-    loop {
+    for _ in 0..PREFACE_LOOKS {
         let seen = stream.peek(&mut start).await.ok().filter(|seen| *seen > 0)?;
         if start[..seen] != PREFACE[..seen] {
             return Some(Version::HTTP_11);
@@ -102,6 +104,8 @@ async fn version(stream: &TcpStream) -> Option<Version> {
         // A part of it is there already, so that waiting for more to read would not wait.
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
+    // Typed by hand, perhaps.
+    Some(Version::HTTP_11)
 }
 
 /// Runs a connection to its end, as the listener orders.

@@ -135,10 +135,15 @@ impl Connections {
         self.all().iter().for_each(|control| control.give(Order::Finish));
     }
 
-    /// Closes those that were silent for so many sweeps, this one included.
+    /// Asks those to end that were silent for so many sweeps, this one included, and closes those that
+    /// were asked before.
     pub(super) fn sweep(&self, sweeps: u32) {
-        for control in self.all().iter().filter(|control| control.silent() >= sweeps) {
-            control.give(Order::Close);
+        for control in &self.all() {
+            match control.silent() {
+                silent if silent > sweeps => control.give(Order::Close),
+                silent if silent == sweeps => control.give(Order::Finish),
+                _ => {}
+            }
         }
     }
 }
@@ -154,7 +159,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_those_that_ask_and_wait_for_nothing_are_closed() {
+    fn only_those_that_ask_and_wait_for_nothing_are_ended() {
         let all = Arc::<Connections>::default();
         let (silent, asking, waiting) = (all.add(), all.add(), all.add());
         waiting.control.under_way.store(1, Ordering::Relaxed);
@@ -163,6 +168,9 @@ mod tests {
             all.sweep(4);
         }
         let order = |open: &Open| open.control.order(&Context::from_waker(Waker::noop()));
+        assert_eq!(order(&silent), Order::Finish);
+        asking.control.requests.fetch_add(1, Ordering::Relaxed);
+        all.sweep(4);
         assert_eq!(order(&silent), Order::Close);
         assert_eq!((order(&asking), order(&waiting)), (Order::Serve, Order::Serve));
         all.finish();

@@ -2,10 +2,8 @@
 
 use std::borrow::Cow;
 use std::cell::RefCell;
-use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::task::{Context, Poll, Waker};
 
 use hyper::{Method, Request, StatusCode};
 use leaf_core::{Clock, Id};
@@ -70,12 +68,7 @@ pub(super) fn at_once<B>(node: &Node, request: &Request<B>) -> Option<Reply> {
     if key.is_empty() || key.contains('%') {
         return None;
     }
-    let next = pin!(node.snowflake()?.generator.next());
-    // In turn with those that wait; who would have to wait comes again.
-    match next.poll(&mut Context::from_waker(Waker::noop())) {
-        Poll::Ready(Ok(id)) => Some(reply::id(id)),
-        _ => None,
-    }
+    node.snowflake()?.generator.next_in_turn().map(reply::id)
 }
 
 /// Uses the handle of a tag that is known by this name as it stands.

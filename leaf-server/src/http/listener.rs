@@ -4,18 +4,15 @@
 //! request; only then are the connections closed that have been silent. A client that was accepted by
 //! the system before the end is served, too.
 
-use std::future::poll_fn;
-use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::task::Poll;
 use std::time::Duration;
 
 use rustix::process::{Resource, getrlimit, setrlimit};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
-use tokio::time::Instant;
+use tokio::time::{Instant, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
 
 use super::DataPlane;
@@ -25,10 +22,8 @@ use crate::node::Node;
 
 /// Open files that are nobody's connection: the stores, the state file, the other listener.
 const OTHER_FILES: u64 = 256;
-/// How long answers announce the end before silent connections are closed.
-const ANNOUNCE: Duration = Duration::from_millis(500);
-/// A connection that asks nothing for so many sweeps, a minute in all, is closed; so is one that takes that
-/// long to send a request's head or to read an answer.
+/// A connection that asks nothing for so many sweeps is asked to end, and closed with the next: after one
+/// minute to one and a half. So is one that takes that long to send a request's head or to read an answer.
 const SILENT_SWEEPS: u32 = 4;
 const SWEEP_EVERY: Duration = Duration::from_secs(15);
 /// After a failed accept (out of file descriptors): others may end meanwhile.
@@ -62,6 +57,15 @@ impl Slots {
         }
     }
 
+    /// A free one. Only the one task that accepts takes any.
+    fn try_take(self: &Arc<Self>) -> Option<Slot> {
+        if self.taken.load(Ordering::Acquire) >= self.most() {
+            return None;
+        }
+        self.taken.fetch_add(1, Ordering::AcqRel);
+        Some(Slot(Arc::clone(self)))
+    }
+
     /// Waits for a free one.
     async fn take(self: &Arc<Self>) -> Slot {
         loop {
@@ -69,10 +73,8 @@ impl Slots {
             tokio::pin!(freed);
             // Registered before the look, so that nothing in between is missed.
             freed.as_mut().enable();
-            // Only the one task that accepts takes any.
-            if self.taken.load(Ordering::Acquire) < self.most() {
-                self.taken.fetch_add(1, Ordering::AcqRel);
-                return Slot(Arc::clone(self));
+            if let Some(slot) = self.try_take() {
+                return slot;
             }
             // The limit may be raised meanwhile.
             let _ = tokio::time::timeout(Duration::from_secs(1), freed).await;
@@ -120,33 +122,31 @@ impl Listener {
             taken: AtomicUsize::new(0),
             freed: Notify::new(),
         });
-        let accepting = Accepting {
-            listener,
+        let serving = Serving {
             plane,
             node,
             routes,
             connections: Arc::clone(&connections),
             slots: Arc::clone(&slots),
-            out_of_files: false,
         };
+        let accepting = Accepting { listener, serving };
         let task = tokio::spawn(accepting.run(stop.clone()));
         Self { stop, connections, slots, task }
     }
 
-    /// Stops accepting, announces the end, lets requests under way finish for up to `grace`, and
-    /// closes the rest. Call it after [`Node::begin_stop`].
-    pub(crate) async fn drain(self, grace: Duration) {
-        let deadline = Instant::now() + grace;
+    /// Stops accepting, announces the end for some time, lets requests under way finish until the
+    /// deadline, and leaves the rest. Call it after [`Node::begin_stop`].
+    pub(crate) async fn drain(self, announce: Duration, deadline: Instant) {
         self.stop.cancel();
         // The task ends by this only.
         let _ = self.task.await;
         self.connections.announce_end();
-        let announced = Instant::now() + ANNOUNCE;
+        let announced = Instant::now() + announce;
         let _ = tokio::time::timeout_at(announced.min(deadline), self.slots.empty()).await;
         self.connections.finish();
         if tokio::time::timeout_at(deadline, self.slots.empty()).await.is_err() {
             let left = self.slots.taken.load(Ordering::Relaxed);
-            tracing::warn!("{left} connections did not end within {grace:?}");
+            tracing::warn!("{left} connections did not end in time");
         }
     }
 }
@@ -154,62 +154,69 @@ impl Listener {
 /// The task that accepts.
 struct Accepting {
     listener: TcpListener,
+    serving: Serving,
+}
+
+/// What becomes of connections that were accepted.
+struct Serving {
     plane: DataPlane,
     node: Arc<Node>,
     routes: Routes,
     connections: Arc<Connections>,
     slots: Arc<Slots>,
-    out_of_files: bool,
 }
 
 impl Accepting {
-    async fn run(mut self, stop: CancellationToken) {
+    async fn run(self, stop: CancellationToken) {
         let mut sweeps = tokio::time::interval(SWEEP_EVERY);
+        // A process that was frozen does not catch up on them.
+        sweeps.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut out_of_files = false;
         loop {
             let accepted = async {
-                let slot = self.slots.take().await;
-                (slot, self.listener.accept().await)
+                let slot = self.serving.slots.take().await;
+                // The runtime that serves it must be the one that watches it.
+                (slot, self.listener.accept().await.and_then(|(stream, _)| stream.into_std()))
             };
             let (slot, accepted) = tokio::select! {
                 biased;
                 () = stop.cancelled() => break,
                 _ = sweeps.tick() => {
-                    self.connections.sweep(SILENT_SWEEPS);
+                    self.serving.connections.sweep(SILENT_SWEEPS);
                     continue;
                 }
                 accepted = accepted => accepted,
             };
-            if let Err(error) = accepted.and_then(|(stream, _)| self.serve(stream, slot)) {
-                if !self.out_of_files {
-                    tracing::warn!("accept: {error}; trying again every {ACCEPT_PAUSE:?}");
+            match accepted {
+                Ok(stream) => {
+                    out_of_files = false;
+                    self.serving.serve(stream, slot);
                 }
-                self.out_of_files = true;
-                tokio::time::sleep(ACCEPT_PAUSE).await;
+                Err(error) => {
+                    if !out_of_files {
+                        tracing::warn!("accept: {error}; trying again every {ACCEPT_PAUSE:?}");
+                    }
+                    out_of_files = true;
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                }
             }
         }
-        // Those whose connection stands already, as far as their client can tell.
-        while self.slots.taken.load(Ordering::Acquire) < self.slots.most()
-            && let Some(Ok((stream, _))) = self.accept_now().await
+        // Those whose connection stands already, as far as their client can tell. The listener does not
+        // block: with no more of them it says so.
+        let Self { listener, serving } = self;
+        let Ok(listener) = listener.into_std() else { return };
+        while let Some(slot) = serving.slots.try_take()
+            && let Ok((stream, _)) = listener.accept()
+            && stream.set_nonblocking(true).is_ok()
         {
-            self.slots.taken.fetch_add(1, Ordering::AcqRel);
-            let _ = self.serve(stream, Slot(Arc::clone(&self.slots)));
+            serving.serve(stream, slot);
         }
     }
+}
 
-    /// A connection that is there already.
-    async fn accept_now(&self) -> Option<io::Result<(TcpStream, std::net::SocketAddr)>> {
-        poll_fn(|context| match self.listener.poll_accept(context) {
-            Poll::Ready(accepted) => Poll::Ready(Some(accepted)),
-            Poll::Pending => Poll::Ready(None),
-        })
-        .await
-    }
-
-    fn serve(&mut self, stream: TcpStream, slot: Slot) -> io::Result<()> {
-        self.out_of_files = false;
+impl Serving {
+    fn serve(&self, stream: std::net::TcpStream, slot: Slot) {
         let place = self.plane.place();
-        // The runtime that serves it must be the one that watches it.
-        let stream = stream.into_std()?;
         let (node, routes, open) = (Arc::clone(&self.node), self.routes, self.connections.add());
         place.runtime().clone().spawn(async move {
             // A client that breaks off is not the server's error.
@@ -218,7 +225,6 @@ impl Accepting {
             }
             drop((open, place, slot));
         });
-        Ok(())
     }
 }
 

@@ -151,6 +151,9 @@ impl From<SnowflakeError> for Problem {
     fn from(error: SnowflakeError) -> Self {
         match error.kind() {
             SnowflakeErrorKind::BadCount { .. } => Self::bad_request(error.to_string()),
+            SnowflakeErrorKind::EndOfTime { .. } => {
+                Self::new(StatusCode::INTERNAL_SERVER_ERROR, "end-of-time", error.to_string())
+            }
             _ => Self::unavailable(error.to_string()),
         }
     }

@@ -12,7 +12,7 @@ fn merged(
     let file = FileSource::toml(file, Path::new("leaf.toml"), &known)?;
     let environment =
         environment.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect();
-    merge(&known, vec![file], environment, flags)
+    merge(&known, vec![file], environment, flags, false)
 }
 
 fn load(file: &str, environment: &[(&str, &str)]) -> Result<Loaded, ConfigError> {
@@ -287,7 +287,7 @@ const JAVA: &str = "leaf.name=com.sankuai.leaf.opensource.test\n\
 fn java(text: &str) -> Result<Loaded, ConfigError> {
     let known = keys::Known::of(&Config::default());
     let file = FileSource::properties(text.as_bytes(), Path::new("leaf.properties"))?;
-    merge(&known, vec![file], Vec::new(), &[])
+    merge(&known, vec![FileSource::java_defaults(), file], Vec::new(), &[], false)
 }
 
 #[test]
@@ -355,6 +355,59 @@ fn what_a_java_leafs_file_has_wrong_is_named() {
 }
 
 #[test]
+fn the_words_of_connector_j_about_tls_keep_their_meaning() {
+    for (words, mode) in [
+        ("useSSL=false", Some("DISABLED")),
+        ("useSSL=false&verifyServerCertificate=true", Some("DISABLED")),
+        ("useSSL=true", Some("PREFERRED")),
+        ("useSSL=true&requireSSL=true", Some("REQUIRED")),
+        ("requireSSL=true", Some("REQUIRED")),
+        ("verifyServerCertificate=true", Some("VERIFY_CA")),
+        ("useSSL=true&requireSSL=true&verifyServerCertificate=true", Some("VERIFY_CA")),
+        ("verifyServerCertificate=false", None),
+        ("sslMode=verify_identity&useSSL=false", Some("VERIFY_IDENTITY")),
+    ] {
+        let url = format!("leaf.jdbc.url=jdbc:mysql://db/leaf?{words}\n");
+        let written = java(&format!("{JAVA}{url}")).unwrap().written.0["segment.store"].clone();
+        let query = written.as_str().unwrap().split_once('?').map(|(_, query)| query.to_owned());
+        assert_eq!(query, mode.map(|mode| format!("ssl-mode={mode}")), "{words}");
+    }
+}
+
+#[test]
+fn what_a_java_leafs_file_leaves_out_ranks_below_leaf_toml() {
+    let known = keys::Known::of(&Config::default());
+    let toml = "[http]\nlisten = '127.0.0.1:9'\n[segment]\nenabled = false";
+    let toml = FileSource::toml(toml, Path::new("leaf.toml"), &known).unwrap();
+    let without = JAVA.replace("leaf.segment.enable=true", "");
+    let java = FileSource::properties(without.as_bytes(), Path::new("leaf.properties")).unwrap();
+    let files = vec![FileSource::java_defaults(), toml, java];
+    let loaded = merge(&known, files, Vec::new(), &[], false).unwrap();
+    assert_eq!(loaded.config.http.listen.port(), 9);
+    assert!(!loaded.config.segment.enabled);
+    assert_eq!(loaded.origins["snowflake.registry"], "default of a Java Leaf");
+}
+
+#[test]
+fn of_a_value_and_the_file_that_holds_it_the_higher_source_counts() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("token");
+    std::fs::write(&file, "from-a-file-0123456789\n").unwrap();
+    let file = file.display().to_string();
+    let toml = format!("[ops]\ntoken_file = '{file}'");
+    let token = |toml: &str, environment: &[(&str, &str)]| {
+        load(toml, environment).unwrap().config.ops.token.unwrap().expose().to_owned()
+    };
+    let value = ("LEAF_OPS__TOKEN", "from-a-value-0123456789");
+    let in_file = ("LEAF_OPS__TOKEN_FILE", file.as_str());
+    assert_eq!(token(&toml, &[]), "from-a-file-0123456789");
+    assert_eq!(token(&toml, &[value]), "from-a-value-0123456789");
+    for both in [[value, in_file], [in_file, value]] {
+        assert_eq!(token("", &both), "from-a-file-0123456789");
+    }
+}
+
+#[test]
 fn a_reload_tells_what_it_takes_over_from_what_needs_a_restart() {
     let before = load("[log]\nlevel = 'info'", &[]).unwrap();
     let token = "[ops]\ntoken = '0123456789abcdef'\n";
@@ -374,4 +427,10 @@ fn a_reload_tells_what_it_takes_over_from_what_needs_a_restart() {
     std::fs::write(&file, "mysql://u:two@h/d").unwrap();
     let (live, rest) = before.changes(&load(&config, &[]).unwrap());
     assert_eq!((live, rest), (vec![], vec!["segment.store_file".to_owned()]));
+
+    let config = format!("[[segment.shard]]\nstore_file = '{}'\ntags = ['a']", file.display());
+    let before = load(&config, &[]).unwrap();
+    std::fs::write(&file, "mysql://u:three@h/d").unwrap();
+    let (_, rest) = before.changes(&load(&config, &[]).unwrap());
+    assert_eq!(rest, ["segment.shard"]);
 }

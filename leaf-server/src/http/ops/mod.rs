@@ -21,6 +21,7 @@ use hyper::http::uri::Authority;
 use hyper::{Request, StatusCode};
 use leaf_server::config::Secret;
 use serde::de::DeserializeOwned;
+use tokio::time::error::Elapsed;
 
 use super::problem::{Form, Problem, check_method};
 use super::reply::{self, Reply};
@@ -29,8 +30,9 @@ use crate::node::Node;
 
 /// How long an answer may take that needs a store or the registry.
 const ANSWER: Duration = Duration::from_secs(20);
-/// The largest body of a request.
+/// The largest body of a request, and how long it may take.
 const BODY: usize = 16 * 1024;
+const BODY_TIMEOUT: Duration = Duration::from_secs(10);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum To {
@@ -80,23 +82,20 @@ async fn answer(node: &Arc<Node>, request: Request<Incoming>) -> Result<Reply, P
         return Err(Problem::not_found("no such route: try /readyz or /v1/status"));
     };
     check_method(&head.method, route.methods)?;
-    match route.to {
-        To::Alive => return Ok(reply::text(StatusCode::OK, "ok")),
-        To::Ready => {
-            let health = node.health();
-            return match health.can_answer() {
-                true => Ok(reply::text(StatusCode::OK, health.to_string())),
-                false => Err(Problem::unavailable(health.to_string())),
-            };
+    if !matches!(route.to, To::Alive | To::Ready) {
+        authorize(node.live.token(), node.ops.ip(), &head.headers, &head.uri)?;
+        if head.uri.query().is_some_and(|query| !query.is_empty()) && head.method != "DELETE" {
+            return Err(Problem::bad_request("this route takes no parameters"));
         }
-        _ => authorize(node.live.token(), node.ops.ip(), &head.headers, &head.uri)?,
-    }
-    if head.uri.query().is_some_and(|query| !query.is_empty()) && head.method != "DELETE" {
-        return Err(Problem::bad_request("this route takes no parameters"));
     }
     let parameter = parameters.first().copied().unwrap_or_default().to_owned();
     let node = Arc::clone(node);
     match route.to {
+        To::Alive => Ok(reply::text(StatusCode::OK, "ok")),
+        To::Ready => match node.health() {
+            health if health.can_answer() => Ok(reply::text(StatusCode::OK, health.to_string())),
+            health => Err(Problem::unavailable(health.to_string())),
+        },
         To::Status => Ok(status::show(&node)),
         To::Cache => Ok(tables::cache(&node, &head.headers)),
         To::Db => by_itself(async move { tables::db(&node, &head.headers).await }).await,
@@ -129,7 +128,6 @@ async fn answer(node: &Arc<Node>, request: Request<Incoming>) -> Result<Reply, P
             let sure = json(&head.headers, body).await?;
             by_itself(async move { workers::retire(&node, &parameter, sure).await }).await
         }
-        To::Alive | To::Ready => Err(Problem::not_found("no such route")),
     }
 }
 
@@ -211,8 +209,14 @@ async fn json<T: DeserializeOwned>(headers: &HeaderMap, body: Incoming) -> Resul
             "send Content-Type: application/json",
         ));
     }
-    let body = match Limited::new(body, BODY).collect().await {
+    let body = tokio::time::timeout(BODY_TIMEOUT, Limited::new(body, BODY).collect());
+    let body = match body.await.unwrap_or_else(|late| Err(late.into())) {
         Ok(body) => body.to_bytes(),
+        Err(error) if error.is::<Elapsed>() => {
+            let status = StatusCode::REQUEST_TIMEOUT;
+            let text = format!("the body did not arrive within {BODY_TIMEOUT:?}");
+            return Err(Problem::new(status, "too-slow", text));
+        }
         Err(error) if error.is::<http_body_util::LengthLimitError>() => {
             let status = StatusCode::PAYLOAD_TOO_LARGE;
             return Err(Problem::new(

@@ -96,7 +96,7 @@ pub(super) async fn db(node: &Node, headers: &HeaderMap) -> Result<Reply, Proble
     let mut rows = Vec::new();
     for store in stores.iter() {
         let mut records = store.open.store.tags().await?;
-        records.retain(|record| std::ptr::eq(stores.of(record.tag.as_str()), store));
+        records.retain(|record| stores.is_of(record.tag.as_str(), store));
         rows.extend(records.iter().map(|record| {
             vec![
                 json!(record.tag.as_str()),

@@ -136,9 +136,7 @@ pub(super) async fn list(node: &Node) -> Result<Reply, Problem> {
         match store.open.store.tags().await {
             Ok(records) => {
                 answered = true;
-                let own = records
-                    .iter()
-                    .filter(|record| std::ptr::eq(stores.of(record.tag.as_str()), store));
+                let own = records.iter().filter(|record| stores.is_of(record.tag.as_str(), store));
                 all.tags.extend(own.map(|record| TagShown::of(record, &store.url)));
             }
             Err(error) => {
