@@ -40,7 +40,7 @@ pub(crate) fn read(place: &Place) -> Result<Config> {
     let flags = [("data_dir", directory), ("segment.store", place.store.clone())];
     let flags = flags.into_iter().filter_map(|(key, value)| Some((key, value?))).collect();
     let sources = Sources { files: place.config.clone(), flags, stores_only: true };
-    let loaded = sources.load().map_err(BadConfig::from)?;
+    let loaded = sources.with_default_files().load().map_err(BadConfig::from)?;
     for warning in &loaded.warnings {
         tracing::info!("{warning}");
     }

@@ -174,7 +174,16 @@ where
     T: FromStr<Err = StoreUrlError>,
 {
     let parsed = read_secret(file)?.parse();
-    parsed.map_err(|error| StoreUrlError::new(format!("{}: {error}", file.display())))
+    parsed.map_err(|error| StoreUrlError::new(format!("{}: {error}", shown(file))))
+}
+
+/// A file's name, unless it is the secret itself at a wrong place.
+fn shown(file: &Path) -> String {
+    let name = file.display().to_string();
+    match name.contains("://") || name.contains('@') {
+        true => "(this is no file name)".into(),
+        false => name,
+    }
 }
 
 /// Reads a text from a file, without the white space around it.
@@ -182,7 +191,13 @@ where
 /// # Errors
 /// A text that names the file and never repeats what it holds.
 pub fn read_secret(file: &Path) -> Result<String, StoreUrlError> {
-    let refuse = |why: String| StoreUrlError::new(format!("{}: {why}", file.display()));
+    let refuse = |why: String| StoreUrlError::new(format!("{}: {why}", shown(file)));
+    // A pipe would be waited for.
+    match std::fs::metadata(file) {
+        Ok(found) if !found.is_file() => return Err(refuse("not a regular file".into())),
+        Ok(_) => {}
+        Err(error) => return Err(refuse(error.to_string())),
+    }
     let mut text = String::new();
     let opened = std::fs::File::open(file).map_err(|error| refuse(error.to_string()))?;
     let read = opened.take(LARGEST_SETTING + 1).read_to_string(&mut text);

@@ -223,6 +223,9 @@ impl FromStr for StoreUrl {
 
     fn from_str(text: &str) -> Result<Self, StoreUrlError> {
         let refuse = |why: &str| Err(StoreUrlError::new(why));
+        if text.contains(":***@") {
+            return refuse("the password was left out where this was copied from: write it in");
+        }
         match text.split_once(':') {
             #[cfg(feature = "sqlite")]
             Some(("sqlite", path)) => match path.strip_prefix("//").unwrap_or(path) {

@@ -32,7 +32,7 @@ fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(code) => return code,
     };
-    let sources = cli.settings.sources();
+    let sources = cli.settings.sources().with_default_files();
     let started = sources.load().and_then(|loaded| {
         let log = log::start(&loaded.config.log)?;
         Ok((loaded, log))

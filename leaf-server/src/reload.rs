@@ -2,11 +2,15 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, RwLock};
+use std::time::Duration;
 
 use leaf_server::config::{Config, Loaded, Secret, Sources};
 
 use crate::log::Log;
 use crate::node::Node;
+
+/// How long the files may take that the configuration is in.
+const READ: Duration = Duration::from_secs(5);
 
 /// What requests look at and a reload may change.
 #[derive(Debug, Default)]
@@ -55,13 +59,19 @@ impl Reload {
         &self.live
     }
 
-    /// Reads all sources again. What is wrong changes nothing.
-    pub(crate) fn run(&mut self, node: &Node) {
-        let newer = match self.sources.load() {
-            Ok(newer) => newer,
-            Err(error) => {
-                tracing::error!("reload: {error}; everything stays as it is");
-                return;
+    /// Reads all sources again. What is wrong, or does not come in time, changes nothing.
+    pub(crate) async fn run(&mut self, node: &Node) {
+        let sources = self.sources.clone();
+        let load = tokio::task::spawn_blocking(move || sources.load());
+        let newer = match tokio::time::timeout(READ, load).await {
+            Ok(Ok(Ok(newer))) => newer,
+            Ok(Ok(Err(error))) => {
+                return tracing::error!("reload: {error}; everything stays as it is");
+            }
+            Ok(Err(_)) | Err(_) => {
+                return tracing::error!(
+                    "reload: the files cannot be read in time; everything stays as it is"
+                );
             }
         };
         let (live, rest) = self.loaded.changes(&newer);

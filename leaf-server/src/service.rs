@@ -117,8 +117,11 @@ async fn keep(
                 Order::Stop => return Ok(()),
                 Order::Reload => {
                     supervisor::reloading();
-                    reload.run(node);
-                    supervisor::ready();
+                    tokio::select! {
+                        () = reload.run(node) => supervisor::ready(),
+                        // A disk that hangs does not hold it up.
+                        () = orders.stop() => return Ok(()),
+                    }
                 }
             },
             result = &mut claim, if !claimed => {

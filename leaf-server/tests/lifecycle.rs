@@ -142,9 +142,18 @@ fn a_reload_takes_over_what_can_change_and_names_the_rest() {
         (401, 200)
     );
 
+    std::fs::remove_file(&file).unwrap();
+    hang_up("leaf.toml: No such file or directory");
+    assert_eq!(status(""), 401, "the token still counts");
+
     write("[http]\nmax_count = 0\n");
     hang_up("http.max_count: give 1 to 1000000; everything stays as it is");
     assert_eq!(many(6), 200);
+
+    // A pipe that nobody writes to.
+    std::fs::remove_file(&file).unwrap();
+    assert!(std::process::Command::new("mkfifo").arg(&file).status().unwrap().success());
+    hang_up("not a regular file; everything stays as it is");
     assert!(server.stop().success());
 }
 

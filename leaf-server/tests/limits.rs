@@ -45,13 +45,13 @@ fn a_request_may_come_in_pieces_also_one_that_begins_as_http2_does() {
     assert_eq!(&answer, b"HTTP/1.1 200");
 }
 
-/// A backlog longer than what a task does in one go.
 #[test]
 fn whoever_is_connected_when_the_stop_begins_is_answered() {
     let directory = tempfile::tempdir().unwrap();
-    let env = [("LEAF_HTTP__MAX_CONNECTIONS", "300".to_owned())];
+    // More than may be served at a time.
+    let env = [("LEAF_HTTP__MAX_CONNECTIONS", "20".to_owned())];
     let mut server = LeafServer::start(SERVER, directory.path(), &[], &env);
-    let mut clients: Vec<_> = (0..200)
+    let mut clients: Vec<_> = (0..100)
         .map(|_| {
             let mut client = HttpClient::connect(server.ids()).unwrap();
             client.send(&format!("GET {SNOWFLAKE} HTTP/1.1\r\nHost: localhost\r\n\r\n")).unwrap();
@@ -63,6 +63,86 @@ fn whoever_is_connected_when_the_stop_begins_is_answered() {
         assert_eq!(client.read().unwrap().status, 200);
     }
     assert!(server.process_mut().wait(Duration::from_secs(15)).success());
+}
+
+/// What a client gets for these bytes, until the server closes.
+fn answers(address: std::net::SocketAddr, request: &str) -> String {
+    let mut client = TcpStream::connect(address).unwrap();
+    client.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    client.write_all(request.as_bytes()).unwrap();
+    let mut all = String::new();
+    client.read_to_string(&mut all).unwrap();
+    all
+}
+
+#[test]
+fn an_answer_never_waits_for_what_comes_after_its_request() {
+    let directory = tempfile::tempdir().unwrap();
+    let server = LeafServer::start(SERVER, directory.path(), &[], &[]);
+    let get = format!("GET {SNOWFLAKE} HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    for rest in ["G", "GET /api", "\r\n"] {
+        let mut client = HttpClient::connect(server.ids()).unwrap();
+        client.send(&format!("{get}{get}{rest}")).unwrap();
+        assert_eq!(client.read().unwrap().status, 200, "{rest:?}");
+        assert_eq!(client.read().unwrap().status, 200, "{rest:?}");
+    }
+    let count = |request: &str, line: &str| answers(server.ids(), request).matches(line).count();
+    // What is no HTTP is told so, after the answers to what came before it.
+    assert_eq!(count(&format!("{get}{get}BAD\r\n\r\n"), "HTTP/1.1 200"), 2);
+    assert_eq!(count(&format!("{get}{get}BAD\r\n\r\n"), "HTTP/1.1 400"), 1);
+    let many = format!("GET / HTTP/1.1\r\n{}\r\n", "X-Filler: 1\r\n".repeat(100));
+    assert_eq!(count(&many, "HTTP/1.1 431"), 1);
+    // The last one of a connection, with another request behind it.
+    let last = get.replace("\r\n\r\n", "\r\nConnection: close\r\n\r\n");
+    assert_eq!(count(&format!("{get}{last}{get}"), "HTTP/1.1 200"), 2);
+}
+
+#[test]
+fn a_body_of_a_request_for_ids_disturbs_nothing() {
+    let directory = tempfile::tempdir().unwrap();
+    let server = LeafServer::start(SERVER, directory.path(), &[], &[]);
+    let mut client = TcpStream::connect(server.ids()).unwrap();
+    client.set_nodelay(true).unwrap();
+    let head = format!("POST {SNOWFLAKE} HTTP/1.1\r\nHost: localhost\r\n");
+    let mut answer = [0; 2048];
+    for _ in 0..100 {
+        // In two packets, as some clients send it.
+        client.write_all(format!("{head}Content-Length: 2\r\n\r\n").as_bytes()).unwrap();
+        client.write_all(b"{}").unwrap();
+        let read = client.read(&mut answer).unwrap();
+        assert!(answer[..read].starts_with(b"HTTP/1.1 200"), "{:?}", &answer[..read]);
+    }
+    let chunked = format!("{head}Transfer-Encoding: chunked\r\nConnection: close\r\n\r\n");
+    let answered = answers(server.ids(), &format!("{chunked}5\r\nhello\r\n0\r\n\r\n"));
+    assert!(answered.starts_with("HTTP/1.1 200"), "{answered}");
+    let large = format!("{head}Content-Length: 1000000\r\n\r\n{}", "x".repeat(100_000));
+    let mut client = TcpStream::connect(server.ids()).unwrap();
+    let _ = client.write_all(large.as_bytes());
+    let read = client.read(&mut answer).unwrap();
+    let text = String::from_utf8_lossy(&answer[..read]);
+    assert!(text.starts_with("HTTP/1.1 413") && text.contains("connection: close"), "{text}");
+}
+
+/// A client that asks and never reads costs what fits its buffers.
+#[test]
+fn answers_that_are_not_read_do_not_pile_up() {
+    let directory = tempfile::tempdir().unwrap();
+    let server = LeafServer::start(SERVER, directory.path(), &[], &[]);
+    let mut client = TcpStream::connect(server.ids()).unwrap();
+    client.set_write_timeout(Some(Duration::from_secs(1))).unwrap();
+    let get =
+        "GET /v1/segments/leaf-segment-test/ids?count=1000 HTTP/1.1\r\nHost: localhost\r\n\r\n";
+    let batch = get.repeat(100);
+    let mut sent = 0;
+    // Until nothing is taken any more.
+    while let Ok(length) = client.write(batch.as_bytes()) {
+        sent += length;
+        assert!(sent < 100 << 20, "the server takes requests without end");
+    }
+    let status = std::fs::read_to_string(format!("/proc/{}/status", server.pid())).unwrap();
+    let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+    let kib: u64 = resident.split_whitespace().next().unwrap().parse().unwrap();
+    assert!(kib < 100 * 1024, "{kib} KiB");
 }
 
 /// Takes two minutes: with `scripts/test --full` only.

@@ -43,11 +43,33 @@ fn config_shows_what_counts_and_where_it_comes_from_and_no_secret() {
     assert_eq!(line("ops.token "), "ops.token = \"***\" # leaf.toml");
     assert_eq!(line("# advertise "), "# advertise is not set # default");
     // What it prints is a configuration, but for the secrets.
-    let again = shown.replace("ops.token = \"***\"", "");
+    let refused = |shown: &str| {
+        std::fs::write(directory.path().join("leaf.toml"), shown).unwrap();
+        let output = run(directory.path(), &["config"], &[]);
+        assert_eq!(output.status.code(), Some(2));
+        text(&output.stderr)
+    };
+    let error = refused(&shown);
+    assert!(error.contains("the password was left out where this was copied from"), "{error}");
+    let again = shown.replace("leaf:***@", "leaf:secret@");
+    assert!(refused(&again).contains("ops.token: "));
+    let again = again.replace("ops.token = \"***\"", "");
     std::fs::write(directory.path().join("leaf.toml"), again).unwrap();
     let second = run(directory.path(), &["config"], &[]);
     assert!(second.status.success(), "{}", text(&second.stderr));
     assert!(text(&second.stdout).contains("http.listen = \"127.0.0.1:9000\""));
+}
+
+#[test]
+fn a_file_that_cannot_be_read_is_not_passed_over() {
+    let directory = tempfile::tempdir().unwrap();
+    std::os::unix::fs::symlink("/nonexistent/leaf.toml", directory.path().join("leaf.toml"))
+        .unwrap();
+    let broken = run(directory.path(), &["config"], &[]);
+    assert_eq!(broken.status.code(), Some(2));
+    assert!(text(&broken.stderr).contains("read leaf.toml: "), "{}", text(&broken.stderr));
+    let directory = run(directory.path(), &["config", "--config", "/"], &[]);
+    assert!(text(&directory.stderr).contains("not a regular file"), "{}", text(&directory.stderr));
 }
 
 #[test]

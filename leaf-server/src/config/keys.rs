@@ -60,8 +60,12 @@ impl Known {
         // What is no name at all may be a value at a wrong place.
         let is_name = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
         if !key.chars().all(is_name) {
-            let section = key.split('.').next().unwrap_or_default();
-            return ConfigError(format!("unknown key in `{section}`: it is no name"));
+            return match key.split_once('.').filter(|(section, _)| section.chars().all(is_name)) {
+                Some((section, _)) => {
+                    ConfigError(format!("unknown key in `{section}`: it is no name"))
+                }
+                None => ConfigError("unknown key: it is no name".into()),
+            };
         }
         match self.nearest(key) {
             Some(near) => ConfigError(format!("unknown key `{key}`: did you mean `{near}`?")),

@@ -104,7 +104,7 @@ impl Default for Http {
             listen: SocketAddr::from(([127, 0, 0, 1], 8080)),
             threads: 0,
             max_connections: 10_000,
-            max_count: 10_000,
+            max_count: 1000,
             max_waiting: 10_000,
         }
     }
@@ -170,11 +170,12 @@ impl Log {
     /// # Errors
     /// Where it is neither a level nor directives.
     pub fn filter(&self) -> Result<EnvFilter, ConfigError> {
-        // The ZooKeeper client tells of every connection; what becomes of it we tell ourselves.
-        let quiet = match self.level.contains("zookeeper_client") {
-            true => self.level.clone(),
-            false => format!("{},zookeeper_client=error", self.level),
-        };
+        // The ZooKeeper client tells of every connection, h2 of every client that misbehaves: what becomes of
+        // these we tell ourselves.
+        let quiet = ["zookeeper_client", "h2"]
+            .iter()
+            .filter(|module| !self.level.contains(*module))
+            .fold(self.level.clone(), |all, module| format!("{all},{module}=error"));
         // A word that is no level would be taken for the name of a module, and switch everything off.
         let plain = self.level.split(',').filter(|part| !part.contains('='));
         let levels = ["off", "error", "warn", "info", "debug", "trace"];

@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::{Map, Value, json};
 use url::Url;
 
@@ -81,23 +82,38 @@ const WITHOUT_EFFECT: [&str; 32] = [
 pub(super) fn translate(text: &[u8], path: &Path) -> Result<Translated, ConfigError> {
     let mut found = BTreeMap::new();
     let read = java_properties::PropertiesIter::new(text).read_into(|key, value| {
-        found.insert(key, value.trim().to_owned());
+        // As Java has it: blanks at the end of a password belong to it.
+        let value = if key == "leaf.jdbc.password" { value } else { value.trim().to_owned() };
+        found.insert(key, value);
     });
     if let Err(error) = read {
         let line = error.line_number().map_or(String::new(), |line| format!(", line {line}"));
         let text = format!("{}{line}: not a properties file", path.display());
         return Err(ConfigError::new(text));
     }
-    let unknown: Vec<_> =
-        found.keys().filter(|key| !KEYS.contains(&key.as_str())).map(String::as_str).collect();
+    // What does not begin as a key of Leaf may be half a password.
+    let (named, nameless): (Vec<_>, Vec<_>) = found
+        .keys()
+        .filter(|key| !KEYS.contains(&key.as_str()))
+        .map(String::as_str)
+        .partition(|key| key.starts_with("leaf."));
     let mut warnings = Vec::new();
-    if !unknown.is_empty() {
-        let unknown = unknown.join(", ");
-        warnings.push(format!("{}: unknown keys are ignored: {unknown}", path.display()));
+    if let Some(ignored) = ignored(&named, nameless.len()) {
+        warnings.push(format!("{}: unknown keys are ignored: {ignored}", path.display()));
     }
     let file = Java { found: &found, path };
     let settings = file.settings(&mut warnings)?;
     Ok(Translated { settings, warnings })
+}
+
+/// What is passed over, and how much of it better goes unnamed.
+fn ignored(named: &[&str], nameless: usize) -> Option<String> {
+    match (named, nameless) {
+        ([], 0) => None,
+        (named, 0) => Some(named.join(", ")),
+        ([], more) => Some(format!("{more} that are none of Leaf's")),
+        (named, more) => Some(format!("{}, and {more} that are none of Leaf's", named.join(", "))),
+    }
 }
 
 struct Java<'a> {
@@ -136,10 +152,7 @@ impl Java<'_> {
 
         let segments = self.enabled("leaf.segment.enable", &mut segment)?;
         match self.store(warnings)? {
-            Some(store) => {
-                segment.insert("store".into(), store.into());
-                segment.insert("store_file".into(), Value::Null);
-            }
+            Some(store) => _ = segment.insert("store".into(), store.into()),
             None if segments => return self.refuse("leaf.jdbc.url", "is missing"),
             None => {}
         }
@@ -221,7 +234,7 @@ impl Java<'_> {
         let given: Vec<(String, String)> = url.query_pairs().into_owned().collect();
         url.set_query(None);
         let mut login = [self.get("leaf.jdbc.username"), self.get("leaf.jdbc.password")];
-        let mut unknown = Vec::new();
+        let (mut unknown, mut nameless) = (Vec::new(), 0);
         let mut tls = Tls::default();
         for (name, value) in &given {
             match name.as_str() {
@@ -229,25 +242,25 @@ impl Java<'_> {
                 "password" => login[1] = login[1].or(Some(value)),
                 name if tls.takes(name, value) => {}
                 name if WITHOUT_EFFECT.contains(&name) => {}
+                // Without a value it may be the rest of a password.
+                _ if value.is_empty() => nameless += 1,
                 name => unknown.push(name),
             }
         }
         if let Some(mode) = tls.mode() {
             url.query_pairs_mut().append_pair("ssl-mode", mode);
         }
-        let [user, password] = login;
-        let fits = user.is_none_or(|user| url.set_username(user).is_ok())
-            && password.is_none_or(|password| url.set_password(Some(password)).is_ok());
+        // Whole: a URL would take `%41` for a letter.
+        let [user, password] = login
+            .map(|part| part.map(|part| utf8_percent_encode(part, NON_ALPHANUMERIC).to_string()));
+        let fits = user.is_none_or(|user| url.set_username(&user).is_ok())
+            && password.is_none_or(|password| url.set_password(Some(&password)).is_ok());
         if !fits {
             return self.refuse(key, how);
         }
-        if !unknown.is_empty() {
-            let text = format!(
-                "{}: {key}: these parameters are ignored: {}",
-                self.path.display(),
-                unknown.join(", ")
-            );
-            warnings.push(text);
+        if let Some(ignored) = ignored(&unknown, nameless) {
+            let path = self.path.display();
+            warnings.push(format!("{path}: {key}: these parameters are ignored: {ignored}"));
         }
         Ok(Some(url.into()))
     }

@@ -5,6 +5,7 @@
 //! named `leaf`) and unknown keys of a `leaf.properties` get one warning.
 
 use std::collections::BTreeMap;
+use std::io::{ErrorKind, Read};
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
@@ -28,7 +29,7 @@ const LIVE: [&str; 7] = [
 /// What a command line says of the configuration.
 #[derive(Debug, Clone, Default)]
 pub struct Sources {
-    /// The files; without any `leaf.toml` and `leaf.properties` of the working directory.
+    /// The files, see [`Self::with_default_files`].
     pub files: Vec<PathBuf>,
     /// Keys and their values, which outrank everything else.
     pub flags: Vec<(&'static str, String)>,
@@ -88,19 +89,29 @@ struct FileSource {
 }
 
 impl Sources {
+    /// With the files of the working directory where none is named. One that is a broken link or cannot be
+    /// looked at counts as there: reading it says why.
+    #[must_use]
+    pub fn with_default_files(mut self) -> Self {
+        let is_there = |file: &PathBuf| match std::fs::symlink_metadata(file) {
+            Ok(_) => true,
+            Err(error) => error.kind() != ErrorKind::NotFound,
+        };
+        if self.files.is_empty() {
+            let defaults = ["leaf.toml", "leaf.properties"].map(PathBuf::from);
+            self.files = defaults.into_iter().filter(is_there).collect();
+        }
+        self
+    }
+
     /// Reads all sources.
     ///
     /// # Errors
     /// One line that names the key, never a value.
     pub fn load(&self) -> Result<Loaded, ConfigError> {
-        let defaults = ["leaf.toml", "leaf.properties"].map(PathBuf::from);
-        let files = match self.files.is_empty() {
-            true => defaults.into_iter().filter(|file| file.exists()).collect(),
-            false => self.files.clone(),
-        };
         let known = keys::Known::of(&Config::default());
         let mut read = Vec::new();
-        for file in &files {
+        for file in &self.files {
             read.push(FileSource::read(file, &known)?);
         }
         // However they are named on the command line.
@@ -147,15 +158,33 @@ impl FileSource {
     fn read(path: &Path, known: &keys::Known) -> Result<Self, ConfigError> {
         let refuse = |why: String| ConfigError(format!("read {}: {why}", path.display()));
         let found = std::fs::metadata(path).map_err(|error| refuse(error.to_string()))?;
-        if found.len() > LARGEST {
+        if !found.is_file() {
+            // A pipe would be waited for, at every reload, too.
+            return Err(refuse("not a regular file".into()));
+        }
+        let mut bytes = Vec::new();
+        let file = std::fs::File::open(path);
+        let read = file.and_then(|file| file.take(LARGEST + 1).read_to_end(&mut bytes));
+        read.map_err(|error| refuse(error.to_string()))?;
+        if bytes.len() as u64 > LARGEST {
             return Err(refuse("too large for a configuration".into()));
         }
-        let bytes = std::fs::read(path).map_err(|error| refuse(error.to_string()))?;
         if path.extension().is_some_and(|extension| extension == "properties") {
             return Self::properties(&bytes, path);
         }
         let text = String::from_utf8(bytes).map_err(|_| refuse("not UTF-8".into()))?;
         Self::toml(&text, path, known)
+    }
+
+    /// A value outranks the file that a lower source names for it.
+    fn outrank_files(&mut self, known: &keys::Known) {
+        for in_file in known.iter().filter(|key| key.ends_with("_file")) {
+            let key = in_file.trim_end_matches("_file");
+            let Some((section, name)) = in_file.rsplit_once('.') else { continue };
+            if has(&self.settings, key) && !has(&self.settings, in_file) {
+                self.settings[section][name] = Value::Null;
+            }
+        }
     }
 
     fn is_properties(&self) -> bool {
@@ -201,6 +230,7 @@ fn merge(
     let defaults = defaults.map_err(|error| ConfigError(describe(&error)))?;
     let mut builder = config::Config::builder().add_source(defaults);
     for mut file in files {
+        file.outrank_files(known);
         for key in origins.iter_mut().filter(|(key, _)| has(&file.settings, key)) {
             key.1.clone_from(&file.name);
         }

@@ -13,7 +13,7 @@ use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use hyper::body::Incoming;
+use hyper::body::{Body, Incoming};
 use hyper::header::{CONNECTION, HeaderValue};
 use hyper::server::conn::{http1, http2};
 use hyper::service::Service;
@@ -24,6 +24,7 @@ use rustix::net::sockopt::set_tcp_user_timeout;
 use tokio::net::TcpStream;
 
 use super::control::{Control, Order};
+use super::outbox::{self, Outbox};
 use super::reply::Reply;
 use super::{ids, ops};
 use crate::node::Node;
@@ -33,7 +34,7 @@ const HEADERS: usize = 64;
 /// A client that acknowledges nothing, or reads nothing, for so long is gone.
 const UNREAD_TIMEOUT: Duration = Duration::from_secs(30);
 /// Requests at a time of one HTTP/2 connection.
-const STREAMS: u32 = 128;
+const STREAMS: u32 = 100;
 /// What HTTP/2 buffers for one stream.
 const SEND_BUFFER: usize = 64 * 1024;
 /// A live HTTP/2 client answers a ping.
@@ -66,7 +67,6 @@ pub(super) async fn serve(
     let _ = set_tcp_user_timeout(&stream, UNREAD_TIMEOUT.as_millis() as u32);
     let Some(Some(version)) = control.unless_closed(version(&stream)).await else { return };
     let service = Answering { node, routes, control: Arc::clone(&control) };
-    let stream = TokioIo::new(stream);
     if version == Version::HTTP_2 {
         control.is_http2();
         let connection = http2::Builder::new(TokioExecutor::new())
@@ -76,17 +76,15 @@ pub(super) async fn serve(
             .max_send_buf_size(SEND_BUFFER)
             .keep_alive_interval(PING_EVERY)
             .keep_alive_timeout(PING_TIMEOUT)
-            .serve_connection(stream, service);
-        drive(connection, &control).await;
+            .serve_connection(TokioIo::new(stream), service);
+        drive(connection, &control, None).await;
     } else {
+        let (stream, outbox) = outbox::collect(stream);
         let connection = http1::Builder::new()
             .max_buf_size(HEAD_BYTES)
             .max_headers(HEADERS)
-            // One send of head and body costs less than a vectored one of both.
-            .writev(false)
-            .pipeline_flush(true)
-            .serve_connection(stream, service);
-        drive(connection, &control).await;
+            .serve_connection(TokioIo::new(stream), service);
+        drive(connection, &control, Some(outbox)).await;
     }
 }
 
@@ -109,12 +107,16 @@ async fn version(stream: &TcpStream) -> Option<Version> {
 }
 
 /// Runs a connection to its end, as the listener orders.
-async fn drive(connection: impl GracefulConnection, control: &Control) {
+async fn drive(connection: impl GracefulConnection, control: &Control, outbox: Option<Outbox>) {
     let mut connection = std::pin::pin!(connection);
     let mut finishing = false;
     std::future::poll_fn(|context| {
         loop {
-            if connection.as_mut().poll(context).is_ready() {
+            let ended = connection.as_mut().poll(context).is_ready();
+            if let Some(outbox) = &outbox {
+                outbox.send(context);
+            }
+            if ended {
                 return Poll::Ready(());
             }
             match control.order(context) {
@@ -147,6 +149,7 @@ impl Service<Request<Incoming>> for Answering {
         let http1 = request.version() < Version::HTTP_2;
         let routes = self.routes;
         if routes == Routes::Ids
+            && request.body().is_end_stream()
             && let Some(reply) = ids::at_once(&self.node, &request)
         {
             return Answer::Ready(Some(announced(reply, http1, &self.node)));
@@ -154,11 +157,16 @@ impl Service<Request<Incoming>> for Answering {
         let under_way = UnderWay::begin(&self.control);
         let node = Arc::clone(&self.node);
         Answer::Waiting(Box::pin(async move {
-            let reply = match routes {
-                Routes::Ids => ids::route(&node, request).await,
-                Routes::Ops => ops::route(&node, request).await,
+            let (head, mut body) = request.into_parts();
+            let mut reply = match routes {
+                Routes::Ids => ids::route(&node, &head, &mut body).await,
+                Routes::Ops => ops::route(&node, &head, &mut body).await,
             };
             drop(under_way);
+            if http1 && !body.is_end_stream() {
+                // What is left of it cannot be told from a next request.
+                reply.headers_mut().insert(CONNECTION, CLOSE);
+            }
             announced(reply, http1, &node)
         }))
     }

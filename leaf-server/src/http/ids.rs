@@ -5,12 +5,15 @@ use std::cell::RefCell;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use hyper::body::Incoming;
+use hyper::http::request::Parts;
 use hyper::{Method, Request, StatusCode};
 use leaf_core::{Clock, Id};
 use leaf_segment::{KnownTags, Shards, TagHandle};
 use leaf_snowflake::SystemClock;
 use percent_encoding::percent_decode_str;
 
+use super::body;
 use super::problem::{Form, Problem, check_method};
 use super::reply::{self, Reply};
 use super::routes::{self, Route};
@@ -62,13 +65,15 @@ pub(super) fn at_once<B>(node: &Node, request: &Request<B>) -> Option<Reply> {
     }
     let path = request.uri().path();
     if let Some(key) = path.strip_prefix(SEGMENT) {
-        return known(node, key, TagHandle::try_next)?.map(reply::id);
+        return known(node, as_it_stands(key)?, TagHandle::try_next)?.map(reply::id);
     }
-    let key = path.strip_prefix(SNOWFLAKE)?;
-    if key.is_empty() || key.contains('%') {
-        return None;
-    }
+    as_it_stands(path.strip_prefix(SNOWFLAKE)?)?;
     node.snowflake()?.generator.next_in_turn().map(reply::id)
+}
+
+/// A key that is the same decoded: one that must be decoded first is the name of another tag.
+fn as_it_stands(key: &str) -> Option<&str> {
+    (!key.is_empty() && !key.contains('%')).then_some(key)
 }
 
 /// Uses the handle of a tag that is known by this name as it stands.
@@ -80,17 +85,19 @@ fn known<T>(node: &Node, name: &str, using: impl FnOnce(&TagHandle) -> T) -> Opt
     })
 }
 
-/// Answers a request. Its body, if there is one, is not read.
-pub(super) async fn route<B>(node: &Arc<Node>, request: Request<B>) -> Reply {
-    let path = request.uri().path();
-    let form = if path.starts_with("/v1/") { Form::Json } else { Form::Text };
-    let form = Form::accepted(request.headers(), form);
-    let reply = answer(node, &request).await;
+/// Answers a request. Its body, if there is one, is read and means nothing.
+pub(super) async fn route(node: &Arc<Node>, head: &Parts, body: &mut Incoming) -> Reply {
+    let form = if head.uri.path().starts_with("/v1/") { Form::Json } else { Form::Text };
+    let form = Form::accepted(&head.headers, form);
+    let reply = match body::read(body).await {
+        Ok(_) => answer(node, head).await,
+        Err(problem) => Err(problem),
+    };
     reply.unwrap_or_else(|problem| problem.reply(form))
 }
 
-async fn answer<B>(node: &Arc<Node>, request: &Request<B>) -> Result<Reply, Problem> {
-    let path = request.uri().path();
+async fn answer(node: &Arc<Node>, head: &Parts) -> Result<Reply, Problem> {
+    let path = head.uri.path();
     let Some((route, parameters)) = routes::find(ROUTES, path) else {
         return Err(match path {
             "/healthz" | "/readyz" | "/v1/status" => {
@@ -99,9 +106,9 @@ async fn answer<B>(node: &Arc<Node>, request: &Request<B>) -> Result<Reply, Prob
             _ => Problem::not_found("no such route: try /api/segment/get/{tag}"),
         });
     };
-    check_method(request.method(), route.methods)?;
+    check_method(&head.method, route.methods)?;
     let parameter = parameters.first().copied().unwrap_or_default();
-    let query = request.uri().query();
+    let query = head.uri.query();
     match route.to {
         To::SegmentId => {
             let _waiting = Waiting::begin(node)?;
@@ -125,7 +132,7 @@ async fn answer<B>(node: &Arc<Node>, request: &Request<B>) -> Result<Reply, Prob
         }
         To::Decode => v1::decode(node, parameter),
         To::DecodeJava => Ok(java::decode(node, query)),
-        To::OnOps => Ok(java::on_ops(node, request)),
+        To::OnOps => Ok(java::on_ops(node, head)),
         To::Clock => Ok(reply::text(StatusCode::OK, SystemClock.wall_millis().to_string())),
     }
 }

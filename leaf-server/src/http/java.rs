@@ -1,8 +1,9 @@
 //! The pages of the Java Leaf: a decoded snowflake id in its shape, and where its tables are now.
 
+use hyper::StatusCode;
 use hyper::header::{HOST, HeaderValue};
+use hyper::http::request::Parts;
 use hyper::http::uri::Authority;
-use hyper::{Request, StatusCode};
 use serde_json::json;
 
 use super::reply::{self, Reply};
@@ -38,9 +39,9 @@ pub(super) fn decode(node: &Node, query: Option<&str>) -> Reply {
 }
 
 /// The same path on the ops listener, under the name that the client used for this host.
-pub(super) fn on_ops<B>(node: &Node, request: &Request<B>) -> Reply {
-    let named = request.headers().get(HOST).and_then(|host| host.to_str().ok());
-    let named = named.or_else(|| request.uri().authority().map(Authority::as_str));
+pub(super) fn on_ops(node: &Node, head: &Parts) -> Reply {
+    let named = head.headers.get(HOST).and_then(|host| host.to_str().ok());
+    let named = named.or_else(|| head.uri.authority().map(Authority::as_str));
     let authority = named.and_then(|host| host.parse::<Authority>().ok());
     // Listening on one address, that is where it is.
     let host = match (authority, node.ops.ip()) {
@@ -50,7 +51,7 @@ pub(super) fn on_ops<B>(node: &Node, request: &Request<B>) -> Reply {
         (_, std::net::IpAddr::V6(ip)) => format!("[{ip}]"),
         (_, ip) => ip.to_string(),
     };
-    let to = format!("http://{host}:{}{}", node.ops.port(), request.uri().path());
+    let to = format!("http://{host}:{}{}", node.ops.port(), head.uri.path());
     // An authority and one of two paths are visible ASCII.
     reply::redirect(HeaderValue::try_from(to).unwrap_or(HeaderValue::from_static("/")))
 }

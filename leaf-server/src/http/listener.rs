@@ -62,8 +62,7 @@ impl Slots {
         if self.taken.load(Ordering::Acquire) >= self.most() {
             return None;
         }
-        self.taken.fetch_add(1, Ordering::AcqRel);
-        Some(Slot(Arc::clone(self)))
+        Some(Slot::of(self))
     }
 
     /// Waits for a free one.
@@ -92,6 +91,13 @@ impl Slots {
             }
             freed.await;
         }
+    }
+}
+
+impl Slot {
+    fn of(slots: &Arc<Slots>) -> Self {
+        slots.taken.fetch_add(1, Ordering::AcqRel);
+        Self(Arc::clone(slots))
     }
 }
 
@@ -201,15 +207,14 @@ impl Accepting {
                 }
             }
         }
-        // Those whose connection stands already, as far as their client can tell. The listener does not
-        // block: with no more of them it says so.
+        // Those whose connection stands already, as far as their client can tell; above the limit, too: no
+        // more come. The listener does not block: with no more of them it says so.
         let Self { listener, serving } = self;
         let Ok(listener) = listener.into_std() else { return };
-        while let Some(slot) = serving.slots.try_take()
-            && let Ok((stream, _)) = listener.accept()
+        while let Ok((stream, _)) = listener.accept()
             && stream.set_nonblocking(true).is_ok()
         {
-            serving.serve(stream, slot);
+            serving.serve(stream, Slot::of(&serving.slots));
         }
     }
 }

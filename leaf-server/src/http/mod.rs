@@ -3,6 +3,7 @@
 //! Requests for ids are answered on the threads of the data plane and touch nothing that can block;
 //! stores and registry are reached from the control plane alone.
 
+mod body;
 mod connection;
 mod control;
 mod data_plane;
@@ -10,6 +11,7 @@ mod ids;
 mod java;
 mod listener;
 mod ops;
+mod outbox;
 mod problem;
 mod reply;
 mod routes;

@@ -141,6 +141,12 @@ fn a_bad_value_is_named() {
         ("[segment]\nenabled = 'canary'", "segment.enabled: expected true or false"),
         ("segment = 'canary'", "`segment` is a section"),
         ("[segment]\n'mysql://u:canary@h' = 1", "unknown key in `segment`"),
+        ("'mysql://u:canary@h' = 1", "unknown key: it is no name"),
+        (
+            "[segment]\nstore_file = 'mysql://u:canary@h/d'",
+            "segment.store_file: (this is no file name)",
+        ),
+        ("[segment]\nstore = 'mysql://u:***@h/d'", "segment.store: the password was left out"),
         ("data_dir = ''", "data_dir is empty"),
         ("[segment]\nstore = 'redis://canary'", "unknown kind of store"),
         ("[segment]\nstore = 'mysql://u:canary@'", "not a MySQL URL"),
@@ -300,6 +306,9 @@ fn a_java_leafs_file_means_what_it_meant_there() {
     assert_eq!(config.segment.store.to_string(), "mysql://le%40f:***@db:3306/leaf");
     let url = &loaded.written.0["segment.store"];
     assert_eq!(url, "mysql://le%40f:s%3Acr%2Ft%3Dx@db:3306/leaf?ssl-mode=DISABLED");
+    let password = java(&format!("{JAVA}leaf.jdbc.password=a%41b\\u0020\n")).unwrap();
+    let url = password.written.0["segment.store"].as_str().unwrap().to_owned();
+    assert!(url.contains(":a%2541b%20@"), "{url}");
     assert_eq!(config.snowflake.registry.to_string(), "zk_normal");
     assert_eq!(config.snowflake.zookeeper.as_ref().unwrap().to_string(), "zk1:2181,zk2:2181");
     assert_eq!(loaded.warnings, Vec::<String>::new());
@@ -346,6 +355,10 @@ fn what_a_java_leafs_file_has_wrong_is_named() {
         assert!(error.contains(expected), "{line}: {error}");
         assert!(!error.contains("canary") && !error.contains('\n'), "{error}");
     }
+    let broken = "leaf.jdbc.url=jdbc:mysql://a/d?user=u&password=a&canary\ncanarypart\n";
+    let warnings = java(&format!("{JAVA}{broken}")).unwrap().warnings.join(" ");
+    assert!(warnings.contains("1 that are none of Leaf's"), "{warnings}");
+    assert!(!warnings.contains("canary"), "halves of passwords are no names: {warnings}");
     let strange =
         "leaf.canary=1\nleaf.jdbc.url=jdbc:mysql://a/d?interactiveClient=true&useSSL=true\n";
     let loaded = java(&format!("{JAVA}{strange}")).unwrap();
@@ -405,6 +418,12 @@ fn of_a_value_and_the_file_that_holds_it_the_higher_source_counts() {
     for both in [[value, in_file], [in_file, value]] {
         assert_eq!(token("", &both), "from-a-file-0123456789");
     }
+    let known = keys::Known::of(&Config::default());
+    let toml = |text: &str| FileSource::toml(text, Path::new("leaf.toml"), &known).unwrap();
+    let second = "[ops]\ntoken = 'from-a-second-file-012345'";
+    let files = vec![toml(&format!("[ops]\ntoken_file = '{file}'")), toml(second)];
+    let loaded = merge(&known, files, Vec::new(), &[], false).unwrap();
+    assert_eq!(loaded.config.ops.token.unwrap().expose(), "from-a-second-file-012345");
 }
 
 #[test]

@@ -14,15 +14,14 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http_body_util::{BodyExt, Limited};
+use hyper::StatusCode;
 use hyper::body::Incoming;
-use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HOST, HeaderMap, ORIGIN};
+use hyper::header::{AUTHORIZATION, HOST, HeaderMap, ORIGIN};
+use hyper::http::request::Parts;
 use hyper::http::uri::Authority;
-use hyper::{Request, StatusCode};
 use leaf_server::config::Secret;
-use serde::de::DeserializeOwned;
-use tokio::time::error::Elapsed;
 
+use super::body;
 use super::problem::{Form, Problem, check_method};
 use super::reply::{self, Reply};
 use super::routes::{self, Route};
@@ -30,9 +29,6 @@ use crate::node::Node;
 
 /// How long an answer may take that needs a store or the registry.
 const ANSWER: Duration = Duration::from_secs(20);
-/// The largest body of a request, and how long it may take.
-const BODY: usize = 16 * 1024;
-const BODY_TIMEOUT: Duration = Duration::from_secs(10);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum To {
@@ -68,15 +64,14 @@ pub(super) const ROUTES: &[Route<To>] = &[
 ];
 
 /// Answers a request.
-pub(super) async fn route(node: &Arc<Node>, request: Request<Incoming>) -> Reply {
-    let form = if request.uri().path().starts_with("/v1/") { Form::Json } else { Form::Text };
-    let form = Form::accepted(request.headers(), form);
-    let reply = answer(node, request).await;
+pub(super) async fn route(node: &Arc<Node>, head: &Parts, body: &mut Incoming) -> Reply {
+    let form = if head.uri.path().starts_with("/v1/") { Form::Json } else { Form::Text };
+    let form = Form::accepted(&head.headers, form);
+    let reply = answer(node, head, body).await;
     reply.unwrap_or_else(|problem| problem.reply(form))
 }
 
-async fn answer(node: &Arc<Node>, request: Request<Incoming>) -> Result<Reply, Problem> {
-    let (head, body) = request.into_parts();
+async fn answer(node: &Arc<Node>, head: &Parts, body: &mut Incoming) -> Result<Reply, Problem> {
     let path = head.uri.path();
     let Some((route, parameters)) = routes::find(ROUTES, path) else {
         return Err(Problem::not_found("no such route: try /readyz or /v1/status"));
@@ -98,15 +93,18 @@ async fn answer(node: &Arc<Node>, request: Request<Incoming>) -> Result<Reply, P
         },
         To::Status => Ok(status::show(&node)),
         To::Cache => Ok(tables::cache(&node, &head.headers)),
-        To::Db => by_itself(async move { tables::db(&node, &head.headers).await }).await,
+        To::Db => {
+            let headers = head.headers.clone();
+            by_itself(async move { tables::db(&node, &headers).await }).await
+        }
         To::Tags if head.method == "POST" => {
-            let new = json(&head.headers, body).await?;
+            let new = body::json(&head.headers, body).await?;
             by_itself(async move { tags::create(&node, new).await }).await
         }
         To::Tags => by_itself(async move { tags::list(&node).await }).await,
         To::Tag => match head.method.as_str() {
             "PATCH" => {
-                let change = json(&head.headers, body).await?;
+                let change = body::json(&head.headers, body).await?;
                 by_itself(async move { tags::change(&node, &parameter, change).await }).await
             }
             "DELETE" => {
@@ -116,16 +114,16 @@ async fn answer(node: &Arc<Node>, request: Request<Incoming>) -> Result<Reply, P
             _ => by_itself(async move { tags::show(&node, &parameter).await }).await,
         },
         To::TagAdvance => {
-            let advance = json(&head.headers, body).await?;
+            let advance = body::json(&head.headers, body).await?;
             by_itself(async move { tags::advance(&node, &parameter, advance).await }).await
         }
         To::Workers => by_itself(async move { workers::list(&node).await }).await,
         To::WorkerRelease => {
-            let sure = json(&head.headers, body).await?;
+            let sure = body::json(&head.headers, body).await?;
             by_itself(async move { workers::release(&node, &parameter, sure).await }).await
         }
         To::WorkerRetire => {
-            let sure = json(&head.headers, body).await?;
+            let sure = body::json(&head.headers, body).await?;
             by_itself(async move { workers::retire(&node, &parameter, sure).await }).await
         }
     }
@@ -195,39 +193,6 @@ fn authorize(
 /// Compares in a time that tells nothing of where they differ.
 fn same(a: &[u8], b: &[u8]) -> bool {
     a.len() == b.len() && a.iter().zip(b).fold(0, |all, (a, b)| all | (a ^ b)) == 0
-}
-
-/// The body of a request, which must be JSON of this form.
-async fn json<T: DeserializeOwned>(headers: &HeaderMap, body: Incoming) -> Result<T, Problem> {
-    let kind = headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
-    let kind = kind.split(';').next().unwrap_or_default().trim();
-    // Nothing that a form in a web page can send.
-    if !kind.eq_ignore_ascii_case("application/json") {
-        return Err(Problem::new(
-            StatusCode::UNSUPPORTED_MEDIA_TYPE,
-            "not-json",
-            "send Content-Type: application/json",
-        ));
-    }
-    let body = tokio::time::timeout(BODY_TIMEOUT, Limited::new(body, BODY).collect());
-    let body = match body.await.unwrap_or_else(|late| Err(late.into())) {
-        Ok(body) => body.to_bytes(),
-        Err(error) if error.is::<Elapsed>() => {
-            let status = StatusCode::REQUEST_TIMEOUT;
-            let text = format!("the body did not arrive within {BODY_TIMEOUT:?}");
-            return Err(Problem::new(status, "too-slow", text));
-        }
-        Err(error) if error.is::<http_body_util::LengthLimitError>() => {
-            let status = StatusCode::PAYLOAD_TOO_LARGE;
-            return Err(Problem::new(
-                status,
-                "too-large",
-                format!("a body has at most {BODY} bytes"),
-            ));
-        }
-        Err(_) => return Err(Problem::bad_request("the body ended early")),
-    };
-    serde_json::from_slice(&body).map_err(|error| Problem::bad_request(format!("body: {error}")))
 }
 
 #[cfg(test)]

@@ -1,0 +1,167 @@
+//! What an HTTP/1 connection has to send, collected until its task pauses.
+//!
+//! Answers to requests that came together leave together: one system call instead of one each. Invariant: a
+//! task never pauses with answers unsent that its socket would take, whatever it waits for, and no more
+//! than [`LIMIT`] bytes are collected; a client that does not read stops its own answers.
+//!
+//! (hyper's `pipeline_flush` holds answers back while any part of a next request is there, and without limit.)
+
+use std::io;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::task::{Context, Poll, ready};
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+
+/// How much is collected.
+const LIMIT: usize = 32 * 1024;
+
+/// A stream whose writes wait in an [`Outbox`].
+pub(super) struct Collected(Arc<Mutex<State>>);
+
+/// Sends what was collected.
+pub(super) struct Outbox(Arc<Mutex<State>>);
+
+struct State {
+    stream: TcpStream,
+    /// From `sent` on it is to be sent.
+    collected: Vec<u8>,
+    sent: usize,
+}
+
+/// A stream for HTTP, and what sends its writes.
+pub(super) fn collect(stream: TcpStream) -> (Collected, Outbox) {
+    let state = State { stream, collected: Vec::new(), sent: 0 };
+    let state = Arc::new(Mutex::new(state));
+    (Collected(Arc::clone(&state)), Outbox(state))
+}
+
+impl Outbox {
+    /// Sends all there is; called whenever the connection's task pauses. An error is the next write's, too.
+    pub(super) fn send(&self, context: &mut Context<'_>) {
+        let _ = lock(&self.0).poll_send(context);
+    }
+}
+
+fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
+    state.lock().expect("no holder of this lock panics")
+}
+
+impl State {
+    fn poll_send(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        while self.sent < self.collected.len() {
+            let rest = &self.collected[self.sent..];
+            let sent = ready!(Pin::new(&mut self.stream).poll_write(context, rest))?;
+            if sent == 0 {
+                return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
+            }
+            self.sent += sent;
+        }
+        self.collected.clear();
+        self.sent = 0;
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncRead for Collected {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        into: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut lock(&self.0).stream).poll_read(context, into)
+    }
+}
+
+impl AsyncWrite for Collected {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let mut state = lock(&self.0);
+        if state.collected.len() >= LIMIT {
+            ready!(state.poll_send(context))?;
+        }
+        let room = LIMIT - state.collected.len();
+        let taken = bytes.len().min(room);
+        state.collected.extend_from_slice(&bytes[..taken]);
+        Poll::Ready(Ok(taken))
+    }
+
+    /// It is flushed once the task pauses.
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let mut state = lock(&self.0);
+        ready!(state.poll_send(context))?;
+        Pin::new(&mut state.stream).poll_shutdown(context)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::future::poll_fn;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    async fn pair() -> (TcpStream, TcpStream) {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        (client, listener.accept().await.unwrap().0)
+    }
+
+    #[tokio::test]
+    async fn writes_leave_together_when_the_task_pauses() {
+        let (mut client, server) = pair().await;
+        let (mut stream, outbox) = collect(server);
+        for _ in 0..3 {
+            stream.write_all(b"answer").await.unwrap();
+            stream.flush().await.unwrap();
+        }
+        let mut read = [0; 64];
+        let nothing = client.try_read(&mut read).unwrap_err();
+        assert_eq!(nothing.kind(), io::ErrorKind::WouldBlock);
+
+        poll_fn(|context| {
+            outbox.send(context);
+            Poll::Ready(())
+        })
+        .await;
+        assert_eq!(client.read(&mut read).await.unwrap(), 18);
+    }
+
+    #[tokio::test]
+    async fn a_client_that_does_not_read_stops_its_answers() {
+        let (client, server) = pair().await;
+        let (mut stream, outbox) = collect(server);
+        let chunk = [0; 8 * 1024];
+        let mut written = 0u64;
+        // Until neither the socket nor the outbox takes more.
+        while poll_fn(|context| {
+            outbox.send(context);
+            Poll::Ready(Pin::new(&mut stream).poll_write(context, &chunk).is_ready())
+        })
+        .await
+        {
+            written += 8 * 1024;
+            assert!(written < 1 << 30, "no end");
+        }
+        assert!(lock(&outbox.0).collected.capacity() <= 2 * LIMIT);
+        drop(client);
+    }
+
+    #[tokio::test]
+    async fn the_end_sends_what_is_left() {
+        let (mut client, server) = pair().await;
+        let (mut stream, _outbox) = collect(server);
+        stream.write_all(b"last words").await.unwrap();
+        stream.shutdown().await.unwrap();
+        let mut read = String::new();
+        client.read_to_string(&mut read).await.unwrap();
+        assert_eq!(read, "last words");
+    }
+}
