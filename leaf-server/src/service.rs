@@ -14,7 +14,7 @@ use leaf_core::Health;
 use leaf_registry::RegistryKind;
 use leaf_server::config::Config;
 use leaf_snowflake::{RegistryErrorKind, SnowflakeErrorKind};
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpSocket};
 use tokio::time::{Instant, MissedTickBehavior};
 
 use crate::http::{DataPlane, Listener};
@@ -25,6 +25,8 @@ use crate::supervisor::{self, Order, Orders};
 const CLAIM_RETRY: Duration = Duration::from_secs(1);
 /// The same while claims wait out a failover, for minutes.
 const FAILOVER_RETRY: Duration = Duration::from_secs(10);
+/// Connections that wait to be accepted; the system may allow fewer.
+const BACKLOG: u32 = 4096;
 /// How long answers announce the end before silent connections are closed.
 const ANNOUNCE: Duration = Duration::from_millis(500);
 /// Worker id and unused ids have so long, however short the grace is.
@@ -53,8 +55,8 @@ pub(crate) async fn run(mut reload: Reload) -> Result<()> {
     let config = reload.config().clone();
     let mut orders = Orders::listen()?;
     make_data_dir(&config)?;
-    let ids = bind(config.http.listen, "http.listen").await?;
-    let ops = bind(config.ops.listen, "ops.listen").await?;
+    let ids = bind(config.http.listen, "http.listen")?;
+    let ops = bind(config.ops.listen, "ops.listen")?;
     let (ids_at, ops_at) = (ids.local_addr()?, ops.local_addr()?);
     let live = Arc::clone(reload.live());
     let node = Arc::new(Node::open(&config, live, ids_at, ops_at).await?);
@@ -194,8 +196,15 @@ async fn claim(node: &Node) -> Result<()> {
     }
 }
 
-async fn bind(address: SocketAddr, key: &str) -> Result<TcpListener> {
-    TcpListener::bind(address).await.with_context(|| {
+fn bind(address: SocketAddr, key: &str) -> Result<TcpListener> {
+    let bound = || {
+        let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+        // A restart must not wait for the connections of before.
+        socket.set_reuseaddr(true)?;
+        socket.bind(address)?;
+        socket.listen(BACKLOG)
+    };
+    bound().with_context(|| {
         format!("listen on {address}: choose another address with `{key}`, or stop who uses it")
     })
 }

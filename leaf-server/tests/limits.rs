@@ -51,7 +51,7 @@ fn whoever_is_connected_when_the_stop_begins_is_answered() {
     // More than may be served at a time.
     let env = [("LEAF_HTTP__MAX_CONNECTIONS", "20".to_owned())];
     let mut server = LeafServer::start(SERVER, directory.path(), &[], &env);
-    let mut clients: Vec<_> = (0..100)
+    let mut clients: Vec<_> = (0..200)
         .map(|_| {
             let mut client = HttpClient::connect(server.ids()).unwrap();
             client.send(&format!("GET {SNOWFLAKE} HTTP/1.1\r\nHost: localhost\r\n\r\n")).unwrap();
