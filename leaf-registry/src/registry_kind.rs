@@ -182,7 +182,8 @@ fn shown(file: &Path) -> String {
     let name = file.display().to_string();
     match name.contains("://") || name.contains('@') {
         true => "(this is no file name)".into(),
-        false => name,
+        // One line.
+        false => name.replace(char::is_control, "?"),
     }
 }
 

@@ -97,6 +97,63 @@ fn an_answer_never_waits_for_what_comes_after_its_request() {
     assert_eq!(count(&format!("{get}{last}{get}"), "HTTP/1.1 200"), 2);
 }
 
+/// It has nothing more to say, and waits for its answers.
+#[test]
+fn a_client_that_closes_its_side_is_answered() {
+    let directory = tempfile::tempdir().unwrap();
+    let server = LeafServer::start(SERVER, directory.path(), &[], &[]);
+    let end = "Connection: close\r\n\r\n";
+    for path in [SNOWFLAKE, "/v1/segments/leaf-segment-test/ids?count=3", "/clock"] {
+        for rest in ["\r\n", end] {
+            let mut client = TcpStream::connect(server.ids()).unwrap();
+            client.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+            let get = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n");
+            client.write_all(format!("{get}\r\n{get}{rest}").as_bytes()).unwrap();
+            client.shutdown(std::net::Shutdown::Write).unwrap();
+            let mut all = String::new();
+            client.read_to_string(&mut all).unwrap();
+            assert_eq!(all.matches("HTTP/1.1 200").count(), 2, "{path} {rest:?}: {all}");
+        }
+    }
+}
+
+/// More requests than are answered: those that are not must not cost the answers before them.
+#[test]
+fn the_last_answers_arrive_also_where_more_was_asked() {
+    let directory = tempfile::tempdir().unwrap();
+    let server = LeafServer::start(SERVER, directory.path(), &[], &[]);
+    let mut client = TcpStream::connect(server.ids()).unwrap();
+    client.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    let path = "/v1/segments/leaf-segment-test/ids?count=1000";
+    let get = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n");
+    let before = format!("{get}\r\n").repeat(100);
+    let after = format!("{get}\r\n").repeat(800);
+    let mut reader = client.try_clone().unwrap();
+    let sent = std::thread::spawn(move || {
+        let _ =
+            client.write_all(format!("{before}{get}Connection: close\r\n\r\n{after}").as_bytes());
+        client
+    });
+    let (mut all, mut chunk) = (Vec::new(), [0; 2048]);
+    loop {
+        // Slowly.
+        let later = Instant::now() + Duration::from_micros(100);
+        wait_until("a moment has passed", Duration::from_secs(5), || {
+            (Instant::now() > later).then_some(())
+        });
+        match reader.read(&mut chunk).unwrap() {
+            0 => break,
+            length => all.extend_from_slice(&chunk[..length]),
+        }
+        if all.len() > 100_000 {
+            reader.read_to_end(&mut all).unwrap();
+            break;
+        }
+    }
+    drop(sent.join().unwrap());
+    assert_eq!(String::from_utf8(all).unwrap().matches("HTTP/1.1 200").count(), 101);
+}
+
 #[test]
 fn a_body_of_a_request_for_ids_disturbs_nothing() {
     let directory = tempfile::tempdir().unwrap();

@@ -41,6 +41,10 @@ impl Known {
                 .any(|known| known.strip_prefix(&key).is_some_and(|rest| rest.starts_with('.')));
             match value {
                 toml::Value::Table(inner) if section => self.check_below(&key, inner)?,
+                // What stands below is part of the value, perhaps of a secret.
+                toml::Value::Table(_) if self.0.contains(&key) && key != "snowflake.worker_ids" => {
+                    return Err(ConfigError(format!("{key}: expected a single value")));
+                }
                 toml::Value::Table(inner) if key != "snowflake.worker_ids" => {
                     let inner = inner.keys().next().map_or(key.clone(), |name| join(&key, name));
                     return Err(self.unknown(&inner));

@@ -142,7 +142,7 @@ impl Http {
 impl Ops {
     /// Reads what is kept in files.
     pub(super) fn read_files(&mut self) -> Result<(), ConfigError> {
-        if let Some(file) = &self.token_file {
+        if let Some(file) = self.token_file.as_ref().filter(|file| !file.as_os_str().is_empty()) {
             self.token = Some(read_token(file)?);
         }
         Ok(())

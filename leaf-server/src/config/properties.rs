@@ -11,7 +11,9 @@ use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::{Map, Value, json};
 use url::Url;
 
-use super::ConfigError;
+use leaf_registry::RegistryKind;
+
+use super::{Config, ConfigError};
 
 /// What a file says in our keys, and what its owner should know.
 #[derive(Debug)]
@@ -116,6 +118,39 @@ fn ignored(named: &[&str], nameless: usize) -> Option<String> {
     }
 }
 
+/// Refuses what a Java Leaf needs and no source gives: our own defaults are for who configures nothing.
+pub(super) fn check(
+    config: &Config,
+    origins: &BTreeMap<String, String>,
+) -> Result<(), ConfigError> {
+    let given = |key: &str| origins.get(key).is_some_and(|origin| origin != "default");
+    let (segment, snowflake) = (&config.segment, &config.snowflake);
+    let names_itself = config.advertise.is_some();
+    let missing = if segment.enabled && !given("segment.store") {
+        "leaf.jdbc.url"
+    } else if !snowflake.enabled {
+        return Ok(());
+    } else if !given("advertise_port") && !names_itself {
+        "leaf.snowflake.port"
+    } else {
+        match snowflake.registry {
+            RegistryKind::ZkNormal | RegistryKind::ZkRecycle if snowflake.zookeeper.is_none() => {
+                "leaf.snowflake.zk.address"
+            }
+            RegistryKind::Local
+                if !given("snowflake.worker_ids") && !given("snowflake.worker_id") =>
+            {
+                "leaf.snowflake.local.workIdMap"
+            }
+            RegistryKind::Mysql if !given("segment.store") && snowflake.database.is_none() => {
+                "leaf.jdbc.url"
+            }
+            _ => return Ok(()),
+        }
+    };
+    Err(ConfigError::new(format!("leaf.properties: {missing} is missing")))
+}
+
 struct Java<'a> {
     found: &'a BTreeMap<String, String>,
     path: &'a Path,
@@ -131,15 +166,15 @@ impl Java<'_> {
     }
 
     /// Whether a mode is on; written down only where the file says so.
-    fn enabled(&self, key: &str, mode: &mut Map<String, Value>) -> Result<bool, ConfigError> {
+    fn enabled(&self, key: &str, mode: &mut Map<String, Value>) -> Result<(), ConfigError> {
         let enabled = match self.get(key).map(str::to_ascii_lowercase).as_deref() {
-            None => return Ok(true),
+            None => return Ok(()),
             Some("true") => true,
             Some("false") => false,
             Some(_) => return self.refuse(key, "give true or false"),
         };
         mode.insert("enabled".into(), enabled.into());
-        Ok(enabled)
+        Ok(())
     }
 
     fn settings(&self, warnings: &mut Vec<String>) -> Result<Value, ConfigError> {
@@ -150,17 +185,13 @@ impl Java<'_> {
             settings.insert("name".into(), name.into());
         }
 
-        let segments = self.enabled("leaf.segment.enable", &mut segment)?;
-        match self.store(warnings)? {
-            Some(store) => _ = segment.insert("store".into(), store.into()),
-            None if segments => return self.refuse("leaf.jdbc.url", "is missing"),
-            None => {}
+        self.enabled("leaf.segment.enable", &mut segment)?;
+        if let Some(store) = self.store(warnings)? {
+            segment.insert("store".into(), store.into());
         }
 
-        let flakes = self.enabled("leaf.snowflake.enable", &mut snowflake)?;
-        if flakes {
-            self.snowflake(&mut settings, &mut snowflake)?;
-        }
+        self.enabled("leaf.snowflake.enable", &mut snowflake)?;
+        self.snowflake(&mut settings, &mut snowflake)?;
         settings.insert("segment".into(), segment.into());
         settings.insert("snowflake".into(), snowflake.into());
         Ok(settings.into())
@@ -171,46 +202,37 @@ impl Java<'_> {
         settings: &mut Map<String, Value>,
         snowflake: &mut Map<String, Value>,
     ) -> Result<(), ConfigError> {
+        let name = self.get("leaf.name").unwrap_or("leaf");
         let key = "leaf.snowflake.port";
-        let Some(port) = self.get(key) else { return self.refuse(key, "is missing") };
-        match port.parse::<u16>() {
-            Ok(port @ 1..) => _ = settings.insert("advertise_port".into(), port.into()),
-            _ => return self.refuse(key, "give a port, 1 to 65535"),
+        if let Some(port) = self.get(key) {
+            match port.parse::<u16>() {
+                Ok(port @ 1..) => _ = settings.insert("advertise_port".into(), port.into()),
+                _ => return self.refuse(key, "give a port, 1 to 65535"),
+            }
+            let cache = std::env::temp_dir().join(name).join("leafconf").join(port);
+            // Only a node that runs where its Java Leaf ran has one.
+            if cache.is_dir() {
+                snowflake.insert("java_cache".into(), cache.display().to_string().into());
+            }
         }
         let key = "leaf.snowflake.mode";
-        let mode = self.get(key).unwrap_or("zk_normal");
-        if !["zk_normal", "zk_recycle", "mysql", "local"].contains(&mode) {
-            return self.refuse(key, "give zk_normal, zk_recycle, mysql or local");
-        }
-        if self.get(key).is_some() {
+        if let Some(mode) = self.get(key) {
+            if !["zk_normal", "zk_recycle", "mysql", "local"].contains(&mode) {
+                return self.refuse(key, "give zk_normal, zk_recycle, mysql or local");
+            }
             snowflake.insert("registry".into(), mode.into());
         }
-        let name = self.get("leaf.name").unwrap_or("leaf");
-        let cache = std::env::temp_dir().join(name).join("leafconf").join(port);
-        // Only a node that runs where its Java Leaf ran has one.
-        if cache.is_dir() {
-            snowflake.insert("java_cache".into(), cache.display().to_string().into());
+        if let Some(address) = self.get("leaf.snowflake.zk.address") {
+            snowflake.insert("zookeeper".into(), address.into());
         }
-        match mode {
-            "zk_normal" | "zk_recycle" => {
-                let key = "leaf.snowflake.zk.address";
-                let Some(address) = self.get(key) else { return self.refuse(key, "is missing") };
-                snowflake.insert("zookeeper".into(), address.into());
+        let key = "leaf.snowflake.local.workIdMap";
+        if let Some(map) =
+            self.get(key).filter(|_| self.get("leaf.snowflake.mode") == Some("local"))
+        {
+            match serde_json::from_str::<BTreeMap<String, u32>>(map) {
+                Ok(map) => _ = snowflake.insert("worker_ids".into(), json!(map)),
+                Err(_) => return self.refuse(key, r#"write it like {"10.0.0.7:8080":1}"#),
             }
-            "local" => {
-                let key = "leaf.snowflake.local.workIdMap";
-                let Some(map) = self.get(key) else { return self.refuse(key, "is missing") };
-                match serde_json::from_str::<BTreeMap<String, u32>>(map) {
-                    Ok(map) => _ = snowflake.insert("worker_ids".into(), json!(map)),
-                    Err(_) => {
-                        return self.refuse(key, r#"write it like {"10.0.0.7:8080":1}"#);
-                    }
-                }
-            }
-            _ if self.get("leaf.jdbc.url").is_none() => {
-                return self.refuse("leaf.jdbc.url", "is missing");
-            }
-            _ => {}
         }
         Ok(())
     }

@@ -116,9 +116,6 @@ impl Sources {
         }
         // However they are named on the command line.
         read.sort_by_key(FileSource::is_properties);
-        if read.iter().any(FileSource::is_properties) {
-            read.insert(0, FileSource::java_defaults());
-        }
         merge(&known, read, environment()?, &self.flags, self.stores_only)
     }
 }
@@ -134,6 +131,11 @@ fn environment() -> Result<Vec<(String, String)>, ConfigError> {
         Err(_) => Err(ConfigError(format!("{name} is not UTF-8"))),
     })
     .collect()
+}
+
+/// Whether it is a file of a Java Leaf.
+fn is_properties(path: &Path) -> bool {
+    path.extension().is_some_and(|extension| extension == "properties")
 }
 
 /// As it stands: `config` would read the names of its keys as paths.
@@ -169,7 +171,7 @@ impl FileSource {
         if bytes.len() as u64 > LARGEST {
             return Err(refuse("too large for a configuration".into()));
         }
-        if path.extension().is_some_and(|extension| extension == "properties") {
+        if is_properties(path) {
             return Self::properties(&bytes, path);
         }
         let text = String::from_utf8(bytes).map_err(|_| refuse("not UTF-8".into()))?;
@@ -188,7 +190,7 @@ impl FileSource {
     }
 
     fn is_properties(&self) -> bool {
-        self.name.ends_with(".properties")
+        is_properties(Path::new(&self.name))
     }
 
     /// What stands below every file where there is one of a Java Leaf.
@@ -223,13 +225,15 @@ fn merge(
     flags: &[(&'static str, String)],
     stores_only: bool,
 ) -> Result<Loaded, ConfigError> {
+    let java = files.iter().any(FileSource::is_properties);
     let mut origins: BTreeMap<String, String> =
         known.iter().map(|key| (key.to_owned(), "default".to_owned())).collect();
+    let implied = java.then(FileSource::java_defaults);
     let mut warnings = Vec::new();
     let defaults = config::Config::try_from(&Config::default());
     let defaults = defaults.map_err(|error| ConfigError(describe(&error)))?;
     let mut builder = config::Config::builder().add_source(defaults);
-    for mut file in files {
+    for mut file in implied.into_iter().chain(files) {
         file.outrank_files(known);
         for key in origins.iter_mut().filter(|(key, _)| has(&file.settings, key)) {
             key.1.clone_from(&file.name);
@@ -263,6 +267,9 @@ fn merge(
     let mut config: Config =
         built.try_deserialize().map_err(|error| ConfigError(describe(&error)))?;
     config.read_files(stores_only)?;
+    if java {
+        properties::check(&config, &origins)?;
+    }
     config.check()?;
     let written = Written(keys::flat(&with_files(written)).into_iter().collect());
     Ok(Loaded { config, warnings, origins, written })

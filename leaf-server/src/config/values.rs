@@ -95,6 +95,8 @@ pub(super) fn from_file<T>(key: &str, file: Option<&Path>) -> Result<Option<T>, 
 where
     T: FromStr<Err = StoreUrlError>,
 {
+    // An empty name is none: some give every variable, whether it has a value or not.
+    let file = file.filter(|file| !file.as_os_str().is_empty());
     let read = file.map(leaf_registry::read_setting).transpose();
     read.map_err(|error| ConfigError::new(format!("{key}: {error}")))
 }

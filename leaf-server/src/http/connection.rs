@@ -83,8 +83,12 @@ pub(super) async fn serve(
         let connection = http1::Builder::new()
             .max_buf_size(HEAD_BYTES)
             .max_headers(HEADERS)
+            // Who has nothing more to say may still wait for its answer.
+            .half_close(true)
             .serve_connection(TokioIo::new(stream), service);
-        drive(connection, &control, Some(outbox)).await;
+        if drive(connection, &control, Some(&outbox)).await == Ended::Busy {
+            outbox.linger().await;
+        }
     }
 }
 
@@ -106,30 +110,44 @@ async fn version(stream: &TcpStream) -> Option<Version> {
     Some(Version::HTTP_11)
 }
 
+/// How a connection was when it ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Ended {
+    /// It had nothing under way when it was asked to end.
+    Idle,
+    /// Its client may be reading yet, or sending.
+    Busy,
+}
+
 /// Runs a connection to its end, as the listener orders.
-async fn drive(connection: impl GracefulConnection, control: &Control, outbox: Option<Outbox>) {
+async fn drive(
+    connection: impl GracefulConnection,
+    control: &Control,
+    outbox: Option<&Outbox>,
+) -> Ended {
     let mut connection = std::pin::pin!(connection);
     let mut finishing = false;
     std::future::poll_fn(|context| {
+        let mut asked_now = false;
         loop {
             let ended = connection.as_mut().poll(context).is_ready();
-            if let Some(outbox) = &outbox {
+            if let Some(outbox) = outbox {
                 outbox.send(context);
             }
             if ended {
-                return Poll::Ready(());
+                return Poll::Ready(if asked_now { Ended::Idle } else { Ended::Busy });
             }
             match control.order(context) {
-                Order::Close => return Poll::Ready(()),
+                Order::Close => return Poll::Ready(Ended::Idle),
                 Order::Finish if !finishing => {
-                    finishing = true;
+                    (finishing, asked_now) = (true, true);
                     connection.as_mut().graceful_shutdown();
                 }
                 Order::Serve | Order::Finish => return Poll::Pending,
             }
         }
     })
-    .await;
+    .await
 }
 
 /// Answers the requests of a connection.

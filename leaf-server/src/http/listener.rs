@@ -4,6 +4,7 @@
 //! request; only then are the connections closed that have been silent. A client that was accepted by
 //! the system before the end is served, too.
 
+use std::io::ErrorKind;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -211,10 +212,19 @@ impl Accepting {
         // more come. The listener does not block: with no more of them it says so.
         let Self { listener, serving } = self;
         let Ok(listener) = listener.into_std() else { return };
-        while let Ok((stream, _)) = listener.accept()
-            && stream.set_nonblocking(true).is_ok()
-        {
-            serving.serve(stream, Slot::of(&serving.slots));
+        loop {
+            match listener.accept() {
+                Ok((stream, _)) if stream.set_nonblocking(true).is_ok() => {
+                    serving.serve(stream, Slot::of(&serving.slots));
+                }
+                // It has gone again.
+                Ok(_) => {}
+                Err(error) => match error.kind() {
+                    ErrorKind::WouldBlock => return,
+                    ErrorKind::ConnectionAborted | ErrorKind::Interrupted => {}
+                    _ => return tracing::warn!("accept: {error}; those that wait are not served"),
+                },
+            }
         }
     }
 }

@@ -56,7 +56,7 @@ fn an_unknown_key_names_the_nearest() {
     let cases = [
         ("dat_dir = 'x'", "unknown key `dat_dir`: did you mean `data_dir`?"),
         ("[segment]\nstor = 'x'", "unknown key `segment.stor`: did you mean `segment.store`?"),
-        ("[http]\nlisten.port = 1", "unknown key `http.listen.port`: did you mean `http.listen`?"),
+        ("[http]\nlisten.port = 1", "http.listen: expected a single value"),
         ("zzzzzzzzzzzz = 1", "unknown key `zzzzzzzzzzzz`"),
     ];
     for (file, expected) in cases {
@@ -142,6 +142,8 @@ fn a_bad_value_is_named() {
         ("segment = 'canary'", "`segment` is a section"),
         ("[segment]\n'mysql://u:canary@h' = 1", "unknown key in `segment`"),
         ("'mysql://u:canary@h' = 1", "unknown key: it is no name"),
+        ("[ops]\ntoken = { canary = 1 }", "ops.token: expected a single value"),
+        ("[ops]\ntoken_file = \"a\\nb\"", "ops.token_file: a?b: "),
         (
             "[segment]\nstore_file = 'mysql://u:canary@h/d'",
             "segment.store_file: (this is no file name)",
@@ -293,7 +295,7 @@ const JAVA: &str = "leaf.name=com.sankuai.leaf.opensource.test\n\
 fn java(text: &str) -> Result<Loaded, ConfigError> {
     let known = keys::Known::of(&Config::default());
     let file = FileSource::properties(text.as_bytes(), Path::new("leaf.properties"))?;
-    merge(&known, vec![FileSource::java_defaults(), file], Vec::new(), &[], false)
+    merge(&known, vec![file], Vec::new(), &[], false)
 }
 
 #[test]
@@ -331,12 +333,14 @@ fn what_a_java_leafs_file_has_wrong_is_named() {
         let lines = JAVA.lines().filter(|line| !line.starts_with(key));
         java(&lines.collect::<Vec<_>>().join("\n")).err().unwrap().to_string()
     };
-    assert_eq!(without("leaf.jdbc.url"), "leaf.properties: leaf.jdbc.url: is missing");
+    assert_eq!(without("leaf.jdbc.url"), "leaf.properties: leaf.jdbc.url is missing");
     assert_eq!(
         without("leaf.snowflake.zk.address"),
-        "leaf.properties: leaf.snowflake.zk.address: is missing"
+        "leaf.properties: leaf.snowflake.zk.address is missing"
     );
-    assert!(without("leaf.snowflake.port").ends_with("leaf.snowflake.port: is missing"));
+    assert!(without("leaf.snowflake.port").ends_with("leaf.snowflake.port is missing"));
+    let local = java(&format!("{JAVA}leaf.snowflake.mode=local\n")).err().unwrap().to_string();
+    assert!(local.ends_with("leaf.snowflake.local.workIdMap is missing"), "{local}");
     for (line, expected) in [
         ("leaf.segment.enable=canary", "leaf.segment.enable: give true or false"),
         ("leaf.jdbc.url=jdbc:oracle:canary", "leaf.jdbc.url: write jdbc:mysql://"),
@@ -394,11 +398,25 @@ fn what_a_java_leafs_file_leaves_out_ranks_below_leaf_toml() {
     let toml = FileSource::toml(toml, Path::new("leaf.toml"), &known).unwrap();
     let without = JAVA.replace("leaf.segment.enable=true", "");
     let java = FileSource::properties(without.as_bytes(), Path::new("leaf.properties")).unwrap();
-    let files = vec![FileSource::java_defaults(), toml, java];
+    let files = vec![toml, java];
     let loaded = merge(&known, files, Vec::new(), &[], false).unwrap();
     assert_eq!(loaded.config.http.listen.port(), 9);
     assert!(!loaded.config.segment.enabled);
     assert_eq!(loaded.origins["snowflake.registry"], "default of a Java Leaf");
+
+    // What it leaves out another source may give.
+    let little = || {
+        let file = b"leaf.name=x\n";
+        FileSource::properties(file, Path::new("leaf.properties")).unwrap()
+    };
+    let toml = "[segment]\nenabled = false\n[snowflake]\nregistry = 'local'\nworker_id = 3";
+    let toml = FileSource::toml(toml, Path::new("leaf.toml"), &known).unwrap();
+    let named = [("advertise", "10.0.0.7:8080".to_owned())];
+    let loaded = merge(&known, vec![toml, little()], Vec::new(), &named, false).unwrap();
+    assert_eq!(loaded.config.snowflake.worker_id, 3);
+    let environment = vec![("LEAF_SNOWFLAKE__ENABLED".to_owned(), "false".to_owned())];
+    let store = [("segment.store", "sqlite:x.db".to_owned())];
+    merge(&known, vec![little()], environment, &store, false).unwrap();
 }
 
 #[test]
