@@ -23,61 +23,68 @@ use std::io::Write;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use cli::Verb;
-use leaf_server::config::{ConfigError, Loaded};
+use anyhow::{Context as _, bail};
+use cli::{Cli, Verb};
+use leaf_server::config::ConfigError;
 use service::WorkerIdRefused;
+use supervisor::Orders;
 
 fn main() -> ExitCode {
     let cli = match cli::parse() {
         Ok(cli) => cli,
         Err(code) => return code,
     };
-    let sources = cli.settings.sources().with_default_files();
-    let started = sources.load().and_then(|loaded| {
-        let log = log::start(&loaded.config.log)?;
-        Ok((loaded, log))
-    });
-    let (loaded, log) = match started {
-        Ok(started) => started,
-        Err(error) => return exit_code(&error.into()),
-    };
-    let verb = cli.verb.unwrap_or(Verb::Run);
-    for warning in &loaded.warnings {
-        tracing::warn!("{warning}");
-    }
-    let result = match verb {
-        Verb::Config => show::run(&loaded),
-        verb => work(verb, sources, loaded, log),
-    };
-    match result {
+    match run(cli) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => exit_code(&error),
     }
 }
 
-/// Runs a verb that needs a runtime: that of the control plane.
-fn work(
-    verb: Verb,
-    sources: leaf_server::config::Sources,
-    loaded: Loaded,
-    log: log::Log,
-) -> anyhow::Result<()> {
+fn run(cli: Cli) -> anyhow::Result<()> {
+    // That of the control plane.
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .thread_name("leaf-control")
         .enable_all()
         .build()
-        .map_err(|error| anyhow::Error::from(error).context("start the runtime"))?;
-    let result = runtime.block_on(async {
-        match verb {
-            Verb::Check => check::run(&loaded.config).await,
-            Verb::Schema { apply } => schema::run(&loaded.config, apply).await,
-            _ => service::run(reload::Reload::new(sources, loaded, log)).await,
-        }
-    });
+        .context("start the runtime")?;
+    let result = runtime.block_on(work(cli));
     // What still hangs in a blocking call (a name look-up, a disk) is left behind.
     runtime.shutdown_timeout(Duration::from_secs(1));
     result
+}
+
+async fn work(cli: Cli) -> anyhow::Result<()> {
+    // Before anything takes its time: by default a SIGHUP would be the end.
+    let mut orders = Orders::listen()?;
+    let sources = cli.settings.sources().with_default_files();
+    let load = {
+        let sources = sources.clone();
+        tokio::task::spawn_blocking(move || sources.load())
+    };
+    let loaded = tokio::select! {
+        loaded = load => loaded??,
+        () = orders.stop() => bail!("interrupted"),
+    };
+    let log = log::start(&loaded.config.log)?;
+    for warning in &loaded.warnings {
+        tracing::warn!("{warning}");
+    }
+    let verb = cli.verb.unwrap_or(Verb::Run);
+    if matches!(verb, Verb::Run) {
+        return service::run(reload::Reload::new(sources, loaded, log), orders).await;
+    }
+    let others = async {
+        match verb {
+            Verb::Schema { apply } => schema::run(&loaded.config, apply).await,
+            Verb::Check => check::run(&loaded.config).await,
+            Verb::Run | Verb::Config => show::run(&loaded),
+        }
+    };
+    tokio::select! {
+        result = others => result,
+        () = orders.stop() => bail!("interrupted"),
+    }
 }
 
 /// Tells why it ended. Who reads the output may have seen enough and left.

@@ -51,9 +51,8 @@ impl fmt::Display for WorkerIdRefused {
 impl std::error::Error for WorkerIdRefused {}
 
 /// Serves ids until a signal arrives.
-pub(crate) async fn run(mut reload: Reload) -> Result<()> {
+pub(crate) async fn run(mut reload: Reload, mut orders: Orders) -> Result<()> {
     let config = reload.config().clone();
-    let mut orders = Orders::listen()?;
     make_data_dir(&config)?;
     let ids = bind(config.http.listen, "http.listen")?;
     let ops = bind(config.ops.listen, "ops.listen")?;
