@@ -36,21 +36,17 @@ pub(super) enum To {
     Clock,
 }
 
-const fn route_to(methods: &'static str, path: &'static str, to: To) -> Route<To> {
-    Route { methods, path, to }
-}
-
 pub(super) const ROUTES: &[Route<To>] = &[
-    route_to("GET, POST", "/api/segment/get/{*key}", To::SegmentId),
-    route_to("GET, POST", "/api/snowflake/get/{*key}", To::SnowflakeId),
-    route_to("GET, HEAD", "/decodeSnowflakeId", To::DecodeJava),
-    route_to("GET, HEAD", "/cache", To::OnOps),
-    route_to("GET, HEAD", "/db", To::OnOps),
-    route_to("GET", "/v1/segments/{tag}/ids", To::SegmentIds),
-    route_to("POST", "/v1/segments/{tag}/lease", To::SegmentLease),
-    route_to("GET", "/v1/snowflake/ids", To::SnowflakeIds),
-    route_to("GET, HEAD", "/v1/ids/{id}", To::Decode),
-    route_to("GET, HEAD", "/clock", To::Clock),
+    Route::new("GET, POST", "/api/segment/get/{*key}", To::SegmentId),
+    Route::new("GET, POST", "/api/snowflake/get/{*key}", To::SnowflakeId),
+    Route::new("GET, HEAD", "/decodeSnowflakeId", To::DecodeJava),
+    Route::new("GET, HEAD", "/cache", To::OnOps),
+    Route::new("GET, HEAD", "/db", To::OnOps),
+    Route::new("GET", "/v1/segments/{tag}/ids", To::SegmentIds),
+    Route::new("POST", "/v1/segments/{tag}/lease", To::SegmentLease),
+    Route::new("GET", "/v1/snowflake/ids", To::SnowflakeIds),
+    Route::new("GET, HEAD", "/v1/ids/{id}", To::Decode),
+    Route::new("GET, HEAD", "/clock", To::Clock),
 ];
 
 thread_local! {

@@ -9,6 +9,12 @@ pub(super) struct Route<T> {
     pub(super) to: T,
 }
 
+impl<T: Copy> Route<T> {
+    pub(super) const fn new(methods: &'static str, path: &'static str, to: T) -> Self {
+        Self { methods, path, to }
+    }
+}
+
 /// The route of a path, and its parameters as they stand in it.
 pub(super) fn find<'path, T>(
     routes: &'static [Route<T>],

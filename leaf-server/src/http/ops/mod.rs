@@ -45,22 +45,18 @@ pub(super) enum To {
     WorkerRetire,
 }
 
-const fn route_to(methods: &'static str, path: &'static str, to: To) -> Route<To> {
-    Route { methods, path, to }
-}
-
 pub(super) const ROUTES: &[Route<To>] = &[
-    route_to("GET, HEAD", "/healthz", To::Alive),
-    route_to("GET, HEAD", "/readyz", To::Ready),
-    route_to("GET, HEAD", "/v1/status", To::Status),
-    route_to("GET, HEAD", "/cache", To::Cache),
-    route_to("GET, HEAD", "/db", To::Db),
-    route_to("GET, HEAD, POST", "/v1/tags", To::Tags),
-    route_to("GET, HEAD, PATCH, DELETE", "/v1/tags/{tag}", To::Tag),
-    route_to("POST", "/v1/tags/{tag}/advance", To::TagAdvance),
-    route_to("GET, HEAD", "/v1/workers", To::Workers),
-    route_to("POST", "/v1/workers/{worker}/release", To::WorkerRelease),
-    route_to("POST", "/v1/workers/{worker}/retire", To::WorkerRetire),
+    Route::new("GET, HEAD", "/healthz", To::Alive),
+    Route::new("GET, HEAD", "/readyz", To::Ready),
+    Route::new("GET, HEAD", "/v1/status", To::Status),
+    Route::new("GET, HEAD", "/cache", To::Cache),
+    Route::new("GET, HEAD", "/db", To::Db),
+    Route::new("GET, HEAD, POST", "/v1/tags", To::Tags),
+    Route::new("GET, HEAD, PATCH, DELETE", "/v1/tags/{tag}", To::Tag),
+    Route::new("POST", "/v1/tags/{tag}/advance", To::TagAdvance),
+    Route::new("GET, HEAD", "/v1/workers", To::Workers),
+    Route::new("POST", "/v1/workers/{worker}/release", To::WorkerRelease),
+    Route::new("POST", "/v1/workers/{worker}/retire", To::WorkerRetire),
 ];
 
 /// Answers a request.
