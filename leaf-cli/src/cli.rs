@@ -139,7 +139,8 @@ pub(crate) enum Tag {
         /// The next id to be granted, at least
         #[arg(long, value_name = "ID", allow_negative_numbers = true)]
         at_least: i64,
-        /// Yes, by more than 10^12: what is skipped is lost for ever
+        /// Yes, by more than 10^12 or by more than half of segment.failover_margin: what is skipped is lost
+        /// for ever, and replicas must have it before a failover
         #[arg(long)]
         yes: bool,
     },
@@ -150,13 +151,13 @@ pub(crate) enum Tag {
         #[arg(long)]
         yes: bool,
     },
-    /// Make tags as they stand in another store, each behind a gap.
+    /// Move tags here from another store, which grants no ids of them any more.
     Import {
         /// Where they are now, like mysql://user:password@host:3306/database
         #[arg(long, value_name = "URL")]
         from: String,
-        /// How many ids the old store may still grant until its last server has stopped
-        #[arg(long, default_value_t = 10_000_000, value_name = "IDS")]
+        /// How many ids to skip
+        #[arg(long, default_value_t = 0, value_name = "IDS")]
         gap: u32,
         /// These alone; all where none is named
         tags: Vec<String>,

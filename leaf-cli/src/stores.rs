@@ -64,7 +64,7 @@ impl Stores {
 impl Store {
     /// Its tags.
     pub(crate) fn tags(&self) -> TagAdmin<'_> {
-        TagAdmin::new(&*self.open.store)
+        TagAdmin::new(&*self.open.store).with_failover_margin(self.open.admin.failover_margin())
     }
 
     async fn open(url: StoreUrl, data_dir: &Path, options: &StoreOptions) -> Result<Self> {

@@ -3,7 +3,7 @@
 use anyhow::{Result, anyhow, bail};
 use comfy_table::CellAlignment::{self, Left, Right};
 use leaf_core::{Step, Tag as TagName};
-use leaf_segment::{NewTag, TagAdminError, TagChange, TagRecord};
+use leaf_segment::{NewTag, SEALED, TagAdminError, TagChange, TagRecord};
 use leaf_server::records::TagShown;
 use serde::Serialize;
 
@@ -29,7 +29,7 @@ impl Row for TagShown {
         let number = |step: Option<u32>| step.map_or("-".into(), |step| step.to_string());
         vec![
             self.tag.clone(),
-            self.max_id.clone(),
+            if self.max_id == SEALED.to_string() { "moved".into() } else { self.max_id.clone() },
             self.step.map_or("bad".into(), |step| step.to_string()),
             if self.enabled { "yes" } else { "no" }.into(),
             number(self.min_step),
@@ -144,11 +144,14 @@ async fn delete(stores: &Stores, tag: &str, yes: bool, output: Output) -> Result
         }
         error => refused(error),
     })?;
-    let text = format!(
-        "deleted tag {tag:?} of {}; made again, let it start higher: \
-         leaf tag create {shell} --first {} --step STEP",
-        store.url, deleted.next_first
-    );
+    let text = match deleted.next_first {
+        Some(first) => format!(
+            "deleted tag {tag:?} of {}; made again, let it start no lower: \
+             leaf tag create {shell} --first {first} --step STEP",
+            store.url
+        ),
+        None => format!("deleted tag {tag:?} of {}, which had moved to another store", store.url),
+    };
     Ok(output::one(&TagShown::of(&deleted.record, &store.url), text, output).into())
 }
 
@@ -193,7 +196,8 @@ async fn import(
     let mut failed = Vec::new();
     for (done, record) in records.iter().enumerate() {
         let store = stores.of(record.tag.as_str());
-        match leaf_registry::import(record, &*store.open.store, gap.into()).await {
+        let (from, to) = (&*source.open.store, &*store.open.store);
+        match leaf_registry::import(&record.tag, from, to, gap.into()).await {
             Ok(first) => imported.push(Imported {
                 tag: record.tag.as_str().into(),
                 first: first.to_string(),

@@ -62,7 +62,7 @@ orders               5000    50  no              -       500         7  the orde
     let refused = run(&["tag", "delete", "orders"]).failed(1);
     assert!(refused.contains("--yes") && refused.contains("below 5000"), "{refused}");
     let deleted = run(&["tag", "delete", "orders", "--yes"]).ok();
-    assert!(deleted.contains("leaf tag create orders --first 10005000 --step STEP"), "{deleted}");
+    assert!(deleted.contains("leaf tag create orders --first 5000 --step STEP"), "{deleted}");
     let gone = run(&["tag", "show", "orders"]).failed(1);
     assert!(gone.contains("no such tag: make it with `leaf tag create`"), "{gone}");
 }
@@ -158,9 +158,9 @@ fn every_tag_is_sought_in_its_shard() {
     assert_eq!(run(&["tag", "list"]).code, 1);
 }
 
-/// G-16: tags move to another store behind a gap, as often as it is tried.
+/// G-16: tags move to another store, as often as it is tried, and the old one grants no id of them any more.
 #[test]
-fn import_moves_tags_behind_a_gap() {
+fn import_moves_tags_and_seals_them_where_they_were() {
     let home = home();
     make(&home.path().join("leaf-data/old.db"));
     let run = |args: &[&str]| leaf(home.path(), args);
@@ -174,10 +174,22 @@ fn import_moves_tags_behind_a_gap() {
     }
     let shown = run(&["tag", "show", "orders"]).ok();
     assert!(shown.contains("1777") && shown.contains("9"), "{shown}");
+    let left = run(&[&["tag", "show", "orders"][..], &old].concat()).ok();
+    assert!(left.contains("moved"), "{left}");
     let error = run(&["tag", "import", "--from", "sqlite:leaf.db"]).failed(2);
     assert!(error.contains("--from is a store that the tags would go to"), "{error}");
     let error = run(&[&import[..6], &["other"]].concat()).failed(1);
     assert!(error.contains("has no tag"), "{error}");
+
+    // One that is in use here stays as it is, there and here.
+    run(&[&["tag", "create", "used", "--step", "10", "--first", "50"][..], &old].concat()).ok();
+    run(&["tag", "create", "used", "--step", "10", "--first", "70"]).ok();
+    let error = run(&["tag", "import", "--from", "sqlite:old.db", "used"]).failed(1);
+    assert!(error.contains("the tag exists already"), "{error}");
+    assert!(run(&[&["tag", "show", "used"][..], &old].concat()).ok().contains("50"));
+
+    let deleted = run(&[&["tag", "delete", "orders", "--yes"][..], &old].concat()).ok();
+    assert!(deleted.contains("had moved to another store"), "{deleted}");
 }
 
 #[test]

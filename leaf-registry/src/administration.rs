@@ -22,6 +22,12 @@ pub trait Administration: fmt::Debug + Send + Sync + 'static {
     /// # Errors
     /// Failures of the store.
     fn risks(&self) -> BoxFuture<'_, Result<Vec<String>, StoreError>>;
+
+    /// By how many ids the store's failover guard advances every tag when another server answers; `None`
+    /// (the default) where it has none.
+    fn failover_margin(&self) -> Option<i64> {
+        None
+    }
 }
 
 /// One table.

@@ -81,8 +81,9 @@ impl FailoverGuard {
         }
     }
 
-    pub(crate) const fn wanted(&self) -> bool {
-        self.margin.is_some()
+    /// By how much every tag would jump, whether or not the guard is on yet; `None`: it never is.
+    pub(crate) const fn wanted(&self) -> Option<i64> {
+        self.margin
     }
 
     /// By how much every tag jumps; `None` while the guard is off.
@@ -96,7 +97,7 @@ impl FailoverGuard {
 
     /// What an operator should know while it is off although it is wanted.
     pub(crate) fn risk(&self) -> Option<String> {
-        (self.wanted() && matches!(self.state.load(Ordering::Relaxed), NO_TABLE | TOLD))
+        (self.wanted().is_some() && matches!(self.state.load(Ordering::Relaxed), NO_TABLE | TOLD))
             .then(|| NO_TABLE_TEXT.into())
     }
 

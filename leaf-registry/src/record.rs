@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use leaf_core::{Step, Tag};
-use leaf_segment::{StoreErrorKind, TagRecord, TagSettings};
+use leaf_segment::{SEALED, StoreErrorKind, TagRecord, TagSettings};
 
 /// The columns of `leaf_alloc` that every backend reads, in this order. Foreign tables may hold NULL
 /// in any.
@@ -31,7 +31,7 @@ fn read_settings((tag, enabled, min, max, take): SettingsRow) -> (String, TagSet
     let step = |what: &str, value: Option<i64>| {
         let step = Step::new(value?);
         if step.is_err() {
-            tracing::warn!(%tag, "{what} in leaf_tag_settings is no step and does not count");
+            tracing::warn!(?tag, "{what} in leaf_tag_settings is no step and does not count");
         }
         step.ok()
     };
@@ -49,6 +49,11 @@ pub(crate) fn number(step: Option<Step>) -> Option<i64> {
     step.map(|step| i64::from(step.get()))
 }
 
+/// The greatest `max_id` from which `amount` ids can be allocated: it must stay below [`SEALED`].
+pub(crate) const fn most(amount: i64) -> i64 {
+    SEALED - 1 - amount
+}
+
 /// Why an allocation of `amount` ids that expected the step `seen` changed no row, given the row;
 /// `None` when nothing in it is wrong: then somebody has changed it meanwhile, or the failover guard
 /// has refused.
@@ -61,8 +66,9 @@ pub(crate) fn why_not(row: Option<Row>, seen: Step, amount: i64) -> Option<Store
         (_, Some(max_id @ ..0)) => {
             bad(format!("max_id {max_id} is negative; correct it with `leaf tag advance`"))
         }
+        (_, Some(SEALED)) => Some(StoreErrorKind::Moved),
         (Ok(step), _) if step != seen => Some(StoreErrorKind::StepChanged(step)),
-        (_, Some(max_id)) if max_id > i64::MAX - amount => Some(StoreErrorKind::Exhausted),
+        (_, Some(max_id)) if max_id > most(amount) => Some(StoreErrorKind::Exhausted),
         _ => None,
     }
 }

@@ -53,6 +53,18 @@ pub enum StoreErrorKind {
     /// The store refuses; it will again until somebody changes something.
     #[error("store refused")]
     Refused,
+    /// The store's file is not the one that was opened: it was removed, or another was put in its place.
+    #[error(
+        "the file was removed or replaced while in use: restart this process, and advance the tags if an \
+         older copy was put back"
+    )]
+    Replaced,
+    /// The tag was moved to another store, and nobody allocates here any more.
+    #[error(
+        "the tag was moved to another store with `leaf tag import`: let segment.shard lead there, and \
+         restart this node"
+    )]
+    Moved,
 }
 
 impl StoreError {
@@ -129,6 +141,9 @@ pub enum SegmentErrorKind {
     /// The tag has no ids left below 2^63.
     #[error("the tag's ids are used up")]
     Exhausted,
+    /// The tag was moved to another store, and this generator asks the old one.
+    #[error("the tag was moved to another store; the server's log says what to do")]
+    Moved,
     /// The store offers ids that it granted before: it went back, and is not trusted until somebody
     /// raises the record.
     #[error("the store offers ids that were granted before; the server's log says what to do")]
@@ -161,7 +176,7 @@ impl SegmentError {
     /// The error of a caller whom the store's failure left without an id.
     pub(crate) fn of_store(tag: &Tag, error: Arc<StoreError>) -> Self {
         let kind = match error.kind() {
-            StoreErrorKind::Refused => SegmentErrorKind::StoreRefused,
+            StoreErrorKind::Refused | StoreErrorKind::Replaced => SegmentErrorKind::StoreRefused,
             _ => SegmentErrorKind::StoreDown,
         };
         Self::of_tag(kind, tag, error)

@@ -1,18 +1,21 @@
 //! The tags of one store, and the tasks that keep them up to date.
 //!
 //! Readers look a tag up in an immutable map that is swapped whole; nobody waits for a lock there.
-//! A tag that is not in the map is looked up in the store, by one caller at a time; names that do
-//! not exist are remembered for a second, so that they cost the store little.
+//!
+//! A tag that is not in the map is looked up in the store. Names that do not exist must cost the store
+//! little, however many there are: each is remembered for a second, only so many look-ups a second have a
+//! query of their own, and beyond that callers wait for the next reading of the whole set of tags, at most
+//! one in half a second for all of them together. A new tag is found within a second all the same.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use arc_swap::{ArcSwap, Cache};
 use leaf_core::{Health, Tag};
-use tokio::sync::{Mutex, Notify, OwnedMutexGuard};
+use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
@@ -21,13 +24,18 @@ use crate::rate;
 use crate::refill::Backend;
 use crate::tag_state::Leftovers;
 use crate::{
-    SegmentConfig, SegmentError, SegmentErrorKind, SegmentStore, StoreError, TagRecord, TagView,
+    SegmentConfig, SegmentError, SegmentErrorKind, SegmentStore, StoreError, StoreErrorKind,
+    TagRecord, TagView,
 };
 
 const UNKNOWN_HOLDS: Duration = Duration::from_secs(1);
 const UNKNOWN_ENTRIES: usize = 1000;
 /// How soon a refresh that failed is tried again.
 const REFRESH_RETRY: Duration = Duration::from_millis(500);
+/// The set of tags is not read more often than this, however many unknown tags are asked for.
+const READ_GAP: Duration = Duration::from_millis(500);
+/// How many look-ups of single tags may begin at once, and in each second.
+const SINGLE_LOOK_UPS: f64 = 32.0;
 
 /// How long a close gives ids back.
 const GIVE_BACK: Duration = Duration::from_secs(5);
@@ -44,8 +52,12 @@ pub struct SegmentGenerator {
 struct Shared {
     backend: Arc<Backend>,
     tags: Arc<ArcSwap<TagMap>>,
-    /// Whoever holds it may look a tag up in the store and change the map.
-    unknown: Arc<Mutex<UnknownTags>>,
+    /// Whoever holds it may change the map.
+    changing: Mutex<()>,
+    unknown: Mutex<UnknownTags>,
+    /// How many readings of the whole set have begun, and what became of the last that ended.
+    reads_begun: AtomicU64,
+    read: watch::Sender<Read>,
     /// Whether the set of tags was ever read.
     loaded: AtomicBool,
     /// How often it is read, in milliseconds.
@@ -87,9 +99,22 @@ impl fmt::Debug for KnownTags {
     }
 }
 
-/// Names that were just looked up and yield no ids: they do not exist, or are disabled.
-#[derive(Debug, Default)]
-struct UnknownTags(HashMap<Tag, (SegmentErrorKind, Instant)>);
+/// Names that were just looked up and yield no ids, since they do not exist or are disabled; and how many
+/// more may be looked up one by one.
+#[derive(Debug)]
+struct UnknownTags {
+    names: HashMap<Tag, (SegmentErrorKind, Instant)>,
+    look_ups_left: f64,
+    counted_at: Instant,
+}
+
+/// A reading of the whole set of tags that has ended.
+#[derive(Debug, Clone, Default)]
+struct Read {
+    /// Its number, from 1 on.
+    number: u64,
+    failure: Option<Arc<StoreError>>,
+}
 
 impl SegmentGenerator {
     /// Reads the set of tags and starts to keep it up to date. Call it in a tokio runtime.
@@ -114,8 +139,10 @@ impl SegmentGenerator {
         shared.backend.spawn(async move {
             let mut pause = first;
             loop {
-                // Told of a new interval, it reads at once.
+                let since = Instant::now();
+                // Told of a new interval, or that tags are waited for, it reads soon.
                 let _ = tokio::time::timeout(pause, changed.notified()).await;
+                tokio::time::sleep_until(since + READ_GAP.min(pause)).await;
                 // A generator that was dropped needs no refresh.
                 let Some(shared) = task.upgrade() else { return };
                 pause = shared.refresh().await;
@@ -183,8 +210,18 @@ impl SegmentGenerator {
         let marks = backend.config.marks.trouble().map_or(Health::Ready, |why| {
             Health::Degraded(format!("marks of the regression guard are not kept: {why}"))
         });
-        let Some(trouble) = trouble else { return marks };
         let tags = self.shared.tags.load();
+        let Some(trouble) = trouble else {
+            let refused = tags.values().filter(|handle| handle.state.refill().suspect()).count();
+            let refused = match refused {
+                0 => Health::Ready,
+                count => Health::Degraded(format!(
+                    "{count} tags need an operator: their records went back, or hold no step; the log says \
+                     what to do"
+                )),
+            };
+            return marks.and(refused);
+        };
         let in_use =
             |handle: &&TagHandle| !handle.state.has_ended() && handle.state.refill().granted > 0;
         let has_stock = |handle: &TagHandle| handle.state.buffer.stock() > 0;
@@ -219,11 +256,11 @@ impl SegmentGenerator {
     pub async fn close(&self) {
         let backend = &self.shared.backend;
         backend.stop.cancel();
-        self.shared.end_all();
+        self.shared.end_all(&SegmentErrorKind::Closed);
         backend.tasks.close();
         backend.tasks.wait().await;
         // A look-up that was under way may have added one.
-        self.shared.end_all();
+        self.shared.end_all(&SegmentErrorKind::Closed);
         if tokio::time::timeout(GIVE_BACK, self.shared.leave()).await.is_err() {
             tracing::warn!("not all unused ids could be given back within {GIVE_BACK:?}");
         }
@@ -237,7 +274,14 @@ impl Shared {
         Arc::new(Self {
             backend: Arc::new(Backend::new(store, config)),
             tags: Arc::default(),
-            unknown: Arc::default(),
+            changing: Mutex::default(),
+            unknown: Mutex::new(UnknownTags {
+                names: HashMap::new(),
+                look_ups_left: SINGLE_LOOK_UPS,
+                counted_at: Instant::now(),
+            }),
+            reads_begun: AtomicU64::new(0),
+            read: watch::Sender::default(),
             loaded: AtomicBool::new(false),
             refresh_millis: AtomicU64::new(refresh),
             refresh_changed: Arc::default(),
@@ -245,9 +289,9 @@ impl Shared {
         })
     }
 
-    fn end_all(&self) {
+    fn end_all(&self, why: &SegmentErrorKind) {
         for handle in self.tags.load().values() {
-            handle.state.end(SegmentErrorKind::Closed);
+            handle.state.end(why.clone());
         }
     }
 
@@ -264,18 +308,19 @@ impl Shared {
                 let Leftovers { unused, granted_end, issued_end } = leftovers;
                 let lowered = backend.config.marks.lower(&tag, granted_end, issued_end).await;
                 if let Err(error) = lowered {
-                    tracing::warn!(%tag, "{error}; unused ids stay taken");
+                    tracing::warn!(tag = ?tag.as_str(), "{error}; unused ids stay taken");
                     return;
                 }
                 let Some(unused) = unused.filter(|_| backend.config.give_back) else {
                     return;
                 };
-                let request = backend.store.give_back(&tag, unused);
+                let (end, start) = (unused.end(), unused.start());
+                let request = backend.store.replace_max_id(&tag, end, start);
                 match backend.ask("give back unused ids", request).await {
-                    Ok(true) => tracing::debug!(%tag, "gave {unused} back"),
+                    Ok(true) => tracing::debug!(tag = ?tag.as_str(), "gave {unused} back"),
                     // Somebody allocated since.
                     Ok(false) => {}
-                    Err(error) => tracing::warn!(%tag, "{error}"),
+                    Err(error) => tracing::warn!(tag = ?tag.as_str(), "{error}"),
                 }
             });
         }
@@ -286,10 +331,16 @@ impl Shared {
         self.tags.load().get(tag).filter(|handle| !handle.state.has_ended()).cloned()
     }
 
+    fn unknown(&self) -> MutexGuard<'_, UnknownTags> {
+        self.unknown.lock().expect("no holder of this lock panics")
+    }
+
     /// Reads all records: new tags appear, changed steps count, deleted tags end. Returns how long
     /// to wait before the next time.
     async fn refresh(&self) -> Duration {
-        let _alone = self.unknown.lock().await;
+        let number = self.reads_begun.fetch_add(1, Ordering::SeqCst) + 1;
+        // A tag that is looked up while the records are read may be newer than they are.
+        let before = self.tags.load_full();
         let records = match self.backend.ask("read the tags", self.backend.store.tags()).await {
             Ok(records) => records,
             Err(error) => {
@@ -297,22 +348,31 @@ impl Shared {
                 if !self.refresh_fails.swap(true, Ordering::Relaxed) {
                     tracing::warn!("{error}; asking again every {REFRESH_RETRY:?}");
                 }
+                if *error.kind() == StoreErrorKind::Replaced {
+                    // What is in memory was granted by the old file: the new one may grant it once more.
+                    self.end_all(&SegmentErrorKind::StoreRefused);
+                }
+                self.read.send_replace(Read { number, failure: Some(Arc::new(error)) });
                 return REFRESH_RETRY;
             }
         };
         if self.refresh_fails.swap(false, Ordering::Relaxed) {
             tracing::info!("the store answers again");
         }
-        let mut tags = TagMap::clone(&self.tags.load());
-        let names: HashSet<&Tag> = records.iter().map(|record| &record.tag).collect();
-        for handle in tags.values().filter(|handle| !names.contains(handle.tag())) {
-            handle.state.end(SegmentErrorKind::UnknownTag);
+        {
+            let _alone = self.changing.lock().expect("no holder of this lock panics");
+            let mut tags = TagMap::clone(&self.tags.load());
+            let names: HashSet<&Tag> = records.iter().map(|record| &record.tag).collect();
+            for handle in before.values().filter(|handle| !names.contains(handle.tag())) {
+                handle.state.end(SegmentErrorKind::UnknownTag);
+            }
+            for record in &records {
+                self.take_over(&mut tags, record);
+            }
+            self.tags.store(Arc::new(tags));
         }
-        for record in &records {
-            self.take_over(&mut tags, record);
-        }
-        self.tags.store(Arc::new(tags));
         self.loaded.store(true, Ordering::Release);
+        self.read.send_replace(Read { number, failure: None });
         Duration::from_millis(self.refresh_millis.load(Ordering::Relaxed))
     }
 
@@ -346,19 +406,22 @@ impl Shared {
     }
 
     async fn look_up(shared: &Arc<Self>, tag: Tag) -> Result<TagHandle, SegmentError> {
-        let unknown = Arc::clone(&shared.unknown).lock_owned().await;
-        if let Some(handle) = shared.known(tag.as_str()) {
-            return Ok(handle);
-        }
-        if let Some(why) = unknown.holds(&tag) {
-            return Err(SegmentError::new(why, tag.as_str()));
+        let alone = {
+            let mut unknown = shared.unknown();
+            if let Some(why) = unknown.holds(&tag) {
+                return Err(SegmentError::new(why, tag.as_str()));
+            }
+            unknown.may_look_up()
+        };
+        if !alone {
+            return shared.wait_for_read(&tag).await;
         }
         // A task of its own: a caller that leaves must not take the store's answer with it.
         let (answer, received) = tokio::sync::oneshot::channel();
         let task = Arc::clone(shared);
         let name = tag.clone();
         shared.backend.spawn(async move {
-            let _ = answer.send(task.ask_store(&name, unknown).await);
+            let _ = answer.send(task.ask_store(&name).await);
         });
         match received.await {
             Ok(Ok(Ok(handle))) => Ok(handle),
@@ -371,36 +434,77 @@ impl Shared {
     async fn ask_store(
         &self,
         tag: &Tag,
-        mut unknown: OwnedMutexGuard<UnknownTags>,
     ) -> Result<Result<TagHandle, SegmentErrorKind>, StoreError> {
         let what = format!("look up tag {:?}", tag.as_str());
-        let Some(record) = self.backend.ask(&what, self.backend.store.tag(tag)).await? else {
-            unknown.remember(tag.clone(), SegmentErrorKind::UnknownTag);
-            return Ok(Err(SegmentErrorKind::UnknownTag));
+        let record = self.backend.ask(&what, self.backend.store.tag(tag)).await?;
+        let refusal = match &record {
+            None => SegmentErrorKind::UnknownTag,
+            Some(record) if !record.settings.enabled => SegmentErrorKind::Disabled,
+            Some(_) => SegmentErrorKind::Closed,
         };
-        let mut tags = TagMap::clone(&self.tags.load());
-        let handle = self.take_over(&mut tags, &record);
-        self.tags.store(Arc::new(tags));
-        if !record.settings.enabled {
-            unknown.remember(tag.clone(), SegmentErrorKind::Disabled);
-            return Ok(Err(SegmentErrorKind::Disabled));
+        if let Some(record) = record {
+            let _alone = self.changing.lock().expect("no holder of this lock panics");
+            let mut tags = TagMap::clone(&self.tags.load());
+            let handle = self.take_over(&mut tags, &record);
+            self.tags.store(Arc::new(tags));
+            if record.settings.enabled {
+                return Ok(Ok(handle));
+            }
         }
-        Ok(Ok(handle))
+        self.unknown().remember(tag.clone(), refusal.clone());
+        Ok(Err(refusal))
+    }
+
+    /// The handle of a tag, from a reading of the whole set that begins after this call.
+    async fn wait_for_read(&self, tag: &Tag) -> Result<TagHandle, SegmentError> {
+        let mut reads = self.read.subscribe();
+        let number = self.reads_begun.load(Ordering::SeqCst) + 1;
+        self.refresh_changed.notify_one();
+        let read = reads.wait_for(|read| read.number >= number).await.map(|read| read.clone());
+        let Ok(read) = read else {
+            return Err(SegmentError::new(SegmentErrorKind::Closed, tag.as_str()));
+        };
+        if let Some(failure) = read.failure {
+            return Err(SegmentError::of_store(tag, failure));
+        }
+        let tags = self.tags.load();
+        match tags.get(tag.as_str()) {
+            Some(handle) if !handle.state.has_ended() => Ok(handle.clone()),
+            ended => {
+                let why = ended.and_then(|handle| handle.state.refill().ended.clone());
+                let why = why.unwrap_or(SegmentErrorKind::UnknownTag);
+                self.unknown().remember(tag.clone(), why.clone());
+                Err(SegmentError::new(why, tag.as_str()))
+            }
+        }
     }
 }
 
 impl UnknownTags {
     fn holds(&self, tag: &Tag) -> Option<SegmentErrorKind> {
-        let (why, since) = self.0.get(tag)?;
+        let (why, since) = self.names.get(tag)?;
         (since.elapsed() < UNKNOWN_HOLDS).then(|| why.clone())
     }
 
     fn remember(&mut self, tag: Tag, why: SegmentErrorKind) {
-        if self.0.len() >= UNKNOWN_ENTRIES {
-            self.0.retain(|_, (_, since)| since.elapsed() < UNKNOWN_HOLDS);
+        if self.names.len() >= UNKNOWN_ENTRIES {
+            self.names.retain(|_, (_, since)| since.elapsed() < UNKNOWN_HOLDS);
         }
-        if self.0.len() < UNKNOWN_ENTRIES {
-            self.0.insert(tag, (why, Instant::now()));
+        if self.names.len() < UNKNOWN_ENTRIES {
+            self.names.insert(tag, (why, Instant::now()));
         }
+    }
+
+    /// Whether one more tag may be looked up by a query of its own; counts it.
+    fn may_look_up(&mut self) -> bool {
+        let now = Instant::now();
+        let earned = (now - self.counted_at).as_secs_f64() * SINGLE_LOOK_UPS;
+        self.look_ups_left = (self.look_ups_left + earned).min(SINGLE_LOOK_UPS);
+        self.counted_at = now;
+        if self.look_ups_left < 1.0 {
+            return false;
+        }
+        self.look_ups_left -= 1.0;
+        true
     }
 }

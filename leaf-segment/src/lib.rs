@@ -52,6 +52,6 @@ pub use handle::TagHandle;
 pub use marks::{Marks, MarksError};
 pub use memory::MemoryStore;
 pub use shards::{Shards, TagPattern, TagPatternError};
-pub use store::{NewTag, SegmentStore, TagRecord, TagSettings};
+pub use store::{NewTag, SEALED, SegmentStore, TagRecord, TagSettings};
 pub use tag_admin::{Deleted, TagAdmin, TagAdminError, TagChange};
 pub use view::{FetchView, TagView};

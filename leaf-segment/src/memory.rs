@@ -7,7 +7,7 @@ use std::time::Duration;
 use futures_core::future::BoxFuture;
 use leaf_core::{IdRange, Step, Tag};
 
-use crate::{NewTag, SegmentStore, StoreError, StoreErrorKind, TagRecord, TagSettings};
+use crate::{NewTag, SEALED, SegmentStore, StoreError, StoreErrorKind, TagRecord, TagSettings};
 
 /// A [`SegmentStore`] without a disk.
 #[derive(Debug, Default)]
@@ -72,9 +72,12 @@ impl SegmentStore for MemoryStore {
             if step != seen {
                 return Err(StoreErrorKind::StepChanged(step));
             }
+            if record.is_sealed() {
+                return Err(StoreErrorKind::Moved);
+            }
             let start = record.max_id;
-            let end =
-                start.checked_add(i64::from(amount.get())).ok_or(StoreErrorKind::Exhausted)?;
+            let end = start.checked_add(i64::from(amount.get())).filter(|end| *end < SEALED);
+            let end = end.ok_or(StoreErrorKind::Exhausted)?;
             let range = IdRange::new(start, end)
                 .ok_or_else(|| StoreErrorKind::BadRecord(format!("max_id {start} is negative")))?;
             record.max_id = end;
@@ -140,17 +143,18 @@ impl SegmentStore for MemoryStore {
         })
     }
 
-    fn give_back<'a>(
+    fn replace_max_id<'a>(
         &'a self,
         tag: &'a Tag,
-        unused: IdRange,
+        from: i64,
+        to: i64,
     ) -> BoxFuture<'a, Result<bool, StoreError>> {
-        self.with(tag, "give back ids of", |record| {
-            let untouched = record.max_id == unused.end();
-            if untouched {
-                record.max_id = unused.start();
+        self.with(tag, "replace max_id of", |record| {
+            let unchanged = record.max_id == from;
+            if unchanged {
+                record.max_id = to;
             }
-            Ok(untouched)
+            Ok(unchanged)
         })
     }
 

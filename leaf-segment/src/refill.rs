@@ -65,7 +65,7 @@ impl Backend {
     /// hangs costs the guard's memory, not the service: the health says so.
     async fn remember(&self, tag: &Tag) {
         if let Err(error) = self.config.marks.write(tag).await {
-            tracing::warn!(%tag, "{error}");
+            tracing::warn!(tag = ?tag.as_str(), "{error}");
         }
     }
 
@@ -86,10 +86,10 @@ impl Backend {
             Err(_) => Err(StoreError::new(StoreErrorKind::Unavailable, what)
                 .because(format!("no answer within {deadline:?}"))),
         };
-        let trouble =
-            result.as_ref().err().map(StoreError::kind).filter(|kind| {
-                matches!(kind, StoreErrorKind::Unavailable | StoreErrorKind::Refused)
-            });
+        let trouble = result.as_ref().err().map(StoreError::kind).filter(|kind| {
+            use StoreErrorKind::{Refused, Replaced, Unavailable};
+            matches!(kind, Unavailable | Refused | Replaced)
+        });
         let trouble = trouble.map(|kind| format!("{kind} ({what}; the log says more)"));
         *self.trouble.lock().expect("no holder of this lock panics") = trouble;
         result
@@ -226,18 +226,24 @@ async fn worth_asking_again(state: &TagState, error: StoreError, failures: u32) 
         StoreErrorKind::StepChanged(step) => state.step_seen(Ok(*step)),
         StoreErrorKind::Unavailable | StoreErrorKind::Refused => {}
         StoreErrorKind::UnknownTag => {
-            tracing::warn!(tag = %state.tag, "the tag's record is gone");
+            tracing::warn!(tag = ?state.tag.as_str(), "the tag's record is gone");
             state.end(SegmentErrorKind::UnknownTag);
             return false;
         }
+        // What is in memory was granted by the old file: the new one may grant it once more.
+        StoreErrorKind::Replaced => {
+            tracing::error!(tag = ?state.tag.as_str(), "{error}");
+            state.end(SegmentErrorKind::StoreRefused);
+            return false;
+        }
         _ => {
-            tracing::error!(tag = %state.tag, "{error}");
+            tracing::error!(tag = ?state.tag.as_str(), "{error}");
             return false;
         }
     }
     if failures > 1 || !matches!(error.kind(), StoreErrorKind::StepChanged(_)) {
         let pause = backoff(failures, state.somebody_waits());
-        tracing::warn!(tag = %state.tag, "{error}; asking again in {pause:?}");
+        tracing::warn!(tag = ?state.tag.as_str(), "{error}; asking again in {pause:?}");
         rest(state, pause).await;
     }
     true
@@ -308,11 +314,12 @@ async fn fetch(state: &TagState, wanted: Amount) -> Result<IdRange, StoreError> 
 /// Gives a refused range back, so that refusing does not carry the record past the mark. Tried once,
 /// at once: later the same `max_id` may be an operator's repair, or another node's range.
 async fn give_back(state: &TagState, refused: IdRange) -> bool {
-    let request = state.backend.store.give_back(&state.tag, refused);
+    let (end, start) = (refused.end(), refused.start());
+    let request = state.backend.store.replace_max_id(&state.tag, end, start);
     match state.backend.ask("give back a refused range", request).await {
         Ok(given_back) => given_back,
         Err(error) => {
-            tracing::warn!(tag = %state.tag, "{error}");
+            tracing::warn!(tag = ?state.tag.as_str(), "{error}");
             false
         }
     }

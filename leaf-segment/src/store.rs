@@ -11,6 +11,11 @@ use leaf_core::{IdRange, Step, StepError, Tag};
 
 use crate::StoreError;
 
+/// The `max_id` of a tag that nobody may allocate from any more, because it was moved to another store or
+/// is about to be deleted. No allocation reaches it: the last id that can be granted is two below. A Java
+/// Leaf cannot allocate from it either, since the database refuses the overflow.
+pub const SEALED: i64 = i64::MAX;
+
 /// Keeps one number per tag. Implemented in `leaf-registry` for databases.
 ///
 /// Dropping a returned future half-way leaves an ambiguous write, which can only make a gap.
@@ -69,15 +74,17 @@ pub trait SegmentStore: fmt::Debug + Send + Sync + 'static {
     fn advance<'a>(&'a self, tag: &'a Tag, at_least: i64)
     -> BoxFuture<'a, Result<i64, StoreError>>;
 
-    /// Lowers `max_id` from the end of `unused` to its start, if nobody allocated since; tells
-    /// whether it did. The caller promises that no id of `unused` was or will be handed out.
+    /// Sets `max_id` to `to` if it is `from`, and the server is the one that allocated last; tells whether
+    /// it did. Gives unused ids back (the caller promises that none of them was or will be handed out), and
+    /// closes a tag for allocations ([`SEALED`]).
     ///
     /// # Errors
     /// Failures of the store.
-    fn give_back<'a>(
+    fn replace_max_id<'a>(
         &'a self,
         tag: &'a Tag,
-        unused: IdRange,
+        from: i64,
+        to: i64,
     ) -> BoxFuture<'a, Result<bool, StoreError>>;
 
     /// Ends the connections, after the last call.
@@ -138,6 +145,14 @@ pub struct NewTag {
     pub step: Step,
     /// What it is for, at most 256 characters.
     pub description: Option<String>,
+}
+
+impl TagRecord {
+    /// Whether the tag was closed for allocations, see [`SEALED`].
+    #[must_use]
+    pub const fn is_sealed(&self) -> bool {
+        self.max_id == SEALED
+    }
 }
 
 impl From<NewTag> for TagRecord {

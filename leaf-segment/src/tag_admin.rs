@@ -1,15 +1,16 @@
 //! What an operator does with tags, and the rules that keep ids from being lost or repeated by it.
 //!
-//! Invariant: `max_id` never falls. What cannot be taken back is asked for twice.
+//! Invariant: `max_id` never falls, and a tag is deleted only once it is known exactly what it granted: it is
+//! sealed first, by a compare-and-set. What cannot be taken back is asked for twice.
 
 use leaf_core::{Step, Tag};
 
-use crate::{NewTag, SegmentStore, StoreError, StoreErrorKind, TagRecord, TagSettings};
+use crate::{NewTag, SEALED, SegmentStore, StoreError, StoreErrorKind, TagRecord, TagSettings};
 
 /// A raise by more than this is asked about: nothing brings the ids back.
 const FAR: i64 = 1_000_000_000_000;
-/// How many ids servers may have been granted while their tag was being deleted.
-const AFTER_DELETE: i64 = 10_000_000;
+/// How often a tag that is to be deleted is sealed anew because somebody allocated in between.
+const TRIES: usize = 100;
 /// What the column holds.
 const DESCRIPTION_CHARS: usize = 256;
 
@@ -34,6 +35,7 @@ const DESCRIPTION_CHARS: usize = 256;
 #[derive(Debug, Clone, Copy)]
 pub struct TagAdmin<'a> {
     store: &'a dyn SegmentStore,
+    failover_margin: Option<i64>,
 }
 
 /// What is to be changed of a tag; `None` leaves it as it is, `Some(None)` means the servers' own.
@@ -72,17 +74,25 @@ pub enum TagAdminError {
 /// A tag that is no more.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Deleted {
-    /// Its record.
+    /// Its record, as it was before.
     pub record: TagRecord,
-    /// Made again, it must not start below: servers may hold ids up to here.
-    pub next_first: i64,
+    /// Made again, it must not start below: ids up to here were granted. `None` where that is not known,
+    /// because the tag had been moved to another store.
+    pub next_first: Option<i64>,
 }
 
 impl<'a> TagAdmin<'a> {
     /// For the tags of this store.
     #[must_use]
     pub const fn new(store: &'a dyn SegmentStore) -> Self {
-        Self { store }
+        Self { store, failover_margin: None }
+    }
+
+    /// For a store whose failover guard jumps by `margin`: a raise by much of that is asked about, since a
+    /// failover that loses it would land below the ids that were granted since.
+    #[must_use]
+    pub const fn with_failover_margin(self, margin: Option<i64>) -> Self {
+        Self { failover_margin: margin, ..self }
     }
 
     /// The record.
@@ -139,8 +149,8 @@ impl<'a> TagAdmin<'a> {
         Ok(TagRecord { step: change.step.map_or(record.step, Ok), settings, ..record })
     }
 
-    /// Raises the next id to be granted to `at_least`; `far` confirms a raise by more than 10^12.
-    /// `false` when it is there already.
+    /// Raises the next id to be granted to `at_least`; `far` confirms a raise by more than 10^12, or by more
+    /// than half of the failover margin. `false` when it is there already.
     ///
     /// # Errors
     /// `Refused` for what is no id, `Unconfirmed`, `UnknownTag`, failures of the store.
@@ -161,6 +171,13 @@ impl<'a> TagAdmin<'a> {
                 "that skips {skips} ids, which are lost for ever: look at the number again"
             )));
         }
+        if let Some(margin) = self.failover_margin.filter(|margin| skips > margin / 2 && !far) {
+            return Err(TagAdminError::Unconfirmed(format!(
+                "that skips {skips} ids, and after a failover that loses it the tag goes on only {margin} \
+                 ids (segment.failover_margin) above where it is now, which may repeat ids: make sure that \
+                 every replica gets it"
+            )));
+        }
         let max_id = self.store.advance(tag, at_least).await?;
         Ok((TagRecord { max_id, ..record }, true))
     }
@@ -178,10 +195,25 @@ impl<'a> TagAdmin<'a> {
                 record.max_id
             )));
         }
+        let record = self.seal(record).await?;
         self.store.delete(tag).await?;
-        // Servers may have been granted more between the two statements.
-        let next_first = record.max_id.saturating_add(AFTER_DELETE);
+        let next_first = (!record.is_sealed()).then_some(record.max_id);
         Ok(Deleted { record, next_first })
+    }
+
+    /// Closes a tag for allocations, and returns its record as it was then.
+    async fn seal(&self, mut record: TagRecord) -> Result<TagRecord, TagAdminError> {
+        for _ in 0..TRIES {
+            let tag = &record.tag;
+            if record.is_sealed() || self.store.replace_max_id(tag, record.max_id, SEALED).await? {
+                return Ok(record);
+            }
+            record = self.read(tag).await?;
+        }
+        let why = "nodes allocated from it all the time, or the database has failed over and no node has \
+                   allocated since: disable the tag, and try again";
+        let operation = format!("delete tag {:?}", record.tag.as_str());
+        Err(StoreError::new(StoreErrorKind::Unavailable, operation).because(why).into())
     }
 }
 
@@ -242,6 +274,11 @@ mod tests {
         let refused = admin.advance(&tag, far, false).await.unwrap_err();
         assert!(matches!(refused, TagAdminError::Unconfirmed(_)), "{refused}");
         assert_eq!(admin.advance(&tag, far, true).await.unwrap().0.max_id, far);
+        let guarded = admin.with_failover_margin(Some(1000));
+        assert!(guarded.advance(&tag, far + 500, false).await.unwrap().1);
+        let refused = guarded.advance(&tag, far + 1001, false).await.unwrap_err().to_string();
+        assert!(refused.contains("every replica"), "{refused}");
+        assert!(guarded.advance(&tag, far + 1001, true).await.unwrap().1);
         for bad in [-1, i64::MAX] {
             let refused = admin.advance(&tag, bad, true).await.unwrap_err();
             assert!(matches!(refused, TagAdminError::Refused(_)), "{refused}");
@@ -254,7 +291,8 @@ mod tests {
         let admin = TagAdmin::new(&store);
         let refused = admin.delete(&tag, false).await.unwrap_err();
         assert!(matches!(refused, TagAdminError::Unconfirmed(_)), "{refused}");
-        assert_eq!(admin.delete(&tag, true).await.unwrap().next_first, 1 + AFTER_DELETE);
+        let granted = store.allocate(&tag, step(2000), step(2000)).await.unwrap();
+        assert_eq!(admin.delete(&tag, true).await.unwrap().next_first, Some(granted.end()));
         let gone = admin.read(&tag).await.unwrap_err().to_string();
         assert!(gone.contains("no such tag"), "{gone}");
 

@@ -245,6 +245,7 @@ impl TagState {
         let kind = match failure.error.kind() {
             StoreErrorKind::UnknownTag => SegmentErrorKind::UnknownTag,
             StoreErrorKind::Exhausted => SegmentErrorKind::Exhausted,
+            StoreErrorKind::Moved => SegmentErrorKind::Moved,
             StoreErrorKind::Regression { .. } => SegmentErrorKind::Guard,
             StoreErrorKind::Refused => return None,
             _ => SegmentErrorKind::Record,

@@ -45,8 +45,40 @@ async fn a_flood_of_unknown_tags_keeps_the_memory_bounded() {
         segments.tag(&format!("nope-{i}")).await.unwrap_err();
     }
 
-    assert_eq!(store.look_ups.load(Ordering::SeqCst), 3000);
     assert!(format!("{segments:?}").matches("nope-").count() <= 1000);
+}
+
+/// S-06: the store is asked so many times a second, whatever the number of names that do not exist, and a
+/// tag that was just made is found within a second.
+#[tokio::test(start_paused = true)]
+async fn a_flood_of_unknown_tags_costs_the_store_little_and_hides_no_new_one() {
+    let store = store_with("orders", 10).await;
+    let segments = open(&store).await;
+    let asked = || store.look_ups.load(Ordering::SeqCst);
+    let flood = |second: usize| {
+        let segments = segments.clone();
+        let ask = move |i| {
+            let segments = segments.clone();
+            tokio::spawn(async move { segments.tag(&format!("nope-{second}-{i}")).await })
+        };
+        (0..5000).map(ask).collect::<Vec<_>>()
+    };
+
+    let start = tokio::time::Instant::now();
+    for second in 0..10 {
+        let strangers = flood(second);
+        store.create(&NewTag::new(tag(&format!("new-{second}")), step(10))).await.unwrap();
+        let asked_at = tokio::time::Instant::now();
+        segments.tag(&format!("new-{second}")).await.unwrap().next().await.unwrap();
+        assert!(asked_at.elapsed() < Duration::from_secs(1), "{:?}", asked_at.elapsed());
+        for stranger in strangers {
+            let error = stranger.await.unwrap().unwrap_err();
+            assert_eq!(*error.kind(), SegmentErrorKind::UnknownTag);
+        }
+    }
+
+    let seconds = start.elapsed().as_secs() + 1;
+    assert!(asked() <= 32 * (seconds + 1), "{} queries in {seconds} s", asked());
 }
 
 #[tokio::test(start_paused = true)]

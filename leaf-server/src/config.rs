@@ -16,7 +16,7 @@ use std::path::PathBuf;
 
 use leaf_registry::{RegistryOptions, RegistryPlace, RegistryPlaces};
 use leaf_snowflake::Identity;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 
 pub use listeners::{Http, Log, LogFormat, Ops, Secret};
 pub use segment::{Segment, Shard};
@@ -36,6 +36,8 @@ pub struct Config {
     pub advertise: Option<String>,
     /// The interface whose address is the identity: its name, or a network like 10.0.0.0/8.
     pub advertise_interface: Option<String>,
+    /// Which address is taken where neither is given: `first`, or `java` for the one that a Java Leaf takes.
+    pub advertise_guess: Guess,
     /// The port of an identity that is found so. Default: that of `http.listen`.
     #[serde(deserialize_with = "values::optional_whole_number")]
     pub advertise_port: Option<u16>,
@@ -62,6 +64,7 @@ impl Default for Config {
             data_dir: "leaf-data".into(),
             advertise: None,
             advertise_interface: None,
+            advertise_guess: Guess::First,
             advertise_port: None,
             stop_grace: Span::from_secs(10),
             time_zone: None,
@@ -70,6 +73,27 @@ impl Default for Config {
             log: Log::default(),
             segment: Segment::default(),
             snowflake: Snowflake::default(),
+        }
+    }
+}
+
+/// Which of the interfaces' addresses becomes the identity where none is chosen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Guess {
+    /// The first that others may reach, IPv4 before IPv6.
+    First,
+    /// The last IPv4 address that is not loopback: Java lists the interfaces the other way round, and a Java
+    /// Leaf takes the first of its list.
+    Java,
+}
+
+impl<'de> Deserialize<'de> for Guess {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        match String::deserialize(from)?.as_str() {
+            "first" => Ok(Self::First),
+            "java" => Ok(Self::Java),
+            _ => Err(serde::de::Error::custom("give first or java")),
         }
     }
 }

@@ -7,7 +7,7 @@ use std::net::{IpAddr, SocketAddr};
 use leaf_registry::RegistryKind;
 use leaf_snowflake::Identity;
 
-use leaf_server::config::{Config, ConfigError};
+use leaf_server::config::{Config, ConfigError, Guess};
 
 /// An interface's name and address.
 type Interface = (String, IpAddr);
@@ -40,12 +40,16 @@ pub(crate) fn find(config: &Config) -> Result<(Identity, Option<String>), Config
     if !listen.ip().is_unspecified() && !listen.ip().is_loopback() {
         return Ok((named(listen.ip(), port)?, None));
     }
-    let (address, others) = guess(&interfaces()?)?;
+    let (address, all) = guess(&interfaces()?, config.advertise_guess)?;
     let identity = named(address, port)?;
+    let why = match config.advertise_guess {
+        Guess::First => "the first of its addresses",
+        Guess::Java => "the one of its addresses that a Java Leaf takes",
+    };
     let warning = format!(
-        "this node calls itself {identity}, after the first of its addresses ({}): set `advertise` or \
-         `advertise_interface` to be sure",
-        others.join(", ")
+        "this node calls itself {identity}, after {why} ({}): set `advertise` or `advertise_interface` to be \
+         sure",
+        all.join(", ")
     );
     Ok((identity, Some(warning)))
 }
@@ -91,11 +95,17 @@ fn chosen(wanted: &str, interfaces: &[Interface]) -> Result<IpAddr, ConfigError>
     })
 }
 
-/// The first address that others may reach, and all of them.
-fn guess(interfaces: &[Interface]) -> Result<(IpAddr, Vec<String>), ConfigError> {
-    let reachable = |address: &IpAddr| !address.is_loopback() && !is_link_local(*address);
-    let mut found: Vec<_> = interfaces.iter().filter(|(_, address)| reachable(address)).collect();
-    found.sort_by_key(|(_, address)| address.is_ipv6());
+/// The address that is taken where none was chosen, and all that might be.
+fn guess(interfaces: &[Interface], rule: Guess) -> Result<(IpAddr, Vec<String>), ConfigError> {
+    let fits = |address: &IpAddr| match rule {
+        Guess::First => !address.is_loopback() && !is_link_local(*address),
+        Guess::Java => address.is_ipv4() && !address.is_loopback(),
+    };
+    let mut found: Vec<_> = interfaces.iter().filter(|(_, address)| fits(address)).collect();
+    match rule {
+        Guess::First => found.sort_by_key(|(_, address)| address.is_ipv6()),
+        Guess::Java => found.reverse(),
+    }
     let Some((_, first)) = found.first() else {
         return Err(ConfigError::new(
             "no interface has an address but loopback, and a worker registry needs a name for this \
@@ -171,14 +181,34 @@ mod tests {
         }
     }
 
+    /// What Java's `NetworkInterface` gave on hosts with these addresses, in the kernel's order.
+    #[test]
+    fn where_a_java_leaf_was_replaced_its_address_is_taken() {
+        for (addresses, java) in [
+            (&["10.1.0.1"][..], "10.1.0.1"),
+            (&["10.1.0.1", "10.2.0.1"], "10.2.0.1"),
+            (&["10.2.0.1", "10.1.0.1"], "10.1.0.1"),
+            (&["10.1.0.1", "172.17.0.1"], "172.17.0.1"),
+            (&["10.1.0.1", "10.1.0.9"], "10.1.0.9"),
+            (&["10.1.0.1", "192.168.7.7"], "192.168.7.7"),
+            (&["127.0.0.1", "10.99.0.1", "10.1.0.1"], "10.1.0.1"),
+            (&["127.0.0.1", "::1", "10.1.0.1", "169.254.3.4", "fe80::1"], "169.254.3.4"),
+        ] {
+            let interfaces = addresses.iter().map(|it| ("eth0".to_owned(), it.parse().unwrap()));
+            let (address, _) = guess(&interfaces.collect::<Vec<_>>(), Guess::Java).unwrap();
+            assert_eq!(address.to_string(), java, "{addresses:?}");
+        }
+        assert!(guess(&interfaces()[..4], Guess::Java).is_err(), "Java knows no IPv6");
+    }
+
     #[test]
     fn without_a_word_the_first_reachable_address_is_taken_and_never_none() {
-        let (address, all) = guess(&interfaces()).unwrap();
+        let (address, all) = guess(&interfaces(), Guess::First).unwrap();
         assert_eq!(address.to_string(), "10.0.0.7");
         assert_eq!(all.len(), 3, "{all:?}");
-        let error = guess(&interfaces()[..3]).unwrap_err().to_string();
+        let error = guess(&interfaces()[..3], Guess::First).unwrap_err().to_string();
         assert!(error.contains("set `advertise`"), "{error}");
-        let (address, _) = guess(&interfaces()[..4]).unwrap();
+        let (address, _) = guess(&interfaces()[..4], Guess::First).unwrap();
         let listen = "[::]:8080".parse().unwrap();
         assert_eq!(named(address, 8080).unwrap().as_str(), "[2001:db8::7]:8080");
         let identity = named(address, 2181).unwrap();

@@ -31,8 +31,10 @@ pub(crate) struct Node {
     snowflake: Option<Snowflake>,
     pub(crate) started: tokio::time::Instant,
     stopping: AtomicBool,
-    /// How many requests may be waiting for ids.
+    /// How many requests are waiting for ids.
     pub(crate) waiting: AtomicUsize,
+    /// How many requests are waiting until it is known whether their tag exists.
+    pub(crate) looking_up: AtomicUsize,
 }
 
 /// Segment mode.
@@ -87,6 +89,7 @@ impl Node {
             started: tokio::time::Instant::now(),
             stopping: AtomicBool::new(false),
             waiting: AtomicUsize::new(0),
+            looking_up: AtomicUsize::new(0),
         })
     }
 

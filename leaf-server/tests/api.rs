@@ -69,7 +69,11 @@ fn an_encoded_name_is_always_that_of_the_decoded_tag() {
     }
     // On one connection, so that one thread has seen both.
     let mut client = HttpClient::connect(server.ids()).unwrap();
-    let mut id = |path: &str| client.ids(path, 1).unwrap()[0];
+    let mut id = |path: &str| {
+        let mut id = 0;
+        client.ids(path, 1, |it| id = it).unwrap();
+        id
+    };
     for n in 0..3 {
         assert_eq!(id("/api/segment/get/x%20y"), 1 + n);
         assert_eq!(id("/api/segment/get/x%2520y"), 900_000 + n);
@@ -79,7 +83,7 @@ fn an_encoded_name_is_always_that_of_the_decoded_tag() {
 #[test]
 fn wrong_requests_are_told_in_the_form_that_the_client_accepts() {
     let (_directory, server) = start(&[("LEAF_HTTP__MAX_COUNT", "50")]);
-    for query in ["count=51", "count=0", "count=-1", "count=x", "count=", "count"] {
+    for query in ["count=51", "count=0", "count=-1", "count=+5", "count=x", "count=", "count"] {
         let answer = server.get(&format!("{TAG}/ids?{query}"));
         problem(&answer, 400, "bad-request", "count: give 1 to 50");
     }
@@ -93,7 +97,7 @@ fn wrong_requests_are_told_in_the_form_that_the_client_accepts() {
     let lease = HttpClient::once(server.ids(), "POST", &format!("{TAG}/lease?count=1000001"));
     problem(&lease, 400, "bad-request", "give 1 to 1000000");
     for (method, path) in
-        [("HEAD", "/v1/snowflake/ids"), ("HEAD", "/api/snowflake/get/x"), ("PUT", "/v1/ids/1")]
+        [("HEAD", "/v1/snowflake/ids"), ("OPTIONS", "/api/snowflake/get/x"), ("PUT", "/v1/ids/1")]
     {
         assert_eq!(HttpClient::once(server.ids(), method, path).status, 405, "{method} {path}");
     }
@@ -159,7 +163,7 @@ fn tags_are_made_changed_raised_and_deleted() {
     let number = |value: &serde_json::Value| value.as_str().unwrap().parse::<i64>().unwrap();
     let granted = number(&gone["deleted"]["max_id"]);
     assert!(granted >= 5000, "{gone}");
-    assert_eq!(number(&gone["next_first"]), granted + 10_000_000);
+    assert_eq!(number(&gone["next_first"]), granted);
     problem(&ops(&server, "GET", path, ""), 404, "unknown-tag", "no such tag");
 }
 

@@ -73,8 +73,8 @@ fn the_java_routes_take_get_and_post_only() {
     for method in ["PUT", "DELETE", "PATCH", "OPTIONS"] {
         for path in [SEGMENT, "/api/snowflake/get/x"] {
             let answer = ask(method, path);
-            expect(&answer, 405, "use GET, POST");
-            assert_eq!(answer.header("allow"), Some("GET, POST"));
+            expect(&answer, 405, "use GET, HEAD, POST");
+            assert_eq!(answer.header("allow"), Some("GET, HEAD, POST"));
         }
     }
     assert_eq!(ask("POST", SEGMENT).status, 200);

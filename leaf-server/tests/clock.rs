@@ -3,11 +3,9 @@
 #![allow(clippy::unwrap_used, reason = "tests may panic")]
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::thread::JoinHandle;
 use std::time::Duration;
 
-use leaf_testkit::{FakeClock, HttpClient, LeafServer, Ledger, wait_until};
+use leaf_testkit::{FakeClock, HttpClient, LeafServer, Ledger, Load, Plan, wait_until};
 use tokio::time::Instant;
 
 const SERVER: &str = env!("CARGO_BIN_EXE_leaf-server");
@@ -15,6 +13,9 @@ const SNOWFLAKE: &str = "/api/snowflake/get/x";
 
 /// Longer than the pause between two looks at the wall clock.
 const NOTICED: usize = 30;
+
+/// How long a client may be without an id where nothing is noticed: these machines are shared.
+const MOMENT: Duration = Duration::from_secs(1);
 
 fn full() -> bool {
     std::env::var_os("LEAF_TEST_FULL").is_some()
@@ -27,49 +28,10 @@ struct Setting {
     issuer: Arc<str>,
 }
 
-/// Clients that ask for ids all the time. While the clock is back they are refused.
-struct Load {
-    stop: Arc<AtomicBool>,
-    refused: Arc<AtomicUsize>,
-    clients: Vec<JoinHandle<()>>,
-}
-
-impl Load {
-    fn start(setting: &Setting, server: &LeafServer) -> Self {
-        let (stop, refused) = (Arc::<AtomicBool>::default(), Arc::<AtomicUsize>::default());
-        let client = || {
-            let (stop, refused) = (Arc::clone(&stop), Arc::clone(&refused));
-            let (ledger, issuer) = (Arc::clone(&setting.ledger), Arc::clone(&setting.issuer));
-            let mut client = HttpClient::connect(server.ids()).unwrap();
-            std::thread::spawn(move || {
-                // A killed server ends the connection.
-                while let Ok(answers) = client.pipeline(SNOWFLAKE, 500) {
-                    for answer in answers {
-                        match answer.status {
-                            200 => ledger.record(&issuer, answer.body.parse().unwrap()),
-                            503 => drop(refused.fetch_add(1, Ordering::Relaxed)),
-                            _ => panic!("{} {}", answer.status, answer.body),
-                        }
-                    }
-                    if stop.load(Ordering::Relaxed) {
-                        return;
-                    }
-                }
-            })
-        };
-        let clients = (0..2).map(|_| client()).collect();
-        Self { stop, refused, clients }
-    }
-
-    /// How many were refused since the last question.
-    fn refused(&self) -> usize {
-        self.refused.swap(0, Ordering::Relaxed)
-    }
-
-    fn end(self) {
-        self.stop.store(true, Ordering::Relaxed);
-        self.clients.into_iter().for_each(|client| client.join().unwrap());
-    }
+/// Two clients that ask for ids all the time. While the clock is back they are refused.
+fn load(setting: &Setting, server: &LeafServer) -> Load {
+    let plan = Plan { clients: 2, pipeline: 500, pause: Duration::ZERO, ..Plan::of(SNOWFLAKE) };
+    Load::at(&setting.ledger, &setting.issuer, server.ids(), &plan)
 }
 
 impl Setting {
@@ -177,21 +139,21 @@ fn a_clock_that_does_anything_repeats_nothing() {
     let least = if full() { 4_000_000 } else { 1_000_000 };
     let setting = Setting::new();
     let server = setting.start();
-    let load = Load::start(&setting, &server);
+    let clients = load(&setting, &server);
 
     for offset in ["-0.001", "+0", "-0.005", "+0", "-0.006", "+0", "-0.9", "+0"] {
         setting.clock.set(offset);
         pause_for(Duration::from_millis(300));
-        assert_eq!(load.refused(), 0, "{offset} s");
+        clients.expect_unnoticed(&format!("{offset} s"), MOMENT);
     }
     for (offset, refuses) in [("-1.5", true), ("-3600", true), ("+3600", false), ("+86400", false)]
     {
         setting.clock.set(offset);
         pause_for(Duration::from_millis(400));
-        assert_eq!(load.refused() > 0, refuses, "{offset} s");
+        assert_eq!(clients.take_refused() > 0, refuses, "{offset} s");
         setting.clock.set("+0");
         pause_for(Duration::from_millis(400));
-        let _ = load.refused();
+        let _ = clients.take_refused();
     }
     let mut strobes = ["-0.7", "+0", "-3", "+2", "-0.001", "-600", "+0"].iter().cycle();
     let deadline = Instant::now() + Duration::from_secs(300);
@@ -201,7 +163,7 @@ fn a_clock_that_does_anything_repeats_nothing() {
         assert!(Instant::now() < deadline, "only {} ids", setting.ledger.len());
     }
 
-    load.end();
+    assert_eq!(clients.end().lost_connections, 0);
     setting.ledger.expect_at_least(least);
 }
 
@@ -214,15 +176,15 @@ fn at_a_tolerance_of_5_ms_6_ms_stop_the_ids_and_5_do_not() {
         let environment: Vec<_> =
             setting.clock.environment().into_iter().chain([tolerance]).collect();
         let server = LeafServer::start(SERVER, setting.directory.path(), &[], &environment);
-        let load = Load::start(&setting, &server);
+        let clients = load(&setting, &server);
         pause_for(Duration::from_millis(300));
-        assert_eq!(load.refused(), 0, "before the step");
+        clients.expect_unnoticed("before the step", MOMENT);
 
         setting.clock.set(offset);
         pause_for(Duration::from_millis(300));
 
-        assert_eq!(load.refused() > 0, refuses, "{offset} s");
-        load.end();
+        assert_eq!(clients.take_refused() > 0, refuses, "{offset} s");
+        assert_eq!(clients.end().lost_connections, 0);
         setting.ledger.expect_at_least(1000);
     }
 }
@@ -242,10 +204,10 @@ fn kills_at_random_instants_with_the_clock_set_back_repeat_nothing() {
     while started < rounds {
         let mut server = setting.start();
         started += 1;
-        let load = Load::start(&setting, &server);
+        let clients = load(&setting, &server);
         pause_for(Duration::from_micros(random.u64(20_000..400_000)));
         server.kill();
-        load.end();
+        let _ = clients.end();
 
         let back = match random.u32(..8) {
             0..3 => 0.0,

@@ -62,7 +62,9 @@ fn a_full_disk_stops_ids_with_503_and_repeats_nothing_once_there_is_room() {
         (answer.status == 200).then(|| answer.body.parse().unwrap())
     });
     ledger.record(&issuer, id);
-    for id in client.ids(SEGMENT, 5000).unwrap() {
+    let mut taken = Vec::new();
+    client.ids(SEGMENT, 5000, |id| taken.push(id)).unwrap();
+    for id in taken {
         ledger.record(&issuer, id);
     }
     ledger.expect_at_least(7000);

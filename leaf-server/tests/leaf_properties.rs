@@ -10,15 +10,12 @@ const SERVER: &str = env!("CARGO_BIN_EXE_leaf-server");
 const SEGMENT: &str = "/api/segment/get/leaf-segment-test";
 const SNOWFLAKE: &str = "/api/snowflake/get/test";
 
-/// The first IPv4 address that is not loopback, as a Java Leaf finds it.
+/// The IPv4 address that a Java Leaf takes: the last that is not loopback.
 fn own_address() -> Option<String> {
     let interfaces = if_addrs::get_if_addrs().unwrap();
-    let mut addresses = interfaces.iter().map(if_addrs::Interface::ip);
-    let fits = |ip: &std::net::IpAddr| match ip {
-        std::net::IpAddr::V4(ip) => !ip.is_loopback() && !ip.is_link_local(),
-        std::net::IpAddr::V6(_) => false,
-    };
-    addresses.find(fits).map(|ip| ip.to_string())
+    let addresses = interfaces.iter().map(if_addrs::Interface::ip);
+    let fits = |ip: &std::net::IpAddr| ip.is_ipv4() && !ip.is_loopback();
+    addresses.filter(fits).last().map(|ip| ip.to_string())
 }
 
 /// The file as it stands in the fork's repository, but for the places.

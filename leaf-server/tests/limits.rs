@@ -244,3 +244,177 @@ fn slow_and_silent_clients_are_closed() {
     body.read_exact(&mut answer).unwrap();
     assert_eq!(&answer, b"HTTP/1.1 408");
 }
+
+/// Connections that ask nothing, or something now and then, keep nobody from asking for health.
+#[test]
+fn health_is_answered_whoever_holds_connections_to_the_ops_listener() {
+    let directory = tempfile::tempdir().unwrap();
+    let server = LeafServer::start(SERVER, directory.path(), &[], &[]);
+    let silent: Vec<_> = (0..150).map(|_| TcpStream::connect(server.ops()).unwrap()).collect();
+    let mut asking: Vec<_> = (0..150)
+        .map(|_| {
+            let mut client = HttpClient::connect(server.ops()).unwrap();
+            // Not health, after which a connection is closed.
+            assert_eq!(client.request("GET", "/nothing").unwrap().status, 404);
+            client
+        })
+        .collect();
+    let mut slowest = Duration::ZERO;
+    for _ in 0..20 {
+        for path in ["/healthz", "/readyz"] {
+            let asked = Instant::now();
+            assert_eq!(HttpClient::once(server.ops(), "GET", path).status, 200);
+            slowest = slowest.max(asked.elapsed());
+        }
+        // Those that were closed come back.
+        for client in asking.iter_mut().take(20) {
+            if client.request("GET", "/nothing").is_err() {
+                *client = HttpClient::connect(server.ops()).unwrap();
+            }
+        }
+    }
+    assert!(slowest < Duration::from_secs(1), "{slowest:?}");
+    drop((silent, asking));
+}
+
+#[test]
+fn few_files_leave_both_listeners_something() {
+    let directory = tempfile::tempdir().unwrap();
+    let args = ["--nofile=64:64", SERVER];
+    let server = LeafServer::start_wrapped("prlimit", &args, directory.path());
+    let _held: Vec<_> = (0..100).map(|_| TcpStream::connect(server.ids()).unwrap()).collect();
+    for _ in 0..5 {
+        assert_eq!(HttpClient::once(server.ops(), "GET", "/healthz").status, 200);
+    }
+}
+
+/// An HTTP/2 client that asks for a hundred answers at once and lets none of them through.
+fn asks_without_a_window(server: &LeafServer) -> TcpStream {
+    let frame = |kind: u8, flags: u8, stream: u32, payload: &[u8]| {
+        let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
+        let head = [&length[1..], &[kind, flags], &stream.to_be_bytes()].concat();
+        [&head[..], payload].concat()
+    };
+    let mut bytes = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
+    // SETTINGS_INITIAL_WINDOW_SIZE = 0
+    bytes.extend(frame(4, 0, 0, &[0, 4, 0, 0, 0, 0]));
+    let path = b"/v1/snowflake/ids?count=1000";
+    // GET, http, :path and :authority as literals without an index (RFC 7541, section 6.2.2).
+    let mut head = vec![0x82, 0x86, 0x04, u8::try_from(path.len()).unwrap()];
+    head.extend(path);
+    head.extend([0x01, 4]);
+    head.extend(b"leaf");
+    for request in 0..99 {
+        bytes.extend(frame(1, 5, 2 * request + 1, &head));
+    }
+    let mut client = TcpStream::connect(server.ids()).unwrap();
+    client.write_all(&bytes).unwrap();
+    client
+}
+
+fn resident_kib(server: &LeafServer) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", server.pid())).unwrap();
+    let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+    resident.split_whitespace().next().unwrap().parse().unwrap()
+}
+
+/// Answers that an HTTP/2 client does not take are not made.
+#[test]
+fn an_http2_client_without_a_window_costs_little() {
+    let directory = tempfile::tempdir().unwrap();
+    let server = LeafServer::start(SERVER, directory.path(), &[], &[]);
+    let before = resident_kib(&server);
+    let first = server.id(SNOWFLAKE);
+    let clients: Vec<_> = (0..60).map(|_| asks_without_a_window(&server)).collect();
+    // All have been asked for: a thousand ids each.
+    wait_until("the requests were taken", Duration::from_secs(20), || {
+        (server.id(SNOWFLAKE) - first > (60 * 99 * 1000 / 4096) << 22).then_some(())
+    });
+
+    let grown = resident_kib(&server).saturating_sub(before);
+    assert!(grown < 30 * 1024, "{grown} KiB for {} connections", clients.len());
+}
+
+/// S-07: what a proxy in front may read as another request than we do.
+#[test]
+fn requests_that_can_be_read_in_two_ways_are_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let server = LeafServer::start(SERVER, directory.path(), &[], &[]);
+    let (get, post) =
+        (format!("GET {SNOWFLAKE} HTTP/1.1\r\n"), format!("POST {SNOWFLAKE} HTTP/1.1\r\n"));
+    let host = "Host: leaf\r\n";
+    let chunked = "Transfer-Encoding: chunked\r\n";
+    let hidden = format!("0\r\n\r\n{get}{host}\r\n");
+    for (status, request) in [
+        (200, format!("{get}{host}Connection: close\r\n\r\n")),
+        (400, format!("{get}\r\n")),
+        (400, format!("{get}{host}{host}\r\n")),
+        (400, format!("{get}{host}Host: other\r\n\r\n")),
+        (400, format!("{get}{host}\r\n").replace("\r\n", "\n")),
+        (400, format!("{get}Host: leaf\n\r\n")),
+        (400, format!("{get}{host}Content-Length: 5\r\n\r\nhello")),
+        (400, format!("{post}{host}Content-Length: 5\r\n{chunked}\r\n{hidden}")),
+        (400, format!("{post}{host}{chunked}Content-Length: 5\r\n\r\n{hidden}")),
+        (400, format!("{post}{host}Content-Length: 5\r\nContent-Length: 6\r\n\r\nhello")),
+        (400, format!("{post}{host}Content-Length: 5\r\nContent-Length: 5\r\n\r\nhello")),
+        (400, format!("{post}{host}Transfer-Encoding: xchunked\r\n\r\n{hidden}")),
+        (400, format!("{post}{host}Transfer-Encoding : chunked\r\n\r\n{hidden}")),
+        (400, format!("{get}{host}X: a\r\n folded\r\n\r\n")),
+        (400, format!("{post}{host}Content-Length: +5\r\n\r\nhello")),
+    ] {
+        let answered = answers(server.ids(), &request);
+        assert!(answered.starts_with(&format!("HTTP/1.1 {status}")), "{request:?}: {answered}");
+        assert_eq!(answered.matches("HTTP/1.1").count(), 1, "{request:?}: {answered}");
+    }
+    // A body that looks like requests is a body.
+    let body = format!("{get}{host}\r\n\n");
+    let length = body.len();
+    let request = format!(
+        "{post}{host}Content-Length: {length}\r\n\r\n{body}{get}{host}Connection: close\r\n\r\n"
+    );
+    assert_eq!(answers(server.ids(), &request).matches("HTTP/1.1 200").count(), 2);
+}
+
+/// Names that do not exist keep nobody waiting who asks for ids.
+#[test]
+fn unknown_tags_do_not_fill_the_waiting_room() {
+    let database = leaf_testkit::MariaDb::shared();
+    let url = leaf_testkit::MariaDb::url(database.port(), &database.new_database());
+    let directory = tempfile::tempdir().unwrap();
+    let schema = ["schema", "--apply", "--segment-store", &url];
+    let mut schema = LeafServer::process(SERVER, directory.path(), &schema, &[]);
+    assert!(schema.wait(Duration::from_secs(20)).success(), "{}", schema.output());
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let to = ([127, 0, 0, 1], database.port()).into();
+    let proxy = runtime.block_on(leaf_testkit::FaultProxy::start(to));
+    let url =
+        url.replace(&format!(":{}/", database.port()), &format!(":{}/", proxy.address().port()));
+    let env = [("LEAF_HTTP__MAX_WAITING", "20".to_owned())];
+    let server = LeafServer::start(SERVER, directory.path(), &["--segment-store", &url], &env);
+    assert_eq!(server.id("/api/segment/get/leaf-segment-test"), 1);
+
+    // Each look-up waits for the store now.
+    proxy.set(leaf_testkit::Fault::BlackHole);
+    let strangers: Vec<_> = (0..60)
+        .map(|number| {
+            let address = server.ids();
+            std::thread::spawn(move || {
+                let path = format!("/api/segment/get/nope-{number}");
+                HttpClient::once(address, "GET", &path).status
+            })
+        })
+        .collect();
+    let deadline = Instant::now() + Duration::from_secs(1);
+    let mut asked = 0;
+    while Instant::now() < deadline {
+        asked += 1;
+        assert_eq!(server.get("/v1/snowflake/ids?count=3").status, 200);
+        // There is stock for some.
+        if asked <= 100 {
+            assert_eq!(server.get("/v1/segments/leaf-segment-test/ids").status, 200);
+        }
+    }
+    for stranger in strangers {
+        assert_eq!(stranger.join().unwrap(), 503);
+    }
+}

@@ -85,11 +85,12 @@ fn two_servers_and_a_java_node_on_one_row_never_share_an_id() {
                 let mut connection = HttpClient::connect(address).unwrap();
                 let mut last = 0;
                 for _ in 0..IDS / CLIENTS / 100 {
-                    for id in connection.ids(SEGMENT, 100).unwrap() {
+                    let asked = connection.ids(SEGMENT, 100, |id| {
                         assert!(id > last, "{issuer}: {id} after {last}");
                         last = id;
                         ledger.record(&issuer, id);
-                    }
+                    });
+                    asked.unwrap();
                 }
             })
         })
@@ -147,7 +148,8 @@ fn three_servers_on_eight_tags_of_tiny_steps_never_share_an_id() {
                 let mut connection = HttpClient::connect(address).unwrap();
                 let mut last = 0;
                 while !done.load(Ordering::SeqCst) {
-                    let id = connection.ids(&path, 1).unwrap()[0];
+                    let mut id = 0;
+                    connection.ids(&path, 1, |it| id = it).unwrap();
                     assert!(id > last, "{issuer}: {id} after {last}");
                     last = id;
                     ledgers[tag].record(&issuer, id);
@@ -221,7 +223,9 @@ fn without_the_guards_table_ids_are_served_and_the_log_says_so_once() {
     let (_directory, server) = start(&url, false);
 
     let mut client = HttpClient::connect(server.ids()).unwrap();
-    assert_eq!(client.ids(SEGMENT, 5000).unwrap().len(), 5000);
+    let mut taken = 0;
+    client.ids(SEGMENT, 5000, |_| taken += 1).unwrap();
+    assert_eq!(taken, 5000);
     let log = server.output();
     assert_eq!(log.matches("the failover guard is off").count(), 1, "{log}");
 }
@@ -267,9 +271,7 @@ fn a_line_that_breaks_costs_stock_and_nothing_else() {
 
     proxy.set(Fault::Delay(Duration::from_millis(50)));
     let mut client = HttpClient::connect(server.ids()).unwrap();
-    for id in client.ids(SEGMENT, 20_000).unwrap() {
-        ledger.record(&issuer, id);
-    }
+    client.ids(SEGMENT, 20_000, |id| ledger.record(&issuer, id)).unwrap();
     ledger.expect_at_least(20_000);
 }
 

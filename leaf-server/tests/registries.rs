@@ -8,12 +8,11 @@
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 use leaf_testkit::{
-    Etcd, FakeClock, HttpClient, LeafServer, Ledger, MariaDb, Postgres, ZooKeeper, wait_until,
+    Etcd, FakeClock, HttpClient, LeafServer, Ledger, Load, MariaDb, Plan, Postgres, Slices,
+    ZooKeeper, wait_until,
 };
 
 const SERVER: &str = env!("CARGO_BIN_EXE_leaf-server");
@@ -202,45 +201,12 @@ fn a_name_that_is_in_use_is_refused() {
     assert_ne!(worker(&second), worker(&first));
 }
 
-/// Clients of several servers, all of whose ids go into one ledger.
-struct Load {
-    stop: Arc<AtomicBool>,
-    refused: Arc<AtomicUsize>,
-    clients: Vec<JoinHandle<()>>,
-}
+/// How long a client may be without an id where a fault is not to be noticed: these machines are shared.
+const MOMENT: Duration = Duration::from_secs(1);
 
-impl Load {
-    fn start(ledger: &Arc<Ledger>, servers: &[(&str, &LeafServer)]) -> Self {
-        let (stop, refused) = (Arc::<AtomicBool>::default(), Arc::<AtomicUsize>::default());
-        let clients = servers.iter().map(|(issuer, server)| {
-            let (stop, refused) = (Arc::clone(&stop), Arc::clone(&refused));
-            let (ledger, issuer) = (Arc::clone(ledger), Arc::<str>::from(*issuer));
-            let mut client = HttpClient::connect(server.ids()).unwrap();
-            std::thread::spawn(move || {
-                while !stop.load(Ordering::Relaxed) {
-                    let Ok(answers) = client.pipeline(SNOWFLAKE, 50) else { return };
-                    for answer in answers {
-                        match answer.status {
-                            200 => ledger.record(&issuer, answer.body.parse().unwrap()),
-                            503 => drop(refused.fetch_add(1, Ordering::Relaxed)),
-                            _ => panic!("{} {}", answer.status, answer.body),
-                        }
-                    }
-                    std::thread::sleep(Duration::from_millis(1));
-                }
-            })
-        });
-        Self { clients: clients.collect(), stop, refused }
-    }
-
-    fn refused(&self) -> usize {
-        self.refused.load(Ordering::Relaxed)
-    }
-
-    fn end(self) {
-        self.stop.store(true, Ordering::Relaxed);
-        self.clients.into_iter().for_each(|client| client.join().unwrap());
-    }
+/// A client of a server, whose ids go into the ledger.
+fn load(ledger: &Arc<Ledger>, issuer: &str, server: &LeafServer) -> Load {
+    Load::at(ledger, issuer, server.ids(), &Plan::of(SNOWFLAKE))
 }
 
 const SHORT: &str = "offline_for = '1500ms'\nreport_interval = '200ms'\nrecycle_after = '0s'";
@@ -254,7 +220,7 @@ fn a_frozen_node_repeats_nothing(cluster: &Cluster, recycled: bool) {
     let mut first = cluster.start("127.0.0.1:7001");
     let own = worker_of(first.id(SNOWFLAKE));
     let mut second = recycled.then(|| cluster.start("127.0.0.1:7002"));
-    let load = Load::start(&ledger, &[("the frozen one", &first)]);
+    let frozen = load(&ledger, "the frozen one", &first);
     std::thread::sleep(Duration::from_millis(300));
     first.process_mut().signal("STOP");
 
@@ -263,7 +229,7 @@ fn a_frozen_node_repeats_nothing(cluster: &Cluster, recycled: bool) {
     let mut third = cluster.launch(name, "third", "", &[]);
     third.wait_ready();
     assert_eq!(worker_of(third.id(SNOWFLAKE)), own, "taken over");
-    let its_load = Load::start(&ledger, &[("the one after it", &third)]);
+    let successor = load(&ledger, "the one after it", &third);
     std::thread::sleep(Duration::from_millis(300));
     first.process_mut().signal("CONT");
 
@@ -278,12 +244,32 @@ fn a_frozen_node_repeats_nothing(cluster: &Cluster, recycled: bool) {
         });
     }
     std::thread::sleep(Duration::from_millis(300));
-    assert!(load.refused() > 0);
-    assert_eq!(its_load.refused(), 0);
-    load.end();
-    its_load.end();
+    assert!(frozen.report().refused > 0);
+    successor.expect_unnoticed("the one after it", MOMENT);
+    assert_eq!(frozen.end().lost_connections + successor.end().lost_connections, 0);
     ledger.expect_at_least(100);
+    expect_slices(&ledger, recycled);
     assert!(first.output().contains("its ids stop"), "{}", first.output());
+}
+
+/// Of the worker id that changed hands the frozen node's timestamps all lie below its successor's: also those
+/// that it answered after it was woken.
+fn expect_slices(ledger: &Ledger, recycled: bool) {
+    let mut slices = Slices::default();
+    let mut own = None;
+    let mut ids = ledger.ids();
+    ids.sort_unstable_by_key(|(id, _)| *id);
+    for (id, issuer) in ids {
+        let worker = u32::try_from(if recycled { id >> 12 & 1 } else { id >> 12 & 1023 }).unwrap();
+        let at = u64::try_from(if recycled { id >> 13 } else { id >> 22 }).unwrap();
+        let holder = u64::from(&*issuer != "the frozen one");
+        // Its first is the one that is taken over; what it gets instead was the stopped node's.
+        if holder == 0 && *own.get_or_insert(worker) != worker {
+            continue;
+        }
+        slices.record(worker, holder, at).unwrap();
+    }
+    assert_eq!(slices.holders(own.unwrap()), 2, "it did change hands");
 }
 
 #[test]
@@ -309,7 +295,7 @@ fn a_lost_leader_is_not_noticed(cluster: &Cluster, crash: impl Fn(), says_again:
     let ledger = Arc::new(Ledger::default());
     let first = cluster.start("127.0.0.1:7001");
     let second = cluster.start("127.0.0.1:7002");
-    let load = Load::start(&ledger, &[("first", &first), ("second", &second)]);
+    let clients = [load(&ledger, "first", &first), load(&ledger, "second", &second)];
     for _ in 0..2 {
         std::thread::sleep(Duration::from_millis(700));
         crash();
@@ -318,8 +304,10 @@ fn a_lost_leader_is_not_noticed(cluster: &Cluster, crash: impl Fn(), says_again:
     let third = cluster.start("127.0.0.1:7003");
     let workers: BTreeSet<_> = [&first, &second, &third].map(worker).into();
     assert_eq!(workers.len(), 3);
-    assert_eq!(load.refused(), 0, "{says_again}");
-    load.end();
+    for clients in clients {
+        clients.expect_unnoticed(says_again, MOMENT);
+        let _ = clients.end();
+    }
     ledger.expect_at_least(1000);
 }
 
@@ -370,7 +358,7 @@ fn an_expired_session_is_survived() {
     let cluster = Cluster::new("", &snowflake);
     let ledger = Arc::new(Ledger::default());
     let first = cluster.start("127.0.0.1:7001");
-    let load = Load::start(&ledger, &[("first", &first)]);
+    let clients = load(&ledger, "first", &first);
 
     zookeeper.signal("STOP");
     wait_until("the outage is told", seconds(10), || {
@@ -384,8 +372,8 @@ fn an_expired_session_is_survived() {
         let ready = HttpClient::once(first.ops(), "GET", "/readyz");
         (ready.body == "ready").then_some(())
     });
-    assert_eq!(load.refused(), 0);
-    load.end();
+    clients.expect_unnoticed("an expired session", MOMENT);
+    let _ = clients.end();
     ledger.expect_at_least(1000);
 
     // It is seen as alive again: the next one compares its clock.
@@ -434,4 +422,56 @@ fn a_wrong_clock_is_refused_by_the_peers() {
     clock.set("+600");
     let mut unchecked = cluster.launch("127.0.0.1:7004", "unchecked", more, &clock.environment());
     unchecked.wait_ready();
+}
+
+/// The file of a shared SQLite registry and store is removed, or an older copy put in its place, while a node
+/// runs: the node notices, says so, and issues nothing that the next one may issue, too.
+#[test]
+fn a_database_file_that_is_not_in_its_place_ends_both_modes() {
+    for put_back in [false, true] {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("leaf.db");
+        let start = |node: &str| {
+            let store = format!("sqlite:{}", file.display());
+            let config = format!(
+                "advertise = '{node}'\n[segment]\nstore = '{store}'\nrefresh = '1s'\n\
+                 [snowflake]\nregistry = 'sqlite'\ndatabase = '{store}'\nreport_interval = '200ms'\n"
+            );
+            let path = directory.path().join(node.replace(':', "-"));
+            std::fs::write(path.with_extension("toml"), config).unwrap();
+            let config = path.with_extension("toml").display().to_string();
+            LeafServer::start(SERVER, &path, &["--config", &config], &[])
+        };
+        let first = start("127.0.0.1:7001");
+        let backup = directory.path().join("backup.db");
+        std::fs::copy(&file, &backup).unwrap();
+        const SEGMENT: &str = "/api/segment/get/leaf-segment-test";
+        assert_eq!((worker(&first), first.id(SEGMENT)), (0, 1));
+        match put_back {
+            true => std::fs::rename(&backup, &file).unwrap(),
+            false => std::fs::remove_file(&file).unwrap(),
+        }
+        // What SQLite keeps beside its file, as `rm -r` and a restore with care do.
+        for beside in ["db-wal", "db-shm"] {
+            std::fs::remove_file(file.with_extension(beside)).unwrap();
+        }
+
+        // Within a report interval and a refresh.
+        for path in [SNOWFLAKE, SEGMENT] {
+            wait_until("the node has noticed", seconds(5), || {
+                (first.get(path).status == 503).then_some(())
+            });
+        }
+        let second = start("127.0.0.1:7002");
+        let ledger = Arc::new(Ledger::default());
+        let both =
+            [("first", &first), ("second", &second)].map(|(name, it)| load(&ledger, name, it));
+        std::thread::sleep(seconds(1));
+        let [old, new] = both.map(Load::end);
+        assert_eq!(old.issued, 0, "{}", first.output());
+        assert!(new.issued > 100);
+        let ready = HttpClient::once(first.ops(), "GET", "/readyz");
+        assert_eq!(ready.status, 503);
+        assert!(first.output().contains("removed or replaced while in use"), "{}", first.output());
+    }
 }

@@ -79,7 +79,9 @@ fn a_record_that_needs_an_operator_is_a_status_of_its_own() {
     let server = LeafServer::start(SERVER, home.path(), &["--segment-store", &url], &env);
 
     let mut client = HttpClient::connect(server.ids()).unwrap();
-    assert_eq!(client.ids(&path("last"), 1000).unwrap().len(), 1000);
+    let mut taken = 0;
+    client.ids(&path("last"), 1000, |_| taken += 1).unwrap();
+    assert_eq!(taken, 1000);
     let mut refusal = |tag: &str| {
         let answer = client.request("GET", &path(tag)).unwrap();
         assert_eq!(answer.body.lines().count(), 1, "{}", answer.body);
@@ -104,4 +106,7 @@ fn a_record_that_needs_an_operator_is_a_status_of_its_own() {
     assert_eq!(refused.status, 500, "{}", refused.body);
     assert!(server.output().contains("leaf tag advance TAG --at-least"), "{}", server.output());
     assert_eq!(server.id(&path("leaf-segment-test")), 1);
+    let ready = HttpClient::once(server.ops(), "GET", "/readyz");
+    assert_eq!(ready.status, 200, "others are served");
+    assert!(ready.body.starts_with("degraded: 2 tags need an operator"), "{}", ready.body);
 }

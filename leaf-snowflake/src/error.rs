@@ -167,9 +167,10 @@ pub enum SnowflakeErrorKind {
         after: Duration,
     },
     /// The wall clock is behind the ids by more than the tolerance.
-    #[error("the clock went back: it is {} behind the last id", seconds(*.by))]
+    #[error("the clock went back: {}", behind(*.by))]
     ClockBehind {
-        /// How far.
+        /// How far it is behind the last id; zero when it has caught up with it, and ids flow again in a
+        /// moment.
         by: Duration,
     },
     /// The ceiling could not be raised in time: the state file or the registry is in trouble.
@@ -268,6 +269,13 @@ impl From<StateFileError> for SnowflakeError {
 impl From<RegistryError> for SnowflakeError {
     fn from(error: RegistryError) -> Self {
         SnowflakeErrorKind::Registry(Arc::new(error)).into()
+    }
+}
+
+fn behind(by: Duration) -> String {
+    match by {
+        Duration::ZERO => "it has caught up, ids flow again in a moment".into(),
+        by => format!("it is {} behind the last id", seconds(by)),
     }
 }
 

@@ -164,20 +164,46 @@ impl SnowflakeGenerator {
     /// `BadCount` unless `count` is 1 to 1,000,000, and no more than the layout holds in half of
     /// [`SnowflakeConfig::wait`].
     pub async fn take(&self, count: usize) -> Result<Vec<Id>, SnowflakeError> {
+        let mut ids = Vec::with_capacity(count.min(self.most_at_once));
+        ids.extend(self.take_runs(count).await?.into_iter().flatten());
+        Ok(ids)
+    }
+
+    /// Takes exactly `count` ids as [`Self::take`] does, as runs that are put together when they are read:
+    /// many ids in little memory.
+    ///
+    /// # Errors
+    /// Those of [`Self::take`].
+    ///
+    /// ```
+    /// # use std::sync::Arc;
+    /// # use leaf_snowflake::{Identity, MemoryRegistry, SnowflakeConfig, SnowflakeGenerator};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let config = SnowflakeConfig::new(Identity::parse("10.0.0.7:8080")?);
+    /// # let flakes = SnowflakeGenerator::open(Arc::new(MemoryRegistry::default()), config).await?;
+    /// let runs = flakes.take_runs(500).await?;
+    /// assert_eq!(runs.into_iter().flatten().count(), 500);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn take_runs(&self, count: usize) -> Result<Vec<IdRun>, SnowflakeError> {
         if count == 0 || count > self.most_at_once {
             return Err(self.bad_count(count));
         }
         let deadline = self.deadline();
-        let mut ids = Vec::with_capacity(count);
-        while ids.len() < count {
-            let missing = (count - ids.len()) as u64;
-            let take = |sequencer: &Sequencer, tick| sequencer.take_run(tick, missing);
-            ids.extend(match self.shared.attempt_in_turn(take) {
+        let (mut runs, mut missing) = (Vec::with_capacity(1), count);
+        while missing > 0 {
+            let most = missing as u64;
+            let take = |sequencer: &Sequencer, tick| sequencer.take_run(tick, most);
+            let run = match self.shared.attempt_in_turn(take) {
                 Ok(run) => run,
                 Err(error) => self.wait_for(take, error, deadline).await?,
-            });
+            };
+            missing -= run.len();
+            runs.push(run);
         }
-        Ok(ids)
+        Ok(runs)
     }
 
     fn deadline(&self) -> Instant {

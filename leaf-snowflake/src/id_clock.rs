@@ -139,6 +139,11 @@ impl IdClock {
         self.clock.wall_millis()
     }
 
+    /// Time since the machine was started, also while it slept.
+    pub(crate) fn boot(&self) -> Duration {
+        self.clock.boot()
+    }
+
     /// Looks at the wall clock. `last_issued` is the first instant above all ids issued so far.
     /// Called by one watcher, several times a second.
     pub(crate) fn look(&self, last_issued: UnixMillis) -> Look {

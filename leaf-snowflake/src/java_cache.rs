@@ -1,4 +1,4 @@
-//! What a Java Leaf left on this machine: read once, when there is no state file yet.
+//! What a Java Leaf left on this machine. It is read at every start: a Java Leaf may have run in between.
 //!
 //! The original writes `workerID.properties` with `workerID=N`; the community fork adds
 //! `maxTimestamp=N`, and in its local mode writes `workerID.json` instead. Both lie in
@@ -14,6 +14,8 @@ use serde::Deserialize;
 
 /// Java Leaf reports every 3 s and issues past its last report.
 const PAST_REPORT: Duration = Duration::from_secs(4);
+/// A live one has written the file anew by then: two reports, and one second for the write.
+pub(crate) const WATCH: Duration = Duration::from_secs(7);
 const LARGEST: u64 = 64 * 1024;
 
 /// What the files say.
@@ -22,6 +24,13 @@ pub(crate) struct JavaCache {
     pub(crate) worker: u32,
     /// No Java process of this machine issued at or above this; `None` when the file has no time.
     pub(crate) floor: Option<UnixMillis>,
+}
+
+impl JavaCache {
+    /// Until when the file must stay as it is, so that no Java Leaf is alive that writes it.
+    pub(crate) fn silent_at(&self) -> Option<UnixMillis> {
+        self.floor.map(|floor| floor - PAST_REPORT + WATCH)
+    }
 }
 
 /// The file of the fork's local mode.
@@ -58,7 +67,7 @@ fn read_file(
 ) -> Result<Option<JavaCache>, String> {
     let at_fault = |why: &str| {
         format!(
-            "{}: {why}: correct or remove it, it is read once to take over from Java",
+            "{}: {why}: correct or remove it, it is read to take over from a Java Leaf",
             path.display()
         )
     };

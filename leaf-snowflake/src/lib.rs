@@ -56,7 +56,7 @@ pub use id_clock::ClockSteps;
 pub use memory::{MemoryRegistry, RegistryFault};
 pub use peers::{PeerRule, Peers};
 pub use registry::{
-    ClaimRequest, Identity, IdentityError, Lease, Memory, Origin, Peer, WorkerRecord,
+    ClaimRequest, Identity, IdentityError, Lease, Memory, Origin, Peer, Report, WorkerRecord,
     WorkerRegistry,
 };
 pub use run::IdRun;

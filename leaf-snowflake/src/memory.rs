@@ -7,7 +7,7 @@ use futures_core::future::BoxFuture;
 use leaf_core::{UnixMillis, WorkerId};
 
 use crate::{
-    ClaimRequest, Fence, FenceState, Identity, Lease, RegistryError, RegistryErrorKind,
+    ClaimRequest, Fence, FenceState, Identity, Lease, RegistryError, RegistryErrorKind, Report,
     WorkerRecord, WorkerRegistry,
 };
 
@@ -172,10 +172,11 @@ impl WorkerRegistry for MemoryRegistry {
     fn extend<'a>(
         &'a self,
         lease: &'a mut Lease,
-        ceiling: UnixMillis,
+        report: Report,
     ) -> BoxFuture<'a, Result<(), RegistryError>> {
         Box::pin(async move {
-            self.replace(lease, "extend", |fence| fence.ceiling = fence.ceiling.max(ceiling))
+            let raise = |fence: &mut Fence| fence.ceiling = fence.ceiling.max(report.ceiling);
+            self.replace(lease, "extend", raise)
         })
     }
 

@@ -43,7 +43,7 @@ pub trait WorkerRegistry: fmt::Debug + Send + Sync + 'static {
         request: &'a ClaimRequest,
     ) -> BoxFuture<'a, Result<Lease, RegistryError>>;
 
-    /// Raises the fence's ceiling; updates the lease when that was confirmed.
+    /// Raises the fence's ceiling to [`Report::ceiling`]; updates the lease when that was confirmed.
     ///
     /// Whose the record is tells [`Lease::adopt`], which the adapter calls before it writes: an
     /// extension whose answer was lost must not be taken for another holder's.
@@ -54,7 +54,7 @@ pub trait WorkerRegistry: fmt::Debug + Send + Sync + 'static {
     fn extend<'a>(
         &'a self,
         lease: &'a mut Lease,
-        ceiling: UnixMillis,
+        report: Report,
     ) -> BoxFuture<'a, Result<(), RegistryError>>;
 
     /// Gives the worker id back: its next holder may start at `next_free`.
@@ -82,6 +82,16 @@ pub trait WorkerRegistry: fmt::Debug + Send + Sync + 'static {
     fn peers(&self) -> BoxFuture<'_, Result<Vec<Peer>, RegistryError>> {
         Box::pin(async { Ok(Vec::new()) })
     }
+}
+
+/// A holder's report: it is alive at `now`, and wants to issue up to `ceiling`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Report {
+    /// The clock of the holder's ids. A registry that meets a failover of its database notes this time
+    /// where the new server's clock is behind it.
+    pub now: UnixMillis,
+    /// The holder issues no timestamp at or above this.
+    pub ceiling: UnixMillis,
 }
 
 /// How many of its own writes a lease remembers: a quarter of an hour's at the default interval.

@@ -13,7 +13,7 @@ use futures_core::future::BoxFuture;
 use leaf_core::UnixMillis;
 use leaf_snowflake::blocking::SnowflakeGenerator;
 use leaf_snowflake::{
-    ClaimRequest, Identity, Lease, MemoryRegistry, RegistryError, SnowflakeConfig,
+    ClaimRequest, Identity, Lease, MemoryRegistry, RegistryError, Report, SnowflakeConfig,
     SnowflakeErrorKind, WorkerRecord, WorkerRegistry,
 };
 use rustix::process::{Pid, Signal, getpid, kill_process};
@@ -106,10 +106,10 @@ impl WorkerRegistry for Witness {
     fn extend<'a>(
         &'a self,
         lease: &'a mut Lease,
-        ceiling: UnixMillis,
+        report: Report,
     ) -> BoxFuture<'a, Result<(), RegistryError>> {
         self.note();
-        self.0.extend(lease, ceiling)
+        self.0.extend(lease, report)
     }
 
     fn release<'a>(

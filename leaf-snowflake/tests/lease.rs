@@ -6,11 +6,12 @@ use std::collections::HashSet;
 use std::sync::{Arc, Mutex};
 
 use futures_core::future::BoxFuture;
-use leaf_core::{Health, Id, ManualClock, UnixMillis, WorkerId};
+use leaf_core::{Clock, Health, Id, ManualClock, UnixMillis, WorkerId};
 use leaf_snowflake::{
     ClaimRequest, FenceState, Identity, Lease, MemoryRegistry, RegistryError, RegistryErrorKind,
-    RegistryFault, SnowflakeErrorKind, SnowflakeGenerator, WorkerRecord, WorkerRegistry,
+    RegistryFault, Report, SnowflakeErrorKind, SnowflakeGenerator, WorkerRecord, WorkerRegistry,
 };
+use leaf_testkit::Slices;
 use uuid::Uuid;
 
 mod support;
@@ -127,24 +128,55 @@ async fn a_lost_worker_id_is_replaced_where_the_registry_allows_it() {
     assert!(text.contains(&written), "the file is about the new one");
 }
 
-/// W-03: an id that was taken before a pause and answered after it lies below what its successor
-/// may issue.
-#[tokio::test(start_paused = true)]
-async fn an_id_that_is_answered_late_is_nobody_elses() {
-    let cluster = Cluster::new();
-    let open = async |name: &str| {
-        let mut config = cluster.config(name);
-        config.layout = two_workers();
-        open(&cluster.registry, config).await.unwrap()
-    };
-    let (slow, _other) = (open("a").await, open("b").await);
-    let answered_late = slow.try_next().unwrap();
+/// W-03: ids that were taken before a pause and are answered after it. Its successor starts exactly at the
+/// holder's ceiling, with its clock there, and both go on issuing: no timestamp is used by both.
+#[test]
+fn ids_that_are_answered_late_are_nobody_elses() {
+    for tick in 0..40 {
+        until_killed(async || {
+            let cluster = Cluster::new();
+            let open = async |name: &str| {
+                let mut config = cluster.config(name);
+                config.layout = two_workers();
+                config.offline_for = seconds(20);
+                open(&cluster.registry, config).await
+            };
+            let (slow, _other) = (open("a").await.unwrap(), open("b").await.unwrap());
+            let mut slices = Slices::default();
+            let mut record = |flakes: &SnowflakeGenerator, holder| {
+                if let Ok(id) = flakes.try_next() {
+                    let parts = flakes.layout().decode(id).unwrap();
+                    slices.record(parts.worker.get(), holder, parts.timestamp.get()).unwrap();
+                    return true;
+                }
+                false
+            };
+            let ceiling = slow.view().registry_ceiling;
+            // Up to its ceiling it lives without its registry, and takes ids to the last moment.
+            cluster.registry.set_fault(RegistryFault::Away);
+            while cluster.clock.wall_millis() + seconds(1) < ceiling {
+                cluster.pass(millis(500)).await;
+                record(&slow, 0);
+            }
+            while cluster.clock.wall_millis() + millis(10 + tick) < ceiling {
+                cluster.pass(millis(1)).await;
+                record(&slow, 0);
+            }
+            cluster.registry.set_fault(RegistryFault::None);
 
-    cluster.clock.advance(seconds(3600));
-    let successor = open("c").await;
-
-    assert_eq!(successor.worker(), slow.worker());
-    assert!(successor.try_next().unwrap() > answered_late);
+            // Nobody polls its keeper from here on: it is frozen in the middle of an answer.
+            cluster.clock.set_wall(ceiling);
+            let successor = open("c").await.unwrap();
+            assert_eq!(successor.worker(), slow.worker());
+            assert!(record(&successor, 1), "it starts at the ceiling");
+            for _ in 0..50 {
+                record(&slow, 0);
+                record(&successor, 1);
+                cluster.clock.advance(millis(1));
+            }
+            assert_eq!(slices.holders(slow.worker().map_or(0, WorkerId::get)), 2);
+        });
+    }
 }
 
 /// W-04: a zombie writes nothing: neither longer nor given back.
@@ -168,7 +200,7 @@ async fn a_zombie_cannot_write() {
     };
     let before = record().await;
 
-    let extended = cluster.registry.extend(&mut zombie, START + seconds(9999)).await;
+    let extended = cluster.registry.extend(&mut zombie, report(START + seconds(9999))).await;
     assert_eq!(*extended.unwrap_err().kind(), RegistryErrorKind::Lost);
     let released = cluster.registry.release(zombie, START).await;
     assert_eq!(*released.unwrap_err().kind(), RegistryErrorKind::Lost);
@@ -209,8 +241,9 @@ async fn of_two_clones_one_dies() {
     let mut lease = cluster.registry.claim(&who, &request(START)).await.unwrap();
     let mut clone = lease.clone();
 
-    cluster.registry.extend(&mut lease, START + seconds(700)).await.unwrap();
-    let error = cluster.registry.extend(&mut clone, START + seconds(701)).await.unwrap_err();
+    cluster.registry.extend(&mut lease, report(START + seconds(700))).await.unwrap();
+    let error =
+        cluster.registry.extend(&mut clone, report(START + seconds(701))).await.unwrap_err();
 
     assert_eq!(*error.kind(), RegistryErrorKind::Lost);
 }
@@ -288,35 +321,87 @@ async fn ids_flow_without_the_registry_up_to_the_ceiling_and_no_further() {
     assert_eq!(flakes.health(), Health::Ready);
 }
 
-/// W-18: a node whose clock is an hour ahead takes the worker id of a live one. Neither repeats
-/// anything of the other's; the live one is fenced off and finds another.
-#[tokio::test(start_paused = true)]
-async fn a_clock_that_is_ahead_takes_no_ids_from_a_live_node() {
-    let cluster = Cluster::new();
-    let narrow = |mut config: leaf_snowflake::SnowflakeConfig| {
-        config.layout = two_workers();
-        config
-    };
-    let live = open(&cluster.registry, narrow(cluster.config("a"))).await.unwrap();
-    let _other = open(&cluster.registry, narrow(cluster.config("b"))).await.unwrap();
-    let ahead = Arc::new(ManualClock::at(START + seconds(3600)));
-    let mut ids = HashSet::new();
-    take_all(&live, 1000, &mut ids);
+/// W-18: a node whose clock is an hour ahead takes the worker id of a live one, which is frozen over its
+/// report. Then the clock is set right, and both issue until their slices would have met: every timestamp has
+/// one holder, the live one is fenced off and finds another worker id.
+#[test]
+fn a_clock_that_is_ahead_takes_no_ids_from_a_live_node() {
+    until_killed(async || {
+        let cluster = Cluster::new();
+        let narrow = |mut config: leaf_snowflake::SnowflakeConfig| {
+            config.layout = two_workers();
+            config.offline_for = seconds(60);
+            config.max_step_forward = seconds(1);
+            config
+        };
+        let live = open(&cluster.registry, narrow(cluster.config("a"))).await.unwrap();
+        let _other = open(&cluster.registry, narrow(cluster.config("b"))).await.unwrap();
+        let ahead = Arc::new(ManualClock::at(cluster.clock.wall_millis() + seconds(3600)));
+        let mut slices = Slices::default();
+        let mut record = |flakes: &SnowflakeGenerator, holder| {
+            let Ok(id) = flakes.try_next() else { return false };
+            let parts = flakes.layout().decode(id).unwrap();
+            slices.record(parts.worker.get(), holder, parts.timestamp.get()).unwrap();
+            true
+        };
+        assert!(record(&live, 0));
+        let own = live.worker().unwrap();
 
-    let thief = open(&cluster.registry, narrow(config("c", &ahead, None))).await.unwrap();
-
-    assert_eq!(thief.worker(), live.worker());
-    for _ in 0..100 {
-        ahead.advance(millis(50));
-        cluster.pass(millis(50)).await;
-        for flakes in [&live, &thief] {
-            if let Ok(id) = flakes.try_next() {
-                assert!(ids.insert(id));
+        let thief = open(&cluster.registry, narrow(config("c", &ahead, None))).await.unwrap();
+        assert_eq!(thief.worker(), Some(own));
+        assert!(record(&thief, 1));
+        // Set right: the thief's ids are an hour ahead, and so it stops until that hour is over.
+        ahead.set_wall(cluster.clock.wall_millis());
+        let mut issued = [0, 0];
+        for step in 0..3700 * 4 {
+            let by = millis(250);
+            ahead.advance(by);
+            cluster.clock.advance(by);
+            // The live one does not hear of its loss for a while.
+            if step > 8 {
+                tokio::time::sleep(by).await;
+            }
+            for (holder, flakes) in [&live, &thief].into_iter().enumerate() {
+                if flakes.worker() == Some(own) && record(flakes, holder as u64) {
+                    issued[holder] += 1;
+                }
             }
         }
-    }
-    assert_eq!(live.view().leases_lost, 1);
-    assert!(ids.len() >= 1100);
+        assert_eq!(live.view().leases_lost, 1);
+        assert!(issued[0] > 0, "the live one went on until it heard");
+        assert!(issued[1] > 100, "the thief went on after its hour: {issued:?}");
+        assert_eq!(slices.holders(own.get()), 2);
+    });
+}
+
+/// A holder that was frozen for longer than a report interval, while an operator took it for dead: it asks the
+/// registry before it raises its own ceiling, also where the registry is slow.
+#[tokio::test(start_paused = true)]
+async fn a_thawed_holder_asks_before_it_goes_on() {
+    let clock = Arc::new(ManualClock::at(START));
+    let home = tempfile::tempdir().unwrap();
+    let registry = Arc::new(Odd { answers_after: millis(700), ..Odd::default() });
+    let mut config = config("a:1", &clock, Some(home.path()));
+    config.offline_for = seconds(600);
+    let flakes = SnowflakeGenerator::open(Arc::clone(&registry) as _, config).await.unwrap();
+    pass(&clock, seconds(10)).await;
+    flakes.try_next().unwrap();
+
+    // No await in between: the keeper does not run.
+    clock.advance(seconds(30));
+    let before = flakes.view().local_ceiling;
+    pass(&clock, millis(600)).await;
+    assert_eq!(flakes.view().local_ceiling, before, "not before the registry has answered");
+    assert!(flakes.try_next().is_err());
+
+    pass(&clock, seconds(3)).await;
+    flakes.try_next().unwrap();
+
+    // A registry that does not answer is waited for as long as one request may take, and no longer.
+    registry.memory.set_fault(RegistryFault::Away);
+    clock.advance(seconds(30));
+    pass(&clock, seconds(3)).await;
+    flakes.try_next().unwrap();
 }
 
 /// W-19: a clean stop frees the worker id at once, one past the last timestamp used.
@@ -386,9 +471,9 @@ impl WorkerRegistry for WithJava {
     fn extend<'a>(
         &'a self,
         lease: &'a mut Lease,
-        ceiling: UnixMillis,
+        report: Report,
     ) -> BoxFuture<'a, Result<(), RegistryError>> {
-        self.memory.extend(lease, ceiling)
+        self.memory.extend(lease, report)
     }
 
     fn release<'a>(

@@ -10,8 +10,7 @@
 //! `scripts/test --full`. `LEAF_SEED` repeats a run.
 #![allow(clippy::unwrap_used, reason = "tests may panic")]
 
-use std::cmp::Ordering;
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::HashSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,6 +19,7 @@ use leaf_core::{Clock, Field, Id, Layout, ManualClock, Unit, UnixMillis};
 use leaf_snowflake::{
     Identity, MemoryRegistry, RegistryFault, SnowflakeConfig, SnowflakeGenerator,
 };
+use leaf_testkit::Slices;
 use tokio::runtime::Runtime;
 
 const START: UnixMillis = UnixMillis::new(1_800_000_000_000);
@@ -45,35 +45,6 @@ fn layout() -> Layout {
         UnixMillis::new(1_288_834_974_657),
     )
     .unwrap()
-}
-
-/// Per worker id and epoch the least and the greatest timestamp issued.
-#[derive(Default)]
-struct Slices(HashMap<u32, BTreeMap<u64, (u64, u64)>>);
-
-impl Slices {
-    /// Records an id of the holder of `epoch`; tells what it breaks.
-    fn record(&mut self, id: Id, epoch: u64) -> Result<(), String> {
-        let parts = layout().decode(id).unwrap();
-        let (worker, at) = (parts.worker.get(), parts.timestamp.get());
-        let epochs = self.0.entry(worker).or_default();
-        let (least, greatest) = epochs.entry(epoch).or_insert((at, at));
-        (*least, *greatest) = (at.min(*least), at.max(*greatest));
-        for (other, (least, greatest)) in epochs {
-            let apart = match (*other).cmp(&epoch) {
-                Ordering::Less => *greatest < at,
-                Ordering::Equal => true,
-                Ordering::Greater => at < *least,
-            };
-            if !apart {
-                return Err(format!(
-                    "{at} of worker {worker} was used by epoch {epoch}, although epoch {other} \
-                     used {least} to {greatest}"
-                ));
-            }
-        }
-        Ok(())
-    }
 }
 
 struct Node {
@@ -217,7 +188,9 @@ fn a_day_of_faults_repeats_nothing() {
             for _ in 0..random.u32(..6) {
                 if let Some((id, epoch)) = node.issue() {
                     assert!(ids.insert(id), "LEAF_SEED={seed}: {id} by node {number}, {elapsed:?}");
-                    if let Err(broken) = slices.record(id, epoch) {
+                    let parts = layout().decode(id).unwrap();
+                    let (worker, at) = (parts.worker.get(), parts.timestamp.get());
+                    if let Err(broken) = slices.record(worker, epoch, at) {
                         panic!("LEAF_SEED={seed}: {broken}, by node {number}, {elapsed:?}");
                     }
                 }

@@ -3,11 +3,12 @@
 #![allow(clippy::unwrap_used, reason = "tests may panic")]
 
 use std::collections::HashSet;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use leaf_core::Health;
+use leaf_core::{Clock, Health, UnixMillis};
 use leaf_snowflake::{
     RegistryErrorKind, RegistryFault, SnowflakeErrorKind, SnowflakeGenerator, WorkerRegistry,
 };
@@ -358,6 +359,47 @@ fn a_copied_data_directory_never_becomes_the_original_by_trying() {
     });
 }
 
+/// W-12: two clones of a volume whose node crashed between its first claim and the answer. Both find the
+/// claim in their file, and its record in the registry; the first is frozen before it reports.
+#[test]
+fn two_clones_of_a_pending_claim_do_not_share_its_worker_id() {
+    let cluster = Cluster::new();
+    let config = |name: &str| {
+        let mut config = cluster.config(name);
+        config.layout = two_workers();
+        config
+    };
+    cluster.registry.set_fault(RegistryFault::AnswersLost);
+    until_killed(async || open(&cluster.registry, config("a")).await.unwrap_err());
+    cluster.registry.set_fault(RegistryFault::None);
+    let file = |name: &str| cluster.directory.path().join(name);
+    let inode = |name: &str| std::fs::metadata(file(name)).unwrap().ino();
+    let written = inode("a");
+    for clone in ["clone", "twin"] {
+        std::fs::copy(file("a"), file(clone)).unwrap();
+        // As on another device with the same inode numbers.
+        rewrite(
+            &file(clone),
+            &format!("\"inode\":{written}"),
+            &format!("\"inode\":{}", inode(clone)),
+        );
+        rewrite(&file(clone), "\"device\":", "\"device\":1");
+    }
+
+    until_killed(async || {
+        // Neither has reported yet when the other one starts.
+        let first = open(&cluster.registry, config("clone")).await;
+        let second = open(&cluster.registry, config("twin")).await;
+        let workers: Vec<_> =
+            [&first, &second].into_iter().flatten().map(|it| it.worker()).collect();
+        assert!(workers.len() < 2 || workers[0] != workers[1], "{workers:?}");
+
+        // Once the time of the claim is over its worker id is free.
+        cluster.clock.advance(seconds(601));
+        open(&cluster.registry, config("clone")).await.unwrap().next().await.unwrap();
+    });
+}
+
 /// What is written down is never above what is issued: not even when the file is gone.
 #[tokio::test(start_paused = true)]
 async fn ids_stop_at_the_ceiling_that_was_written_down() {
@@ -404,6 +446,51 @@ async fn a_claim_that_is_given_up_keeps_its_file_and_lock() {
     assert!(second.to_string().contains("another process uses"), "{second}");
     let text = std::fs::read_to_string(config.state_file.unwrap()).unwrap();
     assert!(text.contains("\"epoch\":"));
+}
+
+/// A Java Leaf that ran between two of our starts, and one that lives: the cache file is read every time.
+#[tokio::test(start_paused = true)]
+async fn every_start_takes_a_java_leaf_into_account() {
+    let cluster = Cluster::new();
+    let cache = cluster.directory.path().join("leafconf");
+    std::fs::create_dir(&cache).unwrap();
+    let write = |at: UnixMillis| {
+        let text = format!("{{\"workId\":3,\"timestamp\":{}}}", at.get());
+        std::fs::write(cache.join("workerID.json"), text).unwrap();
+    };
+    let start = async || {
+        let mut config = cluster.config("a");
+        config.java_cache = Some(cache.clone());
+        open(&cluster.registry, config).await
+    };
+    write(START - seconds(60));
+    let flakes = start().await.unwrap();
+    let first = flakes.next().await.unwrap();
+    flakes.close().await;
+    drop(flakes);
+
+    // Ours, then the Java Leaf, then ours again with the clock a little back.
+    write(START + seconds(60));
+    let error = start().await.unwrap_err();
+    assert!(matches!(registry_error(&error), RegistryErrorKind::FloorAhead { .. }), "{error}");
+    cluster.clock.advance(seconds(100));
+    let flakes = start().await.unwrap();
+    let second = flakes.next().await.unwrap();
+    assert!(second > first);
+    let second = flakes.layout().decode(second).unwrap();
+    assert!(second.timestamp >= START + seconds(64), "above its last report and 4 s");
+    flakes.close().await;
+    drop(flakes);
+
+    // One that is alive writes again while we wait.
+    let now = cluster.clock.wall_millis();
+    write(now - seconds(1));
+    let (started, ()) = tokio::join!(start(), async {
+        tokio::time::sleep(seconds(2)).await;
+        write(now + seconds(2));
+    });
+    let error = started.unwrap_err();
+    assert!(matches!(registry_error(&error), RegistryErrorKind::JavaAlive { .. }), "{error}");
 }
 
 /// The Java Leaf before it on this machine: nothing at or below what that may have issued.

@@ -148,6 +148,16 @@ impl Etcd {
         number
     }
 
+    /// Kills a member, as a crash would.
+    ///
+    /// # Panics
+    /// When there is no such member.
+    pub fn crash(&self, member: usize) {
+        let mut process =
+            self.members[member].process.lock().expect("no holder of this lock panics");
+        process.kill();
+    }
+
     /// Starts a member that was killed.
     ///
     /// # Panics

@@ -91,30 +91,42 @@ impl HttpClient {
         self.read()
     }
 
-    /// Sends `count` GET requests at once and reads their answers.
+    /// Sends `count` GET requests at once, and hands each answer to `each` as soon as it is read: what a
+    /// server answered before its connection died was answered.
     ///
     /// # Errors
     /// When the connection ends or an answer is not HTTP.
-    pub fn pipeline(&mut self, path: &str, count: usize) -> io::Result<Vec<Response>> {
+    pub fn pipeline(
+        &mut self,
+        path: &str,
+        count: usize,
+        mut each: impl FnMut(Response),
+    ) -> io::Result<()> {
         let mut requests = String::new();
         for _ in 0..count {
             let _ = write!(requests, "GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n");
         }
-        self.send(&requests)?;
-        (0..count).map(|_| self.read()).collect()
+        // An error of the sending may come before all answers were read.
+        let sent = self.send(&requests);
+        for _ in 0..count {
+            each(self.read().map_err(|error| sent.as_ref().err().map_or(error, copy))?);
+        }
+        sent
     }
 
-    /// The same for ids, all of which must be handed out.
+    /// Sends `count` GET requests for ids at once, all of which must be handed out. Each is handed to `each`
+    /// as soon as it is read.
     ///
     /// # Errors
-    /// When the connection ends, or an answer is not 200 with a number.
-    pub fn ids(&mut self, path: &str, count: usize) -> io::Result<Vec<i64>> {
-        let answers = self.pipeline(path, count)?;
-        let id = |answer: Response| {
+    /// When the connection ends.
+    ///
+    /// # Panics
+    /// When an answer is not 200 with a number.
+    pub fn ids(&mut self, path: &str, count: usize, mut each: impl FnMut(i64)) -> io::Result<()> {
+        self.pipeline(path, count, |answer| {
             let id = answer.body.parse().ok().filter(|_| answer.status == 200);
-            id.ok_or_else(|| io::Error::other(format!("{path}: {} {}", answer.status, answer.body)))
-        };
-        answers.into_iter().map(id).collect()
+            each(id.unwrap_or_else(|| panic!("{path}: {} {}", answer.status, answer.body)));
+        })
     }
 
     /// Sends bytes as they are.
@@ -163,5 +175,34 @@ impl HttpClient {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
         Ok(line.trim_end().to_owned())
+    }
+}
+
+fn copy(error: &io::Error) -> io::Error {
+    io::Error::new(error.kind(), error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_answered_before_the_connection_died_counts() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let server = std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            let answer = "HTTP/1.1 200 OK\r\ncontent-length: 1\r\n\r\n7";
+            stream.write_all(answer.repeat(3).as_bytes()).unwrap();
+            stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-le").unwrap();
+        });
+        let mut read = Vec::new();
+
+        let mut client = HttpClient::connect(address).unwrap();
+        let ended = client.ids("/", 5, |id| read.push(id));
+
+        assert!(ended.is_err());
+        assert_eq!(read, [7, 7, 7]);
+        server.join().unwrap();
     }
 }

@@ -63,6 +63,17 @@ impl Ledger {
         self.len() == 0
     }
 
+    /// All ids, each with its issuer, in no order.
+    #[must_use]
+    pub fn ids(&self) -> Vec<(i64, std::sync::Arc<str>)> {
+        let mut ids = Vec::with_capacity(self.len());
+        for shard in &self.shards {
+            let shard = shard.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+            ids.extend(shard.iter().map(|(id, entry)| (*id, entry.issuer.clone())));
+        }
+        ids
+    }
+
     /// The least and the greatest id.
     #[must_use]
     pub fn bounds(&self) -> Option<(i64, i64)> {

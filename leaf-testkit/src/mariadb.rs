@@ -66,43 +66,60 @@ impl MariaDb {
     /// When MariaDB is not installed or does not start, or does not replicate.
     #[must_use]
     pub fn start_replicated() -> (Self, Self) {
-        let start = |number: u32| {
-            let options = [
-                format!("--server-id={number}"),
-                "--log-bin=bin".into(),
-                "--binlog-format=ROW".into(),
-                "--gtid-strict-mode=1".into(),
-                "--log-slave-updates=1".into(),
-                "--sync-binlog=1".into(),
-            ];
-            let server = Self::start_with(options.to_vec());
-            server.sql(&format!(
-                "SET sql_log_bin = 0; {LEAF_USER}; \
-                 CREATE USER repl@'127.0.0.1' IDENTIFIED BY 'repl'; \
-                 GRANT REPLICATION SLAVE ON *.* TO repl@'127.0.0.1'"
-            ));
-            server
-        };
         let (primary, replica) = std::thread::scope(|scope| {
-            let replica = scope.spawn(|| start(2));
-            (start(1), replica.join().expect("it has said why"))
+            let replica = scope.spawn(Self::start_member);
+            (Self::start_member(), replica.join().expect("it has said why"))
         });
         primary.sql(
             "SET GLOBAL rpl_semi_sync_master_timeout = 500; \
              SET GLOBAL rpl_semi_sync_master_enabled = 1",
         );
-        replica.sql(&format!(
-            "SET GLOBAL read_only = 1; SET GLOBAL rpl_semi_sync_slave_enabled = 1; \
-             CHANGE MASTER TO master_host = '127.0.0.1', master_port = {}, master_user = 'repl', \
-             master_password = 'repl', master_use_gtid = slave_pos, master_connect_retry = 1; \
-             START SLAVE",
-            primary.port
-        ));
+        replica.follow(primary.port);
         wait_until("the replica is attached", Duration::from_secs(30), || {
             let clients = primary.sql("SHOW STATUS LIKE 'Rpl_semi_sync_master_clients'");
             clients.ends_with('1').then_some(())
         });
         (primary, replica)
+    }
+
+    /// Starts a new replica of this server, which has been a member of a replication from its beginning.
+    ///
+    /// # Panics
+    /// When MariaDB does not start.
+    #[must_use]
+    pub fn start_replica(&self) -> Self {
+        let replica = Self::start_member();
+        replica.follow(self.port);
+        replica
+    }
+
+    /// A server that writes a binary log from its beginning, and whose users are its own.
+    fn start_member() -> Self {
+        static NUMBER: AtomicU32 = AtomicU32::new(1);
+        let options = [
+            format!("--server-id={}", NUMBER.fetch_add(1, Ordering::SeqCst)),
+            "--log-bin=bin".into(),
+            "--binlog-format=ROW".into(),
+            "--gtid-strict-mode=1".into(),
+            "--log-slave-updates=1".into(),
+            "--sync-binlog=1".into(),
+        ];
+        let server = Self::start_with(options.to_vec());
+        server.sql(&format!(
+            "SET sql_log_bin = 0; {LEAF_USER}; \
+             CREATE USER repl@'127.0.0.1' IDENTIFIED BY 'repl'; \
+             GRANT REPLICATION SLAVE ON *.* TO repl@'127.0.0.1'"
+        ));
+        server
+    }
+
+    fn follow(&self, port: u16) {
+        self.sql(&format!(
+            "SET GLOBAL read_only = 1; SET GLOBAL rpl_semi_sync_slave_enabled = 1; \
+             CHANGE MASTER TO master_host = '127.0.0.1', master_port = {port}, master_user = 'repl', \
+             master_password = 'repl', master_use_gtid = slave_pos, master_connect_retry = 1; \
+             START SLAVE"
+        ));
     }
 
     /// Starts a server that takes connections by TLS, too.

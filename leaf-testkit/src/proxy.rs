@@ -1,6 +1,7 @@
 //! A TCP proxy that misbehaves on command, to stand between a program and its real server.
 
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -24,6 +25,8 @@ pub enum Fault {
     Delay(Duration),
     /// Passes requests on and drops the replies.
     SwallowReplies,
+    /// Drops requests, and passes on the replies to those before.
+    SwallowRequests,
     /// The same after so many replies of each connection.
     SwallowAfter(u32),
 }
@@ -35,6 +38,17 @@ pub struct FaultProxy {
     upstream: Arc<Mutex<SocketAddr>>,
     fault: watch::Sender<Fault>,
     acceptor: JoinHandle<()>,
+    /// How many connections stand.
+    open: Arc<AtomicUsize>,
+}
+
+/// One of them.
+struct Open(Arc<AtomicUsize>);
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
 }
 
 impl FaultProxy {
@@ -47,14 +61,20 @@ impl FaultProxy {
         let address = listener.local_addr().expect("a bound socket has an address");
         let (fault, watched) = watch::channel(Fault::None);
         let upstream = Arc::new(Mutex::new(upstream));
-        let current = Arc::clone(&upstream);
+        let (current, open) = (Arc::clone(&upstream), Arc::<AtomicUsize>::default());
+        let count = Arc::clone(&open);
         let acceptor = tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
                 let upstream = *current.lock().expect("no holder of this lock panics");
-                tokio::spawn(serve(client, upstream, watched.clone()));
+                count.fetch_add(1, Ordering::SeqCst);
+                let (open, watched) = (Open(Arc::clone(&count)), watched.clone());
+                tokio::spawn(async move {
+                    serve(client, upstream, watched).await;
+                    drop(open);
+                });
             }
         });
-        Self { address, upstream, fault, acceptor }
+        Self { address, upstream, fault, acceptor, open }
     }
 
     /// Where to connect instead of the server.
@@ -69,6 +89,21 @@ impl FaultProxy {
     /// Never in practice: no holder of the lock panics.
     pub fn point_to(&self, upstream: SocketAddr) {
         *self.upstream.lock().expect("no holder of this lock panics") = upstream;
+    }
+
+    /// Closes the connections that stand, and passes everything on again once they are closed.
+    ///
+    /// # Panics
+    /// When they do not end within 10 s.
+    pub async fn cut(&self) {
+        self.set(Fault::Cut);
+        let closed = async {
+            while self.open.load(Ordering::SeqCst) > 0 {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(10), closed).await.expect("connections end");
+        self.set(Fault::None);
     }
 
     /// Misbehaves like this from now on; [`Fault::None`] restores.
@@ -99,13 +134,20 @@ async fn serve(mut client: TcpStream, upstream: SocketAddr, mut fault: watch::Re
                 return;
             }
             Fault::BlackHole => fault.changed().await,
-            Fault::None | Fault::Delay(_) | Fault::SwallowReplies | Fault::SwallowAfter(_) => {
+            Fault::None
+            | Fault::Delay(_)
+            | Fault::SwallowReplies
+            | Fault::SwallowRequests
+            | Fault::SwallowAfter(_) => {
                 tokio::select! {
                     changed = fault.changed() => {
                         replies = 0;
                         changed
                     }
                     read = client.read(&mut request) => {
+                        if now == Fault::SwallowRequests && read.as_ref().is_ok_and(|read| *read > 0) {
+                            continue;
+                        }
                         if !pass_on(read, &request, &mut server, now).await {
                             return;
                         }
@@ -196,6 +238,8 @@ mod tests {
         let asked = tokio::time::Instant::now();
         assert_eq!(ask(&mut stream).await.unwrap(), b'x', "the reply before this one is lost");
         assert!(asked.elapsed() >= SOON);
+        proxy.set(Fault::SwallowRequests);
+        assert!(timeout(SOON, ask(&mut stream)).await.is_err(), "it never got there");
 
         proxy.set(Fault::Cut);
         let ended = stream.read_u8().await.unwrap_err().kind();

@@ -49,15 +49,37 @@ impl LeafServer {
         Self::listening(Self::process(binary, data_dir, args, env))
     }
 
-    fn listening(mut process: Process) -> Self {
-        let (ids, ops) = wait_until("leaf-server listens", Duration::from_secs(30), || {
+    /// The same where its end is nothing unusual.
+    ///
+    /// # Errors
+    /// Its status and output, when it ends before it listens.
+    ///
+    /// # Panics
+    /// When it does neither within 30 s.
+    pub fn try_launch(
+        binary: &str,
+        data_dir: &Path,
+        args: &[&str],
+        env: &[(&str, String)],
+    ) -> Result<Self, (ExitStatus, String)> {
+        Self::try_listening(Self::process(binary, data_dir, args, env))
+    }
+
+    fn listening(process: Process) -> Self {
+        Self::try_listening(process)
+            .unwrap_or_else(|(status, output)| panic!("leaf-server ended with {status}:\n{output}"))
+    }
+
+    fn try_listening(mut process: Process) -> Result<Self, (ExitStatus, String)> {
+        let places = wait_until("leaf-server listens", Duration::from_secs(30), || {
             let output = process.output();
             if let Some(status) = process.ended() {
-                panic!("leaf-server ended with {status}:\n{}", process.output());
+                return Some(Err((status, process.output())));
             }
-            Some((listener(&output, "ids")?, listener(&output, "ops")?))
+            Some(Ok((listener(&output, "ids")?, listener(&output, "ops")?)))
         });
-        Self { process, ids, ops }
+        let (ids, ops) = places?;
+        Ok(Self { process, ids, ops })
     }
 
     /// The bare process, for starts that are meant to fail.

@@ -246,7 +246,8 @@ impl SegmentStore for EtcdStore {
     ) -> BoxFuture<'a, Result<IdRange, StoreError>> {
         Box::pin(self.change("allocate", tag, move |record| {
             let start = record.max_id;
-            let end = start.checked_add(i64::from(amount.get()));
+            let amount = i64::from(amount.get());
+            let end = (start <= record::most(amount)).then_some(start.saturating_add(amount));
             let range = end.and_then(|end| IdRange::new(start, end));
             match range.filter(|_| record.step == i64::from(seen.get())) {
                 Some(range) => {
@@ -255,7 +256,7 @@ impl SegmentStore for EtcdStore {
                 }
                 None => {
                     let row = record.clone().into_rows(tag).0;
-                    let why = record::why_not(Some(row), seen, amount.get().into());
+                    let why = record::why_not(Some(row), seen, amount);
                     Err(why.unwrap_or(StoreErrorKind::Exhausted))
                 }
             }
@@ -352,20 +353,21 @@ impl SegmentStore for EtcdStore {
         }))
     }
 
-    fn give_back<'a>(
+    fn replace_max_id<'a>(
         &'a self,
         tag: &'a Tag,
-        unused: IdRange,
+        from: i64,
+        to: i64,
     ) -> BoxFuture<'a, Result<bool, StoreError>> {
         Box::pin(async move {
-            let given_back = self.change("give back ids of", tag, move |record| {
-                if record.max_id != unused.end() {
+            let replaced = self.change("replace max_id of", tag, move |record| {
+                if record.max_id != from {
                     return Err(StoreErrorKind::UnknownTag);
                 }
-                record.max_id = unused.start();
+                record.max_id = to;
                 Ok(())
             });
-            match given_back.await {
+            match replaced.await {
                 Ok(()) => Ok(true),
                 Err(error) if *error.kind() == StoreErrorKind::UnknownTag => Ok(false),
                 Err(error) => Err(error),

@@ -18,7 +18,7 @@ use super::cluster::Cluster;
 use super::error::classify;
 use super::liveness::Liveness;
 use crate::fenced::{
-    Answer, FenceStore, Found, Known, Mirror, Record, Recorded, translate, worker_id,
+    Answer, FenceStore, Found, Known, Mirror, Purpose, Record, Recorded, translate, worker_id,
 };
 
 /// How many keys one request reads.
@@ -99,7 +99,7 @@ impl FenceStore for EtcdWorkers {
         "etcd"
     }
 
-    fn known(&self) -> Answer<'_, Vec<Known<Token>>> {
+    fn known(&self, _purpose: Purpose) -> Answer<'_, Vec<Known<Token>>> {
         Box::pin(async {
             let mut known = Vec::new();
             for kv in self.all("read the worker ids in etcd", &self.records).await? {
@@ -117,7 +117,7 @@ impl FenceStore for EtcdWorkers {
         })
     }
 
-    fn read(&self, worker: WorkerId) -> Answer<'_, Found<Token>> {
+    fn read(&self, worker: WorkerId, _purpose: Purpose) -> Answer<'_, Found<Token>> {
         Box::pin(async move {
             let operation = format!("read worker id {worker} in etcd");
             let answer = async { self.cluster.client().await?.get(self.key(worker), None).await };

@@ -12,7 +12,9 @@ use leaf_core::{Layout, UnixMillis, WorkerId};
 use leaf_snowflake::{Fence, FenceState, Identity, RegistryError, RegistryErrorKind};
 use uuid::Uuid;
 
-use super::{FenceStore, FencedRegistry, Found, JavaReport, Mirror, Record, Recorded, TRIES};
+use super::{
+    FenceStore, FencedRegistry, Found, JavaReport, Mirror, Purpose, Record, Recorded, TRIES,
+};
 
 /// How far a holder's clock may be from the operator's.
 const CLOCKS: Duration = Duration::from_secs(10);
@@ -90,7 +92,7 @@ impl<S: FenceStore> FencedRegistry<S> {
             return Err(self.error(RegistryErrorKind::Refused, &what).because(why));
         }
         for _ in 0..TRIES {
-            let found = self.store.read(worker).await?;
+            let found = self.store.read(worker, Purpose::Replace(at.now)).await?;
             let nothing = found.record == Recorded::Absent && found.mirror == Mirror::Missing;
             if nothing && !self.store.has_unused() {
                 let error = self.error(RegistryErrorKind::Refused, &what);

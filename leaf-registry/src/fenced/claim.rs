@@ -12,7 +12,7 @@ use leaf_snowflake::{
     ClaimRequest, FenceState, Identity, Lease, Origin, RegistryError, RegistryErrorKind,
 };
 
-use super::{FenceStore, FencedRegistry, Found, Known, Mirror, Record, Recorded, TRIES};
+use super::{FenceStore, FencedRegistry, Found, Known, Mirror, Purpose, Record, Recorded, TRIES};
 
 /// A Java Leaf reports every 3 s: two reports, and one second for the write.
 const WATCH_JAVA: Duration = Duration::from_secs(7);
@@ -65,7 +65,7 @@ impl<S: FenceStore> FencedRegistry<S> {
         request: &ClaimRequest,
     ) -> Result<Lease, RegistryError> {
         for conflicts in 0..TRIES {
-            let known = self.store.known().await?;
+            let known = self.store.known(Purpose::Replace(request.now)).await?;
             for (_, found) in &known {
                 if let Some(refusal) = other_layout(found.record.written(), request) {
                     return Err(self.error(refusal, "claim a worker id"));
@@ -106,7 +106,7 @@ impl<S: FenceStore> FencedRegistry<S> {
                 );
                 return Err(self.error(RegistryErrorKind::NoWorkerId(why), &what));
             }
-            let found = self.store.read(worker).await?;
+            let found = self.store.read(worker, Purpose::Replace(request.now)).await?;
             let refusal = match self.floor(worker, &found, request, Whose::Assigned) {
                 Ok(floor) => match self.take(who, worker, &found, floor, request).await? {
                     Some(lease) => return Ok(lease),
@@ -156,7 +156,7 @@ impl<S: FenceStore> FencedRegistry<S> {
                     refusals.taken += 1;
                     continue;
                 }
-                None => self.store.read(worker).await?,
+                None => self.store.read(worker, Purpose::Replace(request.now)).await?,
             };
             match self.floor(worker, &found, request, Whose::Anybodys) {
                 Ok(floor) => return self.take(who, worker, &found, floor, request).await,
@@ -378,9 +378,9 @@ impl Refusals {
         if let (Mirror::Java(_), None) = (&found.mirror, found.record.written()) {
             self.java += 1;
         }
-        if let Some(record) =
-            found.record.written().filter(|it| it.fence.state != FenceState::Retired)
-        {
+        // What a Java Leaf has written since does not become free when our own ceiling has passed.
+        let ours = found.record.written().filter(|_| found.mirror == Mirror::Agrees);
+        if let Some(record) = ours.filter(|it| it.fence.state != FenceState::Retired) {
             let free = (record.fence.ceiling, worker);
             self.first = Some(self.first.map_or(free, |first| first.min(free)));
         }

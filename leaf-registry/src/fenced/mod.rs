@@ -21,10 +21,10 @@ use std::time::Duration;
 
 use futures_core::future::BoxFuture;
 use leaf_core::{UnixMillis, WorkerId};
-use leaf_segment::StoreError;
+use leaf_segment::{StoreError, StoreErrorKind};
 use leaf_snowflake::{
-    ClaimRequest, FenceState, Identity, Lease, Peer, RegistryError, RegistryErrorKind,
-    WorkerRecord, WorkerRegistry,
+    ClaimRequest, Fence, FenceState, Identity, Lease, Peer, RegistryError, RegistryErrorKind,
+    Report, WorkerRecord, WorkerRegistry,
 };
 use uuid::Uuid;
 
@@ -55,7 +55,7 @@ pub(crate) trait FenceStore: fmt::Debug + Send + Sync + 'static {
     }
 
     /// What has a record, or a mirror that somebody used, in order. Makes nothing.
-    fn known(&self) -> Answer<'_, Vec<Known<Self::Token>>>;
+    fn known(&self, purpose: Purpose) -> Answer<'_, Vec<Known<Self::Token>>>;
 
     /// The worker ids up to `greatest` that nobody has used, in order. Makes what they are kept in where
     /// there is none yet.
@@ -71,7 +71,7 @@ pub(crate) trait FenceStore: fmt::Debug + Send + Sync + 'static {
     }
 
     /// One worker id's record.
-    fn read(&self, worker: WorkerId) -> Answer<'_, Found<Self::Token>>;
+    fn read(&self, worker: WorkerId, purpose: Purpose) -> Answer<'_, Found<Self::Token>>;
 
     /// Writes `record`, and what the mirror says of it, in place of what was found; `false` when it is
     /// not what was found any more.
@@ -119,6 +119,17 @@ pub(crate) trait FenceStore: fmt::Debug + Send + Sync + 'static {
 }
 
 pub(crate) type Answer<'a, T> = BoxFuture<'a, Result<T, RegistryError>>;
+
+/// What records are read for.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Purpose {
+    /// To be shown. A store that finds that its database has failed over leaves it at that.
+    Show,
+    /// To replace one at this time of the node's clock. A store that finds that its database has failed
+    /// over notes when: this time, or the new server's where that is later. A promoted server whose clock
+    /// is behind must not shorten the wait for what the failover may have lost.
+    Replace(UnixMillis),
+}
 
 /// A worker id and what was read of it.
 pub(crate) type Known<T> = (WorkerId, Found<T>);
@@ -231,11 +242,12 @@ impl<S: FenceStore> FencedRegistry<S> {
         &self,
         lease: &mut Lease,
         what: &str,
-        change: impl Fn(&mut leaf_snowflake::Fence),
+        now: UnixMillis,
+        change: impl Fn(&mut Fence),
     ) -> Result<(), RegistryError> {
         let what = format!("{what} worker id {}", lease.worker);
         for _ in 0..TRIES {
-            let found = self.store.read(lease.worker).await?;
+            let found = self.store.read(lease.worker, Purpose::Replace(now)).await?;
             // Whose time was over when the database failed over may have been replaced by a claim that the
             // failover lost: it has to claim anew.
             let ended = lease.fence.ceiling <= found.failover + claim::CLOCKS;
@@ -307,12 +319,13 @@ impl<S: FenceStore> WorkerRegistry for FencedRegistry<S> {
     fn extend<'a>(
         &'a self,
         lease: &'a mut Lease,
-        ceiling: UnixMillis,
+        report: Report,
     ) -> BoxFuture<'a, Result<(), RegistryError>> {
         Box::pin(async move {
             // After a record that fell back, the lease knows better.
-            let ceiling = ceiling.max(lease.fence.ceiling);
-            self.change(lease, "extend", |fence| fence.ceiling = fence.ceiling.max(ceiling)).await
+            let ceiling = report.ceiling.max(lease.fence.ceiling);
+            let raise = |fence: &mut Fence| fence.ceiling = fence.ceiling.max(ceiling);
+            self.change(lease, "extend", report.now, raise).await
         })
     }
 
@@ -322,7 +335,7 @@ impl<S: FenceStore> WorkerRegistry for FencedRegistry<S> {
         next_free: UnixMillis,
     ) -> BoxFuture<'a, Result<(), RegistryError>> {
         Box::pin(async move {
-            self.change(&mut lease, "release", |fence| {
+            self.change(&mut lease, "release", next_free, |fence| {
                 fence.ceiling = next_free;
                 fence.state = FenceState::Released;
             })
@@ -334,7 +347,7 @@ impl<S: FenceStore> WorkerRegistry for FencedRegistry<S> {
 
     fn workers(&self) -> BoxFuture<'_, Result<Vec<WorkerRecord>, RegistryError>> {
         Box::pin(async {
-            let known = self.store.known().await?;
+            let known = self.store.known(Purpose::Show).await?;
             Ok(known.into_iter().map(|(worker, found)| row(worker, found)).collect())
         })
     }
@@ -351,9 +364,11 @@ pub(crate) fn worker_id(name: &str) -> Option<WorkerId> {
 
 /// A store's error as the registry's.
 pub(crate) fn translate(error: &StoreError) -> RegistryError {
-    let kind = match error.retryable() {
-        true => RegistryErrorKind::Unavailable,
-        false => RegistryErrorKind::Refused,
+    let kind = match error.kind() {
+        // The record of a lease is not in the new file: it is this holder's no more.
+        StoreErrorKind::Replaced => RegistryErrorKind::Lost,
+        _ if error.retryable() => RegistryErrorKind::Unavailable,
+        _ => RegistryErrorKind::Refused,
     };
     let translated = RegistryError::new(kind, error.operation());
     match error.cause() {

@@ -58,9 +58,11 @@ impl LastSeen {
         self.0.fetch_max(since, Ordering::SeqCst) <= since
     }
 
-    /// What a server that begins to write now has at least.
-    pub(crate) fn next(&self) -> i64 {
-        self.0.load(Ordering::SeqCst) + 1
+    /// What a server that begins to write has at least: the time of the node that meets it, and later than
+    /// the server before.
+    pub(crate) fn next(&self, now: UnixMillis) -> i64 {
+        let now = i64::try_from(now.get()).unwrap_or(i64::MAX);
+        now.max(self.0.load(Ordering::SeqCst) + 1)
     }
 }
 

@@ -12,7 +12,8 @@ use std::collections::HashMap;
 use futures_core::future::BoxFuture;
 use leaf_core::{UnixMillis, WorkerId};
 use leaf_snowflake::{
-    ClaimRequest, Identity, Lease, RegistryError, RegistryErrorKind, WorkerRecord, WorkerRegistry,
+    ClaimRequest, Identity, Lease, RegistryError, RegistryErrorKind, Report, WorkerRecord,
+    WorkerRegistry,
 };
 
 /// Which worker id a node has.
@@ -101,9 +102,9 @@ impl WorkerRegistry for LocalRegistry {
     fn extend<'a>(
         &'a self,
         lease: &'a mut Lease,
-        ceiling: UnixMillis,
+        report: Report,
     ) -> BoxFuture<'a, Result<(), RegistryError>> {
-        lease.fence.ceiling = lease.fence.ceiling.max(ceiling);
+        lease.fence.ceiling = lease.fence.ceiling.max(report.ceiling);
         Box::pin(async { Ok(()) })
     }
 

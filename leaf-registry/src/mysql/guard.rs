@@ -42,7 +42,7 @@ pub(super) async fn introduce(
     connection: &mut MySqlConnection,
     guard: &FailoverGuard,
 ) -> Result<(), sqlx::Error> {
-    if !guard.wanted() {
+    if guard.wanted().is_none() {
         return Ok(());
     }
     // As text, and together: a distant server is asked as seldom as can be. The update changes nothing,
@@ -177,11 +177,12 @@ pub(super) async fn jump(
         return Ok(());
     }
     query(
+        // Not a sealed tag, and none becomes one: the end of the ids is one below.
         "UPDATE leaf_alloc SET max_id = IF( \
-             max_id > 9223372036854775807 - GREATEST(?, ? * COALESCE(step, 0)), \
-             9223372036854775807, \
+             max_id > 9223372036854775806 - GREATEST(?, ? * COALESCE(step, 0)), \
+             9223372036854775806, \
              max_id + GREATEST(?, ? * COALESCE(step, 0))) \
-         WHERE max_id >= 0",
+         WHERE max_id BETWEEN 0 AND 9223372036854775806",
     )
     .bind(margin)
     .bind(STEPS)

@@ -152,7 +152,7 @@ impl SegmentStore for MysqlStore {
                             .bind(tag.as_str())
                             .bind(tag.as_str().as_bytes())
                             .bind(i64::from(seen.get()))
-                            .bind(i64::MAX - amount)
+                            .bind(record::most(amount))
                             .execute(&mut *connection)
                             .await?;
                         if done.rows_affected() == 1 {
@@ -284,12 +284,13 @@ impl SegmentStore for MysqlStore {
         })
     }
 
-    fn give_back<'a>(
+    fn replace_max_id<'a>(
         &'a self,
         tag: &'a Tag,
-        unused: IdRange,
+        from: i64,
+        to: i64,
     ) -> BoxFuture<'a, Result<bool, StoreError>> {
-        Box::pin(self.pool.run(operation("give back ids of", tag), async move |connection| {
+        Box::pin(self.pool.run(operation("replace max_id of", tag), async move |connection| {
             let statement = match self.guard.margin() {
                 Some(_) => {
                     of_tag!("UPDATE leaf_alloc SET max_id = ?", " AND max_id = ?", guarded!())
@@ -297,10 +298,10 @@ impl SegmentStore for MysqlStore {
                 None => of_tag!("UPDATE leaf_alloc SET max_id = ?", " AND max_id = ?"),
             };
             query(statement)
-                .bind(unused.start())
+                .bind(to)
                 .bind(tag.as_str())
                 .bind(tag.as_str().as_bytes())
-                .bind(unused.end())
+                .bind(from)
                 .execute(connection)
                 .await
                 .map(|done| done.rows_affected() == 1)
@@ -345,11 +346,15 @@ impl Administration for MysqlStore {
         Box::pin(self.pool.run("make the tables in mysql".into(), async |connection| {
             let made = make(&mut *connection, TABLES).await?;
             guard::introduce(&mut *connection, &self.guard).await?;
-            if made.contains(&guard::TABLE.name) && self.guard.wanted() {
+            if made.contains(&guard::TABLE.name) && self.guard.wanted().is_some() {
                 guard::claim(connection).await?;
             }
             Ok(made)
         }))
+    }
+
+    fn failover_margin(&self) -> Option<i64> {
+        self.guard.wanted()
     }
 
     fn risks(&self) -> BoxFuture<'_, Result<Vec<String>, StoreError>> {

@@ -17,7 +17,7 @@ use sqlx::{Connection, MySql, MySqlConnection, query, query_as, query_scalar};
 use super::{error, guard, mirror, store};
 use crate::failover_guard::FailoverGuard;
 use crate::fenced::sql::{self, LastSeen, Token};
-use crate::fenced::{Answer, FenceStore, Found, Known, Record, translate};
+use crate::fenced::{Answer, FenceStore, Found, Known, Purpose, Record, translate};
 use crate::sql_pool::SqlPool;
 use crate::{Administration, Table};
 
@@ -101,8 +101,13 @@ impl MysqlWorkers {
         self.pool.run(operation, work).await.map_err(|error| translate(&error))
     }
 
-    /// Since when the server is the one that writes; notes that it is now where another one was.
-    async fn guard(&self, connection: &mut MySqlConnection) -> Result<i64, sqlx::Error> {
+    /// Since when the server is the one that writes; notes that it is now where another one was, unless
+    /// that is only to be shown.
+    async fn guard(
+        &self,
+        connection: &mut MySqlConnection,
+        purpose: Purpose,
+    ) -> Result<i64, sqlx::Error> {
         const READ: &str = concat!(
             "SELECT since, CAST(server_uid AS CHAR), COALESCE(",
             guarded!(),
@@ -116,6 +121,9 @@ impl MysqlWorkers {
         if let Some(since) = believed(&last) {
             return Ok(since);
         }
+        let Purpose::Replace(now) = purpose else {
+            return Ok(last.map_or(0, |(since, ..)| since));
+        };
         // The name may have changed since the connection was made.
         guard::introduce(&mut *connection, &self.guard).await?;
         let mut transaction = connection.begin().await?;
@@ -140,7 +148,7 @@ impl MysqlWorkers {
             ")))"
         ))
         .bind(new)
-        .bind(self.last_seen.next())
+        .bind(self.last_seen.next(now))
         .execute(&mut *transaction)
         .await?;
         let since = query_scalar("SELECT since FROM leaf_worker_guard WHERE id = 1")
@@ -159,8 +167,9 @@ impl MysqlWorkers {
         &self,
         connection: &mut MySqlConnection,
         only: Option<WorkerId>,
+        purpose: Purpose,
     ) -> Result<(i64, Vec<Known<Token>>), sqlx::Error> {
-        let since = self.guard(&mut *connection).await?;
+        let since = self.guard(&mut *connection, purpose).await?;
         let only = only.map(WorkerId::get);
         if self.mirrored {
             let rows = mirror::read(connection, only).await?;
@@ -236,18 +245,20 @@ impl FenceStore for MysqlWorkers {
         if self.mirrored { mirror::RANGE } else { 0..=u32::MAX }
     }
 
-    fn known(&self) -> Answer<'_, Vec<Known<Token>>> {
-        Box::pin(async {
+    fn known(&self, purpose: Purpose) -> Answer<'_, Vec<Known<Token>>> {
+        Box::pin(async move {
             let operation = "read the worker ids in mysql".to_owned();
-            self.run(operation, async |c| self.rows(c, None).await).await.map(|(_, known)| known)
+            self.run(operation, async |c| self.rows(c, None, purpose).await)
+                .await
+                .map(|(_, known)| known)
         })
     }
 
-    fn read(&self, worker: WorkerId) -> Answer<'_, Found<Token>> {
+    fn read(&self, worker: WorkerId, purpose: Purpose) -> Answer<'_, Found<Token>> {
         Box::pin(async move {
             let operation = format!("read worker id {worker} in mysql");
             let (since, mut known) =
-                self.run(operation, async |c| self.rows(c, Some(worker)).await).await?;
+                self.run(operation, async |c| self.rows(c, Some(worker), purpose).await).await?;
             Ok(known.pop().map_or_else(|| sql::found(None, since), |(_, found)| found))
         })
     }

@@ -46,7 +46,7 @@ pub(super) async fn introduce(
     connection: &mut PgConnection,
     guard: &FailoverGuard,
 ) -> Result<(), sqlx::Error> {
-    if !guard.wanted() {
+    if guard.wanted().is_none() {
         return Ok(());
     }
     // As text: a distant server is asked as seldom as can be.
@@ -119,11 +119,12 @@ pub(super) async fn jump(pool: Pool<Postgres>, margin: i64) -> Result<(), sqlx::
         return Ok(());
     }
     query(
+        // Not a sealed tag, and none becomes one: the end of the ids is one below.
         "UPDATE leaf_alloc SET max_id = CASE \
-             WHEN max_id > 9223372036854775807 - greatest($1, $2 * step::bigint) \
-             THEN 9223372036854775807 \
+             WHEN max_id > 9223372036854775806 - greatest($1, $2 * step::bigint) \
+             THEN 9223372036854775806 \
              ELSE max_id + greatest($1, $2 * step::bigint) END \
-         WHERE max_id >= 0",
+         WHERE max_id BETWEEN 0 AND 9223372036854775806",
     )
     .bind(margin)
     .bind(STEPS)

@@ -133,7 +133,7 @@ impl SegmentStore for PostgresStore {
                             .bind(amount)
                             .bind(tag.as_str())
                             .bind(i64::from(seen.get()))
-                            .bind(i64::MAX - amount)
+                            .bind(record::most(amount))
                             .fetch_all(&mut *connection)
                             .await?;
                         if let Some(end) = ends.pop() {
@@ -258,13 +258,14 @@ impl SegmentStore for PostgresStore {
         })
     }
 
-    fn give_back<'a>(
+    fn replace_max_id<'a>(
         &'a self,
         tag: &'a Tag,
-        unused: IdRange,
+        from: i64,
+        to: i64,
     ) -> BoxFuture<'a, Result<bool, StoreError>> {
-        Box::pin(self.pool.run(operation("give back ids of", tag), async move |connection| {
-            macro_rules! give_back {
+        Box::pin(self.pool.run(operation("replace max_id of", tag), async move |connection| {
+            macro_rules! replace {
                 ($($guarded:expr)?) => {
                     concat!(
                         "UPDATE leaf_alloc SET max_id = $1, update_time = now() \
@@ -274,13 +275,13 @@ impl SegmentStore for PostgresStore {
                 };
             }
             let statement = match self.guard.margin() {
-                Some(_) => give_back!(guarded!()),
-                None => give_back!(),
+                Some(_) => replace!(guarded!()),
+                None => replace!(),
             };
             query(statement)
-                .bind(unused.start())
+                .bind(to)
                 .bind(tag.as_str())
-                .bind(unused.end())
+                .bind(from)
                 .execute(connection)
                 .await
                 .map(|done| done.rows_affected() == 1)
@@ -328,6 +329,10 @@ impl Administration for PostgresStore {
             }
             Ok(made)
         }))
+    }
+
+    fn failover_margin(&self) -> Option<i64> {
+        self.guard.wanted()
     }
 
     fn risks(&self) -> BoxFuture<'_, Result<Vec<String>, StoreError>> {

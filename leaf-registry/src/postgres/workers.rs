@@ -16,7 +16,7 @@ use sqlx::{Connection, PgConnection, Postgres, query, query_as, query_scalar};
 use super::{error, guard::server, store};
 use crate::failover_guard::FailoverGuard;
 use crate::fenced::sql::{self, LastSeen, Row, Token};
-use crate::fenced::{Answer, FenceStore, Found, Known, Record, translate};
+use crate::fenced::{Answer, FenceStore, Found, Known, Purpose, Record, translate};
 use crate::sql_pool::SqlPool;
 use crate::{Administration, Table};
 
@@ -86,8 +86,13 @@ impl PostgresWorkers {
         self.pool.run(operation, work).await.map_err(|error| translate(&error))
     }
 
-    /// Since when the server is the one that writes; notes that it is now where another one was.
-    async fn guard(&self, connection: &mut PgConnection) -> Result<i64, sqlx::Error> {
+    /// Since when the server is the one that writes; notes that it is now where another one was, unless
+    /// that is only to be shown.
+    async fn guard(
+        &self,
+        connection: &mut PgConnection,
+        purpose: Purpose,
+    ) -> Result<i64, sqlx::Error> {
         const READ: &str = concat!(
             "SELECT since, server_uid, server_uid = ",
             server!(),
@@ -101,6 +106,9 @@ impl PostgresWorkers {
         if let Some(since) = believed(&last) {
             return Ok(since);
         }
+        let Purpose::Replace(now) = purpose else {
+            return Ok(last.map_or(0, |(since, ..)| since));
+        };
         let mut transaction = connection.begin().await?;
         query("SELECT id FROM leaf_worker_guard WHERE id = 1 FOR UPDATE")
             .execute(&mut *transaction)
@@ -124,7 +132,7 @@ impl PostgresWorkers {
                SET server_uid = excluded.server_uid, since = excluded.since RETURNING since"
         ))
         .bind(new)
-        .bind(self.last_seen.next())
+        .bind(self.last_seen.next(now))
         .fetch_one(&mut *transaction)
         .await?;
         transaction.commit().await?;
@@ -140,8 +148,9 @@ impl PostgresWorkers {
         &self,
         connection: &mut PgConnection,
         only: Option<WorkerId>,
+        purpose: Purpose,
     ) -> Result<(i64, Vec<Row>), sqlx::Error> {
-        let since = self.guard(&mut *connection).await?;
+        let since = self.guard(&mut *connection, purpose).await?;
         let rows = query_as(
             "SELECT worker_id::bigint, nonce, record FROM leaf_worker_fence \
              WHERE $1::bigint IS NULL OR worker_id = $1 ORDER BY worker_id",
@@ -160,19 +169,20 @@ impl FenceStore for PostgresWorkers {
         "postgres"
     }
 
-    fn known(&self) -> Answer<'_, Vec<Known<Token>>> {
-        Box::pin(async {
+    fn known(&self, purpose: Purpose) -> Answer<'_, Vec<Known<Token>>> {
+        Box::pin(async move {
             let operation = "read the worker ids in postgres".to_owned();
-            let (since, rows) = self.run(operation, async |c| self.rows(c, None).await).await?;
+            let (since, rows) =
+                self.run(operation, async |c| self.rows(c, None, purpose).await).await?;
             Ok(sql::known(rows, since))
         })
     }
 
-    fn read(&self, worker: WorkerId) -> Answer<'_, Found<Token>> {
+    fn read(&self, worker: WorkerId, purpose: Purpose) -> Answer<'_, Found<Token>> {
         Box::pin(async move {
             let operation = format!("read worker id {worker} in postgres");
             let (since, mut rows) =
-                self.run(operation, async |c| self.rows(c, Some(worker)).await).await?;
+                self.run(operation, async |c| self.rows(c, Some(worker), purpose).await).await?;
             Ok(sql::found(rows.pop(), since))
         })
     }

@@ -3,8 +3,13 @@
 //! Invariant: a write counts only after COMMIT has answered. `UPDATE … RETURNING` alone, fetched as
 //! one row, reports success although the commit fails on a full disk. With WAL and
 //! `synchronous=FULL` an answered COMMIT is on the disk.
+//!
+//! SQLite goes on in a file that was removed or renamed, while the next process opens what is at the path
+//! by then: each would grant what the other grants. So nothing counts unless the path still leads to the
+//! file that was opened.
 
-use std::path::Path;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use leaf_segment::{StoreError, StoreErrorKind};
@@ -22,6 +27,16 @@ const BUSY_TIMEOUT: Duration = Duration::from_millis(1500);
 pub(super) struct SqliteFile {
     /// One connection: SQLite has one writer anyway.
     pool: SqlitePool,
+    path: PathBuf,
+    /// Device and inode of the file that was opened. Never opened for this: closing a second descriptor of
+    /// the file would end the process's locks on it.
+    identity: (u64, u64),
+}
+
+/// Device and inode of what is at `path`.
+fn identity(path: &Path) -> Option<(u64, u64)> {
+    let found = std::fs::metadata(path).ok()?;
+    Some((found.dev(), found.ino()))
 }
 
 impl SqliteFile {
@@ -39,10 +54,28 @@ impl SqliteFile {
             .test_before_acquire(false)
             .idle_timeout(None)
             .max_lifetime(None)
-            .connect_with(options)
+            .connect_with(options.clone())
             .await
             .map_err(|error| classify(format!("open {}", path.display()), error))?;
-        Ok(Self { pool })
+        // A later connection must not make the file anew.
+        pool.set_connect_options(options.create_if_missing(false));
+        let operation = || format!("open {}", path.display());
+        let identity =
+            identity(path).ok_or_else(|| StoreError::new(StoreErrorKind::Replaced, operation()))?;
+        Ok(Self { pool, path: path.to_owned(), identity })
+    }
+
+    /// Whether the path still leads to the file that was opened.
+    fn is_in_place(&self) -> bool {
+        identity(&self.path) == Some(self.identity)
+    }
+
+    /// The error of an operation: where the file is not in place any more, that is why.
+    fn explain(&self, operation: String, error: sqlx::Error) -> StoreError {
+        match self.is_in_place() {
+            true => classify(operation, error),
+            false => StoreError::new(StoreErrorKind::Replaced, operation),
+        }
     }
 
     pub(super) const fn pool(&self) -> &SqlitePool {
@@ -62,7 +95,11 @@ impl SqliteFile {
             Ok(value)
         }
         .await;
-        result.map_err(|error| classify(operation, error))
+        match result {
+            Ok(value) if self.is_in_place() => Ok(value),
+            Ok(_) => Err(StoreError::new(StoreErrorKind::Replaced, operation)),
+            Err(error) => Err(self.explain(operation, error)),
+        }
     }
 
     /// Runs `work` on a connection of its own, inside `BEGIN IMMEDIATE … COMMIT`. What `work`
@@ -76,7 +113,10 @@ impl SqliteFile {
             let mut checkout = Checkout::<Sqlite>::from(&self.pool).await?;
             let connection = checkout.connection();
             query("BEGIN IMMEDIATE").execute(&mut *connection).await?;
-            let outcome = work(&mut *connection).await?;
+            let mut outcome = work(&mut *connection).await?;
+            if !self.is_in_place() {
+                outcome = Err(StoreErrorKind::Replaced);
+            }
             let end = if outcome.is_ok() { "COMMIT" } else { "ROLLBACK" };
             query(end).execute(&mut *connection).await?;
             checkout.keep();
@@ -84,8 +124,12 @@ impl SqliteFile {
         }
         .await;
         match result {
+            // Replaced while it was committed: whoever opens the new file knows nothing of it.
+            Ok(Ok(_)) if !self.is_in_place() => {
+                Err(StoreError::new(StoreErrorKind::Replaced, operation))
+            }
             Ok(outcome) => outcome.map_err(|kind| StoreError::new(kind, operation)),
-            Err(error) => Err(classify(operation, error)),
+            Err(error) => Err(self.explain(operation, error)),
         }
     }
 }

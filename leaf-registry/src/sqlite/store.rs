@@ -7,11 +7,11 @@ use std::path::Path;
 use futures_core::future::BoxFuture;
 use leaf_core::{IdRange, Step, Tag};
 use leaf_segment::{NewTag, SegmentStore, StoreError, StoreErrorKind, TagRecord, TagSettings};
-use sqlx::{Sqlite, query, query_as, query_scalar};
+use sqlx::{query, query_as, query_scalar};
 
-use super::error::{classify, is_missing_table};
+use super::error::is_missing_table;
 use super::file::{SqliteFile, make};
-use crate::checkout::{Checkout, or_default};
+use crate::checkout::or_default;
 use crate::{Administration, Table, record};
 
 const TABLES: &[Table] = &[
@@ -63,28 +63,25 @@ impl SqliteStore {
         operation: String,
         tag: Option<&Tag>,
     ) -> Result<Vec<TagRecord>, StoreError> {
-        let result: Result<_, sqlx::Error> = async {
-            let mut checkout = Checkout::<Sqlite>::from(self.file.pool()).await?;
-            let rows = query_as(
-                "SELECT biz_tag, max_id, step, description FROM leaf_alloc \
-                 WHERE ?1 IS NULL OR biz_tag = ?1",
-            )
-            .bind(tag.map(Tag::as_str))
-            .fetch_all(checkout.connection())
-            .await?;
-            let settings = query_as(
-                "SELECT biz_tag, enabled, min_step, max_step, max_take FROM leaf_tag_settings \
-                 WHERE ?1 IS NULL OR biz_tag = ?1",
-            )
-            .bind(tag.map(Tag::as_str))
-            .fetch_all(checkout.connection())
-            .await;
-            let settings = or_default(settings, is_missing_table)?;
-            checkout.keep();
-            Ok(record::read(rows, settings))
-        }
-        .await;
-        result.map_err(|error| classify(operation, error))
+        self.file
+            .read(operation, async |connection| {
+                let rows = query_as(
+                    "SELECT biz_tag, max_id, step, description FROM leaf_alloc \
+                     WHERE ?1 IS NULL OR biz_tag = ?1",
+                )
+                .bind(tag.map(Tag::as_str))
+                .fetch_all(&mut *connection)
+                .await?;
+                let settings = query_as(
+                    "SELECT biz_tag, enabled, min_step, max_step, max_take FROM leaf_tag_settings \
+                     WHERE ?1 IS NULL OR biz_tag = ?1",
+                )
+                .bind(tag.map(Tag::as_str))
+                .fetch_all(connection)
+                .await;
+                Ok(record::read(rows, or_default(settings, is_missing_table)?))
+            })
+            .await
     }
 }
 
@@ -104,7 +101,7 @@ impl SegmentStore for SqliteStore {
             .bind(amount)
             .bind(tag.as_str())
             .bind(i64::from(seen.get()))
-            .bind(i64::MAX - amount)
+            .bind(record::most(amount))
             .fetch_optional(&mut *connection)
             .await?;
             if let Some(range) = end.and_then(|end| IdRange::new(end - amount, end)) {
@@ -201,19 +198,22 @@ impl SegmentStore for SqliteStore {
         }))
     }
 
-    fn give_back<'a>(
+    fn replace_max_id<'a>(
         &'a self,
         tag: &'a Tag,
-        unused: IdRange,
+        from: i64,
+        to: i64,
     ) -> BoxFuture<'a, Result<bool, StoreError>> {
-        Box::pin(self.file.write(operation("give back ids of", tag), async move |connection| {
-            let done =
-                query("UPDATE leaf_alloc SET max_id = ?1 WHERE biz_tag = ?2 AND max_id = ?3")
-                    .bind(unused.start())
-                    .bind(tag.as_str())
-                    .bind(unused.end())
-                    .execute(&mut *connection)
-                    .await?;
+        Box::pin(self.file.write(operation("replace max_id of", tag), async move |connection| {
+            let done = query(
+                "UPDATE leaf_alloc SET max_id = ?1, update_time = CURRENT_TIMESTAMP \
+                 WHERE biz_tag = ?2 AND max_id = ?3",
+            )
+            .bind(to)
+            .bind(tag.as_str())
+            .bind(from)
+            .execute(&mut *connection)
+            .await?;
             Ok(Ok(done.rows_affected() == 1))
         }))
     }

@@ -14,7 +14,7 @@ use sqlx::{query, query_as, query_scalar};
 
 use super::file::{SqliteFile, make};
 use crate::fenced::sql::{self, Token};
-use crate::fenced::{Answer, FenceStore, Found, Known, Record, translate};
+use crate::fenced::{Answer, FenceStore, Found, Known, Purpose, Record, translate};
 use crate::{Administration, Table};
 
 const TABLES: &[Table] = &[Table {
@@ -57,7 +57,7 @@ impl FenceStore for SqliteWorkers {
         "sqlite"
     }
 
-    fn known(&self) -> Answer<'_, Vec<Known<Token>>> {
+    fn known(&self, _purpose: Purpose) -> Answer<'_, Vec<Known<Token>>> {
         Box::pin(async {
             let operation = "read the worker ids in sqlite".to_owned();
             let rows = self.file.read(operation, async |connection| {
@@ -71,7 +71,7 @@ impl FenceStore for SqliteWorkers {
         })
     }
 
-    fn read(&self, worker: WorkerId) -> Answer<'_, Found<Token>> {
+    fn read(&self, worker: WorkerId, _purpose: Purpose) -> Answer<'_, Found<Token>> {
         Box::pin(async move {
             let operation = format!("read worker id {worker} in sqlite");
             let row = self.file.read(operation, async |connection| {

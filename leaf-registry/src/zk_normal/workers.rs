@@ -12,7 +12,7 @@ use leaf_snowflake::{ClaimRequest, FenceState, Identity, Peer, RegistryError};
 use zookeeper_client::Error;
 
 use super::mirror;
-use crate::fenced::{Answer, FenceStore, Found, Known, Mirror, Record};
+use crate::fenced::{Answer, FenceStore, Found, Known, Mirror, Purpose, Record};
 use crate::zookeeper::{Fences, Node, Session, Work};
 
 /// Worker ids in the tree of the original Java Leaf.
@@ -57,6 +57,25 @@ impl ZkNormal {
         Ok(name)
     }
 
+    /// Makes the folder of the nodes where there is none. Its number 0 is used up: a Java Leaf that saw no
+    /// folder a moment ago takes worker id 0, whatever number its node gets.
+    async fn make_tree(&self, work: &Work) -> Result<(), Error> {
+        work.client.mkdir(&self.fences.root, &work.persistent()).await?;
+        match work.client.create(&self.forever, &[], &work.persistent()).await {
+            Ok(_) => {}
+            Err(Error::NodeExists) => return Ok(()),
+            Err(error) => return Err(error),
+        }
+        // A name that a Java Leaf can read.
+        let path = format!("{}/unused-", self.forever);
+        let (_, number) = work.client.create(&path, &[], &work.sequential()).await?;
+        let path = format!("{path}{number}");
+        match work.client.delete(&path, None).await {
+            Ok(()) | Err(Error::NoNode) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
     /// Makes a node for `who`; its number. Where ZooKeeper's next one is above `greatest` it
     /// makes none, and that is what it returns.
     async fn make(
@@ -65,7 +84,7 @@ impl ZkNormal {
         who: &Identity,
         greatest: WorkerId,
     ) -> Result<WorkerId, Error> {
-        work.client.mkdir(&self.forever, &work.persistent()).await?;
+        self.make_tree(work).await?;
         let stat = work.client.check_stat(&self.forever).await?;
         // What a client is shown counts creations and deletions; the numbers count creations.
         let next = stat.map_or(0, |stat| (stat.cversion + stat.num_children) / 2);
@@ -101,7 +120,7 @@ impl FenceStore for ZkNormal {
         "ZooKeeper"
     }
 
-    fn known(&self) -> Answer<'_, Vec<Known<Token>>> {
+    fn known(&self, _purpose: Purpose) -> Answer<'_, Vec<Known<Token>>> {
         Box::pin(async {
             self.fences
                 .session
@@ -141,7 +160,7 @@ impl FenceStore for ZkNormal {
         Box::pin(async { Ok(Vec::new()) })
     }
 
-    fn read(&self, worker: WorkerId) -> Answer<'_, Found<Token>> {
+    fn read(&self, worker: WorkerId, _purpose: Purpose) -> Answer<'_, Found<Token>> {
         Box::pin(async move {
             let operation = format!("read worker id {worker} in ZooKeeper");
             self.fences

@@ -14,7 +14,7 @@ use leaf_snowflake::{FenceState, Identity, Peer};
 use zookeeper_client::{Error, MultiWriteError};
 
 use super::mirror;
-use crate::fenced::{Answer, FenceStore, Found, Known, Mirror, Record};
+use crate::fenced::{Answer, FenceStore, Found, Known, Mirror, Purpose, Record};
 use crate::zookeeper::{Fences, Node, Session, Work};
 
 /// Worker ids in the pools of the community fork.
@@ -119,7 +119,7 @@ impl FenceStore for ZkRecycle {
         0..=mirror::COUNT - 1
     }
 
-    fn known(&self) -> Answer<'_, Vec<Known<Token>>> {
+    fn known(&self, _purpose: Purpose) -> Answer<'_, Vec<Known<Token>>> {
         Box::pin(async {
             self.fences
                 .session
@@ -157,7 +157,7 @@ impl FenceStore for ZkRecycle {
         })
     }
 
-    fn read(&self, worker: WorkerId) -> Answer<'_, Found<Token>> {
+    fn read(&self, worker: WorkerId, _purpose: Purpose) -> Answer<'_, Found<Token>> {
         Box::pin(async move {
             let operation = format!("read worker id {worker} in ZooKeeper");
             self.fences

@@ -8,7 +8,7 @@ use leaf_snowflake::{Identity, Peer};
 use zookeeper_client::Error;
 
 use super::{Fences, Node, Session, recorded, version};
-use crate::fenced::{Answer, FenceStore, Found, Known, Mirror, Record};
+use crate::fenced::{Answer, FenceStore, Found, Known, Mirror, Purpose, Record};
 
 /// Worker ids in ZooKeeper without a mirror.
 #[derive(Debug)]
@@ -38,7 +38,7 @@ impl FenceStore for ZkWorkers {
         "ZooKeeper"
     }
 
-    fn known(&self) -> Answer<'_, Vec<Known<Self::Token>>> {
+    fn known(&self, _purpose: Purpose) -> Answer<'_, Vec<Known<Self::Token>>> {
         Box::pin(async {
             self.fences
                 .session
@@ -55,7 +55,7 @@ impl FenceStore for ZkWorkers {
         })
     }
 
-    fn read(&self, worker: WorkerId) -> Answer<'_, Found<Self::Token>> {
+    fn read(&self, worker: WorkerId, _purpose: Purpose) -> Answer<'_, Found<Self::Token>> {
         Box::pin(async move {
             let operation = format!("read worker id {worker} in ZooKeeper");
             self.fences

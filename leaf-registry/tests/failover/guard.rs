@@ -42,7 +42,7 @@ async fn a_jump_beyond_the_last_id_uses_the_tag_up() {
         let error = store.store.allocate(&last, step(10), step(10)).await.unwrap_err();
         assert_eq!(*error.kind(), leaf_segment::StoreErrorKind::Exhausted);
         let record = store.store.tag(&last).await.unwrap().unwrap();
-        assert_eq!(record.max_id, i64::MAX);
+        assert_eq!(record.max_id, i64::MAX - 1, "not a sealed tag's");
     }
 }
 
@@ -163,5 +163,34 @@ async fn the_guard_holds_whatever_its_collation() {
         let table = "ALTER TABLE leaf_guard CONVERT TO CHARACTER SET utf8mb4 COLLATE";
         server.sql(&format!("{table} {collation}")).await;
         assert_eq!(next(&*store.store).await.start(), before.end(), "{collation}");
+    }
+}
+
+/// A tag that was deleted and made again where that was said to be safe; then a failover to a copy from before
+/// the deletion.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_tag_made_again_does_not_start_where_a_failover_lands() {
+    for server in Server::both().await {
+        let store = open(&server.url(), Some(10_000_000)).await;
+        create(&store).await;
+        let mut ranges = Vec::new();
+        for _ in 0..35 {
+            ranges.push(next(&*store.store).await);
+        }
+        let admin = leaf_segment::TagAdmin::new(&*store.store);
+        let deleted = admin.delete(&orders(), true).await.unwrap();
+        let first = deleted.next_first.unwrap();
+        admin.create(&NewTag { max_id: first, ..NewTag::new(orders(), step(10)) }).await.unwrap();
+        for _ in 0..24 {
+            ranges.push(next(&*store.store).await);
+        }
+
+        server.sql("UPDATE leaf_alloc SET max_id = 351 WHERE biz_tag = 'orders'").await;
+        server.another_server().await;
+        for _ in 0..24 {
+            ranges.push(next(&*store.store).await);
+        }
+
+        assert!(!crate::support::overlaps(&mut ranges), "{ranges:?}");
     }
 }

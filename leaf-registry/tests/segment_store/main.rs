@@ -8,7 +8,7 @@ mod fixture;
 use std::sync::Arc;
 
 use leaf_core::{IdRange, Step, StepError, Tag};
-use leaf_segment::{NewTag, SegmentStore, StoreErrorKind, TagRecord, TagSettings};
+use leaf_segment::{NewTag, SEALED, SegmentStore, StoreErrorKind, TagRecord, TagSettings};
 use leaf_testkit::{Etcd, Fault, MariaDb, Postgres};
 
 use fixture::{Database, Fixture, etcd, fixture, mysql, postgres, sqlite};
@@ -169,8 +169,28 @@ async fn the_end_of_the_ids_is_an_error(f: Fixture) {
     assert_eq!(range.end(), i64::MAX - 500);
     let kind = refusal(f.store.allocate(&tag("last"), step(1000), step(1000))).await;
     assert_eq!(kind, StoreErrorKind::Exhausted);
-    let rest = f.store.allocate(&tag("last"), step(500), step(1000)).await.unwrap();
-    assert_eq!(rest.end(), i64::MAX);
+    let kind = refusal(f.store.allocate(&tag("last"), step(500), step(1000))).await;
+    assert_eq!(kind, StoreErrorKind::Exhausted, "that number stands for a sealed tag");
+    let rest = f.store.allocate(&tag("last"), step(499), step(1000)).await.unwrap();
+    assert_eq!(rest.end(), SEALED - 1);
+}
+
+/// G-16: once sealed no allocation, of whatever step or rate, takes another id.
+async fn a_sealed_tag_grants_nothing(f: Fixture) {
+    create(&*f.store, "moved", 10).await;
+    let range = f.store.allocate(&tag("moved"), step(10), step(10)).await.unwrap();
+    assert!(!f.store.replace_max_id(&tag("moved"), 1, SEALED).await.unwrap(), "it is not 1 now");
+
+    assert!(f.store.replace_max_id(&tag("moved"), range.end(), SEALED).await.unwrap());
+
+    for amount in [1, 10, i64::from(i32::MAX)] {
+        let kind = refusal(f.store.allocate(&tag("moved"), step(amount), step(10))).await;
+        assert_eq!(kind, StoreErrorKind::Moved);
+    }
+    let unused = f.store.replace_max_id(&tag("moved"), range.end(), range.start()).await;
+    assert!(!unused.unwrap(), "nothing is given back any more");
+    assert_eq!(f.store.advance(&tag("moved"), 5000).await.unwrap(), SEALED);
+    assert!(f.store.tag(&tag("moved")).await.unwrap().unwrap().is_sealed());
 }
 
 async fn administration(f: Fixture) {
@@ -183,8 +203,10 @@ async fn administration(f: Fixture) {
 
     let range = f.store.allocate(&tag("orders"), step(10), step(10)).await.unwrap();
     let tail = IdRange::new(range.start() + 4, range.end()).unwrap();
-    assert!(f.store.give_back(&tag("orders"), tail).await.unwrap());
-    assert!(!f.store.give_back(&tag("orders"), tail).await.unwrap(), "somebody allocated since");
+    let give_back =
+        async || f.store.replace_max_id(&tag("orders"), tail.end(), tail.start()).await.unwrap();
+    assert!(give_back().await);
+    assert!(!give_back().await, "somebody allocated since");
     let next = f.store.allocate(&tag("orders"), step(10), step(10)).await.unwrap();
     assert_eq!(next.start(), tail.start());
 
@@ -396,6 +418,88 @@ async fn a_narrow_column_is_exhausted_not_saturated() {
     assert_eq!(kind, StoreErrorKind::Exhausted);
 }
 
+/// A file that was removed, or in whose place another was put, is not the store any more: who opens what is
+/// there now grants the same ids.
+#[tokio::test]
+async fn a_file_that_is_not_in_its_place_grants_nothing() {
+    for put_another in [false, true] {
+        let f = sqlite().await;
+        let Database::Sqlite(directory) = &f.database else { unreachable!() };
+        let file = directory.path().join("leaf.db");
+        create(&*f.store, "orders", 10).await;
+        let before = f.store.allocate(&tag("orders"), step(10), step(10)).await.unwrap();
+        let backup = directory.path().join("backup.db");
+        std::fs::copy(&file, &backup).unwrap();
+        if put_another {
+            std::fs::rename(&backup, &file).unwrap();
+        } else {
+            std::fs::remove_file(&file).unwrap();
+        }
+
+        for _ in 0..3 {
+            let kind = refusal(f.store.allocate(&tag("orders"), step(10), step(10))).await;
+            assert_eq!(kind, StoreErrorKind::Replaced);
+        }
+        assert_eq!(refusal(f.store.tags()).await, StoreErrorKind::Replaced);
+
+        let fresh = fixture::open(&f.url).await;
+        fresh.admin.apply().await.unwrap();
+        if fresh.store.tag(&tag("orders")).await.unwrap().is_none() {
+            create(&*fresh.store, "orders", 10).await;
+        }
+        let after = fresh.store.allocate(&tag("orders"), step(10), step(10)).await.unwrap();
+        println!("{before} before, {after} after, by another process");
+        let kind = refusal(f.store.allocate(&tag("orders"), step(10), step(10))).await;
+        assert_eq!(kind, StoreErrorKind::Replaced, "also while there is a good file");
+    }
+}
+
+/// G-16: tags move between real databases while nodes allocate from both, of any step, and the old one yields
+/// nothing once the new one has begun.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_import_under_load_repeats_nothing() {
+    let (from, to) = (mysql().await, postgres().await);
+    create(&*from.store, "orders", 10).await;
+    let done = Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let node = |store: &Arc<dyn SegmentStore>, amount: i64| {
+        let (store, done) = (Arc::clone(store), Arc::clone(&done));
+        tokio::spawn(async move {
+            let (orders, mut ranges) = (tag("orders"), Vec::new());
+            while !done.load(std::sync::atomic::Ordering::SeqCst) {
+                let asked = store.allocate(&orders, step(amount), step(10));
+                match tokio::time::timeout(std::time::Duration::from_secs(10), asked).await.unwrap()
+                {
+                    Ok(range) => ranges.push(range),
+                    Err(error) => {
+                        use StoreErrorKind::{Moved, UnknownTag};
+                        assert!(matches!(error.kind(), Moved | UnknownTag), "{error}");
+                    }
+                }
+                tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+            }
+            ranges
+        })
+    };
+    let nodes: Vec<_> = [(&from, 10), (&from, 50_000_000), (&to, 10), (&to, 1000)]
+        .map(|(f, amount)| node(&f.store, amount))
+        .into();
+    tokio::time::sleep(std::time::Duration::from_millis(300)).await;
+
+    let first = leaf_registry::import(&tag("orders"), &*from.store, &*to.store, 0).await.unwrap();
+
+    tokio::time::sleep(std::time::Duration::from_millis(300)).await;
+    done.store(true, std::sync::atomic::Ordering::SeqCst);
+    let mut ranges = Vec::new();
+    for (number, node) in nodes.into_iter().enumerate() {
+        let own = node.await.unwrap();
+        assert!(!own.is_empty(), "node {number} was granted something");
+        assert!(own.iter().all(|range| (range.start() >= first) == (number >= 2)), "{own:?}");
+        ranges.extend(own);
+    }
+    ranges.sort_by_key(|range| range.start());
+    assert!(ranges.windows(2).all(|pair| !pair[0].overlaps(pair[1])));
+}
+
 /// For every backend a module with one test per check.
 macro_rules! backends {
     ($($backend:ident),*; $checks:tt) => { $( backends!(@module $backend $checks); )* };
@@ -419,6 +523,7 @@ backends!(sqlite, mysql, postgres, etcd; {
     a_changed_step_is_told,
     bad_rows_are_errors_of_their_tag_only,
     the_end_of_the_ids_is_an_error,
+    a_sealed_tag_grants_nothing,
     administration,
     settings_are_kept_beside_the_record,
     the_schema_is_made_once_and_never_touched_again,

@@ -1,8 +1,10 @@
 //! Failovers of the databases that hold worker ids, to replicas that lack the last claims.
 
+use std::time::Duration;
+
 use leaf_core::{Clock, UnixMillis};
 use leaf_registry::{OpenRegistry, RegistryKind, RegistryOptions, RegistryPlace};
-use leaf_snowflake::{ClaimRequest, RegistryErrorKind, SystemClock};
+use leaf_snowflake::{ClaimRequest, RegistryErrorKind, Report, SystemClock};
 use leaf_testkit::{FaultProxy, MariaDb, Postgres};
 use tokio::task::spawn_blocking;
 
@@ -14,13 +16,15 @@ async fn open(kind: RegistryKind, url: &str) -> OpenRegistry {
     place.open(kind, None, here, &RegistryOptions::default()).await.unwrap()
 }
 
-/// What must hold over a failover that `fail_over` does, after `cut` has stopped the replica.
+/// What must hold over a failover that `fail_over` does, after `cut` has stopped the replica, where the
+/// nodes' clocks are `ahead` of the databases'.
 async fn lost_claims_repeat_nothing(
     open: OpenRegistry,
+    ahead: Duration,
     cut: impl AsyncFnOnce(),
     fail_over: impl AsyncFnOnce(),
 ) {
-    let now = SystemClock.wall_millis();
+    let now = SystemClock.wall_millis() + ahead;
     open.tables.clone().unwrap().apply().await.unwrap();
     let node = |name: &str| {
         let mut node = Node::on(open.clone(), name);
@@ -34,7 +38,10 @@ async fn lost_claims_repeat_nothing(
     let replaced = node("10.0.0.5:1");
     let mut replaced_lease = replaced.claim_at(now - seconds(600)).await.unwrap();
     cut().await;
-    kept.registry().extend(&mut kept_lease, now + seconds(601)).await.unwrap();
+    kept.registry()
+        .extend(&mut kept_lease, Report { now, ceiling: now + seconds(601) })
+        .await
+        .unwrap();
     let lost = node("10.0.0.3:1");
     let mut lost_lease = lost.claim_at(now).await.unwrap();
     fail_over().await;
@@ -47,15 +54,22 @@ async fn lost_claims_repeat_nothing(
     let RegistryErrorKind::FailedOver { until } = kind(refused) else { panic!("not refused") };
     assert!(until >= now + seconds(600), "{until}");
     // It had the claim written down, but the record is gone: it waits like the others.
-    let gone = lost.registry().extend(&mut lost_lease, now + seconds(601)).await;
+    let gone =
+        lost.registry().extend(&mut lost_lease, Report { now, ceiling: now + seconds(601) }).await;
     assert_eq!(kind(gone), RegistryErrorKind::Lost);
     let waits = lost.claim_by(&again(lost.after_a_crash(&lost_lease, now), later)).await;
     assert!(matches!(kind(waits), RegistryErrorKind::FailedOver { .. }));
     // Whose time was over before may have been replaced by a claim that is lost.
-    let late = replaced.registry().extend(&mut replaced_lease, now + seconds(601)).await;
+    let late = replaced
+        .registry()
+        .extend(&mut replaced_lease, Report { now, ceiling: now + seconds(601) })
+        .await;
     assert!(matches!(kind(late), RegistryErrorKind::FailedOver { .. }));
     // Whose record fell back by a report goes on.
-    kept.registry().extend(&mut kept_lease, now + seconds(602)).await.unwrap();
+    kept.registry()
+        .extend(&mut kept_lease, Report { now, ceiling: now + seconds(602) })
+        .await
+        .unwrap();
     // And who can prove that it held its worker id over the failover starts at once.
     let request = again(crashed.after_a_crash(&crashed_lease, now + millis(900)), later);
     let restarted = crashed.claim_by(&request).await.unwrap();
@@ -80,8 +94,31 @@ async fn retry<T: std::fmt::Debug>(
     panic!("the database does not answer");
 }
 
+/// How far a promoted server's clock may be behind: more than `offline_for`, so that by its clock alone
+/// every ceiling of before would have passed.
+const LATE_SERVER: Duration = Duration::from_secs(1200);
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn on_postgres() {
+    postgres_fails_over(Duration::ZERO).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn to_a_postgres_whose_clock_is_behind() {
+    postgres_fails_over(LATE_SERVER).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn on_mariadb() {
+    mariadb_fails_over(Duration::ZERO).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn to_a_mariadb_whose_clock_is_behind() {
+    mariadb_fails_over(LATE_SERVER).await;
+}
+
+async fn postgres_fails_over(ahead: Duration) {
     let primary = spawn_blocking(Postgres::start).await.unwrap();
     let database = primary.new_database();
     let proxy = FaultProxy::start(([127, 0, 0, 1], primary.port()).into()).await;
@@ -113,7 +150,7 @@ async fn on_postgres() {
         .unwrap();
         proxy.point_to(([127, 0, 0, 1], replica.port()).into());
     };
-    lost_claims_repeat_nothing(open, cut, fail_over).await;
+    lost_claims_repeat_nothing(open, ahead, cut, fail_over).await;
 }
 
 fn wait_for_replica(primary: &Postgres, replica: &Postgres) {
@@ -124,8 +161,7 @@ fn wait_for_replica(primary: &Postgres, replica: &Postgres) {
     });
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn on_mariadb() {
+async fn mariadb_fails_over(ahead: Duration) {
     let (primary, replica) = spawn_blocking(MariaDb::start_replicated).await.unwrap();
     let (primary, replica) = (std::sync::Arc::new(primary), std::sync::Arc::new(replica));
     let database = primary.new_database();
@@ -152,5 +188,5 @@ async fn on_mariadb() {
         .unwrap();
         proxy.point_to(([127, 0, 0, 1], replica.port()).into());
     };
-    lost_claims_repeat_nothing(open, cut, fail_over).await;
+    lost_claims_repeat_nothing(open, ahead, cut, fail_over).await;
 }

@@ -6,7 +6,8 @@ use std::time::Duration;
 use leaf_core::{Layout, UnixMillis, WorkerId};
 use leaf_registry::{Circumstances, OpenRegistry, RegistryKind, RegistryOptions, RegistryPlace};
 use leaf_snowflake::{
-    ClaimRequest, Identity, Lease, Memory, Origin, RegistryError, RegistryErrorKind, WorkerRegistry,
+    ClaimRequest, Identity, Lease, Memory, Origin, RegistryError, RegistryErrorKind, Report,
+    WorkerRegistry,
 };
 use leaf_testkit::{Etcd, FaultProxy, MariaDb, Postgres, ZooKeeper};
 use tokio::task::spawn_blocking;
@@ -21,6 +22,11 @@ pub(crate) fn seconds(n: u64) -> Duration {
 
 pub(crate) fn millis(n: u64) -> Duration {
     Duration::from_millis(n)
+}
+
+/// The report of a holder that lives at the start and wants to issue up to `ceiling`.
+pub(crate) fn report(ceiling: UnixMillis) -> Report {
+    Report { now: NOW, ceiling }
 }
 
 /// An empty registry, and what must live as long as it does.

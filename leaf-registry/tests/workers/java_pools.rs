@@ -114,7 +114,7 @@ pub(crate) async fn of_its_pools_only_what_is_safe_is_taken(f: Fixture) {
     assert!(remarks[0].1.contains("a Java Leaf, 10.1.46.33:8080"), "{remarks:?}");
     assert_eq!(remarks[1], (3, "-"));
 
-    node.registry().extend(&mut lease, NOW + seconds(700)).await.unwrap();
+    node.registry().extend(&mut lease, report(NOW + seconds(700))).await.unwrap();
     assert_eq!(pools.read("inuse", 3).await.unwrap().lastUsedTimestamp, Some(1_800_000_700_000));
     node.registry().release(lease, NOW + seconds(9)).await.unwrap();
     assert!(pools.read("inuse", 3).await.is_none());
@@ -137,10 +137,10 @@ pub(crate) async fn a_dead_nodes_worker_id_among_java_leafs(f: Fixture) {
     // The same, and a Java Leaf takes it before its node is back.
     pools.recycle(0).await;
     pools.client.delete(&pools.path("notuse", 0), None).await.unwrap();
-    let lost = node.registry().extend(&mut lease, later + seconds(800)).await.unwrap_err();
+    let lost = node.registry().extend(&mut lease, report(later + seconds(800))).await.unwrap_err();
     assert!(lost.to_string().contains("record of it is gone"), "{lost}");
     pools.put("inuse", 0, later).await;
-    let lost = node.registry().extend(&mut lease, later + seconds(800)).await.unwrap_err();
+    let lost = node.registry().extend(&mut lease, report(later + seconds(800))).await.unwrap_err();
     assert_eq!(*lost.kind(), RegistryErrorKind::Lost);
     let other = node.claim_by(&node.after_a_crash(&lease, later)).await.unwrap();
     assert_ne!(other.worker.get(), 0, "that one's for as long as there are Java Leafs");
@@ -198,7 +198,7 @@ pub(crate) async fn one_in_both_pools_is_sorted_out(f: Fixture) {
     let node = f.node("10.0.0.1:8080").await;
     let mut lease = node.claim().await;
     pools.put("notuse", 0, NOW).await;
-    node.registry().extend(&mut lease, NOW + seconds(700)).await.unwrap();
+    node.registry().extend(&mut lease, report(NOW + seconds(700))).await.unwrap();
     assert!(pools.read("notuse", 0).await.is_none());
     pools.put("notuse", 0, NOW).await;
     node.registry().release(lease, NOW + seconds(9)).await.unwrap();

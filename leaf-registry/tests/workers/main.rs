@@ -26,10 +26,10 @@ async fn a_worker_id_is_claimed_extended_and_given_back(f: Fixture) {
     assert_eq!(lease.fence.ceiling, NOW + seconds(600));
 
     let registry = node.registry();
-    registry.extend(&mut lease, NOW + seconds(700)).await.unwrap();
+    registry.extend(&mut lease, report(NOW + seconds(700))).await.unwrap();
     let before = lease.clone();
     assert_eq!(before.fence.ceiling, NOW + seconds(700));
-    registry.extend(&mut lease, NOW + seconds(650)).await.unwrap();
+    registry.extend(&mut lease, report(NOW + seconds(650))).await.unwrap();
     assert_eq!(lease.fence.ceiling, NOW + seconds(700), "a ceiling is never lowered");
     let records = registry.workers().await.unwrap();
     let [record] = records.as_slice() else { panic!("{records:?}") };
@@ -78,7 +78,7 @@ async fn the_loser_is_told(f: Fixture) {
         // The other of the two worker ids lives.
         let other = small("10.0.0.2:1").await;
         let mut held = other.claim().await;
-        other.registry().extend(&mut held, NOW + seconds(86_400)).await.unwrap();
+        other.registry().extend(&mut held, report(NOW + seconds(86_400))).await.unwrap();
     }
 
     let at = NOW + seconds(600);
@@ -87,7 +87,7 @@ async fn the_loser_is_told(f: Fixture) {
     assert_eq!((taken.worker, taken.floor), (lease.worker, at), "above all that the first issued");
 
     for _ in 0..2 {
-        let lost = old.registry().extend(&mut lease, at + seconds(600)).await;
+        let lost = old.registry().extend(&mut lease, report(at + seconds(600))).await;
         assert_eq!(kind(lost), RegistryErrorKind::Lost);
     }
     assert_eq!(kind(old.registry().release(lease, at).await), RegistryErrorKind::Lost);
@@ -133,8 +133,7 @@ async fn ambiguous_answers_are_sorted_out(f: Fixture) {
         let claimed = async {
             proxy.set(Fault::SwallowAfter(swallowed));
             let answer = tokio::time::timeout(millis(300), node.claim_at(NOW)).await;
-            proxy.set(Fault::Cut);
-            proxy.set(Fault::None);
+            proxy.cut().await;
             answer
         };
         let mut lease = match claimed.await {
@@ -146,15 +145,14 @@ async fn ambiguous_answers_are_sorted_out(f: Fixture) {
         assert!(lease.floor <= NOW + seconds(1));
 
         proxy.set(Fault::SwallowAfter(swallowed));
-        let extended = node.registry().extend(&mut lease, NOW + seconds(601));
+        let extended = node.registry().extend(&mut lease, report(NOW + seconds(601)));
         let extended = tokio::time::timeout(millis(300), extended).await;
-        proxy.set(Fault::Cut);
-        proxy.set(Fault::None);
+        proxy.cut().await;
         if !matches!(extended, Ok(Ok(()))) {
             assert_eq!(lease.fence.ceiling, NOW + seconds(600), "{swallowed}: not confirmed");
         }
         for _ in 0..100 {
-            match node.registry().extend(&mut lease, NOW + seconds(602)).await {
+            match node.registry().extend(&mut lease, report(NOW + seconds(602))).await {
                 Ok(()) => break,
                 Err(error) => assert!(error.retryable(), "{swallowed}: {error}"),
             }
@@ -192,7 +190,7 @@ async fn a_zombie_cannot_write(f: Fixture) {
     let mut lease = zombie.claim().await;
     f.tamper(lease.worker, None).await;
     let mut lost = async || {
-        let extended = zombie.registry().extend(&mut lease, NOW + seconds(700)).await;
+        let extended = zombie.registry().extend(&mut lease, report(NOW + seconds(700))).await;
         assert_eq!(kind(extended), RegistryErrorKind::Lost);
     };
     lost().await;
@@ -217,10 +215,10 @@ async fn of_two_clones_one_is_told(f: Fixture) {
     let node = f.node("10.0.0.1:1").await;
     let mut lease = node.claim().await;
     let mut clone = lease.clone();
-    node.registry().extend(&mut lease, NOW + seconds(601)).await.unwrap();
-    let lost = node.registry().extend(&mut clone, NOW + seconds(602)).await;
+    node.registry().extend(&mut lease, report(NOW + seconds(601))).await.unwrap();
+    let lost = node.registry().extend(&mut clone, report(NOW + seconds(602))).await;
     assert_eq!(kind(lost), RegistryErrorKind::Lost);
-    node.registry().extend(&mut lease, NOW + seconds(603)).await.unwrap();
+    node.registry().extend(&mut lease, report(NOW + seconds(603))).await.unwrap();
 }
 
 async fn a_damaged_record_is_named_and_mended(f: Fixture) {
@@ -259,7 +257,7 @@ async fn a_damaged_record_is_named_and_mended(f: Fixture) {
         assert_eq!((owner.worker, owner.floor), (worker, free));
     }
     let mut zombie = lease;
-    let lost = node.registry().extend(&mut zombie, NOW + seconds(700)).await;
+    let lost = node.registry().extend(&mut zombie, report(NOW + seconds(700))).await;
     assert_eq!(kind(lost), RegistryErrorKind::Lost);
 }
 
@@ -278,7 +276,7 @@ async fn operators_release_and_retire(f: Fixture) {
     let free = admin.release(worker, circumstances(NOW + seconds(60))).await.unwrap();
     assert!(free > NOW + seconds(60) && free < NOW + seconds(90), "{free}");
     assert_eq!(
-        kind(dead.registry().extend(&mut lease, NOW + seconds(700)).await),
+        kind(dead.registry().extend(&mut lease, report(NOW + seconds(700))).await),
         RegistryErrorKind::Lost,
         "it was not dead after all"
     );
@@ -290,7 +288,7 @@ async fn operators_release_and_retire(f: Fixture) {
 
     admin.retire(worker, circumstances(NOW)).await.unwrap();
     let mut lost = lease;
-    let extended = next.registry().extend(&mut lost, NOW + seconds(900)).await;
+    let extended = next.registry().extend(&mut lost, report(NOW + seconds(900))).await;
     assert_eq!(kind(extended), RegistryErrorKind::Lost);
     let third = f.node("10.0.0.1:1").await;
     let much_later = NOW + seconds(86_400);
@@ -317,13 +315,13 @@ async fn another_layout_is_refused(f: Fixture) {
 async fn a_record_that_fell_back_is_still_its_holders(f: Fixture) {
     let node = f.node("10.0.0.1:1").await;
     let mut lease = node.claim().await;
-    node.registry().extend(&mut lease, NOW + seconds(601)).await.unwrap();
+    node.registry().extend(&mut lease, report(NOW + seconds(601))).await.unwrap();
     f.keep_a_copy(lease.worker).await;
     for ceiling in 602..605 {
-        node.registry().extend(&mut lease, NOW + seconds(ceiling)).await.unwrap();
+        node.registry().extend(&mut lease, report(NOW + seconds(ceiling))).await.unwrap();
     }
     f.put_the_copy_back(lease.worker).await;
-    node.registry().extend(&mut lease, NOW + seconds(603)).await.unwrap();
+    node.registry().extend(&mut lease, report(NOW + seconds(603))).await.unwrap();
     assert_eq!(lease.fence.ceiling, NOW + seconds(604), "what was confirmed once stands");
     let records = node.registry().workers().await.unwrap();
     assert_eq!(records[0].fence.as_ref(), Some(&lease.fence));

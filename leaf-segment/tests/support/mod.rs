@@ -99,15 +99,16 @@ impl SegmentStore for TestStore {
         self.inner.advance(tag, to)
     }
 
-    fn give_back<'a>(
+    fn replace_max_id<'a>(
         &'a self,
         tag: &'a Tag,
-        unused: IdRange,
+        from: i64,
+        to: i64,
     ) -> BoxFuture<'a, Result<bool, StoreError>> {
         if *self.busy.lock().unwrap() {
             return Box::pin(async { Ok(false) });
         }
-        self.inner.give_back(tag, unused)
+        self.inner.replace_max_id(tag, from, to)
     }
 
     fn delete<'a>(&'a self, tag: &'a Tag) -> BoxFuture<'a, Result<(), StoreError>> {

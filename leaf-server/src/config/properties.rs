@@ -22,9 +22,15 @@ pub(super) struct Translated {
     pub(super) warnings: Vec<String>,
 }
 
+/// Where a setting is said to come from that the file leaves out.
+pub(super) const DEFAULT_ORIGIN: &str = "default of a Java Leaf";
+
 /// What a Java Leaf does without being told.
 pub(super) fn defaults() -> Value {
     json!({
+        // What Java makes of a name that is missing: it works in /snowflake/null.
+        "name": "null",
+        "advertise_guess": "java",
         "http": { "listen": "0.0.0.0:8080" },
         "segment": { "enabled": true },
         "snowflake": { "enabled": true, "registry": "zk_normal" },
@@ -84,14 +90,29 @@ const WITHOUT_EFFECT: [&str; 32] = [
 pub(super) fn translate(text: &[u8], path: &Path) -> Result<Translated, ConfigError> {
     let mut found = BTreeMap::new();
     let read = java_properties::PropertiesIter::new(text).read_into(|key, value| {
-        // As Java has it: blanks at the end of a password belong to it.
-        let value = if key == "leaf.jdbc.password" { value } else { value.trim().to_owned() };
         found.insert(key, value);
     });
     if let Err(error) = read {
         let line = error.line_number().map_or(String::new(), |line| format!(", line {line}"));
         let text = format!("{}{line}: not a properties file", path.display());
         return Err(ConfigError::new(text));
+    }
+    // For Java a blank at the end belongs to the value: in a name it makes another path in ZooKeeper.
+    for (key, value) in &mut found {
+        match key.as_str() {
+            "leaf.jdbc.username" | "leaf.jdbc.password" => {}
+            "leaf.jdbc.url" | "leaf.snowflake.local.workIdMap" => {
+                value.truncate(value.trim_end().len());
+            }
+            key if KEYS.contains(&key) && value.trim_end() != value => {
+                return Err(ConfigError::new(format!(
+                    "{}: {key}: there is a blank at the end, which is a part of the value for a Java Leaf: \
+                     remove it; where Java nodes ran with it, they used another path or address",
+                    path.display()
+                )));
+            }
+            _ => {}
+        }
     }
     // What does not begin as a key of Leaf may be half a password.
     let (named, nameless): (Vec<_>, Vec<_>) = found
@@ -116,6 +137,14 @@ fn ignored(named: &[&str], nameless: usize) -> Option<String> {
         ([], more) => Some(format!("{more} that are none of Leaf's")),
         (named, more) => Some(format!("{}, and {more} that are none of Leaf's", named.join(", "))),
     }
+}
+
+/// What the owner of the file should know about what it leaves out.
+pub(super) fn warning(config: &Config, origins: &BTreeMap<String, String>) -> Option<String> {
+    let nameless = config.snowflake.enabled && origins.get("name")? == DEFAULT_ORIGIN;
+    nameless.then(|| {
+        "leaf.properties: leaf.name is missing: like the Java Leaf this node works in /snowflake/null".into()
+    })
 }
 
 /// Refuses what a Java Leaf needs and no source gives: our own defaults are for who configures nothing.
@@ -165,32 +194,33 @@ impl Java<'_> {
         Err(ConfigError::new(format!("{}: {key}: {why}", self.path.display())))
     }
 
-    /// Whether a mode is on; written down only where the file says so.
-    fn enabled(&self, key: &str, mode: &mut Map<String, Value>) -> Result<(), ConfigError> {
-        let enabled = match self.get(key).map(str::to_ascii_lowercase).as_deref() {
-            None => return Ok(()),
-            Some("true") => true,
-            Some("false") => false,
-            Some(_) => return self.refuse(key, "give true or false"),
-        };
+    /// Whether a mode is on; written down only where the file says so. For Java all but `true` is false.
+    fn enabled(&self, key: &str, mode: &mut Map<String, Value>, warnings: &mut Vec<String>) {
+        let Some(value) = self.get(key) else { return };
+        let enabled = value.eq_ignore_ascii_case("true");
+        if !enabled && !value.eq_ignore_ascii_case("false") {
+            let path = self.path.display();
+            warnings
+                .push(format!("{path}: {key} is neither true nor false: off, as in a Java Leaf"));
+        }
         mode.insert("enabled".into(), enabled.into());
-        Ok(())
     }
 
     fn settings(&self, warnings: &mut Vec<String>) -> Result<Value, ConfigError> {
         let mut settings = Map::new();
         let mut segment = Map::new();
         let mut snowflake = Map::new();
-        if let Some(name) = self.get("leaf.name") {
-            settings.insert("name".into(), name.into());
+        // Also where it is empty, to be refused.
+        if let Some(name) = self.found.get("leaf.name") {
+            settings.insert("name".into(), name.as_str().into());
         }
 
-        self.enabled("leaf.segment.enable", &mut segment)?;
+        self.enabled("leaf.segment.enable", &mut segment, warnings);
         if let Some(store) = self.store(warnings)? {
             segment.insert("store".into(), store.into());
         }
 
-        self.enabled("leaf.snowflake.enable", &mut snowflake)?;
+        self.enabled("leaf.snowflake.enable", &mut snowflake, warnings);
         self.snowflake(&mut settings, &mut snowflake)?;
         settings.insert("segment".into(), segment.into());
         settings.insert("snowflake".into(), snowflake.into());
@@ -202,7 +232,7 @@ impl Java<'_> {
         settings: &mut Map<String, Value>,
         snowflake: &mut Map<String, Value>,
     ) -> Result<(), ConfigError> {
-        let name = self.get("leaf.name").unwrap_or("leaf");
+        let name = self.get("leaf.name").unwrap_or("null");
         let key = "leaf.snowflake.port";
         if let Some(port) = self.get(key) {
             match port.parse::<u16>() {

@@ -195,7 +195,7 @@ impl FileSource {
 
     /// What stands below every file where there is one of a Java Leaf.
     pub(super) fn java_defaults() -> Self {
-        let name = "default of a Java Leaf".to_owned();
+        let name = properties::DEFAULT_ORIGIN.to_owned();
         Self { name, settings: properties::defaults(), warnings: Vec::new() }
     }
 
@@ -269,6 +269,7 @@ fn merge(
     config.read_files(stores_only)?;
     if java {
         properties::check(&config, &origins)?;
+        warnings.extend(properties::warning(&config, &origins));
     }
     config.check()?;
     let written = Written(keys::flat(&with_files(written)).into_iter().collect());

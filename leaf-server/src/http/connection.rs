@@ -14,10 +14,10 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use hyper::body::{Body, Incoming};
-use hyper::header::{CONNECTION, HeaderValue};
+use hyper::header::{CONNECTION, HOST, HeaderValue};
 use hyper::server::conn::{http1, http2};
 use hyper::service::Service;
-use hyper::{Request, Version};
+use hyper::{Method, Request, Version};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulConnection;
 use rustix::net::sockopt::set_tcp_user_timeout;
@@ -25,6 +25,7 @@ use tokio::net::TcpStream;
 
 use super::control::{Control, Order};
 use super::outbox::{self, Outbox};
+use super::problem::{Form, Problem};
 use super::reply::Reply;
 use super::{ids, ops};
 use crate::node::Node;
@@ -79,7 +80,7 @@ pub(super) async fn serve(
             .serve_connection(TokioIo::new(stream), service);
         drive(connection, &control, None).await;
     } else {
-        let (stream, outbox) = outbox::collect(stream);
+        let (stream, outbox) = outbox::collect(stream, Arc::clone(&control));
         let connection = http1::Builder::new()
             .max_buf_size(HEAD_BYTES)
             .max_headers(HEADERS)
@@ -151,6 +152,7 @@ async fn drive(
 }
 
 /// Answers the requests of a connection.
+#[derive(Clone)]
 struct Answering {
     node: Arc<Node>,
     routes: Routes,
@@ -166,36 +168,68 @@ impl Service<Request<Incoming>> for Answering {
         self.control.requests.fetch_add(1, Ordering::Relaxed);
         let http1 = request.version() < Version::HTTP_2;
         let routes = self.routes;
+        if let Some(why) = self.malformed(&request) {
+            let mut reply = Problem::bad_request(why).reply(Form::Text);
+            if http1 {
+                reply.headers_mut().insert(CONNECTION, CLOSE);
+            }
+            return Answer::Ready(Some(reply));
+        }
         if routes == Routes::Ids
             && request.body().is_end_stream()
             && let Some(reply) = ids::at_once(&self.node, &request)
         {
-            return Answer::Ready(Some(announced(reply, http1, &self.node)));
+            return Answer::Ready(Some(self.announced(reply, http1)));
         }
         let under_way = UnderWay::begin(&self.control);
-        let node = Arc::clone(&self.node);
+        let this = self.clone();
         Answer::Waiting(Box::pin(async move {
             let (head, mut body) = request.into_parts();
             let mut reply = match routes {
-                Routes::Ids => ids::route(&node, &head, &mut body).await,
-                Routes::Ops => ops::route(&node, &head, &mut body).await,
+                Routes::Ids => ids::route(&this.node, &head, &mut body).await,
+                Routes::Ops => ops::route(&this.node, &head, &mut body).await,
             };
             drop(under_way);
             if http1 && !body.is_end_stream() {
                 // What is left of it cannot be told from a next request.
                 reply.headers_mut().insert(CONNECTION, CLOSE);
             }
-            announced(reply, http1, &node)
+            this.announced(reply, http1)
         }))
     }
 }
 
-/// Tells an HTTP/1 client that the connection closes, once this node stops.
-fn announced(mut reply: Reply, http1: bool, node: &Node) -> Reply {
-    if http1 && node.stopping() {
-        reply.headers_mut().insert(CONNECTION, CLOSE);
+impl Answering {
+    /// Why a request is refused whatever it asks for: a proxy in front may have read another one.
+    fn malformed(&self, request: &Request<Incoming>) -> Option<&'static str> {
+        if self.control.ambiguous.load(Ordering::Relaxed) {
+            return Some(
+                "the head can be read in two ways: end each line with CR LF, and give one Content-Length or \
+                 Transfer-Encoding",
+            );
+        }
+        // RFC 9112, section 3.2.
+        if request.version() == Version::HTTP_11 {
+            let mut hosts = request.headers().get_all(HOST).iter();
+            if hosts.next().is_none() || hosts.next().is_some() {
+                return Some("send one Host header");
+            }
+        }
+        let bodiless =
+            self.routes == Routes::Ids && matches!(*request.method(), Method::GET | Method::HEAD);
+        (bodiless && !request.body().is_end_stream()).then_some("GET and HEAD have no body here")
     }
-    reply
+
+    /// Tells an HTTP/1 client that the connection closes, once this node stops; counts what an HTTP/2 client
+    /// has not read.
+    fn announced(&self, mut reply: Reply, http1: bool) -> Reply {
+        if !http1 {
+            reply.body_mut().count(&self.control);
+        } else if self.node.stopping() {
+            reply.headers_mut().insert(CONNECTION, CLOSE);
+        }
+        reply
+    }
 }
 
 /// Counts one request that waits for its answer, for as long as it lives.

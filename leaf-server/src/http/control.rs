@@ -28,14 +28,27 @@ pub(super) struct Control {
     pub(super) requests: AtomicUsize,
     /// How many of them wait for their answers.
     pub(super) under_way: AtomicUsize,
+    /// How many answers of HTTP/2 are not wholly taken by the client, and how many parts were.
+    pub(super) unread: AtomicUsize,
+    pub(super) taken: AtomicUsize,
+    /// Whether a request's head could be read in two ways: the connection is given up.
+    pub(super) ambiguous: AtomicBool,
     http2: AtomicBool,
     order: AtomicU8,
     /// Of the connection's task, set once it has run.
     waker: Mutex<Option<Waker>>,
     /// Whether `waker` is set: a task has one for all its life.
     registered: AtomicBool,
-    /// What `requests` was at the last sweep, and for how many it has been that.
-    seen: Mutex<(usize, u32)>,
+    seen: Mutex<Seen>,
+}
+
+/// What a sweep found.
+#[derive(Debug, Default, Clone, Copy)]
+struct Seen {
+    requests: usize,
+    taken: usize,
+    /// For how many sweeps it has been that.
+    silent: u32,
 }
 
 impl Control {
@@ -85,13 +98,22 @@ impl Control {
         self.waker.lock().expect("no holder of this lock panics")
     }
 
-    /// For how many sweeps nothing has been asked, and nothing is to be answered.
+    /// For how many sweeps nothing has been asked and nothing is to be answered; or, where answers are there,
+    /// none of them was taken, whatever is asked besides.
     fn silent(&self) -> u32 {
-        let requests = self.requests.load(Ordering::Relaxed);
-        let mut seen = self.seen.lock().expect("no holder of this lock panics");
-        let quiet = seen.0 == requests && self.under_way.load(Ordering::Relaxed) == 0;
-        *seen = (requests, if quiet { seen.1 + 1 } else { 0 });
-        seen.1
+        let (requests, taken) =
+            (self.requests.load(Ordering::Relaxed), self.taken.load(Ordering::Relaxed));
+        let mut seen = self.seen();
+        let quiet = match self.unread.load(Ordering::Relaxed) {
+            0 => seen.requests == requests && self.under_way.load(Ordering::Relaxed) == 0,
+            _ => seen.taken == taken,
+        };
+        *seen = Seen { requests, taken, silent: if quiet { seen.silent + 1 } else { 0 } };
+        seen.silent
+    }
+
+    fn seen(&self) -> MutexGuard<'_, Seen> {
+        self.seen.lock().expect("no holder of this lock panics")
     }
 }
 
@@ -133,6 +155,30 @@ impl Connections {
 
     pub(super) fn finish(&self) {
         self.all().iter().for_each(|control| control.give(Order::Finish));
+    }
+
+    /// Ends one connection, so that another gets its place: that which was silent for the most sweeps, at
+    /// least so many, of several the oldest. One that waits for an answer is never it. Tells whether there
+    /// was one.
+    pub(super) fn evict(&self, sweeps: u32) -> bool {
+        let open = self.open.lock().expect("no holder of this lock panics");
+        let idle = |control: &Control| control.under_way.load(Ordering::Relaxed) == 0;
+        let candidates = open.1.iter().filter(|(_, control)| idle(control)).map(|(number, it)| {
+            // One that was told to finish has its time to, unless there is no other.
+            let told = it.order.load(Ordering::SeqCst) != 0;
+            (told, std::cmp::Reverse(it.seen().silent), *number, it)
+        });
+        let first = candidates.min_by_key(|(told, silent, number, _)| (*told, *silent, *number));
+        let Some((told, silent, _, control)) = first.filter(|(_, silent, ..)| silent.0 >= sweeps)
+        else {
+            return false;
+        };
+        let control = Arc::clone(control);
+        drop(open);
+        // What it has asked already is answered; one that never asked for anything, or does not end, is closed.
+        let never_asked = silent.0 > 0 && control.requests.load(Ordering::Relaxed) == 0;
+        control.give(if told || never_asked { Order::Close } else { Order::Finish });
+        true
     }
 
     /// Asks those to end that were silent for so many sweeps, this one included, and closes those that
@@ -177,5 +223,45 @@ mod tests {
         assert_eq!((order(&silent), order(&asking)), (Order::Close, Order::Finish));
         drop(asking);
         assert_eq!(all.all().len(), 2);
+    }
+
+    #[test]
+    fn answers_that_are_not_taken_end_a_connection_that_goes_on_asking() {
+        let all = Arc::<Connections>::default();
+        let (stalled, reading) = (all.add(), all.add());
+        for open in [&stalled, &reading] {
+            open.control.unread.store(3, Ordering::Relaxed);
+        }
+        for _ in 0..5 {
+            stalled.control.requests.fetch_add(1, Ordering::Relaxed);
+            reading.control.taken.fetch_add(1, Ordering::Relaxed);
+            all.sweep(4);
+        }
+        let order = |open: &Open| open.control.order(&Context::from_waker(Waker::noop()));
+        assert_eq!((order(&stalled), order(&reading)), (Order::Close, Order::Serve));
+    }
+
+    #[test]
+    fn the_one_that_was_silent_longest_makes_room() {
+        let all = Arc::<Connections>::default();
+        let (waiting, asking, silent, young) = (all.add(), all.add(), all.add(), all.add());
+        waiting.control.under_way.store(1, Ordering::Relaxed);
+        for open in [&asking, &silent] {
+            open.control.requests.fetch_add(1, Ordering::Relaxed);
+        }
+        all.sweep(100);
+        asking.control.requests.fetch_add(1, Ordering::Relaxed);
+        young.control.requests.fetch_add(1, Ordering::Relaxed);
+        all.sweep(100);
+        let order = |open: &Open| open.control.order(&Context::from_waker(Waker::noop()));
+
+        assert!(all.evict(1));
+        assert_eq!(order(&silent), Order::Finish);
+        assert!(all.evict(0), "the others asked lately: the oldest of them");
+        assert_eq!((order(&asking), order(&young)), (Order::Finish, Order::Serve));
+        assert!(all.evict(0) && all.evict(0));
+        assert_eq!(order(&young), Order::Finish);
+        assert_eq!(order(&silent), Order::Close, "it had its time");
+        assert_eq!(order(&waiting), Order::Serve);
     }
 }

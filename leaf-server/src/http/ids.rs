@@ -3,12 +3,12 @@
 use std::borrow::Cow;
 use std::cell::RefCell;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use hyper::body::Incoming;
 use hyper::http::request::Parts;
 use hyper::{Method, Request, StatusCode};
-use leaf_core::{Clock, Id};
+use leaf_core::Clock;
 use leaf_segment::{KnownTags, Shards, TagHandle};
 use leaf_snowflake::SystemClock;
 use percent_encoding::percent_decode_str;
@@ -18,7 +18,7 @@ use super::problem::{Form, Problem, check_method};
 use super::reply::{self, Reply};
 use super::routes::{self, Route};
 use super::{java, v1};
-use crate::node::Node;
+use crate::node::{Node, Snowflake};
 
 const SEGMENT: &str = "/api/segment/get/";
 const SNOWFLAKE: &str = "/api/snowflake/get/";
@@ -37,8 +37,8 @@ pub(super) enum To {
 }
 
 pub(super) const ROUTES: &[Route<To>] = &[
-    Route::new("GET, POST", "/api/segment/get/{*key}", To::SegmentId),
-    Route::new("GET, POST", "/api/snowflake/get/{*key}", To::SnowflakeId),
+    Route::new("GET, HEAD, POST", "/api/segment/get/{*key}", To::SegmentId),
+    Route::new("GET, HEAD, POST", "/api/snowflake/get/{*key}", To::SnowflakeId),
     Route::new("GET, HEAD", "/decodeSnowflakeId", To::DecodeJava),
     Route::new("GET, HEAD", "/cache", To::OnOps),
     Route::new("GET, HEAD", "/db", To::OnOps),
@@ -93,7 +93,7 @@ pub(super) async fn route(node: &Arc<Node>, head: &Parts, body: &mut Incoming) -
 }
 
 async fn answer(node: &Arc<Node>, head: &Parts) -> Result<Reply, Problem> {
-    let path = head.uri.path();
+    let path = plain(head.uri.path());
     let Some((route, parameters)) = routes::find(ROUTES, path) else {
         return Err(match path {
             "/healthz" | "/readyz" | "/v1/status" => {
@@ -107,24 +107,34 @@ async fn answer(node: &Arc<Node>, head: &Parts) -> Result<Reply, Problem> {
     let query = head.uri.query();
     match route.to {
         To::SegmentId => {
-            let _waiting = Waiting::begin(node)?;
-            Ok(reply::id(handle(node, parameter).await?.next().await?))
+            let handle = java_handle(node, parameter).await?;
+            if head.method == Method::HEAD {
+                return Ok(reply::text(StatusCode::OK, ""));
+            }
+            let _waiting = Waiting::for_ids(node)?;
+            Ok(reply::id(handle.next().await?))
         }
         To::SnowflakeId => {
-            let _waiting = Waiting::begin(node)?;
-            snowflake_id(node, parameter).await.map(reply::id)
+            let snowflake = snowflake(node, parameter)?;
+            if head.method == Method::HEAD {
+                return Ok(reply::text(StatusCode::OK, ""));
+            }
+            let _waiting = Waiting::for_ids(node)?;
+            Ok(reply::id(snowflake.generator.next().await?))
         }
         To::SegmentIds => {
-            let _waiting = Waiting::begin(node)?;
-            v1::segment_ids(node, parameter, query).await
+            let handle = handle(node, parameter).await?;
+            let _waiting = Waiting::for_ids(node)?;
+            v1::segment_ids(node, &handle, query, head.version).await
         }
         To::SegmentLease => {
-            let _waiting = Waiting::begin(node)?;
-            v1::lease(node, parameter, query).await
+            let handle = handle(node, parameter).await?;
+            let _waiting = Waiting::for_ids(node)?;
+            v1::lease(&handle, query).await
         }
         To::SnowflakeIds => {
-            let _waiting = Waiting::begin(node)?;
-            v1::snowflake_ids(node, query).await
+            let _waiting = Waiting::for_ids(node)?;
+            v1::snowflake_ids(node, query, head.version).await
         }
         To::Decode => v1::decode(node, parameter),
         To::DecodeJava => Ok(java::decode(node, query)),
@@ -133,23 +143,35 @@ async fn answer(node: &Arc<Node>, head: &Parts) -> Result<Reply, Problem> {
     }
 }
 
-/// One request that may wait for ids.
-struct Waiting<'a>(&'a Node);
+/// A request that may wait, for as long as it lives.
+struct Waiting<'a>(&'a AtomicUsize);
 
 impl<'a> Waiting<'a> {
-    fn begin(node: &'a Node) -> Result<Self, Problem> {
+    /// One that may wait for ids.
+    fn for_ids(node: &'a Node) -> Result<Self, Problem> {
         let most = node.live.max_waiting.load(Ordering::Relaxed);
-        if node.waiting.fetch_add(1, Ordering::Relaxed) >= most {
-            node.waiting.fetch_sub(1, Ordering::Relaxed);
-            return Err(Problem::unavailable("too many requests are waiting for ids"));
+        Self::begin(&node.waiting, most, "too many requests are waiting for ids")
+    }
+
+    /// One that may wait until it is known whether its tag exists. Names that do not exist must not keep
+    /// those waiting who ask for ids.
+    fn for_a_look_up(node: &'a Node) -> Result<Self, Problem> {
+        let most = (node.live.max_waiting.load(Ordering::Relaxed) / 10).max(1);
+        Self::begin(&node.looking_up, most, "too many requests are waiting for unknown tags")
+    }
+
+    fn begin(count: &'a AtomicUsize, most: usize, refusal: &str) -> Result<Self, Problem> {
+        if count.fetch_add(1, Ordering::Relaxed) >= most {
+            count.fetch_sub(1, Ordering::Relaxed);
+            return Err(Problem::unavailable(refusal));
         }
-        Ok(Self(node))
+        Ok(Self(count))
     }
 }
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
-        self.0.waiting.fetch_sub(1, Ordering::Relaxed);
+        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -159,17 +181,43 @@ pub(super) async fn handle(node: &Node, key: &str) -> Result<TagHandle, Problem>
     let tag = decode_key(key)?;
     match known(node, &tag, TagHandle::clone) {
         Some(handle) => Ok(handle),
-        None => Ok(segments.tag(&tag).await?),
+        None => {
+            let _waiting = Waiting::for_a_look_up(node)?;
+            Ok(segments.tag(&tag).await?)
+        }
     }
 }
 
-/// The key is not used, as in the Java Leaf; the path must have one all the same.
-async fn snowflake_id(node: &Node, key: &str) -> Result<Id, Problem> {
+/// As [`handle`]. The Java Leaf's framework takes a key with a slash behind it for the key; here that may be
+/// a tag's own name, which counts first.
+async fn java_handle(node: &Node, key: &str) -> Result<TagHandle, Problem> {
+    let found = handle(node, key).await;
+    match (found, key.strip_suffix('/')) {
+        (Err(problem), Some(key)) if problem.is_unknown_tag() && !key.is_empty() => {
+            handle(node, key).await
+        }
+        (found, _) => found,
+    }
+}
+
+/// Snowflake mode. The key is not used, as in the Java Leaf; the path must have one all the same.
+fn snowflake<'a>(node: &'a Node, key: &str) -> Result<&'a Snowflake, Problem> {
     let Some(snowflake) = node.snowflake() else { return Err(Problem::disabled("snowflake")) };
     if decode_key(key)?.is_empty() {
         return Err(Problem::bad_request("key is empty: any other will do"));
     }
-    Ok(snowflake.generator.next().await?)
+    Ok(snowflake)
+}
+
+/// The path as the Java Leaf's framework reads it: with one slash at its start, and none behind the name of
+/// a page.
+fn plain(path: &str) -> &str {
+    let start = path.bytes().take_while(|byte| *byte == b'/').count().saturating_sub(1);
+    let path = &path[start..];
+    match path.strip_suffix('/') {
+        Some(page @ ("/decodeSnowflakeId" | "/cache" | "/db")) => page,
+        _ => path,
+    }
 }
 
 /// Decodes `%xx` once, strictly.

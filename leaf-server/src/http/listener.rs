@@ -23,10 +23,19 @@ use crate::node::Node;
 
 /// Open files that are nobody's connection: the stores, the state file, the other listener.
 const OTHER_FILES: u64 = 256;
-/// A connection that asks nothing for so many sweeps is asked to end, and closed with the next: after one
-/// minute to one and a half. So is one that takes that long to send a request's head or to read an answer.
+/// A connection that asks nothing for so many sweeps is asked to end, and closed with the next. So is one that
+/// takes that long to send a request's head or to read an answer.
 const SILENT_SWEEPS: u32 = 4;
-const SWEEP_EVERY: Duration = Duration::from_secs(15);
+/// How often connections are looked at: one that is silent ends after one minute to one and a half, on the
+/// ops listener, where connections are few and nobody needs to keep one, after eight to ten seconds.
+const SWEEP_IDS_EVERY: Duration = Duration::from_secs(15);
+const SWEEP_OPS_EVERY: Duration = Duration::from_secs(2);
+/// Where all places are taken a connection for ids makes room that was silent for this many sweeps. On the
+/// ops listener any that waits for no answer does, so that nobody can keep others from asking for health.
+const EVICTED_IDS: u32 = 1;
+const EVICTED_OPS: u32 = 0;
+/// How soon the next one is asked to make room where the last one did not.
+const EVICT_AGAIN: Duration = Duration::from_millis(50);
 /// After a failed accept (out of file descriptors): others may end meanwhile.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
@@ -45,6 +54,7 @@ struct Slots {
     files: usize,
     taken: AtomicUsize,
     freed: Notify,
+    connections: Arc<Connections>,
 }
 
 /// One connection's.
@@ -66,8 +76,12 @@ impl Slots {
         Some(Slot::of(self))
     }
 
-    /// Waits for a free one.
+    /// Waits for a free one. Where none is, a connection that others need less makes room.
     async fn take(self: &Arc<Self>) -> Slot {
+        let least = match self.routes {
+            Routes::Ids => EVICTED_IDS,
+            Routes::Ops => EVICTED_OPS,
+        };
         loop {
             let freed = self.freed.notified();
             tokio::pin!(freed);
@@ -76,8 +90,10 @@ impl Slots {
             if let Some(slot) = self.try_take() {
                 return slot;
             }
+            let evicted = self.connections.evict(least);
             // The limit may be raised meanwhile.
-            let _ = tokio::time::timeout(Duration::from_secs(1), freed).await;
+            let pause = if evicted { EVICT_AGAIN } else { Duration::from_secs(1) };
+            let _ = tokio::time::timeout(pause, freed).await;
         }
     }
 
@@ -128,6 +144,7 @@ impl Listener {
             files: share_of_files(routes),
             taken: AtomicUsize::new(0),
             freed: Notify::new(),
+            connections: Arc::clone(&connections),
         });
         let serving = Serving {
             plane,
@@ -175,7 +192,10 @@ struct Serving {
 
 impl Accepting {
     async fn run(self, stop: CancellationToken) {
-        let mut sweeps = tokio::time::interval(SWEEP_EVERY);
+        let mut sweeps = tokio::time::interval(match self.serving.routes {
+            Routes::Ids => SWEEP_IDS_EVERY,
+            Routes::Ops => SWEEP_OPS_EVERY,
+        });
         // A process that was frozen does not catch up on them.
         sweeps.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut out_of_files = false;
@@ -254,8 +274,10 @@ fn share_of_files(routes: Routes) -> usize {
     }
     let files = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
     let share = match routes {
+        // Of very few both have the same, and the rest is left to what is nobody's connection.
+        _ if files < 2 * OTHER_FILES => files / 8,
         Routes::Ids => files.saturating_sub(OTHER_FILES),
         Routes::Ops => OTHER_FILES / 2,
     };
-    usize::try_from(share).unwrap_or(usize::MAX).max(16)
+    usize::try_from(share).unwrap_or(usize::MAX).max(2)
 }

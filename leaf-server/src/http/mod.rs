@@ -7,6 +7,7 @@ mod body;
 mod connection;
 mod control;
 mod data_plane;
+mod heads;
 mod ids;
 mod java;
 mod listener;
@@ -14,6 +15,7 @@ mod ops;
 mod outbox;
 mod problem;
 mod reply;
+mod reply_body;
 mod routes;
 mod v1;
 

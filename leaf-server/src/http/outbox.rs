@@ -9,12 +9,16 @@
 use std::future::poll_fn;
 use std::io;
 use std::pin::Pin;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
+
+use super::control::Control;
+use super::heads::Heads;
 
 /// How much is collected.
 const LIMIT: usize = 32 * 1024;
@@ -30,14 +34,17 @@ pub(super) struct Outbox(Arc<Mutex<State>>);
 
 struct State {
     stream: TcpStream,
+    heads: Heads,
+    control: Arc<Control>,
     /// From `sent` on it is to be sent.
     collected: Vec<u8>,
     sent: usize,
 }
 
 /// A stream for HTTP, and what sends its writes.
-pub(super) fn collect(stream: TcpStream) -> (Collected, Outbox) {
-    let state = State { stream, collected: Vec::new(), sent: 0 };
+pub(super) fn collect(stream: TcpStream, control: Arc<Control>) -> (Collected, Outbox) {
+    let heads = Heads::default();
+    let state = State { stream, heads, control, collected: Vec::new(), sent: 0 };
     let state = Arc::new(Mutex::new(state));
     (Collected(Arc::clone(&state)), Outbox(state))
 }
@@ -95,7 +102,14 @@ impl AsyncRead for Collected {
         context: &mut Context<'_>,
         into: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        Pin::new(&mut lock(&self.0).stream).poll_read(context, into)
+        let mut state = lock(&self.0);
+        let before = into.filled().len();
+        ready!(Pin::new(&mut state.stream).poll_read(context, into))?;
+        if state.heads.read(&into.filled()[before..]).is_err() {
+            // The parser takes it; whoever answers the request does not.
+            state.control.ambiguous.store(true, Ordering::Relaxed);
+        }
+        Poll::Ready(Ok(()))
     }
 }
 
@@ -141,7 +155,7 @@ mod tests {
     #[tokio::test]
     async fn writes_leave_together_when_the_task_pauses() {
         let (mut client, server) = pair().await;
-        let (mut stream, outbox) = collect(server);
+        let (mut stream, outbox) = collect(server, Arc::default());
         for _ in 0..3 {
             stream.write_all(b"answer").await.unwrap();
             stream.flush().await.unwrap();
@@ -161,7 +175,7 @@ mod tests {
     #[tokio::test]
     async fn a_client_that_does_not_read_stops_its_answers() {
         let (client, server) = pair().await;
-        let (mut stream, outbox) = collect(server);
+        let (mut stream, outbox) = collect(server, Arc::default());
         let chunk = [0; 8 * 1024];
         let mut written = 0u64;
         // Until neither the socket nor the outbox takes more.
@@ -181,7 +195,7 @@ mod tests {
     #[tokio::test]
     async fn the_end_sends_what_is_left() {
         let (mut client, server) = pair().await;
-        let (mut stream, _outbox) = collect(server);
+        let (mut stream, _outbox) = collect(server, Arc::default());
         stream.write_all(b"last words").await.unwrap();
         stream.shutdown().await.unwrap();
         let mut read = String::new();

@@ -11,6 +11,8 @@ use super::reply::{self, Reply};
 
 const PROBLEM: HeaderValue = HeaderValue::from_static("application/problem+json");
 
+const UNKNOWN_TAG: &str = "unknown-tag";
+
 /// Why a request is not answered as its client hoped.
 #[derive(Debug)]
 pub(super) struct Problem {
@@ -87,6 +89,10 @@ impl Problem {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable", detail)
     }
 
+    pub(super) fn is_unknown_tag(&self) -> bool {
+        self.kind == UNKNOWN_TAG
+    }
+
     pub(super) fn not_allowed(allow: &'static str) -> Self {
         let detail = format!("method not allowed: use {allow}");
         let status = StatusCode::METHOD_NOT_ALLOWED;
@@ -136,7 +142,7 @@ impl From<SegmentError> for Problem {
         match error.kind() {
             SegmentErrorKind::BadTag(why) => Self::bad_request(why.to_string()),
             SegmentErrorKind::BadCount { .. } => Self::bad_request(detail),
-            SegmentErrorKind::UnknownTag => Self::new(StatusCode::NOT_FOUND, "unknown-tag", detail),
+            SegmentErrorKind::UnknownTag => Self::new(StatusCode::NOT_FOUND, UNKNOWN_TAG, detail),
             SegmentErrorKind::Disabled => Self::new(StatusCode::NOT_FOUND, "disabled", detail),
             SegmentErrorKind::Exhausted => Self::new(StatusCode::CONFLICT, "exhausted", detail),
             SegmentErrorKind::Guard | SegmentErrorKind::Record => {
@@ -175,7 +181,7 @@ impl From<StoreError> for Problem {
     fn from(error: StoreError) -> Self {
         let detail = error.to_string();
         match error.kind() {
-            StoreErrorKind::UnknownTag => Self::new(StatusCode::NOT_FOUND, "unknown-tag", detail),
+            StoreErrorKind::UnknownTag => Self::new(StatusCode::NOT_FOUND, UNKNOWN_TAG, detail),
             StoreErrorKind::TagExists => Self::new(StatusCode::CONFLICT, "tag-exists", detail),
             StoreErrorKind::Refused => Self::new(StatusCode::BAD_GATEWAY, "store-refuses", detail),
             _ => Self::unavailable(detail),

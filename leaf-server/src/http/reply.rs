@@ -2,14 +2,15 @@
 //!
 //! None may be kept by a cache on the way: a repeated answer would be a repeated id.
 
-use http_body_util::Full;
 use hyper::body::Bytes;
 use hyper::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue, LOCATION};
 use hyper::{Response, StatusCode};
 use leaf_core::Id;
 use serde::Serialize;
 
-pub(super) type Reply = Response<Full<Bytes>>;
+use super::reply_body::ReplyBody;
+
+pub(super) type Reply = Response<ReplyBody>;
 
 const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
@@ -17,7 +18,11 @@ const HTML: HeaderValue = HeaderValue::from_static("text/html; charset=utf-8");
 const NO_STORE: HeaderValue = HeaderValue::from_static("no-store");
 
 pub(super) fn reply(status: StatusCode, kind: HeaderValue, body: impl Into<Bytes>) -> Reply {
-    let mut reply = Response::new(Full::new(body.into()));
+    of(status, kind, ReplyBody::whole(body))
+}
+
+fn of(status: StatusCode, kind: HeaderValue, body: ReplyBody) -> Reply {
+    let mut reply = Response::new(body);
     *reply.status_mut() = status;
     let headers = reply.headers_mut();
     headers.insert(CONTENT_TYPE, kind);
@@ -42,6 +47,11 @@ pub(super) fn json(status: StatusCode, value: &impl Serialize) -> Reply {
 
 pub(super) fn json_text(text: String) -> Reply {
     reply(StatusCode::OK, JSON, text)
+}
+
+/// JSON that is written while the client takes it.
+pub(super) fn json_pieces(pieces: impl Iterator<Item = String> + Send + 'static) -> Reply {
+    of(StatusCode::OK, JSON, ReplyBody::pieces(pieces))
 }
 
 pub(super) fn html(page: String) -> Reply {

@@ -4,13 +4,13 @@
 use std::fmt::Write;
 use std::sync::atomic::Ordering;
 
-use hyper::StatusCode;
+use hyper::{StatusCode, Version};
 use jiff::Timestamp;
 use leaf_core::{Id, Parts};
+use leaf_segment::TagHandle;
 use percent_encoding::percent_decode_str;
 use serde::Serialize;
 
-use super::ids;
 use super::problem::Problem;
 use super::reply::{self, Reply};
 use crate::node::Node;
@@ -27,6 +27,8 @@ fn count(query: Option<&str>, most: usize) -> Result<usize, Problem> {
             ("count", _) if count.is_some() => {
                 return Err(Problem::bad_request("count is given twice"));
             }
+            // Digits alone: a `+` is a blank in a query.
+            ("count", text) if !text.bytes().all(|byte| byte.is_ascii_digit()) => return refuse(),
             ("count", text) => match text.parse() {
                 Ok(number) if (1..=most).contains(&number) => count = Some(number),
                 _ => return refuse(),
@@ -37,29 +39,42 @@ fn count(query: Option<&str>, most: usize) -> Result<usize, Problem> {
     Ok(count.unwrap_or(1))
 }
 
-/// `{"ids":["1","2"]}`
-fn ids_json(count: usize, ids: impl Iterator<Item = Id>) -> Reply {
-    // An id has up to 19 digits, two quotes and a comma.
-    let mut body = String::with_capacity(16 + count * 22);
-    body.push_str("{\"ids\":[");
-    for (at, id) in ids.enumerate() {
-        let comma = if at == 0 { "" } else { "," };
-        // A String takes everything.
-        let _ = write!(body, "{comma}\"{id}\"");
+/// `{"ids":["1","2"]}`. Over HTTP/1 whole, with its length: answers leave one after the other, and what is
+/// not read stops the next. Over HTTP/2 as it is taken.
+fn ids_json(
+    count: usize,
+    mut ids: impl Iterator<Item = Id> + Send + 'static,
+    version: Version,
+) -> Reply {
+    const START: &str = "{\"ids\":[";
+    const END: &str = "]}";
+    if version < Version::HTTP_2 {
+        // An id has up to 19 digits, two quotes and a comma.
+        let mut body = String::with_capacity(16 + count * 22);
+        body.push_str(START);
+        for (at, id) in ids.enumerate() {
+            let comma = if at == 0 { "" } else { "," };
+            // A String takes everything.
+            let _ = write!(body, "{comma}\"{id}\"");
+        }
+        body.push_str(END);
+        return reply::json_text(body);
     }
-    body.push_str("]}");
-    reply::json_text(body)
+    let start = ids.next().map_or(START.to_owned(), |id| format!("{START}\"{id}\""));
+    let rest = ids.map(|id| format!(",\"{id}\""));
+    reply::json_pieces([start].into_iter().chain(rest).chain([END.to_owned()]))
 }
 
 /// `GET /v1/segments/{tag}/ids?count=`
 pub(super) async fn segment_ids(
     node: &Node,
-    tag: &str,
+    handle: &TagHandle,
     query: Option<&str>,
+    version: Version,
 ) -> Result<Reply, Problem> {
     let count = count(query, node.live.max_count.load(Ordering::Relaxed))?;
-    let ranges = ids::handle(node, tag).await?.take(count).await?;
-    Ok(ids_json(count, ranges.into_iter().flat_map(leaf_core::IdRange::iter)))
+    let ranges = handle.take(count).await?;
+    Ok(ids_json(count, ranges.into_iter().flat_map(leaf_core::IdRange::iter), version))
 }
 
 /// A range that belongs to whoever asked for it.
@@ -74,9 +89,8 @@ struct Lease<'a> {
 }
 
 /// `POST /v1/segments/{tag}/lease?count=`
-pub(super) async fn lease(node: &Node, tag: &str, query: Option<&str>) -> Result<Reply, Problem> {
+pub(super) async fn lease(handle: &TagHandle, query: Option<&str>) -> Result<Reply, Problem> {
     let count = count(query, LARGEST_LEASE)?;
-    let handle = ids::handle(node, tag).await?;
     let range = handle.take_contiguous(count).await?;
     let lease = Lease {
         tag: handle.tag().as_str(),
@@ -88,11 +102,15 @@ pub(super) async fn lease(node: &Node, tag: &str, query: Option<&str>) -> Result
 }
 
 /// `GET /v1/snowflake/ids?count=`
-pub(super) async fn snowflake_ids(node: &Node, query: Option<&str>) -> Result<Reply, Problem> {
+pub(super) async fn snowflake_ids(
+    node: &Node,
+    query: Option<&str>,
+    version: Version,
+) -> Result<Reply, Problem> {
     let Some(snowflake) = node.snowflake() else { return Err(Problem::disabled("snowflake")) };
     let count = count(query, node.live.max_count.load(Ordering::Relaxed))?;
-    let ids = snowflake.generator.take(count).await?;
-    Ok(ids_json(count, ids.into_iter()))
+    let runs = snowflake.generator.take_runs(count).await?;
+    Ok(ids_json(count, runs.into_iter().flatten(), version))
 }
 
 /// What a snowflake id is made of.

@@ -1,77 +1,90 @@
-//! Clients of every node and every kind of id, bounded in rate.
+//! Clients of every node and every kind of id, bounded in rate. Whatever they get is written down as it is
+//! read.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use leaf_testkit::{HttpClient, Ledger};
+use leaf_testkit::HttpClient;
 use tokio::time::Instant;
 
 use crate::FAILED;
-use crate::cluster::Address;
+use crate::history::{Answers, Line, Space};
+use crate::node::Address;
 
-/// A route, and the space of its ids.
-const ROUTES: [(&str, usize); 4] = [
-    ("/api/snowflake/get/x", 0),
-    ("/api/snowflake/get/x", 0),
-    ("/api/segment/get/a", 1),
-    ("/api/segment/get/b", 2),
+/// The routes that a node is asked, by a client each.
+const ROUTES: [(&str, Space); 4] = [
+    ("/api/snowflake/get/x", Space::Snowflake),
+    ("/api/snowflake/get/x", Space::Snowflake),
+    ("/api/segment/get/a", Space::A),
+    ("/api/segment/get/b", Space::B),
 ];
 const PIPELINE: usize = 10;
-const PAUSE: Duration = Duration::from_millis(5);
 
 pub(crate) struct Clients {
     stop: Arc<AtomicBool>,
-    ledgers: [Arc<Ledger>; 3],
     /// Of each node and route.
-    counts: Vec<Arc<Count>>,
-    threads: Vec<JoinHandle<()>>,
+    issued: Vec<(usize, Space, Arc<AtomicU64>)>,
+    threads: Vec<JoinHandle<Vec<Answers>>>,
 }
 
-#[derive(Default)]
-struct Count {
-    node: usize,
-    route: usize,
-    issued: AtomicUsize,
-    refused: AtomicUsize,
+struct Client {
+    address: Address,
+    path: &'static str,
+    space: Space,
+    start: Instant,
+    pause: Duration,
+    stop: Arc<AtomicBool>,
+    issued: Arc<AtomicU64>,
+    connections: Arc<AtomicU64>,
+    history: Vec<Answers>,
 }
 
 impl Clients {
-    pub(crate) fn start(addresses: Vec<Address>) -> Self {
-        let stop = Arc::<AtomicBool>::default();
-        let ledgers: [Arc<Ledger>; 3] = Default::default();
-        let (mut counts, mut threads) = (Vec::new(), Vec::new());
+    /// Starts the clients of these nodes. Times count from `start`.
+    pub(crate) fn start(addresses: Vec<Address>, start: Instant, pause: Duration) -> Self {
+        let (stop, connections) = (Arc::<AtomicBool>::default(), Arc::<AtomicU64>::default());
+        let (mut issued, mut threads) = (Vec::new(), Vec::new());
         for (node, address) in addresses.into_iter().enumerate() {
-            for (route, (path, space)) in ROUTES.into_iter().enumerate() {
-                let count = Arc::new(Count { node, route, ..Count::default() });
-                counts.push(Arc::clone(&count));
-                let (address, stop) = (Arc::clone(&address), Arc::clone(&stop));
-                let ledger = Arc::clone(&ledgers[space]);
+            for (path, space) in ROUTES {
+                let count = Arc::<AtomicU64>::default();
+                issued.push((node, space, Arc::clone(&count)));
+                let mut client = Client {
+                    address: Arc::clone(&address),
+                    path,
+                    space,
+                    start,
+                    pause,
+                    stop: Arc::clone(&stop),
+                    issued: count,
+                    connections: Arc::clone(&connections),
+                    history: Vec::new(),
+                };
                 threads.push(std::thread::spawn(move || {
-                    while !stop.load(Ordering::SeqCst) && !FAILED.load(Ordering::SeqCst) {
-                        ask(&address, path, &ledger, &count, &stop);
-                        std::thread::sleep(10 * PAUSE);
+                    while !client.ended() {
+                        client.converse();
+                        std::thread::sleep(Duration::from_millis(20));
                     }
+                    client.history
                 }));
             }
         }
-        Self { stop, ledgers, counts, threads }
+        Self { stop, issued, threads }
     }
 
-    /// After all is well again every node hands out every kind of id.
-    pub(crate) fn expect_more_from_everybody(&self, limit: Duration) {
-        let issued = |count: &Arc<Count>| count.issued.load(Ordering::SeqCst);
-        let before: Vec<_> = self.counts.iter().map(issued).collect();
+    /// After all is well again each of these nodes hands out every kind of id.
+    pub(crate) fn expect_more_from(&self, nodes: usize, limit: Duration) {
+        let now = |count: &AtomicU64| count.load(Ordering::SeqCst);
+        let before: Vec<_> = self.issued.iter().map(|(_, _, count)| now(count)).collect();
         let start = Instant::now();
         loop {
             let waiting: Vec<_> = self
-                .counts
+                .issued
                 .iter()
                 .zip(&before)
-                .filter(|(count, before)| issued(count) <= **before)
-                .map(|(count, _)| format!("node {} {}", count.node, ROUTES[count.route].0))
+                .filter(|((node, _, count), before)| *node < nodes && now(count) <= **before)
+                .map(|((node, space, _), _)| format!("node {node} {space:?}"))
                 .collect();
             if waiting.is_empty() || FAILED.load(Ordering::SeqCst) {
                 return;
@@ -81,45 +94,49 @@ impl Clients {
         }
     }
 
-    /// Ends them and tells what they got.
-    pub(crate) fn end(self, length: Duration) {
+    /// Ends them; what they got.
+    pub(crate) fn end(self) -> Vec<Line> {
         self.stop.store(true, Ordering::SeqCst);
-        for thread in self.threads {
-            thread.join().expect("it has said why");
-        }
-        let mut sums = BTreeMap::<_, (usize, usize)>::new();
-        for count in &self.counts {
-            let sum = sums.entry(ROUTES[count.route].0).or_default();
-            sum.0 += count.issued.load(Ordering::SeqCst);
-            sum.1 += count.refused.load(Ordering::SeqCst);
-        }
-        for (path, (issued, refused)) in sums {
-            println!("{path}: {issued} ids, {refused} refused");
-        }
-        for ledger in &self.ledgers {
-            ledger.expect_at_least(100 * usize::try_from(length.as_secs()).unwrap_or(0));
-        }
+        let histories = self.threads.into_iter().map(|it| it.join().expect("it has said why"));
+        let mut lines: Vec<Answers> = histories.flatten().collect();
+        lines.sort_by_key(|it| it.invoke);
+        lines.into_iter().map(Line::Answers).collect()
     }
 }
 
-/// Asks one connection for ids until it ends.
-fn ask(address: &Address, path: &str, ledger: &Ledger, count: &Count, stop: &AtomicBool) {
-    let Some(address) = *address.lock().expect("no holder of this lock panics") else { return };
-    let Ok(mut client) = HttpClient::connect(address) else { return };
-    let issuer: Arc<str> = format!("node {} at {address}", count.node).into();
-    while !stop.load(Ordering::SeqCst) && !FAILED.load(Ordering::SeqCst) {
-        let Ok(answers) = client.pipeline(path, PIPELINE) else { return };
-        for answer in answers {
-            match answer.status {
-                200 => {
-                    let id = answer.body.parse().expect("a number");
-                    ledger.record(&issuer, id);
-                    count.issued.fetch_add(1, Ordering::SeqCst);
-                }
-                503 => drop(count.refused.fetch_add(1, Ordering::SeqCst)),
-                _ => panic!("{path}: {} {}", answer.status, answer.body),
+impl Client {
+    fn ended(&self) -> bool {
+        self.stop.load(Ordering::SeqCst) || FAILED.load(Ordering::SeqCst)
+    }
+
+    fn now(&self) -> u64 {
+        u64::try_from(self.start.elapsed().as_micros()).unwrap_or(u64::MAX)
+    }
+
+    /// Asks on one connection until it ends.
+    fn converse(&mut self) {
+        let Some((address, process)) = *self.address.lock().expect("no holder of this lock panics")
+        else {
+            return;
+        };
+        let Ok(mut http) = HttpClient::connect(address) else { return };
+        let connection = self.connections.fetch_add(1, Ordering::SeqCst);
+        while !self.ended() {
+            let invoke = self.now();
+            let (mut ids, mut refused) = (Vec::new(), 0);
+            let asked = http.pipeline(self.path, PIPELINE, |answer| match answer.status {
+                200 => ids.push(answer.body.parse().expect("a number")),
+                503 => refused += 1,
+                _ => panic!("{}: {} {}", self.path, answer.status, answer.body),
+            });
+            self.issued.fetch_add(ids.len() as u64, Ordering::SeqCst);
+            let (space, complete) = (self.space, self.now());
+            let answers = Answers { process, connection, space, invoke, complete, ids, refused };
+            self.history.push(answers);
+            if asked.is_err() {
+                return;
             }
+            std::thread::sleep(self.pause);
         }
-        std::thread::sleep(PAUSE);
     }
 }

@@ -1,300 +1,360 @@
-//! Three servers, their database and their registry, each reached through a proxy of one's own.
+//! Three nodes and a guest on real servers, and all that is done to them.
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
+use std::path::Path;
 use std::time::Duration;
 
-use leaf_core::{Clock, WorkerId};
-use leaf_registry::{Circumstances, RegistryKind, RegistryOptions, RegistryPlace};
+use leaf_core::{Clock, Tag, WorkerId};
+use leaf_registry::{Circumstances, RegistryKind, RegistryOptions, RegistryPlace, StoreUrl};
+use leaf_segment::NewTag;
 use leaf_snowflake::SystemClock;
-use leaf_testkit::{Fault, FaultProxy, HttpClient, LeafServer, MariaDb, ZooKeeper, wait_until};
+use leaf_testkit::{Fault, FaultProxy, LeafServer, ZooKeeper, wait_until};
+use tokio::runtime::Runtime;
 use tokio::time::Instant;
+
+use crate::backends::{Backends, Kinds};
+use crate::history::{End, Line, Space};
+use crate::node::{AGAIN, Address, Link, Node};
 
 const SERVER: &str = env!("CARGO_BIN_EXE_leaf-server");
 pub(crate) const NODES: usize = 3;
-const LAYOUT: &str = "t41-w2-s12/1ms";
-/// How long a node that ended by itself is left alone.
-const AGAIN: Duration = Duration::from_secs(1);
-
-/// Where a node's clients find it; nowhere while it is down.
-pub(crate) type Address = Arc<Mutex<Option<SocketAddr>>>;
-
-#[derive(Debug, Clone, Copy)]
-pub(crate) enum Link {
-    Database,
-    Registry,
-}
+/// Number of the node that is there only now and then.
+const GUEST: usize = NODES;
+const OFFLINE_FOR: Duration = Duration::from_secs(1);
+const REPORT_INTERVAL: Duration = Duration::from_millis(200);
+const MAX_STEP: i64 = 1000;
+const MARGIN: i64 = 100_000;
+/// How often the operator looks for nodes that lost their worker id.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
+const NEVER: Duration = Duration::from_secs(100_000);
 
 pub(crate) struct Cluster {
-    database: MariaDb,
-    registry: ZooKeeper,
+    /// Before what it runs on: killed first.
     nodes: Vec<Node>,
-    home: tempfile::TempDir,
-    faults: BTreeMap<&'static str, usize>,
-    /// How often a node found its worker id taken over, of those that ended since.
-    taken_over: usize,
-}
-
-struct Node {
-    number: usize,
-    server: Option<LeafServer>,
-    address: Address,
-    /// Started again then.
-    down_until: Option<Instant>,
-    frozen_until: Option<Instant>,
-    links: [(FaultProxy, Option<Instant>); 2],
-    /// How often its data directory was lost.
-    lives: usize,
+    backends: Backends,
+    _home: tempfile::TempDir,
+    start: Instant,
+    guest_until: Option<Instant>,
+    registry_until: Option<Instant>,
+    looked_at: Instant,
+    faults: Vec<Line>,
+    failovers: i64,
+    worker_bits: u32,
 }
 
 impl Cluster {
-    pub(crate) fn start(runtime: &tokio::runtime::Runtime) -> Self {
-        let (database, registry) = (MariaDb::start(), ZooKeeper::start(1));
-        let name = database.new_database();
+    pub(crate) fn start(runtime: &Runtime, kinds: Kinds) -> Self {
         let home = tempfile::tempdir().expect("a temporary directory");
-        let proxy =
-            |port: u16| (runtime.block_on(FaultProxy::start(([127, 0, 0, 1], port).into())), None);
-        let nodes = (0..NODES).map(|number| {
-            let links = [proxy(database.port()), proxy(registry.ports()[0])];
-            // What a silent node had is soon another's, and two that issue in the same millisecond under
-            // one worker id repeat an id for certain.
+        let backends = Backends::start(kinds, home.path());
+        // Few worker ids, so that what a silent node had is soon another's, and two that issue in the same
+        // millisecond under one worker id repeat an id for certain.
+        let worker_bits = if kinds.registry == "zk_normal" { 10 } else { 2 };
+        let layout = format!("t41-w{worker_bits}-s12/1ms");
+        let proxies = |ports: &[u16]| -> Vec<FaultProxy> {
+            let start =
+                |port: &u16| runtime.block_on(FaultProxy::start(([127, 0, 0, 1], *port).into()));
+            ports.iter().map(start).collect()
+        };
+        let nodes = (0..=GUEST).map(|number| {
+            let (store, registry) =
+                (proxies(&backends.store_ports()), proxies(&backends.registry_ports()));
+            let ports = |proxies: &[FaultProxy]| -> Vec<u16> {
+                proxies.iter().map(|proxy| proxy.address().port()).collect()
+            };
+            // A guest is a stranger, or where worker ids belong to names the first node's twin.
+            let name = if number == GUEST && kinds.bound() { 0 } else { number };
             let config = format!(
-                "advertise = '127.0.0.1:{}'\n\
-                 [segment]\nstore = '{}'\nmax_step = 1000\n\
-                 [snowflake]\nregistry = 'zk_recycle'\nzookeeper = '127.0.0.1:{}'\n\
-                 layout = '{LAYOUT}'\noffline_for = '1s'\nreport_interval = '200ms'\n\
-                 recycle_after = '0s'\nsession_timeout = '1s'\nsequence_start = 0\n",
-                9001 + number,
-                MariaDb::url(links[0].0.address().port(), &name),
-                links[1].0.address().port(),
+                "name = 'chaos'\nadvertise = '127.0.0.1:{}'\n\
+                 [segment]\nstore = '{}'\nmax_step = {MAX_STEP}\nfailover_margin = {MARGIN}\n\
+                 [snowflake]\nregistry = '{}'\n{}layout = '{layout}'\n\
+                 offline_for = '1s'\nreport_interval = '200ms'\nrecycle_after = '0s'\n\
+                 sequence_start = 0\n",
+                9001 + name,
+                backends.store_url(&ports(&store)),
+                kinds.registry,
+                backends.registry_keys(&ports(&registry)),
             );
-            std::fs::write(home.path().join(format!("{number}.toml")), config).expect("ours");
-            Node {
-                number,
-                server: None,
-                address: Address::default(),
-                down_until: None,
-                frozen_until: None,
-                links,
-                lives: 0,
-            }
+            Node::new(number, home.path(), &config, store, registry)
         });
-        let nodes = nodes.collect();
-        let mut cluster =
-            Self { database, registry, nodes, home, faults: BTreeMap::new(), taken_over: 0 };
-        let config = cluster.home.path().join("0.toml").display().to_string();
-        let args = ["--config", &config, "schema", "--apply"];
-        let data = cluster.home.path().join("schema");
-        let mut schema = LeafServer::process(SERVER, &data, &args, &[]);
-        assert!(schema.wait(Duration::from_secs(20)).success(), "{}", schema.output());
-        cluster.database.sql(&format!(
-            "INSERT INTO {name}.leaf_alloc (biz_tag, max_id, step) VALUES ('a', 1, 50), ('b', 1, 50)"
-        ));
-        for node in &mut cluster.nodes {
-            node.launch(cluster.home.path().to_owned());
+        let nodes: Vec<Node> = nodes.collect();
+        let (guest_until, registry_until) = (None, None);
+        let mut cluster = Self {
+            nodes,
+            backends,
+            _home: home,
+            start: Instant::now(),
+            guest_until,
+            registry_until,
+            looked_at: Instant::now(),
+            faults: Vec::new(),
+            failovers: 0,
+            worker_bits,
+        };
+        cluster.make_tables();
+        runtime.block_on(cluster.make_tags());
+        for node in &mut cluster.nodes[..NODES] {
+            node.launch();
         }
-        wait_until("all nodes are ready", Duration::from_secs(30), || {
+        wait_until("all nodes are ready", Duration::from_secs(60), || {
             cluster.all_ready().then_some(())
         });
-        runtime.block_on(retire_one(cluster.registry.ports()[0]));
+        if worker_bits == 2 {
+            runtime.block_on(cluster.retire_one(&layout));
+        }
+        cluster.start = Instant::now();
         cluster
     }
 
+    fn make_tables(&self) {
+        let data = self._home.path().join("schema");
+        let args = self.nodes[0].arguments();
+        let args: Vec<&str> =
+            args.iter().map(String::as_str).chain(["schema", "--apply"]).collect();
+        let mut schema = LeafServer::process(SERVER, &data, &args, &[]);
+        assert!(schema.wait(Duration::from_secs(20)).success(), "{}", schema.output());
+    }
+
+    async fn store(&self) -> leaf_registry::OpenStore {
+        let url = self.backends.store_url(&self.backends.store_ports());
+        let url: StoreUrl = url.parse().expect("a URL");
+        url.open(Path::new("."), &leaf_registry::StoreOptions::default()).await.expect("it opens")
+    }
+
+    async fn make_tags(&self) {
+        let store = self.store().await;
+        for (tag, _) in TAGS {
+            let step = leaf_core::Step::new(50).expect("a step");
+            let new = NewTag::new(Tag::parse(tag).expect("a tag"), step);
+            store.store.create(&new).await.expect("it can be made");
+        }
+        store.store.close().await;
+    }
+
+    /// What the store has granted.
+    pub(crate) async fn max_ids(&self) -> BTreeMap<Space, i64> {
+        let store = self.store().await;
+        let mut all = BTreeMap::new();
+        for (tag, space) in TAGS {
+            let tag = Tag::parse(tag).expect("a tag");
+            let record = store.store.tag(&tag).await.expect("it answers");
+            all.insert(space, record.expect("it is there").max_id);
+        }
+        store.store.close().await;
+        all
+    }
+
+    /// Of four worker ids, so that there are as many as nodes: who starts anew takes what a silent one had.
+    async fn retire_one(&self, layout: &str) {
+        let kind: RegistryKind = self.backends.kinds().registry.parse().expect("a kind");
+        let options = RegistryOptions { name: "chaos".into(), ..RegistryOptions::default() };
+        let ports = self.backends.registry_ports();
+        let place = match kind {
+            RegistryKind::ZkRecycle | RegistryKind::ZkNormal => {
+                RegistryPlace::Zookeeper(ZooKeeper::address(&ports).parse().expect("an address"))
+            }
+            RegistryKind::Etcd => {
+                let url = leaf_testkit::Etcd::url(&ports, "chaos");
+                RegistryPlace::Store(url.parse().expect("a URL"))
+            }
+            _ => RegistryPlace::Store(self.backends.store_url(&ports).parse().expect("a URL")),
+        };
+        let open = place.open(kind, None, Path::new("."), &options).await.expect("it opens");
+        let at = Circumstances {
+            now: SystemClock.wall_millis(),
+            layout: layout.parse().expect("a layout"),
+            offline_for: OFFLINE_FOR,
+            report_interval: REPORT_INTERVAL,
+        };
+        let used = open.registry.workers().await.expect("it answers");
+        let free = (0..4).map(WorkerId::new).find(|id| used.iter().all(|used| used.worker != *id));
+        // Where worker ids begin at 1 there are three.
+        if let (Some(free), Some(admin)) =
+            (free.filter(|id| id.get() > 0 || kind != RegistryKind::Mysql), open.admin)
+        {
+            admin.retire(free, at).await.expect("nobody has it");
+        }
+    }
+
     pub(crate) fn addresses(&self) -> Vec<Address> {
-        self.nodes.iter().map(|node| Arc::clone(&node.address)).collect()
+        self.nodes.iter().map(|node| node.address.clone()).collect()
+    }
+
+    pub(crate) fn since_start(&self) -> Instant {
+        self.start
     }
 
     /// Ends what has lasted long enough, and starts what is to run.
     pub(crate) fn tick(&mut self) {
         let now = Instant::now();
         for node in &mut self.nodes {
-            if node.frozen_until.is_some_and(|until| until <= now) {
-                node.thaw();
+            let again = if node.number == GUEST { NEVER } else { AGAIN };
+            node.tick(now, again);
+        }
+        if self.backends.kinds().bound() && now - self.looked_at > LOOK_EVERY {
+            self.looked_at = now;
+            for node in self.nodes[..NODES].iter_mut().filter(|node| node.is_lost()) {
+                node.kill(AGAIN, false);
             }
-            for (proxy, until) in &mut node.links {
-                if until.is_some_and(|until| until <= now) {
-                    proxy.set(Fault::None);
-                    *until = None;
-                }
-            }
-            if let Some(server) = &mut node.server
-                && let Some(status) = server.process_mut().ended()
-            {
-                let last = server.output().lines().last().unwrap_or_default().to_owned();
-                // It says so when every worker id is another's; anything else is a failure.
-                assert_eq!(status.code(), Some(3), "node {} ended: {last}", node.number);
-                assert!(last.contains("worker id"), "node {} ended: {last}", node.number);
-                node.down(now + AGAIN);
-            }
-            if node.down_until.is_some_and(|until| until <= now) {
-                node.launch(self.home.path().to_owned());
-            }
+        }
+        if self.guest_until.is_some_and(|until| until <= now) {
+            self.end_guest();
+        }
+        if self.registry_until.is_some_and(|until| until <= now) {
+            self.registry_until = None;
+            self.backends.start_registry();
         }
     }
 
     /// Ends all faults.
     pub(crate) fn heal(&mut self) {
-        for node in &mut self.nodes {
-            node.thaw();
-            for (proxy, until) in &mut node.links {
-                proxy.set(Fault::None);
-                *until = None;
-            }
+        self.end_guest();
+        if self.registry_until.take().is_some() {
+            self.backends.start_registry();
         }
+        self.nodes.iter_mut().for_each(Node::heal);
     }
 
     pub(crate) fn all_ready(&self) -> bool {
-        self.nodes.iter().all(Node::is_ready)
+        self.nodes[..NODES].iter().all(Node::is_ready)
     }
 
     pub(crate) fn describe(&self) -> String {
-        let tell = |node: &Node| match &node.server {
-            Some(server) => format!("node {}: {}", node.number, server.output()),
-            None => format!("node {} is down", node.number),
-        };
-        self.nodes.iter().map(tell).collect::<Vec<_>>().join("\n")
+        self.nodes[..NODES].iter().map(Node::describe).collect::<Vec<_>>().join("\n")
     }
 
-    /// How often a worker id was taken over while its holder was silent.
-    pub(crate) fn taken_over(&self) -> usize {
-        self.taken_over + self.nodes.iter().map(Node::taken_over).sum::<usize>()
+    /// The end of the history.
+    pub(crate) fn end(&self, runtime: &Runtime, seed: u64, length: Duration) -> Line {
+        let kinds = self.backends.kinds();
+        Line::End(End {
+            seed,
+            registry: kinds.registry.into(),
+            store: kinds.store.into(),
+            length: u64::try_from(length.as_micros()).unwrap_or(u64::MAX),
+            worker_bits: self.worker_bits,
+            offline_for: u64::try_from(OFFLINE_FOR.as_millis()).unwrap_or(u64::MAX),
+            max_id: runtime.block_on(self.max_ids()),
+            // Both segments, and one on its way; every node, at the end.
+            burned_per_event: 3 * MAX_STEP,
+            events: (self.faults.len() + NODES + 1) as i64,
+            margin: if kinds.can_fail_over() { MARGIN } else { 0 },
+            failovers: self.failovers,
+            together: kinds.together(),
+        })
     }
 
-    pub(crate) fn faults(&self) -> String {
-        let count = |(what, count): (&&str, &usize)| format!("{count} x {what}");
-        self.faults.iter().map(count).collect::<Vec<_>>().join(", ")
+    pub(crate) fn take_faults(&mut self) -> Vec<Line> {
+        std::mem::take(&mut self.faults)
     }
 
-    fn note(&mut self, what: &'static str) {
-        *self.faults.entry(what).or_default() += 1;
+    /// Writes down that something was done that lasts for so long.
+    fn note(&mut self, kind: &str, length: Duration) {
+        let from = u64::try_from(self.start.elapsed().as_micros()).unwrap_or(u64::MAX);
+        let until = from + u64::try_from(length.as_micros()).unwrap_or(0);
+        self.faults.push(Line::Fault { kind: kind.into(), from, until });
     }
 
     pub(crate) fn kill(&mut self, number: usize, away: Duration, lose_data: bool) -> String {
-        self.note(if lose_data { "killed, data directory lost" } else { "killed" });
-        let node = &mut self.nodes[number];
-        self.taken_over += node.taken_over();
-        if let Some(server) = &mut node.server {
-            server.kill();
-        }
-        node.lives += usize::from(lose_data);
-        node.frozen_until = None;
-        node.down(Instant::now() + away);
+        self.note(if lose_data { "killed with its data" } else { "killed" }, away);
+        self.nodes[number].kill(away, lose_data);
         format!("node {number} killed, lost its data: {lose_data}, back in {away:?}")
     }
 
     pub(crate) fn stop(&mut self, number: usize, away: Duration) -> String {
-        self.note("stopped");
-        let node = &mut self.nodes[number];
-        node.thaw();
-        if let Some(server) = &mut node.server {
-            // What takes longer than this is killed, as an init system would.
-            server.process_mut().signal("TERM");
-            std::thread::sleep(Duration::from_millis(300));
-            server.kill();
-        }
-        self.taken_over += node.taken_over();
-        node.down(Instant::now() + away);
+        self.note("stopped", away);
+        self.nodes[number].stop(away);
         format!("node {number} stopped, back in {away:?}")
     }
 
     pub(crate) fn freeze(&mut self, number: usize, length: Duration) -> String {
-        let node = &mut self.nodes[number];
-        let (Some(server), None) = (&mut node.server, node.frozen_until) else {
+        if !self.nodes[number].runs() {
             return format!("node {number} is down or frozen already");
-        };
-        server.process_mut().signal("STOP");
-        node.frozen_until = Some(Instant::now() + length);
-        self.note("frozen");
+        }
+        self.note("frozen", length);
+        self.nodes[number].freeze(length);
         format!("node {number} frozen for {length:?}")
+    }
+
+    pub(crate) fn set_clock(&mut self, number: usize, offset: &str, length: Duration) -> String {
+        self.note("clock set", length);
+        self.nodes[number].set_clock(offset, length);
+        format!("node {number}: clock {offset} s for {length:?}")
+    }
+
+    pub(crate) fn fill_the_disk(&mut self, number: usize, length: Duration) -> String {
+        self.note("disk full", length);
+        self.nodes[number].fill_the_disk(length);
+        format!("node {number}: disk full for {length:?}")
+    }
+
+    /// Lets the guest in: with nothing, or with a copy of another node's data directory.
+    pub(crate) fn invite(&mut self, copy_of: Option<usize>, length: Duration) -> String {
+        if self.guest_until.is_some() {
+            return "the guest is there already".into();
+        }
+        let (nodes, guest) = self.nodes.split_at_mut(NODES);
+        let guest = &mut guest[0];
+        let copied = copy_of.is_some_and(|number| guest.copy_of(&nodes[number]));
+        self.guest_until = Some(Instant::now() + length);
+        guest.launch();
+        self.note(if copied { "a copy beside" } else { "a guest" }, length);
+        format!("a guest for {length:?}, a copy of {copy_of:?}: {copied}")
+    }
+
+    fn end_guest(&mut self) {
+        if self.guest_until.take().is_some() {
+            self.nodes[GUEST].kill(NEVER, true);
+        }
     }
 
     pub(crate) fn disturb(
         &mut self,
         number: usize,
         link: Link,
-        fault: usize,
+        fault: Fault,
         length: Duration,
     ) -> String {
-        self.note("link disturbed");
-        let faults = [
-            Fault::Cut,
-            Fault::Reset,
-            Fault::BlackHole,
-            Fault::SwallowReplies,
-            Fault::Delay(Duration::from_millis(150)),
-        ];
-        let (proxy, until) = &mut self.nodes[number].links[link as usize];
-        proxy.set(faults[fault]);
-        *until = Some(Instant::now() + length);
-        format!("node {number}: {link:?} {:?} for {length:?}", faults[fault])
+        self.note("line disturbed", length);
+        self.nodes[number].disturb(link, fault, length);
+        format!("node {number}: {link:?} {fault:?} for {length:?}")
     }
 
-    pub(crate) fn crash_database(&mut self) -> String {
-        self.note("database crashed");
-        self.database.crash_and_restart();
-        "the database crashed and is back".into()
+    pub(crate) fn crash_store(&mut self) -> String {
+        let done = self.backends.crash_store();
+        if done {
+            self.note("store crashed", Duration::ZERO);
+        }
+        format!("the store crashed and is back: {done}")
+    }
+
+    pub(crate) fn fail_over(&mut self, stale: Duration) -> String {
+        let done = self.backends.fail_over(stale);
+        if done {
+            self.note("failover", Duration::ZERO);
+            self.failovers += 1;
+            for node in &self.nodes {
+                node.point(Link::Database, &self.backends.store_ports());
+                node.point(Link::Registry, &self.backends.registry_ports());
+            }
+        }
+        format!("failover to a replica that is {stale:?} behind: {done}")
     }
 
     pub(crate) fn crash_registry(&mut self) -> String {
-        self.note("registry crashed");
-        self.registry.crash_and_restart();
-        "the registry crashed and is back".into()
-    }
-}
-
-/// Of four worker ids, so that there are as many as nodes: whoever starts anew takes what a silent one had.
-async fn retire_one(port: u16) {
-    let address = ZooKeeper::address(&[port]).parse().expect("an address");
-    let (options, here) = (RegistryOptions::default(), Path::new("."));
-    let place = RegistryPlace::Zookeeper(address);
-    let open = place.open(RegistryKind::ZkRecycle, None, here, &options).await.expect("it opens");
-    let at = Circumstances {
-        now: SystemClock.wall_millis(),
-        layout: LAYOUT.parse().expect("a layout"),
-        offline_for: Duration::from_secs(1),
-        report_interval: Duration::from_millis(200),
-    };
-    let used = open.registry.workers().await.expect("it answers");
-    let free = (0..4).map(WorkerId::new).find(|id| used.iter().all(|used| used.worker != *id));
-    let admin = open.admin.expect("it has one");
-    admin.retire(free.expect("three nodes have three"), at).await.expect("nobody has it");
-}
-
-impl Node {
-    fn launch(&mut self, home: PathBuf) {
-        let config = home.join(format!("{}.toml", self.number)).display().to_string();
-        let data = home.join(format!("{}-{}", self.number, self.lives));
-        let server = LeafServer::launch(SERVER, &data, &["--config", &config], &[]);
-        *self.address.lock().expect("no holder of this lock panics") = Some(server.ids());
-        self.server = Some(server);
-        self.down_until = None;
-    }
-
-    fn down(&mut self, until: Instant) {
-        *self.address.lock().expect("no holder of this lock panics") = None;
-        self.server = None;
-        self.down_until = Some(until);
-    }
-
-    fn taken_over(&self) -> usize {
-        let output = self.server.as_ref().map(LeafServer::output).unwrap_or_default();
-        output.matches("its ids stop").count()
-    }
-
-    fn thaw(&mut self) {
-        if let (Some(server), Some(_)) = (&mut self.server, self.frozen_until.take()) {
-            server.process_mut().signal("CONT");
+        let done = self.registry_until.is_none() && self.backends.crash_registry();
+        if done {
+            self.note("registry crashed", Duration::ZERO);
         }
+        format!("the registry crashed and is back: {done}")
     }
 
-    fn is_ready(&self) -> bool {
-        self.server.as_ref().is_some_and(|server| {
-            let asked = HttpClient::connect(server.ops());
-            asked
-                .and_then(|mut client| client.request("GET", "/readyz"))
-                .is_ok_and(|ready| ready.body == "ready")
-        })
+    pub(crate) fn stop_registry(&mut self, length: Duration) -> String {
+        let done = self.registry_until.is_none() && self.backends.stop_registry();
+        if done {
+            self.note("registry away", length);
+            self.registry_until = Some(Instant::now() + length);
+        }
+        format!("the registry, or its majority, is away for {length:?}: {done}")
     }
 }
+
+const TAGS: [(&str, Space); 2] = [("a", Space::A), ("b", Space::B)];

@@ -6,6 +6,7 @@
 
 use super::*;
 use crate::ClaimRequest;
+use crate::java_cache;
 use crate::state_file::PendingClaim;
 
 /// How long a state file must be silent before it counts as one's own again.
@@ -24,6 +25,7 @@ impl Keeper {
 
     async fn try_claim(&mut self) -> Result<Held, SnowflakeError> {
         self.watch_file().await?;
+        self.watch_java_cache().await?;
         self.compare_clocks().await?;
         match self.take_worker_id().await {
             Ok(lease) => self.start(Some(lease)).await,
@@ -54,6 +56,28 @@ impl Keeper {
         file.lock().expect("no holder of this lock panics").check_untouched()?;
         self.watched_file = true;
         Ok(())
+    }
+
+    /// A Java Leaf that lives on this machine writes its cache file every 3 s. One that wrote it lately is
+    /// given the time to do so again; whoever writes it after this start was begun is alive.
+    async fn watch_java_cache(&self) -> Result<(), SnowflakeError> {
+        let (Some(directory), Some(before)) = (&self.config.java_cache, self.java) else {
+            return Ok(());
+        };
+        let now = self.shared.clock.wall();
+        // One from the future says nothing of how old it is: its floor is waited for.
+        let left = before.silent_at().map_or(Duration::ZERO, |silent| silent - now);
+        if !left.is_zero() && left <= java_cache::WATCH {
+            tracing::info!("watching the cache file of a Java Leaf for {left:?}");
+            tokio::time::sleep(left).await;
+        }
+        let after = JavaCache::read(directory).map_err(SnowflakeErrorKind::BadConfig)?;
+        if after == Some(before) {
+            return Ok(());
+        }
+        let holder = format!("the one that writes {}", directory.display());
+        let alive = RegistryErrorKind::JavaAlive { holder };
+        Err(RegistryError::new(alive, "claim a worker id").into())
     }
 
     /// Refuses a clock that most peers call wrong.
@@ -105,6 +129,7 @@ impl Keeper {
             tracing::info!("{error}; waiting {pause:?}");
             self.shared.note_trouble(Trouble::Claim, error.to_string());
             tokio::time::sleep(pause).await;
+            self.watch_java_cache().await?;
         }
     }
 

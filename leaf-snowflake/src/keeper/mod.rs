@@ -25,7 +25,7 @@ use crate::sequencer::Sequencer;
 use crate::shared::{Phase, Shared, Trouble};
 use crate::state_file::{State, StateFile};
 use crate::{
-    FenceState, Lease, Memory, Origin, RegistryError, RegistryErrorKind, SnowflakeConfig,
+    FenceState, Lease, Memory, Origin, RegistryError, RegistryErrorKind, Report, SnowflakeConfig,
     SnowflakeError, SnowflakeErrorKind, StateFileError, WorkerRegistry,
 };
 
@@ -47,12 +47,27 @@ pub(crate) struct Keeper {
     state: State,
     /// No id is issued below this.
     least_floor: UnixMillis,
+    /// What a Java Leaf left on this machine, as it was at the start.
+    java: Option<JavaCache>,
     /// Whether nobody else was seen to write the file.
     watched_file: bool,
     /// What the registry wants to be watched before it confirms a lease, and until when.
     watching: Option<((WorkerId, Uuid), Instant)>,
     /// The write under way. One that was given up is waited for before the next.
     writing: Option<JoinHandle<Result<(), StateFileError>>>,
+    /// The boot clock at the last look.
+    looked_at: Duration,
+}
+
+/// What the keeper owes after it did not run for longer than a report interval: another node, or an
+/// operator who took this one for dead, may have changed the record. Until the registry has answered a
+/// request that was sent since, or had its time to, the local ceiling is not raised.
+#[derive(Debug, Clone, Copy)]
+struct Thawed {
+    /// A registry that does not answer is waited for until then.
+    until: Instant,
+    /// Whether the request under way was sent before: its answer proves nothing.
+    ask_again: bool,
 }
 
 /// A worker id that ids are issued with.
@@ -114,11 +129,8 @@ impl Keeper {
             }
             None => (None, None),
         };
-        // Until there is a lease of one's own, which stands above it.
-        let least_floor = match &state {
-            Some(State { memory: Some(_), .. }) => UnixMillis::EPOCH,
-            _ => java_floor(&config)?,
-        };
+        let java = java_cache(&config)?;
+        let least_floor = java.and_then(|cache| cache.floor).unwrap_or(UnixMillis::EPOCH);
         let new = || State { instance: Uuid::new_v4(), claim: None, memory: None };
         let mut state = state.unwrap_or_else(new);
         // The floor of an earlier attempt is told by its ceiling, which this setting put there.
@@ -137,9 +149,11 @@ impl Keeper {
             file,
             state,
             least_floor,
+            java,
             watched_file: false,
             watching: None,
             writing: None,
+            looked_at: Duration::ZERO,
         })
     }
 
@@ -177,7 +191,9 @@ impl Keeper {
         let mut request: Option<Request> = None;
         let mut comparison: Option<BoxFuture<'static, Verdict>> = None;
         let mut compare_from = Instant::now();
+        let mut thawed: Option<Thawed> = None;
         let shared = Arc::clone(&self.shared);
+        self.looked_at = shared.clock.boot();
         let end = loop {
             let event = tokio::select! {
                 () = stop.cancelled() => Event::Stop,
@@ -195,8 +211,16 @@ impl Keeper {
             match event {
                 Event::Stop => break End::Stopped,
                 Event::Look(urgency) => {
-                    let look = self.look(&held.sequencer, urgency).await;
                     let now = Instant::now();
+                    if self.was_frozen() {
+                        let until = now + ATTEMPT;
+                        thawed = Some(Thawed { until, ask_again: request.is_some() });
+                        if request.is_none() {
+                            request = Some(self.report(held));
+                        }
+                    }
+                    let may_raise = thawed.is_none_or(|thawed| thawed.until <= now);
+                    let look = self.look(&held.sequencer, urgency, may_raise).await;
                     let ask = look == Look::FarAhead && comparison.is_none() && compare_from <= now;
                     if let (true, Some(peers)) = (ask, &self.config.peers) {
                         compare_from = now + self.config.report_interval;
@@ -218,6 +242,13 @@ impl Keeper {
                     if let Some(end) = self.take_answer(held, answer).await {
                         break end;
                     }
+                    thawed = match thawed {
+                        Some(Thawed { until, ask_again: true }) => {
+                            request = Some(self.report(held));
+                            Some(Thawed { until, ask_again: false })
+                        }
+                        _ => None,
+                    };
                 }
                 Event::Compared(verdict) => {
                     comparison = None;
@@ -249,10 +280,10 @@ impl Keeper {
         let Some(mut lease) = held.lease.take() else {
             return self.confirm(now, next_free);
         };
-        let ceiling = now + self.config.offline_for;
+        let report = Report { now, ceiling: now + self.config.offline_for };
         let registry = Arc::clone(&self.registry);
         Box::pin(async move {
-            let answer = tokio::time::timeout(ATTEMPT, registry.extend(&mut lease, ceiling)).await;
+            let answer = tokio::time::timeout(ATTEMPT, registry.extend(&mut lease, report)).await;
             let answer = answer.unwrap_or_else(|_| Err(no_answer("extend the lease")));
             Answer::Extended(lease, answer)
         })
@@ -300,8 +331,17 @@ impl Keeper {
         }
     }
 
-    /// Looks at the clock and raises the ceiling.
-    async fn look(&mut self, sequencer: &Sequencer, urgency: Urgency) -> Look {
+    /// Whether this task did not run for more than a report interval, by the clock that goes on while the
+    /// process is stopped and the machine sleeps. To be called at every look.
+    fn was_frozen(&mut self) -> bool {
+        let now = self.shared.clock.boot();
+        let since = now.saturating_sub(self.looked_at);
+        self.looked_at = now;
+        since > self.config.report_interval.max(2 * LOOK_EVERY)
+    }
+
+    /// Looks at the clock, and raises the ceiling where it may.
+    async fn look(&mut self, sequencer: &Sequencer, urgency: Urgency, may_raise: bool) -> Look {
         let look = self.shared.clock.look(sequencer.next_free());
         match look {
             Look::Fine => self.shared.report_fine(Trouble::Clock),
@@ -318,6 +358,9 @@ impl Keeper {
                 );
                 self.shared.report_trouble(Trouble::Clock, text);
             }
+        }
+        if !may_raise {
+            return look;
         }
         match self.raise(sequencer, urgency).await {
             Ok(()) => self.shared.report_fine(Trouble::StateFile),
@@ -388,19 +431,20 @@ impl Keeper {
     }
 }
 
-/// What a Java Leaf on this machine may have issued.
-fn java_floor(config: &SnowflakeConfig) -> Result<UnixMillis, SnowflakeError> {
-    let Some(directory) = &config.java_cache else { return Ok(UnixMillis::EPOCH) };
+/// What a Java Leaf left on this machine.
+fn java_cache(config: &SnowflakeConfig) -> Result<Option<JavaCache>, SnowflakeError> {
+    let Some(directory) = &config.java_cache else { return Ok(None) };
     let cache = JavaCache::read(directory).map_err(SnowflakeErrorKind::BadConfig)?;
-    let Some(JavaCache { worker, floor }) = cache else {
-        tracing::warn!(
+    match cache {
+        Some(JavaCache { worker, .. }) => tracing::info!(
+            "a Java Leaf had worker id {worker} on this machine: nothing below what it issued is used"
+        ),
+        None => tracing::warn!(
             "{} holds no cache file of a Java Leaf: nothing is known of what it issued",
             directory.display()
-        );
-        return Ok(UnixMillis::EPOCH);
-    };
-    tracing::info!("taking over from a Java Leaf that had worker id {worker} on this machine");
-    Ok(floor.unwrap_or(UnixMillis::EPOCH))
+        ),
+    }
+    Ok(cache)
 }
 
 /// Whether the registry's answer says that the lease is somebody else's.

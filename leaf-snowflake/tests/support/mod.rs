@@ -10,7 +10,7 @@ use std::time::Duration;
 use futures_core::future::BoxFuture;
 use leaf_core::{Id, Layout, ManualClock, UnixMillis};
 use leaf_snowflake::{
-    ClaimRequest, Identity, Lease, MemoryRegistry, RegistryError, RegistryErrorKind,
+    ClaimRequest, Identity, Lease, MemoryRegistry, RegistryError, RegistryErrorKind, Report,
     SnowflakeConfig, SnowflakeError, SnowflakeErrorKind, SnowflakeGenerator, WorkerRecord,
     WorkerRegistry,
 };
@@ -56,6 +56,11 @@ pub fn millis(n: u64) -> Duration {
     Duration::from_millis(n)
 }
 
+/// The report of a holder that lives at the start and wants to issue up to `ceiling`.
+pub fn report(ceiling: UnixMillis) -> Report {
+    Report { now: START, ceiling }
+}
+
 /// The registry's reason.
 pub fn registry_error(error: &SnowflakeError) -> &RegistryErrorKind {
     match error.kind() {
@@ -82,6 +87,8 @@ pub struct Odd {
     pub pins_nodes: bool,
     /// As a bug in a driver would.
     pub panics: bool,
+    /// How long an extension takes.
+    pub answers_after: Duration,
 }
 
 impl WorkerRegistry for Odd {
@@ -100,10 +107,13 @@ impl WorkerRegistry for Odd {
     fn extend<'a>(
         &'a self,
         lease: &'a mut Lease,
-        ceiling: UnixMillis,
+        report: Report,
     ) -> BoxFuture<'a, Result<(), RegistryError>> {
         assert!(!self.panics, "a bug in a driver");
-        self.memory.extend(lease, ceiling)
+        Box::pin(async move {
+            tokio::time::sleep(self.answers_after).await;
+            self.memory.extend(lease, report).await
+        })
     }
 
     fn release<'a>(

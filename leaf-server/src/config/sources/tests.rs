@@ -342,7 +342,10 @@ fn what_a_java_leafs_file_has_wrong_is_named() {
     let local = java(&format!("{JAVA}leaf.snowflake.mode=local\n")).err().unwrap().to_string();
     assert!(local.ends_with("leaf.snowflake.local.workIdMap is missing"), "{local}");
     for (line, expected) in [
-        ("leaf.segment.enable=canary", "leaf.segment.enable: give true or false"),
+        ("leaf.name=x ", "leaf.name: there is a blank at the end"),
+        ("leaf.name=", "name: give 1 to 64 letters"),
+        ("leaf.snowflake.zk.address=zk:2181/canary ", "zk.address: there is a blank at the end"),
+        ("leaf.snowflake.enable=true ", "enable: there is a blank at the end"),
         ("leaf.jdbc.url=jdbc:oracle:canary", "leaf.jdbc.url: write jdbc:mysql://"),
         ("leaf.jdbc.url=jdbc:mysql://a:1,b:2/canary", "leaf.jdbc.url: give one host"),
         ("leaf.jdbc.url=jdbc:mysql://a:1/d?sslMode=canary", "segment.store: ssl-mode: give"),
@@ -369,6 +372,23 @@ fn what_a_java_leafs_file_has_wrong_is_named() {
     assert_eq!(loaded.warnings.len(), 2, "{:?}", loaded.warnings);
     assert!(loaded.warnings.iter().any(|line| line.contains("leaf.canary")));
     assert!(loaded.warnings.iter().any(|line| line.ends_with("ignored: interactiveClient")));
+}
+
+/// As the Java Leaf was seen to read them: `new Properties()`, `Boolean.parseBoolean`, a path with "null" in
+/// it.
+#[test]
+fn what_java_makes_of_unusual_files_is_what_we_make_of_them() {
+    let without = JAVA.replace("leaf.name=com.sankuai.leaf.opensource.test", "");
+    let loaded = java(&without).unwrap();
+    assert_eq!(loaded.config.name, "null");
+    assert!(loaded.warnings.join(" ").contains("/snowflake/null"), "{:?}", loaded.warnings);
+    assert!(java(JAVA).unwrap().warnings.is_empty());
+
+    let loaded = java(&format!("{JAVA}leaf.segment.enable=yes\n")).unwrap();
+    assert!(!loaded.config.segment.enabled);
+    assert!(loaded.warnings.join(" ").contains("neither true nor false"), "{:?}", loaded.warnings);
+    assert!(java(&format!("{JAVA}leaf.segment.enable=TRUE\n")).unwrap().config.segment.enabled);
+    assert_eq!(java(JAVA).unwrap().config.advertise_guess, crate::config::Guess::Java);
 }
 
 #[test]

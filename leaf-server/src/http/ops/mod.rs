@@ -14,11 +14,11 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use hyper::StatusCode;
 use hyper::body::Incoming;
-use hyper::header::{AUTHORIZATION, HOST, HeaderMap, ORIGIN};
+use hyper::header::{AUTHORIZATION, CONNECTION, HOST, HeaderMap, HeaderValue, ORIGIN};
 use hyper::http::request::Parts;
 use hyper::http::uri::Authority;
+use hyper::{StatusCode, Version};
 use leaf_server::config::Secret;
 
 use super::body;
@@ -64,7 +64,13 @@ pub(super) async fn route(node: &Arc<Node>, head: &Parts, body: &mut Incoming) -
     let form = if head.uri.path().starts_with("/v1/") { Form::Json } else { Form::Text };
     let form = Form::accepted(&head.headers, form);
     let reply = answer(node, head, body).await;
-    reply.unwrap_or_else(|problem| problem.reply(form))
+    let mut reply = reply.unwrap_or_else(|problem| problem.reply(form));
+    // Health is for everybody, and nobody keeps a connection for it: others may need its place.
+    let is_health = matches!(head.uri.path(), "/healthz" | "/readyz");
+    if is_health && head.version < Version::HTTP_2 && !head.headers.contains_key(AUTHORIZATION) {
+        reply.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+    }
+    reply
 }
 
 async fn answer(node: &Arc<Node>, head: &Parts, body: &mut Incoming) -> Result<Reply, Problem> {
@@ -178,9 +184,9 @@ fn authorize(
     if !authority.as_ref().is_some_and(|authority| is_plain(authority.host())) {
         return forbidden("ask for this host by its address or as localhost, or set ops.token");
     }
-    let origin = headers.get(ORIGIN).map(|origin| origin.to_str().unwrap_or_default());
+    let mut origins = headers.get_all(ORIGIN).iter().map(|it| it.to_str().unwrap_or_default());
     let own = authority.map(|authority| format!("http://{authority}"));
-    if origin.is_some_and(|origin| Some(origin) != own.as_deref()) {
+    if origins.any(|origin| Some(origin) != own.as_deref()) {
         return forbidden("pages of other hosts may not administer this node");
     }
     Ok(())
@@ -194,7 +200,6 @@ fn same(a: &[u8], b: &[u8]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use hyper::header::HeaderValue;
 
     /// The status of a refusal, 200 for none.
     fn status(token: Option<&str>, listen: &str, headers: &[(&'static str, &'static str)]) -> u16 {
@@ -219,7 +224,9 @@ mod tests {
         assert_eq!(status(None, own, &[("host", "evil.example:8081")]), 403);
         assert_eq!(status(None, own, &[]), 403);
         assert_eq!(status(None, own, &[localhost, ("origin", "http://evil.example")]), 403);
-        assert_eq!(status(None, own, &[localhost, ("origin", "http://localhost:8081")]), 200);
+        let same = ("origin", "http://localhost:8081");
+        assert_eq!(status(None, own, &[localhost, same]), 200);
+        assert_eq!(status(None, own, &[localhost, same, ("origin", "http://evil.example")]), 403);
         assert_eq!(status(None, any, &[localhost]), 403);
 
         let shown = |value| status(token, any, &[("authorization", value)]);

@@ -68,8 +68,9 @@ struct Advanced {
 #[derive(Serialize)]
 struct Gone {
     deleted: TagShown,
-    /// Made again, it must not start below.
-    next_first: String,
+    /// Made again, it must not start below. Not there for a tag that had moved to another store.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    next_first: Option<String>,
 }
 
 /// What is not given differs from `null`, which is no value here but where it means something.
@@ -192,7 +193,8 @@ pub(super) async fn change(node: &Node, key: &str, change: Change) -> Result<Rep
 
 pub(super) async fn advance(node: &Node, key: &str, advance: Advance) -> Result<Reply, Problem> {
     let (store, tag) = find(node, &decode_key(key)?)?;
-    let admin = TagAdmin::new(&*store.open.store);
+    let admin =
+        TagAdmin::new(&*store.open.store).with_failover_margin(store.open.admin.failover_margin());
     let (record, raised) = admin.advance(&tag, advance.at_least.0, advance.far).await?;
     let advanced = Advanced { tag: TagShown::of(&record, &store.url), raised };
     Ok(reply::json(StatusCode::OK, &advanced))
@@ -217,7 +219,7 @@ pub(super) async fn delete(node: &Node, key: &str, query: &str) -> Result<Reply,
     })?;
     let gone = Gone {
         deleted: TagShown::of(&deleted.record, &store.url),
-        next_first: deleted.next_first.to_string(),
+        next_first: deleted.next_first.map(|first| first.to_string()),
     };
     Ok(reply::json(StatusCode::OK, &gone))
 }

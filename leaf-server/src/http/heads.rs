@@ -1,0 +1,189 @@
+//! Reads along what a client sends over HTTP/1, and notices the heads that two programs may read
+//! differently: the parser takes them, and a proxy in front may see another request in them.
+//!
+//! Refused are a line that ends without a carriage return (RFC 9112, section 2.2), `Transfer-Encoding`
+//! beside `Content-Length` (section 6.1), and more than one `Content-Length`. Everything else is the
+//! parser's. Bodies are passed over by their length; after a chunked one nothing is read along any more,
+//! since its connection is closed then.
+
+use memchr::memchr;
+
+/// How much of a line is kept where it comes in pieces: enough for the names that matter and a length.
+const KEPT: usize = 64;
+
+/// Where in a connection's bytes the next one is, and what was seen of the head before it.
+#[derive(Debug, Default)]
+pub(super) struct Heads {
+    at: Place,
+    /// The beginning of a line that has not ended yet.
+    line: Vec<u8>,
+    /// Its last byte, which may be beyond what is kept.
+    last: u8,
+    lines: usize,
+    length: Option<u64>,
+    chunked: bool,
+}
+
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+enum Place {
+    #[default]
+    Head,
+    /// So many bytes of a body are left.
+    Body(u64),
+    /// In a chunked body, or behind one.
+    Beyond,
+}
+
+/// A head that may be read in two ways.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Ambiguous;
+
+impl Heads {
+    /// Takes the bytes that were read next.
+    pub(super) fn read(&mut self, mut bytes: &[u8]) -> Result<(), Ambiguous> {
+        while !bytes.is_empty() {
+            match self.at {
+                Place::Beyond => return Ok(()),
+                Place::Body(left) => {
+                    let passed = usize::try_from(left).unwrap_or(usize::MAX).min(bytes.len());
+                    bytes = &bytes[passed..];
+                    let left = left - passed as u64;
+                    self.at = if left == 0 { Place::Head } else { Place::Body(left) };
+                }
+                Place::Head => match memchr(b'\n', bytes) {
+                    Some(end) => {
+                        self.line(&bytes[..end])?;
+                        bytes = &bytes[end + 1..];
+                    }
+                    None => {
+                        self.keep(bytes);
+                        return Ok(());
+                    }
+                },
+            }
+        }
+        Ok(())
+    }
+
+    /// A line that has not ended yet.
+    fn keep(&mut self, bytes: &[u8]) {
+        let room = KEPT.saturating_sub(self.line.len()).min(bytes.len());
+        self.line.extend_from_slice(&bytes[..room]);
+        self.last = bytes.last().copied().unwrap_or(self.last);
+    }
+
+    /// A line's end, behind what was kept of it.
+    fn line(&mut self, end: &[u8]) -> Result<(), Ambiguous> {
+        if self.line.is_empty() {
+            return self.whole_line(end);
+        }
+        self.keep(end);
+        let mut line = std::mem::take(&mut self.line);
+        if self.last != b'\r' {
+            return Err(Ambiguous);
+        }
+        // Cut off or not, it ends as it did.
+        if line.last() != Some(&b'\r') {
+            line.push(b'\r');
+        }
+        self.whole_line(&line)
+    }
+
+    fn whole_line(&mut self, line: &[u8]) -> Result<(), Ambiguous> {
+        let Some(line) = line.strip_suffix(b"\r") else { return Err(Ambiguous) };
+        if line.is_empty() {
+            // Empty lines before a request are passed over.
+            if self.lines > 0 {
+                return self.head_ends();
+            }
+            return Ok(());
+        }
+        self.lines += 1;
+        if self.lines > 1 {
+            if let Some(value) = value_of(line, b"content-length:") {
+                let length =
+                    std::str::from_utf8(value).ok().and_then(|text| text.trim().parse().ok());
+                // What is no number is the parser's to refuse.
+                if self.length.replace(length.unwrap_or(0)).is_some() {
+                    return Err(Ambiguous);
+                }
+            } else if value_of(line, b"transfer-encoding:").is_some() {
+                self.chunked = true;
+            }
+        }
+        Ok(())
+    }
+
+    fn head_ends(&mut self) -> Result<(), Ambiguous> {
+        self.lines = 0;
+        let (length, chunked) = (self.length.take(), std::mem::take(&mut self.chunked));
+        self.at = match (length, chunked) {
+            (Some(_), true) => return Err(Ambiguous),
+            (None, true) => Place::Beyond,
+            (None | Some(0), false) => Place::Head,
+            (Some(length), false) => Place::Body(length),
+        };
+        Ok(())
+    }
+}
+
+/// What follows `name`, which is in lower case, in a header line of that name.
+fn value_of<'line>(line: &'line [u8], name: &[u8]) -> Option<&'line [u8]> {
+    // Most lines are told by their first letter.
+    if line.first()? | 0x20 != name[0] {
+        return None;
+    }
+    let (start, value) = line.split_at_checked(name.len())?;
+    start.eq_ignore_ascii_case(name).then_some(value)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const GET: &str = "GET / HTTP/1.1\r\nHost: a\r\n\r\n";
+
+    /// The verdict on bytes that come in pieces of this size.
+    fn read(text: &str, piece: usize) -> Result<(), Ambiguous> {
+        let mut heads = Heads::default();
+        text.as_bytes().chunks(piece).try_for_each(|bytes| heads.read(bytes))
+    }
+
+    #[test]
+    fn what_two_programs_may_read_differently_is_noticed_however_it_is_cut() {
+        let head = "POST / HTTP/1.1\r\nHost: a\r\n";
+        for (fine, text) in [
+            (true, GET.repeat(3)),
+            (true, format!("\r\n\r\n{GET}")),
+            (true, format!("{head}Content-Length: 5\r\n\r\na\nb\nc{GET}")),
+            (true, format!("{head}Transfer-Encoding: chunked\r\n\r\n1\nx\n0\n\n")),
+            (true, format!("{head}Content-Lengths: 5\r\nTransfer-Encodings: x\r\n\r\n{GET}")),
+            (true, format!("{head}X: {}\r\n\r\n{GET}", "content-length:".repeat(20))),
+            (false, GET.replace("\r\n", "\n")),
+            (false, "GET / HTTP/1.1\nHost: a\r\n\r\n".into()),
+            (false, format!("{GET}GET / HTTP/1.1\r\nHost: a\n\r\n")),
+            (false, format!("{head}X: {}\n\r\n", "x".repeat(200))),
+            (false, format!("{head}Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n")),
+            (false, format!("{head}transfer-ENCODING: chunked\r\ncontent-LENGTH: 5\r\n\r\n")),
+            (false, format!("{head}Content-Length: 5\r\nContent-Length: 5\r\n\r\n")),
+            (false, format!("{head}Content-Length: 5\r\n\r\nhelloGET / HTTP/1.1\n")),
+        ] {
+            for piece in [1, 2, 3, 7, 1000] {
+                assert_eq!(read(&text, piece).is_ok(), fine, "{piece}: {text:?}");
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn nothing_panics_and_pieces_change_nothing(bytes: Vec<u8>, piece in 1usize..9) {
+            let mut heads = Heads::default();
+            let whole = heads.read(&bytes);
+            prop_assert!(heads.line.len() <= KEPT);
+            let mut heads = Heads::default();
+            let cut = bytes.chunks(piece).try_for_each(|bytes| heads.read(bytes));
+            prop_assert_eq!(whole, cut);
+        }
+    }
+}

@@ -1,0 +1,112 @@
+//! The body of an answer: whole, or ids that are written while the client takes them.
+//!
+//! Over HTTP/2 a client decides how much of each answer it takes, and may ask for a hundred and take none.
+//! So ids are made into text only when there is room for them, and an answer that is not taken is counted:
+//! the listener closes a connection whose answers wait without any being taken.
+
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::task::{Context, Poll, ready};
+
+use http_body_util::Full;
+use hyper::body::{Body, Bytes, Frame, SizeHint};
+
+use super::control::Control;
+
+/// How much text is made at a time. hyper asks for the first part before it knows whether the client takes any,
+/// so that much of each answer may wait.
+const CHUNK: usize = 1024;
+/// More than one id with its quotes and comma.
+const LONGEST: usize = 32;
+
+/// The text of ids, made piece by piece.
+pub(super) type Pieces = Box<dyn Iterator<Item = String> + Send>;
+
+pub(super) struct ReplyBody {
+    content: Content,
+    /// Of an HTTP/2 connection.
+    unread: Option<Unread>,
+}
+
+enum Content {
+    Whole(Full<Bytes>),
+    Pieces(Pieces),
+    Done,
+}
+
+/// Counts an answer that its client has not taken wholly, for as long as it lives.
+struct Unread(Arc<Control>);
+
+impl Drop for Unread {
+    fn drop(&mut self) {
+        self.0.unread.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl ReplyBody {
+    pub(super) fn whole(body: impl Into<Bytes>) -> Self {
+        Self { content: Content::Whole(Full::new(body.into())), unread: None }
+    }
+
+    /// What `pieces` yields, put together to larger ones.
+    pub(super) fn pieces(pieces: impl Iterator<Item = String> + Send + 'static) -> Self {
+        Self { content: Content::Pieces(Box::new(pieces)), unread: None }
+    }
+
+    /// Lets the connection's listener know whether it is taken.
+    pub(super) fn count(&mut self, control: &Arc<Control>) {
+        if !self.is_end_stream() {
+            control.unread.fetch_add(1, Ordering::Relaxed);
+            self.unread = Some(Unread(Arc::clone(control)));
+        }
+    }
+}
+
+impl Body for ReplyBody {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        let frame = match &mut self.content {
+            Content::Whole(whole) => ready!(Pin::new(whole).poll_frame(context)),
+            Content::Pieces(pieces) => {
+                let mut text = String::with_capacity(CHUNK);
+                while text.len() < CHUNK - LONGEST
+                    && let Some(piece) = pieces.next()
+                {
+                    text.push_str(&piece);
+                }
+                (!text.is_empty()).then(|| Ok(Frame::data(Bytes::from(text))))
+            }
+            Content::Done => None,
+        };
+        if frame.is_none() {
+            self.content = Content::Done;
+        }
+        if let Some(Unread(control)) = &self.unread {
+            control.taken.fetch_add(1, Ordering::Relaxed);
+        }
+        Poll::Ready(frame)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match &self.content {
+            Content::Whole(whole) => whole.is_end_stream(),
+            Content::Pieces(_) => false,
+            Content::Done => true,
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match &self.content {
+            Content::Whole(whole) => whole.size_hint(),
+            Content::Pieces(_) => SizeHint::default(),
+            Content::Done => SizeHint::with_exact(0),
+        }
+    }
+}

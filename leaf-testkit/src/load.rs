@@ -1,0 +1,229 @@
+//! Load: clients that ask for ids until they are told to stop, and what became of their requests.
+//!
+//! Every answer is recorded as it is read, so that what a server acknowledged before it died counts. A lost
+//! connection is counted and made anew. What a test claims of a server ("no request fails", "serves at
+//! once") is in the [`Report`]: refusals, lost connections, and the longest time without an id.
+
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::{HttpClient, Ledger};
+
+/// Where a server is; nowhere while it is down.
+pub type Address = Arc<Mutex<Option<SocketAddr>>>;
+
+/// What the clients of a server ask.
+#[derive(Debug, Clone)]
+pub struct Plan {
+    /// The path of an id.
+    pub path: String,
+    /// How many clients.
+    pub clients: usize,
+    /// How many requests a client sends at once.
+    pub pipeline: usize,
+    /// How long it rests in between.
+    pub pause: Duration,
+}
+
+impl Plan {
+    /// One client that asks for 50 ids at once, a thousand times a second at most.
+    #[must_use]
+    pub fn of(path: &str) -> Self {
+        Self { path: path.into(), clients: 1, pipeline: 50, pause: Duration::from_millis(1) }
+    }
+}
+
+/// What became of the requests so far.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Report {
+    /// Ids that arrived.
+    pub issued: u64,
+    /// Answers 503.
+    pub refused: u64,
+    /// Connections that ended or could not be made.
+    pub lost_connections: u64,
+    /// The longest time that a client was without an id, from its start to now.
+    pub longest_gap: Duration,
+}
+
+/// Clients at work.
+#[derive(Debug)]
+pub struct Load {
+    stop: Arc<AtomicBool>,
+    tally: Arc<Tally>,
+    clients: Vec<JoinHandle<()>>,
+}
+
+#[derive(Debug, Default)]
+struct Tally {
+    issued: AtomicU64,
+    refused: AtomicU64,
+    lost_connections: AtomicU64,
+    longest_gap: Mutex<Duration>,
+    /// When each client last had an id.
+    last: Mutex<Vec<Instant>>,
+}
+
+impl Load {
+    /// Starts the clients of one server, whose ids go into `ledger`.
+    ///
+    /// # Panics
+    /// Never in practice: no holder of the locks panics.
+    #[must_use]
+    pub fn start(ledger: &Arc<Ledger>, issuer: &str, address: &Address, plan: &Plan) -> Self {
+        let (stop, tally) = (Arc::<AtomicBool>::default(), Arc::<Tally>::default());
+        let clients = (0..plan.clients).map(|number| {
+            tally.last.lock().expect("no holder of this lock panics").push(Instant::now());
+            let client = Client {
+                number,
+                issuer: issuer.into(),
+                plan: plan.clone(),
+                address: Arc::clone(address),
+                ledger: Arc::clone(ledger),
+                stop: Arc::clone(&stop),
+                tally: Arc::clone(&tally),
+            };
+            std::thread::spawn(move || client.run())
+        });
+        let clients = clients.collect();
+        Self { stop, tally, clients }
+    }
+
+    /// The same for a server that stays where it is.
+    #[must_use]
+    pub fn at(ledger: &Arc<Ledger>, issuer: &str, address: SocketAddr, plan: &Plan) -> Self {
+        Self::start(ledger, issuer, &Arc::new(Mutex::new(Some(address))), plan)
+    }
+
+    /// What became of the requests so far. The gap that lasts counts too.
+    ///
+    /// # Panics
+    /// Never in practice: no holder of the locks panics.
+    #[must_use]
+    pub fn report(&self) -> Report {
+        let tally = &self.tally;
+        let last = tally.last.lock().expect("no holder of this lock panics");
+        let open = last.iter().map(Instant::elapsed).max().unwrap_or_default();
+        let longest = *tally.longest_gap.lock().expect("no holder of this lock panics");
+        Report {
+            issued: tally.issued.load(Ordering::SeqCst),
+            refused: tally.refused.load(Ordering::SeqCst),
+            lost_connections: tally.lost_connections.load(Ordering::SeqCst),
+            longest_gap: longest.max(open),
+        }
+    }
+
+    /// How many requests were refused since this was last asked.
+    #[must_use]
+    pub fn take_refused(&self) -> u64 {
+        self.tally.refused.swap(0, Ordering::SeqCst)
+    }
+
+    /// Asserts that no request failed so far, and that no client was without an id for longer than `most`.
+    ///
+    /// # Panics
+    /// When that is not so.
+    pub fn expect_unnoticed(&self, what: &str, most: Duration) {
+        let report = self.report();
+        let Report { refused, lost_connections, longest_gap, .. } = report;
+        let unnoticed = refused == 0 && lost_connections == 0 && longest_gap <= most;
+        assert!(unnoticed, "{what}: {report:?}, at most {most:?} without an id expected");
+    }
+
+    /// Forgets the gaps so far: what comes now is another phase of the test.
+    ///
+    /// # Panics
+    /// Never in practice: no holder of the locks panics.
+    pub fn forget_gaps(&self) {
+        let mut last = self.tally.last.lock().expect("no holder of this lock panics");
+        last.iter_mut().for_each(|last| *last = Instant::now());
+        *self.tally.longest_gap.lock().expect("no holder of this lock panics") = Duration::ZERO;
+    }
+
+    /// Ends the clients. Their last gap ends with them.
+    ///
+    /// # Panics
+    /// When a client has: an id that came twice, an answer that is none.
+    #[must_use]
+    pub fn end(self) -> Report {
+        let report = self.report();
+        self.stop.store(true, Ordering::SeqCst);
+        for client in self.clients {
+            client.join().expect("it has said why");
+        }
+        // Ids that were under way.
+        Report { issued: self.tally.issued.load(Ordering::SeqCst), ..report }
+    }
+}
+
+struct Client {
+    number: usize,
+    issuer: Arc<str>,
+    plan: Plan,
+    address: Address,
+    ledger: Arc<Ledger>,
+    stop: Arc<AtomicBool>,
+    tally: Arc<Tally>,
+}
+
+impl Client {
+    fn run(&self) {
+        while !self.stopped() {
+            let address = *self.address.lock().expect("no holder of this lock panics");
+            if let Some(address) = address
+                && self.converse(address).is_err()
+                && !self.stopped()
+            {
+                self.tally.lost_connections.fetch_add(1, Ordering::SeqCst);
+            }
+            rest(Duration::from_millis(5));
+        }
+    }
+
+    fn stopped(&self) -> bool {
+        self.stop.load(Ordering::SeqCst)
+    }
+
+    /// Asks on one connection until it ends. On it ids grow.
+    fn converse(&self, address: SocketAddr) -> std::io::Result<()> {
+        let mut connection = HttpClient::connect(address)?;
+        let (issuer, mut last) = (Arc::clone(&self.issuer), -1);
+        while !self.stopped() {
+            connection.pipeline(&self.plan.path, self.plan.pipeline, |answer| {
+                match answer.status {
+                    200 => {
+                        let id: i64 = answer.body.parse().expect("a number");
+                        self.ledger.record(&issuer, id);
+                        assert!(id > last, "{issuer}: {id} after {last} on one connection");
+                        last = id;
+                        self.note_id();
+                    }
+                    503 => drop(self.tally.refused.fetch_add(1, Ordering::SeqCst)),
+                    _ => panic!("{}: {} {}", self.plan.path, answer.status, answer.body),
+                }
+            })?;
+            rest(self.plan.pause);
+        }
+        Ok(())
+    }
+
+    fn note_id(&self) {
+        self.tally.issued.fetch_add(1, Ordering::SeqCst);
+        let now = Instant::now();
+        let mut last = self.tally.last.lock().expect("no holder of this lock panics");
+        let gap = now - std::mem::replace(&mut last[self.number], now);
+        drop(last);
+        let mut longest = self.tally.longest_gap.lock().expect("no holder of this lock panics");
+        *longest = gap.max(*longest);
+    }
+}
+
+#[expect(clippy::disallowed_methods, reason = "a client rests in a plain thread")]
+fn rest(pause: Duration) {
+    std::thread::sleep(pause);
+}
