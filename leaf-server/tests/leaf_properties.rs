@@ -15,7 +15,7 @@ fn own_address() -> Option<String> {
     let interfaces = if_addrs::get_if_addrs().unwrap();
     let addresses = interfaces.iter().map(if_addrs::Interface::ip);
     let fits = |ip: &std::net::IpAddr| ip.is_ipv4() && !ip.is_loopback();
-    addresses.filter(fits).last().map(|ip| ip.to_string())
+    addresses.rev().find(fits).map(|ip| ip.to_string())
 }
 
 /// The file as it stands in the fork's repository, but for the places.
