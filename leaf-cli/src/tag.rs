@@ -29,7 +29,7 @@ impl Row for TagShown {
         let number = |step: Option<u32>| step.map_or("-".into(), |step| step.to_string());
         vec![
             self.tag.clone(),
-            if self.max_id == SEALED.to_string() { "moved".into() } else { self.max_id.clone() },
+            if self.max_id == SEALED.to_string() { "closed".into() } else { self.max_id.clone() },
             self.step.map_or("bad".into(), |step| step.to_string()),
             if self.enabled { "yes" } else { "no" }.into(),
             number(self.min_step),
@@ -150,7 +150,11 @@ async fn delete(stores: &Stores, tag: &str, yes: bool, output: Output) -> Result
              leaf tag create {shell} --first {first} --step STEP",
             store.url
         ),
-        None => format!("deleted tag {tag:?} of {}, which had moved to another store", store.url),
+        None => format!(
+            "deleted tag {tag:?} of {}, which was closed: how far it granted ids is known to the store that it \
+             moved to, or was told to whoever tried to delete it before",
+            store.url
+        ),
     };
     Ok(output::one(&TagShown::of(&deleted.record, &store.url), text, output).into())
 }

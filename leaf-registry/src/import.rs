@@ -14,6 +14,9 @@ use leaf_segment::{
     NewTag, SEALED, SegmentStore, StoreError, StoreErrorKind, TagRecord, TagSettings,
 };
 
+/// Why a store refuses to replace a `max_id` that is what it should be.
+const AFTER_FAILOVER: &str = "its database has failed over and no node has allocated from it since: let one do \
+                              so, then try again";
 /// How often a tag is sealed anew because somebody allocated in between.
 const TRIES: usize = 100;
 
@@ -52,69 +55,92 @@ pub async fn import(
 ) -> Result<i64, StoreError> {
     let operation = format!("import tag {:?}", tag.as_str());
     let refuse = |kind| StoreError::new(kind, operation.clone());
+    let bad = |why: String| refuse(StoreErrorKind::BadRecord(why));
     let mut old = from.tag(tag).await?.ok_or_else(|| refuse(StoreErrorKind::UnknownTag))?;
     let new = to.tag(tag).await?;
     if old.is_sealed() {
         return match new {
             Some(new) if !new.is_sealed() => Ok(new.max_id),
-            _ => Err(refuse(StoreErrorKind::BadRecord(format!(
-                "it is sealed in the old store and not open in the new one: an import was broken off. Make \
-                 it anew in the new store, with a first id above every one that was handed out: `leaf tag \
-                 delete {tag} --yes`, `leaf tag create {tag} --first ID --step STEP`"
-            )))),
+            _ => Err(bad(
+                "it is closed in the old store and not open in the new one: either a third store has it, or \
+                 an import or a deletion was broken off. Only when no other store has it, delete it in the \
+                 new store and make it anew there, with a first id above every one that was handed out"
+                    .into(),
+            )),
         };
     }
-    let settings = make_sealed(&old, new, to, &refuse).await?;
+    make_sealed(&old, new, to, &refuse).await?;
+    let mut why = "nodes allocate from it all the time: try again";
     for _ in 0..TRIES {
-        let first = old.max_id.max(1).checked_add(gap).filter(|first| *first < SEALED);
+        let before = old.max_id;
+        let first = before.max(1).checked_add(gap).filter(|first| *first < SEALED);
         let first = first.ok_or_else(|| refuse(StoreErrorKind::Exhausted))?;
-        if from.replace_max_id(tag, old.max_id, SEALED).await? {
+        let sealed = from.replace_max_id(tag, before, SEALED).await;
+        let sealed = sealed.map_err(|error| {
+            bad(format!(
+                "{error}; it may be closed in the old store now, which granted ids below {before}: import it \
+                 again, and if that is refused, delete it in the new store and make it anew there with \
+                 {first} as its first id"
+            ))
+        })?;
+        if sealed {
             let opened = to.replace_max_id(tag, SEALED, first).await;
             if !matches!(opened, Ok(true)) {
                 let why = opened.err().map_or_else(String::new, |error| format!(" ({error})"));
-                return Err(refuse(StoreErrorKind::BadRecord(format!(
-                    "it is sealed in the old store, and could not be opened in the new one{why}: make it \
-                     anew there: `leaf tag delete {tag} --yes`, `leaf tag create {tag} --first {first} \
-                     --step STEP`"
-                ))));
-            }
-            if let Some(settings) = settings {
-                to.set_settings(tag, &settings).await?;
+                return Err(bad(format!(
+                    "it is closed in the old store, and could not be opened in the new one{why}: delete it in \
+                     the new store, and make it anew there with {first} as its first id"
+                )));
             }
             return Ok(first);
         }
         old = from.tag(tag).await?.ok_or_else(|| refuse(StoreErrorKind::UnknownTag))?;
+        if old.is_sealed() {
+            return Err(bad("somebody else moves or deletes it at the same time".into()));
+        }
+        if old.max_id == before {
+            why = AFTER_FAILOVER;
+            break;
+        }
     }
-    let why = "nodes allocated from it all the time, or its database has failed over and no node has \
-               allocated since: try again";
     Err(refuse(StoreErrorKind::Unavailable).because(why))
 }
 
-/// Sees to it that the new store has the tag, and grants nothing of it. Returns the settings that it needs.
+/// Sees to it that the new store has the tag as the old one has it, grants nothing of it, and can be opened:
+/// what may be refused is refused before the old store is closed.
 async fn make_sealed(
     old: &TagRecord,
     new: Option<TagRecord>,
     to: &dyn SegmentStore,
     refuse: &impl Fn(StoreErrorKind) -> StoreError,
-) -> Result<Option<TagSettings>, StoreError> {
+) -> Result<(), StoreError> {
+    let tag = &old.tag;
     let step = old.step.map_err(|error| refuse(StoreErrorKind::BadRecord(error.to_string())))?;
-    match new {
+    let settings = match new {
         None => {
             let description = old.description.clone();
-            let sealed = NewTag { tag: old.tag.clone(), max_id: SEALED, step, description };
-            to.create(&sealed).await?;
+            to.create(&NewTag { tag: tag.clone(), max_id: SEALED, step, description }).await?;
+            TagSettings::default()
         }
-        Some(new) if new.is_sealed() => {}
-        // Made, by `schema --apply` say, and never used.
-        Some(new) if new.max_id <= 1 => {
-            if !to.replace_max_id(&new.tag, new.max_id, SEALED).await? {
+        // Made, by `schema --apply` say, and never used; or moved from here before.
+        Some(new) if new.max_id <= 1 || new.is_sealed() => {
+            if !new.is_sealed() && !to.replace_max_id(tag, new.max_id, SEALED).await? {
                 return Err(refuse(StoreErrorKind::TagExists));
             }
-            to.set_step(&new.tag, step).await?;
+            to.set_step(tag, step).await?;
+            new.settings
         }
         Some(_) => return Err(refuse(StoreErrorKind::TagExists)),
+    };
+    if settings != old.settings {
+        to.set_settings(tag, &old.settings).await?;
     }
-    Ok((old.settings != TagSettings::default()).then_some(old.settings))
+    if !to.replace_max_id(tag, SEALED, SEALED).await? {
+        return Err(
+            refuse(StoreErrorKind::Unavailable).because(format!("the new store: {AFTER_FAILOVER}"))
+        );
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -195,7 +221,7 @@ mod tests {
 
         let new = MemoryStore::with_tags([at(SEALED)]);
         let error = import(&orders(), &old, &new, 0).await.unwrap_err().to_string();
-        assert!(error.contains("--first ID"), "{error}");
+        assert!(error.contains("above every one that was handed out"), "{error}");
         assert!(grant(&old, 1).await.is_err() && grant(&new, 1).await.is_err());
     }
 

@@ -78,3 +78,18 @@ fn a_killed_node_goes_on_above_what_it_wrote_down() {
         clock.advance(Duration::from_millis(300));
     }
 }
+
+/// A node that the configuration does not name gets no worker id, and none by default.
+#[tokio::test]
+async fn a_node_that_is_not_named_gets_no_worker_id() {
+    let workers = [("a:1".to_owned(), WorkerId::new(1))].into();
+    let registry = Arc::new(LocalRegistry::new(LocalWorkers::ByIdentity(workers)));
+    let directory = tempfile::tempdir().unwrap();
+    let mut config = SnowflakeConfig::new(Identity::parse("b:1").unwrap());
+    config.state_file = Some(directory.path().join("snowflake.state"));
+
+    let refused = SnowflakeGenerator::open(registry, config).await.map(|it| it.worker());
+
+    let text = refused.unwrap_err().to_string();
+    assert!(text.contains("b:1 is not in snowflake.worker_ids"), "{text}");
+}

@@ -59,10 +59,10 @@ pub enum StoreErrorKind {
          older copy was put back"
     )]
     Replaced,
-    /// The tag was moved to another store, and nobody allocates here any more.
+    /// The tag is closed for allocations here: it was moved to another store, or is being moved or deleted.
     #[error(
-        "the tag was moved to another store with `leaf tag import`: let segment.shard lead there, and \
-         restart this node"
+        "the tag is closed here: it was moved to another store with `leaf tag import` (let segment.shard lead \
+         there, and restart this node), or a `leaf tag import` or `delete` was broken off (do it again)"
     )]
     Moved,
 }

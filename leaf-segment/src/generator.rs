@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use arc_swap::{ArcSwap, Cache};
 use leaf_core::{Health, Tag};
-use tokio::sync::{Notify, watch};
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
@@ -62,7 +62,6 @@ struct Shared {
     loaded: AtomicBool,
     /// How often it is read, in milliseconds.
     refresh_millis: AtomicU64,
-    refresh_changed: Arc<Notify>,
     /// Whether the log knows that the set of tags cannot be read.
     refresh_fails: AtomicBool,
 }
@@ -135,7 +134,7 @@ impl SegmentGenerator {
 
     /// Starts the tasks; the set of tags is read after `first`.
     fn keep(shared: Arc<Shared>, first: Duration) -> Self {
-        let (task, changed) = (Arc::downgrade(&shared), Arc::clone(&shared.refresh_changed));
+        let (task, changed) = (Arc::downgrade(&shared), Arc::clone(&shared.backend.read_soon));
         shared.backend.spawn(async move {
             let mut pause = first;
             loop {
@@ -191,7 +190,7 @@ impl SegmentGenerator {
     pub fn set_refresh(&self, refresh: Duration) {
         let millis = u64::try_from(refresh.as_millis()).unwrap_or(u64::MAX);
         if self.shared.refresh_millis.swap(millis, Ordering::Relaxed) != millis {
-            self.shared.refresh_changed.notify_one();
+            self.shared.backend.read_soon.notify_one();
         }
     }
 
@@ -212,7 +211,10 @@ impl SegmentGenerator {
         });
         let tags = self.shared.tags.load();
         let Some(trouble) = trouble else {
-            let refused = tags.values().filter(|handle| handle.state.refill().suspect()).count();
+            let refused = tags
+                .values()
+                .filter(|handle| !handle.state.has_ended() && handle.state.refill().suspect())
+                .count();
             let refused = match refused {
                 0 => Health::Ready,
                 count => Health::Degraded(format!(
@@ -284,7 +286,6 @@ impl Shared {
             read: watch::Sender::default(),
             loaded: AtomicBool::new(false),
             refresh_millis: AtomicU64::new(refresh),
-            refresh_changed: Arc::default(),
             refresh_fails: AtomicBool::new(false),
         })
     }
@@ -437,11 +438,7 @@ impl Shared {
     ) -> Result<Result<TagHandle, SegmentErrorKind>, StoreError> {
         let what = format!("look up tag {:?}", tag.as_str());
         let record = self.backend.ask(&what, self.backend.store.tag(tag)).await?;
-        let refusal = match &record {
-            None => SegmentErrorKind::UnknownTag,
-            Some(record) if !record.settings.enabled => SegmentErrorKind::Disabled,
-            Some(_) => SegmentErrorKind::Closed,
-        };
+        let mut refusal = SegmentErrorKind::UnknownTag;
         if let Some(record) = record {
             let _alone = self.changing.lock().expect("no holder of this lock panics");
             let mut tags = TagMap::clone(&self.tags.load());
@@ -450,6 +447,7 @@ impl Shared {
             if record.settings.enabled {
                 return Ok(Ok(handle));
             }
+            refusal = SegmentErrorKind::Disabled;
         }
         self.unknown().remember(tag.clone(), refusal.clone());
         Ok(Err(refusal))
@@ -459,9 +457,12 @@ impl Shared {
     async fn wait_for_read(&self, tag: &Tag) -> Result<TagHandle, SegmentError> {
         let mut reads = self.read.subscribe();
         let number = self.reads_begun.load(Ordering::SeqCst) + 1;
-        self.refresh_changed.notify_one();
-        let read = reads.wait_for(|read| read.number >= number).await.map(|read| read.clone());
-        let Ok(read) = read else {
+        self.backend.read_soon.notify_one();
+        let read = tokio::select! {
+            () = self.backend.stop.cancelled() => None,
+            read = reads.wait_for(|read| read.number >= number) => read.ok().map(|read| read.clone()),
+        };
+        let Some(read) = read else {
             return Err(SegmentError::new(SegmentErrorKind::Closed, tag.as_str()));
         };
         if let Some(failure) = read.failure {

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use leaf_core::{IdRange, Step, Tag};
 use tokio::runtime::Handle;
-use tokio::sync::{Semaphore, oneshot};
+use tokio::sync::{Notify, Semaphore, oneshot};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -33,6 +33,8 @@ pub(crate) struct Backend {
     runtime: Handle,
     pub(crate) tasks: TaskTracker,
     pub(crate) stop: CancellationToken,
+    /// The whole set of tags is to be read soon.
+    pub(crate) read_soon: Arc<Notify>,
     /// What the store said to the last request, of whatever tag, if it did not serve it.
     trouble: Mutex<Option<String>>,
 }
@@ -46,6 +48,7 @@ impl Backend {
             runtime: Handle::current(),
             tasks: TaskTracker::new(),
             stop: CancellationToken::new(),
+            read_soon: Arc::default(),
             trouble: Mutex::default(),
         }
     }
@@ -234,6 +237,8 @@ async fn worth_asking_again(state: &TagState, error: StoreError, failures: u32) 
         StoreErrorKind::Replaced => {
             tracing::error!(tag = ?state.tag.as_str(), "{error}");
             state.end(SegmentErrorKind::StoreRefused);
+            // All its tags are concerned: whoever reads them ends them.
+            state.backend.read_soon.notify_one();
             return false;
         }
         _ => {

@@ -11,6 +11,9 @@ use crate::{NewTag, SEALED, SegmentStore, StoreError, StoreErrorKind, TagRecord,
 const FAR: i64 = 1_000_000_000_000;
 /// How often a tag that is to be deleted is sealed anew because somebody allocated in between.
 const TRIES: usize = 100;
+/// Why a store refuses to replace a `max_id` that is what it should be.
+const AFTER_FAILOVER: &str = "its database has failed over and no node has allocated from it since: let one do \
+                              so, then try again";
 /// What the column holds.
 const DESCRIPTION_CHARS: usize = 256;
 
@@ -66,6 +69,18 @@ pub enum TagAdminError {
     /// It cannot be taken back, and was not confirmed; the text says what it means.
     #[error("{0}")]
     Unconfirmed(String),
+    /// A tag may be closed for allocations now, and was not deleted. Nothing but this error knows how far it
+    /// had granted ids.
+    #[error(
+        "{error}; the tag may be closed for allocations now: delete it again, and remember that it granted \
+         ids below {next_first}: made again, it must start no lower"
+    )]
+    HalfDeleted {
+        /// What failed.
+        error: StoreError,
+        /// Made again, the tag must not start below.
+        next_first: i64,
+    },
     /// The store.
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -76,8 +91,8 @@ pub enum TagAdminError {
 pub struct Deleted {
     /// Its record, as it was before.
     pub record: TagRecord,
-    /// Made again, it must not start below: ids up to here were granted. `None` where that is not known,
-    /// because the tag had been moved to another store.
+    /// Made again, it must not start below: ids up to here were granted. `None` where that is not known: the
+    /// tag had been moved to another store, or was closed by a deletion that failed, which told it.
     pub next_first: Option<i64>,
 }
 
@@ -153,7 +168,8 @@ impl<'a> TagAdmin<'a> {
     /// than half of the failover margin. `false` when it is there already.
     ///
     /// # Errors
-    /// `Refused` for what is no id, `Unconfirmed`, `UnknownTag`, failures of the store.
+    /// `Refused` for what is no id, `Conflict` for a tag that is closed for allocations, `Unconfirmed`,
+    /// `UnknownTag`, failures of the store.
     pub async fn advance(
         &self,
         tag: &Tag,
@@ -162,6 +178,10 @@ impl<'a> TagAdmin<'a> {
     ) -> Result<(TagRecord, bool), TagAdminError> {
         check_id("the next id", at_least)?;
         let record = self.read(tag).await?;
+        if record.is_sealed() {
+            let kind = StoreErrorKind::Moved;
+            return Err(TagAdminError::Conflict(kind.to_string()));
+        }
         if at_least <= record.max_id {
             return Ok((record, false));
         }
@@ -185,7 +205,7 @@ impl<'a> TagAdmin<'a> {
     /// Removes a tag.
     ///
     /// # Errors
-    /// `Unconfirmed` unless `confirmed`, `UnknownTag`, failures of the store.
+    /// `Unconfirmed` unless `confirmed`, `UnknownTag`, `HalfDeleted`, failures of the store.
     pub async fn delete(&self, tag: &Tag, confirmed: bool) -> Result<Deleted, TagAdminError> {
         let record = self.read(tag).await?;
         if !confirmed {
@@ -196,22 +216,45 @@ impl<'a> TagAdmin<'a> {
             )));
         }
         let record = self.seal(record).await?;
-        self.store.delete(tag).await?;
         let next_first = (!record.is_sealed()).then_some(record.max_id);
-        Ok(Deleted { record, next_first })
+        match (self.store.delete(tag).await, next_first) {
+            (Ok(()), next_first) => Ok(Deleted { record, next_first }),
+            // Somebody else removed what was closed here.
+            (Err(error), next_first @ Some(_)) if *error.kind() == StoreErrorKind::UnknownTag => {
+                Ok(Deleted { record, next_first })
+            }
+            // It stays closed: a deletion whose answer was lost may still come.
+            (Err(error), Some(next_first)) => Err(TagAdminError::HalfDeleted { error, next_first }),
+            (Err(error), None) => Err(error.into()),
+        }
     }
 
     /// Closes a tag for allocations, and returns its record as it was then.
     async fn seal(&self, mut record: TagRecord) -> Result<TagRecord, TagAdminError> {
+        let mut why = "nodes allocate from it all the time: disable the tag, and try again";
         for _ in 0..TRIES {
-            let tag = &record.tag;
-            if record.is_sealed() || self.store.replace_max_id(tag, record.max_id, SEALED).await? {
+            let (tag, before) = (&record.tag, record.max_id);
+            if record.is_sealed() {
                 return Ok(record);
             }
+            // Where no answer came it may have been done all the same.
+            let sealed = self.store.replace_max_id(tag, before, SEALED).await;
+            match sealed {
+                Ok(true) => return Ok(record),
+                Ok(false) => {}
+                Err(error) if *error.kind() == StoreErrorKind::UnknownTag => {
+                    return Err(error.into());
+                }
+                Err(error) => {
+                    return Err(TagAdminError::HalfDeleted { error, next_first: before });
+                }
+            }
             record = self.read(tag).await?;
+            if record.max_id == before {
+                why = AFTER_FAILOVER;
+                break;
+            }
         }
-        let why = "nodes allocated from it all the time, or the database has failed over and no node has \
-                   allocated since: disable the tag, and try again";
         let operation = format!("delete tag {:?}", record.tag.as_str());
         Err(StoreError::new(StoreErrorKind::Unavailable, operation).because(why).into())
     }

@@ -275,3 +275,45 @@ fn worker_ids_are_listed_released_and_retired() {
         "number",
     );
 }
+
+/// S-10: nothing of the administration is done without the token, whatever the method.
+#[test]
+fn without_the_token_nothing_is_administered() {
+    let (_directory, server) = start(&[("LEAF_OPS__TOKEN", "0123456789abcdef")]);
+    let stock = "/v1/tags/leaf-segment-test";
+    let confirmed = format!("{stock}?confirm=leaf-segment-test");
+    for (method, path, body) in [
+        ("POST", "/v1/tags", r#"{"tag":"x","step":5}"#),
+        ("PATCH", stock, r#"{"step":7}"#),
+        ("DELETE", &confirmed, ""),
+        ("POST", &format!("{stock}/advance"), r#"{"at_least":"5000"}"#),
+        ("POST", "/v1/workers/0/release", r#"{"holder_is_dead":true}"#),
+        ("POST", "/v1/workers/0/retire", r#"{"for_good":true}"#),
+        ("GET", "/v1/status", ""),
+        ("GET", "/cache", ""),
+        ("GET", "/db", ""),
+    ] {
+        assert_eq!(ops(&server, method, path, body).status, 401, "{method} {path}");
+    }
+    let token = format!("{JSON}Authorization: Bearer 0123456789abcdef\r\n");
+    let mut client = HttpClient::connect(server.ops()).unwrap();
+    let tag = client.ask("GET", stock, &token, "").unwrap().json();
+    assert_eq!((&tag["max_id"], &tag["step"]), (&json!("1"), &json!(2000)), "as it was");
+    assert_eq!(client.ask("GET", "/v1/tags/x", &token, "").unwrap().status, 404);
+}
+
+/// S-12: what a store holds is text in a page, and a page is never anything else.
+#[test]
+fn a_tag_that_looks_like_a_script_is_shown_as_text() {
+    let (_directory, server) = start(&[]);
+    let evil = "<script>alert(1)</script>";
+    let new = json!({ "tag": evil, "step": 5, "description": "<img src=x onerror=y>" });
+    assert_eq!(ops(&server, "POST", "/v1/tags", &new.to_string()).status, 201);
+    assert_eq!(server.get("/api/segment/get/%3Cscript%3Ealert(1)%3C%2Fscript%3E").body, "1");
+    for page in ["/cache", "/db"] {
+        let page = HttpClient::once(server.ops(), "GET", page);
+        assert!(page.body.contains("&lt;script&gt;"), "{}", page.body);
+        assert!(!page.body.contains("<script") && !page.body.contains("<img"), "{}", page.body);
+        assert_eq!(page.header("x-content-type-options"), Some("nosniff"));
+    }
+}

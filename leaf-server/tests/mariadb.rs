@@ -1,12 +1,18 @@
 //! Against a real MariaDB: several servers and a Java node on one row, and a line that breaks.
-#![allow(clippy::unwrap_used, reason = "tests may panic")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::disallowed_methods,
+    reason = "tests may panic, and let other processes run for a while"
+)]
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use leaf_testkit::{Fault, FaultProxy, HttpClient, LeafServer, Ledger, MariaDb, wait_until};
+use leaf_testkit::{
+    Fault, FaultProxy, HttpClient, LeafServer, Ledger, Load, MariaDb, Plan, wait_until,
+};
 use sqlx::mysql::MySqlPoolOptions;
 
 const SERVER: &str = env!("CARGO_BIN_EXE_leaf-server");
@@ -247,13 +253,16 @@ fn a_line_that_breaks_costs_stock_and_nothing_else() {
     for fault in [Fault::Cut, Fault::Reset, Fault::BlackHole, Fault::SwallowReplies] {
         proxy.set(fault);
         let mut client = HttpClient::connect(server.ids()).unwrap();
-        let refused = loop {
+        let (refused, waited) = loop {
+            let asked = tokio::time::Instant::now();
             let answer = client.request("GET", SEGMENT).unwrap();
             if answer.status != 200 {
-                break answer;
+                break (answer, asked.elapsed());
             }
             ledger.record(&issuer, answer.body.parse().unwrap());
         };
+        // `segment.wait` is 2 s.
+        assert!(waited < Duration::from_secs(3), "{fault:?}: refused after {waited:?}");
         assert_eq!((refused.status, refused.header("retry-after")), (503, Some("1")), "{fault:?}");
         assert_eq!(refused.body.lines().count(), 1, "{fault:?}: {}", refused.body);
         assert_eq!(HttpClient::once(server.ops(), "GET", "/readyz").status, 503, "{fault:?}");
@@ -265,7 +274,9 @@ fn a_line_that_breaks_costs_stock_and_nothing_else() {
             let answer = server.get(SEGMENT);
             (answer.status == 200).then(|| answer.body.parse().unwrap())
         });
-        println!("{fault:?}: ids again {:?} after the line was back", back.elapsed());
+        let waited = back.elapsed();
+        // Half a second between two attempts, and one attempt that may be on its way.
+        assert!(waited < Duration::from_secs(3), "{fault:?}: ids again after {waited:?}");
         ledger.record(&issuer, id);
     }
 
@@ -310,4 +321,59 @@ fn a_database_that_crashes_under_load_costs_no_id_and_no_error() {
 
     done.store(true, Ordering::SeqCst);
     client.join().unwrap();
+}
+
+/// G-09: the row's step is edited by hand while ids are taken: to less, to much more, to what is none and back.
+#[test]
+fn a_step_that_is_edited_under_load_repeats_nothing() {
+    let database = MariaDb::shared();
+    let name = database.new_database();
+    let url = MariaDb::url(database.port(), &name);
+    schema(&url, true);
+    let nodes = [start(&url, false), start(&url, false)];
+    let ledger = Arc::new(Ledger::default());
+    let loads = [0, 1].map(|at| {
+        let issuer = format!("node {at}");
+        Load::at(&ledger, &issuer, nodes[at].1.ids(), &Plan::of(SEGMENT))
+    });
+    let edit = |step: i64| {
+        database.sql(&format!("UPDATE {name}.leaf_alloc SET step = {step}"));
+        std::thread::sleep(Duration::from_millis(300));
+    };
+    for _ in 0..2 {
+        [1000, 10, 10_000_000, 0, -5, 3, 2000].into_iter().for_each(edit);
+    }
+    wait_until("ids flow again", Duration::from_secs(10), || {
+        let before = ledger.len();
+        std::thread::sleep(Duration::from_millis(100));
+        (ledger.len() > before).then_some(())
+    });
+    let reports = loads.map(Load::end);
+    assert_eq!(reports.iter().map(|it| it.lost_connections).sum::<u64>(), 0, "{reports:?}");
+    let max_id: i64 =
+        database.sql(&format!("SELECT max_id FROM {name}.leaf_alloc")).parse().unwrap();
+    let (least, greatest) = ledger.bounds().unwrap();
+    assert!(least >= 1 && greatest < max_id, "{least} to {greatest}, max_id {max_id}");
+    ledger.expect_at_least(1000);
+}
+
+/// S-14: clients that leave before their answer: what was taken for them is nobody's.
+#[test]
+fn ids_of_clients_that_left_are_handed_out_to_nobody() {
+    use std::io::Write;
+    let directory = tempfile::tempdir().unwrap();
+    let server = LeafServer::start(SERVER, directory.path(), &[], &[]);
+    let ledger = Ledger::default();
+    let issuer: Arc<str> = "server".into();
+    let request = format!("GET {SEGMENT} HTTP/1.1\r\nHost: leaf\r\n\r\n").repeat(3);
+    for round in 0..2000 {
+        let mut client = std::net::TcpStream::connect(server.ids()).unwrap();
+        client.write_all(request.as_bytes()).unwrap();
+        drop(client);
+        if round % 20 == 0 {
+            ledger.record(&issuer, server.id(SEGMENT));
+        }
+    }
+    let last = server.id(SEGMENT);
+    assert!(last > 200, "some of them were taken: {last}");
 }

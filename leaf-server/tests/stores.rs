@@ -110,3 +110,36 @@ fn a_record_that_needs_an_operator_is_a_status_of_its_own() {
     assert_eq!(ready.status, 200, "others are served");
     assert!(ready.body.starts_with("degraded: 2 tags need an operator"), "{}", ready.body);
 }
+
+/// G-11, as clients see it: a tag that is deleted is no tag, and made again too low it is refused.
+#[test]
+fn a_tag_that_was_made_again_too_low_is_refused() {
+    let database = MariaDb::shared();
+    let name = database.new_database();
+    let url = MariaDb::url(database.port(), &name);
+    let home = tempfile::tempdir().unwrap();
+    let schema = ["schema", "--apply", "--segment-store", &url];
+    let mut schema = LeafServer::process(SERVER, home.path(), &schema, &[]);
+    assert!(schema.wait(Duration::from_secs(20)).success(), "{}", schema.output());
+    let env = [
+        ("LEAF_SNOWFLAKE__ENABLED", "false".to_owned()),
+        ("LEAF_SEGMENT__REFRESH", "1s".to_owned()),
+    ];
+    let server = LeafServer::start(SERVER, home.path(), &["--segment-store", &url], &env);
+    let stock = path("leaf-segment-test");
+    let last = (0..500).fold(0, |_, _| server.id(&stock));
+
+    database.sql(&format!("DELETE FROM {name}.leaf_alloc"));
+    wait_until("the tag is gone", Duration::from_secs(10), || {
+        (server.get(&stock).status == 404).then_some(())
+    });
+    database.sql(&format!(
+        "INSERT INTO {name}.leaf_alloc (biz_tag, max_id, step) VALUES ('leaf-segment-test', 1, 2000)"
+    ));
+    let refused = wait_until("the tag is there again", Duration::from_secs(10), || {
+        let answer = server.get(&stock);
+        assert_ne!(answer.status, 200, "{} after {last}", answer.body);
+        (answer.status == 500).then_some(answer)
+    });
+    assert!(refused.body.contains("granted before"), "{}", refused.body);
+}

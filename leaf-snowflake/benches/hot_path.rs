@@ -15,9 +15,9 @@ use leaf_snowflake::{
 
 const BATCH: usize = 1000;
 
-/// So many ids per millisecond that the sequence is never the limit.
+/// So many ids per millisecond, four million, that the sequence is never the limit.
 fn wide() -> Layout {
-    "t41-w2-s20/1ms".parse().unwrap()
+    "t40-w1-s22/1ms".parse().unwrap()
 }
 
 fn generator(layout: Layout) -> SnowflakeGenerator {

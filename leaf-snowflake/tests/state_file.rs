@@ -359,16 +359,28 @@ fn a_copied_data_directory_never_becomes_the_original_by_trying() {
     });
 }
 
-/// W-12: two clones of a volume whose node crashed between its first claim and the answer. Both find the
-/// claim in their file, and its record in the registry; the first is frozen before it reports.
+/// W-12: two clones of a volume whose node crashed between a claim and its answer, the first claim or one
+/// behind a lease that was lost. Both find the claim in their file, and its record in the registry; the first
+/// is frozen before it reports.
 #[test]
 fn two_clones_of_a_pending_claim_do_not_share_its_worker_id() {
+    for held_before in [false, true] {
+        two_clones_of_a_pending_claim(held_before);
+    }
+}
+
+fn two_clones_of_a_pending_claim(held_before: bool) {
     let cluster = Cluster::new();
     let config = |name: &str| {
         let mut config = cluster.config(name);
         config.layout = two_workers();
         config
     };
+    if held_before {
+        until_killed(async || open(&cluster.registry, config("a")).await.unwrap());
+        // It is nobody's any more, and not to be gone on with.
+        cluster.clock.advance(seconds(7200));
+    }
     cluster.registry.set_fault(RegistryFault::AnswersLost);
     until_killed(async || open(&cluster.registry, config("a")).await.unwrap_err());
     cluster.registry.set_fault(RegistryFault::None);

@@ -101,6 +101,19 @@ impl Galera {
         self.nodes[0].new_database()
     }
 
+    /// How many transactions of a node were rolled back because they met another node's.
+    ///
+    /// # Panics
+    /// When there is no such node.
+    #[must_use]
+    pub fn conflicts(&self, node: usize) -> u64 {
+        let count = |name: &str| -> u64 {
+            let status = self.nodes[node].sql(&format!("SHOW GLOBAL STATUS LIKE '{name}'"));
+            status.split_whitespace().last().and_then(|count| count.parse().ok()).unwrap_or(0)
+        };
+        count("wsrep_local_cert_failures") + count("wsrep_local_bf_aborts")
+    }
+
     /// Kills a node, as a crash would.
     ///
     /// # Panics

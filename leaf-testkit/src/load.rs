@@ -43,7 +43,7 @@ impl Plan {
 pub struct Report {
     /// Ids that arrived.
     pub issued: u64,
-    /// Answers 503.
+    /// Answers 503 or 500.
     pub refused: u64,
     /// Connections that ended or could not be made.
     pub lost_connections: u64,
@@ -203,7 +203,8 @@ impl Client {
                         last = id;
                         self.note_id();
                     }
-                    503 => drop(self.tally.refused.fetch_add(1, Ordering::SeqCst)),
+                    // 500: a record that needs an operator.
+                    500 | 503 => drop(self.tally.refused.fetch_add(1, Ordering::SeqCst)),
                     _ => panic!("{}: {} {}", self.plan.path, answer.status, answer.body),
                 }
             })?;

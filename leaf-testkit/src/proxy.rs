@@ -25,10 +25,10 @@ pub enum Fault {
     Delay(Duration),
     /// Passes requests on and drops the replies.
     SwallowReplies,
-    /// Drops requests, and passes on the replies to those before.
-    SwallowRequests,
     /// The same after so many replies of each connection.
     SwallowAfter(u32),
+    /// Drops requests, and passes on the replies to those before.
+    SwallowRequests,
 }
 
 /// A proxy on a free port of 127.0.0.1; ends when dropped.

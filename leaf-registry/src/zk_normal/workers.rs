@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use leaf_core::{UnixMillis, WorkerId};
 use leaf_snowflake::{ClaimRequest, FenceState, Identity, Peer, RegistryError};
-use zookeeper_client::Error;
+use zookeeper_client::{Error, MultiWriteError};
 
 use super::mirror;
 use crate::fenced::{Answer, FenceStore, Found, Known, Mirror, Purpose, Record};
@@ -61,18 +61,19 @@ impl ZkNormal {
     /// folder a moment ago takes worker id 0, whatever number its node gets.
     async fn make_tree(&self, work: &Work) -> Result<(), Error> {
         work.client.mkdir(&self.fences.root, &work.persistent()).await?;
-        match work.client.create(&self.forever, &[], &work.persistent()).await {
-            Ok(_) => {}
-            Err(Error::NodeExists) => return Ok(()),
-            Err(error) => return Err(error),
-        }
-        // A name that a Java Leaf can read.
-        let path = format!("{}/unused-", self.forever);
-        let (_, number) = work.client.create(&path, &[], &work.sequential()).await?;
-        let path = format!("{path}{number}");
-        match work.client.delete(&path, None).await {
-            Ok(()) | Err(Error::NoNode) => Ok(()),
-            Err(error) => Err(error),
+        // At once, so that nobody meets the folder before. Any node counts: a number is how many were made.
+        let unused = format!("{}/unused-0000000000", self.forever);
+        let mut multi = work.client.new_multi_writer();
+        multi.add_create(&self.forever, b"", &work.persistent())?;
+        multi.add_create(&unused, b"", &work.persistent())?;
+        multi.add_delete(&unused, None)?;
+        match multi.commit().await {
+            Ok(_)
+            | Err(MultiWriteError::OperationFailed { index: 0, source: Error::NodeExists }) => {
+                Ok(())
+            }
+            Err(MultiWriteError::OperationFailed { source, .. })
+            | Err(MultiWriteError::RequestFailed { source }) => Err(source),
         }
     }
 

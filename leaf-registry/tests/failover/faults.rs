@@ -148,4 +148,39 @@ async fn killed_connections_yield_no_foreign_range() {
 
     assert!(ranges.len() > 20, "{}", ranges.len());
     assert!(!overlaps(&mut ranges));
+    // Connections did die, with allocations on them: some of those are gaps now.
+    let aborted = server.sql("SHOW GLOBAL STATUS LIKE 'Aborted_clients'").await;
+    let aborted: u64 = aborted.split_whitespace().last().unwrap().parse().unwrap();
+    assert!(aborted > 20, "{aborted}");
+}
+
+/// G-15: a server becomes read-only under load, and takes writes again: it costs time and nothing else.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_is_read_only_for_a_while_costs_time() {
+    let server = spawn_blocking(MariaDb::start).await.unwrap();
+    let database = server.new_database();
+    let server = Server::Mysql(Arc::new(server), database);
+    create(&open(&server.url(), Some(1_000_000)).await).await;
+    let mut stores = Vec::new();
+    for _ in 0..3 {
+        stores.push(open(&server.url(), Some(1_000_000)).await.store);
+    }
+    let stop = load(&stores);
+    let mut between = Vec::new();
+    for _ in 0..3 {
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        server.sql("SET GLOBAL read_only = 1").await;
+        let name = orders();
+        let refused = stores[0].allocate(&name, step(10), step(10)).await.unwrap_err();
+        assert!(refused.retryable(), "{refused}");
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        server.sql("SET GLOBAL read_only = 0").await;
+        let asked = tokio::time::Instant::now();
+        between.push(next(&*stores[0]).await);
+        assert!(asked.elapsed() < Duration::from_secs(3), "{:?}", asked.elapsed());
+    }
+    let mut ranges = stop().await;
+    assert!(ranges.len() > 20, "{}", ranges.len());
+    ranges.extend(between);
+    assert!(!overlaps(&mut ranges));
 }

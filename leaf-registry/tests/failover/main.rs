@@ -129,7 +129,16 @@ async fn galera_needs_no_guard() {
     }
     let stop = load(&stores);
 
-    tokio::time::sleep(Duration::from_secs(1)).await;
+    // Six writers on three nodes: some lose their certification (1213) and are tried again as a whole.
+    let conflicts = async || {
+        let count = Arc::clone(&cluster);
+        spawn_blocking(move || (0..3).map(|node| count.conflicts(node)).sum::<u64>()).await.unwrap()
+    };
+    let deadline = tokio::time::Instant::now() + Duration::from_secs(20);
+    while conflicts().await == 0 {
+        assert!(tokio::time::Instant::now() < deadline, "no deadlock in 20 s");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
     let killed = Arc::clone(&cluster);
     spawn_blocking(move || killed.crash(0)).await.unwrap();
     // The others notice and go on.

@@ -39,9 +39,11 @@ pub(crate) async fn has_arrived(store: &dyn SegmentStore) {
     tokio::time::timeout(Duration::from_secs(30), arrived).await.unwrap();
 }
 
-/// The next range, however long it takes.
+/// The next range, within a minute.
 pub(crate) async fn next(store: &dyn SegmentStore) -> IdRange {
+    let deadline = tokio::time::Instant::now() + Duration::from_secs(60);
     loop {
+        assert!(tokio::time::Instant::now() < deadline, "no range within a minute");
         let tag = orders();
         let attempt = store.allocate(&tag, step(10), step(10));
         match tokio::time::timeout(Duration::from_secs(3), attempt).await {

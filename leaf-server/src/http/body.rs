@@ -1,5 +1,7 @@
 //! The body of a request, with limits on its size and its time.
 
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use http_body_util::{BodyExt, Limited};
@@ -8,18 +10,55 @@ use hyper::body::{Body, Bytes, Incoming};
 use hyper::header::HeaderMap;
 use serde::de::DeserializeOwned;
 
+use super::control::Control;
 use super::problem::Problem;
 
 /// The largest body of a request, and how long it may take.
 const LARGEST: usize = 16 * 1024;
 const TIMEOUT: Duration = Duration::from_secs(10);
 
+/// The body of a request that is under way.
+pub(super) struct RequestBody {
+    incoming: Incoming,
+    control: Arc<Control>,
+}
+
+impl RequestBody {
+    pub(super) fn new(incoming: Incoming, control: Arc<Control>) -> Self {
+        Self { incoming, control }
+    }
+
+    /// Whether all of it was read.
+    pub(super) fn is_read(&self) -> bool {
+        self.incoming.is_end_stream()
+    }
+}
+
+/// While the client is waited for its request is not under way: its connection may have to make room.
+struct Waited<'a>(&'a Control);
+
+impl<'a> Waited<'a> {
+    fn begin(control: &'a Control) -> Self {
+        control.under_way.fetch_sub(1, Ordering::Relaxed);
+        Self(control)
+    }
+}
+
+impl Drop for Waited<'_> {
+    fn drop(&mut self) {
+        self.0.under_way.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
 /// Reads all of it.
-pub(super) async fn read(body: &mut Incoming) -> Result<Bytes, Problem> {
-    if body.is_end_stream() {
+pub(super) async fn read(body: &mut RequestBody) -> Result<Bytes, Problem> {
+    if body.is_read() {
         return Ok(Bytes::new());
     }
-    let all = tokio::time::timeout(TIMEOUT, Limited::new(body, LARGEST).collect()).await;
+    let waited = Waited::begin(&body.control);
+    let all = Limited::new(&mut body.incoming, LARGEST).collect();
+    let all = tokio::time::timeout(TIMEOUT, all).await;
+    drop(waited);
     let Ok(all) = all else {
         let text = format!("the body did not arrive within {TIMEOUT:?}");
         return Err(Problem::new(StatusCode::REQUEST_TIMEOUT, "too-slow", text));
@@ -37,7 +76,7 @@ pub(super) async fn read(body: &mut Incoming) -> Result<Bytes, Problem> {
 /// Reads it as JSON of this form.
 pub(super) async fn json<T: DeserializeOwned>(
     headers: &HeaderMap,
-    body: &mut Incoming,
+    body: &mut RequestBody,
 ) -> Result<T, Problem> {
     let kind = headers.get(hyper::header::CONTENT_TYPE);
     let kind = kind.and_then(|kind| kind.to_str().ok()).unwrap_or_default();

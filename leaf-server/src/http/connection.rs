@@ -23,6 +23,7 @@ use hyper_util::server::graceful::GracefulConnection;
 use rustix::net::sockopt::set_tcp_user_timeout;
 use tokio::net::TcpStream;
 
+use super::body::RequestBody;
 use super::control::{Control, Order};
 use super::outbox::{self, Outbox};
 use super::problem::{Form, Problem};
@@ -66,7 +67,7 @@ pub(super) async fn serve(
     let _ = stream.set_nodelay(true);
     // Without this one a client that never reads would hold its slot for ever.
     let _ = set_tcp_user_timeout(&stream, UNREAD_TIMEOUT.as_millis() as u32);
-    let Some(Some(version)) = control.unless_closed(version(&stream)).await else { return };
+    let Some(Some(version)) = control.unless(Order::Finish, version(&stream)).await else { return };
     let service = Answering { node, routes, control: Arc::clone(&control) };
     if version == Version::HTTP_2 {
         control.is_http2();
@@ -88,7 +89,7 @@ pub(super) async fn serve(
             .half_close(true)
             .serve_connection(TokioIo::new(stream), service);
         if drive(connection, &control, Some(&outbox)).await == Ended::Busy {
-            outbox.linger().await;
+            control.unless(Order::Close, outbox.linger()).await;
         }
     }
 }
@@ -184,13 +185,14 @@ impl Service<Request<Incoming>> for Answering {
         let under_way = UnderWay::begin(&self.control);
         let this = self.clone();
         Answer::Waiting(Box::pin(async move {
-            let (head, mut body) = request.into_parts();
+            let (head, body) = request.into_parts();
+            let mut body = RequestBody::new(body, Arc::clone(&this.control));
             let mut reply = match routes {
                 Routes::Ids => ids::route(&this.node, &head, &mut body).await,
                 Routes::Ops => ops::route(&this.node, &head, &mut body).await,
             };
             drop(under_way);
-            if http1 && !body.is_end_stream() {
+            if http1 && !body.is_read() {
                 // What is left of it cannot be told from a next request.
                 reply.headers_mut().insert(CONNECTION, CLOSE);
             }

@@ -3,6 +3,7 @@
 //! A connection looks at one word each time it runs, and is woken when that changes. Nothing else is
 //! between a request and its answer: no timer, no channel.
 
+use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::future::poll_fn;
 use std::pin::pin;
@@ -11,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll, Waker};
 
 /// How a connection goes on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Order {
     /// As it is.
     Serve,
@@ -70,12 +71,16 @@ impl Control {
         }
     }
 
-    /// The result of `future`, or `None` when the connection is not to go on.
-    pub(super) async fn unless_closed<T>(&self, future: impl Future<Output = T>) -> Option<T> {
+    /// The result of `future`, or `None` when this is ordered, or more.
+    pub(super) async fn unless<T>(
+        &self,
+        ordered: Order,
+        future: impl Future<Output = T>,
+    ) -> Option<T> {
         let mut future = pin!(future);
         poll_fn(|context| match future.as_mut().poll(context) {
             Poll::Ready(result) => Poll::Ready(Some(result)),
-            Poll::Pending if self.order(context) == Order::Serve => Poll::Pending,
+            Poll::Pending if self.order(context) < ordered => Poll::Pending,
             Poll::Pending => Poll::Ready(None),
         })
         .await
@@ -158,26 +163,25 @@ impl Connections {
     }
 
     /// Ends one connection, so that another gets its place: that which was silent for the most sweeps, at
-    /// least so many, of several the oldest. One that waits for an answer is never it. Tells whether there
-    /// was one.
-    pub(super) fn evict(&self, sweeps: u32) -> bool {
+    /// least so many, of several the oldest. One that waits for an answer is never it. It is asked to end, and
+    /// closed if it does not, or `at_once`. Tells whether there was one.
+    pub(super) fn evict(&self, sweeps: u32, at_once: bool) -> bool {
         let open = self.open.lock().expect("no holder of this lock panics");
-        let idle = |control: &Control| control.under_way.load(Ordering::Relaxed) == 0;
-        let candidates = open.1.iter().filter(|(_, control)| idle(control)).map(|(number, it)| {
-            // One that was told to finish has its time to, unless there is no other.
-            let told = it.order.load(Ordering::SeqCst) != 0;
-            (told, std::cmp::Reverse(it.seen().silent), *number, it)
+        let silent = |control: &Control| control.seen().silent;
+        let told = |control: &Control| control.order.load(Ordering::SeqCst) != 0;
+        let candidates = open.1.iter().filter(|(_, control)| {
+            control.under_way.load(Ordering::Relaxed) == 0 && silent(control) >= sweeps
         });
-        let first = candidates.min_by_key(|(told, silent, number, _)| (*told, *silent, *number));
-        let Some((told, silent, _, control)) = first.filter(|(_, silent, ..)| silent.0 >= sweeps)
-        else {
-            return false;
-        };
-        let control = Arc::clone(control);
+        // One that was told to finish has its time to, unless there is no other.
+        let first = candidates
+            .min_by_key(|(number, control)| (told(control), Reverse(silent(control)), **number));
+        let Some(control) = first.map(|(_, control)| Arc::clone(control)) else { return false };
         drop(open);
-        // What it has asked already is answered; one that never asked for anything, or does not end, is closed.
-        let never_asked = silent.0 > 0 && control.requests.load(Ordering::Relaxed) == 0;
-        control.give(if told || never_asked { Order::Close } else { Order::Finish });
+        let told = told(&control);
+        // What it has asked already is answered; one that never asked for anything, or does not end, is
+        // closed. The first sweep may have come right behind the connection.
+        let never_asked = silent(&control) > 1 && control.requests.load(Ordering::Relaxed) == 0;
+        control.give(if at_once || told || never_asked { Order::Close } else { Order::Finish });
         true
     }
 
@@ -255,11 +259,11 @@ mod tests {
         all.sweep(100);
         let order = |open: &Open| open.control.order(&Context::from_waker(Waker::noop()));
 
-        assert!(all.evict(1));
+        assert!(all.evict(1, false));
         assert_eq!(order(&silent), Order::Finish);
-        assert!(all.evict(0), "the others asked lately: the oldest of them");
+        assert!(all.evict(0, false), "the others asked lately: the oldest of them");
         assert_eq!((order(&asking), order(&young)), (Order::Finish, Order::Serve));
-        assert!(all.evict(0) && all.evict(0));
+        assert!(all.evict(0, false) && all.evict(0, false));
         assert_eq!(order(&young), Order::Finish);
         assert_eq!(order(&silent), Order::Close, "it had its time");
         assert_eq!(order(&waiting), Order::Serve);

@@ -101,10 +101,14 @@ impl Heads {
         self.lines += 1;
         if self.lines > 1 {
             if let Some(value) = value_of(line, b"content-length:") {
+                // Of a line in pieces no more is kept.
+                if line.len() >= KEPT {
+                    return Err(Ambiguous);
+                }
                 let length =
                     std::str::from_utf8(value).ok().and_then(|text| text.trim().parse().ok());
-                // What is no number is the parser's to refuse.
-                if self.length.replace(length.unwrap_or(0)).is_some() {
+                let length = length.ok_or(Ambiguous)?;
+                if self.length.replace(length).is_some() {
                     return Err(Ambiguous);
                 }
             } else if value_of(line, b"transfer-encoding:").is_some() {
@@ -167,6 +171,9 @@ mod tests {
             (false, format!("{head}Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n")),
             (false, format!("{head}transfer-ENCODING: chunked\r\ncontent-LENGTH: 5\r\n\r\n")),
             (false, format!("{head}Content-Length: 5\r\nContent-Length: 5\r\n\r\n")),
+            (false, format!("{head}Content-Length: {}5\r\n\r\nhello", " ".repeat(KEPT))),
+            (false, format!("{head}Content-Length: {}5\r\n\r\nhello", "0".repeat(KEPT))),
+            (false, format!("{head}Content-Length: five\r\n\r\nhello")),
             (false, format!("{head}Content-Length: 5\r\n\r\nhelloGET / HTTP/1.1\n")),
         ] {
             for piece in [1, 2, 3, 7, 1000] {

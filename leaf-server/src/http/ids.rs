@@ -5,7 +5,6 @@ use std::cell::RefCell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use hyper::body::Incoming;
 use hyper::http::request::Parts;
 use hyper::{Method, Request, StatusCode};
 use leaf_core::Clock;
@@ -13,7 +12,7 @@ use leaf_segment::{KnownTags, Shards, TagHandle};
 use leaf_snowflake::SystemClock;
 use percent_encoding::percent_decode_str;
 
-use super::body;
+use super::body::{self, RequestBody};
 use super::problem::{Form, Problem, check_method};
 use super::reply::{self, Reply};
 use super::routes::{self, Route};
@@ -82,7 +81,7 @@ fn known<T>(node: &Node, name: &str, using: impl FnOnce(&TagHandle) -> T) -> Opt
 }
 
 /// Answers a request. Its body, if there is one, is read and means nothing.
-pub(super) async fn route(node: &Arc<Node>, head: &Parts, body: &mut Incoming) -> Reply {
+pub(super) async fn route(node: &Arc<Node>, head: &Parts, body: &mut RequestBody) -> Reply {
     let form = if head.uri.path().starts_with("/v1/") { Form::Json } else { Form::Text };
     let form = Form::accepted(&head.headers, form);
     let reply = match body::read(body).await {
@@ -157,7 +156,11 @@ impl<'a> Waiting<'a> {
     /// those waiting who ask for ids.
     fn for_a_look_up(node: &'a Node) -> Result<Self, Problem> {
         let most = (node.live.max_waiting.load(Ordering::Relaxed) / 10).max(1);
-        Self::begin(&node.looking_up, most, "too many requests are waiting for unknown tags")
+        Self::begin(
+            &node.looking_up,
+            most,
+            "too many requests are waiting for tags that this node does not know yet",
+        )
     }
 
     fn begin(count: &'a AtomicUsize, most: usize, refusal: &str) -> Result<Self, Problem> {
@@ -195,6 +198,11 @@ async fn java_handle(node: &Node, key: &str) -> Result<TagHandle, Problem> {
     match (found, key.strip_suffix('/')) {
         (Err(problem), Some(key)) if problem.is_unknown_tag() && !key.is_empty() => {
             handle(node, key).await
+        }
+        // What it asks for is most likely here, whatever the store is about.
+        (Err(problem), Some(key)) => {
+            let tag = decode_key(key)?;
+            known(node, &tag, TagHandle::clone).ok_or(problem)
         }
         (found, _) => found,
     }

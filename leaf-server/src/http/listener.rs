@@ -31,7 +31,8 @@ const SILENT_SWEEPS: u32 = 4;
 const SWEEP_IDS_EVERY: Duration = Duration::from_secs(15);
 const SWEEP_OPS_EVERY: Duration = Duration::from_secs(2);
 /// Where all places are taken a connection for ids makes room that was silent for this many sweeps. On the
-/// ops listener any that waits for no answer does, so that nobody can keep others from asking for health.
+/// ops listener any that waits for no answer does, and at once, so that nobody can keep others from asking for
+/// health.
 const EVICTED_IDS: u32 = 1;
 const EVICTED_OPS: u32 = 0;
 /// How soon the next one is asked to make room where the last one did not.
@@ -90,7 +91,7 @@ impl Slots {
             if let Some(slot) = self.try_take() {
                 return slot;
             }
-            let evicted = self.connections.evict(least);
+            let evicted = self.connections.evict(least, self.routes == Routes::Ops);
             // The limit may be raised meanwhile.
             let pause = if evicted { EVICT_AGAIN } else { Duration::from_secs(1) };
             let _ = tokio::time::timeout(pause, freed).await;
@@ -199,13 +200,17 @@ impl Accepting {
         // A process that was frozen does not catch up on them.
         sweeps.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut out_of_files = false;
+        // It waits for a place: nobody has to make room before somebody comes.
+        let mut newcomer = None;
         loop {
             let accepted = async {
-                let slot = self.serving.slots.take().await;
-                // The runtime that serves it must be the one that watches it.
-                (slot, self.listener.accept().await.and_then(|(stream, _)| stream.into_std()))
+                if newcomer.is_none() {
+                    // The runtime that serves it must be the one that watches it.
+                    newcomer = Some(self.listener.accept().await?.0.into_std()?);
+                }
+                Ok::<_, std::io::Error>(self.serving.slots.take().await)
             };
-            let (slot, accepted) = tokio::select! {
+            let accepted = tokio::select! {
                 biased;
                 () = stop.cancelled() => break,
                 _ = sweeps.tick() => {
@@ -215,9 +220,11 @@ impl Accepting {
                 accepted = accepted => accepted,
             };
             match accepted {
-                Ok(stream) => {
+                Ok(slot) => {
                     out_of_files = false;
-                    self.serving.serve(stream, slot);
+                    if let Some(stream) = newcomer.take() {
+                        self.serving.serve(stream, slot);
+                    }
                 }
                 Err(error) => {
                     if !out_of_files {
@@ -231,6 +238,9 @@ impl Accepting {
         // Those whose connection stands already, as far as their client can tell; above the limit, too: no
         // more come. The listener does not block: with no more of them it says so.
         let Self { listener, serving } = self;
+        if let Some(stream) = newcomer {
+            serving.serve(stream, Slot::of(&serving.slots));
+        }
         let Ok(listener) = listener.into_std() else { return };
         loop {
             match listener.accept() {

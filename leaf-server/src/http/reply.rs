@@ -3,7 +3,7 @@
 //! None may be kept by a cache on the way: a repeated answer would be a repeated id.
 
 use hyper::body::Bytes;
-use hyper::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue, LOCATION};
+use hyper::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue, LOCATION, X_CONTENT_TYPE_OPTIONS};
 use hyper::{Response, StatusCode};
 use leaf_core::Id;
 use serde::Serialize;
@@ -15,6 +15,7 @@ pub(super) type Reply = Response<ReplyBody>;
 const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 const HTML: HeaderValue = HeaderValue::from_static("text/html; charset=utf-8");
+const NOSNIFF: HeaderValue = HeaderValue::from_static("nosniff");
 const NO_STORE: HeaderValue = HeaderValue::from_static("no-store");
 
 pub(super) fn reply(status: StatusCode, kind: HeaderValue, body: impl Into<Bytes>) -> Reply {
@@ -55,7 +56,9 @@ pub(super) fn json_pieces(pieces: impl Iterator<Item = String> + Send + 'static)
 }
 
 pub(super) fn html(page: String) -> Reply {
-    reply(StatusCode::OK, HTML, page)
+    let mut reply = reply(StatusCode::OK, HTML, page);
+    reply.headers_mut().insert(X_CONTENT_TYPE_OPTIONS, NOSNIFF);
+    reply
 }
 
 /// Elsewhere, by the same method.

@@ -152,6 +152,11 @@ impl Backends {
     /// Kills a server and starts it again.
     pub(crate) fn crash_store(&mut self) -> bool {
         match &self.store {
+            // The next replica is being copied from it.
+            Store::Mysql(Some(Pair::Alone(_, coming)), _) if !coming.is_finished() => return false,
+            Store::Postgres(Some(Pair::Alone(_, coming)), _) if !coming.is_finished() => {
+                return false;
+            }
             Store::Mysql(pair, _) => now(pair).crash_and_restart(),
             Store::Postgres(pair, _) => now(pair).crash_and_restart(),
             Store::Etcd(etcd) => etcd.crash_and_restart(),

@@ -58,23 +58,23 @@ impl Keeper {
         Ok(())
     }
 
-    /// A Java Leaf that lives on this machine writes its cache file every 3 s. One that wrote it lately is
-    /// given the time to do so again; whoever writes it after this start was begun is alive.
-    async fn watch_java_cache(&self) -> Result<(), SnowflakeError> {
-        let (Some(directory), Some(before)) = (&self.config.java_cache, self.java) else {
-            return Ok(());
-        };
+    /// The community fork writes its cache file every 3 s while it lives. One that wrote it lately is given the
+    /// time to do so again; whoever writes it after it was read here is alive. A file that is gone is nobody's.
+    async fn watch_java_cache(&mut self) -> Result<(), SnowflakeError> {
+        let Some(directory) = &self.config.java_cache else { return Ok(()) };
         let now = self.shared.clock.wall();
+        let silent_at = self.java.and_then(|before| before.silent_at());
         // One from the future says nothing of how old it is: its floor is waited for.
-        let left = before.silent_at().map_or(Duration::ZERO, |silent| silent - now);
+        let left = silent_at.map_or(Duration::ZERO, |silent| silent - now);
         if !left.is_zero() && left <= java_cache::WATCH {
             tracing::info!("watching the cache file of a Java Leaf for {left:?}");
             tokio::time::sleep(left).await;
         }
         let after = JavaCache::read(directory).map_err(SnowflakeErrorKind::BadConfig)?;
-        if after == Some(before) {
-            return Ok(());
-        }
+        let Some(written) = after.filter(|_| after != self.java) else { return Ok(()) };
+        // The next attempt looks whether it goes on.
+        self.java = after;
+        self.least_floor = self.least_floor.max(written.floor.unwrap_or(UnixMillis::EPOCH));
         let holder = format!("the one that writes {}", directory.display());
         let alive = RegistryErrorKind::JavaAlive { holder };
         Err(RegistryError::new(alive, "claim a worker id").into())

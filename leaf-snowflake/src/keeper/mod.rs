@@ -221,6 +221,8 @@ impl Keeper {
                     }
                     let may_raise = thawed.is_none_or(|thawed| thawed.until <= now);
                     let look = self.look(&held.sequencer, urgency, may_raise).await;
+                    // A slow disk is no freeze.
+                    self.looked_at = self.shared.clock.boot();
                     let ask = look == Look::FarAhead && comparison.is_none() && compare_from <= now;
                     if let (true, Some(peers)) = (ask, &self.config.peers) {
                         compare_from = now + self.config.report_interval;
@@ -332,11 +334,10 @@ impl Keeper {
     }
 
     /// Whether this task did not run for more than a report interval, by the clock that goes on while the
-    /// process is stopped and the machine sleeps. To be called at every look.
-    fn was_frozen(&mut self) -> bool {
+    /// process is stopped and the machine sleeps.
+    fn was_frozen(&self) -> bool {
         let now = self.shared.clock.boot();
         let since = now.saturating_sub(self.looked_at);
-        self.looked_at = now;
         since > self.config.report_interval.max(2 * LOOK_EVERY)
     }
 

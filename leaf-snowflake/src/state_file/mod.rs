@@ -112,15 +112,10 @@ impl Record {
         let origin = here.origin(&self.place);
         let of_fence = self.memory.as_ref().map(|memory| memory.fence.instance);
         let instance = self.instance.or(of_fence).filter(|_| origin != Origin::Copied);
-        // Every clone of a volume holds the same pending claim. Where a lease is remembered too, file and
-        // record are watched before the claim counts. Without one there is nothing to watch: two clones
-        // would both take the record of that one claim for their own, so the claim is forgotten, and its
-        // worker id is a stranger's until its ceiling has passed.
-        let claim = self.claim.filter(|_| match origin {
-            Origin::Own => true,
-            Origin::Uncertain => self.memory.is_some(),
-            Origin::Copied => false,
-        });
+        // Every clone of a volume holds the same pending claim: two would both take the record of that one
+        // claim for their own, and no watching tells them apart. So the claim is forgotten, and its worker id
+        // is a stranger's until its ceiling has passed.
+        let claim = self.claim.filter(|_| origin == Origin::Own);
         State {
             instance: instance.unwrap_or_else(Uuid::new_v4),
             claim,

@@ -14,14 +14,13 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use hyper::body::Incoming;
 use hyper::header::{AUTHORIZATION, CONNECTION, HOST, HeaderMap, HeaderValue, ORIGIN};
 use hyper::http::request::Parts;
 use hyper::http::uri::Authority;
 use hyper::{StatusCode, Version};
 use leaf_server::config::Secret;
 
-use super::body;
+use super::body::{self, RequestBody};
 use super::problem::{Form, Problem, check_method};
 use super::reply::{self, Reply};
 use super::routes::{self, Route};
@@ -60,7 +59,7 @@ pub(super) const ROUTES: &[Route<To>] = &[
 ];
 
 /// Answers a request.
-pub(super) async fn route(node: &Arc<Node>, head: &Parts, body: &mut Incoming) -> Reply {
+pub(super) async fn route(node: &Arc<Node>, head: &Parts, body: &mut RequestBody) -> Reply {
     let form = if head.uri.path().starts_with("/v1/") { Form::Json } else { Form::Text };
     let form = Form::accepted(&head.headers, form);
     let reply = answer(node, head, body).await;
@@ -73,7 +72,7 @@ pub(super) async fn route(node: &Arc<Node>, head: &Parts, body: &mut Incoming) -
     reply
 }
 
-async fn answer(node: &Arc<Node>, head: &Parts, body: &mut Incoming) -> Result<Reply, Problem> {
+async fn answer(node: &Arc<Node>, head: &Parts, body: &mut RequestBody) -> Result<Reply, Problem> {
     let path = head.uri.path();
     let Some((route, parameters)) = routes::find(ROUTES, path) else {
         return Err(Problem::not_found("no such route: try /readyz or /v1/status"));
