@@ -10,7 +10,7 @@ use std::time::Duration;
 use leaf_core::Health;
 use leaf_segment::{
     Marks, NewTag, SegmentConfig, SegmentErrorKind, SegmentGenerator, SegmentStore, StoreErrorKind,
-    TagSettings,
+    TagAdmin, TagSettings,
 };
 use support::{TestStore, open, open_with_marks, step, store_with, tag};
 use tokio::time::Instant;
@@ -299,4 +299,17 @@ async fn whoever_was_granted_nothing_leaves_the_mark_alone() {
     new.close().await;
     assert_eq!(marks.get(&tag("orders")), Some(10_050), "one past the last that was handed out");
     drop(unused);
+}
+
+/// What cannot be closed first is not deleted: whoever allocates meanwhile would be forgotten.
+#[tokio::test(start_paused = true)]
+async fn a_tag_that_cannot_be_closed_is_not_deleted() {
+    let store = store_with("orders", 10).await;
+    *store.busy.lock().unwrap() = true;
+    let orders = tag("orders");
+
+    let refused = TagAdmin::new(&*store).delete(&orders, true).await.unwrap_err().to_string();
+
+    assert!(refused.contains("has failed over"), "{refused}");
+    assert!(store.tag(&orders).await.unwrap().is_some());
 }

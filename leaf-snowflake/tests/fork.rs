@@ -38,7 +38,7 @@ fn ended(child: i32) -> i32 {
         }
         std::thread::sleep(Duration::from_millis(10));
     }
-    let _ = kill_process(Pid::from_raw(child).unwrap(), Signal::INT);
+    let _ = kill_process(Pid::from_raw(child).unwrap(), Signal::ABORT);
     waitpid(child).unwrap()
 }
 

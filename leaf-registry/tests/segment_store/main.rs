@@ -419,10 +419,10 @@ async fn a_narrow_column_is_exhausted_not_saturated() {
 }
 
 /// A file that was removed, or in whose place another was put, is not the store any more: who opens what is
-/// there now grants the same ids.
+/// there now grants the same ids. The same holds of its log.
 #[tokio::test]
 async fn a_file_that_is_not_in_its_place_grants_nothing() {
-    for put_another in [false, true] {
+    for (put_another, log_only) in [(false, false), (true, false), (false, true)] {
         let f = sqlite().await;
         let Database::Sqlite(directory) = &f.database else { unreachable!() };
         let file = directory.path().join("leaf.db");
@@ -432,6 +432,10 @@ async fn a_file_that_is_not_in_its_place_grants_nothing() {
         std::fs::copy(&file, &backup).unwrap();
         if put_another {
             std::fs::rename(&backup, &file).unwrap();
+        } else if log_only {
+            for end in ["wal", "shm"] {
+                std::fs::remove_file(directory.path().join(format!("leaf.db-{end}"))).unwrap();
+            }
         } else {
             std::fs::remove_file(&file).unwrap();
         }
@@ -441,6 +445,10 @@ async fn a_file_that_is_not_in_its_place_grants_nothing() {
             assert_eq!(kind, StoreErrorKind::Replaced);
         }
         assert_eq!(refusal(f.store.tags()).await, StoreErrorKind::Replaced);
+        if log_only {
+            // Only another process can open it now.
+            continue;
+        }
 
         let fresh = fixture::open(&f.url).await;
         fresh.admin.apply().await.unwrap();

@@ -36,6 +36,26 @@ fn a_refilled_slot_never_repeats_an_id() {
     });
 }
 
+/// A taker that switches to a segment while it is published.
+#[test]
+fn a_segment_is_whole_once_it_is_seen() {
+    loom::model(|| {
+        let buffer = Arc::new(DoubleBuffer::new());
+        buffer.publish(IdRange::new(10, 12).unwrap());
+        assert_eq!(take(&buffer), Some(10));
+        let taker = {
+            let buffer = Arc::clone(&buffer);
+            thread::spawn(move || [take(&buffer), take(&buffer)])
+        };
+
+        assert!(buffer.publish(IdRange::new(20, 22).unwrap()));
+
+        let [first, second] = taker.join().unwrap();
+        assert_eq!(first, Some(11));
+        assert!(second.is_none() || second == Some(20), "foreign: {second:?}");
+    });
+}
+
 /// A run and a contiguous range beside each other, over the end of a segment.
 #[test]
 fn runs_never_overlap() {
