@@ -497,11 +497,11 @@ async fn every_start_takes_a_java_leaf_into_account() {
     // One that is alive writes again while we wait.
     let now = cluster.clock.wall_millis();
     write(now - seconds(1));
-    let (started, ()) = tokio::join!(start(), async {
+    let (started, ()) = tokio::join!(tokio::time::timeout(seconds(30), start()), async {
         tokio::time::sleep(seconds(2)).await;
         write(now + seconds(2));
     });
-    let error = started.unwrap_err();
+    let error = started.expect("a live Java Leaf is told of, not waited for").unwrap_err();
     assert!(matches!(registry_error(&error), RegistryErrorKind::JavaAlive { .. }), "{error}");
 }
 
