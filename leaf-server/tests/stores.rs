@@ -1,6 +1,7 @@
 //! Tags spread over four kinds of stores, and what their records' states look like to clients.
 #![allow(clippy::unwrap_used, reason = "tests may panic")]
 
+use std::path::Path;
 use std::time::Duration;
 
 use leaf_testkit::{Etcd, HttpClient, LeafServer, MariaDb, Postgres, wait_until};
@@ -60,16 +61,21 @@ fn a_store_that_is_away_takes_no_other_stores_tags_with_it() {
     assert!(ready.body.starts_with("degraded: segment store"), "{}", ready.body);
 }
 
+/// A database that has the tables: its name and its URL.
+fn with_tables(database: &MariaDb, home: &Path) -> (String, String) {
+    let name = database.new_database();
+    let url = MariaDb::url(database.port(), &name);
+    let schema = ["schema", "--apply", "--segment-store", &url];
+    let mut schema = LeafServer::process(SERVER, home, &schema, &[]);
+    assert!(schema.wait(Duration::from_secs(20)).success(), "{}", schema.output());
+    (name, url)
+}
+
 /// G-10 and the guard, as clients see them: one tag each, and no other is touched.
 #[test]
 fn a_record_that_needs_an_operator_is_a_status_of_its_own() {
-    let database = MariaDb::shared();
-    let name = database.new_database();
-    let url = MariaDb::url(database.port(), &name);
-    let home = tempfile::tempdir().unwrap();
-    let schema = ["schema", "--apply", "--segment-store", &url];
-    let mut schema = LeafServer::process(SERVER, home.path(), &schema, &[]);
-    assert!(schema.wait(Duration::from_secs(20)).success(), "{}", schema.output());
+    let (database, home) = (MariaDb::shared(), tempfile::tempdir().unwrap());
+    let (name, url) = with_tables(&database, home.path());
     database.sql(&format!(
         "USE {name}; INSERT INTO leaf_alloc (biz_tag, max_id, step) VALUES \
          ('last', 9223372036854774307, 1000), ('back', 5000, 10), ('zero', 1, 0), ('off', 1, 10); \
@@ -114,13 +120,8 @@ fn a_record_that_needs_an_operator_is_a_status_of_its_own() {
 /// G-11, as clients see it: a tag that is deleted is no tag, and made again too low it is refused.
 #[test]
 fn a_tag_that_was_made_again_too_low_is_refused() {
-    let database = MariaDb::shared();
-    let name = database.new_database();
-    let url = MariaDb::url(database.port(), &name);
-    let home = tempfile::tempdir().unwrap();
-    let schema = ["schema", "--apply", "--segment-store", &url];
-    let mut schema = LeafServer::process(SERVER, home.path(), &schema, &[]);
-    assert!(schema.wait(Duration::from_secs(20)).success(), "{}", schema.output());
+    let (database, home) = (MariaDb::shared(), tempfile::tempdir().unwrap());
+    let (name, url) = with_tables(&database, home.path());
     let env = [
         ("LEAF_SNOWFLAKE__ENABLED", "false".to_owned()),
         ("LEAF_SEGMENT__REFRESH", "1s".to_owned()),
