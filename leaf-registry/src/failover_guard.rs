@@ -30,7 +30,7 @@ pub(crate) const STEPS: i64 = 10;
 const UNKNOWN: u8 = 0;
 const ON: u8 = 1;
 const NO_TABLE: u8 = 2;
-/// The same, and the log has told it.
+/// There is no table for the guard, and the log has told it.
 const TOLD: u8 = 3;
 
 const NO_TABLE_TEXT: &str = "the failover guard is off, so that a failover may repeat ids: table \
