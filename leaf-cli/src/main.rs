@@ -19,6 +19,7 @@ use std::time::Duration;
 use anyhow::anyhow;
 use cli::{Command, Place};
 use config::{BadConfig, Registry};
+use leaf_server::hints;
 use stores::Stores;
 use tracing_subscriber::EnvFilter;
 
@@ -100,7 +101,7 @@ impl From<String> for Done {
 }
 
 fn fail(error: &anyhow::Error) -> ExitCode {
-    complain(&format_args!("{error:#}"));
+    complain(&hints::with(format_args!("{error:#}"), hints::of(error)));
     ExitCode::FAILURE
 }
 

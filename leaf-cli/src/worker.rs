@@ -1,16 +1,15 @@
 //! `leaf worker`: the worker ids of the configured registry.
 
-use anyhow::{Context as _, Result};
+use anyhow::{Result, ensure};
 use comfy_table::CellAlignment::{self, Left, Right};
 use leaf_core::{Clock, UnixMillis, WorkerId};
-use leaf_registry::{Circumstances, WorkerAdministration};
 use leaf_server::records::WorkerShown;
-use leaf_snowflake::SystemClock;
+use leaf_snowflake::{NodeSettings, Registry, SystemClock};
 use serde::Serialize;
 
 use crate::Done;
 use crate::cli::{Output, Worker};
-use crate::config::{BadConfig, Registry};
+use crate::config::{self, BadConfig};
 use crate::output::{self, Row};
 
 impl Row for WorkerShown {
@@ -46,14 +45,15 @@ struct Freed {
 }
 
 /// Runs a command and returns what is to be printed.
-pub(crate) async fn run(registry: &Registry, command: Worker, output: Output) -> Result<Done> {
+pub(crate) async fn run(
+    registry: &config::Registry,
+    command: Worker,
+    output: Output,
+) -> Result<Done> {
     match command {
         Worker::List => {
             let records = registry.open.registry.workers().await?;
-            let shown: Vec<_> = records
-                .iter()
-                .map(|record| WorkerShown::of(record, registry.offline_for))
-                .collect();
+            let shown: Vec<_> = records.iter().map(WorkerShown::of).collect();
             Ok(output::rows(&shown, output).into())
         }
         Worker::Release { worker, holder_is_dead } => {
@@ -64,8 +64,8 @@ pub(crate) async fn run(registry: &Registry, command: Worker, output: Output) ->
                      away, would repeat ids",
                 );
             }
-            let (worker, admin) = (WorkerId::new(worker), admin(registry)?);
-            let free = admin.release(worker, circumstances(registry)).await?;
+            let (worker, open) = (WorkerId::new(worker), administrable(registry)?);
+            let free = open.release_worker(worker, node_settings(registry)).await?;
             Ok(freed(worker, free, "released", output))
         }
         Worker::Retire { worker, yes } => {
@@ -73,7 +73,7 @@ pub(crate) async fn run(registry: &Registry, command: Worker, output: Output) ->
                 return sure("--yes", "a retired worker id is never used again");
             }
             let worker = WorkerId::new(worker);
-            admin(registry)?.retire(worker, circumstances(registry)).await?;
+            administrable(registry)?.retire_worker(worker, node_settings(registry)).await?;
             let text = format!("worker id {worker} is retired");
             Ok(output::one(&serde_json::json!({ "worker": worker.get() }), text, output).into())
         }
@@ -84,23 +84,25 @@ pub(crate) async fn run(registry: &Registry, command: Worker, output: Output) ->
                     "nobody, no Java Leaf either, may go on with what is repaired",
                 );
             }
-            let (worker, admin) = (WorkerId::new(worker), admin(registry)?);
-            let free = admin.repair(worker, circumstances(registry)).await?;
+            let (worker, open) = (WorkerId::new(worker), administrable(registry)?);
+            let free = open.repair_worker(worker, node_settings(registry)).await?;
             Ok(freed(worker, free, "repaired", output))
         }
     }
 }
 
-fn admin(registry: &Registry) -> Result<&dyn WorkerAdministration> {
-    registry.open.admin.as_deref().context("this registry has nothing to administer")
+fn administrable(registry: &config::Registry) -> Result<&Registry> {
+    let registry = &registry.open.registry;
+    ensure!(!registry.lives_in_state_file(), "this registry has nothing to administer");
+    Ok(registry)
 }
 
 fn sure(flag: &str, why: &str) -> Result<Done> {
     Err(BadConfig::new(format!("say {flag} to be sure: {why}")).into())
 }
 
-fn circumstances(registry: &Registry) -> Circumstances {
-    Circumstances {
+fn node_settings(registry: &config::Registry) -> NodeSettings {
+    NodeSettings {
         now: SystemClock.wall_millis(),
         layout: registry.layout,
         offline_for: registry.offline_for,

@@ -3,7 +3,6 @@
 
 mod support;
 
-use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 
 use leaf_registry::{OpenRegistry, RegistryKind, RegistryOptions, RegistryPlace};
@@ -27,7 +26,7 @@ async fn open(home: &std::path::Path) -> OpenRegistry {
 async fn node(open: &OpenRegistry, name: &str) -> SnowflakeGenerator {
     let mut config = SnowflakeConfig::new(Identity::parse(name).unwrap());
     config.report_interval = Duration::from_millis(50);
-    SnowflakeGenerator::open(Arc::clone(&open.registry), config).await.unwrap()
+    SnowflakeGenerator::open(open.registry.clone(), config).await.unwrap()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -74,9 +73,9 @@ async fn a_worker_id_from_its_list_to_its_end() {
     let freed = run(&["worker", "release", "0", "--holder-is-dead"]).ok();
     assert!(freed.starts_with("worker id 0 is released: free from 20"), "{freed}");
     let again = run(&["worker", "release", "0", "--holder-is-dead"]).failed(1);
-    assert!(again.contains("given back already"), "{again}");
+    assert!(again.contains("released already"), "{again}");
     let none = run(&["worker", "release", "7", "--holder-is-dead"]).failed(1);
-    assert!(none.contains("nobody holds it"), "{none}");
+    assert!(none.contains("no node holds it"), "{none}");
     let fine = run(&["worker", "repair", "1", "--holder-is-dead"]).failed(1);
     assert!(fine.contains("nothing is wrong"), "{fine}");
 

@@ -1,8 +1,11 @@
-//! The nouns of Leaf.
+//! The types of Leaf that need no database, no network and no async runtime: ids, tags, ranges, bit
+//! layouts and the sequence logic of snowflake ids.
 //!
-//! Values that cannot hold a wrong state: an [`Id`] is never negative, a [`Tag`] never malformed, a
-//! [`Layout`] never wider than 63 bits. This crate does no I/O, knows no runtime and reads no
-//! clock: whoever needs the time is handed a [`Clock`].
+//! Values cannot hold a wrong state: an [`Id`] is never negative, a [`Tag`] never malformed, a
+//! [`Layout`] never wider than 63 bits. This crate does no I/O and reads no clock: code that needs
+//! the time takes a [`Clock`] or a tick as an argument. A program that brings its own clock and its
+//! own storage can compose snowflake ids with [`Layout`] and [`sequencer`] alone, see
+//! `examples/own_clock.rs`.
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "tests may panic"))]
 
 mod clock;
@@ -11,7 +14,9 @@ mod id;
 mod layout;
 mod millis;
 mod range;
+pub mod sequencer;
 mod step;
+mod sync;
 mod tag;
 mod worker;
 

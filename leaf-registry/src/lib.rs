@@ -24,19 +24,20 @@ pub mod etcd;
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 mod failover_guard;
 #[cfg(feature = "store")]
-#[cfg_attr(not(feature = "full"), allow(dead_code, reason = "each backend uses its part"))]
-mod fenced;
-#[cfg(feature = "store")]
 mod import;
 pub mod local;
 #[cfg(feature = "mysql")]
 pub mod mysql;
+#[cfg(feature = "store")]
+mod open_registry;
 #[cfg(feature = "postgres")]
 pub mod postgres;
 #[cfg(any(feature = "sqlite", feature = "mysql", feature = "postgres", feature = "etcd"))]
 mod record;
 #[cfg(feature = "store")]
 mod registry_kind;
+#[cfg(any(feature = "sqlite", feature = "mysql", feature = "postgres"))]
+mod sql;
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 mod sql_pool;
 #[cfg(any(feature = "mysql", feature = "postgres"))]
@@ -49,6 +50,9 @@ pub mod sqlite;
     allow(dead_code, unreachable_code, unused_variables, reason = "there is no store to name")
 )]
 mod store_url;
+#[cfg(feature = "store")]
+#[cfg_attr(not(feature = "full"), allow(dead_code, reason = "each backend uses its part"))]
+mod worker_ids;
 #[cfg(feature = "zookeeper")]
 mod zk_normal;
 #[cfg(feature = "zookeeper")]
@@ -61,9 +65,9 @@ mod zookeeper_address;
 #[cfg(feature = "store")]
 pub use administration::{Administration, Table};
 #[cfg(feature = "store")]
-pub use fenced::{Circumstances, OpenRegistry, WorkerAdministration};
-#[cfg(feature = "store")]
 pub use import::import;
+#[cfg(feature = "store")]
+pub use open_registry::OpenRegistry;
 #[cfg(feature = "store")]
 pub use registry_kind::{
     OnForeignHolder, RegistryKind, RegistryOptions, RegistryPlace, RegistryPlaces, read_secret,

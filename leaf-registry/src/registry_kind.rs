@@ -8,9 +8,8 @@ use std::time::Duration;
 
 use leaf_core::WorkerId;
 use leaf_segment::{StoreError, StoreErrorKind};
-use leaf_snowflake::Identity;
+use leaf_snowflake::{ClaimPolicy, Identity};
 
-use crate::fenced::Policy;
 use crate::{OpenRegistry, StoreUrl, StoreUrlError, ZookeeperAddress};
 
 /// A kind of worker registry.
@@ -280,14 +279,14 @@ impl RegistryOptions {
     }
 
     /// Who may take what in a registry of this kind.
-    pub(crate) fn policy(&self, kind: RegistryKind, fixed: Option<WorkerId>) -> Policy {
+    pub(crate) fn policy(&self, kind: RegistryKind, fixed: Option<WorkerId>) -> ClaimPolicy {
         let bound =
             matches!(kind, RegistryKind::ZkNormal | RegistryKind::Mysql | RegistryKind::Ordinal);
-        Policy {
+        ClaimPolicy {
             bound,
             fixed,
             recycle_after: self.recycle_after,
-            adopt_java: self.adopt_java_ids,
+            adopt_java_ids: self.adopt_java_ids,
             new_id: self.on_foreign_holder == OnForeignHolder::NewId,
         }
     }
@@ -355,12 +354,12 @@ fn open_zookeeper(
     let (policy, own) = (options.policy(kind, fixed), options.address.clone());
     match kind {
         RegistryKind::ZkNormal => {
-            OpenRegistry::of(ZkNormal::new(session, name, interval), policy, own)
+            OpenRegistry::new(ZkNormal::new(session, name, interval), policy, own)
         }
         RegistryKind::ZkRecycle => {
-            OpenRegistry::of(ZkRecycle::new(session, name, interval), policy, own)
+            OpenRegistry::new(ZkRecycle::new(session, name, interval), policy, own)
         }
-        _ => OpenRegistry::of(ZkWorkers::new(session, name, interval), policy, own),
+        _ => OpenRegistry::new(ZkWorkers::new(session, name, interval), policy, own),
     }
 }
 

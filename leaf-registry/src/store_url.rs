@@ -192,7 +192,7 @@ impl StoreUrl {
             #[cfg(feature = "etcd")]
             Kind::Etcd(url) => {
                 let workers = crate::etcd::EtcdWorkers::open(url.clone(), &options.name, interval);
-                OpenRegistry::of(workers, policy, address)
+                OpenRegistry::new(workers, policy, address)
             }
             #[cfg(not(any(
                 feature = "sqlite",

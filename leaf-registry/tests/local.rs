@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leaf_core::{Id, ManualClock, UnixMillis, WorkerId};
-use leaf_registry::local::{LocalRegistry, LocalWorkers};
+use leaf_registry::local::{self, LocalWorkers};
 use leaf_snowflake::{Identity, SnowflakeConfig, SnowflakeError, SnowflakeGenerator};
 
 const START: UnixMillis = UnixMillis::new(1_800_000_000_501);
@@ -22,7 +22,7 @@ fn life(
     config.clock = Arc::clone(clock) as _;
     config.state_file = Some(directory.join("snowflake.state"));
     change(&mut config);
-    let registry = Arc::new(LocalRegistry::new(LocalWorkers::Fixed(WorkerId::new(1))));
+    let registry = local::registry(LocalWorkers::Fixed(WorkerId::new(1)));
     let mut builder = tokio::runtime::Builder::new_current_thread();
     let runtime = builder.enable_all().start_paused(true).build().unwrap();
     let ids = runtime.block_on(async {
@@ -83,7 +83,7 @@ fn a_killed_node_goes_on_above_what_it_wrote_down() {
 #[tokio::test]
 async fn a_node_that_is_not_named_gets_no_worker_id() {
     let workers = [("a:1".to_owned(), WorkerId::new(1))].into();
-    let registry = Arc::new(LocalRegistry::new(LocalWorkers::ByIdentity(workers)));
+    let registry = local::registry(LocalWorkers::ByIdentity(workers));
     let directory = tempfile::tempdir().unwrap();
     let mut config = SnowflakeConfig::new(Identity::parse("b:1").unwrap());
     config.state_file = Some(directory.path().join("snowflake.state"));
@@ -91,5 +91,5 @@ async fn a_node_that_is_not_named_gets_no_worker_id() {
     let refused = SnowflakeGenerator::open(registry, config).await.map(|it| it.worker());
 
     let text = refused.unwrap_err().to_string();
-    assert!(text.contains("b:1 is not in snowflake.worker_ids"), "{text}");
+    assert!(text.contains("no worker id is assigned to b:1"), "{text}");
 }

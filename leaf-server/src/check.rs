@@ -8,6 +8,7 @@ use std::time::Duration;
 use anyhow::{Result, bail};
 use leaf_registry::OpenRegistry;
 use leaf_server::config::Config;
+use leaf_server::hints;
 
 use crate::{identity, registry};
 
@@ -25,7 +26,8 @@ impl Report {
             Ok(found) => writeln!(out, "ok    {what}: {found}")?,
             Err(error) => {
                 self.failures += 1;
-                writeln!(out, "FAIL  {what}: {error:#}")?;
+                let error = hints::with(format_args!("{error:#}"), hints::of(&error));
+                writeln!(out, "FAIL  {what}: {error}")?;
             }
         }
         Ok(())

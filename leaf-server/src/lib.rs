@@ -5,4 +5,5 @@
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "tests may panic"))]
 
 pub mod config;
+pub mod hints;
 pub mod records;

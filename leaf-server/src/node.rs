@@ -194,10 +194,10 @@ impl Snowflake {
         };
         if let ClockCheck::By(rule) = snowflake.clock_check {
             settings.peer_rule = rule;
-            let peers = HttpPeers::new(Arc::clone(&open.registry), identity.clone());
+            let peers = HttpPeers::new(open.registry.clone(), identity.clone());
             settings.peers = Some(Arc::new(peers));
         }
-        let registry = Arc::clone(&open.registry);
+        let registry = open.registry.clone();
         let generator =
             SnowflakeGenerator::prepare(registry, settings).map_err(|error| {
                 match error.kind() {

@@ -1,6 +1,5 @@
 //! The other nodes' clocks: found in the worker registry, asked over HTTP.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use futures_core::future::BoxFuture;
@@ -10,7 +9,7 @@ use hyper::client::conn::http1;
 use hyper::{Request, StatusCode};
 use hyper_util::rt::TokioIo;
 use leaf_core::UnixMillis;
-use leaf_snowflake::{Identity, Peers, WorkerRegistry};
+use leaf_snowflake::{Identity, Peers, Registry};
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 
@@ -20,14 +19,14 @@ const LONGEST: usize = 64;
 /// The nodes that the registry shows as alive.
 #[derive(Debug)]
 pub(crate) struct HttpPeers {
-    registry: Arc<dyn WorkerRegistry>,
+    registry: Registry,
     own: Identity,
     /// Whether the log knows that they cannot be listed.
     told: AtomicBool,
 }
 
 impl HttpPeers {
-    pub(crate) const fn new(registry: Arc<dyn WorkerRegistry>, own: Identity) -> Self {
+    pub(crate) const fn new(registry: Registry, own: Identity) -> Self {
         Self { registry, own, told: AtomicBool::new(false) }
     }
 }

@@ -2,12 +2,10 @@
 //!
 //! What may be larger than 2^53 is a string, since JavaScript loses digits there.
 
-use std::time::Duration;
-
 use leaf_core::Step;
 use leaf_registry::StoreUrl;
 use leaf_segment::TagRecord;
-use leaf_snowflake::{Fence, FenceState, WorkerRecord};
+use leaf_snowflake::{Fence, FenceState, WorkerView};
 use serde::Serialize;
 
 /// A tag's record.
@@ -65,19 +63,20 @@ pub struct WorkerShown {
     pub last_report_ms: Option<String>,
     /// From when on others may have it.
     pub ceiling_ms: Option<String>,
-    /// Counts its holders.
-    pub epoch: Option<u64>,
+    /// The fence's term, incremented by every claim.
+    #[serde(rename = "epoch")]
+    pub term: Option<u64>,
     /// What an operator should know.
     pub remark: Option<String>,
 }
 
 impl WorkerShown {
-    /// A record, of nodes that are configured with this `snowflake.offline_for`.
+    /// A worker id of the registry.
     #[must_use]
-    pub fn of(record: &WorkerRecord, offline_for: Duration) -> Self {
+    pub fn of(record: &WorkerView) -> Self {
         let fence = record.fence.as_ref();
         let held = fence.filter(|fence| fence.state == FenceState::Held);
-        let reported = held.map(|fence| fence.ceiling - offline_for);
+        let reported = held.map(|fence| fence.reported_at);
         let state = |fence: &Fence| match fence.state {
             FenceState::Held => "held",
             FenceState::Released => "released",
@@ -89,8 +88,11 @@ impl WorkerShown {
             holder: record.holder.as_ref().map(ToString::to_string),
             last_report_ms: reported.map(|at| at.to_string()),
             ceiling_ms: fence.map(|fence| fence.ceiling.to_string()),
-            epoch: fence.map(|fence| fence.epoch),
-            remark: record.remark.clone(),
+            term: fence.map(|fence| fence.term),
+            remark: record.remark.as_ref().map(|remark| match record.needs_repair {
+                true => format!("{remark}: `leaf worker repair {}`", record.worker),
+                false => remark.clone(),
+            }),
         }
     }
 }

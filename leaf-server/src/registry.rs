@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use anyhow::{Context as _, Result};
 use leaf_core::WorkerId;
-use leaf_registry::local::{LocalRegistry, LocalWorkers};
+use leaf_registry::local::{self, LocalWorkers};
 use leaf_registry::{Administration, OpenRegistry, RegistryKind, RegistryOptions};
 use leaf_snowflake::Identity;
 
@@ -29,8 +29,7 @@ pub(crate) async fn open(config: &Config, address: Option<Identity>) -> Result<O
                 map.iter().map(|(who, id)| (who.clone(), WorkerId::new(*id))).collect(),
             ),
         };
-        let registry = Arc::new(LocalRegistry::new(workers));
-        return Ok(OpenRegistry { registry, admin: None, tables: None });
+        return Ok(OpenRegistry { registry: local::registry(workers), tables: None });
     };
     let options = RegistryOptions {
         name: config.name.clone(),

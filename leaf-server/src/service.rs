@@ -13,6 +13,7 @@ use anyhow::{Context as _, Result, bail};
 use leaf_core::Health;
 use leaf_registry::RegistryKind;
 use leaf_server::config::Config;
+use leaf_server::hints;
 use leaf_snowflake::{RegistryErrorKind, SnowflakeErrorKind};
 use tokio::net::{TcpListener, TcpSocket};
 use tokio::time::{Instant, MissedTickBehavior};
@@ -176,7 +177,11 @@ async fn claim(node: &Node) -> Result<()> {
         };
         if !error.retryable() {
             return Err(match error.kind() {
-                SnowflakeErrorKind::Registry(_) | SnowflakeErrorKind::ClockRefused { .. } => {
+                SnowflakeErrorKind::Registry(refusal) => {
+                    let hint = hints::of_registry(refusal.kind());
+                    WorkerIdRefused(hints::with(&error, hint)).into()
+                }
+                SnowflakeErrorKind::ClockRefused { .. } => {
                     WorkerIdRefused(error.to_string()).into()
                 }
                 _ => anyhow::Error::from(error).context("snowflake"),

@@ -10,7 +10,7 @@ use std::time::Duration;
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use leaf_core::{Clock, Layout};
 use leaf_snowflake::{
-    Identity, MemoryRegistry, SnowflakeConfig, SystemClock, blocking::SnowflakeGenerator,
+    Identity, MemoryFenceStore, SnowflakeConfig, SystemClock, blocking::SnowflakeGenerator,
 };
 
 const BATCH: usize = 1000;
@@ -23,7 +23,7 @@ fn wide() -> Layout {
 fn generator(layout: Layout) -> SnowflakeGenerator {
     let mut config = SnowflakeConfig::new(Identity::parse("bench:1").unwrap());
     config.layout = layout;
-    SnowflakeGenerator::open(Arc::new(MemoryRegistry::default()), config).unwrap()
+    SnowflakeGenerator::open(Arc::new(MemoryFenceStore::default()), config).unwrap()
 }
 
 fn one_thread(criterion: &mut Criterion) {

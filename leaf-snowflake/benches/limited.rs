@@ -7,7 +7,7 @@ use std::hint::black_box;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use leaf_snowflake::{Identity, MemoryRegistry, SnowflakeConfig, SnowflakeGenerator};
+use leaf_snowflake::{Identity, MemoryFenceStore, SnowflakeConfig, SnowflakeGenerator};
 
 const SECONDS: u64 = 3;
 const LIMIT: f64 = 4_096_000.0;
@@ -18,7 +18,7 @@ async fn main() {
     // `cargo test --benches` only wants to know whether it starts.
     let seconds = if std::env::args().any(|arg| arg == "--test") { 0 } else { SECONDS };
     let config = SnowflakeConfig::new(Identity::parse("bench:1").unwrap());
-    let registry = Arc::new(MemoryRegistry::default());
+    let registry = Arc::new(MemoryFenceStore::default());
     let flakes = SnowflakeGenerator::open(registry, config).await.unwrap();
     for batch in [1, 16, 256, 4096] {
         let (started, cpu) = (Instant::now(), cpu());

@@ -4,20 +4,18 @@
 //! from asynchronous code: a wait would block the runtime there, and panics.
 
 use std::io;
-use std::sync::Arc;
 
 use leaf_core::{Health, Id, Layout, WorkerId};
 use tokio::runtime::{Builder, Runtime};
 
-use crate::{IdRun, SnowflakeConfig, SnowflakeError, SnowflakeView, WorkerRegistry};
+use crate::{IdRun, Registry, SnowflakeConfig, SnowflakeError, SnowflakeView};
 
 /// Hands out snowflake ids of one node; blocks the calling thread where it must wait.
 ///
 /// ```
-/// use std::sync::Arc;
-/// use leaf_snowflake::{Identity, MemoryRegistry, SnowflakeConfig, blocking};
+/// use leaf_snowflake::{Identity, MemoryFenceStore, SnowflakeConfig, blocking};
 ///
-/// let registry = Arc::new(MemoryRegistry::default());
+/// let registry = MemoryFenceStore::default();
 /// let config = SnowflakeConfig::new(Identity::parse("10.0.0.7:8080")?);
 /// let flakes = blocking::SnowflakeGenerator::open(registry, config)?;
 ///
@@ -51,10 +49,7 @@ impl SnowflakeGenerator {
     ///
     /// # Errors
     /// Those of [`crate::SnowflakeGenerator::open`], and when no thread can be started.
-    pub fn open(
-        registry: Arc<dyn WorkerRegistry>,
-        config: SnowflakeConfig,
-    ) -> Result<Self, OpenError> {
+    pub fn open(registry: impl Into<Registry>, config: SnowflakeConfig) -> Result<Self, OpenError> {
         let mut builder = Builder::new_multi_thread();
         let builder = builder.worker_threads(1).thread_name("leaf-snowflake").enable_all();
         let runtime = builder.build().map_err(OpenError::Thread)?;

@@ -9,13 +9,13 @@ use crate::StateFileError;
 
 type Cause = Box<dyn std::error::Error + Send + Sync>;
 
-/// A failure of a [`WorkerRegistry`](crate::WorkerRegistry), for the log and the operator.
+/// A failure of a [`Registry`](crate::Registry), for the log and the operator.
 #[derive(Debug, thiserror::Error)]
 #[error("{operation}: {kind}{}", cause.as_ref().map(|cause| format!(": {cause}")).unwrap_or_default())]
 pub struct RegistryError {
     kind: RegistryErrorKind,
     operation: String,
-    /// Part of the text, not of the chain: a log line tells it once.
+    /// Part of the text, not of the error chain, so that a log line has it once.
     cause: Option<Cause>,
 }
 
@@ -26,7 +26,7 @@ pub enum RegistryErrorKind {
     /// The registry cannot be reached or is busy; another attempt may succeed.
     #[error("registry unavailable")]
     Unavailable,
-    /// The fence belongs to another holder. Terminal for the lease.
+    /// The fence belongs to another holder. Final for the lease.
     #[error("the worker id was taken over by another holder")]
     Lost,
     /// The floor is close: worth waiting until `at`.
@@ -56,15 +56,17 @@ pub enum RegistryErrorKind {
     InUse {
         /// The holder's ceiling.
         until: UnixMillis,
-        /// How long ago the holder last raised its ceiling, as the ceiling tells.
+        /// How long ago the holder last reported.
         last_report: Duration,
     },
-    /// The record must be seen unchanged for a while before it counts as one's own, or as silent.
+    /// The record must be seen unchanged for a while before it counts as this node's own, or its holder as
+    /// silent.
     #[error("watching for {during:?} whether somebody else reports under the worker id")]
     Watch {
         /// The worker id.
         worker: leaf_core::WorkerId,
-        /// The nonce that must still be there; for a record of a Java Leaf, what stands for it.
+        /// The fingerprint that must still be there: the nonce of the fence; for a record of a Java Leaf a
+        /// value made of both.
         nonce: uuid::Uuid,
         /// How long.
         during: Duration,
@@ -102,12 +104,41 @@ pub enum RegistryErrorKind {
     /// An operator took the worker id out of service.
     #[error("the worker id is retired: use another one")]
     Retired,
-    /// No worker id is free or configured for this node; the text says what to do.
+    /// A Java Leaf has the worker id, and worker ids of Java Leafs are not given out again.
+    #[error("a Java Leaf has the worker id, and what Java Leafs had is not given out again")]
+    JavaHolds,
+    /// The worker id that belongs to this node does not fit the layout.
+    #[error(
+        "worker id {worker} of this node is above {greatest}, the layout's greatest: use a registry that \
+         recycles worker ids, or a layout with more worker bits"
+    )]
+    BeyondLayout {
+        /// The worker id.
+        worker: leaf_core::WorkerId,
+        /// The layout's greatest.
+        greatest: leaf_core::WorkerId,
+    },
+    /// The configuration assigns no worker id to this node.
+    #[error("no worker id is assigned to {identity}")]
+    NotAssigned {
+        /// This node's name.
+        identity: crate::Identity,
+    },
+    /// No worker id is free; the text says why.
     #[error("{0}")]
     NoWorkerId(String),
-    /// The record is not what Leaf wrote.
-    #[error("the record is damaged")]
+    /// The record is not one that Leaf wrote.
+    #[error("the record is damaged: correct it, or repair the worker id")]
     Damaged,
+    /// A later version of Leaf wrote the record in a format that this version cannot read.
+    #[error(
+        "the record has format version {version}, this program reads up to {}: update this program",
+        crate::FORMAT_VERSION
+    )]
+    NewerFormat {
+        /// The version of the record.
+        version: u32,
+    },
     /// The registry refuses: missing rights or tables, a setting that makes no sense.
     #[error("the registry refuses")]
     Refused,

@@ -9,17 +9,15 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use leaf_core::sequencer::{Refusal, Sequencer};
 use leaf_core::{Health, Id, Layout, WorkerId};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::keeper::Keeper;
-use crate::sequencer::{Refusal, Sequencer};
 use crate::shared::{Phase, Shared};
-use crate::{
-    IdRun, SnowflakeConfig, SnowflakeError, SnowflakeErrorKind, SnowflakeView, WorkerRegistry,
-};
+use crate::{IdRun, Registry, SnowflakeConfig, SnowflakeError, SnowflakeErrorKind, SnowflakeView};
 
 /// The most ids that one [`SnowflakeGenerator::take`] hands out.
 const MOST_AT_ONCE: usize = 1_000_000;
@@ -44,7 +42,7 @@ impl SnowflakeGenerator {
     /// # Errors
     /// `BadConfig`, `StateFile`, `Registry`, `ClockRefused`, `EndOfTime`.
     pub async fn open(
-        registry: Arc<dyn WorkerRegistry>,
+        registry: impl Into<Registry>,
         config: SnowflakeConfig,
     ) -> Result<Self, SnowflakeError> {
         let generator = Self::prepare(registry, config)?;
@@ -58,12 +56,13 @@ impl SnowflakeGenerator {
     /// # Errors
     /// `BadConfig`, `EndOfTime`, `StateFile`.
     pub fn prepare(
-        registry: Arc<dyn WorkerRegistry>,
+        registry: impl Into<Registry>,
         config: SnowflakeConfig,
     ) -> Result<Self, SnowflakeError> {
         config.check()?;
-        if registry.needs_state_file() && config.state_file.is_none() {
-            let why = "this worker registry keeps its record in the state file: give one";
+        let registry = registry.into();
+        if registry.lives_in_state_file() && config.state_file.is_none() {
+            let why = "this registry keeps its record in the state file: give one";
             return Err(SnowflakeErrorKind::BadConfig(why.into()).into());
         }
         let shared = Arc::new(Shared::new(&config));
@@ -117,12 +116,11 @@ impl SnowflakeGenerator {
     /// Those of [`Self::try_next`], and `BadCount` when `most` is 0.
     ///
     /// ```
-    /// # use std::sync::Arc;
-    /// # use leaf_snowflake::{Identity, MemoryRegistry, SnowflakeConfig, SnowflakeGenerator};
+    /// # use leaf_snowflake::{Identity, MemoryFenceStore, SnowflakeConfig, SnowflakeGenerator};
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let config = SnowflakeConfig::new(Identity::parse("10.0.0.7:8080")?);
-    /// # let flakes = SnowflakeGenerator::open(Arc::new(MemoryRegistry::default()), config).await?;
+    /// # let flakes = SnowflakeGenerator::open(MemoryFenceStore::default(), config).await?;
     /// let run = flakes.try_take(500)?;
     /// assert!((1..=500).contains(&run.len()));
     /// let ids: Vec<_> = run.collect();
@@ -176,12 +174,11 @@ impl SnowflakeGenerator {
     /// Those of [`Self::take`].
     ///
     /// ```
-    /// # use std::sync::Arc;
-    /// # use leaf_snowflake::{Identity, MemoryRegistry, SnowflakeConfig, SnowflakeGenerator};
+    /// # use leaf_snowflake::{Identity, MemoryFenceStore, SnowflakeConfig, SnowflakeGenerator};
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let config = SnowflakeConfig::new(Identity::parse("10.0.0.7:8080")?);
-    /// # let flakes = SnowflakeGenerator::open(Arc::new(MemoryRegistry::default()), config).await?;
+    /// # let flakes = SnowflakeGenerator::open(MemoryFenceStore::default(), config).await?;
     /// let runs = flakes.take_runs(500).await?;
     /// assert_eq!(runs.into_iter().flatten().count(), 500);
     /// # Ok(())

@@ -6,13 +6,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::Duration;
 
+use leaf_core::sequencer::{Refusal, Sequencer};
 use leaf_core::{Health, Layout, UnixMillis, WorkerId};
 use tokio::sync::{Notify, Semaphore};
 
 use crate::fork::ForkGuard;
 use crate::id_clock::IdClock;
-use crate::sequencer::{Refusal, Sequencer};
-use crate::{Memory, SnowflakeConfig, SnowflakeError, SnowflakeErrorKind, SnowflakeView};
+use crate::lease_chain::LeaseSequencer;
+use crate::{SavedLease, SnowflakeConfig, SnowflakeError, SnowflakeErrorKind, SnowflakeView};
 
 #[derive(Debug)]
 pub(crate) struct Shared {
@@ -31,8 +32,8 @@ pub(crate) struct Shared {
     pub(crate) layout: Layout,
     /// How long a caller waits.
     pub(crate) wait: Duration,
-    /// The first lease. Those after it are found from it, see [`Sequencer::successor`].
-    first: OnceLock<Arc<Sequencer>>,
+    /// The first lease. Those after it are found from it, see [`LeaseSequencer::successor`].
+    first: OnceLock<Arc<LeaseSequencer>>,
     status: Mutex<Status>,
 }
 
@@ -43,7 +44,7 @@ struct Status {
     trouble: BTreeMap<Trouble, String>,
     leases_lost: u64,
     /// The lease as the keeper last wrote it down, and whether the registry confirmed it.
-    lease: Option<(Memory, bool)>,
+    lease: Option<(SavedLease, bool)>,
 }
 
 /// What can be in trouble without stopping the ids at once.
@@ -132,7 +133,7 @@ impl Shared {
     #[cold]
     fn attempt_again<T>(
         &self,
-        mut lease: &Arc<Sequencer>,
+        mut lease: &Arc<LeaseSequencer>,
         mut tick: u64,
         mut refusal: Refusal,
         take: impl Fn(&Sequencer, u64) -> Result<T, Refusal>,
@@ -166,7 +167,7 @@ impl Shared {
     }
 
     /// The newest lease, open or closed.
-    fn newest(&self) -> Option<&Arc<Sequencer>> {
+    fn newest(&self) -> Option<&Arc<LeaseSequencer>> {
         let mut newest = self.first.get()?;
         while let Some(next) = newest.successor() {
             newest = next;
@@ -175,7 +176,7 @@ impl Shared {
     }
 
     /// The lease that is held.
-    fn held(&self) -> Option<&Arc<Sequencer>> {
+    fn held(&self) -> Option<&Arc<LeaseSequencer>> {
         let held = self.status().phase == Phase::Held;
         self.newest().filter(|_| held)
     }
@@ -185,13 +186,13 @@ impl Shared {
     }
 
     /// Lets callers take from this lease. The one before it, if any, is closed.
-    pub(crate) fn start(&self, sequencer: Arc<Sequencer>) {
+    pub(crate) fn start(&self, sequencer: Arc<LeaseSequencer>) {
         match self.newest() {
             None => {
                 // It is set once, by the one keeper.
                 let _ = self.first.set(sequencer);
             }
-            Some(lost) => lost.succeed(sequencer),
+            Some(lost) => lost.set_successor(sequencer),
         }
         let mut status = self.status();
         if status.phase == Phase::Starting {
@@ -247,8 +248,8 @@ impl Shared {
     }
 
     /// Lets the view show the lease as it is written down.
-    pub(crate) fn publish(&self, memory: &Memory, confirmed: bool) {
-        self.status().lease = Some((memory.clone(), confirmed));
+    pub(crate) fn publish(&self, saved: &SavedLease, confirmed: bool) {
+        self.status().lease = Some((saved.clone(), confirmed));
     }
 
     fn status(&self) -> MutexGuard<'_, Status> {
@@ -283,16 +284,16 @@ impl Shared {
         let next_free = held.map_or(UnixMillis::EPOCH, |sequencer| sequencer.next_free());
         let status = self.status();
         let lease = status.lease.as_ref().filter(|_| status.phase == Phase::Held);
-        let of_lease = |part: fn(&Memory) -> UnixMillis| {
-            lease.map_or(UnixMillis::EPOCH, |(memory, _)| part(memory))
+        let of_lease = |part: fn(&SavedLease) -> UnixMillis| {
+            lease.map_or(UnixMillis::EPOCH, |(saved, _)| part(saved))
         };
         SnowflakeView {
             health,
             worker: held.map(|sequencer| sequencer.worker()),
-            epoch: lease.map_or(0, |(memory, _)| memory.fence.epoch),
+            term: lease.map_or(0, |(saved, _)| saved.fence.term),
             confirmed: lease.is_some_and(|(_, confirmed)| *confirmed),
-            local_ceiling: of_lease(|memory| memory.local_ceiling),
-            registry_ceiling: of_lease(|memory| memory.fence.ceiling),
+            local_ceiling: of_lease(|saved| saved.local_ceiling),
+            registry_ceiling: of_lease(|saved| saved.fence.ceiling),
             next_free,
             ahead_of_wall: self.clock.ahead_of_wall(),
             clock_steps: self.clock.steps(),

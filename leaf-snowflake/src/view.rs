@@ -13,8 +13,8 @@ pub struct SnowflakeView {
     pub health: Health,
     /// The worker id, once one is held.
     pub worker: Option<WorkerId>,
-    /// Counts the holders of the worker id; 0 while none is held.
-    pub epoch: u64,
+    /// The term of the lease, incremented by every claim of the worker id; 0 while none is held.
+    pub term: u64,
     /// Whether the registry confirmed the lease. A node that started from its state file while
     /// the registry was away has to ask for that yet.
     pub confirmed: bool,

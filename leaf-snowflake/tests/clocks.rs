@@ -7,8 +7,7 @@ use std::time::Duration;
 use futures_core::future::BoxFuture;
 use leaf_core::{Clock, Health, Layout, ManualClock, UnixMillis};
 use leaf_snowflake::{
-    Identity, MemoryRegistry, PeerRule, Peers, SnowflakeErrorKind, SnowflakeGenerator,
-    WorkerRegistry,
+    Identity, MemoryFenceStore, PeerRule, Peers, Registry, SnowflakeErrorKind, SnowflakeGenerator,
 };
 
 mod support;
@@ -157,12 +156,12 @@ async fn peers_refuse_a_bad_clock_before_it_claims() {
     let start = async |ahead: u64, offsets: &[i64], rule| {
         let right = Arc::new(ManualClock::at(START));
         let clock = Arc::new(ManualClock::at(START + millis(ahead)));
-        let registry = Arc::new(MemoryRegistry::default());
+        let registry = Arc::new(MemoryFenceStore::default());
         let mut config = config("a:1", &clock, None);
         config.peers = Some(Arc::new(Neighbours { right, offsets: Mutex::new(offsets.into()) }));
         config.peer_rule = rule;
         let opened = open(&registry, config).await;
-        (opened, registry.workers().await.unwrap().len())
+        (opened, Registry::from(Arc::clone(&registry)).workers().await.unwrap().len())
     };
     const DAY: i64 = 86_400_000;
 
@@ -214,7 +213,7 @@ async fn the_end_of_the_time_bits_is_an_error() {
     let layout = Layout::LEAF;
     assert_eq!(layout.end().get(), 3_487_858_230_209, "2080-07-10T17:30:30.209Z");
     let clock = Arc::new(ManualClock::at(layout.end() - seconds(3 * 86_400)));
-    let registry = Arc::new(MemoryRegistry::default());
+    let registry = Arc::new(MemoryFenceStore::default());
     let flakes = open(&registry, config("a:1", &clock, None)).await.unwrap();
     assert_eq!(flakes.view().days_left, 3);
 

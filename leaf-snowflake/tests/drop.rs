@@ -5,7 +5,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use leaf_snowflake::{Identity, MemoryRegistry, SnowflakeConfig, blocking::SnowflakeGenerator};
+use leaf_snowflake::{Identity, MemoryFenceStore, SnowflakeConfig, blocking::SnowflakeGenerator};
 
 static PANICS: AtomicUsize = AtomicUsize::new(0);
 
@@ -20,7 +20,7 @@ fn a_drop_at_any_moment_panics_nowhere() {
     for life in 0..1000 {
         let mut config = SnowflakeConfig::new(Identity::parse("a:1").unwrap());
         config.state_file = Some(directory.path().join(life.to_string()));
-        let registry = Arc::new(MemoryRegistry::default());
+        let registry = Arc::new(MemoryFenceStore::default());
         let flakes = SnowflakeGenerator::open(registry, config).unwrap();
         flakes.next().unwrap();
         drop(flakes);

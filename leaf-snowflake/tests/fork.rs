@@ -9,12 +9,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use fork::{Fork, fork, waitpid, waitpid_nohang};
-use futures_core::future::BoxFuture;
-use leaf_core::UnixMillis;
+use leaf_core::WorkerId;
 use leaf_snowflake::blocking::SnowflakeGenerator;
 use leaf_snowflake::{
-    ClaimRequest, Identity, Lease, MemoryRegistry, RegistryError, Report, SnowflakeConfig,
-    SnowflakeErrorKind, WorkerRecord, WorkerRegistry,
+    FenceStore, Identity, MemoryFenceStore, Purpose, RegistryError, SnowflakeConfig,
+    SnowflakeErrorKind, Stored, StoredWorker, WorkerRecord,
 };
 use rustix::process::{Pid, Signal, getpid, kill_process};
 
@@ -47,7 +46,7 @@ fn ended(child: i32) -> i32 {
 fn a_forked_child_never_waits() {
     let mut config = SnowflakeConfig::new(Identity::parse("a:1").unwrap());
     config.layout = "t41-w1-s4/1ms".parse().unwrap();
-    let flakes = SnowflakeGenerator::open(Arc::new(MemoryRegistry::default()), config).unwrap();
+    let flakes = SnowflakeGenerator::open(Arc::new(MemoryFenceStore::default()), config).unwrap();
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let busy = || {
@@ -82,47 +81,42 @@ fn a_forked_child_never_waits() {
     }
 }
 
-/// A registry that keeps a list of who wrote to it, in a file that a fork shares.
+/// A store that keeps a list of the processes that used it, in a file that a fork shares.
 #[derive(Debug)]
-struct Witness(MemoryRegistry, std::path::PathBuf);
+struct Witness(MemoryFenceStore, std::path::PathBuf);
 
 impl Witness {
-    fn note(&self) {
+    fn record_caller(&self) {
         let mut file = OpenOptions::new().append(true).create(true).open(&self.1).unwrap();
         writeln!(file, "{}", std::process::id()).unwrap();
     }
 }
 
-impl WorkerRegistry for Witness {
-    fn claim<'a>(
-        &'a self,
-        who: &'a Identity,
-        request: &'a ClaimRequest,
-    ) -> BoxFuture<'a, Result<Lease, RegistryError>> {
-        self.note();
-        self.0.claim(who, request)
+impl FenceStore for Witness {
+    type Version = ();
+
+    fn name(&self) -> &'static str {
+        "a witness"
     }
 
-    fn extend<'a>(
-        &'a self,
-        lease: &'a mut Lease,
-        report: Report,
-    ) -> BoxFuture<'a, Result<(), RegistryError>> {
-        self.note();
-        self.0.extend(lease, report)
+    async fn list(&self, purpose: Purpose) -> Result<Vec<StoredWorker<()>>, RegistryError> {
+        self.record_caller();
+        self.0.list(purpose).await
     }
 
-    fn release<'a>(
-        &'a self,
-        lease: Lease,
-        next_free: UnixMillis,
-    ) -> BoxFuture<'a, Result<(), RegistryError>> {
-        self.note();
-        self.0.release(lease, next_free)
+    async fn read(&self, worker: WorkerId, purpose: Purpose) -> Result<Stored<()>, RegistryError> {
+        self.record_caller();
+        self.0.read(worker, purpose).await
     }
 
-    fn workers(&self) -> BoxFuture<'_, Result<Vec<WorkerRecord>, RegistryError>> {
-        self.0.workers()
+    async fn replace(
+        &self,
+        worker: WorkerId,
+        read: &Stored<()>,
+        record: &WorkerRecord,
+    ) -> Result<bool, RegistryError> {
+        self.record_caller();
+        self.0.replace(worker, read, record).await
     }
 }
 
@@ -134,7 +128,7 @@ fn a_forked_child_neither_extends_nor_releases() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let mut config = SnowflakeConfig::new(Identity::parse("a:1").unwrap());
     config.report_interval = Duration::from_millis(20);
-    let registry = Arc::new(Witness(MemoryRegistry::default(), list.clone()));
+    let registry = Arc::new(Witness(MemoryFenceStore::default(), list.clone()));
     let flakes =
         runtime.block_on(leaf_snowflake::SnowflakeGenerator::open(registry, config)).unwrap();
     runtime.block_on(async { tokio::time::sleep(Duration::from_millis(100)).await });
@@ -158,7 +152,7 @@ fn a_forked_child_neither_extends_nor_releases() {
 #[test]
 fn a_forked_child_gets_no_id() {
     let config = SnowflakeConfig::new(Identity::parse("a:1").unwrap());
-    let flakes = SnowflakeGenerator::open(Arc::new(MemoryRegistry::default()), config).unwrap();
+    let flakes = SnowflakeGenerator::open(Arc::new(MemoryFenceStore::default()), config).unwrap();
     for round in 0..200 {
         // So that the process id was compared a moment before.
         let before = flakes.next().unwrap();

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use leaf_core::{Health, Layout, ManualClock, UnixMillis};
 use leaf_snowflake::{
-    Identity, MemoryRegistry, SnowflakeConfig, SnowflakeErrorKind, SnowflakeGenerator, blocking,
+    Identity, MemoryFenceStore, SnowflakeConfig, SnowflakeErrorKind, SnowflakeGenerator, blocking,
 };
 
 mod support;
@@ -16,7 +16,7 @@ use support::*;
 #[tokio::test(start_paused = true)]
 async fn ids_increase_over_many_milliseconds() {
     let clock = Arc::new(ManualClock::at(START));
-    let registry = Arc::new(MemoryRegistry::default());
+    let registry = Arc::new(MemoryFenceStore::default());
     let flakes = SnowflakeGenerator::open(registry, config("a:1", &clock, None)).await.unwrap();
 
     let mut last = flakes.next().await.unwrap();
@@ -34,7 +34,7 @@ async fn ids_increase_over_many_milliseconds() {
 
 #[tokio::test]
 async fn a_full_millisecond_is_slept_over() {
-    let registry = Arc::new(MemoryRegistry::default());
+    let registry = Arc::new(MemoryFenceStore::default());
     let config = SnowflakeConfig::new(Identity::parse("a:1").unwrap());
     let flakes = SnowflakeGenerator::open(registry, config).await.unwrap();
 
@@ -47,14 +47,14 @@ async fn a_full_millisecond_is_slept_over() {
 #[tokio::test(start_paused = true)]
 async fn senseless_settings_are_refused_by_name() {
     let clock = Arc::new(ManualClock::at(UnixMillis::new(1_000_000)));
-    let registry = Arc::new(MemoryRegistry::default());
+    let registry = Arc::new(MemoryFenceStore::default());
 
     let mut short = config("a:1", &clock, None);
     short.offline_for = Duration::from_secs(5);
-    let error = SnowflakeGenerator::prepare(Arc::clone(&registry) as _, short).unwrap_err();
+    let error = SnowflakeGenerator::prepare(Arc::clone(&registry), short).unwrap_err();
     assert!(error.to_string().contains("offline_for is 5s"), "{error}");
 
-    let early = SnowflakeGenerator::open(Arc::clone(&registry) as _, config("a:1", &clock, None));
+    let early = SnowflakeGenerator::open(Arc::clone(&registry), config("a:1", &clock, None));
     let early = early.await.unwrap_err().to_string();
     assert!(early.contains("1000000") && early.contains("when this version was made"), "{early}");
     let mut future = config("a:1", &Arc::new(ManualClock::at(START)), None);
@@ -64,7 +64,8 @@ async fn senseless_settings_are_refused_by_name() {
 
     let mut lax = config("a:1", &Arc::new(ManualClock::at(START)), None);
     lax.rollback_tolerance = Duration::from_secs(3600);
-    let error = SnowflakeGenerator::prepare(Arc::new(MemoryRegistry::default()), lax).unwrap_err();
+    let error =
+        SnowflakeGenerator::prepare(Arc::new(MemoryFenceStore::default()), lax).unwrap_err();
     assert!(error.to_string().contains("rollback_tolerance is 3600s"), "{error}");
 
     type Change = fn(&mut SnowflakeConfig);
@@ -75,7 +76,7 @@ async fn senseless_settings_are_refused_by_name() {
     for (setting, change) in cases {
         let mut config = config("a:1", &Arc::new(ManualClock::at(START)), None);
         change(&mut config);
-        let refused = SnowflakeGenerator::prepare(Arc::new(MemoryRegistry::default()), config);
+        let refused = SnowflakeGenerator::prepare(Arc::new(MemoryFenceStore::default()), config);
         let error = refused.unwrap_err().to_string();
         assert!(error.contains(setting), "{error}");
     }
@@ -88,7 +89,7 @@ async fn a_layout_in_seconds_never_meets_its_ceiling() {
     let mut config = config("a:1", &clock, Some(directory.path()));
     config.layout = "t31-w10-s20/1s".parse().unwrap();
     let flakes =
-        SnowflakeGenerator::open(Arc::new(MemoryRegistry::default()), config).await.unwrap();
+        SnowflakeGenerator::open(Arc::new(MemoryFenceStore::default()), config).await.unwrap();
 
     for _ in 0..400 {
         pass(&clock, Duration::from_millis(10)).await;
@@ -164,7 +165,7 @@ async fn callers_that_wait_are_served_in_turn() {
 fn without_a_runtime_it_blocks() {
     let mut config = SnowflakeConfig::new(Identity::parse("a:1").unwrap());
     config.layout = Layout::JAVASCRIPT;
-    let registry = Arc::new(MemoryRegistry::default());
+    let registry = Arc::new(MemoryFenceStore::default());
     let flakes = blocking::SnowflakeGenerator::open(registry, config).unwrap();
     let ids = std::thread::scope(|scope| {
         let take = || (0..5000).map(|_| flakes.next().unwrap()).collect::<Vec<_>>();

@@ -5,14 +5,13 @@
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex};
 
-use futures_core::future::BoxFuture;
 use leaf_core::{Clock, Health, Id, ManualClock, UnixMillis, WorkerId};
 use leaf_snowflake::{
-    ClaimRequest, FenceState, Identity, Lease, MemoryRegistry, RegistryError, RegistryErrorKind,
-    RegistryFault, Report, SnowflakeErrorKind, SnowflakeGenerator, WorkerRecord, WorkerRegistry,
+    ClaimPolicy, ClaimRequest, FenceState, FenceStore, Identity, JavaMirror, JavaReport,
+    MemoryFenceStore, Purpose, Registry, RegistryError, RegistryErrorKind, SnowflakeErrorKind,
+    SnowflakeGenerator, StoreFault, Stored, StoredWorker, WorkerRecord,
 };
 use leaf_testkit::Slices;
-use uuid::Uuid;
 
 mod support;
 use support::*;
@@ -24,7 +23,7 @@ async fn each_node_gets_its_own_worker_id_until_there_is_none() {
     let claims: Vec<_> = (0..1024)
         .map(|node| {
             let config = config(&format!("node:{node}"), &cluster.clock, None);
-            let registry = Arc::clone(&cluster.registry);
+            let registry = Arc::clone(&cluster.store);
             tokio::spawn(async move { open(&registry, config).await })
         })
         .collect();
@@ -37,10 +36,10 @@ async fn each_node_gets_its_own_worker_id_until_there_is_none() {
     }
 
     let config = config("late:1", &cluster.clock, None);
-    let error = open(&cluster.registry, config).await.unwrap_err();
+    let error = open(&cluster.store, config).await.unwrap_err();
     assert!(error.to_string().contains("all 1024 worker ids are in use"), "{error}");
     nodes[7].close().await;
-    let late = open(&cluster.registry, support::config("late:1", &cluster.clock, None)).await;
+    let late = open(&cluster.store, support::config("late:1", &cluster.clock, None)).await;
     assert_eq!(late.unwrap().worker().unwrap().get(), 7, "what was given back is free at once");
 }
 
@@ -55,9 +54,9 @@ fn an_hour_of_crashes_keeps_its_worker_id() {
         cluster.clock.advance(seconds(2));
     }
 
-    let records = until_killed(async || cluster.registry.workers().await.unwrap());
+    let records = until_killed(async || cluster.workers().await);
     assert_eq!(records.len(), 1);
-    assert_eq!(records[0].fence.as_ref().unwrap().epoch, 1800);
+    assert_eq!(records[0].fence.as_ref().unwrap().term, 1800);
 }
 
 /// W-02, W-05: its worker id was taken while it was frozen. Whatever it does on waking, nothing is
@@ -65,11 +64,12 @@ fn an_hour_of_crashes_keeps_its_worker_id() {
 #[tokio::test(start_paused = true)]
 async fn a_frozen_node_whose_id_was_taken_stops_for_good() {
     let clock = Arc::new(ManualClock::at(START));
-    let registry = Arc::new(Odd { pins_nodes: true, ..Odd::default() });
+    let policy = ClaimPolicy { bound: true, ..ClaimPolicy::default() };
+    let registry = Registry::new(MemoryFenceStore::default(), policy, None);
     let open = async |name: &str| {
         let mut config = config(name, &clock, None);
         config.layout = two_workers();
-        SnowflakeGenerator::open(Arc::clone(&registry) as _, config).await.unwrap()
+        SnowflakeGenerator::open(registry.clone(), config).await.unwrap()
     };
     let frozen = open("a:1").await;
     let _other = open("b:1").await;
@@ -100,7 +100,7 @@ async fn a_lost_worker_id_is_replaced_where_the_registry_allows_it() {
     let open = async |name: &str| {
         let mut config = cluster.config(name);
         config.layout = "t41-w2-s12/1ms".parse().unwrap();
-        open(&cluster.registry, config).await.unwrap()
+        open(&cluster.store, config).await.unwrap()
     };
     let frozen = open("a").await;
     let _others = [open("b").await, open("c").await, open("d").await];
@@ -139,7 +139,7 @@ fn ids_that_are_answered_late_are_nobody_elses() {
                 let mut config = cluster.config(name);
                 config.layout = two_workers();
                 config.offline_for = seconds(20);
-                open(&cluster.registry, config).await
+                open(&cluster.store, config).await
             };
             let (slow, _other) = (open("a").await.unwrap(), open("b").await.unwrap());
             let mut slices = Slices::default();
@@ -153,7 +153,7 @@ fn ids_that_are_answered_late_are_nobody_elses() {
             };
             let ceiling = slow.view().registry_ceiling;
             // Up to its ceiling it lives without its registry, and takes ids to the last moment.
-            cluster.registry.set_fault(RegistryFault::Away);
+            cluster.store.set_fault(StoreFault::Away);
             while cluster.clock.wall_millis() + seconds(1) < ceiling {
                 cluster.pass(millis(500)).await;
                 record(&slow, 0);
@@ -162,7 +162,7 @@ fn ids_that_are_answered_late_are_nobody_elses() {
                 cluster.pass(millis(1)).await;
                 record(&slow, 0);
             }
-            cluster.registry.set_fault(RegistryFault::None);
+            cluster.store.set_fault(StoreFault::None);
 
             // Nobody polls its keeper from here on: it is frozen in the middle of an answer.
             cluster.clock.set_wall(ceiling);
@@ -186,7 +186,7 @@ async fn a_zombie_cannot_write() {
     let claim = async |name: &str, at: u64| {
         let request = request(START + seconds(at));
         let who = leaf_snowflake::Identity::parse(name).unwrap();
-        cluster.registry.claim(&who, &request).await.unwrap()
+        cluster.registry().claim(&who, &request).await.unwrap()
     };
     let mut zombie = claim("a", 0).await;
     for filler in 1..1024 {
@@ -195,14 +195,14 @@ async fn a_zombie_cannot_write() {
     let successor = claim("c", 3600).await;
     assert_eq!(successor.worker, zombie.worker);
     let record = async || {
-        let records = cluster.registry.workers().await.unwrap();
+        let records = cluster.workers().await;
         records[0].fence.clone().unwrap()
     };
     let before = record().await;
 
-    let extended = cluster.registry.extend(&mut zombie, report(START + seconds(9999))).await;
+    let extended = cluster.registry().extend(&mut zombie, report(START + seconds(9999))).await;
     assert_eq!(*extended.unwrap_err().kind(), RegistryErrorKind::Lost);
-    let released = cluster.registry.release(zombie, START).await;
+    let released = cluster.registry().release(zombie, START).await;
     assert_eq!(*released.unwrap_err().kind(), RegistryErrorKind::Lost);
 
     assert_eq!(record().await, before);
@@ -215,19 +215,19 @@ async fn an_ambiguous_extension_raises_no_ceiling_and_loses_no_lease() {
     let flakes = cluster.open("a").await;
     let ceiling = flakes.view().registry_ceiling;
 
-    cluster.registry.set_fault(RegistryFault::AnswersLost);
+    cluster.store.set_fault(StoreFault::AnswersLost);
     cluster.pass(seconds(30)).await;
     let recorded = {
-        cluster.registry.set_fault(RegistryFault::None);
-        let records = cluster.registry.workers().await.unwrap();
-        cluster.registry.set_fault(RegistryFault::AnswersLost);
+        cluster.store.set_fault(StoreFault::None);
+        let records = cluster.workers().await;
+        cluster.store.set_fault(StoreFault::AnswersLost);
         records[0].fence.as_ref().unwrap().ceiling
     };
     assert!(recorded > ceiling + seconds(20), "the writes arrived");
     assert_eq!(flakes.view().registry_ceiling, ceiling, "but nobody said so");
     assert!(matches!(flakes.health(), Health::Degraded(_)));
 
-    cluster.registry.set_fault(RegistryFault::None);
+    cluster.store.set_fault(StoreFault::None);
     cluster.pass(seconds(4)).await;
     assert_eq!(flakes.health(), Health::Ready);
     assert!(flakes.view().registry_ceiling >= recorded, "a ceiling is never lowered");
@@ -238,12 +238,12 @@ async fn an_ambiguous_extension_raises_no_ceiling_and_loses_no_lease() {
 async fn of_two_clones_one_dies() {
     let cluster = Cluster::new();
     let who = leaf_snowflake::Identity::parse("a:1").unwrap();
-    let mut lease = cluster.registry.claim(&who, &request(START)).await.unwrap();
+    let mut lease = cluster.registry().claim(&who, &request(START)).await.unwrap();
     let mut clone = lease.clone();
 
-    cluster.registry.extend(&mut lease, report(START + seconds(700))).await.unwrap();
+    cluster.registry().extend(&mut lease, report(START + seconds(700))).await.unwrap();
     let error =
-        cluster.registry.extend(&mut clone, report(START + seconds(701))).await.unwrap_err();
+        cluster.registry().extend(&mut clone, report(START + seconds(701))).await.unwrap_err();
 
     assert_eq!(*error.kind(), RegistryErrorKind::Lost);
 }
@@ -253,15 +253,15 @@ async fn of_two_clones_one_dies() {
 async fn a_new_lease_does_not_lift_the_wait_for_the_clock() {
     let cluster = Cluster::new();
     cluster.live_and_die("a");
-    cluster.registry.set_fault(RegistryFault::Away);
+    cluster.store.set_fault(StoreFault::Away);
     let alone = cluster.open("a").await;
     let last = alone.try_next().unwrap();
     cluster.clock.set_wall(START - seconds(3600));
     cluster.pass(millis(500)).await;
     assert!(alone.try_next().is_err());
 
-    cluster.registry.forget();
-    cluster.registry.set_fault(RegistryFault::None);
+    cluster.store.forget();
+    cluster.store.set_fault(StoreFault::None);
     for _ in 0..100 {
         cluster.pass(millis(100)).await;
         assert!(alone.try_next().is_err(), "the clock is still an hour behind");
@@ -284,11 +284,11 @@ async fn a_live_holder_is_not_waited_for() {
         config
     };
     let nodes = [
-        open(&cluster.registry, short("a")).await.unwrap(),
-        open(&cluster.registry, short("b")).await.unwrap(),
+        open(&cluster.store, short("a")).await.unwrap(),
+        open(&cluster.store, short("b")).await.unwrap(),
     ];
     let third = tokio::spawn({
-        let (registry, config) = (Arc::clone(&cluster.registry), short("c"));
+        let (registry, config) = (Arc::clone(&cluster.store), short("c"));
         async move { open(&registry, config).await }
     });
 
@@ -305,7 +305,7 @@ async fn ids_flow_without_the_registry_up_to_the_ceiling_and_no_further() {
     let cluster = Cluster::new();
     let flakes = cluster.open("a").await;
 
-    cluster.registry.set_fault(RegistryFault::Away);
+    cluster.store.set_fault(StoreFault::Away);
     cluster.pass(seconds(590)).await;
     flakes.next().await.unwrap();
     assert!(matches!(flakes.health(), Health::Degraded(_)), "{}", flakes.health());
@@ -315,7 +315,7 @@ async fn ids_flow_without_the_registry_up_to_the_ceiling_and_no_further() {
     assert!(matches!(error.kind(), SnowflakeErrorKind::CeilingReached), "{error}");
     assert!(!flakes.health().can_answer());
 
-    cluster.registry.set_fault(RegistryFault::None);
+    cluster.store.set_fault(StoreFault::None);
     cluster.pass(seconds(6)).await;
     flakes.next().await.unwrap();
     assert_eq!(flakes.health(), Health::Ready);
@@ -334,8 +334,8 @@ fn a_clock_that_is_ahead_takes_no_ids_from_a_live_node() {
             config.max_step_forward = seconds(1);
             config
         };
-        let live = open(&cluster.registry, narrow(cluster.config("a"))).await.unwrap();
-        let _other = open(&cluster.registry, narrow(cluster.config("b"))).await.unwrap();
+        let live = open(&cluster.store, narrow(cluster.config("a"))).await.unwrap();
+        let _other = open(&cluster.store, narrow(cluster.config("b"))).await.unwrap();
         let ahead = Arc::new(ManualClock::at(cluster.clock.wall_millis() + seconds(3600)));
         let mut slices = Slices::default();
         let mut record = |flakes: &SnowflakeGenerator, holder| {
@@ -347,7 +347,7 @@ fn a_clock_that_is_ahead_takes_no_ids_from_a_live_node() {
         assert!(record(&live, 0));
         let own = live.worker().unwrap();
 
-        let thief = open(&cluster.registry, narrow(config("c", &ahead, None))).await.unwrap();
+        let thief = open(&cluster.store, narrow(config("c", &ahead, None))).await.unwrap();
         assert_eq!(thief.worker(), Some(own));
         assert!(record(&thief, 1));
         // Set right: the thief's ids are an hour ahead, and so it stops until that hour is over.
@@ -383,7 +383,7 @@ async fn a_thawed_holder_asks_before_it_goes_on() {
     let registry = Arc::new(Odd { answers_after: millis(700), ..Odd::default() });
     let mut config = config("a:1", &clock, Some(home.path()));
     config.offline_for = seconds(600);
-    let flakes = SnowflakeGenerator::open(Arc::clone(&registry) as _, config).await.unwrap();
+    let flakes = SnowflakeGenerator::open(Arc::clone(&registry), config).await.unwrap();
     pass(&clock, seconds(10)).await;
     flakes.try_next().unwrap();
 
@@ -398,10 +398,35 @@ async fn a_thawed_holder_asks_before_it_goes_on() {
     flakes.try_next().unwrap();
 
     // A registry that does not answer is waited for as long as one request may take, and no longer.
-    registry.memory.set_fault(RegistryFault::Away);
+    registry.memory.set_fault(StoreFault::Away);
     clock.advance(seconds(30));
     pass(&clock, seconds(3)).await;
     flakes.try_next().unwrap();
+}
+
+/// W-05: a report is on its way while its record is deleted and the same node claims the worker id again.
+/// It arrives at a record that is not the one that it was made for.
+#[tokio::test(start_paused = true)]
+async fn a_report_that_arrives_at_a_record_made_anew_is_refused() {
+    let store = Arc::new(Odd { answers_after: seconds(5), ..Odd::default() });
+    let registry = Registry::from(Arc::clone(&store));
+    let (who, first) = (Identity::parse("a:1").unwrap(), request(START));
+    let mut lease = registry.claim(&who, &first).await.unwrap();
+    let late = tokio::spawn({
+        let registry = registry.clone();
+        async move { registry.extend(&mut lease, report(START + seconds(700))).await }
+    });
+    tokio::time::sleep(seconds(1)).await;
+
+    store.memory.forget();
+    let second = request(START + seconds(1));
+    let second = ClaimRequest { instance: first.instance, ..second };
+    let again = registry.claim(&who, &second).await.unwrap();
+
+    assert_eq!(*late.await.unwrap().unwrap_err().kind(), RegistryErrorKind::Lost);
+    let views = registry.workers().await.unwrap();
+    assert_eq!(views.len(), 1);
+    assert_eq!(views[0].fence.as_ref(), Some(&again.fence), "as the second claim wrote it");
 }
 
 /// W-19: a clean stop frees the worker id at once, one past the last timestamp used.
@@ -420,7 +445,7 @@ async fn a_clean_stop_costs_no_time() {
         }
         last = Some(id);
         flakes.close().await;
-        let record = &cluster.registry.workers().await.unwrap()[0];
+        let record = &cluster.workers().await[0];
         assert_eq!(record.fence.as_ref().unwrap().state, FenceState::Released);
         assert_eq!(record.fence.as_ref().unwrap().ceiling, at(id) + millis(1), "last used + 1");
         assert!(matches!(flakes.try_next().unwrap_err().kind(), SnowflakeErrorKind::Closed));
@@ -443,49 +468,57 @@ async fn a_keeper_that_ends_badly_ends_the_ids_and_says_so() {
     flakes.close().await;
 }
 
-/// A registry in whose records a Java Leaf writes: what stands for its last report, once there is one.
+/// A store in whose records a Java Leaf writes: its last report, once there is one.
 #[derive(Debug, Default)]
 struct WithJava {
-    memory: MemoryRegistry,
-    java: Mutex<Option<Uuid>>,
+    memory: MemoryFenceStore,
+    java: Mutex<Option<JavaReport>>,
 }
 
-impl WorkerRegistry for WithJava {
-    fn claim<'a>(
-        &'a self,
-        who: &'a Identity,
-        request: &'a ClaimRequest,
-    ) -> BoxFuture<'a, Result<Lease, RegistryError>> {
-        let java = *self.java.lock().unwrap();
-        let (Some(nonce), worker) = (java, WorkerId::new(0)) else {
-            return self.memory.claim(who, request);
-        };
-        let kind = match request.watched {
-            Some(watched) if watched == (worker, nonce) => return self.memory.claim(who, request),
-            Some(_) => RegistryErrorKind::JavaAlive { holder: "10.0.0.7:8080".into() },
-            None => RegistryErrorKind::Watch { worker, nonce, during: seconds(7) },
-        };
-        Box::pin(async { Err(RegistryError::new(kind, "claim")) })
+impl WithJava {
+    fn report(&self, at: UnixMillis) {
+        let report = JavaReport { holder: "10.0.0.7:8080".into(), at: Some(at) };
+        *self.java.lock().unwrap() = Some(report);
     }
 
-    fn extend<'a>(
-        &'a self,
-        lease: &'a mut Lease,
-        report: Report,
-    ) -> BoxFuture<'a, Result<(), RegistryError>> {
-        self.memory.extend(lease, report)
+    fn mirrored(&self, worker: WorkerId, stored: Stored<()>) -> Stored<()> {
+        let java = self.java.lock().unwrap().clone().filter(|_| worker == WorkerId::new(0));
+        let mirror = java.map_or(JavaMirror::Agrees, JavaMirror::Java);
+        Stored { mirror, ..stored }
+    }
+}
+
+impl FenceStore for WithJava {
+    type Version = ();
+
+    fn name(&self) -> &'static str {
+        "a store with a Java Leaf"
     }
 
-    fn release<'a>(
-        &'a self,
-        lease: Lease,
-        next_free: UnixMillis,
-    ) -> BoxFuture<'a, Result<(), RegistryError>> {
-        self.memory.release(lease, next_free)
+    async fn list(&self, purpose: Purpose) -> Result<Vec<StoredWorker<()>>, RegistryError> {
+        let listed = self.memory.list(purpose).await?;
+        Ok(listed
+            .into_iter()
+            .map(|(worker, stored)| (worker, self.mirrored(worker, stored)))
+            .collect())
     }
 
-    fn workers(&self) -> BoxFuture<'_, Result<Vec<WorkerRecord>, RegistryError>> {
-        self.memory.workers()
+    async fn read(&self, worker: WorkerId, purpose: Purpose) -> Result<Stored<()>, RegistryError> {
+        Ok(self.mirrored(worker, self.memory.read(worker, purpose).await?))
+    }
+
+    async fn replace(
+        &self,
+        worker: WorkerId,
+        read: &Stored<()>,
+        record: &WorkerRecord,
+    ) -> Result<bool, RegistryError> {
+        let written = self.memory.replace(worker, read, record).await?;
+        if worker == WorkerId::new(0) {
+            // The claim takes the mirror over.
+            *self.java.lock().unwrap() = None;
+        }
+        Ok(written)
     }
 }
 
@@ -496,27 +529,33 @@ async fn a_node_without_its_registry_hears_of_a_java_leaf() {
     for lives in [true, false] {
         let clock = Arc::new(ManualClock::at(START));
         let home = tempfile::tempdir().unwrap();
-        let registry = Arc::new(WithJava::default());
+        let store = Arc::new(WithJava::default());
+        let policy = ClaimPolicy { adopt_java_ids: true, ..ClaimPolicy::default() };
+        let registry = Registry::new(Arc::clone(&store), policy, None);
         let own = || config("a:1", &clock, Some(home.path()));
-        let start = async || SnowflakeGenerator::open(Arc::clone(&registry) as _, own()).await;
+        let start = async || SnowflakeGenerator::open(registry.clone(), own()).await;
+        let java_reports = || store.report(clock.wall_millis() - seconds(5));
         std::thread::scope(|scope| {
             let life = || until_killed(async || start().await.unwrap().next().await.unwrap());
             scope.spawn(life).join().unwrap();
         });
-        registry.memory.set_fault(RegistryFault::Away);
+        store.memory.set_fault(StoreFault::Away);
         let flakes = start().await.unwrap();
         assert!(!flakes.view().confirmed);
 
-        *registry.java.lock().unwrap() = Some(Uuid::new_v4());
-        registry.memory.set_fault(RegistryFault::None);
+        java_reports();
+        store.memory.set_fault(StoreFault::None);
         pass(&clock, seconds(6)).await;
         flakes.next().await.unwrap();
         if lives {
-            *registry.java.lock().unwrap() = Some(Uuid::new_v4());
+            java_reports();
         }
         pass(&clock, seconds(10)).await;
-        assert_eq!(flakes.view().confirmed, !lives);
-        let next = flakes.next().await;
-        assert_eq!(next.is_ok(), !lives, "{next:?}");
+        // Where the Java Leaf lives its worker id is left to it, and another one is taken.
+        let view = flakes.view();
+        assert!(view.confirmed, "{view:?}");
+        assert_eq!(view.leases_lost, u64::from(lives), "{view:?}");
+        assert_eq!(view.worker, Some(WorkerId::new(u32::from(lives))), "{view:?}");
+        flakes.next().await.unwrap();
     }
 }

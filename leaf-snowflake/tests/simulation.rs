@@ -2,7 +2,7 @@
 //! restarts, drawn from a seed. No id repeats, whatever happens.
 //!
 //! A repeat needs two holders in the same millisecond, which few ids per second would seldom show. So
-//! the test asserts what makes repeats impossible: of one worker id, the timestamps of a later epoch
+//! the test asserts what makes repeats impossible: of one worker id, the timestamps of a later term
 //! all lie above those of an earlier one.
 //!
 //! Every node lives in a runtime of its own with paused time, so that a crash is the end of its
@@ -16,9 +16,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leaf_core::{Clock, Field, Id, Layout, ManualClock, Unit, UnixMillis};
-use leaf_snowflake::{
-    Identity, MemoryRegistry, RegistryFault, SnowflakeConfig, SnowflakeGenerator,
-};
+use leaf_snowflake::{Identity, MemoryFenceStore, SnowflakeConfig, SnowflakeGenerator, StoreFault};
 use leaf_testkit::Slices;
 use tokio::runtime::Runtime;
 
@@ -66,7 +64,7 @@ impl Node {
     }
 
     /// Starts the process where none runs; a refused or waiting start is tried again later.
-    fn start(&mut self, registry: &Arc<MemoryRegistry>) {
+    fn start(&mut self, registry: &Arc<MemoryFenceStore>) {
         if self.life.is_some() {
             return;
         }
@@ -76,7 +74,7 @@ impl Node {
             .build()
             .unwrap();
         let claimed = runtime.block_on(async {
-            let port = Arc::clone(registry) as _;
+            let port = Arc::clone(registry);
             let generator = SnowflakeGenerator::prepare(port, self.config.clone()).ok()?;
             let claim = tokio::time::timeout(Duration::from_millis(1), generator.claim());
             claim.await.ok()?.ok()?;
@@ -112,11 +110,11 @@ impl Node {
         }
     }
 
-    /// An id and the epoch that it was issued in.
+    /// An id and the term that it was issued in.
     fn issue(&self) -> Option<(Id, u64)> {
         let (_, generator) = self.life.as_ref()?;
         let id = generator.try_next().ok()?;
-        Some((id, generator.view().epoch))
+        Some((id, generator.view().term))
     }
 }
 
@@ -126,7 +124,7 @@ fn a_day_of_faults_repeats_nothing() {
     println!("LEAF_SEED={seed}");
     let mut random = fastrand::Rng::with_seed(seed);
     let directory = tempfile::tempdir().unwrap();
-    let registry = Arc::new(MemoryRegistry::default());
+    let registry = Arc::new(MemoryFenceStore::default());
     let mut nodes: Vec<Node> = (0..NODES).map(|n| Node::new(n, directory.path())).collect();
     for node in &mut nodes {
         // Short, so that ids change hands often.
@@ -134,7 +132,7 @@ fn a_day_of_faults_repeats_nothing() {
     }
     let mut ids = HashSet::new();
     let mut slices = Slices::default();
-    let (mut outage, mut fault) = (Duration::ZERO, RegistryFault::None);
+    let (mut outage, mut fault) = (Duration::ZERO, StoreFault::None);
     let mut restarts = 0;
     let mut elapsed = Duration::ZERO;
     let minutes =
@@ -150,7 +148,7 @@ fn a_day_of_faults_repeats_nothing() {
                 0 => {
                     outage = minutes(&mut random, 3);
                     let lost = random.u32(..3) == 0;
-                    fault = if lost { RegistryFault::AnswersLost } else { RegistryFault::Away };
+                    fault = if lost { StoreFault::AnswersLost } else { StoreFault::Away };
                 }
                 1 | 2 => node.crash(),
                 3 => node.stop(),
@@ -178,7 +176,7 @@ fn a_day_of_faults_repeats_nothing() {
                 }
             }
         }
-        registry.set_fault(if outage.is_zero() { RegistryFault::None } else { fault });
+        registry.set_fault(if outage.is_zero() { StoreFault::None } else { fault });
         for (number, node) in nodes.iter_mut().enumerate() {
             node.pass(STEP);
             if node.life.is_none() && random.u32(..5) == 0 {
@@ -186,11 +184,11 @@ fn a_day_of_faults_repeats_nothing() {
                 restarts += u32::from(node.life.is_some());
             }
             for _ in 0..random.u32(..6) {
-                if let Some((id, epoch)) = node.issue() {
+                if let Some((id, term)) = node.issue() {
                     assert!(ids.insert(id), "LEAF_SEED={seed}: {id} by node {number}, {elapsed:?}");
                     let parts = layout().decode(id).unwrap();
                     let (worker, at) = (parts.worker.get(), parts.timestamp.get());
-                    if let Err(broken) = slices.record(worker, epoch, at) {
+                    if let Err(broken) = slices.record(worker, term, at) {
                         panic!("LEAF_SEED={seed}: {broken}, by node {number}, {elapsed:?}");
                     }
                 }
@@ -210,7 +208,7 @@ fn outages_shorter_than_offline_for_are_not_noticed() {
     println!("LEAF_SEED={seed}");
     let mut random = fastrand::Rng::with_seed(seed);
     let directory = tempfile::tempdir().unwrap();
-    let registry = Arc::new(MemoryRegistry::default());
+    let registry = Arc::new(MemoryFenceStore::default());
     let mut node = Node::new(0, directory.path());
     node.start(&registry);
     let offline_for = node.config.offline_for;
@@ -223,7 +221,7 @@ fn outages_shorter_than_offline_for_are_not_noticed() {
         let mut outage = longest.mul_f64(random.f64());
         let mut peace = Duration::from_secs(random.u64(8..60));
         while !(outage.is_zero() && peace.is_zero()) {
-            let away = if outage.is_zero() { RegistryFault::None } else { RegistryFault::Away };
+            let away = if outage.is_zero() { StoreFault::None } else { StoreFault::Away };
             registry.set_fault(away);
             if outage.is_zero() {
                 peace = peace.saturating_sub(STEP);

@@ -8,9 +8,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use leaf_core::{Clock, Health, UnixMillis};
+use leaf_core::{Clock, Health, UnixMillis, WorkerId};
 use leaf_snowflake::{
-    RegistryErrorKind, RegistryFault, SnowflakeErrorKind, SnowflakeGenerator, WorkerRegistry,
+    ClaimPolicy, Registry, RegistryErrorKind, SnowflakeErrorKind, SnowflakeGenerator, StoreFault,
 };
 
 mod support;
@@ -21,21 +21,21 @@ use support::*;
 #[test]
 fn a_claim_whose_answer_was_lost_is_found_by_the_next_start() {
     let cluster = Cluster::new();
-    cluster.registry.set_fault(RegistryFault::AnswersLost);
+    cluster.store.set_fault(StoreFault::AnswersLost);
     for _crash in 0..3 {
         let error =
-            until_killed(async || open(&cluster.registry, cluster.config("a")).await.unwrap_err());
+            until_killed(async || open(&cluster.store, cluster.config("a")).await.unwrap_err());
         assert_eq!(*registry_error(&error), RegistryErrorKind::Unavailable);
         cluster.clock.advance(seconds(1));
     }
 
-    cluster.registry.set_fault(RegistryFault::None);
+    cluster.store.set_fault(StoreFault::None);
     until_killed(async || {
         let flakes = cluster.open("a").await;
         flakes.try_next().unwrap();
-        assert_eq!((flakes.worker().unwrap().get(), flakes.view().epoch), (0, 1));
+        assert_eq!((flakes.worker().unwrap().get(), flakes.view().term), (0, 1));
     });
-    let records = until_killed(async || cluster.registry.workers().await.unwrap());
+    let records = until_killed(async || cluster.workers().await);
     assert_eq!(records.len(), 1, "one claim, however often it was sent");
 }
 
@@ -54,21 +54,24 @@ fn a_killed_node_goes_on_at_once_and_repeats_nothing() {
     }
 }
 
-/// W-09
+/// W-09: the node may take this worker id only.
 #[test]
 fn a_killed_node_whose_clock_went_back_an_hour_refuses_and_writes_nothing() {
     let cluster = Cluster::new();
-    until_killed(async || cluster.open("a").await.next().await.unwrap());
+    let policy = ClaimPolicy { fixed: Some(WorkerId::new(0)), ..ClaimPolicy::default() };
+    let registry = Registry::new(Arc::clone(&cluster.store), policy, None);
+    let start = async || SnowflakeGenerator::open(registry.clone(), cluster.config("a")).await;
+    until_killed(async || start().await.unwrap().next().await.unwrap());
     cluster.clock.set_wall(START - seconds(3600));
 
-    let before = until_killed(async || cluster.registry.workers().await.unwrap());
+    let before = until_killed(async || cluster.workers().await);
     for _crash_loop in 0..5 {
-        let opened = until_killed(async || open(&cluster.registry, cluster.config("a")).await);
+        let opened = until_killed(async || start().await.map(|_| ()));
         let error = opened.unwrap_err();
         assert!(matches!(registry_error(&error), RegistryErrorKind::FloorAhead { .. }), "{error}");
     }
 
-    let after = until_killed(async || cluster.registry.workers().await.unwrap());
+    let after = until_killed(async || cluster.workers().await);
     assert_eq!(before[0].fence, after[0].fence);
 }
 
@@ -79,7 +82,7 @@ fn a_node_without_its_state_file_waits_for_the_registry_ceiling() {
     let open = async |name: &str| {
         let mut config = cluster.config(name);
         config.layout = two_workers();
-        open(&cluster.registry, config).await
+        open(&cluster.store, config).await
     };
     until_killed(async || open("a").await.unwrap().next().await.unwrap());
     until_killed(async || open("b").await.unwrap().next().await.unwrap());
@@ -100,7 +103,7 @@ fn without_the_registry_only_ones_own_file_may_start() {
     let start = |name: &str| {
         cluster.clock.advance(millis(500));
         until_killed(async || {
-            let flakes = open(&cluster.registry, cluster.config(name)).await?;
+            let flakes = open(&cluster.store, cluster.config(name)).await?;
             let view = flakes.view();
             assert!(!view.confirmed && matches!(view.health, Health::Degraded(_)), "{view:?}");
             flakes.next().await
@@ -120,7 +123,7 @@ fn without_the_registry_only_ones_own_file_may_start() {
     std::fs::copy(file("own"), file("torn")).unwrap();
     let torn = std::fs::OpenOptions::new().write(true).open(file("torn")).unwrap();
     torn.set_len(5000).unwrap();
-    cluster.registry.set_fault(RegistryFault::Away);
+    cluster.store.set_fault(StoreFault::Away);
 
     let second = start("own").unwrap();
     assert!(second > first);
@@ -150,11 +153,11 @@ fn a_node_that_started_alone_is_confirmed_later() {
     let cluster = Cluster::new();
     until_killed(async || cluster.open("a").await.next().await.unwrap());
     let mut last = None;
-    for fault in [RegistryFault::Away, RegistryFault::AnswersLost] {
-        cluster.registry.set_fault(fault);
+    for fault in [StoreFault::Away, StoreFault::AnswersLost] {
+        cluster.store.set_fault(fault);
         until_killed(async || {
             let flakes = cluster.open("a").await;
-            let epoch = flakes.view().epoch;
+            let epoch = flakes.view().term;
             for _ in 0..200 {
                 cluster.pass(millis(100)).await;
                 let id = Some(flakes.try_next().unwrap());
@@ -163,7 +166,7 @@ fn a_node_that_started_alone_is_confirmed_later() {
             }
             assert!(!flakes.view().confirmed);
 
-            cluster.registry.set_fault(RegistryFault::None);
+            cluster.store.set_fault(StoreFault::None);
             for _ in 0..50 {
                 cluster.pass(millis(100)).await;
                 let id = Some(flakes.try_next().unwrap());
@@ -172,7 +175,7 @@ fn a_node_that_started_alone_is_confirmed_later() {
             }
             let view = flakes.view();
             assert!(view.confirmed, "{view:?}");
-            assert_eq!((view.epoch, view.leases_lost), (epoch + 1, 0));
+            assert_eq!((view.term, view.leases_lost), (epoch + 1, 0));
         });
     }
 }
@@ -189,21 +192,21 @@ fn a_node_that_started_alone_and_was_overtaken_repeats_nothing() {
     };
     let mut ids = HashSet::new();
     until_killed(async || {
-        take_all(&open(&cluster.registry, config("a")).await.unwrap(), 10, &mut ids);
+        take_all(&open(&cluster.store, config("a")).await.unwrap(), 10, &mut ids);
     });
-    cluster.registry.set_fault(RegistryFault::Away);
+    cluster.store.set_fault(StoreFault::Away);
     until_killed(async || {
-        let alone = open(&cluster.registry, config("a")).await.unwrap();
+        let alone = open(&cluster.store, config("a")).await.unwrap();
         take_all(&alone, 10, &mut ids);
         // No await that waits: its keeper does not run yet, as under SIGSTOP.
         cluster.clock.advance(seconds(61));
-        cluster.registry.set_fault(RegistryFault::None);
+        cluster.store.set_fault(StoreFault::None);
         let mut thieves = Vec::new();
         for name in ["b:1", "c:1"] {
             let who = leaf_snowflake::Identity::parse(name).unwrap();
             let mut request = request(START + seconds(61));
             request.layout = two_workers();
-            thieves.push(cluster.registry.claim(&who, &request).await.unwrap());
+            thieves.push(cluster.registry().claim(&who, &request).await.unwrap());
         }
         assert_eq!(Some(thieves[1].worker), alone.worker());
         for _ in 0..100 {
@@ -227,12 +230,12 @@ fn a_node_that_began_to_give_back_does_not_start_alone() {
     until_killed(async || {
         let flakes = cluster.open("a").await;
         flakes.next().await.unwrap();
-        cluster.registry.set_fault(RegistryFault::AnswersLost);
+        cluster.store.set_fault(StoreFault::AnswersLost);
         flakes.close().await;
     });
-    cluster.registry.set_fault(RegistryFault::Away);
+    cluster.store.set_fault(StoreFault::Away);
 
-    let started = until_killed(async || open(&cluster.registry, cluster.config("a")).await);
+    let started = until_killed(async || open(&cluster.store, cluster.config("a")).await);
 
     assert_eq!(*registry_error(&started.unwrap_err()), RegistryErrorKind::Unavailable);
 }
@@ -272,7 +275,7 @@ async fn after_a_reboot_the_file_must_be_silent_too() {
         }
     });
 
-    let error = open(&cluster.registry, cluster.config("a")).await.unwrap_err();
+    let error = open(&cluster.store, cluster.config("a")).await.unwrap_err();
 
     assert!(error.to_string().contains("another process uses this data directory"), "{error}");
     elsewhere.await.unwrap();
@@ -295,7 +298,7 @@ fn what_another_process_wrote_since_the_file_was_opened_counts() {
     for origin in ["\"boot\":\"another-", "\"boot\":\""] {
         rewrite(&file, "\"boot\":\"", origin);
         until_killed(async || {
-            let registry = Arc::clone(&cluster.registry) as _;
+            let registry = Arc::clone(&cluster.store);
             let opened = SnowflakeGenerator::prepare(registry, cluster.config("a")).unwrap();
             rewrite(&file, "\"local_ceiling\":18000000", "\"local_ceiling\":18000009");
 
@@ -313,7 +316,7 @@ fn what_another_process_wrote_since_the_file_was_opened_counts() {
 fn a_registry_that_forgot_everything_does_not_take_the_floor_along() {
     let cluster = Cluster::new();
     let first = until_killed(async || cluster.open("a").await.next().await.unwrap());
-    cluster.registry.forget();
+    cluster.store.forget();
     cluster.clock.set_wall(START - millis(100));
 
     let second = until_killed(async || cluster.open("a").await.next().await.unwrap());
@@ -347,12 +350,12 @@ fn a_copied_data_directory_never_becomes_the_original_by_trying() {
         config
     };
     until_killed(async || {
-        let a = open(&cluster.registry, config("a")).await.unwrap();
-        let b = open(&cluster.registry, config("b")).await.unwrap();
+        let a = open(&cluster.store, config("a")).await.unwrap();
+        let b = open(&cluster.store, config("b")).await.unwrap();
         let file = |name: &str| cluster.directory.path().join(name);
         std::fs::copy(file("a"), file("copy")).unwrap();
         for _start in 0..3 {
-            let error = open(&cluster.registry, config("copy")).await.unwrap_err();
+            let error = open(&cluster.store, config("copy")).await.unwrap_err();
             assert!(error.to_string().contains("all 2 worker ids are in use"), "{error}");
         }
         drop((a, b));
@@ -377,13 +380,13 @@ fn two_clones_of_a_pending_claim(held_before: bool) {
         config
     };
     if held_before {
-        until_killed(async || open(&cluster.registry, config("a")).await.unwrap());
+        until_killed(async || open(&cluster.store, config("a")).await.unwrap());
         // It is nobody's any more, and not to be gone on with.
         cluster.clock.advance(seconds(7200));
     }
-    cluster.registry.set_fault(RegistryFault::AnswersLost);
-    until_killed(async || open(&cluster.registry, config("a")).await.unwrap_err());
-    cluster.registry.set_fault(RegistryFault::None);
+    cluster.store.set_fault(StoreFault::AnswersLost);
+    until_killed(async || open(&cluster.store, config("a")).await.unwrap_err());
+    cluster.store.set_fault(StoreFault::None);
     let file = |name: &str| cluster.directory.path().join(name);
     let inode = |name: &str| std::fs::metadata(file(name)).unwrap().ino();
     let written = inode("a");
@@ -400,15 +403,19 @@ fn two_clones_of_a_pending_claim(held_before: bool) {
 
     until_killed(async || {
         // Neither has reported yet when the other one starts.
-        let first = open(&cluster.registry, config("clone")).await;
-        let second = open(&cluster.registry, config("twin")).await;
+        let first = open(&cluster.store, config("clone")).await;
+        let second = open(&cluster.store, config("twin")).await;
         let workers: Vec<_> =
             [&first, &second].into_iter().flatten().map(|it| it.worker()).collect();
         assert!(workers.len() < 2 || workers[0] != workers[1], "{workers:?}");
 
         // Once the time of the claim is over its worker id is free.
         cluster.clock.advance(seconds(601));
-        open(&cluster.registry, config("clone")).await.unwrap().next().await.unwrap();
+        let first = match first {
+            Ok(holder) => holder,
+            Err(_) => open(&cluster.store, config("clone")).await.unwrap(),
+        };
+        first.next().await.unwrap();
     });
 }
 
@@ -442,9 +449,9 @@ async fn ids_stop_at_the_ceiling_that_was_written_down() {
 #[tokio::test]
 async fn a_claim_that_is_given_up_keeps_its_file_and_lock() {
     let cluster = Cluster::new();
-    let registry = Arc::clone(&cluster.registry);
+    let registry = Arc::clone(&cluster.store);
     let config = cluster.config("a");
-    let flakes = SnowflakeGenerator::prepare(Arc::clone(&registry) as _, config.clone()).unwrap();
+    let flakes = SnowflakeGenerator::prepare(Arc::clone(&registry), config.clone()).unwrap();
     // Polled until its write is under way.
     for _ in 0..3 {
         let claim = flakes.claim();
@@ -457,7 +464,7 @@ async fn a_claim_that_is_given_up_keeps_its_file_and_lock() {
     let second = SnowflakeGenerator::prepare(registry, config.clone()).unwrap_err();
     assert!(second.to_string().contains("another process uses"), "{second}");
     let text = std::fs::read_to_string(config.state_file.unwrap()).unwrap();
-    assert!(text.contains("\"epoch\":"));
+    assert!(text.contains("\"term\":"));
 }
 
 /// A Java Leaf that ran between two of our starts, and one that lives: the cache file is read every time.
@@ -473,7 +480,7 @@ async fn every_start_takes_a_java_leaf_into_account() {
     let start = async || {
         let mut config = cluster.config("a");
         config.java_cache = Some(cache.clone());
-        open(&cluster.registry, config).await
+        open(&cluster.store, config).await
     };
     write(START - seconds(60));
     let flakes = start().await.unwrap();
@@ -518,7 +525,7 @@ async fn the_first_start_takes_over_from_a_java_leaf() {
     let start = async |name: &str| {
         let mut config = cluster.config(name);
         config.java_cache = Some(cache.clone());
-        open(&cluster.registry, config).await
+        open(&cluster.store, config).await
     };
     // Java issues up to 4 s past its last report.
     write((START - millis(3500)).get());

@@ -5,6 +5,8 @@ use std::path::Path;
 use std::process::ExitStatus;
 use std::time::Duration;
 
+use tokio::time::Instant;
+
 use crate::{HttpClient, Process, Response, wait_until};
 
 /// A running server on free ports of 127.0.0.1.
@@ -98,12 +100,15 @@ impl LeafServer {
     /// Waits until `/readyz` answers 200.
     ///
     /// # Panics
-    /// When it ends or is not ready within 30 s.
+    /// When it ends or is not ready within 60 s; the text has what it printed.
     pub fn wait_ready(&mut self) {
-        wait_until("leaf-server is ready", Duration::from_secs(30), || {
+        let late = Instant::now() + Duration::from_secs(60);
+        wait_until("leaf-server is ready", Duration::from_secs(61), || {
             if let Some(status) = self.process.ended() {
                 panic!("leaf-server ended with {status}:\n{}", self.process.output());
             }
+            let output = || self.process.output();
+            assert!(Instant::now() < late, "leaf-server is not ready:\n{}", output());
             let mut client = HttpClient::connect(self.ops).ok()?;
             client.request("GET", "/readyz").ok().filter(|answer| answer.status == 200)
         });

@@ -85,6 +85,8 @@ impl ZooKeeper {
             let args = [
                 "-Xmx128m".to_owned(),
                 "-XX:TieredStopAtLevel=1".into(),
+                // The tests kill processes, not the machine, and share one disk: a slow sync would end sessions.
+                "-Dzookeeper.forceSync=no".into(),
                 "-cp".into(),
                 format!("/usr/share/java/slf4j-nop.jar:{JAR}"),
                 "org.apache.zookeeper.server.quorum.QuorumPeerMain".into(),

@@ -10,16 +10,17 @@
 use std::time::Duration;
 
 use etcd_client::{Compare, CompareOp, GetOptions, KeyValue, PutOptions, Txn, TxnOp};
-use leaf_core::{UnixMillis, WorkerId};
-use leaf_snowflake::{Identity, Peer, RegistryError};
+use leaf_core::WorkerId;
+use leaf_snowflake::{
+    FenceStore, Identity, JavaMirror, Peer, Purpose, RecordState, RegistryError, Stored,
+    StoredWorker, WorkerRecord,
+};
 
 use super::EtcdUrl;
 use super::cluster::Cluster;
 use super::error::classify;
 use super::liveness::Liveness;
-use crate::fenced::{
-    Answer, FenceStore, Found, Known, Mirror, Purpose, Record, Recorded, translate, worker_id,
-};
+use crate::worker_ids::{translate, worker_id};
 
 /// How many keys one request reads.
 const PAGE: i64 = 1000;
@@ -36,7 +37,7 @@ pub(crate) struct EtcdWorkers {
 }
 
 /// Revision and value; `None`: there must be no key.
-type Token = Option<(i64, Vec<u8>)>;
+type Version = Option<(i64, Vec<u8>)>;
 
 impl EtcdWorkers {
     /// Worker ids in this cluster, under `name` where the URL has none. Connects when it is first used.
@@ -83,88 +84,84 @@ impl EtcdWorkers {
     }
 }
 
-fn found(kv: Option<&KeyValue>) -> Found<Token> {
-    Found {
-        record: kv.map_or(Recorded::Absent, |kv| Recorded::decode(kv.value())),
-        mirror: Mirror::Agrees,
-        token: kv.map(|kv| (kv.mod_revision(), kv.value().to_vec())),
-        failover: UnixMillis::EPOCH,
+fn found(kv: Option<&KeyValue>) -> Stored<Version> {
+    Stored {
+        record: kv.map_or(RecordState::Absent, |kv| RecordState::decode(kv.value())),
+        mirror: JavaMirror::Agrees,
+        version: kv.map(|kv| (kv.mod_revision(), kv.value().to_vec())),
+        failed_over_at: None,
     }
 }
 
 impl FenceStore for EtcdWorkers {
-    type Token = Token;
+    type Version = Version;
 
-    fn place(&self) -> &'static str {
+    fn name(&self) -> &'static str {
         "etcd"
     }
 
-    fn known(&self, _purpose: Purpose) -> Answer<'_, Vec<Known<Token>>> {
-        Box::pin(async {
-            let mut known = Vec::new();
-            for kv in self.all("read the worker ids in etcd", &self.records).await? {
-                let name = kv.key_str().ok().and_then(|key| key.strip_prefix(&self.records));
-                match name.and_then(worker_id) {
-                    Some(worker) => known.push((worker, found(Some(&kv)))),
-                    None => tracing::warn!(
-                        key = %String::from_utf8_lossy(kv.key()),
-                        "a key in etcd is left out: no worker id"
-                    ),
-                }
+    async fn list(&self, _purpose: Purpose) -> Result<Vec<StoredWorker<Version>>, RegistryError> {
+        let mut known = Vec::new();
+        for kv in self.all("read the worker ids in etcd", &self.records).await? {
+            let name = kv.key_str().ok().and_then(|key| key.strip_prefix(&self.records));
+            match name.and_then(worker_id) {
+                Some(worker) => known.push((worker, found(Some(&kv)))),
+                None => tracing::warn!(
+                    key = %String::from_utf8_lossy(kv.key()),
+                    "a key in etcd is left out: no worker id"
+                ),
             }
-            known.sort_by_key(|(worker, _)| *worker);
-            Ok(known)
-        })
+        }
+        known.sort_by_key(|(worker, _)| *worker);
+        Ok(known)
     }
 
-    fn read(&self, worker: WorkerId, _purpose: Purpose) -> Answer<'_, Found<Token>> {
-        Box::pin(async move {
-            let operation = format!("read worker id {worker} in etcd");
-            let answer = async { self.cluster.client().await?.get(self.key(worker), None).await };
-            let answer = self.cluster.answer(answer.await).await;
-            let answer = answer.map_err(|error| translate(&classify(operation, error)))?;
-            Ok(found(answer.kvs().first()))
-        })
-    }
-
-    fn write<'a>(
-        &'a self,
+    async fn read(
+        &self,
         worker: WorkerId,
-        found: &'a Found<Token>,
-        record: &'a Record,
-    ) -> Answer<'a, bool> {
-        Box::pin(async move {
-            let key = self.key(worker);
-            let unchanged = match &found.token {
-                None => vec![Compare::mod_revision(key.clone(), CompareOp::Equal, 0)],
-                Some((revision, value)) => vec![
-                    Compare::mod_revision(key.clone(), CompareOp::Equal, *revision),
-                    Compare::value(key.clone(), CompareOp::Equal, value.clone()),
-                ],
-            };
-            let put = TxnOp::put(key, record.encode(), None::<PutOptions>);
-            let operation = format!("write worker id {worker} in etcd");
-            self.transact(&operation, Txn::new().when(unchanged).and_then([put])).await
-        })
+        _purpose: Purpose,
+    ) -> Result<Stored<Version>, RegistryError> {
+        let operation = format!("read worker id {worker} in etcd");
+        let answer = async { self.cluster.client().await?.get(self.key(worker), None).await };
+        let answer = self.cluster.answer(answer.await).await;
+        let answer = answer.map_err(|error| translate(&classify(operation, error)))?;
+        Ok(found(answer.kvs().first()))
+    }
+
+    async fn replace(
+        &self,
+        worker: WorkerId,
+        read: &Stored<Version>,
+        record: &WorkerRecord,
+    ) -> Result<bool, RegistryError> {
+        let key = self.key(worker);
+        let unchanged = match &read.version {
+            None => vec![Compare::mod_revision(key.clone(), CompareOp::Equal, 0)],
+            Some((revision, value)) => vec![
+                Compare::mod_revision(key.clone(), CompareOp::Equal, *revision),
+                Compare::value(key.clone(), CompareOp::Equal, value.clone()),
+            ],
+        };
+        let put = TxnOp::put(key, record.encode(), None::<PutOptions>);
+        let operation = format!("write worker id {worker} in etcd");
+        self.transact(&operation, Txn::new().when(unchanged).and_then([put])).await
     }
 
     fn announce(&self, who: &Identity, address: &Identity) {
         self.liveness.announce(format!("{}{who}", self.live), address.to_string());
     }
 
-    fn withdraw(&self) -> futures_core::future::BoxFuture<'_, ()> {
-        Box::pin(self.liveness.withdraw())
+    async fn withdraw(&self) {
+        self.liveness.withdraw().await;
     }
 
-    fn peers(&self) -> Answer<'_, Vec<Peer>> {
-        Box::pin(async {
-            let kvs = self.all("look for live nodes in etcd", &self.live).await?;
-            let peer = |kv: &KeyValue| {
-                let name = kv.key_str().ok()?.strip_prefix(&self.live)?;
-                let address = Identity::parse(kv.value_str().ok()?).ok()?;
-                Some(Peer { identity: Identity::parse(name).ok()?, address })
-            };
-            Ok(kvs.iter().filter_map(peer).collect())
-        })
+    async fn peers(&self) -> Result<Vec<Peer>, RegistryError> {
+        let kvs = self.all("look for live nodes in etcd", &self.live).await?;
+        let peer = |kv: &KeyValue| {
+            let name = kv.key_str().ok()?.strip_prefix(&self.live)?;
+            let address = Identity::parse(kv.value_str().ok()?).ok()?;
+            Some(Peer { identity: Identity::parse(name).ok()?, address })
+        };
+        Ok(kvs.iter().filter_map(peer).collect())
     }
 }

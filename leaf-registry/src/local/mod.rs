@@ -1,9 +1,9 @@
 //! Worker ids from the configuration; the fence in the state file.
 //!
-//! For one node, or for a fleet whose worker ids somebody assigns by hand (the fork's
-//! `leaf.snowflake.local.workIdMap`). Nothing but the configuration keeps two hosts from the same
-//! id; what the state file protects is one host's past.
+//! For one node, or for a fleet whose worker ids an operator assigns by hand (the community fork's
+//! `leaf.snowflake.local.workIdMap`). Nothing but the configuration keeps two hosts from using one
+//! worker id; the state file protects the past of one host.
 
 mod workers;
 
-pub use workers::{LocalRegistry, LocalWorkers};
+pub use workers::{LocalWorkers, registry};

@@ -1,123 +1,115 @@
-//! The worker registry `local`.
+//! The registry `local`: worker ids from the configuration, and no record but the node's state file.
 //!
-//! The record of the fence *is* the state file's memory: it is handed in with the claim, and the
-//! keeper writes every new ceiling before it counts. So there is nothing to ask and nothing to
-//! store here, and a claim without a state file would be without protection: it is refused.
-//!
-//! The memory's ceiling holds for the whole file, whichever worker id it was made with: a node that
-//! is given another id and then the first one again repeats nothing.
+//! The record *is* the lease that the state file remembers: a node hands it in before it claims
+//! ([`FenceStore::restore`]), and writes every new ceiling to the file before it counts. So there is no
+//! server to ask, and a node without a state file is refused.
 
 use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard};
 
-use futures_core::future::BoxFuture;
-use leaf_core::{UnixMillis, WorkerId};
+use leaf_core::WorkerId;
 use leaf_snowflake::{
-    ClaimRequest, Identity, Lease, RegistryError, RegistryErrorKind, Report, WorkerRecord,
-    WorkerRegistry,
+    ClaimPolicy, ClaimRequest, FenceStore, Identity, JavaMirror, Purpose, RecordState, Registry,
+    RegistryError, RegistryErrorKind, SavedLease, Stored, StoredWorker, WorkerRecord,
 };
 
 /// Which worker id a node has.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LocalWorkers {
-    /// This one, whoever asks.
+    /// This one, whatever its identity.
     Fixed(WorkerId),
     /// By identity.
     ByIdentity(HashMap<String, WorkerId>),
 }
 
-/// A [`WorkerRegistry`] that asks nobody.
+/// The state file of this node as a [`FenceStore`].
+#[derive(Debug)]
+struct LocalStore {
+    workers: LocalWorkers,
+    /// The record of this node's last lease.
+    record: Mutex<Option<(WorkerId, WorkerRecord)>>,
+}
+
+/// A registry with these worker ids, which asks no server.
 ///
 /// ```
 /// use leaf_core::WorkerId;
-/// use leaf_registry::local::{LocalRegistry, LocalWorkers};
-/// use leaf_snowflake::WorkerRegistry;
+/// use leaf_registry::local::{self, LocalWorkers};
 ///
-/// let registry = LocalRegistry::new(LocalWorkers::Fixed(WorkerId::new(0)));
-/// assert!(registry.needs_state_file());
+/// let registry = local::registry(LocalWorkers::Fixed(WorkerId::new(0)));
+/// assert!(registry.lives_in_state_file());
 /// ```
-#[derive(Debug)]
-pub struct LocalRegistry {
-    workers: LocalWorkers,
+#[must_use]
+pub fn registry(workers: LocalWorkers) -> Registry {
+    // Worker ids belong to nodes: no node takes another's.
+    let policy = ClaimPolicy { bound: true, ..ClaimPolicy::default() };
+    Registry::new(LocalStore { workers, record: Mutex::default() }, policy, None)
 }
 
-impl LocalRegistry {
-    /// A registry with these worker ids.
-    #[must_use]
-    pub const fn new(workers: LocalWorkers) -> Self {
-        Self { workers }
-    }
-
-    fn worker_id(&self, who: &Identity) -> Result<WorkerId, RegistryErrorKind> {
-        match &self.workers {
-            LocalWorkers::Fixed(worker) => Ok(*worker),
-            LocalWorkers::ByIdentity(map) => map.get(who.as_str()).copied().ok_or_else(|| {
-                RegistryErrorKind::NoWorkerId(format!(
-                    "{who} is not in snowflake.worker_ids: add it, or set `advertise` to a name \
-                     that is"
-                ))
-            }),
-        }
-    }
-
-    fn decide(&self, who: &Identity, request: &ClaimRequest) -> Result<Lease, RegistryErrorKind> {
-        let worker = self.worker_id(who)?;
-        let greatest = request.layout.max_worker();
-        if worker > greatest {
-            return Err(RegistryErrorKind::NoWorkerId(format!(
-                "worker id {worker} is above {greatest}, the layout's greatest"
-            )));
-        }
-        let previous = request.memory.as_ref().map(|memory| &memory.fence);
-        let floor = match &request.memory {
-            Some(memory) => {
-                // Nobody else writes this record: there is nothing to watch after a reboot.
-                let watched = Some((WorkerId::new(memory.worker), memory.fence.nonce));
-                let request = ClaimRequest { watched, ..request.clone() };
-                memory.fence.floor_for(WorkerId::new(memory.worker), &request)?
-            }
-            // A file that is gone may have had ids up to the tolerance ahead of the clock.
-            None => request.start_at(request.now + request.tolerance)?,
-        };
-        let fence = request.next_fence(previous, floor);
-        Ok(Lease::new(worker, floor, fence))
+impl LocalStore {
+    fn record(&self) -> MutexGuard<'_, Option<(WorkerId, WorkerRecord)>> {
+        self.record.lock().expect("no holder of this lock panics")
     }
 }
 
-impl WorkerRegistry for LocalRegistry {
-    fn needs_state_file(&self) -> bool {
+impl FenceStore for LocalStore {
+    /// One process has the file: there is no other writer.
+    type Version = ();
+
+    fn name(&self) -> &'static str {
+        "the state file"
+    }
+
+    fn lives_in_state_file(&self) -> bool {
         true
     }
 
-    fn claim<'a>(
-        &'a self,
-        who: &'a Identity,
-        request: &'a ClaimRequest,
-    ) -> BoxFuture<'a, Result<Lease, RegistryError>> {
-        let lease = self.decide(who, request);
-        Box::pin(async {
-            lease.map_err(|kind| RegistryError::new(kind, "claim the configured worker id"))
-        })
+    fn restore(&self, who: &Identity, saved: &SavedLease) {
+        let (holder, address) = (who.clone(), who.clone());
+        let (fence, unknown) = (saved.fence.clone(), Default::default());
+        let record = WorkerRecord { holder, address, fence, unknown };
+        *self.record() = Some((WorkerId::new(saved.worker), record));
     }
 
-    fn extend<'a>(
-        &'a self,
-        lease: &'a mut Lease,
-        report: Report,
-    ) -> BoxFuture<'a, Result<(), RegistryError>> {
-        lease.fence.ceiling = lease.fence.ceiling.max(report.ceiling);
-        Box::pin(async { Ok(()) })
+    /// The record is this node's alone: there is nothing to show.
+    async fn list(&self, purpose: Purpose) -> Result<Vec<StoredWorker<()>>, RegistryError> {
+        let worker = self.record().as_ref().map(|(worker, _)| *worker);
+        match (purpose, worker) {
+            (Purpose::Replace(_), Some(worker)) => {
+                Ok(vec![(worker, self.read(worker, purpose).await?)])
+            }
+            _ => Ok(Vec::new()),
+        }
     }
 
-    fn release<'a>(
-        &'a self,
-        _lease: Lease,
-        _next_free: UnixMillis,
-    ) -> BoxFuture<'a, Result<(), RegistryError>> {
-        Box::pin(async { Ok(()) })
+    async fn read(&self, worker: WorkerId, _purpose: Purpose) -> Result<Stored<()>, RegistryError> {
+        let record = self.record().as_ref().filter(|(of, _)| *of == worker).cloned();
+        let record = record.map_or(RecordState::Absent, |(_, record)| RecordState::Written(record));
+        Ok(Stored { record, mirror: JavaMirror::Agrees, version: (), failed_over_at: None })
     }
 
-    /// Empty: this registry knows its own node only.
-    fn workers(&self) -> BoxFuture<'_, Result<Vec<WorkerRecord>, RegistryError>> {
-        Box::pin(async { Ok(Vec::new()) })
+    async fn replace(
+        &self,
+        worker: WorkerId,
+        _read: &Stored<()>,
+        record: &WorkerRecord,
+    ) -> Result<bool, RegistryError> {
+        *self.record() = Some((worker, record.clone()));
+        Ok(true)
+    }
+
+    async fn assigned(
+        &self,
+        who: &Identity,
+        _request: &ClaimRequest,
+        _listed: &[StoredWorker<()>],
+    ) -> Result<Option<WorkerId>, RegistryError> {
+        let assigned = match &self.workers {
+            LocalWorkers::Fixed(worker) => Some(*worker),
+            LocalWorkers::ByIdentity(map) => map.get(who.as_str()).copied(),
+        };
+        let not_assigned = || RegistryErrorKind::NotAssigned { identity: who.clone() };
+        let error = || RegistryError::new(not_assigned(), "claim the configured worker id");
+        assigned.map(Some).ok_or_else(error)
     }
 }

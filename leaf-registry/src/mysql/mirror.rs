@@ -6,13 +6,12 @@
 use std::ops::RangeInclusive;
 
 use leaf_core::{UnixMillis, WorkerId};
-use leaf_snowflake::Identity;
+use leaf_snowflake::{Identity, JavaMirror, JavaReport, StoredWorker, WorkerRecord};
 use sqlx::{MySqlConnection, MySqlTransaction, query, query_as};
 
 use super::error;
 use crate::Table;
-use crate::fenced::sql::{self, Token};
-use crate::fenced::{JavaReport, Known, Mirror, Record};
+use crate::sql::fence_rows::{self, Version};
 
 /// The Java program's worker ids.
 pub(super) const RANGE: RangeInclusive<u32> = 1..=1023;
@@ -62,19 +61,19 @@ pub(super) async fn read(
     .await
 }
 
-pub(super) fn found(row: Row, since: i64) -> Option<Known<Token>> {
+pub(super) fn found(row: Row, since: i64) -> Option<StoredWorker<Version>> {
     let (id, nonce, record, ip_port, max_timestamp) = row;
-    let worker = sql::worker(id)?;
-    let mut found = sql::found(Some((id, nonce, record)), since);
+    let worker = fence_rows::worker(id)?;
+    let mut found = fence_rows::stored(Some((id, nonce, record)), since);
     if let Some(ip_port) = ip_port {
         let ours = found.record.written().is_some_and(|record| {
             record.holder.as_str() == ip_port && max_timestamp == Some(ceiling(record))
         });
         if !ours {
             let at = max_timestamp.and_then(|at| u64::try_from(at).ok()).map(UnixMillis::new);
-            found.mirror = Mirror::Java(JavaReport { holder: ip_port.clone(), at });
+            found.mirror = JavaMirror::Java(JavaReport { holder: ip_port.clone(), at });
         }
-        found.token.mirror = Some((ip_port, max_timestamp));
+        found.version.mirror = Some((ip_port, max_timestamp));
     }
     Some((worker, found))
 }
@@ -83,8 +82,8 @@ pub(super) fn found(row: Row, since: i64) -> Option<Known<Token>> {
 pub(super) async fn write(
     transaction: &mut MySqlTransaction<'_>,
     worker: WorkerId,
-    token: &Token,
-    record: &Record,
+    token: &Version,
+    record: &WorkerRecord,
 ) -> Result<bool, sqlx::Error> {
     let (ip, port) = ip_and_port(&record.holder);
     let statement = match &token.mirror {
@@ -115,7 +114,7 @@ pub(super) async fn write(
     }
 }
 
-fn ceiling(record: &Record) -> i64 {
+fn ceiling(record: &WorkerRecord) -> i64 {
     i64::try_from(record.fence.ceiling.get()).unwrap_or(i64::MAX)
 }
 

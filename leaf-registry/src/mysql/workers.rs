@@ -11,14 +11,17 @@ use std::time::Duration;
 use futures_core::future::BoxFuture;
 use leaf_core::WorkerId;
 use leaf_segment::StoreError;
-use leaf_snowflake::{ClaimRequest, Identity, Peer, RegistryError};
+use leaf_snowflake::{
+    ClaimRequest, FenceStore, Identity, Peer, Purpose, RegistryError, Stored, StoredWorker,
+    WorkerRecord,
+};
 use sqlx::{Connection, MySql, MySqlConnection, query, query_as, query_scalar};
 
 use super::{error, guard, mirror, store};
 use crate::failover_guard::FailoverGuard;
-use crate::fenced::sql::{self, LastSeen, Token};
-use crate::fenced::{Answer, FenceStore, Found, Known, Purpose, Record, translate};
+use crate::sql::fence_rows::{self, LastSeen, Version};
 use crate::sql_pool::SqlPool;
+use crate::worker_ids::translate;
 use crate::{Administration, Table};
 
 const FENCE: Table = Table {
@@ -156,7 +159,7 @@ impl MysqlWorkers {
             .await?;
         transaction.commit().await?;
         if !new {
-            sql::tell_failover(last.as_ref().map(|(_, name, _)| name.as_str()));
+            fence_rows::log_failover(last.as_ref().map(|(_, name, _)| name.as_str()));
         }
         self.last_seen.takes(since);
         Ok(since)
@@ -168,7 +171,7 @@ impl MysqlWorkers {
         connection: &mut MySqlConnection,
         only: Option<WorkerId>,
         purpose: Purpose,
-    ) -> Result<(i64, Vec<Known<Token>>), sqlx::Error> {
+    ) -> Result<(i64, Vec<StoredWorker<Version>>), sqlx::Error> {
         let since = self.guard(&mut *connection, purpose).await?;
         let only = only.map(WorkerId::get);
         if self.mirrored {
@@ -184,7 +187,7 @@ impl MysqlWorkers {
         .bind(only)
         .fetch_all(connection)
         .await?;
-        Ok((since, sql::known(rows, since)))
+        Ok((since, fence_rows::listed(rows, since)))
     }
 
     /// Fence and mirror, if both are still what was read.
@@ -192,8 +195,8 @@ impl MysqlWorkers {
         &self,
         connection: &mut MySqlConnection,
         worker: WorkerId,
-        token: &Token,
-        record: &Record,
+        token: &Version,
+        record: &WorkerRecord,
     ) -> Result<bool, sqlx::Error> {
         let mut transaction = connection.begin().await?;
         let statement = match &token.record {
@@ -235,9 +238,9 @@ impl MysqlWorkers {
 }
 
 impl FenceStore for MysqlWorkers {
-    type Token = Token;
+    type Version = Version;
 
-    fn place(&self) -> &'static str {
+    fn name(&self) -> &'static str {
         "mysql"
     }
 
@@ -245,70 +248,66 @@ impl FenceStore for MysqlWorkers {
         if self.mirrored { mirror::RANGE } else { 0..=u32::MAX }
     }
 
-    fn known(&self, purpose: Purpose) -> Answer<'_, Vec<Known<Token>>> {
-        Box::pin(async move {
-            let operation = "read the worker ids in mysql".to_owned();
-            self.run(operation, async |c| self.rows(c, None, purpose).await)
-                .await
-                .map(|(_, known)| known)
-        })
-    }
-
-    fn read(&self, worker: WorkerId, purpose: Purpose) -> Answer<'_, Found<Token>> {
-        Box::pin(async move {
-            let operation = format!("read worker id {worker} in mysql");
-            let (since, mut known) =
-                self.run(operation, async |c| self.rows(c, Some(worker), purpose).await).await?;
-            Ok(known.pop().map_or_else(|| sql::found(None, since), |(_, found)| found))
-        })
-    }
-
-    fn write<'a>(
-        &'a self,
-        worker: WorkerId,
-        found: &'a Found<Token>,
-        record: &'a Record,
-    ) -> Answer<'a, bool> {
-        Box::pin(async move {
-            let operation = format!("write worker id {worker} in mysql");
-            self.run(operation, async |connection| {
-                match self.replace(connection, worker, &found.token, record).await {
-                    Err(error) if error::is_duplicate(&error) => Ok(false),
-                    written => written,
-                }
-            })
+    async fn list(&self, purpose: Purpose) -> Result<Vec<StoredWorker<Version>>, RegistryError> {
+        let operation = "read the worker ids in mysql".to_owned();
+        self.run(operation, async |c| self.rows(c, None, purpose).await)
             .await
-        })
+            .map(|(_, known)| known)
     }
 
-    fn assigned<'a>(
-        &'a self,
-        who: &'a Identity,
-        _request: &'a ClaimRequest,
-        known: &'a [Known<Token>],
-    ) -> Answer<'a, Option<WorkerId>> {
-        let own = known.iter().find(|(_, found)| {
-            found.token.mirror.as_ref().is_some_and(|(ip_port, _)| ip_port == who.as_str())
+    async fn read(
+        &self,
+        worker: WorkerId,
+        purpose: Purpose,
+    ) -> Result<Stored<Version>, RegistryError> {
+        let operation = format!("read worker id {worker} in mysql");
+        let (since, mut known) =
+            self.run(operation, async |c| self.rows(c, Some(worker), purpose).await).await?;
+        Ok(known.pop().map_or_else(|| fence_rows::stored(None, since), |(_, found)| found))
+    }
+
+    async fn replace(
+        &self,
+        worker: WorkerId,
+        read: &Stored<Version>,
+        record: &WorkerRecord,
+    ) -> Result<bool, RegistryError> {
+        let operation = format!("write worker id {worker} in mysql");
+        self.run(operation, async |connection| {
+            match self.replace(connection, worker, &read.version, record).await {
+                Err(error) if error::is_duplicate(&error) => Ok(false),
+                written => written,
+            }
+        })
+        .await
+    }
+
+    async fn assigned(
+        &self,
+        who: &Identity,
+        _request: &ClaimRequest,
+        listed: &[StoredWorker<Version>],
+    ) -> Result<Option<WorkerId>, RegistryError> {
+        let own = listed.iter().find(|(_, stored)| {
+            stored.version.mirror.as_ref().is_some_and(|(ip_port, _)| ip_port == who.as_str())
         });
         let own = own.map(|(worker, _)| *worker);
-        Box::pin(async move { Ok(own) })
+        Ok(own)
     }
 
-    fn peers(&self) -> Answer<'_, Vec<Peer>> {
-        Box::pin(async {
-            let operation = "look for live nodes in mysql".to_owned();
-            let rows = self.run(operation, async |connection| {
-                query_scalar(concat!(
-                    "SELECT record FROM leaf_worker_fence WHERE seen_at >= ",
-                    now!(),
-                    " - ?"
-                ))
-                .bind(sql::silent_ms(self.report_interval))
-                .fetch_all(connection)
-                .await
-            });
-            Ok(sql::peers(rows.await?))
-        })
+    async fn peers(&self) -> Result<Vec<Peer>, RegistryError> {
+        let operation = "look for live nodes in mysql".to_owned();
+        let rows = self.run(operation, async |connection| {
+            query_scalar(concat!(
+                "SELECT record FROM leaf_worker_fence WHERE seen_at >= ",
+                now!(),
+                " - ?"
+            ))
+            .bind(fence_rows::silent_ms(self.report_interval))
+            .fetch_all(connection)
+            .await
+        });
+        Ok(fence_rows::peers(rows.await?))
     }
 }
 

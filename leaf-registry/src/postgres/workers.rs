@@ -10,14 +10,16 @@ use std::time::Duration;
 use futures_core::future::BoxFuture;
 use leaf_core::WorkerId;
 use leaf_segment::StoreError;
-use leaf_snowflake::{Peer, RegistryError};
+use leaf_snowflake::{
+    FenceStore, Peer, Purpose, RegistryError, Stored, StoredWorker, WorkerRecord,
+};
 use sqlx::{Connection, PgConnection, Postgres, query, query_as, query_scalar};
 
 use super::{error, guard::server, store};
 use crate::failover_guard::FailoverGuard;
-use crate::fenced::sql::{self, LastSeen, Row, Token};
-use crate::fenced::{Answer, FenceStore, Found, Known, Purpose, Record, translate};
+use crate::sql::fence_rows::{self, LastSeen, Row, Version};
 use crate::sql_pool::SqlPool;
+use crate::worker_ids::translate;
 use crate::{Administration, Table};
 
 const TABLES: &[Table] = &[
@@ -137,7 +139,7 @@ impl PostgresWorkers {
         .await?;
         transaction.commit().await?;
         if !new {
-            sql::tell_failover(last.as_ref().map(|(_, name, _)| name.as_str()));
+            fence_rows::log_failover(last.as_ref().map(|(_, name, _)| name.as_str()));
         }
         self.last_seen.takes(since);
         Ok(since)
@@ -163,90 +165,86 @@ impl PostgresWorkers {
 }
 
 impl FenceStore for PostgresWorkers {
-    type Token = Token;
+    type Version = Version;
 
-    fn place(&self) -> &'static str {
+    fn name(&self) -> &'static str {
         "postgres"
     }
 
-    fn known(&self, purpose: Purpose) -> Answer<'_, Vec<Known<Token>>> {
-        Box::pin(async move {
-            let operation = "read the worker ids in postgres".to_owned();
-            let (since, rows) =
-                self.run(operation, async |c| self.rows(c, None, purpose).await).await?;
-            Ok(sql::known(rows, since))
-        })
+    async fn list(&self, purpose: Purpose) -> Result<Vec<StoredWorker<Version>>, RegistryError> {
+        let operation = "read the worker ids in postgres".to_owned();
+        let (since, rows) =
+            self.run(operation, async |c| self.rows(c, None, purpose).await).await?;
+        Ok(fence_rows::listed(rows, since))
     }
 
-    fn read(&self, worker: WorkerId, purpose: Purpose) -> Answer<'_, Found<Token>> {
-        Box::pin(async move {
-            let operation = format!("read worker id {worker} in postgres");
-            let (since, mut rows) =
-                self.run(operation, async |c| self.rows(c, Some(worker), purpose).await).await?;
-            Ok(sql::found(rows.pop(), since))
-        })
-    }
-
-    fn write<'a>(
-        &'a self,
+    async fn read(
+        &self,
         worker: WorkerId,
-        found: &'a Found<Token>,
-        record: &'a Record,
-    ) -> Answer<'a, bool> {
-        Box::pin(async move {
-            let operation = format!("write worker id {worker} in postgres");
-            self.run(operation, async |connection| {
-                let token = &found.token;
-                let statement = match &token.record {
-                    Some(_) => query(concat!(
-                        "UPDATE leaf_worker_fence SET nonce = $1, record = $2, seen_at = ",
-                        now!(),
-                        " WHERE worker_id = $3 AND nonce = $5 AND record = $6 AND ",
-                        guarded!(),
-                        " AND (SELECT since FROM leaf_worker_guard WHERE id = 1) = $4"
-                    )),
-                    None => query(concat!(
-                        "INSERT INTO leaf_worker_fence (nonce, record, seen_at, worker_id) \
-                         SELECT $1, $2, ",
-                        now!(),
-                        ", $3 FROM leaf_worker_guard WHERE id = 1 AND since = $4 AND ",
-                        guarded!()
-                    )),
-                };
-                let statement = statement
-                    .bind(record.fence.nonce.to_string())
-                    .bind(record.encode())
-                    .bind(i64::from(worker.get()))
-                    .bind(token.since);
-                let statement = match &token.record {
-                    Some((nonce, text)) => statement.bind(nonce).bind(text),
-                    None => statement,
-                };
-                match statement.execute(connection).await {
-                    Ok(done) => Ok(done.rows_affected() == 1),
-                    Err(error) if error::is_duplicate(&error) => Ok(false),
-                    Err(error) => Err(error),
-                }
-            })
-            .await
-        })
+        purpose: Purpose,
+    ) -> Result<Stored<Version>, RegistryError> {
+        let operation = format!("read worker id {worker} in postgres");
+        let (since, mut rows) =
+            self.run(operation, async |c| self.rows(c, Some(worker), purpose).await).await?;
+        Ok(fence_rows::stored(rows.pop(), since))
     }
 
-    fn peers(&self) -> Answer<'_, Vec<Peer>> {
-        Box::pin(async {
-            let operation = "look for live nodes in postgres".to_owned();
-            let rows = self.run(operation, async |connection| {
-                query_scalar(concat!(
-                    "SELECT record FROM leaf_worker_fence WHERE seen_at >= ",
+    async fn replace(
+        &self,
+        worker: WorkerId,
+        read: &Stored<Version>,
+        record: &WorkerRecord,
+    ) -> Result<bool, RegistryError> {
+        let operation = format!("write worker id {worker} in postgres");
+        self.run(operation, async |connection| {
+            let token = &read.version;
+            let statement = match &token.record {
+                Some(_) => query(concat!(
+                    "UPDATE leaf_worker_fence SET nonce = $1, record = $2, seen_at = ",
                     now!(),
-                    " - $1"
-                ))
-                .bind(sql::silent_ms(self.report_interval))
-                .fetch_all(connection)
-                .await
-            });
-            Ok(sql::peers(rows.await?))
+                    " WHERE worker_id = $3 AND nonce = $5 AND record = $6 AND ",
+                    guarded!(),
+                    " AND (SELECT since FROM leaf_worker_guard WHERE id = 1) = $4"
+                )),
+                None => query(concat!(
+                    "INSERT INTO leaf_worker_fence (nonce, record, seen_at, worker_id) \
+                     SELECT $1, $2, ",
+                    now!(),
+                    ", $3 FROM leaf_worker_guard WHERE id = 1 AND since = $4 AND ",
+                    guarded!()
+                )),
+            };
+            let statement = statement
+                .bind(record.fence.nonce.to_string())
+                .bind(record.encode())
+                .bind(i64::from(worker.get()))
+                .bind(token.since);
+            let statement = match &token.record {
+                Some((nonce, text)) => statement.bind(nonce).bind(text),
+                None => statement,
+            };
+            match statement.execute(connection).await {
+                Ok(done) => Ok(done.rows_affected() == 1),
+                Err(error) if error::is_duplicate(&error) => Ok(false),
+                Err(error) => Err(error),
+            }
         })
+        .await
+    }
+
+    async fn peers(&self) -> Result<Vec<Peer>, RegistryError> {
+        let operation = "look for live nodes in postgres".to_owned();
+        let rows = self.run(operation, async |connection| {
+            query_scalar(concat!(
+                "SELECT record FROM leaf_worker_fence WHERE seen_at >= ",
+                now!(),
+                " - $1"
+            ))
+            .bind(fence_rows::silent_ms(self.report_interval))
+            .fetch_all(connection)
+            .await
+        });
+        Ok(fence_rows::peers(rows.await?))
     }
 }
 

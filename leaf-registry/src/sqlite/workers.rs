@@ -9,12 +9,14 @@ use std::time::Duration;
 use futures_core::future::BoxFuture;
 use leaf_core::WorkerId;
 use leaf_segment::StoreError;
-use leaf_snowflake::Peer;
+use leaf_snowflake::{
+    FenceStore, Peer, Purpose, RegistryError, Stored, StoredWorker, WorkerRecord,
+};
 use sqlx::{query, query_as, query_scalar};
 
 use super::file::{SqliteFile, make};
-use crate::fenced::sql::{self, Token};
-use crate::fenced::{Answer, FenceStore, Found, Known, Purpose, Record, translate};
+use crate::sql::fence_rows::{self, Version};
+use crate::worker_ids::translate;
 use crate::{Administration, Table};
 
 const TABLES: &[Table] = &[Table {
@@ -51,92 +53,84 @@ impl SqliteWorkers {
 }
 
 impl FenceStore for SqliteWorkers {
-    type Token = Token;
+    type Version = Version;
 
-    fn place(&self) -> &'static str {
+    fn name(&self) -> &'static str {
         "sqlite"
     }
 
-    fn known(&self, _purpose: Purpose) -> Answer<'_, Vec<Known<Token>>> {
-        Box::pin(async {
-            let operation = "read the worker ids in sqlite".to_owned();
-            let rows = self.file.read(operation, async |connection| {
-                query_as(
-                    "SELECT worker_id, nonce, record FROM leaf_worker_fence ORDER BY worker_id",
-                )
+    async fn list(&self, _purpose: Purpose) -> Result<Vec<StoredWorker<Version>>, RegistryError> {
+        let operation = "read the worker ids in sqlite".to_owned();
+        let rows = self.file.read(operation, async |connection| {
+            query_as("SELECT worker_id, nonce, record FROM leaf_worker_fence ORDER BY worker_id")
                 .fetch_all(connection)
                 .await
-            });
-            Ok(sql::known(rows.await.map_err(|error| translate(&error))?, 0))
-        })
+        });
+        Ok(fence_rows::listed(rows.await.map_err(|error| translate(&error))?, 0))
     }
 
-    fn read(&self, worker: WorkerId, _purpose: Purpose) -> Answer<'_, Found<Token>> {
-        Box::pin(async move {
-            let operation = format!("read worker id {worker} in sqlite");
-            let row = self.file.read(operation, async |connection| {
-                query_as(
-                    "SELECT worker_id, nonce, record FROM leaf_worker_fence WHERE worker_id = ?1",
-                )
+    async fn read(
+        &self,
+        worker: WorkerId,
+        _purpose: Purpose,
+    ) -> Result<Stored<Version>, RegistryError> {
+        let operation = format!("read worker id {worker} in sqlite");
+        let row = self.file.read(operation, async |connection| {
+            query_as("SELECT worker_id, nonce, record FROM leaf_worker_fence WHERE worker_id = ?1")
                 .bind(worker.get())
                 .fetch_optional(connection)
                 .await
-            });
-            Ok(sql::found(row.await.map_err(|error| translate(&error))?, 0))
-        })
+        });
+        Ok(fence_rows::stored(row.await.map_err(|error| translate(&error))?, 0))
     }
 
-    fn write<'a>(
-        &'a self,
+    async fn replace(
+        &self,
         worker: WorkerId,
-        found: &'a Found<Token>,
-        record: &'a Record,
-    ) -> Answer<'a, bool> {
-        Box::pin(async move {
-            let operation = format!("write worker id {worker} in sqlite");
-            let written = self.file.write(operation, async |connection| {
-                let statement = match &found.token.record {
-                    Some(_) => query(concat!(
-                        "UPDATE leaf_worker_fence SET nonce = ?1, record = ?2, seen_at = ",
-                        now!(),
-                        " WHERE worker_id = ?3 AND nonce = ?4 AND record = ?5"
-                    )),
-                    None => query(concat!(
-                        "INSERT INTO leaf_worker_fence (nonce, record, seen_at, worker_id) \
-                         VALUES (?1, ?2, ",
-                        now!(),
-                        ", ?3) ON CONFLICT DO NOTHING"
-                    )),
-                };
-                let statement = statement
-                    .bind(record.fence.nonce.to_string())
-                    .bind(record.encode())
-                    .bind(worker.get());
-                let statement = match &found.token.record {
-                    Some((nonce, text)) => statement.bind(nonce).bind(text),
-                    None => statement,
-                };
-                Ok(Ok(statement.execute(connection).await?.rows_affected() == 1))
-            });
-            written.await.map_err(|error| translate(&error))
-        })
+        read: &Stored<Version>,
+        record: &WorkerRecord,
+    ) -> Result<bool, RegistryError> {
+        let operation = format!("write worker id {worker} in sqlite");
+        let written = self.file.write(operation, async |connection| {
+            let statement = match &read.version.record {
+                Some(_) => query(concat!(
+                    "UPDATE leaf_worker_fence SET nonce = ?1, record = ?2, seen_at = ",
+                    now!(),
+                    " WHERE worker_id = ?3 AND nonce = ?4 AND record = ?5"
+                )),
+                None => query(concat!(
+                    "INSERT INTO leaf_worker_fence (nonce, record, seen_at, worker_id) \
+                     VALUES (?1, ?2, ",
+                    now!(),
+                    ", ?3) ON CONFLICT DO NOTHING"
+                )),
+            };
+            let statement = statement
+                .bind(record.fence.nonce.to_string())
+                .bind(record.encode())
+                .bind(worker.get());
+            let statement = match &read.version.record {
+                Some((nonce, text)) => statement.bind(nonce).bind(text),
+                None => statement,
+            };
+            Ok(Ok(statement.execute(connection).await?.rows_affected() == 1))
+        });
+        written.await.map_err(|error| translate(&error))
     }
 
-    fn peers(&self) -> Answer<'_, Vec<Peer>> {
-        Box::pin(async {
-            let operation = "look for live nodes in sqlite".to_owned();
-            let rows = self.file.read(operation, async |connection| {
-                query_scalar(concat!(
-                    "SELECT record FROM leaf_worker_fence WHERE seen_at >= ",
-                    now!(),
-                    " - ?1"
-                ))
-                .bind(sql::silent_ms(self.report_interval))
-                .fetch_all(connection)
-                .await
-            });
-            Ok(sql::peers(rows.await.map_err(|error| translate(&error))?))
-        })
+    async fn peers(&self) -> Result<Vec<Peer>, RegistryError> {
+        let operation = "look for live nodes in sqlite".to_owned();
+        let rows = self.file.read(operation, async |connection| {
+            query_scalar(concat!(
+                "SELECT record FROM leaf_worker_fence WHERE seen_at >= ",
+                now!(),
+                " - ?1"
+            ))
+            .bind(fence_rows::silent_ms(self.report_interval))
+            .fetch_all(connection)
+            .await
+        });
+        Ok(fence_rows::peers(rows.await.map_err(|error| translate(&error))?))
     }
 }
 

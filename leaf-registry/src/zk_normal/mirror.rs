@@ -4,10 +4,8 @@
 //! Java reader fails on any other. Ours has the ceiling in `timestamp`, and 0 until there is a fence.
 
 use leaf_core::{UnixMillis, WorkerId};
-use leaf_snowflake::{Identity, RegistryErrorKind};
+use leaf_snowflake::{Identity, JavaMirror, JavaReport, RegistryErrorKind, WorkerRecord};
 use serde::{Deserialize, Serialize};
-
-use crate::fenced::{JavaReport, Mirror, Record};
 
 #[derive(Debug, Serialize, Deserialize)]
 struct Endpoint {
@@ -24,12 +22,16 @@ pub(super) fn content(who: &Identity, timestamp: u64) -> Vec<u8> {
 }
 
 /// What the mirror of a record says.
-pub(super) fn of(record: &Record) -> Vec<u8> {
+pub(super) fn of(record: &WorkerRecord) -> Vec<u8> {
     content(&record.holder, record.fence.ceiling.get())
 }
 
 /// What a node says beside a fence; an error text when it is none of these.
-pub(super) fn judge(holder: &str, node: &[u8], record: Option<&Record>) -> Result<Mirror, String> {
+pub(super) fn judge(
+    holder: &str,
+    node: &[u8],
+    record: Option<&WorkerRecord>,
+) -> Result<JavaMirror, String> {
     let endpoint: Endpoint =
         serde_json::from_slice(node).map_err(|error| format!("node of {holder}: {error}"))?;
     let ours = match record {
@@ -37,10 +39,10 @@ pub(super) fn judge(holder: &str, node: &[u8], record: Option<&Record>) -> Resul
         None => endpoint.timestamp == 0,
     };
     if ours {
-        return Ok(Mirror::Agrees);
+        return Ok(JavaMirror::Agrees);
     }
     let at = Some(UnixMillis::new(endpoint.timestamp));
-    Ok(Mirror::Java(JavaReport { holder: holder.into(), at }))
+    Ok(JavaMirror::Java(JavaReport { holder: holder.into(), at }))
 }
 
 /// Identity and worker id of a node's name.
@@ -58,7 +60,7 @@ pub(super) fn name(who: &Identity, worker: WorkerId) -> String {
 pub(super) fn check(who: &Identity) -> Result<(), RegistryErrorKind> {
     if who.as_str().contains('-') || !who.as_str().contains(':') {
         return Err(RegistryErrorKind::NoWorkerId(format!(
-            "{who} cannot be a name in zk_normal, Java Leafs could not read it: set `advertise` to an IP \
+            "{who} cannot be a name in zk_normal, Java Leafs could not read it: identify this node by an IP \
              address and a port"
         )));
     }
@@ -77,14 +79,14 @@ mod tests {
         assert_eq!(text, r#"{"ip":"10.1.46.33","port":"8080","timestamp":1567733700834}"#);
         assert_eq!(
             judge("10.1.46.33:8080", text.as_bytes(), None),
-            Ok(Mirror::Java(JavaReport {
+            Ok(JavaMirror::Java(JavaReport {
                 holder: "10.1.46.33:8080".into(),
                 at: Some(UnixMillis::new(1_567_733_700_834)),
             }))
         );
         assert_eq!(
             judge("a:1", &content(&who, 0), None),
-            Ok(Mirror::Agrees),
+            Ok(JavaMirror::Agrees),
             "made, not yet claimed"
         );
         assert!(judge("a:1", b"{}", None).is_err());

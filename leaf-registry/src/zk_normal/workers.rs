@@ -7,13 +7,15 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use leaf_core::{UnixMillis, WorkerId};
-use leaf_snowflake::{ClaimRequest, FenceState, Identity, Peer, RegistryError};
+use leaf_core::WorkerId;
+use leaf_snowflake::{
+    ClaimRequest, FenceState, FenceStore, Identity, JavaMirror, Peer, Purpose, RegistryError,
+    Stored, StoredWorker, WorkerRecord,
+};
 use zookeeper_client::{Error, MultiWriteError};
 
 use super::mirror;
-use crate::fenced::{Answer, FenceStore, Found, Known, Mirror, Purpose, Record};
-use crate::zookeeper::{Fences, Node, Session, Work};
+use crate::zookeeper::{Fences, Node, Session, Work, version};
 
 /// Worker ids in the tree of the original Java Leaf.
 #[derive(Debug)]
@@ -22,12 +24,12 @@ pub(crate) struct ZkNormal {
     /// `/snowflake/{name}/forever`.
     forever: String,
     /// The node of the worker id that was looked for last.
-    known: Mutex<Option<(WorkerId, String)>>,
+    cached_name: Mutex<Option<(WorkerId, String)>>,
 }
 
 /// Versions of fence and mirror; the mirror's name.
 #[derive(Debug, Clone)]
-pub(crate) struct Token {
+pub(crate) struct Version {
     fence: Option<i32>,
     mirror: Option<i32>,
     name: Option<String>,
@@ -37,23 +39,23 @@ impl ZkNormal {
     pub(crate) fn new(session: Arc<Session>, name: &str, report_interval: Duration) -> Self {
         let fences = Fences::new(session, name, report_interval);
         let forever = format!("{}/forever", fences.root);
-        Self { fences, forever, known: Mutex::default() }
+        Self { fences, forever, cached_name: Mutex::default() }
     }
 
-    fn known(&self) -> std::sync::MutexGuard<'_, Option<(WorkerId, String)>> {
-        self.known.lock().expect("no holder of this lock panics")
+    fn cached_name(&self) -> std::sync::MutexGuard<'_, Option<(WorkerId, String)>> {
+        self.cached_name.lock().expect("no holder of this lock panics")
     }
 
     /// The name of a worker id's node.
     async fn name_of(&self, work: &Work, worker: WorkerId) -> Result<Option<String>, Error> {
-        if let Some((_, name)) = self.known().as_ref().filter(|(known, _)| *known == worker) {
+        if let Some((_, name)) = self.cached_name().as_ref().filter(|(known, _)| *known == worker) {
             return Ok(Some(name.clone()));
         }
         let names = work.children(&self.forever).await?;
         let is_its =
             |name: &String| mirror::parse(name).is_some_and(|(_, number)| number == worker);
         let name = names.into_iter().find(is_its);
-        *self.known() = name.clone().map(|name| (worker, name));
+        *self.cached_name() = name.clone().map(|name| (worker, name));
         Ok(name)
     }
 
@@ -100,189 +102,181 @@ impl ZkNormal {
     }
 }
 
-fn found(name: Option<String>, fence: &Node, node: &Node) -> Found<Token> {
+fn found(name: Option<String>, fence: &Node, node: &Node) -> Stored<Version> {
     let record = crate::zookeeper::recorded(fence);
     let mirror = match (&name, node) {
         (Some(name), Some((content, _))) => {
             let holder = mirror::parse(name).map_or(name.as_str(), |(who, _)| who);
-            mirror::judge(holder, content, record.written()).unwrap_or_else(Mirror::Damaged)
+            mirror::judge(holder, content, record.written()).unwrap_or_else(JavaMirror::Damaged)
         }
-        _ => Mirror::Missing,
+        _ => JavaMirror::Missing,
     };
-    let version = crate::zookeeper::version;
-    let token = Token { fence: version(fence), mirror: version(node), name };
-    Found { record, mirror, token, failover: UnixMillis::EPOCH }
+    let version = Version { fence: version(fence), mirror: version(node), name };
+    Stored { record, mirror, version, failed_over_at: None }
 }
 
 impl FenceStore for ZkNormal {
-    type Token = Token;
+    type Version = Version;
 
-    fn place(&self) -> &'static str {
+    fn name(&self) -> &'static str {
         "ZooKeeper"
     }
 
-    fn known(&self, _purpose: Purpose) -> Answer<'_, Vec<Known<Token>>> {
-        Box::pin(async {
-            self.fences
-                .session
-                .run("read the worker ids in ZooKeeper", async |work| {
-                    let names = work.children(&self.forever).await?;
-                    let mut named: BTreeMap<_, _> = names
-                        .into_iter()
-                        .filter_map(|name| Some((mirror::parse(&name)?.1, name)))
-                        .collect();
-                    let mut workers = self.fences.workers(work).await?;
-                    workers.extend(named.keys());
-                    workers.sort_unstable();
-                    workers.dedup();
-                    let path = |worker| {
-                        let name = named.get(&worker).map_or("-", String::as_str);
-                        [format!("{}/{name}", self.forever)]
-                    };
-                    let read = self.fences.read(work, &workers, path).await?;
-                    let known = read.into_iter().map(|(worker, fence, [node])| {
-                        (worker, found(named.remove(&worker), &fence, &node))
-                    });
-                    Ok(known.collect())
-                })
-                .await
-        })
+    async fn list(&self, _purpose: Purpose) -> Result<Vec<StoredWorker<Version>>, RegistryError> {
+        self.fences
+            .session
+            .run("read the worker ids in ZooKeeper", async |work| {
+                let names = work.children(&self.forever).await?;
+                let mut named: BTreeMap<_, _> = names
+                    .into_iter()
+                    .filter_map(|name| Some((mirror::parse(&name)?.1, name)))
+                    .collect();
+                let mut workers = self.fences.workers(work).await?;
+                workers.extend(named.keys());
+                workers.sort_unstable();
+                workers.dedup();
+                let path = |worker| {
+                    let name = named.get(&worker).map_or("-", String::as_str);
+                    [format!("{}/{name}", self.forever)]
+                };
+                let read = self.fences.read(work, &workers, path).await?;
+                let known = read.into_iter().map(|(worker, fence, [node])| {
+                    (worker, found(named.remove(&worker), &fence, &node))
+                });
+                Ok(known.collect())
+            })
+            .await
     }
 
     fn has_unused(&self) -> bool {
         false
     }
 
-    fn unused<'a>(
-        &'a self,
-        _known: &'a [Known<Token>],
+    async fn unused(
+        &self,
+        _listed: &[StoredWorker<Version>],
         _greatest: WorkerId,
-    ) -> Answer<'a, Vec<WorkerId>> {
-        Box::pin(async { Ok(Vec::new()) })
+    ) -> Result<Vec<WorkerId>, RegistryError> {
+        Ok(Vec::new())
     }
 
-    fn read(&self, worker: WorkerId, _purpose: Purpose) -> Answer<'_, Found<Token>> {
-        Box::pin(async move {
-            let operation = format!("read worker id {worker} in ZooKeeper");
-            self.fences
-                .session
-                .run(&operation, async |work| {
-                    let name = self.name_of(work, worker).await?;
-                    let path = format!("{}/{}", self.forever, name.as_deref().unwrap_or("-"));
-                    let read = self.fences.read(work, &[worker], |_| [path.clone()]).await?;
-                    let [(_, fence, [node])] = read.as_slice() else {
-                        return Err(Error::UnexpectedError("one was asked for".into()));
-                    };
-                    if node.is_none() {
-                        *self.known() = None;
-                    }
-                    Ok(found(name, fence, node))
-                })
-                .await
-        })
-    }
-
-    fn write<'a>(
-        &'a self,
+    async fn read(
+        &self,
         worker: WorkerId,
-        found: &'a Found<Token>,
-        record: &'a Record,
-    ) -> Answer<'a, bool> {
-        Box::pin(async move {
-            let content = mirror::of(record);
-            self.fences
-                .write(worker, found.token.fence, record, |work, multi| match found.token.mirror {
-                    Some(version) => {
-                        let name = found.token.name.as_deref().unwrap_or_default();
-                        let path = format!("{}/{name}", self.forever);
-                        multi.add_set_data(&path, &content, Some(version))
-                    }
-                    // It was deleted by hand: it gets its own name again.
-                    None => {
-                        let path =
-                            format!("{}/{}", self.forever, mirror::name(&record.holder, worker));
-                        multi.add_create(&path, &content, &work.persistent())
-                    }
-                })
-                .await
-        })
-    }
-
-    fn assigned<'a>(
-        &'a self,
-        who: &'a Identity,
-        request: &'a ClaimRequest,
-        known: &'a [Known<Token>],
-    ) -> Answer<'a, Option<WorkerId>> {
-        Box::pin(async move {
-            let operation = format!("look for {who} in ZooKeeper");
-            mirror::check(who).map_err(|kind| RegistryError::new(kind, &*operation))?;
-            let its = |found: &Found<Token>| {
-                let name = found.token.name.as_deref().and_then(mirror::parse);
-                name.is_some_and(|(name, _)| name == who.as_str())
-            };
-            // Of several this instance's, else one that is free.
-            let rank = |found: &Found<Token>| match (found.record.written(), &found.mirror) {
-                (Some(record), _) if record.fence.instance == request.instance => 0,
-                (None, Mirror::Agrees) => 1,
-                (Some(record), Mirror::Agrees)
-                    if record.fence.state != FenceState::Retired
-                        && record.fence.ceiling <= request.now + request.tolerance =>
-                {
-                    2
-                }
-                _ => 3,
-            };
-            let own = known.iter().filter(|(_, found)| its(found));
-            if let Some((worker, _)) = own.min_by_key(|(_, found)| rank(found)) {
-                return Ok(Some(*worker));
-            }
-            let greatest = request.layout.max_worker();
-            let make = async |work: &Work| {
-                let made = self.make(work, who, greatest).await?;
-                // Whoever made one at the same time sees the first of them, too.
-                let names = work.children(&self.forever).await?;
-                let its = |name: &String| match mirror::parse(name) {
-                    Some((name, worker)) if name == who.as_str() => Some(worker),
-                    _ => None,
+        _purpose: Purpose,
+    ) -> Result<Stored<Version>, RegistryError> {
+        let operation = format!("read worker id {worker} in ZooKeeper");
+        self.fences
+            .session
+            .run(&operation, async |work| {
+                let name = self.name_of(work, worker).await?;
+                let path = format!("{}/{}", self.forever, name.as_deref().unwrap_or("-"));
+                let read = self.fences.read(work, &[worker], |_| [path.clone()]).await?;
+                let [(_, fence, [node])] = read.as_slice() else {
+                    return Err(Error::UnexpectedError("one was asked for".into()));
                 };
-                match names.iter().filter_map(its).min() {
-                    Some(first) if first < made => {
-                        let own = format!("{}/{}", self.forever, mirror::name(who, made));
-                        // As it was made: if somebody has claimed it since, it stays.
-                        match work.client.delete(&own, Some(0)).await {
-                            Ok(()) | Err(Error::NoNode | Error::BadVersion) => Ok(first),
-                            Err(error) => Err(error),
-                        }
-                    }
-                    _ => Ok(made),
+                if node.is_none() {
+                    *self.cached_name() = None;
                 }
-            };
-            self.fences.session.run(&operation, make).await.map(Some)
-        })
+                Ok(found(name, fence, node))
+            })
+            .await
     }
 
-    fn assign_another<'a>(
-        &'a self,
-        who: &'a Identity,
+    async fn replace(
+        &self,
+        worker: WorkerId,
+        read: &Stored<Version>,
+        record: &WorkerRecord,
+    ) -> Result<bool, RegistryError> {
+        let content = mirror::of(record);
+        self.fences
+            .write(worker, read.version.fence, record, |work, multi| match read.version.mirror {
+                Some(version) => {
+                    let name = read.version.name.as_deref().unwrap_or_default();
+                    let path = format!("{}/{name}", self.forever);
+                    multi.add_set_data(&path, &content, Some(version))
+                }
+                // It was deleted by hand: it gets its own name again.
+                None => {
+                    let path = format!("{}/{}", self.forever, mirror::name(&record.holder, worker));
+                    multi.add_create(&path, &content, &work.persistent())
+                }
+            })
+            .await
+    }
+
+    async fn assigned(
+        &self,
+        who: &Identity,
+        request: &ClaimRequest,
+        listed: &[StoredWorker<Version>],
+    ) -> Result<Option<WorkerId>, RegistryError> {
+        let operation = format!("look for {who} in ZooKeeper");
+        mirror::check(who).map_err(|kind| RegistryError::new(kind, &*operation))?;
+        let its = |stored: &Stored<Version>| {
+            let name = stored.version.name.as_deref().and_then(mirror::parse);
+            name.is_some_and(|(name, _)| name == who.as_str())
+        };
+        // Of several this instance's, else one that is free.
+        let rank = |found: &Stored<Version>| match (found.record.written(), &found.mirror) {
+            (Some(record), _) if record.fence.instance == request.instance => 0,
+            (None, JavaMirror::Agrees) => 1,
+            (Some(record), JavaMirror::Agrees)
+                if record.fence.state != FenceState::Retired
+                    && record.fence.ceiling <= request.now + request.tolerance =>
+            {
+                2
+            }
+            _ => 3,
+        };
+        let own = listed.iter().filter(|(_, found)| its(found));
+        if let Some((worker, _)) = own.min_by_key(|(_, found)| rank(found)) {
+            return Ok(Some(*worker));
+        }
+        let greatest = request.layout.max_worker();
+        let make = async |work: &Work| {
+            let made = self.make(work, who, greatest).await?;
+            // Whoever made one at the same time sees the first of them, too.
+            let names = work.children(&self.forever).await?;
+            let its = |name: &String| match mirror::parse(name) {
+                Some((name, worker)) if name == who.as_str() => Some(worker),
+                _ => None,
+            };
+            match names.iter().filter_map(its).min() {
+                Some(first) if first < made => {
+                    let own = format!("{}/{}", self.forever, mirror::name(who, made));
+                    // As it was made: if somebody has claimed it since, it stays.
+                    match work.client.delete(&own, Some(0)).await {
+                        Ok(()) | Err(Error::NoNode | Error::BadVersion) => Ok(first),
+                        Err(error) => Err(error),
+                    }
+                }
+                _ => Ok(made),
+            }
+        };
+        self.fences.session.run(&operation, make).await.map(Some)
+    }
+
+    async fn assign_another(
+        &self,
+        who: &Identity,
         greatest: WorkerId,
-    ) -> Answer<'a, Option<WorkerId>> {
-        Box::pin(async move {
-            let operation = format!("make another node of {who} in ZooKeeper");
-            let make = async |work: &Work| self.make(work, who, greatest).await;
-            self.fences.session.run(&operation, make).await.map(Some)
-        })
+    ) -> Result<Option<WorkerId>, RegistryError> {
+        let operation = format!("make another node of {who} in ZooKeeper");
+        let make = async |work: &Work| self.make(work, who, greatest).await;
+        self.fences.session.run(&operation, make).await.map(Some)
     }
 
     fn announce(&self, who: &Identity, address: &Identity) {
         self.fences.announce(who, address);
     }
 
-    fn withdraw(&self) -> futures_core::future::BoxFuture<'_, ()> {
-        Box::pin(self.fences.withdraw())
+    async fn withdraw(&self) {
+        self.fences.withdraw().await;
     }
 
-    fn peers(&self) -> Answer<'_, Vec<Peer>> {
-        Box::pin(self.fences.peers())
+    async fn peers(&self) -> Result<Vec<Peer>, RegistryError> {
+        self.fences.peers().await
     }
 }

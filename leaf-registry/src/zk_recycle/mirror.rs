@@ -4,10 +4,11 @@
 //! it, and loses it when it dies in between. Ours has the ceiling in `lastUsedTimestamp`.
 
 use leaf_core::{UnixMillis, WorkerId};
+use leaf_snowflake::{JavaMirror, JavaReport, WorkerRecord};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::fenced::{JavaReport, Mirror, Record, worker_id};
+use crate::worker_ids::worker_id;
 
 /// As many as ten bits hold.
 pub(super) const COUNT: u32 = 1024;
@@ -33,7 +34,7 @@ pub(super) fn unused(worker: WorkerId) -> Vec<u8> {
 }
 
 /// What the mirror of a record says.
-pub(super) fn of(worker: WorkerId, record: &Record) -> Vec<u8> {
+pub(super) fn of(worker: WorkerId, record: &WorkerRecord) -> Vec<u8> {
     let who = record.holder.as_str();
     let (ip, port) = who.rsplit_once(':').unwrap_or((who, ""));
     encode(&Entry {
@@ -48,9 +49,9 @@ pub(super) fn of(worker: WorkerId, record: &Record) -> Vec<u8> {
 /// `inuse` may write its name there later.
 pub(super) fn judge(
     content: &[u8],
-    record: Option<&Record>,
+    record: Option<&WorkerRecord>,
     in_use: bool,
-) -> Result<Mirror, String> {
+) -> Result<JavaMirror, String> {
     let entry: Entry = serde_json::from_slice(content).map_err(|error| error.to_string())?;
     let port = match &entry.last_used_port {
         Some(Value::String(port)) => port.clone(),
@@ -69,10 +70,10 @@ pub(super) fn judge(
         _ => false,
     };
     if ours {
-        return Ok(Mirror::Agrees);
+        return Ok(JavaMirror::Agrees);
     }
     let holder = holder.unwrap_or_else(|| "nobody".into());
-    Ok(Mirror::Java(JavaReport { holder, at: at.map(UnixMillis::new) }))
+    Ok(JavaMirror::Java(JavaReport { holder, at: at.map(UnixMillis::new) }))
 }
 
 /// The worker id of a node's name.
@@ -91,15 +92,18 @@ mod tests {
             text,
             r#"{"workId":7,"lastUsedIp":null,"lastUsedPort":null,"lastUsedTimestamp":null}"#
         );
-        assert_eq!(judge(text.as_bytes(), None, false), Ok(Mirror::Agrees));
-        assert!(matches!(judge(text.as_bytes(), None, true), Ok(Mirror::Java(_))), "just taken");
+        assert_eq!(judge(text.as_bytes(), None, false), Ok(JavaMirror::Agrees));
+        assert!(
+            matches!(judge(text.as_bytes(), None, true), Ok(JavaMirror::Java(_))),
+            "just taken"
+        );
         let java = br#"{"workId":7,"lastUsedIp":"10.1.46.33","lastUsedPort":"8080",
                         "lastUsedTimestamp":1567733700834}"#;
         let report = JavaReport {
             holder: "10.1.46.33:8080".into(),
             at: Some(UnixMillis::new(1_567_733_700_834)),
         };
-        assert_eq!(judge(java, None, true), Ok(Mirror::Java(report)));
+        assert_eq!(judge(java, None, true), Ok(JavaMirror::Java(report)));
         assert!(judge(b"x", None, false).is_err());
         assert_eq!(parse("workId:12"), Some(WorkerId::new(12)));
         assert_eq!(parse("workId:x"), None);

@@ -9,13 +9,15 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
 
-use leaf_core::{UnixMillis, WorkerId};
-use leaf_snowflake::{FenceState, Identity, Peer};
+use leaf_core::WorkerId;
+use leaf_snowflake::{
+    FenceState, FenceStore, Identity, JavaMirror, Peer, Purpose, RegistryError, Stored,
+    StoredWorker, WorkerRecord,
+};
 use zookeeper_client::{Error, MultiWriteError};
 
 use super::mirror;
-use crate::fenced::{Answer, FenceStore, Found, Known, Mirror, Purpose, Record};
-use crate::zookeeper::{Fences, Node, Session, Work};
+use crate::zookeeper::{Fences, Node, Session, Work, version};
 
 /// Worker ids in the pools of the community fork.
 #[derive(Debug)]
@@ -33,7 +35,7 @@ enum Pool {
 
 /// The versions of the fence and of the mirror in each pool.
 #[derive(Debug, Clone)]
-pub(crate) struct Token {
+pub(crate) struct Version {
     fence: Option<i32>,
     not_use: Option<i32>,
     in_use: Option<i32>,
@@ -93,25 +95,25 @@ impl ZkRecycle {
     }
 }
 
-fn found(fence: &Node, not_use: &Node, in_use: &Node) -> Found<Token> {
+fn found(fence: &Node, not_use: &Node, in_use: &Node) -> Stored<Version> {
     let record = crate::zookeeper::recorded(fence);
     let retired = record.written().is_some_and(|record| record.fence.state == FenceState::Retired);
     let mirror = match in_use.as_ref().or(not_use.as_ref()) {
         Some((content, _)) => mirror::judge(content, record.written(), in_use.is_some())
-            .unwrap_or_else(Mirror::Damaged),
+            .unwrap_or_else(JavaMirror::Damaged),
         // Where Java Leafs do not find it.
-        None if retired => Mirror::Agrees,
-        None => Mirror::Missing,
+        None if retired => JavaMirror::Agrees,
+        None => JavaMirror::Missing,
     };
-    let version = crate::zookeeper::version;
-    let token = Token { fence: version(fence), not_use: version(not_use), in_use: version(in_use) };
-    Found { record, mirror, token, failover: UnixMillis::EPOCH }
+    let version =
+        Version { fence: version(fence), not_use: version(not_use), in_use: version(in_use) };
+    Stored { record, mirror, version, failed_over_at: None }
 }
 
 impl FenceStore for ZkRecycle {
-    type Token = Token;
+    type Version = Version;
 
-    fn place(&self) -> &'static str {
+    fn name(&self) -> &'static str {
         "ZooKeeper"
     }
 
@@ -119,107 +121,102 @@ impl FenceStore for ZkRecycle {
         0..=mirror::COUNT - 1
     }
 
-    fn known(&self, _purpose: Purpose) -> Answer<'_, Vec<Known<Token>>> {
-        Box::pin(async {
-            self.fences
-                .session
-                .run("read the worker ids in ZooKeeper", async |work| {
-                    let in_use = work.children(&self.pool(Pool::InUse)).await?;
-                    let mut known: BTreeSet<_> =
-                        in_use.iter().filter_map(|name| mirror::parse(name)).collect();
-                    known.extend(self.fences.workers(work).await?);
-                    let known: Vec<_> = known.into_iter().collect();
-                    let read = self.fences.read(work, &known, |worker| self.both(worker)).await?;
-                    let known = read.into_iter().map(|(worker, fence, [not_use, in_use])| {
-                        (worker, found(&fence, &not_use, &in_use))
-                    });
-                    Ok(known.collect())
-                })
-                .await
-        })
+    async fn list(&self, _purpose: Purpose) -> Result<Vec<StoredWorker<Version>>, RegistryError> {
+        self.fences
+            .session
+            .run("read the worker ids in ZooKeeper", async |work| {
+                let in_use = work.children(&self.pool(Pool::InUse)).await?;
+                let mut known: BTreeSet<_> =
+                    in_use.iter().filter_map(|name| mirror::parse(name)).collect();
+                known.extend(self.fences.workers(work).await?);
+                let known: Vec<_> = known.into_iter().collect();
+                let read = self.fences.read(work, &known, |worker| self.both(worker)).await?;
+                let known = read.into_iter().map(|(worker, fence, [not_use, in_use])| {
+                    (worker, found(&fence, &not_use, &in_use))
+                });
+                Ok(known.collect())
+            })
+            .await
     }
 
-    fn unused<'a>(
-        &'a self,
-        known: &'a [Known<Token>],
+    async fn unused(
+        &self,
+        listed: &[StoredWorker<Version>],
         greatest: WorkerId,
-    ) -> Answer<'a, Vec<WorkerId>> {
-        Box::pin(async move {
-            self.fences
-                .session
-                .run("read the unused worker ids in ZooKeeper", async |work| {
-                    let used: BTreeSet<_> = known.iter().map(|(worker, _)| *worker).collect();
-                    let mut unused = self.names(work).await?;
-                    unused.retain(|worker| !used.contains(worker) && *worker <= greatest);
-                    Ok(unused.into_iter().collect())
-                })
-                .await
-        })
+    ) -> Result<Vec<WorkerId>, RegistryError> {
+        self.fences
+            .session
+            .run("read the unused worker ids in ZooKeeper", async |work| {
+                let used: BTreeSet<_> = listed.iter().map(|(worker, _)| *worker).collect();
+                let mut unused = self.names(work).await?;
+                unused.retain(|worker| !used.contains(worker) && *worker <= greatest);
+                Ok(unused.into_iter().collect())
+            })
+            .await
     }
 
-    fn read(&self, worker: WorkerId, _purpose: Purpose) -> Answer<'_, Found<Token>> {
-        Box::pin(async move {
-            let operation = format!("read worker id {worker} in ZooKeeper");
-            self.fences
-                .session
-                .run(&operation, async |work| {
-                    let read =
-                        self.fences.read(work, &[worker], |worker| self.both(worker)).await?;
-                    match read.as_slice() {
-                        [(_, fence, [not_use, in_use])] => Ok(found(fence, not_use, in_use)),
-                        _ => Err(Error::UnexpectedError("one was asked for".into())),
-                    }
-                })
-                .await
-        })
-    }
-
-    fn write<'a>(
-        &'a self,
+    async fn read(
+        &self,
         worker: WorkerId,
-        found: &'a Found<Token>,
-        record: &'a Record,
-    ) -> Answer<'a, bool> {
-        Box::pin(async move {
-            let content = mirror::of(worker, record);
-            let goes_to = match record.fence.state {
-                FenceState::Held => Some(Pool::InUse),
-                FenceState::Released => Some(Pool::NotUse),
-                FenceState::Retired => None,
-            };
-            self.fences
-                .write(worker, found.token.fence, record, |work, multi| {
-                    let pools =
-                        [(Pool::NotUse, found.token.not_use), (Pool::InUse, found.token.in_use)];
-                    // What leaves before what comes, and out of both if it is in both.
-                    for (pool, version) in pools {
-                        if let (Some(version), true) = (version, goes_to != Some(pool)) {
-                            multi.add_delete(&self.path(pool, worker), Some(version))?;
-                        }
+        _purpose: Purpose,
+    ) -> Result<Stored<Version>, RegistryError> {
+        let operation = format!("read worker id {worker} in ZooKeeper");
+        self.fences
+            .session
+            .run(&operation, async |work| {
+                let read = self.fences.read(work, &[worker], |worker| self.both(worker)).await?;
+                match read.as_slice() {
+                    [(_, fence, [not_use, in_use])] => Ok(found(fence, not_use, in_use)),
+                    _ => Err(Error::UnexpectedError("one was asked for".into())),
+                }
+            })
+            .await
+    }
+
+    async fn replace(
+        &self,
+        worker: WorkerId,
+        read: &Stored<Version>,
+        record: &WorkerRecord,
+    ) -> Result<bool, RegistryError> {
+        let content = mirror::of(worker, record);
+        let goes_to = match record.fence.state {
+            FenceState::Held => Some(Pool::InUse),
+            FenceState::Released => Some(Pool::NotUse),
+            FenceState::Retired => None,
+        };
+        self.fences
+            .write(worker, read.version.fence, record, |work, multi| {
+                let pools =
+                    [(Pool::NotUse, read.version.not_use), (Pool::InUse, read.version.in_use)];
+                // What leaves before what comes, and out of both if it is in both.
+                for (pool, version) in pools {
+                    if let (Some(version), true) = (version, goes_to != Some(pool)) {
+                        multi.add_delete(&self.path(pool, worker), Some(version))?;
                     }
-                    for (pool, version) in pools {
-                        let path = self.path(pool, worker);
-                        match version {
-                            _ if goes_to != Some(pool) => {}
-                            Some(version) => multi.add_set_data(&path, &content, Some(version))?,
-                            None => multi.add_create(&path, &content, &work.persistent())?,
-                        }
+                }
+                for (pool, version) in pools {
+                    let path = self.path(pool, worker);
+                    match version {
+                        _ if goes_to != Some(pool) => {}
+                        Some(version) => multi.add_set_data(&path, &content, Some(version))?,
+                        None => multi.add_create(&path, &content, &work.persistent())?,
                     }
-                    Ok(())
-                })
-                .await
-        })
+                }
+                Ok(())
+            })
+            .await
     }
 
     fn announce(&self, who: &Identity, address: &Identity) {
         self.fences.announce(who, address);
     }
 
-    fn withdraw(&self) -> futures_core::future::BoxFuture<'_, ()> {
-        Box::pin(self.fences.withdraw())
+    async fn withdraw(&self) {
+        self.fences.withdraw().await;
     }
 
-    fn peers(&self) -> Answer<'_, Vec<Peer>> {
-        Box::pin(self.fences.peers())
+    async fn peers(&self) -> Result<Vec<Peer>, RegistryError> {
+        self.fences.peers().await
     }
 }

@@ -7,12 +7,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leaf_core::WorkerId;
-use leaf_snowflake::{Identity, Peer, RegistryError};
+use leaf_snowflake::{Identity, Peer, RecordState, RegistryError, WorkerRecord};
 use zookeeper_client::{Error, MultiWriteError, MultiWriter};
 
 use super::liveness::Liveness;
 use super::{Session, Work};
-use crate::fenced::{Record, Recorded, worker_id};
+use crate::worker_ids::worker_id;
 
 /// How many worker ids one request reads.
 const PAGE: usize = 100;
@@ -75,7 +75,7 @@ impl Fences {
         &self,
         worker: WorkerId,
         version: Option<i32>,
-        record: &Record,
+        record: &WorkerRecord,
         mirror: impl Fn(&Work, &mut MultiWriter<'_>) -> Result<(), Error>,
     ) -> Result<bool, RegistryError> {
         let operation = format!("write worker id {worker} in ZooKeeper");
@@ -129,8 +129,8 @@ impl Fences {
 }
 
 /// A fence as its node has it.
-pub(crate) fn recorded(node: &Node) -> Recorded {
-    node.as_ref().map_or(Recorded::Absent, |(content, _)| Recorded::decode(content))
+pub(crate) fn recorded(node: &Node) -> RecordState {
+    node.as_ref().map_or(RecordState::Absent, |(content, _)| RecordState::decode(content))
 }
 
 /// The version to compare with.

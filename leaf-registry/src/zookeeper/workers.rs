@@ -3,12 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use leaf_core::{UnixMillis, WorkerId};
-use leaf_snowflake::{Identity, Peer};
+use leaf_core::WorkerId;
+use leaf_snowflake::{
+    FenceStore, Identity, JavaMirror, Peer, Purpose, RegistryError, Stored, StoredWorker,
+    WorkerRecord,
+};
 use zookeeper_client::Error;
 
 use super::{Fences, Node, Session, recorded, version};
-use crate::fenced::{Answer, FenceStore, Found, Known, Mirror, Purpose, Record};
 
 /// Worker ids in ZooKeeper without a mirror.
 #[derive(Debug)]
@@ -22,72 +24,72 @@ impl ZkWorkers {
     }
 }
 
-fn found(fence: &Node) -> Found<Option<i32>> {
-    Found {
+fn found(fence: &Node) -> Stored<Option<i32>> {
+    Stored {
         record: recorded(fence),
-        mirror: Mirror::Agrees,
-        token: version(fence),
-        failover: UnixMillis::EPOCH,
+        mirror: JavaMirror::Agrees,
+        version: version(fence),
+        failed_over_at: None,
     }
 }
 
 impl FenceStore for ZkWorkers {
-    type Token = Option<i32>;
+    type Version = Option<i32>;
 
-    fn place(&self) -> &'static str {
+    fn name(&self) -> &'static str {
         "ZooKeeper"
     }
 
-    fn known(&self, _purpose: Purpose) -> Answer<'_, Vec<Known<Self::Token>>> {
-        Box::pin(async {
-            self.fences
-                .session
-                .run("read the worker ids in ZooKeeper", async |work| {
-                    let mut workers = self.fences.workers(work).await?;
-                    workers.sort_unstable();
-                    let read = self.fences.read(work, &workers, |_| []).await?;
-                    Ok(read
-                        .into_iter()
-                        .map(|(worker, fence, [])| (worker, found(&fence)))
-                        .collect())
-                })
-                .await
-        })
+    async fn list(
+        &self,
+        _purpose: Purpose,
+    ) -> Result<Vec<StoredWorker<Self::Version>>, RegistryError> {
+        self.fences
+            .session
+            .run("read the worker ids in ZooKeeper", async |work| {
+                let mut workers = self.fences.workers(work).await?;
+                workers.sort_unstable();
+                let read = self.fences.read(work, &workers, |_| []).await?;
+                Ok(read.into_iter().map(|(worker, fence, [])| (worker, found(&fence))).collect())
+            })
+            .await
     }
 
-    fn read(&self, worker: WorkerId, _purpose: Purpose) -> Answer<'_, Found<Self::Token>> {
-        Box::pin(async move {
-            let operation = format!("read worker id {worker} in ZooKeeper");
-            self.fences
-                .session
-                .run(&operation, async |work| {
-                    match self.fences.read(work, &[worker], |_| []).await?.as_slice() {
-                        [(_, fence, [])] => Ok(found(fence)),
-                        _ => Err(Error::UnexpectedError("one was asked for".into())),
-                    }
-                })
-                .await
-        })
-    }
-
-    fn write<'a>(
-        &'a self,
+    async fn read(
+        &self,
         worker: WorkerId,
-        found: &'a Found<Self::Token>,
-        record: &'a Record,
-    ) -> Answer<'a, bool> {
-        Box::pin(self.fences.write(worker, found.token, record, |_, _| Ok(())))
+        _purpose: Purpose,
+    ) -> Result<Stored<Self::Version>, RegistryError> {
+        let operation = format!("read worker id {worker} in ZooKeeper");
+        self.fences
+            .session
+            .run(&operation, async |work| {
+                match self.fences.read(work, &[worker], |_| []).await?.as_slice() {
+                    [(_, fence, [])] => Ok(found(fence)),
+                    _ => Err(Error::UnexpectedError("one was asked for".into())),
+                }
+            })
+            .await
+    }
+
+    async fn replace(
+        &self,
+        worker: WorkerId,
+        read: &Stored<Self::Version>,
+        record: &WorkerRecord,
+    ) -> Result<bool, RegistryError> {
+        self.fences.write(worker, read.version, record, |_, _| Ok(())).await
     }
 
     fn announce(&self, who: &Identity, address: &Identity) {
         self.fences.announce(who, address);
     }
 
-    fn withdraw(&self) -> futures_core::future::BoxFuture<'_, ()> {
-        Box::pin(self.fences.withdraw())
+    async fn withdraw(&self) {
+        self.fences.withdraw().await;
     }
 
-    fn peers(&self) -> Answer<'_, Vec<Peer>> {
-        Box::pin(self.fences.peers())
+    async fn peers(&self) -> Result<Vec<Peer>, RegistryError> {
+        self.fences.peers().await
     }
 }

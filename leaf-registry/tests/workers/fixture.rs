@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leaf_core::{Layout, UnixMillis, WorkerId};
-use leaf_registry::{Circumstances, OpenRegistry, RegistryKind, RegistryOptions, RegistryPlace};
+use leaf_registry::{OpenRegistry, RegistryKind, RegistryOptions, RegistryPlace};
 use leaf_snowflake::{
-    ClaimRequest, Identity, Lease, Memory, Origin, RegistryError, RegistryErrorKind, Report,
-    WorkerRegistry,
+    ClaimRequest, Fence, Identity, Lease, NodeSettings, Provenance, Registry, RegistryError,
+    RegistryErrorKind, Report, SavedLease, UnknownFields, WorkerRecord,
 };
 use leaf_testkit::{Etcd, FaultProxy, MariaDb, Postgres, ZooKeeper};
 use tokio::task::spawn_blocking;
@@ -196,9 +196,11 @@ impl Fixture {
     }
 
     /// Makes a record that was deleted anew.
-    pub(crate) async fn make(&self, worker: WorkerId, fence: &leaf_snowflake::Fence) {
-        let fence = fence.encode();
-        let content = format!(r#"{{"holder":"b:1","address":"b:1","fence":{fence}}}"#);
+    pub(crate) async fn make(&self, worker: WorkerId, fence: &Fence) {
+        let holder = Identity::parse("b:1").unwrap();
+        let (fence, unknown) = (fence.clone(), UnknownFields::default());
+        let record = WorkerRecord { address: holder.clone(), holder, fence, unknown };
+        let content = record.encode();
         match &self.server {
             Server::ZooKeeper(_) => {
                 let options = zk::CreateMode::Persistent.with_acls(zk::Acls::anyone_all());
@@ -286,8 +288,8 @@ impl Node {
         Self { who: Identity::parse(name).unwrap(), open, request: request() }
     }
 
-    pub(crate) fn registry(&self) -> &dyn WorkerRegistry {
-        &*self.open.registry
+    pub(crate) fn registry(&self) -> &Registry {
+        &self.open.registry
     }
 
     /// The same claim at another time.
@@ -307,14 +309,14 @@ impl Node {
 
     /// The request of this instance after a crash: its state file remembers `lease`.
     pub(crate) fn after_a_crash(&self, lease: &Lease, issued: UnixMillis) -> ClaimRequest {
-        let memory = Memory {
+        let saved = SavedLease {
             worker: lease.worker.get(),
             fence: lease.fence.clone(),
             local_ceiling: issued,
             lost: false,
-            origin: Origin::Own,
+            provenance: Provenance::Proven,
         };
-        ClaimRequest { memory: Some(memory), nonce: Uuid::new_v4(), ..self.request.clone() }
+        ClaimRequest { saved: Some(saved), nonce: Uuid::new_v4(), ..self.request.clone() }
     }
 }
 
@@ -325,9 +327,9 @@ pub(crate) fn request() -> ClaimRequest {
         instance: Uuid::new_v4(),
         nonce: Uuid::new_v4(),
         layout: Layout::LEAF,
-        memory: None,
+        saved: None,
         least_floor: UnixMillis::EPOCH,
-        watched: None,
+        watched: Default::default(),
         offline_for: seconds(600),
         report_interval: seconds(3),
         tolerance: seconds(1),
@@ -335,9 +337,9 @@ pub(crate) fn request() -> ClaimRequest {
     }
 }
 
-pub(crate) fn circumstances(now: UnixMillis) -> Circumstances {
+pub(crate) fn node_settings(now: UnixMillis) -> NodeSettings {
     let (offline_for, report_interval) = (seconds(600), seconds(3));
-    Circumstances { now, layout: Layout::LEAF, offline_for, report_interval }
+    NodeSettings { now, layout: Layout::LEAF, offline_for, report_interval }
 }
 
 pub(crate) fn kind(result: Result<impl std::fmt::Debug, RegistryError>) -> RegistryErrorKind {

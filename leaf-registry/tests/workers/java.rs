@@ -117,7 +117,7 @@ pub(crate) async fn after_watching(
         panic!("not told to watch");
     };
     assert!(during >= seconds(7), "two reports of a Java Leaf, and time for the write: {during:?}");
-    let request = ClaimRequest { now, watched: Some((worker, nonce)), ..node.request.clone() };
+    let request = ClaimRequest { now, watched: [(worker, nonce)].into(), ..node.request.clone() };
     node.claim_by(&request).await
 }
 
@@ -163,7 +163,7 @@ pub(crate) async fn a_live_one_is_refused(f: Fixture) {
     java.report(NOW.get() + 1).await;
     let request = ClaimRequest {
         now: NOW + seconds(67),
-        watched: Some((worker, nonce)),
+        watched: [(worker, nonce)].into(),
         ..node.request.clone()
     };
     let error = node.claim_by(&request).await.unwrap_err();
@@ -226,7 +226,7 @@ pub(crate) async fn generator(f: &Fixture, name: &str) -> SnowflakeGenerator {
 pub(crate) async fn a_name_that_java_cannot_read_is_refused(f: Fixture) {
     let node = f.node("my-host:8080").await;
     let error = node.claim_at(NOW).await.unwrap_err();
-    assert!(error.to_string().contains("set `advertise` to an IP address"), "{error}");
+    assert!(error.to_string().contains("an IP address and a port"), "{error}");
     let node = f.node("[2001:db8::7]:8080").await;
     // A Java Leaf that saw an empty tree a moment ago takes 0.
     assert_eq!(node.claim().await.worker.get(), 1);
@@ -256,12 +256,12 @@ pub(crate) async fn restarts_burn_no_number(f: Fixture) {
 pub(crate) async fn what_was_never_made_is_left_alone(f: Fixture) {
     let node = f.node("10.0.0.1:1").await;
     node.claim().await;
-    let admin = node.open.admin.clone().unwrap();
+    let registry = node.registry();
     for error in [
-        admin.retire(WorkerId::new(7), circumstances(NOW)).await.unwrap_err(),
-        admin.repair(WorkerId::new(7), circumstances(NOW)).await.unwrap_err(),
+        registry.retire_worker(WorkerId::new(7), node_settings(NOW)).await.unwrap_err(),
+        registry.repair_worker(WorkerId::new(7), node_settings(NOW)).await.unwrap_err(),
     ] {
-        assert!(error.to_string().contains("nobody has used it"), "{error}");
+        assert!(error.to_string().contains("no node has used it"), "{error}");
     }
     assert_eq!(f.zookeeper().await.list_children(&f.path("/forever")).await.unwrap().len(), 1);
 }
@@ -303,7 +303,7 @@ pub(crate) async fn tables_made_by_hand_are_new(f: Fixture) {
         f.sql(table.statements).await;
     }
     let lease = f.node("10.0.0.1:1").await.claim().await;
-    assert_eq!(lease.fence.epoch, 1);
+    assert_eq!(lease.fence.term, 1);
     // And a guard that is gone later is a failover.
     f.sql("DELETE FROM leaf_worker_guard").await;
     let refused = kind(f.node("10.0.0.2:1").await.claim_at(SystemClock.wall_millis()).await);

@@ -158,10 +158,10 @@ pub(crate) async fn a_lost_worker_id_is_put_back_by_an_operator(f: Fixture) {
     assert_eq!(lease.await.unwrap().worker.get(), 1, "0 may be a Java Leaf's");
     let records = node.registry().workers().await.unwrap();
     let remark = records[0].remark.clone().unwrap();
-    assert!(remark.contains("is gone") && remark.contains("leaf worker repair 0"), "{remark}");
+    assert!(remark.contains("is gone") && records[0].needs_repair, "{remark}");
 
-    let admin = node.open.admin.clone().unwrap();
-    let free = admin.repair(WorkerId::new(0), circumstances(NOW)).await.unwrap();
+    let registry = node.registry();
+    let free = registry.repair_worker(WorkerId::new(0), node_settings(NOW)).await.unwrap();
     let pooled = pools.read("notuse", 0).await.unwrap();
     assert_eq!(pooled.lastUsedTimestamp, Some(free.get().cast_signed()));
     let next = f.node("10.0.0.2:8080").await;

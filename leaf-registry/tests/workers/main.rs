@@ -12,7 +12,7 @@ mod races;
 use std::collections::BTreeSet;
 
 use leaf_core::WorkerId;
-use leaf_snowflake::{ClaimRequest, Fence, FenceState, RegistryErrorKind};
+use leaf_snowflake::{ClaimRequest, Fence, FenceState, RegistryErrorKind, UnknownFields};
 use leaf_testkit::Fault;
 use uuid::Uuid;
 
@@ -22,7 +22,7 @@ use races::{a_full_registry_says_so, forty_nodes_race, what_was_given_back_has_o
 async fn a_worker_id_is_claimed_extended_and_given_back(f: Fixture) {
     let node = f.node("10.0.0.1:1").await;
     let mut lease = node.claim().await;
-    assert_eq!((lease.fence.epoch, lease.fence.state), (1, FenceState::Held));
+    assert_eq!((lease.fence.term, lease.fence.state), (1, FenceState::Held));
     assert_eq!(lease.fence.ceiling, NOW + seconds(600));
 
     let registry = node.registry();
@@ -47,7 +47,7 @@ async fn a_worker_id_is_claimed_extended_and_given_back(f: Fixture) {
     let next = f.node(if f.bound() { "10.0.0.1:1" } else { "10.0.0.2:1" }).await;
     let lease = next.claim_at(NOW + seconds(5)).await.unwrap();
     assert_eq!((lease.worker, lease.floor), (worker, NOW + seconds(5)), "at once, no later");
-    assert_eq!(lease.fence.epoch, 2);
+    assert_eq!(lease.fence.term, 2);
 }
 
 /// W-09: a crashed node goes on where its state file says, under its own worker id.
@@ -62,7 +62,7 @@ async fn a_restart_keeps_the_worker_id_at_once(f: Fixture) {
     let next = node.claim_by(&ClaimRequest { now: NOW + seconds(2), ..again }).await.unwrap();
 
     assert_eq!((next.worker, next.floor), (lease.worker, NOW + millis(900)));
-    assert_eq!(next.fence.epoch, lease.fence.epoch + 1);
+    assert_eq!(next.fence.term, lease.fence.term + 1);
 }
 
 /// W-02, W-05: whoever was taken over is told so for good, and leaves no trace.
@@ -140,7 +140,7 @@ async fn ambiguous_answers_are_sorted_out(f: Fixture) {
             Ok(Ok(lease)) => lease,
             _ => again(|| node.claim_at(NOW)).await,
         };
-        assert_eq!(lease.fence.epoch, 1, "{swallowed}: found again, not made twice");
+        assert_eq!(lease.fence.term, 1, "{swallowed}: found again, not made twice");
         assert_eq!(lease.fence.nonce, node.request.nonce);
         assert!(lease.floor <= NOW + seconds(1));
 
@@ -207,7 +207,19 @@ fn zombie_worker(f: &Fixture) -> WorkerId {
 }
 
 fn request_fence() -> Fence {
-    request().next_fence(None, NOW)
+    let request = request();
+    Fence {
+        term: 1,
+        floor: NOW,
+        ceiling: NOW + request.offline_for,
+        reported_at: NOW,
+        instance: request.instance,
+        nonce: request.nonce,
+        layout: request.layout.shape(),
+        epoch_ms: request.layout.epoch(),
+        state: FenceState::Held,
+        unknown: UnknownFields::default(),
+    }
 }
 
 /// W-12, at the registry: of two processes that share one memory, the first to report stays.
@@ -229,29 +241,29 @@ async fn a_damaged_record_is_named_and_mended(f: Fixture) {
 
     let records = node.registry().workers().await.unwrap();
     let remark = records[0].remark.clone().unwrap();
-    assert!(remark.contains(&format!("leaf worker repair {worker}")), "{remark}");
+    assert!(remark.contains("damaged: ") && records[0].needs_repair, "{remark}");
     let next = f.node("10.0.0.1:1").await;
     match next.claim_at(NOW).await {
         Ok(other) => assert_ne!(other.worker, worker, "the others are in order"),
         Err(error) => {
             assert_eq!(*error.kind(), RegistryErrorKind::Damaged, "{error}");
-            assert!(error.to_string().contains("leaf worker repair"), "{error}");
+            assert!(error.to_string().contains("repair the worker id"), "{error}");
         }
     }
 
-    let admin = node.open.admin.clone().unwrap();
-    let free = admin.repair(worker, circumstances(NOW)).await.unwrap();
+    let registry = node.registry();
+    let free = registry.repair_worker(worker, node_settings(NOW)).await.unwrap();
     assert!(free >= NOW + seconds(600), "whoever held it may live by a ceiling that is not known");
     let records = node.registry().workers().await.unwrap();
     let record = records.iter().find(|record| record.worker == worker).unwrap();
     assert_eq!(record.fence.as_ref().unwrap().state, FenceState::Released);
     assert_eq!(record.remark, None, "in order again");
-    let again = kind(admin.repair(worker, circumstances(NOW)).await);
+    let again = kind(registry.repair_worker(worker, node_settings(NOW)).await);
     assert_eq!(again, RegistryErrorKind::Refused, "nothing is wrong any more");
     // A second one, too: some registries allow each name only once.
     let other = f.node("10.0.0.5:1").await.claim().await.worker;
     f.tamper(other, Some("{}")).await;
-    admin.repair(other, circumstances(NOW)).await.unwrap();
+    registry.repair_worker(other, node_settings(NOW)).await.unwrap();
     if f.bound() {
         let owner = f.node("10.0.0.1:1").await.claim_at(free).await.unwrap();
         assert_eq!((owner.worker, owner.floor), (worker, free));
@@ -265,28 +277,29 @@ async fn operators_release_and_retire(f: Fixture) {
     let dead = f.node("10.0.0.1:1").await;
     let mut lease = dead.claim().await;
     let worker = lease.worker;
-    let admin = dead.open.admin.clone().unwrap();
+    let registry = dead.registry();
 
-    let lives = admin.release(worker, circumstances(NOW + seconds(5))).await.unwrap_err();
+    let lives = registry.release_worker(worker, node_settings(NOW + seconds(5))).await.unwrap_err();
     assert!(lives.to_string().contains("a moment ago: stop that process first"), "{lives}");
     for none in [1024, 5000] {
-        let refused = admin.retire(WorkerId::new(none), circumstances(NOW)).await.unwrap_err();
+        let refused =
+            registry.retire_worker(WorkerId::new(none), node_settings(NOW)).await.unwrap_err();
         assert!(refused.to_string().contains("to 1023"), "{refused}");
     }
-    let free = admin.release(worker, circumstances(NOW + seconds(60))).await.unwrap();
+    let free = registry.release_worker(worker, node_settings(NOW + seconds(60))).await.unwrap();
     assert!(free > NOW + seconds(60) && free < NOW + seconds(90), "{free}");
     assert_eq!(
         kind(dead.registry().extend(&mut lease, report(NOW + seconds(700))).await),
         RegistryErrorKind::Lost,
         "it was not dead after all"
     );
-    let again = admin.release(worker, circumstances(NOW)).await.unwrap_err();
-    assert!(again.to_string().contains("given back already"), "{again}");
+    let again = registry.release_worker(worker, node_settings(NOW)).await.unwrap_err();
+    assert!(again.to_string().contains("released already"), "{again}");
     let next = f.node("10.0.0.1:1").await;
     let lease = next.claim_at(free).await.unwrap();
     assert_eq!((lease.worker, lease.floor), (worker, free));
 
-    admin.retire(worker, circumstances(NOW)).await.unwrap();
+    registry.retire_worker(worker, node_settings(NOW)).await.unwrap();
     let mut lost = lease;
     let extended = next.registry().extend(&mut lost, report(NOW + seconds(900))).await;
     assert_eq!(kind(extended), RegistryErrorKind::Lost);

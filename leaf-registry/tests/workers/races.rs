@@ -86,12 +86,13 @@ pub(crate) async fn a_full_registry_says_so(f: Fixture) {
     let from_1 = matches!(f.kind, RegistryKind::Mysql | RegistryKind::ZkNormal);
     assert_eq!(held.len(), if from_1 { 3 } else { 4 });
     let text = refusal.to_string();
-    assert!(matches!(refusal.kind(), RegistryErrorKind::NoWorkerId(_)), "{text}");
-    let expected = match f.kind {
-        RegistryKind::ZkNormal => "zk_recycle",
-        _ => "worker ids are in use",
-    };
-    assert!(text.contains(expected), "{text}");
+    match (f.kind, refusal.kind()) {
+        (RegistryKind::ZkNormal, RegistryErrorKind::BeyondLayout { .. }) => {}
+        (_, RegistryErrorKind::NoWorkerId(_)) => {
+            assert!(text.contains("worker ids are in use"), "{text}");
+        }
+        _ => panic!("{text}"),
+    }
 
     let (node, lease) = held.remove(1);
     let worker = lease.worker;

@@ -4,6 +4,7 @@
 use hyper::header::{ACCEPT, ALLOW, HeaderMap, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
 use hyper::{Method, StatusCode};
 use leaf_segment::{SegmentError, SegmentErrorKind, StoreError, StoreErrorKind, TagAdminError};
+use leaf_server::hints;
 use leaf_snowflake::{RegistryError, RegistryErrorKind, SnowflakeError, SnowflakeErrorKind};
 use serde::Serialize;
 
@@ -191,7 +192,7 @@ impl From<StoreError> for Problem {
 
 impl From<RegistryError> for Problem {
     fn from(error: RegistryError) -> Self {
-        let detail = error.to_string();
+        let detail = hints::with(&error, hints::of_registry(error.kind()));
         match error.kind() {
             RegistryErrorKind::Unavailable | RegistryErrorKind::FailedOver { .. } => {
                 Self::unavailable(detail)

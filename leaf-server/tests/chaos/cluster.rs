@@ -5,9 +5,9 @@ use std::path::Path;
 use std::time::Duration;
 
 use leaf_core::{Clock, Tag, WorkerId};
-use leaf_registry::{Circumstances, RegistryKind, RegistryOptions, RegistryPlace, StoreUrl};
+use leaf_registry::{RegistryKind, RegistryOptions, RegistryPlace, StoreUrl};
 use leaf_segment::NewTag;
-use leaf_snowflake::SystemClock;
+use leaf_snowflake::{NodeSettings, SystemClock};
 use leaf_testkit::{Fault, FaultProxy, LeafServer, ZooKeeper, wait_until};
 use tokio::runtime::Runtime;
 use tokio::time::Instant;
@@ -159,7 +159,7 @@ impl Cluster {
             _ => RegistryPlace::Store(self.backends.store_url(&ports).parse().expect("a URL")),
         };
         let open = place.open(kind, None, Path::new("."), &options).await.expect("it opens");
-        let at = Circumstances {
+        let at = NodeSettings {
             now: SystemClock.wall_millis(),
             layout: layout.parse().expect("a layout"),
             offline_for: OFFLINE_FOR,
@@ -168,10 +168,8 @@ impl Cluster {
         let used = open.registry.workers().await.expect("it answers");
         let free = (0..4).map(WorkerId::new).find(|id| used.iter().all(|used| used.worker != *id));
         // Where worker ids begin at 1 there are three.
-        if let (Some(free), Some(admin)) =
-            (free.filter(|id| id.get() > 0 || kind != RegistryKind::Mysql), open.admin)
-        {
-            admin.retire(free, at).await.expect("nobody has it");
+        if let Some(free) = free.filter(|id| id.get() > 0 || kind != RegistryKind::Mysql) {
+            open.registry.retire_worker(free, at).await.expect("nobody has it");
         }
     }
 

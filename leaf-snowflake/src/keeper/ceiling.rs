@@ -18,9 +18,9 @@ impl Keeper {
         sequencer: &Sequencer,
         urgency: Urgency,
     ) -> Result<(), StateFileError> {
-        let Some(memory) = &self.state.memory else { return Ok(()) };
+        let Some(saved) = &self.state.saved_lease else { return Ok(()) };
         if self.file.is_none() {
-            sequencer.raise(memory.fence.ceiling);
+            sequencer.raise(saved.fence.ceiling);
             self.shared.raised.notify_waiters();
             return Ok(());
         }
@@ -29,16 +29,16 @@ impl Keeper {
         let ticks = 2 * self.config.layout.tick_length();
         let wanted =
             (clock + LOCAL_WINDOW.max(ticks)).max(sequencer.next_free() + LEAST_WINDOW.max(ticks));
-        let ceiling = wanted.min(memory.fence.ceiling);
+        let ceiling = wanted.min(saved.fence.ceiling);
         let least = match urgency {
             Urgency::InTime => LEAST_RAISE,
             Urgency::CallersWait => Duration::from_millis(1),
         };
-        if ceiling - memory.local_ceiling < least {
+        if ceiling - saved.local_ceiling < least {
             return Ok(());
         }
-        let memory = Memory { local_ceiling: ceiling, ..memory.clone() };
-        self.write(State { memory: Some(memory), ..self.state.clone() }).await?;
+        let saved = SavedLease { local_ceiling: ceiling, ..saved.clone() };
+        self.write(State { saved_lease: Some(saved), ..self.state.clone() }).await?;
         sequencer.raise(ceiling);
         self.shared.raised.notify_waiters();
         Ok(())
@@ -71,8 +71,9 @@ impl Keeper {
         Ok(())
     }
 
-    /// Writes down what is good to remember and not fatal to forget; `None` when it could not.
-    pub(super) async fn note(&mut self) -> Option<()> {
+    /// Writes the state down where losing the write costs a wait, not a repeated id. A failure is logged, and
+    /// `None` is returned.
+    pub(super) async fn persist_best_effort(&mut self) -> Option<()> {
         let written = self.write(self.state.clone()).await;
         written.inspect_err(|error| tracing::warn!("{error}")).ok()
     }

@@ -6,8 +6,8 @@
 
 use super::*;
 use crate::ClaimRequest;
+use crate::fence::{Evidence, first_timestamp};
 use crate::java_cache;
-use crate::state_file::PendingClaim;
 
 /// How long a state file must be silent before it counts as one's own again.
 const WATCH_FILE: Duration = Duration::from_secs(2);
@@ -31,7 +31,8 @@ impl Keeper {
             Ok(lease) => self.start(Some(lease)).await,
             Err(error) => match error.kind() {
                 SnowflakeErrorKind::Registry(away)
-                    if *away.kind() == RegistryErrorKind::Unavailable && self.alone().is_some() =>
+                    if *away.kind() == RegistryErrorKind::Unavailable
+                        && self.saved_lease().is_some() =>
                 {
                     self.shared.report_trouble(Trouble::Registry, away.to_string());
                     self.start(None).await
@@ -44,9 +45,11 @@ impl Keeper {
     /// After a reboot, or on another device, the lock may not be seen by whoever else uses the file:
     /// a live holder writes it several times a second. Nothing is written before that is clear.
     async fn watch_file(&mut self) -> Result<(), SnowflakeError> {
-        let uncertain =
-            matches!(&self.state.memory, Some(Memory { origin: Origin::Uncertain, .. }));
-        let (true, false, Some(file)) = (uncertain, self.watched_file, &self.file) else {
+        let uncertain = matches!(
+            &self.state.saved_lease,
+            Some(SavedLease { provenance: Provenance::Uncertain, .. })
+        );
+        let (true, false, Some(file)) = (uncertain, self.file_unshared, &self.file) else {
             return Ok(());
         };
         tracing::info!(
@@ -54,7 +57,7 @@ impl Keeper {
         );
         tokio::time::sleep(WATCH_FILE).await;
         file.lock().expect("no holder of this lock panics").check_untouched()?;
-        self.watched_file = true;
+        self.file_unshared = true;
         Ok(())
     }
 
@@ -97,12 +100,12 @@ impl Keeper {
     }
 
     async fn take_worker_id(&mut self) -> Result<Lease, SnowflakeError> {
-        let (mut watched, mut until) = (None, None);
+        let (mut watched, mut until) = (BTreeMap::new(), None);
         loop {
             let now = self.shared.clock.wall();
             self.config.check_against(now)?;
-            let nonce = self.note_claim().await?;
-            let request = ClaimRequest { watched, ..self.request(now, nonce) };
+            let nonce = self.pending_claim().await?;
+            let request = ClaimRequest { watched: watched.clone(), ..self.request(now, nonce) };
             let claim = self.registry.claim(&self.config.identity, &request);
             let answer = tokio::time::timeout(ATTEMPT, claim).await;
             let error = match answer.unwrap_or_else(|_| Err(no_answer("claim a worker id"))) {
@@ -121,7 +124,7 @@ impl Keeper {
                     (at - now).max(Duration::from_millis(1))
                 }
                 RegistryErrorKind::Watch { worker, nonce, during } => {
-                    watched = Some((worker, nonce));
+                    watched.insert(worker, nonce);
                     during
                 }
                 _ => return Err(error.into()),
@@ -139,9 +142,9 @@ impl Keeper {
             instance: self.state.instance,
             nonce,
             layout: self.config.layout,
-            memory: self.state.memory.clone(),
+            saved: self.state.saved_lease.clone(),
             least_floor: self.least_floor,
-            watched: None,
+            watched: BTreeMap::new(),
             offline_for: self.config.offline_for,
             report_interval: self.config.report_interval,
             tolerance: self.config.rollback_tolerance,
@@ -150,72 +153,65 @@ impl Keeper {
     }
 
     /// The nonce of the claim to send, written down.
-    async fn note_claim(&mut self) -> Result<Uuid, SnowflakeError> {
-        if let Some(claim) = self.state.claim {
-            return Ok(claim.nonce);
+    async fn pending_claim(&mut self) -> Result<Uuid, SnowflakeError> {
+        if let Some(nonce) = self.state.pending_claim {
+            return Ok(nonce);
         }
-        let claim = PendingClaim { nonce: Uuid::new_v4(), offline_for: self.config.offline_for };
-        let state = State { claim: Some(claim), ..self.state.clone() };
-        if self.registry.needs_state_file() {
+        let nonce = Uuid::new_v4();
+        let state = State { pending_claim: Some(nonce), ..self.state.clone() };
+        if self.registry.lives_in_state_file() {
             // The file is the record: no answer can be lost on the way.
             self.state = state;
         } else {
             self.write(state).await?;
         }
-        Ok(claim.nonce)
+        Ok(nonce)
     }
 
-    /// Where this node may go on without asking the registry: its lease as the state file
-    /// remembers it, when nobody else can have touched it.
-    fn alone(&self) -> Option<(Memory, UnixMillis)> {
-        let memory = self.state.memory.as_ref()?;
-        let (fence, layout) = (&memory.fence, self.config.layout);
-        let proven = memory.origin == Origin::Own
-            && !memory.lost
-            && fence.state == FenceState::Held
-            && (&fence.layout, fence.epoch_ms) == (&layout.shape(), layout.epoch());
-        let now = self.shared.clock.wall();
-        if !proven || fence.ceiling <= now {
-            return None;
-        }
-        let floor = self.request(now, Uuid::nil()).start_at(memory.local_ceiling).ok()?;
-        Some((memory.clone(), floor))
+    /// Where this node may continue without asking the registry: the saved lease, and its floor.
+    fn saved_lease(&self) -> Option<(SavedLease, UnixMillis)> {
+        let saved = self.state.saved_lease.as_ref()?;
+        let request = self.request(self.shared.clock.wall(), Uuid::nil());
+        let worker = WorkerId::new(saved.worker);
+        let floor = first_timestamp(worker, Evidence::SavedLease, &request).ok()?;
+        Some((saved.clone(), floor))
     }
 
     /// Lets ids flow under `lease`, or under the one that the state file remembers.
     pub(super) async fn start(&mut self, lease: Option<Lease>) -> Result<Held, SnowflakeError> {
-        let (memory, floor) = match &lease {
+        let (saved, floor) = match &lease {
             Some(lease) => {
-                let memory = Memory {
+                let saved = SavedLease {
                     worker: lease.worker.get(),
                     fence: lease.fence.clone(),
                     local_ceiling: lease.floor,
                     lost: false,
-                    origin: Origin::Own,
+                    provenance: Provenance::Proven,
                 };
-                (memory, lease.floor.max(self.least_floor))
+                (saved, lease.floor)
             }
-            None => self.alone().ok_or(SnowflakeErrorKind::Starting)?,
+            None => self.saved_lease().ok_or(SnowflakeErrorKind::Starting)?,
         };
-        let epoch = memory.fence.epoch;
-        let worker = WorkerId::new(memory.worker);
-        self.state.memory = Some(memory);
+        let term = saved.fence.term;
+        let worker = WorkerId::new(saved.worker);
+        self.state.saved_lease = Some(saved);
         if lease.is_some() {
-            self.state.claim = None;
+            self.state.pending_claim = None;
         }
         self.shared.clock.anchor();
         let layout = self.config.layout;
         let now = self.shared.clock.wall();
         // The clock may have been set since the registry was asked.
-        let floor = self.request(now, Uuid::nil()).start_at(floor);
+        let request = self.request(now, Uuid::nil());
+        let floor = first_timestamp(worker, Evidence::Granted(floor), &request);
         let floor = floor.map_err(|kind| RegistryError::new(kind, "start the lease"))?;
-        let sequencer =
-            Arc::new(Sequencer::new(layout, worker, floor, now, self.config.sequence_start));
+        let sequencer = Sequencer::new(layout, worker, floor, now, self.config.sequence_start);
+        let sequencer = Arc::new(LeaseSequencer::new(sequencer));
         self.raise(&sequencer, Urgency::CallersWait).await?;
         match lease {
-            Some(_) => tracing::info!(%worker, epoch, "worker id claimed"),
+            Some(_) => tracing::info!(%worker, term, "worker id claimed"),
             None => {
-                tracing::warn!(%worker, epoch, "the registry is away: going on from the state file")
+                tracing::warn!(%worker, term, "the registry is away: going on from the state file")
             }
         }
         self.shared.start(Arc::clone(&sequencer));
@@ -226,14 +222,14 @@ impl Keeper {
     /// Asks for the lease that the state file remembered, while ids flow under it: they reach up to
     /// `next_free`, at `now` of their own clock.
     pub(super) fn confirm(&self, now: UnixMillis, next_free: UnixMillis) -> Request {
-        let nonce = self.state.claim.map_or_else(Uuid::new_v4, |claim| claim.nonce);
+        let nonce = self.state.pending_claim.unwrap_or_else(Uuid::new_v4);
         let mut request = self.request(now, nonce);
-        let watched = self.watching.filter(|(_, until)| *until <= Instant::now());
-        request.watched = watched.map(|(watched, _)| watched);
-        if let Some(memory) = &mut request.memory {
-            memory.local_ceiling = next_free;
+        let over = self.pending_watches.iter().filter(|(_, (_, until))| *until <= Instant::now());
+        request.watched = over.map(|(worker, (fingerprint, _))| (*worker, *fingerprint)).collect();
+        if let Some(saved) = &mut request.saved {
+            saved.local_ceiling = next_free;
         }
-        let (registry, identity) = (Arc::clone(&self.registry), self.config.identity.clone());
+        let (registry, identity) = (self.registry.clone(), self.config.identity.clone());
         Box::pin(async move {
             let claim = registry.claim(&identity, &request);
             let answer = tokio::time::timeout(ATTEMPT, claim).await;
@@ -244,29 +240,27 @@ impl Keeper {
     /// Whether nobody held the worker id between what the state file remembers and `lease`, and nothing
     /// below the ids that flow is another's.
     pub(super) fn continues(&self, lease: &Lease, next_free: UnixMillis) -> bool {
-        self.state.memory.as_ref().is_some_and(|memory| {
-            (memory.worker, memory.fence.epoch + 1) == (lease.worker.get(), lease.fence.epoch)
+        self.state.saved_lease.as_ref().is_some_and(|saved| {
+            (saved.worker, saved.fence.term + 1) == (lease.worker.get(), lease.fence.term)
                 && lease.floor <= next_free
         })
     }
 
-    /// Takes note of a record that the registry wants to be watched, from its first mention on. One that
-    /// changed while it was watched is told to the registry once, by the next claim.
+    /// Begins to watch a record that the registry wants to be watched, unless it is being watched. When the
+    /// registry asks again after the watch was over, the record changed meanwhile: a new watch begins.
     pub(super) fn watch(&mut self, refusal: &RegistryErrorKind) {
         let RegistryErrorKind::Watch { worker, nonce, during } = *refusal else { return };
-        // Of another worker id, or asked for once more although it was watched.
-        let other = |((watched, _), until): ((WorkerId, Uuid), Instant)| {
-            watched != worker || until <= Instant::now()
-        };
-        if self.watching.is_none_or(other) {
-            self.watching = Some(((worker, nonce), Instant::now() + during));
+        let now = Instant::now();
+        let watch = self.pending_watches.entry(worker).or_insert((nonce, now + during));
+        if watch.1 <= now {
+            *watch = (nonce, now + during);
         }
     }
 
     /// Lets the view show the lease.
     pub(super) fn publish(&self, confirmed: bool) {
-        if let Some(memory) = &self.state.memory {
-            self.shared.publish(memory, confirmed);
+        if let Some(saved) = &self.state.saved_lease {
+            self.shared.publish(saved, confirmed);
         }
     }
 }

@@ -8,10 +8,12 @@
 mod ceiling;
 mod claim;
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures_core::future::BoxFuture;
+use leaf_core::sequencer::Sequencer;
 use leaf_core::{UnixMillis, WorkerId};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, Interval, MissedTickBehavior};
@@ -20,13 +22,13 @@ use uuid::Uuid;
 
 use crate::id_clock::Look;
 use crate::java_cache::JavaCache;
+use crate::lease_chain::LeaseSequencer;
 use crate::peers::{self, Verdict};
-use crate::sequencer::Sequencer;
 use crate::shared::{Phase, Shared, Trouble};
 use crate::state_file::{State, StateFile};
 use crate::{
-    FenceState, Lease, Memory, Origin, RegistryError, RegistryErrorKind, Report, SnowflakeConfig,
-    SnowflakeError, SnowflakeErrorKind, StateFileError, WorkerRegistry,
+    FenceState, Lease, Provenance, Registry, RegistryError, RegistryErrorKind, Report, SavedLease,
+    SnowflakeConfig, SnowflakeError, SnowflakeErrorKind, StateFileError, UnknownFields,
 };
 
 /// How often the clock is watched and the local ceiling considered.
@@ -38,7 +40,7 @@ const CLAIM_AGAIN: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
 pub(crate) struct Keeper {
-    registry: Arc<dyn WorkerRegistry>,
+    registry: Registry,
     config: SnowflakeConfig,
     shared: Arc<Shared>,
     /// Shared with the write under way, so that a claim that is given up half-way keeps its lock.
@@ -49,10 +51,11 @@ pub(crate) struct Keeper {
     least_floor: UnixMillis,
     /// What a Java Leaf left on this machine, as it was at the start.
     java: Option<JavaCache>,
-    /// Whether nobody else was seen to write the file.
-    watched_file: bool,
-    /// What the registry wants to be watched before it confirms a lease, and until when.
-    watching: Option<((WorkerId, Uuid), Instant)>,
+    /// Whether the file was watched, and no other process was seen to write it.
+    file_unshared: bool,
+    /// The records that the registry wants to be seen unchanged before it confirms a lease: the fingerprint of
+    /// each, and until when it is watched.
+    pending_watches: BTreeMap<WorkerId, (Uuid, Instant)>,
     /// The write under way. One that was given up is waited for before the next.
     writing: Option<JoinHandle<Result<(), StateFileError>>>,
     /// The boot clock at the last look.
@@ -73,7 +76,7 @@ struct Thawed {
 /// A worker id that ids are issued with.
 #[derive(Debug)]
 pub(crate) struct Held {
-    sequencer: Arc<Sequencer>,
+    sequencer: Arc<LeaseSequencer>,
     /// `None` while it rests on the state file alone, because the registry is away.
     lease: Option<Lease>,
 }
@@ -118,7 +121,7 @@ impl Keeper {
     /// # Errors
     /// `StateFile`; `BadConfig` for a Java cache that cannot be read.
     pub(crate) fn new(
-        registry: Arc<dyn WorkerRegistry>,
+        registry: Registry,
         config: SnowflakeConfig,
         shared: Arc<Shared>,
     ) -> Result<Self, SnowflakeError> {
@@ -131,11 +134,20 @@ impl Keeper {
         };
         let java = java_cache(&config)?;
         let least_floor = java.and_then(|cache| cache.floor).unwrap_or(UnixMillis::EPOCH);
-        let new = || State { instance: Uuid::new_v4(), claim: None, memory: None };
-        let mut state = state.unwrap_or_else(new);
-        // The floor of an earlier attempt is told by its ceiling, which this setting put there.
-        state.claim = state.claim.filter(|claim| claim.offline_for == config.offline_for);
-        let copied = matches!(&state.memory, Some(Memory { origin: Origin::Copied, .. }));
+        let state = state.unwrap_or_else(|| State {
+            instance: Uuid::new_v4(),
+            pending_claim: None,
+            saved_lease: None,
+            unknown: UnknownFields::default(),
+        });
+        let mut least_floor = least_floor;
+        if let (true, Some(saved)) = (registry.lives_in_state_file(), &state.saved_lease) {
+            // The file has room for one lease. A node that is given another worker id, and then the first
+            // one again, must not repeat what it issued with either.
+            least_floor = least_floor.max(saved.local_ceiling);
+        }
+        let copied =
+            matches!(&state.saved_lease, Some(SavedLease { provenance: Provenance::Copied, .. }));
         if let (true, Some(path)) = (copied, &config.state_file) {
             tracing::warn!(
                 "{} was copied from elsewhere: make sure that no process uses the original",
@@ -150,8 +162,8 @@ impl Keeper {
             state,
             least_floor,
             java,
-            watched_file: false,
-            watching: None,
+            file_unshared: false,
+            pending_watches: BTreeMap::new(),
             writing: None,
             looked_at: Duration::ZERO,
         })
@@ -283,7 +295,7 @@ impl Keeper {
             return self.confirm(now, next_free);
         };
         let report = Report { now, ceiling: now + self.config.offline_for };
-        let registry = Arc::clone(&self.registry);
+        let registry = self.registry.clone();
         Box::pin(async move {
             let answer = tokio::time::timeout(ATTEMPT, registry.extend(&mut lease, report)).await;
             let answer = answer.unwrap_or_else(|_| Err(no_answer("extend the lease")));
@@ -314,12 +326,12 @@ impl Keeper {
         };
         match result {
             Ok(lease) => {
-                self.watching = None;
-                if let Some(memory) = &mut self.state.memory {
-                    memory.fence = lease.fence.clone();
-                    self.state.claim = None;
+                self.pending_watches.clear();
+                if let Some(saved) = &mut self.state.saved_lease {
+                    saved.fence = lease.fence.clone();
+                    self.state.pending_claim = None;
                     // At once: after a reboot only the record as it is now proves anything.
-                    self.note().await;
+                    self.persist_best_effort().await;
                 }
                 self.shared.report_fine(Trouble::Registry);
                 self.publish(true);
@@ -376,9 +388,9 @@ impl Keeper {
         self.shared.lost();
         tracing::error!(worker = %held.worker(), "{why}; its ids stop");
         self.least_floor = self.least_floor.max(next_free.unwrap_or(UnixMillis::EPOCH));
-        if let Some(memory) = &mut self.state.memory {
-            memory.lost = true;
-            self.note().await;
+        if let Some(saved) = &mut self.state.saved_lease {
+            saved.lost = true;
+            self.persist_best_effort().await;
         }
     }
 
@@ -414,13 +426,15 @@ impl Keeper {
     async fn release(mut self, held: Held) {
         let Some(next_free) = held.sequencer.close() else { return };
         self.shared.end(Phase::Closed);
-        let Some(memory) = &mut self.state.memory else { return };
-        memory.local_ceiling = next_free;
+        let Some(saved) = &mut self.state.saved_lease else { return };
+        saved.local_ceiling = next_free;
         // Without an answer from the registry it is not this node's to give back.
-        let Some(lease) = held.lease else { return self.note().await.unwrap_or_default() };
-        memory.fence.state = FenceState::Released;
-        memory.fence.ceiling = next_free;
-        if self.note().await.is_none() {
+        let Some(lease) = held.lease else {
+            return self.persist_best_effort().await.unwrap_or_default();
+        };
+        saved.fence.state = FenceState::Released;
+        saved.fence.ceiling = next_free;
+        if self.persist_best_effort().await.is_none() {
             return;
         }
         let release = self.registry.release(lease, next_free);
@@ -456,6 +470,9 @@ const fn is_end(kind: &RegistryErrorKind) -> bool {
             | RegistryErrorKind::FloorAhead { .. }
             | RegistryErrorKind::InUse { .. }
             | RegistryErrorKind::JavaAlive { .. }
+            | RegistryErrorKind::JavaHolds
+            | RegistryErrorKind::BeyondLayout { .. }
+            | RegistryErrorKind::NotAssigned { .. }
             | RegistryErrorKind::NoWorkerId(_)
             | RegistryErrorKind::Retired
     )

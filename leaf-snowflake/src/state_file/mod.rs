@@ -7,10 +7,14 @@
 //! damage, never a first start.
 //!
 //! It is locked against a second process for as long as it is open. A file that does not have the
-//! inode and the machine id that it was written with is read, but as a copy ([`Origin::Copied`]):
+//! inode and the machine id that it was written with is read, but as a copy ([`Provenance::Copied`]):
 //! another process may be living from the original. That notices a copy, not a copy's contents
 //! written over the original in place, nor a cloned volume where there is no machine id. Another
-//! boot or device is no proof either way ([`Origin::Uncertain`]).
+//! boot or device is no proof either way ([`Provenance::Uncertain`]).
+//!
+//! Durable format, version 1: a slot is a page with a head line, see `page.rs`, and the JSON object
+//! `{version, instance, saved_lease, pending_claim, written_at}`. A reader ignores fields that it does not
+//! know and keeps them when it rewrites the file.
 
 mod page;
 #[cfg(test)]
@@ -21,13 +25,12 @@ use std::io::{self, Read, Seek};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use std::time::Duration;
-
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use self::page::{SLOT, decode, encode};
-use crate::{Memory, Origin};
+use crate::fence::{Unreadable, Versioned};
+use crate::{FORMAT_VERSION, Provenance, SavedLease, UnknownFields};
 
 /// An open, locked state file.
 #[derive(Debug)]
@@ -51,18 +54,13 @@ pub(crate) struct StateFile {
 pub(crate) struct State {
     /// This data directory, over restarts.
     pub(crate) instance: Uuid,
-    /// The claim that was sent and whose answer was not written down yet.
-    pub(crate) claim: Option<PendingClaim>,
+    /// The nonce of a claim that was sent and whose answer was not written down yet: it may or may not have
+    /// reached the registry.
+    pub(crate) pending_claim: Option<Uuid>,
     /// The last lease.
-    pub(crate) memory: Option<Memory>,
-}
-
-/// A claim that may or may not have reached the registry.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct PendingClaim {
-    pub(crate) nonce: Uuid,
-    /// The record's ceiling is that far above the claim's floor.
-    pub(crate) offline_for: Duration,
+    pub(crate) saved_lease: Option<SavedLease>,
+    /// What a later version wrote.
+    pub(crate) unknown: UnknownFields,
 }
 
 /// Which file on which machine.
@@ -80,57 +78,73 @@ struct Place {
 }
 
 impl Place {
-    /// What this place is to a file that was written at `other`.
-    fn origin(&self, other: &Self) -> Origin {
+    /// Whether a file that was written at `other` is provably the one at this place.
+    fn provenance(&self, other: &Self) -> Provenance {
         if (&self.machine, self.inode) != (&other.machine, other.inode) {
-            Origin::Copied
+            Provenance::Copied
         } else if (&self.boot, self.device) != (&other.boot, other.device) {
-            Origin::Uncertain
+            Provenance::Uncertain
         } else {
-            Origin::Own
+            Provenance::Proven
         }
     }
 }
 
 #[derive(Serialize, Deserialize)]
 struct Record {
-    #[serde(default)]
-    memory: Option<Memory>,
-    #[serde(rename = "origin")]
-    place: Place,
-    /// `None` in files of earlier versions: then it is the fence's.
-    #[serde(default)]
-    instance: Option<Uuid>,
-    #[serde(default)]
-    claim: Option<PendingClaim>,
+    version: u32,
+    instance: Uuid,
+    saved_lease: Option<SavedLease>,
+    pending_claim: Option<Uuid>,
+    written_at: Place,
+    #[serde(flatten)]
+    unknown: UnknownFields,
 }
 
 impl Record {
     /// The state, as it is to a process at `here`. A copy is another instance: the original may
-    /// be alive.
+    /// be in use.
     fn state(self, here: &Place) -> State {
-        let origin = here.origin(&self.place);
-        let of_fence = self.memory.as_ref().map(|memory| memory.fence.instance);
-        let instance = self.instance.or(of_fence).filter(|_| origin != Origin::Copied);
-        // Every clone of a volume holds the same pending claim: two would both take the record of that one
-        // claim for their own, and no watching tells them apart. So the claim is forgotten, and its worker id
-        // is a stranger's until its ceiling has passed.
-        let claim = self.claim.filter(|_| origin == Origin::Own);
+        let provenance = here.provenance(&self.written_at);
+        let copied = provenance == Provenance::Copied;
         State {
-            instance: instance.unwrap_or_else(Uuid::new_v4),
-            claim,
-            memory: self.memory.map(|memory| Memory { origin, ..memory }),
+            instance: if copied { Uuid::new_v4() } else { self.instance },
+            // Every clone of a volume holds the same pending claim: two would both take the record of that
+            // one claim for their own, and no watching tells them apart. So the claim is forgotten, and its
+            // worker id is a stranger's until its ceiling has passed.
+            pending_claim: self.pending_claim.filter(|_| provenance == Provenance::Proven),
+            saved_lease: self.saved_lease.map(|saved| SavedLease { provenance, ..saved }),
+            unknown: self.unknown,
         }
     }
 }
 
-/// Why the state file is of no use.
+/// Why the state file cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StateFileError {
     /// Another process has it open.
     #[error("{}: another process uses this data directory: stop it, or give this one its own", .0.display())]
     Locked(PathBuf),
+    /// A later version of Leaf wrote it in a format that this version cannot read.
+    #[error(
+        "{}: the state file has format version {version}, this program reads up to {FORMAT_VERSION}: \
+         update this program",
+        path.display()
+    )]
+    NewerFormat {
+        /// The file.
+        path: PathBuf,
+        /// Its format version.
+        version: u32,
+    },
+    /// A version of Leaf before 0.1.0 wrote it.
+    #[error(
+        "{}: the state file has no format version: a version before 0.1.0 wrote it; remove it once its \
+         last ids are in the past",
+        .0.display()
+    )]
+    Unversioned(PathBuf),
     /// Neither slot is valid.
     #[error(
         "{}: the state file is damaged: no id is issued from here, ids might repeat; \
@@ -267,9 +281,19 @@ impl StateFile {
             self.known = pages;
             return Ok(None);
         }
+        match Versioned::check(text.as_bytes()) {
+            Ok(()) => {}
+            Err(Unreadable::Newer(version)) => {
+                return Err(StateFileError::NewerFormat { path: self.path.clone(), version });
+            }
+            Err(Unreadable::Unversioned) => {
+                return Err(StateFileError::Unversioned(self.path.clone()));
+            }
+            Err(Unreadable::Damaged(_)) => return Err(damaged()),
+        }
         let record: Record = serde_json::from_str(text).map_err(|_| damaged())?;
         self.sequence = sequence;
-        self.place_before = record.place.clone();
+        self.place_before = record.written_at.clone();
         let state = record.state(&self.place);
         self.known = pages;
         Ok(Some(state))
@@ -289,13 +313,15 @@ impl StateFile {
         let found = self.check_untouched()?;
         (self.known, self.failed) = (found, None);
         let record = Record {
-            memory: state.memory.clone(),
-            place: match &state.memory {
-                Some(memory) if memory.origin != Origin::Own => self.place_before.clone(),
+            version: FORMAT_VERSION,
+            instance: state.instance,
+            saved_lease: state.saved_lease.clone(),
+            pending_claim: state.pending_claim,
+            written_at: match &state.saved_lease {
+                Some(saved) if saved.provenance != Provenance::Proven => self.place_before.clone(),
                 _ => self.place.clone(),
             },
-            instance: Some(state.instance),
-            claim: state.claim,
+            unknown: state.unknown.clone(),
         };
         let text = serde_json::to_string(&record).map_err(io::Error::from);
         let next = self.sequence + 1;

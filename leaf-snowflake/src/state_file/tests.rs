@@ -3,27 +3,35 @@ use crate::{Fence, FenceState};
 use leaf_core::UnixMillis;
 use proptest::prelude::*;
 
-fn memory(ceiling: u64) -> Memory {
-    Memory {
+fn saved(ceiling: u64) -> SavedLease {
+    SavedLease {
         worker: 7,
         fence: Fence {
-            epoch: 3,
+            term: 3,
+            floor: UnixMillis::new(1000),
             ceiling: UnixMillis::new(ceiling + 600_000),
+            reported_at: UnixMillis::new(ceiling),
             instance: uuid::Uuid::from_u128(1),
             nonce: uuid::Uuid::from_u128(2),
             layout: "t41-w10-s12/1ms".into(),
             epoch_ms: UnixMillis::new(1_288_834_974_657),
             state: FenceState::Held,
+            unknown: UnknownFields::default(),
         },
         local_ceiling: UnixMillis::new(ceiling),
         lost: false,
-        origin: Origin::Own,
+        provenance: Provenance::Proven,
     }
 }
 
 fn state(ceiling: u64) -> State {
-    let memory = memory(ceiling);
-    State { instance: memory.fence.instance, claim: None, memory: Some(memory) }
+    let saved = saved(ceiling);
+    State {
+        instance: saved.fence.instance,
+        pending_claim: None,
+        saved_lease: Some(saved),
+        unknown: UnknownFields::default(),
+    }
 }
 
 fn path(directory: &tempfile::TempDir) -> PathBuf {
@@ -66,9 +74,9 @@ fn a_copied_file_is_read_but_not_genuine() {
 
     let (_, remembered) = StateFile::open(&copy).unwrap();
     let remembered = remembered.unwrap();
-    let copied = Memory { origin: Origin::Copied, ..memory(1000) };
-    assert_eq!(remembered.memory, Some(copied));
-    assert_ne!(remembered.instance, memory(1000).fence.instance, "another instance");
+    let copied = SavedLease { provenance: Provenance::Copied, ..saved(1000) };
+    assert_eq!(remembered.saved_lease, Some(copied));
+    assert_ne!(remembered.instance, saved(1000).fence.instance, "another instance");
 }
 
 #[test]
@@ -160,10 +168,12 @@ proptest! {
         }
         drop(file);
         let record = Record {
-            memory: Some(memory((writes + 1) * 1000)),
-            place: Place { machine: None, boot: None, device: None, inode: 1 },
-            instance: None,
-            claim: None,
+            version: FORMAT_VERSION,
+            instance: uuid::Uuid::from_u128(1),
+            saved_lease: Some(saved((writes + 1) * 1000)),
+            pending_claim: None,
+            written_at: Place { machine: None, boot: None, device: None, inode: 1 },
+            unknown: UnknownFields::default(),
         };
         let page = encode(writes + 1, &serde_json::to_string(&record).unwrap()).unwrap();
         let at = ((writes + 1) % 2) * SLOT as u64;
@@ -176,7 +186,7 @@ proptest! {
 
         let (_, remembered) = StateFile::open(&path).unwrap();
 
-        let ceiling = remembered.unwrap().memory.unwrap().local_ceiling.get();
+        let ceiling = remembered.unwrap().saved_lease.unwrap().local_ceiling.get();
         prop_assert!(ceiling >= writes * 1000, "went back to {ceiling}");
     }
 
@@ -206,35 +216,71 @@ fn a_truncated_file_is_damage_never_an_older_memory() {
 fn a_reboot_is_noticed() {
     let here =
         Place { machine: Some("m".into()), boot: Some("2".into()), device: Some(5), inode: 1 };
-    let origin = |machine: &str, boot: Option<&str>, inode| {
+    let provenance = |machine: &str, boot: Option<&str>, inode| {
         let (machine, boot) = (Some(machine.to_owned()), boot.map(str::to_owned));
-        here.origin(&Place { machine, boot, device: Some(5), inode })
+        here.provenance(&Place { machine, boot, device: Some(5), inode })
     };
-    assert_eq!(here.origin(&Place { device: Some(6), ..here.clone() }), Origin::Uncertain);
+    assert_eq!(here.provenance(&Place { device: Some(6), ..here.clone() }), Provenance::Uncertain);
 
-    assert_eq!(origin("m", Some("2"), 1), Origin::Own);
-    assert_eq!(origin("m", Some("1"), 1), Origin::Uncertain);
-    assert_eq!(origin("m", None, 1), Origin::Uncertain, "written by an earlier version");
-    assert_eq!(origin("m", Some("2"), 9), Origin::Copied);
-    assert_eq!(origin("other", Some("2"), 1), Origin::Copied);
+    assert_eq!(provenance("m", Some("2"), 1), Provenance::Proven);
+    assert_eq!(provenance("m", Some("1"), 1), Provenance::Uncertain);
+    assert_eq!(provenance("m", None, 1), Provenance::Uncertain, "no id of the boot");
+    assert_eq!(provenance("m", Some("2"), 9), Provenance::Copied);
+    assert_eq!(provenance("other", Some("2"), 1), Provenance::Copied);
 }
 
-/// What 0.1.0 wrote before the file named its instance and claim.
+/// Replaces the newer slot of the file at `path` by `text`.
+fn write_slot(path: &Path, text: &str) {
+    drop(StateFile::open(path).unwrap());
+    let file = OpenOptions::new().write(true).open(path).unwrap();
+    file.write_all_at(&encode(1, text).unwrap(), SLOT as u64).unwrap();
+}
+
+/// The durable format: a change of this text is a change of the format.
+const VERSION_1: &str = r#"{"version":1,"instance":"67e55044-10b1-426f-9247-bb680e5fe0c8","saved_lease":{"worker":7,"fence":{"term":3,"floor":1000,"ceiling":601000,"reported_at":1000,"instance":"67e55044-10b1-426f-9247-bb680e5fe0c8","nonce":"936da01f-9abd-4d9d-80c7-02af85c822a8","layout":"t41-w10-s12/1ms","epoch_ms":1288834974657,"state":"held"},"local_ceiling":1000,"lost":false},"pending_claim":null,"written_at":{"machine":null,"boot":null,"device":null,"inode":1}}"#;
+
 #[test]
-fn a_file_of_an_earlier_version_is_read() {
+fn version_1_is_read_and_written_like_this() {
     let directory = tempfile::tempdir().unwrap();
     let path = path(&directory);
-    drop(StateFile::open(&path).unwrap());
-    let fence = memory(1000).fence.encode();
-    let text = format!(
-        r#"{{"memory":{{"worker":7,"fence":{fence},"local_ceiling":1000,"lost":false}},"origin":{{"machine":null,"inode":1}}}}"#
-    );
-    let file = OpenOptions::new().write(true).open(&path).unwrap();
-    file.write_all_at(&encode(1, &text).unwrap(), SLOT as u64).unwrap();
-    drop(file);
+    write_slot(&path, VERSION_1);
 
     let (_, remembered) = StateFile::open(&path).unwrap();
 
-    let memory = remembered.unwrap().memory.unwrap();
-    assert_eq!((memory.worker, memory.local_ceiling.get()), (7, 1000));
+    let saved = remembered.unwrap().saved_lease.unwrap();
+    assert_eq!((saved.worker, saved.local_ceiling.get(), saved.fence.term), (7, 1000, 3));
+    let record: Record = serde_json::from_str(VERSION_1).unwrap();
+    assert_eq!(serde_json::to_string(&record).unwrap(), VERSION_1);
+}
+
+#[test]
+fn fields_of_a_later_version_are_kept() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = path(&directory);
+    let later =
+        VERSION_1.replacen('{', r#"{"zone":"b","#, 1).replace(r#""term":"#, r#""lane":4,"term":"#);
+    write_slot(&path, &later);
+
+    let (mut file, remembered) = StateFile::open(&path).unwrap();
+    file.write(&remembered.unwrap()).unwrap();
+    drop(file);
+
+    let (_, again) = StateFile::open(&path).unwrap();
+    let again = again.unwrap();
+    assert_eq!(again.unknown.get("zone"), Some(&"b".into()));
+    assert_eq!(again.saved_lease.unwrap().fence.unknown.get("lane"), Some(&4.into()));
+}
+
+#[test]
+fn other_versions_are_refused_with_the_way_out() {
+    let directory = tempfile::tempdir().unwrap();
+    for (name, text, expected) in [
+        ("newer", VERSION_1.replace(r#""version":1"#, r#""version":2"#), "update this program"),
+        ("older", VERSION_1.replace(r#""version":1,"#, ""), "a version before 0.1.0 wrote it"),
+    ] {
+        let path = directory.path().join(name);
+        write_slot(&path, &text);
+        let error = StateFile::open(&path).unwrap_err().to_string();
+        assert!(error.contains(expected), "{error}");
+    }
 }

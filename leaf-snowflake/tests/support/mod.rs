@@ -7,12 +7,11 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_core::future::BoxFuture;
-use leaf_core::{Id, Layout, ManualClock, UnixMillis};
+use leaf_core::{Id, Layout, ManualClock, UnixMillis, WorkerId};
 use leaf_snowflake::{
-    ClaimRequest, Identity, Lease, MemoryRegistry, RegistryError, RegistryErrorKind, Report,
-    SnowflakeConfig, SnowflakeError, SnowflakeErrorKind, SnowflakeGenerator, WorkerRecord,
-    WorkerRegistry,
+    ClaimRequest, FenceStore, Identity, MemoryFenceStore, Purpose, RecordState, Registry,
+    RegistryError, RegistryErrorKind, Report, SnowflakeConfig, SnowflakeError, SnowflakeErrorKind,
+    SnowflakeGenerator, Stored, StoredWorker, WorkerRecord, WorkerView,
 };
 
 pub const START: UnixMillis = UnixMillis::new(1_800_000_000_000);
@@ -30,10 +29,10 @@ pub fn two_workers() -> Layout {
 }
 
 pub async fn open(
-    registry: &Arc<MemoryRegistry>,
+    store: &Arc<MemoryFenceStore>,
     config: SnowflakeConfig,
 ) -> Result<SnowflakeGenerator, SnowflakeError> {
-    SnowflakeGenerator::open(Arc::clone(registry) as _, config).await
+    SnowflakeGenerator::open(Arc::clone(store), config).await
 }
 
 /// Lets the same time pass on the manual clock and on tokio's.
@@ -79,60 +78,49 @@ pub fn until_killed<T>(life: impl AsyncFnOnce() -> T) -> T {
     result
 }
 
-/// A [`MemoryRegistry`] that is different in some way.
+/// A [`MemoryFenceStore`] that is different in some way.
 #[derive(Debug, Default)]
 pub struct Odd {
-    pub memory: MemoryRegistry,
-    /// A node whose worker id was taken over must not claim another.
-    pub pins_nodes: bool,
-    /// As a bug in a driver would.
+    pub memory: MemoryFenceStore,
+    /// As a bug in a driver would, once there is a record.
     pub panics: bool,
-    /// How long an extension takes.
+    /// How long a write takes, once there is a record.
     pub answers_after: Duration,
 }
 
-impl WorkerRegistry for Odd {
-    fn replaces_lost(&self) -> bool {
-        !self.pins_nodes
+impl FenceStore for Odd {
+    type Version = ();
+
+    fn name(&self) -> &'static str {
+        "an odd store"
     }
 
-    fn claim<'a>(
-        &'a self,
-        who: &'a Identity,
-        request: &'a ClaimRequest,
-    ) -> BoxFuture<'a, Result<Lease, RegistryError>> {
-        self.memory.claim(who, request)
+    async fn list(&self, purpose: Purpose) -> Result<Vec<StoredWorker<()>>, RegistryError> {
+        self.memory.list(purpose).await
     }
 
-    fn extend<'a>(
-        &'a self,
-        lease: &'a mut Lease,
-        report: Report,
-    ) -> BoxFuture<'a, Result<(), RegistryError>> {
-        assert!(!self.panics, "a bug in a driver");
-        Box::pin(async move {
+    async fn read(&self, worker: WorkerId, purpose: Purpose) -> Result<Stored<()>, RegistryError> {
+        self.memory.read(worker, purpose).await
+    }
+
+    async fn replace(
+        &self,
+        worker: WorkerId,
+        read: &Stored<()>,
+        record: &WorkerRecord,
+    ) -> Result<bool, RegistryError> {
+        if read.record != RecordState::Absent {
+            assert!(!self.panics, "a bug in a driver");
             tokio::time::sleep(self.answers_after).await;
-            self.memory.extend(lease, report).await
-        })
-    }
-
-    fn release<'a>(
-        &'a self,
-        lease: Lease,
-        next_free: UnixMillis,
-    ) -> BoxFuture<'a, Result<(), RegistryError>> {
-        self.memory.release(lease, next_free)
-    }
-
-    fn workers(&self) -> BoxFuture<'_, Result<Vec<WorkerRecord>, RegistryError>> {
-        self.memory.workers()
+        }
+        self.memory.replace(worker, read, record).await
     }
 }
 
 /// Nodes on one registry and one clock, each with a state file of its name.
 pub struct Cluster {
     pub clock: Arc<ManualClock>,
-    pub registry: Arc<MemoryRegistry>,
+    pub store: Arc<MemoryFenceStore>,
     pub directory: tempfile::TempDir,
 }
 
@@ -140,7 +128,7 @@ impl Cluster {
     pub fn new() -> Self {
         Self {
             clock: Arc::new(ManualClock::at(START)),
-            registry: Arc::default(),
+            store: Arc::default(),
             directory: tempfile::tempdir().unwrap(),
         }
     }
@@ -151,8 +139,18 @@ impl Cluster {
         config
     }
 
+    /// The registry that the nodes share.
+    pub fn registry(&self) -> Registry {
+        Arc::clone(&self.store).into()
+    }
+
+    /// The worker ids as an operator sees them.
+    pub async fn workers(&self) -> Vec<WorkerView> {
+        self.registry().workers().await.unwrap()
+    }
+
     pub async fn open(&self, name: &str) -> SnowflakeGenerator {
-        open(&self.registry, self.config(name)).await.unwrap()
+        open(&self.store, self.config(name)).await.unwrap()
     }
 
     /// A life of this node, from the start to a kill -9, beside the runtime of the test.
@@ -183,9 +181,9 @@ pub fn request(now: UnixMillis) -> ClaimRequest {
         instance: uuid::Uuid::new_v4(),
         nonce: uuid::Uuid::new_v4(),
         layout: Layout::LEAF,
-        memory: None,
+        saved: None,
         least_floor: UnixMillis::EPOCH,
-        watched: None,
+        watched: Default::default(),
         offline_for: seconds(600),
         report_interval: seconds(3),
         tolerance: seconds(1),

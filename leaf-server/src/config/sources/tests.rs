@@ -491,3 +491,21 @@ fn a_reload_tells_what_it_takes_over_from_what_needs_a_restart() {
     let (_, rest) = before.changes(&load(&config, &[]).unwrap());
     assert_eq!(rest, ["segment.shard"]);
 }
+
+/// S-11: what `expect` and a log line of a structure would print.
+#[test]
+fn debug_texts_of_a_configuration_hold_no_secret() {
+    let file = "[segment]\nstore = 'mysql://leaf:canary@db/leaf'\n\
+                [[segment.shard]]\nstore = 'postgres://leaf:canary@db/leaf'\ntags = ['a*']\n\
+                [snowflake]\nregistry = 'zk_normal'\nzookeeper = 'leaf:canary@zk:2181'\n\
+                [ops]\ntoken = 'canary-canary-canary'\n";
+    assert!(file.contains("canary"), "the control");
+
+    let known = keys::Known::of(&Config::default());
+    let source = FileSource::toml(file, Path::new("leaf.toml"), &known).unwrap();
+    let loaded = load(file, &[]).unwrap();
+
+    for text in [format!("{source:?}"), format!("{:#?}", loaded.config), format!("{loaded:?}")] {
+        assert!(!text.contains("canary"), "{text}");
+    }
+}

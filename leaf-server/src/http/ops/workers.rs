@@ -2,9 +2,8 @@
 
 use hyper::StatusCode;
 use leaf_core::{Clock, WorkerId};
-use leaf_registry::{Circumstances, WorkerAdministration};
 use leaf_server::records::WorkerShown;
-use leaf_snowflake::SystemClock;
+use leaf_snowflake::{NodeSettings, Registry, SystemClock};
 use serde::{Deserialize, Serialize};
 
 use super::super::problem::Problem;
@@ -45,11 +44,14 @@ fn mode(node: &Node) -> Result<&Snowflake, Problem> {
     node.snowflake().ok_or_else(|| Problem::disabled("snowflake"))
 }
 
-fn admin(node: &Node) -> Result<&dyn WorkerAdministration, Problem> {
-    mode(node)?.open.admin.as_deref().ok_or_else(|| {
-        let registry = node.config.snowflake.registry;
-        Problem::not_found(format!("the registry `{registry}` has nothing to administer"))
-    })
+fn registry(node: &Node) -> Result<&Registry, Problem> {
+    let registry = &mode(node)?.open.registry;
+    if registry.lives_in_state_file() {
+        let name = node.config.snowflake.registry;
+        let text = format!("the registry `{name}` has nothing to administer");
+        return Err(Problem::not_found(text));
+    }
+    Ok(registry)
 }
 
 fn worker(text: &str) -> Result<WorkerId, Problem> {
@@ -57,8 +59,8 @@ fn worker(text: &str) -> Result<WorkerId, Problem> {
     number.map_err(|_| Problem::bad_request("worker id: give its number"))
 }
 
-fn circumstances(node: &Node) -> Circumstances {
-    Circumstances {
+fn node_settings(node: &Node) -> NodeSettings {
+    NodeSettings {
         now: SystemClock.wall_millis(),
         layout: node.layout,
         offline_for: node.config.snowflake.offline_for.duration(),
@@ -68,8 +70,7 @@ fn circumstances(node: &Node) -> Circumstances {
 
 pub(super) async fn list(node: &Node) -> Result<Reply, Problem> {
     let records = mode(node)?.open.registry.workers().await?;
-    let offline_for = node.config.snowflake.offline_for.duration();
-    let workers = records.iter().map(|record| WorkerShown::of(record, offline_for)).collect();
+    let workers = records.iter().map(WorkerShown::of).collect();
     Ok(reply::json(StatusCode::OK, &Workers { workers }))
 }
 
@@ -78,23 +79,23 @@ fn unconfirmed(why: &str) -> Problem {
 }
 
 pub(super) async fn release(node: &Node, number: &str, sure: Dead) -> Result<Reply, Problem> {
-    let (worker, admin) = (worker(number)?, admin(node)?);
+    let (worker, registry) = (worker(number)?, registry(node)?);
     if !sure.holder_is_dead {
         return Err(unconfirmed(
             "a holder that lives, or is started again on its data directory while the registry is away, \
              would repeat ids",
         ));
     }
-    let free = admin.release(worker, circumstances(node)).await?;
+    let free = registry.release_worker(worker, node_settings(node)).await?;
     let released = Released { worker: worker.get(), free_from_ms: free.to_string() };
     Ok(reply::json(StatusCode::OK, &released))
 }
 
 pub(super) async fn retire(node: &Node, number: &str, sure: ForGood) -> Result<Reply, Problem> {
-    let (worker, admin) = (worker(number)?, admin(node)?);
+    let (worker, registry) = (worker(number)?, registry(node)?);
     if !sure.for_good {
         return Err(unconfirmed("a retired worker id is never used again"));
     }
-    admin.retire(worker, circumstances(node)).await?;
+    registry.retire_worker(worker, node_settings(node)).await?;
     Ok(reply::json(StatusCode::OK, &Retired { worker: worker.get() }))
 }

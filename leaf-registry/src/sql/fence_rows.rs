@@ -8,9 +8,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use leaf_core::{UnixMillis, WorkerId};
-use leaf_snowflake::{FenceState, Peer};
-
-use super::{Found, Known, Mirror, Recorded};
+use leaf_snowflake::{FenceState, JavaMirror, Peer, RecordState, Stored, StoredWorker};
 
 /// A node whose record was not written for so many report intervals is not alive.
 pub(crate) const SILENT: u32 = 3;
@@ -20,7 +18,7 @@ pub(crate) type Row = (i64, Option<String>, Option<String>);
 
 /// What a database compares.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Token {
+pub(crate) struct Version {
     /// The record's nonce and text; `None`: there must be no record.
     pub(crate) record: Option<(String, String)>,
     /// Since when the server is the one that writes, as the guard said; 0 where there is no guard.
@@ -30,22 +28,22 @@ pub(crate) struct Token {
 }
 
 /// What a row says. The mirror is judged by who keeps one.
-pub(crate) fn found(row: Option<Row>, since: i64) -> Found<Token> {
+pub(crate) fn stored(row: Option<Row>, since: i64) -> Stored<Version> {
     let record = row.and_then(|(_, nonce, record)| Some((nonce?, record?)));
-    let token = Token { record, since, mirror: None };
-    let text = token.record.as_ref().map(|(_, text)| text.as_bytes());
-    Found {
-        record: text.map_or(Recorded::Absent, Recorded::decode),
-        mirror: Mirror::Agrees,
-        failover: UnixMillis::new(u64::try_from(since).unwrap_or(0)),
-        token,
+    let version = Version { record, since, mirror: None };
+    let text = version.record.as_ref().map(|(_, text)| text.as_bytes());
+    Stored {
+        record: text.map_or(RecordState::Absent, RecordState::decode),
+        mirror: JavaMirror::Agrees,
+        failed_over_at: u64::try_from(since).ok().filter(|since| *since > 0).map(UnixMillis::new),
+        version,
     }
 }
 
 /// The records of a table.
-pub(crate) fn known(rows: Vec<Row>, since: i64) -> Vec<Known<Token>> {
-    let known = |row: Row| Some((worker(row.0)?, found(Some(row), since)));
-    rows.into_iter().filter_map(known).collect()
+pub(crate) fn listed(rows: Vec<Row>, since: i64) -> Vec<StoredWorker<Version>> {
+    let listed = |row: Row| Some((worker(row.0)?, stored(Some(row), since)));
+    rows.into_iter().filter_map(listed).collect()
 }
 
 /// What this process knows of the server that writes: time goes one way.
@@ -77,8 +75,8 @@ pub(crate) fn worker(id: i64) -> Option<WorkerId> {
 
 /// The nodes of records that were written lately.
 pub(crate) fn peers(records: Vec<String>) -> Vec<Peer> {
-    let peer = |record: String| match Recorded::decode(record.as_bytes()) {
-        Recorded::Written(record) if record.fence.state == FenceState::Held => {
+    let peer = |record: String| match RecordState::decode(record.as_bytes()) {
+        RecordState::Written(record) if record.fence.state == FenceState::Held => {
             Some(Peer { identity: record.holder, address: record.address })
         }
         _ => None,
@@ -93,7 +91,7 @@ pub(crate) fn silent_ms(report_interval: Duration) -> i64 {
 }
 
 /// The guard's row changed hands.
-pub(crate) fn tell_failover(before: Option<&str>) {
+pub(crate) fn log_failover(before: Option<&str>) {
     tracing::warn!(
         "the database of the worker ids was answered by server {:?} and now is by another (a failover?): \
          claims wait until what may have been lost has passed",

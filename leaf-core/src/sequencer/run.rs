@@ -1,11 +1,12 @@
-//! Several ids at once.
+//! Several ids of one sequencer at once.
 
 use std::fmt;
 use std::iter::FusedIterator;
 
-use leaf_core::{Composer, Id};
+use crate::{Composer, Id};
 
-/// Ids of one worker that were taken together, in increasing order; put together as they are read.
+/// Ids of one worker id that were taken together: an iterator in increasing order, which composes each
+/// id when it is read.
 pub struct IdRun {
     composer: Composer,
     position: u64,
@@ -14,7 +15,7 @@ pub struct IdRun {
 
 impl IdRun {
     /// The ids at the positions from `position` up to, not including, `end`.
-    pub(crate) const fn new(composer: Composer, position: u64, end: u64) -> Self {
+    pub(super) const fn new(composer: Composer, position: u64, end: u64) -> Self {
         Self { composer, position, end }
     }
 }

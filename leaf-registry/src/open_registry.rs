@@ -1,0 +1,38 @@
+//! A registry of worker ids that was opened, with its tables.
+
+use std::sync::Arc;
+
+use leaf_snowflake::{ClaimPolicy, FenceStore, Identity, Registry};
+
+use crate::Administration;
+
+/// A registry that was opened.
+#[derive(Debug, Clone)]
+pub struct OpenRegistry {
+    /// The registry.
+    pub registry: Registry,
+    /// Its tables; `None` where it has none.
+    pub tables: Option<Arc<dyn Administration>>,
+}
+
+impl OpenRegistry {
+    /// A registry without tables.
+    pub(crate) fn new(
+        store: impl FenceStore,
+        policy: ClaimPolicy,
+        address: Option<Identity>,
+    ) -> Self {
+        Self { registry: Registry::new(store, policy, address), tables: None }
+    }
+
+    /// A registry in a database.
+    pub(crate) fn with_tables(
+        store: impl FenceStore + Administration,
+        policy: ClaimPolicy,
+        address: Option<Identity>,
+    ) -> Self {
+        let store = Arc::new(store);
+        let tables = Some(Arc::clone(&store) as _);
+        Self { registry: Registry::new(store, policy, address), tables }
+    }
+}

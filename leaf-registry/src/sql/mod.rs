@@ -1,0 +1,3 @@
+//! What the SQL databases share.
+
+pub(crate) mod fence_rows;

@@ -1,0 +1,25 @@
+//! What the stores of worker ids share: names in paths, and errors of a database as the registry's.
+
+use leaf_core::WorkerId;
+use leaf_segment::{StoreError, StoreErrorKind};
+use leaf_snowflake::{RegistryError, RegistryErrorKind};
+
+/// A worker id that is a name in a path, in its canonical form: `7`, not `007`.
+pub(crate) fn worker_id(name: &str) -> Option<WorkerId> {
+    name.parse().ok().map(WorkerId::new).filter(|worker| worker.to_string() == name)
+}
+
+/// A database's error as the registry's.
+pub(crate) fn translate(error: &StoreError) -> RegistryError {
+    let kind = match error.kind() {
+        // The record of a lease is not in the new file: the lease is lost.
+        StoreErrorKind::Replaced => RegistryErrorKind::Lost,
+        _ if error.retryable() => RegistryErrorKind::Unavailable,
+        _ => RegistryErrorKind::Refused,
+    };
+    let translated = RegistryError::new(kind, error.operation());
+    match error.cause() {
+        Some(cause) => translated.because(cause.to_string()),
+        None => translated,
+    }
+}

@@ -1,0 +1,64 @@
+//! What an operator can do about an error: commands and configuration keys, by the kind of the error.
+//!
+//! The libraries name neither, because a program that embeds them has other ones. `leaf-server` and `leaf`
+//! add the hint where they show an error to an operator.
+
+use leaf_snowflake::{RegistryError, RegistryErrorKind, SnowflakeError, SnowflakeErrorKind};
+
+/// The hint for a failure of the registry; `None` where its text says it all.
+#[must_use]
+pub const fn of_registry(kind: &RegistryErrorKind) -> Option<&'static str> {
+    match kind {
+        RegistryErrorKind::JavaHolds => {
+            Some("set snowflake.adopt_java_ids = true once the last Java Leaf is gone")
+        }
+        RegistryErrorKind::NotAssigned { .. } => {
+            Some("add it to snowflake.worker_ids, or set `advertise` to a name that is there")
+        }
+        RegistryErrorKind::NoWorkerId(_) => {
+            Some("`leaf worker list` shows which node holds which worker id")
+        }
+        RegistryErrorKind::Damaged => Some("`leaf worker repair N --holder-is-dead` repairs it"),
+        RegistryErrorKind::BeyondLayout { .. } => Some(
+            "snowflake.registry = \"zk_recycle\" recycles worker ids; snowflake.layout sets the layout",
+        ),
+        _ => None,
+    }
+}
+
+/// The hint for an error or for what caused it.
+#[must_use]
+pub fn of(error: &anyhow::Error) -> Option<&'static str> {
+    error.chain().find_map(|cause| {
+        if let Some(error) = cause.downcast_ref::<RegistryError>() {
+            return of_registry(error.kind());
+        }
+        match cause.downcast_ref::<SnowflakeError>()?.kind() {
+            SnowflakeErrorKind::Registry(error) => of_registry(error.kind()),
+            _ => None,
+        }
+    })
+}
+
+/// `text`, and the hint behind it.
+#[must_use]
+pub fn with(text: impl std::fmt::Display, hint: Option<&str>) -> String {
+    hint.map_or_else(|| text.to_string(), |hint| format!("{text}; {hint}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_has_its_hint_below_any_context() {
+        let error = RegistryError::new(RegistryErrorKind::JavaHolds, "claim a worker id");
+        let error = anyhow::Error::from(SnowflakeError::from(error)).context("snowflake");
+
+        let text = with(format!("{error:#}"), of(&error));
+
+        assert!(
+            text.ends_with("; set snowflake.adopt_java_ids = true once the last Java Leaf is gone")
+        );
+    }
+}

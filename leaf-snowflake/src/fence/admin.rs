@@ -1,0 +1,213 @@
+//! What an operator does with worker ids: release what a dead node holds, retire a worker id, repair a
+//! record.
+//!
+//! Invariant: every change begins a new term, with a ceiling that is not below what a holder may have
+//! issued. A holder learns at its next report that the worker id is no longer its own.
+
+use std::time::Duration;
+
+use leaf_core::{Layout, UnixMillis, WorkerId};
+use uuid::Uuid;
+
+use super::registry::{StoreRules, TRIES};
+use super::{
+    Fence, FenceState, FenceStore, Identity, JavaMirror, JavaReport, Purpose, RecordState, Stored,
+    WorkerRecord,
+};
+use crate::{RegistryError, RegistryErrorKind};
+
+/// How far a holder's clock may be from the operator's.
+const OPERATOR_CLOCK_DIFFERENCE: Duration = Duration::from_secs(10);
+
+/// The settings of the nodes, which decide how far their ids may reach, and the operator's clock.
+#[derive(Debug, Clone, Copy)]
+pub struct NodeSettings {
+    /// The wall clock.
+    pub now: UnixMillis,
+    /// How ids are composed.
+    pub layout: Layout,
+    /// How far ahead of a report the ceiling is, as the nodes are configured.
+    pub offline_for: Duration,
+    /// How often a holder reports, as the nodes are configured.
+    pub report_interval: Duration,
+}
+
+impl NodeSettings {
+    /// The first instant above every timestamp of a holder that is dead now and last reported at `report`.
+    fn past(&self, report: UnixMillis) -> UnixMillis {
+        report.max(self.now) + self.report_interval + OPERATOR_CLOCK_DIFFERENCE
+    }
+}
+
+impl<S: FenceStore> StoreRules<S> {
+    pub(super) async fn admin_release(
+        &self,
+        worker: WorkerId,
+        settings: NodeSettings,
+    ) -> Result<UnixMillis, RegistryError> {
+        let fence = self.administer("release", worker, &settings, |stored| {
+            let record = match &stored.record {
+                RecordState::Written(record) => record,
+                RecordState::Absent => return Err("no node holds it".into()),
+                RecordState::Newer(_) | RecordState::Damaged(_) => return Err(unreadable(stored)),
+            };
+            agrees(&stored.mirror)?;
+            match record.fence.state {
+                FenceState::Held => {}
+                FenceState::Released => return Err("it was released already".into()),
+                FenceState::Retired => return Err("it is retired".into()),
+            }
+            let last_report = record.fence.reported_at;
+            if last_report > settings.now + OPERATOR_CLOCK_DIFFERENCE {
+                return Err(format!(
+                    "its holder's clock was ahead: it reported at {last_report} (Unix ms); wait until \
+                     then, or retire the worker id"
+                ));
+            }
+            if last_report + 2 * settings.report_interval > settings.now {
+                return Err(format!(
+                    "its holder, {}, reported at {last_report} (Unix ms), a moment ago: stop that \
+                     process first",
+                    record.holder
+                ));
+            }
+            let mut next = next_record(worker, stored, &settings, FenceState::Released)?;
+            next.fence.ceiling = settings.past(last_report).min(record.fence.ceiling);
+            Ok(next)
+        });
+        Ok(fence.await?.ceiling)
+    }
+
+    pub(super) async fn admin_retire(
+        &self,
+        worker: WorkerId,
+        settings: NodeSettings,
+    ) -> Result<(), RegistryError> {
+        let retired = self.administer("retire", worker, &settings, |stored| {
+            match &stored.record {
+                RecordState::Newer(_) | RecordState::Damaged(_) => return Err(unreadable(stored)),
+                RecordState::Absent | RecordState::Written(_) => {}
+            }
+            agrees(&stored.mirror)?;
+            next_record(worker, stored, &settings, FenceState::Retired)
+        });
+        retired.await.map(|_| ())
+    }
+
+    pub(super) async fn admin_repair(
+        &self,
+        worker: WorkerId,
+        settings: NodeSettings,
+    ) -> Result<UnixMillis, RegistryError> {
+        let fence = self.administer("repair", worker, &settings, |stored| {
+            if let RecordState::Newer(_) = stored.record {
+                return Err(unreadable(stored));
+            }
+            let damaged = matches!(stored.record, RecordState::Damaged(_))
+                || matches!(stored.mirror, JavaMirror::Damaged(_) | JavaMirror::Missing);
+            if !damaged {
+                return Err("nothing is wrong with its record".into());
+            }
+            let retired = stored.record.written().map(|record| record.fence.state)
+                == Some(FenceState::Retired);
+            let state = if retired { FenceState::Retired } else { FenceState::Released };
+            let mut next = next_record(worker, stored, &settings, state)?;
+            // A holder that relies on a ceiling that cannot be read was given it before now.
+            let unknown_ceiling = settings.past(settings.now + settings.offline_for);
+            next.fence.ceiling = next.fence.ceiling.max(unknown_ceiling);
+            if let JavaMirror::Java(JavaReport { at: Some(report), .. }) = &stored.mirror {
+                next.fence.ceiling = next.fence.ceiling.max(settings.past(*report));
+            }
+            Ok(next)
+        });
+        Ok(fence.await?.ceiling)
+    }
+
+    /// Replaces a record by what `change` makes of what is stored.
+    async fn administer(
+        &self,
+        what: &str,
+        worker: WorkerId,
+        settings: &NodeSettings,
+        change: impl Fn(&Stored<S::Version>) -> Result<WorkerRecord, String> + Send,
+    ) -> Result<Fence, RegistryError> {
+        let what = format!("{what} worker id {worker}");
+        let refuse = |why: String| self.error(RegistryErrorKind::Refused, &what).because(why);
+        let (range, greatest) = (self.store.range(), settings.layout.max_worker().get());
+        let greatest = greatest.min(*range.end());
+        if !(*range.start()..=greatest).contains(&worker.get()) {
+            return Err(refuse(format!("give a worker id from {} to {greatest}", range.start())));
+        }
+        for _ in 0..TRIES {
+            let stored = self.store.read(worker, Purpose::Replace(settings.now)).await?;
+            let nothing =
+                stored.record == RecordState::Absent && stored.mirror == JavaMirror::Missing;
+            if nothing && !self.store.has_unused() {
+                return Err(refuse("no node has used it".into()));
+            }
+            let record = change(&stored).map_err(refuse)?;
+            if self.store.replace(worker, &stored, &record).await? {
+                return Ok(record.fence);
+            }
+        }
+        Err(self.busy(&what))
+    }
+}
+
+/// The record of the next term, in the name of its last holder.
+fn next_record<V>(
+    worker: WorkerId,
+    stored: &Stored<V>,
+    settings: &NodeSettings,
+    state: FenceState,
+) -> Result<WorkerRecord, String> {
+    let before = stored.record.written();
+    let name = match (before, &stored.mirror) {
+        (Some(record), _) => record.holder.to_string(),
+        (None, JavaMirror::Java(report)) => report.holder.clone(),
+        // One name per worker id: some stores allow each name only once.
+        (None, _) => format!("operator:{worker}"),
+    };
+    let holder = Identity::parse(&name).map_err(|error| error.to_string())?;
+    let ceiling = before.map_or(settings.now, |record| record.fence.ceiling);
+    let layout = &settings.layout;
+    Ok(WorkerRecord {
+        address: before.map_or_else(|| holder.clone(), |record| record.address.clone()),
+        holder,
+        fence: Fence {
+            // Above every term that a lost record may have had.
+            term: before.map_or(settings.now.get(), |record| record.fence.term + 1),
+            floor: ceiling,
+            ceiling,
+            reported_at: settings.now,
+            instance: Uuid::new_v4(),
+            nonce: Uuid::new_v4(),
+            layout: before.map_or_else(|| layout.shape(), |record| record.fence.layout.clone()),
+            epoch_ms: before.map_or(layout.epoch(), |record| record.fence.epoch_ms),
+            state,
+            unknown: before.map(|record| record.fence.unknown.clone()).unwrap_or_default(),
+        },
+        unknown: before.map(|record| record.unknown.clone()).unwrap_or_default(),
+    })
+}
+
+/// A Java Leaf does not look at a fence: what it holds, it keeps.
+fn agrees(mirror: &JavaMirror) -> Result<(), String> {
+    match mirror {
+        JavaMirror::Agrees => Ok(()),
+        JavaMirror::Java(report) => Err(format!(
+            "a Java Leaf, {}, has it: stop that one, and let a node claim it",
+            report.holder
+        )),
+        JavaMirror::Missing | JavaMirror::Damaged(_) => Err(mirror.remark().unwrap_or_default()),
+    }
+}
+
+fn unreadable<V>(stored: &Stored<V>) -> String {
+    match &stored.record {
+        RecordState::Newer(version) => {
+            RegistryErrorKind::NewerFormat { version: *version }.to_string()
+        }
+        _ => "its record is damaged: repair it first".into(),
+    }
+}

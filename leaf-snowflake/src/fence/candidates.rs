@@ -1,0 +1,166 @@
+//! In which order worker ids are tried, and what a node is told when none is free.
+
+use std::ops::RangeInclusive;
+
+use leaf_core::{UnixMillis, WorkerId};
+
+use super::{ClaimRequest, FenceState, JavaMirror, RecordState, Stored, StoredWorker};
+use crate::RegistryErrorKind;
+
+/// Which worker ids are tried first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Rank {
+    /// An earlier attempt of this claim, whose answer was lost.
+    ThisClaim,
+    /// What the state file remembers.
+    Remembered,
+    /// What else this instance has held.
+    Instance,
+    /// Released by a clean stop.
+    Released,
+    /// No node has used it.
+    Unused,
+    /// Another node's, perhaps dead.
+    Used,
+}
+
+/// A worker id to try.
+#[derive(Debug)]
+pub(super) struct Candidate<V> {
+    pub(super) worker: WorkerId,
+    /// Whether it is this instance's.
+    pub(super) own: bool,
+    /// What is stored of it; `None` if no node has used it.
+    pub(super) stored: Option<Stored<V>>,
+}
+
+/// The worker ids to try, in order. `bound` says whether worker ids belong to identities.
+pub(super) fn in_order<V>(
+    request: &ClaimRequest,
+    bound: bool,
+    range: RangeInclusive<u32>,
+    listed: Vec<StoredWorker<V>>,
+    unused: Vec<WorkerId>,
+) -> Vec<Candidate<V>> {
+    let remembered = request.saved.as_ref().map(|saved| saved.worker);
+    let rank = |worker: WorkerId, stored: &Stored<V>| {
+        let Some(record) = stored.record.written() else {
+            let reported = match &stored.mirror {
+                JavaMirror::Java(report) => report.at,
+                _ => None,
+            };
+            return (Rank::Used, reported.unwrap_or(UnixMillis::EPOCH));
+        };
+        let fence = &record.fence;
+        let free =
+            fence.state == FenceState::Released && fence.ceiling <= request.now + request.tolerance;
+        let rank = if fence.nonce == request.nonce {
+            Rank::ThisClaim
+        } else if fence.instance == request.instance && !bound {
+            if remembered == Some(worker.get()) { Rank::Remembered } else { Rank::Instance }
+        } else if free && !bound {
+            Rank::Released
+        } else {
+            Rank::Used
+        };
+        (rank, fence.ceiling)
+    };
+    let greatest = request.layout.max_worker();
+    let possible = |worker: &WorkerId| *worker <= greatest && range.contains(&worker.get());
+    let listed = listed.into_iter().filter(|(worker, _)| possible(worker));
+    let listed = listed.map(|(worker, stored)| {
+        let (rank, since) = rank(worker, &stored);
+        ((rank, since), Candidate { worker, own: rank <= Rank::Instance, stored: Some(stored) })
+    });
+    let unused = unused.into_iter().map(|worker| {
+        // The record that this instance remembers may be gone with a restored backup.
+        let is_remembered = remembered == Some(worker.get()) && !bound;
+        let rank = if is_remembered { Rank::Remembered } else { Rank::Unused };
+        ((rank, UnixMillis::EPOCH), Candidate { worker, own: false, stored: None })
+    });
+    let mut ranked: Vec<_> = listed.chain(unused).collect();
+    ranked.sort_by_key(|(rank, candidate)| (*rank, candidate.worker));
+    ranked.into_iter().map(|(_, candidate)| candidate).collect()
+}
+
+/// Whether the same claim may succeed after a wait that the refusal names.
+pub(super) const fn worth_waiting(refusal: &RegistryErrorKind) -> bool {
+    matches!(refusal, RegistryErrorKind::NotYet { .. } | RegistryErrorKind::Watch { .. })
+}
+
+/// The refusals of a claim so far: what the node is told when no candidate is left.
+#[derive(Debug, Default)]
+pub(super) struct Refusals {
+    /// The one that ends first, of those worth waiting for.
+    soon: Option<RegistryErrorKind>,
+    /// The first of a worker id that no node has used.
+    of_unused: Option<RegistryErrorKind>,
+    taken: usize,
+    java: usize,
+    /// The worker id that becomes free first, and when.
+    first_free: Option<(UnixMillis, WorkerId)>,
+}
+
+impl Refusals {
+    pub(super) const fn unused_is_refused(&self) -> bool {
+        self.of_unused.is_some()
+    }
+
+    pub(super) const fn count_taken(&mut self) {
+        self.taken += 1;
+    }
+
+    pub(super) fn add<V>(
+        &mut self,
+        worker: WorkerId,
+        stored: &Stored<V>,
+        refusal: RegistryErrorKind,
+        request: &ClaimRequest,
+    ) {
+        self.taken += 1;
+        // What this instance remembers of one worker id says nothing about the others.
+        let remembered = request.saved.as_ref().is_some_and(|saved| saved.worker == worker.get());
+        let unused = stored.mirror == JavaMirror::Agrees && stored.record == RecordState::Absent;
+        if unused && !remembered {
+            self.of_unused = Some(refusal.clone());
+        }
+        if let (JavaMirror::Java(_), None) = (&stored.mirror, stored.record.written()) {
+            self.java += 1;
+        }
+        // What a Java Leaf has written since does not become free when this library's ceiling has passed.
+        let ours = stored.record.written().filter(|_| stored.mirror == JavaMirror::Agrees);
+        if let Some(record) = ours.filter(|it| it.fence.state != FenceState::Retired) {
+            let free = (record.fence.ceiling, worker);
+            self.first_free = Some(self.first_free.map_or(free, |first| first.min(free)));
+        }
+        let sooner = match (&refusal, &self.soon) {
+            (RegistryErrorKind::NotYet { at }, Some(RegistryErrorKind::NotYet { at: before })) => {
+                at < before
+            }
+            (refusal, None) => worth_waiting(refusal),
+            _ => false,
+        };
+        if sooner {
+            self.soon = Some(refusal);
+        }
+    }
+
+    pub(super) fn conclude(self) -> RegistryErrorKind {
+        // That of an unused one is why the claim fails: else it would have been taken.
+        if let Some(refusal) = self.soon.or(self.of_unused) {
+            return refusal;
+        }
+        let java = match self.java {
+            0 => String::new(),
+            count => format!(", {count} of them held by Java Leafs"),
+        };
+        let first = self.first_free.map_or_else(String::new, |(at, worker)| {
+            format!("; the first that may become free is {worker}, once {at} (Unix ms) has passed")
+        });
+        RegistryErrorKind::NoWorkerId(format!(
+            "all {} worker ids are in use{java}{first}: stop a node, or use a layout with more worker \
+             bits in an id space of its own",
+            self.taken
+        ))
+    }
+}

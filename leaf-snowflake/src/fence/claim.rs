@@ -1,0 +1,163 @@
+//! Which worker id a node takes.
+//!
+//! A node first tries what is its own: an earlier attempt of the same claim, then what its state file
+//! remembers, then what its instance or (where worker ids belong to identities) its name holds. Then come
+//! worker ids that were released, those that no node has used, and those whose holder has been silent for
+//! long. Nodes that race for one worker id spread: the node that lost makes its next attempt at random.
+
+use leaf_core::{UnixMillis, WorkerId};
+
+use super::candidates::{Candidate, Refusals, in_order, worth_waiting};
+use super::floor::{Evidence, Owner, RegistryEvidence, first_timestamp};
+use super::registry::{StoreRules, TRIES};
+use super::{
+    ClaimRequest, FenceState, FenceStore, Identity, Lease, Purpose, RecordState, Stored,
+    WorkerRecord,
+};
+use crate::{RegistryError, RegistryErrorKind};
+
+impl<S: FenceStore> StoreRules<S> {
+    pub(super) async fn claim_for(
+        &self,
+        who: &Identity,
+        request: &ClaimRequest,
+    ) -> Result<Lease, RegistryError> {
+        for conflicts in 0..TRIES {
+            let listed = self.store.list(Purpose::Replace(request.now)).await?;
+            // Whichever worker id this node would take: ids of two layouts may be equal numbers.
+            for (_, stored) in &listed {
+                if let Some(record) = stored.record.written() {
+                    let same = request.check_layout(&record.fence);
+                    same.map_err(|kind| self.error(kind, "claim a worker id"))?;
+                }
+            }
+            let assigned = match (self.policy.fixed, self.policy.bound) {
+                (Some(worker), _) => Some(worker),
+                (None, true) => self.store.assigned(who, request, &listed).await?,
+                (None, false) => None,
+            };
+            if let Some(worker) = assigned {
+                return self.claim_assigned(who, worker, request).await;
+            }
+            let unused = self.store.unused(&listed, request.layout.max_worker()).await?;
+            let range = self.store.range();
+            let candidates = in_order(request, self.policy.bound, range, listed, unused);
+            if let Some(lease) = self.claim_one(who, request, candidates, conflicts).await? {
+                return Ok(lease);
+            }
+        }
+        Err(self.busy("claim a worker id"))
+    }
+
+    /// Takes a worker id that belongs to `who`.
+    async fn claim_assigned(
+        &self,
+        who: &Identity,
+        mut worker: WorkerId,
+        request: &ClaimRequest,
+    ) -> Result<Lease, RegistryError> {
+        for _ in 0..TRIES {
+            let what = format!("claim worker id {worker}");
+            let greatest = request.layout.max_worker();
+            if worker > greatest {
+                let kind = RegistryErrorKind::BeyondLayout { worker, greatest };
+                return Err(self.error(kind, &what));
+            }
+            let stored = self.store.read(worker, Purpose::Replace(request.now)).await?;
+            let refusal = match self.floor(worker, &stored, Owner::Claimant, request) {
+                Ok(floor) => match self.take(who, worker, &stored, floor, request).await? {
+                    Some(lease) => return Ok(lease),
+                    None => continue,
+                },
+                Err(refusal) => refusal,
+            };
+            let foreign = stored.record.written().is_some_and(|record| {
+                record.fence.instance != request.instance && record.fence.state == FenceState::Held
+            });
+            if foreign
+                && self.policy.new_id
+                && !worth_waiting(&refusal)
+                && let Some(another) = self.store.assign_another(who, greatest).await?
+            {
+                tracing::warn!("{refusal}: {who} takes worker id {another} instead");
+                worker = another;
+                continue;
+            }
+            let error = self.error(refusal, &what);
+            return Err(match stored.record {
+                RecordState::Damaged(why) => error.because(why),
+                _ => error,
+            });
+        }
+        Err(self.busy("claim a worker id"))
+    }
+
+    /// Tries worker ids in their order; `None` after a race that another node won.
+    async fn claim_one(
+        &self,
+        who: &Identity,
+        request: &ClaimRequest,
+        mut candidates: Vec<Candidate<S::Version>>,
+        conflicts: usize,
+    ) -> Result<Option<Lease>, RegistryError> {
+        let mut refusals = Refusals::default();
+        // A node that lost a race looks elsewhere among what is free, further away each time.
+        let own = candidates.iter().rposition(|candidate| candidate.own).map_or(0, |last| last + 1);
+        let free = candidates.len() - own;
+        if conflicts > 0 && free > 1 {
+            let spread = free.min(1 << conflicts.min(10));
+            candidates[own..].rotate_left(fastrand::usize(..spread));
+        }
+        for Candidate { worker, own, stored } in candidates {
+            let stored = match stored {
+                Some(stored) => stored,
+                // What forbids one unused worker id forbids them all.
+                None if refusals.unused_is_refused() => {
+                    refusals.count_taken();
+                    continue;
+                }
+                None => self.store.read(worker, Purpose::Replace(request.now)).await?,
+            };
+            match self.floor(worker, &stored, Owner::Nobody, request) {
+                Ok(floor) => return self.take(who, worker, &stored, floor, request).await,
+                Err(refusal) if own && worth_waiting(&refusal) => {
+                    return Err(self.error(refusal, &format!("claim worker id {worker}")));
+                }
+                Err(refusal) => refusals.add(worker, &stored, refusal, request),
+            }
+        }
+        Err(self.error(refusals.conclude(), "claim a worker id"))
+    }
+
+    fn floor(
+        &self,
+        worker: WorkerId,
+        stored: &Stored<S::Version>,
+        owner: Owner,
+        request: &ClaimRequest,
+    ) -> Result<UnixMillis, RegistryErrorKind> {
+        let only_record = self.store.lives_in_state_file();
+        let evidence = RegistryEvidence::new(stored, &self.policy, owner, only_record);
+        first_timestamp(worker, Evidence::Registry(evidence), request)
+    }
+
+    /// Writes the claim; `None` when another node was faster.
+    async fn take(
+        &self,
+        who: &Identity,
+        worker: WorkerId,
+        stored: &Stored<S::Version>,
+        floor: UnixMillis,
+        request: &ClaimRequest,
+    ) -> Result<Option<Lease>, RegistryError> {
+        let previous = stored.record.written();
+        let record = WorkerRecord {
+            holder: who.clone(),
+            address: self.address(who).clone(),
+            fence: request.next_fence(previous.map(|record| &record.fence), floor),
+            unknown: previous.map(|record| record.unknown.clone()).unwrap_or_default(),
+        };
+        let written = self.store.replace(worker, stored, &record).await?;
+        Ok(written.then(|| Lease::new(worker, floor, record.fence)))
+    }
+}

@@ -1,0 +1,304 @@
+//! From when may this node issue ids as a worker id? The one function that answers it.
+//!
+//! Invariant: the answer is at or above every timestamp that another holder, a Java Leaf, or this node
+//! itself may have issued as that worker id, as far as the evidence can tell. A refusal writes nothing: a
+//! node that restarts in a loop must not push its own ceiling ahead.
+//!
+//! This file reads no clock and asks no registry: the caller hands in what is known.
+
+use std::time::Duration;
+
+use leaf_core::{UnixMillis, WorkerId};
+
+use super::{
+    ClaimPolicy, ClaimRequest, Fence, FenceState, JavaMirror, JavaReport, Provenance, RecordState,
+    SavedLease, Stored,
+};
+use crate::RegistryErrorKind;
+
+/// How long a Java Leaf's record is watched: it reports every 3 s, so that this is two reports and one
+/// second for the write.
+const WATCH_JAVA: Duration = Duration::from_secs(7);
+/// How long after its last report a Java Leaf may still issue ids.
+const JAVA_PAST_REPORT: Duration = Duration::from_secs(4);
+/// How far the clocks of a database and of the nodes may differ: ceilings are by the nodes' clocks, the
+/// time of a failover by the database's.
+pub(super) const DATABASE_CLOCK_DIFFERENCE: Duration = Duration::from_secs(30);
+
+/// What is known of a worker id when a node wants to issue ids with it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Evidence<'a> {
+    /// The registry's answer.
+    Registry(RegistryEvidence<'a>),
+    /// The registry is away: only the lease that the state file remembers.
+    SavedLease,
+    /// The registry granted a lease from this floor on, a moment ago. The clock may have been set since.
+    Granted(UnixMillis),
+}
+
+/// What the registry says of a worker id, and by which policy it gives worker ids out.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct RegistryEvidence<'a> {
+    record: &'a RecordState,
+    mirror: &'a JavaMirror,
+    failed_over_at: Option<UnixMillis>,
+    policy: &'a ClaimPolicy,
+    owner: Owner,
+    /// The state file is the only record: no other node can write it.
+    only_record: bool,
+}
+
+/// To whom a worker id belongs that is tried.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Owner {
+    /// To the claimant, by its identity.
+    Claimant,
+    /// To no node in particular.
+    Nobody,
+}
+
+impl<'a> RegistryEvidence<'a> {
+    pub(crate) const fn new<V>(
+        stored: &'a Stored<V>,
+        policy: &'a ClaimPolicy,
+        owner: Owner,
+        only_record: bool,
+    ) -> Self {
+        Self {
+            record: &stored.record,
+            mirror: &stored.mirror,
+            failed_over_at: stored.failed_over_at,
+            policy,
+            owner,
+            only_record,
+        }
+    }
+}
+
+/// The first instant that the node of `request` may use, were it the next holder of `worker`.
+///
+/// # Errors
+/// `Watch` when the record must be seen unchanged for a while first; `NotYet` when a wait of at most
+/// [`ClaimRequest::startup_wait`] is enough, `FloorAhead` or `InUse` when it is not; `Unavailable` when the
+/// saved lease alone proves nothing; `FailedOver`, `OtherLayout`, `Retired`, `JavaHolds`, `JavaAlive`,
+/// `NoWorkerId`, `Damaged`, `NewerFormat`. Nothing may be written then.
+pub(crate) fn first_timestamp(
+    worker: WorkerId,
+    evidence: Evidence<'_>,
+    request: &ClaimRequest,
+) -> Result<UnixMillis, RegistryErrorKind> {
+    match evidence {
+        Evidence::Registry(evidence) => by_registry(worker, evidence, request),
+        Evidence::SavedLease => by_saved_lease(request),
+        Evidence::Granted(floor) => reachable(floor, request),
+    }
+}
+
+fn by_registry(
+    worker: WorkerId,
+    evidence: RegistryEvidence<'_>,
+    request: &ClaimRequest,
+) -> Result<UnixMillis, RegistryErrorKind> {
+    let fence = match evidence.record {
+        RecordState::Absent => None,
+        RecordState::Written(record) => Some(&record.fence),
+        RecordState::Newer(version) => {
+            return Err(RegistryErrorKind::NewerFormat { version: *version });
+        }
+        RecordState::Damaged(_) => return Err(RegistryErrorKind::Damaged),
+    };
+    // What the checks below add to what may have been issued, and to what was watched.
+    let mut request = request.clone();
+    match evidence.mirror {
+        JavaMirror::Agrees => {}
+        JavaMirror::Missing => {
+            let why = evidence.mirror.remark().unwrap_or_default();
+            return Err(RegistryErrorKind::NoWorkerId(format!("worker id {worker}: {why}")));
+        }
+        JavaMirror::Damaged(_) => return Err(RegistryErrorKind::Damaged),
+        JavaMirror::Java(report) => {
+            let past = past_java(worker, report, fence, evidence, &request)?;
+            request.least_floor = request.least_floor.max(past);
+            // The record was watched as a whole.
+            if let Some(fence) = fence {
+                request.watched.insert(worker, fence.nonce);
+            }
+        }
+    }
+    if let Some(at) = evidence.failed_over_at
+        && !holds_since_before(at, worker, fence, &request)
+    {
+        let until = at + request.offline_for + request.tolerance + DATABASE_CLOCK_DIFFERENCE;
+        if until > request.now {
+            return Err(RegistryErrorKind::FailedOver { until });
+        }
+        request.least_floor = request.least_floor.max(until);
+    }
+    let Some(fence) = fence else {
+        // A record that was there may be gone with a restored backup: what this instance issued stands.
+        let mut floor = request.issued_below(worker);
+        if evidence.only_record && request.saved.is_none() {
+            // A state file that is gone may have allowed ids up to the tolerance ahead of the clock.
+            floor = floor.max(request.now + request.tolerance);
+        }
+        return reachable(floor, &request);
+    };
+    let floor = by_fence(worker, fence, evidence.only_record, &request)?;
+    let stranger = fence.instance != request.instance && fence.nonce != request.nonce;
+    let rests = fence.state == FenceState::Held || evidence.policy.bound;
+    if stranger && rests && evidence.owner == Owner::Nobody {
+        recyclable(fence.ceiling, evidence.policy, &request)?;
+    }
+    Ok(floor)
+}
+
+/// The first instant above what a Java Leaf issued, once it was seen not to report.
+fn past_java(
+    worker: WorkerId,
+    report: &JavaReport,
+    fence: Option<&Fence>,
+    evidence: RegistryEvidence<'_>,
+    request: &ClaimRequest,
+) -> Result<UnixMillis, RegistryErrorKind> {
+    let past = report.at.map_or(UnixMillis::EPOCH, |at| at + JAVA_PAST_REPORT);
+    if evidence.owner == Owner::Nobody {
+        if !evidence.policy.adopt_java_ids {
+            return Err(RegistryErrorKind::JavaHolds);
+        }
+        recyclable(past, evidence.policy, request)?;
+    }
+    let fingerprint = report.fingerprint(fence.map(|fence| fence.nonce));
+    match request.watched.get(&worker) {
+        Some(before) if *before == fingerprint => Ok(past),
+        Some(_) => Err(RegistryErrorKind::JavaAlive { holder: report.holder.clone() }),
+        None => {
+            let during = WATCH_JAVA.max(2 * request.report_interval);
+            Err(RegistryErrorKind::Watch { worker, nonce: fingerprint, during })
+        }
+    }
+}
+
+/// Whether a worker id that was not released may be given out, its ceiling having passed.
+fn recyclable(
+    ceiling: UnixMillis,
+    policy: &ClaimPolicy,
+    request: &ClaimRequest,
+) -> Result<(), RegistryErrorKind> {
+    match ceiling + policy.recycle_after {
+        free if free <= request.now => Ok(()),
+        floor => Err(RegistryErrorKind::FloorAhead { floor, now: request.now }),
+    }
+}
+
+/// Whether a store that lost writes in a failover at `at` cannot have lost another holder's claim of this
+/// worker id: the claimant's own ceiling reaches beyond that time.
+fn holds_since_before(
+    at: UnixMillis,
+    worker: WorkerId,
+    fence: Option<&Fence>,
+    request: &ClaimRequest,
+) -> bool {
+    let (Some(fence), Some(saved)) = (fence, &request.saved) else { return false };
+    saved.worker == worker.get()
+        && !saved.lost
+        && saved.provenance == Provenance::Proven
+        && saved.fence.term == fence.term
+        && saved.fence.instance == fence.instance
+        && saved.fence.ceiling > at + DATABASE_CLOCK_DIFFERENCE
+}
+
+fn by_fence(
+    worker: WorkerId,
+    fence: &Fence,
+    only_record: bool,
+    request: &ClaimRequest,
+) -> Result<UnixMillis, RegistryErrorKind> {
+    request.check_layout(fence)?;
+    if fence.state == FenceState::Retired {
+        return Err(RegistryErrorKind::Retired);
+    }
+    // These timestamps are used whatever the record says, for instance after a restored backup.
+    let issued = request.issued_below(worker);
+    let uncertain = request.saved.as_ref().map(|saved| saved.provenance);
+    if fence.instance == request.instance
+        && uncertain == Some(Provenance::Uncertain)
+        // Nobody else writes the only record: there is nothing to watch.
+        && !only_record
+    {
+        match request.watched.get(&worker) {
+            Some(nonce) if *nonce == fence.nonce => {}
+            Some(_) => return Err(in_use(fence, Duration::ZERO)),
+            None => {
+                let (nonce, during) = (fence.nonce, 2 * request.report_interval);
+                return Err(RegistryErrorKind::Watch { worker, nonce, during });
+            }
+        }
+    }
+    let own = request.saved.as_ref().filter(|saved| {
+        saved.provenance != Provenance::Copied
+            && !saved.lost
+            && saved.worker == worker.get()
+            && saved.fence.instance == fence.instance
+            && fence.instance == request.instance
+    });
+    // An earlier attempt of this very claim, whose answer was lost: nothing was issued under it, though
+    // perhaps under the lease before.
+    if fence.nonce == request.nonce {
+        let follows = |saved: &SavedLease| {
+            saved.provenance == Provenance::Proven && saved.fence.term + 1 == fence.term
+        };
+        let floor = if own.is_some_and(follows) { issued } else { fence.floor };
+        return reachable(floor.max(issued), request);
+    }
+    let is_current = |saved: &SavedLease| match saved.provenance {
+        // The original of a cloned volume may have extended its lease since.
+        Provenance::Uncertain => saved.fence.nonce == fence.nonce,
+        _ => saved.fence.term == fence.term,
+    };
+    if own.is_some_and(is_current) {
+        return reachable(issued, request);
+    }
+    reachable(fence.ceiling.max(issued), request).map_err(|error| explain(fence, error, request))
+}
+
+/// Where this node may continue without the registry: as long as nobody else can have claimed its worker
+/// id, at the local ceiling of its saved lease.
+fn by_saved_lease(request: &ClaimRequest) -> Result<UnixMillis, RegistryErrorKind> {
+    let proven = request.saved.as_ref().filter(|saved| {
+        saved.provenance == Provenance::Proven
+            && !saved.lost
+            && saved.fence.state == FenceState::Held
+            && request.check_layout(&saved.fence).is_ok()
+            && saved.fence.ceiling > request.now
+    });
+    let saved = proven.ok_or(RegistryErrorKind::Unavailable)?;
+    reachable(saved.local_ceiling, request)
+}
+
+/// Whether the clock allows a node to start at `floor`; the first instant that may be used.
+fn reachable(floor: UnixMillis, request: &ClaimRequest) -> Result<UnixMillis, RegistryErrorKind> {
+    let (floor, now) = (floor.max(request.least_floor), request.now);
+    if floor <= now + request.tolerance {
+        Ok(floor)
+    } else if floor <= now + request.startup_wait {
+        Err(RegistryErrorKind::NotYet { at: floor - request.tolerance })
+    } else {
+        Err(RegistryErrorKind::FloorAhead { floor, now })
+    }
+}
+
+const fn in_use(fence: &Fence, last_report: Duration) -> RegistryErrorKind {
+    RegistryErrorKind::InUse { last_report, until: fence.ceiling }
+}
+
+/// Reports `InUse` instead of `FloorAhead` when the holder reported lately.
+fn explain(fence: &Fence, refusal: RegistryErrorKind, request: &ClaimRequest) -> RegistryErrorKind {
+    let last_report = request.now - fence.reported_at;
+    let recent = last_report < 2 * request.report_interval;
+    match refusal {
+        RegistryErrorKind::FloorAhead { .. } if fence.state == FenceState::Held && recent => {
+            in_use(fence, last_report)
+        }
+        refusal => refusal,
+    }
+}

@@ -1,0 +1,56 @@
+//! A node's name to the registry.
+
+use std::fmt;
+use std::sync::Arc;
+
+/// A node's name to the registry, usually `ip:port`: 1 to 127 visible ASCII characters without `/`.
+///
+/// 127 is the width of the columns of the Java programs; `/` separates the parts of a ZooKeeper path.
+///
+/// ```
+/// use leaf_snowflake::Identity;
+///
+/// assert_eq!(Identity::parse("10.0.0.7:8080")?.as_str(), "10.0.0.7:8080");
+/// assert!(Identity::parse("a/b").is_err());
+/// # Ok::<(), leaf_snowflake::IdentityError>(())
+/// ```
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Identity(Arc<str>);
+
+impl Identity {
+    /// Checks `text` and makes it an identity.
+    ///
+    /// # Errors
+    /// [`IdentityError`] when it is empty, longer than 127 characters, or contains a slash or anything
+    /// but visible ASCII.
+    pub fn parse(text: &str) -> Result<Self, IdentityError> {
+        let visible = text.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'/');
+        if text.is_empty() || text.len() > 127 || !visible {
+            return Err(IdentityError);
+        }
+        Ok(Self(text.into()))
+    }
+
+    /// The text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for Identity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl fmt::Debug for Identity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Identity({:?})", &*self.0)
+    }
+}
+
+/// The text is not a valid [`Identity`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("not an identity: give 1 to 127 visible ASCII characters without '/', like 10.0.0.7:8080")]
+pub struct IdentityError;

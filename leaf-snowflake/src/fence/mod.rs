@@ -1,0 +1,49 @@
+//! Worker ids and the timestamps that go with them: every rule by which a node claims, extends and
+//! releases a worker id, and by which an operator administers one.
+//!
+//! The time of a worker id is cut into slices. Each slice belongs to one *term*, that is, to one
+//! claim: its holder issues timestamps from the *floor* up to, not including, the *ceiling*, and
+//! the next term starts at or above that ceiling. Floor and ceiling stand in one record per worker
+//! id, the *fence*, which is replaced only by compare-and-set. So a slice has one owner, whatever
+//! a clock, a pause or a crash does.
+//!
+//! | file | what it decides |
+//! |---|---|
+//! | `record.rs` | nothing: the fence, and its durable format |
+//! | `floor.rs` | from when a node may issue: the one function that answers it |
+//! | `claim.rs` | which worker id a node takes |
+//! | `candidates.rs` | in which order worker ids are tried, and what a refusal says |
+//! | `lease.rs` | whether a record was written by a lease, also by a write whose answer was lost |
+//! | `registry.rs` | how a lease is extended and released |
+//! | `admin.rs` | what an operator may change |
+//!
+//! A [`FenceStore`] reads and replaces records and decides nothing. The stores for real servers are in
+//! `leaf-registry`; [`MemoryFenceStore`] is for tests and examples.
+
+mod admin;
+mod candidates;
+mod claim;
+mod floor;
+mod identity;
+mod lease;
+mod memory;
+mod record;
+mod registry;
+mod request;
+mod store;
+#[cfg(test)]
+mod tests;
+mod unknown;
+
+pub use admin::NodeSettings;
+pub use identity::{Identity, IdentityError};
+pub use lease::Lease;
+pub use memory::{MemoryFenceStore, StoreFault};
+pub use record::{FORMAT_VERSION, Fence, FenceState, RecordState, WorkerRecord};
+pub use registry::{ClaimPolicy, Registry, WorkerView};
+pub use request::{ClaimRequest, Provenance, Report, SavedLease};
+pub use store::{FenceStore, JavaMirror, JavaReport, Peer, Purpose, Stored, StoredWorker};
+pub use unknown::UnknownFields;
+
+pub(crate) use floor::{Evidence, first_timestamp};
+pub(crate) use record::{Unreadable, Versioned, unix_millis};

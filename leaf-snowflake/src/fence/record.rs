@@ -1,0 +1,207 @@
+//! The fence of a worker id, and the record that a store keeps of it.
+//!
+//! Invariant: no holder of term `n` issues a timestamp at or above the ceiling that stood in the
+//! record when term `n + 1` was written, and the holder of `n + 1` issues none below it. There are
+//! two exceptions: a holder that returns with its own saved lease of that very term, and a clean
+//! stop that lowered the ceiling to one past the last timestamp used.
+//!
+//! Durable format, version 1: a JSON object `{version, holder, address, fence}`. A reader ignores
+//! fields that it does not know and keeps them when it rewrites the record, so that a cluster can be
+//! upgraded node by node. It refuses a greater version.
+
+use leaf_core::UnixMillis;
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+use super::{Identity, UnknownFields};
+
+/// The version of the durable formats that this library writes: worker records and the state file.
+pub const FORMAT_VERSION: u32 = 1;
+
+/// Who may use which timestamps of one worker id. Written only by compare-and-set, never deleted.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Fence {
+    /// Incremented by every new claim. A holder whose term is lower can no longer write.
+    pub term: u64,
+    /// The holder of this term issues no timestamp below this.
+    #[serde(with = "unix_millis")]
+    pub floor: UnixMillis,
+    /// The holder of this term issues no timestamp at or above this.
+    #[serde(with = "unix_millis")]
+    pub ceiling: UnixMillis,
+    /// The clock of the holder's ids when it last wrote the fence.
+    #[serde(with = "unix_millis")]
+    pub reported_at: UnixMillis,
+    /// The data directory that the holder runs on.
+    pub instance: Uuid,
+    /// New for every write: how a writer recognizes a write whose answer was lost.
+    pub nonce: Uuid,
+    /// The layout's [`shape`](leaf_core::Layout::shape). Ids of two layouts may be equal numbers.
+    pub layout: String,
+    /// The layout's epoch. Ids of two epochs may be equal numbers.
+    #[serde(with = "unix_millis")]
+    pub epoch_ms: UnixMillis,
+    /// Whether a node holds the worker id.
+    pub state: FenceState,
+    /// What a later version wrote.
+    #[serde(flatten)]
+    pub unknown: UnknownFields,
+}
+
+/// Whether a worker id is in use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum FenceState {
+    /// A node holds it, or crashed while it held it.
+    Held,
+    /// Released by a clean stop; the ceiling is one past the last timestamp used.
+    Released,
+    /// Taken out of service by an operator, for good.
+    Retired,
+}
+
+/// What a store keeps of one worker id.
+///
+/// ```
+/// use leaf_snowflake::{RecordState, WorkerRecord};
+///
+/// let text = r#"{"version":1,"holder":"10.0.0.7:8080","address":"10.0.0.7:8080","fence":{
+///     "term":3,"floor":1700000000000,"ceiling":1700000600000,"reported_at":1700000000000,
+///     "instance":"67e55044-10b1-426f-9247-bb680e5fe0c8",
+///     "nonce":"936da01f-9abd-4d9d-80c7-02af85c822a8",
+///     "layout":"t41-w10-s12/1ms","epoch_ms":1288834974657,"state":"held"}}"#;
+/// let RecordState::Written(record) = RecordState::decode(text.as_bytes()) else { panic!() };
+/// assert_eq!(record.fence.ceiling.get(), 1_700_000_600_000);
+/// assert_eq!(RecordState::decode(record.encode().as_bytes()), RecordState::Written(record));
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WorkerRecord {
+    /// The node that holds the worker id, or held it last.
+    pub holder: Identity,
+    /// Where that node answers HTTP.
+    pub address: Identity,
+    /// The fence.
+    pub fence: Fence,
+    /// What a later version wrote beside the fence.
+    pub unknown: UnknownFields,
+}
+
+/// What stands in the place of a worker id's record.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum RecordState {
+    /// Nothing.
+    Absent,
+    /// A record that Leaf wrote.
+    Written(WorkerRecord),
+    /// A record of a later format version, which this library must not touch.
+    Newer(u32),
+    /// Something else; the text says why it is not a record.
+    Damaged(String),
+}
+
+/// The version alone, which is read before anything else.
+#[derive(Deserialize)]
+pub(crate) struct Versioned {
+    version: Option<u32>,
+}
+
+/// Why a durable document cannot be read.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Unreadable {
+    /// Of a greater format version.
+    Newer(u32),
+    /// Without a format version.
+    Unversioned,
+    /// Not a JSON object.
+    Damaged(String),
+}
+
+impl Versioned {
+    /// Checks the version of a durable document.
+    ///
+    /// # Errors
+    /// `Newer`, `Unversioned` or `Damaged`.
+    pub(crate) fn check(text: &[u8]) -> Result<(), Unreadable> {
+        let version = serde_json::from_slice::<Self>(text);
+        match version.map_err(|error| Unreadable::Damaged(error.to_string()))?.version {
+            Some(FORMAT_VERSION) => Ok(()),
+            Some(newer @ FORMAT_VERSION..) => Err(Unreadable::Newer(newer)),
+            Some(_) | None => Err(Unreadable::Unversioned),
+        }
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+struct Text {
+    version: u32,
+    holder: String,
+    address: String,
+    fence: Fence,
+    #[serde(flatten)]
+    unknown: UnknownFields,
+}
+
+impl WorkerRecord {
+    /// The record as JSON text.
+    #[must_use]
+    pub fn encode(&self) -> String {
+        let text = Text {
+            version: FORMAT_VERSION,
+            holder: self.holder.to_string(),
+            address: self.address.to_string(),
+            fence: self.fence.clone(),
+            unknown: self.unknown.clone(),
+        };
+        serde_json::to_string(&text).expect("texts, numbers and JSON values serialize")
+    }
+}
+
+impl RecordState {
+    /// Reads what [`WorkerRecord::encode`] wrote, in this version of Leaf or a later one.
+    #[must_use]
+    pub fn decode(text: &[u8]) -> Self {
+        match Versioned::check(text) {
+            Ok(()) => Self::decode_known(text).unwrap_or_else(Self::Damaged),
+            Err(Unreadable::Newer(version)) => Self::Newer(version),
+            Err(Unreadable::Unversioned) => {
+                Self::Damaged("it has no format version: a version before 0.1.0 wrote it".into())
+            }
+            Err(Unreadable::Damaged(why)) => Self::Damaged(why),
+        }
+    }
+
+    fn decode_known(text: &[u8]) -> Result<Self, String> {
+        let Text { holder, address, fence, unknown, .. } =
+            serde_json::from_slice(text).map_err(|error| error.to_string())?;
+        // The next term must have a number, too.
+        if fence.term > u64::MAX / 2 {
+            return Err("its term is out of range".into());
+        }
+        let name = |text: &str| Identity::parse(text).map_err(|error| error.to_string());
+        let (holder, address) = (name(&holder)?, name(&address)?);
+        Ok(Self::Written(WorkerRecord { holder, address, fence, unknown }))
+    }
+
+    /// The record, if there is one that this version of Leaf can read.
+    #[must_use]
+    pub const fn written(&self) -> Option<&WorkerRecord> {
+        match self {
+            Self::Written(record) => Some(record),
+            Self::Absent | Self::Newer(_) | Self::Damaged(_) => None,
+        }
+    }
+}
+
+/// [`UnixMillis`] as a plain number.
+pub(crate) mod unix_millis {
+    use leaf_core::UnixMillis;
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    pub(crate) fn serialize<S: Serializer>(at: &UnixMillis, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_u64(at.get())
+    }
+
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<UnixMillis, D::Error> {
+        u64::deserialize(from).map(UnixMillis::new)
+    }
+}

@@ -1,0 +1,410 @@
+//! A registry of worker ids: a store, and the rules that apply to it.
+//!
+//! Invariant: a record is replaced only by compare-and-set against what was just read. A write that meets
+//! another's is tried again from the read on; a write whose answer was lost is recognized by its nonce.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_core::future::BoxFuture;
+use leaf_core::{UnixMillis, WorkerId};
+
+use super::floor::DATABASE_CLOCK_DIFFERENCE;
+use super::{
+    ClaimRequest, Fence, FenceState, FenceStore, Identity, JavaMirror, Lease, NodeSettings, Peer,
+    Purpose, RecordState, Report, Stored, WorkerRecord,
+};
+use crate::{RegistryError, RegistryErrorKind};
+
+/// How often a write that met another's is tried again before the caller gets an error.
+pub(super) const TRIES: usize = 30;
+
+/// Which worker ids a node may take from a registry.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ClaimPolicy {
+    /// Worker ids belong to identities: a node takes another's only when none of its own is left. A node
+    /// whose worker id was taken over stops, so that an operator can look, instead of claiming another.
+    pub bound: bool,
+    /// The only worker id that this node may take.
+    pub fixed: Option<WorkerId>,
+    /// How long after its ceiling has passed a worker id that was not released is given out again.
+    pub recycle_after: Duration,
+    /// No Java Leaf uses the registry any more: worker ids of Java Leafs are given out like any other.
+    pub adopt_java_ids: bool,
+    /// A node whose worker id another instance holds gets one more instead of a refusal.
+    pub new_id: bool,
+}
+
+/// Where worker ids come from: a [`FenceStore`] under a [`ClaimPolicy`]. Cheap to clone.
+///
+/// ```
+/// use leaf_snowflake::{ClaimPolicy, MemoryFenceStore, Registry};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let registry = Registry::new(MemoryFenceStore::default(), ClaimPolicy::default(), None);
+/// assert!(registry.workers().await?.is_empty());
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug, Clone)]
+pub struct Registry(Arc<dyn Rules>);
+
+/// A worker id in the registry, as it is shown.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WorkerView {
+    /// The worker id.
+    pub worker: WorkerId,
+    /// The node that holds it, or held it last.
+    pub holder: Option<Identity>,
+    /// Its fence; `None` where only a Java Leaf has used it.
+    pub fence: Option<Fence>,
+    /// What is wrong with its record or noteworthy about it, in words.
+    pub remark: Option<String>,
+    /// Whether its record needs [`Registry::repair_worker`].
+    pub needs_repair: bool,
+}
+
+impl Registry {
+    /// A registry over `store`. `address` is where other nodes reach this node's HTTP; `None` stands for
+    /// its identity.
+    pub fn new(store: impl FenceStore, policy: ClaimPolicy, address: Option<Identity>) -> Self {
+        Self(Arc::new(StoreRules { store, policy, address }))
+    }
+
+    /// Whether the node's state file is the only record: a generator without one is then refused, and
+    /// there is nothing to administer.
+    #[must_use]
+    pub fn lives_in_state_file(&self) -> bool {
+        self.0.lives_in_state_file()
+    }
+
+    /// Whether a node whose worker id was taken over may claim another. Where worker ids belong to
+    /// identities it stops instead.
+    pub(crate) fn replaces_lost(&self) -> bool {
+        self.0.replaces_lost()
+    }
+
+    /// Takes a worker id for `who`.
+    ///
+    /// # Errors
+    /// `NotYet` and `Watch` name what to wait for before the next attempt; `NoWorkerId`, `InUse`,
+    /// `FloorAhead`, `JavaAlive`, `OtherLayout`, `Retired` and others refuse for good; `Unavailable`.
+    pub async fn claim(
+        &self,
+        who: &Identity,
+        request: &ClaimRequest,
+    ) -> Result<Lease, RegistryError> {
+        self.0.claim(who, request).await
+    }
+
+    /// Raises the fence's ceiling to [`Report::ceiling`]; changes `lease` once that is confirmed.
+    ///
+    /// # Errors
+    /// `Lost` when another holder wrote the fence: final. `Unavailable`: the old ceiling stands.
+    pub async fn extend(&self, lease: &mut Lease, report: Report) -> Result<(), RegistryError> {
+        self.0.extend(lease, report).await
+    }
+
+    /// Gives the worker id back: its next holder may start at `next_free`.
+    ///
+    /// # Errors
+    /// `Lost` or `Unavailable`; the worker id then rests until its ceiling has passed.
+    pub async fn release(&self, lease: Lease, next_free: UnixMillis) -> Result<(), RegistryError> {
+        self.0.release(lease, next_free).await
+    }
+
+    /// Every worker id that the registry has a record of, in order.
+    ///
+    /// # Errors
+    /// `Unavailable`, `Refused`.
+    pub async fn workers(&self) -> Result<Vec<WorkerView>, RegistryError> {
+        self.0.workers().await
+    }
+
+    /// The nodes that are alive as far as the registry knows, this one included once it has claimed. Empty
+    /// where the registry cannot tell.
+    ///
+    /// # Errors
+    /// `Unavailable`, `Refused`.
+    pub async fn peers(&self) -> Result<Vec<Peer>, RegistryError> {
+        self.0.peers().await
+    }
+
+    /// Frees the worker id of a holder that is dead and will never be started again on its data directory.
+    /// Returns from when on others may claim it. A holder that lives after all loses it at its next report.
+    ///
+    /// # Errors
+    /// `Refused` with the way out, also for a holder that reported a moment ago; `Unavailable`.
+    pub async fn release_worker(
+        &self,
+        worker: WorkerId,
+        settings: NodeSettings,
+    ) -> Result<UnixMillis, RegistryError> {
+        self.0.release_worker(worker, settings).await
+    }
+
+    /// Takes a worker id out of service for good. A holder loses it at its next report.
+    ///
+    /// # Errors
+    /// `Refused`, `Unavailable`.
+    pub async fn retire_worker(
+        &self,
+        worker: WorkerId,
+        settings: NodeSettings,
+    ) -> Result<(), RegistryError> {
+        self.0.retire_worker(worker, settings).await
+    }
+
+    /// Writes a damaged record anew, or puts a worker id that is in no pool back into one. Returns from
+    /// when on nodes may claim it: then every ceiling that a holder may rely on has passed.
+    ///
+    /// # Errors
+    /// `Refused` where nothing is to be repaired; `Unavailable`.
+    pub async fn repair_worker(
+        &self,
+        worker: WorkerId,
+        settings: NodeSettings,
+    ) -> Result<UnixMillis, RegistryError> {
+        self.0.repair_worker(worker, settings).await
+    }
+}
+
+impl<S: FenceStore> From<S> for Registry {
+    /// A registry over `store` with the default policy: worker ids belong to no node in particular.
+    fn from(store: S) -> Self {
+        Self::new(store, ClaimPolicy::default(), None)
+    }
+}
+
+/// The rules over one type of store, as an object: [`FenceStore`] has an associated type and cannot be one.
+pub(super) trait Rules: fmt::Debug + Send + Sync {
+    fn lives_in_state_file(&self) -> bool;
+    fn replaces_lost(&self) -> bool;
+    fn claim<'a>(
+        &'a self,
+        who: &'a Identity,
+        request: &'a ClaimRequest,
+    ) -> BoxFuture<'a, Result<Lease, RegistryError>>;
+    fn extend<'a>(
+        &'a self,
+        lease: &'a mut Lease,
+        report: Report,
+    ) -> BoxFuture<'a, Result<(), RegistryError>>;
+    fn release(
+        &self,
+        lease: Lease,
+        next_free: UnixMillis,
+    ) -> BoxFuture<'_, Result<(), RegistryError>>;
+    fn workers(&self) -> BoxFuture<'_, Result<Vec<WorkerView>, RegistryError>>;
+    fn peers(&self) -> BoxFuture<'_, Result<Vec<Peer>, RegistryError>>;
+    fn release_worker(
+        &self,
+        worker: WorkerId,
+        settings: NodeSettings,
+    ) -> BoxFuture<'_, Result<UnixMillis, RegistryError>>;
+    fn retire_worker(
+        &self,
+        worker: WorkerId,
+        settings: NodeSettings,
+    ) -> BoxFuture<'_, Result<(), RegistryError>>;
+    fn repair_worker(
+        &self,
+        worker: WorkerId,
+        settings: NodeSettings,
+    ) -> BoxFuture<'_, Result<UnixMillis, RegistryError>>;
+}
+
+/// A store with the policy by which its worker ids are given out.
+#[derive(Debug)]
+pub(super) struct StoreRules<S> {
+    pub(super) store: S,
+    pub(super) policy: ClaimPolicy,
+    /// Where this node answers HTTP.
+    address: Option<Identity>,
+}
+
+impl<S: FenceStore> Rules for StoreRules<S> {
+    fn lives_in_state_file(&self) -> bool {
+        self.store.lives_in_state_file()
+    }
+
+    fn replaces_lost(&self) -> bool {
+        !self.policy.bound
+    }
+
+    fn claim<'a>(
+        &'a self,
+        who: &'a Identity,
+        request: &'a ClaimRequest,
+    ) -> BoxFuture<'a, Result<Lease, RegistryError>> {
+        Box::pin(async move {
+            if let Some(saved) = &request.saved {
+                self.store.restore(who, saved);
+            }
+            let lease = self.claim_for(who, request).await?;
+            self.store.announce(who, self.address(who));
+            Ok(lease)
+        })
+    }
+
+    fn extend<'a>(
+        &'a self,
+        lease: &'a mut Lease,
+        report: Report,
+    ) -> BoxFuture<'a, Result<(), RegistryError>> {
+        Box::pin(async move {
+            // After a record that fell back, the lease knows a later ceiling.
+            let ceiling = report.ceiling.max(lease.fence.ceiling);
+            let raise = |fence: &mut Fence| {
+                fence.ceiling = fence.ceiling.max(ceiling);
+                fence.reported_at = fence.reported_at.max(report.now);
+            };
+            self.change(lease, "extend", report.now, raise).await
+        })
+    }
+
+    fn release(
+        &self,
+        mut lease: Lease,
+        next_free: UnixMillis,
+    ) -> BoxFuture<'_, Result<(), RegistryError>> {
+        Box::pin(async move {
+            self.change(&mut lease, "release", next_free, |fence| {
+                fence.ceiling = next_free;
+                fence.state = FenceState::Released;
+            })
+            .await?;
+            self.store.withdraw().await;
+            Ok(())
+        })
+    }
+
+    fn workers(&self) -> BoxFuture<'_, Result<Vec<WorkerView>, RegistryError>> {
+        Box::pin(async {
+            let listed = self.store.list(Purpose::Show).await?;
+            Ok(listed.into_iter().map(|(worker, stored)| view(worker, stored)).collect())
+        })
+    }
+
+    fn peers(&self) -> BoxFuture<'_, Result<Vec<Peer>, RegistryError>> {
+        Box::pin(self.store.peers())
+    }
+
+    fn release_worker(
+        &self,
+        worker: WorkerId,
+        settings: NodeSettings,
+    ) -> BoxFuture<'_, Result<UnixMillis, RegistryError>> {
+        Box::pin(self.admin_release(worker, settings))
+    }
+
+    fn retire_worker(
+        &self,
+        worker: WorkerId,
+        settings: NodeSettings,
+    ) -> BoxFuture<'_, Result<(), RegistryError>> {
+        Box::pin(self.admin_retire(worker, settings))
+    }
+
+    fn repair_worker(
+        &self,
+        worker: WorkerId,
+        settings: NodeSettings,
+    ) -> BoxFuture<'_, Result<UnixMillis, RegistryError>> {
+        Box::pin(self.admin_repair(worker, settings))
+    }
+}
+
+impl<S: FenceStore> StoreRules<S> {
+    pub(super) fn address<'a>(&'a self, who: &'a Identity) -> &'a Identity {
+        self.address.as_ref().unwrap_or(who)
+    }
+
+    /// Changes the record of a lease, if the lease wrote it.
+    async fn change(
+        &self,
+        lease: &mut Lease,
+        what: &str,
+        now: UnixMillis,
+        change: impl Fn(&mut Fence) + Send,
+    ) -> Result<(), RegistryError> {
+        let what = format!("{what} worker id {}", lease.worker);
+        for _ in 0..TRIES {
+            let stored = self.store.read(lease.worker, Purpose::Replace(now)).await?;
+            // If this holder's time was over when the database failed over, a claim that the failover lost
+            // may have replaced it: it has to claim anew.
+            if let Some(at) = stored.failed_over_at
+                && lease.fence.ceiling <= at + DATABASE_CLOCK_DIFFERENCE
+            {
+                let until = at + DATABASE_CLOCK_DIFFERENCE;
+                return Err(self.error(RegistryErrorKind::FailedOver { until }, &what));
+            }
+            let mut record = self.written(&stored, &what)?.clone();
+            let Some(nonce) = lease.recognize(&record.fence) else {
+                return Err(self.error(RegistryErrorKind::Lost, &what));
+            };
+            match &stored.mirror {
+                JavaMirror::Agrees => {}
+                JavaMirror::Java(_) | JavaMirror::Missing => {
+                    let why = stored.mirror.remark().unwrap_or_default();
+                    return Err(self.error(RegistryErrorKind::Lost, &what).because(why));
+                }
+                JavaMirror::Damaged(why) => {
+                    return Err(self.error(RegistryErrorKind::Damaged, &what).because(why.clone()));
+                }
+            }
+            change(&mut record.fence);
+            record.fence.nonce = nonce;
+            if self.store.replace(lease.worker, &stored, &record).await? {
+                lease.confirm(record.fence);
+                return Ok(());
+            }
+        }
+        Err(self.busy(&what))
+    }
+
+    /// The record, which must be there and readable.
+    fn written<'a>(
+        &self,
+        stored: &'a Stored<S::Version>,
+        what: &str,
+    ) -> Result<&'a WorkerRecord, RegistryError> {
+        match &stored.record {
+            RecordState::Written(record) => Ok(record),
+            RecordState::Absent => Err(self.error(RegistryErrorKind::Lost, what)),
+            RecordState::Newer(version) => {
+                Err(self.error(RegistryErrorKind::NewerFormat { version: *version }, what))
+            }
+            RecordState::Damaged(why) => {
+                Err(self.error(RegistryErrorKind::Damaged, what).because(why.clone()))
+            }
+        }
+    }
+
+    pub(super) fn error(&self, kind: RegistryErrorKind, what: &str) -> RegistryError {
+        RegistryError::new(kind, format!("{what} in {}", self.store.name()))
+    }
+
+    pub(super) fn busy(&self, what: &str) -> RegistryError {
+        let why = format!("others wrote the record {TRIES} times meanwhile");
+        self.error(RegistryErrorKind::Unavailable, what).because(why)
+    }
+}
+
+/// What an operator sees of a worker id.
+fn view<V>(worker: WorkerId, stored: Stored<V>) -> WorkerView {
+    let needs_repair = matches!(stored.record, RecordState::Damaged(_))
+        || matches!(stored.mirror, JavaMirror::Missing | JavaMirror::Damaged(_));
+    let java = stored.mirror.remark();
+    let (holder, fence, remark) = match stored.record {
+        RecordState::Written(record) => (Some(record.holder), Some(record.fence), None),
+        RecordState::Absent => (None, None, None),
+        RecordState::Newer(version) => {
+            (None, None, Some(RegistryErrorKind::NewerFormat { version }.to_string()))
+        }
+        RecordState::Damaged(why) => (None, None, Some(format!("damaged: {why}"))),
+    };
+    WorkerView { worker, holder, fence, remark: remark.or(java), needs_repair }
+}

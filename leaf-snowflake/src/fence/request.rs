@@ -1,0 +1,126 @@
+//! What a node brings along when it claims or extends a worker id.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use leaf_core::{Layout, UnixMillis, WorkerId};
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+use super::{Fence, FenceState, UnknownFields, unix_millis};
+use crate::RegistryErrorKind;
+
+/// What a node knows and wants when it claims a worker id.
+#[derive(Debug, Clone)]
+pub struct ClaimRequest {
+    /// The wall clock at the moment of the claim.
+    pub now: UnixMillis,
+    /// The node's data directory: one value for all starts on one state file.
+    pub instance: Uuid,
+    /// One value for all attempts of one claim, also across restarts: how an attempt whose answer was
+    /// lost is recognized.
+    pub nonce: Uuid,
+    /// How the node composes ids.
+    pub layout: Layout,
+    /// The last lease, if the state file has one.
+    pub saved: Option<SavedLease>,
+    /// Lowest floor, whatever the record says: this process, or a Java Leaf before it, may have issued
+    /// every timestamp below.
+    pub least_floor: UnixMillis,
+    /// The worker ids whose records were watched as long as [`RegistryErrorKind::Watch`] asked for, each with
+    /// the fingerprint that it named. Several, because an instance may have held several worker ids.
+    pub watched: BTreeMap<WorkerId, Uuid>,
+    /// How far ahead of the clock the ceiling in the registry shall be.
+    pub offline_for: Duration,
+    /// How often a holder extends its lease.
+    pub report_interval: Duration,
+    /// A floor at most this far ahead of `now` is used at once.
+    pub tolerance: Duration,
+    /// A floor further ahead than this is refused instead of waited for.
+    pub startup_wait: Duration,
+}
+
+impl ClaimRequest {
+    /// The fence of the next term, whose holder is this node, from `floor` on. The ceiling never falls
+    /// below that of the fence before: a holder may be issuing up to it.
+    pub(crate) fn next_fence(&self, previous: Option<&Fence>, floor: UnixMillis) -> Fence {
+        let (term, ceiling) = match previous {
+            None => (1, UnixMillis::EPOCH),
+            // Another attempt of the same claim.
+            Some(fence) if fence.nonce == self.nonce => (fence.term, fence.ceiling),
+            Some(fence) => (fence.term + 1, fence.ceiling),
+        };
+        Fence {
+            term,
+            floor,
+            ceiling: (floor.max(self.now) + self.offline_for).max(ceiling),
+            reported_at: self.now,
+            instance: self.instance,
+            nonce: self.nonce,
+            layout: self.layout.shape(),
+            epoch_ms: self.layout.epoch(),
+            state: FenceState::Held,
+            unknown: previous.map_or_else(UnknownFields::default, |fence| fence.unknown.clone()),
+        }
+    }
+
+    /// The first instant above every timestamp that this instance may have issued as `worker`.
+    pub(crate) fn issued_below(&self, worker: WorkerId) -> UnixMillis {
+        let saved = self.saved.as_ref().filter(|saved| saved.worker == worker.get());
+        saved.map_or(UnixMillis::EPOCH, |saved| saved.local_ceiling)
+    }
+
+    /// Refuses a fence of another layout or epoch: ids of two layouts may be equal numbers.
+    pub(crate) fn check_layout(&self, fence: &Fence) -> Result<(), RegistryErrorKind> {
+        let (shape, epoch) = (self.layout.shape(), self.layout.epoch());
+        if fence.layout == shape && fence.epoch_ms == epoch {
+            return Ok(());
+        }
+        Err(RegistryErrorKind::OtherLayout {
+            recorded: format!("{} from {}", fence.layout, fence.epoch_ms),
+            configured: format!("{shape} from {epoch}"),
+        })
+    }
+}
+
+/// A holder's report: its clock, and the ceiling that it wants.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Report {
+    /// The clock of the holder's ids. A store that meets a failover of its database records this time
+    /// where the new server's clock is behind it.
+    pub now: UnixMillis,
+    /// The holder issues no timestamp at or above this.
+    pub ceiling: UnixMillis,
+}
+
+/// The last lease of an instance, as its state file remembers it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SavedLease {
+    /// The worker id.
+    pub worker: u32,
+    /// The fence as the registry last confirmed it.
+    pub fence: Fence,
+    /// The node issued no timestamp at or above this.
+    #[serde(with = "unix_millis")]
+    pub local_ceiling: UnixMillis,
+    /// Whether the worker id was lost to another holder since.
+    pub lost: bool,
+    /// Whether the file is provably the one that this machine wrote. Found out when the file is opened,
+    /// never written down.
+    #[serde(skip)]
+    pub provenance: Provenance,
+}
+
+/// Whether a state file is provably the one that this machine wrote.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Provenance {
+    /// File, machine and boot are those that wrote it.
+    #[default]
+    Proven,
+    /// The machine was booted since, or the file is on another device. A copy of the volume, or another
+    /// machine that mounts the same volume without sharing locks, may be in use: the file and the
+    /// registry's record must be seen unchanged for a while.
+    Uncertain,
+    /// Another inode or machine id: the original may be in use.
+    Copied,
+}

@@ -1,0 +1,302 @@
+//! The port behind which fences are stored.
+//!
+//! A store reads and replaces records and decides nothing. Beside each record it may keep a *Java mirror*:
+//! the row or znode that a Java Leaf reads and writes for the same worker id.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::future::Future;
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+
+use leaf_core::{UnixMillis, WorkerId};
+use uuid::Uuid;
+
+use super::{ClaimRequest, Identity, RecordState, SavedLease, WorkerRecord};
+use crate::RegistryError;
+
+/// Compare-and-set records of worker ids, and who is alive.
+///
+/// Contract: [`Self::replace`] returns `true` only after the write is durable, and replaces only what
+/// was read. An error leaves open whether the write happened. A store reads no clock and never sleeps:
+/// it gets the time with each call. Whether nodes are alive decides nothing.
+///
+/// [`Registry`](super::Registry) is what nodes use; it holds the rules.
+pub trait FenceStore: fmt::Debug + Send + Sync + 'static {
+    /// What compare-and-set compares: a version, a revision, or what was read.
+    type Version: Clone + fmt::Debug + Send + Sync + 'static;
+
+    /// Name of the store in error texts, like `etcd`.
+    fn name(&self) -> &'static str;
+
+    /// Whether the state file of the node is the only record. Such a store gets it through
+    /// [`Self::restore`], and a node without a state file is refused.
+    fn lives_in_state_file(&self) -> bool {
+        false
+    }
+
+    /// Gives the store the lease that the state file remembers, before each claim. Only a store that
+    /// [lives in the state file](Self::lives_in_state_file) needs it.
+    fn restore(&self, who: &Identity, saved: &SavedLease) {
+        let _ = (who, saved);
+    }
+
+    /// The worker ids that the store can keep.
+    fn range(&self) -> RangeInclusive<u32> {
+        0..=u32::MAX
+    }
+
+    /// Whether worker ids that no node has used may be claimed; `false` where the store creates each when
+    /// a node needs it.
+    fn has_unused(&self) -> bool {
+        true
+    }
+
+    /// Every worker id that has a record, or a Java mirror that some node used, in order. Creates nothing.
+    fn list(
+        &self,
+        purpose: Purpose,
+    ) -> impl Future<Output = Result<Vec<StoredWorker<Self::Version>>, RegistryError>> + Send;
+
+    /// The worker ids up to `greatest` that no node has used, in order. Creates what the store keeps them
+    /// in where there is none yet.
+    fn unused(
+        &self,
+        listed: &[StoredWorker<Self::Version>],
+        greatest: WorkerId,
+    ) -> impl Future<Output = Result<Vec<WorkerId>, RegistryError>> + Send {
+        let used: BTreeSet<_> = listed.iter().map(|(worker, _)| *worker).collect();
+        let range = *self.range().start()..=greatest.get().min(*self.range().end());
+        let unused = range.map(WorkerId::new).filter(|worker| !used.contains(worker)).collect();
+        async { Ok(unused) }
+    }
+
+    /// What is stored of one worker id.
+    fn read(
+        &self,
+        worker: WorkerId,
+        purpose: Purpose,
+    ) -> impl Future<Output = Result<Stored<Self::Version>, RegistryError>> + Send;
+
+    /// Writes `record`, and the Java mirror that goes with it, in place of what was read; `false` when
+    /// another writer was faster.
+    fn replace(
+        &self,
+        worker: WorkerId,
+        read: &Stored<Self::Version>,
+        record: &WorkerRecord,
+    ) -> impl Future<Output = Result<bool, RegistryError>> + Send;
+
+    /// The worker id that belongs to this identity, created now if the store works that way; `None` if the
+    /// identity has none. Called only where worker ids belong to identities.
+    fn assigned(
+        &self,
+        who: &Identity,
+        request: &ClaimRequest,
+        listed: &[StoredWorker<Self::Version>],
+    ) -> impl Future<Output = Result<Option<WorkerId>, RegistryError>> + Send {
+        let _ = (who, request, listed);
+        async { Ok(None) }
+    }
+
+    /// Creates one more worker id for this identity, up to `greatest`; `None` where an identity has one at
+    /// most.
+    fn assign_another(
+        &self,
+        who: &Identity,
+        greatest: WorkerId,
+    ) -> impl Future<Output = Result<Option<WorkerId>, RegistryError>> + Send {
+        let _ = (who, greatest);
+        async { Ok(None) }
+    }
+
+    /// Shows other nodes from now on that this node is alive.
+    fn announce(&self, who: &Identity, address: &Identity) {
+        let _ = (who, address);
+    }
+
+    /// Ends what [`Self::announce`] began.
+    fn withdraw(&self) -> impl Future<Output = ()> + Send {
+        async {}
+    }
+
+    /// The nodes that are alive; empty where the store cannot tell.
+    fn peers(&self) -> impl Future<Output = Result<Vec<Peer>, RegistryError>> + Send {
+        async { Ok(Vec::new()) }
+    }
+}
+
+/// What a record is read for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Purpose {
+    /// To show it. A store that finds that its database has failed over changes nothing.
+    Show,
+    /// To replace it at this time of the node's clock. A store that finds that its database has failed
+    /// over records when: the node's time or the new server's, whichever is later. A promoted server
+    /// whose clock is behind must not shorten the wait for what the failover may have lost.
+    Replace(UnixMillis),
+}
+
+/// A worker id, and what is stored of it.
+pub type StoredWorker<V> = (WorkerId, Stored<V>);
+
+/// What is stored of a worker id.
+#[derive(Debug, Clone)]
+pub struct Stored<V> {
+    /// The record.
+    pub record: RecordState,
+    /// The Java mirror.
+    pub mirror: JavaMirror,
+    /// What [`FenceStore::replace`] compares.
+    pub version: V,
+    /// When the store first met another database server than before, which may have lost writes; `None` if
+    /// it never did. A node that cannot prove that it held the worker id then waits until every ceiling of
+    /// that time has passed.
+    pub failed_over_at: Option<UnixMillis>,
+}
+
+/// The record of a Java Leaf for the same worker id.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum JavaMirror {
+    /// It says what the fence says, or the store keeps none.
+    Agrees,
+    /// A Java Leaf wrote it last.
+    Java(JavaReport),
+    /// It is not where it should be: a Java Leaf, or an operator by hand, has taken it away.
+    Missing,
+    /// Neither a Java Leaf nor this library wrote it; the text says why.
+    Damaged(String),
+}
+
+/// What a Java Leaf wrote.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct JavaReport {
+    /// Its name.
+    pub holder: String,
+    /// Its clock at its last report, if it has reported.
+    pub at: Option<UnixMillis>,
+}
+
+impl JavaReport {
+    /// Stands for this report, together with the nonce of the fence, while the record is watched.
+    pub(crate) fn fingerprint(&self, fence: Option<Uuid>) -> Uuid {
+        let at = u128::from(self.at.map_or(0, UnixMillis::get));
+        Uuid::from_u128(fence.unwrap_or_default().as_u128() ^ (at + 1))
+    }
+}
+
+impl JavaMirror {
+    /// What an operator should know of it.
+    pub(crate) fn remark(&self) -> Option<String> {
+        match self {
+            Self::Agrees => None,
+            Self::Java(report) => Some(match report.at {
+                Some(at) => format!("a Java Leaf, {}, reported at {at} (Unix ms)", report.holder),
+                None => format!("a Java Leaf, {}, has it", report.holder),
+            }),
+            Self::Missing => Some(
+                "the Java Leafs' record of it is gone: one of them died while it moved it, or an operator \
+                 deleted it; repair the worker id once no process uses it"
+                    .into(),
+            ),
+            Self::Damaged(why) => {
+                Some(format!("the Java Leafs' record of it is damaged ({why}): repair the worker id"))
+            }
+        }
+    }
+}
+
+/// A live node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Peer {
+    /// Its name.
+    pub identity: Identity,
+    /// Where it answers HTTP, like `10.0.0.7:8080`.
+    pub address: Identity,
+}
+
+/// A store that several registries share.
+impl<S: FenceStore> FenceStore for Arc<S> {
+    type Version = S::Version;
+
+    fn name(&self) -> &'static str {
+        (**self).name()
+    }
+
+    fn lives_in_state_file(&self) -> bool {
+        (**self).lives_in_state_file()
+    }
+
+    fn restore(&self, who: &Identity, saved: &SavedLease) {
+        (**self).restore(who, saved);
+    }
+
+    fn range(&self) -> RangeInclusive<u32> {
+        (**self).range()
+    }
+
+    fn has_unused(&self) -> bool {
+        (**self).has_unused()
+    }
+
+    async fn list(
+        &self,
+        purpose: Purpose,
+    ) -> Result<Vec<StoredWorker<Self::Version>>, RegistryError> {
+        (**self).list(purpose).await
+    }
+
+    async fn unused(
+        &self,
+        listed: &[StoredWorker<Self::Version>],
+        greatest: WorkerId,
+    ) -> Result<Vec<WorkerId>, RegistryError> {
+        (**self).unused(listed, greatest).await
+    }
+
+    async fn read(
+        &self,
+        worker: WorkerId,
+        purpose: Purpose,
+    ) -> Result<Stored<Self::Version>, RegistryError> {
+        (**self).read(worker, purpose).await
+    }
+
+    async fn replace(
+        &self,
+        worker: WorkerId,
+        read: &Stored<Self::Version>,
+        record: &WorkerRecord,
+    ) -> Result<bool, RegistryError> {
+        (**self).replace(worker, read, record).await
+    }
+
+    async fn assigned(
+        &self,
+        who: &Identity,
+        request: &ClaimRequest,
+        listed: &[StoredWorker<Self::Version>],
+    ) -> Result<Option<WorkerId>, RegistryError> {
+        (**self).assigned(who, request, listed).await
+    }
+
+    async fn assign_another(
+        &self,
+        who: &Identity,
+        greatest: WorkerId,
+    ) -> Result<Option<WorkerId>, RegistryError> {
+        (**self).assign_another(who, greatest).await
+    }
+
+    fn announce(&self, who: &Identity, address: &Identity) {
+        (**self).announce(who, address);
+    }
+
+    async fn withdraw(&self) {
+        (**self).withdraw().await;
+    }
+
+    async fn peers(&self) -> Result<Vec<Peer>, RegistryError> {
+        (**self).peers().await
+    }
+}
