@@ -75,9 +75,9 @@ impl ZkRecycle {
         Ok(names.iter().filter_map(|name| mirror::parse(name)).collect())
     }
 
-    /// Makes a new tree, all or nothing.
+    /// Makes a new tree. The pool of unused ids is made last and as a whole: a tree that has it is complete.
     async fn make(&self, work: &Work) -> Result<(), Error> {
-        work.client.mkdir(&self.pools, &work.persistent()).await?;
+        work.client.mkdir(&self.pool(Pool::InUse), &work.persistent()).await?;
         let mut multi = work.client.new_multi_writer();
         multi.add_create(&self.pool(Pool::NotUse), b"", &work.persistent())?;
         for worker in (0..mirror::COUNT).map(WorkerId::new) {
@@ -87,11 +87,12 @@ impl ZkRecycle {
         match multi.commit().await {
             // Another node, or a Java Leaf, has made them. What it left half-filled stays so.
             Ok(_)
-            | Err(MultiWriteError::OperationFailed { index: 0, source: Error::NodeExists }) => {}
+            | Err(MultiWriteError::OperationFailed { index: 0, source: Error::NodeExists }) => {
+                Ok(())
+            }
             Err(MultiWriteError::OperationFailed { source, .. })
-            | Err(MultiWriteError::RequestFailed { source }) => return Err(source),
+            | Err(MultiWriteError::RequestFailed { source }) => Err(source),
         }
-        work.client.mkdir(&self.pool(Pool::InUse), &work.persistent()).await
     }
 }
 
@@ -185,7 +186,8 @@ impl FenceStore for ZkRecycle {
             FenceState::Released => Some(Pool::NotUse),
             FenceState::Retired => None,
         };
-        self.fences
+        let written = self
+            .fences
             .write(worker, read.version.fence, record, |work, multi| {
                 let pools =
                     [(Pool::NotUse, read.version.not_use), (Pool::InUse, read.version.in_use)];
@@ -205,7 +207,16 @@ impl FenceStore for ZkRecycle {
                 }
                 Ok(())
             })
-            .await
+            .await?;
+        if !written {
+            // Not another writer, perhaps: a node that died while it made the tree has left out this pool.
+            let operation = "make the pools in ZooKeeper";
+            let make = async |work: &Work| {
+                work.client.mkdir(&self.pool(Pool::InUse), &work.persistent()).await
+            };
+            self.fences.session.run(operation, make).await?;
+        }
+        Ok(written)
     }
 
     fn announce(&self, who: &Identity, address: &Identity) {

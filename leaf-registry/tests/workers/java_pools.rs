@@ -146,6 +146,20 @@ pub(crate) async fn a_dead_nodes_worker_id_among_java_leafs(f: Fixture) {
     assert_ne!(other.worker.get(), 0, "that one's for as long as there are Java Leafs");
 }
 
+/// A node died after it had made the pool of unused ids and before that of used ones, as 3d005ec made them.
+pub(crate) async fn a_tree_without_its_second_pool_is_completed(f: Fixture) {
+    let pools = Pools::of(&f).await;
+    let first = f.node("10.0.0.1:8080").await;
+    let lease = first.claim().await;
+    first.registry().release(lease, NOW).await.unwrap();
+    pools.client.delete(&format!("{}/inuse", pools.root), None).await.unwrap();
+
+    let next = f.node("10.0.0.2:8080").await;
+
+    assert_eq!(next.claim().await.worker.get(), 0);
+    assert!(pools.read("inuse", 0).await.is_some());
+}
+
 /// A worker id in no pool is left alone until an operator knows better.
 pub(crate) async fn a_lost_worker_id_is_put_back_by_an_operator(f: Fixture) {
     let pools = Pools::of(&f).await;

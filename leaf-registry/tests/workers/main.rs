@@ -465,7 +465,8 @@ mod beside_java {
     tests! {
         java_pools;
         zk_recycle: of_its_pools_only_what_is_safe_is_taken,
-            a_dead_nodes_worker_id_among_java_leafs, a_lost_worker_id_is_put_back_by_an_operator,
+            a_dead_nodes_worker_id_among_java_leafs, a_tree_without_its_second_pool_is_completed,
+            a_lost_worker_id_is_put_back_by_an_operator,
             their_worker_ids_are_adopted_when_they_are_gone, one_in_both_pools_is_sorted_out,
             ids_of_its_pools_repeat_neither_beside_nor_after_us;
     }

@@ -95,7 +95,10 @@ impl Cluster {
         for node in &mut cluster.nodes[..NODES] {
             node.launch();
         }
-        wait_until("all nodes are ready", Duration::from_secs(60), || {
+        let late = Instant::now() + Duration::from_secs(60);
+        wait_until("all nodes are ready", Duration::from_secs(61), || {
+            let told = || cluster.nodes.iter().map(Node::describe).collect::<Vec<_>>().join("\n");
+            assert!(Instant::now() < late, "not all nodes are ready:\n{}", told());
             cluster.all_ready().then_some(())
         });
         if worker_bits == 2 {
