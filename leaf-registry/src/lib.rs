@@ -29,6 +29,7 @@ pub mod local;
 #[cfg(feature = "mysql")]
 pub mod mysql;
 #[cfg(feature = "store")]
+#[cfg_attr(not(feature = "full"), allow(dead_code, reason = "each backend uses its part"))]
 mod open_registry;
 #[cfg(feature = "postgres")]
 pub mod postgres;
@@ -37,6 +38,7 @@ mod record;
 #[cfg(feature = "store")]
 mod registry_kind;
 #[cfg(any(feature = "sqlite", feature = "mysql", feature = "postgres"))]
+#[cfg_attr(not(feature = "full"), allow(dead_code, reason = "each backend uses its part"))]
 mod sql;
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 mod sql_pool;

@@ -100,7 +100,7 @@ enum Event {
     Stop,
     Look(Urgency),
     Report,
-    Answer(Answer),
+    Answer(Box<Answer>),
     Compared(Verdict),
     Accept,
 }
@@ -212,7 +212,7 @@ impl Keeper {
                 _ = looks.tick() => Event::Look(Urgency::InTime),
                 () = shared.wake.notified() => Event::Look(Urgency::CallersWait),
                 _ = reports.tick() => Event::Report,
-                answer = finish(&mut request) => Event::Answer(answer),
+                answer = finish(&mut request) => Event::Answer(Box::new(answer)),
                 verdict = finish(&mut comparison) => Event::Compared(verdict),
                 () = shared.accept_clock.notified() => Event::Accept,
             };
@@ -253,7 +253,7 @@ impl Keeper {
                 }
                 Event::Answer(answer) => {
                     request = None;
-                    if let Some(end) = self.take_answer(held, answer).await {
+                    if let Some(end) = self.take_answer(held, *answer).await {
                         break end;
                     }
                     thawed = match thawed {
