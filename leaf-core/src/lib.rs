@@ -18,6 +18,8 @@ pub mod sequencer;
 mod step;
 mod sync;
 mod tag;
+#[cfg(feature = "records")]
+mod unknown_fields;
 mod worker;
 
 pub use clock::{Clock, ManualClock};
@@ -28,4 +30,6 @@ pub use millis::UnixMillis;
 pub use range::IdRange;
 pub use step::{Step, StepError};
 pub use tag::{Tag, TagError};
+#[cfg(feature = "records")]
+pub use unknown_fields::UnknownFields;
 pub use worker::WorkerId;

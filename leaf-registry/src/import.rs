@@ -116,11 +116,14 @@ async fn make_sealed(
 ) -> Result<(), StoreError> {
     let tag = &old.tag;
     let step = old.step.map_err(|error| refuse(StoreErrorKind::BadRecord(error.to_string())))?;
+    let old_settings = old.settings.as_ref();
+    let old_settings =
+        old_settings.map_err(|error| refuse(StoreErrorKind::BadRecord(error.to_string())))?;
     let settings = match new {
         None => {
             let description = old.description.clone();
             to.create(&NewTag { tag: tag.clone(), max_id: SEALED, step, description }).await?;
-            TagSettings::default()
+            Ok(TagSettings::default())
         }
         // Made, by `schema --apply` say, and never used; or moved from here before.
         Some(new) if new.max_id <= 1 || new.is_sealed() => {
@@ -132,8 +135,8 @@ async fn make_sealed(
         }
         Some(_) => return Err(refuse(StoreErrorKind::TagExists)),
     };
-    if settings != old.settings {
-        to.set_settings(tag, &old.settings).await?;
+    if settings.as_ref() != Ok(old_settings) {
+        to.set_settings(tag, old_settings).await?;
     }
     if !to.replace_max_id(tag, SEALED, SEALED).await? {
         return Err(

@@ -10,29 +10,25 @@
 //! | `zk_recycle` | | recycled worker ids, beside the community fork | `zookeeper` |
 //! | `local` | | worker ids from the configuration, the fence in the state file | |
 //!
-//! Every backend is a folder with the same file names: `store.rs` for the segment store,
-//! `workers.rs` for the worker registry, `mirror.rs` for the record of a Java Leaf beside it, `error.rs`
-//! for what the server's answers mean. All pass one conformance suite on the real server (`tests/`).
+//! Every backend is a folder. Those of the SQL databases are dialects (`dialect.rs`, `errors.rs`) of the two
+//! stores in `sql/`; the others have `store.rs` for the segment store and `workers.rs` for the worker registry.
+//! `mirror.rs` is the record that a Java Leaf keeps beside ours. All pass one conformance suite on the real server (`tests/`).
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "tests may panic"))]
 
 #[cfg(feature = "store")]
 mod administration;
-#[cfg(any(feature = "sqlite", feature = "mysql", feature = "postgres"))]
-mod checkout;
 #[cfg(feature = "etcd")]
 pub mod etcd;
-#[cfg(any(feature = "mysql", feature = "postgres"))]
-mod failover_guard;
 #[cfg(feature = "store")]
 mod import;
 pub mod local;
 #[cfg(feature = "mysql")]
-pub mod mysql;
+mod mysql;
 #[cfg(feature = "store")]
 #[cfg_attr(not(feature = "full"), allow(dead_code, reason = "each backend uses its part"))]
 mod open_registry;
 #[cfg(feature = "postgres")]
-pub mod postgres;
+mod postgres;
 #[cfg(any(feature = "sqlite", feature = "mysql", feature = "postgres", feature = "etcd"))]
 mod record;
 #[cfg(feature = "store")]
@@ -40,12 +36,8 @@ mod registry_kind;
 #[cfg(any(feature = "sqlite", feature = "mysql", feature = "postgres"))]
 #[cfg_attr(not(feature = "full"), allow(dead_code, reason = "each backend uses its part"))]
 mod sql;
-#[cfg(any(feature = "mysql", feature = "postgres"))]
-mod sql_pool;
-#[cfg(any(feature = "mysql", feature = "postgres"))]
-mod sql_url;
 #[cfg(feature = "sqlite")]
-pub mod sqlite;
+mod sqlite;
 #[cfg(feature = "store")]
 #[cfg_attr(
     not(any(feature = "sqlite", feature = "mysql", feature = "postgres", feature = "etcd")),

@@ -9,44 +9,20 @@ use leaf_segment::{SEALED, StoreErrorKind, TagRecord, TagSettings};
 /// in any.
 pub(crate) type Row = (String, Option<i64>, Option<i64>, Option<String>);
 
-/// The columns of `leaf_tag_settings`: the tag, `enabled`, `min_step`, `max_step`, `max_take`.
-pub(crate) type SettingsRow = (String, Option<i64>, Option<i64>, Option<i64>, Option<i64>);
-
-/// The rows as records, each with its settings. Rows that are none are left out, with a warning.
-pub(crate) fn read(rows: Vec<Row>, settings: Vec<SettingsRow>) -> Vec<TagRecord> {
-    let mut settings: HashMap<String, TagSettings> =
-        settings.into_iter().map(read_settings).collect();
+/// The rows as records, each with its settings, of which the texts are given by tag. Rows that are none are left
+/// out, with a warning.
+pub(crate) fn read(rows: Vec<Row>, settings: HashMap<String, String>) -> Vec<TagRecord> {
     let record = |(biz_tag, max_id, step, description): Row| {
         let (Ok(tag), Some(max_id)) = (Tag::parse(&biz_tag), max_id) else {
             tracing::warn!(?biz_tag, "a row of leaf_alloc is left out: no valid tag, or no max_id");
             return None;
         };
-        let settings = settings.remove(tag.as_str()).unwrap_or_default();
+        let settings = settings.get(tag.as_str());
+        let settings =
+            settings.map_or_else(|| Ok(TagSettings::default()), |text| TagSettings::decode(text));
         Some(TagRecord { tag, max_id, step: Step::new(step.unwrap_or(0)), description, settings })
     };
     rows.into_iter().filter_map(record).collect()
-}
-
-fn read_settings((tag, enabled, min, max, take): SettingsRow) -> (String, TagSettings) {
-    let step = |what: &str, value: Option<i64>| {
-        let step = Step::new(value?);
-        if step.is_err() {
-            tracing::warn!(?tag, "{what} in leaf_tag_settings is no step and does not count");
-        }
-        step.ok()
-    };
-    let settings = TagSettings {
-        enabled: enabled != Some(0),
-        min_step: step("min_step", min),
-        max_step: step("max_step", max),
-        max_take: step("max_take", take),
-    };
-    (tag, settings)
-}
-
-/// A step as the databases take it.
-pub(crate) fn number(step: Option<Step>) -> Option<i64> {
-    step.map(|step| i64::from(step.get()))
 }
 
 /// The greatest `max_id` from which `amount` ids can be allocated: it must stay below [`SEALED`].

@@ -115,15 +115,11 @@ impl StoreUrl {
         let _ = (data_dir, options);
         Ok(match &self.0 {
             #[cfg(feature = "sqlite")]
-            Kind::Sqlite(path) => {
-                OpenStore::of(crate::sqlite::SqliteStore::open(&data_dir.join(path)).await?)
-            }
+            Kind::Sqlite(path) => OpenStore::of(crate::sqlite::store(&data_dir.join(path)).await?),
             #[cfg(feature = "mysql")]
-            Kind::Mysql(url) => OpenStore::of(crate::mysql::MysqlStore::open(url, options)?),
+            Kind::Mysql(url) => OpenStore::of(crate::mysql::store(url, options)?),
             #[cfg(feature = "postgres")]
-            Kind::Postgres(url) => {
-                OpenStore::of(crate::postgres::PostgresStore::open(url, options)?)
-            }
+            Kind::Postgres(url) => OpenStore::of(crate::postgres::store(url, options)?),
             #[cfg(feature = "etcd")]
             Kind::Etcd(url) => OpenStore::of(crate::etcd::EtcdStore::open(url.clone())),
             #[cfg(not(any(
@@ -175,18 +171,18 @@ impl StoreUrl {
             #[cfg(feature = "sqlite")]
             Kind::Sqlite(path) => {
                 let path = data_dir.join(path);
-                let workers = crate::sqlite::SqliteWorkers::open(&path, interval).await?;
+                let workers = crate::sqlite::fences(&path, interval).await?;
                 OpenRegistry::with_tables(workers, policy, address)
             }
             #[cfg(feature = "mysql")]
             Kind::Mysql(url) => {
                 let mirrored = kind == RegistryKind::Mysql;
-                let workers = crate::mysql::MysqlWorkers::open(url, mirrored, interval)?;
+                let workers = crate::mysql::fences(url, mirrored, interval)?;
                 OpenRegistry::with_tables(workers, policy, address)
             }
             #[cfg(feature = "postgres")]
             Kind::Postgres(url) => {
-                let workers = crate::postgres::PostgresWorkers::open(url, interval)?;
+                let workers = crate::postgres::fences(url, interval)?;
                 OpenRegistry::with_tables(workers, policy, address)
             }
             #[cfg(feature = "etcd")]
@@ -235,8 +231,8 @@ impl FromStr for StoreUrl {
             },
             #[cfg(feature = "mysql")]
             Some(("mysql", rest)) if rest.starts_with("//") => {
-                crate::sql_url::MYSQL.check(text)?;
-                let options = crate::mysql::MysqlStore::options(text);
+                crate::sql::url::MYSQL.check(text)?;
+                let options = sqlx::mysql::MySqlConnectOptions::from_str(text);
                 match options.map(|options| options.get_database().is_some()) {
                     Ok(true) => Ok(Self(Kind::Mysql(text.into()))),
                     _ => refuse("not a MySQL URL: write mysql://user:password@host:3306/database"),
@@ -244,8 +240,8 @@ impl FromStr for StoreUrl {
             }
             #[cfg(feature = "postgres")]
             Some(("postgres" | "postgresql", rest)) if rest.starts_with("//") => {
-                crate::sql_url::POSTGRES.check(text)?;
-                let options = crate::postgres::PostgresStore::options(text);
+                crate::sql::url::POSTGRES.check(text)?;
+                let options = sqlx::postgres::PgConnectOptions::from_str(text);
                 match options.map(|options| options.get_database().is_some()) {
                     Ok(true) => Ok(Self(Kind::Postgres(text.into()))),
                     _ => refuse(

@@ -384,7 +384,7 @@ impl Shared {
                 handle.state.record_seen(record);
                 handle.clone()
             }
-            Some(ended) if !record.settings.enabled => return ended.clone(),
+            Some(ended) if !record.is_enabled() => return ended.clone(),
             // New, or made or enabled again: what was granted before, the marks remember.
             _ => {
                 let handle = TagHandle::new(record, Arc::clone(&self.backend));
@@ -392,7 +392,7 @@ impl Shared {
                 handle
             }
         };
-        if !record.settings.enabled {
+        if !record.is_enabled() {
             handle.state.end(SegmentErrorKind::Disabled);
         }
         handle
@@ -444,7 +444,7 @@ impl Shared {
             let mut tags = TagMap::clone(&self.tags.load());
             let handle = self.take_over(&mut tags, &record);
             self.tags.store(Arc::new(tags));
-            if record.settings.enabled {
+            if record.is_enabled() {
                 return Ok(Ok(handle));
             }
             refusal = SegmentErrorKind::Disabled;

@@ -127,7 +127,7 @@ impl SegmentStore for MemoryStore {
         settings: &'a TagSettings,
     ) -> BoxFuture<'a, Result<(), StoreError>> {
         self.with(tag, "change the settings of", |record| {
-            record.settings = *settings;
+            record.settings = Ok(settings.clone());
             Ok(())
         })
     }

@@ -9,7 +9,7 @@ use std::fmt;
 use futures_core::future::BoxFuture;
 use leaf_core::{IdRange, Step, StepError, Tag};
 
-use crate::StoreError;
+use crate::{StoreError, TagSettings, TagSettingsError};
 
 /// The `max_id` of a tag that nobody may allocate from any more, because it was moved to another store or
 /// is about to be deleted. No allocation reaches it: the last id that can be granted is two below. A Java
@@ -110,28 +110,9 @@ pub struct TagRecord {
     pub step: Result<Step, StepError>,
     /// What it is for.
     pub description: Option<String>,
-    /// What holds for it on every node.
-    pub settings: TagSettings,
-}
-
-/// What an operator may set for one tag, on every node at once. Unset: what the node's own
-/// configuration says.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct TagSettings {
-    /// Whether ids are handed out. Default true.
-    pub enabled: bool,
-    /// The dynamic step never falls below this.
-    pub min_step: Option<Step>,
-    /// The dynamic step grows up to this.
-    pub max_step: Option<Step>,
-    /// The most ids that one call takes.
-    pub max_take: Option<Step>,
-}
-
-impl Default for TagSettings {
-    fn default() -> Self {
-        Self { enabled: true, min_step: None, max_step: None, max_take: None }
-    }
+    /// What holds for it on every node; an error when this version may not follow them: then nothing is
+    /// allocated from the tag.
+    pub settings: Result<TagSettings, TagSettingsError>,
 }
 
 /// A record to be made.
@@ -153,12 +134,18 @@ impl TagRecord {
     pub const fn is_sealed(&self) -> bool {
         self.max_id == SEALED
     }
+
+    /// Whether ids are handed out. Settings that cannot be read do not end a tag that is in use.
+    #[must_use]
+    pub fn is_enabled(&self) -> bool {
+        self.settings.as_ref().map_or(true, |settings| settings.enabled)
+    }
 }
 
 impl From<NewTag> for TagRecord {
     fn from(new: NewTag) -> Self {
         let NewTag { tag, max_id, step, description } = new;
-        Self { tag, max_id, step: Ok(step), description, settings: TagSettings::default() }
+        Self { tag, max_id, step: Ok(step), description, settings: Ok(TagSettings::default()) }
     }
 }
 

@@ -5,7 +5,10 @@
 
 use leaf_core::{Step, Tag};
 
-use crate::{NewTag, SEALED, SegmentStore, StoreError, StoreErrorKind, TagRecord, TagSettings};
+use crate::{
+    NewTag, SEALED, SegmentStore, StoreError, StoreErrorKind, TagRecord, TagSettings,
+    TagSettingsError,
+};
 
 /// A raise by more than this is asked about: nothing brings the ids back.
 const FAR: i64 = 1_000_000_000_000;
@@ -145,23 +148,38 @@ impl<'a> TagAdmin<'a> {
     /// `Conflict` where `min_step` would be above `max_step`; `UnknownTag`; failures of the store.
     pub async fn change(&self, tag: &Tag, change: TagChange) -> Result<TagRecord, TagAdminError> {
         let record = self.read(tag).await?;
-        let before = record.settings;
+        let operation = || format!("change the settings of tag {:?}", tag.as_str());
+        let damaged = record.settings.is_err();
+        let before = match record.settings {
+            Ok(settings) => settings,
+            // Setting them again repairs them.
+            Err(TagSettingsError::Damaged(_)) => TagSettings::default(),
+            Err(newer) => {
+                let why = StoreErrorKind::BadRecord(newer.to_string());
+                return Err(StoreError::new(why, operation()).into());
+            }
+        };
         let settings = TagSettings {
             enabled: change.enabled.unwrap_or(before.enabled),
             min_step: change.min_step.unwrap_or(before.min_step),
             max_step: change.max_step.unwrap_or(before.max_step),
             max_take: change.max_take.unwrap_or(before.max_take),
+            unknown: before.unknown.clone(),
         };
         if settings.min_step.zip(settings.max_step).is_some_and(|(min, max)| min > max) {
             return Err(TagAdminError::Conflict("min_step would be above max_step".into()));
         }
-        if settings != before {
+        if settings != before || damaged {
             self.store.set_settings(tag, &settings).await?;
         }
         if let Some(step) = change.step {
             self.store.set_step(tag, step).await?;
         }
-        Ok(TagRecord { step: change.step.map_or(record.step, Ok), settings, ..record })
+        Ok(TagRecord {
+            step: change.step.map_or(record.step, Ok),
+            settings: Ok(settings),
+            ..record
+        })
     }
 
     /// Raises the next id to be granted to `at_least`; `far` confirms a raise by more than 10^12, or by more
@@ -295,14 +313,15 @@ mod tests {
         admin.change(&tag, limits).await.unwrap();
         let off = TagChange { enabled: Some(false), ..TagChange::default() };
         let record = admin.change(&tag, off).await.unwrap();
-        assert_eq!((record.settings.min_step, record.settings.enabled), (Some(step(10)), false));
+        let settings = record.settings.unwrap();
+        assert_eq!((settings.min_step, settings.enabled), (Some(step(10)), false));
 
         let crossed = TagChange { step: Some(step(7)), min_step: Some(Some(step(21))), ..off };
         let error = admin.change(&tag, crossed).await.unwrap_err().to_string();
         assert_eq!(error, "min_step would be above max_step");
         assert_eq!(admin.read(&tag).await.unwrap().step, Ok(step(2000)), "nothing was changed");
         let free = TagChange { max_step: Some(None), ..TagChange::default() };
-        assert_eq!(admin.change(&tag, free).await.unwrap().settings.max_step, None);
+        assert_eq!(admin.change(&tag, free).await.unwrap().settings.unwrap().max_step, None);
     }
 
     #[tokio::test]

@@ -16,7 +16,10 @@ use crate::buffer::{ClosedAt, DoubleBuffer};
 use crate::rate::Rate;
 use crate::refill::Backend;
 use crate::step_policy::{Bounds, StepPolicy};
-use crate::{SegmentError, SegmentErrorKind, StoreError, StoreErrorKind, TagRecord, TagSettings};
+use crate::{
+    SegmentError, SegmentErrorKind, StoreError, StoreErrorKind, TagRecord, TagSettings,
+    TagSettingsError,
+};
 
 /// An error that only an operator can cure is told to callers for this long before the store is
 /// asked again.
@@ -47,7 +50,7 @@ pub(crate) struct TagState {
 #[derive(Debug)]
 pub(crate) struct Refill {
     pub(crate) policy: Result<StepPolicy, StepError>,
-    pub(crate) settings: TagSettings,
+    pub(crate) settings: Result<TagSettings, TagSettingsError>,
     /// How many ids were granted to this process, for its callers.
     pub(crate) granted: u64,
     /// When the last segment was asked for.
@@ -97,8 +100,8 @@ pub(crate) struct Failure {
 
 impl Refill {
     /// Whether the record must be read before anything is allocated from it.
-    pub(crate) const fn suspect(&self) -> bool {
-        self.refused || self.policy.is_err()
+    pub(crate) fn suspect(&self) -> bool {
+        self.refused || self.policy.is_err() || self.settings.is_err()
     }
 
     /// Whether a record with this `max_id` can be allocated from again.
@@ -117,7 +120,9 @@ impl Refill {
         };
         let policy = self.policy.as_ref().map_err(bad_step)?;
         let ago = self.asked_at.map_or(Duration::MAX, |at| at.elapsed());
-        let bounds = bounds.overruled_by(&self.settings);
+        let settings = self.settings.as_ref();
+        let settings = settings.map_err(|error| StoreErrorKind::BadRecord(error.to_string()))?;
+        let bounds = bounds.overruled_by(settings);
         Ok((policy.amount(ago, bounds), policy.record()))
     }
 
@@ -155,7 +160,7 @@ impl TagState {
             waiters: AtomicUsize::new(0),
             refill: Mutex::new(Refill {
                 policy: record.step.map(StepPolicy::new),
-                settings: record.settings,
+                settings: record.settings.clone(),
                 granted: 0,
                 asked_at: None,
                 fetches: VecDeque::new(),
@@ -177,7 +182,7 @@ impl TagState {
 
     /// Takes over what was read from the record.
     pub(crate) fn record_seen(&self, record: &TagRecord) {
-        self.refill().settings = record.settings;
+        self.refill().settings = record.settings.clone();
         self.step_seen(record.step);
     }
 
@@ -266,7 +271,7 @@ impl TagState {
 
     /// The most ids that one call may take.
     pub(crate) fn max_take(&self) -> usize {
-        let own = self.refill().settings.max_take;
+        let own = self.refill().settings.as_ref().ok().and_then(|settings| settings.max_take);
         own.unwrap_or(self.backend.config.max_take).get() as usize
     }
 

@@ -43,7 +43,7 @@ pub struct TagView {
     pub stock: u64,
     /// The record's step; `None` when the row holds a number that is none.
     pub step: Option<Step>,
-    /// The record's settings.
+    /// The record's settings; the defaults while they cannot be read (`error` tells).
     pub settings: TagSettings,
     /// The last fetches, the newest last, at most 16.
     pub fetches: Vec<FetchView>,
@@ -95,7 +95,7 @@ impl TagView {
             position: buffer.position,
             stock: state.buffer.stock(),
             step: refill.policy.as_ref().ok().map(|policy| policy.record()),
-            settings: refill.settings,
+            settings: refill.settings.clone().unwrap_or_default(),
             fetches: fetches.collect(),
             fetching: state.fetching.load(Ordering::Relaxed),
             error: failure.map(|failure| (Arc::clone(&failure.error), failure.at.elapsed())),

@@ -35,7 +35,7 @@ impl TagShown {
     /// A record of the store at `url`.
     #[must_use]
     pub fn of(record: &TagRecord, url: &StoreUrl) -> Self {
-        let settings = &record.settings;
+        let settings = record.settings.clone().unwrap_or_default();
         Self {
             tag: record.tag.as_str().into(),
             max_id: record.max_id.to_string(),

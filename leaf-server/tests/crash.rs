@@ -1,30 +1,31 @@
-//! kill -9 and start again: both modes go on at once and repeat nothing.
+//! kill -9, or a power loss, and start again: both modes go on at once and repeat nothing.
 #![allow(clippy::unwrap_used, reason = "tests may panic")]
 
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use leaf_testkit::{HttpClient, LeafServer, Ledger};
+use leaf_testkit::{HttpClient, LeafServer, Ledger, PowerLoss};
 use tokio::time::Instant;
 
 const SERVER: &str = env!("CARGO_BIN_EXE_leaf-server");
 const SEGMENT: &str = "/api/segment/get/leaf-segment-test";
 const SNOWFLAKE: &str = "/api/snowflake/get/test";
 
-fn rounds() -> usize {
-    if std::env::var_os("LEAF_TEST_FULL").is_some() { 100 } else { 20 }
-}
-
-#[test]
-fn a_killed_server_goes_on_at_once_and_repeats_nothing() {
-    let directory = tempfile::tempdir().unwrap();
+/// Kills a server under load so many times, each time at a different instant, and calls `after_kill`.
+fn kill_under_load(
+    rounds: usize,
+    directory: &Path,
+    env: &[(&str, String)],
+    mut after_kill: impl FnMut(),
+) {
     let (segment, snowflake) = (Arc::new(Ledger::default()), Arc::new(Ledger::default()));
     let mut slowest = Duration::ZERO;
 
-    for round in 0..rounds() {
+    for round in 0..rounds {
         let started = Instant::now();
-        let mut server = LeafServer::start(SERVER, directory.path(), &[], &[]);
+        let mut server = LeafServer::start(SERVER, directory, &[], env);
         let issuer: Arc<str> = format!("round {round}").into();
         segment.record(&issuer, server.id(SEGMENT));
         snowflake.record(&issuer, server.id(SNOWFLAKE));
@@ -55,9 +56,37 @@ fn a_killed_server_goes_on_at_once_and_repeats_nothing() {
         killed.store(true, Ordering::SeqCst);
         server.kill();
         clients.into_iter().for_each(|client| client.join().unwrap());
+        after_kill();
     }
 
-    segment.expect_at_least(200 * rounds());
-    snowflake.expect_at_least(2 * rounds());
+    segment.expect_at_least(200 * rounds);
+    snowflake.expect_at_least(2 * rounds);
     println!("slowest start to both first ids: {slowest:?}");
+}
+
+fn full(default: usize, full: usize) -> usize {
+    if std::env::var_os("LEAF_TEST_FULL").is_some() { full } else { default }
+}
+
+#[test]
+fn a_killed_server_goes_on_at_once_and_repeats_nothing() {
+    let directory = tempfile::tempdir().unwrap();
+    kill_under_load(full(20, 100), directory.path(), &[], || {});
+}
+
+/// kill -9 keeps what the kernel holds. A power loss keeps what was synced.
+#[test]
+fn what_a_power_loss_takes_away_was_never_relied_on() {
+    let directory = tempfile::tempdir().unwrap();
+    let power = PowerLoss::of(directory.path());
+    let mut env = power.env();
+    // So that most of the ids that are issued begin a range, and none is given back.
+    env.push(("LEAF_SEGMENT__MAX_STEP", "1".into()));
+    let mut losses = 0;
+    kill_under_load(full(10, 60), directory.path(), &env, || {
+        let lost = power.strike();
+        losses += usize::from(!lost.is_empty());
+        println!("lost: {lost:?}");
+    });
+    assert!(losses > 0, "something was written and not synced, some time");
 }

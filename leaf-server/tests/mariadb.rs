@@ -138,8 +138,8 @@ fn three_servers_on_eight_tags_of_tiny_steps_never_share_an_id() {
     database.sql(&format!("INSERT INTO {name}.leaf_alloc (biz_tag, max_id, step) VALUES {rows}"));
     // Without the dynamic step: it would soon make the steps large.
     database.sql(&format!(
-        "INSERT INTO {name}.leaf_tag_settings (biz_tag, max_step) \
-         SELECT biz_tag, step FROM {name}.leaf_alloc WHERE biz_tag LIKE 'tag%'"
+        "INSERT INTO {name}.leaf_tag_settings (biz_tag, settings) \
+         SELECT biz_tag, CONCAT('{{\"version\":1,\"max_step\":', step, '}}') FROM {name}.leaf_alloc WHERE biz_tag LIKE 'tag%'"
     ));
     let servers = [start(&url, false), start(&url, false), start(&url, false)];
     let ledgers: Arc<Vec<Ledger>> = Arc::new((0..8).map(|_| Ledger::default()).collect());

@@ -41,7 +41,7 @@ fn a_store_that_is_away_takes_no_other_stores_tags_with_it() {
     let row = "INSERT INTO leaf_alloc (biz_tag, max_id, step) VALUES";
     mysql.sql(&format!("USE {in_mysql}; {row} ('my', 1, 10), ('wrong', 1, 10)"));
     postgres.sql(&in_postgres, &format!("{row} ('pg', 1000, 10)"));
-    etcd.ctl(&["put", "/leaf/leaf/segment/et", r#"{"max_id":5000,"step":10}"#]);
+    etcd.ctl(&["put", "/leaf/leaf/segment/et", r#"{"version":1,"max_id":5000,"step":10}"#]);
     let server = LeafServer::start(SERVER, &data, &args, &[]);
 
     for (tag, first) in [("my", 1), ("pg", 1000), ("et", 5000), ("leaf-segment-test", 1)] {
@@ -79,7 +79,8 @@ fn a_record_that_needs_an_operator_is_a_status_of_its_own() {
     database.sql(&format!(
         "USE {name}; INSERT INTO leaf_alloc (biz_tag, max_id, step) VALUES \
          ('last', 9223372036854774307, 1000), ('back', 5000, 10), ('zero', 1, 0), ('off', 1, 10); \
-         INSERT INTO leaf_tag_settings (biz_tag, enabled) VALUES ('off', 0)"
+         INSERT INTO leaf_tag_settings (biz_tag, settings) \
+         VALUES ('off', '{{\"version\":1,\"enabled\":false}}')"
     ));
     let env = [("LEAF_SNOWFLAKE__ENABLED", "false".to_owned())];
     let server = LeafServer::start(SERVER, home.path(), &["--segment-store", &url], &env);

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use leaf_core::UnixMillis;
+use leaf_core::{UnixMillis, WorkerId};
 
 use crate::StateFileError;
 
@@ -32,6 +32,8 @@ pub enum RegistryErrorKind {
     /// The floor is close: worth waiting until `at`.
     #[error("the former holder's time ends at {at} (Unix ms)")]
     NotYet {
+        /// The worker id that is waited for.
+        worker: WorkerId,
         /// When to claim again.
         at: UnixMillis,
     },
@@ -64,7 +66,7 @@ pub enum RegistryErrorKind {
     #[error("watching for {during:?} whether somebody else reports under the worker id")]
     Watch {
         /// The worker id.
-        worker: leaf_core::WorkerId,
+        worker: WorkerId,
         /// The fingerprint that must still be there: the nonce of the fence; for a record of a Java Leaf a
         /// value made of both.
         nonce: uuid::Uuid,
@@ -114,9 +116,9 @@ pub enum RegistryErrorKind {
     )]
     BeyondLayout {
         /// The worker id.
-        worker: leaf_core::WorkerId,
+        worker: WorkerId,
         /// The layout's greatest.
-        greatest: leaf_core::WorkerId,
+        greatest: WorkerId,
     },
     /// The configuration assigns no worker id to this node.
     #[error("no worker id is assigned to {identity}")]

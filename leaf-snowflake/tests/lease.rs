@@ -4,6 +4,7 @@
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use leaf_core::{Clock, Health, Id, ManualClock, UnixMillis, WorkerId};
 use leaf_snowflake::{
@@ -297,6 +298,31 @@ async fn a_live_holder_is_not_waited_for() {
     let error = third.await.unwrap().unwrap_err();
     assert!(matches!(registry_error(&error), RegistryErrorKind::InUse { .. }), "{error}");
     assert!(nodes.iter().all(|node| node.try_next().is_ok()));
+}
+
+/// The ceiling of a live node whose report was late ends first; the dead node's is waited for next.
+#[tokio::test(start_paused = true)]
+async fn a_late_report_of_a_live_node_does_not_hide_a_dead_one() {
+    let cluster = Cluster::new();
+    let claim = async |name: &str, ceiling: Duration| {
+        let layout = two_workers();
+        let request = ClaimRequest { layout, offline_for: ceiling, ..request(START) };
+        cluster.registry().claim(&Identity::parse(name).unwrap(), &request).await.unwrap()
+    };
+    let dead = claim("a", seconds(10)).await;
+    let mut live = claim("b", seconds(5)).await;
+    let mut config = cluster.config("c");
+    config.layout = two_workers();
+    config.offline_for = seconds(10);
+    config.startup_wait = seconds(15);
+    let store = Arc::clone(&cluster.store);
+    let third = tokio::spawn(async move { open(&store, config).await });
+
+    cluster.pass(seconds(2)).await;
+    cluster.registry().extend(&mut live, report(START + seconds(60))).await.unwrap();
+    cluster.pass(seconds(20)).await;
+
+    assert_eq!(third.await.unwrap().unwrap().worker(), Some(dead.worker));
 }
 
 /// W-16: an outage of the registry is not noticed up to its ceiling, and repeats nothing beyond it.

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use etcd_client::{Client, Compare, CompareOp, GetOptions, PutOptions, Txn, TxnOp, TxnOpResponse};
 use futures_core::future::BoxFuture;
-use leaf_core::{IdRange, Step, Tag};
+use leaf_core::{IdRange, Step, Tag, UnknownFields};
 use leaf_segment::{NewTag, SegmentStore, StoreError, StoreErrorKind, TagRecord, TagSettings};
 use serde::{Deserialize, Serialize};
 
@@ -46,27 +46,22 @@ struct Seen {
     record: Record,
 }
 
-/// A tag's record. What other versions may have added is kept.
+/// The version of a record.
+const FORMAT_VERSION: u32 = 1;
+
+/// A tag's record. What a later version of Leaf added is kept.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 struct Record {
+    version: u32,
     max_id: i64,
     step: i64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     description: Option<String>,
-    #[serde(default = "yes")]
-    enabled: bool,
+    /// As [`TagSettings::encode`] writes them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    min_step: Option<i64>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    max_step: Option<i64>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    max_take: Option<i64>,
+    settings: Option<serde_json::Value>,
     #[serde(flatten)]
-    other: serde_json::Map<String, serde_json::Value>,
-}
-
-const fn yes() -> bool {
-    true
+    unknown: UnknownFields,
 }
 
 /// What became of a change.
@@ -199,37 +194,48 @@ impl EtcdStore {
 
 impl Seen {
     fn parse(kv: &etcd_client::KeyValue, operation: &str) -> Result<Self, StoreError> {
-        match serde_json::from_slice(kv.value()) {
-            Ok(record) => {
-                Ok(Self { revision: kv.mod_revision(), value: kv.value().into(), record })
-            }
-            Err(error) => {
-                let why = format!("the value in etcd is no record: {error}");
-                Err(StoreError::new(StoreErrorKind::BadRecord(why), operation))
-            }
-        }
+        let record = Record::decode(kv.value());
+        let record =
+            record.map_err(|why| StoreError::new(StoreErrorKind::BadRecord(why), operation))?;
+        Ok(Self { revision: kv.mod_revision(), value: kv.value().into(), record })
     }
 }
 
 impl Record {
     fn of(new: &NewTag) -> Self {
         Self {
+            version: FORMAT_VERSION,
             max_id: new.max_id,
             step: i64::from(new.step.get()),
             description: new.description.clone(),
-            enabled: true,
-            min_step: None,
-            max_step: None,
-            max_take: None,
-            other: serde_json::Map::new(),
+            settings: None,
+            unknown: UnknownFields::default(),
         }
     }
 
-    fn into_rows(self, tag: &Tag) -> (record::Row, record::SettingsRow) {
-        let name = tag.as_str().to_owned();
-        let settings =
-            (name.clone(), Some(self.enabled.into()), self.min_step, self.max_step, self.max_take);
-        ((name, Some(self.max_id), Some(self.step), self.description), settings)
+    fn decode(value: &[u8]) -> Result<Self, String> {
+        #[derive(Deserialize)]
+        struct Version {
+            version: u32,
+        }
+        let damaged = |error| format!("the value in etcd is no record: {error}");
+        // First of all: what a later version wrote may not be readable otherwise.
+        let Version { version } = serde_json::from_slice(value).map_err(damaged)?;
+        if version > FORMAT_VERSION {
+            return Err(format!(
+                "the value in etcd has version {version}, and this program knows version \
+                 {FORMAT_VERSION}: upgrade it"
+            ));
+        }
+        serde_json::from_slice(value).map_err(damaged)
+    }
+
+    fn row(&self, tag: &Tag) -> record::Row {
+        (tag.as_str().into(), Some(self.max_id), Some(self.step), self.description.clone())
+    }
+
+    fn settings_text(&self, tag: &Tag) -> Option<(String, String)> {
+        Some((tag.as_str().into(), self.settings.as_ref()?.to_string()))
     }
 }
 
@@ -255,7 +261,7 @@ impl SegmentStore for EtcdStore {
                     Ok(range)
                 }
                 None => {
-                    let row = record.clone().into_rows(tag).0;
+                    let row = record.row(tag);
                     let why = record::why_not(Some(row), seen, amount);
                     Err(why.unwrap_or(StoreErrorKind::Exhausted))
                 }
@@ -269,8 +275,8 @@ impl SegmentStore for EtcdStore {
             let Some(Seen { record, .. }) = self.read(&operation, tag).await? else {
                 return Ok(None);
             };
-            let (row, settings) = record.into_rows(tag);
-            Ok(record::read(vec![row], vec![settings]).pop())
+            let settings = record.settings_text(tag).into_iter().collect();
+            Ok(record::read(vec![record.row(tag)], settings).pop())
         })
     }
 
@@ -278,7 +284,7 @@ impl SegmentStore for EtcdStore {
         Box::pin(async {
             let operation = "read the tags in etcd";
             let mut client = self.client(operation).await?;
-            let (mut rows, mut settings) = (Vec::new(), Vec::new());
+            let (mut rows, mut settings) = (Vec::new(), HashMap::new());
             let mut from = self.prefix.clone().into_bytes();
             // The key behind all that start with the prefix.
             let mut end = self.prefix.clone().into_bytes();
@@ -293,13 +299,16 @@ impl SegmentStore for EtcdStore {
                     let name = kv.key_str().ok().and_then(|key| key.strip_prefix(&self.prefix));
                     match (name.map(Tag::parse), Seen::parse(kv, operation)) {
                         (Some(Ok(tag)), Ok(seen)) => {
-                            let (row, its) = seen.record.into_rows(&tag);
-                            rows.push(row);
-                            settings.push(its);
+                            rows.push(seen.record.row(&tag));
+                            settings.extend(seen.record.settings_text(&tag));
+                        }
+                        (Some(Ok(_)), Err(error)) => {
+                            let key = String::from_utf8_lossy(kv.key());
+                            tracing::warn!(%key, "a tag is left out: {error}");
                         }
                         _ => tracing::warn!(
                             key = %String::from_utf8_lossy(kv.key()),
-                            "a key in etcd is left out: no valid tag, or no record"
+                            "a key in etcd is left out: its name is no valid tag"
                         ),
                     }
                 }
@@ -334,10 +343,8 @@ impl SegmentStore for EtcdStore {
         settings: &'a TagSettings,
     ) -> BoxFuture<'a, Result<(), StoreError>> {
         Box::pin(self.change("change the settings of", tag, |record| {
-            record.enabled = settings.enabled;
-            record.min_step = record::number(settings.min_step);
-            record.max_step = record::number(settings.max_step);
-            record.max_take = record::number(settings.max_take);
+            let settings = serde_json::from_str(&settings.encode());
+            record.settings = Some(settings.expect("it was serialized"));
             Ok(())
         }))
     }

@@ -5,13 +5,14 @@
 
 use std::ops::RangeInclusive;
 
-use leaf_core::{UnixMillis, WorkerId};
+use leaf_core::UnixMillis;
+use leaf_segment::StoreErrorKind;
 use leaf_snowflake::{Identity, JavaMirror, JavaReport, StoredWorker, WorkerRecord};
-use sqlx::{MySqlConnection, MySqlTransaction, query, query_as};
+use sqlx::{MySqlConnection, query, query_as};
 
-use super::error;
+use super::errors;
 use crate::Table;
-use crate::sql::fence_rows::{self, Version};
+use crate::sql::fences::{self, FenceVersion};
 
 /// The Java program's worker ids.
 pub(super) const RANGE: RangeInclusive<u32> = 1..=1023;
@@ -37,12 +38,13 @@ CREATE TABLE leaf_workerid_alloc (
 /// Worker id, nonce, record, `ip_port`, `max_timestamp`.
 type Row = (i64, Option<String>, Option<String>, Option<String>, Option<i64>);
 
-/// Fences and mirrors as they are at one moment.
+/// Fences and mirrors, all or of one worker id, as they are at one moment.
 pub(super) async fn read(
     connection: &mut MySqlConnection,
-    only: Option<u32>,
-) -> Result<Vec<Row>, sqlx::Error> {
-    query_as(
+    worker: Option<i64>,
+    since: i64,
+) -> Result<Vec<StoredWorker<FenceVersion>>, sqlx::Error> {
+    let rows: Vec<Row> = query_as(
         "SELECT CAST(f.worker_id AS SIGNED) AS id, f.nonce, f.record, \
                 CAST(a.ip_port AS CHAR) AS ip_port, a.max_timestamp \
            FROM leaf_worker_fence f LEFT JOIN leaf_workerid_alloc a ON a.id = f.worker_id \
@@ -53,18 +55,18 @@ pub(super) async fn read(
           WHERE f.worker_id IS NULL AND (? IS NULL OR a.id = ?) \
           ORDER BY id",
     )
-    .bind(only)
-    .bind(only)
-    .bind(only)
-    .bind(only)
+    .bind(worker)
+    .bind(worker)
+    .bind(worker)
+    .bind(worker)
     .fetch_all(connection)
-    .await
+    .await?;
+    Ok(rows.into_iter().filter_map(|row| stored(row, since)).collect())
 }
 
-pub(super) fn found(row: Row, since: i64) -> Option<StoredWorker<Version>> {
+fn stored(row: Row, since: i64) -> Option<StoredWorker<FenceVersion>> {
     let (id, nonce, record, ip_port, max_timestamp) = row;
-    let worker = fence_rows::worker(id)?;
-    let mut found = fence_rows::stored(Some((id, nonce, record)), since);
+    let (worker, mut found) = fences::stored(id, nonce.zip(record), since)?;
     if let Some(ip_port) = ip_port {
         let ours = found.record.written().is_some_and(|record| {
             record.holder.as_str() == ip_port && max_timestamp == Some(ceiling(record))
@@ -80,13 +82,13 @@ pub(super) fn found(row: Row, since: i64) -> Option<StoredWorker<Version>> {
 
 /// Writes the mirror of `record`; `false` when it is not what was read.
 pub(super) async fn write(
-    transaction: &mut MySqlTransaction<'_>,
-    worker: WorkerId,
-    token: &Version,
+    connection: &mut MySqlConnection,
+    worker: i64,
+    read: &FenceVersion,
     record: &WorkerRecord,
 ) -> Result<bool, sqlx::Error> {
     let (ip, port) = ip_and_port(&record.holder);
-    let statement = match &token.mirror {
+    let statement = match &read.mirror {
         Some(_) => {
             "UPDATE leaf_workerid_alloc SET ip = ?, port = ?, ip_port = ?, max_timestamp = ? \
              WHERE id = ? AND ip_port = ? AND max_timestamp <=> ?"
@@ -102,14 +104,14 @@ pub(super) async fn write(
         .bind(port)
         .bind(record.holder.as_str())
         .bind(ceiling(record))
-        .bind(worker.get());
-    let statement = match &token.mirror {
+        .bind(worker);
+    let statement = match &read.mirror {
         Some((ip_port, max_timestamp)) => statement.bind(ip_port).bind(max_timestamp),
         None => statement,
     };
-    match statement.execute(&mut **transaction).await {
+    match statement.execute(connection).await {
         Ok(done) => Ok(done.rows_affected() == 1),
-        Err(error) if error::is_duplicate(&error) => Ok(false),
+        Err(error) if errors::kind(&error) == StoreErrorKind::TagExists => Ok(false),
         Err(error) => Err(error),
     }
 }

@@ -1,10 +1,43 @@
-//! Segments and worker ids in MySQL or MariaDB, in the Java Leaf's own tables.
+//! Segments and worker ids in MySQL and MariaDB, in the tables of the Java programs.
 
-mod error;
-mod guard;
+mod dialect;
+mod errors;
 mod mirror;
-mod store;
-mod workers;
+mod server_name;
 
-pub use store::MysqlStore;
-pub(crate) use workers::MysqlWorkers;
+use std::sync::Arc;
+use std::time::Duration;
+
+use leaf_segment::StoreError;
+
+pub(crate) use dialect::Mysql;
+
+use crate::StoreOptions;
+use crate::sql::connections::ServerPool;
+use crate::sql::failover_guard::FailoverGuard;
+use crate::sql::fences::SqlFences;
+use crate::sql::store::SqlStore;
+use crate::sql::url::MYSQL;
+
+/// Segments at `mysql://user:password@host:port/database`. Connects when it is first used.
+pub(crate) fn store(url: &str, options: &StoreOptions) -> Result<SqlStore<Mysql>, StoreError> {
+    let guard = Arc::new(FailoverGuard::new(options.failover_margin));
+    Ok(SqlStore::new(ServerPool::new(MYSQL.options(url)?, &guard, 16), guard))
+}
+
+/// Worker ids there. `mirrored`: with `leaf_workerid_alloc`, for Java Leafs.
+pub(crate) fn fences(
+    url: &str,
+    mirrored: bool,
+    report_interval: Duration,
+) -> Result<SqlFences<Mysql>, StoreError> {
+    // The margin is the segments'; of this guard the server's name is wanted.
+    let guard = Arc::new(FailoverGuard::new(Some(0)));
+    // A report and a claim at a time.
+    let pool = ServerPool::new(MYSQL.options(url)?, &guard, 2);
+    let fences = SqlFences::new(pool, guard, dialect::FENCE_TABLES, report_interval);
+    Ok(match mirrored {
+        true => fences.mirrored(dialect::MIRRORED_TABLES, mirror::RANGE),
+        false => fences,
+    })
+}

@@ -1,9 +1,36 @@
 //! Segments and worker ids in PostgreSQL.
 
-mod error;
-mod guard;
-mod store;
-mod workers;
+mod dialect;
+mod errors;
 
-pub use store::PostgresStore;
-pub(crate) use workers::PostgresWorkers;
+use std::sync::Arc;
+use std::time::Duration;
+
+use leaf_segment::StoreError;
+
+pub(crate) use dialect::Postgresql;
+
+use crate::StoreOptions;
+use crate::sql::connections::ServerPool;
+use crate::sql::failover_guard::FailoverGuard;
+use crate::sql::fences::SqlFences;
+use crate::sql::store::SqlStore;
+use crate::sql::url::POSTGRES;
+
+/// Segments at `postgres://user:password@host:port/database`. Connects when it is first used.
+pub(crate) fn store(url: &str, options: &StoreOptions) -> Result<SqlStore<Postgresql>, StoreError> {
+    let guard = Arc::new(FailoverGuard::new(options.failover_margin));
+    Ok(SqlStore::new(ServerPool::new(POSTGRES.options(url)?, &guard, 16), guard))
+}
+
+/// Worker ids there.
+pub(crate) fn fences(
+    url: &str,
+    report_interval: Duration,
+) -> Result<SqlFences<Postgresql>, StoreError> {
+    // The segments' guard is not wanted here: the statements name the server themselves.
+    let guard = Arc::new(FailoverGuard::new(None));
+    // A report and a claim at a time.
+    let pool = ServerPool::new(POSTGRES.options(url)?, &guard, 2);
+    Ok(SqlFences::new(pool, guard, dialect::FENCE_TABLES, report_interval))
+}

@@ -1,3 +1,12 @@
-//! What the SQL databases share.
+//! The segment store and the worker registry in SQL databases. Each is written once, over a
+//! [`Dialect`](dialect::Dialect): the statements, connections and errors of one database.
+//!
+//! To add a database, write a dialect beside those in `mysql/`, `postgres/` and `sqlite/`.
 
-pub(crate) mod fence_rows;
+pub(crate) mod connections;
+pub(crate) mod dialect;
+pub(crate) mod failover_guard;
+pub(crate) mod fences;
+pub(crate) mod store;
+pub(crate) mod url;
+pub(crate) mod values;

@@ -16,17 +16,15 @@ use std::time::{Duration, SystemTime};
 
 use leaf_segment::{StoreError, StoreErrorKind};
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous};
-use sqlx::{Sqlite, SqliteConnection, SqlitePool, query, query_scalar};
+use sqlx::{Sqlite, SqlitePool, query};
 
-use super::error::classify;
-use crate::Table;
-use crate::checkout::Checkout;
+use crate::sql::connections::{Access, Checkout, Connections, WorkError, classify};
 
 /// Another process of the host may hold the write lock; below the generator's own deadline.
 const BUSY_TIMEOUT: Duration = Duration::from_millis(1500);
 
 #[derive(Debug)]
-pub(super) struct SqliteFile {
+pub(crate) struct SqliteFile {
     /// One connection: SQLite has one writer anyway.
     pool: SqlitePool,
     path: PathBuf,
@@ -52,6 +50,7 @@ fn identity(path: &Path) -> std::io::Result<Option<Identity>> {
 impl SqliteFile {
     /// Opens the file, and makes it where it does not exist.
     pub(super) async fn open(path: &Path) -> Result<Self, StoreError> {
+        let failed = |error| classify::<super::Sqlite>(format!("open {}", path.display()), error);
         let options = SqliteConnectOptions::new()
             .filename(path)
             .create_if_missing(true)
@@ -73,13 +72,12 @@ impl SqliteFile {
             .max_lifetime(None)
             .connect_with(options.clone())
             .await
-            .map_err(|error| classify(format!("open {}", path.display()), error))?;
+            .map_err(|error| failed(error.into()))?;
         // A later connection must not make the file anew.
         pool.set_connect_options(options.create_if_missing(false));
-        let operation = || format!("open {}", path.display());
-        let identity = identity(path).map_err(|error| classify(operation(), error.into()))?;
+        let identity = identity(path).map_err(|error| failed(sqlx::Error::Io(error).into()))?;
         let identity =
-            identity.ok_or_else(|| StoreError::new(StoreErrorKind::Replaced, operation()))?;
+            identity.ok_or_else(|| failed(WorkError::Refused(StoreErrorKind::Replaced)))?;
         Ok(Self { pool, path: path.to_owned(), identity, log })
     }
 
@@ -105,87 +103,54 @@ impl SqliteFile {
             Err(_) => Err(StoreErrorKind::Unavailable),
         }
     }
+}
 
-    /// The error of an operation: where the file is not in place any more, that is why.
-    fn explain(&self, operation: String, error: sqlx::Error) -> StoreError {
-        match self.check_file() {
-            Err(StoreErrorKind::Replaced) => StoreError::new(StoreErrorKind::Replaced, operation),
-            _ => classify(operation, error),
-        }
-    }
+impl Connections for SqliteFile {
+    type Db = Sqlite;
 
-    pub(super) const fn pool(&self) -> &SqlitePool {
+    fn pool(&self) -> &SqlitePool {
         &self.pool
     }
 
-    /// Runs `work`, which changes nothing, on a connection of its own.
-    pub(super) async fn read<T>(
-        &self,
-        operation: String,
-        work: impl AsyncFnOnce(&mut SqliteConnection) -> Result<T, sqlx::Error>,
-    ) -> Result<T, StoreError> {
-        let result: Result<_, sqlx::Error> = async {
-            let mut checkout = Checkout::<Sqlite>::from(&self.pool).await?;
-            let value = work(checkout.connection()).await?;
-            let in_place = self.check_in_place();
-            checkout.keep();
-            Ok(in_place.map(|()| value))
+    /// A change is made inside `BEGIN IMMEDIATE … COMMIT`.
+    async fn begin(&self, access: Access) -> Result<Checkout<Sqlite>, sqlx::Error> {
+        let mut checkout = Checkout::from(&self.pool).await?;
+        if access == Access::Write {
+            query("BEGIN IMMEDIATE").execute(checkout.connection()).await?;
         }
-        .await;
-        match result {
-            Ok(outcome) => outcome.map_err(|kind| StoreError::new(kind, operation)),
-            Err(error) => Err(self.explain(operation, error)),
-        }
+        Ok(checkout)
     }
 
-    /// Runs `work` on a connection of its own, inside `BEGIN IMMEDIATE … COMMIT`. What `work`
-    /// refuses is rolled back.
-    pub(super) async fn write<T>(
+    async fn finish<T: Send>(
         &self,
-        operation: String,
-        work: impl AsyncFnOnce(&mut SqliteConnection) -> Result<Result<T, StoreErrorKind>, sqlx::Error>,
-    ) -> Result<T, StoreError> {
-        let result: Result<_, sqlx::Error> = async {
-            let mut checkout = Checkout::<Sqlite>::from(&self.pool).await?;
-            let connection = checkout.connection();
-            query("BEGIN IMMEDIATE").execute(&mut *connection).await?;
-            let mut outcome = work(&mut *connection).await?;
-            if let Err(replaced) = self.check_in_place() {
-                outcome = Err(replaced);
-            }
-            let end = if outcome.is_ok() { "COMMIT" } else { "ROLLBACK" };
-            query(end).execute(&mut *connection).await?;
+        mut checkout: Checkout<Sqlite>,
+        access: Access,
+        result: Result<T, WorkError>,
+    ) -> Result<T, WorkError> {
+        if matches!(result, Err(WorkError::Database(_))) {
+            return result;
+        }
+        let mut result = result;
+        if let Err(replaced) = self.check_in_place() {
+            result = Err(WorkError::Refused(replaced));
+        }
+        if access == Access::Write {
+            let end = if result.is_ok() { "COMMIT" } else { "ROLLBACK" };
+            query(end).execute(checkout.connection()).await?;
             // Replaced while it was committed: whoever opens the new file knows nothing of it.
             if let Err(replaced) = self.check_in_place() {
-                outcome = outcome.and(Err(replaced));
+                result = result.and(Err(WorkError::Refused(replaced)));
             }
-            checkout.keep();
-            Ok(outcome)
         }
-        .await;
-        match result {
-            Ok(outcome) => outcome.map_err(|kind| StoreError::new(kind, operation)),
-            Err(error) => Err(self.explain(operation, error)),
-        }
+        checkout.give_back();
+        result
     }
-}
 
-/// Makes the tables that do not exist; returns their names.
-pub(super) async fn make(
-    connection: &mut SqliteConnection,
-    tables: &[Table],
-) -> Result<Vec<&'static str>, sqlx::Error> {
-    let mut made = Vec::new();
-    for table in tables {
-        let exists: bool =
-            query_scalar("SELECT EXISTS (SELECT 1 FROM sqlite_schema WHERE name = ?1)")
-                .bind(table.name)
-                .fetch_one(&mut *connection)
-                .await?;
-        if !exists {
-            sqlx::raw_sql(table.statements).execute(&mut *connection).await?;
-            made.push(table.name);
+    /// Where the file is not in place any more, that is why.
+    fn explain(&self, operation: String, error: WorkError) -> StoreError {
+        match self.check_file() {
+            Err(StoreErrorKind::Replaced) => StoreError::new(StoreErrorKind::Replaced, operation),
+            _ => classify::<super::Sqlite>(operation, error),
         }
     }
-    Ok(made)
 }

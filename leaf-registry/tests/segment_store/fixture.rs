@@ -94,13 +94,14 @@ impl Fixture {
         (proxy, store)
     }
 
-    /// Writes a number into a row behind the store's back.
-    pub(crate) async fn set(&self, name: &str, column: &str, value: i64) {
+    /// Writes a value into a row behind the store's back.
+    pub(crate) async fn set(&self, name: &str, column: &str, value: impl Into<serde_json::Value>) {
+        let value = value.into();
         if let Database::Etcd(server, cluster) = &self.database {
             let key = format!("/leaf/{cluster}/segment/{name}");
             let text = server.ctl(&["get", "--print-value-only", &key]);
             let mut record: serde_json::Value = serde_json::from_str(&text).unwrap();
-            record[column] = value.into();
+            record[column] = value;
             server.ctl(&["put", "--", &key, &record.to_string()]);
             return;
         }

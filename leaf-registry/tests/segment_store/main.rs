@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "tests may panic")]
 
 mod fixture;
+mod settings;
 
 use std::sync::Arc;
 
@@ -12,6 +13,9 @@ use leaf_segment::{NewTag, SEALED, SegmentStore, StoreErrorKind, TagRecord, TagS
 use leaf_testkit::{Etcd, Fault, MariaDb, Postgres};
 
 use fixture::{Database, Fixture, etcd, fixture, mysql, postgres, sqlite};
+use settings::{
+    settings_are_kept_beside_the_record, settings_of_a_later_version_are_not_overruled,
+};
 
 fn tag(name: &str) -> Tag {
     Tag::parse(name).unwrap()
@@ -47,7 +51,7 @@ async fn the_first_range_is_the_records_own(f: Fixture) {
             max_id: 2001,
             step: Ok(step(2000)),
             description: Some("Test leaf Segment Mode Get Id".into()),
-            settings: TagSettings::default(),
+            settings: Ok(TagSettings::default()),
         }
     );
 }
@@ -132,7 +136,7 @@ async fn bad_rows_are_errors_of_their_tag_only(f: Fixture) {
             server.ctl(&[
                 "put",
                 &format!("/leaf/{name}/segment/ padded"),
-                r#"{"max_id":1,"step":1}"#,
+                r#"{"version":1,"max_id":1,"step":1}"#,
             ]);
             server.ctl(&["put", &format!("/leaf/{name}/segment/text"), "max_id=1"]);
             let kind = refusal(f.store.allocate(&tag("text"), step(1), step(1))).await;
@@ -212,32 +216,6 @@ async fn administration(f: Fixture) {
 
     f.store.delete(&tag("orders")).await.unwrap();
     assert_eq!(f.store.tag(&tag("orders")).await.unwrap(), None);
-}
-
-async fn settings_are_kept_beside_the_record(f: Fixture) {
-    create(&*f.store, "orders", 10).await;
-    let settings = TagSettings {
-        enabled: false,
-        min_step: Some(step(5)),
-        max_step: Some(step(500)),
-        max_take: Some(step(7)),
-    };
-    let unknown = refusal(f.store.set_settings(&tag("other"), &settings)).await;
-    assert_eq!(unknown, StoreErrorKind::UnknownTag);
-    f.store.set_settings(&tag("orders"), &settings).await.unwrap();
-    f.store.set_settings(&tag("orders"), &settings).await.unwrap();
-
-    let record = f.another().await.tag(&tag("orders")).await.unwrap().unwrap();
-    assert_eq!(record.settings, settings);
-    let records = f.store.tags().await.unwrap();
-    let of = |name: &str| records.iter().find(|record| record.tag == tag(name)).unwrap().settings;
-    assert_eq!(of("orders"), settings);
-    assert_eq!(of("leaf-segment-test"), TagSettings::default());
-
-    f.store.delete(&tag("orders")).await.unwrap();
-    create(&*f.store, "orders", 10).await;
-    let record = f.store.tag(&tag("orders")).await.unwrap().unwrap();
-    assert_eq!(record.settings, TagSettings::default(), "they do not outlive the tag");
 }
 
 /// The next range, however often it takes, but not for ever.
@@ -535,6 +513,7 @@ backends!(sqlite, mysql, postgres, etcd; {
     a_sealed_tag_grants_nothing,
     administration,
     settings_are_kept_beside_the_record,
+    settings_of_a_later_version_are_not_overruled,
     the_schema_is_made_once_and_never_touched_again,
     a_dropped_request_disturbs_no_later_one,
 });

@@ -156,8 +156,8 @@ pub(crate) async fn a_tree_without_its_second_pool_is_completed(f: Fixture) {
 
     let next = f.node("10.0.0.2:8080").await;
 
-    assert_eq!(next.claim().await.worker.get(), 0);
-    assert!(pools.read("inuse", 0).await.is_some());
+    let worker = next.claim().await.worker.get();
+    assert!(pools.read("inuse", worker).await.is_some(), "{worker}");
 }
 
 /// A worker id in no pool is left alone until an operator knows better.

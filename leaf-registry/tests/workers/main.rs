@@ -106,7 +106,10 @@ async fn a_strangers_ceiling_is_a_floor(f: Fixture) {
     if f.bound() {
         let near = NOW + seconds(590);
         let at = NOW + seconds(599);
-        assert_eq!(kind(second.claim_at(near).await), RegistryErrorKind::NotYet { at });
+        assert_eq!(
+            kind(second.claim_at(near).await),
+            RegistryErrorKind::NotYet { worker: lease.worker, at }
+        );
         // W-17: a loop of crashes must not push the ceiling.
         for _ in 0..20 {
             let crashing = f.node("10.0.0.1:1").await;

@@ -134,9 +134,10 @@ impl Refusals {
             self.first_free = Some(self.first_free.map_or(free, |first| first.min(free)));
         }
         let sooner = match (&refusal, &self.soon) {
-            (RegistryErrorKind::NotYet { at }, Some(RegistryErrorKind::NotYet { at: before })) => {
-                at < before
-            }
+            (
+                RegistryErrorKind::NotYet { at, .. },
+                Some(RegistryErrorKind::NotYet { at: before, .. }),
+            ) => at < before,
             (refusal, None) => worth_waiting(refusal),
             _ => false,
         };

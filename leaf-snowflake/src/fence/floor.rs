@@ -89,8 +89,8 @@ pub(crate) fn first_timestamp(
 ) -> Result<UnixMillis, RegistryErrorKind> {
     match evidence {
         Evidence::Registry(evidence) => by_registry(worker, evidence, request),
-        Evidence::SavedLease => by_saved_lease(request),
-        Evidence::Granted(floor) => reachable(floor, request),
+        Evidence::SavedLease => by_saved_lease(worker, request),
+        Evidence::Granted(floor) => reachable(worker, floor, request),
     }
 }
 
@@ -141,15 +141,16 @@ fn by_registry(
             // A state file that is gone may have allowed ids up to the tolerance ahead of the clock.
             floor = floor.max(request.now + request.tolerance);
         }
-        return reachable(floor, &request);
+        return reachable(worker, floor, &request);
     };
-    let floor = by_fence(worker, fence, evidence.only_record, &request)?;
+    let floor = by_fence(worker, fence, evidence.only_record, &request);
+    let free_some_time = matches!(floor, Ok(_) | Err(RegistryErrorKind::NotYet { .. }));
     let stranger = fence.instance != request.instance && fence.nonce != request.nonce;
     let rests = fence.state == FenceState::Held || evidence.policy.bound;
-    if stranger && rests && evidence.owner == Owner::Nobody {
-        recyclable(fence.ceiling, evidence.policy, &request)?;
+    if free_some_time && stranger && rests && evidence.owner == Owner::Nobody {
+        recyclable(worker, fence.ceiling, evidence.policy, &request)?;
     }
-    Ok(floor)
+    floor
 }
 
 /// The first instant above what a Java Leaf issued, once it was seen not to report.
@@ -165,7 +166,7 @@ fn past_java(
         if !evidence.policy.adopt_java_ids {
             return Err(RegistryErrorKind::JavaHolds);
         }
-        recyclable(past, evidence.policy, request)?;
+        recyclable(worker, past, evidence.policy, request)?;
     }
     let fingerprint = report.fingerprint(fence.map(|fence| fence.nonce));
     match request.watched.get(&worker) {
@@ -180,12 +181,16 @@ fn past_java(
 
 /// Whether a worker id that was not released may be given out, its ceiling having passed.
 fn recyclable(
+    worker: WorkerId,
     ceiling: UnixMillis,
     policy: &ClaimPolicy,
     request: &ClaimRequest,
 ) -> Result<(), RegistryErrorKind> {
     match ceiling + policy.recycle_after {
         free if free <= request.now => Ok(()),
+        at if at <= request.now + request.startup_wait => {
+            Err(RegistryErrorKind::NotYet { worker, at })
+        }
         floor => Err(RegistryErrorKind::FloorAhead { floor, now: request.now }),
     }
 }
@@ -248,7 +253,7 @@ fn by_fence(
             saved.provenance == Provenance::Proven && saved.fence.term + 1 == fence.term
         };
         let floor = if own.is_some_and(follows) { issued } else { fence.floor };
-        return reachable(floor.max(issued), request);
+        return reachable(worker, floor.max(issued), request);
     }
     let is_current = |saved: &SavedLease| match saved.provenance {
         // The original of a cloned volume may have extended its lease since.
@@ -256,14 +261,18 @@ fn by_fence(
         _ => saved.fence.term == fence.term,
     };
     if own.is_some_and(is_current) {
-        return reachable(issued, request);
+        return reachable(worker, issued, request);
     }
-    reachable(fence.ceiling.max(issued), request).map_err(|error| explain(fence, error, request))
+    reachable(worker, fence.ceiling.max(issued), request)
+        .map_err(|error| explain(fence, error, request))
 }
 
 /// Where this node may continue without the registry: as long as nobody else can have claimed its worker
 /// id, at the local ceiling of its saved lease.
-fn by_saved_lease(request: &ClaimRequest) -> Result<UnixMillis, RegistryErrorKind> {
+fn by_saved_lease(
+    worker: WorkerId,
+    request: &ClaimRequest,
+) -> Result<UnixMillis, RegistryErrorKind> {
     let proven = request.saved.as_ref().filter(|saved| {
         saved.provenance == Provenance::Proven
             && !saved.lost
@@ -272,16 +281,20 @@ fn by_saved_lease(request: &ClaimRequest) -> Result<UnixMillis, RegistryErrorKin
             && saved.fence.ceiling > request.now
     });
     let saved = proven.ok_or(RegistryErrorKind::Unavailable)?;
-    reachable(saved.local_ceiling, request)
+    reachable(worker, saved.local_ceiling, request)
 }
 
 /// Whether the clock allows a node to start at `floor`; the first instant that may be used.
-fn reachable(floor: UnixMillis, request: &ClaimRequest) -> Result<UnixMillis, RegistryErrorKind> {
+fn reachable(
+    worker: WorkerId,
+    floor: UnixMillis,
+    request: &ClaimRequest,
+) -> Result<UnixMillis, RegistryErrorKind> {
     let (floor, now) = (floor.max(request.least_floor), request.now);
     if floor <= now + request.tolerance {
         Ok(floor)
     } else if floor <= now + request.startup_wait {
-        Err(RegistryErrorKind::NotYet { at: floor - request.tolerance })
+        Err(RegistryErrorKind::NotYet { worker, at: floor - request.tolerance })
     } else {
         Err(RegistryErrorKind::FloorAhead { floor, now })
     }

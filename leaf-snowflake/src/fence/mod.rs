@@ -33,7 +33,8 @@ mod request;
 mod store;
 #[cfg(test)]
 mod tests;
-mod unknown;
+
+pub use leaf_core::UnknownFields;
 
 pub use admin::NodeSettings;
 pub use identity::{Identity, IdentityError};
@@ -43,7 +44,6 @@ pub use record::{FORMAT_VERSION, Fence, FenceState, RecordState, WorkerRecord};
 pub use registry::{ClaimPolicy, Registry, WorkerView};
 pub use request::{ClaimRequest, Provenance, Report, SavedLease};
 pub use store::{FenceStore, JavaMirror, JavaReport, Peer, Purpose, Stored, StoredWorker};
-pub use unknown::UnknownFields;
 
 pub(crate) use floor::{Evidence, first_timestamp};
 pub(crate) use record::{Unreadable, Versioned, unix_millis};

@@ -88,7 +88,7 @@ fn a_stranger_waits_or_is_refused_without_a_write() {
     let floor = NOW + seconds(10);
     assert_eq!(
         floor_of(&fence(floor), &request()),
-        Err(RegistryErrorKind::NotYet { at: NOW + seconds(9) })
+        Err(RegistryErrorKind::NotYet { worker: WorkerId::new(0), at: NOW + seconds(9) })
     );
 
     let floor = NOW + seconds(300);

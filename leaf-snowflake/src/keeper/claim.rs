@@ -100,7 +100,7 @@ impl Keeper {
     }
 
     async fn take_worker_id(&mut self) -> Result<Lease, SnowflakeError> {
-        let (mut watched, mut until) = (BTreeMap::new(), None);
+        let (mut watched, mut waited_for) = (BTreeMap::new(), BTreeMap::new());
         loop {
             let now = self.shared.clock.wall();
             self.config.check_against(now)?;
@@ -113,14 +113,17 @@ impl Keeper {
                 Err(error) => error,
             };
             let pause = match *error.kind() {
-                RegistryErrorKind::NotYet { at } if until.is_some_and(|until| at > until) => {
+                RegistryErrorKind::NotYet { worker, at }
+                    if waited_for.get(&worker).is_some_and(|until| at > *until) =>
+                {
                     // Somebody raises the ceiling while it is waited for.
                     let (last_report, until) = (Duration::ZERO, at);
                     let in_use = RegistryErrorKind::InUse { last_report, until };
                     return Err(RegistryError::new(in_use, "claim a worker id").into());
                 }
-                RegistryErrorKind::NotYet { at } => {
-                    until = Some(at);
+                // Another one than before, perhaps: several holders may be late at once.
+                RegistryErrorKind::NotYet { worker, at } => {
+                    waited_for.insert(worker, at);
                     (at - now).max(Duration::from_millis(1))
                 }
                 RegistryErrorKind::Watch { worker, nonce, during } => {

@@ -1,19 +1,8 @@
 //! What the server's error numbers mean
 //! (<https://mariadb.com/kb/en/mariadb-error-code-reference/>).
 
-use leaf_segment::{StoreError, StoreErrorKind};
+use leaf_segment::StoreErrorKind;
 use sqlx::mysql::MySqlDatabaseError;
-
-/// The error of an operation, classified.
-pub(super) fn classify(operation: String, error: sqlx::Error) -> StoreError {
-    let number = number(&error);
-    let kind = kind(number, &error);
-    match is_missing_table(&error) {
-        true => StoreError::new(kind, operation)
-            .because(format!("{error}; make the table with `leaf-server schema --apply`")),
-        false => StoreError::new(kind, operation).because(error),
-    }
-}
 
 /// ER_NO_SUCH_TABLE
 pub(super) fn is_missing_table(error: &sqlx::Error) -> bool {
@@ -21,7 +10,7 @@ pub(super) fn is_missing_table(error: &sqlx::Error) -> bool {
 }
 
 /// ER_TABLEACCESS_DENIED_ERROR
-pub(super) fn is_forbidden(error: &sqlx::Error) -> bool {
+fn is_forbidden(error: &sqlx::Error) -> bool {
     number(error) == Some(1142)
 }
 
@@ -31,9 +20,9 @@ pub(super) fn is_absent(error: &sqlx::Error) -> bool {
     is_missing_table(error) || is_forbidden(error)
 }
 
-/// ER_DUP_ENTRY
-pub(super) fn is_duplicate(error: &sqlx::Error) -> bool {
-    number(error) == Some(1062)
+/// ER_BAD_FIELD_ERROR
+pub(super) fn is_missing_column(error: &sqlx::Error) -> bool {
+    number(error) == Some(1054)
 }
 
 /// ER_OPTION_PREVENTS_STATEMENT (read_only)
@@ -46,8 +35,9 @@ fn number(error: &sqlx::Error) -> Option<u16> {
     Some(database.try_downcast_ref::<MySqlDatabaseError>()?.number())
 }
 
-fn kind(number: Option<u16>, error: &sqlx::Error) -> StoreErrorKind {
-    match number {
+/// What kind of failure it is.
+pub(super) fn kind(error: &sqlx::Error) -> StoreErrorKind {
+    match number(error) {
         // ER_CANT_AGGREGATE_2COLLATIONS, ER_IMPOSSIBLE_STRING_CONVERSION: a tag that the column's
         // character set cannot hold is in no row.
         Some(1267 | 3988) => StoreErrorKind::UnknownTag,

@@ -1,18 +1,19 @@
 //! What SQLite's result codes mean (<https://www.sqlite.org/rescode.html>).
 
-use leaf_segment::{StoreError, StoreErrorKind};
-
-/// The error of an operation, classified.
-pub(super) fn classify(operation: String, error: sqlx::Error) -> StoreError {
-    StoreError::new(kind(&error), operation).because(error)
-}
+use leaf_segment::StoreErrorKind;
 
 /// SQLite has no code of its own for it.
 pub(super) fn is_missing_table(error: &sqlx::Error) -> bool {
     error.as_database_error().is_some_and(|error| error.message().starts_with("no such table"))
 }
 
-fn kind(error: &sqlx::Error) -> StoreErrorKind {
+/// As above.
+pub(super) fn is_missing_column(error: &sqlx::Error) -> bool {
+    error.as_database_error().is_some_and(|error| error.message().starts_with("no such column"))
+}
+
+/// What kind of failure it is.
+pub(super) fn kind(error: &sqlx::Error) -> StoreErrorKind {
     let sqlx::Error::Database(database) = error else { return StoreErrorKind::Unavailable };
     if database.is_unique_violation() {
         return StoreErrorKind::TagExists;

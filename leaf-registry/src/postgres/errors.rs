@@ -1,30 +1,20 @@
 //! What PostgreSQL's SQLSTATE codes mean
 //! (<https://www.postgresql.org/docs/current/errcodes-appendix.html>).
 
-use leaf_segment::{StoreError, StoreErrorKind};
-
-/// The error of an operation, classified.
-pub(super) fn classify(operation: String, error: sqlx::Error) -> StoreError {
-    let kind = kind(&error);
-    match is_missing_table(&error) {
-        true => StoreError::new(kind, operation)
-            .because(format!("{error}; make the table with `leaf-server schema --apply`")),
-        false => StoreError::new(kind, operation).because(error),
-    }
-}
-
-/// unique_violation
-pub(super) fn is_duplicate(error: &sqlx::Error) -> bool {
-    code(error).as_deref() == Some("23505")
-}
+use leaf_segment::StoreErrorKind;
 
 /// undefined_table
 pub(super) fn is_missing_table(error: &sqlx::Error) -> bool {
     code(error).as_deref() == Some("42P01")
 }
 
+/// undefined_column
+pub(super) fn is_missing_column(error: &sqlx::Error) -> bool {
+    code(error).as_deref() == Some("42703")
+}
+
 /// insufficient_privilege
-pub(super) fn is_forbidden(error: &sqlx::Error) -> bool {
+fn is_forbidden(error: &sqlx::Error) -> bool {
     code(error).as_deref() == Some("42501")
 }
 
@@ -48,7 +38,8 @@ fn code(error: &sqlx::Error) -> Option<String> {
     error.as_database_error()?.code().map(Into::into)
 }
 
-fn kind(error: &sqlx::Error) -> StoreErrorKind {
+/// What kind of failure it is.
+pub(super) fn kind(error: &sqlx::Error) -> StoreErrorKind {
     let Some(code) = code(error) else {
         return match error {
             sqlx::Error::Configuration(_) | sqlx::Error::ColumnDecode { .. } => {

@@ -9,23 +9,28 @@
 //! A name that is not there counts as another, too: the replica may not have got it. Only whoever makes
 //! the table writes its own name without a jump.
 //!
-//! This file keeps what the backends share: whether the guard is on, and that one task of a process
-//! jumps at a time, for as long as it takes. Their statements are their own.
+//! Statements differ by [`Dialect`]; here is whether the guard is on, and the jump: one task of a process jumps
+//! at a time, for as long as it takes.
 
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::time::Duration;
 
-use leaf_core::IdRange;
-use leaf_segment::{StoreError, StoreErrorKind};
+use leaf_segment::{TagSettings, TagSettingsError};
+use sqlx::{Connection as _, Pool};
 use tokio::sync::Mutex;
 use tokio::time::timeout;
+
+use super::connections::unless_absent;
+use super::dialect::{Dialect, GuardStatements};
+use super::store::SETTINGS_COLUMNS;
+use super::values::{Cells, Column, Value};
 
 /// How long a jump may take: it writes every tag.
 const JUMP: Duration = Duration::from_secs(60);
 /// A jump is at least so many of a tag's own steps.
-pub(crate) const STEPS: i64 = 10;
+const STEPS: i64 = 10;
 
 const UNKNOWN: u8 = 0;
 const ON: u8 = 1;
@@ -54,20 +59,6 @@ pub(crate) enum Found {
     Table,
     /// No table, or not the rights on it.
     NoTable,
-}
-
-/// What one try of an allocation came to.
-#[derive(Debug)]
-pub(crate) enum Tried {
-    /// The new `max_id`.
-    Granted(i64),
-    /// The record does not allow it.
-    Refused(StoreErrorKind),
-    /// Nothing in the record forbids it: somebody has changed it meanwhile.
-    Again,
-    /// Another server has allocated last: jump by this margin first, and not on this connection, which
-    /// others may be waiting for.
-    OtherServer(i64),
 }
 
 impl FailoverGuard {
@@ -114,43 +105,15 @@ impl FailoverGuard {
         }
     }
 
-    /// Draws the conclusion from a try of an allocation of `amount` ids: the range, or none where it is
-    /// worth another try, after a jump where another server has allocated last.
-    pub(crate) async fn settle<J>(
-        &self,
-        tried: Tried,
-        amount: i64,
-        name: &(impl Fn() -> String + Sync),
-        jump: impl FnOnce(i64) -> J + Send,
-    ) -> Result<Option<IdRange>, StoreError>
-    where
-        J: Future<Output = Result<(), sqlx::Error>> + Send + 'static,
-    {
-        match tried {
-            Tried::Granted(end) => {
-                let range = IdRange::new(end.saturating_sub(amount), end);
-                range.map(Some).ok_or_else(|| {
-                    let why = format!("the server answered {end} to an addition of {amount}");
-                    StoreError::new(StoreErrorKind::BadRecord(why), name())
-                })
-            }
-            Tried::Refused(why) => Err(StoreError::new(why, name())),
-            Tried::Again => Ok(None),
-            Tried::OtherServer(margin) => match self.run(jump(margin)).await {
-                Ok(()) => Ok(None),
-                Err(error) => {
-                    let what = "advance every tag after a failover";
-                    Err(StoreError::new(StoreErrorKind::Unavailable, what).because(error))
-                }
-            },
-        }
-    }
-
-    /// Runs a jump in a task of its own: a caller that leaves after its deadline does not undo it.
-    async fn run(
-        &self,
-        jump: impl Future<Output = Result<(), sqlx::Error>> + Send + 'static,
+    /// Advances every tag by `margin` or more, in a task of its own: a caller that leaves after its deadline
+    /// does not undo it.
+    pub(crate) async fn jump<D: Dialect>(
+        self: &Arc<Self>,
+        pool: Pool<D::Db>,
+        statements: GuardStatements,
+        margin: i64,
     ) -> Result<(), sqlx::Error> {
+        let jump = jump::<D>(pool, Arc::clone(self), statements, margin);
         let (jumping, jumps) = (Arc::clone(&self.jumping), Arc::clone(&self.jumps));
         let before = jumps.load(Ordering::SeqCst);
         let task = tokio::spawn(async move {
@@ -173,12 +136,62 @@ impl FailoverGuard {
             Err(panicked) => Err(io::Error::other(panicked).into()),
         }
     }
+}
 
-    /// Tells the operator that the server changed and every tag has jumped.
-    pub(crate) fn tell_jump(before: &str, now: &str, margin: i64) {
-        tracing::warn!(
-            "the database was answered by server {before:?} and now is by {now:?} (a failover?): \
-             every tag was advanced by {margin} or more"
-        );
+/// Advances every tag, unless somebody else has done so meanwhile. Takes a connection of its own, which is not
+/// used again.
+async fn jump<D: Dialect>(
+    pool: Pool<D::Db>,
+    guard: Arc<FailoverGuard>,
+    statements: GuardStatements,
+    margin: i64,
+) -> Result<(), sqlx::Error> {
+    let mut connection = pool.acquire().await?.detach();
+    D::identify_server(&mut connection, &guard).await?;
+    D::run_text(&mut connection, statements.limit_jump).await?;
+    let settings = D::fetch(&mut connection, D::SEGMENT.settings_all, &[], SETTINGS_COLUMNS).await;
+    let largest = largest_amount(unless_absent::<D, _>(settings)?)?;
+    let margin = margin.max(largest.saturating_mul(STEPS));
+
+    D::run_text(&mut connection, "BEGIN").await?;
+    let servers = D::fetch(&mut connection, statements.lock, &[], &[Column::Text, Column::Text]);
+    let servers = servers.await?.pop();
+    let named = servers.map(|mut row| (row.text(0).unwrap_or_default(), row.text(1)));
+    if let Some((last, own)) = &named
+        && own.as_ref() == Some(last)
+    {
+        return Ok(());
     }
+    let margins = [Value::Int(margin), Value::Int(STEPS)];
+    D::execute(&mut connection, statements.advance_all, &margins).await?;
+    let take = if named.is_some() { statements.take } else { statements.take_new };
+    D::execute(&mut connection, take, &[]).await?;
+    D::run_text(&mut connection, "COMMIT").await?;
+    let (last, own) = named.unwrap_or_default();
+    tracing::warn!(
+        "the database was answered by server {last:?} and now is by {:?} (a failover?): every tag was \
+         advanced by {margin} or more",
+        own.unwrap_or_default()
+    );
+    connection.close().await
+}
+
+/// The most ids that a tag's own settings allow at once: the margin was chosen for the configuration's.
+fn largest_amount(settings: Vec<Cells>) -> Result<i64, sqlx::Error> {
+    let mut largest = 0;
+    for mut row in settings {
+        let (tag, text) = (row.text(0), row.text(1).unwrap_or_default());
+        let settings = match TagSettings::decode(&text) {
+            Ok(settings) => settings,
+            // Another version serves this tag, by rules that are not known here.
+            Err(error @ TagSettingsError::Newer(_)) => {
+                return Err(sqlx::Error::Decode(format!("tag {tag:?}: {error}").into()));
+            }
+            // Nobody serves it.
+            Err(TagSettingsError::Damaged(_)) => continue,
+        };
+        let amounts = [settings.max_step, settings.max_take].into_iter().flatten();
+        largest = largest.max(amounts.map(|step| i64::from(step.get())).max().unwrap_or(0));
+    }
+    Ok(largest)
 }

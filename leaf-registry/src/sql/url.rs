@@ -4,7 +4,9 @@
 //! only where it is looked at. Certificates are files whose absence is told by name.
 
 use std::path::Path;
+use std::str::FromStr;
 
+use leaf_segment::{StoreError, StoreErrorKind};
 use url::Url;
 
 use crate::StoreUrlError;
@@ -103,8 +105,20 @@ impl Parameters {
         Ok(())
     }
 
-    /// Whether the files of certificates can be read.
-    pub(crate) fn check_files(&self, url: &str) -> Result<(), String> {
+    /// The driver's options, once the files of certificates can be read.
+    pub(crate) fn options<O: FromStr<Err = sqlx::Error>>(
+        &self,
+        url: &str,
+    ) -> Result<O, StoreError> {
+        let refused =
+            StoreError::new(StoreErrorKind::Refused, format!("read the {} URL", self.database));
+        if let Err(why) = self.check_files(url) {
+            return Err(refused.because(why));
+        }
+        url.parse().map_err(|error: sqlx::Error| refused.because(error))
+    }
+
+    fn check_files(&self, url: &str) -> Result<(), String> {
         let Ok(url) = Url::parse(url) else { return Ok(()) };
         for (name, file) in url.query_pairs() {
             if self.files().contains(&&*name) {

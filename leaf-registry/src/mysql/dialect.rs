@@ -1,0 +1,359 @@
+//! The statements of MySQL and MariaDB.
+//!
+//! The new `max_id` of an allocation travels in the statement's own OK packet (`LAST_INSERT_ID(expression)`).
+//! Tags are compared as bytes; the column's collation is asked first, for the index: on its own it would take
+//! `order ` and `Order` for `order`.
+
+use leaf_segment::StoreErrorKind;
+use leaf_snowflake::{StoredWorker, WorkerRecord};
+use sqlx::{Executor, MySql, MySqlConnection, query_as};
+
+use super::{errors, mirror, server_name};
+use crate::Table;
+use crate::sql::connections::ServerPool;
+use crate::sql::dialect::{
+    Dialect, FenceStatements, GuardStatements, SegmentStatements, WriterStatements,
+};
+use crate::sql::failover_guard::FailoverGuard;
+use crate::sql::fences::{self, FenceVersion};
+use crate::sql::values::{Value, bound, run_statements};
+
+/// MySQL and MariaDB.
+#[derive(Debug)]
+pub(crate) struct Mysql;
+
+const FENCE: Table = Table {
+    name: "leaf_worker_fence",
+    statements: "\
+CREATE TABLE leaf_worker_fence (
+    worker_id INT           NOT NULL,
+    nonce     CHAR(36)      NOT NULL,
+    record    VARCHAR(2000) NOT NULL,
+    seen_at   BIGINT        NOT NULL,
+    PRIMARY KEY (worker_id)
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin;
+",
+};
+
+const WRITER: Table = Table {
+    name: "leaf_worker_guard",
+    statements: "\
+CREATE TABLE leaf_worker_guard (
+    id         TINYINT      NOT NULL,
+    server_uid VARCHAR(255) NOT NULL,
+    since      BIGINT       NOT NULL,
+    PRIMARY KEY (id)
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin;
+INSERT INTO leaf_worker_guard (id, server_uid, since) VALUES (1, '', 0);
+",
+};
+
+pub(super) const FENCE_TABLES: &[Table] = &[FENCE, WRITER];
+pub(super) const MIRRORED_TABLES: &[Table] = &[FENCE, WRITER, mirror::TABLE];
+
+/// A statement about one tag; the parameters of `$tail` come after it.
+macro_rules! of_tag {
+    ($head:expr $(, $tail:expr)*) => {
+        concat!(
+            $head,
+            " WHERE biz_tag = ? AND CAST(CONVERT(biz_tag USING utf8mb4) AS BINARY) = ?"
+            $(, $tail)*
+        )
+    };
+}
+
+/// The failover guard as one more condition. As bytes: whatever the table's collation, it cannot fail.
+macro_rules! guarded {
+    () => {
+        " AND (SELECT CAST(server_uid AS BINARY) FROM leaf_guard WHERE id = 1) \
+          = CAST(@leaf_server AS BINARY)"
+    };
+}
+
+/// Whether this server is the one that writes worker ids.
+macro_rules! is_writer {
+    () => {
+        "(SELECT CAST(server_uid AS BINARY) FROM leaf_worker_guard WHERE id = 1) \
+         = CAST(@leaf_server AS BINARY)"
+    };
+}
+
+/// The server's clock, Unix milliseconds.
+macro_rules! now {
+    () => {
+        "CAST(UNIX_TIMESTAMP(NOW(3)) * 1000 AS SIGNED)"
+    };
+}
+
+macro_rules! allocate {
+    ($($guarded:expr)?) => {
+        of_tag!(
+            "UPDATE leaf_alloc SET max_id = LAST_INSERT_ID(max_id + ?)",
+            " AND step = ? AND max_id BETWEEN 0 AND ?"
+            $(, $guarded)?
+        )
+    };
+}
+
+/// The columns of a tag, as whole numbers whatever the foreign table's types are.
+macro_rules! tag_columns {
+    () => {
+        "SELECT biz_tag, CAST(max_id AS SIGNED), CAST(step AS SIGNED), description FROM leaf_alloc"
+    };
+}
+
+impl Dialect for Mysql {
+    type Db = MySql;
+    type Connections = ServerPool<Self>;
+
+    const NAME: &'static str = "mysql";
+
+    /// `leaf_alloc` is the table as the Java Leaf's own script makes it, in a character set that holds
+    /// every tag.
+    const SEGMENT_TABLES: &'static [Table] = &[
+        Table {
+            name: "leaf_alloc",
+            statements: "\
+CREATE TABLE leaf_alloc (
+    biz_tag     VARCHAR(128) NOT NULL DEFAULT '',
+    max_id      BIGINT       NOT NULL DEFAULT 1,
+    step        INT          NOT NULL,
+    description VARCHAR(256) NULL DEFAULT NULL,
+    update_time TIMESTAMP    NOT NULL DEFAULT CURRENT_TIMESTAMP ON UPDATE CURRENT_TIMESTAMP,
+    PRIMARY KEY (biz_tag)
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin;
+INSERT INTO leaf_alloc (biz_tag, max_id, step, description)
+VALUES ('leaf-segment-test', 1, 2000, 'Test leaf Segment Mode Get Id');
+",
+        },
+        Table {
+            name: "leaf_tag_settings",
+            statements: "\
+CREATE TABLE leaf_tag_settings (
+    biz_tag  VARCHAR(128)  NOT NULL,
+    settings VARCHAR(2000) NOT NULL,
+    PRIMARY KEY (biz_tag)
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin;
+",
+        },
+        Table {
+            name: "leaf_guard",
+            statements: "\
+CREATE TABLE leaf_guard (
+    id         TINYINT      NOT NULL,
+    server_uid VARCHAR(255) NOT NULL,
+    PRIMARY KEY (id)
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin;
+INSERT INTO leaf_guard (id, server_uid) VALUES (1, '');
+",
+        },
+    ];
+
+    const SEGMENT: SegmentStatements = SegmentStatements {
+        allocate: allocate!(),
+        allocate_guarded: allocate!(guarded!()),
+        read: of_tag!(tag_columns!()),
+        read_all: tag_columns!(),
+        settings: of_tag!("SELECT biz_tag, settings FROM leaf_tag_settings"),
+        settings_all: "SELECT biz_tag, settings FROM leaf_tag_settings",
+        create: "INSERT INTO leaf_alloc (biz_tag, max_id, step, description) VALUES (?, ?, ?, ?)",
+        set_step: of_tag!("UPDATE leaf_alloc SET step = ?"),
+        set_settings: of_tag!(
+            "REPLACE INTO leaf_tag_settings (settings, biz_tag) SELECT ?, biz_tag FROM leaf_alloc"
+        ),
+        advance: of_tag!("UPDATE leaf_alloc SET max_id = LAST_INSERT_ID(GREATEST(max_id, ?))"),
+        replace_max_id: of_tag!("UPDATE leaf_alloc SET max_id = ?", " AND max_id = ?"),
+        replace_max_id_guarded: of_tag!(
+            "UPDATE leaf_alloc SET max_id = ?",
+            " AND max_id = ?",
+            guarded!()
+        ),
+        delete: of_tag!("DELETE FROM leaf_alloc"),
+        delete_settings: of_tag!("DELETE FROM leaf_tag_settings"),
+    };
+
+    const GUARD: Option<GuardStatements> = Some(GuardStatements {
+        allocated_last: "SELECT CAST(server_uid AS BINARY) = CAST(@leaf_server AS BINARY) \
+                         FROM leaf_guard WHERE id = 1",
+        claim_new: "UPDATE leaf_guard SET server_uid = @leaf_server \
+                    WHERE id = 1 AND server_uid = ''",
+        // If this process or its host dies half-way, the server must not keep the locks for long.
+        limit_jump: "SET SESSION innodb_lock_wait_timeout = 50, wait_timeout = 10, \
+                     sql_safe_updates = 0",
+        lock: "SELECT CAST(server_uid AS CHAR), CAST(@leaf_server AS CHAR) \
+               FROM leaf_guard WHERE id = 1 FOR UPDATE",
+        advance_all: "UPDATE leaf_alloc SET max_id = max_id + LEAST( \
+                          GREATEST(?, ? * COALESCE(step, 0)), 9223372036854775806 - max_id) \
+                      WHERE max_id BETWEEN 0 AND 9223372036854775806",
+        take: "UPDATE leaf_guard SET server_uid = @leaf_server WHERE id = 1",
+        take_new: "INSERT INTO leaf_guard (id, server_uid) VALUES (1, @leaf_server)",
+    });
+
+    const FENCES: FenceStatements = FenceStatements {
+        list: "SELECT CAST(worker_id AS SIGNED), nonce, record FROM leaf_worker_fence \
+               ORDER BY worker_id",
+        read: "SELECT CAST(worker_id AS SIGNED), nonce, record FROM leaf_worker_fence \
+               WHERE worker_id = ?",
+        update: concat!(
+            "UPDATE leaf_worker_fence SET nonce = ?, record = ?, seen_at = ",
+            now!(),
+            " WHERE worker_id = ? AND nonce = ? AND record = ? AND ",
+            is_writer!(),
+            " AND (SELECT since FROM leaf_worker_guard WHERE id = 1) = ?"
+        ),
+        insert: concat!(
+            "INSERT INTO leaf_worker_fence (nonce, record, seen_at, worker_id) SELECT ?, ?, ",
+            now!(),
+            ", ? FROM leaf_worker_guard WHERE id = 1 AND ",
+            is_writer!(),
+            " AND since = ?"
+        ),
+        peers: concat!("SELECT record FROM leaf_worker_fence WHERE seen_at >= ", now!(), " - ?"),
+        writer: Some(WriterStatements {
+            read: concat!(
+                "SELECT since, CAST(server_uid AS CHAR), COALESCE(",
+                is_writer!(),
+                ", FALSE) FROM leaf_worker_guard WHERE id = 1"
+            ),
+            lock: "SELECT id FROM leaf_worker_guard WHERE id = 1 FOR UPDATE",
+            used: "SELECT COUNT(*) > 0 FROM leaf_worker_fence",
+            take: concat!(
+                "REPLACE INTO leaf_worker_guard (id, server_uid, since) \
+                 VALUES (1, @leaf_server, IF(?, 0, GREATEST(?, ",
+                now!(),
+                ")))"
+            ),
+            take_new: "UPDATE leaf_worker_guard SET server_uid = @leaf_server WHERE id = 1",
+        }),
+    };
+
+    const TABLE_EXISTS: &'static str = "SELECT COUNT(*) > 0 FROM information_schema.tables \
+                                        WHERE table_schema = DATABASE() AND table_name = ?";
+
+    run_statements!(MySql, |query, tag| query.bind(tag.clone()).bind(tag.into_bytes()));
+
+    async fn set_max_id(
+        connection: &mut MySqlConnection,
+        statement: &'static str,
+        values: &[Value<'_>],
+    ) -> Result<Option<i64>, sqlx::Error> {
+        let done = Self::execute(connection, statement, values).await?;
+        Ok((done.rows_affected() == 1).then(|| done.last_insert_id().cast_signed()))
+    }
+
+    async fn prepare(
+        connection: &mut MySqlConnection,
+        guard: &FailoverGuard,
+    ) -> Result<(), sqlx::Error> {
+        connection
+            .execute(
+                // A range counts when its statement was answered: it must be committed then, and a commit
+                // must not begin another transaction. A narrow column must refuse a value that it cannot
+                // hold. A statement whose caller has left must not wait for its lock much longer.
+                "SET autocommit = 1, completion_type = 0, \
+                 sql_mode = CONCAT(@@sql_mode, ',STRICT_TRANS_TABLES'), \
+                 innodb_lock_wait_timeout = 1, lock_wait_timeout = 2",
+            )
+            .await?;
+        server_name::set(connection, guard).await
+    }
+
+    async fn identify_server(
+        connection: &mut MySqlConnection,
+        guard: &FailoverGuard,
+    ) -> Result<(), sqlx::Error> {
+        server_name::set(connection, guard).await
+    }
+
+    fn kind(error: &sqlx::Error) -> StoreErrorKind {
+        errors::kind(error)
+    }
+
+    fn is_missing_table(error: &sqlx::Error) -> bool {
+        errors::is_missing_table(error)
+    }
+
+    fn is_missing_column(error: &sqlx::Error) -> bool {
+        errors::is_missing_column(error)
+    }
+
+    fn is_absent(error: &sqlx::Error) -> bool {
+        errors::is_absent(error)
+    }
+
+    async fn risks(connection: &mut MySqlConnection) -> Result<Vec<String>, sqlx::Error> {
+        let mut values: Vec<(String, String)> = query_as(
+            "SHOW GLOBAL VARIABLES WHERE Variable_name IN \
+             ('innodb_flush_log_at_trx_commit', 'sync_binlog', 'log_bin', \
+              'rpl_semi_sync_master_enabled', 'rpl_semi_sync_source_enabled')",
+        )
+        .fetch_all(&mut *connection)
+        .await?;
+        values.extend(
+            query_as(
+                "SHOW GLOBAL STATUS WHERE Variable_name IN \
+                 ('Rpl_semi_sync_master_status', 'Rpl_semi_sync_source_status')",
+            )
+            .fetch_all(connection)
+            .await?,
+        );
+        Ok(risks(&values))
+    }
+
+    async fn read_fences(
+        connection: &mut MySqlConnection,
+        worker: Option<i64>,
+        since: i64,
+        mirrored: bool,
+    ) -> Result<Vec<StoredWorker<FenceVersion>>, sqlx::Error> {
+        match mirrored {
+            true => mirror::read(connection, worker, since).await,
+            false => fences::read::<Self>(connection, worker, since).await,
+        }
+    }
+
+    /// Fence and mirror change in one transaction, each if it is what was read.
+    async fn replace_fence(
+        connection: &mut MySqlConnection,
+        worker: i64,
+        read: &FenceVersion,
+        record: &WorkerRecord,
+        mirrored: bool,
+    ) -> Result<bool, sqlx::Error> {
+        if !mirrored {
+            return fences::replace::<Self>(connection, worker, read, record).await;
+        }
+        Self::run_text(connection, "BEGIN").await?;
+        let written = fences::replace::<Self>(connection, worker, read, record).await?
+            && mirror::write(connection, worker, read, record).await?;
+        Self::run_text(connection, if written { "COMMIT" } else { "ROLLBACK" }).await?;
+        Ok(written)
+    }
+}
+
+/// What the server's variables and counters say.
+fn risks(values: &[(String, String)]) -> Vec<String> {
+    let is = |name: &str, wanted: &str| {
+        values.iter().any(|(key, value)| key.eq_ignore_ascii_case(name) && value == wanted)
+    };
+    let semi_sync = ["master", "source"].into_iter().any(|role| {
+        is(&format!("rpl_semi_sync_{role}_enabled"), "ON")
+            && is(&format!("rpl_semi_sync_{role}_status"), "OFF")
+    });
+    let risks = [
+        (
+            semi_sync,
+            "semi-synchronous replication has fallen back to asynchronous: a failover now would lose \
+             allocations; bring a replica back",
+        ),
+        (
+            !is("innodb_flush_log_at_trx_commit", "1"),
+            "innodb_flush_log_at_trx_commit is not 1: a crash may lose allocations; set it to 1",
+        ),
+        (
+            is("log_bin", "ON") && !is("sync_binlog", "1"),
+            "sync_binlog is not 1: a crash may lose what replicas have seen, or the reverse; set it to 1",
+        ),
+    ];
+    risks.into_iter().filter(|(risky, _)| *risky).map(|(_, text)| text.into()).collect()
+}

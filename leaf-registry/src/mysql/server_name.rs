@@ -1,0 +1,94 @@
+//! The name of the server that a connection leads to, by which a failover is noticed.
+//!
+//! The server's name is a user variable of the connection, which the server itself sets from its own
+//! variables: a proxy that repeats the statement on another server gets that one's name. Statements
+//! that use the variable are replicated with its value, in every binary log format. In a cluster whose
+//! members commit by quorum the name is the cluster's: nothing is lost among them, but where another
+//! cluster takes over.
+
+use sqlx::{AssertSqlSafe, MySqlConnection, Row, query_as, raw_sql};
+
+use super::errors::{is_absent, is_read_only};
+use crate::sql::failover_guard::{FailoverGuard, Found};
+
+/// Gives a connection its server's name and finds out whether the guard is on.
+pub(super) async fn set(
+    connection: &mut MySqlConnection,
+    guard: &FailoverGuard,
+) -> Result<(), sqlx::Error> {
+    if guard.wanted().is_none() {
+        return Ok(());
+    }
+    // As text, and together: a distant server is asked as seldom as can be. The update changes nothing,
+    // but needs the right that a jump will need.
+    let name = name(connection).await?;
+    // What another node of the cluster has committed is read here, too.
+    let wait = if name.starts_with("'galera/") { "SET SESSION wsrep_sync_wait = 1; " } else { "" };
+    let statements = format!(
+        "{wait}SET @leaf_server = {name}; SELECT id FROM leaf_guard WHERE id = 1; \
+         UPDATE leaf_guard SET id = id WHERE id = 0"
+    );
+    let usable = raw_sql(AssertSqlSafe(statements)).execute(&mut *connection).await.map(|_| ());
+    match usable {
+        Ok(()) => guard.found(Found::Table),
+        Err(error) if is_read_only(&error) => guard.found(Found::Table),
+        Err(error) if is_absent(&error) => guard.found(Found::NoTable),
+        Err(error) => return Err(error),
+    }
+    Ok(())
+}
+
+/// The expression that yields the server's name on the server.
+async fn name(connection: &mut MySqlConnection) -> Result<String, sqlx::Error> {
+    let mut values = show(
+        connection,
+        "SHOW VARIABLES WHERE Variable_name IN \
+         ('server_uuid', 'server_uid', 'wsrep_on', 'group_replication_group_name')",
+    )
+    .await?;
+    if values.contains(&("wsrep_on".to_owned(), "ON".to_owned())) {
+        let status = "SHOW STATUS WHERE Variable_name IN \
+                      ('wsrep_cluster_status', 'wsrep_cluster_state_uuid')";
+        values.extend(show(connection, status).await?);
+    }
+    let value = |wanted: &str| {
+        let found = values.iter().find(|(name, _)| name == wanted);
+        found.map(|(_, value)| value.as_str()).filter(|value| !value.is_empty())
+    };
+    let plain = |name: &&str| name.chars().all(|c| c.is_ascii_hexdigit() || c == '-');
+    if value("wsrep_cluster_status") == Some("Primary")
+        && let Some(cluster) = value("wsrep_cluster_state_uuid").filter(plain)
+    {
+        return Ok(format!("'galera/{cluster}'"));
+    }
+    if let Some(group) = value("group_replication_group_name").filter(plain) {
+        // A server that has left the group, or never started it, is one of its own.
+        let state: Result<Option<(String,)>, _> = query_as(
+            "SELECT CAST(MEMBER_STATE AS CHAR) FROM performance_schema.replication_group_members \
+             WHERE MEMBER_ID = @@global.server_uuid",
+        )
+        .fetch_optional(&mut *connection)
+        .await;
+        let online = match state {
+            Ok(state) => state.is_some_and(|(state,)| state == "ONLINE"),
+            Err(error) => is_absent(&error),
+        };
+        if online {
+            return Ok(format!("'group/{group}'"));
+        }
+    }
+    // MariaDB derives its `server_uid` from hardware and port, which containers may share; two servers
+    // of one replication have different numbers.
+    let name = ["server_uuid", "server_uid"].into_iter().find(|name| value(name).is_some());
+    let name = name.unwrap_or("hostname");
+    Ok(format!("CONCAT_WS('/', @@global.{name}, @@global.server_id)"))
+}
+
+/// Names and values.
+async fn show(
+    connection: &mut MySqlConnection,
+    statement: &'static str,
+) -> Result<Vec<(String, String)>, sqlx::Error> {
+    let rows = raw_sql(statement).fetch_all(connection).await?;
+    rows.iter().map(|row| Ok((row.try_get(0)?, row.try_get(1)?))).collect()
+}

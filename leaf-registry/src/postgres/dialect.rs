@@ -1,0 +1,313 @@
+//! The statements of PostgreSQL.
+//!
+//! The row of `UPDATE … RETURNING` arrives before its commit: whoever stops reading there takes a range that
+//! may not be durable. So every answer is read to its end. A server that commits without waiting for its disk
+//! (`synchronous_commit = off`) is told to wait on every connection.
+//!
+//! The server's name is its system identifier, which all replicas share, and its timeline, which a promotion
+//! and a recovery to a point in time begin anew. The statements read it themselves.
+
+use leaf_segment::StoreErrorKind;
+use sqlx::{Executor, PgConnection, Postgres, Row, query_as, raw_sql};
+
+use super::errors;
+use crate::Table;
+use crate::sql::connections::ServerPool;
+use crate::sql::dialect::{
+    Dialect, FenceStatements, GuardStatements, SegmentStatements, WriterStatements,
+};
+use crate::sql::failover_guard::{FailoverGuard, Found};
+use crate::sql::values::{bound, run_statements};
+
+/// PostgreSQL.
+#[derive(Debug)]
+pub(crate) struct Postgresql;
+
+pub(super) const FENCE_TABLES: &[Table] = &[
+    Table {
+        name: "leaf_worker_fence",
+        statements: "\
+CREATE TABLE leaf_worker_fence (
+    worker_id INTEGER NOT NULL PRIMARY KEY,
+    nonce     TEXT    NOT NULL,
+    record    TEXT    NOT NULL,
+    seen_at   BIGINT  NOT NULL
+);
+",
+    },
+    Table {
+        name: "leaf_worker_guard",
+        statements: "\
+CREATE TABLE leaf_worker_guard (
+    id         SMALLINT NOT NULL PRIMARY KEY,
+    server_uid TEXT     NOT NULL,
+    since      BIGINT   NOT NULL
+);
+INSERT INTO leaf_worker_guard (id, server_uid, since) VALUES (1, '', 0);
+",
+    },
+];
+
+/// The server that runs the statement.
+macro_rules! server {
+    () => {
+        "((SELECT system_identifier FROM pg_control_system())::text || '/' || \
+          left(pg_walfile_name(pg_current_wal_lsn()), 8))"
+    };
+}
+
+/// The failover guard as one more condition.
+macro_rules! guarded {
+    () => {
+        concat!(" AND (SELECT server_uid FROM leaf_guard WHERE id = 1) = ", server!())
+    };
+}
+
+/// Whether this server is the one that writes worker ids.
+macro_rules! is_writer {
+    () => {
+        concat!("(SELECT server_uid FROM leaf_worker_guard WHERE id = 1) = ", server!())
+    };
+}
+
+/// The server's clock, Unix milliseconds.
+macro_rules! now {
+    () => {
+        "(extract(epoch FROM clock_timestamp()) * 1000)::bigint"
+    };
+}
+
+macro_rules! allocate {
+    ($($guarded:expr)?) => {
+        concat!(
+            "UPDATE leaf_alloc SET max_id = max_id + $1, update_time = now() \
+             WHERE biz_tag = $2 AND step = $3 AND max_id BETWEEN 0 AND $4",
+            $($guarded,)?
+            " RETURNING max_id"
+        )
+    };
+}
+
+macro_rules! replace_max_id {
+    ($($guarded:expr)?) => {
+        concat!(
+            "UPDATE leaf_alloc SET max_id = $1, update_time = now() \
+             WHERE biz_tag = $2 AND max_id = $3"
+            $(, $guarded)?
+        )
+    };
+}
+
+impl Dialect for Postgresql {
+    type Db = Postgres;
+    type Connections = ServerPool<Self>;
+
+    const NAME: &'static str = "postgres";
+
+    const SEGMENT_TABLES: &'static [Table] = &[
+        Table {
+            name: "leaf_alloc",
+            statements: "\
+CREATE TABLE leaf_alloc (
+    biz_tag     VARCHAR(128) COLLATE \"C\" NOT NULL PRIMARY KEY,
+    max_id      BIGINT       NOT NULL DEFAULT 1,
+    step        INTEGER      NOT NULL,
+    description VARCHAR(256),
+    update_time TIMESTAMPTZ  NOT NULL DEFAULT now()
+);
+INSERT INTO leaf_alloc (biz_tag, max_id, step, description)
+VALUES ('leaf-segment-test', 1, 2000, 'Test leaf Segment Mode Get Id');
+",
+        },
+        Table {
+            name: "leaf_tag_settings",
+            statements: "\
+CREATE TABLE leaf_tag_settings (
+    biz_tag  VARCHAR(128) COLLATE \"C\" NOT NULL PRIMARY KEY,
+    settings TEXT NOT NULL
+);
+",
+        },
+        Table {
+            name: "leaf_guard",
+            statements: "\
+CREATE TABLE leaf_guard (
+    id         SMALLINT NOT NULL PRIMARY KEY,
+    server_uid TEXT     NOT NULL
+);
+INSERT INTO leaf_guard (id, server_uid) VALUES (1, '');
+",
+        },
+    ];
+
+    const SEGMENT: SegmentStatements = SegmentStatements {
+        allocate: allocate!(),
+        allocate_guarded: allocate!(guarded!()),
+        read: "SELECT biz_tag, max_id, step::bigint, description FROM leaf_alloc WHERE biz_tag = $1",
+        read_all: "SELECT biz_tag, max_id, step::bigint, description FROM leaf_alloc",
+        settings: "SELECT biz_tag, settings FROM leaf_tag_settings WHERE biz_tag = $1",
+        settings_all: "SELECT biz_tag, settings FROM leaf_tag_settings",
+        create: "INSERT INTO leaf_alloc (biz_tag, max_id, step, description) \
+                 VALUES ($1, $2, $3, $4)",
+        set_step: "UPDATE leaf_alloc SET step = $1, update_time = now() WHERE biz_tag = $2",
+        set_settings: "INSERT INTO leaf_tag_settings (biz_tag, settings) \
+                       SELECT biz_tag, $1 FROM leaf_alloc WHERE biz_tag = $2 \
+                       ON CONFLICT (biz_tag) DO UPDATE SET settings = excluded.settings",
+        advance: "UPDATE leaf_alloc SET max_id = greatest(max_id, $1), update_time = now() \
+                  WHERE biz_tag = $2 RETURNING max_id",
+        replace_max_id: replace_max_id!(),
+        replace_max_id_guarded: replace_max_id!(guarded!()),
+        delete: "DELETE FROM leaf_alloc WHERE biz_tag = $1",
+        delete_settings: "DELETE FROM leaf_tag_settings WHERE biz_tag = $1",
+    };
+
+    const GUARD: Option<GuardStatements> = Some(GuardStatements {
+        allocated_last: concat!(
+            "SELECT (server_uid = ",
+            server!(),
+            ")::int::bigint FROM leaf_guard WHERE id = 1"
+        ),
+        claim_new: concat!(
+            "UPDATE leaf_guard SET server_uid = ",
+            server!(),
+            " WHERE id = 1 AND server_uid = ''"
+        ),
+        // If this process or its host dies half-way, the server must not keep the locks for long.
+        limit_jump: "SELECT set_config('lock_timeout', '50s', false), \
+                     set_config('idle_in_transaction_session_timeout', '10s', false)",
+        lock: concat!("SELECT server_uid, ", server!(), " FROM leaf_guard WHERE id = 1 FOR UPDATE"),
+        advance_all: "UPDATE leaf_alloc SET max_id = max_id + least( \
+                          greatest($1, $2 * step::bigint), 9223372036854775806 - max_id) \
+                      WHERE max_id BETWEEN 0 AND 9223372036854775806",
+        take: concat!("UPDATE leaf_guard SET server_uid = ", server!(), " WHERE id = 1"),
+        take_new: concat!("INSERT INTO leaf_guard (id, server_uid) VALUES (1, ", server!(), ")"),
+    });
+
+    const FENCES: FenceStatements = FenceStatements {
+        list: "SELECT worker_id::bigint, nonce, record FROM leaf_worker_fence ORDER BY worker_id",
+        read: "SELECT worker_id::bigint, nonce, record FROM leaf_worker_fence \
+               WHERE worker_id = $1",
+        update: concat!(
+            "UPDATE leaf_worker_fence SET nonce = $1, record = $2, seen_at = ",
+            now!(),
+            " WHERE worker_id = $3 AND nonce = $4 AND record = $5 AND ",
+            is_writer!(),
+            " AND (SELECT since FROM leaf_worker_guard WHERE id = 1) = $6"
+        ),
+        insert: concat!(
+            "INSERT INTO leaf_worker_fence (nonce, record, seen_at, worker_id) SELECT $1, $2, ",
+            now!(),
+            ", $3 FROM leaf_worker_guard WHERE id = 1 AND since = $4 AND ",
+            is_writer!()
+        ),
+        peers: concat!("SELECT record FROM leaf_worker_fence WHERE seen_at >= ", now!(), " - $1"),
+        writer: Some(WriterStatements {
+            read: concat!(
+                "SELECT since, server_uid, (server_uid = ",
+                server!(),
+                ")::int::bigint FROM leaf_worker_guard WHERE id = 1"
+            ),
+            lock: "SELECT id FROM leaf_worker_guard WHERE id = 1 FOR UPDATE",
+            used: "SELECT count(*) FROM (SELECT 1 FROM leaf_worker_fence LIMIT 1) AS used",
+            take: concat!(
+                "INSERT INTO leaf_worker_guard (id, server_uid, since) VALUES (1, ",
+                server!(),
+                ", CASE WHEN $1 = 1 THEN 0 ELSE greatest($2, ",
+                now!(),
+                ") END) ON CONFLICT (id) DO UPDATE \
+                   SET server_uid = excluded.server_uid, since = excluded.since"
+            ),
+            take_new: concat!(
+                "UPDATE leaf_worker_guard SET server_uid = ",
+                server!(),
+                " WHERE id = 1"
+            ),
+        }),
+    };
+
+    const TABLE_EXISTS: &'static str = "SELECT (to_regclass($1) IS NOT NULL)::int::bigint";
+
+    run_statements!(Postgres, |query, tag| query.bind(tag));
+
+    async fn prepare(
+        connection: &mut PgConnection,
+        guard: &FailoverGuard,
+    ) -> Result<(), sqlx::Error> {
+        connection
+            .execute(
+                // A range counts when its statement was answered: it must be durable then. A statement
+                // whose caller has left must not wait for its lock much longer.
+                "SET lock_timeout = '1500ms'; SELECT set_config('synchronous_commit', 'on', false) \
+                 WHERE current_setting('synchronous_commit') = 'off'",
+            )
+            .await?;
+        Self::identify_server(connection, guard).await
+    }
+
+    async fn identify_server(
+        connection: &mut PgConnection,
+        guard: &FailoverGuard,
+    ) -> Result<(), sqlx::Error> {
+        if guard.wanted().is_none() {
+            return Ok(());
+        }
+        // As text: a distant server is asked as seldom as can be.
+        let name = raw_sql(concat!("SELECT ", server!())).fetch_one(&mut *connection).await;
+        match name {
+            Ok(_) => {}
+            Err(error) if errors::has_no_name(&error) => {
+                guard.found(Found::NoTable);
+                return Ok(());
+            }
+            // The connection outlives its promotion.
+            Err(error) if errors::is_standby(&error) => {}
+            Err(error) => return Err(error),
+        }
+        let usable = raw_sql(
+            "SELECT CASE WHEN to_regclass('leaf_guard') IS NULL THEN false \
+             ELSE has_table_privilege('leaf_guard', 'SELECT') \
+             AND has_table_privilege('leaf_guard', 'UPDATE') END",
+        )
+        .fetch_one(connection)
+        .await?;
+        let usable: bool = usable.try_get(0)?;
+        guard.found(if usable { Found::Table } else { Found::NoTable });
+        Ok(())
+    }
+
+    fn kind(error: &sqlx::Error) -> StoreErrorKind {
+        errors::kind(error)
+    }
+
+    fn is_missing_table(error: &sqlx::Error) -> bool {
+        errors::is_missing_table(error)
+    }
+
+    fn is_missing_column(error: &sqlx::Error) -> bool {
+        errors::is_missing_column(error)
+    }
+
+    fn is_absent(error: &sqlx::Error) -> bool {
+        errors::is_absent(error)
+    }
+
+    async fn risks(connection: &mut PgConnection) -> Result<Vec<String>, sqlx::Error> {
+        let (fsync, pages, waits): (bool, bool, bool) = query_as(
+            "SELECT current_setting('fsync')::boolean, \
+             current_setting('full_page_writes')::boolean, \
+             (SELECT reset_val <> 'off' FROM pg_settings WHERE name = 'synchronous_commit')",
+        )
+        .fetch_one(connection)
+        .await?;
+        let risks = [
+            (
+                waits,
+                "synchronous_commit is off: behind a pooler that shares connections a crash may lose \
+                 allocations; set it to on for this user",
+            ),
+            (fsync, "fsync is off: a crash may lose allocations; set it to on"),
+            (pages, "full_page_writes is off: a crash may lose allocations; set it to on"),
+        ];
+        Ok(risks.into_iter().filter(|(safe, _)| !safe).map(|(_, text)| text.into()).collect())
+    }
+}

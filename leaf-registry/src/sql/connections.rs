@@ -1,0 +1,224 @@
+//! The connections to a database, and how work uses one.
+//!
+//! Invariant: a connection is used again only after an answer that shows it to be in order, with nothing left
+//! open on it. A future that is dropped half-way (a deadline passed) closes its connection. A server that has
+//! become read-only answers, too: whoever meets it connects anew, for its address may lead elsewhere by now.
+
+use std::fmt;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use leaf_segment::{StoreError, StoreErrorKind};
+use sqlx::pool::{PoolConnection, PoolOptions};
+use sqlx::{Connection, Database, Pool};
+
+use super::dialect::Dialect;
+use super::failover_guard::FailoverGuard;
+
+/// What is done on a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Access {
+    /// Nothing is changed.
+    Read,
+    /// Something is changed.
+    Write,
+}
+
+/// Why work on a connection failed.
+#[derive(Debug)]
+pub(crate) enum WorkError {
+    /// The database said so, or did not answer.
+    Database(sqlx::Error),
+    /// What was read forbids it; the connection is in order.
+    Refused(StoreErrorKind),
+}
+
+impl From<sqlx::Error> for WorkError {
+    fn from(error: sqlx::Error) -> Self {
+        Self::Database(error)
+    }
+}
+
+/// The connections of one store.
+pub(crate) trait Connections: fmt::Debug + Send + Sync + 'static {
+    /// The driver.
+    type Db: Database;
+
+    /// The pool, for work that outlives a call and takes a connection of its own.
+    fn pool(&self) -> &Pool<Self::Db>;
+
+    /// Takes a connection.
+    fn begin(
+        &self,
+        access: Access,
+    ) -> impl Future<Output = Result<Checkout<Self::Db>, sqlx::Error>> + Send;
+
+    /// Keeps what was done if `result` is `Ok`, and gives the connection back where it is in order.
+    fn finish<T: Send>(
+        &self,
+        checkout: Checkout<Self::Db>,
+        access: Access,
+        result: Result<T, WorkError>,
+    ) -> impl Future<Output = Result<T, WorkError>> + Send;
+
+    /// The error of an operation, classified.
+    fn explain(&self, operation: String, error: WorkError) -> StoreError;
+}
+
+/// Runs `work` on a connection.
+pub(crate) async fn run<C: Connections, T: Send>(
+    connections: &C,
+    access: Access,
+    operation: String,
+    work: impl AsyncFnOnce(&mut <C::Db as Database>::Connection) -> Result<T, WorkError>,
+) -> Result<T, StoreError> {
+    let done = async {
+        let mut checkout = connections.begin(access).await?;
+        let result = work(checkout.connection()).await;
+        connections.finish(checkout, access, result).await
+    };
+    done.await.map_err(|error| connections.explain(operation, error))
+}
+
+/// A connection that goes back to its pool only through [`Checkout::give_back`].
+pub(crate) struct Checkout<DB: Database>(Option<PoolConnection<DB>>);
+
+impl<DB: Database> Checkout<DB> {
+    pub(crate) async fn from(pool: &Pool<DB>) -> Result<Self, sqlx::Error> {
+        Ok(Self(Some(pool.acquire().await?)))
+    }
+
+    pub(crate) fn connection(&mut self) -> &mut DB::Connection {
+        self.0.as_mut().expect("taken out only by `give_back` and `drop`")
+    }
+
+    /// Returns the connection to the pool: the server has answered, and nothing is left open.
+    pub(crate) fn give_back(mut self) {
+        drop(self.0.take());
+    }
+}
+
+impl<DB: Database> Drop for Checkout<DB> {
+    fn drop(&mut self) {
+        if let Some(connection) = self.0.take() {
+            drop(connection.detach());
+        }
+    }
+}
+
+/// Connections to a server, made when they are needed.
+pub(crate) struct ServerPool<D: Dialect> {
+    pool: Pool<D::Db>,
+    last_failure: LastFailure,
+}
+
+/// Why the last connection could not be prepared. The pool itself only says that it has waited.
+type LastFailure = Arc<Mutex<Option<String>>>;
+
+impl<D: Dialect> ServerPool<D> {
+    /// At most so many connections, each prepared by the dialect when it is made.
+    pub(crate) fn new(
+        options: <<D::Db as Database>::Connection as Connection>::Options,
+        guard: &Arc<FailoverGuard>,
+        most: u32,
+    ) -> Self {
+        let last_failure = LastFailure::default();
+        let (guard, noted) = (Arc::clone(guard), Arc::clone(&last_failure));
+        let pool = PoolOptions::<D::Db>::new()
+            .max_connections(most)
+            .acquire_timeout(Duration::from_secs(2))
+            // A ping would be a second round trip; a stale connection costs one retry instead.
+            .test_before_acquire(false)
+            .after_connect(move |connection, _| {
+                let (guard, noted) = (Arc::clone(&guard), Arc::clone(&noted));
+                Box::pin(async move {
+                    let prepared = D::prepare(connection, &guard).await;
+                    *noted.lock().expect("no holder of this lock panics") =
+                        prepared.as_ref().err().map(ToString::to_string);
+                    prepared
+                })
+            })
+            .connect_lazy_with(options);
+        Self { pool, last_failure }
+    }
+}
+
+impl<D: Dialect> Connections for ServerPool<D> {
+    type Db = D::Db;
+
+    fn pool(&self) -> &Pool<D::Db> {
+        &self.pool
+    }
+
+    async fn begin(&self, _access: Access) -> Result<Checkout<D::Db>, sqlx::Error> {
+        Checkout::from(&self.pool).await
+    }
+
+    async fn finish<T: Send>(
+        &self,
+        checkout: Checkout<D::Db>,
+        _access: Access,
+        result: Result<T, WorkError>,
+    ) -> Result<T, WorkError> {
+        use StoreErrorKind::{Exhausted, TagExists, UnknownTag};
+        let in_order = match &result {
+            Ok(_) | Err(WorkError::Refused(_)) => true,
+            Err(WorkError::Database(error)) => {
+                matches!(D::kind(error), Exhausted | TagExists | UnknownTag)
+            }
+        };
+        if in_order {
+            checkout.give_back();
+        }
+        result
+    }
+
+    fn explain(&self, operation: String, error: WorkError) -> StoreError {
+        match error {
+            WorkError::Database(sqlx::Error::PoolTimedOut) => {
+                let noted = self.last_failure.lock().expect("no holder of this lock panics");
+                let why = noted.clone().unwrap_or_else(|| {
+                    "no connection in time: is the server up, are host and port right, has it \
+                     connections left?"
+                        .into()
+                });
+                StoreError::new(StoreErrorKind::Unavailable, operation).because(why)
+            }
+            error => classify::<D>(operation, error),
+        }
+    }
+}
+
+/// The error of an operation, with what an operator can do about a table that is missing or too old.
+pub(crate) fn classify<D: Dialect>(operation: String, error: WorkError) -> StoreError {
+    let error = match error {
+        WorkError::Refused(kind) => return StoreError::new(kind, operation),
+        WorkError::Database(error) => error,
+    };
+    let way_out = if D::is_missing_table(&error) {
+        "make the table with `leaf-server schema --apply`"
+    } else if D::is_missing_column(&error) {
+        "the table is of a version of Leaf that was never released: drop it, and make it again with \
+         `leaf-server schema --apply`"
+    } else {
+        return StoreError::new(D::kind(&error), operation).because(error);
+    };
+    StoreError::new(D::kind(&error), operation).because(format!("{error}; {way_out}"))
+}
+
+impl<D: Dialect> fmt::Debug for ServerPool<D> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // The pool's own text has the connection's options in it.
+        f.debug_struct("ServerPool").field("size", &self.pool.size()).finish_non_exhaustive()
+    }
+}
+
+/// What was read of a table that need not be there.
+pub(crate) fn unless_absent<D: Dialect, T: Default>(
+    result: Result<T, sqlx::Error>,
+) -> Result<T, sqlx::Error> {
+    match result {
+        Err(error) if D::is_absent(&error) => Ok(T::default()),
+        result => result,
+    }
+}

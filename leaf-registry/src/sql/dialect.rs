@@ -1,0 +1,217 @@
+//! What differs between the SQL databases: statements, connections and the meaning of errors.
+//!
+//! Invariant of every dialect: what a statement changed is durable when [`Connections::finish`] has returned
+//! it, and an allocation computes its range from what its own statement answered.
+
+use std::fmt;
+
+use leaf_segment::StoreErrorKind;
+use leaf_snowflake::{StoredWorker, WorkerRecord};
+use sqlx::Database;
+
+use super::connections::Connections;
+use super::failover_guard::FailoverGuard;
+use super::fences::FenceVersion;
+use super::values::{Cells, Column, Value};
+use crate::Table;
+
+/// The type of a dialect's connections.
+pub(crate) type Connection<D> = <<D as Dialect>::Db as Database>::Connection;
+
+/// The statements of a segment store. Each comment gives the parameters in their order, and the columns
+/// behind an arrow.
+#[derive(Debug)]
+pub(crate) struct SegmentStatements {
+    /// amount, tag, expected step, greatest `max_id` to add to. Run by [`Dialect::set_max_id`].
+    pub(crate) allocate: &'static str,
+    /// `allocate`, on the server that allocated last only.
+    pub(crate) allocate_guarded: &'static str,
+    /// tag -> tag, `max_id`, step, description.
+    pub(crate) read: &'static str,
+    /// -> the columns of `read`, for all tags.
+    pub(crate) read_all: &'static str,
+    /// tag -> tag, settings.
+    pub(crate) settings: &'static str,
+    /// -> the columns of `settings`, for all tags that have some.
+    pub(crate) settings_all: &'static str,
+    /// tag as text, `max_id`, step, description.
+    pub(crate) create: &'static str,
+    /// step, tag.
+    pub(crate) set_step: &'static str,
+    /// settings, tag. Meets no row when there is no such tag.
+    pub(crate) set_settings: &'static str,
+    /// least `max_id`, tag. Run by [`Dialect::set_max_id`].
+    pub(crate) advance: &'static str,
+    /// new `max_id`, tag, expected `max_id`.
+    pub(crate) replace_max_id: &'static str,
+    /// `replace_max_id`, on the server that allocated last only.
+    pub(crate) replace_max_id_guarded: &'static str,
+    /// tag.
+    pub(crate) delete: &'static str,
+    /// tag.
+    pub(crate) delete_settings: &'static str,
+}
+
+/// The statements of the failover guard, on `leaf_guard`.
+#[derive(Debug)]
+pub(crate) struct GuardStatements {
+    /// -> whether this server is the one that allocated last (1).
+    pub(crate) allocated_last: &'static str,
+    /// Makes this server the one that allocated last, where none is yet.
+    pub(crate) claim_new: &'static str,
+    /// As text. Bounds how long a jump that was broken off can hold its locks.
+    pub(crate) limit_jump: &'static str,
+    /// Locks the row -> the server that allocated last, this server.
+    pub(crate) lock: &'static str,
+    /// least margin, margin in steps: advances all tags that are not sealed, none of them to `SEALED`.
+    pub(crate) advance_all: &'static str,
+    /// Makes this server the one that allocated last.
+    pub(crate) take: &'static str,
+    /// `take`, where the row is missing.
+    pub(crate) take_new: &'static str,
+}
+
+/// The statements of a store of worker ids. Comments as in [`SegmentStatements`].
+#[derive(Debug)]
+pub(crate) struct FenceStatements {
+    /// -> worker id, nonce, record of all, in the order of worker ids.
+    pub(crate) list: &'static str,
+    /// worker id -> the columns of `list`.
+    pub(crate) read: &'static str,
+    /// new nonce, new record, worker id, nonce, record; the time of the writer where there is one.
+    pub(crate) update: &'static str,
+    /// nonce, record, worker id; the time of the writer where there is one.
+    pub(crate) insert: &'static str,
+    /// milliseconds -> the records that were written within that time.
+    pub(crate) peers: &'static str,
+    /// Where a database can fail over.
+    pub(crate) writer: Option<WriterStatements>,
+}
+
+/// The statements about the server that writes worker ids, on `leaf_worker_guard`.
+#[derive(Debug)]
+pub(crate) struct WriterStatements {
+    /// -> since when there is a writer, its name, whether it is this server (1).
+    pub(crate) read: &'static str,
+    /// Locks the row.
+    pub(crate) lock: &'static str,
+    /// -> 1 when a worker id was ever claimed.
+    pub(crate) used: &'static str,
+    /// 1 when nothing was written before, the node's time: makes this server the writer.
+    pub(crate) take: &'static str,
+    /// Makes this server the writer in a table that this connection has made.
+    pub(crate) take_new: &'static str,
+}
+
+/// One database.
+pub(crate) trait Dialect: fmt::Debug + Send + Sync + Sized + 'static {
+    /// Its driver.
+    type Db: Database;
+    /// Its connections.
+    type Connections: Connections<Db = Self::Db>;
+
+    /// Its name in texts.
+    const NAME: &'static str;
+    /// The tables of a segment store.
+    const SEGMENT_TABLES: &'static [Table];
+    /// The statements of a segment store.
+    const SEGMENT: SegmentStatements;
+    /// The statements of the failover guard; `None` where the database cannot fail over.
+    const GUARD: Option<GuardStatements>;
+    /// The statements of a store of worker ids.
+    const FENCES: FenceStatements;
+    /// name -> whether the table exists (1).
+    const TABLE_EXISTS: &'static str;
+
+    /// Runs a statement.
+    fn execute(
+        connection: &mut Connection<Self>,
+        statement: &'static str,
+        values: &[Value<'_>],
+    ) -> impl Future<Output = Result<<Self::Db as Database>::QueryResult, sqlx::Error>> + Send;
+
+    /// Runs a statement and reads its rows to the end.
+    fn fetch(
+        connection: &mut Connection<Self>,
+        statement: &'static str,
+        values: &[Value<'_>],
+        columns: &'static [Column],
+    ) -> impl Future<Output = Result<Vec<Cells>, sqlx::Error>> + Send;
+
+    /// Runs statements without parameters as text.
+    fn run_text(
+        connection: &mut Connection<Self>,
+        statements: &'static str,
+    ) -> impl Future<Output = Result<(), sqlx::Error>> + Send;
+
+    /// How many rows a statement met.
+    fn affected(done: &<Self::Db as Database>::QueryResult) -> u64;
+
+    /// Runs a statement that sets `max_id`, and returns its new value; `None` when it met no row. By default
+    /// the statement returns it.
+    fn set_max_id(
+        connection: &mut Connection<Self>,
+        statement: &'static str,
+        values: &[Value<'_>],
+    ) -> impl Future<Output = Result<Option<i64>, sqlx::Error>> + Send {
+        async move {
+            let rows = Self::fetch(connection, statement, values, &[Column::Int]).await?;
+            Ok(rows.first().and_then(|row| row.int(0)))
+        }
+    }
+
+    /// Sets what must hold on a new connection, and finds out who its server is.
+    fn prepare(
+        connection: &mut Connection<Self>,
+        guard: &FailoverGuard,
+    ) -> impl Future<Output = Result<(), sqlx::Error>> + Send;
+
+    /// Finds out who the connection's server is, and whether the guard is on. Both may have changed since
+    /// the connection was made.
+    fn identify_server(
+        connection: &mut Connection<Self>,
+        guard: &FailoverGuard,
+    ) -> impl Future<Output = Result<(), sqlx::Error>> + Send;
+
+    /// What kind of failure an error is.
+    fn kind(error: &sqlx::Error) -> StoreErrorKind;
+
+    /// Whether a table is missing.
+    fn is_missing_table(error: &sqlx::Error) -> bool;
+
+    /// Whether a column is missing.
+    fn is_missing_column(error: &sqlx::Error) -> bool;
+
+    /// Whether a table that need not be there is missing, or not for this user.
+    fn is_absent(error: &sqlx::Error) -> bool {
+        Self::is_missing_table(error)
+    }
+
+    /// What could cost ids as the server is set up, each with the way out.
+    fn risks(
+        connection: &mut Connection<Self>,
+    ) -> impl Future<Output = Result<Vec<String>, sqlx::Error>> + Send;
+
+    /// Reads all fences or one, with what a Java Leaf keeps beside them.
+    fn read_fences(
+        connection: &mut Connection<Self>,
+        worker: Option<i64>,
+        since: i64,
+        mirrored: bool,
+    ) -> impl Future<Output = Result<Vec<StoredWorker<FenceVersion>>, sqlx::Error>> + Send {
+        let _ = mirrored;
+        super::fences::read::<Self>(connection, worker, since)
+    }
+
+    /// Writes a record if it is what was read, with its mirror for a Java Leaf; tells whether it did.
+    fn replace_fence(
+        connection: &mut Connection<Self>,
+        worker: i64,
+        read: &FenceVersion,
+        record: &WorkerRecord,
+        mirrored: bool,
+    ) -> impl Future<Output = Result<bool, sqlx::Error>> + Send {
+        let _ = mirrored;
+        super::fences::replace::<Self>(connection, worker, read, record)
+    }
+}

@@ -1,0 +1,366 @@
+//! The worker ids of every SQL database: the fence records, and who writes them.
+//!
+//! Invariant: a record is replaced only where nonce and text are still what was read, on the server that it
+//! was read from. A nonce is made new for every write but for the attempts of one claim, so it does not
+//! come back when a row is deleted and made again. Whoever meets another server than the one that wrote last
+//! (`leaf_worker_guard`) notes when, and claims wait until every ceiling that may have been lost has passed.
+
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::Duration;
+
+use futures_core::future::BoxFuture;
+use leaf_core::{UnixMillis, WorkerId};
+use leaf_segment::{StoreError, StoreErrorKind};
+use leaf_snowflake::{
+    ClaimRequest, FenceState, FenceStore, Identity, JavaMirror, Peer, Purpose, RecordState,
+    RegistryError, Stored, StoredWorker, WorkerRecord,
+};
+
+use super::connections::{Access, run};
+use super::dialect::{Connection, Dialect};
+use super::failover_guard::FailoverGuard;
+use super::store::make;
+use super::values::{Cells, Column, Value};
+use crate::worker_ids::translate;
+use crate::{Administration, Table};
+
+/// A node whose record was not written for so many report intervals is not alive.
+const SILENT: u32 = 3;
+
+/// Worker ids in an SQL database.
+#[derive(Debug)]
+pub(crate) struct SqlFences<D: Dialect> {
+    connections: D::Connections,
+    guard: Arc<FailoverGuard>,
+    tables: &'static [Table],
+    range: RangeInclusive<u32>,
+    /// Whether each record has a mirror, which Java Leafs read and write.
+    mirrored: bool,
+    report_interval: Duration,
+    writer_term: WriterTerm,
+}
+
+impl<D: Dialect> SqlFences<D> {
+    /// A store of worker ids from 0, without mirrors.
+    pub(crate) fn new(
+        connections: D::Connections,
+        guard: Arc<FailoverGuard>,
+        tables: &'static [Table],
+        report_interval: Duration,
+    ) -> Self {
+        Self {
+            connections,
+            guard,
+            tables,
+            range: 0..=u32::MAX,
+            mirrored: false,
+            report_interval,
+            writer_term: WriterTerm::default(),
+        }
+    }
+
+    /// Keeps a mirror of each record, in these tables, for the worker ids of Java Leafs.
+    pub(crate) fn mirrored(self, tables: &'static [Table], range: RangeInclusive<u32>) -> Self {
+        Self { tables, range, mirrored: true, ..self }
+    }
+
+    /// Since when the server is the one that writes, 0 where none can fail over. Notes that it is now where
+    /// another one was, unless that is only to be shown.
+    async fn writer_since(
+        &self,
+        connection: &mut Connection<D>,
+        purpose: Purpose,
+    ) -> Result<i64, sqlx::Error> {
+        let Some(writer) = D::FENCES.writer else { return Ok(0) };
+        let last = read_writer::<D>(connection, writer.read).await?;
+        if let Some(since) = self.believed(last.as_ref()) {
+            return Ok(since);
+        }
+        let Purpose::Replace(now) = purpose else { return Ok(last.map_or(0, |last| last.since)) };
+        // The server may have got another name since the connection was made.
+        D::identify_server(connection, &self.guard).await?;
+        D::run_text(connection, "BEGIN").await?;
+        // For the lock alone: what is read with a lock and without one may differ.
+        D::fetch(connection, writer.lock, &[], &[]).await?;
+        let last = read_writer::<D>(connection, writer.read).await?;
+        if let Some(since) = self.believed(last.as_ref()) {
+            D::run_text(connection, "ROLLBACK").await?;
+            return Ok(since);
+        }
+        let used = D::fetch(connection, writer.used, &[], &[Column::Int]).await?;
+        let used = used.first().and_then(|row| row.int(0)) == Some(1);
+        // Tables that were made by hand, and nobody has used.
+        let new = !used && last.as_ref().is_some_and(|last| last.name.is_empty());
+        let values = [Value::Int(new.into()), Value::Int(self.writer_term.next(now))];
+        D::execute(connection, writer.take, &values).await?;
+        let taken = read_writer::<D>(connection, writer.read).await?;
+        let since = taken.ok_or(sqlx::Error::RowNotFound)?.since;
+        D::run_text(connection, "COMMIT").await?;
+        if !new {
+            log_failover(last.as_ref().map(|last| last.name.as_str()));
+        }
+        self.writer_term.accept(since);
+        Ok(since)
+    }
+
+    fn believed(&self, last: Option<&Writer>) -> Option<i64> {
+        let ours = last.filter(|last| last.is_this_server).map(|last| last.since);
+        ours.filter(|since| self.writer_term.accept(*since))
+    }
+
+    async fn rows(
+        &self,
+        operation: String,
+        worker: Option<WorkerId>,
+        purpose: Purpose,
+    ) -> Result<(i64, Vec<StoredWorker<FenceVersion>>), RegistryError> {
+        let worker = worker.map(|worker| i64::from(worker.get()));
+        let rows = run(&self.connections, Access::Read, operation, async |connection| {
+            let since = self.writer_since(connection, purpose).await?;
+            Ok((since, D::read_fences(connection, worker, since, self.mirrored).await?))
+        });
+        rows.await.map_err(|error| translate(&error))
+    }
+}
+
+/// Who wrote last.
+struct Writer {
+    since: i64,
+    name: String,
+    is_this_server: bool,
+}
+
+async fn read_writer<D: Dialect>(
+    connection: &mut Connection<D>,
+    statement: &'static str,
+) -> Result<Option<Writer>, sqlx::Error> {
+    let columns = &[Column::Int, Column::Text, Column::Int];
+    let row = D::fetch(connection, statement, &[], columns).await?.pop();
+    Ok(row.map(|mut row| Writer {
+        since: row.int(0).unwrap_or(0),
+        name: row.text(1).unwrap_or_default(),
+        is_this_server: row.int(2) == Some(1),
+    }))
+}
+
+/// Reads all fences or one, without mirrors.
+pub(crate) async fn read<D: Dialect>(
+    connection: &mut Connection<D>,
+    worker: Option<i64>,
+    since: i64,
+) -> Result<Vec<StoredWorker<FenceVersion>>, sqlx::Error> {
+    let worker = worker.map(Value::Int);
+    let statement = if worker.is_some() { D::FENCES.read } else { D::FENCES.list };
+    let columns = &[Column::Int, Column::Text, Column::Text];
+    let rows = D::fetch(connection, statement, worker.as_slice(), columns).await?;
+    let row = |mut row: Cells| stored(row.int(0)?, row.text(1).zip(row.text(2)), since);
+    Ok(rows.into_iter().filter_map(row).collect())
+}
+
+/// Writes a record, without a mirror, if it is what was read.
+pub(crate) async fn replace<D: Dialect>(
+    connection: &mut Connection<D>,
+    worker: i64,
+    read: &FenceVersion,
+    record: &WorkerRecord,
+) -> Result<bool, sqlx::Error> {
+    let (nonce, text) = (record.fence.nonce.to_string(), record.encode());
+    let mut values = vec![Value::Text(&nonce), Value::Text(&text), Value::Int(worker)];
+    let statement = match &read.record {
+        Some((nonce, text)) => {
+            values.extend([Value::Text(nonce), Value::Text(text)]);
+            D::FENCES.update
+        }
+        None => D::FENCES.insert,
+    };
+    if D::FENCES.writer.is_some() {
+        values.push(Value::Int(read.since));
+    }
+    match D::execute(connection, statement, &values).await {
+        Ok(done) => Ok(D::affected(&done) == 1),
+        // Somebody else has written the first record.
+        Err(error) if D::kind(&error) == StoreErrorKind::TagExists => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+impl<D: Dialect> FenceStore for SqlFences<D> {
+    type Version = FenceVersion;
+
+    fn name(&self) -> &'static str {
+        D::NAME
+    }
+
+    fn range(&self) -> RangeInclusive<u32> {
+        self.range.clone()
+    }
+
+    async fn list(
+        &self,
+        purpose: Purpose,
+    ) -> Result<Vec<StoredWorker<FenceVersion>>, RegistryError> {
+        let operation = format!("read the worker ids in {}", D::NAME);
+        Ok(self.rows(operation, None, purpose).await?.1)
+    }
+
+    async fn read(
+        &self,
+        worker: WorkerId,
+        purpose: Purpose,
+    ) -> Result<Stored<FenceVersion>, RegistryError> {
+        let operation = format!("read worker id {worker} in {}", D::NAME);
+        let (since, mut rows) = self.rows(operation, Some(worker), purpose).await?;
+        let row = rows.pop().or_else(|| stored(worker.get().into(), None, since));
+        Ok(row.expect("a worker id is one").1)
+    }
+
+    async fn replace(
+        &self,
+        worker: WorkerId,
+        read: &Stored<FenceVersion>,
+        record: &WorkerRecord,
+    ) -> Result<bool, RegistryError> {
+        let operation = format!("write worker id {worker} in {}", D::NAME);
+        let worker = worker.get().into();
+        let written = run(&self.connections, Access::Write, operation, async |connection| {
+            let read = &read.version;
+            let written = D::replace_fence(connection, worker, read, record, self.mirrored).await?;
+            if !written {
+                // The server may have got another name since the connection was made.
+                D::identify_server(connection, &self.guard).await?;
+            }
+            Ok(written)
+        });
+        written.await.map_err(|error| translate(&error))
+    }
+
+    async fn assigned(
+        &self,
+        who: &Identity,
+        _request: &ClaimRequest,
+        listed: &[StoredWorker<FenceVersion>],
+    ) -> Result<Option<WorkerId>, RegistryError> {
+        let own = listed.iter().find(|(_, stored)| {
+            stored.version.mirror.as_ref().is_some_and(|(ip_port, _)| ip_port == who.as_str())
+        });
+        Ok(own.map(|(worker, _)| *worker))
+    }
+
+    async fn peers(&self) -> Result<Vec<Peer>, RegistryError> {
+        let operation = format!("look for live nodes in {}", D::NAME);
+        let records = run(&self.connections, Access::Read, operation, async |connection| {
+            let silent = [Value::Int(silent_ms(self.report_interval))];
+            Ok(D::fetch(connection, D::FENCES.peers, &silent, &[Column::Text]).await?)
+        });
+        let records = records.await.map_err(|error| translate(&error))?;
+        Ok(peers(records.into_iter().filter_map(|mut row| row.text(0)).collect()))
+    }
+}
+
+impl<D: Dialect> Administration for SqlFences<D> {
+    fn tables(&self) -> &'static [Table] {
+        self.tables
+    }
+
+    fn apply(&self) -> BoxFuture<'_, Result<Vec<&'static str>, StoreError>> {
+        let name = format!("make the tables in {}", D::NAME);
+        Box::pin(run(
+            &self.connections,
+            Access::Write,
+            name,
+            async |connection: &mut Connection<D>| {
+                let made = make::<D>(connection, self.tables).await?;
+                if let Some(writer) = D::FENCES.writer
+                    && made.contains(&"leaf_worker_guard")
+                {
+                    // Made by this connection, whose server is the one that writes.
+                    D::identify_server(connection, &self.guard).await?;
+                    D::execute(connection, writer.take_new, &[]).await?;
+                }
+                Ok(made)
+            },
+        ))
+    }
+
+    fn risks(&self) -> BoxFuture<'_, Result<Vec<String>, StoreError>> {
+        Box::pin(async { Ok(Vec::new()) })
+    }
+}
+
+/// What a database compares.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct FenceVersion {
+    /// The record's nonce and text; `None`: there must be no record.
+    pub(crate) record: Option<(String, String)>,
+    /// Since when the server is the one that writes, as the guard said; 0 where there is no guard.
+    pub(crate) since: i64,
+    /// The row of a Java Leaf, `ip_port` and `max_timestamp`; `None`: there must be none.
+    pub(crate) mirror: Option<(String, Option<i64>)>,
+}
+
+/// What a row says: nonce and text; without them only a Java Leaf has used the worker id. Its mirror is judged by
+/// who keeps one.
+pub(crate) fn stored(
+    id: i64,
+    record: Option<(String, String)>,
+    since: i64,
+) -> Option<StoredWorker<FenceVersion>> {
+    let Some(worker) = u32::try_from(id).ok().map(WorkerId::new) else {
+        tracing::warn!(id, "a row is left out: no worker id");
+        return None;
+    };
+    let text = record.as_ref().map(|(_, text)| text.as_bytes());
+    let stored = Stored {
+        record: text.map_or(RecordState::Absent, RecordState::decode),
+        mirror: JavaMirror::Agrees,
+        failed_over_at: u64::try_from(since).ok().filter(|since| *since > 0).map(UnixMillis::new),
+        version: FenceVersion { record, since, mirror: None },
+    };
+    Some((worker, stored))
+}
+
+/// What this process knows of the server that writes: time goes one way.
+#[derive(Debug, Default)]
+struct WriterTerm(AtomicI64);
+
+impl WriterTerm {
+    /// Whether a server that writes since then may be believed: the one before it is out of date.
+    fn accept(&self, since: i64) -> bool {
+        self.0.fetch_max(since, Ordering::SeqCst) <= since
+    }
+
+    /// What a server that begins to write has at least: the time of the node that meets it, and later than
+    /// the server before.
+    fn next(&self, now: UnixMillis) -> i64 {
+        let now = i64::try_from(now.get()).unwrap_or(i64::MAX);
+        now.max(self.0.load(Ordering::SeqCst) + 1)
+    }
+}
+
+/// The nodes of records that were written lately.
+fn peers(records: Vec<String>) -> Vec<Peer> {
+    let peer = |record: String| match RecordState::decode(record.as_bytes()) {
+        RecordState::Written(record) if record.fence.state == FenceState::Held => {
+            Some(Peer { identity: record.holder, address: record.address })
+        }
+        _ => None,
+    };
+    records.into_iter().filter_map(peer).collect()
+}
+
+/// How old the last report of a live node may be, in milliseconds.
+fn silent_ms(report_interval: Duration) -> i64 {
+    let silent = report_interval.saturating_mul(SILENT).as_millis();
+    i64::try_from(silent).unwrap_or(i64::MAX)
+}
+
+/// The guard's row changed hands.
+fn log_failover(before: Option<&str>) {
+    tracing::warn!(
+        "the database of the worker ids was answered by server {:?} and now is by another (a failover?): \
+         claims wait until what may have been lost has passed",
+        before.unwrap_or_default()
+    );
+}

@@ -1,0 +1,126 @@
+//! Parameters and results of statements, in the types that the databases share.
+//!
+//! `sqlx` binds and decodes by the type of the database, while the code above the dialects is generic over it:
+//! this file is the bridge. A statement costs a round trip, so the few allocations here do not count.
+
+/// A parameter of a statement.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Value<'a> {
+    Int(i64),
+    Text(&'a str),
+    MaybeText(Option<&'a str>),
+    /// A tag, which is compared byte by byte. In MySQL it stands for two parameters: the text, for the
+    /// index, and its bytes, since a collation would take `Order` for `order`.
+    Tag(&'a str),
+}
+
+/// The type of a column that is read.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Column {
+    Int,
+    Text,
+}
+
+/// A value that was read. Every column may hold NULL.
+#[derive(Debug)]
+pub(crate) enum Cell {
+    Int(Option<i64>),
+    Text(Option<String>),
+}
+
+/// One row that was read.
+#[derive(Debug)]
+pub(crate) struct Cells(pub(crate) Vec<Cell>);
+
+impl Cells {
+    /// The number in a column; `None` for NULL.
+    pub(crate) fn int(&self, column: usize) -> Option<i64> {
+        match self.0.get(column) {
+            Some(Cell::Int(value)) => *value,
+            _ => None,
+        }
+    }
+
+    /// Takes the text out of a column; `None` for NULL.
+    pub(crate) fn text(&mut self, column: usize) -> Option<String> {
+        match self.0.get_mut(column) {
+            Some(Cell::Text(value)) => value.take(),
+            _ => None,
+        }
+    }
+}
+
+/// Writes the methods of a dialect that run statements on one type of database. The expression says how a
+/// tag is bound to a query.
+macro_rules! run_statements {
+    ($database:ty, |$query:ident, $text:ident| $bind_tag:expr) => {
+        async fn execute(
+            connection: &mut <$database as sqlx::Database>::Connection,
+            statement: &'static str,
+            values: &[$crate::sql::values::Value<'_>],
+        ) -> Result<<$database as sqlx::Database>::QueryResult, sqlx::Error> {
+            bound!($database, statement, values, |$query, $text| $bind_tag)
+                .execute(connection)
+                .await
+        }
+
+        async fn fetch(
+            connection: &mut <$database as sqlx::Database>::Connection,
+            statement: &'static str,
+            values: &[$crate::sql::values::Value<'_>],
+            columns: &'static [$crate::sql::values::Column],
+        ) -> Result<Vec<$crate::sql::values::Cells>, sqlx::Error> {
+            use sqlx::Row;
+            use $crate::sql::values::{Cell, Cells, Column};
+            let query = bound!($database, statement, values, |$query, $text| $bind_tag);
+            // To the end: what was changed counts when the server is ready for the next statement.
+            let rows = query.fetch_all(connection).await?;
+            let mut read = Vec::with_capacity(rows.len());
+            for row in rows {
+                let mut cells = Vec::with_capacity(columns.len());
+                for (at, column) in columns.iter().enumerate() {
+                    cells.push(match column {
+                        Column::Int => Cell::Int(row.try_get(at)?),
+                        Column::Text => Cell::Text(row.try_get(at)?),
+                    });
+                }
+                read.push(Cells(cells));
+            }
+            Ok(read)
+        }
+
+        async fn run_text(
+            connection: &mut <$database as sqlx::Database>::Connection,
+            statements: &'static str,
+        ) -> Result<(), sqlx::Error> {
+            sqlx::raw_sql(statements).execute(connection).await.map(|_| ())
+        }
+
+        fn affected(done: &<$database as sqlx::Database>::QueryResult) -> u64 {
+            done.rows_affected()
+        }
+    };
+}
+
+/// A statement with its parameters.
+macro_rules! bound {
+    ($database:ty, $statement:expr, $values:expr, |$query:ident, $text:ident| $bind_tag:expr) => {{
+        let mut query = sqlx::query::<$database>($statement);
+        for value in $values {
+            query = match *value {
+                $crate::sql::values::Value::Int(value) => query.bind(value),
+                $crate::sql::values::Value::Text(value) => query.bind(value.to_owned()),
+                $crate::sql::values::Value::MaybeText(value) => {
+                    query.bind(value.map(str::to_owned))
+                }
+                $crate::sql::values::Value::Tag(value) => {
+                    let ($query, $text) = (query, value.to_owned());
+                    $bind_tag
+                }
+            };
+        }
+        query
+    }};
+}
+
+pub(crate) use {bound, run_statements};

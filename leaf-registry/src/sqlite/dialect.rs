@@ -1,0 +1,151 @@
+//! The statements of SQLite. When a change is durable says [`super::file`].
+
+use leaf_segment::StoreErrorKind;
+use sqlx::SqliteConnection;
+
+use super::errors;
+use super::file::SqliteFile;
+use crate::Table;
+use crate::sql::dialect::{Dialect, FenceStatements, GuardStatements, SegmentStatements};
+use crate::sql::failover_guard::FailoverGuard;
+use crate::sql::values::{bound, run_statements};
+
+/// SQLite.
+#[derive(Debug)]
+pub(crate) struct Sqlite;
+
+pub(super) const FENCE_TABLES: &[Table] = &[Table {
+    name: "leaf_worker_fence",
+    statements: "\
+CREATE TABLE leaf_worker_fence (
+    worker_id INTEGER NOT NULL PRIMARY KEY,
+    nonce     TEXT    NOT NULL,
+    record    TEXT    NOT NULL,
+    seen_at   INTEGER NOT NULL
+) STRICT;
+",
+}];
+
+/// The host's clock, Unix milliseconds.
+macro_rules! now {
+    () => {
+        "CAST(unixepoch('subsec') * 1000 AS INTEGER)"
+    };
+}
+
+const ALLOCATE: &str = "UPDATE leaf_alloc \
+     SET max_id = max_id + ?1, update_time = CURRENT_TIMESTAMP \
+     WHERE biz_tag = ?2 AND step = ?3 AND max_id BETWEEN 0 AND ?4 RETURNING max_id";
+const REPLACE_MAX_ID: &str = "UPDATE leaf_alloc \
+     SET max_id = ?1, update_time = CURRENT_TIMESTAMP WHERE biz_tag = ?2 AND max_id = ?3";
+
+impl Dialect for Sqlite {
+    type Db = sqlx::Sqlite;
+    type Connections = SqliteFile;
+
+    const NAME: &'static str = "sqlite";
+
+    const SEGMENT_TABLES: &'static [Table] = &[
+        Table {
+            name: "leaf_alloc",
+            statements: "\
+CREATE TABLE leaf_alloc (
+    biz_tag     TEXT    NOT NULL PRIMARY KEY,
+    max_id      INTEGER NOT NULL DEFAULT 1,
+    step        INTEGER NOT NULL,
+    description TEXT,
+    update_time TEXT    NOT NULL DEFAULT CURRENT_TIMESTAMP
+) STRICT;
+INSERT INTO leaf_alloc (biz_tag, max_id, step, description)
+VALUES ('leaf-segment-test', 1, 2000, 'Test leaf Segment Mode Get Id');
+",
+        },
+        Table {
+            name: "leaf_tag_settings",
+            statements: "\
+CREATE TABLE leaf_tag_settings (
+    biz_tag  TEXT NOT NULL PRIMARY KEY,
+    settings TEXT NOT NULL
+) STRICT;
+",
+        },
+    ];
+
+    /// One file does not fail over: no statement is guarded.
+    const SEGMENT: SegmentStatements = SegmentStatements {
+        allocate: ALLOCATE,
+        allocate_guarded: ALLOCATE,
+        read: "SELECT biz_tag, max_id, step, description FROM leaf_alloc WHERE biz_tag = ?1",
+        read_all: "SELECT biz_tag, max_id, step, description FROM leaf_alloc",
+        settings: "SELECT biz_tag, settings FROM leaf_tag_settings WHERE biz_tag = ?1",
+        settings_all: "SELECT biz_tag, settings FROM leaf_tag_settings",
+        create: "INSERT INTO leaf_alloc (biz_tag, max_id, step, description) \
+                 VALUES (?1, ?2, ?3, ?4)",
+        set_step: "UPDATE leaf_alloc SET step = ?1, update_time = CURRENT_TIMESTAMP \
+                   WHERE biz_tag = ?2",
+        set_settings: "REPLACE INTO leaf_tag_settings (biz_tag, settings) \
+                       SELECT biz_tag, ?1 FROM leaf_alloc WHERE biz_tag = ?2",
+        advance: "UPDATE leaf_alloc \
+                  SET max_id = MAX(max_id, ?1), update_time = CURRENT_TIMESTAMP \
+                  WHERE biz_tag = ?2 RETURNING max_id",
+        replace_max_id: REPLACE_MAX_ID,
+        replace_max_id_guarded: REPLACE_MAX_ID,
+        delete: "DELETE FROM leaf_alloc WHERE biz_tag = ?1",
+        delete_settings: "DELETE FROM leaf_tag_settings WHERE biz_tag = ?1",
+    };
+
+    const GUARD: Option<GuardStatements> = None;
+
+    const FENCES: FenceStatements = FenceStatements {
+        list: "SELECT worker_id, nonce, record FROM leaf_worker_fence ORDER BY worker_id",
+        read: "SELECT worker_id, nonce, record FROM leaf_worker_fence WHERE worker_id = ?1",
+        update: concat!(
+            "UPDATE leaf_worker_fence SET nonce = ?1, record = ?2, seen_at = ",
+            now!(),
+            " WHERE worker_id = ?3 AND nonce = ?4 AND record = ?5"
+        ),
+        insert: concat!(
+            "INSERT INTO leaf_worker_fence (nonce, record, seen_at, worker_id) VALUES (?1, ?2, ",
+            now!(),
+            ", ?3) ON CONFLICT DO NOTHING"
+        ),
+        peers: concat!("SELECT record FROM leaf_worker_fence WHERE seen_at >= ", now!(), " - ?1"),
+        writer: None,
+    };
+
+    const TABLE_EXISTS: &'static str =
+        "SELECT EXISTS (SELECT 1 FROM sqlite_schema WHERE name = ?1)";
+
+    run_statements!(sqlx::Sqlite, |query, tag| query.bind(tag));
+
+    async fn prepare(
+        _connection: &mut SqliteConnection,
+        _guard: &FailoverGuard,
+    ) -> Result<(), sqlx::Error> {
+        Ok(())
+    }
+
+    async fn identify_server(
+        _connection: &mut SqliteConnection,
+        _guard: &FailoverGuard,
+    ) -> Result<(), sqlx::Error> {
+        Ok(())
+    }
+
+    fn kind(error: &sqlx::Error) -> StoreErrorKind {
+        errors::kind(error)
+    }
+
+    fn is_missing_table(error: &sqlx::Error) -> bool {
+        errors::is_missing_table(error)
+    }
+
+    fn is_missing_column(error: &sqlx::Error) -> bool {
+        errors::is_missing_column(error)
+    }
+
+    /// None that could be seen: the settings that matter are made on every connection.
+    async fn risks(_connection: &mut SqliteConnection) -> Result<Vec<String>, sqlx::Error> {
+        Ok(Vec::new())
+    }
+}

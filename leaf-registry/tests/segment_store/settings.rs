@@ -1,0 +1,83 @@
+//! What an operator sets for one tag, and what a later version of Leaf may have written there.
+
+use leaf_segment::{StoreErrorKind, TagSettings, TagSettingsError};
+
+use crate::fixture::{Database, Fixture};
+use crate::{create, refusal, step, tag};
+
+pub(crate) async fn settings_are_kept_beside_the_record(f: Fixture) {
+    create(&*f.store, "orders", 10).await;
+    let settings = TagSettings {
+        enabled: false,
+        min_step: Some(step(5)),
+        max_step: Some(step(500)),
+        max_take: Some(step(7)),
+        // A later version's setting outlives a change by this one.
+        unknown: TagSettings::decode(r#"{"version":1,"order":"strict"}"#).unwrap().unknown,
+    };
+    let unknown = refusal(f.store.set_settings(&tag("other"), &settings)).await;
+    assert_eq!(unknown, StoreErrorKind::UnknownTag);
+    f.store.set_settings(&tag("orders"), &settings).await.unwrap();
+    f.store.set_settings(&tag("orders"), &settings).await.unwrap();
+
+    let record = f.another().await.tag(&tag("orders")).await.unwrap().unwrap();
+    assert_eq!(record.settings, Ok(settings.clone()));
+    let records = f.store.tags().await.unwrap();
+    let of = |name: &str| {
+        records.iter().find(|record| record.tag == tag(name)).unwrap().settings.clone()
+    };
+    assert_eq!(of("orders"), Ok(settings));
+    assert_eq!(of("leaf-segment-test"), Ok(TagSettings::default()));
+
+    f.store.delete(&tag("orders")).await.unwrap();
+    create(&*f.store, "orders", 10).await;
+    let record = f.store.tag(&tag("orders")).await.unwrap().unwrap();
+    assert_eq!(record.settings, Ok(TagSettings::default()), "they do not outlive the tag");
+}
+
+/// One field more is kept; a new version is refused, and no administration overwrites it.
+pub(crate) async fn settings_of_a_later_version_are_not_overruled(f: Fixture) {
+    create(&*f.store, "orders", 10).await;
+    f.store.set_settings(&tag("orders"), &TagSettings::default()).await.unwrap();
+    let set = async |text: &str| {
+        if let Database::Etcd(..) = f.database {
+            f.set("orders", "settings", serde_json::from_str::<serde_json::Value>(text).unwrap())
+                .await;
+        } else {
+            f.sql(&format!("UPDATE leaf_tag_settings SET settings = '{text}'")).await;
+        }
+    };
+    let read = async || f.store.tag(&tag("orders")).await.unwrap().unwrap().settings;
+    let admin = leaf_segment::TagAdmin::new(&*f.store);
+    let off = leaf_segment::TagChange { enabled: Some(false), ..Default::default() };
+
+    set(r#"{"version":1,"order":"strict"}"#).await;
+    admin.change(&tag("orders"), off.clone()).await.unwrap();
+    let kept = read().await.unwrap();
+    assert!(!kept.enabled && kept.unknown.get("order").is_some(), "{kept:?}");
+
+    set(r#"{"version":2,"enabled":true}"#).await;
+    assert_eq!(read().await, Err(TagSettingsError::Newer(2)));
+    let refused = admin.change(&tag("orders"), off.clone()).await.unwrap_err().to_string();
+    assert!(refused.contains("its settings have version 2"), "{refused}");
+    let text = refused.clone();
+    assert!(text.contains("upgrade"), "{text}");
+    assert_eq!(read().await, Err(TagSettingsError::Newer(2)), "still there");
+
+    set(r#"{"version":1,"min_step":0}"#).await;
+    assert!(matches!(read().await, Err(TagSettingsError::Damaged(_))));
+    admin.change(&tag("orders"), off).await.unwrap();
+    assert!(!read().await.unwrap().enabled, "to set them again repairs them");
+}
+
+/// The table of a version that was never released.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_table_of_settings_without_the_column_is_refused_with_the_way_out() {
+    for f in [crate::sqlite().await, crate::mysql().await, crate::postgres().await] {
+        f.sql("DROP TABLE leaf_tag_settings").await;
+        f.sql("CREATE TABLE leaf_tag_settings (biz_tag VARCHAR(128), enabled INTEGER)").await;
+        let error = f.store.tags().await.unwrap_err();
+        assert_eq!(*error.kind(), StoreErrorKind::Refused, "{error}");
+        assert!(error.to_string().contains("drop it, and make it again"), "{error}");
+    }
+}
