@@ -39,19 +39,24 @@ impl PowerLoss {
         Self { directory, shadow }
     }
 
-    /// The environment of the process whose writes are watched.
+    /// The library to preload into the process whose writes are watched.
+    #[must_use]
+    pub fn library(&self) -> PathBuf {
+        self.shadow.path().join("power_loss.so")
+    }
+
+    /// What the library reads from the environment of that process.
     #[must_use]
     pub fn env(&self) -> Vec<(&'static str, String)> {
         let text = |path: PathBuf| path.display().to_string();
         vec![
-            ("LD_PRELOAD", text(self.shadow.path().join("power_loss.so"))),
             ("LEAF_POWER_DIR", text(self.directory.clone())),
             ("LEAF_POWER_SHADOW", text(self.shadow.path().to_owned())),
         ]
     }
 
     /// Takes everything away that was not synced; the process must have been killed. A file that is still there
-    /// keeps its inode. Tells how many bytes of which files are not what they were.
+    /// keeps its inode. Returns the names of the files that are left.
     ///
     /// # Panics
     /// When a file cannot be read or written.
@@ -62,7 +67,6 @@ impl PowerLoss {
             .filter_map(|line| line.split_once(' '))
             .filter_map(|(inode, name)| Some((name, inode.parse().ok()?)))
             .collect();
-        let mut lost = Vec::new();
         let mut now: HashMap<u64, PathBuf> = HashMap::new();
         for entry in fs::read_dir(&self.directory).expect("the directory can be read") {
             let path = entry.expect("an entry").path();
@@ -74,23 +78,19 @@ impl PowerLoss {
                 now.insert(is.ino(), aside);
             }
         }
+        let mut left = Vec::new();
         for (name, inode) in durable {
             let path = self.directory.join(name);
             if let Some(aside) = now.remove(&inode) {
                 fs::rename(aside, &path).expect("a file is moved");
             }
             let content = fs::read(self.shadow.path().join(format!("content/{inode}")));
-            let content = content.unwrap_or_default();
-            let before = fs::read(&path).unwrap_or_default();
-            if before != content {
-                lost.push(format!("{name}: {} bytes of {}", content.len(), before.len()));
-            }
-            fs::write(&path, content).expect("a file is written");
+            fs::write(&path, content.unwrap_or_default()).expect("a file is written");
+            left.push(name.to_owned());
         }
-        for (inode, aside) in now {
-            lost.push(format!("inode {inode} as a whole"));
+        for aside in now.into_values() {
             fs::remove_file(aside).expect("a file is removed");
         }
-        lost
+        left
     }
 }

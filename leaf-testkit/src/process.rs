@@ -12,6 +12,8 @@ use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
+use tokio::time::Instant;
+
 use crate::wait_until;
 
 /// A running child; killed when dropped. Its output is collected.
@@ -87,7 +89,13 @@ impl Process {
     /// When it is still running after `limit`.
     pub fn wait(&mut self, limit: Duration) -> ExitStatus {
         let what = format!("the end of {}", self.name);
-        wait_until(&what, limit, || self.ended())
+        let status = wait_until(&what, limit, || self.ended());
+        // What it wrote last may not have been read yet. A process that it started may keep the pipes open.
+        let late = Instant::now() + Duration::from_secs(2);
+        wait_until("the end of its output", Duration::from_secs(3), || {
+            (Arc::strong_count(&self.output) == 1 || Instant::now() > late).then_some(())
+        });
+        status
     }
 
     /// Kills it at once, as a crash would.

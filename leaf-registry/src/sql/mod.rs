@@ -8,5 +8,6 @@ pub(crate) mod dialect;
 pub(crate) mod failover_guard;
 pub(crate) mod fences;
 pub(crate) mod store;
+#[cfg(any(feature = "mysql", feature = "postgres"))]
 pub(crate) mod url;
 pub(crate) mod values;

@@ -52,13 +52,13 @@ pub(crate) async fn settings_of_a_later_version_are_not_overruled(f: Fixture) {
     let off = leaf_segment::TagChange { enabled: Some(false), ..Default::default() };
 
     set(r#"{"version":1,"order":"strict"}"#).await;
-    admin.change(&tag("orders"), off.clone()).await.unwrap();
+    admin.change(&tag("orders"), off).await.unwrap();
     let kept = read().await.unwrap();
     assert!(!kept.enabled && kept.unknown.get("order").is_some(), "{kept:?}");
 
     set(r#"{"version":2,"enabled":true}"#).await;
     assert_eq!(read().await, Err(TagSettingsError::Newer(2)));
-    let refused = admin.change(&tag("orders"), off.clone()).await.unwrap_err().to_string();
+    let refused = admin.change(&tag("orders"), off).await.unwrap_err().to_string();
     assert!(refused.contains("its settings have version 2"), "{refused}");
     let text = refused.clone();
     assert!(text.contains("upgrade"), "{text}");
