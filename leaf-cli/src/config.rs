@@ -3,10 +3,11 @@
 use std::fmt;
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use leaf_core::Layout;
-use leaf_registry::{OpenRegistry, RegistryOptions};
-use leaf_server::config::{Config, ConfigError, Sources};
+use leaf_node::OpenError;
+use leaf_node::config::{Config, ConfigError, Sources};
+use leaf_registry::OpenRegistry;
 
 use crate::cli::Place;
 
@@ -64,7 +65,8 @@ impl Registry {
     pub(crate) async fn open(config: &Config) -> Result<Self> {
         let snowflake = &config.snowflake;
         let kind = snowflake.registry;
-        let Some(place) = config.registry_place().map_err(BadConfig::from)? else {
+        let place = config.registry_place().map_err(BadConfig::from)?;
+        let Some(place) = place else {
             let text = format!(
                 "the registry `{kind}` keeps its fence in each node's data directory: there is nothing to \
                  administer here; set snowflake.registry where the nodes use another"
@@ -80,9 +82,14 @@ impl Registry {
             );
             return Err(BadConfig::new(text).into());
         }
-        let options = RegistryOptions { name: config.name.clone(), ..RegistryOptions::default() };
+        let open =
+            leaf_node::registry::open_to_administer(config).await.map_err(|error| match error {
+                OpenError::Config(error) => BadConfig::from(error).into(),
+                error => anyhow::Error::from(error),
+            })?;
+        let Some(open) = open else { bail!("the registry `{kind}` has no records to administer") };
         Ok(Self {
-            open: place.open(kind, None, &config.data_dir, &options).await?,
+            open,
             layout: snowflake.layout(),
             offline_for: snowflake.offline_for.duration(),
             report_interval: snowflake.report_interval.duration(),

@@ -19,7 +19,7 @@ use std::time::Duration;
 use anyhow::anyhow;
 use cli::{Command, Place};
 use config::{BadConfig, Registry};
-use leaf_server::hints;
+use leaf_node::hints;
 use stores::Stores;
 use tracing_subscriber::EnvFilter;
 
@@ -101,7 +101,7 @@ impl From<String> for Done {
 }
 
 fn fail(error: &anyhow::Error) -> ExitCode {
-    complain(&hints::with(format_args!("{error:#}"), hints::of(error)));
+    complain(&hints::with(format_args!("{error:#}"), hints::of(error.as_ref())));
     ExitCode::FAILURE
 }
 

@@ -3,8 +3,8 @@
 use anyhow::{Result, anyhow, bail};
 use comfy_table::CellAlignment::{self, Left, Right};
 use leaf_core::{Step, Tag as TagName};
+use leaf_node::records::TagShown;
 use leaf_segment::{NewTag, SEALED, TagAdminError, TagChange, TagRecord};
-use leaf_server::records::TagShown;
 use serde::Serialize;
 
 use crate::Done;

@@ -3,7 +3,7 @@
 use anyhow::{Result, ensure};
 use comfy_table::CellAlignment::{self, Left, Right};
 use leaf_core::{Clock, UnixMillis, WorkerId};
-use leaf_server::records::WorkerShown;
+use leaf_node::records::WorkerShown;
 use leaf_snowflake::{NodeSettings, Registry, SystemClock};
 use serde::Serialize;
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use leaf_registry::{StoreOptions, StoreUrl};
 use leaf_segment::{
-    Marks, SegmentConfig, SegmentErrorKind, SegmentGenerator, StoreErrorKind, TagHandle,
+    HighWaterMarks, SegmentConfig, SegmentErrorKind, SegmentGenerator, StoreErrorKind, TagHandle,
 };
 use leaf_testkit::MariaDb;
 use support::leaf;
@@ -26,7 +26,7 @@ impl Node {
     async fn start(url: &str, directory: &Path) -> Self {
         let url: StoreUrl = url.parse().unwrap();
         let open = url.open(directory, &StoreOptions::default()).await.unwrap();
-        let marks = Arc::new(Marks::open(&directory.join("segment.marks")).unwrap());
+        let marks = Arc::new(HighWaterMarks::open(&directory.join("segment.marks")).unwrap());
         let config = SegmentConfig { marks, ..SegmentConfig::default() };
         let segments = SegmentGenerator::open(open.store, config).await;
         let handle = segments.tag(TAG).await.unwrap();

@@ -6,6 +6,8 @@
 //! the time takes a [`Clock`] or a tick as an argument. A program that brings its own clock and its
 //! own storage can compose snowflake ids with [`Layout`] and [`sequencer`] alone, see
 //! `examples/own_clock.rs`.
+//!
+//! The feature `serde` makes the types readable and writable by serde.
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "tests may panic"))]
 
 mod clock;
@@ -15,6 +17,8 @@ mod layout;
 mod millis;
 mod range;
 pub mod sequencer;
+#[cfg(feature = "serde")]
+mod serde_impls;
 mod step;
 mod sync;
 mod tag;
@@ -27,7 +31,7 @@ pub use health::Health;
 pub use id::{Id, ParseIdError};
 pub use layout::{Composer, Field, Layout, LayoutError, Parts, Unit};
 pub use millis::UnixMillis;
-pub use range::IdRange;
+pub use range::{IdRange, IdRangeIter};
 pub use step::{Step, StepError};
 pub use tag::{Tag, TagError};
 #[cfg(feature = "records")]

@@ -4,6 +4,8 @@
 //! `i64`.
 
 use std::fmt;
+use std::iter::FusedIterator;
+use std::ops::Range;
 
 use crate::Id;
 
@@ -63,10 +65,56 @@ impl IdRange {
     }
 
     /// The ids, in order.
-    pub fn iter(self) -> impl Iterator<Item = Id> {
-        (self.start..self.end).map(|value| Id::from_low_bits(value.cast_unsigned()))
+    #[must_use]
+    pub const fn iter(self) -> IdRangeIter {
+        IdRangeIter(self.start..self.end)
     }
 }
+
+impl IntoIterator for IdRange {
+    type Item = Id;
+    type IntoIter = IdRangeIter;
+
+    /// ```
+    /// use leaf_core::IdRange;
+    ///
+    /// let range = IdRange::new(7, 10).expect("0 <= start < end");
+    /// let ids: Vec<i64> = range.into_iter().map(i64::from).collect();
+    /// assert_eq!(ids, [7, 8, 9]);
+    /// ```
+    fn into_iter(self) -> IdRangeIter {
+        self.iter()
+    }
+}
+
+/// The ids of an [`IdRange`], in order.
+#[derive(Debug, Clone)]
+pub struct IdRangeIter(Range<i64>);
+
+impl Iterator for IdRangeIter {
+    type Item = Id;
+
+    #[inline]
+    fn next(&mut self) -> Option<Id> {
+        self.0.next().map(|id| Id::from_low_bits(id.cast_unsigned()))
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        self.0.size_hint()
+    }
+
+    fn nth(&mut self, n: usize) -> Option<Id> {
+        self.0.nth(n).map(|id| Id::from_low_bits(id.cast_unsigned()))
+    }
+}
+
+impl DoubleEndedIterator for IdRangeIter {
+    fn next_back(&mut self) -> Option<Id> {
+        self.0.next_back().map(|id| Id::from_low_bits(id.cast_unsigned()))
+    }
+}
+
+impl FusedIterator for IdRangeIter {}
 
 impl fmt::Display for IdRange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

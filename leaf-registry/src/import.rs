@@ -12,6 +12,7 @@
 use leaf_core::Tag;
 use leaf_segment::{
     NewTag, SEALED, SegmentStore, StoreError, StoreErrorKind, TagRecord, TagSettings,
+    TagSettingsError,
 };
 
 /// Why a store refuses to replace a `max_id` that is what it should be.
@@ -119,6 +120,10 @@ async fn make_sealed(
     let old_settings = old.settings.as_ref();
     let old_settings =
         old_settings.map_err(|error| refuse(StoreErrorKind::BadRecord(error.to_string())))?;
+    if let Some(Err(newer @ TagSettingsError::Newer(_))) = new.as_ref().map(|new| &new.settings) {
+        let why = format!("in the new store {newer}");
+        return Err(refuse(StoreErrorKind::BadRecord(why)));
+    }
     let settings = match new {
         None => {
             let description = old.description.clone();

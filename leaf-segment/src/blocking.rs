@@ -52,22 +52,24 @@ impl SegmentGenerator {
         Ok(Self { generator, runtime: Arc::new(runtime) })
     }
 
-    /// As [`crate::SegmentGenerator::tag`].
+    /// The handle of a tag, which the store is asked for where this generator does not know it. Keep the handle:
+    /// it takes ids without a look-up.
     ///
     /// # Errors
-    /// The same.
+    /// `BadTag`, `UnknownTag`, `Disabled`, `Closed`; `StoreDown` or `StoreRefused` when the store yields no answer.
     pub fn tag(&self, tag: &str) -> Result<TagHandle, SegmentError> {
         let handle = self.runtime.block_on(self.generator.tag(tag))?;
         Ok(TagHandle { handle, runtime: Arc::clone(&self.runtime) })
     }
 
-    /// As [`crate::SegmentGenerator::health`].
+    /// Whether ids can be had: `NotReady` before the set of tags was read once and when a tag in use is out of ids,
+    /// `Degraded` while the store is away and ids are served from memory.
     #[must_use]
     pub fn health(&self) -> Health {
         self.generator.health()
     }
 
-    /// As [`crate::SegmentGenerator::close`].
+    /// Ends every handle and gives unused ids back to the store, where nobody allocated since.
     pub fn close(&self) {
         self.runtime.block_on(self.generator.close());
     }
@@ -80,17 +82,18 @@ impl TagHandle {
         self.handle.tag()
     }
 
-    /// As [`crate::TagHandle::try_next`].
+    /// Takes the next id if one is there; never waits. `None` also starts a refill, so that a later call succeeds.
     #[inline]
     #[must_use]
     pub fn try_next(&self) -> Option<Id> {
         self.handle.try_next()
     }
 
-    /// As [`crate::TagHandle::next`].
+    /// Takes the next id; blocks while both segments are used up, until the refill arrives.
     ///
     /// # Errors
-    /// The same.
+    /// After [`SegmentConfig::wait`](crate::SegmentConfig::wait): `StoreDown`, `StoreRefused` or `Deadline`. At once:
+    /// `UnknownTag`, `Disabled`, `Exhausted`, `Guard` or `Record` when an operator must repair the record, `Closed`.
     #[inline]
     pub fn next(&self) -> Result<Id, SegmentError> {
         match self.handle.try_next() {
@@ -99,24 +102,27 @@ impl TagHandle {
         }
     }
 
-    /// As [`crate::TagHandle::try_take`].
+    /// Takes what one segment has at once: at least 1 id, at most `most` and 65,536; never waits. `None` also starts
+    /// a refill.
     #[must_use]
     pub fn try_take(&self, most: usize) -> Option<IdRange> {
         self.handle.try_take(most)
     }
 
-    /// As [`crate::TagHandle::take`].
+    /// Takes exactly `count` ids in as few ranges as possible; blocks until they are there.
     ///
     /// # Errors
-    /// The same.
+    /// Those of [`Self::next`], and `BadCount` for 0 or more than
+    /// [`SegmentConfig::max_take`](crate::SegmentConfig::max_take).
     pub fn take(&self, count: usize) -> Result<Vec<IdRange>, SegmentError> {
         self.runtime.block_on(self.handle.take(count))
     }
 
-    /// As [`crate::TagHandle::take_contiguous`].
+    /// Takes exactly `count` ids that follow each other without a gap; blocks until they are there. They may be
+    /// fetched from the store directly, unordered against those of [`Self::next`].
     ///
     /// # Errors
-    /// The same.
+    /// Those of [`Self::take`].
     pub fn take_contiguous(&self, count: usize) -> Result<IdRange, SegmentError> {
         self.runtime.block_on(self.handle.take_contiguous(count))
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use leaf_core::Step;
 
-use crate::Marks;
+use crate::HighWaterMarks;
 
 /// Settings of a [`SegmentGenerator`](crate::SegmentGenerator).
 ///
@@ -35,8 +35,8 @@ pub struct SegmentConfig {
     /// fetched and not handed out back, where nobody allocated since. Default true.
     pub give_back: bool,
     /// The regression guard's marks. Default: in memory, so that they end with the process; with
-    /// [`Marks::open`] they outlive it.
-    pub marks: Arc<Marks>,
+    /// [`HighWaterMarks::open`] they outlive it.
+    pub marks: Arc<HighWaterMarks>,
     /// How often the set of tags is read again. Default 60 s, as in Leaf.
     pub refresh: Duration,
 }

@@ -21,22 +21,18 @@ use tokio::time::Instant;
 
 use crate::handle::TagHandle;
 use crate::rate;
-use crate::refill::Backend;
+use crate::store_client::StoreClient;
 use crate::tag_state::Leftovers;
+use crate::unknown_tags::UnknownTags;
 use crate::{
     SegmentConfig, SegmentError, SegmentErrorKind, SegmentStore, StoreError, StoreErrorKind,
     TagRecord, TagView,
 };
 
-const UNKNOWN_HOLDS: Duration = Duration::from_secs(1);
-const UNKNOWN_ENTRIES: usize = 1000;
 /// How soon a refresh that failed is tried again.
 const REFRESH_RETRY: Duration = Duration::from_millis(500);
 /// The set of tags is not read more often than this, however many unknown tags are asked for.
 const READ_GAP: Duration = Duration::from_millis(500);
-/// How many look-ups of single tags may begin at once, and in each second.
-const SINGLE_LOOK_UPS: f64 = 32.0;
-
 /// How long a close gives ids back.
 const GIVE_BACK: Duration = Duration::from_secs(5);
 
@@ -50,7 +46,7 @@ pub struct SegmentGenerator {
 
 #[derive(Debug)]
 struct Shared {
-    backend: Arc<Backend>,
+    store_client: Arc<StoreClient>,
     tags: Arc<ArcSwap<TagMap>>,
     /// Whoever holds it may change the map.
     changing: Mutex<()>,
@@ -98,15 +94,6 @@ impl fmt::Debug for KnownTags {
     }
 }
 
-/// Names that were just looked up and yield no ids, since they do not exist or are disabled; and how many
-/// more may be looked up one by one.
-#[derive(Debug)]
-struct UnknownTags {
-    names: HashMap<Tag, (SegmentErrorKind, Instant)>,
-    look_ups_left: f64,
-    counted_at: Instant,
-}
-
 /// A reading of the whole set of tags that has ended.
 #[derive(Debug, Clone, Default)]
 struct Read {
@@ -126,7 +113,7 @@ impl SegmentGenerator {
         Self::keep(shared, first)
     }
 
-    /// The same without waiting for the first answer of the store.
+    /// Starts to read the set of tags and to keep it up to date, without waiting for the first answer of the store.
     #[must_use]
     pub fn start(store: Arc<dyn SegmentStore>, config: SegmentConfig) -> Self {
         Self::keep(Shared::new(store, config), Duration::ZERO)
@@ -134,8 +121,8 @@ impl SegmentGenerator {
 
     /// Starts the tasks; the set of tags is read after `first`.
     fn keep(shared: Arc<Shared>, first: Duration) -> Self {
-        let (task, changed) = (Arc::downgrade(&shared), Arc::clone(&shared.backend.read_soon));
-        shared.backend.spawn(async move {
+        let (task, changed) = (Arc::downgrade(&shared), Arc::clone(&shared.store_client.read_soon));
+        shared.store_client.spawn(async move {
             let mut pause = first;
             loop {
                 let since = Instant::now();
@@ -148,7 +135,7 @@ impl SegmentGenerator {
             }
         });
         let task = Arc::downgrade(&shared);
-        shared.backend.spawn(async move {
+        shared.store_client.spawn(async move {
             loop {
                 tokio::time::sleep(rate::EVERY).await;
                 let Some(shared) = task.upgrade() else { return };
@@ -180,7 +167,7 @@ impl SegmentGenerator {
         }
         let parsed = Tag::parse(tag)
             .map_err(|error| SegmentError::new(SegmentErrorKind::BadTag(error), ""))?;
-        let wait = self.shared.backend.config.wait;
+        let wait = self.shared.store_client.config.wait;
         tokio::time::timeout(wait, Shared::look_up(&self.shared, parsed))
             .await
             .unwrap_or_else(|_| Err(SegmentError::new(SegmentErrorKind::Deadline(wait), tag)))
@@ -190,30 +177,30 @@ impl SegmentGenerator {
     pub fn set_refresh(&self, refresh: Duration) {
         let millis = u64::try_from(refresh.as_millis()).unwrap_or(u64::MAX);
         if self.shared.refresh_millis.swap(millis, Ordering::Relaxed) != millis {
-            self.shared.backend.read_soon.notify_one();
+            self.shared.store_client.read_soon.notify_one();
         }
     }
 
     /// Whether ids can be handed out now.
     #[must_use]
     pub fn health(&self) -> Health {
-        let backend = &self.shared.backend;
-        if backend.stop.is_cancelled() {
+        let store_client = &self.shared.store_client;
+        if store_client.stop.is_cancelled() {
             return Health::NotReady("segment mode is closed".into());
         }
-        let trouble = backend.trouble();
+        let trouble = store_client.trouble();
         if !self.shared.loaded.load(Ordering::Acquire) {
             let why = trouble.unwrap_or_else(|| "no answer yet".into());
             return Health::NotReady(format!("segment store: {why}"));
         }
-        let marks = backend.config.marks.trouble().map_or(Health::Ready, |why| {
+        let marks = store_client.config.marks.trouble().map_or(Health::Ready, |why| {
             Health::Degraded(format!("marks of the regression guard are not kept: {why}"))
         });
         let tags = self.shared.tags.load();
         let Some(trouble) = trouble else {
             let refused = tags
                 .values()
-                .filter(|handle| !handle.state.has_ended() && handle.state.refill().suspect())
+                .filter(|handle| !handle.state.has_ended() && handle.state.control().suspect())
                 .count();
             let refused = match refused {
                 0 => Health::Ready,
@@ -225,7 +212,7 @@ impl SegmentGenerator {
             return marks.and(refused);
         };
         let in_use =
-            |handle: &&TagHandle| !handle.state.has_ended() && handle.state.refill().granted > 0;
+            |handle: &&TagHandle| !handle.state.has_ended() && handle.state.control().granted > 0;
         let has_stock = |handle: &TagHandle| handle.state.buffer.stock() > 0;
         let mut dry = tags.values().filter(in_use).filter(|handle| !has_stock(handle));
         let no_stock = !tags.values().any(has_stock);
@@ -256,17 +243,17 @@ impl SegmentGenerator {
     /// Stops all tasks and ends every handle. Ids that were fetched and not handed out go back to the
     /// store, tag by tag, where nobody allocated since; else they are lost, which makes a gap.
     pub async fn close(&self) {
-        let backend = &self.shared.backend;
-        backend.stop.cancel();
+        let store_client = &self.shared.store_client;
+        store_client.stop.cancel();
         self.shared.end_all(&SegmentErrorKind::Closed);
-        backend.tasks.close();
-        backend.tasks.wait().await;
+        store_client.tasks.close();
+        store_client.tasks.wait().await;
         // A look-up that was under way may have added one.
         self.shared.end_all(&SegmentErrorKind::Closed);
-        if tokio::time::timeout(GIVE_BACK, self.shared.leave()).await.is_err() {
+        if tokio::time::timeout(GIVE_BACK, self.shared.return_unused()).await.is_err() {
             tracing::warn!("not all unused ids could be given back within {GIVE_BACK:?}");
         }
-        backend.store.close().await;
+        store_client.store.close().await;
     }
 }
 
@@ -274,14 +261,10 @@ impl Shared {
     fn new(store: Arc<dyn SegmentStore>, config: SegmentConfig) -> Arc<Self> {
         let refresh = u64::try_from(config.refresh.as_millis()).unwrap_or(u64::MAX);
         Arc::new(Self {
-            backend: Arc::new(Backend::new(store, config)),
+            store_client: Arc::new(StoreClient::new(store, config)),
             tags: Arc::default(),
             changing: Mutex::default(),
-            unknown: Mutex::new(UnknownTags {
-                names: HashMap::new(),
-                look_ups_left: SINGLE_LOOK_UPS,
-                counted_at: Instant::now(),
-            }),
+            unknown: Mutex::default(),
             reads_begun: AtomicU64::new(0),
             read: watch::Sender::default(),
             loaded: AtomicBool::new(false),
@@ -299,25 +282,25 @@ impl Shared {
     /// Lets the marks sink and gives the unused ids back: they are nobody's, no handle yields them any
     /// more, and no task fetches others. The mark first: in the other order a crash in between would
     /// leave one that the store does not reach.
-    async fn leave(&self) {
+    async fn return_unused(&self) {
         let mut requests = JoinSet::new();
         for handle in self.tags.load().values() {
             let Some(leftovers) = handle.state.take_leftovers() else { continue };
-            let (backend, tag) = (Arc::clone(&self.backend), handle.tag().clone());
+            let (store_client, tag) = (Arc::clone(&self.store_client), handle.tag().clone());
             requests.spawn(async move {
-                let Ok(_permit) = backend.permits.acquire().await else { return };
+                let Ok(_permit) = store_client.permits.acquire().await else { return };
                 let Leftovers { unused, granted_end, issued_end } = leftovers;
-                let lowered = backend.config.marks.lower(&tag, granted_end, issued_end).await;
+                let lowered = store_client.config.marks.lower(&tag, granted_end, issued_end).await;
                 if let Err(error) = lowered {
                     tracing::warn!(tag = ?tag.as_str(), "{error}; unused ids stay taken");
                     return;
                 }
-                let Some(unused) = unused.filter(|_| backend.config.give_back) else {
+                let Some(unused) = unused.filter(|_| store_client.config.give_back) else {
                     return;
                 };
                 let (end, start) = (unused.end(), unused.start());
-                let request = backend.store.replace_max_id(&tag, end, start);
-                match backend.ask("give back unused ids", request).await {
+                let request = store_client.store.replace_max_id(&tag, end, start);
+                match store_client.ask("give back unused ids", request).await {
                     Ok(true) => tracing::debug!(tag = ?tag.as_str(), "gave {unused} back"),
                     // Somebody allocated since.
                     Ok(false) => {}
@@ -342,21 +325,22 @@ impl Shared {
         let number = self.reads_begun.fetch_add(1, Ordering::SeqCst) + 1;
         // A tag that is looked up while the records are read may be newer than they are.
         let before = self.tags.load_full();
-        let records = match self.backend.ask("read the tags", self.backend.store.tags()).await {
-            Ok(records) => records,
-            Err(error) => {
-                // Told once per outage; how it is now, the health says.
-                if !self.refresh_fails.swap(true, Ordering::Relaxed) {
-                    tracing::warn!("{error}; asking again every {REFRESH_RETRY:?}");
+        let records =
+            match self.store_client.ask("read the tags", self.store_client.store.tags()).await {
+                Ok(records) => records,
+                Err(error) => {
+                    // Told once per outage; how it is now, the health says.
+                    if !self.refresh_fails.swap(true, Ordering::Relaxed) {
+                        tracing::warn!("{error}; asking again every {REFRESH_RETRY:?}");
+                    }
+                    if *error.kind() == StoreErrorKind::Replaced {
+                        // What is in memory was granted by the old file: the new one may grant it once more.
+                        self.end_all(&SegmentErrorKind::StoreRefused);
+                    }
+                    self.read.send_replace(Read { number, failure: Some(Arc::new(error)) });
+                    return REFRESH_RETRY;
                 }
-                if *error.kind() == StoreErrorKind::Replaced {
-                    // What is in memory was granted by the old file: the new one may grant it once more.
-                    self.end_all(&SegmentErrorKind::StoreRefused);
-                }
-                self.read.send_replace(Read { number, failure: Some(Arc::new(error)) });
-                return REFRESH_RETRY;
-            }
-        };
+            };
         if self.refresh_fails.swap(false, Ordering::Relaxed) {
             tracing::info!("the store answers again");
         }
@@ -368,7 +352,7 @@ impl Shared {
                 handle.state.end(SegmentErrorKind::UnknownTag);
             }
             for record in &records {
-                self.take_over(&mut tags, record);
+                self.apply_record(&mut tags, record);
             }
             self.tags.store(Arc::new(tags));
         }
@@ -378,7 +362,7 @@ impl Shared {
     }
 
     /// Brings `tags` up to date with one record.
-    fn take_over(&self, tags: &mut TagMap, record: &TagRecord) -> TagHandle {
+    fn apply_record(&self, tags: &mut TagMap, record: &TagRecord) -> TagHandle {
         let handle = match tags.get(&record.tag) {
             Some(handle) if !handle.state.has_ended() => {
                 handle.state.record_seen(record);
@@ -387,7 +371,7 @@ impl Shared {
             Some(ended) if !record.is_enabled() => return ended.clone(),
             // New, or made or enabled again: what was granted before, the marks remember.
             _ => {
-                let handle = TagHandle::new(record, Arc::clone(&self.backend));
+                let handle = TagHandle::new(record, Arc::clone(&self.store_client));
                 tags.insert(record.tag.clone(), handle.clone());
                 handle
             }
@@ -402,7 +386,7 @@ impl Shared {
         let now = Instant::now();
         for handle in self.tags.load().values() {
             let issued = handle.state.issued();
-            handle.state.refill().rate.sample(now, issued);
+            handle.state.control().rate.sample(now, issued);
         }
     }
 
@@ -421,7 +405,7 @@ impl Shared {
         let (answer, received) = tokio::sync::oneshot::channel();
         let task = Arc::clone(shared);
         let name = tag.clone();
-        shared.backend.spawn(async move {
+        shared.store_client.spawn(async move {
             let _ = answer.send(task.ask_store(&name).await);
         });
         match received.await {
@@ -437,12 +421,12 @@ impl Shared {
         tag: &Tag,
     ) -> Result<Result<TagHandle, SegmentErrorKind>, StoreError> {
         let what = format!("look up tag {:?}", tag.as_str());
-        let record = self.backend.ask(&what, self.backend.store.tag(tag)).await?;
+        let record = self.store_client.ask(&what, self.store_client.store.tag(tag)).await?;
         let mut refusal = SegmentErrorKind::UnknownTag;
         if let Some(record) = record {
             let _alone = self.changing.lock().expect("no holder of this lock panics");
             let mut tags = TagMap::clone(&self.tags.load());
-            let handle = self.take_over(&mut tags, &record);
+            let handle = self.apply_record(&mut tags, &record);
             self.tags.store(Arc::new(tags));
             if record.is_enabled() {
                 return Ok(Ok(handle));
@@ -457,9 +441,9 @@ impl Shared {
     async fn wait_for_read(&self, tag: &Tag) -> Result<TagHandle, SegmentError> {
         let mut reads = self.read.subscribe();
         let number = self.reads_begun.load(Ordering::SeqCst) + 1;
-        self.backend.read_soon.notify_one();
+        self.store_client.read_soon.notify_one();
         let read = tokio::select! {
-            () = self.backend.stop.cancelled() => None,
+            () = self.store_client.stop.cancelled() => None,
             read = reads.wait_for(|read| read.number >= number) => read.ok().map(|read| read.clone()),
         };
         let Some(read) = read else {
@@ -472,40 +456,11 @@ impl Shared {
         match tags.get(tag.as_str()) {
             Some(handle) if !handle.state.has_ended() => Ok(handle.clone()),
             ended => {
-                let why = ended.and_then(|handle| handle.state.refill().ended.clone());
+                let why = ended.and_then(|handle| handle.state.control().ended.clone());
                 let why = why.unwrap_or(SegmentErrorKind::UnknownTag);
                 self.unknown().remember(tag.clone(), why.clone());
                 Err(SegmentError::new(why, tag.as_str()))
             }
         }
-    }
-}
-
-impl UnknownTags {
-    fn holds(&self, tag: &Tag) -> Option<SegmentErrorKind> {
-        let (why, since) = self.names.get(tag)?;
-        (since.elapsed() < UNKNOWN_HOLDS).then(|| why.clone())
-    }
-
-    fn remember(&mut self, tag: Tag, why: SegmentErrorKind) {
-        if self.names.len() >= UNKNOWN_ENTRIES {
-            self.names.retain(|_, (_, since)| since.elapsed() < UNKNOWN_HOLDS);
-        }
-        if self.names.len() < UNKNOWN_ENTRIES {
-            self.names.insert(tag, (why, Instant::now()));
-        }
-    }
-
-    /// Whether one more tag may be looked up by a query of its own; counts it.
-    fn may_look_up(&mut self) -> bool {
-        let now = Instant::now();
-        let earned = (now - self.counted_at).as_secs_f64() * SINGLE_LOOK_UPS;
-        self.look_ups_left = (self.look_ups_left + earned).min(SINGLE_LOOK_UPS);
-        self.counted_at = now;
-        if self.look_ups_left < 1.0 {
-            return false;
-        }
-        self.look_ups_left -= 1.0;
-        true
     }
 }

@@ -11,7 +11,8 @@ use leaf_core::{Id, IdRange, Step, Tag};
 use tokio::time::Instant;
 
 use crate::buffer::Take;
-use crate::refill::{self, Backend};
+use crate::refill;
+use crate::store_client::StoreClient;
 use crate::tag_state::TagState;
 use crate::{SegmentError, SegmentErrorKind, TagRecord};
 
@@ -26,8 +27,8 @@ pub struct TagHandle {
 }
 
 impl TagHandle {
-    pub(crate) fn new(record: &TagRecord, backend: Arc<Backend>) -> Self {
-        Self { state: Arc::new(TagState::new(record, backend)) }
+    pub(crate) fn new(record: &TagRecord, store_client: Arc<StoreClient>) -> Self {
+        Self { state: Arc::new(TagState::new(record, store_client)) }
     }
 
     /// The tag.
@@ -117,7 +118,7 @@ impl TagHandle {
     /// directly, unordered against those of [`Self::next`].
     ///
     /// # Errors
-    /// As [`Self::take`].
+    /// Those of [`Self::take`].
     pub async fn take_contiguous(&self, count: usize) -> Result<IdRange, SegmentError> {
         let step = self.check_count(count)?;
         let taken = self.state.buffer.take_contiguous(step.get());
@@ -157,7 +158,7 @@ impl TagHandle {
             tokio::pin!(refilled);
             // Registered before the look, so that a refill in between is not missed.
             refilled.as_mut().enable();
-            if let Some(error) = state.verdict() {
+            if let Some(error) = state.immediate_error() {
                 return Err(error);
             }
             if let Some(taken) = take(self) {
@@ -170,7 +171,7 @@ impl TagHandle {
     }
 
     fn deadline(&self) -> Instant {
-        Instant::now() + self.state.backend.config.wait
+        Instant::now() + self.state.store_client.config.wait
     }
 
     fn check_count(&self, count: usize) -> Result<Step, SegmentError> {
@@ -184,14 +185,14 @@ impl TagHandle {
     /// Fetches `count` ids past the buffer.
     async fn fetch(&self, count: Step, deadline: Instant) -> Result<IdRange, SegmentError> {
         let state = &self.state;
-        if let Some(error) = state.verdict() {
+        if let Some(error) = state.immediate_error() {
             return Err(error);
         }
         let range = refill::fetch_directly(state, count);
         match tokio::time::timeout_at(deadline, range).await {
             Ok(Ok(range)) => Ok(range),
             // The task gave up: it has written down why.
-            Ok(Err(_)) => Err(state.verdict().unwrap_or_else(|| state.deadline_error())),
+            Ok(Err(_)) => Err(state.immediate_error().unwrap_or_else(|| state.deadline_error())),
             Err(_) => Err(state.deadline_error()),
         }
     }

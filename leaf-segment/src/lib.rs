@@ -1,6 +1,6 @@
 //! Segment ids: blocks reserved in a store, served from memory.
 //!
-//! A [`SegmentStore`] keeps one number per [`Tag`](leaf_core::Tag). A [`SegmentGenerator`] adds a
+//! A [`SegmentStore`] keeps one number per [`Tag`]. A [`SegmentGenerator`] adds a
 //! step to it, owns the ids in between and hands them out from a double buffer: while one segment
 //! is served the next is already there, so a caller waits for the store only when the store has
 //! been away longer than the stock lasts.
@@ -41,16 +41,19 @@ mod settings;
 mod shards;
 mod step_policy;
 mod store;
+mod store_client;
 mod sync;
 mod tag_admin;
 mod tag_state;
+mod unknown_tags;
 mod view;
 
 pub use config::SegmentConfig;
 pub use error::{SegmentError, SegmentErrorKind, StoreError, StoreErrorKind};
 pub use generator::{KnownTags, SegmentGenerator};
 pub use handle::TagHandle;
-pub use marks::{Marks, MarksError};
+pub use leaf_core::{Id, IdRange, Step, Tag};
+pub use marks::{HighWaterMarks, HighWaterMarksError};
 pub use memory::MemoryStore;
 pub use settings::{TagSettings, TagSettingsError};
 pub use shards::{Shards, TagPattern, TagPatternError};

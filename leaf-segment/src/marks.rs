@@ -1,7 +1,7 @@
 //! The regression guard's marks: per tag, the id below which no range is accepted.
 //!
 //! Invariants: a mark sinks only at a clean stop, to one past the last id that was handed out. Once
-//! [`Marks::raise`] has returned without an error, the mark is on the disk. A torn or damaged line
+//! [`HighWaterMarks::raise`] has returned without an error, the mark is on the disk. A torn or damaged line
 //! costs that line only.
 //!
 //! The file is text, one line per change: `crc32 mark tag`. The last line of a tag counts. When it
@@ -31,21 +31,21 @@ const SMALL: u64 = 64 * 1024;
 ///
 /// ```
 /// use leaf_core::Tag;
-/// use leaf_segment::Marks;
+/// use leaf_segment::HighWaterMarks;
 ///
 /// # let directory = tempfile::tempdir()?;
 /// # tokio::runtime::Builder::new_current_thread().enable_time().build()?.block_on(async {
 /// let file = directory.path().join("segment.marks");
 /// let orders = Tag::parse("orders")?;
-/// Marks::open(&file)?.raise(&orders, 2001).await?;
+/// HighWaterMarks::open(&file)?.raise(&orders, 2001).await?;
 ///
-/// assert_eq!(Marks::open(&file)?.get(&orders), Some(2001));
+/// assert_eq!(HighWaterMarks::open(&file)?.get(&orders), Some(2001));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// # })?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug, Default)]
-pub struct Marks {
+pub struct HighWaterMarks {
     known: Arc<Mutex<Known>>,
     /// Whoever holds it writes, for all who came before. `None`: in memory.
     log: Option<Arc<tokio::sync::Mutex<Log>>>,
@@ -74,13 +74,13 @@ struct Log {
 /// The file of marks cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[error("{operation} {}: {source}", path.display())]
-pub struct MarksError {
+pub struct HighWaterMarksError {
     operation: &'static str,
     path: PathBuf,
     source: io::Error,
 }
 
-impl MarksError {
+impl HighWaterMarksError {
     fn of(source: io::Error) -> Self {
         Self { operation: "write", path: "the file of marks".into(), source }
     }
@@ -93,13 +93,14 @@ impl MarksError {
     }
 }
 
-impl Marks {
+impl HighWaterMarks {
     /// Opens the file, and makes it where it does not exist. The directory must exist.
     ///
     /// # Errors
     /// When it cannot be read or written, or another process has it open.
-    pub fn open(path: &Path) -> Result<Self, MarksError> {
-        let failed = |operation, source| MarksError { operation, path: path.into(), source };
+    pub fn open(path: &Path) -> Result<Self, HighWaterMarksError> {
+        let failed =
+            |operation, source| HighWaterMarksError { operation, path: path.into(), source };
         let (locked, text) = loop {
             let file = OpenOptions::new().read(true).append(true).create(true).open(path);
             let file = file.map_err(|error| failed("open", error))?;
@@ -131,13 +132,13 @@ impl Marks {
     ///
     /// # Errors
     /// When the disk refuses: the mark then holds for this process only.
-    pub async fn raise(&self, tag: &Tag, mark: i64) -> Result<(), MarksError> {
-        self.note(tag, mark);
+    pub async fn raise(&self, tag: &Tag, mark: i64) -> Result<(), HighWaterMarksError> {
+        self.raise_in_memory(tag, mark);
         self.write(tag).await
     }
 
     /// Raises the mark of a tag for this process; [`Self::write`] makes it durable.
-    pub(crate) fn note(&self, tag: &Tag, mark: i64) {
+    pub(crate) fn raise_in_memory(&self, tag: &Tag, mark: i64) {
         let mut known = self.known();
         if known.marks.get(tag).is_none_or(|known| *known < mark) {
             known.marks.insert(tag.clone(), mark);
@@ -152,7 +153,12 @@ impl Marks {
     ///
     /// # Errors
     /// When the disk refuses.
-    pub async fn lower(&self, tag: &Tag, granted: i64, issued: i64) -> Result<(), MarksError> {
+    pub async fn lower(
+        &self,
+        tag: &Tag,
+        granted: i64,
+        issued: i64,
+    ) -> Result<(), HighWaterMarksError> {
         {
             let mut known = self.known();
             if known.marks.get(tag) == Some(&granted) && issued < granted {
@@ -163,10 +169,10 @@ impl Marks {
         self.write(tag).await
     }
 
-    pub(crate) async fn write(&self, tag: &Tag) -> Result<(), MarksError> {
+    pub(crate) async fn write(&self, tag: &Tag) -> Result<(), HighWaterMarksError> {
         let Some(log) = &self.log else { return Ok(()) };
         if self.stuck.load(Ordering::Relaxed) && log.try_lock().is_err() {
-            return Err(MarksError::stuck());
+            return Err(HighWaterMarksError::stuck());
         }
         let Ok(log) = timeout(PATIENCE, Arc::clone(log).lock_owned()).await else {
             return Err(self.gave_up());
@@ -181,15 +187,15 @@ impl Marks {
         let written = tokio::task::spawn_blocking(move || write(log, &known));
         match timeout(PATIENCE, written).await {
             Ok(Ok(written)) => written,
-            Ok(Err(panicked)) => Err(MarksError::of(io::Error::other(panicked))),
+            Ok(Err(panicked)) => Err(HighWaterMarksError::of(io::Error::other(panicked))),
             Err(_) => Err(self.gave_up()),
         }
     }
 
     /// A disk that hangs must not hold up those who come after.
-    fn gave_up(&self) -> MarksError {
+    fn gave_up(&self) -> HighWaterMarksError {
         self.stuck.store(true, Ordering::Relaxed);
-        let error = MarksError::stuck();
+        let error = HighWaterMarksError::stuck();
         self.known().trouble = Some(error.to_string());
         error
     }
@@ -209,7 +215,7 @@ fn lock_known(known: &Mutex<Known>) -> MutexGuard<'_, Known> {
 }
 
 /// Writes what was changed since the last time.
-fn write(mut log: OwnedMutexGuard<Log>, known: &Mutex<Known>) -> Result<(), MarksError> {
+fn write(mut log: OwnedMutexGuard<Log>, known: &Mutex<Known>) -> Result<(), HighWaterMarksError> {
     loop {
         let (changed, lines, all) = {
             let mut known = lock_known(known);
@@ -228,7 +234,7 @@ fn write(mut log: OwnedMutexGuard<Log>, known: &Mutex<Known>) -> Result<(), Mark
             Some(marks) => log.replace(&marks),
         };
         if let Err(source) = result {
-            let error = MarksError { operation: "write", path: log.path.clone(), source };
+            let error = HighWaterMarksError { operation: "write", path: log.path.clone(), source };
             let mut known = lock_known(known);
             known.trouble = Some(error.to_string());
             known.dirty.extend(changed);
@@ -328,7 +334,7 @@ mod tests {
     async fn a_restart_remembers_the_last_of_each() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("segment.marks");
-        let marks = Marks::open(&path).unwrap();
+        let marks = HighWaterMarks::open(&path).unwrap();
         for mark in [10, 20, 15] {
             marks.raise(&tag("orders"), mark).await.unwrap();
         }
@@ -340,7 +346,7 @@ mod tests {
         }
         drop(marks);
 
-        let marks = Marks::open(&path).unwrap();
+        let marks = HighWaterMarks::open(&path).unwrap();
         assert_eq!(marks.get(&tag("orders")), Some(20), "it does not rise by sinking");
         assert_eq!(marks.get(&tag("a b é")), Some(5));
         assert_eq!(marks.get(&tag("other")), None);
@@ -350,9 +356,9 @@ mod tests {
     async fn one_process_at_a_time() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("segment.marks");
-        let _marks = Marks::open(&path).unwrap();
+        let _marks = HighWaterMarks::open(&path).unwrap();
 
-        let error = Marks::open(&path).unwrap_err().to_string();
+        let error = HighWaterMarks::open(&path).unwrap_err().to_string();
         assert!(error.contains("another process uses it"), "{error}");
     }
 
@@ -360,7 +366,7 @@ mod tests {
     async fn the_file_stays_small_and_whole_under_many_writers() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("segment.marks");
-        let marks = Arc::new(Marks::open(&path).unwrap());
+        let marks = Arc::new(HighWaterMarks::open(&path).unwrap());
         let writers: Vec<_> = (0..16)
             .map(|writer| {
                 let marks = Arc::clone(&marks);
@@ -379,7 +385,7 @@ mod tests {
         assert!(size < 2 * SMALL, "4,800 lines of 116 bytes were written: {size}");
         drop(marks);
 
-        let marks = Marks::open(&path).unwrap();
+        let marks = HighWaterMarks::open(&path).unwrap();
         let all = marks.known().marks.clone();
         assert_eq!(all.len(), 16);
         assert!(all.values().all(|mark| *mark == 300), "{all:?}");
@@ -389,7 +395,7 @@ mod tests {
     async fn a_disk_that_refuses_is_told_and_recovers() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("segment.marks");
-        let marks = Marks::open(&path).unwrap();
+        let marks = HighWaterMarks::open(&path).unwrap();
         marks.raise(&tag("orders"), 1).await.unwrap();
         // Read only: appending fails.
         marks.log.as_ref().unwrap().lock().await.file = File::open(&path).unwrap();

@@ -25,7 +25,7 @@ impl MemoryStore {
         Self { records: Mutex::new(records.collect()), delay: Duration::ZERO }
     }
 
-    /// The same store, that answers allocations so much later, as a database does.
+    /// Lets the store answer an allocation only after `delay`, as a database does.
     #[must_use]
     pub fn slow(self, delay: Duration) -> Self {
         Self { delay, ..self }

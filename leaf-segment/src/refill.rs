@@ -4,100 +4,23 @@
 //! so that a caller who leaves disturbs nothing; a range whose answer was not clear is lost, never
 //! asked for again; a range below one granted before is refused.
 
+use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use leaf_core::{IdRange, Step, Tag};
-use tokio::runtime::Handle;
-use tokio::sync::{Notify, Semaphore, oneshot};
+use leaf_core::{IdRange, Step};
+use tokio::sync::oneshot;
 use tokio::time::Instant;
-use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
 
 use crate::step_policy::Bounds;
+use crate::store_client::StoreClient;
 use crate::tag_state::{Failure, TagState};
-use crate::{SegmentConfig, SegmentErrorKind, SegmentStore, StoreError, StoreErrorKind};
+use crate::{SegmentErrorKind, StoreError, StoreErrorKind};
 
 const FIRST_BACKOFF: Duration = Duration::from_millis(50);
 const LONGEST_BACKOFF: Duration = Duration::from_secs(5);
 /// While somebody waits the store is asked at least this often.
 const BACKOFF_WITH_WAITERS: Duration = Duration::from_millis(500);
-
-/// What all tags of a generator share.
-#[derive(Debug)]
-pub(crate) struct Backend {
-    pub(crate) store: Arc<dyn SegmentStore>,
-    pub(crate) config: SegmentConfig,
-    pub(crate) permits: Semaphore,
-    runtime: Handle,
-    pub(crate) tasks: TaskTracker,
-    pub(crate) stop: CancellationToken,
-    /// The whole set of tags is to be read soon.
-    pub(crate) read_soon: Arc<Notify>,
-    /// What the store said to the last request, of whatever tag, if it did not serve it.
-    trouble: Mutex<Option<String>>,
-}
-
-impl Backend {
-    pub(crate) fn new(store: Arc<dyn SegmentStore>, config: SegmentConfig) -> Self {
-        Self {
-            store,
-            permits: Semaphore::new(config.concurrent_fetches.max(1)),
-            config,
-            runtime: Handle::current(),
-            tasks: TaskTracker::new(),
-            stop: CancellationToken::new(),
-            read_soon: Arc::default(),
-            trouble: Mutex::default(),
-        }
-    }
-
-    /// Runs `task` until it ends or the generator closes.
-    pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
-        let stop = self.stop.clone();
-        self.tasks.spawn_on(
-            async move {
-                stop.run_until_cancelled_owned(task).await;
-            },
-            &self.runtime,
-        );
-    }
-
-    /// Makes the mark of a tag durable, before any id of its range is handed out. A disk that fails or
-    /// hangs costs the guard's memory, not the service: the health says so.
-    async fn remember(&self, tag: &Tag) {
-        if let Err(error) = self.config.marks.write(tag).await {
-            tracing::warn!(tag = ?tag.as_str(), "{error}");
-        }
-    }
-
-    /// What keeps the store from serving; for operators.
-    pub(crate) fn trouble(&self) -> Option<String> {
-        self.trouble.lock().expect("no holder of this lock panics").clone()
-    }
-
-    /// One request to the store under the attempt's deadline.
-    pub(crate) async fn ask<T>(
-        &self,
-        what: &str,
-        request: impl Future<Output = Result<T, StoreError>>,
-    ) -> Result<T, StoreError> {
-        let deadline = self.config.attempt;
-        let result = match tokio::time::timeout(deadline, request).await {
-            Ok(result) => result,
-            Err(_) => Err(StoreError::new(StoreErrorKind::Unavailable, what)
-                .because(format!("no answer within {deadline:?}"))),
-        };
-        let trouble = result.as_ref().err().map(StoreError::kind).filter(|kind| {
-            use StoreErrorKind::{Refused, Replaced, Unavailable};
-            matches!(kind, Unavailable | Refused | Replaced)
-        });
-        let trouble = trouble.map(|kind| format!("{kind} ({what}; the log says more)"));
-        *self.trouble.lock().expect("no holder of this lock panics") = trouble;
-        result
-    }
-}
 
 /// Starts the tag's refill task unless one is under way.
 #[cold]
@@ -109,7 +32,7 @@ pub(crate) fn start(state: &Arc<TagState>) {
         return;
     }
     let task = Arc::clone(state);
-    state.backend.spawn(async move { run(&task).await });
+    state.store_client.spawn(async move { run(&task).await });
 }
 
 async fn run(state: &TagState) {
@@ -150,7 +73,7 @@ enum Decided {
 async fn fetch_until_decided(state: &TagState) -> Decided {
     let mut failures = 0;
     loop {
-        if state.verdict().is_some() {
+        if state.immediate_error().is_some() {
             return Decided::Stop;
         }
         // A caller that was suspended before it asked may come after another one's refill.
@@ -164,13 +87,13 @@ async fn fetch_until_decided(state: &TagState) -> Decided {
         match fetched {
             Ok(range) => {
                 if state.buffer.publish(range) {
-                    state.refill().granted += range.len();
+                    state.control().granted += range.len();
                 }
                 return Decided::Full;
             }
             Err(error) => {
                 failures += 1;
-                if !worth_asking_again(state, error, failures).await {
+                if !record_failure_and_back_off(state, error, failures).await {
                     return Decided::Stop;
                 }
             }
@@ -183,8 +106,8 @@ async fn fetch_until_decided(state: &TagState) -> Decided {
 pub(crate) fn fetch_directly(state: &Arc<TagState>, count: Step) -> oneshot::Receiver<IdRange> {
     let (mut answer, range) = oneshot::channel();
     let state = Arc::clone(state);
-    let backend = Arc::clone(&state.backend);
-    backend.spawn(async move {
+    let store_client = Arc::clone(&state.store_client);
+    store_client.spawn(async move {
         let mut failures = 0;
         loop {
             let turn = tokio::select! {
@@ -192,7 +115,7 @@ pub(crate) fn fetch_directly(state: &Arc<TagState>, count: Step) -> oneshot::Rec
                 () = answer.closed() => return,
                 turn = state.fetch_turn.lock() => turn,
             };
-            if answer.is_closed() || state.verdict().is_some() {
+            if answer.is_closed() || state.immediate_error().is_some() {
                 return;
             }
             let fetched = fetch(&state, Amount::Exactly(count)).await;
@@ -201,13 +124,13 @@ pub(crate) fn fetch_directly(state: &Arc<TagState>, count: Step) -> oneshot::Rec
                 Ok(range) => {
                     // A caller that left meanwhile leaves a gap.
                     if answer.send(range).is_ok() {
-                        state.refill().granted += range.len();
+                        state.control().granted += range.len();
                     }
                     return;
                 }
                 Err(error) => {
                     failures += 1;
-                    if !worth_asking_again(&state, error, failures).await {
+                    if !record_failure_and_back_off(&state, error, failures).await {
                         return;
                     }
                 }
@@ -219,12 +142,12 @@ pub(crate) fn fetch_directly(state: &Arc<TagState>, count: Step) -> oneshot::Rec
 
 /// Writes down why there are no ids and waits until it makes sense to ask again; `false` when it
 /// never does.
-async fn worth_asking_again(state: &TagState, error: StoreError, failures: u32) -> bool {
+async fn record_failure_and_back_off(state: &TagState, error: StoreError, failures: u32) -> bool {
     if state.has_ended() {
         return false;
     }
     let error = Arc::new(error);
-    state.refill().failure = Some(Failure { error: Arc::clone(&error), at: Instant::now() });
+    state.control().failure = Some(Failure { error: Arc::clone(&error), at: Instant::now() });
     match error.kind() {
         StoreErrorKind::StepChanged(step) => state.step_seen(Ok(*step)),
         StoreErrorKind::Unavailable | StoreErrorKind::Refused => {}
@@ -238,7 +161,7 @@ async fn worth_asking_again(state: &TagState, error: StoreError, failures: u32) 
             tracing::error!(tag = ?state.tag.as_str(), "{error}");
             state.end(SegmentErrorKind::StoreRefused);
             // All its tags are concerned: whoever reads them ends them.
-            state.backend.read_soon.notify_one();
+            state.store_client.read_soon.notify_one();
             return false;
         }
         _ => {
@@ -265,15 +188,15 @@ enum Amount {
 async fn fetch(state: &TagState, wanted: Amount) -> Result<IdRange, StoreError> {
     let operation = || format!("allocate tag {:?}", state.tag.as_str());
     let refuse = |kind| StoreError::new(kind, operation());
-    let Backend { store, config, permits, .. } = &*state.backend;
+    let StoreClient { store, config, permits, .. } = &*state.store_client;
     let permit = permits.acquire().await.expect("the semaphore is never closed");
-    if state.refill().suspect() {
-        let record = state.backend.ask(&operation(), store.tag(&state.tag)).await?;
+    if state.control().suspect() {
+        let record = state.store_client.ask(&operation(), store.tag(&state.tag)).await?;
         let record = record.ok_or_else(|| refuse(StoreErrorKind::UnknownTag))?;
         state.record_seen(&record);
-        state.refill().check(record.max_id, config.marks.get(&state.tag)).map_err(refuse)?;
+        state.control().check(record.max_id, config.marks.get(&state.tag)).map_err(refuse)?;
     }
-    let (planned, seen) = state.refill().plan(Bounds::of(config)).map_err(refuse)?;
+    let (planned, seen) = state.control().plan(Bounds::of(config)).map_err(refuse)?;
     // What was granted before the request is sent: a later answer may carry less than one that was
     // granted meanwhile.
     let mark = config.marks.get(&state.tag);
@@ -284,35 +207,35 @@ async fn fetch(state: &TagState, wanted: Amount) -> Result<IdRange, StoreError> 
 
     let sent = Instant::now();
     let request = store.allocate(&state.tag, amount, seen);
-    let range = state.backend.ask(&operation(), request).await?;
+    let range = state.store_client.ask(&operation(), request).await?;
 
     if let Some(mark) = mark.filter(|mark| range.start() < *mark) {
-        state.refill().refused = true;
+        state.control().refused = true;
         if !give_back(state, range).await {
             // The refused range itself must not count as the raise that an operator is asked for.
-            config.marks.note(&state.tag, range.end().saturating_add(1));
-            state.backend.remember(&state.tag).await;
+            config.marks.raise_in_memory(&state.tag, range.end().saturating_add(1));
+            state.store_client.write_mark(&state.tag).await;
         }
         return Err(refuse(StoreErrorKind::Regression { start: range.start(), mark }));
     }
     {
-        let mut refill = state.refill();
+        let mut control = state.control();
         // An ended tag may have been made again: who serves it now must know of every range that
         // leaves here, so none may from now on.
-        if refill.ended.is_some() {
+        if control.ended.is_some() {
             return Err(refuse(StoreErrorKind::UnknownTag));
         }
-        config.marks.note(&state.tag, range.end());
-        refill.granted_range(range, sent);
+        config.marks.raise_in_memory(&state.tag, range.end());
+        control.granted_range(range, sent);
         match wanted {
-            Amount::Segment => refill.segment_granted(amount, sent),
+            Amount::Segment => control.segment_granted(amount, sent),
             Amount::Exactly(_) => {
-                refill.direct_end = refill.direct_end.max(Some(range.end()));
+                control.direct_end = control.direct_end.max(Some(range.end()));
             }
         }
     }
     drop(permit);
-    state.backend.remember(&state.tag).await;
+    state.store_client.write_mark(&state.tag).await;
     Ok(range)
 }
 
@@ -320,8 +243,8 @@ async fn fetch(state: &TagState, wanted: Amount) -> Result<IdRange, StoreError> 
 /// at once: later the same `max_id` may be an operator's repair, or another node's range.
 async fn give_back(state: &TagState, refused: IdRange) -> bool {
     let (end, start) = (refused.end(), refused.start());
-    let request = state.backend.store.replace_max_id(&state.tag, end, start);
-    match state.backend.ask("give back a refused range", request).await {
+    let request = state.store_client.store.replace_max_id(&state.tag, end, start);
+    match state.store_client.ask("give back a refused range", request).await {
         Ok(given_back) => given_back,
         Err(error) => {
             tracing::warn!(tag = ?state.tag.as_str(), "{error}");

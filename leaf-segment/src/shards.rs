@@ -117,7 +117,7 @@ impl<T> Shards<T> {
         shard.map_or(&mut self.rest, |(_, shard)| shard)
     }
 
-    /// The same shards with something made of each.
+    /// What `make` makes of each shard, found by the same tags.
     pub fn map<U>(&self, mut make: impl FnMut(&T) -> U) -> Shards<U> {
         let mut shards = Vec::with_capacity(self.shards.len());
         for (patterns, shard) in &self.shards {
@@ -126,7 +126,7 @@ impl<T> Shards<T> {
         Shards { shards, rest: make(&self.rest) }
     }
 
-    /// The same shards with something made of each, one after the other.
+    /// What `make` makes of each shard, one after the other, found by the same tags.
     ///
     /// # Errors
     /// The first that `make` returns.

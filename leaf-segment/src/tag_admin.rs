@@ -152,10 +152,14 @@ impl<'a> TagAdmin<'a> {
         let damaged = record.settings.is_err();
         let before = match record.settings {
             Ok(settings) => settings,
-            // Setting them again repairs them.
-            Err(TagSettingsError::Damaged(_)) => TagSettings::default(),
-            Err(newer) => {
-                let why = StoreErrorKind::BadRecord(newer.to_string());
+            // Setting them again repairs them. Whether it was enabled is not known.
+            Err(TagSettingsError::Damaged(_)) if change.enabled.is_some() => TagSettings::default(),
+            Err(error) => {
+                let way_out = match error {
+                    TagSettingsError::Damaged(_) => ", and say whether the tag is enabled",
+                    TagSettingsError::Newer(_) => "",
+                };
+                let why = StoreErrorKind::BadRecord(format!("{error}{way_out}"));
                 return Err(StoreError::new(why, operation()).into());
             }
         };

@@ -14,8 +14,8 @@ use tokio::time::Instant;
 
 use crate::buffer::{ClosedAt, DoubleBuffer};
 use crate::rate::Rate;
-use crate::refill::Backend;
 use crate::step_policy::{Bounds, StepPolicy};
+use crate::store_client::StoreClient;
 use crate::{
     SegmentError, SegmentErrorKind, StoreError, StoreErrorKind, TagRecord, TagSettings,
     TagSettingsError,
@@ -32,7 +32,7 @@ pub(crate) struct TagState {
     /// First, so that the fast path finds it at the start of the allocation.
     pub(crate) buffer: DoubleBuffer,
     pub(crate) tag: Tag,
-    pub(crate) backend: Arc<Backend>,
+    pub(crate) store_client: Arc<StoreClient>,
     /// Whether a refill task is under way; the one who sets it owns `DoubleBuffer::publish`.
     pub(crate) fetching: AtomicBool,
     /// One fetch of this tag at a time, also of those past the buffer: a request must not be on its
@@ -43,12 +43,12 @@ pub(crate) struct TagState {
     /// Told when the first caller begins to wait: a task that backs off shall hurry.
     pub(crate) hurry: Notify,
     waiters: AtomicUsize,
-    refill: Mutex<Refill>,
+    control: Mutex<TagControl>,
 }
 
 /// What the refill task knows. Only the control plane locks it.
 #[derive(Debug)]
-pub(crate) struct Refill {
+pub(crate) struct TagControl {
     pub(crate) policy: Result<StepPolicy, StepError>,
     pub(crate) settings: Result<TagSettings, TagSettingsError>,
     /// How many ids were granted to this process, for its callers.
@@ -65,7 +65,7 @@ pub(crate) struct Refill {
     /// One past the last id that was handed out past the buffer.
     pub(crate) direct_end: Option<i64>,
     /// The tag's mark when this state was made.
-    floor: Option<i64>,
+    mark_at_open: Option<i64>,
     /// The error of the last attempt; `None` after a success.
     pub(crate) failure: Option<Failure>,
     pub(crate) ended: Option<SegmentErrorKind>,
@@ -98,7 +98,7 @@ pub(crate) struct Failure {
     pub(crate) at: Instant,
 }
 
-impl Refill {
+impl TagControl {
     /// Whether the record must be read before anything is allocated from it.
     pub(crate) fn suspect(&self) -> bool {
         self.refused || self.policy.is_err() || self.settings.is_err()
@@ -147,18 +147,18 @@ impl Refill {
 }
 
 impl TagState {
-    pub(crate) fn new(record: &TagRecord, backend: Arc<Backend>) -> Self {
-        let floor = backend.config.marks.get(&record.tag);
+    pub(crate) fn new(record: &TagRecord, store_client: Arc<StoreClient>) -> Self {
+        let mark_at_open = store_client.config.marks.get(&record.tag);
         Self {
             buffer: DoubleBuffer::new(),
             tag: record.tag.clone(),
-            backend,
+            store_client,
             fetching: AtomicBool::new(false),
             fetch_turn: tokio::sync::Mutex::new(()),
             refilled: Notify::new(),
             hurry: Notify::new(),
             waiters: AtomicUsize::new(0),
-            refill: Mutex::new(Refill {
+            control: Mutex::new(TagControl {
                 policy: record.step.map(StepPolicy::new),
                 settings: record.settings.clone(),
                 granted: 0,
@@ -167,7 +167,7 @@ impl TagState {
                 refused: false,
                 granted_end: None,
                 direct_end: None,
-                floor,
+                mark_at_open,
                 failure: None,
                 ended: None,
                 closed_at: None,
@@ -176,20 +176,20 @@ impl TagState {
         }
     }
 
-    pub(crate) fn refill(&self) -> MutexGuard<'_, Refill> {
-        self.refill.lock().expect("no holder of this lock panics")
+    pub(crate) fn control(&self) -> MutexGuard<'_, TagControl> {
+        self.control.lock().expect("no holder of this lock panics")
     }
 
     /// Takes over what was read from the record.
     pub(crate) fn record_seen(&self, record: &TagRecord) {
-        self.refill().settings = record.settings.clone();
+        self.control().settings = record.settings.clone();
         self.step_seen(record.step);
     }
 
     /// Takes over a step that was read from the record.
     pub(crate) fn step_seen(&self, step: Result<Step, StepError>) {
-        let mut refill = self.refill();
-        match (&mut refill.policy, step) {
+        let mut control = self.control();
+        match (&mut control.policy, step) {
             (Ok(policy), Ok(step)) => policy.record_changed(step),
             (policy, step) => *policy = step.map(StepPolicy::new),
         }
@@ -197,13 +197,13 @@ impl TagState {
 
     /// Ends the tag: no id leaves it any more.
     pub(crate) fn end(&self, why: SegmentErrorKind) {
-        let mut refill = self.refill();
-        refill.ended.get_or_insert(why);
-        refill.granted = refill.granted.saturating_sub(self.buffer.stock());
+        let mut control = self.control();
+        control.ended.get_or_insert(why);
+        control.granted = control.granted.saturating_sub(self.buffer.stock());
         if let Some(at) = self.buffer.close() {
-            refill.closed_at = Some(at);
+            control.closed_at = Some(at);
         }
-        drop(refill);
+        drop(control);
         self.refilled.notify_waiters();
     }
 
@@ -211,13 +211,13 @@ impl TagState {
     /// may be somebody else's the next moment. `None` for a record that is gone, which has no use for
     /// them, and for one that is suspect.
     pub(crate) fn take_leftovers(&self) -> Option<Leftovers> {
-        let mut refill = self.refill();
-        let closed = refill.ended == Some(SegmentErrorKind::Closed) && !refill.suspect();
-        let at = refill.closed_at.take().filter(|_| closed)?;
-        let ends = [refill.floor, refill.direct_end, self.buffer.issued_end(at)];
+        let mut control = self.control();
+        let closed = control.ended == Some(SegmentErrorKind::Closed) && !control.suspect();
+        let at = control.closed_at.take().filter(|_| closed)?;
+        let ends = [control.mark_at_open, control.direct_end, self.buffer.issued_end(at)];
         let issued_end = ends.into_iter().flatten().max().unwrap_or(0);
         // A handle that was granted nothing has nothing to say of the mark.
-        let granted_end = refill.granted_end?;
+        let granted_end = control.granted_end?;
         Some(Leftovers { unused: self.buffer.unused(at), granted_end, issued_end })
     }
 
@@ -234,16 +234,16 @@ impl TagState {
     /// segment behind for a moment.
     pub(crate) fn issued(&self) -> u64 {
         let stock = self.buffer.stock();
-        self.refill().granted.saturating_sub(stock)
+        self.control().granted.saturating_sub(stock)
     }
 
     /// Why neither waiting nor asking the store makes sense now, if so.
-    pub(crate) fn verdict(&self) -> Option<SegmentError> {
-        let refill = self.refill();
-        if let Some(kind) = &refill.ended {
+    pub(crate) fn immediate_error(&self) -> Option<SegmentError> {
+        let control = self.control();
+        if let Some(kind) = &control.ended {
             return Some(SegmentError::new(kind.clone(), self.tag.as_str()));
         }
-        let failure = refill.failure.as_ref()?;
+        let failure = control.failure.as_ref()?;
         if failure.error.retryable() || failure.at.elapsed() > ERROR_HOLDS {
             return None;
         }
@@ -262,8 +262,8 @@ impl TagState {
     pub(crate) fn segment_length(&self) -> usize {
         match self.buffer.segment_length() {
             0 => {
-                let refill = self.refill();
-                refill.policy.as_ref().map_or(0, |policy| policy.record().get() as usize)
+                let control = self.control();
+                control.policy.as_ref().map_or(0, |policy| policy.record().get() as usize)
             }
             length => length as usize,
         }
@@ -271,13 +271,13 @@ impl TagState {
 
     /// The most ids that one call may take.
     pub(crate) fn max_take(&self) -> usize {
-        let own = self.refill().settings.as_ref().ok().and_then(|settings| settings.max_take);
-        own.unwrap_or(self.backend.config.max_take).get() as usize
+        let own = self.control().settings.as_ref().ok().and_then(|settings| settings.max_take);
+        own.unwrap_or(self.store_client.config.max_take).get() as usize
     }
 
     pub(crate) fn deadline_error(&self) -> SegmentError {
-        let wait = self.backend.config.wait;
-        match &self.refill().failure {
+        let wait = self.store_client.config.wait;
+        match &self.control().failure {
             Some(failure) => SegmentError::of_store(&self.tag, Arc::clone(&failure.error)),
             None => SegmentError::new(SegmentErrorKind::Deadline(wait), self.tag.as_str()),
         }

@@ -81,28 +81,28 @@ impl TagView {
         let now = Instant::now();
         let issued = state.issued();
         let buffer = state.buffer.view();
-        let refill = state.refill();
-        let fetches = refill.fetches.iter().map(|fetched| FetchView {
+        let control = state.control();
+        let fetches = control.fetches.iter().map(|fetched| FetchView {
             amount: fetched.amount,
             ago: now - fetched.at,
             took: fetched.took,
         });
-        let failure = refill.failure.as_ref();
+        let failure = control.failure.as_ref();
         Self {
             tag: state.tag.clone(),
             slots: buffer.slots,
             current: buffer.current,
             position: buffer.position,
             stock: state.buffer.stock(),
-            step: refill.policy.as_ref().ok().map(|policy| policy.record()),
-            settings: refill.settings.clone().unwrap_or_default(),
+            step: control.policy.as_ref().ok().map(|policy| policy.record()),
+            settings: control.settings.clone().unwrap_or_default(),
             fetches: fetches.collect(),
             fetching: state.fetching.load(Ordering::Relaxed),
             error: failure.map(|failure| (Arc::clone(&failure.error), failure.at.elapsed())),
             issued,
-            rate: refill.rate.per_second(now, issued),
-            mark: state.backend.config.marks.get(&state.tag),
-            ended: refill.ended.clone(),
+            rate: control.rate.per_second(now, issued),
+            mark: state.store_client.config.marks.get(&state.tag),
+            ended: control.ended.clone(),
         }
     }
 }

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use leaf_core::Health;
 use leaf_segment::{
-    Marks, NewTag, SegmentConfig, SegmentErrorKind, SegmentGenerator, SegmentStore, StoreErrorKind,
-    TagAdmin, TagSettings,
+    HighWaterMarks, NewTag, SegmentConfig, SegmentErrorKind, SegmentGenerator, SegmentStore,
+    StoreErrorKind, TagAdmin, TagSettings,
 };
 use support::{TestStore, open, open_with_marks, step, store_with, tag};
 use tokio::time::Instant;
@@ -283,7 +283,7 @@ async fn a_refusal_outlives_disabling_the_tag() {
 /// moves: the one that never served it must not forget what the other one did.
 #[tokio::test(start_paused = true)]
 async fn whoever_was_granted_nothing_leaves_the_mark_alone() {
-    let marks = Arc::new(Marks::default());
+    let marks = Arc::new(HighWaterMarks::default());
     let config = SegmentConfig { marks: Arc::clone(&marks), ..SegmentConfig::default() };
     let (from, to) = (store_with("orders", 1000).await, store_with("orders", 1000).await);
     to.advance(&tag("orders"), 10_000).await.unwrap();

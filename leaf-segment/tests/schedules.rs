@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leaf_segment::{
-    Marks, NewTag, SegmentConfig, SegmentGenerator, SegmentStore, TagHandle, TagSettings,
+    HighWaterMarks, NewTag, SegmentConfig, SegmentGenerator, SegmentStore, TagHandle, TagSettings,
 };
 use proptest::prelude::*;
 use support::{TestStore, step, store_with, tag};
@@ -67,11 +67,11 @@ fn action(nodes: usize, store_may_go_back: bool) -> BoxedStrategy<Action> {
 /// A node; its marks are on its disk.
 struct Node {
     segments: SegmentGenerator,
-    marks: Arc<Marks>,
+    marks: Arc<HighWaterMarks>,
 }
 
 impl Node {
-    async fn start(store: &Arc<TestStore>, marks: Arc<Marks>) -> Self {
+    async fn start(store: &Arc<TestStore>, marks: Arc<HighWaterMarks>) -> Self {
         let config = SegmentConfig {
             marks: Arc::clone(&marks),
             refresh: Duration::from_secs(2),

@@ -6,11 +6,11 @@ use std::io::Write;
 use std::time::Duration;
 
 use anyhow::{Result, bail};
+use leaf_node::config::Config;
+use leaf_node::hints;
 use leaf_registry::OpenRegistry;
-use leaf_server::config::Config;
-use leaf_server::hints;
 
-use crate::{identity, registry};
+use crate::node::explain;
 
 /// How long one place may take to answer.
 const ANSWER: Duration = Duration::from_secs(5);
@@ -26,7 +26,7 @@ impl Report {
             Ok(found) => writeln!(out, "ok    {what}: {found}")?,
             Err(error) => {
                 self.failures += 1;
-                let error = hints::with(format_args!("{error:#}"), hints::of(&error));
+                let error = hints::with(format_args!("{error:#}"), hints::of(error.as_ref()));
                 writeln!(out, "FAIL  {what}: {error}")?;
             }
         }
@@ -46,7 +46,7 @@ pub(crate) async fn run(config: &Config) -> Result<()> {
         }
     }
     if config.snowflake.enabled {
-        let identity = identity::find(config);
+        let identity = leaf_node::find_identity(config);
         let warned = identity.map(|(identity, warning)| warning.unwrap_or(identity.to_string()));
         report.tell(&"identity", warned.map_err(Into::into))?;
         let place = config.registry_place()?.map(|place| format!(" {place}")).unwrap_or_default();
@@ -107,6 +107,7 @@ async fn workers(config: &Config) -> Result<String> {
     {
         return Ok("does not exist: the server makes it".into());
     }
-    let OpenRegistry { registry, .. } = registry::open(config, None).await?;
+    let OpenRegistry { registry, .. } =
+        leaf_node::registry::open(config, None).await.map_err(explain)?;
     Ok(format!("{} worker ids in use or used before", registry.workers().await?.len()))
 }

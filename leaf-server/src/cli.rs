@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Args, Parser, Subcommand};
-use leaf_server::config::Sources;
+use leaf_node::config::Sources;
 
 /// The Leaf id service: segment and snowflake ids over HTTP.
 ///

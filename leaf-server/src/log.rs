@@ -2,7 +2,7 @@
 
 use std::io::IsTerminal;
 
-use leaf_server::config::{self, ConfigError, LogFormat};
+use leaf_node::config::{self, ConfigError, LogFormat};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Registry, fmt, reload};

@@ -8,11 +8,9 @@
 mod check;
 mod cli;
 mod http;
-mod identity;
 mod log;
 mod node;
 mod peers;
-mod registry;
 mod reload;
 mod schema;
 mod service;
@@ -25,7 +23,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use cli::{Cli, Verb};
-use leaf_server::config::ConfigError;
+use leaf_node::config::ConfigError;
 use service::WorkerIdRefused;
 use supervisor::Orders;
 

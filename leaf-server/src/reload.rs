@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, RwLock};
 use std::time::Duration;
 
-use leaf_server::config::{Config, Loaded, Secret, Sources};
+use leaf_node::config::{Config, Loaded, Secret, Sources};
 
 use crate::log::Log;
 use crate::node::Node;

@@ -6,7 +6,9 @@ use std::sync::Arc;
 use anyhow::Result;
 use leaf_registry::{Administration, RegistryPlace};
 
-use leaf_server::config::Config;
+use leaf_node::config::Config;
+
+use crate::node::explain;
 
 /// Prints the tables, or makes those that do not exist.
 pub(crate) async fn run(config: &Config, apply: bool) -> Result<()> {
@@ -26,7 +28,7 @@ async fn tables(config: &Config, place: &RegistryPlace) -> Result<Option<Arc<dyn
     if place.file(&config.data_dir).is_some() {
         crate::service::make_data_dir(config)?;
     }
-    crate::registry::tables(config).await
+    leaf_node::registry::tables(config).await.map_err(explain)
 }
 
 async fn segment(config: &Config, apply: bool) -> Result<()> {

@@ -11,9 +11,9 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 use leaf_core::Health;
+use leaf_node::config::Config;
+use leaf_node::hints;
 use leaf_registry::RegistryKind;
-use leaf_server::config::Config;
-use leaf_server::hints;
 use leaf_snowflake::{RegistryErrorKind, SnowflakeErrorKind};
 use tokio::net::{TcpListener, TcpSocket};
 use tokio::time::{Instant, MissedTickBehavior};
@@ -24,7 +24,7 @@ use crate::reload::Reload;
 use crate::supervisor::{self, Order, Orders};
 
 const CLAIM_RETRY: Duration = Duration::from_secs(1);
-/// The same while claims wait out a failover, for minutes.
+/// How long until a claim is tried again while claims wait out a failover, for minutes.
 const FAILOVER_RETRY: Duration = Duration::from_secs(10);
 /// Connections that wait to be accepted; the system may allow fewer.
 const BACKLOG: u32 = 4096;

@@ -4,7 +4,7 @@
 use std::io::Write;
 
 use anyhow::Result;
-use leaf_server::config::Loaded;
+use leaf_node::config::Loaded;
 use serde_json::Value;
 
 /// Prints all keys. Passwords are left out.

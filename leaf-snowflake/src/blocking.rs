@@ -57,39 +57,41 @@ impl SnowflakeGenerator {
         Ok(Self { generator, runtime: Some(runtime) })
     }
 
-    /// As [`crate::SnowflakeGenerator::try_next`].
+    /// Takes the next id; never waits.
     ///
     /// # Errors
-    /// The same.
+    /// `Exhausted` with the time until the next tick; `CeilingReached`; `Starting`, `ClockBehind`, `Lost`, `Closed`,
+    /// `EndOfTime`, `Forked`.
     #[inline]
     pub fn try_next(&self) -> Result<Id, SnowflakeError> {
         self.generator.try_next()
     }
 
-    /// As [`crate::SnowflakeGenerator::try_take`].
+    /// Takes the ids that are there at once: at least 1, at most `most`, in increasing order; never waits.
     ///
     /// # Errors
-    /// The same.
+    /// Those of [`Self::try_next`].
     pub fn try_take(&self, most: usize) -> Result<IdRun, SnowflakeError> {
         self.generator.try_take(most)
     }
 
-    /// As [`crate::SnowflakeGenerator::next`].
+    /// Takes the next id; blocks while the tick is used up, behind those that wait already.
     ///
     /// # Errors
-    /// The same.
+    /// After [`SnowflakeConfig::wait`](crate::SnowflakeConfig::wait): `Exhausted` or `CeilingReached`. At once:
+    /// `Starting`, `ClockBehind`, `Lost`, `Closed`, `EndOfTime`, `Forked`.
     #[inline]
     pub fn next(&self) -> Result<Id, SnowflakeError> {
-        match self.generator.next_in_turn() {
+        match self.generator.try_next_unless_queued() {
             Some(id) => Ok(id),
             None => self.runtime().block_on(self.generator.next()),
         }
     }
 
-    /// As [`crate::SnowflakeGenerator::take`].
+    /// Takes exactly `count` ids, in increasing order; blocks until they are there.
     ///
     /// # Errors
-    /// The same.
+    /// Those of [`Self::next`], and `BadCount`.
     pub fn take(&self, count: usize) -> Result<Vec<Id>, SnowflakeError> {
         self.runtime().block_on(self.generator.take(count))
     }
@@ -112,18 +114,21 @@ impl SnowflakeGenerator {
         self.generator.health()
     }
 
-    /// What it looks like now.
+    /// A snapshot for operators: lease, clock, and what was issued.
     #[must_use]
     pub fn view(&self) -> SnowflakeView {
         self.generator.view()
     }
 
-    /// As [`crate::SnowflakeGenerator::accept_clock`].
+    /// Lets the ids' clock take the wall clock's time at once where that is ahead, however far, also beyond
+    /// [`SnowflakeConfig::max_step_forward`](crate::SnowflakeConfig::max_step_forward): somebody looked and says that it
+    /// is right.
     pub fn accept_clock(&self) {
         self.generator.accept_clock();
     }
 
-    /// As [`crate::SnowflakeGenerator::close`].
+    /// Ends issuing, writes down what was used and gives the worker id back. In a forked child it does nothing: the
+    /// worker id is the parent's.
     pub fn close(&self) {
         self.runtime().block_on(self.generator.close());
     }

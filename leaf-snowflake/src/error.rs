@@ -32,8 +32,6 @@ pub enum RegistryErrorKind {
     /// The floor is close: worth waiting until `at`.
     #[error("the former holder's time ends at {at} (Unix ms)")]
     NotYet {
-        /// The worker id that is waited for.
-        worker: WorkerId,
         /// When to claim again.
         at: UnixMillis,
     },
@@ -67,8 +65,8 @@ pub enum RegistryErrorKind {
     Watch {
         /// The worker id.
         worker: WorkerId,
-        /// The fingerprint that must still be there: the nonce of the fence; for a record of a Java Leaf a
-        /// value made of both.
+        /// Opaque. It must be in [`ClaimRequest::watched`](crate::ClaimRequest::watched) of the claim after
+        /// `during`.
         nonce: uuid::Uuid,
         /// How long.
         during: Duration,
@@ -85,8 +83,8 @@ pub enum RegistryErrorKind {
     /// The record was made with another layout or epoch.
     #[error(
         "ids were made with layout {recorded}, the configuration says {configured}; ids would \
-         repeat: restore the setting. Ids that need not differ from those of before begin under \
-         another `name` or in another database, with the registry `local` in another data directory"
+         repeat: restore the setting. If the new ids may equal old ones, start a new id space: another \
+         `name` or database, or with the registry `local` another data directory"
     )]
     OtherLayout {
         /// Shape and epoch in the record.
@@ -96,8 +94,8 @@ pub enum RegistryErrorKind {
     },
     /// The registry's database is another server than before, which may have lost claims.
     #[error(
-        "the database of the worker ids has failed over and may have lost claims: others are answered \
-         once all that was lost has passed, at {until} (Unix ms)"
+        "the database of the worker ids has failed over and may have lost claims: new claims are accepted \
+         from {until} (Unix ms) on, when every claim that may have been lost has expired"
     )]
     FailedOver {
         /// When every ceiling of before has passed.

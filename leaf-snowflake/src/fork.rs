@@ -30,7 +30,7 @@ impl ForkGuard {
         slice != self.compared.load(Ordering::Relaxed) && self.compare(slice)
     }
 
-    /// The same, asked of the system now.
+    /// Whether this process is a fork of the one that made the guard, as the system says now.
     pub(crate) fn is_child(&self) -> bool {
         std::process::id() != self.pid
     }

@@ -147,10 +147,10 @@ impl SnowflakeGenerator {
         }
     }
 
-    /// What [`Self::next`] has without waiting: unlike [`Self::try_next`] it passes nobody by who waits.
+    /// Takes the next id without waiting; `None` when there is none now, or when other callers wait already.
     #[inline]
     #[must_use]
-    pub fn next_in_turn(&self) -> Option<Id> {
+    pub fn try_next_unless_queued(&self) -> Option<Id> {
         self.shared.attempt_in_turn(Sequencer::take).ok()
     }
 
@@ -272,7 +272,7 @@ impl SnowflakeGenerator {
         self.shared.health()
     }
 
-    /// What it looks like now.
+    /// A snapshot for operators: lease, clock, and what was issued.
     #[must_use]
     pub fn view(&self) -> SnowflakeView {
         self.shared.view()

@@ -53,6 +53,7 @@ pub use fence::{
 pub use generator::SnowflakeGenerator;
 pub use id_clock::ClockSteps;
 pub use leaf_core::sequencer::IdRun;
+pub use leaf_core::{Id, Layout, UnixMillis, WorkerId};
 pub use peers::{PeerRule, Peers};
 pub use state_file::StateFileError;
 pub use system_clock::SystemClock;

@@ -119,7 +119,7 @@ impl Shared {
         let tick = self.tick(now);
         match take(first, tick) {
             Ok(taken) => Ok(taken),
-            Err(refusal) => self.attempt_again(first, tick, refusal, take),
+            Err(refusal) => self.retry_on_successor(first, tick, refusal, take),
         }
     }
 
@@ -128,10 +128,10 @@ impl Shared {
         self.layout.tick_at(UnixMillis::new(nanos / 1_000_000))
     }
 
-    /// The same with the leases that came after a lost one, and with a later reading of the clock
+    /// Tries again with the leases that came after a lost one, and with a later reading of the clock
     /// where another caller's was later and used it.
     #[cold]
-    fn attempt_again<T>(
+    fn retry_on_successor<T>(
         &self,
         mut lease: &Arc<LeaseSequencer>,
         mut tick: u64,
@@ -154,7 +154,7 @@ impl Shared {
         }
     }
 
-    /// The same for a caller that is ready to wait: behind those that wait already.
+    /// Takes the next id for a caller that is ready to wait: `Err(None)` while others wait already.
     #[inline]
     pub(crate) fn attempt_in_turn<T>(
         &self,
@@ -235,7 +235,7 @@ impl Shared {
         }
     }
 
-    /// The same without a word in the log.
+    /// Something is not as it should be; the log does not say so.
     pub(crate) fn note_trouble(&self, with: Trouble, what: String) {
         self.status().trouble.insert(with, what);
     }

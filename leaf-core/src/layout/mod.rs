@@ -130,7 +130,7 @@ impl Layout {
         Ok(layout)
     }
 
-    /// The same layout counted from another epoch.
+    /// This layout with another epoch, the start of its time.
     #[must_use]
     pub const fn with_epoch(self, epoch: UnixMillis) -> Self {
         Self { epoch, ..self }

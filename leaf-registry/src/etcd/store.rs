@@ -15,7 +15,9 @@ use std::time::Duration;
 use etcd_client::{Client, Compare, CompareOp, GetOptions, PutOptions, Txn, TxnOp, TxnOpResponse};
 use futures_core::future::BoxFuture;
 use leaf_core::{IdRange, Step, Tag, UnknownFields};
-use leaf_segment::{NewTag, SegmentStore, StoreError, StoreErrorKind, TagRecord, TagSettings};
+use leaf_segment::{
+    NewTag, SegmentStore, StoreError, StoreErrorKind, TagRecord, TagSettings, TagSettingsError,
+};
 use serde::{Deserialize, Serialize};
 
 use super::EtcdUrl;
@@ -25,7 +27,7 @@ use crate::{Administration, Table, record};
 
 /// How often a transaction that lost against another is tried again before the caller hears of it.
 const TRIES: u32 = 50;
-/// The most that is waited before a try, once half of them were lost.
+/// Upper bound of the random pause before a try; it grows linearly with the tries that were lost.
 const LONGEST_PAUSE: Duration = Duration::from_millis(20);
 /// How many keys one request reads.
 const PAGE: i64 = 1000;
@@ -214,20 +216,23 @@ impl Record {
     }
 
     fn decode(value: &[u8]) -> Result<Self, String> {
+        let damaged = |error| format!("the value in etcd is no record: {error}");
+        match Self::version(value).map_err(damaged)? {
+            FORMAT_VERSION => serde_json::from_slice(value).map_err(damaged),
+            version => Err(format!(
+                "the value in etcd has version {version}, and this program knows version \
+                 {FORMAT_VERSION}: upgrade it"
+            )),
+        }
+    }
+
+    /// Read first of all: what a later version wrote may not be readable otherwise.
+    fn version(value: &[u8]) -> Result<u32, serde_json::Error> {
         #[derive(Deserialize)]
         struct Version {
             version: u32,
         }
-        let damaged = |error| format!("the value in etcd is no record: {error}");
-        // First of all: what a later version wrote may not be readable otherwise.
-        let Version { version } = serde_json::from_slice(value).map_err(damaged)?;
-        if version > FORMAT_VERSION {
-            return Err(format!(
-                "the value in etcd has version {version}, and this program knows version \
-                 {FORMAT_VERSION}: upgrade it"
-            ));
-        }
-        serde_json::from_slice(value).map_err(damaged)
+        serde_json::from_slice(value).map(|Version { version }| version)
     }
 
     fn row(&self, tag: &Tag) -> record::Row {
@@ -302,6 +307,15 @@ impl SegmentStore for EtcdStore {
                             rows.push(seen.record.row(&tag));
                             settings.extend(seen.record.settings_text(&tag));
                         }
+                        // It goes on with the ids that it has, and allocates no more.
+                        (Some(Ok(tag)), Err(_))
+                            if Record::version(kv.value()).is_ok_and(|it| it > FORMAT_VERSION) =>
+                        {
+                            let version = Record::version(kv.value()).unwrap_or_default();
+                            let name = tag.as_str().to_owned();
+                            settings.insert(name.clone(), format!("{{\"version\":{version}}}"));
+                            rows.push((name, Some(0), None, None));
+                        }
                         (Some(Ok(_)), Err(error)) => {
                             let key = String::from_utf8_lossy(kv.key());
                             tracing::warn!(%key, "a tag is left out: {error}");
@@ -343,6 +357,11 @@ impl SegmentStore for EtcdStore {
         settings: &'a TagSettings,
     ) -> BoxFuture<'a, Result<(), StoreError>> {
         Box::pin(self.change("change the settings of", tag, |record| {
+            let before =
+                record.settings.as_ref().map(|text| TagSettings::decode(&text.to_string()));
+            if let Some(Err(newer @ TagSettingsError::Newer(_))) = before {
+                return Err(StoreErrorKind::BadRecord(newer.to_string()));
+            }
             let settings = serde_json::from_str(&settings.encode());
             record.settings = Some(settings.expect("it was serialized"));
             Ok(())

@@ -31,7 +31,7 @@ pub(crate) fn fences(
     mirrored: bool,
     report_interval: Duration,
 ) -> Result<SqlFences<Mysql>, StoreError> {
-    // The margin is the segments'; of this guard the server's name is wanted.
+    // Never jumps. A margin makes `server_name::set` run, whose name the statements compare.
     let guard = Arc::new(FailoverGuard::new(Some(0)));
     // A report and a claim at a time.
     let pool = ServerPool::new(MYSQL.options(url)?, &guard, 2);

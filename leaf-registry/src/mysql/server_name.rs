@@ -9,14 +9,14 @@
 use sqlx::{AssertSqlSafe, MySqlConnection, Row, query_as, raw_sql};
 
 use super::errors::{is_absent, is_read_only};
-use crate::sql::failover_guard::{FailoverGuard, Found};
+use crate::sql::failover_guard::{FailoverGuard, GuardTable};
 
 /// Gives a connection its server's name and finds out whether the guard is on.
 pub(super) async fn set(
     connection: &mut MySqlConnection,
     guard: &FailoverGuard,
 ) -> Result<(), sqlx::Error> {
-    if guard.wanted().is_none() {
+    if guard.configured_margin().is_none() {
         return Ok(());
     }
     // As text, and together: a distant server is asked as seldom as can be. The update changes nothing,
@@ -30,9 +30,9 @@ pub(super) async fn set(
     );
     let usable = raw_sql(AssertSqlSafe(statements)).execute(&mut *connection).await.map(|_| ());
     match usable {
-        Ok(()) => guard.found(Found::Table),
-        Err(error) if is_read_only(&error) => guard.found(Found::Table),
-        Err(error) if is_absent(&error) => guard.found(Found::NoTable),
+        Ok(()) => guard.found(GuardTable::Usable),
+        Err(error) if is_read_only(&error) => guard.found(GuardTable::Usable),
+        Err(error) if is_absent(&error) => guard.found(GuardTable::Missing),
         Err(error) => return Err(error),
     }
     Ok(())

@@ -16,7 +16,7 @@ use crate::sql::connections::ServerPool;
 use crate::sql::dialect::{
     Dialect, FenceStatements, GuardStatements, SegmentStatements, WriterStatements,
 };
-use crate::sql::failover_guard::{FailoverGuard, Found};
+use crate::sql::failover_guard::{FailoverGuard, GuardTable};
 use crate::sql::values::{bound, run_statements};
 
 /// PostgreSQL.
@@ -248,7 +248,7 @@ INSERT INTO leaf_guard (id, server_uid) VALUES (1, '');
         connection: &mut PgConnection,
         guard: &FailoverGuard,
     ) -> Result<(), sqlx::Error> {
-        if guard.wanted().is_none() {
+        if guard.configured_margin().is_none() {
             return Ok(());
         }
         // As text: a distant server is asked as seldom as can be.
@@ -256,7 +256,7 @@ INSERT INTO leaf_guard (id, server_uid) VALUES (1, '');
         match name {
             Ok(_) => {}
             Err(error) if errors::has_no_name(&error) => {
-                guard.found(Found::NoTable);
+                guard.found(GuardTable::Missing);
                 return Ok(());
             }
             // The connection outlives its promotion.
@@ -271,7 +271,7 @@ INSERT INTO leaf_guard (id, server_uid) VALUES (1, '');
         .fetch_one(connection)
         .await?;
         let usable: bool = usable.try_get(0)?;
-        guard.found(if usable { Found::Table } else { Found::NoTable });
+        guard.found(if usable { GuardTable::Usable } else { GuardTable::Missing });
         Ok(())
     }
 

@@ -20,8 +20,10 @@ use super::failover_guard::FailoverGuard;
 pub(crate) enum Access {
     /// Nothing is changed.
     Read,
-    /// Something is changed.
+    /// One statement changes something.
     Write,
+    /// The work begins and ends transactions: after any error one may be open.
+    Transaction,
 }
 
 /// Why work on a connection failed.
@@ -157,14 +159,15 @@ impl<D: Dialect> Connections for ServerPool<D> {
     async fn finish<T: Send>(
         &self,
         checkout: Checkout<D::Db>,
-        _access: Access,
+        access: Access,
         result: Result<T, WorkError>,
     ) -> Result<T, WorkError> {
         use StoreErrorKind::{Exhausted, TagExists, UnknownTag};
         let in_order = match &result {
             Ok(_) | Err(WorkError::Refused(_)) => true,
             Err(WorkError::Database(error)) => {
-                matches!(D::kind(error), Exhausted | TagExists | UnknownTag)
+                access != Access::Transaction
+                    && matches!(D::kind(error), Exhausted | TagExists | UnknownTag)
             }
         };
         if in_order {
@@ -189,21 +192,18 @@ impl<D: Dialect> Connections for ServerPool<D> {
     }
 }
 
-/// The error of an operation, with what an operator can do about a table that is missing or too old.
+/// The error of an operation, with what an operator can do about a table that is missing.
 pub(crate) fn classify<D: Dialect>(operation: String, error: WorkError) -> StoreError {
     let error = match error {
         WorkError::Refused(kind) => return StoreError::new(kind, operation),
         WorkError::Database(error) => error,
     };
-    let way_out = if D::is_missing_table(&error) {
-        "make the table with `leaf-server schema --apply`"
-    } else if D::is_missing_column(&error) {
-        "the table is of a version of Leaf that was never released: drop it, and make it again with \
-         `leaf-server schema --apply`"
-    } else {
-        return StoreError::new(D::kind(&error), operation).because(error);
-    };
-    StoreError::new(D::kind(&error), operation).because(format!("{error}; {way_out}"))
+    let kind = D::kind(&error);
+    match D::is_missing_table(&error) {
+        true => StoreError::new(kind, operation)
+            .because(format!("{error}; make the table with `leaf-server schema --apply`")),
+        false => StoreError::new(kind, operation).because(error),
+    }
 }
 
 impl<D: Dialect> fmt::Debug for ServerPool<D> {
@@ -211,6 +211,20 @@ impl<D: Dialect> fmt::Debug for ServerPool<D> {
         // The pool's own text has the connection's options in it.
         f.debug_struct("ServerPool").field("size", &self.pool.size()).finish_non_exhaustive()
     }
+}
+
+/// What became of a statement on `leaf_tag_settings`, with the way out where the table is too old.
+pub(crate) fn of_settings<D: Dialect, T>(result: Result<T, sqlx::Error>) -> Result<T, sqlx::Error> {
+    result.map_err(|error| match D::is_missing_column(&error) {
+        true => sqlx::Error::Configuration(
+            format!(
+                "{error}; table leaf_tag_settings is of a version of Leaf that was never released: drop that \
+                 table, and make it again with `leaf-server schema --apply`"
+            )
+            .into(),
+        ),
+        false => error,
+    })
 }
 
 /// What was read of a table that need not be there.

@@ -2,6 +2,11 @@
 //!
 //! Invariant of every dialect: what a statement changed is durable when [`Connections::finish`] has returned
 //! it, and an allocation computes its range from what its own statement answered.
+//!
+//! What the code above expects besides the statements: `BEGIN`, `COMMIT` and `ROLLBACK` as text; tables by the names
+//! `leaf_guard` and `leaf_worker_guard`; a duplicate key is [`StoreErrorKind::TagExists`]; `prepare` and
+//! `identify_server` tell [`FailoverGuard::found`]. How a statement knows its server (a variable of the session, a
+//! function) is the dialect's own.
 
 use std::fmt;
 
@@ -78,9 +83,10 @@ pub(crate) struct FenceStatements {
     pub(crate) list: &'static str,
     /// worker id -> the columns of `list`.
     pub(crate) read: &'static str,
-    /// new nonce, new record, worker id, nonce, record; the time of the writer where there is one.
+    /// new nonce, new record, worker id, nonce, record; where there is a `writer`, also
+    /// `leaf_worker_guard.since` as it was read.
     pub(crate) update: &'static str,
-    /// nonce, record, worker id; the time of the writer where there is one.
+    /// nonce, record, worker id; where there is a `writer`, also `leaf_worker_guard.since` as it was read.
     pub(crate) insert: &'static str,
     /// milliseconds -> the records that were written within that time.
     pub(crate) peers: &'static str,
@@ -97,7 +103,8 @@ pub(crate) struct WriterStatements {
     pub(crate) lock: &'static str,
     /// -> 1 when a worker id was ever claimed.
     pub(crate) used: &'static str,
-    /// 1 when nothing was written before, the node's time: makes this server the writer.
+    /// 1 if no worker id was ever claimed (then `since` becomes 0), least `since` in Unix ms: records this server
+    /// as the writer.
     pub(crate) take: &'static str,
     /// Makes this server the writer in a table that this connection has made.
     pub(crate) take_new: &'static str,
@@ -160,18 +167,24 @@ pub(crate) trait Dialect: fmt::Debug + Send + Sync + Sized + 'static {
         }
     }
 
-    /// Sets what must hold on a new connection, and finds out who its server is.
+    /// Sets what must hold on a new connection of a [`ServerPool`](super::connections::ServerPool), and finds out
+    /// who its server is.
     fn prepare(
         connection: &mut Connection<Self>,
         guard: &FailoverGuard,
-    ) -> impl Future<Output = Result<(), sqlx::Error>> + Send;
+    ) -> impl Future<Output = Result<(), sqlx::Error>> + Send {
+        Self::identify_server(connection, guard)
+    }
 
     /// Finds out who the connection's server is, and whether the guard is on. Both may have changed since
     /// the connection was made.
     fn identify_server(
         connection: &mut Connection<Self>,
         guard: &FailoverGuard,
-    ) -> impl Future<Output = Result<(), sqlx::Error>> + Send;
+    ) -> impl Future<Output = Result<(), sqlx::Error>> + Send {
+        let _ = (connection, guard);
+        async { Ok(()) }
+    }
 
     /// What kind of failure an error is.
     fn kind(error: &sqlx::Error) -> StoreErrorKind;

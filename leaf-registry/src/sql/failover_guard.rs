@@ -22,7 +22,7 @@ use sqlx::{Connection as _, Pool};
 use tokio::sync::Mutex;
 use tokio::time::timeout;
 
-use super::connections::unless_absent;
+use super::connections::{of_settings, unless_absent};
 use super::dialect::{Dialect, GuardStatements};
 use super::store::SETTINGS_COLUMNS;
 use super::values::{Cells, Column, Value};
@@ -36,7 +36,7 @@ const UNKNOWN: u8 = 0;
 const ON: u8 = 1;
 const NO_TABLE: u8 = 2;
 /// There is no table for the guard, and the log has told it.
-const TOLD: u8 = 3;
+const NO_TABLE_LOGGED: u8 = 3;
 
 const NO_TABLE_TEXT: &str = "the failover guard is off, so that a failover may repeat ids: table \
      leaf_guard is not there, or this user may not SELECT and UPDATE it; make it with `leaf-server \
@@ -54,11 +54,11 @@ pub(crate) struct FailoverGuard {
 
 /// What a connection found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Found {
+pub(crate) enum GuardTable {
     /// The table is there, and the server has a name.
-    Table,
+    Usable,
     /// No table, or not the rights on it.
-    NoTable,
+    Missing,
 }
 
 impl FailoverGuard {
@@ -73,14 +73,14 @@ impl FailoverGuard {
     }
 
     /// By how much every tag would jump, whether or not the guard is on yet; `None`: it never is.
-    pub(crate) const fn wanted(&self) -> Option<i64> {
+    pub(crate) const fn configured_margin(&self) -> Option<i64> {
         self.margin
     }
 
     /// By how much every tag jumps; `None` while the guard is off.
-    pub(crate) fn margin(&self) -> Option<i64> {
+    pub(crate) fn active_margin(&self) -> Option<i64> {
         let order = Ordering::Relaxed;
-        if self.state.compare_exchange(NO_TABLE, TOLD, order, order).is_ok() {
+        if self.state.compare_exchange(NO_TABLE, NO_TABLE_LOGGED, order, order).is_ok() {
             tracing::warn!("{NO_TABLE_TEXT}");
         }
         self.margin.filter(|_| self.state.load(order) == ON)
@@ -88,18 +88,19 @@ impl FailoverGuard {
 
     /// What an operator should know while it is off although it is wanted.
     pub(crate) fn risk(&self) -> Option<String> {
-        (self.wanted().is_some() && matches!(self.state.load(Ordering::Relaxed), NO_TABLE | TOLD))
-            .then(|| NO_TABLE_TEXT.into())
+        (self.configured_margin().is_some()
+            && matches!(self.state.load(Ordering::Relaxed), NO_TABLE | NO_TABLE_LOGGED))
+        .then(|| NO_TABLE_TEXT.into())
     }
 
     /// Takes over what a new connection found.
-    pub(crate) fn found(&self, found: Found) {
+    pub(crate) fn found(&self, found: GuardTable) {
         let order = Ordering::Relaxed;
         match found {
-            Found::Table => self.state.store(ON, order),
+            GuardTable::Usable => self.state.store(ON, order),
             // Once on it stays on: a replica that was promoted may not have got the table yet, and must
             // not be allocated from then.
-            Found::NoTable => {
+            GuardTable::Missing => {
                 let _ = self.state.compare_exchange(UNKNOWN, NO_TABLE, order, order);
             }
         }
@@ -150,7 +151,7 @@ async fn jump<D: Dialect>(
     D::identify_server(&mut connection, &guard).await?;
     D::run_text(&mut connection, statements.limit_jump).await?;
     let settings = D::fetch(&mut connection, D::SEGMENT.settings_all, &[], SETTINGS_COLUMNS).await;
-    let largest = largest_amount(unless_absent::<D, _>(settings)?)?;
+    let largest = largest_amount(unless_absent::<D, _>(of_settings::<D, _>(settings))?)?;
     let margin = margin.max(largest.saturating_mul(STEPS));
 
     D::run_text(&mut connection, "BEGIN").await?;
@@ -187,8 +188,13 @@ fn largest_amount(settings: Vec<Cells>) -> Result<i64, sqlx::Error> {
             Err(error @ TagSettingsError::Newer(_)) => {
                 return Err(sqlx::Error::Decode(format!("tag {tag:?}: {error}").into()));
             }
-            // Nobody serves it.
-            Err(TagSettingsError::Damaged(_)) => continue,
+            // A node that read them before they were damaged still follows them.
+            Err(TagSettingsError::Damaged(_)) => {
+                let json: serde_json::Value = serde_json::from_str(&text).unwrap_or_default();
+                let numbers = [&json["max_step"], &json["max_take"]];
+                largest = numbers.into_iter().filter_map(|n| n.as_i64()).fold(largest, i64::max);
+                continue;
+            }
         };
         let amounts = [settings.max_step, settings.max_take].into_iter().flatten();
         largest = largest.max(amounts.map(|step| i64::from(step.get())).max().unwrap_or(0));

@@ -39,7 +39,7 @@ pub(crate) struct SqlFences<D: Dialect> {
     /// Whether each record has a mirror, which Java Leafs read and write.
     mirrored: bool,
     report_interval: Duration,
-    writer_term: WriterTerm,
+    latest_failover: LatestFailover,
 }
 
 impl<D: Dialect> SqlFences<D> {
@@ -57,7 +57,7 @@ impl<D: Dialect> SqlFences<D> {
             range: 0..=u32::MAX,
             mirrored: false,
             report_interval,
-            writer_term: WriterTerm::default(),
+            latest_failover: LatestFailover::default(),
         }
     }
 
@@ -66,9 +66,9 @@ impl<D: Dialect> SqlFences<D> {
         Self { tables, range, mirrored: true, ..self }
     }
 
-    /// Since when the server is the one that writes, 0 where none can fail over. Notes that it is now where
-    /// another one was, unless that is only to be shown.
-    async fn writer_since(
+    /// Unix milliseconds of the last failover, 0 if there was none. If another server wrote last and `purpose` is
+    /// `Replace`, records this one as the writer.
+    async fn failover_time(
         &self,
         connection: &mut Connection<D>,
         purpose: Purpose,
@@ -93,7 +93,7 @@ impl<D: Dialect> SqlFences<D> {
         let used = used.first().and_then(|row| row.int(0)) == Some(1);
         // Tables that were made by hand, and nobody has used.
         let new = !used && last.as_ref().is_some_and(|last| last.name.is_empty());
-        let values = [Value::Int(new.into()), Value::Int(self.writer_term.next(now))];
+        let values = [Value::Int(new.into()), Value::Int(self.latest_failover.next_since(now))];
         D::execute(connection, writer.take, &values).await?;
         let taken = read_writer::<D>(connection, writer.read).await?;
         let since = taken.ok_or(sqlx::Error::RowNotFound)?.since;
@@ -101,13 +101,13 @@ impl<D: Dialect> SqlFences<D> {
         if !new {
             log_failover(last.as_ref().map(|last| last.name.as_str()));
         }
-        self.writer_term.accept(since);
+        self.latest_failover.observe(since);
         Ok(since)
     }
 
     fn believed(&self, last: Option<&Writer>) -> Option<i64> {
         let ours = last.filter(|last| last.is_this_server).map(|last| last.since);
-        ours.filter(|since| self.writer_term.accept(*since))
+        ours.filter(|since| self.latest_failover.observe(*since))
     }
 
     async fn rows(
@@ -117,8 +117,13 @@ impl<D: Dialect> SqlFences<D> {
         purpose: Purpose,
     ) -> Result<(i64, Vec<StoredWorker<FenceVersion>>), RegistryError> {
         let worker = worker.map(|worker| i64::from(worker.get()));
-        let rows = run(&self.connections, Access::Read, operation, async |connection| {
-            let since = self.writer_since(connection, purpose).await?;
+        let access = match (purpose, D::FENCES.writer) {
+            // It may find that another server writes now.
+            (Purpose::Replace(_), Some(_)) => Access::Transaction,
+            _ => Access::Read,
+        };
+        let rows = run(&self.connections, access, operation, async |connection| {
+            let since = self.failover_time(connection, purpose).await?;
             Ok((since, D::read_fences(connection, worker, since, self.mirrored).await?))
         });
         rows.await.map_err(|error| translate(&error))
@@ -224,7 +229,7 @@ impl<D: Dialect> FenceStore for SqlFences<D> {
     ) -> Result<bool, RegistryError> {
         let operation = format!("write worker id {worker} in {}", D::NAME);
         let worker = worker.get().into();
-        let written = run(&self.connections, Access::Write, operation, async |connection| {
+        let written = run(&self.connections, Access::Transaction, operation, async |connection| {
             let read = &read.version;
             let written = D::replace_fence(connection, worker, read, record, self.mirrored).await?;
             if !written {
@@ -321,19 +326,19 @@ pub(crate) fn stored(
     Some((worker, stored))
 }
 
-/// What this process knows of the server that writes: time goes one way.
+/// The greatest `since` that this process has seen: a server that shows a smaller one is an outdated replica.
 #[derive(Debug, Default)]
-struct WriterTerm(AtomicI64);
+struct LatestFailover(AtomicI64);
 
-impl WriterTerm {
-    /// Whether a server that writes since then may be believed: the one before it is out of date.
-    fn accept(&self, since: i64) -> bool {
+impl LatestFailover {
+    /// Whether a server that shows this `since` is not outdated.
+    fn observe(&self, since: i64) -> bool {
         self.0.fetch_max(since, Ordering::SeqCst) <= since
     }
 
-    /// What a server that begins to write has at least: the time of the node that meets it, and later than
-    /// the server before.
-    fn next(&self, now: UnixMillis) -> i64 {
+    /// The least `since` of a server that begins to write: the time of the node that meets it, and later than
+    /// that of the server before.
+    fn next_since(&self, now: UnixMillis) -> i64 {
         let now = i64::try_from(now.get()).unwrap_or(i64::MAX);
         now.max(self.0.load(Ordering::SeqCst) + 1)
     }

@@ -10,7 +10,7 @@ use futures_core::future::BoxFuture;
 use leaf_core::{IdRange, Step, Tag};
 use leaf_segment::{NewTag, SegmentStore, StoreError, StoreErrorKind, TagRecord, TagSettings};
 
-use super::connections::{Access, Connections, WorkError, run, unless_absent};
+use super::connections::{Access, Connections, WorkError, of_settings, run, unless_absent};
 use super::dialect::{Connection, Dialect};
 use super::failover_guard::FailoverGuard;
 use super::values::{Cells, Column, Value};
@@ -67,7 +67,7 @@ impl<D: Dialect> SqlStore<D> {
         amount: i64,
         seen: Step,
     ) -> Result<Tried, WorkError> {
-        let margin = self.guard.margin();
+        let margin = self.guard.active_margin();
         let statement = margin.map_or(D::SEGMENT.allocate, |_| D::SEGMENT.allocate_guarded);
         let values = [
             Value::Int(amount),
@@ -101,7 +101,7 @@ impl<D: Dialect> SqlStore<D> {
             };
             let rows = D::fetch(connection, rows, wanted.as_slice(), TAG_COLUMNS).await?;
             let settings = D::fetch(connection, settings, wanted.as_slice(), SETTINGS_COLUMNS);
-            let settings = unless_absent::<D, _>(settings.await)?;
+            let settings = unless_absent::<D, _>(of_settings::<D, _>(settings.await))?;
             let texts = |mut row: Cells| Some((row.text(0)?, row.text(1)?));
             let settings = settings.into_iter().filter_map(texts).collect();
             Ok(record::read(rows.into_iter().map(tag_row).collect(), settings))
@@ -198,8 +198,14 @@ impl<D: Dialect> SegmentStore for SqlStore<D> {
     ) -> BoxFuture<'a, Result<(), StoreError>> {
         Box::pin(async move {
             let settings = settings.encode();
-            let values = [Value::Text(&settings), Value::Tag(tag.as_str())];
-            self.change("change the settings of", tag, D::SEGMENT.set_settings, &values).await
+            let name = operation::<D>("change the settings of", tag);
+            run(&self.connections, Access::Write, name, async |connection| {
+                let values = [Value::Text(&settings), Value::Tag(tag.as_str())];
+                let done = D::execute(connection, D::SEGMENT.set_settings, &values).await;
+                let done = of_settings::<D, _>(done)?;
+                record::at_least_one(D::affected(&done)).map_err(WorkError::Refused)
+            })
+            .await
         })
     }
 
@@ -231,7 +237,7 @@ impl<D: Dialect> SegmentStore for SqlStore<D> {
             Access::Write,
             operation::<D>("replace max_id of", tag),
             async move |connection: &mut Connection<D>| {
-                let statement = match self.guard.margin() {
+                let statement = match self.guard.active_margin() {
                     Some(_) => D::SEGMENT.replace_max_id_guarded,
                     None => D::SEGMENT.replace_max_id,
                 };
@@ -279,7 +285,7 @@ impl<D: Dialect> Administration for SqlStore<D> {
                 D::identify_server(connection, &self.guard).await?;
                 if let Some(guard) = D::GUARD
                     && made.contains(&"leaf_guard")
-                    && self.guard.margin().is_some()
+                    && self.guard.active_margin().is_some()
                 {
                     D::execute(connection, guard.claim_new, &[]).await?;
                 }
@@ -289,7 +295,7 @@ impl<D: Dialect> Administration for SqlStore<D> {
     }
 
     fn failover_margin(&self) -> Option<i64> {
-        self.guard.wanted()
+        self.guard.configured_margin()
     }
 
     fn risks(&self) -> BoxFuture<'_, Result<Vec<String>, StoreError>> {

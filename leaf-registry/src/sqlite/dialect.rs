@@ -7,7 +7,6 @@ use super::errors;
 use super::file::SqliteFile;
 use crate::Table;
 use crate::sql::dialect::{Dialect, FenceStatements, GuardStatements, SegmentStatements};
-use crate::sql::failover_guard::FailoverGuard;
 use crate::sql::values::{bound, run_statements};
 
 /// SQLite.
@@ -117,20 +116,6 @@ CREATE TABLE leaf_tag_settings (
         "SELECT EXISTS (SELECT 1 FROM sqlite_schema WHERE name = ?1)";
 
     run_statements!(sqlx::Sqlite, |query, tag| query.bind(tag));
-
-    async fn prepare(
-        _connection: &mut SqliteConnection,
-        _guard: &FailoverGuard,
-    ) -> Result<(), sqlx::Error> {
-        Ok(())
-    }
-
-    async fn identify_server(
-        _connection: &mut SqliteConnection,
-        _guard: &FailoverGuard,
-    ) -> Result<(), sqlx::Error> {
-        Ok(())
-    }
 
     fn kind(error: &sqlx::Error) -> StoreErrorKind {
         errors::kind(error)

@@ -2,19 +2,23 @@
 
 use leaf_segment::StoreErrorKind;
 
-/// SQLite has no code of its own for it.
+/// Whether a table is missing: the message says so, SQLite has no code for it.
 pub(super) fn is_missing_table(error: &sqlx::Error) -> bool {
     error.as_database_error().is_some_and(|error| error.message().starts_with("no such table"))
 }
 
-/// As above.
+/// Whether a column is missing: the message says so, SQLite has no code for it.
 pub(super) fn is_missing_column(error: &sqlx::Error) -> bool {
     error.as_database_error().is_some_and(|error| error.message().starts_with("no such column"))
 }
 
 /// What kind of failure it is.
 pub(super) fn kind(error: &sqlx::Error) -> StoreErrorKind {
-    let sqlx::Error::Database(database) = error else { return StoreErrorKind::Unavailable };
+    let database = match error {
+        sqlx::Error::Database(database) => database,
+        sqlx::Error::Configuration(_) => return StoreErrorKind::Refused,
+        _ => return StoreErrorKind::Unavailable,
+    };
     if database.is_unique_violation() {
         return StoreErrorKind::TagExists;
     }

@@ -115,7 +115,7 @@ impl Connections for SqliteFile {
     /// A change is made inside `BEGIN IMMEDIATE … COMMIT`.
     async fn begin(&self, access: Access) -> Result<Checkout<Sqlite>, sqlx::Error> {
         let mut checkout = Checkout::from(&self.pool).await?;
-        if access == Access::Write {
+        if access != Access::Read {
             query("BEGIN IMMEDIATE").execute(checkout.connection()).await?;
         }
         Ok(checkout)
@@ -134,7 +134,7 @@ impl Connections for SqliteFile {
         if let Err(replaced) = self.check_in_place() {
             result = Err(WorkError::Refused(replaced));
         }
-        if access == Access::Write {
+        if access != Access::Read {
             let end = if result.is_ok() { "COMMIT" } else { "ROLLBACK" };
             query(end).execute(checkout.connection()).await?;
             // Replaced while it was committed: whoever opens the new file knows nothing of it.

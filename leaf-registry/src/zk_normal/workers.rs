@@ -148,7 +148,7 @@ impl FenceStore for ZkNormal {
             .await
     }
 
-    fn has_unused(&self) -> bool {
+    fn admin_may_create(&self) -> bool {
         false
     }
 

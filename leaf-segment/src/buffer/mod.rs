@@ -57,7 +57,7 @@ pub(crate) struct DoubleBuffer {
 pub(crate) enum Take<T> {
     /// It is the caller's own.
     Some(T),
-    /// The same, and this caller is the one who must see to the next segment.
+    /// It is the caller's own, and this caller must start the fetch of the next segment.
     SomeAndPrefetch(T),
     /// Both slots are used up.
     Empty,

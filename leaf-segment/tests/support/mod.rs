@@ -13,7 +13,7 @@ use std::time::Duration;
 use futures_core::future::BoxFuture;
 use leaf_core::{IdRange, Step, Tag};
 use leaf_segment::{
-    Marks, MemoryStore, NewTag, SegmentConfig, SegmentGenerator, SegmentStore, StoreError,
+    HighWaterMarks, MemoryStore, NewTag, SegmentConfig, SegmentGenerator, SegmentStore, StoreError,
     StoreErrorKind, TagRecord, TagSettings,
 };
 
@@ -137,7 +137,7 @@ pub async fn open(store: &Arc<TestStore>) -> SegmentGenerator {
 
 /// A generator that remembers its marks in this file.
 pub async fn open_with_marks(store: &Arc<TestStore>, file: &std::path::Path) -> SegmentGenerator {
-    let marks = Arc::new(Marks::open(file).unwrap());
+    let marks = Arc::new(HighWaterMarks::open(file).unwrap());
     let config = SegmentConfig { marks, ..SegmentConfig::default() };
     SegmentGenerator::open(Arc::clone(store) as Arc<dyn SegmentStore>, config).await
 }

@@ -60,14 +60,14 @@ pub(super) fn at_once<B>(node: &Node, request: &Request<B>) -> Option<Reply> {
     }
     let path = request.uri().path();
     if let Some(key) = path.strip_prefix(SEGMENT) {
-        return known(node, as_it_stands(key)?, TagHandle::try_next)?.map(reply::id);
+        return known(node, undecoded_key(key)?, TagHandle::try_next)?.map(reply::id);
     }
-    as_it_stands(path.strip_prefix(SNOWFLAKE)?)?;
-    node.snowflake()?.generator.next_in_turn().map(reply::id)
+    undecoded_key(path.strip_prefix(SNOWFLAKE)?)?;
+    node.snowflake()?.generator.try_next_unless_queued().map(reply::id)
 }
 
 /// A key that is the same decoded: one that must be decoded first is the name of another tag.
-fn as_it_stands(key: &str) -> Option<&str> {
+fn undecoded_key(key: &str) -> Option<&str> {
     (!key.is_empty() && !key.contains('%')).then_some(key)
 }
 

@@ -3,8 +3,8 @@
 
 use hyper::header::{ACCEPT, ALLOW, HeaderMap, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
 use hyper::{Method, StatusCode};
+use leaf_node::hints;
 use leaf_segment::{SegmentError, SegmentErrorKind, StoreError, StoreErrorKind, TagAdminError};
-use leaf_server::hints;
 use leaf_snowflake::{RegistryError, RegistryErrorKind, SnowflakeError, SnowflakeErrorKind};
 use serde::Serialize;
 

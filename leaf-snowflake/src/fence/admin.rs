@@ -142,7 +142,7 @@ impl<S: FenceStore> StoreRules<S> {
             let stored = self.store.read(worker, Purpose::Replace(settings.now)).await?;
             let nothing =
                 stored.record == RecordState::Absent && stored.mirror == JavaMirror::Missing;
-            if nothing && !self.store.has_unused() {
+            if nothing && !self.store.admin_may_create() {
                 return Err(refuse("no node has used it".into()));
             }
             let record = change(&stored).map_err(refuse)?;

@@ -130,7 +130,13 @@ impl Refusals {
         // What a Java Leaf has written since does not become free when this library's ceiling has passed.
         let ours = stored.record.written().filter(|_| stored.mirror == JavaMirror::Agrees);
         if let Some(record) = ours.filter(|it| it.fence.state != FenceState::Retired) {
-            let free = (record.fence.ceiling, worker);
+            // As the rules say, where they name a time: a worker id may have to rest past its ceiling.
+            let at = match &refusal {
+                RegistryErrorKind::FloorAhead { floor, .. } => *floor,
+                RegistryErrorKind::NotYet { at } => *at,
+                _ => record.fence.ceiling,
+            };
+            let free = (at, worker);
             self.first_free = Some(self.first_free.map_or(free, |first| first.min(free)));
         }
         let sooner = match (&refusal, &self.soon) {

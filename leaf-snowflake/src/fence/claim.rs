@@ -8,7 +8,7 @@
 use leaf_core::{UnixMillis, WorkerId};
 
 use super::candidates::{Candidate, Refusals, in_order, worth_waiting};
-use super::floor::{Evidence, Owner, RegistryEvidence, first_timestamp};
+use super::floor::{Evidence, RegistryEvidence, Selection, first_timestamp};
 use super::registry::{StoreRules, TRIES};
 use super::{
     ClaimRequest, FenceState, FenceStore, Identity, Lease, Purpose, RecordState, Stored,
@@ -64,7 +64,7 @@ impl<S: FenceStore> StoreRules<S> {
                 return Err(self.error(kind, &what));
             }
             let stored = self.store.read(worker, Purpose::Replace(request.now)).await?;
-            let refusal = match self.floor(worker, &stored, Owner::Claimant, request) {
+            let refusal = match self.floor(worker, &stored, Selection::Assigned, request) {
                 Ok(floor) => match self.take(who, worker, &stored, floor, request).await? {
                     Some(lease) => return Ok(lease),
                     None => continue,
@@ -118,7 +118,7 @@ impl<S: FenceStore> StoreRules<S> {
                 }
                 None => self.store.read(worker, Purpose::Replace(request.now)).await?,
             };
-            match self.floor(worker, &stored, Owner::Nobody, request) {
+            match self.floor(worker, &stored, Selection::Candidate, request) {
                 Ok(floor) => return self.take(who, worker, &stored, floor, request).await,
                 Err(refusal) if own && worth_waiting(&refusal) => {
                     return Err(self.error(refusal, &format!("claim worker id {worker}")));
@@ -133,11 +133,11 @@ impl<S: FenceStore> StoreRules<S> {
         &self,
         worker: WorkerId,
         stored: &Stored<S::Version>,
-        owner: Owner,
+        selection: Selection,
         request: &ClaimRequest,
     ) -> Result<UnixMillis, RegistryErrorKind> {
         let only_record = self.store.lives_in_state_file();
-        let evidence = RegistryEvidence::new(stored, &self.policy, owner, only_record);
+        let evidence = RegistryEvidence::new(stored, &self.policy, selection, only_record);
         first_timestamp(worker, Evidence::Registry(evidence), request)
     }
 

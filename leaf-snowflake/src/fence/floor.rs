@@ -43,25 +43,25 @@ pub(crate) struct RegistryEvidence<'a> {
     mirror: &'a JavaMirror,
     failed_over_at: Option<UnixMillis>,
     policy: &'a ClaimPolicy,
-    owner: Owner,
+    selection: Selection,
     /// The state file is the only record: no other node can write it.
     only_record: bool,
 }
 
-/// To whom a worker id belongs that is tried.
+/// How the worker id was chosen that is tried.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Owner {
-    /// To the claimant, by its identity.
-    Claimant,
-    /// To no node in particular.
-    Nobody,
+pub(crate) enum Selection {
+    /// It is assigned to the claimant's identity.
+    Assigned,
+    /// It was picked from the list of all.
+    Candidate,
 }
 
 impl<'a> RegistryEvidence<'a> {
     pub(crate) const fn new<V>(
         stored: &'a Stored<V>,
         policy: &'a ClaimPolicy,
-        owner: Owner,
+        selection: Selection,
         only_record: bool,
     ) -> Self {
         Self {
@@ -69,7 +69,7 @@ impl<'a> RegistryEvidence<'a> {
             mirror: &stored.mirror,
             failed_over_at: stored.failed_over_at,
             policy,
-            owner,
+            selection,
             only_record,
         }
     }
@@ -89,8 +89,8 @@ pub(crate) fn first_timestamp(
 ) -> Result<UnixMillis, RegistryErrorKind> {
     match evidence {
         Evidence::Registry(evidence) => by_registry(worker, evidence, request),
-        Evidence::SavedLease => by_saved_lease(worker, request),
-        Evidence::Granted(floor) => reachable(worker, floor, request),
+        Evidence::SavedLease => by_saved_lease(request),
+        Evidence::Granted(floor) => reachable(floor, request),
     }
 }
 
@@ -126,7 +126,7 @@ fn by_registry(
         }
     }
     if let Some(at) = evidence.failed_over_at
-        && !holds_since_before(at, worker, fence, &request)
+        && !survived_failover(at, worker, fence, &request)
     {
         let until = at + request.offline_for + request.tolerance + DATABASE_CLOCK_DIFFERENCE;
         if until > request.now {
@@ -141,16 +141,30 @@ fn by_registry(
             // A state file that is gone may have allowed ids up to the tolerance ahead of the clock.
             floor = floor.max(request.now + request.tolerance);
         }
-        return reachable(worker, floor, &request);
+        return reachable(floor, &request);
     };
     let floor = by_fence(worker, fence, evidence.only_record, &request);
-    let free_some_time = matches!(floor, Ok(_) | Err(RegistryErrorKind::NotYet { .. }));
     let stranger = fence.instance != request.instance && fence.nonce != request.nonce;
     let rests = fence.state == FenceState::Held || evidence.policy.bound;
-    if free_some_time && stranger && rests && evidence.owner == Owner::Nobody {
-        recyclable(worker, fence.ceiling, evidence.policy, &request)?;
+    if !stranger || !rests || evidence.selection == Selection::Assigned {
+        return floor;
     }
-    floor
+    // Another instance's worker id that was not released (where worker ids belong to identities, a released one,
+    // too) is given out only `recycle_after` past its ceiling.
+    let free = fence.ceiling + evidence.policy.recycle_after;
+    match floor {
+        Ok(_) | Err(RegistryErrorKind::NotYet { .. }) if free > request.now => {
+            let at = match floor {
+                Err(RegistryErrorKind::NotYet { at }) => at.max(free),
+                _ => free,
+            };
+            match at <= request.now + request.startup_wait {
+                true => Err(RegistryErrorKind::NotYet { at }),
+                false => Err(RegistryErrorKind::FloorAhead { floor: free, now: request.now }),
+            }
+        }
+        floor => floor,
+    }
 }
 
 /// The first instant above what a Java Leaf issued, once it was seen not to report.
@@ -162,11 +176,14 @@ fn past_java(
     request: &ClaimRequest,
 ) -> Result<UnixMillis, RegistryErrorKind> {
     let past = report.at.map_or(UnixMillis::EPOCH, |at| at + JAVA_PAST_REPORT);
-    if evidence.owner == Owner::Nobody {
+    if evidence.selection == Selection::Candidate {
         if !evidence.policy.adopt_java_ids {
             return Err(RegistryErrorKind::JavaHolds);
         }
-        recyclable(worker, past, evidence.policy, request)?;
+        let free = past + evidence.policy.recycle_after;
+        if free > request.now {
+            return Err(RegistryErrorKind::FloorAhead { floor: free, now: request.now });
+        }
     }
     let fingerprint = report.fingerprint(fence.map(|fence| fence.nonce));
     match request.watched.get(&worker) {
@@ -179,25 +196,9 @@ fn past_java(
     }
 }
 
-/// Whether a worker id that was not released may be given out, its ceiling having passed.
-fn recyclable(
-    worker: WorkerId,
-    ceiling: UnixMillis,
-    policy: &ClaimPolicy,
-    request: &ClaimRequest,
-) -> Result<(), RegistryErrorKind> {
-    match ceiling + policy.recycle_after {
-        free if free <= request.now => Ok(()),
-        at if at <= request.now + request.startup_wait => {
-            Err(RegistryErrorKind::NotYet { worker, at })
-        }
-        floor => Err(RegistryErrorKind::FloorAhead { floor, now: request.now }),
-    }
-}
-
-/// Whether a store that lost writes in a failover at `at` cannot have lost another holder's claim of this
-/// worker id: the claimant's own ceiling reaches beyond that time.
-fn holds_since_before(
+/// Whether the saved lease proves that this node held the worker id at the failover at `at`: then no claim of
+/// another holder was lost there.
+fn survived_failover(
     at: UnixMillis,
     worker: WorkerId,
     fence: Option<&Fence>,
@@ -253,7 +254,7 @@ fn by_fence(
             saved.provenance == Provenance::Proven && saved.fence.term + 1 == fence.term
         };
         let floor = if own.is_some_and(follows) { issued } else { fence.floor };
-        return reachable(worker, floor.max(issued), request);
+        return reachable(floor.max(issued), request);
     }
     let is_current = |saved: &SavedLease| match saved.provenance {
         // The original of a cloned volume may have extended its lease since.
@@ -261,18 +262,14 @@ fn by_fence(
         _ => saved.fence.term == fence.term,
     };
     if own.is_some_and(is_current) {
-        return reachable(worker, issued, request);
+        return reachable(issued, request);
     }
-    reachable(worker, fence.ceiling.max(issued), request)
-        .map_err(|error| explain(fence, error, request))
+    reachable(fence.ceiling.max(issued), request).map_err(|error| explain(fence, error, request))
 }
 
 /// Where this node may continue without the registry: as long as nobody else can have claimed its worker
 /// id, at the local ceiling of its saved lease.
-fn by_saved_lease(
-    worker: WorkerId,
-    request: &ClaimRequest,
-) -> Result<UnixMillis, RegistryErrorKind> {
+fn by_saved_lease(request: &ClaimRequest) -> Result<UnixMillis, RegistryErrorKind> {
     let proven = request.saved.as_ref().filter(|saved| {
         saved.provenance == Provenance::Proven
             && !saved.lost
@@ -281,20 +278,16 @@ fn by_saved_lease(
             && saved.fence.ceiling > request.now
     });
     let saved = proven.ok_or(RegistryErrorKind::Unavailable)?;
-    reachable(worker, saved.local_ceiling, request)
+    reachable(saved.local_ceiling, request)
 }
 
 /// Whether the clock allows a node to start at `floor`; the first instant that may be used.
-fn reachable(
-    worker: WorkerId,
-    floor: UnixMillis,
-    request: &ClaimRequest,
-) -> Result<UnixMillis, RegistryErrorKind> {
+fn reachable(floor: UnixMillis, request: &ClaimRequest) -> Result<UnixMillis, RegistryErrorKind> {
     let (floor, now) = (floor.max(request.least_floor), request.now);
     if floor <= now + request.tolerance {
         Ok(floor)
     } else if floor <= now + request.startup_wait {
-        Err(RegistryErrorKind::NotYet { worker, at: floor - request.tolerance })
+        Err(RegistryErrorKind::NotYet { at: floor - request.tolerance })
     } else {
         Err(RegistryErrorKind::FloorAhead { floor, now })
     }

@@ -23,8 +23,8 @@ pub(super) const TRIES: usize = 30;
 /// Which worker ids a node may take from a registry.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ClaimPolicy {
-    /// Worker ids belong to identities: a node takes another's only when none of its own is left. A node
-    /// whose worker id was taken over stops, so that an operator can look, instead of claiming another.
+    /// Worker ids belong to identities: a node claims another identity's worker id only where the store assigns it
+    /// none. A node whose worker id was taken over stops, so that an operator can look, instead of claiming another.
     pub bound: bool,
     /// The only worker id that this node may take.
     pub fixed: Option<WorkerId>,
@@ -32,7 +32,7 @@ pub struct ClaimPolicy {
     pub recycle_after: Duration,
     /// No Java Leaf uses the registry any more: worker ids of Java Leafs are given out like any other.
     pub adopt_java_ids: bool,
-    /// A node whose worker id another instance holds gets one more instead of a refusal.
+    /// A node whose own worker id another instance holds is assigned a new one instead of a refusal.
     pub new_id: bool,
 }
 

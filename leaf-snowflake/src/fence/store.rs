@@ -15,11 +15,11 @@ use uuid::Uuid;
 use super::{ClaimRequest, Identity, RecordState, SavedLease, WorkerRecord};
 use crate::RegistryError;
 
-/// Compare-and-set records of worker ids, and who is alive.
+/// Stores one record per worker id with compare-and-set, and lists the live nodes.
 ///
 /// Contract: [`Self::replace`] returns `true` only after the write is durable, and replaces only what
 /// was read. An error leaves open whether the write happened. A store reads no clock and never sleeps:
-/// it gets the time with each call. Whether nodes are alive decides nothing.
+/// it gets the time with each call. No claim depends on which nodes are alive.
 ///
 /// [`Registry`](super::Registry) is what nodes use; it holds the rules.
 pub trait FenceStore: fmt::Debug + Send + Sync + 'static {
@@ -46,9 +46,9 @@ pub trait FenceStore: fmt::Debug + Send + Sync + 'static {
         0..=u32::MAX
     }
 
-    /// Whether worker ids that no node has used may be claimed; `false` where the store creates each when
-    /// a node needs it.
-    fn has_unused(&self) -> bool {
+    /// Whether an operator may administer a worker id that has no record yet; `false` where the store creates each
+    /// when a node needs it.
+    fn admin_may_create(&self) -> bool {
         true
     }
 
@@ -235,8 +235,8 @@ impl<S: FenceStore> FenceStore for Arc<S> {
         (**self).range()
     }
 
-    fn has_unused(&self) -> bool {
-        (**self).has_unused()
+    fn admin_may_create(&self) -> bool {
+        (**self).admin_may_create()
     }
 
     async fn list(

@@ -6,7 +6,7 @@ use std::time::Duration;
 use leaf_core::{Layout, UnixMillis, WorkerId};
 use uuid::Uuid;
 
-use super::floor::{Evidence, Owner, RegistryEvidence, first_timestamp};
+use super::floor::{Evidence, RegistryEvidence, Selection, first_timestamp};
 use super::*;
 use crate::RegistryErrorKind;
 
@@ -57,7 +57,7 @@ fn floor_in(
     only_record: bool,
 ) -> Result<UnixMillis, RegistryErrorKind> {
     let policy = ClaimPolicy::default();
-    let evidence = RegistryEvidence::new(stored, &policy, Owner::Nobody, only_record);
+    let evidence = RegistryEvidence::new(stored, &policy, Selection::Candidate, only_record);
     first_timestamp(WorkerId::new(0), Evidence::Registry(evidence), request)
 }
 
@@ -88,7 +88,7 @@ fn a_stranger_waits_or_is_refused_without_a_write() {
     let floor = NOW + seconds(10);
     assert_eq!(
         floor_of(&fence(floor), &request()),
-        Err(RegistryErrorKind::NotYet { worker: WorkerId::new(0), at: NOW + seconds(9) })
+        Err(RegistryErrorKind::NotYet { at: NOW + seconds(9) })
     );
 
     let floor = NOW + seconds(300);

@@ -100,7 +100,9 @@ impl Keeper {
     }
 
     async fn take_worker_id(&mut self) -> Result<Lease, SnowflakeError> {
-        let (mut watched, mut waited_for) = (BTreeMap::new(), BTreeMap::new());
+        let mut watched = BTreeMap::new();
+        // Somebody who raises a ceiling again and again is not waited for longer.
+        let deadline = self.shared.clock.wall() + self.config.startup_wait;
         loop {
             let now = self.shared.clock.wall();
             self.config.check_against(now)?;
@@ -113,19 +115,12 @@ impl Keeper {
                 Err(error) => error,
             };
             let pause = match *error.kind() {
-                RegistryErrorKind::NotYet { worker, at }
-                    if waited_for.get(&worker).is_some_and(|until| at > *until) =>
-                {
-                    // Somebody raises the ceiling while it is waited for.
+                RegistryErrorKind::NotYet { at } if at > deadline => {
                     let (last_report, until) = (Duration::ZERO, at);
                     let in_use = RegistryErrorKind::InUse { last_report, until };
                     return Err(RegistryError::new(in_use, "claim a worker id").into());
                 }
-                // Another one than before, perhaps: several holders may be late at once.
-                RegistryErrorKind::NotYet { worker, at } => {
-                    waited_for.insert(worker, at);
-                    (at - now).max(Duration::from_millis(1))
-                }
+                RegistryErrorKind::NotYet { at } => (at - now).max(Duration::from_millis(1)),
                 RegistryErrorKind::Watch { worker, nonce, during } => {
                     watched.insert(worker, nonce);
                     during

@@ -18,7 +18,7 @@ use hyper::header::{AUTHORIZATION, CONNECTION, HOST, HeaderMap, HeaderValue, ORI
 use hyper::http::request::Parts;
 use hyper::http::uri::Authority;
 use hyper::{StatusCode, Version};
-use leaf_server::config::Secret;
+use leaf_node::config::Secret;
 
 use super::body::{self, RequestBody};
 use super::problem::{Form, Problem, check_method};
@@ -96,42 +96,42 @@ async fn answer(node: &Arc<Node>, head: &Parts, body: &mut RequestBody) -> Resul
         To::Cache => Ok(tables::cache(&node, &head.headers)),
         To::Db => {
             let headers = head.headers.clone();
-            by_itself(async move { tables::db(&node, &headers).await }).await
+            detached(async move { tables::db(&node, &headers).await }).await
         }
         To::Tags if head.method == "POST" => {
             let new = body::json(&head.headers, body).await?;
-            by_itself(async move { tags::create(&node, new).await }).await
+            detached(async move { tags::create(&node, new).await }).await
         }
-        To::Tags => by_itself(async move { tags::list(&node).await }).await,
+        To::Tags => detached(async move { tags::list(&node).await }).await,
         To::Tag => match head.method.as_str() {
             "PATCH" => {
                 let change = body::json(&head.headers, body).await?;
-                by_itself(async move { tags::change(&node, &parameter, change).await }).await
+                detached(async move { tags::change(&node, &parameter, change).await }).await
             }
             "DELETE" => {
                 let query = head.uri.query().unwrap_or_default().to_owned();
-                by_itself(async move { tags::delete(&node, &parameter, &query).await }).await
+                detached(async move { tags::delete(&node, &parameter, &query).await }).await
             }
-            _ => by_itself(async move { tags::show(&node, &parameter).await }).await,
+            _ => detached(async move { tags::show(&node, &parameter).await }).await,
         },
         To::TagAdvance => {
             let advance = body::json(&head.headers, body).await?;
-            by_itself(async move { tags::advance(&node, &parameter, advance).await }).await
+            detached(async move { tags::advance(&node, &parameter, advance).await }).await
         }
-        To::Workers => by_itself(async move { workers::list(&node).await }).await,
+        To::Workers => detached(async move { workers::list(&node).await }).await,
         To::WorkerRelease => {
             let sure = body::json(&head.headers, body).await?;
-            by_itself(async move { workers::release(&node, &parameter, sure).await }).await
+            detached(async move { workers::release(&node, &parameter, sure).await }).await
         }
         To::WorkerRetire => {
             let sure = body::json(&head.headers, body).await?;
-            by_itself(async move { workers::retire(&node, &parameter, sure).await }).await
+            detached(async move { workers::retire(&node, &parameter, sure).await }).await
         }
     }
 }
 
 /// Runs in a task, which goes on when the client has left.
-async fn by_itself(
+async fn detached(
     answer: impl Future<Output = Result<Reply, Problem>> + Send + 'static,
 ) -> Result<Reply, Problem> {
     match tokio::time::timeout(ANSWER, tokio::spawn(answer)).await {

@@ -2,8 +2,8 @@
 
 use hyper::StatusCode;
 use leaf_core::{Step, Tag};
+use leaf_node::records::TagShown;
 use leaf_segment::{NewTag, TagAdmin, TagChange, TagRecord};
-use leaf_server::records::TagShown;
 use serde::{Deserialize, Deserializer, Serialize};
 
 use super::super::ids::decode_key;

@@ -2,7 +2,7 @@
 
 use hyper::StatusCode;
 use leaf_core::{Clock, WorkerId};
-use leaf_server::records::WorkerShown;
+use leaf_node::records::WorkerShown;
 use leaf_snowflake::{NodeSettings, Registry, SystemClock};
 use serde::{Deserialize, Serialize};
 

@@ -109,6 +109,18 @@ impl Sources {
     /// # Errors
     /// One line that names the key, never a value.
     pub fn load(&self) -> Result<Loaded, ConfigError> {
+        self.load_with(environment()?)
+    }
+
+    /// Reads all sources but the environment, which is an embedding program's own.
+    ///
+    /// # Errors
+    /// One line that names the key, never a value.
+    pub fn load_without_environment(&self) -> Result<Loaded, ConfigError> {
+        self.load_with(Vec::new())
+    }
+
+    fn load_with(&self, environment: Vec<(String, String)>) -> Result<Loaded, ConfigError> {
         let known = keys::Known::of(&Config::default());
         let mut read = Vec::new();
         for file in &self.files {
@@ -116,7 +128,7 @@ impl Sources {
         }
         // However they are named on the command line.
         read.sort_by_key(FileSource::is_properties);
-        merge(&known, read, environment()?, &self.flags, self.stores_only)
+        merge(&known, read, environment, &self.flags, self.stores_only)
     }
 }
 
@@ -179,7 +191,7 @@ impl FileSource {
     }
 
     /// A value outranks the file that a lower source names for it.
-    fn outrank_files(&mut self, known: &keys::Known) {
+    fn drop_shadowed_files(&mut self, known: &keys::Known) {
         for in_file in known.iter().filter(|key| key.ends_with("_file")) {
             let key = in_file.trim_end_matches("_file");
             let Some((section, name)) = in_file.rsplit_once('.') else { continue };
@@ -234,7 +246,7 @@ fn merge(
     let defaults = defaults.map_err(|error| ConfigError(describe(&error)))?;
     let mut builder = config::Config::builder().add_source(defaults);
     for mut file in implied.into_iter().chain(files) {
-        file.outrank_files(known);
+        file.drop_shadowed_files(known);
         for key in origins.iter_mut().filter(|(key, _)| has(&file.settings, key)) {
             key.1.clone_from(&file.name);
         }

@@ -1,9 +1,13 @@
 //! What an operator can do about an error: commands and configuration keys, by the kind of the error.
 //!
-//! The libraries name neither, because a program that embeds them has other ones. `leaf-server` and `leaf`
+//! leaf-core and leaf-snowflake name neither, because a program that embeds them has other ones. `leaf-server` and `leaf`
 //! add the hint where they show an error to an operator.
 
+use std::error::Error;
+
 use leaf_snowflake::{RegistryError, RegistryErrorKind, SnowflakeError, SnowflakeErrorKind};
+
+use crate::OpenError;
 
 /// The hint for a failure of the registry; `None` where its text says it all.
 #[must_use]
@@ -28,16 +32,30 @@ pub const fn of_registry(kind: &RegistryErrorKind) -> Option<&'static str> {
 
 /// The hint for an error or for what caused it.
 #[must_use]
-pub fn of(error: &anyhow::Error) -> Option<&'static str> {
-    error.chain().find_map(|cause| {
-        if let Some(error) = cause.downcast_ref::<RegistryError>() {
-            return of_registry(error.kind());
+pub fn of(error: &(dyn Error + 'static)) -> Option<&'static str> {
+    let mut next = Some(error);
+    while let Some(error) = next {
+        let hint = of_one(error);
+        if hint.is_some() {
+            return hint;
         }
-        match cause.downcast_ref::<SnowflakeError>()?.kind() {
-            SnowflakeErrorKind::Registry(error) => of_registry(error.kind()),
-            _ => None,
-        }
-    })
+        next = error.source();
+    }
+    None
+}
+
+fn of_one(error: &(dyn Error + 'static)) -> Option<&'static str> {
+    if let Some(error) = error.downcast_ref::<RegistryError>() {
+        return of_registry(error.kind());
+    }
+    let error = match error.downcast_ref::<OpenError>() {
+        Some(OpenError::Snowflake(error)) => error,
+        _ => error.downcast_ref::<SnowflakeError>()?,
+    };
+    match error.kind() {
+        SnowflakeErrorKind::Registry(error) => of_registry(error.kind()),
+        _ => None,
+    }
 }
 
 /// `text`, and the hint behind it.
@@ -53,9 +71,9 @@ mod tests {
     #[test]
     fn an_error_has_its_hint_below_any_context() {
         let error = RegistryError::new(RegistryErrorKind::JavaHolds, "claim a worker id");
-        let error = anyhow::Error::from(SnowflakeError::from(error)).context("snowflake");
+        let error = OpenError::Snowflake(SnowflakeError::from(error));
 
-        let text = with(format!("{error:#}"), of(&error));
+        let text = with(&error, of(&error));
 
         assert!(
             text.ends_with("; set snowflake.adopt_java_ids = true once the last Java Leaf is gone")

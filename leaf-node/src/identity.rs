@@ -7,13 +7,16 @@ use std::net::{IpAddr, SocketAddr};
 use leaf_registry::RegistryKind;
 use leaf_snowflake::Identity;
 
-use leaf_server::config::{Config, ConfigError, Guess};
+use crate::config::{Config, ConfigError, Guess};
 
 /// An interface's name and address.
 type Interface = (String, IpAddr);
 
 /// This node's identity, and what its operator should know about how it was found.
-pub(crate) fn find(config: &Config) -> Result<(Identity, Option<String>), ConfigError> {
+///
+/// # Errors
+/// Names the key that is missing or wrong.
+pub fn find_identity(config: &Config) -> Result<(Identity, Option<String>), ConfigError> {
     let listen = config.http.listen;
     if let Some(name) = &config.advertise {
         return Ok((parse(name)?, None));

@@ -1,17 +1,20 @@
-//! Opens the configured worker registry.
+//! Opens the worker registry that the configuration names.
 
 use std::sync::Arc;
 
-use anyhow::{Context as _, Result};
 use leaf_core::WorkerId;
 use leaf_registry::local::{self, LocalWorkers};
 use leaf_registry::{Administration, OpenRegistry, RegistryKind, RegistryOptions};
 use leaf_snowflake::Identity;
 
-use leaf_server::config::Config;
+use crate::OpenError;
+use crate::config::Config;
 
-/// The registry; `address` is where the others reach this node's HTTP.
-pub(crate) async fn open(config: &Config, address: Option<Identity>) -> Result<OpenRegistry> {
+/// Opens the registry. `address` is where the other nodes reach this one over HTTP; `None` where they do not.
+///
+/// # Errors
+/// `Config` and `Registry`. A server is not contacted yet.
+pub async fn open(config: &Config, address: Option<Identity>) -> Result<OpenRegistry, OpenError> {
     let snowflake = &config.snowflake;
     let fixed = match snowflake.registry {
         RegistryKind::Ordinal => {
@@ -41,13 +44,25 @@ pub(crate) async fn open(config: &Config, address: Option<Identity>) -> Result<O
         address,
     };
     let open = place.open(snowflake.registry, fixed, &config.data_dir, &options).await;
-    open.context("snowflake.registry")
+    open.map_err(OpenError::Registry)
+}
+
+/// Opens the registry for an operator, who asks for no worker id; `None` for a registry whose record is in each
+/// node's state file.
+///
+/// # Errors
+/// `Config` and `Registry`. A server is not contacted yet.
+pub async fn open_to_administer(config: &Config) -> Result<Option<OpenRegistry>, OpenError> {
+    let Some(place) = config.registry_place()? else { return Ok(None) };
+    let options = RegistryOptions { name: config.name.clone(), ..RegistryOptions::default() };
+    let open = place.open(config.snowflake.registry, None, &config.data_dir, &options).await;
+    open.map(Some).map_err(OpenError::Registry)
 }
 
 /// The tables of the registry; `None` where it has none. They do not depend on this node.
-pub(crate) async fn tables(config: &Config) -> Result<Option<Arc<dyn Administration>>> {
-    let Some(place) = config.registry_place()? else { return Ok(None) };
-    let (kind, options) = (config.snowflake.registry, RegistryOptions::default());
-    let open = place.open(kind, None, &config.data_dir, &options).await;
-    Ok(open.context("snowflake.registry")?.tables)
+///
+/// # Errors
+/// `Config` and `Registry`. A server is not contacted yet.
+pub async fn tables(config: &Config) -> Result<Option<Arc<dyn Administration>>, OpenError> {
+    Ok(open_to_administer(config).await?.and_then(|open| open.tables))
 }

@@ -1,0 +1,54 @@
+//! Why a node cannot be opened.
+
+use leaf_registry::StoreUrlError;
+use leaf_segment::{HighWaterMarksError, StoreError};
+use leaf_snowflake::SnowflakeError;
+
+use crate::config::ConfigError;
+
+/// Why a node cannot be opened.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// The configuration is wrong; the text names the key.
+    #[error("{0}")]
+    Config(ConfigError),
+    /// The data directory cannot be made.
+    #[error("make the data directory {path}: {error}")]
+    DataDir {
+        /// The directory.
+        path: String,
+        /// Why not.
+        error: std::io::Error,
+    },
+    /// The file of high-water marks cannot be used.
+    #[error("the file of the regression guard's marks: {0}")]
+    HighWaterMarks(HighWaterMarksError),
+    /// A segment store cannot be opened.
+    #[error("{0}")]
+    Store(StoreError),
+    /// The worker registry cannot be opened.
+    #[error("snowflake.registry: {0}")]
+    Registry(StoreError),
+    /// The generator of snowflake ids cannot start.
+    #[error("snowflake: {0}")]
+    Snowflake(SnowflakeError),
+}
+
+impl From<ConfigError> for OpenError {
+    fn from(error: ConfigError) -> Self {
+        Self::Config(error)
+    }
+}
+
+impl From<StoreUrlError> for OpenError {
+    fn from(error: StoreUrlError) -> Self {
+        Self::Config(ConfigError::new(error.to_string()))
+    }
+}
+
+impl From<StoreError> for OpenError {
+    fn from(error: StoreError) -> Self {
+        Self::Store(error)
+    }
+}

@@ -1,0 +1,37 @@
+//! A Leaf node as a library.
+//!
+//! [`Leaf`] is the whole service inside a program: ids of tags and snowflake ids, from the same stores and
+//! registries as `leaf-server`, without a network call to it.
+//!
+//! ```
+//! # tokio::runtime::Runtime::new()?.block_on(async {
+//! # let directory = tempfile::tempdir()?;
+//! use leaf_node::Leaf;
+//!
+//! let leaf = Leaf::builder().data_dir(directory.path()).open().await?;
+//! let order = leaf.segment("leaf-segment-test").await?.next().await?;
+//! let event = leaf.snowflake().next().await?;
+//! println!("{order} {event}");
+//! leaf.close().await;
+//! # Ok::<(), Box<dyn std::error::Error>>(()) })?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! The rest is what `leaf-server` and `leaf`, the command line, share: the [configuration](config), opening what it
+//! names ([`Node`]), the texts that tell an operator what to do ([`hints`]), and how tags and worker ids are shown
+//! ([`records`]).
+#![cfg_attr(test, allow(clippy::unwrap_used, reason = "tests may panic"))]
+
+pub mod config;
+mod error;
+pub mod hints;
+mod identity;
+mod leaf;
+mod node;
+pub mod records;
+pub mod registry;
+
+pub use error::OpenError;
+pub use identity::find_identity;
+pub use leaf::{Leaf, LeafBuilder};
+pub use node::{Node, Snowflake, Store, Surroundings};

@@ -1,0 +1,192 @@
+//! What a node serves from: the generators of both modes, and the stores and the registry behind them.
+//!
+//! Opening it reaches no server: a node starts while its store and its registry are away, and says so.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use leaf_core::Health;
+use leaf_registry::{OpenRegistry, OpenStore, StoreUrl};
+use leaf_segment::{HighWaterMarks, SegmentConfig, SegmentGenerator, Shards};
+use leaf_snowflake::{
+    Identity, Peers, Registry, SnowflakeConfig, SnowflakeErrorKind, SnowflakeGenerator,
+};
+
+use crate::config::{ClockCheck, Config, ConfigError};
+use crate::{OpenError, identity, registry};
+
+/// The generators of a node, and what is behind them. A mode that is switched off is `None`.
+#[derive(Debug)]
+pub struct Node {
+    segment: Option<Segment>,
+    snowflake: Option<Snowflake>,
+}
+
+/// Segment mode.
+#[derive(Debug)]
+struct Segment {
+    generators: Shards<SegmentGenerator>,
+    stores: Shards<Store>,
+}
+
+/// A store of segments, and the generator of its tags.
+#[derive(Debug, Clone)]
+pub struct Store {
+    /// Where it is.
+    pub url: StoreUrl,
+    /// The store.
+    pub open: OpenStore,
+    /// The generator of its tags.
+    pub generator: SegmentGenerator,
+}
+
+/// Snowflake mode.
+#[derive(Debug)]
+pub struct Snowflake {
+    /// The generator. It has no worker id before [`SnowflakeGenerator::claim`].
+    pub generator: SnowflakeGenerator,
+    /// The registry of worker ids.
+    pub open: OpenRegistry,
+    /// What this node calls itself there.
+    pub identity: Identity,
+}
+
+/// What a node knows of the nodes around it.
+#[derive(Clone, Copy, Default)]
+pub struct Surroundings<'a> {
+    /// Where this node serves HTTP, which it tells the registry. `None`: nowhere.
+    pub http: Option<SocketAddr>,
+    /// Asks the nodes of a registry for their clocks, for the node of this identity. `None`: nobody is asked.
+    pub peers: Option<&'a (dyn Fn(Registry, Identity) -> Arc<dyn Peers> + Sync)>,
+}
+
+impl fmt::Debug for Surroundings<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Surroundings").field("http", &self.http).finish_non_exhaustive()
+    }
+}
+
+impl Node {
+    /// Opens what the configuration names; the data directory must exist. Call it in a tokio runtime.
+    ///
+    /// # Errors
+    /// What is wrong with the configuration or with a file. Servers that are away are no error.
+    pub async fn open(config: &Config, around: Surroundings<'_>) -> Result<Self, OpenError> {
+        let snowflake = match config.snowflake.enabled {
+            true => Some(Snowflake::prepare(config, around).await?),
+            false => None,
+        };
+        let segment = match config.segment.enabled {
+            true => Some(Segment::open(config).await?),
+            false => None,
+        };
+        Ok(Self { segment, snowflake })
+    }
+
+    /// The generators of tags.
+    #[must_use]
+    pub fn segments(&self) -> Option<&Shards<SegmentGenerator>> {
+        self.segment.as_ref().map(|segment| &segment.generators)
+    }
+
+    /// The stores of tags.
+    #[must_use]
+    pub fn stores(&self) -> Option<&Shards<Store>> {
+        self.segment.as_ref().map(|segment| &segment.stores)
+    }
+
+    /// Snowflake mode.
+    #[must_use]
+    pub const fn snowflake(&self) -> Option<&Snowflake> {
+        self.snowflake.as_ref()
+    }
+
+    /// How often the sets of tags are read, from now on.
+    pub fn set_refresh(&self, refresh: Duration) {
+        for generator in self.segments().iter().flat_map(|generators| generators.iter()) {
+            generator.set_refresh(refresh);
+        }
+    }
+
+    /// Whether ids can be had now.
+    #[must_use]
+    pub fn health(&self) -> Health {
+        let segment = self.segments().map_or(Health::Ready, Shards::health);
+        let snowflake = self.snowflake().map_or(Health::Ready, |mode| mode.generator.health());
+        segment.and(snowflake)
+    }
+
+    /// Gives the worker id back, then the unused ids.
+    pub async fn close(&self) {
+        if let Some(snowflake) = &self.snowflake {
+            snowflake.generator.close().await;
+        }
+        if let Some(segment) = &self.segment {
+            segment.generators.close().await;
+        }
+    }
+}
+
+impl Segment {
+    async fn open(config: &Config) -> Result<Self, OpenError> {
+        let marks = HighWaterMarks::open(&config.data_dir.join("segment.marks"));
+        let marks = Arc::new(marks.map_err(OpenError::HighWaterMarks)?);
+        let open = async |url: &StoreUrl| -> Result<Store, OpenError> {
+            let open = url.open(&config.data_dir, &config.segment.store_options()).await?;
+            if url.file(&config.data_dir).is_some() {
+                open.admin.apply().await?;
+            }
+            let settings =
+                SegmentConfig { marks: Arc::clone(&marks), ..config.segment.generator() };
+            let generator = SegmentGenerator::start(Arc::clone(&open.store), settings);
+            Ok(Store { url: url.clone(), open, generator })
+        };
+        let stores = config.segment.stores().try_map(open).await?;
+        Ok(Self { generators: stores.map(|store| store.generator.clone()), stores })
+    }
+}
+
+impl Snowflake {
+    async fn prepare(config: &Config, around: Surroundings<'_>) -> Result<Self, OpenError> {
+        let (identity, warning) = identity::find_identity(config)?;
+        if let Some(warning) = warning {
+            tracing::warn!("{warning}");
+        }
+        let address = around.http.map(|http| identity::address(&identity, http)).transpose()?;
+        let open = registry::open(config, address).await?;
+        let place = config.registry_place()?;
+        if let (Some(tables), Some(place)) = (&open.tables, place)
+            && place.file(&config.data_dir).is_some()
+        {
+            tables.apply().await?;
+        }
+        let snowflake = &config.snowflake;
+        let mut settings = SnowflakeConfig {
+            layout: snowflake.layout(),
+            state_file: Some(config.data_dir.join("snowflake.state")),
+            rollback_tolerance: snowflake.rollback_tolerance.duration(),
+            max_step_forward: snowflake.max_step_forward.duration(),
+            offline_for: snowflake.offline_for.duration(),
+            report_interval: snowflake.report_interval.duration(),
+            startup_wait: snowflake.startup_wait.duration(),
+            max_offset: snowflake.max_offset.duration(),
+            sequence_start: snowflake.sequence_start,
+            java_cache: snowflake.java_cache.clone(),
+            ..SnowflakeConfig::new(identity.clone())
+        };
+        if let (ClockCheck::By(rule), Some(peers)) = (snowflake.clock_check, around.peers) {
+            settings.peer_rule = rule;
+            settings.peers = Some(peers(open.registry.clone(), identity.clone()));
+        }
+        let generator = SnowflakeGenerator::prepare(open.registry.clone(), settings);
+        let generator = generator.map_err(|error| match error.kind() {
+            SnowflakeErrorKind::BadConfig(_) | SnowflakeErrorKind::EndOfTime { .. } => {
+                ConfigError::new(format!("snowflake: {error}")).into()
+            }
+            _ => OpenError::Snowflake(error),
+        })?;
+        Ok(Self { generator, open, identity })
+    }
+}
