@@ -84,8 +84,8 @@ impl Leaf {
     }
 
     /// Gives the worker id and the unused ids back. Without it the next start waits for the worker id, and the ids
-    /// are a gap.
-    pub async fn close(&self) {
+    /// are a gap. The data directory is free for another process once the handles of tags are dropped, too.
+    pub async fn close(self) {
         self.0.close().await;
     }
 }
@@ -191,5 +191,64 @@ impl LeafBuilder {
             }
         }
         Ok(Leaf(node))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use leaf_registry::RegistryKind;
+
+    use super::*;
+
+    #[test]
+    fn a_registry_is_one_text() {
+        for (place, kind, shown) in [
+            ("zk-normal://a:2181,b:2181", RegistryKind::ZkNormal, "a:2181,b:2181"),
+            ("zk-recycle://a:2181/leaf", RegistryKind::ZkRecycle, "a:2181/leaf"),
+            ("mysql://leaf:canary@db/leaf", RegistryKind::Mysql, "mysql://leaf:***@db/leaf"),
+            ("postgresql://db/leaf", RegistryKind::Postgres, "postgresql://db/leaf"),
+            ("sqlite:workers.db", RegistryKind::Sqlite, "sqlite:workers.db"),
+        ] {
+            let builder = Leaf::builder().registry(place);
+            assert!(!format!("{builder:?}").contains("canary"), "{builder:?}");
+            let config = builder.config().unwrap();
+            assert_eq!(config.snowflake.registry, kind);
+            let found = config.registry_place().unwrap().unwrap().to_string();
+            assert!(found.contains(shown), "{place}: {found}");
+        }
+        let local = Leaf::builder().registry("local").config().unwrap();
+        assert_eq!(local.snowflake.registry, RegistryKind::Local);
+    }
+
+    #[test]
+    fn what_is_wrong_is_named_without_its_value() {
+        let wrong = |builder: LeafBuilder| builder.config().unwrap_err().to_string();
+        let unknown = wrong(Leaf::builder().registry("canary://a"));
+        assert!(unknown.contains("snowflake.registry") && !unknown.contains("canary"), "{unknown}");
+        let store = wrong(Leaf::builder().store("canary"));
+        assert!(store.contains("segment.store") && !store.contains("canary"), "{store}");
+        let key = wrong(Leaf::builder().set("segment.canary", 1));
+        assert!(key.contains("unknown key `segment.canary`"), "{key}");
+        let nothing = wrong(Leaf::builder().without_segments().without_snowflake());
+        assert!(nothing.contains("nothing to serve"), "{nothing}");
+    }
+
+    /// Two of one data directory would issue the same ids.
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a_data_directory_is_used_by_one_at_a_time() {
+        let directory = tempfile::tempdir().unwrap();
+        let open = || Leaf::builder().data_dir(directory.path()).open();
+        let first = open().await.unwrap();
+        let last = first.segment("leaf-segment-test").await.unwrap().next().await.unwrap();
+        let event = first.snowflake().next().await.unwrap();
+        let refused = open().await.unwrap_err().to_string();
+        assert!(refused.contains("another process") || refused.contains("in use"), "{refused}");
+        first.close().await;
+
+        let second = open().await.unwrap();
+        let next = second.segment("leaf-segment-test").await.unwrap().next().await.unwrap();
+        assert_eq!(next.get(), last.get() + 1, "unused ids went back");
+        assert!(second.snowflake().next().await.unwrap() > event);
+        second.close().await;
     }
 }

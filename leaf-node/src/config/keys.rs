@@ -26,6 +26,11 @@ impl Known {
         self.0.iter().map(String::as_str)
     }
 
+    /// Refuses a key that does not exist.
+    pub(super) fn check_key(&self, key: &str) -> Result<(), ConfigError> {
+        if self.0.iter().any(|known| known == key) { Ok(()) } else { Err(self.unknown(key)) }
+    }
+
     /// Refuses a key of `table` that does not exist. What stands below a key is its value's own
     /// matter only where the value is a map.
     pub(super) fn check_table(&self, table: &toml::Table) -> Result<(), ConfigError> {

@@ -122,6 +122,7 @@ impl Sources {
 
     fn load_with(&self, environment: Vec<(String, String)>) -> Result<Loaded, ConfigError> {
         let known = keys::Known::of(&Config::default());
+        self.flags.iter().try_for_each(|(key, _)| known.check_key(key))?;
         let mut read = Vec::new();
         for file in &self.files {
             read.push(FileSource::read(file, &known)?);
