@@ -8,11 +8,13 @@
 mod check;
 mod cli;
 mod http;
+mod ids;
 mod log;
 mod node;
 mod peers;
 mod reload;
 mod schema;
+mod serve;
 mod service;
 mod show;
 mod supervisor;

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
@@ -17,10 +17,14 @@ use leaf_snowflake::{Identity, Peers, Registry};
 use crate::peers::HttpPeers;
 use crate::reload::Live;
 
+static NODES: AtomicU64 = AtomicU64::new(0);
+
 /// A node with listeners.
 pub(crate) struct Node {
     pub(crate) config: Config,
     pub(crate) live: Arc<Live>,
+    /// Which node of this process it is.
+    pub(crate) number: u64,
     /// Where the ops listener is.
     pub(crate) ops: SocketAddr,
     pub(crate) layout: Layout,
@@ -51,6 +55,7 @@ impl Node {
         Ok(Self {
             config: config.clone(),
             live,
+            number: NODES.fetch_add(1, Ordering::Relaxed),
             ops,
             layout: config.snowflake.layout(),
             time_zone,

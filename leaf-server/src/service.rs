@@ -18,9 +18,10 @@ use leaf_snowflake::{RegistryErrorKind, SnowflakeErrorKind};
 use tokio::net::{TcpListener, TcpSocket};
 use tokio::time::{Instant, MissedTickBehavior};
 
-use crate::http::{DataPlane, Listener};
+use crate::http::Http;
 use crate::node::Node;
 use crate::reload::Reload;
+use crate::serve::{DataPlane, Listener};
 use crate::supervisor::{self, Order, Orders};
 
 const CLAIM_RETRY: Duration = Duration::from_secs(1);
@@ -63,8 +64,8 @@ pub(crate) async fn run(mut reload: Reload, mut orders: Orders) -> Result<()> {
     let data_plane = DataPlane::start(config.http.threads)?;
 
     announce(&config, ids_at, ops_at);
-    let ids = Listener::ids(ids, Arc::clone(&node), &data_plane);
-    let ops = Listener::ops(ops, Arc::clone(&node));
+    let ids = Listener::start(ids, Http::ids(Arc::clone(&node)), data_plane.clone());
+    let ops = Listener::start(ops, Http::ops(Arc::clone(&node)), DataPlane::here());
     supervisor::ready();
     let outcome = keep(&mut orders, &mut reload, &node, &data_plane).await;
 

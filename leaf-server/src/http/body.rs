@@ -10,8 +10,8 @@ use hyper::body::{Body, Bytes, Incoming};
 use hyper::header::HeaderMap;
 use serde::de::DeserializeOwned;
 
-use super::control::Control;
 use super::problem::Problem;
+use crate::serve::Control;
 
 /// The largest body of a request, and how long it may take.
 const LARGEST: usize = 16 * 1024;

@@ -21,15 +21,16 @@ use hyper::{Method, Request, Version};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulConnection;
 use rustix::net::sockopt::set_tcp_user_timeout;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 
 use super::body::RequestBody;
-use super::control::{Control, Order};
 use super::outbox::{self, Outbox};
 use super::problem::{Form, Problem};
 use super::reply::Reply;
-use super::{ids, ops};
+use super::{id_routes, ops};
 use crate::node::Node;
+use crate::serve::{Control, Keeping, Order, Protocol};
 
 const HEAD_BYTES: usize = 16 * 1024;
 const HEADERS: usize = 64;
@@ -51,18 +52,63 @@ const CLOSE: HeaderValue = HeaderValue::from_static("close");
 
 /// What a listener serves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Routes {
+enum Routes {
     Ids,
     Ops,
 }
 
-/// Serves until the client or the server has had enough.
-pub(super) async fn serve(
-    stream: TcpStream,
+/// HTTP on one listener.
+pub(crate) struct Http {
     node: Arc<Node>,
     routes: Routes,
-    control: Arc<Control>,
-) {
+}
+
+impl Http {
+    /// Ids.
+    pub(crate) const fn ids(node: Arc<Node>) -> Self {
+        Self { node, routes: Routes::Ids }
+    }
+
+    /// Health and administration.
+    pub(crate) const fn ops(node: Arc<Node>) -> Self {
+        Self { node, routes: Routes::Ops }
+    }
+}
+
+impl Protocol for Http {
+    fn keeping(&self) -> Keeping {
+        match self.routes {
+            // A silent connection ends after one minute to one and a half.
+            Routes::Ids => Keeping {
+                sweep_every: Duration::from_secs(15),
+                evict_after: 1,
+                evict_at_once: false,
+                small: false,
+            },
+            // Connections are few, and nobody needs to keep one: eight to ten seconds. Any that waits for no
+            // answer makes room, so that nobody can keep others from asking for health.
+            Routes::Ops => Keeping {
+                sweep_every: Duration::from_secs(2),
+                evict_after: 0,
+                evict_at_once: true,
+                small: true,
+            },
+        }
+    }
+
+    fn max_connections(&self) -> usize {
+        match self.routes {
+            Routes::Ids => self.node.live.max_connections.load(Ordering::Relaxed),
+            Routes::Ops => usize::MAX,
+        }
+    }
+
+    async fn serve(self: Arc<Self>, stream: TcpStream, control: Arc<Control>) {
+        serve(stream, Arc::clone(&self.node), self.routes, control).await;
+    }
+}
+
+async fn serve(stream: TcpStream, node: Arc<Node>, routes: Routes, control: Arc<Control>) {
     // A small answer must not wait for the client's acknowledgement. Without it, it is only slow.
     let _ = stream.set_nodelay(true);
     // Without this one a client that never reads would hold its slot for ever.
@@ -79,7 +125,7 @@ pub(super) async fn serve(
             .keep_alive_interval(PING_EVERY)
             .keep_alive_timeout(PING_TIMEOUT)
             .serve_connection(TokioIo::new(stream), service);
-        drive(connection, &control, None).await;
+        drive(connection, &control, None::<&Outbox<TcpStream>>).await;
     } else {
         let (stream, outbox) = outbox::collect(stream, Arc::clone(&control));
         let connection = http1::Builder::new()
@@ -122,10 +168,10 @@ enum Ended {
 }
 
 /// Runs a connection to its end, as the listener orders.
-async fn drive(
+async fn drive<S: AsyncRead + AsyncWrite + Unpin>(
     connection: impl GracefulConnection,
     control: &Control,
-    outbox: Option<&Outbox>,
+    outbox: Option<&Outbox<S>>,
 ) -> Ended {
     let mut connection = std::pin::pin!(connection);
     let mut finishing = false;
@@ -178,7 +224,7 @@ impl Service<Request<Incoming>> for Answering {
         }
         if routes == Routes::Ids
             && request.body().is_end_stream()
-            && let Some(reply) = ids::at_once(&self.node, &request)
+            && let Some(reply) = id_routes::at_once(&self.node, &request)
         {
             return Answer::Ready(Some(self.announced(reply, http1)));
         }
@@ -188,7 +234,7 @@ impl Service<Request<Incoming>> for Answering {
             let (head, body) = request.into_parts();
             let mut body = RequestBody::new(body, Arc::clone(&this.control));
             let mut reply = match routes {
-                Routes::Ids => ids::route(&this.node, &head, &mut body).await,
+                Routes::Ids => id_routes::route(&this.node, &head, &mut body).await,
                 Routes::Ops => ops::route(&this.node, &head, &mut body).await,
             };
             drop(under_way);

@@ -5,12 +5,9 @@
 
 mod body;
 mod connection;
-mod control;
-mod data_plane;
 mod heads;
-mod ids;
+mod id_routes;
 mod java;
-mod listener;
 mod ops;
 mod outbox;
 mod problem;
@@ -19,8 +16,7 @@ mod reply_body;
 mod routes;
 mod v1;
 
-pub(crate) use data_plane::DataPlane;
-pub(crate) use listener::Listener;
+pub(crate) use connection::Http;
 
 #[cfg(test)]
 mod openapi;

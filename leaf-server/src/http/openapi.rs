@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::routes::Route;
-use super::{ids, ops};
+use super::{id_routes, ops};
 
 fn of_table<T>(routes: &[Route<T>]) -> impl Iterator<Item = String> {
     routes.iter().flat_map(|route| {
@@ -21,6 +21,6 @@ fn the_document_has_the_routes_and_no_others() {
         let methods = item.as_object().unwrap().keys().filter(|name| *name != "parameters");
         methods.map(move |method| format!("{} {path}", method.to_ascii_uppercase()))
     });
-    let routes = of_table(ids::ROUTES).chain(of_table(ops::ROUTES));
+    let routes = of_table(id_routes::ROUTES).chain(of_table(ops::ROUTES));
     assert_eq!(documented.collect::<BTreeSet<_>>(), routes.collect());
 }

@@ -15,10 +15,9 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
 
-use super::control::Control;
 use super::heads::Heads;
+use crate::serve::Control;
 
 /// How much is collected.
 const LIMIT: usize = 32 * 1024;
@@ -27,13 +26,13 @@ const LINGER: Duration = Duration::from_secs(2);
 const LINGER_BYTES: usize = 4 * 1024 * 1024;
 
 /// A stream whose writes wait in an [`Outbox`].
-pub(super) struct Collected(Arc<Mutex<State>>);
+pub(super) struct Collected<S>(Arc<Mutex<State<S>>>);
 
 /// Sends what was collected.
-pub(super) struct Outbox(Arc<Mutex<State>>);
+pub(super) struct Outbox<S>(Arc<Mutex<State<S>>>);
 
-struct State {
-    stream: TcpStream,
+struct State<S> {
+    stream: S,
     heads: Heads,
     control: Arc<Control>,
     /// From `sent` on it is to be sent.
@@ -42,14 +41,14 @@ struct State {
 }
 
 /// A stream for HTTP, and what sends its writes.
-pub(super) fn collect(stream: TcpStream, control: Arc<Control>) -> (Collected, Outbox) {
+pub(super) fn collect<S>(stream: S, control: Arc<Control>) -> (Collected<S>, Outbox<S>) {
     let heads = Heads::default();
     let state = State { stream, heads, control, collected: Vec::new(), sent: 0 };
     let state = Arc::new(Mutex::new(state));
     (Collected(Arc::clone(&state)), Outbox(state))
 }
 
-impl Outbox {
+impl<S: AsyncRead + AsyncWrite + Unpin> Outbox<S> {
     /// After the last answer: reads what the client still sends, until it has closed its side or some time has
     /// passed. Closed with anything unread, the system would reset the connection and drop the answers that
     /// the client has not read yet.
@@ -76,11 +75,11 @@ impl Outbox {
     }
 }
 
-fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
+fn lock<S>(state: &Mutex<State<S>>) -> MutexGuard<'_, State<S>> {
     state.lock().expect("no holder of this lock panics")
 }
 
-impl State {
+impl<S: AsyncWrite + Unpin> State<S> {
     fn poll_send(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         while self.sent < self.collected.len() {
             let rest = &self.collected[self.sent..];
@@ -96,7 +95,7 @@ impl State {
     }
 }
 
-impl AsyncRead for Collected {
+impl<S: AsyncRead + Unpin> AsyncRead for Collected<S> {
     fn poll_read(
         self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -113,7 +112,7 @@ impl AsyncRead for Collected {
     }
 }
 
-impl AsyncWrite for Collected {
+impl<S: AsyncWrite + Unpin> AsyncWrite for Collected<S> {
     fn poll_write(
         self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -143,6 +142,8 @@ impl AsyncWrite for Collected {
 
 #[cfg(test)]
 mod tests {
+    use tokio::net::TcpStream;
+
     use super::*;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
 

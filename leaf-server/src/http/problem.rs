@@ -9,6 +9,7 @@ use leaf_snowflake::{RegistryError, RegistryErrorKind, SnowflakeError, Snowflake
 use serde::Serialize;
 
 use super::reply::{self, Reply};
+use crate::ids::IdError;
 
 const PROBLEM: HeaderValue = HeaderValue::from_static("application/problem+json");
 
@@ -81,8 +82,8 @@ impl Problem {
         Self::new(StatusCode::NOT_FOUND, "not-found", detail)
     }
 
-    pub(super) fn disabled(mode: &str) -> Self {
-        Self::new(StatusCode::NOT_FOUND, "disabled", format!("{mode} mode is disabled"))
+    pub(super) fn disabled(mode: &'static str) -> Self {
+        IdError::ModeDisabled(mode).into()
     }
 
     /// Worth another try in a second.
@@ -135,6 +136,19 @@ impl Problem {
 pub(super) fn check_method(method: &Method, allow: &'static str) -> Result<(), Problem> {
     let allowed = allow.split(", ").any(|name| name == method.as_str());
     allowed.then_some(()).ok_or_else(|| Problem::not_allowed(allow))
+}
+
+impl From<IdError> for Problem {
+    fn from(error: IdError) -> Self {
+        match error {
+            IdError::ModeDisabled(_) => {
+                Self::new(StatusCode::NOT_FOUND, "disabled", error.to_string())
+            }
+            IdError::Busy(_) => Self::unavailable(error.to_string()),
+            IdError::Segment(error) => error.into(),
+            IdError::Snowflake(error) => error.into(),
+        }
+    }
 }
 
 impl From<SegmentError> for Problem {

@@ -10,10 +10,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, ready};
 
+use crate::serve::Control;
 use http_body_util::Full;
 use hyper::body::{Body, Bytes, Frame, SizeHint};
-
-use super::control::Control;
 
 /// How much text is made at a time. hyper asks for the first part before it knows whether the client takes any,
 /// so that much of each answer may wait.

@@ -6,7 +6,7 @@ use leaf_node::records::TagShown;
 use leaf_segment::{NewTag, TagAdmin, TagChange, TagRecord};
 use serde::{Deserialize, Deserializer, Serialize};
 
-use super::super::ids::decode_key;
+use super::super::id_routes::decode_key;
 use super::super::problem::Problem;
 use super::super::reply::{self, Reply};
 use crate::node::{Node, Store};

@@ -1,15 +1,13 @@
 //! The ids listener: the routes of the Java Leaf, and those of `/v1` for ids.
 
 use std::borrow::Cow;
-use std::cell::RefCell;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use hyper::http::request::Parts;
 use hyper::{Method, Request, StatusCode};
 use leaf_core::Clock;
-use leaf_segment::{KnownTags, Shards, TagHandle};
-use leaf_snowflake::SystemClock;
+use leaf_segment::TagHandle;
+use leaf_snowflake::{SnowflakeGenerator, SystemClock};
 use percent_encoding::percent_decode_str;
 
 use super::body::{self, RequestBody};
@@ -17,7 +15,8 @@ use super::problem::{Form, Problem, check_method};
 use super::reply::{self, Reply};
 use super::routes::{self, Route};
 use super::{java, v1};
-use crate::node::{Node, Snowflake};
+use crate::ids::{self, Waiting};
+use crate::node::Node;
 
 const SEGMENT: &str = "/api/segment/get/";
 const SNOWFLAKE: &str = "/api/snowflake/get/";
@@ -48,11 +47,6 @@ pub(super) const ROUTES: &[Route<To>] = &[
     Route::new("GET, HEAD", "/clock", To::Clock),
 ];
 
-thread_local! {
-    /// The tags that are known, as this thread saw them last.
-    static KNOWN: RefCell<Option<Shards<KnownTags>>> = const { RefCell::new(None) };
-}
-
 /// The answer to a request for one id where it is there already; allocates nothing but the answer.
 pub(super) fn at_once<B>(node: &Node, request: &Request<B>) -> Option<Reply> {
     if !matches!(*request.method(), Method::GET | Method::POST) {
@@ -60,7 +54,7 @@ pub(super) fn at_once<B>(node: &Node, request: &Request<B>) -> Option<Reply> {
     }
     let path = request.uri().path();
     if let Some(key) = path.strip_prefix(SEGMENT) {
-        return known(node, undecoded_key(key)?, TagHandle::try_next)?.map(reply::id);
+        return ids::known(node, undecoded_key(key)?, TagHandle::try_next)?.map(reply::id);
     }
     undecoded_key(path.strip_prefix(SNOWFLAKE)?)?;
     node.snowflake()?.generator.try_next_unless_queued().map(reply::id)
@@ -69,15 +63,6 @@ pub(super) fn at_once<B>(node: &Node, request: &Request<B>) -> Option<Reply> {
 /// A key that is the same decoded: one that must be decoded first is the name of another tag.
 fn undecoded_key(key: &str) -> Option<&str> {
     (!key.is_empty() && !key.contains('%')).then_some(key)
-}
-
-/// Uses the handle of a tag that is known by this name as it stands.
-fn known<T>(node: &Node, name: &str, using: impl FnOnce(&TagHandle) -> T) -> Option<T> {
-    let segments = node.segments()?;
-    KNOWN.with_borrow_mut(|known| {
-        let known = known.get_or_insert_with(|| segments.map(|shard| shard.known_tags()));
-        known.get(name).map(using)
-    })
 }
 
 /// Answers a request. Its body, if there is one, is read and means nothing.
@@ -114,12 +99,12 @@ async fn answer(node: &Arc<Node>, head: &Parts) -> Result<Reply, Problem> {
             Ok(reply::id(handle.next().await?))
         }
         To::SnowflakeId => {
-            let snowflake = snowflake(node, parameter)?;
+            let generator = snowflake(node, parameter)?;
             if head.method == Method::HEAD {
                 return Ok(reply::text(StatusCode::OK, ""));
             }
             let _waiting = Waiting::for_ids(node)?;
-            Ok(reply::id(snowflake.generator.next().await?))
+            Ok(reply::id(generator.next().await?))
         }
         To::SegmentIds => {
             let handle = handle(node, parameter).await?;
@@ -142,57 +127,13 @@ async fn answer(node: &Arc<Node>, head: &Parts) -> Result<Reply, Problem> {
     }
 }
 
-/// A request that may wait, for as long as it lives.
-struct Waiting<'a>(&'a AtomicUsize);
-
-impl<'a> Waiting<'a> {
-    /// One that may wait for ids.
-    fn for_ids(node: &'a Node) -> Result<Self, Problem> {
-        let most = node.live.max_waiting.load(Ordering::Relaxed);
-        Self::begin(&node.waiting, most, "too many requests are waiting for ids")
-    }
-
-    /// One that may wait until it is known whether its tag exists. Names that do not exist must not keep
-    /// those waiting who ask for ids.
-    fn for_a_look_up(node: &'a Node) -> Result<Self, Problem> {
-        let most = (node.live.max_waiting.load(Ordering::Relaxed) / 10).max(1);
-        Self::begin(
-            &node.looking_up,
-            most,
-            "too many requests are waiting for tags that this node does not know yet",
-        )
-    }
-
-    fn begin(count: &'a AtomicUsize, most: usize, refusal: &str) -> Result<Self, Problem> {
-        if count.fetch_add(1, Ordering::Relaxed) >= most {
-            count.fetch_sub(1, Ordering::Relaxed);
-            return Err(Problem::unavailable(refusal));
-        }
-        Ok(Self(count))
-    }
-}
-
-impl Drop for Waiting<'_> {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
 /// The handle of a tag as it stands in a path.
-pub(super) async fn handle(node: &Node, key: &str) -> Result<TagHandle, Problem> {
-    let Some(segments) = node.segments() else { return Err(Problem::disabled("segment")) };
-    let tag = decode_key(key)?;
-    match known(node, &tag, TagHandle::clone) {
-        Some(handle) => Ok(handle),
-        None => {
-            let _waiting = Waiting::for_a_look_up(node)?;
-            Ok(segments.tag(&tag).await?)
-        }
-    }
+async fn handle(node: &Node, key: &str) -> Result<TagHandle, Problem> {
+    Ok(ids::handle(node, &decode_key(key)?).await?)
 }
 
-/// As [`handle`]. The Java Leaf's framework takes a key with a slash behind it for the key; here that may be
-/// a tag's own name, which counts first.
+/// The handle of a tag as it stands in a path of the Java Leaf, whose framework takes a key with a slash behind it
+/// for the key; here that may be a tag's own name, which counts first.
 async fn java_handle(node: &Node, key: &str) -> Result<TagHandle, Problem> {
     let found = handle(node, key).await;
     match (found, key.strip_suffix('/')) {
@@ -202,19 +143,19 @@ async fn java_handle(node: &Node, key: &str) -> Result<TagHandle, Problem> {
         // What it asks for is most likely here, whatever the store is about.
         (Err(problem), Some(key)) => {
             let tag = decode_key(key)?;
-            known(node, &tag, TagHandle::clone).ok_or(problem)
+            ids::known(node, &tag, TagHandle::clone).ok_or(problem)
         }
         (found, _) => found,
     }
 }
 
-/// Snowflake mode. The key is not used, as in the Java Leaf; the path must have one all the same.
-fn snowflake<'a>(node: &'a Node, key: &str) -> Result<&'a Snowflake, Problem> {
-    let Some(snowflake) = node.snowflake() else { return Err(Problem::disabled("snowflake")) };
+/// The generator of snowflake ids. The key is not used, as in the Java Leaf; the path must have one all the same.
+fn snowflake<'a>(node: &'a Node, key: &str) -> Result<&'a SnowflakeGenerator, Problem> {
+    let generator = ids::snowflake(node)?;
     if decode_key(key)?.is_empty() {
         return Err(Problem::bad_request("key is empty: any other will do"));
     }
-    Ok(snowflake)
+    Ok(generator)
 }
 
 /// The path as the Java Leaf's framework reads it: with one slash at its start, and none behind the name of

@@ -13,7 +13,7 @@ use std::task::{Context, Poll, Waker};
 
 /// How a connection goes on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Order {
+pub(crate) enum Order {
     /// As it is.
     Serve,
     /// To its end, after what is under way.
@@ -24,16 +24,16 @@ pub(super) enum Order {
 
 /// One connection, as its listener sees it.
 #[derive(Debug, Default)]
-pub(super) struct Control {
+pub(crate) struct Control {
     /// How many requests have begun.
-    pub(super) requests: AtomicUsize,
+    pub(crate) requests: AtomicUsize,
     /// How many of them wait for their answers.
-    pub(super) under_way: AtomicUsize,
+    pub(crate) under_way: AtomicUsize,
     /// How many answers of HTTP/2 are not wholly taken by the client, and how many parts were.
-    pub(super) unread: AtomicUsize,
-    pub(super) taken: AtomicUsize,
+    pub(crate) unread: AtomicUsize,
+    pub(crate) taken: AtomicUsize,
     /// Whether a request's head could be read in two ways: the connection is given up.
-    pub(super) ambiguous: AtomicBool,
+    pub(crate) ambiguous: AtomicBool,
     http2: AtomicBool,
     order: AtomicU8,
     /// Of the connection's task, set once it has run.
@@ -53,12 +53,12 @@ struct Seen {
 }
 
 impl Control {
-    pub(super) fn is_http2(&self) {
+    pub(crate) fn is_http2(&self) {
         self.http2.store(true, Ordering::Relaxed);
     }
 
     /// What to do now; its task is woken when that changes.
-    pub(super) fn order(&self, context: &Context<'_>) -> Order {
+    pub(crate) fn order(&self, context: &Context<'_>) -> Order {
         if !self.registered.load(Ordering::Relaxed) {
             *self.waker() = Some(context.waker().clone());
             self.registered.store(true, Ordering::Relaxed);
@@ -72,7 +72,7 @@ impl Control {
     }
 
     /// The result of `future`, or `None` when this is ordered, or more.
-    pub(super) async fn unless<T>(
+    pub(crate) async fn unless<T>(
         &self,
         ordered: Order,
         future: impl Future<Output = T>,

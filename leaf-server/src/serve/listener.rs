@@ -17,41 +17,59 @@ use tokio::time::{Instant, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
 
 use super::DataPlane;
-use super::connection::{self, Routes};
-use super::control::Connections;
-use crate::node::Node;
+use super::control::{Connections, Control};
 
 /// Open files that are nobody's connection: the stores, the state file, the other listener.
 const OTHER_FILES: u64 = 256;
 /// A connection that asks nothing for so many sweeps is asked to end, and closed with the next. So is one that
 /// takes that long to send a request's head or to read an answer.
 const SILENT_SWEEPS: u32 = 4;
-/// How often connections are looked at: one that is silent ends after one minute to one and a half, on the
-/// ops listener, where connections are few and nobody needs to keep one, after eight to ten seconds.
-const SWEEP_IDS_EVERY: Duration = Duration::from_secs(15);
-const SWEEP_OPS_EVERY: Duration = Duration::from_secs(2);
-/// Where all places are taken a connection for ids makes room that was silent for this many sweeps. On the
-/// ops listener any that waits for no answer does, and at once, so that nobody can keep others from asking for
-/// health.
-const EVICTED_IDS: u32 = 1;
-const EVICTED_OPS: u32 = 0;
 /// How soon the next one is asked to make room where the last one did not.
 const EVICT_AGAIN: Duration = Duration::from_millis(50);
 /// After a failed accept (out of file descriptors): others may end meanwhile.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
+/// What the connections of a listener speak, and how many there may be.
+pub(crate) trait Protocol: Send + Sync + 'static {
+    /// How connections are kept and ended.
+    fn keeping(&self) -> Keeping;
+
+    /// The most connections at a time, as it is configured now. The limit on open files may allow fewer.
+    fn max_connections(&self) -> usize;
+
+    /// Serves a connection until the client or the server has had enough. `control` says when it must end.
+    fn serve(
+        self: Arc<Self>,
+        stream: TcpStream,
+        control: Arc<Control>,
+    ) -> impl Future<Output = ()> + Send;
+}
+
+/// How a listener keeps its connections.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Keeping {
+    /// How often connections are looked at: one that is silent for four to six times as long ends.
+    pub(crate) sweep_every: Duration,
+    /// Where all places are taken a connection that was silent for this many sweeps makes room.
+    pub(crate) evict_after: u32,
+    /// Whether such a connection is closed at once. Else it is asked to end first.
+    pub(crate) evict_at_once: bool,
+    /// Whether it gets a small share of the open files for itself, which no other listener can take.
+    pub(crate) small: bool,
+}
+
 /// A listener at work.
-pub(crate) struct Listener {
+pub(crate) struct Listener<P> {
     stop: CancellationToken,
     connections: Arc<Connections>,
-    slots: Arc<Slots>,
+    slots: Arc<Slots<P>>,
     task: JoinHandle<()>,
 }
 
 /// How many connections there are, and may be.
-struct Slots {
-    node: Arc<Node>,
-    routes: Routes,
+struct Slots<P> {
+    protocol: Arc<P>,
+    keeping: Keeping,
     files: usize,
     taken: AtomicUsize,
     freed: Notify,
@@ -59,18 +77,15 @@ struct Slots {
 }
 
 /// One connection's.
-struct Slot(Arc<Slots>);
+struct Slot<P>(Arc<Slots<P>>);
 
-impl Slots {
+impl<P: Protocol> Slots<P> {
     fn most(&self) -> usize {
-        match self.routes {
-            Routes::Ids => self.node.live.max_connections.load(Ordering::Relaxed).min(self.files),
-            Routes::Ops => self.files,
-        }
+        self.protocol.max_connections().min(self.files)
     }
 
     /// A free one. Only the one task that accepts takes any.
-    fn try_take(self: &Arc<Self>) -> Option<Slot> {
+    fn try_take(self: &Arc<Self>) -> Option<Slot<P>> {
         if self.taken.load(Ordering::Acquire) >= self.most() {
             return None;
         }
@@ -78,11 +93,7 @@ impl Slots {
     }
 
     /// Waits for a free one. Where none is, a connection that others need less makes room.
-    async fn take(self: &Arc<Self>) -> Slot {
-        let least = match self.routes {
-            Routes::Ids => EVICTED_IDS,
-            Routes::Ops => EVICTED_OPS,
-        };
+    async fn take(self: &Arc<Self>) -> Slot<P> {
         loop {
             let freed = self.freed.notified();
             tokio::pin!(freed);
@@ -91,7 +102,8 @@ impl Slots {
             if let Some(slot) = self.try_take() {
                 return slot;
             }
-            let evicted = self.connections.evict(least, self.routes == Routes::Ops);
+            let Keeping { evict_after, evict_at_once, .. } = self.keeping;
+            let evicted = self.connections.evict(evict_after, evict_at_once);
             // The limit may be raised meanwhile.
             let pause = if evicted { EVICT_AGAIN } else { Duration::from_secs(1) };
             let _ = tokio::time::timeout(pause, freed).await;
@@ -112,55 +124,42 @@ impl Slots {
     }
 }
 
-impl Slot {
-    fn of(slots: &Arc<Slots>) -> Self {
+impl<P> Slot<P> {
+    fn of(slots: &Arc<Slots<P>>) -> Self {
         slots.taken.fetch_add(1, Ordering::AcqRel);
         Self(Arc::clone(slots))
     }
 }
 
-impl Drop for Slot {
+impl<P> Drop for Slot<P> {
     fn drop(&mut self) {
         self.0.taken.fetch_sub(1, Ordering::AcqRel);
         self.0.freed.notify_waiters();
     }
 }
 
-impl Listener {
-    /// Serves ids, on the threads of the data plane.
-    pub(crate) fn ids(listener: TcpListener, node: Arc<Node>, plane: &DataPlane) -> Self {
-        Self::start(listener, node, Routes::Ids, plane.clone())
-    }
-
-    /// Serves health and administration, on the control plane.
-    pub(crate) fn ops(listener: TcpListener, node: Arc<Node>) -> Self {
-        Self::start(listener, node, Routes::Ops, DataPlane::here())
-    }
-
-    fn start(listener: TcpListener, node: Arc<Node>, routes: Routes, plane: DataPlane) -> Self {
+impl<P: Protocol> Listener<P> {
+    /// Serves the connections that are accepted, on the threads of `plane`.
+    pub(crate) fn start(listener: TcpListener, protocol: P, plane: DataPlane) -> Self {
         let (stop, connections) = (CancellationToken::new(), Arc::<Connections>::default());
+        let keeping = protocol.keeping();
         let slots = Arc::new(Slots {
-            node: Arc::clone(&node),
-            routes,
-            files: share_of_files(routes),
+            protocol: Arc::new(protocol),
+            keeping,
+            files: share_of_files(keeping.small),
             taken: AtomicUsize::new(0),
             freed: Notify::new(),
             connections: Arc::clone(&connections),
         });
-        let serving = Serving {
-            plane,
-            node,
-            routes,
-            connections: Arc::clone(&connections),
-            slots: Arc::clone(&slots),
-        };
+        let serving =
+            Serving { plane, connections: Arc::clone(&connections), slots: Arc::clone(&slots) };
         let accepting = Accepting { listener, serving };
         let task = tokio::spawn(accepting.run(stop.clone()));
         Self { stop, connections, slots, task }
     }
 
     /// Stops accepting, announces the end for some time, lets requests under way finish until the
-    /// deadline, and leaves the rest. Call it after [`Node::begin_stop`].
+    /// deadline, and leaves the rest. Call it once the node says that it stops.
     pub(crate) async fn drain(self, announce: Duration, deadline: Instant) {
         self.stop.cancel();
         // The task ends by this only.
@@ -177,26 +176,21 @@ impl Listener {
 }
 
 /// The task that accepts.
-struct Accepting {
+struct Accepting<P> {
     listener: TcpListener,
-    serving: Serving,
+    serving: Serving<P>,
 }
 
 /// What becomes of connections that were accepted.
-struct Serving {
+struct Serving<P> {
     plane: DataPlane,
-    node: Arc<Node>,
-    routes: Routes,
     connections: Arc<Connections>,
-    slots: Arc<Slots>,
+    slots: Arc<Slots<P>>,
 }
 
-impl Accepting {
+impl<P: Protocol> Accepting<P> {
     async fn run(self, stop: CancellationToken) {
-        let mut sweeps = tokio::time::interval(match self.serving.routes {
-            Routes::Ids => SWEEP_IDS_EVERY,
-            Routes::Ops => SWEEP_OPS_EVERY,
-        });
+        let mut sweeps = tokio::time::interval(self.serving.slots.keeping.sweep_every);
         // A process that was frozen does not catch up on them.
         sweeps.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut out_of_files = false;
@@ -259,14 +253,14 @@ impl Accepting {
     }
 }
 
-impl Serving {
-    fn serve(&self, stream: std::net::TcpStream, slot: Slot) {
+impl<P: Protocol> Serving<P> {
+    fn serve(&self, stream: std::net::TcpStream, slot: Slot<P>) {
         let place = self.plane.place();
-        let (node, routes, open) = (Arc::clone(&self.node), self.routes, self.connections.add());
+        let (protocol, open) = (Arc::clone(&self.slots.protocol), self.connections.add());
         place.runtime().clone().spawn(async move {
             // A client that breaks off is not the server's error.
             if let Ok(stream) = TcpStream::from_std(stream) {
-                connection::serve(stream, node, routes, Arc::clone(&open.control)).await;
+                protocol.serve(stream, Arc::clone(&open.control)).await;
             }
             drop((open, place, slot));
         });
@@ -275,7 +269,7 @@ impl Serving {
 
 /// How many connections the limit on open files leaves room for. As many files are allowed to be open as
 /// the system lets this process have; health is always left some.
-fn share_of_files(routes: Routes) -> usize {
+fn share_of_files(small: bool) -> usize {
     let mut limit = getrlimit(Resource::Nofile);
     if limit.current < limit.maximum || limit.maximum.is_none() {
         limit.current = limit.maximum;
@@ -283,11 +277,11 @@ fn share_of_files(routes: Routes) -> usize {
         let _ = setrlimit(Resource::Nofile, limit);
     }
     let files = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
-    let share = match routes {
+    let share = match small {
         // Of very few both have the same, and the rest is left to what is nobody's connection.
         _ if files < 2 * OTHER_FILES => files / 8,
-        Routes::Ids => files.saturating_sub(OTHER_FILES),
-        Routes::Ops => OTHER_FILES / 2,
+        false => files.saturating_sub(OTHER_FILES),
+        true => OTHER_FILES / 2,
     };
     usize::try_from(share).unwrap_or(usize::MAX).max(2)
 }

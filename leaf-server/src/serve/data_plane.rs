@@ -16,7 +16,7 @@ pub(crate) struct DataPlane {
     threads: Arc<[Thread]>,
 }
 
-pub(super) struct Thread {
+struct Thread {
     runtime: Handle,
     connections: AtomicUsize,
     /// Ends the thread when the data plane is dropped.
@@ -41,7 +41,7 @@ impl DataPlane {
     }
 
     /// The runtime that this code runs on, as one thread.
-    pub(super) fn here() -> Self {
+    pub(crate) fn here() -> Self {
         Self { threads: [Thread::of(Handle::current())].into() }
     }
 

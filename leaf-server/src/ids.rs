@@ -1,0 +1,97 @@
+//! Ids for every protocol: looking a tag up, and the places of requests that may wait.
+//!
+//! No protocol's types stand here. A protocol maps [`IdError`] to its own answers, in one place.
+
+use std::cell::RefCell;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use leaf_segment::{KnownTags, SegmentError, Shards, TagHandle};
+use leaf_snowflake::{SnowflakeError, SnowflakeGenerator};
+
+use crate::node::Node;
+
+/// Why a caller gets no id. The text is fit for clients.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum IdError {
+    /// The mode of ids is switched off on this node.
+    #[error("{0} mode is disabled")]
+    ModeDisabled(&'static str),
+    /// Too many requests wait already; worth another try.
+    #[error("{0}")]
+    Busy(&'static str),
+    #[error("{0}")]
+    Segment(#[from] SegmentError),
+    #[error("{0}")]
+    Snowflake(#[from] SnowflakeError),
+}
+
+thread_local! {
+    /// The tags that are known, as this thread of the data plane saw them last, and of which node.
+    static KNOWN: RefCell<Option<(u64, Shards<KnownTags>)>> = const { RefCell::new(None) };
+}
+
+/// Uses the handle of a tag that this node knows by this name; allocates nothing.
+pub(crate) fn known<T>(node: &Node, name: &str, using: impl FnOnce(&TagHandle) -> T) -> Option<T> {
+    let segments = node.segments()?;
+    KNOWN.with_borrow_mut(|known| {
+        let known = match known {
+            Some((of, known)) if *of == node.number => known,
+            known => &mut known.insert((node.number, segments.map(|shard| shard.known_tags()))).1,
+        };
+        known.get(name).map(using)
+    })
+}
+
+/// The handle of a tag, from the store where this node does not know it.
+pub(crate) async fn handle(node: &Node, tag: &str) -> Result<TagHandle, IdError> {
+    let segments = node.segments().ok_or(IdError::ModeDisabled("segment"))?;
+    match known(node, tag, TagHandle::clone) {
+        Some(handle) => Ok(handle),
+        None => {
+            let _waiting = Waiting::for_a_look_up(node)?;
+            Ok(segments.tag(tag).await?)
+        }
+    }
+}
+
+/// The generator of snowflake ids.
+pub(crate) fn snowflake(node: &Node) -> Result<&SnowflakeGenerator, IdError> {
+    let snowflake = node.snowflake().ok_or(IdError::ModeDisabled("snowflake"))?;
+    Ok(&snowflake.generator)
+}
+
+/// A request that may wait, for as long as it lives.
+pub(crate) struct Waiting<'a>(&'a AtomicUsize);
+
+impl<'a> Waiting<'a> {
+    /// One that may wait for ids.
+    pub(crate) fn for_ids(node: &'a Node) -> Result<Self, IdError> {
+        let most = node.live.max_waiting.load(Ordering::Relaxed);
+        Self::begin(&node.waiting, most, "too many requests are waiting for ids")
+    }
+
+    /// One that may wait until it is known whether its tag exists. Names that do not exist must not keep
+    /// those waiting who ask for ids.
+    fn for_a_look_up(node: &'a Node) -> Result<Self, IdError> {
+        let most = (node.live.max_waiting.load(Ordering::Relaxed) / 10).max(1);
+        Self::begin(
+            &node.looking_up,
+            most,
+            "too many requests are waiting for tags that this node does not know yet",
+        )
+    }
+
+    fn begin(count: &'a AtomicUsize, most: usize, refusal: &'static str) -> Result<Self, IdError> {
+        if count.fetch_add(1, Ordering::Relaxed) >= most {
+            count.fetch_sub(1, Ordering::Relaxed);
+            return Err(IdError::Busy(refusal));
+        }
+        Ok(Self(count))
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}

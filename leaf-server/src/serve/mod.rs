@@ -1,0 +1,12 @@
+//! Serving connections, whatever they speak: accepting them, giving them to the threads of the data plane, ending
+//! those that are silent, and letting all of them end.
+//!
+//! A protocol is what implements [`Protocol`]; it knows nothing of places, sweeps and drains.
+
+mod control;
+mod data_plane;
+mod listener;
+
+pub(crate) use control::{Control, Order};
+pub(crate) use data_plane::DataPlane;
+pub(crate) use listener::{Keeping, Listener, Protocol};
