@@ -4,6 +4,8 @@
 //! run in threads that end early, so all children are started by one thread that lives as long as
 //! the process.
 
+use std::collections::BTreeSet;
+use std::hash::{BuildHasher, RandomState};
 use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
@@ -210,12 +212,22 @@ pub fn require(program: &str, package: &str) -> PathBuf {
         })
 }
 
-/// A port of the loopback interface that nobody listens on.
+/// A port of the loopback interface that nobody listens on. It is below the system's ephemeral ports, so that no
+/// outgoing connection takes it before the server that it is for.
 ///
 /// # Panics
 /// When there is none.
 #[must_use]
 pub fn free_port() -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
-    listener.local_addr().expect("a bound socket has an address").port()
+    static GIVEN: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
+    let mut given = GIVEN.lock().expect("no holder of this lock panics");
+    for attempt in 0..10_000u64 {
+        // Tests run in many processes: each draws at random.
+        let random = RandomState::new().hash_one(attempt) % 22_000;
+        let port = 10_000 + u16::try_from(random).expect("below 22,000");
+        if TcpListener::bind(("127.0.0.1", port)).is_ok() && given.insert(port) {
+            return port;
+        }
+    }
+    panic!("no port of 127.0.0.1 is free");
 }
