@@ -28,6 +28,22 @@ use crate::{Node, OpenError, Surroundings};
 pub struct Leaf(Node);
 
 /// What a [`Leaf`] is opened with. Every key of the configuration can be set, by its name.
+///
+/// ```no_run
+/// # async fn several_nodes() -> Result<(), Box<dyn std::error::Error>> {
+/// use leaf_node::Leaf;
+///
+/// let leaf = Leaf::builder()
+///     .data_dir("leaf-data")
+///     .store("mysql://leaf:secret@db/leaf")
+///     .registry("zk-normal://a:2181,b:2181")
+///     .open()
+///     .await?;
+/// let order = leaf.segment("orders").await?.next().await?;
+/// let event = leaf.snowflake().next().await?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Default)]
 pub struct LeafBuilder {
     files: Vec<PathBuf>,
