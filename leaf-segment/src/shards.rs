@@ -86,13 +86,13 @@ fn any_matches(patterns: &[TagPattern], tag: &str) -> bool {
 }
 
 impl<T> Shards<T> {
-    /// One for all tags.
+    /// One shard, `rest`, for all tags.
     #[must_use]
     pub const fn new(rest: T) -> Self {
         Self { shards: Vec::new(), rest }
     }
 
-    /// And another for the tags that match any of these patterns, and none given before.
+    /// Adds a shard for the tags that match any of `patterns` and none of a shard that was added before.
     #[must_use]
     pub fn with(mut self, patterns: Vec<TagPattern>, shard: T) -> Self {
         self.shards.push((patterns, shard));

@@ -38,7 +38,7 @@ pub fn leaf(directory: &Path, args: &[&str]) -> Ran {
     leaf_with(directory, args, &[])
 }
 
-/// The same with environment variables.
+/// Runs `leaf` with these arguments and environment variables on the data in `directory`.
 pub fn leaf_with(directory: &Path, args: &[&str], environment: &[(&str, &str)]) -> Ran {
     let output = Command::new(env!("CARGO_BIN_EXE_leaf"))
         .args(args)

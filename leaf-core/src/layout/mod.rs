@@ -136,7 +136,7 @@ impl Layout {
         Self { epoch, ..self }
     }
 
-    /// The same layout, its worker field named by a datacenter in the upper `bits` and a worker in
+    /// This layout with its worker field read as two numbers: a datacenter in the upper `bits` and a worker in
     /// the rest. Ids do not change by it.
     ///
     /// # Errors

@@ -292,7 +292,7 @@ impl Node {
         &self.open.registry
     }
 
-    /// The same claim at another time.
+    /// Claims with this node's own request, made at `now`.
     pub(crate) async fn claim_at(&self, now: UnixMillis) -> Result<Lease, RegistryError> {
         let request = ClaimRequest { now, ..self.request.clone() };
         self.claim_by(&request).await
