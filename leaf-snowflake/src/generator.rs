@@ -15,7 +15,7 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::keeper::Keeper;
+use crate::keeper::{Held, Keeper};
 use crate::shared::{Phase, Shared};
 use crate::{IdRun, Registry, SnowflakeConfig, SnowflakeError, SnowflakeErrorKind, SnowflakeView};
 
@@ -91,13 +91,18 @@ impl SnowflakeGenerator {
         let held = claimed.unwrap_or_else(|| Err(SnowflakeErrorKind::Closed.into()))?;
         let worker = held.worker();
         if let KeeperState::Idle(keeper) = std::mem::replace(&mut *state, KeeperState::Ended) {
-            let (end, stop) = (EndOfIds(Arc::clone(&self.shared)), self.stop.clone());
-            *state = KeeperState::Running(tokio::spawn(async move {
-                let _end = end;
-                keeper.run(held, stop).await;
-            }));
+            *state = KeeperState::Running(self.start(*keeper, held));
         }
         Ok(worker)
+    }
+
+    /// No `async fn`, so that the keeper is compiled here, not again in every crate that claims.
+    fn start(&self, keeper: Keeper, held: Held) -> JoinHandle<()> {
+        let (end, stop) = (EndOfIds(Arc::clone(&self.shared)), self.stop.clone());
+        tokio::spawn(async move {
+            let _end = end;
+            keeper.run(held, stop).await;
+        })
     }
 
     /// Takes the next id; never waits.

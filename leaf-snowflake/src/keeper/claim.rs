@@ -14,13 +14,17 @@ const WATCH_FILE: Duration = Duration::from_secs(2);
 
 impl Keeper {
     /// Takes a worker id and lets ids flow. On a retryable error it may be called again.
-    pub(crate) async fn claim(&mut self) -> Result<Held, SnowflakeError> {
-        let claimed = self.try_claim().await;
-        match &claimed {
-            Ok(_) => self.shared.report_fine(Trouble::Claim),
-            Err(error) => self.shared.note_trouble(Trouble::Claim, error.to_string()),
-        }
-        claimed
+    ///
+    /// A box, because an `async fn` would be compiled in every crate that claims.
+    pub(crate) fn claim(&mut self) -> BoxFuture<'_, Result<Held, SnowflakeError>> {
+        Box::pin(async {
+            let claimed = self.try_claim().await;
+            match &claimed {
+                Ok(_) => self.shared.report_fine(Trouble::Claim),
+                Err(error) => self.shared.note_trouble(Trouble::Claim, error.to_string()),
+            }
+            claimed
+        })
     }
 
     async fn try_claim(&mut self) -> Result<Held, SnowflakeError> {
