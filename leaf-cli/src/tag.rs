@@ -110,7 +110,7 @@ async fn advance(
     output: Output,
 ) -> Result<Done> {
     let store = stores.of(tag);
-    let advanced = store.tags().advance(&name(tag)?, at_least, yes).await;
+    let advanced = store.tags().advance(&name(tag)?, at_least, yes.into()).await;
     let (record, raised) = advanced.map_err(|error| match error {
         TagAdminError::Unconfirmed(why) => anyhow!("{why}, then say --yes"),
         error => refused(error),
@@ -137,7 +137,7 @@ fn shown(store: &Store, record: TagRecord, output: Output) -> Result<Done> {
 
 async fn delete(stores: &Stores, tag: &str, yes: bool, output: Output) -> Result<Done> {
     let (store, shell) = (stores.of(tag), quoted(tag));
-    let deleted = store.tags().delete(&name(tag)?, yes).await;
+    let deleted = store.tags().delete(&name(tag)?, yes.into()).await;
     let deleted = deleted.map_err(|error| match error {
         TagAdminError::Unconfirmed(why) => {
             anyhow!("{why}: say --yes to delete it, or `leaf tag set {shell} --enabled false`")

@@ -64,7 +64,7 @@ orders               5000    50  no              -       500         7  the orde
     let deleted = run(&["tag", "delete", "orders", "--yes"]).ok();
     assert!(deleted.contains("leaf tag create orders --first 5000 --step STEP"), "{deleted}");
     let gone = run(&["tag", "show", "orders"]).failed(1);
-    assert!(gone.contains("no such tag: make it with `leaf tag create`"), "{gone}");
+    assert!(gone.contains("no such tag: create it first; `leaf tag create` creates one"), "{gone}");
 }
 
 #[test]

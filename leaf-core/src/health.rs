@@ -1,4 +1,4 @@
-//! Whether a generator can answer now.
+//! Whether a generator can answer now, and why not.
 //!
 //! The distinction carries the service through an outage: a dead store with stock left is
 //! *degraded*, not *not ready*; else one database would take every node out of the balancer at once.
@@ -8,26 +8,137 @@ use std::fmt;
 /// Whether a generator can hand out ids now, and if something is wrong, what.
 ///
 /// ```
-/// use leaf_core::Health;
+/// use leaf_core::{Health, HealthCode};
 ///
-/// let both = Health::Ready.and(Health::Degraded("store unreachable".into()));
+/// let store = Health::degraded(HealthCode::StoreUnavailable, "the database does not answer");
+/// let both = Health::Ready.and(store);
 /// assert!(both.can_answer());
+/// assert_eq!(both.reasons()[0].code.as_str(), "store_unavailable");
+/// assert_eq!(both.to_string(), "degraded: the database does not answer");
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Health {
     /// Ids flow and nothing is wrong.
     Ready,
-    /// Ids flow, but what they depend on is in trouble; the text says what.
-    Degraded(String),
-    /// No id can be issued now; the text says why.
-    NotReady(String),
+    /// Ids flow, but what they depend on is in trouble.
+    Degraded(Vec<HealthReason>),
+    /// No id can be issued now.
+    NotReady(Vec<HealthReason>),
+}
+
+/// One thing that is wrong.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HealthReason {
+    /// What it is, for programs.
+    pub code: HealthCode,
+    /// What it is, for people. It may change from version to version.
+    pub text: String,
+}
+
+/// What is wrong, for programs: its name stays the same in later versions, which may add more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum HealthCode {
+    /// No worker id yet, or the set of tags was not read yet.
+    Starting,
+    /// The generator or the process is being stopped, or was.
+    Stopping,
+    /// The store of segments does not answer.
+    StoreUnavailable,
+    /// A tag that is in use has no ids left, and its store does not answer.
+    OutOfIds,
+    /// A tag gets no new ids until an operator has repaired its record.
+    TagRefused,
+    /// The high-water marks of the regression guard cannot be written.
+    MarksNotWritten,
+    /// The registry of worker ids does not answer or refuses.
+    Registry,
+    /// The worker id was lost to another node.
+    LeaseLost,
+    /// The clock went back or jumped, or differs from the clocks of other nodes.
+    Clock,
+    /// The state file cannot be written.
+    StateFile,
+    /// Ids have reached the ceiling that is written down.
+    CeilingReached,
+    /// The timestamps of the layout are used up.
+    EndOfTime,
+    /// This process is a forked child of the one that opened the generator.
+    Forked,
+}
+
+impl HealthCode {
+    /// The name, like `store_unavailable`.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Starting => "starting",
+            Self::Stopping => "stopping",
+            Self::StoreUnavailable => "store_unavailable",
+            Self::OutOfIds => "out_of_ids",
+            Self::TagRefused => "tag_refused",
+            Self::MarksNotWritten => "marks_not_written",
+            Self::Registry => "registry",
+            Self::LeaseLost => "lease_lost",
+            Self::Clock => "clock",
+            Self::StateFile => "state_file",
+            Self::CeilingReached => "ceiling_reached",
+            Self::EndOfTime => "end_of_time",
+            Self::Forked => "forked",
+        }
+    }
+}
+
+impl fmt::Display for HealthCode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl HealthReason {
+    /// A reason of this kind.
+    #[must_use]
+    pub fn new(code: HealthCode, text: impl Into<String>) -> Self {
+        Self { code, text: text.into() }
+    }
 }
 
 impl Health {
+    /// Ids flow, in spite of this.
+    #[must_use]
+    pub fn degraded(code: HealthCode, text: impl Into<String>) -> Self {
+        Self::Degraded(vec![HealthReason::new(code, text)])
+    }
+
+    /// No ids, because of this.
+    #[must_use]
+    pub fn not_ready(code: HealthCode, text: impl Into<String>) -> Self {
+        Self::NotReady(vec![HealthReason::new(code, text)])
+    }
+
+    /// `ready`, `degraded` or `not ready`.
+    #[must_use]
+    pub const fn state(&self) -> &'static str {
+        match self {
+            Self::Ready => "ready",
+            Self::Degraded(_) => "degraded",
+            Self::NotReady(_) => "not ready",
+        }
+    }
+
     /// Whether ids can be issued now.
     #[must_use]
     pub const fn can_answer(&self) -> bool {
         !matches!(self, Self::NotReady(_))
+    }
+
+    /// What is wrong; empty when nothing is.
+    #[must_use]
+    pub fn reasons(&self) -> &[HealthReason] {
+        match self {
+            Self::Ready => &[],
+            Self::Degraded(reasons) | Self::NotReady(reasons) => reasons,
+        }
     }
 
     /// The worse of two; reasons of equal weight are joined.
@@ -36,20 +147,22 @@ impl Health {
         use Health::{Degraded, NotReady, Ready};
         match (self, other) {
             (Ready, rest) | (rest, Ready) => rest,
-            (NotReady(a), NotReady(b)) => NotReady(format!("{a}; {b}")),
+            (NotReady(a), NotReady(b)) => NotReady([a, b].concat()),
             (NotReady(a), Degraded(_)) | (Degraded(_), NotReady(a)) => NotReady(a),
-            (Degraded(a), Degraded(b)) => Degraded(format!("{a}; {b}")),
+            (Degraded(a), Degraded(b)) => Degraded([a, b].concat()),
         }
     }
 }
 
 impl fmt::Display for Health {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Ready => f.write_str("ready"),
-            Self::Degraded(why) => write!(f, "degraded: {why}"),
-            Self::NotReady(why) => write!(f, "not ready: {why}"),
+        f.write_str(self.state())?;
+        let mut before = ": ";
+        for reason in self.reasons() {
+            write!(f, "{before}{}", reason.text)?;
+            before = "; ";
         }
+        Ok(())
     }
 }
 
@@ -59,12 +172,14 @@ mod tests {
 
     #[test]
     fn the_worse_wins() {
-        let degraded = Health::Degraded("slow".into());
-        let down = Health::NotReady("clock".into());
+        let degraded = Health::degraded(HealthCode::StoreUnavailable, "slow");
+        let down = Health::not_ready(HealthCode::Clock, "clock");
 
         assert_eq!(Health::Ready.and(Health::Ready), Health::Ready);
         assert_eq!(Health::Ready.and(degraded.clone()), degraded);
         assert_eq!(degraded.and(down.clone()), down);
-        assert_eq!(down.clone().and(down), Health::NotReady("clock; clock".into()));
+        let both = down.clone().and(down);
+        assert_eq!(both.to_string(), "not ready: clock; clock");
+        assert_eq!(both.reasons().len(), 2);
     }
 }

@@ -27,7 +27,7 @@ mod unknown_fields;
 mod worker;
 
 pub use clock::{Clock, ManualClock};
-pub use health::Health;
+pub use health::{Health, HealthCode, HealthReason};
 pub use id::{Id, ParseIdError};
 pub use layout::{Composer, Field, Layout, LayoutError, Parts, Unit};
 pub use millis::UnixMillis;

@@ -1,10 +1,11 @@
 //! What an operator can do about an error: commands and configuration keys, by the kind of the error.
 //!
-//! leaf-core and leaf-snowflake name neither, because a program that embeds them has other ones. `leaf-server` and `leaf`
-//! add the hint where they show an error to an operator.
+//! The crates of the logic name neither, because a program that embeds them has other ones. `leaf-server` and `leaf` add
+//! the hint where they show an error to an operator.
 
 use std::error::Error;
 
+use leaf_segment::{StoreError, StoreErrorKind, TagAdminError};
 use leaf_snowflake::{RegistryError, RegistryErrorKind, SnowflakeError, SnowflakeErrorKind};
 
 use crate::OpenError;
@@ -30,6 +31,25 @@ pub const fn of_registry(kind: &RegistryErrorKind) -> Option<&'static str> {
     }
 }
 
+/// The hint for a failure of a store; `None` where its text says it all.
+#[must_use]
+pub const fn of_store(kind: &StoreErrorKind) -> Option<&'static str> {
+    match kind {
+        StoreErrorKind::UnknownTag => Some("`leaf tag create` creates one"),
+        StoreErrorKind::BadRecord(_) => {
+            Some("`leaf tag set-step` and `leaf tag advance` correct a record")
+        }
+        StoreErrorKind::Regression { .. } => {
+            Some("`leaf tag advance TAG --at-least N` advances it")
+        }
+        StoreErrorKind::Moved => Some(
+            "let segment.shard lead to the store that has it and restart this node, or repeat the `leaf tag \
+             import` or `leaf tag delete` that was broken off",
+        ),
+        _ => None,
+    }
+}
+
 /// The hint for an error or for what caused it.
 #[must_use]
 pub fn of(error: &(dyn Error + 'static)) -> Option<&'static str> {
@@ -47,6 +67,12 @@ pub fn of(error: &(dyn Error + 'static)) -> Option<&'static str> {
 fn of_one(error: &(dyn Error + 'static)) -> Option<&'static str> {
     if let Some(error) = error.downcast_ref::<RegistryError>() {
         return of_registry(error.kind());
+    }
+    if let Some(error) = error.downcast_ref::<StoreError>() {
+        return of_store(error.kind());
+    }
+    if let Some(TagAdminError::Store(error)) = error.downcast_ref::<TagAdminError>() {
+        return of_store(error.kind());
     }
     let error = match error.downcast_ref::<OpenError>() {
         Some(OpenError::Snowflake(error)) => error,

@@ -4,6 +4,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
+use ipnet::IpNet;
 use leaf_registry::RegistryKind;
 use leaf_snowflake::Identity;
 
@@ -80,9 +81,9 @@ fn interfaces() -> Result<Vec<Interface>, ConfigError> {
 
 /// The address of the interface that `wanted` names, or that is in this network.
 fn chosen(wanted: &str, interfaces: &[Interface]) -> Result<IpAddr, ConfigError> {
-    let network = Network::parse(wanted);
+    let network = wanted.parse::<IpNet>().ok();
     let fits = |(name, address): &&Interface| match &network {
-        Some(network) => network.holds(*address),
+        Some(network) => network.contains(address),
         None => name == wanted,
     };
     // Of several the IPv4 address: the Java programs know no other.
@@ -122,36 +123,6 @@ fn is_link_local(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(address) => address.is_link_local(),
         IpAddr::V6(address) => address.is_unicast_link_local(),
-    }
-}
-
-/// A network like `10.0.0.0/8`.
-struct Network {
-    address: u128,
-    bits: u32,
-    v6: bool,
-}
-
-impl Network {
-    fn parse(text: &str) -> Option<Self> {
-        let (address, length) = text.split_once('/')?;
-        let address: IpAddr = address.parse().ok()?;
-        let (width, number) = widened(address);
-        let length: u32 = length.parse().ok().filter(|length| *length <= width)?;
-        Some(Self { address: number, bits: width - length, v6: address.is_ipv6() })
-    }
-
-    fn holds(&self, address: IpAddr) -> bool {
-        let differs = widened(address).1 ^ self.address;
-        address.is_ipv6() == self.v6 && differs.checked_shr(self.bits).unwrap_or(0) == 0
-    }
-}
-
-/// How many bits an address has, and these.
-fn widened(address: IpAddr) -> (u32, u128) {
-    match address {
-        IpAddr::V4(address) => (32, u32::from(address).into()),
-        IpAddr::V6(address) => (128, address.into()),
     }
 }
 

@@ -140,7 +140,7 @@ impl Segment {
             }
             let settings =
                 SegmentConfig { marks: Arc::clone(&marks), ..config.segment.generator() };
-            let generator = SegmentGenerator::start(Arc::clone(&open.store), settings);
+            let generator = SegmentGenerator::start(open.store.clone(), settings);
             Ok(Store { url: url.clone(), open, generator })
         };
         let stores = config.segment.stores().try_map(open).await?;

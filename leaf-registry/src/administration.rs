@@ -2,8 +2,7 @@
 
 use std::fmt;
 
-use futures_core::future::BoxFuture;
-use leaf_segment::StoreError;
+use leaf_segment::StoreFuture;
 
 /// Shows and makes a store's tables, and looks at its settings.
 pub trait Administration: fmt::Debug + Send + Sync + 'static {
@@ -15,13 +14,13 @@ pub trait Administration: fmt::Debug + Send + Sync + 'static {
     ///
     /// # Errors
     /// Failures of the store.
-    fn apply(&self) -> BoxFuture<'_, Result<Vec<&'static str>, StoreError>>;
+    fn apply(&self) -> StoreFuture<'_, Vec<&'static str>>;
 
     /// What could cost ids or their uniqueness as the store is set up now, each with the way out.
     ///
     /// # Errors
     /// Failures of the store.
-    fn risks(&self) -> BoxFuture<'_, Result<Vec<String>, StoreError>>;
+    fn risks(&self) -> StoreFuture<'_, Vec<String>>;
 
     /// By how many ids the store's failover guard advances every tag when another server answers; `None`
     /// (the default) where it has none.

@@ -11,8 +11,7 @@
 
 use leaf_core::Tag;
 use leaf_segment::{
-    NewTag, SEALED, SegmentStore, StoreError, StoreErrorKind, TagRecord, TagSettings,
-    TagSettingsError,
+    NewTag, SEALED, StoreError, StoreErrorKind, TagRecord, TagSettings, TagSettingsError, TagStore,
 };
 
 /// Why a store refuses to replace a `max_id` that is what it should be.
@@ -35,7 +34,7 @@ const TRIES: usize = 100;
 /// ```
 /// use leaf_core::{Step, Tag};
 /// use leaf_registry::import;
-/// use leaf_segment::{MemoryStore, NewTag, SegmentStore};
+/// use leaf_segment::{MemoryStore, NewTag, TagStore};
 ///
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -50,8 +49,8 @@ const TRIES: usize = 100;
 /// ```
 pub async fn import(
     tag: &Tag,
-    from: &dyn SegmentStore,
-    to: &dyn SegmentStore,
+    from: &dyn TagStore,
+    to: &dyn TagStore,
     gap: i64,
 ) -> Result<i64, StoreError> {
     let operation = format!("import tag {:?}", tag.as_str());
@@ -112,7 +111,7 @@ pub async fn import(
 async fn make_sealed(
     old: &TagRecord,
     new: Option<TagRecord>,
-    to: &dyn SegmentStore,
+    to: &dyn TagStore,
     refuse: &impl Fn(StoreErrorKind) -> StoreError,
 ) -> Result<(), StoreError> {
     let tag = &old.tag;
@@ -155,7 +154,7 @@ async fn make_sealed(
 mod tests {
     use super::*;
     use leaf_core::{IdRange, Step};
-    use leaf_segment::MemoryStore;
+    use leaf_segment::{MemoryStore, RangeSource as _, TagCatalog as _};
     use proptest::prelude::*;
 
     fn orders() -> Tag {

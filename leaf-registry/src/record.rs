@@ -37,11 +37,9 @@ pub(crate) fn why_not(row: Option<Row>, seen: Step, amount: i64) -> Option<Store
     let Some((_, max_id, step, _)) = row else { return Some(StoreErrorKind::UnknownTag) };
     let bad = |text: String| Some(StoreErrorKind::BadRecord(text));
     match (Step::new(step.unwrap_or(0)), max_id) {
-        (Err(error), _) => bad(format!("{error}; correct it with `leaf tag set-step`")),
+        (Err(error), _) => bad(format!("{error}; correct its step")),
         (_, None) => bad("max_id is NULL; correct the row in leaf_alloc".into()),
-        (_, Some(max_id @ ..0)) => {
-            bad(format!("max_id {max_id} is negative; correct it with `leaf tag advance`"))
-        }
+        (_, Some(max_id @ ..0)) => bad(format!("max_id {max_id} is negative; advance the tag")),
         (_, Some(SEALED)) => Some(StoreErrorKind::Moved),
         (Ok(step), _) if step != seen => Some(StoreErrorKind::StepChanged(step)),
         (_, Some(max_id)) if max_id > most(amount) => Some(StoreErrorKind::Exhausted),

@@ -7,7 +7,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use leaf_core::WorkerId;
-use leaf_segment::{StoreError, StoreErrorKind};
+use leaf_segment::{StoreError, StoreErrorKind, StoreFuture};
 use leaf_snowflake::{ClaimPolicy, Identity};
 
 use crate::{OpenRegistry, StoreUrl, StoreUrlError, ZookeeperAddress};
@@ -307,7 +307,18 @@ impl RegistryPlace {
     ///
     /// # Errors
     /// Where kind and place do not go together, or the file cannot be used.
-    pub async fn open(
+    pub fn open<'a>(
+        &'a self,
+        kind: RegistryKind,
+        fixed: Option<WorkerId>,
+        data_dir: &'a Path,
+        options: &'a RegistryOptions,
+    ) -> StoreFuture<'a, OpenRegistry> {
+        // A box, because an `async fn` would be compiled, drivers and all, in every crate that calls it.
+        Box::pin(self.open_here(kind, fixed, data_dir, options))
+    }
+
+    async fn open_here(
         &self,
         kind: RegistryKind,
         fixed: Option<WorkerId>,

@@ -8,7 +8,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use leaf_core::WorkerId;
-use leaf_segment::{SegmentStore, StoreError};
+use leaf_segment::{StoreError, StoreFuture, TagStore};
 
 use crate::{Administration, OpenRegistry, RegistryKind, RegistryOptions};
 
@@ -77,7 +77,7 @@ impl Default for StoreOptions {
 #[derive(Debug, Clone)]
 pub struct OpenStore {
     /// The store.
-    pub store: Arc<dyn SegmentStore>,
+    pub store: Arc<dyn TagStore>,
     /// Its tables and risks.
     pub admin: Arc<dyn Administration>,
 }
@@ -106,29 +106,34 @@ impl StoreUrl {
     ///
     /// # Errors
     /// Where the URL or the file cannot be used.
-    pub async fn open(
-        &self,
-        data_dir: &Path,
-        options: &StoreOptions,
-    ) -> Result<OpenStore, StoreError> {
+    pub fn open<'a>(
+        &'a self,
+        data_dir: &'a Path,
+        options: &'a StoreOptions,
+    ) -> StoreFuture<'a, OpenStore> {
         // Which of them counts depends on the kind of store.
         let _ = (data_dir, options);
-        Ok(match &self.0 {
-            #[cfg(feature = "sqlite")]
-            Kind::Sqlite(path) => OpenStore::of(crate::sqlite::store(&data_dir.join(path)).await?),
-            #[cfg(feature = "mysql")]
-            Kind::Mysql(url) => OpenStore::of(crate::mysql::store(url, options)?),
-            #[cfg(feature = "postgres")]
-            Kind::Postgres(url) => OpenStore::of(crate::postgres::store(url, options)?),
-            #[cfg(feature = "etcd")]
-            Kind::Etcd(url) => OpenStore::of(crate::etcd::EtcdStore::open(url.clone())),
-            #[cfg(not(any(
-                feature = "sqlite",
-                feature = "mysql",
-                feature = "postgres",
-                feature = "etcd"
-            )))]
-            Kind::Nothing(nothing) => match *nothing {},
+        // A box, because an `async fn` would be compiled, drivers and all, in every crate that calls it.
+        Box::pin(async move {
+            Ok(match &self.0 {
+                #[cfg(feature = "sqlite")]
+                Kind::Sqlite(path) => {
+                    OpenStore::of(crate::sqlite::store(&data_dir.join(path)).await?)
+                }
+                #[cfg(feature = "mysql")]
+                Kind::Mysql(url) => OpenStore::of(crate::mysql::store(url, options)?),
+                #[cfg(feature = "postgres")]
+                Kind::Postgres(url) => OpenStore::of(crate::postgres::store(url, options)?),
+                #[cfg(feature = "etcd")]
+                Kind::Etcd(url) => OpenStore::of(crate::etcd::EtcdStore::open(url.clone())),
+                #[cfg(not(any(
+                    feature = "sqlite",
+                    feature = "mysql",
+                    feature = "postgres",
+                    feature = "etcd"
+                )))]
+                Kind::Nothing(nothing) => match *nothing {},
+            })
         })
     }
 }
@@ -202,7 +207,7 @@ impl StoreUrl {
 }
 
 impl OpenStore {
-    fn of(store: impl SegmentStore + Administration) -> Self {
+    fn of(store: impl TagStore + Administration) -> Self {
         let store = Arc::new(store);
         Self { admin: Arc::clone(&store) as _, store }
     }

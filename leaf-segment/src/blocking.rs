@@ -9,9 +9,9 @@ use std::sync::Arc;
 use leaf_core::{Health, Id, IdRange, Tag};
 use tokio::runtime::{Builder, Runtime};
 
-use crate::{SegmentConfig, SegmentError, SegmentStore};
+use crate::{SegmentConfig, SegmentError, SegmentSource};
 
-/// Hands out ids of the tags of one [`SegmentStore`]; blocks the calling thread where it must wait.
+/// Hands out ids of the tags of one [`SegmentSource`]; blocks the calling thread where it must wait.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -45,7 +45,7 @@ impl SegmentGenerator {
     ///
     /// # Errors
     /// When the system gives no thread.
-    pub fn open(store: Arc<dyn SegmentStore>, config: SegmentConfig) -> io::Result<Self> {
+    pub fn open(store: Arc<dyn SegmentSource>, config: SegmentConfig) -> io::Result<Self> {
         let mut builder = Builder::new_multi_thread();
         let runtime = builder.worker_threads(1).thread_name("leaf-segment").enable_all().build()?;
         let generator = runtime.block_on(crate::SegmentGenerator::open(store, config));

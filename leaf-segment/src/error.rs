@@ -7,7 +7,7 @@ use leaf_core::{Step, Tag, TagError};
 
 type Cause = Box<dyn std::error::Error + Send + Sync>;
 
-/// A failure of a [`SegmentStore`](crate::SegmentStore), for the log and the operator.
+/// A failure of a [`TagStore`](crate::TagStore), for the log and the operator.
 #[derive(Debug, thiserror::Error)]
 #[error("{operation}: {kind}{}", cause.as_ref().map(|cause| format!(": {cause}")).unwrap_or_default())]
 pub struct StoreError {
@@ -22,7 +22,7 @@ pub struct StoreError {
 #[non_exhaustive]
 pub enum StoreErrorKind {
     /// No record of this name.
-    #[error("no such tag: make it with `leaf tag create`")]
+    #[error("no such tag: create it first")]
     UnknownTag,
     /// The record exists already.
     #[error("the tag exists already")]
@@ -39,7 +39,7 @@ pub enum StoreErrorKind {
     /// The range starts below one that this process was already granted.
     #[error(
         "the store granted ids from {start} on although ids below {mark} were granted before: \
-         find out whether the store went back, then `leaf tag advance TAG --at-least {mark}`"
+         find out whether the store went back, then advance the tag to at least {mark}"
     )]
     Regression {
         /// Where the refused range starts.
@@ -61,8 +61,7 @@ pub enum StoreErrorKind {
     Replaced,
     /// The tag is closed for allocations here: it was moved to another store, or is being moved or deleted.
     #[error(
-        "the tag is closed here: it was moved to another store with `leaf tag import` (let segment.shard lead \
-         there, and restart this node), or a `leaf tag import` or `delete` was broken off (do it again)"
+        "the tag is closed here: it was moved to another store, or an import or a deletion was broken off"
     )]
     Moved,
 }

@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use arc_swap::{ArcSwap, Cache};
-use leaf_core::{Health, Tag};
+use leaf_core::{Health, HealthCode, Tag};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
@@ -25,7 +25,7 @@ use crate::store_client::StoreClient;
 use crate::tag_state::Leftovers;
 use crate::unknown_tags::UnknownTags;
 use crate::{
-    SegmentConfig, SegmentError, SegmentErrorKind, SegmentStore, StoreError, StoreErrorKind,
+    SegmentConfig, SegmentError, SegmentErrorKind, SegmentSource, StoreError, StoreErrorKind,
     TagRecord, TagView,
 };
 
@@ -38,7 +38,7 @@ const GIVE_BACK: Duration = Duration::from_secs(5);
 
 type TagMap = HashMap<Tag, TagHandle, foldhash::fast::RandomState>;
 
-/// Hands out ids of the tags of one [`SegmentStore`]. Cheap to clone.
+/// Hands out ids of the tags of one [`SegmentSource`]. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct SegmentGenerator {
     shared: Arc<Shared>,
@@ -107,7 +107,7 @@ impl SegmentGenerator {
     ///
     /// A store that does not answer is no error: the generator goes on asking, and
     /// [`Self::health`] says so.
-    pub async fn open(store: Arc<dyn SegmentStore>, config: SegmentConfig) -> Self {
+    pub async fn open(store: Arc<dyn SegmentSource>, config: SegmentConfig) -> Self {
         let shared = Shared::new(store, config);
         let first = shared.refresh().await;
         Self::keep(shared, first)
@@ -115,7 +115,7 @@ impl SegmentGenerator {
 
     /// Starts to read the set of tags and to keep it up to date, without waiting for the first answer of the store.
     #[must_use]
-    pub fn start(store: Arc<dyn SegmentStore>, config: SegmentConfig) -> Self {
+    pub fn start(store: Arc<dyn SegmentSource>, config: SegmentConfig) -> Self {
         Self::keep(Shared::new(store, config), Duration::ZERO)
     }
 
@@ -186,15 +186,19 @@ impl SegmentGenerator {
     pub fn health(&self) -> Health {
         let store_client = &self.shared.store_client;
         if store_client.stop.is_cancelled() {
-            return Health::NotReady("segment mode is closed".into());
+            return Health::not_ready(HealthCode::Stopping, "segment mode is closed");
         }
         let trouble = store_client.trouble();
         if !self.shared.loaded.load(Ordering::Acquire) {
-            let why = trouble.unwrap_or_else(|| "no answer yet".into());
-            return Health::NotReady(format!("segment store: {why}"));
+            let (code, why) = match trouble {
+                Some(trouble) => (HealthCode::StoreUnavailable, trouble),
+                None => (HealthCode::Starting, "no answer yet".into()),
+            };
+            return Health::not_ready(code, format!("segment store: {why}"));
         }
         let marks = store_client.config.marks.trouble().map_or(Health::Ready, |why| {
-            Health::Degraded(format!("marks of the regression guard are not kept: {why}"))
+            let text = format!("marks of the regression guard are not kept: {why}");
+            Health::degraded(HealthCode::MarksNotWritten, text)
         });
         let tags = self.shared.tags.load();
         let Some(trouble) = trouble else {
@@ -204,10 +208,13 @@ impl SegmentGenerator {
                 .count();
             let refused = match refused {
                 0 => Health::Ready,
-                count => Health::Degraded(format!(
-                    "{count} tags need an operator: their records went back, or hold no step; the log says \
-                     what to do"
-                )),
+                count => {
+                    let text = format!(
+                        "{count} tags need an operator: their records went back, or hold no step; the log \
+                         says what to do"
+                    );
+                    Health::degraded(HealthCode::TagRefused, text)
+                }
             };
             return marks.and(refused);
         };
@@ -215,18 +222,19 @@ impl SegmentGenerator {
             |handle: &&TagHandle| !handle.state.has_ended() && handle.state.control().granted > 0;
         let has_stock = |handle: &TagHandle| handle.state.buffer.stock() > 0;
         let mut dry = tags.values().filter(in_use).filter(|handle| !has_stock(handle));
-        let no_stock = !tags.values().any(has_stock);
+        let out_of_ids = |text| Health::not_ready(HealthCode::OutOfIds, text);
         match dry.next() {
-            Some(handle) => Health::NotReady(format!(
+            Some(handle) => out_of_ids(format!(
                 "segment store: {trouble}; tag {:?} is out of ids",
                 handle.tag().as_str()
             )),
-            None if no_stock => {
-                Health::NotReady(format!("segment store: {trouble}; no tag has ids left"))
+            None if !tags.values().any(has_stock) => {
+                out_of_ids(format!("segment store: {trouble}; no tag has ids left"))
             }
-            None => {
-                marks.and(Health::Degraded(format!("segment store: {trouble}; serving from stock")))
-            }
+            None => marks.and(Health::degraded(
+                HealthCode::StoreUnavailable,
+                format!("segment store: {trouble}; serving from stock"),
+            )),
         }
     }
 
@@ -258,7 +266,7 @@ impl SegmentGenerator {
 }
 
 impl Shared {
-    fn new(store: Arc<dyn SegmentStore>, config: SegmentConfig) -> Arc<Self> {
+    fn new(store: Arc<dyn SegmentSource>, config: SegmentConfig) -> Arc<Self> {
         let refresh = u64::try_from(config.refresh.as_millis()).unwrap_or(u64::MAX);
         Arc::new(Self {
             store_client: Arc::new(StoreClient::new(store, config)),
@@ -298,8 +306,7 @@ impl Shared {
                 let Some(unused) = unused.filter(|_| store_client.config.give_back) else {
                     return;
                 };
-                let (end, start) = (unused.end(), unused.start());
-                let request = store_client.store.replace_max_id(&tag, end, start);
+                let request = store_client.store.give_back(&tag, unused);
                 match store_client.ask("give back unused ids", request).await {
                     Ok(true) => tracing::debug!(tag = ?tag.as_str(), "gave {unused} back"),
                     // Somebody allocated since.

@@ -77,7 +77,7 @@ impl TagHandle {
     ///
     /// ```
     /// # use std::sync::Arc;
-    /// # use leaf_segment::{MemoryStore, NewTag, SegmentConfig, SegmentGenerator, SegmentStore};
+    /// # use leaf_segment::{MemoryStore, NewTag, SegmentConfig, SegmentGenerator, TagStore};
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let store = Arc::new(MemoryStore::default());

@@ -1,6 +1,6 @@
 //! Segment ids: blocks reserved in a store, served from memory.
 //!
-//! A [`SegmentStore`] keeps one number per [`Tag`]. A [`SegmentGenerator`] adds a
+//! A [`TagStore`] keeps one number per [`Tag`]. A [`SegmentGenerator`] adds a
 //! step to it, owns the ids in between and hands them out from a double buffer: while one segment
 //! is served the next is already there, so a caller waits for the store only when the store has
 //! been away longer than the stock lasts.
@@ -10,7 +10,7 @@
 //! ```
 //! use std::sync::Arc;
 //! use leaf_core::{Step, Tag};
-//! use leaf_segment::{MemoryStore, NewTag, SegmentConfig, SegmentGenerator, SegmentStore};
+//! use leaf_segment::{MemoryStore, NewTag, SegmentConfig, SegmentGenerator, TagStore};
 //!
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -57,6 +57,8 @@ pub use marks::{HighWaterMarks, HighWaterMarksError};
 pub use memory::MemoryStore;
 pub use settings::{TagSettings, TagSettingsError};
 pub use shards::{Shards, TagPattern, TagPatternError};
-pub use store::{NewTag, SEALED, SegmentStore, TagRecord};
-pub use tag_admin::{Deleted, TagAdmin, TagAdminError, TagChange};
+pub use store::{
+    NewTag, RangeSource, SEALED, SegmentSource, StoreFuture, TagCatalog, TagRecord, TagStore,
+};
+pub use tag_admin::{Confirm, Deleted, TagAdmin, TagAdminError, TagChange};
 pub use view::{FetchView, TagView};

@@ -4,12 +4,14 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
-use futures_core::future::BoxFuture;
 use leaf_core::{IdRange, Step, Tag};
 
-use crate::{NewTag, SEALED, SegmentStore, StoreError, StoreErrorKind, TagRecord, TagSettings};
+use crate::{
+    NewTag, RangeSource, SEALED, StoreError, StoreErrorKind, StoreFuture, TagCatalog, TagRecord,
+    TagSettings, TagStore,
+};
 
-/// A [`SegmentStore`] without a disk.
+/// A [`TagStore`] without a disk.
 #[derive(Debug, Default)]
 pub struct MemoryStore {
     records: Mutex<BTreeMap<Tag, TagRecord>>,
@@ -47,7 +49,7 @@ impl MemoryStore {
         tag: &Tag,
         operation: &str,
         f: impl FnOnce(&mut TagRecord) -> Result<T, StoreErrorKind>,
-    ) -> BoxFuture<'_, Result<T, StoreError>>
+    ) -> StoreFuture<'_, T>
     where
         T: Send + 'static,
     {
@@ -60,13 +62,8 @@ impl MemoryStore {
     }
 }
 
-impl SegmentStore for MemoryStore {
-    fn allocate<'a>(
-        &'a self,
-        tag: &'a Tag,
-        amount: Step,
-        seen: Step,
-    ) -> BoxFuture<'a, Result<IdRange, StoreError>> {
+impl RangeSource for MemoryStore {
+    fn allocate<'a>(&'a self, tag: &'a Tag, amount: Step, seen: Step) -> StoreFuture<'a, IdRange> {
         let answer = self.with(tag, "allocate", |record| {
             let step = record.step.map_err(|e| StoreErrorKind::BadRecord(e.to_string()))?;
             if step != seen {
@@ -92,17 +89,25 @@ impl SegmentStore for MemoryStore {
         })
     }
 
-    fn tag<'a>(&'a self, tag: &'a Tag) -> BoxFuture<'a, Result<Option<TagRecord>, StoreError>> {
+    fn give_back<'a>(&'a self, tag: &'a Tag, unused: IdRange) -> StoreFuture<'a, bool> {
+        self.replace_max_id(tag, unused.end(), unused.start())
+    }
+}
+
+impl TagCatalog for MemoryStore {
+    fn tag<'a>(&'a self, tag: &'a Tag) -> StoreFuture<'a, Option<TagRecord>> {
         let record = self.records().get(tag).cloned();
         Box::pin(async { Ok(record) })
     }
 
-    fn tags(&self) -> BoxFuture<'_, Result<Vec<TagRecord>, StoreError>> {
+    fn tags(&self) -> StoreFuture<'_, Vec<TagRecord>> {
         let records = self.records().values().cloned().collect();
         Box::pin(async { Ok(records) })
     }
+}
 
-    fn create<'a>(&'a self, new: &'a NewTag) -> BoxFuture<'a, Result<(), StoreError>> {
+impl TagStore for MemoryStore {
+    fn create<'a>(&'a self, new: &'a NewTag) -> StoreFuture<'a, ()> {
         let mut records = self.records();
         let result = if records.contains_key(&new.tag) {
             let operation = format!("create tag {:?} in memory", new.tag.as_str());
@@ -114,41 +119,28 @@ impl SegmentStore for MemoryStore {
         Box::pin(async { result })
     }
 
-    fn set_step<'a>(&'a self, tag: &'a Tag, step: Step) -> BoxFuture<'a, Result<(), StoreError>> {
+    fn set_step<'a>(&'a self, tag: &'a Tag, step: Step) -> StoreFuture<'a, ()> {
         self.with(tag, "set the step of", |record| {
             record.step = Ok(step);
             Ok(())
         })
     }
 
-    fn set_settings<'a>(
-        &'a self,
-        tag: &'a Tag,
-        settings: &'a TagSettings,
-    ) -> BoxFuture<'a, Result<(), StoreError>> {
+    fn set_settings<'a>(&'a self, tag: &'a Tag, settings: &'a TagSettings) -> StoreFuture<'a, ()> {
         self.with(tag, "change the settings of", |record| {
             record.settings = Ok(settings.clone());
             Ok(())
         })
     }
 
-    fn advance<'a>(
-        &'a self,
-        tag: &'a Tag,
-        at_least: i64,
-    ) -> BoxFuture<'a, Result<i64, StoreError>> {
+    fn advance<'a>(&'a self, tag: &'a Tag, at_least: i64) -> StoreFuture<'a, i64> {
         self.with(tag, "advance", |record| {
             record.max_id = record.max_id.max(at_least);
             Ok(record.max_id)
         })
     }
 
-    fn replace_max_id<'a>(
-        &'a self,
-        tag: &'a Tag,
-        from: i64,
-        to: i64,
-    ) -> BoxFuture<'a, Result<bool, StoreError>> {
+    fn replace_max_id<'a>(&'a self, tag: &'a Tag, from: i64, to: i64) -> StoreFuture<'a, bool> {
         self.with(tag, "replace max_id of", |record| {
             let unchanged = record.max_id == from;
             if unchanged {
@@ -158,7 +150,7 @@ impl SegmentStore for MemoryStore {
         })
     }
 
-    fn delete<'a>(&'a self, tag: &'a Tag) -> BoxFuture<'a, Result<(), StoreError>> {
+    fn delete<'a>(&'a self, tag: &'a Tag) -> StoreFuture<'a, ()> {
         let removed = self.records().remove(tag).map(|_| ());
         let operation = format!("delete tag {:?} in memory", tag.as_str());
         Box::pin(async move {

@@ -173,7 +173,7 @@ impl Shards<SegmentGenerator> {
         let states: Vec<Health> = self.iter().map(SegmentGenerator::health).collect();
         let some_serves = states.iter().any(Health::can_answer);
         states.into_iter().fold(Health::Ready, |all, state| match state {
-            Health::NotReady(why) if some_serves => all.and(Health::Degraded(why)),
+            Health::NotReady(reasons) if some_serves => all.and(Health::Degraded(reasons)),
             state => all.and(state),
         })
     }

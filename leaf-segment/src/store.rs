@@ -1,8 +1,9 @@
-//! The port behind which segments are kept.
+//! The ports behind which segments are kept.
 //!
 //! Contract of every adapter: a range that `allocate` returned is durable and belongs to the caller
 //! alone, for ever. A caller that got no clear answer must treat the range as lost; an adapter never
-//! repeats a write by itself.
+//! repeats a write by itself. Dropping a returned future half-way leaves an ambiguous write, which can
+//! only make a gap.
 
 use std::fmt;
 
@@ -16,87 +17,90 @@ use crate::{StoreError, TagSettings, TagSettingsError};
 /// Leaf cannot allocate from it either, since the database refuses the overflow.
 pub const SEALED: i64 = i64::MAX;
 
-/// Keeps one number per tag. Implemented in `leaf-registry` for databases.
-///
-/// Dropping a returned future half-way leaves an ambiguous write, which can only make a gap.
-pub trait SegmentStore: fmt::Debug + Send + Sync + 'static {
-    /// Adds `amount` to the tag's `max_id` if the record's step is still `seen`, and returns
-    /// `[max_id - amount, max_id)` of the new value. Durable before it returns.
+/// An answer of a store. A box, because stores are used as `dyn`: which one it is, the configuration says.
+pub type StoreFuture<'a, T> = BoxFuture<'a, Result<T, StoreError>>;
+
+/// Where a double buffer gets its ranges from.
+pub trait RangeSource: fmt::Debug + Send + Sync + 'static {
+    /// Reserves `amount` ids of the tag, if the record's step is still `seen`. Durable before it returns.
     ///
     /// # Errors
-    /// `UnknownTag`, `StepChanged` with the new step, `BadStep`, `Exhausted` at the end of `i64`;
+    /// `UnknownTag`, `StepChanged` with the new step, `BadRecord`, `Moved`, `Exhausted` at the end of `i64`;
     /// else a retryable or permanent failure of the store.
-    fn allocate<'a>(
-        &'a self,
-        tag: &'a Tag,
-        amount: Step,
-        seen: Step,
-    ) -> BoxFuture<'a, Result<IdRange, StoreError>>;
+    fn allocate<'a>(&'a self, tag: &'a Tag, amount: Step, seen: Step) -> StoreFuture<'a, IdRange>;
 
-    /// Reads one record; `None` when there is none.
+    /// Gives the end of an allocated range back, if nobody allocated from the tag since; tells whether it
+    /// did. The caller promises that none of these ids was or will be handed out.
     ///
     /// # Errors
     /// Failures of the store.
-    fn tag<'a>(&'a self, tag: &'a Tag) -> BoxFuture<'a, Result<Option<TagRecord>, StoreError>>;
-
-    /// Reads all records. Rows whose name is no valid [`Tag`] are left out with a warning.
-    ///
-    /// # Errors
-    /// Failures of the store.
-    fn tags(&self) -> BoxFuture<'_, Result<Vec<TagRecord>, StoreError>>;
-
-    /// Makes a new record.
-    ///
-    /// # Errors
-    /// `TagExists`, or failures of the store.
-    fn create<'a>(&'a self, new: &'a NewTag) -> BoxFuture<'a, Result<(), StoreError>>;
-
-    /// Changes the record's step. Running generators follow at their next fetch.
-    ///
-    /// # Errors
-    /// `UnknownTag`, or failures of the store.
-    fn set_step<'a>(&'a self, tag: &'a Tag, step: Step) -> BoxFuture<'a, Result<(), StoreError>>;
-
-    /// Changes the record's settings. Running generators follow with their next refresh.
-    ///
-    /// # Errors
-    /// `UnknownTag`, or failures of the store.
-    fn set_settings<'a>(
-        &'a self,
-        tag: &'a Tag,
-        settings: &'a TagSettings,
-    ) -> BoxFuture<'a, Result<(), StoreError>>;
-
-    /// Raises `max_id` to `at_least` and returns what it is then. Never lowers it.
-    ///
-    /// # Errors
-    /// `UnknownTag`, or failures of the store.
-    fn advance<'a>(&'a self, tag: &'a Tag, at_least: i64)
-    -> BoxFuture<'a, Result<i64, StoreError>>;
-
-    /// Sets `max_id` to `to` if it is `from`, and the server is the one that allocated last; tells whether
-    /// it did. Gives unused ids back (the caller promises that none of them was or will be handed out), and
-    /// closes a tag for allocations ([`SEALED`]).
-    ///
-    /// # Errors
-    /// Failures of the store.
-    fn replace_max_id<'a>(
-        &'a self,
-        tag: &'a Tag,
-        from: i64,
-        to: i64,
-    ) -> BoxFuture<'a, Result<bool, StoreError>>;
+    fn give_back<'a>(&'a self, tag: &'a Tag, unused: IdRange) -> StoreFuture<'a, bool>;
 
     /// Ends the connections, after the last call.
     fn close(&self) -> BoxFuture<'_, ()> {
         Box::pin(async {})
     }
+}
+
+/// Which tags there are.
+pub trait TagCatalog: fmt::Debug + Send + Sync + 'static {
+    /// Reads one record; `None` when there is none.
+    ///
+    /// # Errors
+    /// Failures of the store.
+    fn tag<'a>(&'a self, tag: &'a Tag) -> StoreFuture<'a, Option<TagRecord>>;
+
+    /// Reads all records. Rows whose name is no valid [`Tag`] are left out with a warning.
+    ///
+    /// # Errors
+    /// Failures of the store.
+    fn tags(&self) -> StoreFuture<'_, Vec<TagRecord>>;
+}
+
+/// What a [`SegmentGenerator`](crate::SegmentGenerator) needs: ranges, and the tags that they are of. Every type
+/// that implements both traits implements it.
+pub trait SegmentSource: RangeSource + TagCatalog {}
+
+impl<T: RangeSource + TagCatalog + ?Sized> SegmentSource for T {}
+
+/// Keeps one number per tag, and lets an operator change it. `leaf-registry` implements it for databases.
+pub trait TagStore: SegmentSource {
+    /// Makes a new record.
+    ///
+    /// # Errors
+    /// `TagExists`, or failures of the store.
+    fn create<'a>(&'a self, new: &'a NewTag) -> StoreFuture<'a, ()>;
+
+    /// Changes the record's step. Running generators follow at their next fetch.
+    ///
+    /// # Errors
+    /// `UnknownTag`, or failures of the store.
+    fn set_step<'a>(&'a self, tag: &'a Tag, step: Step) -> StoreFuture<'a, ()>;
+
+    /// Changes the record's settings. Running generators follow with their next refresh.
+    ///
+    /// # Errors
+    /// `UnknownTag`, or failures of the store.
+    fn set_settings<'a>(&'a self, tag: &'a Tag, settings: &'a TagSettings) -> StoreFuture<'a, ()>;
+
+    /// Raises `max_id` to `at_least` and returns what it is then. Never lowers it.
+    ///
+    /// # Errors
+    /// `UnknownTag`, or failures of the store.
+    fn advance<'a>(&'a self, tag: &'a Tag, at_least: i64) -> StoreFuture<'a, i64>;
+
+    /// Sets `max_id` to `to` if it is `from`, and the server is the one that allocated last; tells whether
+    /// it did. Closes a tag for allocations ([`SEALED`]) and opens it again.
+    ///
+    /// # Errors
+    /// Failures of the store.
+    fn replace_max_id<'a>(&'a self, tag: &'a Tag, from: i64, to: i64) -> StoreFuture<'a, bool>;
 
     /// Removes the record. Made again with a lower `max_id`, its ids would repeat.
     ///
     /// # Errors
     /// `UnknownTag`, or failures of the store.
-    fn delete<'a>(&'a self, tag: &'a Tag) -> BoxFuture<'a, Result<(), StoreError>>;
+    fn delete<'a>(&'a self, tag: &'a Tag) -> StoreFuture<'a, ()>;
 }
 
 /// A record as the store holds it.

@@ -8,13 +8,13 @@ use tokio::sync::{Notify, Semaphore};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::{SegmentConfig, SegmentStore, StoreError, StoreErrorKind};
+use crate::{SegmentConfig, SegmentSource, StoreError, StoreErrorKind};
 
 /// The store of a generator, and what its tags share: the configuration, the limit of concurrent fetches, and the
 /// tasks that talk to the store.
 #[derive(Debug)]
 pub(crate) struct StoreClient {
-    pub(crate) store: Arc<dyn SegmentStore>,
+    pub(crate) store: Arc<dyn SegmentSource>,
     pub(crate) config: SegmentConfig,
     pub(crate) permits: Semaphore,
     runtime: Handle,
@@ -27,7 +27,7 @@ pub(crate) struct StoreClient {
 }
 
 impl StoreClient {
-    pub(crate) fn new(store: Arc<dyn SegmentStore>, config: SegmentConfig) -> Self {
+    pub(crate) fn new(store: Arc<dyn SegmentSource>, config: SegmentConfig) -> Self {
         Self {
             store,
             permits: Semaphore::new(config.concurrent_fetches.max(1)),

@@ -6,8 +6,7 @@
 use leaf_core::{Step, Tag};
 
 use crate::{
-    NewTag, SEALED, SegmentStore, StoreError, StoreErrorKind, TagRecord, TagSettings,
-    TagSettingsError,
+    NewTag, SEALED, StoreError, StoreErrorKind, TagRecord, TagSettings, TagSettingsError, TagStore,
 };
 
 /// A raise by more than this is asked about: nothing brings the ids back.
@@ -24,7 +23,7 @@ const DESCRIPTION_CHARS: usize = 256;
 ///
 /// ```
 /// use leaf_core::{Step, Tag};
-/// use leaf_segment::{MemoryStore, NewTag, TagAdmin, TagChange};
+/// use leaf_segment::{Confirm, MemoryStore, NewTag, TagAdmin, TagChange};
 ///
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -34,14 +33,29 @@ const DESCRIPTION_CHARS: usize = 256;
 ///
 /// let change = TagChange { step: Some(Step::new(5000)?), ..TagChange::default() };
 /// assert_eq!(admin.change(&orders, change).await?.step, Step::new(5000));
-/// assert!(admin.advance(&orders, i64::MAX - 1, false).await.is_err(), "that far only when sure");
+/// assert!(admin.advance(&orders, i64::MAX - 1, Confirm::No).await.is_err(), "that far only when sure");
 /// # Ok(())
 /// # }
 /// ```
 #[derive(Debug, Clone, Copy)]
 pub struct TagAdmin<'a> {
-    store: &'a dyn SegmentStore,
+    store: &'a dyn TagStore,
     failover_margin: Option<i64>,
+}
+
+/// Whether an operator confirmed what cannot be taken back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Confirm {
+    /// Not yet: what it would mean is told, and nothing is done.
+    No,
+    /// Do it.
+    Yes,
+}
+
+impl From<bool> for Confirm {
+    fn from(yes: bool) -> Self {
+        if yes { Self::Yes } else { Self::No }
+    }
 }
 
 /// What is to be changed of a tag; `None` leaves it as it is, `Some(None)` means the servers' own.
@@ -102,7 +116,7 @@ pub struct Deleted {
 impl<'a> TagAdmin<'a> {
     /// For the tags of this store.
     #[must_use]
-    pub const fn new(store: &'a dyn SegmentStore) -> Self {
+    pub const fn new(store: &'a dyn TagStore) -> Self {
         Self { store, failover_margin: None }
     }
 
@@ -196,7 +210,7 @@ impl<'a> TagAdmin<'a> {
         &self,
         tag: &Tag,
         at_least: i64,
-        far: bool,
+        far: Confirm,
     ) -> Result<(TagRecord, bool), TagAdminError> {
         check_id("the next id", at_least)?;
         let record = self.read(tag).await?;
@@ -208,16 +222,18 @@ impl<'a> TagAdmin<'a> {
             return Ok((record, false));
         }
         let skips = at_least.saturating_sub(record.max_id);
-        if skips > FAR && !far {
+        if skips > FAR && far == Confirm::No {
             return Err(TagAdminError::Unconfirmed(format!(
                 "that skips {skips} ids, which are lost for ever: look at the number again"
             )));
         }
-        if let Some(margin) = self.failover_margin.filter(|margin| skips > margin / 2 && !far) {
+        if let Some(margin) =
+            self.failover_margin.filter(|margin| skips > margin / 2 && far == Confirm::No)
+        {
             return Err(TagAdminError::Unconfirmed(format!(
                 "that skips {skips} ids, and after a failover that loses it the tag goes on only {margin} \
-                 ids (segment.failover_margin) above where it is now, which may repeat ids: make sure that \
-                 every replica gets it"
+                 ids (the failover margin) above where it is now, which may repeat ids: make sure that every \
+                 replica gets it"
             )));
         }
         let max_id = self.store.advance(tag, at_least).await?;
@@ -228,9 +244,9 @@ impl<'a> TagAdmin<'a> {
     ///
     /// # Errors
     /// `Unconfirmed` unless `confirmed`, `UnknownTag`, `HalfDeleted`, failures of the store.
-    pub async fn delete(&self, tag: &Tag, confirmed: bool) -> Result<Deleted, TagAdminError> {
+    pub async fn delete(&self, tag: &Tag, confirmed: Confirm) -> Result<Deleted, TagAdminError> {
         let record = self.read(tag).await?;
-        if !confirmed {
+        if confirmed == Confirm::No {
             return Err(TagAdminError::Unconfirmed(format!(
                 "tag {:?} has handed out ids below {}, which repeat if it is made again lower",
                 tag.as_str(),
@@ -294,6 +310,7 @@ fn check_id(what: &str, id: i64) -> Result<(), TagAdminError> {
 mod tests {
     use super::*;
     use crate::MemoryStore;
+    use crate::RangeSource as _;
 
     fn step(value: i64) -> Step {
         Step::new(value).unwrap()
@@ -332,21 +349,21 @@ mod tests {
     async fn the_next_id_never_falls_and_jumps_far_only_when_confirmed() {
         let (store, tag) = store();
         let admin = TagAdmin::new(&store);
-        assert!(admin.advance(&tag, 5000, false).await.unwrap().1);
-        let (record, raised) = admin.advance(&tag, 4000, false).await.unwrap();
+        assert!(admin.advance(&tag, 5000, Confirm::No).await.unwrap().1);
+        let (record, raised) = admin.advance(&tag, 4000, Confirm::No).await.unwrap();
         assert_eq!((record.max_id, raised), (5000, false));
 
         let far = FAR + 5001;
-        let refused = admin.advance(&tag, far, false).await.unwrap_err();
+        let refused = admin.advance(&tag, far, Confirm::No).await.unwrap_err();
         assert!(matches!(refused, TagAdminError::Unconfirmed(_)), "{refused}");
-        assert_eq!(admin.advance(&tag, far, true).await.unwrap().0.max_id, far);
+        assert_eq!(admin.advance(&tag, far, Confirm::Yes).await.unwrap().0.max_id, far);
         let guarded = admin.with_failover_margin(Some(1000));
-        assert!(guarded.advance(&tag, far + 500, false).await.unwrap().1);
-        let refused = guarded.advance(&tag, far + 1001, false).await.unwrap_err().to_string();
+        assert!(guarded.advance(&tag, far + 500, Confirm::No).await.unwrap().1);
+        let refused = guarded.advance(&tag, far + 1001, Confirm::No).await.unwrap_err().to_string();
         assert!(refused.contains("every replica"), "{refused}");
-        assert!(guarded.advance(&tag, far + 1001, true).await.unwrap().1);
+        assert!(guarded.advance(&tag, far + 1001, Confirm::Yes).await.unwrap().1);
         for bad in [-1, i64::MAX] {
-            let refused = admin.advance(&tag, bad, true).await.unwrap_err();
+            let refused = admin.advance(&tag, bad, Confirm::Yes).await.unwrap_err();
             assert!(matches!(refused, TagAdminError::Refused(_)), "{refused}");
         }
     }
@@ -355,10 +372,10 @@ mod tests {
     async fn a_tag_is_deleted_when_confirmed_and_tells_where_to_go_on() {
         let (store, tag) = store();
         let admin = TagAdmin::new(&store);
-        let refused = admin.delete(&tag, false).await.unwrap_err();
+        let refused = admin.delete(&tag, Confirm::No).await.unwrap_err();
         assert!(matches!(refused, TagAdminError::Unconfirmed(_)), "{refused}");
         let granted = store.allocate(&tag, step(2000), step(2000)).await.unwrap();
-        assert_eq!(admin.delete(&tag, true).await.unwrap().next_first, Some(granted.end()));
+        assert_eq!(admin.delete(&tag, Confirm::Yes).await.unwrap().next_first, Some(granted.end()));
         let gone = admin.read(&tag).await.unwrap_err().to_string();
         assert!(gone.contains("no such tag"), "{gone}");
 

@@ -115,9 +115,8 @@ impl TagControl {
 
     /// The amount to fetch, and the step that the record should have.
     pub(crate) fn plan(&self, bounds: Bounds) -> Result<(Step, Step), StoreErrorKind> {
-        let bad_step = |error: &StepError| {
-            StoreErrorKind::BadRecord(format!("{error}; correct it with `leaf tag set-step`"))
-        };
+        let bad_step =
+            |error: &StepError| StoreErrorKind::BadRecord(format!("{error}; correct its step"));
         let policy = self.policy.as_ref().map_err(bad_step)?;
         let ago = self.asked_at.map_or(Duration::MAX, |at| at.elapsed());
         let settings = self.settings.as_ref();

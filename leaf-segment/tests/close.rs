@@ -6,7 +6,7 @@ mod support;
 use std::sync::Arc;
 use std::time::Duration;
 
-use leaf_segment::{SegmentConfig, SegmentErrorKind, SegmentGenerator, SegmentStore};
+use leaf_segment::{RangeSource, SegmentConfig, SegmentErrorKind, SegmentGenerator};
 use support::{open, step, store_with, tag};
 use tokio::time::Instant;
 

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use leaf_core::Health;
 use leaf_segment::{
-    HighWaterMarks, NewTag, SegmentConfig, SegmentErrorKind, SegmentGenerator, SegmentStore,
-    StoreErrorKind, TagAdmin, TagSettings,
+    Confirm, HighWaterMarks, NewTag, SegmentConfig, SegmentErrorKind, SegmentGenerator,
+    SegmentSource, StoreErrorKind, TagAdmin, TagCatalog, TagSettings, TagStore,
 };
 use support::{TestStore, open, open_with_marks, step, store_with, tag};
 use tokio::time::Instant;
@@ -113,7 +113,7 @@ async fn a_restart_remembers_what_was_granted() {
     assert_eq!(*error.kind(), SegmentErrorKind::Guard);
     let refused = error.store_error().unwrap();
     assert_eq!(*refused.kind(), StoreErrorKind::Regression { start: 1, mark: 1001 });
-    assert!(refused.to_string().contains("leaf tag advance TAG --at-least 1001"), "{refused}");
+    assert!(refused.to_string().contains("advance the tag to at least 1001"), "{refused}");
     assert_eq!(segments.views()[0].mark, Some(1001));
 
     store.advance(&tag("orders"), 1001).await.unwrap();
@@ -221,7 +221,7 @@ async fn nothing_is_handed_out_that_the_next_handle_does_not_know() {
         let store = store_with("orders", 1000).await;
         let config = SegmentConfig { refresh: Duration::from_secs(1), ..SegmentConfig::default() };
         let marks = Arc::clone(&config.marks);
-        let store_of = Arc::clone(&store) as Arc<dyn SegmentStore>;
+        let store_of = Arc::clone(&store) as Arc<dyn SegmentSource>;
         let segments = SegmentGenerator::open(store_of, config).await;
         let orders = segments.tag("orders").await.unwrap();
         orders.next().await.unwrap();
@@ -288,7 +288,7 @@ async fn whoever_was_granted_nothing_leaves_the_mark_alone() {
     let (from, to) = (store_with("orders", 1000).await, store_with("orders", 1000).await);
     to.advance(&tag("orders"), 10_000).await.unwrap();
     let open = async |store: &Arc<TestStore>| {
-        SegmentGenerator::open(Arc::clone(store) as Arc<dyn SegmentStore>, config.clone()).await
+        SegmentGenerator::open(Arc::clone(store) as Arc<dyn SegmentSource>, config.clone()).await
     };
     let (old, new) = (open(&from).await, open(&to).await);
     new.tag("orders").await.unwrap().take(50).await.unwrap();
@@ -308,7 +308,8 @@ async fn a_tag_that_cannot_be_closed_is_not_deleted() {
     *store.busy.lock().unwrap() = true;
     let orders = tag("orders");
 
-    let refused = TagAdmin::new(&*store).delete(&orders, true).await.unwrap_err().to_string();
+    let refused =
+        TagAdmin::new(&*store).delete(&orders, Confirm::Yes).await.unwrap_err().to_string();
 
     assert!(refused.contains("has failed over"), "{refused}");
     assert!(store.tag(&orders).await.unwrap().is_some());

@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use leaf_core::Health;
 use leaf_segment::{
-    NewTag, SegmentConfig, SegmentErrorKind, SegmentGenerator, SegmentStore, StoreErrorKind,
+    NewTag, SegmentConfig, SegmentErrorKind, SegmentGenerator, SegmentSource, StoreErrorKind,
+    TagCatalog, TagStore,
 };
 use support::{open, step, store_with, tag};
 use tokio::time::Instant;
@@ -250,7 +251,7 @@ async fn an_outage_as_long_as_the_stock_fails_no_call() {
         let store = store_with("orders", 1000).await;
         let config = SegmentConfig { max_step: step(1000), ..SegmentConfig::default() };
         let segments =
-            SegmentGenerator::open(Arc::clone(&store) as Arc<dyn SegmentStore>, config).await;
+            SegmentGenerator::open(Arc::clone(&store) as Arc<dyn SegmentSource>, config).await;
         let orders = segments.tag("orders").await.unwrap();
         let mut clock = tokio::time::interval(Duration::from_millis(1));
         for _ in 0..1000 + used {

@@ -9,7 +9,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leaf_segment::{
-    HighWaterMarks, NewTag, SegmentConfig, SegmentGenerator, SegmentStore, TagHandle, TagSettings,
+    HighWaterMarks, NewTag, SegmentConfig, SegmentGenerator, SegmentSource, TagCatalog, TagHandle,
+    TagSettings, TagStore,
 };
 use proptest::prelude::*;
 use support::{TestStore, step, store_with, tag};
@@ -78,7 +79,7 @@ impl Node {
             wait: Duration::from_millis(700),
             ..SegmentConfig::default()
         };
-        let store = Arc::clone(store) as Arc<dyn SegmentStore>;
+        let store = Arc::clone(store) as Arc<dyn SegmentSource>;
         Self { segments: SegmentGenerator::open(store, config).await, marks }
     }
 

@@ -5,7 +5,7 @@ mod support;
 
 use std::time::Duration;
 
-use leaf_segment::{NewTag, SegmentErrorKind, SegmentStore, TagSettings};
+use leaf_segment::{NewTag, SegmentErrorKind, TagSettings, TagStore};
 use support::{open, step, store_with, tag};
 
 const REFRESH: Duration = Duration::from_secs(61);

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use leaf_core::Health;
-use leaf_segment::{NewTag, SegmentErrorKind, SegmentStore};
+use leaf_segment::{NewTag, SegmentErrorKind, TagStore};
 use support::{open, step, store_with, tag};
 
 #[tokio::test(start_paused = true)]

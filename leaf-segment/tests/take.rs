@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use leaf_core::{Health, IdRange};
-use leaf_segment::{MemoryStore, NewTag, SegmentConfig, SegmentErrorKind, SegmentStore, blocking};
+use leaf_segment::{MemoryStore, NewTag, SegmentConfig, SegmentErrorKind, TagStore, blocking};
 use support::{open, step, store_with, tag};
 use tokio::time::Instant;
 

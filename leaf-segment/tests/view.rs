@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use leaf_core::{Health, IdRange};
 use leaf_segment::{
-    NewTag, SegmentConfig, SegmentErrorKind, SegmentGenerator, SegmentStore, Shards,
+    NewTag, SegmentConfig, SegmentErrorKind, SegmentGenerator, SegmentSource, Shards, TagStore,
 };
 use support::{open, step, store_with, tag};
 
@@ -85,7 +85,7 @@ async fn a_shard_that_is_down_takes_no_other_with_it() {
     main.create(&NewTag::new(tag("orders"), step(7))).await.unwrap();
     orders.set_down(true);
     let generator = async |store: &Arc<support::TestStore>| {
-        let store = Arc::clone(store) as Arc<dyn SegmentStore>;
+        let store = Arc::clone(store) as Arc<dyn SegmentSource>;
         SegmentGenerator::open(store, SegmentConfig::default()).await
     };
     let shards = Shards::new(generator(&main).await)

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use jiff::tz::TimeZone;
-use leaf_core::{Health, Layout};
+use leaf_core::{Health, HealthCode, Layout};
 use leaf_node::config::Config;
 use leaf_node::{OpenError, Surroundings};
 pub(crate) use leaf_node::{Snowflake, Store};
@@ -103,7 +103,7 @@ impl Node {
     /// Whether this node can answer now.
     pub(crate) fn health(&self) -> Health {
         if self.stopping() {
-            return Health::NotReady("stopping".into());
+            return Health::not_ready(HealthCode::Stopping, "stopping");
         }
         self.ids.health()
     }

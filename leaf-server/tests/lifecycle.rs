@@ -42,11 +42,13 @@ fn a_start_waits_for_nobody_and_says_what_is_missing() {
     assert_eq!(HttpClient::once(server.ops(), "GET", "/healthz").body, "ok");
     let reason = wait_for_reason(
         &server,
-        &["not ready", "segment store", "no worker id yet (", "in ZooKeeper: "],
+        &["not ready", "segment store", "no worker id yet; ", "in ZooKeeper: "],
     );
     assert!(!reason.contains("canary"), "{reason}");
     let status = HttpClient::once(server.ops(), "GET", "/v1/status").json();
     assert_eq!(status["state"], "not ready");
+    let codes = status["codes"].as_array().unwrap();
+    assert!(codes.contains(&"starting".into()), "{codes:?}");
     assert!(status["segment"]["stores"][0]["reason"].as_str().unwrap().contains("segment store"));
     assert!(status["snowflake"]["reason"].as_str().unwrap().contains("no worker id yet"));
     assert_eq!(server.get(SEGMENT).status, 503);

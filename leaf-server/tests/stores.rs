@@ -111,7 +111,7 @@ fn a_record_that_needs_an_operator_is_a_status_of_its_own() {
         (answer.status != 200).then_some(answer)
     });
     assert_eq!(refused.status, 500, "{}", refused.body);
-    assert!(server.output().contains("leaf tag advance TAG --at-least"), "{}", server.output());
+    assert!(server.output().contains("then advance the tag to at least"), "{}", server.output());
     assert_eq!(server.id(&path("leaf-segment-test")), 1);
     let ready = HttpClient::once(server.ops(), "GET", "/readyz");
     assert_eq!(ready.status, 200, "others are served");

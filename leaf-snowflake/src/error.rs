@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use leaf_core::{UnixMillis, WorkerId};
+use leaf_core::{HealthCode, UnixMillis, WorkerId};
 
 use crate::StateFileError;
 
@@ -262,6 +262,23 @@ pub enum SnowflakeErrorKind {
     /// The registry.
     #[error(transparent)]
     Registry(Arc<RegistryError>),
+}
+
+impl SnowflakeErrorKind {
+    /// What a generator is called that issues no ids because of this.
+    pub(crate) fn health_code(&self) -> HealthCode {
+        match self {
+            Self::Starting | Self::BadCount { .. } | Self::BadConfig(_) => HealthCode::Starting,
+            Self::Exhausted { .. } | Self::CeilingReached => HealthCode::CeilingReached,
+            Self::ClockBehind { .. } | Self::ClockRefused { .. } => HealthCode::Clock,
+            Self::EndOfTime { .. } => HealthCode::EndOfTime,
+            Self::Lost => HealthCode::LeaseLost,
+            Self::Closed => HealthCode::Stopping,
+            Self::Forked => HealthCode::Forked,
+            Self::StateFile(_) => HealthCode::StateFile,
+            Self::Registry(_) => HealthCode::Registry,
+        }
+    }
 }
 
 impl SnowflakeError {

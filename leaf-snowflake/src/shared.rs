@@ -2,12 +2,13 @@
 //! is no id when there is none.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::Duration;
 
 use leaf_core::sequencer::{Refusal, Sequencer};
-use leaf_core::{Health, Layout, UnixMillis, WorkerId};
+use leaf_core::{Health, HealthCode, HealthReason, Layout, UnixMillis, WorkerId};
 use tokio::sync::{Notify, Semaphore};
 
 use crate::fork::ForkGuard;
@@ -59,6 +60,16 @@ pub(crate) enum Trouble {
 }
 
 impl Trouble {
+    const fn code(self) -> HealthCode {
+        match self {
+            Self::Claim => HealthCode::Starting,
+            Self::Lease => HealthCode::LeaseLost,
+            Self::Registry => HealthCode::Registry,
+            Self::StateFile => HealthCode::StateFile,
+            Self::Clock => HealthCode::Clock,
+        }
+    }
+
     /// What it means for the ids, as the end of a log line.
     const fn means(self) -> &'static str {
         match self {
@@ -257,25 +268,23 @@ impl Shared {
     }
 
     pub(crate) fn health(&self) -> Health {
-        let trouble: Vec<String> = self.status().trouble.values().cloned().collect();
-        let trouble = (!trouble.is_empty()).then(|| trouble.join("; "));
-        let not_ready = |why: &dyn std::fmt::Display| {
-            let because = trouble.as_ref().map(|trouble| format!(" ({trouble})"));
-            Health::NotReady(format!("snowflake: {why}{}", because.unwrap_or_default()))
+        let reason =
+            |code, text: &dyn fmt::Display| HealthReason::new(code, format!("snowflake: {text}"));
+        let trouble: Vec<HealthReason> =
+            self.status().trouble.iter().map(|(what, text)| reason(what.code(), text)).collect();
+        let not_ready = |why: &SnowflakeErrorKind| {
+            Health::NotReady([vec![reason(why.health_code(), why)], trouble.clone()].concat())
         };
         if self.fork.is_child() {
             return not_ready(&SnowflakeErrorKind::Forked);
         }
         let (Some(sequencer), Some(now)) = (self.held(), self.clock.now()) else {
-            return not_ready(&self.why_no_id());
+            return not_ready(self.why_no_id().kind());
         };
         if let Some(refusal) = sequencer.refuses(self.layout.tick_at(now), self.wait) {
             return not_ready(&self.explain(refusal));
         }
-        match trouble {
-            Some(trouble) => Health::Degraded(format!("snowflake: {trouble}")),
-            None => Health::Ready,
-        }
+        if trouble.is_empty() { Health::Ready } else { Health::Degraded(trouble) }
     }
 
     pub(crate) fn view(&self) -> SnowflakeView {

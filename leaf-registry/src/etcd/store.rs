@@ -13,10 +13,10 @@ use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
 use etcd_client::{Client, Compare, CompareOp, GetOptions, PutOptions, Txn, TxnOp, TxnOpResponse};
-use futures_core::future::BoxFuture;
 use leaf_core::{IdRange, Step, Tag, UnknownFields};
 use leaf_segment::{
-    NewTag, SegmentStore, StoreError, StoreErrorKind, TagRecord, TagSettings, TagSettingsError,
+    NewTag, RangeSource, StoreError, StoreErrorKind, StoreFuture, TagCatalog, TagRecord,
+    TagSettings, TagSettingsError, TagStore,
 };
 use serde::{Deserialize, Serialize};
 
@@ -248,13 +248,8 @@ fn json(record: &Record) -> Vec<u8> {
     serde_json::to_vec(record).expect("numbers and texts serialize")
 }
 
-impl SegmentStore for EtcdStore {
-    fn allocate<'a>(
-        &'a self,
-        tag: &'a Tag,
-        amount: Step,
-        seen: Step,
-    ) -> BoxFuture<'a, Result<IdRange, StoreError>> {
+impl RangeSource for EtcdStore {
+    fn allocate<'a>(&'a self, tag: &'a Tag, amount: Step, seen: Step) -> StoreFuture<'a, IdRange> {
         Box::pin(self.change("allocate", tag, move |record| {
             let start = record.max_id;
             let amount = i64::from(amount.get());
@@ -274,7 +269,13 @@ impl SegmentStore for EtcdStore {
         }))
     }
 
-    fn tag<'a>(&'a self, tag: &'a Tag) -> BoxFuture<'a, Result<Option<TagRecord>, StoreError>> {
+    fn give_back<'a>(&'a self, tag: &'a Tag, unused: IdRange) -> StoreFuture<'a, bool> {
+        self.replace_max_id(tag, unused.end(), unused.start())
+    }
+}
+
+impl TagCatalog for EtcdStore {
+    fn tag<'a>(&'a self, tag: &'a Tag) -> StoreFuture<'a, Option<TagRecord>> {
         Box::pin(async move {
             let operation = format!("read tag {:?} in etcd", tag.as_str());
             let Some(Seen { record, .. }) = self.read(&operation, tag).await? else {
@@ -285,7 +286,7 @@ impl SegmentStore for EtcdStore {
         })
     }
 
-    fn tags(&self) -> BoxFuture<'_, Result<Vec<TagRecord>, StoreError>> {
+    fn tags(&self) -> StoreFuture<'_, Vec<TagRecord>> {
         Box::pin(async {
             let operation = "read the tags in etcd";
             let mut client = self.client(operation).await?;
@@ -333,8 +334,10 @@ impl SegmentStore for EtcdStore {
             }
         })
     }
+}
 
-    fn create<'a>(&'a self, new: &'a NewTag) -> BoxFuture<'a, Result<(), StoreError>> {
+impl TagStore for EtcdStore {
+    fn create<'a>(&'a self, new: &'a NewTag) -> StoreFuture<'a, ()> {
         Box::pin(async move {
             let operation = format!("create tag {:?} in etcd", new.tag.as_str());
             match self.put(&operation, &new.tag, None, Record::of(new), ()).await? {
@@ -344,18 +347,14 @@ impl SegmentStore for EtcdStore {
         })
     }
 
-    fn set_step<'a>(&'a self, tag: &'a Tag, step: Step) -> BoxFuture<'a, Result<(), StoreError>> {
+    fn set_step<'a>(&'a self, tag: &'a Tag, step: Step) -> StoreFuture<'a, ()> {
         Box::pin(self.change("set the step of", tag, move |record| {
             record.step = i64::from(step.get());
             Ok(())
         }))
     }
 
-    fn set_settings<'a>(
-        &'a self,
-        tag: &'a Tag,
-        settings: &'a TagSettings,
-    ) -> BoxFuture<'a, Result<(), StoreError>> {
+    fn set_settings<'a>(&'a self, tag: &'a Tag, settings: &'a TagSettings) -> StoreFuture<'a, ()> {
         Box::pin(self.change("change the settings of", tag, |record| {
             let before =
                 record.settings.as_ref().map(|text| TagSettings::decode(&text.to_string()));
@@ -368,23 +367,14 @@ impl SegmentStore for EtcdStore {
         }))
     }
 
-    fn advance<'a>(
-        &'a self,
-        tag: &'a Tag,
-        at_least: i64,
-    ) -> BoxFuture<'a, Result<i64, StoreError>> {
+    fn advance<'a>(&'a self, tag: &'a Tag, at_least: i64) -> StoreFuture<'a, i64> {
         Box::pin(self.change("advance", tag, move |record| {
             record.max_id = record.max_id.max(at_least);
             Ok(record.max_id)
         }))
     }
 
-    fn replace_max_id<'a>(
-        &'a self,
-        tag: &'a Tag,
-        from: i64,
-        to: i64,
-    ) -> BoxFuture<'a, Result<bool, StoreError>> {
+    fn replace_max_id<'a>(&'a self, tag: &'a Tag, from: i64, to: i64) -> StoreFuture<'a, bool> {
         Box::pin(async move {
             let replaced = self.change("replace max_id of", tag, move |record| {
                 if record.max_id != from {
@@ -401,7 +391,7 @@ impl SegmentStore for EtcdStore {
         })
     }
 
-    fn delete<'a>(&'a self, tag: &'a Tag) -> BoxFuture<'a, Result<(), StoreError>> {
+    fn delete<'a>(&'a self, tag: &'a Tag) -> StoreFuture<'a, ()> {
         Box::pin(async move {
             let operation = format!("delete tag {:?} in etcd", tag.as_str());
             self.seen().remove(tag);
@@ -420,7 +410,7 @@ impl Administration for EtcdStore {
         &[]
     }
 
-    fn apply(&self) -> BoxFuture<'_, Result<Vec<&'static str>, StoreError>> {
+    fn apply(&self) -> StoreFuture<'_, Vec<&'static str>> {
         Box::pin(async {
             if self.tags().await?.is_empty() {
                 self.create(&NewTag::stock()).await?;
@@ -429,7 +419,7 @@ impl Administration for EtcdStore {
         })
     }
 
-    fn risks(&self) -> BoxFuture<'_, Result<Vec<String>, StoreError>> {
+    fn risks(&self) -> StoreFuture<'_, Vec<String>> {
         Box::pin(async {
             let operation = "look at the members of etcd";
             let mut client = self.client(operation).await?.cluster_client();

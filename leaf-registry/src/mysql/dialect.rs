@@ -4,7 +4,6 @@
 //! Tags are compared as bytes; the column's collation is asked first, for the index: on its own it would take
 //! `order ` and `Order` for `order`.
 
-use leaf_segment::StoreErrorKind;
 use leaf_snowflake::{StoredWorker, WorkerRecord};
 use sqlx::{Executor, MySql, MySqlConnection, query_as};
 
@@ -12,7 +11,7 @@ use super::{errors, mirror, server_name};
 use crate::Table;
 use crate::sql::connections::ServerPool;
 use crate::sql::dialect::{
-    Dialect, FenceStatements, GuardStatements, SegmentStatements, WriterStatements,
+    Dialect, ErrorMeanings, FenceStatements, GuardStatements, SegmentStatements, WriterStatements,
 };
 use crate::sql::failover_guard::FailoverGuard;
 use crate::sql::fences::{self, FenceVersion};
@@ -229,6 +228,7 @@ INSERT INTO leaf_guard (id, server_uid) VALUES (1, '');
 
     const TABLE_EXISTS: &'static str = "SELECT COUNT(*) > 0 FROM information_schema.tables \
                                         WHERE table_schema = DATABASE() AND table_name = ?";
+    const ERRORS: ErrorMeanings = errors::MEANINGS;
 
     run_statements!(MySql, |query, tag| query.bind(tag.clone()).bind(tag.into_bytes()));
 
@@ -263,22 +263,6 @@ INSERT INTO leaf_guard (id, server_uid) VALUES (1, '');
         guard: &FailoverGuard,
     ) -> Result<(), sqlx::Error> {
         server_name::set(connection, guard).await
-    }
-
-    fn kind(error: &sqlx::Error) -> StoreErrorKind {
-        errors::kind(error)
-    }
-
-    fn is_missing_table(error: &sqlx::Error) -> bool {
-        errors::is_missing_table(error)
-    }
-
-    fn is_missing_column(error: &sqlx::Error) -> bool {
-        errors::is_missing_column(error)
-    }
-
-    fn is_absent(error: &sqlx::Error) -> bool {
-        errors::is_absent(error)
     }
 
     async fn risks(connection: &mut MySqlConnection) -> Result<Vec<String>, sqlx::Error> {

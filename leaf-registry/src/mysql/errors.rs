@@ -4,8 +4,13 @@
 use leaf_segment::StoreErrorKind;
 use sqlx::mysql::MySqlDatabaseError;
 
+use crate::sql::dialect::ErrorMeanings;
+
+pub(super) const MEANINGS: ErrorMeanings =
+    ErrorMeanings { kind, is_missing_table, is_missing_column, is_absent };
+
 /// ER_NO_SUCH_TABLE
-pub(super) fn is_missing_table(error: &sqlx::Error) -> bool {
+fn is_missing_table(error: &sqlx::Error) -> bool {
     number(error) == Some(1146)
 }
 
@@ -21,7 +26,7 @@ pub(super) fn is_absent(error: &sqlx::Error) -> bool {
 }
 
 /// ER_BAD_FIELD_ERROR
-pub(super) fn is_missing_column(error: &sqlx::Error) -> bool {
+fn is_missing_column(error: &sqlx::Error) -> bool {
     number(error) == Some(1054)
 }
 
@@ -36,7 +41,7 @@ fn number(error: &sqlx::Error) -> Option<u16> {
 }
 
 /// What kind of failure it is.
-pub(super) fn kind(error: &sqlx::Error) -> StoreErrorKind {
+fn kind(error: &sqlx::Error) -> StoreErrorKind {
     match number(error) {
         // ER_CANT_AGGREGATE_2COLLATIONS, ER_IMPOSSIBLE_STRING_CONVERSION: a tag that the column's
         // character set cannot hold is in no row.

@@ -111,7 +111,7 @@ pub(super) async fn write(
     };
     match statement.execute(connection).await {
         Ok(done) => Ok(done.rows_affected() == 1),
-        Err(error) if errors::kind(&error) == StoreErrorKind::TagExists => Ok(false),
+        Err(error) if (errors::MEANINGS.kind)(&error) == StoreErrorKind::TagExists => Ok(false),
         Err(error) => Err(error),
     }
 }

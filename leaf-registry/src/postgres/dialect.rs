@@ -7,14 +7,13 @@
 //! The server's name is its system identifier, which all replicas share, and its timeline, which a promotion
 //! and a recovery to a point in time begin anew. The statements read it themselves.
 
-use leaf_segment::StoreErrorKind;
 use sqlx::{Executor, PgConnection, Postgres, Row, query_as, raw_sql};
 
 use super::errors;
 use crate::Table;
 use crate::sql::connections::ServerPool;
 use crate::sql::dialect::{
-    Dialect, FenceStatements, GuardStatements, SegmentStatements, WriterStatements,
+    Dialect, ErrorMeanings, FenceStatements, GuardStatements, SegmentStatements, WriterStatements,
 };
 use crate::sql::failover_guard::{FailoverGuard, GuardTable};
 use crate::sql::values::{bound, run_statements};
@@ -226,6 +225,7 @@ INSERT INTO leaf_guard (id, server_uid) VALUES (1, '');
     };
 
     const TABLE_EXISTS: &'static str = "SELECT (to_regclass($1) IS NOT NULL)::int::bigint";
+    const ERRORS: ErrorMeanings = errors::MEANINGS;
 
     run_statements!(Postgres, |query, tag| query.bind(tag));
 
@@ -273,22 +273,6 @@ INSERT INTO leaf_guard (id, server_uid) VALUES (1, '');
         let usable: bool = usable.try_get(0)?;
         guard.found(if usable { GuardTable::Usable } else { GuardTable::Missing });
         Ok(())
-    }
-
-    fn kind(error: &sqlx::Error) -> StoreErrorKind {
-        errors::kind(error)
-    }
-
-    fn is_missing_table(error: &sqlx::Error) -> bool {
-        errors::is_missing_table(error)
-    }
-
-    fn is_missing_column(error: &sqlx::Error) -> bool {
-        errors::is_missing_column(error)
-    }
-
-    fn is_absent(error: &sqlx::Error) -> bool {
-        errors::is_absent(error)
     }
 
     async fn risks(connection: &mut PgConnection) -> Result<Vec<String>, sqlx::Error> {

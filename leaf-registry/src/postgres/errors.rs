@@ -3,13 +3,18 @@
 
 use leaf_segment::StoreErrorKind;
 
+use crate::sql::dialect::ErrorMeanings;
+
+pub(super) const MEANINGS: ErrorMeanings =
+    ErrorMeanings { kind, is_missing_table, is_missing_column, is_absent };
+
 /// undefined_table
-pub(super) fn is_missing_table(error: &sqlx::Error) -> bool {
+fn is_missing_table(error: &sqlx::Error) -> bool {
     code(error).as_deref() == Some("42P01")
 }
 
 /// undefined_column
-pub(super) fn is_missing_column(error: &sqlx::Error) -> bool {
+fn is_missing_column(error: &sqlx::Error) -> bool {
     code(error).as_deref() == Some("42703")
 }
 
@@ -19,7 +24,7 @@ fn is_forbidden(error: &sqlx::Error) -> bool {
 }
 
 /// A table that need not be there: it is missing, or not for this user.
-pub(super) fn is_absent(error: &sqlx::Error) -> bool {
+fn is_absent(error: &sqlx::Error) -> bool {
     is_missing_table(error) || is_forbidden(error)
 }
 
@@ -39,7 +44,7 @@ fn code(error: &sqlx::Error) -> Option<String> {
 }
 
 /// What kind of failure it is.
-pub(super) fn kind(error: &sqlx::Error) -> StoreErrorKind {
+fn kind(error: &sqlx::Error) -> StoreErrorKind {
     let Some(code) = code(error) else {
         return match error {
             sqlx::Error::Configuration(_) | sqlx::Error::ColumnDecode { .. } => {

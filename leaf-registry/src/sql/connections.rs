@@ -167,7 +167,7 @@ impl<D: Dialect> Connections for ServerPool<D> {
             Ok(_) | Err(WorkError::Refused(_)) => true,
             Err(WorkError::Database(error)) => {
                 access != Access::Transaction
-                    && matches!(D::kind(error), Exhausted | TagExists | UnknownTag)
+                    && matches!((D::ERRORS.kind)(error), Exhausted | TagExists | UnknownTag)
             }
         };
         if in_order {
@@ -198,8 +198,8 @@ pub(crate) fn classify<D: Dialect>(operation: String, error: WorkError) -> Store
         WorkError::Refused(kind) => return StoreError::new(kind, operation),
         WorkError::Database(error) => error,
     };
-    let kind = D::kind(&error);
-    match D::is_missing_table(&error) {
+    let kind = (D::ERRORS.kind)(&error);
+    match (D::ERRORS.is_missing_table)(&error) {
         true => StoreError::new(kind, operation)
             .because(format!("{error}; make the table with `leaf-server schema --apply`")),
         false => StoreError::new(kind, operation).because(error),
@@ -215,7 +215,7 @@ impl<D: Dialect> fmt::Debug for ServerPool<D> {
 
 /// What became of a statement on `leaf_tag_settings`, with the way out where the table is too old.
 pub(crate) fn of_settings<D: Dialect, T>(result: Result<T, sqlx::Error>) -> Result<T, sqlx::Error> {
-    result.map_err(|error| match D::is_missing_column(&error) {
+    result.map_err(|error| match (D::ERRORS.is_missing_column)(&error) {
         true => sqlx::Error::Configuration(
             format!(
                 "{error}; table leaf_tag_settings is of a version of Leaf that was never released: drop that \
@@ -232,7 +232,7 @@ pub(crate) fn unless_absent<D: Dialect, T: Default>(
     result: Result<T, sqlx::Error>,
 ) -> Result<T, sqlx::Error> {
     match result {
-        Err(error) if D::is_absent(&error) => Ok(T::default()),
+        Err(error) if (D::ERRORS.is_absent)(&error) => Ok(T::default()),
         result => result,
     }
 }

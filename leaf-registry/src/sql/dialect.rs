@@ -110,6 +110,19 @@ pub(crate) struct WriterStatements {
     pub(crate) take_new: &'static str,
 }
 
+/// What the errors of a database mean.
+#[derive(Debug)]
+pub(crate) struct ErrorMeanings {
+    /// What kind of failure it is.
+    pub(crate) kind: fn(&sqlx::Error) -> StoreErrorKind,
+    /// Whether a table is missing.
+    pub(crate) is_missing_table: fn(&sqlx::Error) -> bool,
+    /// Whether a column is missing.
+    pub(crate) is_missing_column: fn(&sqlx::Error) -> bool,
+    /// Whether a table that need not be there is missing, or not for this user.
+    pub(crate) is_absent: fn(&sqlx::Error) -> bool,
+}
+
 /// One database.
 pub(crate) trait Dialect: fmt::Debug + Send + Sync + Sized + 'static {
     /// Its driver.
@@ -129,6 +142,8 @@ pub(crate) trait Dialect: fmt::Debug + Send + Sync + Sized + 'static {
     const FENCES: FenceStatements;
     /// name -> whether the table exists (1).
     const TABLE_EXISTS: &'static str;
+    /// What its errors mean.
+    const ERRORS: ErrorMeanings;
 
     /// Runs a statement.
     fn execute(
@@ -184,20 +199,6 @@ pub(crate) trait Dialect: fmt::Debug + Send + Sync + Sized + 'static {
     ) -> impl Future<Output = Result<(), sqlx::Error>> + Send {
         let _ = (connection, guard);
         async { Ok(()) }
-    }
-
-    /// What kind of failure an error is.
-    fn kind(error: &sqlx::Error) -> StoreErrorKind;
-
-    /// Whether a table is missing.
-    fn is_missing_table(error: &sqlx::Error) -> bool;
-
-    /// Whether a column is missing.
-    fn is_missing_column(error: &sqlx::Error) -> bool;
-
-    /// Whether a table that need not be there is missing, or not for this user.
-    fn is_absent(error: &sqlx::Error) -> bool {
-        Self::is_missing_table(error)
     }
 
     /// What could cost ids as the server is set up, each with the way out.

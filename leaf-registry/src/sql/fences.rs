@@ -10,9 +10,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
-use futures_core::future::BoxFuture;
 use leaf_core::{UnixMillis, WorkerId};
-use leaf_segment::{StoreError, StoreErrorKind};
+use leaf_segment::{StoreErrorKind, StoreFuture};
 use leaf_snowflake::{
     ClaimRequest, FenceState, FenceStore, Identity, JavaMirror, Peer, Purpose, RecordState,
     RegistryError, Stored, StoredWorker, WorkerRecord,
@@ -186,7 +185,7 @@ pub(crate) async fn replace<D: Dialect>(
     match D::execute(connection, statement, &values).await {
         Ok(done) => Ok(D::affected(&done) == 1),
         // Somebody else has written the first record.
-        Err(error) if D::kind(&error) == StoreErrorKind::TagExists => Ok(false),
+        Err(error) if (D::ERRORS.kind)(&error) == StoreErrorKind::TagExists => Ok(false),
         Err(error) => Err(error),
     }
 }
@@ -269,7 +268,7 @@ impl<D: Dialect> Administration for SqlFences<D> {
         self.tables
     }
 
-    fn apply(&self) -> BoxFuture<'_, Result<Vec<&'static str>, StoreError>> {
+    fn apply(&self) -> StoreFuture<'_, Vec<&'static str>> {
         let name = format!("make the tables in {}", D::NAME);
         Box::pin(run(
             &self.connections,
@@ -289,7 +288,7 @@ impl<D: Dialect> Administration for SqlFences<D> {
         ))
     }
 
-    fn risks(&self) -> BoxFuture<'_, Result<Vec<String>, StoreError>> {
+    fn risks(&self) -> StoreFuture<'_, Vec<String>> {
         Box::pin(async { Ok(Vec::new()) })
     }
 }

@@ -8,7 +8,10 @@ use std::sync::Arc;
 
 use futures_core::future::BoxFuture;
 use leaf_core::{IdRange, Step, Tag};
-use leaf_segment::{NewTag, SegmentStore, StoreError, StoreErrorKind, TagRecord, TagSettings};
+use leaf_segment::{
+    NewTag, RangeSource, StoreError, StoreErrorKind, StoreFuture, TagCatalog, TagRecord,
+    TagSettings, TagStore,
+};
 
 use super::connections::{Access, Connections, WorkError, of_settings, run, unless_absent};
 use super::dialect::{Connection, Dialect};
@@ -118,13 +121,8 @@ fn operation<D: Dialect>(what: &str, tag: &Tag) -> String {
     format!("{what} tag {:?} in {}", tag.as_str(), D::NAME)
 }
 
-impl<D: Dialect> SegmentStore for SqlStore<D> {
-    fn allocate<'a>(
-        &'a self,
-        tag: &'a Tag,
-        amount: Step,
-        seen: Step,
-    ) -> BoxFuture<'a, Result<IdRange, StoreError>> {
+impl<D: Dialect> RangeSource for SqlStore<D> {
+    fn allocate<'a>(&'a self, tag: &'a Tag, amount: Step, seen: Step) -> StoreFuture<'a, IdRange> {
         Box::pin(async move {
             let name = || operation::<D>("allocate", tag);
             let amount = i64::from(amount.get());
@@ -157,7 +155,18 @@ impl<D: Dialect> SegmentStore for SqlStore<D> {
         })
     }
 
-    fn tag<'a>(&'a self, tag: &'a Tag) -> BoxFuture<'a, Result<Option<TagRecord>, StoreError>> {
+    fn give_back<'a>(&'a self, tag: &'a Tag, unused: IdRange) -> StoreFuture<'a, bool> {
+        self.replace_max_id(tag, unused.end(), unused.start())
+    }
+
+    /// SQLite also moves what is in its write-ahead log into the file.
+    fn close(&self) -> BoxFuture<'_, ()> {
+        Box::pin(self.connections.pool().close())
+    }
+}
+
+impl<D: Dialect> TagCatalog for SqlStore<D> {
+    fn tag<'a>(&'a self, tag: &'a Tag) -> StoreFuture<'a, Option<TagRecord>> {
         Box::pin(async move {
             match self.read(operation::<D>("read", tag), Some(tag)).await {
                 Ok(mut records) => Ok(records.pop()),
@@ -168,11 +177,13 @@ impl<D: Dialect> SegmentStore for SqlStore<D> {
         })
     }
 
-    fn tags(&self) -> BoxFuture<'_, Result<Vec<TagRecord>, StoreError>> {
+    fn tags(&self) -> StoreFuture<'_, Vec<TagRecord>> {
         Box::pin(self.read(format!("read the tags in {}", D::NAME), None))
     }
+}
 
-    fn create<'a>(&'a self, new: &'a NewTag) -> BoxFuture<'a, Result<(), StoreError>> {
+impl<D: Dialect> TagStore for SqlStore<D> {
+    fn create<'a>(&'a self, new: &'a NewTag) -> StoreFuture<'a, ()> {
         Box::pin(async move {
             let values = [
                 Value::Text(new.tag.as_str()),
@@ -184,18 +195,14 @@ impl<D: Dialect> SegmentStore for SqlStore<D> {
         })
     }
 
-    fn set_step<'a>(&'a self, tag: &'a Tag, step: Step) -> BoxFuture<'a, Result<(), StoreError>> {
+    fn set_step<'a>(&'a self, tag: &'a Tag, step: Step) -> StoreFuture<'a, ()> {
         Box::pin(async move {
             let values = [Value::Int(step.get().into()), Value::Tag(tag.as_str())];
             self.change("set the step of", tag, D::SEGMENT.set_step, &values).await
         })
     }
 
-    fn set_settings<'a>(
-        &'a self,
-        tag: &'a Tag,
-        settings: &'a TagSettings,
-    ) -> BoxFuture<'a, Result<(), StoreError>> {
+    fn set_settings<'a>(&'a self, tag: &'a Tag, settings: &'a TagSettings) -> StoreFuture<'a, ()> {
         Box::pin(async move {
             let settings = settings.encode();
             let name = operation::<D>("change the settings of", tag);
@@ -209,11 +216,7 @@ impl<D: Dialect> SegmentStore for SqlStore<D> {
         })
     }
 
-    fn advance<'a>(
-        &'a self,
-        tag: &'a Tag,
-        at_least: i64,
-    ) -> BoxFuture<'a, Result<i64, StoreError>> {
+    fn advance<'a>(&'a self, tag: &'a Tag, at_least: i64) -> StoreFuture<'a, i64> {
         Box::pin(run(
             &self.connections,
             Access::Write,
@@ -226,12 +229,7 @@ impl<D: Dialect> SegmentStore for SqlStore<D> {
         ))
     }
 
-    fn replace_max_id<'a>(
-        &'a self,
-        tag: &'a Tag,
-        from: i64,
-        to: i64,
-    ) -> BoxFuture<'a, Result<bool, StoreError>> {
+    fn replace_max_id<'a>(&'a self, tag: &'a Tag, from: i64, to: i64) -> StoreFuture<'a, bool> {
         Box::pin(run(
             &self.connections,
             Access::Write,
@@ -248,12 +246,7 @@ impl<D: Dialect> SegmentStore for SqlStore<D> {
         ))
     }
 
-    /// SQLite also moves what is in its write-ahead log into the file.
-    fn close(&self) -> BoxFuture<'_, ()> {
-        Box::pin(self.connections.pool().close())
-    }
-
-    fn delete<'a>(&'a self, tag: &'a Tag) -> BoxFuture<'a, Result<(), StoreError>> {
+    fn delete<'a>(&'a self, tag: &'a Tag) -> StoreFuture<'a, ()> {
         Box::pin(run(
             &self.connections,
             Access::Write,
@@ -274,7 +267,7 @@ impl<D: Dialect> Administration for SqlStore<D> {
         D::SEGMENT_TABLES
     }
 
-    fn apply(&self) -> BoxFuture<'_, Result<Vec<&'static str>, StoreError>> {
+    fn apply(&self) -> StoreFuture<'_, Vec<&'static str>> {
         let name = format!("make the tables in {}", D::NAME);
         Box::pin(run(
             &self.connections,
@@ -298,7 +291,7 @@ impl<D: Dialect> Administration for SqlStore<D> {
         self.guard.configured_margin()
     }
 
-    fn risks(&self) -> BoxFuture<'_, Result<Vec<String>, StoreError>> {
+    fn risks(&self) -> StoreFuture<'_, Vec<String>> {
         let name = format!("look at the settings of {}", D::NAME);
         Box::pin(run(
             &self.connections,

@@ -1,12 +1,13 @@
 //! The statements of SQLite. When a change is durable says [`super::file`].
 
-use leaf_segment::StoreErrorKind;
 use sqlx::SqliteConnection;
 
 use super::errors;
 use super::file::SqliteFile;
 use crate::Table;
-use crate::sql::dialect::{Dialect, FenceStatements, GuardStatements, SegmentStatements};
+use crate::sql::dialect::{
+    Dialect, ErrorMeanings, FenceStatements, GuardStatements, SegmentStatements,
+};
 use crate::sql::values::{bound, run_statements};
 
 /// SQLite.
@@ -114,20 +115,9 @@ CREATE TABLE leaf_tag_settings (
 
     const TABLE_EXISTS: &'static str =
         "SELECT EXISTS (SELECT 1 FROM sqlite_schema WHERE name = ?1)";
+    const ERRORS: ErrorMeanings = errors::MEANINGS;
 
     run_statements!(sqlx::Sqlite, |query, tag| query.bind(tag));
-
-    fn kind(error: &sqlx::Error) -> StoreErrorKind {
-        errors::kind(error)
-    }
-
-    fn is_missing_table(error: &sqlx::Error) -> bool {
-        errors::is_missing_table(error)
-    }
-
-    fn is_missing_column(error: &sqlx::Error) -> bool {
-        errors::is_missing_column(error)
-    }
 
     /// None that could be seen: the settings that matter are made on every connection.
     async fn risks(_connection: &mut SqliteConnection) -> Result<Vec<String>, sqlx::Error> {

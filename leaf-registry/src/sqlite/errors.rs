@@ -2,18 +2,23 @@
 
 use leaf_segment::StoreErrorKind;
 
+use crate::sql::dialect::ErrorMeanings;
+
+pub(super) const MEANINGS: ErrorMeanings =
+    ErrorMeanings { kind, is_missing_table, is_missing_column, is_absent: is_missing_table };
+
 /// Whether a table is missing: the message says so, SQLite has no code for it.
-pub(super) fn is_missing_table(error: &sqlx::Error) -> bool {
+fn is_missing_table(error: &sqlx::Error) -> bool {
     error.as_database_error().is_some_and(|error| error.message().starts_with("no such table"))
 }
 
 /// Whether a column is missing: the message says so, SQLite has no code for it.
-pub(super) fn is_missing_column(error: &sqlx::Error) -> bool {
+fn is_missing_column(error: &sqlx::Error) -> bool {
     error.as_database_error().is_some_and(|error| error.message().starts_with("no such column"))
 }
 
 /// What kind of failure it is.
-pub(super) fn kind(error: &sqlx::Error) -> StoreErrorKind {
+fn kind(error: &sqlx::Error) -> StoreErrorKind {
     let database = match error {
         sqlx::Error::Database(database) => database,
         sqlx::Error::Configuration(_) => return StoreErrorKind::Refused,

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use leaf_core::Tag;
-use leaf_segment::NewTag;
+use leaf_segment::{Confirm, NewTag};
 use leaf_testkit::MariaDb;
 
 use crate::support::{Server, create, next, open, orders, step};
@@ -178,7 +178,7 @@ async fn a_tag_made_again_does_not_start_where_a_failover_lands() {
             ranges.push(next(&*store.store).await);
         }
         let admin = leaf_segment::TagAdmin::new(&*store.store);
-        let deleted = admin.delete(&orders(), true).await.unwrap();
+        let deleted = admin.delete(&orders(), Confirm::Yes).await.unwrap();
         let first = deleted.next_first.unwrap();
         admin.create(&NewTag { max_id: first, ..NewTag::new(orders(), step(10)) }).await.unwrap();
         for _ in 0..24 {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use leaf_core::{IdRange, Step, Tag};
 use leaf_registry::{OpenStore, StoreOptions, StoreUrl};
-use leaf_segment::{NewTag, SegmentStore};
+use leaf_segment::{NewTag, TagStore};
 use leaf_testkit::{MariaDb, Postgres};
 use tokio::task::spawn_blocking;
 
@@ -30,7 +30,7 @@ pub(crate) async fn create(store: &OpenStore) {
 }
 
 /// Waits until the tag that another node of the cluster made is on this one.
-pub(crate) async fn has_arrived(store: &dyn SegmentStore) {
+pub(crate) async fn has_arrived(store: &dyn TagStore) {
     let arrived = async {
         while store.tags().await.is_ok_and(|tags| tags.is_empty()) {
             tokio::time::sleep(Duration::from_millis(5)).await;
@@ -40,7 +40,7 @@ pub(crate) async fn has_arrived(store: &dyn SegmentStore) {
 }
 
 /// The next range, within a minute.
-pub(crate) async fn next(store: &dyn SegmentStore) -> IdRange {
+pub(crate) async fn next(store: &dyn TagStore) -> IdRange {
     let deadline = tokio::time::Instant::now() + Duration::from_secs(60);
     loop {
         assert!(tokio::time::Instant::now() < deadline, "no range within a minute");
@@ -104,7 +104,7 @@ impl Server {
 }
 
 /// Allocates on several stores at once until told to stop.
-pub(crate) fn load(stores: &[Arc<dyn SegmentStore>]) -> impl AsyncFnOnce() -> Vec<IdRange> + use<> {
+pub(crate) fn load(stores: &[Arc<dyn TagStore>]) -> impl AsyncFnOnce() -> Vec<IdRange> + use<> {
     let stop = Arc::new(AtomicBool::new(false));
     let tasks: Vec<_> = stores
         .iter()

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use leaf_registry::{OpenStore, StoreOptions, StoreUrl};
-use leaf_segment::SegmentStore;
+use leaf_segment::TagStore;
 use leaf_testkit::{Etcd, FaultProxy, MariaDb, Postgres};
 
 /// An empty store, and what must live as long as it does.
 pub(crate) struct Fixture {
-    pub(crate) store: Arc<dyn SegmentStore>,
+    pub(crate) store: Arc<dyn TagStore>,
     pub(crate) open: OpenStore,
     pub(crate) url: String,
     pub(crate) database: Database,
@@ -82,12 +82,12 @@ impl Database {
 
 impl Fixture {
     /// A second store on the same database, as another process would open it.
-    pub(crate) async fn another(&self) -> Arc<dyn SegmentStore> {
+    pub(crate) async fn another(&self) -> Arc<dyn TagStore> {
         open(&self.url).await.store
     }
 
     /// A store behind a proxy.
-    pub(crate) async fn behind_proxy(&self) -> (FaultProxy, Arc<dyn SegmentStore>) {
+    pub(crate) async fn behind_proxy(&self) -> (FaultProxy, Arc<dyn TagStore>) {
         let server = std::net::SocketAddr::from(([127, 0, 0, 1], self.database.port()));
         let proxy = FaultProxy::start(server).await;
         let store = open(&self.database.url(proxy.address().port())).await.store;

@@ -9,7 +9,7 @@ mod settings;
 use std::sync::Arc;
 
 use leaf_core::{IdRange, Step, StepError, Tag};
-use leaf_segment::{NewTag, SEALED, SegmentStore, StoreErrorKind, TagRecord, TagSettings};
+use leaf_segment::{NewTag, SEALED, StoreErrorKind, TagRecord, TagSettings, TagStore};
 use leaf_testkit::{Etcd, Fault, MariaDb, Postgres};
 
 use fixture::{Database, Fixture, etcd, fixture, mysql, postgres, sqlite};
@@ -25,7 +25,7 @@ fn step(value: i64) -> Step {
     Step::new(value).unwrap()
 }
 
-async fn create(store: &dyn SegmentStore, name: &str, size: i64) {
+async fn create(store: &dyn TagStore, name: &str, size: i64) {
     store.create(&NewTag::new(tag(name), step(size))).await.unwrap();
 }
 
@@ -219,7 +219,7 @@ async fn administration(f: Fixture) {
 }
 
 /// The next range, however often it takes, but not for ever.
-async fn patiently(store: &dyn SegmentStore) -> IdRange {
+async fn patiently(store: &dyn TagStore) -> IdRange {
     let deadline = tokio::time::Instant::now() + std::time::Duration::from_secs(30);
     loop {
         match store.allocate(&tag("orders"), step(10), step(10)).await {
@@ -447,7 +447,7 @@ async fn an_import_under_load_repeats_nothing() {
     let (from, to) = (mysql().await, postgres().await);
     create(&*from.store, "orders", 10).await;
     let done = Arc::new(std::sync::atomic::AtomicBool::new(false));
-    let node = |store: &Arc<dyn SegmentStore>, amount: i64| {
+    let node = |store: &Arc<dyn TagStore>, amount: i64| {
         let (store, done) = (Arc::clone(store), Arc::clone(&done));
         tokio::spawn(async move {
             let (orders, mut ranges) = (tag("orders"), Vec::new());

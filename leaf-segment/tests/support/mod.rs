@@ -10,11 +10,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use futures_core::future::BoxFuture;
 use leaf_core::{IdRange, Step, Tag};
 use leaf_segment::{
-    HighWaterMarks, MemoryStore, NewTag, SegmentConfig, SegmentGenerator, SegmentStore, StoreError,
-    StoreErrorKind, TagRecord, TagSettings,
+    HighWaterMarks, MemoryStore, NewTag, RangeSource, SegmentConfig, SegmentGenerator, StoreError,
+    StoreErrorKind, StoreFuture, TagCatalog, TagRecord, TagSettings, TagStore,
 };
 
 /// A memory store behind a bad line.
@@ -48,13 +47,8 @@ impl TestStore {
     }
 }
 
-impl SegmentStore for TestStore {
-    fn allocate<'a>(
-        &'a self,
-        tag: &'a Tag,
-        amount: Step,
-        seen: Step,
-    ) -> BoxFuture<'a, Result<IdRange, StoreError>> {
+impl RangeSource for TestStore {
+    fn allocate<'a>(&'a self, tag: &'a Tag, amount: Step, seen: Step) -> StoreFuture<'a, IdRange> {
         Box::pin(async move {
             self.allocations.fetch_add(1, Ordering::SeqCst);
             // The store works even where its answer is late or lost.
@@ -64,7 +58,13 @@ impl SegmentStore for TestStore {
         })
     }
 
-    fn tag<'a>(&'a self, tag: &'a Tag) -> BoxFuture<'a, Result<Option<TagRecord>, StoreError>> {
+    fn give_back<'a>(&'a self, tag: &'a Tag, unused: IdRange) -> StoreFuture<'a, bool> {
+        self.replace_max_id(tag, unused.end(), unused.start())
+    }
+}
+
+impl TagCatalog for TestStore {
+    fn tag<'a>(&'a self, tag: &'a Tag) -> StoreFuture<'a, Option<TagRecord>> {
         Box::pin(async move {
             self.look_ups.fetch_add(1, Ordering::SeqCst);
             self.line().await?;
@@ -72,46 +72,39 @@ impl SegmentStore for TestStore {
         })
     }
 
-    fn tags(&self) -> BoxFuture<'_, Result<Vec<TagRecord>, StoreError>> {
+    fn tags(&self) -> StoreFuture<'_, Vec<TagRecord>> {
         Box::pin(async move {
             self.line().await?;
             self.inner.tags().await
         })
     }
+}
 
-    fn create<'a>(&'a self, new: &'a NewTag) -> BoxFuture<'a, Result<(), StoreError>> {
+impl TagStore for TestStore {
+    fn create<'a>(&'a self, new: &'a NewTag) -> StoreFuture<'a, ()> {
         self.inner.create(new)
     }
 
-    fn set_step<'a>(&'a self, tag: &'a Tag, step: Step) -> BoxFuture<'a, Result<(), StoreError>> {
+    fn set_step<'a>(&'a self, tag: &'a Tag, step: Step) -> StoreFuture<'a, ()> {
         self.inner.set_step(tag, step)
     }
 
-    fn set_settings<'a>(
-        &'a self,
-        tag: &'a Tag,
-        settings: &'a TagSettings,
-    ) -> BoxFuture<'a, Result<(), StoreError>> {
+    fn set_settings<'a>(&'a self, tag: &'a Tag, settings: &'a TagSettings) -> StoreFuture<'a, ()> {
         self.inner.set_settings(tag, settings)
     }
 
-    fn advance<'a>(&'a self, tag: &'a Tag, to: i64) -> BoxFuture<'a, Result<i64, StoreError>> {
+    fn advance<'a>(&'a self, tag: &'a Tag, to: i64) -> StoreFuture<'a, i64> {
         self.inner.advance(tag, to)
     }
 
-    fn replace_max_id<'a>(
-        &'a self,
-        tag: &'a Tag,
-        from: i64,
-        to: i64,
-    ) -> BoxFuture<'a, Result<bool, StoreError>> {
+    fn replace_max_id<'a>(&'a self, tag: &'a Tag, from: i64, to: i64) -> StoreFuture<'a, bool> {
         if *self.busy.lock().unwrap() {
             return Box::pin(async { Ok(false) });
         }
         self.inner.replace_max_id(tag, from, to)
     }
 
-    fn delete<'a>(&'a self, tag: &'a Tag) -> BoxFuture<'a, Result<(), StoreError>> {
+    fn delete<'a>(&'a self, tag: &'a Tag) -> StoreFuture<'a, ()> {
         self.inner.delete(tag)
     }
 }
@@ -131,13 +124,12 @@ pub async fn store_with(name: &str, size: i64) -> Arc<TestStore> {
 }
 
 pub async fn open(store: &Arc<TestStore>) -> SegmentGenerator {
-    SegmentGenerator::open(Arc::clone(store) as Arc<dyn SegmentStore>, SegmentConfig::default())
-        .await
+    SegmentGenerator::open(Arc::clone(store) as _, SegmentConfig::default()).await
 }
 
 /// A generator that remembers its marks in this file.
 pub async fn open_with_marks(store: &Arc<TestStore>, file: &std::path::Path) -> SegmentGenerator {
     let marks = Arc::new(HighWaterMarks::open(file).unwrap());
     let config = SegmentConfig { marks, ..SegmentConfig::default() };
-    SegmentGenerator::open(Arc::clone(store) as Arc<dyn SegmentStore>, config).await
+    SegmentGenerator::open(Arc::clone(store) as _, config).await
 }

@@ -194,7 +194,7 @@ impl From<TagAdminError> for Problem {
 
 impl From<StoreError> for Problem {
     fn from(error: StoreError) -> Self {
-        let detail = error.to_string();
+        let detail = hints::with(&error, hints::of_store(error.kind()));
         match error.kind() {
             StoreErrorKind::UnknownTag => Self::new(StatusCode::NOT_FOUND, UNKNOWN_TAG, detail),
             StoreErrorKind::TagExists => Self::new(StatusCode::CONFLICT, "tag-exists", detail),

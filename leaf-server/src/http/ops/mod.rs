@@ -19,6 +19,7 @@ use hyper::http::request::Parts;
 use hyper::http::uri::Authority;
 use hyper::{StatusCode, Version};
 use leaf_node::config::Secret;
+use subtle::ConstantTimeEq as _;
 
 use super::body::{self, RequestBody};
 use super::problem::{Form, Problem, check_method};
@@ -159,7 +160,7 @@ fn authorize(
             headers.get(AUTHORIZATION).and_then(|value| value.as_bytes().split_at_checked(7));
         let shown = shown.filter(|(scheme, _)| scheme.eq_ignore_ascii_case(b"Bearer "));
         return match shown {
-            Some((_, shown)) if same(shown, token.expose().as_bytes()) => Ok(()),
+            Some((_, shown)) if shown.ct_eq(token.expose().as_bytes()).into() => Ok(()),
             _ => {
                 let text =
                     "the token of ops.token is missing or wrong: send Authorization: Bearer TOKEN";
@@ -189,11 +190,6 @@ fn authorize(
         return forbidden("pages of other hosts may not administer this node");
     }
     Ok(())
-}
-
-/// Compares in a time that tells nothing of where they differ.
-fn same(a: &[u8], b: &[u8]) -> bool {
-    a.len() == b.len() && a.iter().zip(b).fold(0, |all, (a, b)| all | (a ^ b)) == 0
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! `/v1/status`: how this node is, and why, in words.
+//! `/v1/status`: how this node is, and why, in words and codes.
 
 use hyper::StatusCode;
 use leaf_core::Health;
@@ -11,12 +11,21 @@ use crate::node::{Node, Snowflake, Store};
 struct Status {
     version: &'static str,
     name: String,
-    state: &'static str,
-    /// What is wrong; `null` when nothing is.
-    reason: Option<String>,
+    #[serde(flatten)]
+    health: Told,
     running_for_s: u64,
     segment: Option<Segment>,
     snowflake: Option<Flakes>,
+}
+
+/// A health as it is shown.
+#[derive(Serialize)]
+struct Told {
+    state: &'static str,
+    /// What is wrong; `null` when nothing is.
+    reason: Option<String>,
+    /// The same for programs, see [`leaf_core::HealthCode`].
+    codes: Vec<&'static str>,
 }
 
 #[derive(Serialize)]
@@ -27,8 +36,8 @@ struct Segment {
 #[derive(Serialize)]
 struct OneStore {
     store: String,
-    state: &'static str,
-    reason: Option<String>,
+    #[serde(flatten)]
+    health: Told,
     tags: usize,
     /// Ids that can be handed out without the store.
     stock: String,
@@ -36,8 +45,8 @@ struct OneStore {
 
 #[derive(Serialize)]
 struct Flakes {
-    state: &'static str,
-    reason: Option<String>,
+    #[serde(flatten)]
+    health: Told,
     registry: String,
     identity: String,
     worker: Option<u32>,
@@ -53,22 +62,23 @@ struct Flakes {
     days_left: u64,
 }
 
-fn told(health: Health) -> (&'static str, Option<String>) {
-    match health {
-        Health::Ready => ("ready", None),
-        Health::Degraded(why) => ("degraded", Some(why)),
-        Health::NotReady(why) => ("not ready", Some(why)),
+impl Told {
+    fn of(health: &Health) -> Self {
+        let texts: Vec<&str> = health.reasons().iter().map(|reason| &*reason.text).collect();
+        Self {
+            state: health.state(),
+            reason: (!texts.is_empty()).then(|| texts.join("; ")),
+            codes: health.reasons().iter().map(|reason| reason.code.as_str()).collect(),
+        }
     }
 }
 
 pub(super) fn show(node: &Node) -> Reply {
-    let (state, reason) = told(node.health());
     let stores = node.stores().map(|stores| stores.iter().map(one_store).collect());
     let status = Status {
         version: env!("CARGO_PKG_VERSION"),
         name: node.config.name.clone(),
-        state,
-        reason,
+        health: Told::of(&node.health()),
         running_for_s: node.started.elapsed().as_secs(),
         segment: stores.map(|stores| Segment { stores }),
         snowflake: node.snowflake().map(|snowflake| flakes(node, snowflake)),
@@ -77,12 +87,10 @@ pub(super) fn show(node: &Node) -> Reply {
 }
 
 fn one_store(store: &Store) -> OneStore {
-    let (state, reason) = told(store.generator.health());
     let views = store.generator.views();
     OneStore {
         store: store.url.to_string(),
-        state,
-        reason,
+        health: Told::of(&store.generator.health()),
         tags: views.len(),
         stock: views.iter().map(|view| u128::from(view.stock)).sum::<u128>().to_string(),
     }
@@ -90,10 +98,8 @@ fn one_store(store: &Store) -> OneStore {
 
 fn flakes(node: &Node, snowflake: &Snowflake) -> Flakes {
     let view = snowflake.generator.view();
-    let (state, reason) = told(view.health);
     Flakes {
-        state,
-        reason,
+        health: Told::of(&view.health),
         registry: node.config.snowflake.registry.to_string(),
         identity: snowflake.identity.to_string(),
         worker: view.worker.map(leaf_core::WorkerId::get),

@@ -195,7 +195,7 @@ pub(super) async fn advance(node: &Node, key: &str, advance: Advance) -> Result<
     let (store, tag) = find(node, &decode_key(key)?)?;
     let admin =
         TagAdmin::new(&*store.open.store).with_failover_margin(store.open.admin.failover_margin());
-    let (record, raised) = admin.advance(&tag, advance.at_least.0, advance.far).await?;
+    let (record, raised) = admin.advance(&tag, advance.at_least.0, advance.far.into()).await?;
     let advanced = Advanced { tag: TagShown::of(&record, &store.url), raised };
     Ok(reply::json(StatusCode::OK, &advanced))
 }
@@ -209,7 +209,7 @@ pub(super) async fn delete(node: &Node, key: &str, query: &str) -> Result<Reply,
         _ => return Err(Problem::bad_request("unknown parameter: there is `confirm`")),
     };
     let confirmed = confirm.is_some_and(|name| name == tag.as_str());
-    let deleted = TagAdmin::new(&*store.open.store).delete(&tag, confirmed).await;
+    let deleted = TagAdmin::new(&*store.open.store).delete(&tag, confirmed.into()).await;
     let deleted = deleted.map_err(|error| match error {
         leaf_segment::TagAdminError::Unconfirmed(why) => {
             let text = format!("{why}: repeat its name, ?confirm={key}, or disable it");
