@@ -2,7 +2,7 @@
 
 use anyhow::{Result, anyhow};
 use comfy_table::CellAlignment::Left;
-use leaf_segment::NewTag;
+use leaf_segment::{NewTag, TagSettingsError};
 use serde::Serialize;
 
 use crate::Done;
@@ -47,6 +47,13 @@ pub(crate) async fn run(stores: &Stores, output: Output) -> Result<Done> {
                     if let Err(error) = record.step {
                         let tag = quoted(tag);
                         found(format!("tag {tag}: {error}; `leaf tag set-step {tag} STEP`"));
+                    }
+                    if let Err(error) = &record.settings {
+                        let tag = quoted(tag);
+                        found(match error {
+                            TagSettingsError::Newer(_) => format!("tag {tag}: {error}"),
+                            _ => format!("tag {tag}: {error}; `leaf tag set {tag} --enabled true`"),
+                        });
                     }
                 }
             }

@@ -29,7 +29,7 @@ impl Row for TagShown {
         let number = |step: Option<u32>| step.map_or("-".into(), |step| step.to_string());
         vec![
             self.tag.clone(),
-            if self.max_id == SEALED.to_string() { "closed".into() } else { self.max_id.clone() },
+            if self.max_id == SEALED.to_string() { "sealed".into() } else { self.max_id.clone() },
             self.step.map_or("bad".into(), |step| step.to_string()),
             if self.enabled { "yes" } else { "no" }.into(),
             number(self.min_step),
@@ -151,7 +151,7 @@ async fn delete(stores: &Stores, tag: &str, yes: bool, output: Output) -> Result
             store.url
         ),
         None => format!(
-            "deleted tag {tag:?} of {}, which was closed: how far it granted ids is known to the store that it \
+            "deleted tag {tag:?} of {}, which was sealed: how far it granted ids is known to the store that it \
              moved to, or was told to whoever tried to delete it before",
             store.url
         ),
@@ -197,7 +197,7 @@ async fn import(
     records.retain(|record| tags.is_empty() || tags.iter().any(|tag| tag == record.tag.as_str()));
     records.sort_by(|a, b| a.tag.cmp(&b.tag));
     let mut imported = Vec::new();
-    let mut failed = Vec::new();
+    let mut failed = 0_usize;
     for (done, record) in records.iter().enumerate() {
         let store = stores.of(record.tag.as_str());
         let (from, to) = (&*source.open.store, &*store.open.store);
@@ -207,14 +207,18 @@ async fn import(
                 first: first.to_string(),
                 store: store.url.to_string(),
             }),
-            Err(error) => failed.push(error.to_string()),
+            // Each at once: its text may hold a number that no record has any more.
+            Err(error) => {
+                crate::complain(&error);
+                failed += 1;
+            }
         }
         if done > 0 && done % 1000 == 0 {
             crate::complain(&format_args!("{done} of {} tags", records.len()));
         }
     }
     source.open.store.close().await;
-    let trouble = failed.first().map(|first| anyhow!("{} failed, at first {first}", failed.len()));
+    let trouble = (failed > 0).then(|| anyhow!("{failed} of {} tags failed", records.len()));
     Ok(Done { text: output::rows(&imported, output), trouble })
 }
 

@@ -175,7 +175,7 @@ fn import_moves_tags_and_seals_them_where_they_were() {
     let shown = run(&["tag", "show", "orders"]).ok();
     assert!(shown.contains("1777") && shown.contains("9"), "{shown}");
     let left = run(&[&["tag", "show", "orders"][..], &old].concat()).ok();
-    assert!(left.contains("closed"), "{left}");
+    assert!(left.contains("sealed"), "{left}");
     let error = run(&["tag", "import", "--from", "sqlite:leaf.db"]).failed(2);
     assert!(error.contains("--from is a store that the tags would go to"), "{error}");
     let error = run(&[&import[..6], &["other"]].concat()).failed(1);

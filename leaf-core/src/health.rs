@@ -141,14 +141,14 @@ impl Health {
         }
     }
 
-    /// The worse of two; reasons of equal weight are joined.
+    /// The worse of two, with the reasons of both, those of the worse first.
     #[must_use]
     pub fn and(self, other: Self) -> Self {
         use Health::{Degraded, NotReady, Ready};
         match (self, other) {
             (Ready, rest) | (rest, Ready) => rest,
             (NotReady(a), NotReady(b)) => NotReady([a, b].concat()),
-            (NotReady(a), Degraded(_)) | (Degraded(_), NotReady(a)) => NotReady(a),
+            (NotReady(a), Degraded(b)) | (Degraded(b), NotReady(a)) => NotReady([a, b].concat()),
             (Degraded(a), Degraded(b)) => Degraded([a, b].concat()),
         }
     }
@@ -177,7 +177,7 @@ mod tests {
 
         assert_eq!(Health::Ready.and(Health::Ready), Health::Ready);
         assert_eq!(Health::Ready.and(degraded.clone()), degraded);
-        assert_eq!(degraded.and(down.clone()), down);
+        assert_eq!(degraded.and(down.clone()).to_string(), "not ready: clock; slow");
         let both = down.clone().and(down);
         assert_eq!(both.to_string(), "not ready: clock; clock");
         assert_eq!(both.reasons().len(), 2);

@@ -36,16 +36,7 @@ pub const fn of_registry(kind: &RegistryErrorKind) -> Option<&'static str> {
 pub const fn of_store(kind: &StoreErrorKind) -> Option<&'static str> {
     match kind {
         StoreErrorKind::UnknownTag => Some("`leaf tag create` creates one"),
-        StoreErrorKind::BadRecord(_) => {
-            Some("`leaf tag set-step` and `leaf tag advance` correct a record")
-        }
-        StoreErrorKind::Regression { .. } => {
-            Some("`leaf tag advance TAG --at-least N` advances it")
-        }
-        StoreErrorKind::Moved => Some(
-            "let segment.shard lead to the store that has it and restart this node, or repeat the `leaf tag \
-             import` or `leaf tag delete` that was broken off",
-        ),
+        StoreErrorKind::BadRecord(_) => Some("`leaf doctor` names the command that corrects it"),
         _ => None,
     }
 }

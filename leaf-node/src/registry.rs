@@ -34,7 +34,14 @@ pub async fn open(config: &Config, address: Option<Identity>) -> Result<OpenRegi
         };
         return Ok(OpenRegistry { registry: local::registry(workers), tables: None });
     };
-    let options = RegistryOptions {
+    let options = options(config, address);
+    let open = place.open(snowflake.registry, fixed, &config.data_dir, &options).await;
+    open.map_err(OpenError::Registry)
+}
+
+fn options(config: &Config, address: Option<Identity>) -> RegistryOptions {
+    let snowflake = &config.snowflake;
+    RegistryOptions {
         name: config.name.clone(),
         report_interval: snowflake.report_interval.duration(),
         session_timeout: snowflake.session_timeout.duration(),
@@ -42,9 +49,7 @@ pub async fn open(config: &Config, address: Option<Identity>) -> Result<OpenRegi
         adopt_java_ids: snowflake.adopt_java_ids,
         on_foreign_holder: snowflake.on_foreign_holder,
         address,
-    };
-    let open = place.open(snowflake.registry, fixed, &config.data_dir, &options).await;
-    open.map_err(OpenError::Registry)
+    }
 }
 
 /// Opens the registry for an operator, who asks for no worker id; `None` for a registry whose record is in each
@@ -54,7 +59,7 @@ pub async fn open(config: &Config, address: Option<Identity>) -> Result<OpenRegi
 /// `Config` and `Registry`. A server is not contacted yet.
 pub async fn open_to_administer(config: &Config) -> Result<Option<OpenRegistry>, OpenError> {
     let Some(place) = config.registry_place()? else { return Ok(None) };
-    let options = RegistryOptions { name: config.name.clone(), ..RegistryOptions::default() };
+    let options = options(config, None);
     let open = place.open(config.snowflake.registry, None, &config.data_dir, &options).await;
     open.map(Some).map_err(OpenError::Registry)
 }

@@ -34,7 +34,7 @@ const TRIES: usize = 100;
 /// ```
 /// use leaf_core::{Step, Tag};
 /// use leaf_registry::import;
-/// use leaf_segment::{MemoryStore, NewTag, TagStore};
+/// use leaf_segment::{MemoryStore, NewTag, RangeSource};
 ///
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -62,7 +62,7 @@ pub async fn import(
         return match new {
             Some(new) if !new.is_sealed() => Ok(new.max_id),
             _ => Err(bad(
-                "it is closed in the old store and not open in the new one: either a third store has it, or \
+                "it is sealed in the old store and not open in the new one: either a third store has it, or \
                  an import or a deletion was broken off. Only when no other store has it, delete it in the \
                  new store and make it anew there, with a first id above every one that was handed out"
                     .into(),
@@ -78,7 +78,7 @@ pub async fn import(
         let sealed = from.replace_max_id(tag, before, SEALED).await;
         let sealed = sealed.map_err(|error| {
             bad(format!(
-                "{error}; it may be closed in the old store now, which granted ids below {before}: import it \
+                "{error}; it may be sealed in the old store now, which granted ids below {before}: import it \
                  again, and if that is refused, delete it in the new store and make it anew there with \
                  {first} as its first id"
             ))
@@ -88,7 +88,7 @@ pub async fn import(
             if !matches!(opened, Ok(true)) {
                 let why = opened.err().map_or_else(String::new, |error| format!(" ({error})"));
                 return Err(bad(format!(
-                    "it is closed in the old store, and could not be opened in the new one{why}: delete it in \
+                    "it is sealed in the old store, and could not be opened in the new one{why}: delete it in \
                      the new store, and make it anew there with {first} as its first id"
                 )));
             }
@@ -107,7 +107,7 @@ pub async fn import(
 }
 
 /// Sees to it that the new store has the tag as the old one has it, grants nothing of it, and can be opened:
-/// what may be refused is refused before the old store is closed.
+/// what may be refused is refused before the tag is sealed in the old store.
 async fn make_sealed(
     old: &TagRecord,
     new: Option<TagRecord>,
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_end_of_the_ids_is_refused_before_anything_is_sealed() {
+    async fn the_end_of_the_ids_is_refused_before_the_old_store_is_sealed() {
         let (old, new) = (MemoryStore::with_tags([at(SEALED - 10)]), MemoryStore::default());
 
         let refused = import(&orders(), &old, &new, 100).await.unwrap_err();

@@ -9,8 +9,9 @@
 //! | `zk_normal` | | a worker id per name, beside the original Java Leaf | `zookeeper` |
 //! | `zk_recycle` | | recycled worker ids, beside the community fork | `zookeeper` |
 //! | `local` | | worker ids from the configuration, the fence in the state file | |
+//! | `ordinal` | | the number at the end of the host name; fences in one of the above, or in ZooKeeper | |
 //!
-//! Every backend is a folder. Those of the SQL databases are dialects (`dialect.rs`, `errors.rs`) of the two
+//! Every backend but `ordinal` is a folder; `zookeeper/` is what those of ZooKeeper share. Those of the SQL databases are dialects (`dialect.rs`, `errors.rs`) of the two
 //! stores in `sql/`; the others have `store.rs` for the segment store and `workers.rs` for the worker registry.
 //! `mirror.rs` is the record that a Java Leaf keeps beside ours. All pass one conformance suite on the real server (`tests/`).
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "tests may panic"))]

@@ -9,8 +9,8 @@ use leaf_segment::{SEALED, StoreErrorKind, TagRecord, TagSettings};
 /// in any.
 pub(crate) type Row = (String, Option<i64>, Option<i64>, Option<String>);
 
-/// The rows as records, each with its settings, of which the texts are given by tag. Rows that are none are left
-/// out, with a warning.
+/// The rows as records, each with its settings, of which the texts are given by tag. Invalid rows are skipped
+/// with a warning.
 pub(crate) fn read(rows: Vec<Row>, settings: HashMap<String, String>) -> Vec<TagRecord> {
     let record = |(biz_tag, max_id, step, description): Row| {
         let (Ok(tag), Some(max_id)) = (Tag::parse(&biz_tag), max_id) else {

@@ -211,7 +211,7 @@ pub fn read_secret(file: &Path) -> Result<String, StoreUrlError> {
 /// What may be chosen about a registry, besides where it is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RegistryOptions {
-    /// The name of the cluster of Leaf nodes (Java: `leaf.name`), part of the paths in ZooKeeper. Letters,
+    /// The name of the cluster of Leaf nodes (Java: `leaf.name`), part of the paths in ZooKeeper and etcd. Letters,
     /// digits and `-_.`.
     pub name: String,
     /// How often a holder reports: who has been silent for three of these is not alive.
@@ -222,7 +222,7 @@ pub struct RegistryOptions {
     pub recycle_after: Duration,
     /// No Java Leaf uses the registry any more: what they held is given out again.
     pub adopt_java_ids: bool,
-    /// Whether a node gets another worker id where its own is held by another instance.
+    /// What a node does whose own worker id is held by another instance.
     pub on_foreign_holder: OnForeignHolder,
     /// Where this node answers HTTP; its identity where this is `None`.
     pub address: Option<Identity>,
@@ -344,7 +344,7 @@ impl RegistryPlace {
             (Self::Store(url), kind) if url.holds_workers_of(kind) => {
                 url.open_workers(kind, fixed, data_dir, options).await
             }
-            _ => refuse(format!("{kind} is not kept there")),
+            _ => refuse(format!("a registry of kind {kind} cannot be kept there")),
         }
     }
 }

@@ -18,8 +18,10 @@ pub(crate) fn translate(error: &StoreError) -> RegistryError {
         _ => RegistryErrorKind::Refused,
     };
     let translated = RegistryError::new(kind, error.operation());
-    match error.cause() {
-        Some(cause) => translated.because(cause.to_string()),
-        None => translated,
+    match (error.cause(), error.kind()) {
+        (Some(cause), _) => translated.because(cause.to_string()),
+        // These say no more than the registry's own kind.
+        (None, StoreErrorKind::Unavailable | StoreErrorKind::Refused) => translated,
+        (None, kind) => translated.because(kind.to_string()),
     }
 }

@@ -6,7 +6,7 @@ use std::str::FromStr;
 use crate::StoreUrlError;
 
 /// `[user:password@]host:2181[,host:2181 …][/chroot]`, as the Java programs write it, with a login for
-/// the scheme `digest` before it where needed. A password may not hold `@` or `,`.
+/// the scheme `digest` before it where needed. The last `@` ends the login.
 ///
 /// ```
 /// use leaf_registry::ZookeeperAddress;

@@ -59,9 +59,10 @@ pub enum StoreErrorKind {
          older copy was put back"
     )]
     Replaced,
-    /// The tag is closed for allocations here: it was moved to another store, or is being moved or deleted.
+    /// The tag is sealed here: it was moved to another store, or is being moved or deleted.
     #[error(
-        "the tag is closed here: it was moved to another store, or an import or a deletion was broken off"
+        "the tag is sealed here: it was moved to another store (ask that one), or an import or a deletion was \
+         broken off (repeat it)"
     )]
     Moved,
 }

@@ -4,8 +4,9 @@
 //! [`HighWaterMarks::raise`] has returned without an error, the mark is on the disk. A torn or damaged line
 //! costs that line only.
 //!
-//! The file is text, one line per change: `crc32 mark tag`. The last line of a tag counts. When it
-//! has grown it is replaced whole, by a rename. Nobody but this process writes it: it is locked.
+//! The file is text. Its first line is `crc32 version N`, every other one a change: `crc32 mark tag`. The last
+//! line of a tag counts. When the file has grown it is replaced whole, by a rename; lines that a later version
+//! added are kept. Nobody but this process writes it: it is locked.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{File, OpenOptions, TryLockError};
@@ -22,6 +23,8 @@ use tokio::time::timeout;
 
 /// How long a fetch waits for the disk.
 const PATIENCE: Duration = Duration::from_secs(1);
+/// The version of the file's format. A later one that this version cannot read has a greater number.
+const VERSION: u32 = 1;
 /// Below this size the file is not worth replacing.
 const SMALL: u64 = 64 * 1024;
 
@@ -69,6 +72,15 @@ struct Log {
     bytes: u64,
     /// Its size when it was last written whole.
     compact: u64,
+    /// Lines of a later version.
+    unknown: String,
+}
+
+/// What a file of marks says.
+#[derive(Debug, Default)]
+struct Contents {
+    marks: BTreeMap<Tag, i64>,
+    unknown: String,
 }
 
 /// The file of marks cannot be used.
@@ -111,8 +123,9 @@ impl HighWaterMarks {
                 break (file, text);
             }
         };
-        let marks = parse(&text);
-        let mut log = Log { path: path.into(), file: locked, bytes: text.len() as u64, compact: 0 };
+        let Contents { marks, unknown } = parse(&text).map_err(|error| failed("read", error))?;
+        let bytes = text.len() as u64;
+        let mut log = Log { path: path.into(), file: locked, bytes, compact: 0, unknown };
         // What is damaged goes, and a disk that refuses is noticed now.
         log.replace(&marks).map_err(|error| failed("write", error))?;
         Ok(Self {
@@ -262,7 +275,9 @@ impl Log {
         new_path.push(".new");
         let mut new = File::create(&new_path)?;
         lock(&new)?;
-        let lines: String = marks.iter().map(|(tag, mark)| line(tag, *mark)).collect();
+        let mut lines = with_crc(&format!("version {VERSION}"));
+        lines.extend(marks.iter().map(|(tag, mark)| line(tag, *mark)));
+        lines.push_str(&self.unknown);
         new.write_all(lines.as_bytes())?;
         new.sync_all()?;
         std::fs::rename(&new_path, &self.path)?;
@@ -295,145 +310,47 @@ fn is_at(file: &File, path: &Path) -> bool {
 }
 
 fn line(tag: &Tag, mark: i64) -> String {
-    let text = format!("{mark} {}", tag.as_str());
+    with_crc(&format!("{mark} {}", tag.as_str()))
+}
+
+fn with_crc(text: &str) -> String {
     format!("{:08x} {text}\n", crc32fast::hash(text.as_bytes()))
 }
 
-fn parse(text: &[u8]) -> BTreeMap<Tag, i64> {
-    let mut marks = BTreeMap::new();
+/// Fails where a later version wrote the file in a format that this one cannot read.
+fn parse(text: &[u8]) -> io::Result<Contents> {
+    let mut contents = Contents::default();
     for line in text.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
-        match parse_line(line) {
-            Some((tag, mark)) => {
-                marks.insert(tag, mark);
+        let Some(text) = checked(line) else {
+            tracing::warn!("a damaged line of the file of marks is left out");
+            continue;
+        };
+        if let Some(version) = text.strip_prefix("version ") {
+            if version.parse::<u32>().map_or(true, |version| version > VERSION) {
+                return Err(io::Error::other(format!(
+                    "it has format version {version}, this program reads up to {VERSION}: update this \
+                     program"
+                )));
             }
-            None => tracing::warn!("a damaged line of the file of marks is left out"),
+        } else if let Some((tag, mark)) = parse_mark(text) {
+            contents.marks.insert(tag, mark);
+        } else {
+            contents.unknown.push_str(&with_crc(text));
         }
     }
-    marks
+    Ok(contents)
 }
 
-fn parse_line(line: &[u8]) -> Option<(Tag, i64)> {
+/// The text of a line, if its checksum is right.
+fn checked(line: &[u8]) -> Option<&str> {
     let (crc, text) = std::str::from_utf8(line).ok()?.split_once(' ')?;
-    if u32::from_str_radix(crc, 16).ok()? != crc32fast::hash(text.as_bytes()) {
-        return None;
-    }
+    (u32::from_str_radix(crc, 16).ok()? == crc32fast::hash(text.as_bytes())).then_some(text)
+}
+
+fn parse_mark(text: &str) -> Option<(Tag, i64)> {
     let (mark, tag) = text.split_once(' ')?;
     Some((Tag::parse(tag).ok()?, mark.parse().ok()?))
 }
 
 #[cfg(all(test, not(leaf_loom)))]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    fn tag(name: &str) -> Tag {
-        Tag::parse(name).unwrap()
-    }
-
-    #[tokio::test]
-    async fn a_restart_remembers_the_last_of_each() {
-        let directory = tempfile::tempdir().unwrap();
-        let path = directory.path().join("segment.marks");
-        let marks = HighWaterMarks::open(&path).unwrap();
-        for mark in [10, 20, 15] {
-            marks.raise(&tag("orders"), mark).await.unwrap();
-        }
-        marks.raise(&tag("a b é"), 7).await.unwrap();
-        for (name, granted, issued) in
-            [("a b é", 7, 5), ("orders", 15, 1), ("orders", 20, 30), ("other", 1, 0)]
-        {
-            marks.lower(&tag(name), granted, issued).await.unwrap();
-        }
-        drop(marks);
-
-        let marks = HighWaterMarks::open(&path).unwrap();
-        assert_eq!(marks.get(&tag("orders")), Some(20), "it does not rise by sinking");
-        assert_eq!(marks.get(&tag("a b é")), Some(5));
-        assert_eq!(marks.get(&tag("other")), None);
-    }
-
-    #[tokio::test]
-    async fn one_process_at_a_time() {
-        let directory = tempfile::tempdir().unwrap();
-        let path = directory.path().join("segment.marks");
-        let _marks = HighWaterMarks::open(&path).unwrap();
-
-        let error = HighWaterMarks::open(&path).unwrap_err().to_string();
-        assert!(error.contains("another process uses it"), "{error}");
-    }
-
-    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-    async fn the_file_stays_small_and_whole_under_many_writers() {
-        let directory = tempfile::tempdir().unwrap();
-        let path = directory.path().join("segment.marks");
-        let marks = Arc::new(HighWaterMarks::open(&path).unwrap());
-        let writers: Vec<_> = (0..16)
-            .map(|writer| {
-                let marks = Arc::clone(&marks);
-                tokio::spawn(async move {
-                    let name = tag(&format!("{writer}-{}", "x".repeat(100)));
-                    for mark in 1..=300 {
-                        marks.raise(&name, mark).await.unwrap();
-                    }
-                })
-            })
-            .collect();
-        for writer in writers {
-            writer.await.unwrap();
-        }
-        let size = std::fs::metadata(&path).unwrap().len();
-        assert!(size < 2 * SMALL, "4,800 lines of 116 bytes were written: {size}");
-        drop(marks);
-
-        let marks = HighWaterMarks::open(&path).unwrap();
-        let all = marks.known().marks.clone();
-        assert_eq!(all.len(), 16);
-        assert!(all.values().all(|mark| *mark == 300), "{all:?}");
-    }
-
-    #[tokio::test]
-    async fn a_disk_that_refuses_is_told_and_recovers() {
-        let directory = tempfile::tempdir().unwrap();
-        let path = directory.path().join("segment.marks");
-        let marks = HighWaterMarks::open(&path).unwrap();
-        marks.raise(&tag("orders"), 1).await.unwrap();
-        // Read only: appending fails.
-        marks.log.as_ref().unwrap().lock().await.file = File::open(&path).unwrap();
-
-        let error = marks.raise(&tag("orders"), 2).await.unwrap_err().to_string();
-        assert!(error.contains("segment.marks"), "{error}");
-        assert_eq!(marks.get(&tag("orders")), Some(2), "it holds for this process");
-        assert!(marks.trouble().is_some());
-
-        marks.log.as_ref().unwrap().lock().await.file =
-            OpenOptions::new().append(true).open(&path).unwrap();
-        marks.raise(&tag("other"), 9).await.unwrap();
-        assert_eq!(marks.trouble(), None);
-        assert_eq!(parse(&std::fs::read(&path).unwrap()).len(), 2, "the missed one is there too");
-    }
-
-    proptest! {
-        /// A write that was cut at any byte loses the line it was writing, never another.
-        #[test]
-        fn a_torn_end_costs_its_own_line_only(
-            entries in prop::collection::vec(("[a-c ]{0,4}[a-c]", 0..i64::MAX), 1..20),
-            cut in 0usize..64,
-        ) {
-            let entries: Vec<_> = entries
-                .into_iter()
-                .filter_map(|(name, mark)| Some((Tag::parse(&name).ok()?, mark)))
-                .collect();
-            let lines: Vec<String> = entries.iter().map(|(tag, mark)| line(tag, *mark)).collect();
-            let Some((last, whole)) = lines.split_last() else { return Ok(()) };
-            let torn = &last[..cut.min(last.len() - 2)];
-
-            let read = parse(format!("{}{torn}", whole.concat()).as_bytes());
-            let expected: BTreeMap<_, _> = entries[..whole.len()].iter().cloned().collect();
-            prop_assert_eq!(&read, &expected);
-
-            // The next write begins with an empty line.
-            let read = parse(format!("{}{torn}\n{last}", whole.concat()).as_bytes());
-            prop_assert_eq!(read, entries.iter().cloned().collect::<BTreeMap<_, _>>());
-        }
-    }
-}
+mod tests;

@@ -17,7 +17,7 @@ use crate::{StoreError, TagSettings, TagSettingsError};
 /// Leaf cannot allocate from it either, since the database refuses the overflow.
 pub const SEALED: i64 = i64::MAX;
 
-/// An answer of a store. A box, because stores are used as `dyn`: which one it is, the configuration says.
+/// An answer of a store. Boxed, since the configuration picks the store at run time.
 pub type StoreFuture<'a, T> = BoxFuture<'a, Result<T, StoreError>>;
 
 /// Where a double buffer gets its ranges from.
@@ -29,8 +29,9 @@ pub trait RangeSource: fmt::Debug + Send + Sync + 'static {
     /// else a retryable or permanent failure of the store.
     fn allocate<'a>(&'a self, tag: &'a Tag, amount: Step, seen: Step) -> StoreFuture<'a, IdRange>;
 
-    /// Gives the end of an allocated range back, if nobody allocated from the tag since; tells whether it
-    /// did. The caller promises that none of these ids was or will be handed out.
+    /// Takes an allocation back: sets `max_id` from the end of `unused` to its start, if nobody allocated from the
+    /// tag since and, where a database can fail over, the server is the one that allocated last; tells whether it
+    /// did. The caller hands none of these ids out.
     ///
     /// # Errors
     /// Failures of the store.
@@ -63,7 +64,7 @@ pub trait SegmentSource: RangeSource + TagCatalog {}
 
 impl<T: RangeSource + TagCatalog + ?Sized> SegmentSource for T {}
 
-/// Keeps one number per tag, and lets an operator change it. `leaf-registry` implements it for databases.
+/// Keeps the records of tags, and lets an operator change them. `leaf-registry` implements it for databases.
 pub trait TagStore: SegmentSource {
     /// Makes a new record.
     ///
@@ -89,8 +90,8 @@ pub trait TagStore: SegmentSource {
     /// `UnknownTag`, or failures of the store.
     fn advance<'a>(&'a self, tag: &'a Tag, at_least: i64) -> StoreFuture<'a, i64>;
 
-    /// Sets `max_id` to `to` if it is `from`, and the server is the one that allocated last; tells whether
-    /// it did. Closes a tag for allocations ([`SEALED`]) and opens it again.
+    /// Sets `max_id` to `to` if it is `from`; tells whether it did. A store that has failed over may say no until
+    /// the next allocation. Seals a tag ([`SEALED`]) and opens it again.
     ///
     /// # Errors
     /// Failures of the store.
@@ -108,7 +109,7 @@ pub trait TagStore: SegmentSource {
 pub struct TagRecord {
     /// Its name.
     pub tag: Tag,
-    /// One past the last id that was ever reserved.
+    /// The next id to be reserved; [`SEALED`] in a tag that is sealed.
     pub max_id: i64,
     /// Its step; an error when the row holds a number that is none.
     pub step: Result<Step, StepError>,
@@ -133,7 +134,7 @@ pub struct NewTag {
 }
 
 impl TagRecord {
-    /// Whether the tag was closed for allocations, see [`SEALED`].
+    /// Whether the tag was sealed, see [`SEALED`].
     #[must_use]
     pub const fn is_sealed(&self) -> bool {
         self.max_id == SEALED

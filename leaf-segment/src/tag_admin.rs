@@ -86,10 +86,10 @@ pub enum TagAdminError {
     /// It cannot be taken back, and was not confirmed; the text says what it means.
     #[error("{0}")]
     Unconfirmed(String),
-    /// A tag may be closed for allocations now, and was not deleted. Nothing but this error knows how far it
+    /// A tag may be sealed now, and was not deleted. Nothing but this error knows how far it
     /// had granted ids.
     #[error(
-        "{error}; the tag may be closed for allocations now: delete it again, and remember that it granted \
+        "{error}; the tag may be sealed now: delete it again, and remember that it granted \
          ids below {next_first}: made again, it must start no lower"
     )]
     HalfDeleted {
@@ -109,7 +109,7 @@ pub struct Deleted {
     /// Its record, as it was before.
     pub record: TagRecord,
     /// Made again, it must not start below: ids up to here were granted. `None` where that is not known: the
-    /// tag had been moved to another store, or was closed by a deletion that failed, which told it.
+    /// tag had been moved to another store, or was sealed by a deletion that failed, which told it.
     pub next_first: Option<i64>,
 }
 
@@ -204,7 +204,7 @@ impl<'a> TagAdmin<'a> {
     /// than half of the failover margin. `false` when it is there already.
     ///
     /// # Errors
-    /// `Refused` for what is no id, `Conflict` for a tag that is closed for allocations, `Unconfirmed`,
+    /// `Refused` for what is no id, `Conflict` for a tag that is sealed, `Unconfirmed`,
     /// `UnknownTag`, failures of the store.
     pub async fn advance(
         &self,
@@ -257,11 +257,11 @@ impl<'a> TagAdmin<'a> {
         let next_first = (!record.is_sealed()).then_some(record.max_id);
         match (self.store.delete(tag).await, next_first) {
             (Ok(()), next_first) => Ok(Deleted { record, next_first }),
-            // Somebody else removed what was closed here.
+            // Somebody else removed what was sealed here.
             (Err(error), next_first @ Some(_)) if *error.kind() == StoreErrorKind::UnknownTag => {
                 Ok(Deleted { record, next_first })
             }
-            // It stays closed: a deletion whose answer was lost may still come.
+            // It stays sealed: a deletion whose answer was lost may still come.
             (Err(error), Some(next_first)) => Err(TagAdminError::HalfDeleted { error, next_first }),
             (Err(error), None) => Err(error.into()),
         }

@@ -31,6 +31,8 @@ const FAILOVER_RETRY: Duration = Duration::from_secs(10);
 const BACKLOG: u32 = 4096;
 /// How long answers announce the end before silent connections are closed.
 const ANNOUNCE: Duration = Duration::from_millis(500);
+/// The ops listener waits so long for what probes have just asked.
+const PROBES: Duration = Duration::from_millis(100);
 /// Worker id and unused ids have so long, however short the grace is.
 const LEAST_GRACE: Duration = Duration::from_secs(1);
 /// Signals so close to each other are one.
@@ -79,7 +81,7 @@ pub(crate) async fn run(mut reload: Reload, mut orders: Orders) -> Result<()> {
             let deadline = Instant::now() + grace.max(LEAST_GRACE);
             ids.drain(ANNOUNCE, requests).await;
             // What operators have begun needs the stores.
-            ops.drain(Duration::ZERO, requests.max(Instant::now() + ANNOUNCE).min(deadline)).await;
+            ops.drain(PROBES, requests.max(Instant::now() + ANNOUNCE).min(deadline)).await;
             if tokio::time::timeout_at(deadline, node.close()).await.is_err() {
                 tracing::error!("worker id and unused ids could not be given back within {grace:?}");
             }

@@ -242,7 +242,7 @@ fn a_snowflake_setting_that_cannot_work_is_refused_by_value_and_limit() {
     clock.set("-100000000");
     let directory = tempfile::tempdir().unwrap();
     let (code, line) = failing(directory.path(), &[], &clock.environment());
-    assert_eq!((code, line.contains("when this version was made")), (2, true), "{line}");
+    assert_eq!((code, line.contains("the earliest that can be right")), (2, true), "{line}");
 }
 
 /// The layout is written down with the worker id: another one would repeat ids.

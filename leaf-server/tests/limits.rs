@@ -1,7 +1,7 @@
 //! Clients that hold on to connections: they cost their own slot for a while, and nobody else's.
 #![allow(clippy::unwrap_used, reason = "tests may panic")]
 
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
@@ -296,25 +296,31 @@ fn few_files_leave_both_listeners_something() {
     }
 }
 
-/// An HTTP/2 client that asks for a hundred answers at once and lets none of them through.
-fn asks_without_a_window(server: &LeafServer) -> TcpStream {
-    let frame = |kind: u8, flags: u8, stream: u32, payload: &[u8]| {
-        let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
-        let head = [&length[1..], &[kind, flags], &stream.to_be_bytes()].concat();
-        [&head[..], payload].concat()
-    };
-    let mut bytes = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
-    // SETTINGS_INITIAL_WINDOW_SIZE = 0
-    bytes.extend(frame(4, 0, 0, &[0, 4, 0, 0, 0, 0]));
+/// A frame of HTTP/2 (RFC 9113, section 4.1).
+fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
+    let head = [&length[1..], &[kind, flags], &stream.to_be_bytes()].concat();
+    [&head[..], payload].concat()
+}
+
+/// A request for a thousand ids on the stream of this number.
+fn ask(request: u32) -> Vec<u8> {
     let path = b"/v1/snowflake/ids?count=1000";
     // GET, http, :path and :authority as literals without an index (RFC 7541, section 6.2.2).
     let mut head = vec![0x82, 0x86, 0x04, u8::try_from(path.len()).unwrap()];
     head.extend(path);
     head.extend([0x01, 4]);
     head.extend(b"leaf");
-    for request in 0..99 {
-        bytes.extend(frame(1, 5, 2 * request + 1, &head));
-    }
+    frame(1, 5, 2 * request + 1, &head)
+}
+
+/// An HTTP/2 client that asks for a hundred answers at once, and lets so many bytes of each through.
+fn asks_with_a_window(server: &LeafServer, window: u32) -> TcpStream {
+    let mut bytes = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
+    // SETTINGS_INITIAL_WINDOW_SIZE, and WINDOW_UPDATE of the connection as far as it goes.
+    bytes.extend(frame(4, 0, 0, &[&[0, 4], &window.to_be_bytes()[..]].concat()));
+    bytes.extend(frame(8, 0, 0, &(0x7fff_ffff_u32 - 65_535).to_be_bytes()));
+    (0..99).for_each(|request| bytes.extend(ask(request)));
     let mut client = TcpStream::connect(server.ids()).unwrap();
     client.write_all(&bytes).unwrap();
     client
@@ -348,12 +354,53 @@ fn an_http2_client_without_a_window_costs_little() {
     let directory = tempfile::tempdir().unwrap();
     let server = LeafServer::start(SERVER, directory.path(), &[], &[]);
     let before = resident_kib(&server);
-    let mut clients: Vec<_> = (0..60).map(|_| asks_without_a_window(&server)).collect();
+    let mut clients: Vec<_> = (0..60).map(|_| asks_with_a_window(&server, 0)).collect();
     // All are answered, a thousand ids each, by a head at least.
     clients.iter_mut().for_each(|client| reads_heads(client, 99));
 
     let grown = resident_kib(&server).saturating_sub(before);
     assert!(grown < 30 * 1024, "{grown} KiB for {} connections", clients.len());
+}
+
+/// It lets all of its answers through and reads nothing: what the server has written waits in the socket, the rest is
+/// not made.
+#[test]
+fn an_http2_client_that_opens_its_windows_and_does_not_read_costs_little() {
+    let directory = tempfile::tempdir().unwrap();
+    let server = LeafServer::start(SERVER, directory.path(), &[], &[]);
+    let before = resident_kib(&server);
+    let clients: Vec<_> = (0..60).map(|_| asks_with_a_window(&server, 0x7fff_ffff)).collect();
+    let (begun, mut grown) = (Instant::now(), 0);
+    wait_until("all have been answered", Duration::from_secs(20), || {
+        grown = resident_kib(&server).saturating_sub(before).max(grown);
+        (begun.elapsed() > Duration::from_secs(3)).then_some(())
+    });
+
+    println!("{grown} KiB for {} connections", clients.len());
+    assert!(grown < 60 * 1024, "{grown} KiB for {} connections", clients.len());
+}
+
+/// It takes no answer, and asks for one more and gives it up all the time: the others are not taken all the same.
+#[test]
+fn an_http2_client_that_takes_nothing_is_closed_whatever_it_asks_besides() {
+    let directory = tempfile::tempdir().unwrap();
+    let server = LeafServer::start(SERVER, directory.path(), &[], &[]);
+    let mut client = asks_with_a_window(&server, 0);
+    client.set_read_timeout(Some(Duration::from_secs(2))).unwrap();
+    let mut request = 99;
+    wait_until("a client that takes no answer is closed", Duration::from_secs(120), || {
+        // Ended by us: CANCEL.
+        let given_up = frame(3, 0, 2 * request + 1, &[0, 0, 0, 8]);
+        let asked = client.write_all(&[ask(request), given_up].concat());
+        request += 1;
+        let read = client.read(&mut [0; 65_536]);
+        let over = |error: &std::io::Error| {
+            !matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut)
+        };
+        let ended = asked.is_err() || read.as_ref().is_ok_and(|bytes| *bytes == 0);
+        (ended || read.is_err_and(|error| over(&error))).then_some(())
+    });
+    assert!(request > 105, "it had some time: {request}");
 }
 
 /// S-07: what a proxy in front may read as another request than we do.

@@ -70,7 +70,7 @@ impl SnowflakeGenerator {
     /// Takes the ids that are there at once: at least 1, at most `most`, in increasing order; never waits.
     ///
     /// # Errors
-    /// Those of [`Self::try_next`].
+    /// Those of [`Self::try_next`]; `BadCount` when `most` is 0.
     pub fn try_take(&self, most: usize) -> Result<IdRun, SnowflakeError> {
         self.generator.try_take(most)
     }

@@ -19,9 +19,9 @@ const LARGEST_TOLERANCE: Duration = Duration::from_secs(60);
 const LEAST_INTERVAL: Duration = Duration::from_millis(10);
 /// Every clock is set by a little now and then.
 const LEAST_STEP_FORWARD: Duration = Duration::from_secs(1);
-/// Whoever waits longer has been forgotten.
+/// Upper bound of both waits: a caller that waits longer was forgotten.
 const LONGEST_WAIT: Duration = Duration::from_secs(3600);
-/// A crashed stranger's worker id rests that long.
+/// After a crash the worker id is blocked for other nodes that long.
 const LONGEST_OFFLINE: Duration = Duration::from_secs(7 * 24 * 3600);
 
 /// Settings of a [`SnowflakeGenerator`](crate::SnowflakeGenerator).
@@ -56,8 +56,8 @@ pub struct SnowflakeConfig {
     pub startup_wait: Duration,
     /// How long a caller waits, for the next millisecond or a ceiling: up to 1 h, default 2 s.
     pub wait: Duration,
-    /// A quiet millisecond starts its sequence below this, at most 1/16 of the space; 0 starts at
-    /// 0. Default 100.
+    /// A tick starts its sequence at a mixed value below this, unless the ids of the tick before overflowed into it;
+    /// at most 1/16 of the space; 0 starts at 0. Default 100.
     pub sequence_start: u64,
     /// The clocks. Default [`SystemClock`].
     pub clock: Arc<dyn Clock>,
@@ -72,8 +72,8 @@ pub struct SnowflakeConfig {
     /// How far a clock may be from this one and still agree, not counting the uncertainty of the
     /// round trip. Default 5 s.
     pub max_offset: Duration,
-    /// Java Leaf's cache directory on this machine, `{tmpdir}/{leaf.name}/leafconf/{port}`: read
-    /// once, when there is no state file yet. Default none.
+    /// The cache directory of a Java Leaf on this machine, `{tmpdir}/{leaf.name}/leafconf/{port}`: read at every
+    /// start, so that nothing it issued is repeated. Default none.
     pub java_cache: Option<PathBuf>,
 }
 
@@ -144,7 +144,7 @@ impl SnowflakeConfig {
             Err(SnowflakeErrorKind::EndOfTime { now, end }.into())
         } else if now < self.not_before {
             let why = format!(
-                "the clock shows {now} (Unix ms), before {}, when this version was made: correct \
+                "the clock shows {now} (Unix ms), before {}, the earliest that can be right: correct \
                  the clock",
                 self.not_before
             );

@@ -26,8 +26,8 @@ pub enum RegistryErrorKind {
     /// The registry cannot be reached or is busy; another attempt may succeed.
     #[error("registry unavailable")]
     Unavailable,
-    /// The fence belongs to another holder. Final for the lease.
-    #[error("the worker id was taken over by another holder")]
+    /// The fence is another holder's, or is gone. Final for the lease.
+    #[error("this node no longer holds the worker id")]
     Lost,
     /// The floor is close: worth waiting until `at`.
     #[error("the former holder's time ends at {at} (Unix ms)")]
@@ -98,7 +98,7 @@ pub enum RegistryErrorKind {
          from {until} (Unix ms) on, when every claim that may have been lost has expired"
     )]
     FailedOver {
-        /// When every ceiling of before has passed.
+        /// When every ceiling granted before the failover has passed.
         until: UnixMillis,
     },
     /// An operator took the worker id out of service.
@@ -191,8 +191,8 @@ pub enum SnowflakeErrorKind {
     /// No worker id is held yet.
     #[error("no worker id yet")]
     Starting,
-    /// This millisecond's sequence is used up; the next one is `after` away.
-    #[error("the sequence of this millisecond is used up")]
+    /// This tick's sequence is used up; the next tick is `after` away.
+    #[error("the sequence of this tick is used up")]
     Exhausted {
         /// How long to wait.
         after: Duration,
@@ -218,8 +218,8 @@ pub enum SnowflakeErrorKind {
         /// The first instant that the layout cannot hold.
         end: UnixMillis,
     },
-    /// Another holder took the worker id over.
-    #[error("the worker id was taken over by another holder")]
+    /// This node no longer holds the worker id, and may not claim another by itself.
+    #[error("this node no longer holds the worker id")]
     Lost,
     /// The generator was closed.
     #[error("the generator is closed")]
@@ -265,12 +265,15 @@ pub enum SnowflakeErrorKind {
 }
 
 impl SnowflakeErrorKind {
-    /// What a generator is called that issues no ids because of this.
+    /// The health code of a generator that issues no ids for this reason.
     pub(crate) fn health_code(&self) -> HealthCode {
         match self {
             Self::Starting | Self::BadCount { .. } | Self::BadConfig(_) => HealthCode::Starting,
-            Self::Exhausted { .. } | Self::CeilingReached => HealthCode::CeilingReached,
-            Self::ClockBehind { .. } | Self::ClockRefused { .. } => HealthCode::Clock,
+            Self::CeilingReached => HealthCode::CeilingReached,
+            // Exhausted for longer than callers wait: the ids are ahead of the clock.
+            Self::Exhausted { .. } | Self::ClockBehind { .. } | Self::ClockRefused { .. } => {
+                HealthCode::Clock
+            }
             Self::EndOfTime { .. } => HealthCode::EndOfTime,
             Self::Lost => HealthCode::LeaseLost,
             Self::Closed => HealthCode::Stopping,

@@ -1,13 +1,13 @@
 //! Whether this is still the process that opened the generator.
 //!
-//! A fork has a copy of the word and would hand out the same ids. Its process id differs; asking for
+//! A forked child has a copy of the sequencer's state and would hand out the same ids. Its process id differs; asking for
 //! it costs a system call, so it is asked at most once in 16 us. A fork takes longer than that
 //! before its child runs, so that the child's first call asks. In the parent an id costs one
 //! comparison.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Nanoseconds to the power of two: 16,384.
+/// Binary logarithm of a slice of time in nanoseconds: 2^14 are 16,384 ns.
 const SLICE: u32 = 14;
 
 #[derive(Debug)]

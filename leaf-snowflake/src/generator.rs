@@ -1,4 +1,4 @@
-//! The face of snowflake mode.
+//! The public API of snowflake mode.
 //!
 //! A call reads the clock once and takes a position, or a run of them, from the lease. What it cannot
 //! have at once it waits for with a deadline: the next millisecond by sleeping, a ceiling by waking
@@ -91,13 +91,13 @@ impl SnowflakeGenerator {
         let held = claimed.unwrap_or_else(|| Err(SnowflakeErrorKind::Closed.into()))?;
         let worker = held.worker();
         if let KeeperState::Idle(keeper) = std::mem::replace(&mut *state, KeeperState::Ended) {
-            *state = KeeperState::Running(self.start(*keeper, held));
+            *state = KeeperState::Running(self.spawn_keeper(*keeper, held));
         }
         Ok(worker)
     }
 
     /// No `async fn`, so that the keeper is compiled here, not again in every crate that claims.
-    fn start(&self, keeper: Keeper, held: Held) -> JoinHandle<()> {
+    fn spawn_keeper(&self, keeper: Keeper, held: Held) -> JoinHandle<()> {
         let (end, stop) = (EndOfIds(Arc::clone(&self.shared)), self.stop.clone());
         tokio::spawn(async move {
             let _end = end;
@@ -108,7 +108,7 @@ impl SnowflakeGenerator {
     /// Takes the next id; never waits.
     ///
     /// # Errors
-    /// `Exhausted` with the time until the next millisecond; `CeilingReached`, which also wakes
+    /// `Exhausted` with the time until the next tick; `CeilingReached`, which also wakes
     /// the keeper; `Starting`, `ClockBehind`, `Lost`, `Closed`, `EndOfTime`, `Forked`.
     #[inline]
     pub fn try_next(&self) -> Result<Id, SnowflakeError> {

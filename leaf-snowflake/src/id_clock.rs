@@ -29,7 +29,7 @@ pub(crate) struct IdClock {
     max_step_forward: i64,
     /// Nanoseconds to add to the boot clock.
     offset: AtomicI64,
-    /// Locked by the watcher and whoever wants to see, never by who takes an id.
+    /// Locked by the watcher and by readers of statistics, never where an id is taken.
     watched: Mutex<Watched>,
 }
 
@@ -144,9 +144,9 @@ impl IdClock {
         self.clock.boot()
     }
 
-    /// Looks at the wall clock. `last_issued` is the first instant above all ids issued so far.
+    /// Looks at the wall clock. `next_free` is the first instant above all ids issued so far.
     /// Called by one watcher, several times a second.
-    pub(crate) fn look(&self, last_issued: UnixMillis) -> Look {
+    pub(crate) fn look(&self, next_free: UnixMillis) -> Look {
         let before = self.clock.boot();
         let wall = nanos(self.clock.wall());
         let boot = self.clock.boot();
@@ -159,8 +159,7 @@ impl IdClock {
         let moved = target - watched.target;
         watched.steps.notice(moved);
         (watched.boot, watched.target) = (boot, target);
-        let last_issued = nanos(last_issued.since_epoch());
-        let behind_ids = last_issued - wall;
+        let behind_ids = nanos(next_free.since_epoch()) - wall;
         let offset = self.offset.load(Ordering::Acquire);
         if offset == BLOCKED {
             if behind_ids > self.tolerance {
@@ -185,7 +184,7 @@ impl IdClock {
         if difference > self.max_step_forward {
             return Look::FarAhead;
         }
-        let slew = nanos(elapsed) / 1_000_000 * SLEW_PER_MILLION;
+        let slew = nanos(elapsed).saturating_mul(SLEW_PER_MILLION) / 1_000_000;
         self.offset.store(offset + difference.clamp(-slew, slew), Ordering::Release);
         Look::Fine
     }

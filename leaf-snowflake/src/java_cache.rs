@@ -12,6 +12,8 @@ use std::time::Duration;
 use leaf_core::UnixMillis;
 use serde::Deserialize;
 
+use crate::{SnowflakeConfig, SnowflakeError, SnowflakeErrorKind};
+
 /// Java Leaf reports every 3 s and issues past its last report.
 const PAST_REPORT: Duration = Duration::from_secs(4);
 /// A live one has written the file anew by then: two reports, and one second for the write.
@@ -42,6 +44,25 @@ struct Json {
 }
 
 impl JavaCache {
+    /// What a Java Leaf left where the configuration says, told to the log.
+    ///
+    /// # Errors
+    /// `BadConfig` that names the file.
+    pub(crate) fn of(config: &SnowflakeConfig) -> Result<Option<Self>, SnowflakeError> {
+        let Some(directory) = &config.java_cache else { return Ok(None) };
+        let cache = Self::read(directory).map_err(SnowflakeErrorKind::BadConfig)?;
+        match cache {
+            Some(Self { worker, .. }) => tracing::info!(
+                "a Java Leaf had worker id {worker} on this machine: nothing below what it issued is used"
+            ),
+            None => tracing::warn!(
+                "{} holds no cache file of a Java Leaf: nothing is known of what it issued",
+                directory.display()
+            ),
+        }
+        Ok(cache)
+    }
+
     /// Reads the cache files of `directory`; `None` where there are none.
     ///
     /// # Errors

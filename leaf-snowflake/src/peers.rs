@@ -1,7 +1,7 @@
 //! Whether the peers' clocks agree with this one.
 //!
-//! A node whose clock is far off would take a slice of its worker id's time that nobody can use for
-//! as long. So it asks its live peers before it claims: by default more than half of those that
+//! A node whose clock is far ahead would push the floor of its worker id ahead, and nobody could use it until
+//! real time has caught up. So it asks its live peers before it claims: by default more than half of those that
 //! answer must agree within `max_offset`. Leaf's own rule, the mean, can be chosen; one peer that is
 //! a day ahead moves a mean, but no majority.
 //!
@@ -20,7 +20,7 @@ use crate::{Identity, SnowflakeErrorKind};
 
 /// Deadline of one question.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// No more than this many are asked: a majority of a sample tells as much.
+/// No more than the first so many are asked.
 const MOST_ASKED: usize = 32;
 /// A peer answers in whole milliseconds.
 const RESOLUTION: Duration = Duration::from_millis(1);

@@ -42,7 +42,7 @@ pub(crate) struct Shared {
 struct Status {
     phase: Phase,
     /// What is not as it should be at the moment.
-    trouble: BTreeMap<Trouble, String>,
+    trouble: BTreeMap<Trouble, (HealthCode, String)>,
     leases_lost: u64,
     /// The lease as the keeper last wrote it down, and whether the registry confirmed it.
     lease: Option<(SavedLease, bool)>,
@@ -51,7 +51,7 @@ struct Status {
 /// What can be in trouble without stopping the ids at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Trouble {
-    /// What a start waits for. Whoever called it tells the log.
+    /// No claim has succeeded yet. Not logged here: the caller of the start logs its error.
     Claim,
     Lease,
     Registry,
@@ -240,27 +240,35 @@ impl Shared {
     /// Something is not as it should be; logged once per event.
     pub(crate) fn report_trouble(&self, with: Trouble, what: String) {
         // Logged without the lock.
-        let before = self.status().trouble.insert(with, what.clone());
+        let before = self.status().trouble.insert(with, (with.code(), what.clone()));
         if before.is_none() {
             tracing::error!("{what}{}", with.means());
         }
     }
 
-    /// Something is not as it should be; the log does not say so.
-    pub(crate) fn note_trouble(&self, with: Trouble, what: String) {
-        self.status().trouble.insert(with, what);
+    /// The claim has not succeeded; the log does not say so.
+    pub(crate) fn note_claim(&self, error: &SnowflakeErrorKind) {
+        let why = (error.health_code(), error.to_string());
+        self.status().trouble.insert(Trouble::Claim, why);
     }
 
     pub(crate) fn report_fine(&self, with: Trouble) {
         let before = self.status().trouble.remove(&with);
-        if let Some(what) = before.filter(|_| with != Trouble::Claim) {
-            tracing::info!("no longer: {what}");
+        if let Some((_, what)) = before.filter(|_| with != Trouble::Claim) {
+            tracing::info!("resolved: {what}");
         }
     }
 
     /// Lets the view show the lease as it is written down.
-    pub(crate) fn publish(&self, saved: &SavedLease, confirmed: bool) {
-        self.status().lease = Some((saved.clone(), confirmed));
+    pub(crate) fn publish(&self, saved: SavedLease, confirmed: bool) {
+        self.status().lease = Some((saved, confirmed));
+    }
+
+    /// Lets the view show a local ceiling that was raised.
+    pub(crate) fn publish_local_ceiling(&self, ceiling: UnixMillis) {
+        if let Some((saved, _)) = &mut self.status().lease {
+            saved.local_ceiling = ceiling;
+        }
     }
 
     fn status(&self) -> MutexGuard<'_, Status> {
@@ -271,7 +279,7 @@ impl Shared {
         let reason =
             |code, text: &dyn fmt::Display| HealthReason::new(code, format!("snowflake: {text}"));
         let trouble: Vec<HealthReason> =
-            self.status().trouble.iter().map(|(what, text)| reason(what.code(), text)).collect();
+            self.status().trouble.values().map(|(code, text)| reason(*code, text)).collect();
         let not_ready = |why: &SnowflakeErrorKind| {
             Health::NotReady([vec![reason(why.health_code(), why)], trouble.clone()].concat())
         };

@@ -239,11 +239,12 @@ impl Sequencer {
         ((mixed >> 32) * self.start_below) >> 32
     }
 
-    /// Allows ids whose tick ends at or before `ceiling`. Call it only after `ceiling` is durable. A
-    /// lower ceiling than before is ignored.
-    pub fn raise(&self, ceiling: UnixMillis) {
+    /// Allows ids whose tick ends at or before `ceiling`, and tells whether that is more than before. Call it
+    /// only after `ceiling` is durable. A lower ceiling than before is ignored.
+    pub fn raise(&self, ceiling: UnixMillis) -> bool {
         // Rounded down: a tick must not be used unless all of it lies below the ceiling.
-        self.ceiling.fetch_max(self.layout.tick_at(ceiling), Ordering::AcqRel);
+        let tick = self.layout.tick_at(ceiling);
+        self.ceiling.fetch_max(tick, Ordering::AcqRel) < tick
     }
 
     /// The first instant above every id given out so far. After [`Self::close`] it is meaningless.

@@ -26,7 +26,7 @@ const UNAUTHENTICATED: i32 = 16;
 
 fn kind(error: &Error) -> StoreErrorKind {
     match error {
-        // Another login may be taken.
+        // The next request logs in again.
         error if needs_login(error) => StoreErrorKind::Unavailable,
         Error::GRpcStatus(status) if !REFUSALS.contains(&(status.code() as i32)) => {
             StoreErrorKind::Unavailable

@@ -109,7 +109,7 @@ impl EtcdStore {
         answer.kvs().first().map(|kv| Seen::parse(kv, operation)).transpose()
     }
 
-    /// Changes the record of a tag by `change`, in as many tries as it takes.
+    /// Changes the record of a tag by `change`, in up to [`TRIES`] attempts.
     async fn change<T>(
         &self,
         what: &str,

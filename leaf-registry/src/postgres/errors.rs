@@ -23,7 +23,7 @@ fn is_forbidden(error: &sqlx::Error) -> bool {
     code(error).as_deref() == Some("42501")
 }
 
-/// A table that need not be there: it is missing, or not for this user.
+/// A table that need not be there: it is missing, or this user has no right on it.
 fn is_absent(error: &sqlx::Error) -> bool {
     is_missing_table(error) || is_forbidden(error)
 }

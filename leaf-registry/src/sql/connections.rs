@@ -1,8 +1,8 @@
 //! The connections to a database, and how work uses one.
 //!
 //! Invariant: a connection is used again only after an answer that shows it to be in order, with nothing left
-//! open on it. A future that is dropped half-way (a deadline passed) closes its connection. A server that has
-//! become read-only answers, too: whoever meets it connects anew, for its address may lead elsewhere by now.
+//! open on it. A future that is dropped half-way (a deadline passed) closes its connection. An error that says
+//! that the server is read-only closes it too: its address may lead to a new primary by now.
 
 use std::fmt;
 use std::sync::{Arc, Mutex};
@@ -20,7 +20,7 @@ use super::failover_guard::FailoverGuard;
 pub(crate) enum Access {
     /// Nothing is changed.
     Read,
-    /// One statement changes something.
+    /// Something is changed, each statement on its own.
     Write,
     /// The work begins and ends transactions: after any error one may be open.
     Transaction,

@@ -3,7 +3,7 @@
 //! Invariant of every dialect: what a statement changed is durable when [`Connections::finish`] has returned
 //! it, and an allocation computes its range from what its own statement answered.
 //!
-//! What the code above expects besides the statements: `BEGIN`, `COMMIT` and `ROLLBACK` as text; tables by the names
+//! The code of this folder also relies on this: `BEGIN`, `COMMIT` and `ROLLBACK` as text; tables by the names
 //! `leaf_guard` and `leaf_worker_guard`; a duplicate key is [`StoreErrorKind::TagExists`]; `prepare` and
 //! `identify_server` tell [`FailoverGuard::found`]. How a statement knows its server (a variable of the session, a
 //! function) is the dialect's own.
@@ -103,8 +103,8 @@ pub(crate) struct WriterStatements {
     pub(crate) lock: &'static str,
     /// -> 1 when a worker id was ever claimed.
     pub(crate) used: &'static str,
-    /// 1 if no worker id was ever claimed (then `since` becomes 0), least `since` in Unix ms: records this server
-    /// as the writer.
+    /// 1 if no worker id was ever claimed (sets `since` to 0), else 0; lower bound of `since` in Unix ms: makes this
+    /// server the writer.
     pub(crate) take: &'static str,
     /// Makes this server the writer in a table that this connection has made.
     pub(crate) take_new: &'static str,
@@ -119,7 +119,7 @@ pub(crate) struct ErrorMeanings {
     pub(crate) is_missing_table: fn(&sqlx::Error) -> bool,
     /// Whether a column is missing.
     pub(crate) is_missing_column: fn(&sqlx::Error) -> bool,
-    /// Whether a table that need not be there is missing, or not for this user.
+    /// Whether a table that need not be there is missing, or this user has no right on it.
     pub(crate) is_absent: fn(&sqlx::Error) -> bool,
 }
 

@@ -6,8 +6,8 @@
 //! writes the new name, in one transaction. This bounds what a failover can lose to the margin; proof
 //! is a quorum store.
 //!
-//! A name that is not there counts as another, too: the replica may not have got it. Only whoever makes
-//! the table writes its own name without a jump.
+//! A missing row also counts as a failover: the replica may not have got it. Only whoever makes the table
+//! writes its own name without a jump.
 //!
 //! Statements differ by [`Dialect`]; here is whether the guard is on, and the jump: one task of a process jumps
 //! at a time, for as long as it takes.
@@ -42,7 +42,8 @@ const NO_TABLE_TEXT: &str = "the failover guard is off, so that a failover may r
      leaf_guard is not there, or this user may not SELECT and UPDATE it; make it with `leaf-server \
      schema --apply`, or set segment.failover_guard = false";
 
-/// Whether allocations carry the condition, as the newest connection found it.
+/// The failover guard of one store: its margin, whether it is on, as the newest connection found it, and the
+/// lock of the jump.
 #[derive(Debug)]
 pub(crate) struct FailoverGuard {
     margin: Option<i64>,
@@ -129,8 +130,9 @@ impl FailoverGuard {
             }
             result
         });
-        let late =
-            || io::Error::new(io::ErrorKind::TimedOut, "the failover guard's jump took long");
+        let late = || {
+            io::Error::new(io::ErrorKind::TimedOut, "the failover guard's jump did not end in time")
+        };
         match task.await {
             Ok(Ok(result)) => result,
             Ok(Err(_)) => Err(late().into()),
@@ -170,14 +172,14 @@ async fn jump<D: Dialect>(
     D::run_text(&mut connection, "COMMIT").await?;
     let (last, own) = named.unwrap_or_default();
     tracing::warn!(
-        "the database was answered by server {last:?} and now is by {:?} (a failover?): every tag was \
-         advanced by {margin} or more",
+        "the database's server changed from {last:?} to {:?} (a failover?): every tag was advanced by \
+         {margin} or more",
         own.unwrap_or_default()
     );
     connection.close().await
 }
 
-/// The most ids that a tag's own settings allow at once: the margin was chosen for the configuration's.
+/// The most ids that the settings of any tag allow at once. The configured margin may not cover them.
 fn largest_amount(settings: Vec<Cells>) -> Result<i64, sqlx::Error> {
     let mut largest = 0;
     for mut row in settings {

@@ -360,11 +360,11 @@ fn silent_ms(report_interval: Duration) -> i64 {
     i64::try_from(silent).unwrap_or(i64::MAX)
 }
 
-/// The guard's row changed hands.
+/// Logs that another server became the writer.
 fn log_failover(before: Option<&str>) {
     tracing::warn!(
-        "the database of the worker ids was answered by server {:?} and now is by another (a failover?): \
-         claims wait until what may have been lost has passed",
+        "the server of the worker ids' database changed from {:?} to another (a failover?): claims wait until \
+         what may have been lost has passed",
         before.unwrap_or_default()
     );
 }

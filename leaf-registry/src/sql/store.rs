@@ -144,7 +144,7 @@ impl<D: Dialect> RangeSource for SqlStore<D> {
                         let Some(guard) = D::GUARD else { continue };
                         let pool = self.connections.pool().clone();
                         self.guard.jump::<D>(pool, guard, margin).await.map_err(|error| {
-                            let what = "advance every tag after a failover";
+                            let what = format!("advance every tag in {} after a failover", D::NAME);
                             StoreError::new(StoreErrorKind::Unavailable, what).because(error)
                         })?;
                     }

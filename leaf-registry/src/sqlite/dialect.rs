@@ -1,4 +1,4 @@
-//! The statements of SQLite. When a change is durable says [`super::file`].
+//! The statements of SQLite. [`super::file`] says when a change is durable.
 
 use sqlx::SqliteConnection;
 

@@ -28,10 +28,10 @@ pub(crate) struct SqliteFile {
     /// One connection: SQLite has one writer anyway.
     pool: SqlitePool,
     path: PathBuf,
-    /// Of the file that was opened. Never opened for this: closing a second descriptor of the file would end
-    /// the process's locks on it.
+    /// The identity of the file that was opened. It is read without opening the file again: to close a second
+    /// descriptor would end the process's locks on it.
     identity: Identity,
-    /// Of the write-ahead log that the connection uses, once it was seen.
+    /// The identity of the write-ahead log that the connection uses, once it was seen.
     log: Arc<Mutex<Option<Identity>>>,
 }
 

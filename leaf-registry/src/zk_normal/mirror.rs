@@ -55,8 +55,8 @@ pub(super) fn name(who: &Identity, worker: WorkerId) -> String {
     format!("{who}-{:010}", worker.get())
 }
 
-/// Refuses a name that would stop every Java Leaf of the tree: it takes the number for what is behind the
-/// *first* '-'.
+/// Refuses a name that would stop every Java Leaf of the tree: it parses all that is behind the
+/// *first* '-' as the worker id.
 pub(super) fn check(who: &Identity) -> Result<(), RegistryErrorKind> {
     if who.as_str().contains('-') || !who.as_str().contains(':') {
         return Err(RegistryErrorKind::NoWorkerId(format!(

@@ -79,8 +79,8 @@ impl ZkNormal {
         }
     }
 
-    /// Makes a node for `who`; its number. Where ZooKeeper's next one is above `greatest` it
-    /// makes none, and that is what it returns.
+    /// Makes a node for `who`, and returns its number. If ZooKeeper's next number is above `greatest`, makes
+    /// nothing and returns that number.
     async fn make(
         &self,
         work: &Work,

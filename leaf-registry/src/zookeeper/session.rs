@@ -15,7 +15,7 @@ use zookeeper_client::{Acls, Client, CreateMode, CreateOptions, Error, MultiRead
 use super::error::classify;
 use crate::ZookeeperAddress;
 
-/// One pass over the hosts: how long each may take.
+/// How long the connection to one host may take.
 const CONNECT: Duration = Duration::from_secs(1);
 
 /// Begun when it is first used, and anew after its end.

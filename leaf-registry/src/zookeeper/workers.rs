@@ -1,4 +1,4 @@
-//! Fences alone in ZooKeeper, beside no Java Leaf: for worker ids that the node knows by itself.
+//! The store of the registry `ordinal` in ZooKeeper: fences without a Java mirror.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,6 +1,8 @@
 //! What an operator sets for one tag, and what a later version of Leaf may have written there.
 
-use leaf_segment::{StoreErrorKind, TagSettings, TagSettingsError};
+use leaf_segment::{
+    MemoryStore, NewTag, StoreErrorKind, TagCatalog as _, TagSettings, TagSettingsError,
+};
 
 use crate::fixture::{Database, Fixture};
 use crate::{create, refusal, step, tag};
@@ -60,8 +62,11 @@ pub(crate) async fn settings_of_a_later_version_are_not_overruled(f: Fixture) {
     assert_eq!(read().await, Err(TagSettingsError::Newer(2)));
     let refused = admin.change(&tag("orders"), off).await.unwrap_err().to_string();
     assert!(refused.contains("its settings have version 2"), "{refused}");
-    let text = refused.clone();
-    assert!(text.contains("upgrade"), "{text}");
+    assert!(refused.contains("upgrade"), "{refused}");
+    let old = MemoryStore::with_tags([NewTag::new(tag("orders"), step(10))]);
+    let refused = leaf_registry::import(&tag("orders"), &old, &*f.store, 0).await.unwrap_err();
+    assert!(refused.to_string().contains("in the new store its settings"), "{refused}");
+    assert!(!old.tag(&tag("orders")).await.unwrap().unwrap().is_sealed(), "nothing is moved");
     assert_eq!(read().await, Err(TagSettingsError::Newer(2)), "still there");
 
     set(r#"{"version":1,"min_step":0}"#).await;

@@ -145,7 +145,7 @@ pub(crate) async fn records_are_continued_and_handed_back(f: Fixture) {
 
     // Another start of the Java program on this address would find a clock that went backwards. After a
     // clean stop and a second it goes on.
-    successor.registry().release(lease, now + seconds(5)).await.unwrap();
+    successor.registry().release(lease, report(now + seconds(5))).await.unwrap();
     let (_, again) = Java::start(&f, "10.1.46.33:8080", (now + seconds(6)).get()).await;
     assert_eq!(again, worker);
 }
@@ -241,7 +241,7 @@ pub(crate) async fn restarts_burn_no_number(f: Fixture) {
         let node = f.node("10.0.0.1:8080").await;
         let lease = node.claim().await;
         assert_eq!(lease.worker.get(), 1, "the fork's begin at 1");
-        node.registry().release(lease, NOW).await.unwrap();
+        node.registry().release(lease, report(NOW)).await.unwrap();
     }
     let f = Arc::new(f);
     let (_, number) = Java::start(&f, "10.1.46.33:8080", NOW.get()).await;
@@ -278,7 +278,7 @@ pub(crate) async fn numbers_are_made_only_when_they_are_needed(f: Fixture) {
         let again = Node::on(f.open_with(&options).await, "10.0.0.1:1");
         let other = again.claim_at(NOW + seconds(1)).await.unwrap();
         assert_eq!(other.worker.get(), 2, "the second number, each time");
-        again.registry().release(other, NOW + seconds(1)).await.unwrap();
+        again.registry().release(other, report(NOW + seconds(1))).await.unwrap();
     }
     assert_eq!(lease.worker.get(), 1);
 

@@ -116,7 +116,7 @@ pub(crate) async fn of_its_pools_only_what_is_safe_is_taken(f: Fixture) {
 
     node.registry().extend(&mut lease, report(NOW + seconds(700))).await.unwrap();
     assert_eq!(pools.read("inuse", 3).await.unwrap().lastUsedTimestamp, Some(1_800_000_700_000));
-    node.registry().release(lease, NOW + seconds(9)).await.unwrap();
+    node.registry().release(lease, report(NOW + seconds(9))).await.unwrap();
     assert!(pools.read("inuse", 3).await.is_none());
     assert_eq!(pools.read("notuse", 3).await.unwrap().lastUsedTimestamp, Some(1_800_000_009_000));
 }
@@ -151,7 +151,7 @@ pub(crate) async fn a_tree_without_its_second_pool_is_completed(f: Fixture) {
     let pools = Pools::of(&f).await;
     let first = f.node("10.0.0.1:8080").await;
     let lease = first.claim().await;
-    first.registry().release(lease, NOW).await.unwrap();
+    first.registry().release(lease, report(NOW)).await.unwrap();
     pools.client.delete(&format!("{}/inuse", pools.root), None).await.unwrap();
 
     let next = f.node("10.0.0.2:8080").await;
@@ -165,7 +165,7 @@ pub(crate) async fn a_lost_worker_id_is_put_back_by_an_operator(f: Fixture) {
     let pools = Pools::of(&f).await;
     let node = f.node("10.0.0.1:8080").await;
     let lease = node.claim().await;
-    node.registry().release(lease, NOW).await.unwrap();
+    node.registry().release(lease, report(NOW)).await.unwrap();
     pools.client.delete(&pools.path("notuse", 0), None).await.unwrap();
     let again = ClaimRequest { nonce: uuid::Uuid::new_v4(), ..node.request.clone() };
     let lease = node.claim_by(&again);
@@ -215,7 +215,7 @@ pub(crate) async fn one_in_both_pools_is_sorted_out(f: Fixture) {
     node.registry().extend(&mut lease, report(NOW + seconds(700))).await.unwrap();
     assert!(pools.read("notuse", 0).await.is_none());
     pools.put("notuse", 0, NOW).await;
-    node.registry().release(lease, NOW + seconds(9)).await.unwrap();
+    node.registry().release(lease, report(NOW + seconds(9))).await.unwrap();
     assert!(pools.read("inuse", 0).await.is_none());
     assert_eq!(pools.read("notuse", 0).await.unwrap().lastUsedTimestamp, Some(1_800_000_009_000));
 }

@@ -40,7 +40,7 @@ async fn a_worker_id_is_claimed_extended_and_given_back(f: Fixture) {
     assert_eq!(record.fence.as_ref(), Some(&lease.fence));
 
     let worker = lease.worker;
-    registry.release(lease, NOW + seconds(5)).await.unwrap();
+    registry.release(lease, report(NOW + seconds(5))).await.unwrap();
     let record = registry.workers().await.unwrap().remove(0);
     let fence = record.fence.unwrap();
     assert_eq!((fence.state, fence.ceiling), (FenceState::Released, NOW + seconds(5)));
@@ -92,7 +92,7 @@ async fn the_loser_is_told(f: Fixture) {
         let lost = old.registry().extend(&mut lease, report(at + seconds(600))).await;
         assert_eq!(kind(lost), RegistryErrorKind::Lost);
     }
-    assert_eq!(kind(old.registry().release(lease, at).await), RegistryErrorKind::Lost);
+    assert_eq!(kind(old.registry().release(lease, report(at)).await), RegistryErrorKind::Lost);
     let records = old.registry().workers().await.unwrap();
     let record = records.iter().find(|record| record.worker == taken.worker).unwrap();
     assert_eq!(record.fence.as_ref(), Some(&taken.fence), "as the second wrote it");
@@ -119,7 +119,7 @@ async fn a_strangers_ceiling_is_a_floor(f: Fixture) {
     } else {
         let lease = second.claim_at(NOW + seconds(590)).await.unwrap();
         assert_ne!(lease.worker, record[0].worker, "there is no need to wait");
-        second.registry().release(lease, NOW).await.unwrap();
+        second.registry().release(lease, report(NOW)).await.unwrap();
     }
     let now = first.registry().workers().await.unwrap();
     assert_eq!(now[0], record[0]);
@@ -366,9 +366,9 @@ async fn live_nodes_are_seen(f: Fixture) {
         assert_eq!(seen().await, expected);
     };
     wait(&["10.0.0.1:1 10.9.9.9:8080", "10.0.0.2:1 10.0.0.2:1"]).await;
-    one.registry().release(first, NOW).await.unwrap();
+    one.registry().release(first, report(NOW)).await.unwrap();
     wait(&["10.0.0.2:1 10.0.0.2:1"]).await;
-    two.registry().release(second, NOW).await.unwrap();
+    two.registry().release(second, report(NOW)).await.unwrap();
     wait(&[]).await;
 }
 

@@ -64,7 +64,7 @@ pub(crate) async fn what_was_given_back_has_one_next_holder(f: Fixture) {
         // One name has one; else there are two worker ids.
         assert_eq!(winners.len(), if f.bound() { 1 } else { 2 }, "round {round}");
         for (node, lease) in winners {
-            node.registry().release(lease, NOW + seconds(round)).await.unwrap();
+            node.registry().release(lease, report(NOW + seconds(round))).await.unwrap();
         }
     }
 }
@@ -96,7 +96,7 @@ pub(crate) async fn a_full_registry_says_so(f: Fixture) {
 
     let (node, lease) = held.remove(1);
     let worker = lease.worker;
-    node.registry().release(lease, NOW).await.unwrap();
+    node.registry().release(lease, report(NOW)).await.unwrap();
     let mut next = f.node(if f.bound() { node.who.as_str() } else { "10.0.2.9:1" }).await;
     next.request.layout = layout;
     assert_eq!(next.claim().await.worker, worker);

@@ -30,7 +30,7 @@ pub(crate) async fn what_a_later_version_adds_is_kept(f: Fixture) {
 
     node.registry().extend(&mut lease, report(NOW + seconds(601))).await.unwrap();
     assert_eq!(kept().await, Some(7.into()), "extended");
-    node.registry().release(lease, NOW).await.unwrap();
+    node.registry().release(lease, report(NOW)).await.unwrap();
     assert_eq!(kept().await, Some(7.into()), "released");
     let mut next = f.node("10.0.0.1:1").await.claim_at(NOW + seconds(700)).await.unwrap();
     assert_eq!((next.worker, kept().await), (worker, Some(7.into())), "claimed");

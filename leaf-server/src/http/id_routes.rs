@@ -140,11 +140,7 @@ async fn java_handle(node: &Node, key: &str) -> Result<TagHandle, Problem> {
         (Err(problem), Some(key)) if problem.is_unknown_tag() && !key.is_empty() => {
             handle(node, key).await
         }
-        // What it asks for is most likely here, whatever the store is about.
-        (Err(problem), Some(key)) => {
-            let tag = decode_key(key)?;
-            ids::known(node, &tag, TagHandle::clone).ok_or(problem)
-        }
+        // Nothing else: a tag of that very name may be disabled, or not known here yet.
         (found, _) => found,
     }
 }

@@ -91,7 +91,8 @@ impl<S: AsyncWrite + Unpin> State<S> {
         }
         self.collected.clear();
         self.sent = 0;
-        Poll::Ready(Ok(()))
+        // A stream that encrypts may keep some of it.
+        Pin::new(&mut self.stream).poll_flush(context)
     }
 }
 

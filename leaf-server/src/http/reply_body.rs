@@ -7,7 +7,6 @@
 use std::convert::Infallible;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, ready};
 
 use crate::serve::Control;
@@ -35,12 +34,18 @@ enum Content {
     Done,
 }
 
-/// Counts an answer that its client has not taken wholly, for as long as it lives.
-struct Unread(Arc<Control>);
+/// Marks an answer that its client has not taken wholly, for as long as it lives.
+struct Unread {
+    control: Arc<Control>,
+    mark: u32,
+    /// Whether the first part was asked for. hyper does that before the client takes anything: only to ask for
+    /// another one shows that it took some.
+    begun: bool,
+}
 
 impl Drop for Unread {
     fn drop(&mut self) {
-        self.0.unread.fetch_sub(1, Ordering::Relaxed);
+        self.control.answer_ends(self.mark);
     }
 }
 
@@ -57,8 +62,8 @@ impl ReplyBody {
     /// Lets the connection's listener know whether it is taken.
     pub(super) fn count(&mut self, control: &Arc<Control>) {
         if !self.is_end_stream() {
-            control.unread.fetch_add(1, Ordering::Relaxed);
-            self.unread = Some(Unread(Arc::clone(control)));
+            let mark = control.answer_begins();
+            self.unread = Some(Unread { control: Arc::clone(control), mark, begun: false });
         }
     }
 }
@@ -87,8 +92,10 @@ impl Body for ReplyBody {
         if frame.is_none() {
             self.content = Content::Done;
         }
-        if let Some(Unread(control)) = &self.unread {
-            control.taken.fetch_add(1, Ordering::Relaxed);
+        if let Some(Unread { control, mark, begun }) = &mut self.unread
+            && std::mem::replace(begun, true)
+        {
+            control.answer_moves(mark);
         }
         Poll::Ready(frame)
     }

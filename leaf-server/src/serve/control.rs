@@ -4,10 +4,10 @@
 //! between a request and its answer: no timer, no channel.
 
 use std::cmp::Reverse;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::future::poll_fn;
 use std::pin::pin;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll, Waker};
 
@@ -29,9 +29,11 @@ pub(crate) struct Control {
     pub(crate) requests: AtomicUsize,
     /// How many of them wait for their answers.
     pub(crate) under_way: AtomicUsize,
-    /// How many answers of HTTP/2 are not wholly taken by the client, and how many parts were.
-    pub(crate) unread: AtomicUsize,
-    pub(crate) taken: AtomicUsize,
+    /// The answers that the client has not taken wholly: in which sweep it last took a part of each, with how
+    /// many there are of each sweep.
+    unread: Mutex<BTreeMap<u32, usize>>,
+    /// How often it was swept.
+    sweeps: AtomicU32,
     /// Whether a request's head could be read in two ways: the connection is given up.
     pub(crate) ambiguous: AtomicBool,
     http2: AtomicBool,
@@ -47,7 +49,6 @@ pub(crate) struct Control {
 #[derive(Debug, Default, Clone, Copy)]
 struct Seen {
     requests: usize,
-    taken: usize,
     /// For how many sweeps it has been that.
     silent: u32,
 }
@@ -103,22 +104,63 @@ impl Control {
         self.waker.lock().expect("no holder of this lock panics")
     }
 
+    /// An answer whose client may take it in parts. Returns its mark for the two calls below.
+    pub(crate) fn answer_begins(&self) -> u32 {
+        let now = self.sweeps.load(Ordering::Relaxed);
+        *self.unread().entry(now).or_default() += 1;
+        now
+    }
+
+    /// The client took a part of it.
+    pub(crate) fn answer_moves(&self, mark: &mut u32) {
+        let now = self.sweeps.load(Ordering::Relaxed);
+        if now != *mark {
+            let mut unread = self.unread();
+            forget(&mut unread, *mark);
+            *unread.entry(now).or_default() += 1;
+            *mark = now;
+        }
+    }
+
+    /// It is taken wholly, or given up.
+    pub(crate) fn answer_ends(&self, mark: u32) {
+        forget(&mut self.unread(), mark);
+    }
+
     /// For how many sweeps nothing has been asked and nothing is to be answered; or, where answers are there,
-    /// none of them was taken, whatever is asked besides.
+    /// nothing of one of them was taken, whatever is asked and taken besides.
     fn silent(&self) -> u32 {
-        let (requests, taken) =
-            (self.requests.load(Ordering::Relaxed), self.taken.load(Ordering::Relaxed));
+        let requests = self.requests.load(Ordering::Relaxed);
+        let sweeps = self.sweeps.fetch_add(1, Ordering::Relaxed) + 1;
+        let oldest = self.unread().first_key_value().map(|(mark, _)| *mark);
         let mut seen = self.seen();
-        let quiet = match self.unread.load(Ordering::Relaxed) {
-            0 => seen.requests == requests && self.under_way.load(Ordering::Relaxed) == 0,
-            _ => seen.taken == taken,
+        let silent = match oldest {
+            // An answer may begin while this looks.
+            Some(mark) => sweeps.saturating_sub(mark + 1),
+            None if seen.requests == requests && self.under_way.load(Ordering::Relaxed) == 0 => {
+                seen.silent + 1
+            }
+            None => 0,
         };
-        *seen = Seen { requests, taken, silent: if quiet { seen.silent + 1 } else { 0 } };
-        seen.silent
+        *seen = Seen { requests, silent };
+        silent
+    }
+
+    fn unread(&self) -> MutexGuard<'_, BTreeMap<u32, usize>> {
+        self.unread.lock().expect("no holder of this lock panics")
     }
 
     fn seen(&self) -> MutexGuard<'_, Seen> {
         self.seen.lock().expect("no holder of this lock panics")
+    }
+}
+
+fn forget(unread: &mut BTreeMap<u32, usize>, mark: u32) {
+    if let Some(count) = unread.get_mut(&mark) {
+        *count -= 1;
+        if *count == 0 {
+            unread.remove(&mark);
+        }
     }
 }
 
@@ -170,7 +212,10 @@ impl Connections {
         let silent = |control: &Control| control.seen().silent;
         let told = |control: &Control| control.order.load(Ordering::SeqCst) != 0;
         let candidates = open.1.iter().filter(|(_, control)| {
-            control.under_way.load(Ordering::Relaxed) == 0 && silent(control) >= sweeps
+            // A sweep may have come right behind a connection whose first request is on its way.
+            let new = control.requests.load(Ordering::Relaxed) == 0;
+            control.under_way.load(Ordering::Relaxed) == 0
+                && silent(control) >= sweeps + u32::from(new)
         });
         // One that was told to finish has its time to, unless there is no other.
         let first = candidates
@@ -233,12 +278,14 @@ mod tests {
     fn answers_that_are_not_taken_end_a_connection_that_goes_on_asking() {
         let all = Arc::<Connections>::default();
         let (stalled, reading) = (all.add(), all.add());
-        for open in [&stalled, &reading] {
-            open.control.unread.store(3, Ordering::Relaxed);
-        }
-        for _ in 0..5 {
+        let mut mark = reading.control.answer_begins();
+        stalled.control.answer_begins();
+        for _ in 0..6 {
+            // What is asked and given up meanwhile is no excuse.
             stalled.control.requests.fetch_add(1, Ordering::Relaxed);
-            reading.control.taken.fetch_add(1, Ordering::Relaxed);
+            let other = stalled.control.answer_begins();
+            stalled.control.answer_ends(other);
+            reading.control.answer_moves(&mut mark);
             all.sweep(4);
         }
         let order = |open: &Open| open.control.order(&Context::from_waker(Waker::noop()));

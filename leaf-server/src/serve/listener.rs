@@ -26,6 +26,9 @@ const OTHER_FILES: u64 = 256;
 const SILENT_SWEEPS: u32 = 4;
 /// How soon the next one is asked to make room where the last one did not.
 const EVICT_AGAIN: Duration = Duration::from_millis(50);
+/// How many that the system has accepted are still served at the end: as many as it lets wait, so that clients
+/// that connect again and again cannot hold the stop.
+const LAST_ACCEPTS: usize = 4096;
 /// After a failed accept (out of file descriptors): others may end meanwhile.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
@@ -220,6 +223,8 @@ impl<P: Protocol> Accepting<P> {
                         self.serving.serve(stream, slot);
                     }
                 }
+                // It has gone again.
+                Err(error) if error.kind() == ErrorKind::ConnectionAborted => {}
                 Err(error) => {
                     if !out_of_files {
                         tracing::warn!("accept: {error}; trying again every {ACCEPT_PAUSE:?}");
@@ -236,7 +241,7 @@ impl<P: Protocol> Accepting<P> {
             serving.serve(stream, Slot::of(&serving.slots));
         }
         let Ok(listener) = listener.into_std() else { return };
-        loop {
+        for _ in 0..LAST_ACCEPTS {
             match listener.accept() {
                 Ok((stream, _)) if stream.set_nonblocking(true).is_ok() => {
                     serving.serve(stream, Slot::of(&serving.slots));

@@ -24,7 +24,7 @@ impl<S: FenceStore> StoreRules<S> {
     ) -> Result<Lease, RegistryError> {
         for conflicts in 0..TRIES {
             let listed = self.store.list(Purpose::Replace(request.now)).await?;
-            // Whichever worker id this node would take: ids of two layouts may be equal numbers.
+            // All records, not only the one that this node would take: ids of two layouts may be equal numbers.
             for (_, stored) in &listed {
                 if let Some(record) = stored.record.written() {
                     let same = request.check_layout(&record.fence);

@@ -107,7 +107,7 @@ fn by_registry(
         }
         RecordState::Damaged(_) => return Err(RegistryErrorKind::Damaged),
     };
-    // What the checks below add to what may have been issued, and to what was watched.
+    // A copy: the checks below add to what may have been issued, and to what was watched.
     let mut request = request.clone();
     match evidence.mirror {
         JavaMirror::Agrees => {}
@@ -225,9 +225,9 @@ fn by_fence(
     }
     // These timestamps are used whatever the record says, for instance after a restored backup.
     let issued = request.issued_below(worker);
-    let uncertain = request.saved.as_ref().map(|saved| saved.provenance);
+    let provenance = request.saved.as_ref().map(|saved| saved.provenance);
     if fence.instance == request.instance
-        && uncertain == Some(Provenance::Uncertain)
+        && provenance == Some(Provenance::Uncertain)
         // Nobody else writes the only record: there is nothing to watch.
         && !only_record
     {

@@ -17,6 +17,8 @@
 //! | `registry.rs` | how a lease is extended and released |
 //! | `admin.rs` | what an operator may change |
 //!
+//! To make a rule stricter, begin in `floor.rs`; CONTRIBUTING.md says what else belongs to it.
+//!
 //! A [`FenceStore`] reads and replaces records and decides nothing. The stores for real servers are in
 //! `leaf-registry`; [`MemoryFenceStore`] is for tests and examples.
 

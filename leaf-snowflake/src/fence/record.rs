@@ -2,8 +2,9 @@
 //!
 //! Invariant: no holder of term `n` issues a timestamp at or above the ceiling that stood in the
 //! record when term `n + 1` was written, and the holder of `n + 1` issues none below it. There are
-//! two exceptions: a holder that returns with its own saved lease of that very term, and a clean
-//! stop that lowered the ceiling to one past the last timestamp used.
+//! three exceptions: a holder that returns with its own saved lease of that very term, a clean stop that
+//! lowered the ceiling to one past the last timestamp used, and an operator who released the worker id of a
+//! dead holder.
 //!
 //! Durable format, version 1: a JSON object `{version, holder, address, fence}`. A reader ignores
 //! fields that it does not know and keeps them when it rewrites the record, so that a cluster can be
@@ -32,7 +33,7 @@ pub struct Fence {
     /// The clock of the holder's ids when it last wrote the fence.
     #[serde(with = "unix_millis")]
     pub reported_at: UnixMillis,
-    /// The data directory that the holder runs on.
+    /// The id of the holder's state file; without one, of its process.
     pub instance: Uuid,
     /// New for every write: how a writer recognizes a write whose answer was lost.
     pub nonce: Uuid,
@@ -91,7 +92,7 @@ pub struct WorkerRecord {
 pub enum RecordState {
     /// Nothing.
     Absent,
-    /// A record that Leaf wrote.
+    /// A record of this format.
     Written(WorkerRecord),
     /// A record of a later format version, which this library must not touch.
     Newer(u32),

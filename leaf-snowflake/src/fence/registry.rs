@@ -23,12 +23,12 @@ pub(super) const TRIES: usize = 30;
 /// Which worker ids a node may take from a registry.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ClaimPolicy {
-    /// Worker ids belong to identities: a node claims another identity's worker id only where the store assigns it
-    /// none. A node whose worker id was taken over stops, so that an operator can look, instead of claiming another.
+    /// Worker ids belong to identities: a node takes its own; another identity's only if the store assigns it none. A node whose worker id was taken over stops, so that an operator can look, instead of claiming another.
     pub bound: bool,
     /// The only worker id that this node may take.
     pub fixed: Option<WorkerId>,
-    /// How long after its ceiling has passed a worker id that was not released is given out again.
+    /// How long after its ceiling has passed a worker id that was not released is given out again; where worker
+    /// ids are [bound](Self::bound), a released one, too.
     pub recycle_after: Duration,
     /// No Java Leaf uses the registry any more: worker ids of Java Leafs are given out like any other.
     pub adopt_java_ids: bool,
@@ -99,7 +99,7 @@ impl Registry {
         self.0.claim(who, request).await
     }
 
-    /// Raises the fence's ceiling to [`Report::ceiling`]; changes `lease` once that is confirmed.
+    /// Raises the fence's ceiling to [`Report::ceiling`]; `lease` has the new ceiling once that is confirmed.
     ///
     /// # Errors
     /// `Lost` when another holder wrote the fence: final. `Unavailable`: the old ceiling stands.
@@ -107,12 +107,12 @@ impl Registry {
         self.0.extend(lease, report).await
     }
 
-    /// Gives the worker id back: its next holder may start at `next_free`.
+    /// Gives the worker id back: its next holder may start at `last.ceiling`, one past the last timestamp used.
     ///
     /// # Errors
     /// `Lost` or `Unavailable`; the worker id then rests until its ceiling has passed.
-    pub async fn release(&self, lease: Lease, next_free: UnixMillis) -> Result<(), RegistryError> {
-        self.0.release(lease, next_free).await
+    pub async fn release(&self, lease: Lease, last: Report) -> Result<(), RegistryError> {
+        self.0.release(lease, last).await
     }
 
     /// Every worker id that the registry has a record of, in order.
@@ -192,11 +192,7 @@ pub(super) trait Rules: fmt::Debug + Send + Sync {
         lease: &'a mut Lease,
         report: Report,
     ) -> BoxFuture<'a, Result<(), RegistryError>>;
-    fn release(
-        &self,
-        lease: Lease,
-        next_free: UnixMillis,
-    ) -> BoxFuture<'_, Result<(), RegistryError>>;
+    fn release(&self, lease: Lease, last: Report) -> BoxFuture<'_, Result<(), RegistryError>>;
     fn workers(&self) -> BoxFuture<'_, Result<Vec<WorkerView>, RegistryError>>;
     fn peers(&self) -> BoxFuture<'_, Result<Vec<Peer>, RegistryError>>;
     fn release_worker(
@@ -265,14 +261,10 @@ impl<S: FenceStore> Rules for StoreRules<S> {
         })
     }
 
-    fn release(
-        &self,
-        mut lease: Lease,
-        next_free: UnixMillis,
-    ) -> BoxFuture<'_, Result<(), RegistryError>> {
+    fn release(&self, mut lease: Lease, last: Report) -> BoxFuture<'_, Result<(), RegistryError>> {
         Box::pin(async move {
-            self.change(&mut lease, "release", next_free, |fence| {
-                fence.ceiling = next_free;
+            self.change(&mut lease, "release", last.now, |fence| {
+                fence.ceiling = last.ceiling;
                 fence.state = FenceState::Released;
             })
             .await?;

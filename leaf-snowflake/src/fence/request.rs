@@ -15,7 +15,7 @@ use crate::RegistryErrorKind;
 pub struct ClaimRequest {
     /// The wall clock at the moment of the claim.
     pub now: UnixMillis,
-    /// The node's data directory: one value for all starts on one state file.
+    /// The id of the node's state file: one value for all starts on it. Without a file, of this process.
     pub instance: Uuid,
     /// One value for all attempts of one claim, also across restarts: how an attempt whose answer was
     /// lost is recognized.

@@ -155,7 +155,7 @@ pub struct Stored<V> {
     pub failed_over_at: Option<UnixMillis>,
 }
 
-/// The record of a Java Leaf for the same worker id.
+/// What the record of a Java Leaf for the same worker id says.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum JavaMirror {
     /// It says what the fence says, or the store keeps none.

@@ -20,8 +20,10 @@ impl Keeper {
     ) -> Result<(), StateFileError> {
         let Some(saved) = &self.state.saved_lease else { return Ok(()) };
         if self.file.is_none() {
-            sequencer.raise(saved.fence.ceiling);
-            self.shared.raised.notify_waiters();
+            // Told only if it rose: a caller that waits for it wakes the keeper, and both would go round.
+            if sequencer.raise(saved.fence.ceiling) {
+                self.shared.raised.notify_waiters();
+            }
             return Ok(());
         }
         let clock = self.shared.clock.now().unwrap_or(UnixMillis::EPOCH);
@@ -40,11 +42,12 @@ impl Keeper {
         let saved = SavedLease { local_ceiling: ceiling, ..saved.clone() };
         self.write(State { saved_lease: Some(saved), ..self.state.clone() }).await?;
         sequencer.raise(ceiling);
+        self.shared.publish_local_ceiling(ceiling);
         self.shared.raised.notify_waiters();
         Ok(())
     }
 
-    /// Writes the state down; only then is it this keeper's.
+    /// Writes the state down, and takes it over once it is durable.
     pub(super) async fn write(&mut self, state: State) -> Result<(), StateFileError> {
         if let Some(file) = &self.file {
             // A write that was given up half-way must not land after this one.

@@ -21,7 +21,7 @@ impl Keeper {
             let claimed = self.try_claim().await;
             match &claimed {
                 Ok(_) => self.shared.report_fine(Trouble::Claim),
-                Err(error) => self.shared.note_trouble(Trouble::Claim, error.to_string()),
+                Err(error) => self.shared.note_claim(error.kind()),
             }
             claimed
         })
@@ -71,7 +71,7 @@ impl Keeper {
         let Some(directory) = &self.config.java_cache else { return Ok(()) };
         let now = self.shared.clock.wall();
         let silent_at = self.java.and_then(|before| before.silent_at());
-        // One from the future says nothing of how old it is: its floor is waited for.
+        // A time in the future does not tell how old the file is: it is not watched, the claim waits for its floor.
         let left = silent_at.map_or(Duration::ZERO, |silent| silent - now);
         if !left.is_zero() && left <= java_cache::WATCH {
             tracing::info!("watching the cache file of a Java Leaf for {left:?}");
@@ -132,7 +132,7 @@ impl Keeper {
                 _ => return Err(error.into()),
             };
             tracing::info!("{error}; waiting {pause:?}");
-            self.shared.note_trouble(Trouble::Claim, error.to_string());
+            self.shared.note_claim(&SnowflakeErrorKind::Registry(Arc::new(error)));
             tokio::time::sleep(pause).await;
             self.watch_java_cache().await?;
         }
@@ -248,8 +248,8 @@ impl Keeper {
         })
     }
 
-    /// Begins to watch a record that the registry wants to be watched, unless it is being watched. When the
-    /// registry asks again after the watch was over, the record changed meanwhile: a new watch begins.
+    /// Begins to watch a record that the registry wants to be watched, unless it is being watched. A watch that
+    /// is over and asked for again begins anew.
     pub(super) fn watch(&mut self, refusal: &RegistryErrorKind) {
         let RegistryErrorKind::Watch { worker, nonce, during } = *refusal else { return };
         let now = Instant::now();
@@ -261,8 +261,12 @@ impl Keeper {
 
     /// Lets the view show the lease.
     pub(super) fn publish(&self, confirmed: bool) {
-        if let Some(saved) = &self.state.saved_lease {
-            self.shared.publish(saved, confirmed);
+        let Some(saved) = &self.state.saved_lease else { return };
+        let mut saved = saved.clone();
+        if self.file.is_none() {
+            // Nothing but the registry's ceiling bounds the ids.
+            saved.local_ceiling = saved.fence.ceiling;
         }
+        self.shared.publish(saved, confirmed);
     }
 }

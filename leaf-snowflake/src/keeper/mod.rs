@@ -45,7 +45,7 @@ pub(crate) struct Keeper {
     shared: Arc<Shared>,
     /// Shared with the write under way, so that a claim that is given up half-way keeps its lock.
     file: Option<Arc<Mutex<StateFile>>>,
-    /// What the file says, or would.
+    /// What is to be written next: newer than the file until [`Self::write`] has returned.
     state: State,
     /// No id is issued below this.
     least_floor: UnixMillis,
@@ -63,8 +63,8 @@ pub(crate) struct Keeper {
 }
 
 /// What the keeper owes after it did not run for longer than a report interval: another node, or an
-/// operator who took this one for dead, may have changed the record. Until the registry has answered a
-/// request that was sent since, or had its time to, the local ceiling is not raised.
+/// operator who took this one for dead, may have changed the record. Until a request that was
+/// sent since has ended, also with an error, or its time is over, the local ceiling is not raised.
 #[derive(Debug, Clone, Copy)]
 struct Thawed {
     /// A registry that does not answer is waited for until then.
@@ -132,7 +132,7 @@ impl Keeper {
             }
             None => (None, None),
         };
-        let java = java_cache(&config)?;
+        let java = JavaCache::of(&config)?;
         let least_floor = java.and_then(|cache| cache.floor).unwrap_or(UnixMillis::EPOCH);
         let state = state.unwrap_or_else(|| State {
             instance: Uuid::new_v4(),
@@ -183,7 +183,11 @@ impl Keeper {
                     (None, ended || self.registry.replaces_lost())
                 }
                 End::Moved(lease) => {
-                    self.lose(&held, "the worker id was not this node's for a while").await;
+                    self.lose(
+                        &held,
+                        "another node may have held the worker id meanwhile: a new lease begins",
+                    )
+                    .await;
                     // The registry has given it already.
                     (Some(lease), true)
                 }
@@ -278,10 +282,15 @@ impl Keeper {
                 }
             }
         };
-        if let (End::Stopped, Some(unfinished)) = (&end, request)
-            && let Answer::Extended(lease, _) = unfinished.await
-        {
-            held.lease = Some(lease);
+        if let (End::Stopped, Some(unfinished)) = (&end, request) {
+            let next_free = held.sequencer.next_free();
+            held.lease = match unfinished.await {
+                Answer::Claimed(Ok(lease)) => {
+                    Some(lease).filter(|it| self.continues(it, next_free))
+                }
+                Answer::Claimed(Err(_)) => None,
+                Answer::Extended(lease, _) => Some(lease),
+            };
         }
         end
     }
@@ -337,7 +346,7 @@ impl Keeper {
                 self.publish(true);
                 None
             }
-            Err(error) if is_end(error.kind()) => Some(End::Lost(error)),
+            Err(error) if ends_lease(error.kind()) => Some(End::Lost(error)),
             Err(error) => {
                 self.shared.report_trouble(Trouble::Registry, error.to_string());
                 None
@@ -367,7 +376,7 @@ impl Keeper {
                 let limit = self.config.max_step_forward;
                 let text = format!(
                     "the clock jumped ahead by more than {limit:?}: not followed; restart this \
-                     node if it is right"
+                     node, or accept the clock, if it is right"
                 );
                 self.shared.report_trouble(Trouble::Clock, text);
             }
@@ -437,7 +446,8 @@ impl Keeper {
         if self.persist_best_effort().await.is_none() {
             return;
         }
-        let release = self.registry.release(lease, next_free);
+        let last = Report { now: self.shared.clock.wall(), ceiling: next_free };
+        let release = self.registry.release(lease, last);
         match tokio::time::timeout(ATTEMPT, release).await {
             Ok(Ok(())) => tracing::info!("worker id released"),
             Ok(Err(error)) => tracing::warn!("{error}"),
@@ -446,24 +456,8 @@ impl Keeper {
     }
 }
 
-/// What a Java Leaf left on this machine.
-fn java_cache(config: &SnowflakeConfig) -> Result<Option<JavaCache>, SnowflakeError> {
-    let Some(directory) = &config.java_cache else { return Ok(None) };
-    let cache = JavaCache::read(directory).map_err(SnowflakeErrorKind::BadConfig)?;
-    match cache {
-        Some(JavaCache { worker, .. }) => tracing::info!(
-            "a Java Leaf had worker id {worker} on this machine: nothing below what it issued is used"
-        ),
-        None => tracing::warn!(
-            "{} holds no cache file of a Java Leaf: nothing is known of what it issued",
-            directory.display()
-        ),
-    }
-    Ok(cache)
-}
-
-/// Whether the registry's answer says that the lease is somebody else's.
-const fn is_end(kind: &RegistryErrorKind) -> bool {
+/// Whether this answer of the registry ends the lease.
+const fn ends_lease(kind: &RegistryErrorKind) -> bool {
     matches!(
         kind,
         RegistryErrorKind::Lost

@@ -38,8 +38,8 @@ pub(crate) struct StateFile {
     file: File,
     path: PathBuf,
     place: Place,
-    /// Where the memory was written that it was opened with. It is written down again until a
-    /// lease of this place stands in for that memory: a start that fails proves nothing.
+    /// The place that the file named when it was opened. It is written down again until a new lease replaces the
+    /// loaded one, so that a start that fails does not turn an uncertain or copied file into a proven one.
     place_before: Place,
     /// The sequence number of the last write.
     sequence: u64,

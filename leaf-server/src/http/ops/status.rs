@@ -65,11 +65,10 @@ struct Flakes {
 impl Told {
     fn of(health: &Health) -> Self {
         let texts: Vec<&str> = health.reasons().iter().map(|reason| &*reason.text).collect();
-        Self {
-            state: health.state(),
-            reason: (!texts.is_empty()).then(|| texts.join("; ")),
-            codes: health.reasons().iter().map(|reason| reason.code.as_str()).collect(),
-        }
+        let mut codes: Vec<_> =
+            health.reasons().iter().map(|reason| reason.code.as_str()).collect();
+        codes.dedup();
+        Self { state: health.state(), reason: (!texts.is_empty()).then(|| texts.join("; ")), codes }
     }
 }
 

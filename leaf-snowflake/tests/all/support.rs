@@ -1,6 +1,4 @@
 //! What the tests of the generator share: a configuration, two clocks that move together, a crash.
-#![allow(dead_code, reason = "each test file uses its part")]
-#![allow(unreachable_pub, reason = "a module of several test files")]
 
 use std::collections::HashSet;
 use std::path::Path;
@@ -14,9 +12,13 @@ use leaf_snowflake::{
     SnowflakeGenerator, Stored, StoredWorker, WorkerRecord, WorkerView,
 };
 
-pub const START: UnixMillis = UnixMillis::new(1_800_000_000_000);
+pub(crate) const START: UnixMillis = UnixMillis::new(1_800_000_000_000);
 
-pub fn config(name: &str, clock: &Arc<ManualClock>, directory: Option<&Path>) -> SnowflakeConfig {
+pub(crate) fn config(
+    name: &str,
+    clock: &Arc<ManualClock>,
+    directory: Option<&Path>,
+) -> SnowflakeConfig {
     let mut config = SnowflakeConfig::new(Identity::parse(name).unwrap());
     config.clock = Arc::clone(clock) as _;
     config.state_file = directory.map(|directory| directory.join("snowflake.state"));
@@ -24,11 +26,11 @@ pub fn config(name: &str, clock: &Arc<ManualClock>, directory: Option<&Path>) ->
 }
 
 /// Two worker ids for everybody.
-pub fn two_workers() -> Layout {
+pub(crate) fn two_workers() -> Layout {
     "t41-w1-s12/1ms".parse().unwrap()
 }
 
-pub async fn open(
+pub(crate) async fn open(
     store: &Arc<MemoryFenceStore>,
     config: SnowflakeConfig,
 ) -> Result<SnowflakeGenerator, SnowflakeError> {
@@ -36,7 +38,7 @@ pub async fn open(
 }
 
 /// Lets the same time pass on the manual clock and on tokio's.
-pub async fn pass(clock: &ManualClock, duration: Duration) {
+pub(crate) async fn pass(clock: &ManualClock, duration: Duration) {
     const STEP: Duration = Duration::from_millis(50);
     let mut left = duration;
     while !left.is_zero() {
@@ -47,21 +49,21 @@ pub async fn pass(clock: &ManualClock, duration: Duration) {
     }
 }
 
-pub fn seconds(n: u64) -> Duration {
+pub(crate) fn seconds(n: u64) -> Duration {
     Duration::from_secs(n)
 }
 
-pub fn millis(n: u64) -> Duration {
+pub(crate) fn millis(n: u64) -> Duration {
     Duration::from_millis(n)
 }
 
 /// The report of a holder that lives at the start and wants to issue up to `ceiling`.
-pub fn report(ceiling: UnixMillis) -> Report {
+pub(crate) fn report(ceiling: UnixMillis) -> Report {
     Report { now: START, ceiling }
 }
 
 /// The registry's reason.
-pub fn registry_error(error: &SnowflakeError) -> &RegistryErrorKind {
+pub(crate) fn registry_error(error: &SnowflakeError) -> &RegistryErrorKind {
     match error.kind() {
         SnowflakeErrorKind::Registry(error) => error.kind(),
         other => panic!("not the registry's: {other}"),
@@ -70,7 +72,7 @@ pub fn registry_error(error: &SnowflakeError) -> &RegistryErrorKind {
 
 /// Runs `life` in a runtime of its own with paused time that is then torn down: what a kill -9
 /// leaves behind.
-pub fn until_killed<T>(life: impl AsyncFnOnce() -> T) -> T {
+pub(crate) fn until_killed<T>(life: impl AsyncFnOnce() -> T) -> T {
     let mut builder = tokio::runtime::Builder::new_current_thread();
     let runtime = builder.enable_all().start_paused(true).build().unwrap();
     let result = runtime.block_on(life());
@@ -80,12 +82,12 @@ pub fn until_killed<T>(life: impl AsyncFnOnce() -> T) -> T {
 
 /// A [`MemoryFenceStore`] that is different in some way.
 #[derive(Debug, Default)]
-pub struct Odd {
-    pub memory: MemoryFenceStore,
+pub(crate) struct Odd {
+    pub(crate) memory: MemoryFenceStore,
     /// As a bug in a driver would, once there is a record.
-    pub panics: bool,
+    pub(crate) panics: bool,
     /// How long a write takes, once there is a record.
-    pub answers_after: Duration,
+    pub(crate) answers_after: Duration,
 }
 
 impl FenceStore for Odd {
@@ -118,14 +120,14 @@ impl FenceStore for Odd {
 }
 
 /// Nodes on one registry and one clock, each with a state file of its name.
-pub struct Cluster {
-    pub clock: Arc<ManualClock>,
-    pub store: Arc<MemoryFenceStore>,
-    pub directory: tempfile::TempDir,
+pub(crate) struct Cluster {
+    pub(crate) clock: Arc<ManualClock>,
+    pub(crate) store: Arc<MemoryFenceStore>,
+    pub(crate) directory: tempfile::TempDir,
 }
 
 impl Cluster {
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self {
             clock: Arc::new(ManualClock::at(START)),
             store: Arc::default(),
@@ -133,41 +135,41 @@ impl Cluster {
         }
     }
 
-    pub fn config(&self, name: &str) -> SnowflakeConfig {
+    pub(crate) fn config(&self, name: &str) -> SnowflakeConfig {
         let mut config = config(name, &self.clock, None);
         config.state_file = Some(self.directory.path().join(name));
         config
     }
 
     /// The registry that the nodes share.
-    pub fn registry(&self) -> Registry {
+    pub(crate) fn registry(&self) -> Registry {
         Arc::clone(&self.store).into()
     }
 
     /// The worker ids as an operator sees them.
-    pub async fn workers(&self) -> Vec<WorkerView> {
+    pub(crate) async fn workers(&self) -> Vec<WorkerView> {
         self.registry().workers().await.unwrap()
     }
 
-    pub async fn open(&self, name: &str) -> SnowflakeGenerator {
+    pub(crate) async fn open(&self, name: &str) -> SnowflakeGenerator {
         open(&self.store, self.config(name)).await.unwrap()
     }
 
     /// A life of this node, from the start to a kill -9, beside the runtime of the test.
-    pub fn live_and_die(&self, name: &str) {
+    pub(crate) fn live_and_die(&self, name: &str) {
         std::thread::scope(|scope| {
             let life = || until_killed(async || self.open(name).await.next().await.unwrap());
             scope.spawn(life).join().unwrap();
         });
     }
 
-    pub async fn pass(&self, duration: Duration) {
+    pub(crate) async fn pass(&self, duration: Duration) {
         pass(&self.clock, duration).await;
     }
 }
 
 /// Takes `count` ids, none of which may be in `ids`.
-pub fn take_all(flakes: &SnowflakeGenerator, count: usize, ids: &mut HashSet<Id>) {
+pub(crate) fn take_all(flakes: &SnowflakeGenerator, count: usize, ids: &mut HashSet<Id>) {
     for _ in 0..count {
         let id = flakes.try_next().unwrap();
         assert!(ids.insert(id), "{id} was issued twice");
@@ -175,7 +177,7 @@ pub fn take_all(flakes: &SnowflakeGenerator, count: usize, ids: &mut HashSet<Id>
 }
 
 /// The claim of a new instance.
-pub fn request(now: UnixMillis) -> ClaimRequest {
+pub(crate) fn request(now: UnixMillis) -> ClaimRequest {
     ClaimRequest {
         now,
         instance: uuid::Uuid::new_v4(),

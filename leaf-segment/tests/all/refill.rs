@@ -1,18 +1,15 @@
 //! Refills from a store that is slow, dead or wrong. Time is paused.
-#![allow(clippy::unwrap_used, reason = "tests may panic")]
-
-mod support;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use crate::support::{open, step, store_with, tag};
 use leaf_core::Health;
 use leaf_segment::{
     NewTag, SegmentConfig, SegmentErrorKind, SegmentGenerator, SegmentSource, StoreErrorKind,
     TagCatalog, TagStore,
 };
-use support::{open, step, store_with, tag};
 use tokio::time::Instant;
 
 #[tokio::test(start_paused = true)]

@@ -1,18 +1,15 @@
 //! The regression guard: what was granted once is never accepted again.
-#![allow(clippy::unwrap_used, reason = "tests may panic")]
-
-mod support;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use crate::support::{TestStore, open, open_with_marks, step, store_with, tag};
 use leaf_core::Health;
 use leaf_segment::{
     Confirm, HighWaterMarks, NewTag, SegmentConfig, SegmentErrorKind, SegmentGenerator,
     SegmentSource, StoreErrorKind, TagAdmin, TagCatalog, TagSettings, TagStore,
 };
-use support::{TestStore, open, open_with_marks, step, store_with, tag};
 use tokio::time::Instant;
 
 /// A failover to a replica that lost the direct fetch, while the prefetch was on its way.

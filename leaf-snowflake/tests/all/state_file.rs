@@ -1,6 +1,5 @@
 //! What a node's own file proves: after a crash, without the registry, after a reboot, in a copy. The
 //! registry is in memory, the file real, the clocks are moved by the test.
-#![allow(clippy::unwrap_used, reason = "tests may panic")]
 
 use std::collections::HashSet;
 use std::os::unix::fs::MetadataExt;
@@ -8,13 +7,12 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use leaf_core::{Clock, Health, UnixMillis, WorkerId};
+use leaf_core::{Health, WorkerId};
 use leaf_snowflake::{
     ClaimPolicy, Registry, RegistryErrorKind, SnowflakeErrorKind, SnowflakeGenerator, StoreFault,
 };
 
-mod support;
-use support::*;
+use crate::support::*;
 
 /// W-06: a claim whose answer was lost, and the crash right after it: the next start finds its own
 /// claim by the nonce in the state file, instead of waiting for a stranger's time to pass.
@@ -465,79 +463,6 @@ async fn a_claim_that_is_given_up_keeps_its_file_and_lock() {
     assert!(second.to_string().contains("another process uses"), "{second}");
     let text = std::fs::read_to_string(config.state_file.unwrap()).unwrap();
     assert!(text.contains("\"term\":"));
-}
-
-/// A Java Leaf that ran between two of our starts, and one that lives: the cache file is read every time.
-#[tokio::test(start_paused = true)]
-async fn every_start_takes_a_java_leaf_into_account() {
-    let cluster = Cluster::new();
-    let cache = cluster.directory.path().join("leafconf");
-    std::fs::create_dir(&cache).unwrap();
-    let write = |at: UnixMillis| {
-        let text = format!("{{\"workId\":3,\"timestamp\":{}}}", at.get());
-        std::fs::write(cache.join("workerID.json"), text).unwrap();
-    };
-    let start = async || {
-        let mut config = cluster.config("a");
-        config.java_cache = Some(cache.clone());
-        open(&cluster.store, config).await
-    };
-    write(START - seconds(60));
-    let flakes = start().await.unwrap();
-    let first = flakes.next().await.unwrap();
-    flakes.close().await;
-    drop(flakes);
-
-    // Ours, then the Java Leaf, then ours again with the clock a little back.
-    write(START + seconds(60));
-    let error = start().await.unwrap_err();
-    assert!(matches!(registry_error(&error), RegistryErrorKind::FloorAhead { .. }), "{error}");
-    cluster.clock.advance(seconds(100));
-    let flakes = start().await.unwrap();
-    let second = flakes.next().await.unwrap();
-    assert!(second > first);
-    let second = flakes.layout().decode(second).unwrap();
-    assert!(second.timestamp >= START + seconds(64), "above its last report and 4 s");
-    flakes.close().await;
-    drop(flakes);
-
-    // One that is alive writes again while we wait.
-    let now = cluster.clock.wall_millis();
-    write(now - seconds(1));
-    let (started, ()) = tokio::join!(tokio::time::timeout(seconds(30), start()), async {
-        tokio::time::sleep(seconds(2)).await;
-        write(now + seconds(2));
-    });
-    let error = started.expect("a live Java Leaf is told of, not waited for").unwrap_err();
-    assert!(matches!(registry_error(&error), RegistryErrorKind::JavaAlive { .. }), "{error}");
-}
-
-/// The Java Leaf before it on this machine: nothing at or below what that may have issued.
-#[tokio::test(start_paused = true)]
-async fn the_first_start_takes_over_from_a_java_leaf() {
-    let cluster = Cluster::new();
-    let cache = cluster.directory.path().join("leafconf");
-    std::fs::create_dir(&cache).unwrap();
-    let write = |at: u64| {
-        let text = format!("#leaf\nworkerID=3\nmaxTimestamp={at}\n");
-        std::fs::write(cache.join("workerID.properties"), text).unwrap();
-    };
-    let start = async |name: &str| {
-        let mut config = cluster.config(name);
-        config.java_cache = Some(cache.clone());
-        open(&cluster.store, config).await
-    };
-    // Java issues up to 4 s past its last report.
-    write((START - millis(3500)).get());
-    let flakes = start("a").await.unwrap();
-    let first = flakes.layout().decode(flakes.next().await.unwrap()).unwrap();
-    assert_eq!(first.timestamp, START + millis(500));
-
-    write((START + seconds(3600)).get());
-    for _start in 0..2 {
-        let error = start("b").await.unwrap_err();
-        assert!(matches!(registry_error(&error), RegistryErrorKind::FloorAhead { .. }), "{error}");
-    }
 }
 
 /// Changes what a state file says, in both slots, and puts its checksums right.

@@ -1,5 +1,4 @@
 //! The generator with a registry in memory, a real state file, and clocks that the test moves.
-#![allow(clippy::unwrap_used, reason = "tests may panic")]
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -7,11 +6,11 @@ use std::time::{Duration, Instant};
 
 use leaf_core::{Health, Layout, ManualClock, UnixMillis};
 use leaf_snowflake::{
-    Identity, MemoryFenceStore, SnowflakeConfig, SnowflakeErrorKind, SnowflakeGenerator, blocking,
+    Identity, MemoryFenceStore, SnowflakeConfig, SnowflakeErrorKind, SnowflakeGenerator,
+    StoreFault, blocking,
 };
 
-mod support;
-use support::*;
+use crate::support::*;
 
 #[tokio::test(start_paused = true)]
 async fn ids_increase_over_many_milliseconds() {
@@ -56,7 +55,10 @@ async fn senseless_settings_are_refused_by_name() {
 
     let early = SnowflakeGenerator::open(Arc::clone(&registry), config("a:1", &clock, None));
     let early = early.await.unwrap_err().to_string();
-    assert!(early.contains("1000000") && early.contains("when this version was made"), "{early}");
+    assert!(
+        early.contains("1000000") && early.contains("the earliest that can be right"),
+        "{early}"
+    );
     let mut future = config("a:1", &Arc::new(ManualClock::at(START)), None);
     future.layout = Layout::LEAF.with_epoch(START + seconds(1));
     let future = SnowflakeGenerator::open(registry, future).await.unwrap_err().to_string();
@@ -178,4 +180,40 @@ fn without_a_runtime_it_blocks() {
     assert_eq!(flakes.view().worker, flakes.worker());
     flakes.close();
     assert!(matches!(flakes.next().unwrap_err().kind(), SnowflakeErrorKind::Closed));
+}
+
+/// Without a state file a caller that waits at the registry's ceiling wakes the keeper, which must not wake it in
+/// turn: time that is paused goes on only while nobody is busy, so that they would never end.
+#[test]
+fn a_caller_that_waits_at_the_ceiling_rests() {
+    let (told, ended) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let errors = until_killed(async || {
+            let cluster = Cluster::new();
+            let config = config("a:1", &cluster.clock, None);
+            let flakes = open(&cluster.store, config).await.unwrap();
+            cluster.store.set_fault(StoreFault::Away);
+            cluster.pass(seconds(601)).await;
+            [flakes.next().await.unwrap_err(), flakes.next().await.unwrap_err()]
+        });
+        told.send(errors.map(|error| error.to_string())).unwrap();
+    });
+
+    let errors = ended.recv_timeout(seconds(60)).expect("both callers give up");
+
+    assert!(errors.iter().all(|error| error.contains("ceiling is reached")), "{errors:?}");
+}
+
+/// The view shows the ceiling that was written down last, also between two reports.
+#[tokio::test(start_paused = true)]
+async fn the_view_shows_the_local_ceiling_as_it_is() {
+    let cluster = Cluster::new();
+    let config = SnowflakeConfig { report_interval: seconds(60), ..cluster.config("a") };
+    let flakes = open(&cluster.store, config).await.unwrap();
+
+    cluster.pass(seconds(5)).await;
+
+    let view = flakes.view();
+    assert!(view.local_ceiling > START + seconds(5), "{view:?}");
+    assert!(view.local_ceiling <= view.registry_ceiling, "{view:?}");
 }

@@ -1,13 +1,10 @@
 //! The end: nothing leaves a closed generator, and unused ids go back.
-#![allow(clippy::unwrap_used, reason = "tests may panic")]
-
-mod support;
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::support::{open, step, store_with, tag};
 use leaf_segment::{RangeSource, SegmentConfig, SegmentErrorKind, SegmentGenerator};
-use support::{open, step, store_with, tag};
 use tokio::time::Instant;
 
 #[tokio::test(start_paused = true)]

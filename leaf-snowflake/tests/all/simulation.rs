@@ -8,7 +8,6 @@
 //! Every node lives in a runtime of its own with paused time, so that a crash is the end of its
 //! runtime and nothing else; its clocks are moved by the driver. Two hours by default, a day with
 //! `scripts/test --full`. `LEAF_SEED` repeats a run.
-#![allow(clippy::unwrap_used, reason = "tests may panic")]
 
 use std::collections::HashSet;
 use std::path::PathBuf;

@@ -1,10 +1,4 @@
 //! A store that can be slow, dead or busy.
-#![allow(
-    dead_code,
-    unreachable_pub,
-    clippy::unwrap_used,
-    reason = "each test file uses some of it"
-)]
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -18,22 +12,22 @@ use leaf_segment::{
 
 /// A memory store behind a bad line.
 #[derive(Debug, Default)]
-pub struct TestStore {
-    pub inner: MemoryStore,
+pub(crate) struct TestStore {
+    pub(crate) inner: MemoryStore,
     delay: Mutex<Duration>,
     down: Mutex<bool>,
     /// As if others allocated all the time: nothing can be given back.
-    pub busy: Mutex<bool>,
-    pub allocations: AtomicU64,
-    pub look_ups: AtomicU64,
+    pub(crate) busy: Mutex<bool>,
+    pub(crate) allocations: AtomicU64,
+    pub(crate) look_ups: AtomicU64,
 }
 
 impl TestStore {
-    pub fn set_delay(&self, delay: Duration) {
+    pub(crate) fn set_delay(&self, delay: Duration) {
         *self.delay.lock().unwrap() = delay;
     }
 
-    pub fn set_down(&self, down: bool) {
+    pub(crate) fn set_down(&self, down: bool) {
         *self.down.lock().unwrap() = down;
     }
 
@@ -109,26 +103,29 @@ impl TagStore for TestStore {
     }
 }
 
-pub fn tag(name: &str) -> Tag {
+pub(crate) fn tag(name: &str) -> Tag {
     Tag::parse(name).unwrap()
 }
 
-pub fn step(value: i64) -> Step {
+pub(crate) fn step(value: i64) -> Step {
     Step::new(value).unwrap()
 }
 
-pub async fn store_with(name: &str, size: i64) -> Arc<TestStore> {
+pub(crate) async fn store_with(name: &str, size: i64) -> Arc<TestStore> {
     let store = Arc::new(TestStore::default());
     store.create(&NewTag::new(tag(name), step(size))).await.unwrap();
     store
 }
 
-pub async fn open(store: &Arc<TestStore>) -> SegmentGenerator {
+pub(crate) async fn open(store: &Arc<TestStore>) -> SegmentGenerator {
     SegmentGenerator::open(Arc::clone(store) as _, SegmentConfig::default()).await
 }
 
 /// A generator that remembers its marks in this file.
-pub async fn open_with_marks(store: &Arc<TestStore>, file: &std::path::Path) -> SegmentGenerator {
+pub(crate) async fn open_with_marks(
+    store: &Arc<TestStore>,
+    file: &std::path::Path,
+) -> SegmentGenerator {
     let marks = Arc::new(HighWaterMarks::open(file).unwrap());
     let config = SegmentConfig { marks, ..SegmentConfig::default() };
     SegmentGenerator::open(Arc::clone(store) as _, config).await

@@ -1,5 +1,4 @@
 //! Clocks that go back, jump ahead, strobe, run too fast, end, or are plainly wrong.
-#![allow(clippy::unwrap_used, reason = "tests may panic")]
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -10,8 +9,7 @@ use leaf_snowflake::{
     Identity, MemoryFenceStore, PeerRule, Peers, Registry, SnowflakeErrorKind, SnowflakeGenerator,
 };
 
-mod support;
-use support::*;
+use crate::support::*;
 
 async fn running(clock: &Arc<ManualClock>, name: &str) -> SnowflakeGenerator {
     open(&Arc::default(), config(name, clock, None)).await.unwrap()

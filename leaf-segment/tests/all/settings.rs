@@ -1,12 +1,9 @@
 //! What an operator sets for one tag holds on every node with the next refresh. Time is paused.
-#![allow(clippy::unwrap_used, reason = "tests may panic")]
-
-mod support;
 
 use std::time::Duration;
 
+use crate::support::{open, step, store_with, tag};
 use leaf_segment::{NewTag, SegmentErrorKind, TagSettings, TagStore};
-use support::{open, step, store_with, tag};
 
 const REFRESH: Duration = Duration::from_secs(61);
 

@@ -1,19 +1,16 @@
 //! Random schedules of everything that callers, operators and faults do, against one rule: an id is
 //! handed out once. Time is paused.
-#![allow(clippy::unwrap_used, reason = "tests may panic")]
-
-mod support;
 
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::support::{TestStore, step, store_with, tag};
 use leaf_segment::{
     HighWaterMarks, NewTag, SegmentConfig, SegmentGenerator, SegmentSource, TagCatalog, TagHandle,
     TagSettings, TagStore,
 };
 use proptest::prelude::*;
-use support::{TestStore, step, store_with, tag};
 
 #[derive(Debug, Clone)]
 enum Action {

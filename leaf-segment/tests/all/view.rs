@@ -1,16 +1,13 @@
 //! What operators see of a tag. Time is paused.
-#![allow(clippy::unwrap_used, reason = "tests may panic")]
-
-mod support;
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::support::{open, step, store_with, tag};
 use leaf_core::{Health, IdRange};
 use leaf_segment::{
     NewTag, SegmentConfig, SegmentErrorKind, SegmentGenerator, SegmentSource, Shards, TagStore,
 };
-use support::{open, step, store_with, tag};
 
 fn range(start: i64, end: i64) -> Option<IdRange> {
     IdRange::new(start, end)
@@ -84,7 +81,7 @@ async fn a_shard_that_is_down_takes_no_other_with_it() {
     // A row of that name in the wrong store is nobody's.
     main.create(&NewTag::new(tag("orders"), step(7))).await.unwrap();
     orders.set_down(true);
-    let generator = async |store: &Arc<support::TestStore>| {
+    let generator = async |store: &Arc<crate::support::TestStore>| {
         let store = Arc::clone(store) as Arc<dyn SegmentSource>;
         SegmentGenerator::open(store, SegmentConfig::default()).await
     };

@@ -1,15 +1,12 @@
 //! Taking many ids at once, and without a runtime.
-#![allow(clippy::unwrap_used, reason = "tests may panic")]
-
-mod support;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use crate::support::{open, step, store_with, tag};
 use leaf_core::{Health, IdRange};
 use leaf_segment::{MemoryStore, NewTag, SegmentConfig, SegmentErrorKind, TagStore, blocking};
-use support::{open, step, store_with, tag};
 use tokio::time::Instant;
 
 fn ids(ranges: &[IdRange]) -> Vec<i64> {

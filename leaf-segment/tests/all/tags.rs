@@ -1,14 +1,11 @@
 //! The set of tags: found, refreshed, unknown, gone. Time is paused.
-#![allow(clippy::unwrap_used, reason = "tests may panic")]
-
-mod support;
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use crate::support::{open, step, store_with, tag};
 use leaf_core::Health;
 use leaf_segment::{NewTag, SegmentErrorKind, TagStore};
-use support::{open, step, store_with, tag};
 
 #[tokio::test(start_paused = true)]
 async fn a_new_tag_is_found_at_once() {

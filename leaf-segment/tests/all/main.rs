@@ -1,0 +1,12 @@
+//! The generator of segments, over a store in memory. One program, because each costs a link.
+#![allow(clippy::unwrap_used, reason = "tests may panic")]
+
+mod close;
+mod guard;
+mod refill;
+mod schedules;
+mod settings;
+mod support;
+mod tags;
+mod take;
+mod view;
