@@ -99,7 +99,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("ids {many}");
     generator.close().await;
 
-    // What was not handed out went back.
+    // What was not handed out goes back, unless another segment was being fetched just then.
     println!("the next id is {}", store.tags().await?[0].max_id);
     Ok(())
 }
