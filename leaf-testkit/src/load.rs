@@ -94,7 +94,7 @@ impl Load {
         Self { stop, tally, clients }
     }
 
-    /// The same for a server that stays where it is.
+    /// Starts clients of a server whose address does not change.
     #[must_use]
     pub fn at(ledger: &Arc<Ledger>, issuer: &str, address: SocketAddr, plan: &Plan) -> Self {
         Self::start(ledger, issuer, &Arc::new(Mutex::new(Some(address))), plan)

@@ -181,7 +181,7 @@ impl Postgres {
         process.wait(Duration::from_secs(30));
     }
 
-    /// The same, and starts it again on the same data and port.
+    /// Ends the server as a crash would, and starts it again on the same data and port.
     ///
     /// # Panics
     /// When it does not come back.

@@ -36,7 +36,7 @@ impl Process {
         Self::start_with(&[], program, args, env)
     }
 
-    /// The same as another user, where this process is root.
+    /// Starts a program as another user, where this process is root.
     pub(crate) fn start_as(user: &User, program: &str, args: &[String]) -> Self {
         Self::start_with(&user.setpriv(), program, args, &[])
     }

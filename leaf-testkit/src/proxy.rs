@@ -17,7 +17,7 @@ pub enum Fault {
     None,
     /// Closes every connection, and new ones at once.
     Cut,
-    /// The same with a reset instead of an orderly end.
+    /// Closes every connection with a reset, and new ones at once.
     Reset,
     /// Keeps connections open and passes nothing on, in either direction.
     BlackHole,

@@ -118,7 +118,7 @@ pub(super) async fn snowflake_ids(
 struct Decoded {
     id: String,
     timestamp_ms: String,
-    /// The same for people, in the configured time zone.
+    /// The timestamp as a date and a time of day in the configured time zone.
     time: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     datacenter: Option<u32>,

@@ -12,7 +12,7 @@ struct Status {
     version: &'static str,
     name: String,
     #[serde(flatten)]
-    health: Told,
+    health: HealthShown,
     running_for_s: u64,
     segment: Option<Segment>,
     snowflake: Option<Flakes>,
@@ -20,11 +20,11 @@ struct Status {
 
 /// A health as it is shown.
 #[derive(Serialize)]
-struct Told {
+struct HealthShown {
     state: &'static str,
     /// What is wrong; `null` when nothing is.
     reason: Option<String>,
-    /// The same for programs, see [`leaf_core::HealthCode`].
+    /// The codes of what is wrong, for programs, see [`leaf_core::HealthCode`]; empty when nothing is.
     codes: Vec<&'static str>,
 }
 
@@ -37,7 +37,7 @@ struct Segment {
 struct OneStore {
     store: String,
     #[serde(flatten)]
-    health: Told,
+    health: HealthShown,
     tags: usize,
     /// Ids that can be handed out without the store.
     stock: String,
@@ -46,7 +46,7 @@ struct OneStore {
 #[derive(Serialize)]
 struct Flakes {
     #[serde(flatten)]
-    health: Told,
+    health: HealthShown,
     registry: String,
     identity: String,
     worker: Option<u32>,
@@ -62,7 +62,7 @@ struct Flakes {
     days_left: u64,
 }
 
-impl Told {
+impl HealthShown {
     fn of(health: &Health) -> Self {
         let texts: Vec<&str> = health.reasons().iter().map(|reason| &*reason.text).collect();
         let mut codes: Vec<_> =
@@ -77,7 +77,7 @@ pub(super) fn show(node: &Node) -> Reply {
     let status = Status {
         version: env!("CARGO_PKG_VERSION"),
         name: node.config.name.clone(),
-        health: Told::of(&node.health()),
+        health: HealthShown::of(&node.health()),
         running_for_s: node.started.elapsed().as_secs(),
         segment: stores.map(|stores| Segment { stores }),
         snowflake: node.snowflake().map(|snowflake| flakes(node, snowflake)),
@@ -89,7 +89,7 @@ fn one_store(store: &Store) -> OneStore {
     let views = store.generator.views();
     OneStore {
         store: store.url.to_string(),
-        health: Told::of(&store.generator.health()),
+        health: HealthShown::of(&store.generator.health()),
         tags: views.len(),
         stock: views.iter().map(|view| u128::from(view.stock)).sum::<u128>().to_string(),
     }
@@ -98,7 +98,7 @@ fn one_store(store: &Store) -> OneStore {
 fn flakes(node: &Node, snowflake: &Snowflake) -> Flakes {
     let view = snowflake.generator.view();
     Flakes {
-        health: Told::of(&view.health),
+        health: HealthShown::of(&view.health),
         registry: node.config.snowflake.registry.to_string(),
         identity: snowflake.identity.to_string(),
         worker: view.worker.map(leaf_core::WorkerId::get),
