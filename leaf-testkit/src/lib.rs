@@ -38,5 +38,5 @@ pub use process::{Process, free_port, require};
 pub use proxy::{Fault, FaultProxy};
 pub use server::LeafServer;
 pub use slices::Slices;
-pub use wait::wait_until;
+pub use wait::{patiently, wait_until};
 pub use zookeeper::ZooKeeper;

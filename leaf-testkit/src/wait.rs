@@ -19,6 +19,26 @@ pub fn wait_until<T>(what: &str, limit: Duration, mut ready: impl FnMut() -> Opt
     }
 }
 
+/// Asks again while the answer is an error that passes, for a minute at most: on a busy machine a server that
+/// runs may take longer to answer than Leaf waits.
+///
+/// # Errors
+/// The first that does not pass, or the last.
+pub async fn patiently<T, E>(
+    passes: impl Fn(&E) -> bool,
+    mut ask: impl AsyncFnMut() -> Result<T, E>,
+) -> Result<T, E> {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    loop {
+        let answer = ask().await;
+        match &answer {
+            Err(error) if passes(error) && Instant::now() < deadline => {}
+            _ => return answer,
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+}
+
 #[expect(clippy::disallowed_methods, reason = "polls another process from a plain test thread")]
 fn pause(duration: Duration) {
     std::thread::sleep(duration);

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use leaf_registry::{OpenStore, StoreOptions, StoreUrl};
-use leaf_segment::TagStore;
-use leaf_testkit::{Etcd, FaultProxy, MariaDb, Postgres};
+use leaf_segment::{StoreError, StoreErrorKind, TagStore};
+use leaf_testkit::{Etcd, FaultProxy, MariaDb, Postgres, patiently};
 
 /// An empty store, and what must live as long as it does.
 pub(crate) struct Fixture {
@@ -47,7 +47,8 @@ pub(crate) async fn etcd() -> Fixture {
 pub(crate) async fn fixture(database: Database) -> Fixture {
     let url = database.url(database.port());
     let open = open(&url).await;
-    open.admin.apply().await.unwrap();
+    let unreachable = |error: &StoreError| *error.kind() == StoreErrorKind::Unavailable;
+    patiently(unreachable, async || open.admin.apply().await).await.unwrap();
     Fixture { store: Arc::clone(&open.store), open, url, database }
 }
 

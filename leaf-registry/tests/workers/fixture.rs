@@ -5,11 +5,12 @@ use std::time::Duration;
 
 use leaf_core::{Layout, UnixMillis, WorkerId};
 use leaf_registry::{OpenRegistry, RegistryKind, RegistryOptions, RegistryPlace};
+use leaf_segment::{StoreError, StoreErrorKind};
 use leaf_snowflake::{
     ClaimRequest, Fence, Identity, Lease, NodeSettings, Provenance, Registry, RegistryError,
     RegistryErrorKind, Report, SavedLease, UnknownFields, WorkerRecord,
 };
-use leaf_testkit::{Etcd, FaultProxy, MariaDb, Postgres, ZooKeeper};
+use leaf_testkit::{Etcd, FaultProxy, MariaDb, Postgres, ZooKeeper, patiently};
 use tokio::task::spawn_blocking;
 use uuid::Uuid;
 use zookeeper_client as zk;
@@ -105,6 +106,14 @@ impl Server {
     }
 }
 
+fn unreachable(error: &StoreError) -> bool {
+    *error.kind() == StoreErrorKind::Unavailable
+}
+
+fn unreachable_registry(error: &RegistryError) -> bool {
+    *error.kind() == RegistryErrorKind::Unavailable
+}
+
 impl Fixture {
     pub(crate) async fn on(server: Server, kind: RegistryKind) -> Self {
         let mut options = RegistryOptions::default();
@@ -115,7 +124,7 @@ impl Fixture {
         options.recycle_after = Duration::ZERO;
         let fixture = Self { kind, server, options };
         if let Some(tables) = fixture.open().await.tables {
-            tables.apply().await.unwrap();
+            patiently(unreachable, async || tables.apply().await).await.unwrap();
         }
         fixture
     }
@@ -126,7 +135,10 @@ impl Fixture {
     }
 
     pub(crate) async fn open_with(&self, options: &RegistryOptions) -> OpenRegistry {
-        self.open_at(self.server.port(), options).await
+        let open = self.open_at(self.server.port(), options).await;
+        // Connects. Without its tables a database refuses.
+        let _ = patiently(unreachable_registry, async || open.registry.peers().await).await;
+        open
     }
 
     async fn open_at(&self, port: u16, options: &RegistryOptions) -> OpenRegistry {
@@ -304,7 +316,7 @@ impl Node {
 
     /// A claim that must succeed.
     pub(crate) async fn claim(&self) -> Lease {
-        self.claim_at(NOW).await.unwrap()
+        patiently(unreachable_registry, async || self.claim_at(NOW).await).await.unwrap()
     }
 
     /// The request of this instance after a crash: its state file remembers `lease`.
