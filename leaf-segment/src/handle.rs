@@ -128,6 +128,21 @@ impl TagHandle {
         }
     }
 
+    /// The highest id that this handle's callers took; `None` before the first. It says nothing of other processes,
+    /// and while segments change it may be one that was taken shortly before.
+    #[must_use]
+    pub fn last_issued(&self) -> Option<Id> {
+        let direct = self.state.control().direct_end.map(|end| end - 1);
+        let last = self.state.buffer.last_taken().max(direct)?;
+        Id::new(last)
+    }
+
+    /// How many ids can be taken without waiting for the store.
+    #[must_use]
+    pub fn stock(&self) -> u64 {
+        self.state.buffer.stock()
+    }
+
     /// What was taken; sees to the refill.
     #[inline]
     fn taken<T>(&self, taken: Take<T>) -> Option<T> {

@@ -1,7 +1,7 @@
 //! What the handles of one tag share: the buffer, and what the control plane knows of the tag.
 //!
-//! The buffer is all that a caller touches while ids are there. The rest stands behind one lock that
-//! only refills, waiting callers and administration take.
+//! The buffer is all that a caller of ids touches while they are there. The rest stands behind one lock that
+//! only refills, waiting callers and whoever looks at the tag take.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};

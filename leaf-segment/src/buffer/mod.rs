@@ -8,8 +8,8 @@
 //!
 //! - A caller that finds a segment used up, and no next one, says so in a flag; callers look at the
 //!   flag before they add. Each adds beyond the end at most once per segment, so the offset (lengths
-//!   end at 2^31) never carries into the generation. The flag stands on a line of its own that is
-//!   seldom written: looking at the cursor itself would fetch its contended line twice.
+//!   end at 2^31) never carries into the generation. The flag stands on another line than the cursor, one
+//!   that is seldom written: looking at the cursor itself would fetch its contended line twice.
 //! - The switch to the next segment is `fetch_max`, which is idempotent: a caller that was late
 //!   cannot reset the offset of a segment that others already draw from.
 //! - A slot is rewritten only for the generation after the cursor's. A caller that was suspended
@@ -44,12 +44,19 @@ const CLOSED: u32 = u32::MAX - 1;
 #[derive(Debug)]
 pub(crate) struct DoubleBuffer {
     cursor: CachePadded<AtomicU64>,
-    /// The current segment is used up and the next one not there, or the buffer is closed. A hint:
-    /// whoever sees it set looks for itself.
-    drained: CachePadded<AtomicBool>,
-    slots: [CachePadded<Slot>; 2],
+    segments: CachePadded<Segments>,
     /// Follows when the generations are used up.
     successor: OnceLock<Box<DoubleBuffer>>,
+}
+
+/// What every caller reads and few write, on one cache line: a caller of one tag among thousands fetches this line
+/// and the cursor's.
+#[derive(Debug)]
+struct Segments {
+    /// The current segment is used up and the next one not there, or the buffer is closed. A hint:
+    /// whoever sees it set looks for itself.
+    drained: AtomicBool,
+    slots: [Slot; 2],
 }
 
 /// What was taken, one id or a range of them.
@@ -98,8 +105,10 @@ impl DoubleBuffer {
     fn starting_at(generation: u32) -> Self {
         Self {
             cursor: CachePadded::new(AtomicU64::new(Cursor::start_of(generation).0)),
-            drained: CachePadded::new(AtomicBool::new(true)),
-            slots: [CachePadded::new(Slot::unused()), CachePadded::new(Slot::unused())],
+            segments: CachePadded::new(Segments {
+                drained: AtomicBool::new(true),
+                slots: [Slot::unused(), Slot::unused()],
+            }),
             successor: OnceLock::new(),
         }
     }
@@ -108,9 +117,9 @@ impl DoubleBuffer {
     #[inline]
     pub(crate) fn take(&self) -> Take<Id> {
         loop {
-            if !self.drained.load(Ordering::Relaxed) {
+            if !self.segments.drained.load(Ordering::Relaxed) {
                 let taken = Cursor(self.cursor.fetch_add(1, Ordering::AcqRel));
-                if let Some(result) = Slot::read(&self.slots, taken) {
+                if let Some(result) = Slot::read(&self.segments.slots, taken) {
                     return result;
                 }
             }
@@ -127,7 +136,7 @@ impl DoubleBuffer {
     pub(crate) fn take_run(&self, most: u32) -> Take<IdRange> {
         let most = most.clamp(1, MOST_AT_ONCE);
         loop {
-            if !self.drained.load(Ordering::Relaxed) {
+            if !self.segments.drained.load(Ordering::Relaxed) {
                 let taken = Cursor(self.cursor.fetch_add(u64::from(most), Ordering::AcqRel));
                 if let Some(result) = self.slot(taken).read_run(taken, most) {
                     return result;
@@ -174,25 +183,25 @@ impl DoubleBuffer {
     fn advance(&self) -> Option<End<'_>> {
         let now = self.now();
         if now.generation() == CLOSED {
-            self.drained.store(true, Ordering::Relaxed);
+            self.segments.drained.store(true, Ordering::Relaxed);
             return Some(End::Closed);
         }
         if now.offset() < self.slot(now).length(now.generation()) {
             // Another caller has switched, or this one lost its offset.
-            self.drained.store(false, Ordering::Relaxed);
+            self.segments.drained.store(false, Ordering::Relaxed);
             return None;
         }
         if now.generation() == LAST {
-            self.drained.store(true, Ordering::Relaxed);
+            self.segments.drained.store(true, Ordering::Relaxed);
             return Some(self.successor.get().map_or(End::Empty, |next| End::Successor(next)));
         }
         let next = Cursor::start_of(now.generation() + 1);
         if self.slot(next).holds(next.generation()) {
             self.cursor.fetch_max(next.0, Ordering::AcqRel);
-            self.drained.store(false, Ordering::Relaxed);
+            self.segments.drained.store(false, Ordering::Relaxed);
             return None;
         }
-        self.drained.store(true, Ordering::Relaxed);
+        self.segments.drained.store(true, Ordering::Relaxed);
         // What was read at first may be old: then another caller has switched meanwhile.
         (self.now().generation() == now.generation()).then_some(End::Empty)
     }
@@ -264,9 +273,27 @@ impl DoubleBuffer {
             return next.view();
         }
         View {
-            slots: [self.slots[0].range(), self.slots[1].range()],
+            slots: [self.segments.slots[0].range(), self.segments.slots[1].range()],
             current: (now.generation() & 1) as usize,
             position: self.slot(now).from(now).map(IdRange::start),
+        }
+    }
+
+    /// The last id that was taken; `None` when none was. A look from outside: while segments change it may be one
+    /// that was taken shortly before, or none.
+    pub(crate) fn last_taken(&self) -> Option<i64> {
+        if let Some(last) = self.successor.get().and_then(|next| next.last_taken()) {
+            return Some(last);
+        }
+        let now = self.now();
+        let current = self.slot(now).from(Cursor::start_of(now.generation()));
+        match current.filter(|_| now.offset() > 0) {
+            Some(range) => Some(range.end().min(range.start() + i64::from(now.offset())) - 1),
+            // Nothing of this segment: the one before it is in the other slot, unless the next has come.
+            None => {
+                let before = Cursor::start_of(now.generation().checked_sub(1)?);
+                self.slot(before).from(before).map(|range| range.end() - 1)
+            }
         }
     }
 
@@ -274,7 +301,7 @@ impl DoubleBuffer {
     /// it was closed before, or the generations are used up.
     pub(crate) fn close(&self) -> Option<ClosedAt> {
         // The offset lies above any length: also a caller that has not seen the flag gets nothing.
-        self.drained.store(true, Ordering::Relaxed);
+        self.segments.drained.store(true, Ordering::Relaxed);
         let before =
             Cursor(self.cursor.swap(Cursor::start_of(CLOSED).0 | 1 << 31, Ordering::AcqRel));
         if let Some(next) = self.successor.get() {
@@ -316,6 +343,6 @@ impl DoubleBuffer {
     }
 
     fn slot(&self, cursor: Cursor) -> &Slot {
-        &self.slots[(cursor.generation() & 1) as usize]
+        &self.segments.slots[(cursor.generation() & 1) as usize]
     }
 }

@@ -5,7 +5,6 @@
 
 use std::hint::select_unpredictable;
 
-use crossbeam_utils::CachePadded;
 use leaf_core::{Id, IdRange};
 
 use super::Take;
@@ -55,7 +54,7 @@ impl Slot {
     /// Both slots are read, so that the reading does not wait for the addition to tell which one counts:
     /// a tenth of the whole.
     #[inline]
-    pub(super) fn read(slots: &[CachePadded<Self>; 2], taken: Cursor) -> Option<Take<Id>> {
+    pub(super) fn read(slots: &[Self; 2], taken: Cursor) -> Option<Take<Id>> {
         let [even, odd] = slots;
         let bases = [even.base.load(Ordering::Relaxed), odd.base.load(Ordering::Relaxed)];
         let prefetches =

@@ -172,7 +172,7 @@ fn a_caller_suspended_before_its_read_loses_the_offset() {
     buffer.publish(range(30, 32));
     assert_eq!(drain(&buffer), [30, 31]);
 
-    assert_eq!(Slot::read(&buffer.slots, suspended), None, "31 was handed out already");
+    assert_eq!(Slot::read(&buffer.segments.slots, suspended), None, "31 was handed out already");
     assert_eq!(buffer.slot(suspended).read_run(suspended, 5), None, "nor is it part of a run");
 }
 

@@ -4,13 +4,31 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::support::{open, step, store_with, tag};
-use leaf_core::{Health, IdRange};
+use leaf_core::{Health, Id, IdRange};
 use leaf_segment::{
     NewTag, SegmentConfig, SegmentErrorKind, SegmentGenerator, SegmentSource, Shards, TagStore,
 };
 
 fn range(start: i64, end: i64) -> Option<IdRange> {
     IdRange::new(start, end)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_handle_tells_the_last_id_and_the_stock() {
+    let store = store_with("orders", 10).await;
+    let segments = open(&store).await;
+    let orders = segments.tag("orders").await.unwrap();
+    let told = || (orders.last_issued().map(Id::get), orders.stock());
+    assert_eq!(told(), (None, 0));
+    for id in 1..=35 {
+        assert_eq!(orders.next().await.unwrap().get(), id);
+        assert_eq!(told().0, Some(id), "over the ends of segments, too");
+    }
+    assert!(told().1 > 0);
+    let direct = orders.take_contiguous(5000).await.unwrap();
+    assert_eq!(told().0, Some(direct.end() - 1), "past the segments");
+    orders.next().await.unwrap();
+    assert_eq!(told().0, Some(direct.end() - 1), "the highest");
 }
 
 #[tokio::test(start_paused = true)]

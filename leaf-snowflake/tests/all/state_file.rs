@@ -352,12 +352,19 @@ fn a_copied_data_directory_never_becomes_the_original_by_trying() {
         let b = open(&cluster.store, config("b")).await.unwrap();
         let file = |name: &str| cluster.directory.path().join(name);
         std::fs::copy(file("a"), file("copy")).unwrap();
-        for _start in 0..3 {
-            let error = open(&cluster.store, config("copy")).await.unwrap_err();
-            assert!(error.to_string().contains("all 2 worker ids are in use"), "{error}");
-        }
+        refused(&cluster, config("copy")).await;
         drop((a, b));
     });
+    // The registry has not heard of them for a while; they may be cut off from it, and issue.
+    cluster.clock.advance(seconds(60));
+    until_killed(async || refused(&cluster, config("copy")).await);
+}
+
+async fn refused(cluster: &Cluster, config: leaf_snowflake::SnowflakeConfig) {
+    for _start in 0..3 {
+        let error = open(&cluster.store, config.clone()).await.unwrap_err();
+        assert!(error.to_string().contains("all 2 worker ids are in use"), "{error}");
+    }
 }
 
 /// W-12: two clones of a volume whose node crashed between a claim and its answer, the first claim or one
