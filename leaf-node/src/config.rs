@@ -18,7 +18,7 @@ use leaf_registry::{RegistryOptions, RegistryPlace, RegistryPlaces};
 use leaf_snowflake::Identity;
 use serde::{Deserialize, Deserializer, Serialize};
 
-pub use listeners::{Http, Log, LogFormat, Ops, Secret};
+pub use listeners::{Http, Log, LogFormat, Ops, Redis, Secret};
 pub use segment::{Segment, Shard};
 pub use snowflake::{ClockCheck, Snowflake};
 pub use sources::{Loaded, Sources};
@@ -47,6 +47,8 @@ pub struct Config {
     pub time_zone: Option<String>,
     /// The listener for ids.
     pub http: Http,
+    /// The listener for ids over the Redis protocol.
+    pub redis: Redis,
     /// The listener for health and administration.
     pub ops: Ops,
     /// The log.
@@ -69,6 +71,7 @@ impl Default for Config {
             stop_grace: Span::from_secs(10),
             time_zone: None,
             http: Http::default(),
+            redis: Redis::default(),
             ops: Ops::default(),
             log: Log::default(),
             segment: Segment::default(),
@@ -122,6 +125,7 @@ impl Config {
     /// Reads what is kept in files.
     fn read_files(&mut self, stores_only: bool) -> Result<(), ConfigError> {
         if !stores_only {
+            self.redis.read_files()?;
             self.ops.read_files()?;
         }
         self.segment.read_files()?;
@@ -157,6 +161,7 @@ impl Config {
         }
         self.stop_grace.check_bounds("stop_grace", 0, 3_600_000)?;
         self.http.check()?;
+        self.redis.check()?;
         self.ops.check()?;
         self.log.filter()?;
         self.segment.check()?;

@@ -8,10 +8,10 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Args, Parser, Subcommand};
 use leaf_node::config::Sources;
 
-/// The Leaf id service: segment and snowflake ids over HTTP.
+/// The Leaf id service: segment and snowflake ids over HTTP and the Redis protocol.
 ///
-/// Without arguments it runs embedded: SQLite in ./leaf-data, worker id 0, ids on 127.0.0.1:8080,
-/// health and administration on 127.0.0.1:8081.
+/// Without arguments it runs embedded: SQLite in ./leaf-data, worker id 0, ids on 127.0.0.1:8080 and, for
+/// Redis clients, 127.0.0.1:6380, health and administration on 127.0.0.1:8081.
 ///
 /// Every key of the configuration can be given in leaf.toml, as an environment variable
 /// (LEAF_SEGMENT__STORE) and, where it is common, as a flag. The leaf.properties of a Java Leaf works as it
@@ -57,6 +57,9 @@ pub(crate) struct Settings {
     /// Address for ids
     #[arg(long, global = true, value_name = "ADDR:PORT")]
     pub(crate) http_listen: Option<SocketAddr>,
+    /// Address for ids over the Redis protocol, or off
+    #[arg(long, global = true, value_name = "ADDR:PORT")]
+    pub(crate) redis_listen: Option<String>,
     /// Address for health and administration
     #[arg(long, global = true, value_name = "ADDR:PORT")]
     pub(crate) ops_listen: Option<SocketAddr>,
@@ -77,6 +80,7 @@ impl Settings {
             ("data_dir", self.data_dir.as_ref().map(|dir| dir.display().to_string())),
             ("advertise", self.advertise.clone()),
             ("http.listen", self.http_listen.map(|address| address.to_string())),
+            ("redis.listen", self.redis_listen.clone()),
             ("ops.listen", self.ops_listen.map(|address| address.to_string())),
             ("segment.store", self.segment_store.clone()),
             ("snowflake.worker_id", self.worker_id.map(|id| id.to_string())),

@@ -1,14 +1,20 @@
-//! Ids for every protocol: looking a tag up, and the places of requests that may wait.
+//! Ids for every protocol: looking a tag up, taking ids, and the places of requests that may wait.
 //!
-//! No protocol's types stand here. A protocol maps [`IdError`] to its own answers, in one place.
+//! No protocol's types stand here. A protocol maps [`IdError`] to its own answers, in one place. What is there is
+//! taken through [`known`] and [`snowflake_at_once`], which never wait and allocate nothing; everything else may
+//! wait, and as many requests as are allowed to.
 
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use leaf_core::{Id, IdRange};
 use leaf_segment::{KnownTags, SegmentError, Shards, TagHandle};
-use leaf_snowflake::{SnowflakeError, SnowflakeGenerator};
+use leaf_snowflake::{IdRun, SnowflakeError, SnowflakeGenerator};
 
 use crate::node::Node;
+
+/// The most ids of one contiguous range, whose answer is small. A tag may have a lower limit of its own.
+pub(crate) const LARGEST_RANGE: usize = 1_000_000;
 
 /// Why a caller gets no id. The text is fit for clients.
 #[derive(Debug, thiserror::Error)]
@@ -54,6 +60,56 @@ pub(crate) async fn handle(node: &Node, tag: &str) -> Result<TagHandle, IdError>
     }
 }
 
+/// The next id of a tag.
+pub(crate) async fn next(node: &Node, handle: &TagHandle) -> Result<Id, IdError> {
+    let _waiting = Waiting::for_ids(node)?;
+    Ok(handle.next().await?)
+}
+
+/// So many ids of a tag.
+pub(crate) async fn take(
+    node: &Node,
+    handle: &TagHandle,
+    count: usize,
+) -> Result<Vec<IdRange>, IdError> {
+    let _waiting = Waiting::for_ids(node)?;
+    Ok(handle.take(count).await?)
+}
+
+/// So many ids of a tag that follow each other.
+pub(crate) async fn take_contiguous(
+    node: &Node,
+    handle: &TagHandle,
+    count: usize,
+) -> Result<IdRange, IdError> {
+    let _waiting = Waiting::for_ids(node)?;
+    Ok(handle.take_contiguous(count).await?)
+}
+
+/// A snowflake id where one is there already and nobody waits for it.
+pub(crate) fn snowflake_at_once(node: &Node) -> Option<Id> {
+    node.snowflake()?.generator.try_next_unless_queued()
+}
+
+/// The next snowflake id.
+pub(crate) async fn snowflake_next(node: &Node) -> Result<Id, IdError> {
+    let generator = snowflake(node)?;
+    let _waiting = Waiting::for_ids(node)?;
+    Ok(generator.next().await?)
+}
+
+/// So many snowflake ids.
+pub(crate) async fn snowflake_take(node: &Node, count: usize) -> Result<Vec<IdRun>, IdError> {
+    let generator = snowflake(node)?;
+    let _waiting = Waiting::for_ids(node)?;
+    Ok(generator.take_runs(count).await?)
+}
+
+/// The most ids that one request for several takes.
+pub(crate) fn most_ids(node: &Node) -> usize {
+    node.live.max_count.load(Ordering::Relaxed)
+}
+
 /// The generator of snowflake ids.
 pub(crate) fn snowflake(node: &Node) -> Result<&SnowflakeGenerator, IdError> {
     let snowflake = node.snowflake().ok_or(IdError::ModeDisabled("snowflake"))?;
@@ -61,11 +117,11 @@ pub(crate) fn snowflake(node: &Node) -> Result<&SnowflakeGenerator, IdError> {
 }
 
 /// A request that may wait, for as long as it lives.
-pub(crate) struct Waiting<'a>(&'a AtomicUsize);
+struct Waiting<'a>(&'a AtomicUsize);
 
 impl<'a> Waiting<'a> {
     /// One that may wait for ids.
-    pub(crate) fn for_ids(node: &'a Node) -> Result<Self, IdError> {
+    fn for_ids(node: &'a Node) -> Result<Self, IdError> {
         let most = node.live.max_waiting.load(Ordering::Relaxed);
         Self::begin(&node.waiting, most, "too many requests are waiting for ids")
     }

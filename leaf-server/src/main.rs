@@ -7,12 +7,14 @@
 
 mod check;
 mod cli;
+mod decoded;
 mod http;
 mod ids;
 mod log;
 mod node;
 mod peers;
 mod reload;
+mod resp;
 mod schema;
 mod serve;
 mod service;

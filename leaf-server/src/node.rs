@@ -1,8 +1,8 @@
 //! What this server serves from, and what its listeners share.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
@@ -13,9 +13,11 @@ use leaf_node::{OpenError, Surroundings};
 pub(crate) use leaf_node::{Snowflake, Store};
 use leaf_segment::{SegmentGenerator, Shards};
 use leaf_snowflake::{Identity, Peers, Registry};
+use tokio::time::Instant;
 
 use crate::peers::HttpPeers;
 use crate::reload::Live;
+use crate::serve::Share;
 
 static NODES: AtomicU64 = AtomicU64::new(0);
 
@@ -25,26 +27,32 @@ pub(crate) struct Node {
     pub(crate) live: Arc<Live>,
     /// Which node of this process it is.
     pub(crate) number: u64,
+    /// How many listeners for ids there are.
+    listeners: u32,
     /// Where the ops listener is.
     pub(crate) ops: SocketAddr,
     pub(crate) layout: Layout,
     pub(crate) time_zone: TimeZone,
     ids: leaf_node::Node,
-    pub(crate) started: tokio::time::Instant,
+    pub(crate) started: Instant,
     stopping: AtomicBool,
     /// How many requests are waiting for ids.
     pub(crate) waiting: AtomicUsize,
     /// How many requests are waiting until it is known whether their tag exists.
     pub(crate) looking_up: AtomicUsize,
+    /// The health, and when it was looked at.
+    seen_health: Mutex<Option<(Instant, Health)>>,
 }
 
 impl Node {
-    /// Opens what the configuration names. `ids` and `ops` are the listeners' addresses.
+    /// Opens what the configuration names. `ids` and `ops` are the listeners' addresses, `listeners` tells how many
+    /// there are for ids.
     pub(crate) async fn open(
         config: &Config,
         live: Arc<Live>,
         ids: SocketAddr,
         ops: SocketAddr,
+        listeners: u32,
     ) -> Result<Self> {
         let around = Surroundings { http: Some(ids), peers: Some(&peers) };
         let ids = leaf_node::Node::open(config, around).await.map_err(explain)?;
@@ -56,15 +64,22 @@ impl Node {
             config: config.clone(),
             live,
             number: NODES.fetch_add(1, Ordering::Relaxed),
+            listeners,
             ops,
             layout: config.snowflake.layout(),
             time_zone,
             ids,
-            started: tokio::time::Instant::now(),
+            started: Instant::now(),
             stopping: AtomicBool::new(false),
             waiting: AtomicUsize::new(0),
             looking_up: AtomicUsize::new(0),
+            seen_health: Mutex::default(),
         })
+    }
+
+    /// What each listener for ids may use of the open files.
+    pub(crate) const fn share_of_files(&self) -> Share {
+        Share::Large(self.listeners)
     }
 
     /// The tags' generators.
@@ -98,6 +113,15 @@ impl Node {
     /// Gives the worker id back, then the unused ids.
     pub(crate) async fn close(&self) {
         self.ids.close().await;
+    }
+
+    /// Whether this node could answer within the last second. Looking at all tags is not for the data plane.
+    pub(crate) fn health_lately(&self) -> Health {
+        let mut seen = self.seen_health.lock().expect("no holder of this lock panics");
+        match &*seen {
+            Some((at, health)) if at.elapsed() < Duration::from_secs(1) => health.clone(),
+            _ => seen.insert((Instant::now(), self.health())).1.clone(),
+        }
     }
 
     /// Whether this node can answer now.

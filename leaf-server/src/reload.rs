@@ -1,6 +1,6 @@
 //! SIGHUP: reads the configuration again and takes over what can change while ids flow.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, RwLock};
 use std::time::Duration;
 
@@ -18,7 +18,11 @@ pub(crate) struct Live {
     pub(crate) max_count: AtomicUsize,
     pub(crate) max_waiting: AtomicUsize,
     pub(crate) max_connections: AtomicUsize,
+    pub(crate) max_redis_connections: AtomicUsize,
     token: RwLock<Option<Secret>>,
+    redis_password: RwLock<Option<Secret>>,
+    /// How often that has changed.
+    redis_password_number: AtomicU64,
 }
 
 impl Live {
@@ -27,13 +31,36 @@ impl Live {
         store(&self.max_count, config.http.max_count);
         store(&self.max_waiting, config.http.max_waiting);
         store(&self.max_connections, config.http.max_connections);
-        *self.token.write().expect("no holder of this lock panics") = config.ops.token.clone();
+        store(&self.max_redis_connections, config.redis.max_connections);
+        if self.redis_password() != config.redis.password {
+            set(&self.redis_password, &config.redis.password);
+            self.redis_password_number.fetch_add(1, Ordering::Release);
+        }
+        set(&self.token, &config.ops.token);
     }
 
     /// What administration must show.
     pub(crate) fn token(&self) -> Option<Secret> {
-        self.token.read().expect("no holder of this lock panics").clone()
+        get(&self.token)
     }
+
+    /// What clients of the Redis protocol must show.
+    pub(crate) fn redis_password(&self) -> Option<Secret> {
+        get(&self.redis_password)
+    }
+
+    /// Another one for every password, and for the time without one.
+    pub(crate) fn redis_password_number(&self) -> u64 {
+        self.redis_password_number.load(Ordering::Acquire)
+    }
+}
+
+fn set(at: &RwLock<Option<Secret>>, secret: &Option<Secret>) {
+    at.write().expect("no holder of this lock panics").clone_from(secret);
+}
+
+fn get(at: &RwLock<Option<Secret>>) -> Option<Secret> {
+    at.read().expect("no holder of this lock panics").clone()
 }
 
 /// The configuration that counts, and the way to read it again.

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 use leaf_core::Health;
-use leaf_node::config::Config;
+use leaf_node::config::{Config, Redis};
 use leaf_node::hints;
 use leaf_registry::RegistryKind;
 use leaf_snowflake::{RegistryErrorKind, SnowflakeErrorKind};
@@ -21,6 +21,7 @@ use tokio::time::{Instant, MissedTickBehavior};
 use crate::http::Http;
 use crate::node::Node;
 use crate::reload::Reload;
+use crate::resp::Resp;
 use crate::serve::{DataPlane, Listener};
 use crate::supervisor::{self, Order, Orders};
 
@@ -59,14 +60,19 @@ pub(crate) async fn run(mut reload: Reload, mut orders: Orders) -> Result<()> {
     let config = reload.config().clone();
     make_data_dir(&config)?;
     let ids = bind(config.http.listen, "http.listen")?;
+    let redis = bind_redis(&config)?;
     let ops = bind(config.ops.listen, "ops.listen")?;
     let (ids_at, ops_at) = (ids.local_addr()?, ops.local_addr()?);
+    let redis_at = redis.as_ref().map(TcpListener::local_addr).transpose()?;
     let live = Arc::clone(reload.live());
-    let node = Arc::new(Node::open(&config, live, ids_at, ops_at).await?);
+    let listeners = 1 + u32::from(redis.is_some());
+    let node = Arc::new(Node::open(&config, live, ids_at, ops_at, listeners).await?);
     let data_plane = DataPlane::start(config.http.threads)?;
 
-    announce(&config, ids_at, ops_at);
+    announce(&config, ids_at, redis_at, ops_at);
     let ids = Listener::start(ids, Http::ids(Arc::clone(&node)), data_plane.clone());
+    let redis =
+        redis.map(|redis| Listener::start(redis, Resp::new(Arc::clone(&node)), data_plane.clone()));
     let ops = Listener::start(ops, Http::ops(Arc::clone(&node)), DataPlane::here());
     supervisor::ready();
     let outcome = keep(&mut orders, &mut reload, &node, &data_plane).await;
@@ -79,7 +85,12 @@ pub(crate) async fn run(mut reload: Reload, mut orders: Orders) -> Result<()> {
     tokio::select! {
         () = async {
             let deadline = Instant::now() + grace.max(LEAST_GRACE);
-            ids.drain(ANNOUNCE, requests).await;
+            let redis = async {
+                if let Some(redis) = redis {
+                    redis.drain(ANNOUNCE, requests).await;
+                }
+            };
+            tokio::join!(ids.drain(ANNOUNCE, requests), redis);
             // What operators have begun needs the stores.
             ops.drain(PROBES, requests.max(Instant::now() + ANNOUNCE).min(deadline)).await;
             if tokio::time::timeout_at(deadline, node.close()).await.is_err() {
@@ -216,6 +227,25 @@ fn bind(address: SocketAddr, key: &str) -> Result<TcpListener> {
     })
 }
 
+/// Where it listens by default another server of this machine may: ids over HTTP are worth a start without.
+fn bind_redis(config: &Config) -> Result<Option<TcpListener>> {
+    let Some(address) = config.redis.listen else { return Ok(None) };
+    match bind(address, "redis.listen") {
+        Err(error) if address == Redis::LISTEN && is_taken(&error) => {
+            tracing::warn!(
+                "{error:#}; no ids over the Redis protocol (`redis.listen = \"off\"` is silent)"
+            );
+            Ok(None)
+        }
+        bound => bound.map(Some),
+    }
+}
+
+fn is_taken(error: &anyhow::Error) -> bool {
+    let error = error.downcast_ref::<std::io::Error>();
+    error.is_some_and(|error| error.kind() == std::io::ErrorKind::AddrInUse)
+}
+
 /// Makes the data directory where it does not exist.
 pub(crate) fn make_data_dir(config: &Config) -> Result<()> {
     std::fs::create_dir_all(&config.data_dir).with_context(|| {
@@ -227,11 +257,13 @@ pub(crate) fn make_data_dir(config: &Config) -> Result<()> {
 }
 
 /// Tells the person who started it where to ask. Ids flow also where nobody can read it.
-fn announce(config: &Config, ids: SocketAddr, ops: SocketAddr) {
-    let mut text = format!(
-        "leaf-server {}\n  ids        http://{ids}\n  ops        http://{ops}\n",
-        env!("CARGO_PKG_VERSION")
-    );
+fn announce(config: &Config, ids: SocketAddr, redis: Option<SocketAddr>, ops: SocketAddr) {
+    let mut text =
+        format!("leaf-server {}\n  ids        http://{ids}\n", env!("CARGO_PKG_VERSION"));
+    if let Some(redis) = redis {
+        text += &format!("  redis      redis://{redis}\n");
+    }
+    text += &format!("  ops        http://{ops}\n");
     if config.segment.enabled {
         text += &format!("  segment    {}\n", config.segment.store);
         for shard in &config.segment.shard {

@@ -14,6 +14,7 @@ use crate::{HttpClient, Process, Response, wait_until};
 pub struct LeafServer {
     process: Process,
     ids: SocketAddr,
+    redis: Option<SocketAddr>,
     ops: SocketAddr,
 }
 
@@ -78,10 +79,12 @@ impl LeafServer {
             if let Some(status) = process.ended() {
                 return Some(Err((status, process.output())));
             }
-            Some(Ok((listener(&output, "ids")?, listener(&output, "ops")?)))
+            // The ops listener is told last.
+            let (ids, ops) = (listener(&output, "ids")?, listener(&output, "ops")?);
+            Some(Ok((ids, listener(&output, "redis"), ops)))
         });
-        let (ids, ops) = places?;
-        Ok(Self { process, ids, ops })
+        let (ids, redis, ops) = places?;
+        Ok(Self { process, ids, redis, ops })
     }
 
     /// The bare process, for starts that are meant to fail.
@@ -120,6 +123,15 @@ impl LeafServer {
         self.ids
     }
 
+    /// Where ids are served over the Redis protocol.
+    ///
+    /// # Panics
+    /// When that is off.
+    #[must_use]
+    pub const fn redis(&self) -> SocketAddr {
+        self.redis.expect("the listener is on")
+    }
+
     /// Where health is served.
     #[must_use]
     pub const fn ops(&self) -> SocketAddr {
@@ -130,6 +142,19 @@ impl LeafServer {
     #[must_use]
     pub fn pid(&self) -> u32 {
         self.process.pid()
+    }
+
+    /// How much memory it uses, in KiB.
+    ///
+    /// # Panics
+    /// When it has ended.
+    #[must_use]
+    pub fn resident_kib(&self) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid()));
+        let status = status.expect("it runs");
+        let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+        let number = resident.and_then(|text| text.split_whitespace().next()?.parse().ok());
+        number.expect("a process has memory")
     }
 
     /// The process.
@@ -180,13 +205,14 @@ impl LeafServer {
 
 /// Free ports and this data directory.
 fn arguments(data_dir: &Path) -> Vec<String> {
-    let free = ["--http-listen", "127.0.0.1:0", "--ops-listen", "127.0.0.1:0", "--data-dir"];
+    let free = ["--http-listen", "--redis-listen", "--ops-listen"];
+    let free = free.into_iter().flat_map(|flag| [flag, "127.0.0.1:0"]).chain(["--data-dir"]);
     let data_dir = data_dir.display().to_string();
-    free.map(String::from).into_iter().chain([data_dir]).collect()
+    free.map(String::from).chain([data_dir]).collect()
 }
 
 /// The address behind `name` in the start-up text: `  ids        http://127.0.0.1:8080`.
 fn listener(output: &str, name: &str) -> Option<SocketAddr> {
     let line = output.lines().find(|line| line.trim_start().starts_with(name))?;
-    line.split_once("http://")?.1.trim().parse().ok()
+    line.split_once("://")?.1.trim().parse().ok()
 }

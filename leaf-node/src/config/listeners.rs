@@ -1,4 +1,4 @@
-//! The sections `http`, `ops` and `log`.
+//! The sections `http`, `redis`, `ops` and `log`.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -28,6 +28,22 @@ pub struct Http {
     /// The most requests that wait for ids at a time; more are answered 503 at once.
     #[serde(deserialize_with = "values::whole_number")]
     pub max_waiting: u32,
+}
+
+/// The listener for ids over the Redis protocol.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Redis {
+    /// Its address; `off` for none.
+    #[serde(with = "values::address_or_off")]
+    pub listen: Option<SocketAddr>,
+    /// The most connections at a time.
+    #[serde(deserialize_with = "values::whole_number")]
+    pub max_connections: u32,
+    /// What clients must show with `AUTH`; none is needed where it is not given.
+    pub password: Option<Secret>,
+    /// A file that holds it.
+    pub password_file: Option<PathBuf>,
 }
 
 /// The listener for health and administration.
@@ -110,6 +126,36 @@ impl Default for Http {
     }
 }
 
+impl Redis {
+    /// The default of `listen`. Another server of this machine may have it.
+    pub const LISTEN: SocketAddr =
+        SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 6380);
+
+    /// Reads what is kept in files.
+    pub(super) fn read_files(&mut self) -> Result<(), ConfigError> {
+        if let Some(password) = read_secret("redis.password_file", self.password_file.as_deref())? {
+            self.password = Some(password);
+        }
+        Ok(())
+    }
+
+    pub(super) fn check(&self) -> Result<(), ConfigError> {
+        check_bounds("redis.max_connections", self.max_connections, 1, 1_000_000)?;
+        check_secret("redis.password", self.password.as_ref())
+    }
+}
+
+impl Default for Redis {
+    fn default() -> Self {
+        Self {
+            listen: Some(Self::LISTEN),
+            max_connections: 10_000,
+            password: None,
+            password_file: None,
+        }
+    }
+}
+
 impl Default for Ops {
     fn default() -> Self {
         Self { listen: SocketAddr::from(([127, 0, 0, 1], 8081)), token: None, token_file: None }
@@ -125,43 +171,56 @@ impl Default for Log {
 impl Http {
     pub(super) fn check(&self) -> Result<(), ConfigError> {
         let bounds = [
-            ("threads", self.threads, 0, 1024),
-            ("max_connections", self.max_connections, 1, 1_000_000),
-            ("max_count", self.max_count, 1, 1_000_000),
-            ("max_waiting", self.max_waiting, 1, 1_000_000),
+            ("http.threads", self.threads, 0, 1024),
+            ("http.max_connections", self.max_connections, 1, 1_000_000),
+            ("http.max_count", self.max_count, 1, 1_000_000),
+            ("http.max_waiting", self.max_waiting, 1, 1_000_000),
         ];
         for (key, value, least, most) in bounds {
-            if !(least..=most).contains(&value) {
-                return Err(ConfigError::new(format!("http.{key}: give {least} to {most}")));
-            }
+            check_bounds(key, value, least, most)?;
         }
         Ok(())
+    }
+}
+
+fn check_bounds(key: &str, value: u32, least: u32, most: u32) -> Result<(), ConfigError> {
+    match (least..=most).contains(&value) {
+        true => Ok(()),
+        false => Err(ConfigError::new(format!("{key}: give {least} to {most}"))),
     }
 }
 
 impl Ops {
     /// Reads what is kept in files.
     pub(super) fn read_files(&mut self) -> Result<(), ConfigError> {
-        if let Some(file) = self.token_file.as_ref().filter(|file| !file.as_os_str().is_empty()) {
-            self.token = Some(read_token(file)?);
+        if let Some(token) = read_secret("ops.token_file", self.token_file.as_deref())? {
+            self.token = Some(token);
         }
         Ok(())
     }
 
     pub(super) fn check(&self) -> Result<(), ConfigError> {
-        let fits = |token: &Secret| {
-            (16..=1024).contains(&token.0.len()) && token.0.bytes().all(|c| c.is_ascii_graphic())
-        };
-        if self.token.as_ref().is_none_or(fits) {
-            return Ok(());
-        }
-        Err(ConfigError::new("ops.token: give 16 to 1024 printable ASCII characters, no space"))
+        check_secret("ops.token", self.token.as_ref())
     }
 }
 
-fn read_token(file: &Path) -> Result<Secret, ConfigError> {
-    let text = leaf_registry::read_secret(file);
-    text.map(Secret).map_err(|error| ConfigError::new(format!("ops.token_file: {error}")))
+/// What a file holds; an empty name is none.
+fn read_secret(key: &str, file: Option<&Path>) -> Result<Option<Secret>, ConfigError> {
+    let file = file.filter(|file| !file.as_os_str().is_empty());
+    let text = file.map(leaf_registry::read_secret).transpose();
+    text.map(|text| text.map(Secret)).map_err(|error| ConfigError::new(format!("{key}: {error}")))
+}
+
+fn check_secret(key: &str, secret: Option<&Secret>) -> Result<(), ConfigError> {
+    let fits = |secret: &Secret| {
+        (16..=1024).contains(&secret.0.len()) && secret.0.bytes().all(|c| c.is_ascii_graphic())
+    };
+    match secret.is_none_or(fits) {
+        true => Ok(()),
+        false => Err(ConfigError::new(format!(
+            "{key}: give 16 to 1024 printable ASCII characters, no space"
+        ))),
+    }
 }
 
 impl Log {

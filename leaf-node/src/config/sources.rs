@@ -16,13 +16,16 @@ use super::{Config, ConfigError, keys, properties};
 const LARGEST: u64 = 1024 * 1024;
 
 /// What changes while the server runs; everything else needs a restart.
-const LIVE: [&str; 7] = [
+const LIVE: [&str; 10] = [
     "http.max_connections",
     "http.max_count",
     "http.max_waiting",
     "log.level",
     "ops.token",
     "ops.token_file",
+    "redis.max_connections",
+    "redis.password",
+    "redis.password_file",
     "segment.refresh",
 ];
 

@@ -106,6 +106,35 @@ pub(super) fn address<'de, D: Deserializer<'de>>(from: D) -> Result<SocketAddr, 
     text.parse().map_err(|_| D::Error::custom("write it with an IP address, like 127.0.0.1:8080"))
 }
 
+/// An address, or `off`.
+pub(super) mod address_or_off {
+    use std::net::SocketAddr;
+
+    use serde::de::Error;
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    pub(in super::super) fn serialize<S: Serializer>(
+        value: &Option<SocketAddr>,
+        to: S,
+    ) -> Result<S::Ok, S::Error> {
+        match value {
+            Some(address) => to.collect_str(address),
+            None => to.serialize_str("off"),
+        }
+    }
+
+    pub(in super::super) fn deserialize<'de, D: Deserializer<'de>>(
+        from: D,
+    ) -> Result<Option<SocketAddr>, D::Error> {
+        match String::deserialize(from)?.as_str() {
+            "off" => Ok(None),
+            text => text.parse().map(Some).map_err(|_| {
+                D::Error::custom("write it with an IP address, like 127.0.0.1:6380, or off")
+            }),
+        }
+    }
+}
+
 pub(super) fn whole_number<'de, T, D>(from: D) -> Result<T, D::Error>
 where
     T: TryFrom<u64>,

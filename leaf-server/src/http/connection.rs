@@ -20,7 +20,6 @@ use hyper::service::Service;
 use hyper::{Method, Request, Version};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulConnection;
-use rustix::net::sockopt::set_tcp_user_timeout;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 
@@ -30,12 +29,10 @@ use super::problem::{Form, Problem};
 use super::reply::Reply;
 use super::{id_routes, ops};
 use crate::node::Node;
-use crate::serve::{Control, Keeping, Order, Protocol};
+use crate::serve::{Control, Keeping, Order, Protocol, Share};
 
 const HEAD_BYTES: usize = 16 * 1024;
 const HEADERS: usize = 64;
-/// A client that acknowledges nothing, or reads nothing, for so long is gone.
-const UNREAD_TIMEOUT: Duration = Duration::from_secs(30);
 /// Requests at a time of one HTTP/2 connection.
 const STREAMS: u32 = 100;
 /// What HTTP/2 buffers for one stream: a client that opens its windows and reads nothing costs so much a hundred times.
@@ -83,7 +80,8 @@ impl Protocol for Http {
                 sweep_every: Duration::from_secs(15),
                 evict_after: 1,
                 evict_at_once: false,
-                small: false,
+                idle_stays: false,
+                files: self.node.share_of_files(),
             },
             // Connections are few, and nobody needs to keep one: eight to ten seconds. Any that waits for no
             // answer makes room, so that nobody can keep others from asking for health.
@@ -91,7 +89,8 @@ impl Protocol for Http {
                 sweep_every: Duration::from_secs(2),
                 evict_after: 0,
                 evict_at_once: true,
-                small: true,
+                idle_stays: false,
+                files: Share::Small,
             },
         }
     }
@@ -109,10 +108,6 @@ impl Protocol for Http {
 }
 
 async fn serve(stream: TcpStream, node: Arc<Node>, routes: Routes, control: Arc<Control>) {
-    // A small answer must not wait for the client's acknowledgement. Without it, it is only slow.
-    let _ = stream.set_nodelay(true);
-    // Without this one a client that never reads would hold its slot for ever.
-    let _ = set_tcp_user_timeout(&stream, UNREAD_TIMEOUT.as_millis() as u32);
     let Some(Some(version)) = control.unless(Order::Finish, version(&stream)).await else { return };
     let service = Answering { node, routes, control: Arc::clone(&control) };
     if version == Version::HTTP_2 {

@@ -7,7 +7,7 @@ use hyper::http::request::Parts;
 use hyper::{Method, Request, StatusCode};
 use leaf_core::Clock;
 use leaf_segment::TagHandle;
-use leaf_snowflake::{SnowflakeGenerator, SystemClock};
+use leaf_snowflake::SystemClock;
 use percent_encoding::percent_decode_str;
 
 use super::body::{self, RequestBody};
@@ -15,7 +15,7 @@ use super::problem::{Form, Problem, check_method};
 use super::reply::{self, Reply};
 use super::routes::{self, Route};
 use super::{java, v1};
-use crate::ids::{self, Waiting};
+use crate::ids;
 use crate::node::Node;
 
 const SEGMENT: &str = "/api/segment/get/";
@@ -57,7 +57,7 @@ pub(super) fn at_once<B>(node: &Node, request: &Request<B>) -> Option<Reply> {
         return ids::known(node, undecoded_key(key)?, TagHandle::try_next)?.map(reply::id);
     }
     undecoded_key(path.strip_prefix(SNOWFLAKE)?)?;
-    node.snowflake()?.generator.try_next_unless_queued().map(reply::id)
+    ids::snowflake_at_once(node).map(reply::id)
 }
 
 /// A key that is the same decoded: one that must be decoded first is the name of another tag.
@@ -95,31 +95,24 @@ async fn answer(node: &Arc<Node>, head: &Parts) -> Result<Reply, Problem> {
             if head.method == Method::HEAD {
                 return Ok(reply::text(StatusCode::OK, ""));
             }
-            let _waiting = Waiting::for_ids(node)?;
-            Ok(reply::id(handle.next().await?))
+            Ok(reply::id(ids::next(node, &handle).await?))
         }
         To::SnowflakeId => {
-            let generator = snowflake(node, parameter)?;
+            check_snowflake_key(node, parameter)?;
             if head.method == Method::HEAD {
                 return Ok(reply::text(StatusCode::OK, ""));
             }
-            let _waiting = Waiting::for_ids(node)?;
-            Ok(reply::id(generator.next().await?))
+            Ok(reply::id(ids::snowflake_next(node).await?))
         }
         To::SegmentIds => {
             let handle = handle(node, parameter).await?;
-            let _waiting = Waiting::for_ids(node)?;
             v1::segment_ids(node, &handle, query, head.version).await
         }
         To::SegmentLease => {
             let handle = handle(node, parameter).await?;
-            let _waiting = Waiting::for_ids(node)?;
-            v1::lease(&handle, query).await
+            v1::lease(node, &handle, query).await
         }
-        To::SnowflakeIds => {
-            let _waiting = Waiting::for_ids(node)?;
-            v1::snowflake_ids(node, query, head.version).await
-        }
+        To::SnowflakeIds => v1::snowflake_ids(node, query, head.version).await,
         To::Decode => v1::decode(node, parameter),
         To::DecodeJava => Ok(java::decode(node, query)),
         To::OnOps => Ok(java::on_ops(node, head)),
@@ -145,13 +138,13 @@ async fn java_handle(node: &Node, key: &str) -> Result<TagHandle, Problem> {
     }
 }
 
-/// The generator of snowflake ids. The key is not used, as in the Java Leaf; the path must have one all the same.
-fn snowflake<'a>(node: &'a Node, key: &str) -> Result<&'a SnowflakeGenerator, Problem> {
-    let generator = ids::snowflake(node)?;
+/// The key of a snowflake id is not used, as in the Java Leaf; the path must have one all the same.
+fn check_snowflake_key(node: &Node, key: &str) -> Result<(), Problem> {
+    ids::snowflake(node)?;
     if decode_key(key)?.is_empty() {
         return Err(Problem::bad_request("key is empty: any other will do"));
     }
-    Ok(generator)
+    Ok(())
 }
 
 /// The path as the Java Leaf's framework reads it: with one slash at its start, and none behind the name of

@@ -4,10 +4,11 @@ use hyper::StatusCode;
 use hyper::header::{HOST, HeaderValue};
 use hyper::http::request::Parts;
 use hyper::http::uri::Authority;
+use percent_encoding::percent_decode_str;
 use serde_json::json;
 
 use super::reply::{self, Reply};
-use super::v1;
+use crate::decoded;
 use crate::node::Node;
 
 /// `{"timestamp": "1567733700834(2019-09-06 09:35:00.834)", "workerId": "3", "sequenceId": "39"}`
@@ -15,7 +16,7 @@ pub(super) fn decode(node: &Node, query: Option<&str>) -> Reply {
     let value =
         query.unwrap_or_default().split('&').find_map(|pair| pair.strip_prefix("snowflakeId="));
     let parsed = match value {
-        Some(value) => v1::parse(node, value),
+        Some(value) => decoded::parse(node, &percent_decode_str(value).decode_utf8_lossy()),
         None => Err("is missing: write /decodeSnowflakeId?snowflakeId=N"),
     };
     let parts = match parsed {
@@ -25,7 +26,7 @@ pub(super) fn decode(node: &Node, query: Option<&str>) -> Reply {
             return reply::json(StatusCode::BAD_REQUEST, &why);
         }
     };
-    let local = v1::time(node, parts, "(%Y-%m-%d %H:%M:%S%.3f)").unwrap_or_default();
+    let local = decoded::time(node, parts, "(%Y-%m-%d %H:%M:%S%.3f)").unwrap_or_default();
     let (datacenter, worker) = node.layout.datacenter_of(parts.worker);
     let mut decoded = json!({
         "timestamp": format!("{}{local}", parts.timestamp),

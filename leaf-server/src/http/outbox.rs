@@ -6,25 +6,19 @@
 //!
 //! (hyper's `pipeline_flush` holds answers back while any part of a next request is there, and without limit.)
 
-use std::future::poll_fn;
 use std::io;
 use std::pin::Pin;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll, ready};
-use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::heads::Heads;
-use crate::serve::Control;
+use crate::serve::{Control, linger};
 
 /// How much is collected.
 const LIMIT: usize = 32 * 1024;
-/// How long, and how much, a client may go on sending after its last answer.
-const LINGER: Duration = Duration::from_secs(2);
-const LINGER_BYTES: usize = 4 * 1024 * 1024;
-
 /// A stream whose writes wait in an [`Outbox`].
 pub(super) struct Collected<S>(Arc<Mutex<State<S>>>);
 
@@ -49,24 +43,10 @@ pub(super) fn collect<S>(stream: S, control: Arc<Control>) -> (Collected<S>, Out
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Outbox<S> {
-    /// After the last answer: reads what the client still sends, until it has closed its side or some time has
-    /// passed. Closed with anything unread, the system would reset the connection and drop the answers that
-    /// the client has not read yet.
+    /// Called after the last answer.
     pub(super) async fn linger(&self) {
-        let mut left = LINGER_BYTES;
-        let mut scratch = [0; 4096];
-        let unread = poll_fn(|context| {
-            loop {
-                let mut scratch = ReadBuf::new(&mut scratch);
-                let read = Pin::new(&mut lock(&self.0).stream).poll_read(context, &mut scratch);
-                let length = scratch.filled().len();
-                if ready!(read).is_err() || length == 0 || length > left {
-                    return Poll::Ready(());
-                }
-                left -= length;
-            }
-        });
-        let _ = tokio::time::timeout(LINGER, unread).await;
+        linger(|context, scratch| Pin::new(&mut lock(&self.0).stream).poll_read(context, scratch))
+            .await;
     }
 
     /// Sends all there is; called whenever the connection's task pauses. An error is the next write's, too.
@@ -143,6 +123,8 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Collected<S> {
 
 #[cfg(test)]
 mod tests {
+    use std::future::poll_fn;
+
     use tokio::net::TcpStream;
 
     use super::*;

@@ -45,7 +45,7 @@ struct Unread {
 
 impl Drop for Unread {
     fn drop(&mut self) {
-        self.control.answer_ends(self.mark);
+        self.control.debt_ends(self.mark);
     }
 }
 
@@ -62,7 +62,7 @@ impl ReplyBody {
     /// Lets the connection's listener know whether it is taken.
     pub(super) fn count(&mut self, control: &Arc<Control>) {
         if !self.is_end_stream() {
-            let mark = control.answer_begins();
+            let mark = control.debt_begins();
             self.unread = Some(Unread { control: Arc::clone(control), mark, begun: false });
         }
     }
@@ -95,7 +95,7 @@ impl Body for ReplyBody {
         if let Some(Unread { control, mark, begun }) = &mut self.unread
             && std::mem::replace(begun, true)
         {
-            control.answer_moves(mark);
+            control.debt_moves(mark);
         }
         Poll::Ready(frame)
     }

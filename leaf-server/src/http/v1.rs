@@ -2,21 +2,18 @@
 //! 2^53.
 
 use std::fmt::Write;
-use std::sync::atomic::Ordering;
 
 use hyper::{StatusCode, Version};
-use jiff::Timestamp;
-use leaf_core::{Id, Parts};
+use leaf_core::Id;
 use leaf_segment::TagHandle;
 use percent_encoding::percent_decode_str;
 use serde::Serialize;
 
 use super::problem::Problem;
 use super::reply::{self, Reply};
+use crate::decoded::Decoded;
+use crate::ids;
 use crate::node::Node;
-
-/// The most ids of a lease, whose answer is small. A tag may have a lower limit of its own.
-const LARGEST_LEASE: usize = 1_000_000;
 
 /// `?count=`, 1 where it is not given.
 fn count(query: Option<&str>, most: usize) -> Result<usize, Problem> {
@@ -72,8 +69,8 @@ pub(super) async fn segment_ids(
     query: Option<&str>,
     version: Version,
 ) -> Result<Reply, Problem> {
-    let count = count(query, node.live.max_count.load(Ordering::Relaxed))?;
-    let ranges = handle.take(count).await?;
+    let count = count(query, ids::most_ids(node))?;
+    let ranges = ids::take(node, handle, count).await?;
     Ok(ids_json(count, ranges.into_iter().flat_map(leaf_core::IdRange::iter), version))
 }
 
@@ -89,9 +86,13 @@ struct Lease<'a> {
 }
 
 /// `POST /v1/segments/{tag}/lease?count=`
-pub(super) async fn lease(handle: &TagHandle, query: Option<&str>) -> Result<Reply, Problem> {
-    let count = count(query, LARGEST_LEASE)?;
-    let range = handle.take_contiguous(count).await?;
+pub(super) async fn lease(
+    node: &Node,
+    handle: &TagHandle,
+    query: Option<&str>,
+) -> Result<Reply, Problem> {
+    let count = count(query, ids::LARGEST_RANGE)?;
+    let range = ids::take_contiguous(node, handle, count).await?;
     let lease = Lease {
         tag: handle.tag().as_str(),
         start: range.start().to_string(),
@@ -107,52 +108,16 @@ pub(super) async fn snowflake_ids(
     query: Option<&str>,
     version: Version,
 ) -> Result<Reply, Problem> {
-    let Some(snowflake) = node.snowflake() else { return Err(Problem::disabled("snowflake")) };
-    let count = count(query, node.live.max_count.load(Ordering::Relaxed))?;
-    let runs = snowflake.generator.take_runs(count).await?;
+    ids::snowflake(node)?;
+    let count = count(query, ids::most_ids(node))?;
+    let runs = ids::snowflake_take(node, count).await?;
     Ok(ids_json(count, runs.into_iter().flatten(), version))
-}
-
-/// What a snowflake id is made of.
-#[derive(Serialize)]
-struct Decoded {
-    id: String,
-    timestamp_ms: String,
-    /// The timestamp as a date and a time of day in the configured time zone.
-    time: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    datacenter: Option<u32>,
-    worker: u32,
-    sequence: u64,
 }
 
 /// `GET /v1/ids/{id}`
 pub(super) fn decode(node: &Node, text: &str) -> Result<Reply, Problem> {
-    let (id, parts) = parse(node, text).map_err(|why| Problem::bad_request(format!("id {why}")))?;
-    let layout = node.layout;
-    let (datacenter, worker) = layout.datacenter_of(parts.worker);
-    let decoded = Decoded {
-        id: id.to_string(),
-        timestamp_ms: parts.timestamp.to_string(),
-        time: time(node, parts, "%Y-%m-%dT%H:%M:%S%.3f%:z"),
-        datacenter: (layout.datacenter_bits() > 0).then_some(datacenter),
-        worker,
-        sequence: parts.sequence,
-    };
+    let id = percent_decode_str(text).decode_utf8_lossy();
+    let decoded =
+        Decoded::of(node, &id).map_err(|why| Problem::bad_request(format!("id {why}")))?;
     Ok(reply::json(StatusCode::OK, &decoded))
-}
-
-/// An id as somebody wrote it, taken apart.
-pub(super) fn parse(node: &Node, text: &str) -> Result<(Id, Parts), &'static str> {
-    let id = percent_decode_str(text).decode_utf8().ok().and_then(|text| text.parse::<Id>().ok());
-    let id = id.ok_or("is none: give a decimal number from 0 to 9223372036854775807")?;
-    let parts = node.layout.decode(id).ok_or("has bits that the configured layout does not use")?;
-    Ok((id, parts))
-}
-
-/// The moment of an id; `None` beyond the calendar's end.
-pub(super) fn time(node: &Node, parts: Parts, format: &str) -> Option<String> {
-    let millis = i64::try_from(parts.timestamp.get()).ok()?;
-    let at = Timestamp::from_millisecond(millis).ok()?.to_zoned(node.time_zone.clone());
-    Some(at.strftime(format).to_string())
 }

@@ -29,9 +29,9 @@ pub(crate) struct Control {
     pub(crate) requests: AtomicUsize,
     /// How many of them wait for their answers.
     pub(crate) under_way: AtomicUsize,
-    /// The answers that the client has not taken wholly: in which sweep it last took a part of each, with how
-    /// many there are of each sweep.
-    unread: Mutex<BTreeMap<u32, usize>>,
+    /// What the client owes, an answer to read or the rest of a request to send: in which sweep it last did a
+    /// part of each, with how many there are of each sweep.
+    owed: Mutex<BTreeMap<u32, usize>>,
     /// How often it was swept.
     sweeps: AtomicU32,
     /// Whether a request's head could be read in two ways: the connection is given up.
@@ -104,38 +104,39 @@ impl Control {
         self.waker.lock().expect("no holder of this lock panics")
     }
 
-    /// An answer whose client may take it in parts. Returns its mark for the two calls below.
-    pub(crate) fn answer_begins(&self) -> u32 {
+    /// The client owes something that it may do in parts: to read an answer, or to send the rest of a request.
+    /// Returns its mark for the two calls below.
+    pub(crate) fn debt_begins(&self) -> u32 {
         let now = self.sweeps.load(Ordering::Relaxed);
-        *self.unread().entry(now).or_default() += 1;
+        *self.owed().entry(now).or_default() += 1;
         now
     }
 
-    /// The client took a part of it.
-    pub(crate) fn answer_moves(&self, mark: &mut u32) {
+    /// The client did a part of it.
+    pub(crate) fn debt_moves(&self, mark: &mut u32) {
         let now = self.sweeps.load(Ordering::Relaxed);
         if now != *mark {
-            let mut unread = self.unread();
-            forget(&mut unread, *mark);
-            *unread.entry(now).or_default() += 1;
+            let mut owed = self.owed();
+            forget(&mut owed, *mark);
+            *owed.entry(now).or_default() += 1;
             *mark = now;
         }
     }
 
-    /// It is taken wholly, or given up.
-    pub(crate) fn answer_ends(&self, mark: u32) {
-        forget(&mut self.unread(), mark);
+    /// It is done wholly, or given up.
+    pub(crate) fn debt_ends(&self, mark: u32) {
+        forget(&mut self.owed(), mark);
     }
 
-    /// For how many sweeps nothing has been asked and nothing is to be answered; or, where answers are there,
-    /// nothing of one of them was taken, whatever is asked and taken besides.
-    fn silent(&self) -> u32 {
+    /// For how many sweeps nothing has been asked and nothing is to be answered; or, where the client owes
+    /// something, nothing of one debt was done, whatever is asked and done besides. And whether it owes something.
+    fn silent(&self) -> (u32, bool) {
         let requests = self.requests.load(Ordering::Relaxed);
         let sweeps = self.sweeps.fetch_add(1, Ordering::Relaxed) + 1;
-        let oldest = self.unread().first_key_value().map(|(mark, _)| *mark);
+        let oldest = self.owed().first_key_value().map(|(mark, _)| *mark);
         let mut seen = self.seen();
         let silent = match oldest {
-            // An answer may begin while this looks.
+            // One may begin while this looks.
             Some(mark) => sweeps.saturating_sub(mark + 1),
             None if seen.requests == requests && self.under_way.load(Ordering::Relaxed) == 0 => {
                 seen.silent + 1
@@ -143,11 +144,11 @@ impl Control {
             None => 0,
         };
         *seen = Seen { requests, silent };
-        silent
+        (silent, oldest.is_some())
     }
 
-    fn unread(&self) -> MutexGuard<'_, BTreeMap<u32, usize>> {
-        self.unread.lock().expect("no holder of this lock panics")
+    fn owed(&self) -> MutexGuard<'_, BTreeMap<u32, usize>> {
+        self.owed.lock().expect("no holder of this lock panics")
     }
 
     fn seen(&self) -> MutexGuard<'_, Seen> {
@@ -155,11 +156,11 @@ impl Control {
     }
 }
 
-fn forget(unread: &mut BTreeMap<u32, usize>, mark: u32) {
-    if let Some(count) = unread.get_mut(&mark) {
+fn forget(owed: &mut BTreeMap<u32, usize>, mark: u32) {
+    if let Some(count) = owed.get_mut(&mark) {
         *count -= 1;
         if *count == 0 {
-            unread.remove(&mark);
+            owed.remove(&mark);
         }
     }
 }
@@ -231,10 +232,12 @@ impl Connections {
     }
 
     /// Asks those to end that were silent for so many sweeps, this one included, and closes those that
-    /// were asked before.
-    pub(super) fn sweep(&self, sweeps: u32) {
+    /// were asked before. Where `idle_stays` only those are meant whose clients owe something.
+    pub(super) fn sweep(&self, sweeps: u32, idle_stays: bool) {
         for control in &self.all() {
-            match control.silent() {
+            let (silent, owes) = control.silent();
+            match silent {
+                _ if idle_stays && !owes => {}
                 silent if silent > sweeps => control.give(Order::Close),
                 silent if silent == sweeps => control.give(Order::Finish),
                 _ => {}
@@ -260,12 +263,12 @@ mod tests {
         waiting.control.under_way.store(1, Ordering::Relaxed);
         for _ in 0..4 {
             asking.control.requests.fetch_add(1, Ordering::Relaxed);
-            all.sweep(4);
+            all.sweep(4, false);
         }
         let order = |open: &Open| open.control.order(&Context::from_waker(Waker::noop()));
         assert_eq!(order(&silent), Order::Finish);
         asking.control.requests.fetch_add(1, Ordering::Relaxed);
-        all.sweep(4);
+        all.sweep(4, false);
         assert_eq!(order(&silent), Order::Close);
         assert_eq!((order(&asking), order(&waiting)), (Order::Serve, Order::Serve));
         all.finish();
@@ -278,15 +281,15 @@ mod tests {
     fn answers_that_are_not_taken_end_a_connection_that_goes_on_asking() {
         let all = Arc::<Connections>::default();
         let (stalled, reading) = (all.add(), all.add());
-        let mut mark = reading.control.answer_begins();
-        stalled.control.answer_begins();
+        let mut mark = reading.control.debt_begins();
+        stalled.control.debt_begins();
         for _ in 0..6 {
             // What is asked and given up meanwhile is no excuse.
             stalled.control.requests.fetch_add(1, Ordering::Relaxed);
-            let other = stalled.control.answer_begins();
-            stalled.control.answer_ends(other);
-            reading.control.answer_moves(&mut mark);
-            all.sweep(4);
+            let other = stalled.control.debt_begins();
+            stalled.control.debt_ends(other);
+            reading.control.debt_moves(&mut mark);
+            all.sweep(4, false);
         }
         let order = |open: &Open| open.control.order(&Context::from_waker(Waker::noop()));
         assert_eq!((order(&stalled), order(&reading)), (Order::Close, Order::Serve));
@@ -300,10 +303,10 @@ mod tests {
         for open in [&asking, &silent] {
             open.control.requests.fetch_add(1, Ordering::Relaxed);
         }
-        all.sweep(100);
+        all.sweep(100, false);
         asking.control.requests.fetch_add(1, Ordering::Relaxed);
         young.control.requests.fetch_add(1, Ordering::Relaxed);
-        all.sweep(100);
+        all.sweep(100, false);
         let order = |open: &Open| open.control.order(&Context::from_waker(Waker::noop()));
 
         assert!(all.evict(1, false));

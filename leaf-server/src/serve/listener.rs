@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use rustix::net::sockopt::set_tcp_user_timeout;
 use rustix::process::{Resource, getrlimit, setrlimit};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Notify;
@@ -22,8 +23,10 @@ use super::control::{Connections, Control};
 /// Open files that are nobody's connection: the stores, the state file, the other listener.
 const OTHER_FILES: u64 = 256;
 /// A connection that asks nothing for so many sweeps is asked to end, and closed with the next. So is one that
-/// takes that long to send a request's head or to read an answer.
+/// takes that long to send the rest of a request or to read an answer.
 const SILENT_SWEEPS: u32 = 4;
+/// A client that acknowledges nothing, or reads nothing, for so long is gone.
+const UNREAD_TIMEOUT: Duration = Duration::from_secs(30);
 /// How soon the next one is asked to make room where the last one did not.
 const EVICT_AGAIN: Duration = Duration::from_millis(50);
 /// How many that the system has accepted are still served at the end: as many as it lets wait, so that clients
@@ -51,14 +54,26 @@ pub(crate) trait Protocol: Send + Sync + 'static {
 /// How a listener keeps its connections.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Keeping {
-    /// How often connections are looked at: one that is silent for four to six times as long ends.
+    /// How often connections are looked at: one that is silent for four to six times as long ends, as does one
+    /// that takes that long to send the rest of a request, or to read an answer.
     pub(crate) sweep_every: Duration,
     /// Where all places are taken a connection that was silent for this many sweeps makes room.
     pub(crate) evict_after: u32,
     /// Whether such a connection is closed at once. Else it is asked to end first.
     pub(crate) evict_at_once: bool,
-    /// Whether it gets a small share of the open files for itself, which no other listener can take.
-    pub(crate) small: bool,
+    /// Whether a connection without a request under way may stay for ever. Else one that is silent ends.
+    pub(crate) idle_stays: bool,
+    /// How many of the open files it may use.
+    pub(crate) files: Share,
+}
+
+/// A listener's share of the files that this process may open. No other listener can take it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Share {
+    /// A few.
+    Small,
+    /// All others, or one part of so many.
+    Large(u32),
 }
 
 /// A listener at work.
@@ -149,7 +164,7 @@ impl<P: Protocol> Listener<P> {
         let slots = Arc::new(Slots {
             protocol: Arc::new(protocol),
             keeping,
-            files: share_of_files(keeping.small),
+            files: keeping.files.of_the_limit(),
             taken: AtomicUsize::new(0),
             freed: Notify::new(),
             connections: Arc::clone(&connections),
@@ -211,7 +226,8 @@ impl<P: Protocol> Accepting<P> {
                 biased;
                 () = stop.cancelled() => break,
                 _ = sweeps.tick() => {
-                    self.serving.connections.sweep(SILENT_SWEEPS);
+                    let idle_stays = self.serving.slots.keeping.idle_stays;
+                    self.serving.connections.sweep(SILENT_SWEEPS, idle_stays);
                     continue;
                 }
                 accepted = accepted => accepted,
@@ -265,6 +281,10 @@ impl<P: Protocol> Serving<P> {
         place.runtime().clone().spawn(async move {
             // A client that breaks off is not the server's error.
             if let Ok(stream) = TcpStream::from_std(stream) {
+                // A small answer must not wait for the client's acknowledgement. Without it, it is only slow.
+                let _ = stream.set_nodelay(true);
+                // Without this one a client that never reads would hold its slot for ever.
+                let _ = set_tcp_user_timeout(&stream, UNREAD_TIMEOUT.as_millis() as u32);
                 protocol.serve(stream, Arc::clone(&open.control)).await;
             }
             drop((open, place, slot));
@@ -272,21 +292,41 @@ impl<P: Protocol> Serving<P> {
     }
 }
 
-/// How many connections the limit on open files leaves room for. As many files are allowed to be open as
-/// the system lets this process have; health is always left some.
-fn share_of_files(small: bool) -> usize {
-    let mut limit = getrlimit(Resource::Nofile);
-    if limit.current < limit.maximum || limit.maximum.is_none() {
-        limit.current = limit.maximum;
-        // Where it is refused the limit stays what it was.
-        let _ = setrlimit(Resource::Nofile, limit);
+impl Share {
+    /// How many connections the limit on open files leaves room for. As many files are allowed to be open as
+    /// the system lets this process have; health is always left some.
+    fn of_the_limit(self) -> usize {
+        let mut limit = getrlimit(Resource::Nofile);
+        if limit.current < limit.maximum || limit.maximum.is_none() {
+            limit.current = limit.maximum;
+            // Where it is refused the limit stays what it was.
+            let _ = setrlimit(Resource::Nofile, limit);
+        }
+        usize::try_from(self.of(limit.current.unwrap_or(u64::MAX))).unwrap_or(usize::MAX)
     }
-    let files = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
-    let share = match small {
-        // Of very few both have the same, and the rest is left to what is nobody's connection.
-        _ if files < 2 * OTHER_FILES => files / 8,
-        false => files.saturating_sub(OTHER_FILES),
-        true => OTHER_FILES / 2,
-    };
-    usize::try_from(share).unwrap_or(usize::MAX).max(2)
+
+    fn of(self, files: u64) -> u64 {
+        let share = match self {
+            // Of very few each listener has the same, and the rest is left to what is nobody's connection.
+            _ if files < 2 * OTHER_FILES => files / 8,
+            Self::Large(parts) => (files - OTHER_FILES) / u64::from(parts),
+            Self::Small => OTHER_FILES / 2,
+        };
+        share.max(2)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_shares_are_at_most_the_files_there_are() {
+        for files in [0, 64, 511, 512, 1024, 1_048_576, u64::MAX] {
+            let all = Share::Small.of(files) + 2 * Share::Large(2).of(files);
+            assert!(all <= files.max(6), "{files}: {all}");
+            assert!(Share::Large(1).of(files) >= Share::Large(2).of(files));
+        }
+        assert_eq!((Share::Small.of(1024), Share::Large(1).of(1024)), (128, 768));
+    }
 }

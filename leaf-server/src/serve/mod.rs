@@ -5,8 +5,10 @@
 
 mod control;
 mod data_plane;
+mod linger;
 mod listener;
 
 pub(crate) use control::{Control, Order};
 pub(crate) use data_plane::DataPlane;
-pub(crate) use listener::{Keeping, Listener, Protocol};
+pub(crate) use linger::linger;
+pub(crate) use listener::{Keeping, Listener, Protocol, Share};

@@ -30,9 +30,19 @@ fn nothing_configured_is_the_embedded_default() {
     let config = load("", &[]).unwrap().config;
 
     assert_eq!(config.http.listen.to_string(), "127.0.0.1:8080");
+    assert_eq!(config.redis.listen.unwrap().to_string(), "127.0.0.1:6380");
     assert_eq!(config.ops.listen.to_string(), "127.0.0.1:8081");
     assert_eq!(config.segment.store.to_string(), "sqlite:leaf.db");
     assert_eq!(config.snowflake.layout(), Layout::LEAF);
+}
+
+#[test]
+fn the_redis_listener_can_be_switched_off() {
+    for (file, environment) in
+        [("[redis]\nlisten = 'off'", &[][..]), ("", &[("LEAF_REDIS__LISTEN", "off")])]
+    {
+        assert_eq!(load(file, environment).unwrap().config.redis.listen, None);
+    }
 }
 
 #[test]
@@ -128,6 +138,9 @@ fn a_bad_value_is_named() {
         ("[http]\nmax_connections = 0", "http.max_connections: give 1 to 1000000"),
         ("[http]\nmax_count = 0", "http.max_count: give 1 to 1000000"),
         ("[http]\nmax_waiting = 'canary'", "http.max_waiting: expected a whole number"),
+        ("[redis]\nlisten = 'canary'", "redis.listen: write it with an IP address"),
+        ("[redis]\nmax_connections = 0", "redis.max_connections: give 1 to 1000000"),
+        ("[redis]\npassword = 'canary'", "redis.password: give 16 to 1024 printable"),
         ("[ops]\nlisten = 'canary'", "ops.listen: write it with an IP address"),
         ("[ops]\ntoken = 'canary'", "ops.token: give 16 to 1024 printable"),
         ("[ops]\ntoken_file = '/none'", "ops.token_file: /none: "),

@@ -1,0 +1,44 @@
+//! Commands of the Redis protocol: whatever arrives is read without a panic, in time, and the same way however the
+//! network cut it.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+
+#[allow(dead_code)]
+#[path = "../../src/resp/codec.rs"]
+mod codec;
+
+use codec::{LARGEST, Malformed, Words, read};
+
+/// What was read: the words of each command, and why there is no more, if so.
+type Outcome = (Vec<Vec<Vec<u8>>>, Option<Malformed>);
+
+/// Reads the commands as a connection does that receives so many bytes at a time.
+fn converse(bytes: &[u8], piece: usize) -> Outcome {
+    let (mut input, mut words, mut commands) = (Vec::new(), Words::default(), Vec::new());
+    for piece in bytes.chunks(piece) {
+        input.extend_from_slice(piece);
+        let mut at = 0;
+        loop {
+            match read(&input[at..], &mut words) {
+                Ok(Some(length)) => {
+                    assert!(length > 0 && length <= LARGEST);
+                    commands.push(words.of(&input[at..]).map(<[u8]>::to_vec).collect());
+                    at += length;
+                }
+                Ok(None) => break,
+                Err(malformed) => return (commands, Some(malformed)),
+            }
+        }
+        input.drain(..at);
+        assert!(input.len() < LARGEST + piece.len());
+    }
+    (commands, None)
+}
+
+fuzz_target!(|bytes: &[u8]| {
+    let whole = converse(bytes, bytes.len().max(1));
+    for piece in [1, 2, 7, 100] {
+        assert_eq!(converse(bytes, piece), whole, "in pieces of {piece}");
+    }
+});

@@ -1,0 +1,52 @@
+//! Snowflake ids taken apart, for every protocol.
+
+use jiff::Timestamp;
+use leaf_core::{Id, Parts};
+use serde::Serialize;
+
+use crate::node::Node;
+
+/// What a snowflake id is made of.
+#[derive(Debug, Serialize)]
+pub(crate) struct Decoded {
+    pub(crate) id: String,
+    pub(crate) timestamp_ms: String,
+    /// The timestamp as a date and a time of day in the configured time zone.
+    pub(crate) time: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) datacenter: Option<u32>,
+    pub(crate) worker: u32,
+    pub(crate) sequence: u64,
+}
+
+impl Decoded {
+    /// Of an id in decimal digits. The error is the end of a sentence that begins with its name.
+    pub(crate) fn of(node: &Node, text: &str) -> Result<Self, &'static str> {
+        let (id, parts) = parse(node, text)?;
+        let layout = node.layout;
+        let (datacenter, worker) = layout.datacenter_of(parts.worker);
+        Ok(Self {
+            id: id.to_string(),
+            timestamp_ms: parts.timestamp.to_string(),
+            time: time(node, parts, "%Y-%m-%dT%H:%M:%S%.3f%:z"),
+            datacenter: (layout.datacenter_bits() > 0).then_some(datacenter),
+            worker,
+            sequence: parts.sequence,
+        })
+    }
+}
+
+/// An id as somebody wrote it, and its parts.
+pub(crate) fn parse(node: &Node, text: &str) -> Result<(Id, Parts), &'static str> {
+    let id = text.parse::<Id>().ok();
+    let id = id.ok_or("is none: give a decimal number from 0 to 9223372036854775807")?;
+    let parts = node.layout.decode(id).ok_or("has bits that the configured layout does not use")?;
+    Ok((id, parts))
+}
+
+/// The moment of an id; `None` beyond the calendar's end.
+pub(crate) fn time(node: &Node, parts: Parts, format: &str) -> Option<String> {
+    let millis = i64::try_from(parts.timestamp.get()).ok()?;
+    let at = Timestamp::from_millisecond(millis).ok()?.to_zoned(node.time_zone.clone());
+    Some(at.strftime(format).to_string())
+}

@@ -1,0 +1,34 @@
+//! Buffers of a thread of the data plane: a connection has one only while it has something to keep in it, so that
+//! ten thousand idle ones cost little.
+
+use std::cell::RefCell;
+
+/// How long a fresh one is: what a socket yields at a time.
+pub(super) const LENGTH: usize = 16 * 1024;
+/// How many are kept.
+const KEPT: usize = 32;
+
+thread_local! {
+    static FREE: RefCell<Vec<Vec<u8>>> = const { RefCell::new(Vec::new()) };
+}
+
+/// An empty one in place of `buffer`, if that has none.
+pub(super) fn provide(buffer: &mut Vec<u8>) {
+    if buffer.capacity() == 0 {
+        let free = FREE.with_borrow_mut(Vec::pop);
+        *buffer = free.unwrap_or_else(|| Vec::with_capacity(LENGTH));
+    }
+}
+
+/// Gives an empty one back.
+pub(super) fn give_back(buffer: &mut Vec<u8>) {
+    if !buffer.is_empty() || buffer.capacity() == 0 {
+        return;
+    }
+    let buffer = std::mem::take(buffer);
+    FREE.with_borrow_mut(|free| {
+        if free.len() < KEPT && buffer.capacity() == LENGTH {
+            free.push(buffer);
+        }
+    });
+}

@@ -1,0 +1,244 @@
+//! Commands as they arrive: arrays of bulk strings, or lines that somebody typed
+//! (<https://redis.io/docs/latest/develop/reference/protocol-spec/>).
+//!
+//! A command is read where it lies, nothing is copied. Invariant: what is read of a command does not depend on
+//! how the network cut it, and no client makes this read more than [`LARGEST`] bytes for one command.
+
+use std::ops::Range;
+
+/// The longest command.
+pub(super) const LARGEST: usize = 64 * 1024;
+/// The most words of a command.
+const MOST_WORDS: usize = 1024;
+
+/// The words of a command: where each of them lies. Used again for the next one.
+#[derive(Debug, Default)]
+pub(super) struct Words(Vec<Range<usize>>);
+
+impl Words {
+    /// The words in the bytes that they were read from.
+    pub(super) fn of<'a>(&'a self, input: &'a [u8]) -> impl ExactSizeIterator<Item = &'a [u8]> {
+        self.0.iter().map(|at| &input[at.clone()])
+    }
+
+    /// Keeps room for the words of an ordinary command.
+    pub(super) fn shrink(&mut self) {
+        self.0.clear();
+        self.0.shrink_to(8);
+    }
+
+    pub(super) const fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    pub(super) fn word<'a>(&self, input: &'a [u8], number: usize) -> &'a [u8] {
+        self.0.get(number).map_or(&[], |at| &input[at.clone()])
+    }
+}
+
+/// What was sent is no command. What follows it cannot be told from it: the connection ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub(super) enum Malformed {
+    #[error("invalid multibulk length")]
+    Count,
+    #[error("invalid bulk length")]
+    Length,
+    #[error("expected '$', got something else")]
+    NoBulk,
+    #[error("a bulk string does not end with CR LF")]
+    NoEnd,
+    #[error("the command is longer than 64 KiB")]
+    TooLong,
+}
+
+/// Reads the first command of `input`. Returns how long it is, or `None` while a part of it is missing; a command
+/// without a word is none.
+pub(super) fn read(input: &[u8], words: &mut Words) -> Result<Option<usize>, Malformed> {
+    let complete = match input.first() {
+        None => return Ok(None),
+        Some(b'*') => read_array(input, &mut words.0)?,
+        Some(_) => read_line(input, &mut words.0)?,
+    };
+    match complete {
+        Some(length) if length <= LARGEST => Ok(Some(length)),
+        None if input.len() < LARGEST => Ok(None),
+        _ => Err(Malformed::TooLong),
+    }
+}
+
+fn read_array(input: &[u8], words: &mut Vec<Range<usize>>) -> Result<Option<usize>, Malformed> {
+    words.clear();
+    let Some((count, mut at)) = number(input, 1, Malformed::Count)? else { return Ok(None) };
+    // Nothing, as Redis has it.
+    let count = usize::try_from(count).unwrap_or(0);
+    if count > MOST_WORDS {
+        return Err(Malformed::Count);
+    }
+    for _ in 0..count {
+        match input.get(at) {
+            None => return Ok(None),
+            Some(b'$') => {}
+            Some(_) => return Err(Malformed::NoBulk),
+        }
+        let Some((length, start)) = number(input, at + 1, Malformed::Length)? else {
+            return Ok(None);
+        };
+        let length = usize::try_from(length).ok().filter(|length| *length <= LARGEST);
+        let end = start + length.ok_or(Malformed::Length)?;
+        match input.get(end..end + 2) {
+            Some(b"\r\n") => {}
+            Some(_) => return Err(Malformed::NoEnd),
+            // A byte that is wrong already is told with the one that follows.
+            None => return Ok(None),
+        }
+        words.push(start..end);
+        at = end + 2;
+    }
+    Ok(Some(at))
+}
+
+/// The number from `at` to the end of its line, and where the next line begins.
+#[inline]
+fn number(input: &[u8], at: usize, wrong: Malformed) -> Result<Option<(i64, usize)>, Malformed> {
+    let (negative, start) = match input.get(at) {
+        None => return Ok(None),
+        Some(b'-') => (true, at + 1),
+        Some(_) => (false, at),
+    };
+    let mut value = 0i64;
+    for (length, byte) in input[start.min(input.len())..].iter().enumerate() {
+        match byte {
+            b'0'..=b'9' if length < 10 => value = value * 10 + i64::from(byte - b'0'),
+            b'\r' if length > 0 => {
+                return match input.get(start + length + 1) {
+                    None => Ok(None),
+                    Some(b'\n') => {
+                        let value = if negative { -value } else { value };
+                        Ok(Some((value, start + length + 2)))
+                    }
+                    Some(_) => Err(wrong),
+                };
+            }
+            _ => return Err(wrong),
+        }
+    }
+    Ok(None)
+}
+
+/// A line of words with blanks between them.
+fn read_line(input: &[u8], words: &mut Vec<Range<usize>>) -> Result<Option<usize>, Malformed> {
+    words.clear();
+    let end = memchr::memchr(b'\n', &input[..input.len().min(LARGEST)]);
+    let Some(end) = end else { return Ok(None) };
+    let mut at = 0;
+    for word in input[..end].split(u8::is_ascii_whitespace) {
+        if words.len() == MOST_WORDS {
+            return Err(Malformed::Count);
+        }
+        if !word.is_empty() {
+            words.push(at..at + word.len());
+        }
+        at += word.len() + 1;
+    }
+    Ok(Some(end + 1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    type Outcome = Result<Option<(Vec<Vec<u8>>, usize)>, Malformed>;
+
+    fn outcome(input: &[u8]) -> Outcome {
+        let mut words = Words::default();
+        let length = read(input, &mut words)?;
+        Ok(length.map(|length| (words.of(input).map(<[u8]>::to_vec).collect(), length)))
+    }
+
+    fn command(words: &[&str]) -> Outcome {
+        Ok(Some((words.iter().map(|word| word.as_bytes().to_vec()).collect(), 0)))
+    }
+
+    fn encoded(words: &[Vec<u8>]) -> Vec<u8> {
+        let mut bytes = format!("*{}\r\n", words.len()).into_bytes();
+        for word in words {
+            bytes.extend(format!("${}\r\n", word.len()).bytes());
+            bytes.extend(word);
+            bytes.extend(b"\r\n");
+        }
+        bytes
+    }
+
+    #[test]
+    fn reads_arrays_and_lines() {
+        let words =
+            |input: &str| outcome(input.as_bytes()).map(|it| it.map(|(words, _)| (words, 0)));
+        assert_eq!(words("*2\r\n$4\r\nINCR\r\n$1\r\na\r\nrest"), command(&["INCR", "a"]));
+        assert_eq!(words("*1\r\n$0\r\n\r\n"), command(&[""]));
+        assert_eq!(words(" INCR \t a\r\nrest"), command(&["INCR", "a"]));
+        assert_eq!(words("PING\n"), command(&["PING"]));
+        for nothing in ["\r\n", "\n", "*0\r\n", "*-1\r\n", "  \r\n"] {
+            assert_eq!(words(nothing), command(&[]), "{nothing:?}");
+        }
+    }
+
+    #[test]
+    fn refuses_what_is_no_command() {
+        use Malformed::{Count, Length, NoBulk, NoEnd, TooLong};
+        let huge = format!("*1\r\n$65530\r\n{}\r\n", "x".repeat(65530));
+        let long = "x".repeat(LARGEST);
+        let wordy = "x ".repeat(1025) + "\n";
+        for (input, why) in [
+            ("*x\r\n", Count),
+            ("*\r\n", Count),
+            ("*1\rx", Count),
+            ("*1025\r\n", Count),
+            ("*99999999999999999999\r\n", Count),
+            ("*1\r\n$-1\r\n", Length),
+            ("*1\r\n$65537\r\n", Length),
+            ("*1\r\n$+1\r\n", Length),
+            ("*1\r\n*1\r\n$1\r\na\r\n", NoBulk),
+            ("*1\r\n:1\r\n", NoBulk),
+            ("*1\r\n$1\r\nabc", NoEnd),
+            (&huge, TooLong),
+            (&long, TooLong),
+            (&wordy, Count),
+        ] {
+            assert_eq!(outcome(input.as_bytes()), Err(why), "{:.20}", input);
+        }
+    }
+
+    proptest! {
+        /// A command comes out as it went in, and none of its beginnings is one, or is refused.
+        #[test]
+        fn a_command_is_whole_or_missing(
+            words in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..40), 1..20),
+            rest in prop::collection::vec(any::<u8>(), 0..10),
+        ) {
+            let command = encoded(&words);
+            for end in 0..command.len() {
+                prop_assert_eq!(outcome(&command[..end]), Ok(None));
+            }
+            let length = command.len();
+            prop_assert_eq!(outcome(&[command, rest].concat()), Ok(Some((words, length))));
+        }
+
+        /// Whatever arrives: no panic, words lie within the command, and what is refused or complete stays so
+        /// with more bytes behind it.
+        #[test]
+        fn more_bytes_change_no_outcome(
+            bytes in prop::collection::vec(prop::sample::select(b"*$-019\r\na \xff".to_vec()), 0..60),
+        ) {
+            let mut told: Option<Outcome> = None;
+            for end in 0..=bytes.len() {
+                let outcome = outcome(&bytes[..end]);
+                if let Some(told) = &told {
+                    prop_assert_eq!(&outcome, told);
+                } else if outcome != Ok(None) {
+                    told = Some(outcome);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,409 @@
+//! What the commands do. Those whose answer is there are answered at once and allocate nothing; the others are
+//! [`Task`]s, which may wait.
+
+use leaf_core::Id;
+use leaf_segment::{SegmentErrorKind, TagHandle};
+use leaf_snowflake::SnowflakeErrorKind;
+
+use super::codec::Words;
+use super::info;
+use super::reply::Replies;
+use super::session::Session;
+use super::table::{self, COMMANDS, Command, Verb};
+use crate::decoded::Decoded;
+use crate::ids::{self, IdError};
+use crate::node::Node;
+
+/// So many equal commands are answered at once: their replies have room in a buffer.
+const AT_ONCE: usize = 128;
+/// So many bytes of a word are repeated in an error.
+const REPEATED: usize = 64;
+
+/// Ids that are sent as they are read.
+pub(super) type Ids = Box<dyn Iterator<Item = Id> + Send>;
+
+/// What became of a command.
+pub(super) enum Answered {
+    /// It is answered, and with it all that follow in so many bytes.
+    Done(usize),
+    /// It is answered, and the connection ends.
+    End,
+    /// It may have to wait.
+    Wait(Task),
+}
+
+/// A command that may have to wait.
+#[derive(Debug)]
+pub(super) enum Task {
+    /// The next id of a tag.
+    Next { tag: String, form: Form },
+    /// Several ids of a tag.
+    Take { tag: String, count: usize },
+    /// Several ids of a tag that follow each other.
+    TakeContiguous { tag: String, count: usize },
+    /// The next snowflake id.
+    Snowflake,
+    /// Several snowflake ids.
+    Snowflakes { count: usize },
+    /// The highest id of a tag that this node issued.
+    Last { tag: String },
+    /// How many ids of a tag are in memory.
+    Length { tag: String },
+    /// How many of the tags exist.
+    Exist { tags: Vec<String> },
+}
+
+/// How one id is told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Form {
+    Integer,
+    Text,
+}
+
+/// The reply to a [`Task`].
+pub(super) enum Reply {
+    Integer(i64),
+    Text(Option<Id>),
+    /// An array of so many.
+    Ids(usize, Ids),
+    Error(IdError),
+}
+
+/// Why a command is refused; the text of its `-ERR`.
+type Refusal = String;
+
+/// Answers the command of `words`, the first `length` bytes of `input`.
+pub(super) fn answer(
+    node: &Node,
+    session: &mut Session,
+    words: &Words,
+    input: &[u8],
+    length: usize,
+) -> Answered {
+    let name = words.word(input, 0);
+    if name.eq_ignore_ascii_case(b"INCR")
+        && words.len() == 2
+        && session.is_open(node)
+        && let Some(done) = increment(node, session, words.word(input, 1), input, length)
+    {
+        return Answered::Done(done);
+    }
+    if words.len() == 0 {
+        return Answered::Done(length);
+    }
+    if session.refuses_transaction(name) {
+        return Answered::Done(length);
+    }
+    let Some(command) = table::find(name) else {
+        if is_http(name) {
+            tracing::debug!(
+                "a request of HTTP on the listener of the Redis protocol; the connection ends"
+            );
+            return Answered::End;
+        }
+        let offered: Vec<_> = COMMANDS.iter().map(|command| command.name).collect();
+        let name = repeated(name);
+        let text = format!("unknown command '{name}': Leaf offers {}", offered.join(", "));
+        session.replies.error("ERR", &text);
+        return Answered::Done(length);
+    };
+    let open = matches!(command.verb, Verb::Auth | Verb::Hello | Verb::Quit | Verb::Reset);
+    if !open && !session.is_authenticated(node) {
+        session.replies.error("NOAUTH", "Authentication required: send AUTH with redis.password");
+        return Answered::Done(length);
+    }
+    if !command.takes_words(words.len()) {
+        let (name, usage) = (command.name, command.usage);
+        let text = format!("wrong number of arguments for '{name}': write {name} {usage}");
+        session.replies.error("ERR", text.trim_end());
+        return Answered::Done(length);
+    }
+    match run(node, session, command, words, input) {
+        Ok(Some(task)) => Answered::Wait(task),
+        Ok(None) if command.verb == Verb::Quit => Answered::End,
+        Ok(None) => Answered::Done(length),
+        Err(refusal) => {
+            session.replies.error("ERR", &refusal);
+            Answered::Done(length)
+        }
+    }
+}
+
+/// `INCR tag`, and all that follow it and are the same, from the ids that are there. Returns how many bytes they
+/// are; `None` where no id is there.
+fn increment(
+    node: &Node,
+    session: &mut Session,
+    tag: &[u8],
+    input: &[u8],
+    length: usize,
+) -> Option<usize> {
+    let tag = std::str::from_utf8(tag).ok()?;
+    let (command, rest) = input.split_at(length);
+    let following = rest.chunks_exact(length).take(AT_ONCE - 1);
+    let same = following.take_while(|next| *next == command).count();
+    let ids = ids::known(node, tag, |handle| handle.try_take(1 + same))??;
+    for id in ids {
+        session.replies.integer(id.get());
+    }
+    Some(ids.len() as usize * length)
+}
+
+fn run(
+    node: &Node,
+    session: &mut Session,
+    command: &Command,
+    words: &Words,
+    input: &[u8],
+) -> Result<Option<Task>, Refusal> {
+    let word = |number| words.word(input, number);
+    let to = &mut session.replies;
+    match command.verb {
+        Verb::Increment => {
+            return Ok(Some(Task::Next { tag: text(word(1))?.into(), form: Form::Integer }));
+        }
+        Verb::IncrementBy => {
+            let (tag, count) = (text(word(1))?.into(), count(word(2), 1, ids::LARGEST_RANGE)?);
+            return Ok(Some(Task::TakeContiguous { tag, count }));
+        }
+        Verb::Segment => match words.len() {
+            2 => return next(node, to, text(word(1))?),
+            4 if word(2).eq_ignore_ascii_case(b"COUNT") => {
+                let (tag, count) = (text(word(1))?.into(), count(word(3), 1, ids::most_ids(node))?);
+                return Ok(Some(Task::Take { tag, count }));
+            }
+            _ => return Err(format!("syntax error: write SEGMENT {}", command.usage)),
+        },
+        Verb::Pop => match words.len() {
+            2 => return next(node, to, text(word(1))?),
+            _ => {
+                let (tag, count) = (text(word(1))?.into(), count(word(2), 0, ids::most_ids(node))?);
+                if count > 0 {
+                    return Ok(Some(Task::Take { tag, count }));
+                }
+                to.array(0);
+            }
+        },
+        Verb::Snowflake => match words.len() {
+            1 => match ids::snowflake_at_once(node) {
+                Some(id) => to.id(id),
+                None => return Ok(Some(Task::Snowflake)),
+            },
+            3 if word(1).eq_ignore_ascii_case(b"COUNT") => {
+                let count = count(word(2), 1, ids::most_ids(node))?;
+                return Ok(Some(Task::Snowflakes { count }));
+            }
+            _ => return Err(format!("syntax error: write SNOWFLAKE {}", command.usage)),
+        },
+        Verb::Get => {
+            let tag = text(word(1))?;
+            match ids::known(node, tag, TagHandle::last_issued) {
+                Some(last) => text_or_nil(to, last),
+                None => return Ok(Some(Task::Last { tag: tag.into() })),
+            }
+        }
+        Verb::Length => {
+            let tag = text(word(1))?;
+            match ids::known(node, tag, TagHandle::stock) {
+                Some(stock) => to.integer(stock.cast_signed()),
+                None => return Ok(Some(Task::Length { tag: tag.into() })),
+            }
+        }
+        Verb::Exists => {
+            let tags: Result<Vec<_>, _> =
+                words.of(input).skip(1).map(|tag| text(tag).map(String::from)).collect();
+            return Ok(Some(Task::Exist { tags: tags? }));
+        }
+        Verb::Decode => decode(node, to, text(word(1))?)?,
+        Verb::Ping => match words.len() {
+            1 => to.simple("PONG"),
+            _ => to.bulk(word(1)),
+        },
+        Verb::Echo => to.bulk(word(1)),
+        Verb::Select => match word(1) {
+            b"0" => to.simple("OK"),
+            _ => return Err("DB index is out of range: there is database 0".into()),
+        },
+        Verb::Quit => to.simple("OK"),
+        Verb::Auth => session.authenticate(node, words, input),
+        Verb::Hello => session.hello(node, words, input),
+        Verb::Reset => session.reset(node),
+        Verb::Client => session.client(words, input)?,
+        Verb::Command => info::commands(to, words, input)?,
+        Verb::Info => to.text(&info::state(node)),
+        Verb::Config => info::config(to, words, input)?,
+    }
+    Ok(None)
+}
+
+/// The next id of a tag as a text, if it is there.
+fn next(node: &Node, to: &mut Replies, tag: &str) -> Result<Option<Task>, Refusal> {
+    match ids::known(node, tag, TagHandle::try_next) {
+        Some(Some(id)) => {
+            to.id(id);
+            Ok(None)
+        }
+        _ => Ok(Some(Task::Next { tag: tag.into(), form: Form::Text })),
+    }
+}
+
+fn text_or_nil(to: &mut Replies, id: Option<Id>) {
+    match id {
+        Some(id) => to.id(id),
+        None => to.null(),
+    }
+}
+
+fn decode(node: &Node, to: &mut Replies, id: &str) -> Result<(), Refusal> {
+    let decoded = Decoded::of(node, id).map_err(|why| format!("the id {why}"))?;
+    let number = |number: u64| itoa::Buffer::new().format(number).to_owned();
+    let pairs = [
+        ("id", Some(decoded.id)),
+        ("timestamp_ms", Some(decoded.timestamp_ms)),
+        ("time", decoded.time),
+        ("datacenter", decoded.datacenter.map(|it| number(it.into()))),
+        ("worker", Some(number(decoded.worker.into()))),
+        ("sequence", Some(number(decoded.sequence))),
+    ];
+    let pairs = pairs.into_iter().filter_map(|(name, value)| Some((name, value?)));
+    to.map(pairs.clone().count());
+    for (name, value) in pairs {
+        to.bulk(name.as_bytes());
+        to.bulk(value.as_bytes());
+    }
+    Ok(())
+}
+
+impl Task {
+    /// Does it, and waits where it must.
+    pub(super) async fn perform(self, node: &Node) -> Reply {
+        self.attempt(node).await.unwrap_or_else(Reply::Error)
+    }
+
+    async fn attempt(self, node: &Node) -> Result<Reply, IdError> {
+        Ok(match self {
+            Self::Next { tag, form } => {
+                let id = ids::next(node, &ids::handle(node, &tag).await?).await?;
+                match form {
+                    Form::Integer => Reply::Integer(id.get()),
+                    Form::Text => Reply::Text(Some(id)),
+                }
+            }
+            Self::Take { tag, count } => {
+                let ranges = ids::take(node, &ids::handle(node, &tag).await?, count).await?;
+                Reply::Ids(count, Box::new(ranges.into_iter().flatten()))
+            }
+            Self::TakeContiguous { tag, count } => {
+                let handle = ids::handle(node, &tag).await?;
+                Reply::Integer(ids::take_contiguous(node, &handle, count).await?.end() - 1)
+            }
+            Self::Snowflake => Reply::Text(Some(ids::snowflake_next(node).await?)),
+            Self::Snowflakes { count } => {
+                let runs = ids::snowflake_take(node, count).await?;
+                Reply::Ids(count, Box::new(runs.into_iter().flatten()))
+            }
+            Self::Last { tag } => {
+                let handle = existing(ids::handle(node, &tag).await)?;
+                Reply::Text(handle.and_then(|handle| handle.last_issued()))
+            }
+            Self::Length { tag } => {
+                let handle = existing(ids::handle(node, &tag).await)?;
+                Reply::Integer(handle.map_or(0, |handle| handle.stock().cast_signed()))
+            }
+            Self::Exist { tags } => {
+                let mut count = 0;
+                for tag in tags {
+                    count += i64::from(existing(ids::handle(node, &tag).await)?.is_some());
+                }
+                Reply::Integer(count)
+            }
+        })
+    }
+}
+
+/// `None` for a tag that does not exist, or cannot.
+fn existing(found: Result<TagHandle, IdError>) -> Result<Option<TagHandle>, IdError> {
+    match found {
+        Ok(handle) => Ok(Some(handle)),
+        Err(IdError::Segment(error))
+            if matches!(
+                error.kind(),
+                SegmentErrorKind::UnknownTag
+                    | SegmentErrorKind::BadTag(_)
+                    | SegmentErrorKind::Disabled
+            ) =>
+        {
+            Ok(None)
+        }
+        Err(error) => Err(error),
+    }
+}
+
+impl Reply {
+    /// Writes it; the ids of an array are the caller's to write.
+    pub(super) fn write(self, to: &mut Replies) -> Option<Ids> {
+        match self {
+            Self::Integer(value) => to.integer(value),
+            Self::Text(id) => text_or_nil(to, id),
+            Self::Error(error) => to.error(code(&error), &error.to_string()),
+            Self::Ids(count, ids) => {
+                to.array(count);
+                return Some(ids);
+            }
+        }
+        None
+    }
+}
+
+/// The word that begins an error. Clients try again after `BUSY` and `LOADING`.
+fn code(error: &IdError) -> &'static str {
+    use SegmentErrorKind as Segment;
+    use SnowflakeErrorKind as Snowflake;
+    match error {
+        IdError::ModeDisabled(_) => "ERR",
+        IdError::Busy(_) => "BUSY",
+        IdError::Segment(error) => match error.kind() {
+            Segment::BadTag(_)
+            | Segment::BadCount { .. }
+            | Segment::UnknownTag
+            | Segment::Disabled
+            | Segment::Exhausted
+            | Segment::Guard
+            | Segment::Record => "ERR",
+            _ => "LOADING",
+        },
+        IdError::Snowflake(error) => match error.kind() {
+            Snowflake::BadCount { .. } | Snowflake::EndOfTime { .. } => "ERR",
+            _ => "LOADING",
+        },
+    }
+}
+
+pub(super) fn text(word: &[u8]) -> Result<&str, Refusal> {
+    std::str::from_utf8(word).map_err(|_| "an argument is not UTF-8".into())
+}
+
+/// A number of ids, in digits.
+fn count(word: &[u8], least: usize, most: usize) -> Result<usize, Refusal> {
+    let digits = word.iter().all(u8::is_ascii_digit);
+    let number =
+        std::str::from_utf8(word).ok().filter(|_| digits).and_then(|word| word.parse().ok());
+    let number = number.filter(|number| (least..=most).contains(number));
+    number.ok_or_else(|| {
+        format!(
+            "value is not an integer or out of range: give a number of ids from {least} to {most}"
+        )
+    })
+}
+
+/// A word of the client's for an error: a part of it, without what does not print.
+pub(super) fn repeated(word: &[u8]) -> String {
+    let part = String::from_utf8_lossy(&word[..word.len().min(REPEATED)]);
+    part.chars().filter(|c| !c.is_control()).collect()
+}
+
+/// Whether it is the beginning of a line of HTTP: a page in somebody's browser sends those, to addresses that only
+/// that browser reaches.
+fn is_http(name: &[u8]) -> bool {
+    name.eq_ignore_ascii_case(b"POST") || name.eq_ignore_ascii_case(b"host:")
+}

@@ -1,0 +1,232 @@
+//! One connection: reads commands, answers them in their order, and sends the replies to all that came together
+//! at once.
+//!
+//! Everything has a limit: the length of a command, the replies that wait to be sent ([`UNSENT`], and what one
+//! command adds), the time that a client may take to send the rest of a command or to read a reply. A client
+//! without a command under way may stay.
+
+use std::future::poll_fn;
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::task::{Context, Poll};
+
+use tokio::io::{AsyncRead as _, AsyncWrite as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+
+use super::buffers;
+use super::codec::{self, Words};
+use super::commands::{self, Answered, Ids};
+use super::session::Session;
+use crate::node::Node;
+use crate::serve::{Control, Order, linger};
+
+/// So many bytes of replies are sent before the next command is read. What most commands add has room in the
+/// buffer besides.
+const UNSENT: usize = buffers::LENGTH - 4096;
+
+pub(super) struct Connection {
+    stream: TcpStream,
+    node: Arc<Node>,
+    control: Arc<Control>,
+    session: Session,
+    words: Words,
+    /// What was received and not answered yet.
+    input: Vec<u8>,
+    /// Whether all was received that fits: the client has sent more, perhaps.
+    has_more: bool,
+    /// Whether it was ordered to end when it last received.
+    ends: bool,
+    /// Of the replies so much was sent.
+    sent: usize,
+    /// Since when the client owes the rest of a command.
+    rest_owed: Option<u32>,
+}
+
+/// What became of the commands that were there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Outcome {
+    /// The next one is to be received.
+    Receive,
+    /// The connection ends.
+    End,
+}
+
+impl Connection {
+    pub(super) fn new(stream: TcpStream, node: Arc<Node>, control: Arc<Control>) -> Self {
+        let session = Session::new(&node);
+        Self {
+            stream,
+            node,
+            control,
+            session,
+            words: Words::default(),
+            input: Vec::new(),
+            has_more: false,
+            ends: false,
+            sent: 0,
+            rest_owed: None,
+        }
+    }
+
+    /// Serves it to its end.
+    ///
+    /// # Errors
+    /// When the client is gone.
+    pub(super) async fn run(mut self) -> io::Result<()> {
+        while self.receive().await? {
+            let outcome = self.answer().await?;
+            self.send().await?;
+            if outcome == Outcome::End {
+                break;
+            }
+            // One that always has more to say lets the other connections of this thread speak, too.
+            if self.has_more {
+                tokio::task::yield_now().await;
+            }
+        }
+        let Self { stream, control, .. } = &mut self;
+        let bye = async {
+            stream.shutdown().await?;
+            linger(|context, scratch| Pin::new(&mut *stream).poll_read(context, scratch)).await;
+            Ok(())
+        };
+        control.unless(Order::Close, bye).await.unwrap_or(Ok(()))
+    }
+
+    /// Reads what is there, and waits where nothing is. `false` at the end: the client's, or one that was ordered.
+    async fn receive(&mut self) -> io::Result<bool> {
+        if !self.input.is_empty() {
+            self.rest_owed.get_or_insert_with(|| self.control.debt_begins());
+        }
+        poll_fn(|context| self.poll_receive(context)).await
+    }
+
+    fn poll_receive(&mut self, context: &mut Context<'_>) -> Poll<io::Result<bool>> {
+        // What has arrived is answered yet; one that always has more to say does not hold up the end.
+        let ends = self.control.order(context) > Order::Serve;
+        if std::mem::replace(&mut self.ends, ends) {
+            return Poll::Ready(Ok(false));
+        }
+        buffers::provide(&mut self.input);
+        // A command that is longer than its buffer; a limit ends that.
+        self.input.reserve(1);
+        let stream = Pin::new(&mut self.stream);
+        if let Poll::Ready(read) = tokio_util::io::poll_read_buf(stream, context, &mut self.input) {
+            self.has_more = self.input.len() == self.input.capacity();
+            return Poll::Ready(read.map(|length| length > 0));
+        }
+        buffers::give_back(&mut self.input);
+        self.words.shrink();
+        if ends { Poll::Ready(Ok(false)) } else { Poll::Pending }
+    }
+
+    /// Answers all commands that are there wholly.
+    async fn answer(&mut self) -> io::Result<Outcome> {
+        let mut at = 0;
+        let mut outcome = Outcome::Receive;
+        buffers::provide(&mut self.session.replies.bytes);
+        while outcome == Outcome::Receive {
+            let input = &self.input[at..];
+            let length = match codec::read(input, &mut self.words) {
+                Ok(Some(length)) => {
+                    // What follows may wait for ids, which is not the client's fault.
+                    if let Some(mark) = self.rest_owed.take() {
+                        self.control.debt_ends(mark);
+                    }
+                    length
+                }
+                Ok(None) => break,
+                Err(malformed) => {
+                    self.session.replies.error("ERR", &format!("Protocol error: {malformed}"));
+                    outcome = Outcome::End;
+                    break;
+                }
+            };
+            let answered =
+                commands::answer(&self.node, &mut self.session, &self.words, input, length);
+            match answered {
+                Answered::Done(length) => at += length,
+                Answered::End => outcome = Outcome::End,
+                Answered::Wait(task) => {
+                    at += length;
+                    // What was asked before does not wait for it.
+                    self.send().await?;
+                    self.control.under_way.fetch_add(1, Ordering::Relaxed);
+                    // Boxed, so that a connection that does not wait is small.
+                    let reply = Box::pin(task.perform(&self.node));
+                    let result = self.control.unless(Order::Close, reply).await;
+                    self.control.under_way.fetch_sub(1, Ordering::Relaxed);
+                    let Some(reply) = result else { return Ok(Outcome::End) };
+                    buffers::provide(&mut self.session.replies.bytes);
+                    if let Some(ids) = reply.write(&mut self.session.replies) {
+                        self.send_ids(ids).await?;
+                    }
+                }
+            }
+            if self.session.replies.bytes.len() >= UNSENT {
+                self.send().await?;
+                buffers::provide(&mut self.session.replies.bytes);
+            }
+        }
+        if at > 0 {
+            self.control.requests.fetch_add(1, Ordering::Relaxed);
+            self.input.drain(..at);
+        }
+        Ok(outcome)
+    }
+
+    /// Sends many ids as they are read.
+    async fn send_ids(&mut self, ids: Ids) -> io::Result<()> {
+        for id in ids {
+            self.session.replies.id(id);
+            if self.session.replies.bytes.len() >= UNSENT {
+                self.send().await?;
+                buffers::provide(&mut self.session.replies.bytes);
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends all replies that are there.
+    async fn send(&mut self) -> io::Result<()> {
+        let mut debt = None;
+        let sent = poll_fn(|context| self.poll_send(context, &mut debt)).await;
+        if let Some(mark) = debt {
+            self.control.debt_ends(mark);
+        }
+        self.session.replies.bytes.clear();
+        self.sent = 0;
+        buffers::give_back(&mut self.session.replies.bytes);
+        sent
+    }
+
+    fn poll_send(
+        &mut self,
+        context: &mut Context<'_>,
+        debt: &mut Option<u32>,
+    ) -> Poll<io::Result<()>> {
+        while self.sent < self.session.replies.bytes.len() {
+            let rest = &self.session.replies.bytes[self.sent..];
+            match Pin::new(&mut self.stream).poll_write(context, rest) {
+                Poll::Ready(Ok(0)) => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
+                Poll::Ready(length) => {
+                    self.sent += length?;
+                    if let Some(mark) = debt {
+                        self.control.debt_moves(mark);
+                    }
+                }
+                Poll::Pending => {
+                    debt.get_or_insert_with(|| self.control.debt_begins());
+                    // What it has asked before is answered; a client that does not read is closed.
+                    return match self.control.order(context) {
+                        Order::Close => Poll::Ready(Err(io::ErrorKind::TimedOut.into())),
+                        Order::Serve | Order::Finish => Poll::Pending,
+                    };
+                }
+            }
+        }
+        Poll::Ready(Ok(()))
+    }
+}

@@ -1,0 +1,118 @@
+//! What clients ask of a Redis server before they use it.
+
+use std::fmt::Write as _;
+
+use super::codec::Words;
+use super::commands::repeated;
+use super::reply::Replies;
+use super::table::{self, COMMANDS, Command, Verb};
+use crate::node::Node;
+
+/// The Redis whose protocol this is: clients choose what they send by it.
+pub(super) const REDIS_VERSION: &str = "7.0.0";
+
+/// The configuration of a Redis that is as durable: redis-benchmark asks for it.
+const CONFIG: [(&str, &str); 2] = [("save", ""), ("appendonly", "yes")];
+
+/// `INFO`
+pub(super) fn state(node: &Node) -> String {
+    let health = node.health_lately();
+    // A client that asks waits until it is 0.
+    let loading = u8::from(!health.can_answer());
+    let mut text = format!(
+        "# Server\r\nredis_version:{REDIS_VERSION}\r\nleaf_version:{}\r\nredis_mode:standalone\r\n\
+         process_id:{}\r\nuptime_in_seconds:{}\r\n",
+        env!("CARGO_PKG_VERSION"),
+        std::process::id(),
+        node.started.elapsed().as_secs(),
+    );
+    // A String takes everything. The first line of the health says all.
+    let _ = write!(
+        text,
+        "\r\n# Persistence\r\nloading:{loading}\r\n\r\n# Replication\r\nrole:master\r\nconnected_slaves:0\r\n\
+         \r\n# Leaf\r\nhealth:{}\r\n",
+        health.to_string().lines().next().unwrap_or_default()
+    );
+    text
+}
+
+/// `CONFIG GET name [name ...]`
+pub(super) fn config(to: &mut Replies, words: &Words, input: &[u8]) -> Result<(), String> {
+    if !words.word(input, 1).eq_ignore_ascii_case(b"GET") || words.len() < 3 {
+        return Err("write CONFIG GET name: what is configured is set in leaf.toml".into());
+    }
+    let asked = |name: &str| {
+        words
+            .of(input)
+            .skip(2)
+            .any(|word| word == b"*" || name.as_bytes().eq_ignore_ascii_case(word))
+    };
+    let known = CONFIG.iter().filter(|(name, _)| asked(name));
+    to.map(known.clone().count());
+    for (name, value) in known {
+        to.bulk(name.as_bytes());
+        to.bulk(value.as_bytes());
+    }
+    Ok(())
+}
+
+/// `COMMAND [COUNT | DOCS [name ...] | INFO [name ...] | LIST]`
+pub(super) fn commands(to: &mut Replies, words: &Words, input: &[u8]) -> Result<(), String> {
+    let named: Vec<_> = words.of(input).skip(2).collect();
+    let what = words.word(input, 1).to_ascii_uppercase();
+    match (&what[..], named.is_empty()) {
+        _ if words.len() == 1 => describe(to, COMMANDS.iter().map(Some)),
+        (b"COUNT", true) => to.integer(COMMANDS.len() as i64),
+        (b"LIST", true) => {
+            to.array(COMMANDS.len());
+            COMMANDS.iter().for_each(|command| to.bulk(command.name.as_bytes()));
+        }
+        (b"INFO", true) => describe(to, COMMANDS.iter().map(Some)),
+        (b"INFO", false) => describe(to, named.iter().map(|name| table::find(name))),
+        (b"DOCS", true) => document(to, COMMANDS.iter()),
+        (b"DOCS", false) => document(to, named.iter().filter_map(|name| table::find(name))),
+        _ => {
+            let what = repeated(&what);
+            return Err(format!(
+                "unknown subcommand '{what}': there are COMMAND COUNT, DOCS, INFO and LIST"
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// Name, arity, flags, first and last key, step, categories, tips, key specifications, subcommands.
+fn describe<'a>(to: &mut Replies, commands: impl Iterator<Item = Option<&'a Command>> + Clone) {
+    to.array(commands.clone().count());
+    for command in commands {
+        let Some(command) = command else {
+            to.null();
+            continue;
+        };
+        to.array(10);
+        to.bulk(command.name.to_ascii_lowercase().as_bytes());
+        to.integer(command.arity());
+        to.array(2);
+        to.simple(if command.takes { "write" } else { "readonly" });
+        to.simple("fast");
+        let key = i64::from(command.of_a_tag);
+        let last = if command.verb == Verb::Exists { -1 } else { key };
+        [key, last, key].into_iter().for_each(|number| to.integer(number));
+        (0..4).for_each(|_| to.array(0));
+    }
+}
+
+fn document<'a>(to: &mut Replies, commands: impl Iterator<Item = &'a Command> + Clone) {
+    to.map(commands.clone().count());
+    for command in commands {
+        to.bulk(command.name.to_ascii_lowercase().as_bytes());
+        to.map(3);
+        let usage = format!("{} Usage: {} {}", command.summary, command.name, command.usage);
+        for (key, value) in
+            [("summary", usage.trim_end()), ("since", "1.0.0"), ("group", "generic")]
+        {
+            to.bulk(key.as_bytes());
+            to.bulk(value.as_bytes());
+        }
+    }
+}

@@ -1,0 +1,65 @@
+//! Ids over the Redis protocol, for the clients that every language has: `INCR orders` is the next id of a tag.
+//!
+//! Commands are answered on the threads of the data plane, from the same segments as requests over HTTP. Those of
+//! a connection are answered in their order; one that must wait for its ids lets the replies before it go, and
+//! holds up no other connection.
+
+mod buffers;
+mod codec;
+mod commands;
+mod connection;
+mod info;
+mod reply;
+mod session;
+mod table;
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use rustix::net::sockopt::{set_socket_keepalive, set_tcp_keepidle};
+use tokio::net::TcpStream;
+
+use self::connection::Connection;
+use crate::node::Node;
+use crate::serve::{Control, Keeping, Protocol};
+
+/// A client that was silent for so long is asked by the system whether it is still there.
+const KEEP_ALIVE: Duration = Duration::from_secs(300);
+
+/// The Redis protocol on a listener.
+pub(crate) struct Resp {
+    node: Arc<Node>,
+}
+
+impl Resp {
+    pub(crate) const fn new(node: Arc<Node>) -> Self {
+        Self { node }
+    }
+}
+
+impl Protocol for Resp {
+    fn keeping(&self) -> Keeping {
+        Keeping {
+            sweep_every: Duration::from_secs(15),
+            evict_after: 1,
+            evict_at_once: false,
+            // Clients keep connections in pools, and take one that was closed for an error.
+            idle_stays: true,
+            files: self.node.share_of_files(),
+        }
+    }
+
+    fn max_connections(&self) -> usize {
+        self.node.live.max_redis_connections.load(Ordering::Relaxed)
+    }
+
+    async fn serve(self: Arc<Self>, stream: TcpStream, control: Arc<Control>) {
+        // Without it the place of a client whose machine is gone is kept.
+        let _ = set_socket_keepalive(&stream, true);
+        let _ = set_tcp_keepidle(&stream, KEEP_ALIVE);
+        let connection = Connection::new(stream, Arc::clone(&self.node), control);
+        // A client that breaks off is not the server's error.
+        let _ = connection.run().await;
+    }
+}

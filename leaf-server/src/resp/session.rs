@@ -1,0 +1,221 @@
+//! What a connection has said of itself.
+
+use std::sync::atomic::{AtomicI64, Ordering};
+
+use subtle::ConstantTimeEq as _;
+
+use super::codec::Words;
+use super::commands::{repeated, text};
+use super::info::REDIS_VERSION;
+use super::reply::{Replies, Version};
+use crate::node::Node;
+
+/// The only user.
+const USER: &[u8] = b"default";
+/// The longest name of a connection.
+const LONGEST_NAME: usize = 128;
+
+/// The last number that a connection was given.
+static LAST: AtomicI64 = AtomicI64::new(0);
+
+pub(super) struct Session {
+    /// The replies that wait to be sent, in the version that the client chose.
+    pub(super) replies: Replies,
+    /// The number of the password that it has shown, or of the time without one.
+    shown: Option<u64>,
+    /// Whether a transaction was refused that the client has not ended yet.
+    in_refused_transaction: bool,
+    name: String,
+    number: i64,
+}
+
+impl Session {
+    pub(super) fn new(node: &Node) -> Self {
+        Self {
+            replies: Replies { bytes: Vec::new(), version: Version::Two },
+            shown: number_of_none(node),
+            in_refused_transaction: false,
+            name: String::new(),
+            number: 1 + LAST.fetch_add(1, Ordering::Relaxed),
+        }
+    }
+
+    /// Whether it may ask for ids: nothing is in the way.
+    pub(super) fn is_open(&mut self, node: &Node) -> bool {
+        self.is_authenticated(node) && !self.in_refused_transaction
+    }
+
+    /// Whether it has shown the password that counts now, or none is needed.
+    pub(super) fn is_authenticated(&mut self, node: &Node) -> bool {
+        if self.shown == Some(node.live.redis_password_number()) {
+            return true;
+        }
+        self.shown = number_of_none(node);
+        self.shown.is_some()
+    }
+
+    /// `MULTI` is refused, and with it what its client has sent already up to `EXEC` or `DISCARD`: ids that were
+    /// taken for it would be lost. Tells whether `name` is a command of such a transaction, which is answered then.
+    pub(super) fn refuses_transaction(&mut self, name: &[u8]) -> bool {
+        let is = |other: &[u8]| name.eq_ignore_ascii_case(other);
+        if is(b"RESET") || is(b"QUIT") {
+            self.in_refused_transaction = false;
+            return false;
+        }
+        let refused = std::mem::replace(&mut self.in_refused_transaction, is(b"MULTI"));
+        if is(b"MULTI") {
+            let why = "MULTI is refused: Leaf has no transactions, send the commands without (a pipeline)";
+            self.replies.error("ERR", why);
+        } else if refused && is(b"EXEC") {
+            self.replies.error("EXECABORT", "Transaction discarded: Leaf has none");
+        } else if refused && is(b"DISCARD") {
+            self.replies.simple("OK");
+        } else if refused {
+            self.in_refused_transaction = true;
+            self.replies.error("ERR", "MULTI was refused: send EXEC or DISCARD");
+        }
+        refused || is(b"MULTI")
+    }
+
+    /// `AUTH [default] password`
+    pub(super) fn authenticate(&mut self, node: &Node, words: &Words, input: &[u8]) {
+        let (user, password) = match words.len() {
+            2 => (USER, words.word(input, 1)),
+            _ => (words.word(input, 1), words.word(input, 2)),
+        };
+        if node.live.redis_password().is_none() && words.len() == 2 {
+            return self.replies.error(
+                "ERR",
+                "AUTH <password> called without any password configured: redis.password is not set",
+            );
+        }
+        if self.check(node, user, password) {
+            self.replies.simple("OK");
+        }
+    }
+
+    /// Tells the client when it is wrong.
+    fn check(&mut self, node: &Node, user: &[u8], password: &[u8]) -> bool {
+        let right = match node.live.redis_password() {
+            Some(expected) => bool::from(expected.expose().as_bytes().ct_eq(password)),
+            // As in Redis, whose user `default` has no password then.
+            None => true,
+        };
+        if user == USER && right {
+            self.shown = Some(node.live.redis_password_number());
+            return true;
+        }
+        self.replies.error("WRONGPASS", "invalid username-password pair or user is disabled.");
+        false
+    }
+
+    /// `HELLO [2|3 [AUTH user password] [SETNAME name]]`
+    pub(super) fn hello(&mut self, node: &Node, words: &Words, input: &[u8]) {
+        let version = match words.word(input, 1) {
+            _ if words.len() == 1 => self.replies.version,
+            b"2" => Version::Two,
+            b"3" => Version::Three,
+            _ => {
+                return self
+                    .replies
+                    .error("NOPROTO", "unsupported protocol version: there are 2 and 3");
+            }
+        };
+        let mut name = None;
+        let mut at = 2;
+        while at < words.len() {
+            let option = words.word(input, at);
+            if option.eq_ignore_ascii_case(b"AUTH") && at + 2 < words.len() {
+                if !self.check(node, words.word(input, at + 1), words.word(input, at + 2)) {
+                    return;
+                }
+                at += 3;
+            } else if option.eq_ignore_ascii_case(b"SETNAME") && at + 1 < words.len() {
+                name = Some(words.word(input, at + 1));
+                at += 2;
+            } else {
+                let text = format!("syntax error in HELLO option '{}'", repeated(option));
+                return self.replies.error("ERR", &text);
+            }
+        }
+        if !self.is_authenticated(node) {
+            return self.replies.error(
+                "NOAUTH",
+                "HELLO must be called with the client already authenticated, otherwise the HELLO <proto> \
+                 AUTH <user> <pass> option can be used to authenticate the client and select the RESP \
+                 protocol version at the same time",
+            );
+        }
+        if let Some(Err(refusal)) = name.map(|name| self.set_name(name)) {
+            return self.replies.error("ERR", &refusal);
+        }
+        let to = &mut self.replies;
+        to.version = version;
+        to.map(7);
+        for (key, value) in [("server", "leaf"), ("version", REDIS_VERSION)] {
+            to.bulk(key.as_bytes());
+            to.bulk(value.as_bytes());
+        }
+        to.bulk(b"proto");
+        to.integer(if version == Version::Two { 2 } else { 3 });
+        to.bulk(b"id");
+        to.integer(self.number);
+        for (key, value) in [("mode", "standalone"), ("role", "master")] {
+            to.bulk(key.as_bytes());
+            to.bulk(value.as_bytes());
+        }
+        to.bulk(b"modules");
+        to.array(0);
+    }
+
+    /// `RESET`
+    pub(super) fn reset(&mut self, node: &Node) {
+        self.shown = number_of_none(node);
+        self.name.clear();
+        self.replies.version = Version::Two;
+        self.replies.simple("RESET");
+    }
+
+    /// `CLIENT ID | GETNAME | SETNAME name | SETINFO name value`
+    pub(super) fn client(&mut self, words: &Words, input: &[u8]) -> Result<(), String> {
+        let what = words.word(input, 1).to_ascii_uppercase();
+        match (&what[..], words.len()) {
+            (b"ID", 2) => self.replies.integer(self.number),
+            (b"GETNAME", 2) if self.name.is_empty() => self.replies.null(),
+            (b"GETNAME", 2) => self.replies.bulk(self.name.as_bytes()),
+            (b"SETNAME", 3) => {
+                self.set_name(words.word(input, 2))?;
+                self.replies.simple("OK");
+            }
+            // Libraries tell their name and version here. Nobody asks for it.
+            (b"SETINFO", 4) => self.replies.simple("OK"),
+            _ => {
+                let what = repeated(&what);
+                return Err(format!(
+                    "unknown subcommand or wrong number of arguments for '{what}': there are CLIENT ID, GETNAME, \
+                     SETNAME name and SETINFO name value"
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    fn set_name(&mut self, name: &[u8]) -> Result<(), String> {
+        let fits = name.len() <= LONGEST_NAME && name.iter().all(u8::is_ascii_graphic);
+        if !fits {
+            return Err(format!(
+                "Client names cannot contain spaces, newlines or special characters, and have at most \
+                 {LONGEST_NAME} characters."
+            ));
+        }
+        text(name)?.clone_into(&mut self.name);
+        Ok(())
+    }
+}
+
+/// The number of the time without a password, while it is that.
+fn number_of_none(node: &Node) -> Option<u64> {
+    // Read first: a password that is set in between has another one.
+    let number = node.live.redis_password_number();
+    node.live.redis_password().is_none().then_some(number)
+}

@@ -1,0 +1,174 @@
+//! The commands: how each is called, and what clients are told of it.
+
+/// What a command does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Verb {
+    Increment,
+    IncrementBy,
+    Get,
+    Exists,
+    Segment,
+    Snowflake,
+    Decode,
+    Pop,
+    Length,
+    Ping,
+    Echo,
+    Auth,
+    Hello,
+    Select,
+    Reset,
+    Quit,
+    Client,
+    Command,
+    Info,
+    Config,
+}
+
+/// One command.
+#[derive(Debug)]
+pub(super) struct Command {
+    /// In capitals.
+    pub(super) name: &'static str,
+    /// How many words it has, its name included: least and most.
+    words: (usize, usize),
+    pub(super) verb: Verb,
+    /// The words behind its name.
+    pub(super) usage: &'static str,
+    pub(super) summary: &'static str,
+    /// Whether the first word behind its name is a tag.
+    pub(super) of_a_tag: bool,
+    /// Whether it takes ids.
+    pub(super) takes: bool,
+}
+
+const ANY: usize = usize::MAX;
+
+/// Those that take ids first: they are looked for most often.
+pub(super) const COMMANDS: &[Command] = &[
+    ids("INCR", (2, 2), Verb::Increment, "tag", "The next segment id of a tag, an integer."),
+    ids(
+        "INCRBY",
+        (3, 3),
+        Verb::IncrementBy,
+        "tag n",
+        "Takes n ids of a tag that follow each other; the last of them, an integer.",
+    ),
+    ids(
+        "SEGMENT",
+        (2, 4),
+        Verb::Segment,
+        "tag [COUNT n]",
+        "The next segment id of a tag, or n of them, as strings.",
+    ),
+    Command {
+        takes: true,
+        ..of_node(
+            "SNOWFLAKE",
+            (1, 3),
+            Verb::Snowflake,
+            "[COUNT n]",
+            "The next snowflake id, or n of them, as strings.",
+        )
+    },
+    ids(
+        "LPOP",
+        (2, 3),
+        Verb::Pop,
+        "tag [n]",
+        "As SEGMENT, for clients that keep a pool of ids in a list.",
+    ),
+    ids("RPOP", (2, 3), Verb::Pop, "tag [n]", "As LPOP."),
+    looks(
+        "GET",
+        (2, 2),
+        Verb::Get,
+        "tag",
+        "The highest id of a tag that this node issued, or nil.",
+    ),
+    looks("EXISTS", (2, 65), Verb::Exists, "tag [tag ...]", "How many of the tags exist."),
+    looks("LLEN", (2, 2), Verb::Length, "tag", "How many ids of a tag this node has in memory."),
+    of_node(
+        "DECODE",
+        (2, 2),
+        Verb::Decode,
+        "id",
+        "Time, worker id and sequence of a snowflake id.",
+    ),
+    of_node("PING", (1, 2), Verb::Ping, "[text]", "PONG, or the text."),
+    of_node("ECHO", (2, 2), Verb::Echo, "text", "The text."),
+    of_node("AUTH", (2, 3), Verb::Auth, "[default] password", "Shows the password."),
+    of_node(
+        "HELLO",
+        (1, ANY),
+        Verb::Hello,
+        "[2|3 [AUTH default password] [SETNAME name]]",
+        "Chooses the version of the protocol.",
+    ),
+    of_node("SELECT", (2, 2), Verb::Select, "0", "There is one database."),
+    of_node("RESET", (1, 1), Verb::Reset, "", "Makes the connection as it was at its beginning."),
+    of_node("QUIT", (1, 1), Verb::Quit, "", "Ends the connection."),
+    of_node(
+        "CLIENT",
+        (2, ANY),
+        Verb::Client,
+        "ID | GETNAME | SETNAME name | SETINFO name value",
+        "What the server knows of this connection.",
+    ),
+    of_node(
+        "COMMAND",
+        (1, ANY),
+        Verb::Command,
+        "[COUNT | DOCS [name ...] | INFO [name ...] | LIST]",
+        "The commands.",
+    ),
+    of_node("INFO", (1, ANY), Verb::Info, "[section ...]", "The server's state."),
+    of_node("CONFIG", (2, ANY), Verb::Config, "GET name [name ...]", "What Redis clients ask for."),
+];
+
+const fn ids(
+    name: &'static str,
+    words: (usize, usize),
+    verb: Verb,
+    usage: &'static str,
+    summary: &'static str,
+) -> Command {
+    Command { takes: true, ..looks(name, words, verb, usage, summary) }
+}
+
+const fn looks(
+    name: &'static str,
+    words: (usize, usize),
+    verb: Verb,
+    usage: &'static str,
+    summary: &'static str,
+) -> Command {
+    Command { of_a_tag: true, ..of_node(name, words, verb, usage, summary) }
+}
+
+const fn of_node(
+    name: &'static str,
+    words: (usize, usize),
+    verb: Verb,
+    usage: &'static str,
+    summary: &'static str,
+) -> Command {
+    Command { name, words, verb, usage, summary, of_a_tag: false, takes: false }
+}
+
+/// The command of a name, in capitals or not.
+pub(super) fn find(name: &[u8]) -> Option<&'static Command> {
+    COMMANDS.iter().find(|command| command.name.as_bytes().eq_ignore_ascii_case(name))
+}
+
+impl Command {
+    pub(super) const fn takes_words(&self, count: usize) -> bool {
+        self.words.0 <= count && count <= self.words.1
+    }
+
+    /// How many words it has, as Redis tells it: the least as a negative number where there may be more.
+    pub(super) const fn arity(&self) -> i64 {
+        let least = self.words.0 as i64;
+        if self.words.0 == self.words.1 { least } else { -least }
+    }
+}
