@@ -46,107 +46,97 @@ const ANY: usize = usize::MAX;
 
 /// Those that take ids first: they are looked for most often.
 pub(super) const COMMANDS: &[Command] = &[
-    ids("INCR", (2, 2), Verb::Increment, "tag", "The next segment id of a tag, an integer."),
-    ids(
+    command("INCR", (2, 2), Verb::Increment, "tag", "The next segment id of a tag, an integer.")
+        .of_a_tag()
+        .takes(),
+    command(
         "INCRBY",
         (3, 3),
         Verb::IncrementBy,
         "tag n",
         "Takes n ids of a tag that follow each other; the last of them, an integer.",
-    ),
-    ids(
+    )
+    .of_a_tag()
+    .takes(),
+    command(
         "SEGMENT",
         (2, 4),
         Verb::Segment,
         "tag [COUNT n]",
         "The next segment id of a tag, or n of them, as strings.",
-    ),
-    Command {
-        takes: true,
-        ..of_node(
-            "SNOWFLAKE",
-            (1, 3),
-            Verb::Snowflake,
-            "[COUNT n]",
-            "The next snowflake id, or n of them, as strings.",
-        )
-    },
-    ids(
+    )
+    .of_a_tag()
+    .takes(),
+    command(
+        "SNOWFLAKE",
+        (1, 3),
+        Verb::Snowflake,
+        "[COUNT n]",
+        "The next snowflake id, or n of them, as strings.",
+    )
+    .takes(),
+    command(
         "LPOP",
         (2, 3),
         Verb::Pop,
         "tag [n]",
         "As SEGMENT, for clients that keep a pool of ids in a list.",
-    ),
-    ids("RPOP", (2, 3), Verb::Pop, "tag [n]", "As LPOP."),
-    looks(
+    )
+    .of_a_tag()
+    .takes(),
+    command("RPOP", (2, 3), Verb::Pop, "tag [n]", "As LPOP.").of_a_tag().takes(),
+    command(
         "GET",
         (2, 2),
         Verb::Get,
         "tag",
         "The highest id of a tag that this node issued, or nil.",
-    ),
-    looks("EXISTS", (2, 65), Verb::Exists, "tag [tag ...]", "How many of the tags exist."),
-    looks("LLEN", (2, 2), Verb::Length, "tag", "How many ids of a tag this node has in memory."),
-    of_node(
+    )
+    .of_a_tag(),
+    command("EXISTS", (2, 65), Verb::Exists, "tag [tag ...]", "How many of the tags exist.")
+        .of_a_tag(),
+    command("LLEN", (2, 2), Verb::Length, "tag", "How many ids of a tag this node has in memory.")
+        .of_a_tag(),
+    command(
         "DECODE",
         (2, 2),
         Verb::Decode,
         "id",
         "Time, worker id and sequence of a snowflake id.",
     ),
-    of_node("PING", (1, 2), Verb::Ping, "[text]", "PONG, or the text."),
-    of_node("ECHO", (2, 2), Verb::Echo, "text", "The text."),
-    of_node("AUTH", (2, 3), Verb::Auth, "[default] password", "Shows the password."),
-    of_node(
+    command("PING", (1, 2), Verb::Ping, "[text]", "PONG, or the text."),
+    command("ECHO", (2, 2), Verb::Echo, "text", "The text."),
+    command("AUTH", (2, 3), Verb::Auth, "[default] password", "Shows the password."),
+    command(
         "HELLO",
         (1, ANY),
         Verb::Hello,
         "[2|3 [AUTH default password] [SETNAME name]]",
         "Chooses the version of the protocol.",
     ),
-    of_node("SELECT", (2, 2), Verb::Select, "0", "There is one database."),
-    of_node("RESET", (1, 1), Verb::Reset, "", "Makes the connection as it was at its beginning."),
-    of_node("QUIT", (1, 1), Verb::Quit, "", "Ends the connection."),
-    of_node(
+    command("SELECT", (2, 2), Verb::Select, "0", "There is one database."),
+    command("RESET", (1, 1), Verb::Reset, "", "Makes the connection as it was at its beginning."),
+    command("QUIT", (1, 1), Verb::Quit, "", "Ends the connection."),
+    command(
         "CLIENT",
         (2, ANY),
         Verb::Client,
         "ID | GETNAME | SETNAME name | SETINFO name value",
         "What the server knows of this connection.",
     ),
-    of_node(
+    command(
         "COMMAND",
         (1, ANY),
         Verb::Command,
         "[COUNT | DOCS [name ...] | INFO [name ...] | LIST]",
         "The commands.",
     ),
-    of_node("INFO", (1, ANY), Verb::Info, "[section ...]", "The server's state."),
-    of_node("CONFIG", (2, ANY), Verb::Config, "GET name [name ...]", "What Redis clients ask for."),
+    command("INFO", (1, ANY), Verb::Info, "[section ...]", "The server's state."),
+    command("CONFIG", (2, ANY), Verb::Config, "GET name [name ...]", "What Redis clients ask for."),
 ];
 
-const fn ids(
-    name: &'static str,
-    words: (usize, usize),
-    verb: Verb,
-    usage: &'static str,
-    summary: &'static str,
-) -> Command {
-    Command { takes: true, ..looks(name, words, verb, usage, summary) }
-}
-
-const fn looks(
-    name: &'static str,
-    words: (usize, usize),
-    verb: Verb,
-    usage: &'static str,
-    summary: &'static str,
-) -> Command {
-    Command { of_a_tag: true, ..of_node(name, words, verb, usage, summary) }
-}
-
-const fn of_node(
+/// One that has nothing to do with a tag.
+const fn command(
     name: &'static str,
     words: (usize, usize),
     verb: Verb,
@@ -162,6 +152,14 @@ pub(super) fn find(name: &[u8]) -> Option<&'static Command> {
 }
 
 impl Command {
+    const fn of_a_tag(self) -> Self {
+        Self { of_a_tag: true, ..self }
+    }
+
+    const fn takes(self) -> Self {
+        Self { takes: true, ..self }
+    }
+
     pub(super) const fn takes_words(&self, count: usize) -> bool {
         self.words.0 <= count && count <= self.words.1
     }
