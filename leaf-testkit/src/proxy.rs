@@ -25,7 +25,7 @@ pub enum Fault {
     Delay(Duration),
     /// Passes requests on and drops the replies.
     SwallowReplies,
-    /// The same after so many replies of each connection.
+    /// Passes requests on, and of each connection so many replies; drops the replies after them.
     SwallowAfter(u32),
     /// Drops requests, and passes on the replies to those before.
     SwallowRequests,

@@ -30,7 +30,8 @@ impl LeafServer {
         server
     }
 
-    /// The same under another program, whose last argument is the binary.
+    /// Starts another program, whose last argument is the binary, with a data directory, and waits until the server
+    /// is ready.
     ///
     /// # Panics
     /// When it ends or is not ready within 30 s.
@@ -43,7 +44,7 @@ impl LeafServer {
         server
     }
 
-    /// The same without waiting for readiness: only for the listeners.
+    /// Starts the binary with a data directory and more arguments, and waits until it listens.
     ///
     /// # Panics
     /// When it ends before it listens.
@@ -52,7 +53,7 @@ impl LeafServer {
         Self::listening(Self::process(binary, data_dir, args, env))
     }
 
-    /// The same where its end is nothing unusual.
+    /// Starts the binary and waits until it listens, where it may as well end by itself before.
     ///
     /// # Errors
     /// Its status and output, when it ends before it listens.
