@@ -22,6 +22,24 @@ pub(crate) struct Cli {
     pub(crate) command: Command,
 }
 
+/// How the ids of a tag follow each other when several servers issue them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Order {
+    /// Each server issues from ranges in its memory
+    Relaxed,
+    /// As requests follow each other, whichever servers they ask
+    Strict,
+}
+
+impl From<Order> for leaf_segment::Order {
+    fn from(order: Order) -> Self {
+        match order {
+            Order::Relaxed => Self::Relaxed,
+            Order::Strict => Self::Strict,
+        }
+    }
+}
+
 /// Where the stores are.
 #[derive(Debug, Default, Args)]
 pub(crate) struct Place {
@@ -100,9 +118,13 @@ pub(crate) enum Tag {
     /// Make a tag. Its first id is --first.
     Create {
         tag: String,
-        /// How many ids one trip to the store reserves: those of about ten minutes
+        /// How many ids one trip to the store reserves: those of about ten minutes. Not in strict order
         #[arg(long, allow_negative_numbers = true)]
-        step: i64,
+        step: Option<i64>,
+        /// strict: a request that is sent after another one was answered gets a greater id, whichever servers they
+        /// asked; each id waits for the store. For ever: an existing tag keeps its order
+        #[arg(long, value_enum, default_value = "relaxed")]
+        order: Order,
         /// The first id
         #[arg(long, default_value_t = 1, allow_negative_numbers = true)]
         first: i64,
@@ -217,7 +239,7 @@ mod tests {
             (&["tag", "lst"], "did you mean list?"),
             (&["tag", "list", "mysql://leaf:canary@h/d"], "unknown command or argument"),
             (&["tag", "list", "--stor=mysql://leaf:canary@h/d"], "did you mean --store?"),
-            (&["tag", "create", "orders"], "missing: --step <STEP>"),
+            (&["tag", "advance", "orders"], "missing: --at-least <AT_LEAST>"),
             (&["tag", "set-step", "orders", "canary"], "<STEP>: the value is missing or wrong"),
             (&["tag", "set", "orders"], "missing: "),
             (&["tag"], "a command is missing"),

@@ -4,7 +4,7 @@ use anyhow::{Result, anyhow, bail};
 use comfy_table::CellAlignment::{self, Left, Right};
 use leaf_core::{Step, Tag as TagName};
 use leaf_node::records::TagShown;
-use leaf_segment::{NewTag, SEALED, TagAdminError, TagChange, TagRecord};
+use leaf_segment::{Meaning, NewTag, Order, SEALED, TagAdmin, TagAdminError, TagChange, TagRecord};
 use serde::Serialize;
 
 use crate::Done;
@@ -16,6 +16,7 @@ use crate::stores::{Store, Stores};
 impl Row for TagShown {
     const COLUMNS: &'static [(&'static str, CellAlignment)] = &[
         ("tag", Left),
+        ("order", Left),
         ("max_id", Right),
         ("step", Right),
         ("enabled", Left),
@@ -29,8 +30,17 @@ impl Row for TagShown {
         let number = |step: Option<u32>| step.map_or("-".into(), |step| step.to_string());
         vec![
             self.tag.clone(),
+            match self.order {
+                Some(Order::Relaxed) => "relaxed".into(),
+                Some(Order::Strict) => "strict".into(),
+                None => "unknown".into(),
+            },
             if self.max_id == SEALED.to_string() { "sealed".into() } else { self.max_id.clone() },
-            self.step.map_or("bad".into(), |step| step.to_string()),
+            match (self.step, self.order) {
+                (Some(step), _) => step.to_string(),
+                (None, Some(Order::Strict)) => "-".into(),
+                (None, _) => "bad".into(),
+            },
             if self.enabled { "yes" } else { "no" }.into(),
             number(self.min_step),
             number(self.max_step),
@@ -45,9 +55,11 @@ pub(crate) async fn run(stores: &Stores, command: Tag, output: Output) -> Result
     match command {
         Tag::List => Ok(list(stores, output).await),
         Tag::Show { tag } => show(stores, &tag, output).await,
-        Tag::Create { tag, step, first, description } => {
-            let new =
-                NewTag { max_id: first, description, ..NewTag::new(name(&tag)?, size(step)?) };
+        Tag::Create { tag, step, order, first, description } => {
+            let meaning = Meaning { order: order.into() };
+            let step = step.map(size).transpose()?;
+            let new = TagAdmin::new_tag(name(&tag)?, meaning, step).map_err(refused)?;
+            let new = NewTag { max_id: first, description, ..new };
             let store = stores.of(&tag);
             shown(store, store.tags().create(&new).await.map_err(refused)?, output)
         }
@@ -144,10 +156,14 @@ async fn delete(stores: &Stores, tag: &str, yes: bool, output: Output) -> Result
         }
         error => refused(error),
     })?;
+    let kind = match &deleted.record.meaning {
+        Ok(Meaning { order: Order::Strict }) => "--order strict",
+        _ => "--step STEP",
+    };
     let text = match deleted.next_first {
         Some(first) => format!(
             "deleted tag {tag:?} of {}; made again, let it start no lower: \
-             leaf tag create {shell} --first {first} --step STEP",
+             leaf tag create {shell} --first {first} {kind}",
             store.url
         ),
         None => format!(

@@ -34,8 +34,8 @@ fn a_tag_from_its_creation_to_its_end() {
     let run = |args: &[&str]| leaf(home.path(), args);
 
     let created = "\
-tag     max_id  step  enabled  min_step  max_step  max_take  description
-orders     100  1000  yes             -         -         -  the orders
+tag     order    max_id  step  enabled  min_step  max_step  max_take  description
+orders  relaxed     100  1000  yes             -         -         -  the orders
 ";
     let create = ["tag", "create", "orders", "--step", "1000", "--first", "100"];
     let create = [&create[..], &["--description", "the orders"]].concat();
@@ -49,9 +49,9 @@ orders     100  1000  yes             -         -         -  the orders
     run(&["tag", "set", "orders", "--min-step", "none", "--max-take", "7"]).ok();
     run(&["tag", "advance", "orders", "--at-least", "5000"]).ok();
     let listed = "\
-tag                max_id  step  enabled  min_step  max_step  max_take  description
-leaf-segment-test       1  2000  yes             -         -         -  Test leaf Segment Mode Get Id
-orders               5000    50  no              -       500         7  the orders
+tag                order    max_id  step  enabled  min_step  max_step  max_take  description
+leaf-segment-test  relaxed       1  2000  yes             -         -         -  Test leaf Segment Mode Get Id
+orders             relaxed    5000    50  no              -       500         7  the orders
 ";
     assert_eq!(run(&["tag", "list"]).ok(), listed);
     let json: serde_json::Value =
@@ -65,6 +65,36 @@ orders               5000    50  no              -       500         7  the orde
     assert!(deleted.contains("leaf tag create orders --first 5000 --step STEP"), "{deleted}");
     let gone = run(&["tag", "show", "orders"]).failed(1);
     assert!(gone.contains("no such tag: create it first; `leaf tag create` creates one"), "{gone}");
+}
+
+#[test]
+fn a_tag_in_strict_order_has_no_step() {
+    let home = home();
+    let run = |args: &[&str]| leaf(home.path(), args);
+    let made = run(&["tag", "create", "turns", "--order", "strict"]).ok();
+    let row: Vec<_> = made.lines().last().unwrap().split_whitespace().collect();
+    assert_eq!(row, ["turns", "strict", "1", "-", "yes", "-", "-", "-"], "{made}");
+    let json: serde_json::Value =
+        serde_json::from_str(&run(&["tag", "show", "turns", "-o", "json"]).ok()).unwrap();
+    assert_eq!((&json["order"], &json["step"]), (&"strict".into(), &serde_json::Value::Null));
+
+    let no_step = "a tag in strict order has no step";
+    for refused in [
+        &["tag", "create", "more", "--order", "strict", "--step", "5"][..],
+        &["tag", "set-step", "turns", "5"],
+        &["tag", "set", "turns", "--max-step", "5"],
+    ] {
+        let error = run(refused).failed(2);
+        assert!(error.contains(no_step), "{refused:?}: {error}");
+    }
+    let error = run(&["tag", "create", "more"]).failed(2);
+    assert!(error.contains("needs a step"), "{error}");
+    let error = run(&["tag", "create", "turns", "--step", "5"]).failed(1);
+    assert!(error.contains("the tag exists already"), "{error}");
+    run(&["tag", "set", "turns", "--max-take", "7"]).ok();
+    run(&["tag", "advance", "turns", "--at-least", "50"]).ok();
+    let deleted = run(&["tag", "delete", "turns", "--yes"]).ok();
+    assert!(deleted.contains("leaf tag create turns --first 50 --order strict"), "{deleted}");
 }
 
 #[test]

@@ -4,7 +4,7 @@
 
 use leaf_core::Step;
 use leaf_registry::StoreUrl;
-use leaf_segment::TagRecord;
+use leaf_segment::{Order, TagRecord};
 use leaf_snowflake::{Fence, FenceState, WorkerView};
 use serde::Serialize;
 
@@ -15,7 +15,9 @@ pub struct TagShown {
     pub tag: String,
     /// The next id that the store will grant.
     pub max_id: String,
-    /// `null` when the row holds a number that is none.
+    /// `relaxed` or `strict`; `null` when this version of Leaf may not guess it.
+    pub order: Option<Order>,
+    /// `null` in strict order, and when the row holds a number that is none.
     pub step: Option<u32>,
     /// Whether ids are handed out.
     pub enabled: bool,
@@ -36,10 +38,13 @@ impl TagShown {
     #[must_use]
     pub fn of(record: &TagRecord, url: &StoreUrl) -> Self {
         let settings = record.settings.clone().unwrap_or_default();
+        let order = record.meaning.as_ref().ok().map(|meaning| meaning.order);
+        let step = record.step.ok().filter(|_| order != Some(Order::Strict));
         Self {
             tag: record.tag.as_str().into(),
             max_id: record.max_id.to_string(),
-            step: record.step.ok().map(Step::get),
+            order,
+            step: step.map(Step::get),
             enabled: settings.enabled,
             min_step: settings.min_step.map(Step::get),
             max_step: settings.max_step.map(Step::get),

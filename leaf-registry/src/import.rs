@@ -40,10 +40,10 @@ const TRIES: usize = 100;
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let (old, new) = (MemoryStore::with_tags([NewTag::stock()]), MemoryStore::default());
 /// let (stock, step) = (Tag::parse("leaf-segment-test")?, Step::new(2000)?);
-/// let last = old.allocate(&stock, step, step).await?;
+/// let last = old.allocate(&stock, step, step.into()).await?;
 ///
 /// assert_eq!(import(&stock, &old, &new, 0).await?, last.end());
-/// assert!(old.allocate(&stock, step, step).await.is_err(), "it is sealed");
+/// assert!(old.allocate(&stock, step, step.into()).await.is_err(), "it is sealed");
 /// # Ok(())
 /// # }
 /// ```
@@ -116,6 +116,11 @@ async fn make_sealed(
 ) -> Result<(), StoreError> {
     let tag = &old.tag;
     let step = old.step.map_err(|error| refuse(StoreErrorKind::BadRecord(error.to_string())))?;
+    let meaning = old.meaning.clone();
+    let meaning = meaning.map_err(|error| refuse(StoreErrorKind::BadRecord(error.to_string())))?;
+    if new.as_ref().is_some_and(|new| new.meaning != Ok(meaning)) {
+        return Err(refuse(StoreErrorKind::TagExists));
+    }
     let old_settings = old.settings.as_ref();
     let old_settings =
         old_settings.map_err(|error| refuse(StoreErrorKind::BadRecord(error.to_string())))?;
@@ -126,7 +131,8 @@ async fn make_sealed(
     let settings = match new {
         None => {
             let description = old.description.clone();
-            to.create(&NewTag { tag: tag.clone(), max_id: SEALED, step, description }).await?;
+            let new = NewTag { tag: tag.clone(), max_id: SEALED, step, meaning, description };
+            to.create(&new).await?;
             Ok(TagSettings::default())
         }
         // Made, by `schema --apply` say, and never used; or moved from here before.
@@ -166,7 +172,7 @@ mod tests {
     }
 
     async fn grant(store: &MemoryStore, amount: i64) -> Result<IdRange, StoreError> {
-        store.allocate(&orders(), Step::new(amount).unwrap(), Step::new(10).unwrap()).await
+        store.allocate(&orders(), Step::new(amount).unwrap(), Step::new(10).unwrap().into()).await
     }
 
     async fn max_id(store: &MemoryStore) -> i64 {

@@ -1,28 +1,54 @@
-//! Rows of `leaf_alloc` and `leaf_tag_settings`, whatever the database.
+//! Rows of `leaf_alloc`, `leaf_sequence` and `leaf_tag_settings`, whatever the database.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 
 use leaf_core::{Step, Tag};
-use leaf_segment::{SEALED, StoreErrorKind, TagRecord, TagSettings};
+use leaf_segment::{
+    Expected, Meaning, MeaningError, SEALED, StoreErrorKind, TagRecord, TagSettings,
+};
 
-/// The columns of `leaf_alloc` that every backend reads, in this order. Foreign tables may hold NULL
-/// in any.
-pub(crate) type Row = (String, Option<i64>, Option<i64>, Option<String>);
+/// A tag's row, as every backend reads it. Foreign tables may hold NULL in any column.
+#[derive(Debug, Clone)]
+pub(crate) struct Row {
+    pub(crate) name: String,
+    pub(crate) max_id: Option<i64>,
+    pub(crate) step: Option<i64>,
+    pub(crate) description: Option<String>,
+    /// `None` for a plain tag, in the table that Java programs read.
+    pub(crate) meaning: Option<String>,
+}
+
+impl Row {
+    fn meaning(&self) -> Result<Meaning, MeaningError> {
+        self.meaning.as_deref().map_or(Ok(Meaning::PLAIN), Meaning::decode)
+    }
+}
 
 /// The rows as records, each with its settings, of which the texts are given by tag. Invalid rows are skipped
-/// with a warning.
+/// with a warning. Of two rows with one name, in two tables, nothing may be issued.
 pub(crate) fn read(rows: Vec<Row>, settings: HashMap<String, String>) -> Vec<TagRecord> {
-    let record = |(biz_tag, max_id, step, description): Row| {
-        let (Ok(tag), Some(max_id)) = (Tag::parse(&biz_tag), max_id) else {
-            tracing::warn!(?biz_tag, "a row of leaf_alloc is left out: no valid tag, or no max_id");
-            return None;
+    let mut records = HashMap::with_capacity(rows.len());
+    for row in rows {
+        let meaning = row.meaning();
+        let Row { name, max_id, step, description, .. } = row;
+        let (Ok(tag), Some(max_id)) = (Tag::parse(&name), max_id) else {
+            tracing::warn!(?name, "a row is left out: no valid tag, or no max_id");
+            continue;
         };
         let settings = settings.get(tag.as_str());
         let settings =
             settings.map_or_else(|| Ok(TagSettings::default()), |text| TagSettings::decode(text));
-        Some(TagRecord { tag, max_id, step: Step::new(step.unwrap_or(0)), description, settings })
-    };
-    rows.into_iter().filter_map(record).collect()
+        let step = Step::new(step.unwrap_or(0));
+        let record = TagRecord { tag: tag.clone(), max_id, step, description, meaning, settings };
+        match records.entry(tag) {
+            Entry::Vacant(free) => {
+                free.insert(record);
+            }
+            Entry::Occupied(mut first) => first.get_mut().meaning = Err(MeaningError::Twice),
+        }
+    }
+    records.into_values().collect()
 }
 
 /// The greatest `max_id` from which `amount` ids can be allocated: it must stay below [`SEALED`].
@@ -30,24 +56,25 @@ pub(crate) const fn most(amount: i64) -> i64 {
     SEALED - 1 - amount
 }
 
-/// Why an allocation of `amount` ids that expected the step `seen` changed no row, given the row;
-/// `None` when nothing in it is wrong: then somebody has changed it meanwhile, or the failover guard
-/// has refused.
-pub(crate) fn why_not(row: Option<Row>, seen: Step, amount: i64) -> Option<StoreErrorKind> {
-    let Some((_, max_id, step, _)) = row else { return Some(StoreErrorKind::UnknownTag) };
+/// Why an allocation of `amount` ids changed no row, given the row; `None` when nothing in it is wrong: then somebody
+/// has changed it meanwhile, or the failover guard has refused.
+pub(crate) fn why_not(
+    row: Option<&Row>,
+    expected: Expected,
+    amount: i64,
+) -> Option<StoreErrorKind> {
+    let Some(row) = row else { return Some(StoreErrorKind::UnknownTag) };
     let bad = |text: String| Some(StoreErrorKind::BadRecord(text));
-    match (Step::new(step.unwrap_or(0)), max_id) {
+    if row.meaning() != Ok(expected.meaning) {
+        return Some(StoreErrorKind::MeaningChanged);
+    }
+    match (Step::new(row.step.unwrap_or(0)), row.max_id) {
         (Err(error), _) => bad(format!("{error}; correct its step")),
-        (_, None) => bad("max_id is NULL; correct the row in leaf_alloc".into()),
+        (_, None) => bad("max_id is NULL; correct the row".into()),
         (_, Some(max_id @ ..0)) => bad(format!("max_id {max_id} is negative; advance the tag")),
         (_, Some(SEALED)) => Some(StoreErrorKind::Moved),
-        (Ok(step), _) if step != seen => Some(StoreErrorKind::StepChanged(step)),
+        (Ok(step), _) if step != expected.step => Some(StoreErrorKind::StepChanged(step)),
         (_, Some(max_id)) if max_id > most(amount) => Some(StoreErrorKind::Exhausted),
         _ => None,
     }
-}
-
-/// An administration statement met its row.
-pub(crate) fn at_least_one(rows_affected: u64) -> Result<(), StoreErrorKind> {
-    if rows_affected == 0 { Err(StoreErrorKind::UnknownTag) } else { Ok(()) }
 }

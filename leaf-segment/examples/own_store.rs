@@ -10,8 +10,8 @@ use std::sync::{Arc, Mutex};
 
 use leaf_core::{IdRange, Step, Tag};
 use leaf_segment::{
-    NewTag, RangeSource, SegmentConfig, SegmentGenerator, StoreError, StoreErrorKind, StoreFuture,
-    TagCatalog, TagRecord,
+    Expected, NewTag, RangeSource, SegmentConfig, SegmentGenerator, StoreError, StoreErrorKind,
+    StoreFuture, TagCatalog, TagRecord,
 };
 
 /// One tag, whose next id is in a file of eight bytes. The lock keeps the threads of this process apart; a
@@ -52,7 +52,7 @@ impl FileStore {
 }
 
 impl RangeSource for FileStore {
-    fn allocate<'a>(&'a self, tag: &'a Tag, amount: Step, _: Step) -> StoreFuture<'a, IdRange> {
+    fn allocate<'a>(&'a self, tag: &'a Tag, amount: Step, _: Expected) -> StoreFuture<'a, IdRange> {
         Box::pin(async move {
             self.unknown(tag)?;
             let amount = i64::from(amount.get());

@@ -30,6 +30,9 @@ pub enum StoreErrorKind {
     /// The record's step is not the one that the caller saw.
     #[error("the record's step is now {0}")]
     StepChanged(Step),
+    /// The record has another meaning than the caller knew: it was deleted and made again.
+    #[error("the tag was made again with another meaning")]
+    MeaningChanged,
     /// The record is not usable as it stands.
     #[error("{0}")]
     BadRecord(String),

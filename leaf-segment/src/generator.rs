@@ -25,8 +25,8 @@ use crate::store_client::StoreClient;
 use crate::tag_state::Leftovers;
 use crate::unknown_tags::UnknownTags;
 use crate::{
-    SegmentConfig, SegmentError, SegmentErrorKind, SegmentSource, StoreError, StoreErrorKind,
-    TagRecord, TagView,
+    Meaning, Order, SegmentConfig, SegmentError, SegmentErrorKind, SegmentSource, StoreError,
+    StoreErrorKind, TagRecord, TagView,
 };
 
 /// How soon a refresh that failed is tried again.
@@ -202,15 +202,12 @@ impl SegmentGenerator {
         });
         let tags = self.shared.tags.load();
         let Some(trouble) = trouble else {
-            let refused = tags
-                .values()
-                .filter(|handle| !handle.state.has_ended() && handle.state.control().suspect())
-                .count();
+            let refused = tags.values().filter(|handle| needs_operator(handle)).count();
             let refused = match refused {
                 0 => Health::Ready,
                 count => {
                     let text = format!(
-                        "{count} tags need an operator: their records went back, or hold no step; the log \
+                        "{count} tags need an operator: their records went back, or cannot be followed; the log \
                          says what to do"
                     );
                     Health::degraded(HealthCode::TagRefused, text)
@@ -218,8 +215,12 @@ impl SegmentGenerator {
             };
             return marks.and(refused);
         };
-        let in_use =
-            |handle: &&TagHandle| !handle.state.has_ended() && handle.state.control().granted > 0;
+        // A tag in strict order never has a stock: its own callers are told.
+        let in_use = |handle: &&TagHandle| {
+            !handle.state.has_ended()
+                && handle.meaning().order == Order::Relaxed
+                && handle.state.control().granted > 0
+        };
         let has_stock = |handle: &TagHandle| handle.state.buffer.stock() > 0;
         let mut dry = tags.values().filter(in_use).filter(|handle| !has_stock(handle));
         let out_of_ids = |text| Health::not_ready(HealthCode::OutOfIds, text);
@@ -262,6 +263,23 @@ impl SegmentGenerator {
             tracing::warn!("not all unused ids could be given back within {GIVE_BACK:?}");
         }
         store_client.store.close().await;
+    }
+}
+
+/// Why no id of such a record may be issued, if so.
+fn refusal(record: &TagRecord) -> Option<SegmentErrorKind> {
+    match record.meaning {
+        Err(_) => Some(SegmentErrorKind::Record),
+        Ok(_) => (!record.is_enabled()).then_some(SegmentErrorKind::Disabled),
+    }
+}
+
+/// Whether a tag waits for an operator.
+fn needs_operator(handle: &TagHandle) -> bool {
+    let control = handle.state.control();
+    match &control.ended {
+        None => control.suspect(),
+        Some(why) => *why == SegmentErrorKind::Record,
     }
 }
 
@@ -370,21 +388,29 @@ impl Shared {
 
     /// Brings `tags` up to date with one record.
     fn apply_record(&self, tags: &mut TagMap, record: &TagRecord) -> TagHandle {
+        let refusal = refusal(record);
         let handle = match tags.get(&record.tag) {
-            Some(handle) if !handle.state.has_ended() => {
+            Some(handle) if !handle.state.has_ended() && record.meaning == Ok(handle.meaning()) => {
                 handle.state.record_seen(record);
                 handle.clone()
             }
-            Some(ended) if !record.is_enabled() => return ended.clone(),
+            Some(ended) if refusal.is_some() && ended.state.has_ended() => return ended.clone(),
             // New, or made or enabled again: what was granted before, the marks remember.
-            _ => {
-                let handle = TagHandle::new(record, Arc::clone(&self.store_client));
+            before => {
+                if let Some(before) = before {
+                    before.state.end(SegmentErrorKind::UnknownTag);
+                }
+                if let Err(error) = &record.meaning {
+                    tracing::error!(tag = ?record.tag.as_str(), "no ids: {error}");
+                }
+                let meaning = record.meaning.as_ref().copied().unwrap_or(Meaning::PLAIN);
+                let handle = TagHandle::new(record, meaning, Arc::clone(&self.store_client));
                 tags.insert(record.tag.clone(), handle.clone());
                 handle
             }
         };
-        if !record.is_enabled() {
-            handle.state.end(SegmentErrorKind::Disabled);
+        if let Some(why) = refusal {
+            handle.state.end(why);
         }
         handle
     }
@@ -429,19 +455,19 @@ impl Shared {
     ) -> Result<Result<TagHandle, SegmentErrorKind>, StoreError> {
         let what = format!("look up tag {:?}", tag.as_str());
         let record = self.store_client.ask(&what, self.store_client.store.tag(tag)).await?;
-        let mut refusal = SegmentErrorKind::UnknownTag;
+        let mut why = SegmentErrorKind::UnknownTag;
         if let Some(record) = record {
             let _alone = self.changing.lock().expect("no holder of this lock panics");
             let mut tags = TagMap::clone(&self.tags.load());
             let handle = self.apply_record(&mut tags, &record);
             self.tags.store(Arc::new(tags));
-            if record.is_enabled() {
-                return Ok(Ok(handle));
+            match refusal(&record) {
+                None => return Ok(Ok(handle)),
+                Some(refusal) => why = refusal,
             }
-            refusal = SegmentErrorKind::Disabled;
         }
-        self.unknown().remember(tag.clone(), refusal.clone());
-        Ok(Err(refusal))
+        self.unknown().remember(tag.clone(), why.clone());
+        Ok(Err(why))
     }
 
     /// The handle of a tag, from a reading of the whole set that begins after this call.

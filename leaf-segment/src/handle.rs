@@ -11,10 +11,11 @@ use leaf_core::{Id, IdRange, Step, Tag};
 use tokio::time::Instant;
 
 use crate::buffer::Take;
+use crate::group_commit;
 use crate::refill;
 use crate::store_client::StoreClient;
 use crate::tag_state::TagState;
-use crate::{SegmentError, SegmentErrorKind, TagRecord};
+use crate::{Meaning, Order, SegmentError, SegmentErrorKind, TagRecord};
 
 /// A tag, ready to hand out ids. Cheap to clone; keep it instead of looking the tag up again.
 ///
@@ -27,8 +28,12 @@ pub struct TagHandle {
 }
 
 impl TagHandle {
-    pub(crate) fn new(record: &TagRecord, store_client: Arc<StoreClient>) -> Self {
-        Self { state: Arc::new(TagState::new(record, store_client)) }
+    pub(crate) fn new(
+        record: &TagRecord,
+        meaning: Meaning,
+        store_client: Arc<StoreClient>,
+    ) -> Self {
+        Self { state: Arc::new(TagState::new(record, meaning, store_client)) }
     }
 
     /// The tag.
@@ -38,7 +43,7 @@ impl TagHandle {
     }
 
     /// Takes the next id if one is there; never waits. `None` also starts a refill, so that a later
-    /// call succeeds.
+    /// call succeeds. A tag in strict order never has one.
     #[inline]
     #[must_use]
     pub fn try_next(&self) -> Option<Id> {
@@ -54,6 +59,7 @@ impl TagHandle {
     pub async fn next(&self) -> Result<Id, SegmentError> {
         match self.try_next() {
             Some(id) => Ok(id),
+            None if self.is_strict() => Ok(self.in_turn(Step::MIN, self.deadline()).await?.first()),
             None => self.wait_for(self.deadline(), Self::try_next).await,
         }
     }
@@ -92,6 +98,9 @@ impl TagHandle {
     pub async fn take(&self, count: usize) -> Result<Vec<IdRange>, SegmentError> {
         let step = self.check_count(count)?;
         let deadline = self.deadline();
+        if self.is_strict() {
+            return Ok(vec![self.in_turn(step, deadline).await?]);
+        }
         if count > self.state.segment_length() {
             return Ok(vec![self.fetch(step, deadline).await?]);
         }
@@ -121,11 +130,31 @@ impl TagHandle {
     /// Those of [`Self::take`].
     pub async fn take_contiguous(&self, count: usize) -> Result<IdRange, SegmentError> {
         let step = self.check_count(count)?;
+        if self.is_strict() {
+            return self.in_turn(step, self.deadline()).await;
+        }
         let taken = self.state.buffer.take_contiguous(step.get());
         match taken.and_then(|taken| self.taken(taken)) {
             Some(range) => Ok(range),
             None => self.fetch(step, self.deadline()).await,
         }
+    }
+
+    /// What the tag's numbers mean.
+    #[must_use]
+    pub fn meaning(&self) -> Meaning {
+        self.state.meaning
+    }
+
+    /// The most ids that one call takes: [`SegmentConfig::max_take`](crate::SegmentConfig::max_take), or the tag's own
+    /// limit.
+    #[must_use]
+    pub fn max_take(&self) -> usize {
+        self.state.max_take()
+    }
+
+    fn is_strict(&self) -> bool {
+        self.state.meaning.order == Order::Strict
     }
 
     /// The highest id that this handle's callers took; `None` before the first. It says nothing of other processes,
@@ -195,6 +224,21 @@ impl TagHandle {
         step.filter(|_| count <= most).ok_or_else(|| {
             SegmentError::new(SegmentErrorKind::BadCount { count, most }, self.state.tag.as_str())
         })
+    }
+
+    /// Takes `count` ids in strict order: they follow each other.
+    async fn in_turn(&self, count: Step, deadline: Instant) -> Result<IdRange, SegmentError> {
+        let state = &self.state;
+        if let Some(error) = state.immediate_error() {
+            return Err(error);
+        }
+        let range = group_commit::join(state, count);
+        match tokio::time::timeout_at(deadline, range).await {
+            Ok(Ok(granted)) => granted,
+            // The tag has ended.
+            Ok(Err(_)) => Err(state.immediate_error().unwrap_or_else(|| state.deadline_error())),
+            Err(_) => Err(state.deadline_error()),
+        }
     }
 
     /// Fetches `count` ids past the buffer.

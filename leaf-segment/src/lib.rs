@@ -32,8 +32,10 @@ mod buffer;
 mod config;
 mod error;
 mod generator;
+mod group_commit;
 mod handle;
 mod marks;
+mod meaning;
 mod memory;
 mod rate;
 mod refill;
@@ -54,11 +56,13 @@ pub use generator::{KnownTags, SegmentGenerator};
 pub use handle::TagHandle;
 pub use leaf_core::{Id, IdRange, Step, Tag};
 pub use marks::{HighWaterMarks, HighWaterMarksError};
+pub use meaning::{Meaning, MeaningError, Order};
 pub use memory::MemoryStore;
 pub use settings::{TagSettings, TagSettingsError};
 pub use shards::{Shards, TagPattern, TagPatternError};
 pub use store::{
-    NewTag, RangeSource, SEALED, SegmentSource, StoreFuture, TagCatalog, TagRecord, TagStore,
+    Expected, NewTag, RangeSource, SEALED, SegmentSource, StoreFuture, TagCatalog, TagRecord,
+    TagStore,
 };
 pub use tag_admin::{Confirm, Deleted, TagAdmin, TagAdminError, TagChange};
 pub use view::{FetchView, TagView};

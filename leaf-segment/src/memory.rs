@@ -7,8 +7,8 @@ use std::time::Duration;
 use leaf_core::{IdRange, Step, Tag};
 
 use crate::{
-    NewTag, RangeSource, SEALED, StoreError, StoreErrorKind, StoreFuture, TagCatalog, TagRecord,
-    TagSettings, TagStore,
+    Expected, NewTag, RangeSource, SEALED, StoreError, StoreErrorKind, StoreFuture, TagCatalog,
+    TagRecord, TagSettings, TagStore,
 };
 
 /// A [`TagStore`] without a disk.
@@ -63,10 +63,18 @@ impl MemoryStore {
 }
 
 impl RangeSource for MemoryStore {
-    fn allocate<'a>(&'a self, tag: &'a Tag, amount: Step, seen: Step) -> StoreFuture<'a, IdRange> {
+    fn allocate<'a>(
+        &'a self,
+        tag: &'a Tag,
+        amount: Step,
+        expected: Expected,
+    ) -> StoreFuture<'a, IdRange> {
         let answer = self.with(tag, "allocate", |record| {
+            if record.meaning != Ok(expected.meaning) {
+                return Err(StoreErrorKind::MeaningChanged);
+            }
             let step = record.step.map_err(|e| StoreErrorKind::BadRecord(e.to_string()))?;
-            if step != seen {
+            if step != expected.step {
                 return Err(StoreErrorKind::StepChanged(step));
             }
             if record.is_sealed() {

@@ -15,7 +15,7 @@ use tokio::time::Instant;
 use crate::step_policy::Bounds;
 use crate::store_client::StoreClient;
 use crate::tag_state::{Failure, TagState};
-use crate::{SegmentErrorKind, StoreError, StoreErrorKind};
+use crate::{Expected, Order, SegmentErrorKind, StoreError, StoreErrorKind};
 
 const FIRST_BACKOFF: Duration = Duration::from_millis(50);
 const LONGEST_BACKOFF: Duration = Duration::from_secs(5);
@@ -25,6 +25,10 @@ const BACKOFF_WITH_WAITERS: Duration = Duration::from_millis(500);
 /// Starts the tag's refill task unless one is under way.
 #[cold]
 pub(crate) fn start(state: &Arc<TagState>) {
+    if state.meaning.order == Order::Strict {
+        // It has no buffer: its callers wait in `group_commit`.
+        return;
+    }
     // Pairs with the fence in `run`: either this caller sees that the task has ended, or the task
     // sees what made this caller come.
     fence(Ordering::SeqCst);
@@ -35,7 +39,7 @@ pub(crate) fn start(state: &Arc<TagState>) {
     state.store_client.spawn(async move { run(&task).await });
 }
 
-async fn run(state: &TagState) {
+async fn run(state: &Arc<TagState>) {
     loop {
         let task = Task(state);
         let decided = fetch_until_decided(state).await;
@@ -70,7 +74,7 @@ enum Decided {
     Stop,
 }
 
-async fn fetch_until_decided(state: &TagState) -> Decided {
+async fn fetch_until_decided(state: &Arc<TagState>) -> Decided {
     let mut failures = 0;
     loop {
         if state.immediate_error().is_some() {
@@ -140,18 +144,16 @@ pub(crate) fn fetch_directly(state: &Arc<TagState>, count: Step) -> oneshot::Rec
     range
 }
 
-/// Writes down why there are no ids and waits until it makes sense to ask again; `false` when it
-/// never does.
-async fn record_failure_and_back_off(state: &TagState, error: StoreError, failures: u32) -> bool {
+/// Writes down why there are no ids; `false` when asking again cannot change it.
+pub(crate) fn record_failure(state: &TagState, error: &Arc<StoreError>) -> bool {
     if state.has_ended() {
         return false;
     }
-    let error = Arc::new(error);
-    state.control().failure = Some(Failure { error: Arc::clone(&error), at: Instant::now() });
+    state.control().failure = Some(Failure { error: Arc::clone(error), at: Instant::now() });
     match error.kind() {
         StoreErrorKind::StepChanged(step) => state.step_seen(Ok(*step)),
         StoreErrorKind::Unavailable | StoreErrorKind::Refused => {}
-        StoreErrorKind::UnknownTag => {
+        StoreErrorKind::UnknownTag | StoreErrorKind::MeaningChanged => {
             tracing::warn!(tag = ?state.tag.as_str(), "the tag's record is gone");
             state.end(SegmentErrorKind::UnknownTag);
             return false;
@@ -169,6 +171,16 @@ async fn record_failure_and_back_off(state: &TagState, error: StoreError, failur
             return false;
         }
     }
+    true
+}
+
+/// Writes down why there are no ids and waits until it makes sense to ask again; `false` when it
+/// never does.
+async fn record_failure_and_back_off(state: &TagState, error: StoreError, failures: u32) -> bool {
+    let error = Arc::new(error);
+    if !record_failure(state, &error) {
+        return false;
+    }
     if failures > 1 || !matches!(error.kind(), StoreErrorKind::StepChanged(_)) {
         let pause = backoff(failures, state.somebody_waits());
         tracing::warn!(tag = ?state.tag.as_str(), "{error}; asking again in {pause:?}");
@@ -179,13 +191,13 @@ async fn record_failure_and_back_off(state: &TagState, error: StoreError, failur
 
 /// How much to fetch.
 #[derive(Debug, Clone, Copy)]
-enum Amount {
+pub(crate) enum Amount {
     /// What the step policy says.
     Segment,
     Exactly(Step),
 }
 
-async fn fetch(state: &TagState, wanted: Amount) -> Result<IdRange, StoreError> {
+pub(crate) async fn fetch(state: &Arc<TagState>, wanted: Amount) -> Result<IdRange, StoreError> {
     let operation = || format!("allocate tag {:?}", state.tag.as_str());
     let refuse = |kind| StoreError::new(kind, operation());
     let StoreClient { store, config, permits, .. } = &*state.store_client;
@@ -206,7 +218,8 @@ async fn fetch(state: &TagState, wanted: Amount) -> Result<IdRange, StoreError> 
     };
 
     let sent = Instant::now();
-    let request = store.allocate(&state.tag, amount, seen);
+    let expected = Expected { step: seen, meaning: state.meaning };
+    let request = store.allocate(&state.tag, amount, expected);
     let range = state.store_client.ask(&operation(), request).await?;
 
     if let Some(mark) = mark.filter(|mark| range.start() < *mark) {
@@ -235,7 +248,11 @@ async fn fetch(state: &TagState, wanted: Amount) -> Result<IdRange, StoreError> 
         }
     }
     drop(permit);
-    state.store_client.write_mark(&state.tag).await;
+    match state.meaning.order {
+        Order::Relaxed => state.store_client.write_mark(&state.tag).await,
+        // Nothing is kept in memory that a restart could repeat: the mark only has to be near.
+        Order::Strict => state.write_mark_behind(),
+    }
     Ok(range)
 }
 

@@ -10,7 +10,7 @@ use std::fmt;
 use futures_core::future::BoxFuture;
 use leaf_core::{IdRange, Step, StepError, Tag};
 
-use crate::{StoreError, TagSettings, TagSettingsError};
+use crate::{Meaning, MeaningError, Order, StoreError, TagSettings, TagSettingsError};
 
 /// The `max_id` of a tag that nobody may allocate from any more, because it was moved to another store or
 /// is about to be deleted. No allocation reaches it: the last id that can be granted is two below. A Java
@@ -22,12 +22,17 @@ pub type StoreFuture<'a, T> = BoxFuture<'a, Result<T, StoreError>>;
 
 /// Where a double buffer gets its ranges from.
 pub trait RangeSource: fmt::Debug + Send + Sync + 'static {
-    /// Reserves `amount` ids of the tag, if the record's step is still `seen`. Durable before it returns.
+    /// Reserves `amount` ids of the tag, if the record is still as `expected`. Durable before it returns.
     ///
     /// # Errors
-    /// `UnknownTag`, `StepChanged` with the new step, `BadRecord`, `Moved`, `Exhausted` at the end of `i64`;
-    /// else a retryable or permanent failure of the store.
-    fn allocate<'a>(&'a self, tag: &'a Tag, amount: Step, seen: Step) -> StoreFuture<'a, IdRange>;
+    /// `UnknownTag`, `StepChanged` with the new step, `MeaningChanged`, `BadRecord`, `Moved`, `Exhausted` at the end
+    /// of `i64`; else a retryable or permanent failure of the store.
+    fn allocate<'a>(
+        &'a self,
+        tag: &'a Tag,
+        amount: Step,
+        expected: Expected,
+    ) -> StoreFuture<'a, IdRange>;
 
     /// Takes an allocation back: sets `max_id` from the end of `unused` to its start, if nobody allocated from the
     /// tag since and, where a database can fail over, the server is the one that allocated last; tells whether it
@@ -40,6 +45,22 @@ pub trait RangeSource: fmt::Debug + Send + Sync + 'static {
     /// Ends the connections, after the last call.
     fn close(&self) -> BoxFuture<'_, ()> {
         Box::pin(async {})
+    }
+}
+
+/// What the caller of [`RangeSource::allocate`] knows of the record. Nothing is allocated from one that differs. A
+/// step alone stands for a plain tag.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Expected {
+    /// The record's step.
+    pub step: Step,
+    /// What its numbers mean.
+    pub meaning: Meaning,
+}
+
+impl From<Step> for Expected {
+    fn from(step: Step) -> Self {
+        Self { step, meaning: Meaning::PLAIN }
     }
 }
 
@@ -115,6 +136,8 @@ pub struct TagRecord {
     pub step: Result<Step, StepError>,
     /// What it is for.
     pub description: Option<String>,
+    /// What its numbers mean; an error when this version may not guess it: then no id of the tag is issued.
+    pub meaning: Result<Meaning, MeaningError>,
     /// What holds for it on every node; an error when this version may not follow them: then nothing is
     /// allocated from the tag.
     pub settings: Result<TagSettings, TagSettingsError>,
@@ -127,8 +150,10 @@ pub struct NewTag {
     pub tag: Tag,
     /// The first id that it will hand out. Default 1.
     pub max_id: i64,
-    /// Its step.
+    /// Its step. Nothing to a tag in strict order.
     pub step: Step,
+    /// What its numbers mean. Default plain.
+    pub meaning: Meaning,
     /// What it is for, at most 256 characters.
     pub description: Option<String>,
 }
@@ -149,8 +174,9 @@ impl TagRecord {
 
 impl From<NewTag> for TagRecord {
     fn from(new: NewTag) -> Self {
-        let NewTag { tag, max_id, step, description } = new;
-        Self { tag, max_id, step: Ok(step), description, settings: Ok(TagSettings::default()) }
+        let NewTag { tag, max_id, step, meaning, description } = new;
+        let settings = Ok(TagSettings::default());
+        Self { tag, max_id, step: Ok(step), description, meaning: Ok(meaning), settings }
     }
 }
 
@@ -158,7 +184,14 @@ impl NewTag {
     /// A record that starts at 1.
     #[must_use]
     pub const fn new(tag: Tag, step: Step) -> Self {
-        Self { tag, max_id: 1, step, description: None }
+        Self { tag, max_id: 1, step, meaning: Meaning::PLAIN, description: None }
+    }
+
+    /// A record in strict order that starts at 1.
+    #[must_use]
+    pub const fn strict(tag: Tag) -> Self {
+        let meaning = Meaning { order: Order::Strict };
+        Self { tag, max_id: 1, step: Step::MIN, meaning, description: None }
     }
 
     /// Leaf's stock row: `leaf-segment-test`, first id 1, step 2000.
@@ -168,6 +201,7 @@ impl NewTag {
             tag: Tag::parse("leaf-segment-test").expect("a valid tag"),
             max_id: 1,
             step: Step::new(2000).expect("a valid step"),
+            meaning: Meaning::PLAIN,
             description: Some("Test leaf Segment Mode Get Id".into()),
         }
     }

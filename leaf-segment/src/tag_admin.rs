@@ -6,7 +6,8 @@
 use leaf_core::{Step, Tag};
 
 use crate::{
-    NewTag, SEALED, StoreError, StoreErrorKind, TagRecord, TagSettings, TagSettingsError, TagStore,
+    Meaning, NewTag, Order, SEALED, StoreError, StoreErrorKind, TagRecord, TagSettings,
+    TagSettingsError, TagStore,
 };
 
 /// A raise by more than this is asked about: nothing brings the ids back.
@@ -16,6 +17,7 @@ const TRIES: usize = 100;
 /// Why a store refuses to replace a `max_id` that is what it should be.
 const AFTER_FAILOVER: &str = "its database has failed over and no node has allocated from it since: let one do \
                               so, then try again";
+const NO_STEP: &str = "a tag in strict order has no step: every request goes to the store";
 /// What the column holds.
 const DESCRIPTION_CHARS: usize = 256;
 
@@ -139,6 +141,26 @@ impl<'a> TagAdmin<'a> {
         })
     }
 
+    /// The record of a tag to be made.
+    ///
+    /// # Errors
+    /// `Refused` for a plain tag without a step, and for a tag in strict order with one.
+    pub fn new_tag(
+        tag: Tag,
+        meaning: Meaning,
+        step: Option<Step>,
+    ) -> Result<NewTag, TagAdminError> {
+        match (meaning.order, step) {
+            (Order::Relaxed, Some(step)) => Ok(NewTag { meaning, ..NewTag::new(tag, step) }),
+            (Order::Strict, None) => Ok(NewTag { meaning, ..NewTag::strict(tag) }),
+            (Order::Relaxed, None) => Err(TagAdminError::Refused(
+                "a tag in relaxed order needs a step: how many ids one trip to the store reserves"
+                    .into(),
+            )),
+            (Order::Strict, Some(_)) => Err(TagAdminError::Refused(NO_STEP.into())),
+        }
+    }
+
     /// Makes a tag.
     ///
     /// # Errors
@@ -162,6 +184,11 @@ impl<'a> TagAdmin<'a> {
     /// `Conflict` where `min_step` would be above `max_step`; `UnknownTag`; failures of the store.
     pub async fn change(&self, tag: &Tag, change: TagChange) -> Result<TagRecord, TagAdminError> {
         let record = self.read(tag).await?;
+        let meaning = usable(&record)?;
+        let steps = [change.min_step.flatten(), change.max_step.flatten(), change.step];
+        if meaning.order == Order::Strict && steps.iter().any(Option::is_some) {
+            return Err(TagAdminError::Conflict(NO_STEP.into()));
+        }
         let operation = || format!("change the settings of tag {:?}", tag.as_str());
         let damaged = record.settings.is_err();
         let before = match record.settings {
@@ -214,6 +241,7 @@ impl<'a> TagAdmin<'a> {
     ) -> Result<(TagRecord, bool), TagAdminError> {
         check_id("the next id", at_least)?;
         let record = self.read(tag).await?;
+        usable(&record)?;
         if record.is_sealed() {
             let kind = StoreErrorKind::Moved;
             return Err(TagAdminError::Conflict(kind.to_string()));
@@ -246,6 +274,7 @@ impl<'a> TagAdmin<'a> {
     /// `Unconfirmed` unless `confirmed`, `UnknownTag`, `HalfDeleted`, failures of the store.
     pub async fn delete(&self, tag: &Tag, confirmed: Confirm) -> Result<Deleted, TagAdminError> {
         let record = self.read(tag).await?;
+        usable(&record)?;
         if confirmed == Confirm::No {
             return Err(TagAdminError::Unconfirmed(format!(
                 "tag {:?} has handed out ids below {}, which repeat if it is made again lower",
@@ -296,6 +325,14 @@ impl<'a> TagAdmin<'a> {
         let operation = format!("delete tag {:?}", record.tag.as_str());
         Err(StoreError::new(StoreErrorKind::Unavailable, operation).because(why).into())
     }
+}
+
+/// What the record's numbers mean; an error where that is not known: then nothing may be changed of it.
+fn usable(record: &TagRecord) -> Result<Meaning, TagAdminError> {
+    record.meaning.clone().map_err(|error| {
+        let kind = StoreErrorKind::BadRecord(error.to_string());
+        StoreError::new(kind, format!("change tag {:?}", record.tag.as_str())).into()
+    })
 }
 
 /// An id that somebody wrote. The greatest would use the tag up.
@@ -374,7 +411,7 @@ mod tests {
         let admin = TagAdmin::new(&store);
         let refused = admin.delete(&tag, Confirm::No).await.unwrap_err();
         assert!(matches!(refused, TagAdminError::Unconfirmed(_)), "{refused}");
-        let granted = store.allocate(&tag, step(2000), step(2000)).await.unwrap();
+        let granted = store.allocate(&tag, step(2000), step(2000).into()).await.unwrap();
         assert_eq!(admin.delete(&tag, Confirm::Yes).await.unwrap().next_first, Some(granted.end()));
         let gone = admin.read(&tag).await.unwrap_err().to_string();
         assert!(gone.contains("no such tag"), "{gone}");

@@ -13,17 +13,21 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use crate::buffer::{ClosedAt, DoubleBuffer};
+use crate::group_commit::Queue;
 use crate::rate::Rate;
 use crate::step_policy::{Bounds, StepPolicy};
 use crate::store_client::StoreClient;
 use crate::{
-    SegmentError, SegmentErrorKind, StoreError, StoreErrorKind, TagRecord, TagSettings,
+    Meaning, SegmentError, SegmentErrorKind, StoreError, StoreErrorKind, TagRecord, TagSettings,
     TagSettingsError,
 };
 
 /// An error that only an operator can cure is told to callers for this long before the store is
 /// asked again.
 const ERROR_HOLDS: Duration = Duration::from_secs(1);
+
+/// How long the mark of a tag in strict order may be behind on the disk.
+const MARK_BEHIND: Duration = Duration::from_secs(1);
 
 /// How many fetches are remembered for operators.
 const HISTORY: usize = 16;
@@ -32,7 +36,12 @@ pub(crate) struct TagState {
     /// First, so that the fast path finds it at the start of the allocation.
     pub(crate) buffer: DoubleBuffer,
     pub(crate) tag: Tag,
+    pub(crate) meaning: Meaning,
     pub(crate) store_client: Arc<StoreClient>,
+    /// Who waits for ids in strict order; empty in every other tag.
+    pub(crate) queue: Queue,
+    /// Whether the mark is to be written soon.
+    mark_due: AtomicBool,
     /// Whether a refill task is under way; the one who sets it owns `DoubleBuffer::publish`.
     pub(crate) fetching: AtomicBool,
     /// One fetch of this tag at a time, also of those past the buffer: a request must not be on its
@@ -146,12 +155,19 @@ impl TagControl {
 }
 
 impl TagState {
-    pub(crate) fn new(record: &TagRecord, store_client: Arc<StoreClient>) -> Self {
+    pub(crate) fn new(
+        record: &TagRecord,
+        meaning: Meaning,
+        store_client: Arc<StoreClient>,
+    ) -> Self {
         let mark_at_open = store_client.config.marks.get(&record.tag);
         Self {
             buffer: DoubleBuffer::new(),
             tag: record.tag.clone(),
+            meaning,
             store_client,
+            queue: Queue::default(),
+            mark_due: AtomicBool::new(false),
             fetching: AtomicBool::new(false),
             fetch_turn: tokio::sync::Mutex::new(()),
             refilled: Notify::new(),
@@ -203,6 +219,7 @@ impl TagState {
             control.closed_at = Some(at);
         }
         drop(control);
+        self.queue.clear();
         self.refilled.notify_waiters();
     }
 
@@ -255,6 +272,26 @@ impl TagState {
             _ => SegmentErrorKind::Record,
         };
         Some(SegmentError::of_tag(kind, &self.tag, Arc::clone(&failure.error)))
+    }
+
+    /// The error of the last attempt, if that was less than `within` ago.
+    pub(crate) fn recent_error(&self, within: Duration) -> Option<SegmentError> {
+        let control = self.control();
+        let failure = control.failure.as_ref().filter(|failure| failure.at.elapsed() < within)?;
+        Some(SegmentError::of_store(&self.tag, Arc::clone(&failure.error)))
+    }
+
+    /// Sees to it that the mark is on the disk soon, whatever is granted until then.
+    pub(crate) fn write_mark_behind(self: &Arc<Self>) {
+        if self.mark_due.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let state = Arc::clone(self);
+        self.store_client.spawn(async move {
+            tokio::time::sleep(MARK_BEHIND).await;
+            state.mark_due.store(false, Ordering::Release);
+            state.store_client.write_mark(&state.tag).await;
+        });
     }
 
     /// How many ids a segment holds: the one in use, before that what the record says.

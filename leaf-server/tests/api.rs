@@ -125,7 +125,7 @@ fn tags_are_made_changed_raised_and_deleted() {
     );
     assert_eq!(new.status, 201, "{}", new.body);
     let expected = json!({
-        "tag": "a/b 订", "max_id": "100", "step": 10, "enabled": true, "min_step": null,
+        "tag": "a/b 订", "order": "relaxed", "max_id": "100", "step": 10, "enabled": true, "min_step": null,
         "max_step": null, "max_take": null, "description": "x", "store": "sqlite:leaf.db",
     });
     assert_eq!(new.json(), expected);
@@ -168,12 +168,35 @@ fn tags_are_made_changed_raised_and_deleted() {
 }
 
 #[test]
+fn a_tag_in_strict_order_has_ids_but_no_leases() {
+    let (_directory, server) = start(&[]);
+    let made = ops(&server, "POST", "/v1/tags", r#"{"tag":"turns","order":"strict"}"#);
+    assert_eq!((made.status, &made.json()["step"]), (201, &serde_json::Value::Null));
+    assert_eq!(server.id("/api/segment/get/turns"), 1);
+    let several = server.get("/v1/segments/turns/ids?count=3").json();
+    assert_eq!(several["ids"], json!(["2", "3", "4"]));
+
+    let mut client = HttpClient::connect(server.ids()).unwrap();
+    let headers = "Host: localhost\r\n";
+    let lease = client.ask("POST", "/v1/segments/turns/lease?count=10", headers, "").unwrap();
+    problem(&lease, 409, "strict-order", "/ids?count=");
+    let step = ops(&server, "PATCH", "/v1/tags/turns", r#"{"step":5}"#);
+    problem(&step, 409, "conflict", "has no step");
+    assert_eq!(ops(&server, "PATCH", "/v1/tags/turns", r#"{"max_take":2}"#).status, 200);
+    assert_eq!(server.id("/api/segment/get/turns"), 5, "nothing was burned");
+}
+
+#[test]
 fn wrong_administration_is_refused_and_changes_nothing() {
     let (_directory, server) = start(&[]);
     let stock = "/v1/tags/leaf-segment-test";
     for (method, path, body, status, text) in [
         ("POST", "/v1/tags", "{", 400, "body: "),
-        ("POST", "/v1/tags", r#"{"tag":"x"}"#, 400, "missing field `step`"),
+        ("POST", "/v1/tags", r#"{"step":1}"#, 400, "missing field `tag`"),
+        ("POST", "/v1/tags", r#"{"tag":"x"}"#, 400, "needs a step"),
+        ("POST", "/v1/tags", r#"{"tag":"x","step":null}"#, 400, "body: "),
+        ("POST", "/v1/tags", r#"{"tag":"x","step":1,"order":"strict"}"#, 400, "has no step"),
+        ("POST", "/v1/tags", r#"{"tag":"x","order":"daily"}"#, 400, "unknown variant `daily`"),
         ("POST", "/v1/tags", r#"{"tag":"x","step":0}"#, 400, "step: give 1 to 2147483647"),
         ("POST", "/v1/tags", r#"{"tag":"x","step":1.5}"#, 400, "a whole number"),
         ("POST", "/v1/tags", r#"{"tag":" x","step":1}"#, 400, "white space"),

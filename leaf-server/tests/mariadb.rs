@@ -125,6 +125,35 @@ fn two_servers_and_a_java_node_on_one_row_never_share_an_id() {
     );
 }
 
+/// What the Java Leaf asks knows nothing of a tag that is not plain: it answers "no such key" instead of issuing ids
+/// that mean something else. A leaf-server before `leaf_sequence` asked the same table.
+#[test]
+fn a_java_node_finds_no_tag_that_is_not_plain() {
+    let database = MariaDb::shared();
+    let name = database.new_database();
+    let url = MariaDb::url(database.port(), &name);
+    schema(&url, true);
+    let (_directory, server) = start(&url, false);
+    let mut ops = HttpClient::connect(server.ops()).unwrap();
+    let json = "Host: localhost\r\nContent-Type: application/json\r\n";
+    let new = r#"{"tag":"turns","order":"strict"}"#;
+    assert_eq!(ops.ask("POST", "/v1/tags", json, new).unwrap().status, 201);
+    assert_eq!(server.id("/api/segment/get/turns"), 1);
+
+    // Its three statements, as its mapper has them.
+    let tags = database.sql(&format!("SELECT biz_tag FROM {name}.leaf_alloc"));
+    assert_eq!(tags, "leaf-segment-test");
+    let updated = database.sql(&format!(
+        "UPDATE {name}.leaf_alloc SET max_id = max_id + step WHERE biz_tag = 'turns'; SELECT ROW_COUNT()"
+    ));
+    assert_eq!(updated, "0");
+    let read = database.sql(&format!(
+        "SELECT biz_tag, max_id, step FROM {name}.leaf_alloc WHERE biz_tag = 'turns'"
+    ));
+    assert_eq!(read, "");
+    assert_eq!(server.id("/api/segment/get/turns"), 2);
+}
+
 /// G-01: three processes on eight tags with steps of 1 to 8, so that nearly every id is a fetch.
 #[test]
 fn three_servers_on_eight_tags_of_tiny_steps_never_share_an_id() {

@@ -334,6 +334,55 @@ fn a_command_that_waits_is_alone_in_that() {
     assert_eq!(waiting.read().unwrap(), RedisReply::Simple("PONG".into()));
 }
 
+/// Equal commands that came together share a commit of the store, each has its own reply, and so has each error.
+#[test]
+fn commands_of_a_tag_in_strict_order_are_answered_together() {
+    let directory = tempfile::tempdir().unwrap();
+    let server = start(directory.path(), &[]);
+    let mut ops = leaf_testkit::HttpClient::connect(server.ops()).unwrap();
+    let json = "Host: localhost\r\nContent-Type: application/json\r\n";
+    let new = r#"{"tag":"turns","order":"strict"}"#;
+    assert_eq!(ops.ask("POST", "/v1/tags", json, new).unwrap().status, 201);
+    let mut client = connect(&server);
+    let increment = RedisClient::encode(&["INCR", "turns"]);
+    // The first is alone: the tag is not known yet. Then more than are answered at once, cut by another command.
+    client
+        .send(
+            &[increment.repeat(200), RedisClient::encode(&["PING"]), increment.repeat(50)].concat(),
+        )
+        .unwrap();
+    for id in 1..=200 {
+        assert_eq!(client.read().unwrap(), RedisReply::Integer(id));
+    }
+    assert_eq!(client.read().unwrap(), RedisReply::Simple("PONG".into()));
+    for id in 201..=250 {
+        assert_eq!(client.read().unwrap(), RedisReply::Integer(id));
+    }
+    assert_eq!(client.command(&["INCRBY", "turns", "10"]).unwrap(), RedisReply::Integer(260));
+    assert_eq!(client.command(&["GET", "turns"]).unwrap(), bulk("260"));
+    assert_eq!(client.command(&["LLEN", "turns"]).unwrap(), RedisReply::Integer(0));
+    assert_eq!(client.command(&["SEGMENT", "turns"]).unwrap(), bulk("261"));
+
+    // A limit of the tag's own cuts what is answered at once.
+    let limit = ops.ask("PATCH", "/v1/tags/turns", json, r#"{"max_take":3}"#).unwrap();
+    assert_eq!(limit.status, 200);
+    client.send(&increment.repeat(20)).unwrap();
+    for id in 262..=281 {
+        assert_eq!(client.read().unwrap(), RedisReply::Integer(id));
+    }
+
+    std::fs::rename(directory.path().join("leaf.db"), directory.path().join("gone.db")).unwrap();
+    client.send(&increment.repeat(20)).unwrap();
+    for _ in 0..20 {
+        let refused = client.read().unwrap();
+        assert!(
+            matches!(&refused, RedisReply::Error(text) if text.starts_with("LOADING")),
+            "{refused:?}"
+        );
+    }
+    assert_eq!(client.command(&["PING"]).unwrap(), RedisReply::Simple("PONG".into()));
+}
+
 #[test]
 fn replies_that_are_not_read_do_not_pile_up() {
     let directory = tempfile::tempdir().unwrap();

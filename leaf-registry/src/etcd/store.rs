@@ -4,19 +4,22 @@
 //! and its value, and succeeded. Revisions do not come back when a key is deleted and made again; they
 //! do when a cluster is restored from a snapshot, and then the value tells.
 //!
-//! The record of a tag is JSON under `/leaf/{name}/segment/{tag}`. What was last seen of it is
-//! remembered, so that a tag that nobody else allocates from costs one round trip; whoever comes late
-//! is told the new record by the same transaction.
+//! The record of a plain tag is JSON under `/leaf/{name}/segment/{tag}`, that of every other tag under
+//! `/leaf/{name}/sequence/{tag}`, with its meaning: a name stands in one of the two only, which the transaction that
+//! makes it compares. What was last seen of a record is remembered, so that a tag that nobody else allocates
+//! from costs one round trip; whoever comes late is told the new record by the same transaction.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
-use etcd_client::{Client, Compare, CompareOp, GetOptions, PutOptions, Txn, TxnOp, TxnOpResponse};
+use etcd_client::{
+    Client, Compare, CompareOp, DeleteOptions, GetOptions, PutOptions, Txn, TxnOp, TxnOpResponse,
+};
 use leaf_core::{IdRange, Step, Tag, UnknownFields};
 use leaf_segment::{
-    NewTag, RangeSource, StoreError, StoreErrorKind, StoreFuture, TagCatalog, TagRecord,
-    TagSettings, TagSettingsError, TagStore,
+    Expected, MeaningError, NewTag, RangeSource, StoreError, StoreErrorKind, StoreFuture,
+    TagCatalog, TagRecord, TagSettings, TagSettingsError, TagStore,
 };
 use serde::{Deserialize, Serialize};
 
@@ -36,13 +39,15 @@ const PAGE: i64 = 1000;
 #[derive(Debug)]
 pub struct EtcdStore {
     cluster: Cluster,
-    prefix: String,
+    plain: String,
+    sequences: String,
     seen: Mutex<HashMap<Tag, Seen>>,
 }
 
 /// A record and the revision that it had.
 #[derive(Debug, Clone)]
 struct Seen {
+    key: String,
     revision: i64,
     value: Vec<u8>,
     record: Record,
@@ -57,6 +62,9 @@ struct Record {
     version: u32,
     max_id: i64,
     step: i64,
+    /// As [`Meaning::encode`] writes it; none in the record of a plain tag.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    meaning: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     description: Option<String>,
     /// As [`TagSettings::encode`] writes them.
@@ -77,8 +85,9 @@ impl EtcdStore {
     /// A store in this cluster. Connects when it is first used.
     #[must_use]
     pub fn open(url: EtcdUrl) -> Self {
-        let prefix = format!("/leaf/{}/segment/", url.name());
-        Self { cluster: Cluster::new(url), prefix, seen: Mutex::default() }
+        let plain = format!("/leaf/{}/segment/", url.name());
+        let sequences = format!("/leaf/{}/sequence/", url.name());
+        Self { cluster: Cluster::new(url), plain, sequences, seen: Mutex::default() }
     }
 
     async fn client(&self, operation: &str) -> Result<Client, StoreError> {
@@ -94,19 +103,52 @@ impl EtcdStore {
         self.cluster.answer(answer).await.map_err(|error| classify(operation.into(), error))
     }
 
-    fn key(&self, tag: &Tag) -> String {
-        format!("{}{}", self.prefix, tag.as_str())
+    /// The keys at which a record of the tag can stand: that of a plain one, and that of all others.
+    fn keys(&self, tag: &Tag) -> [String; 2] {
+        [&self.plain, &self.sequences].map(|prefix| format!("{prefix}{}", tag.as_str()))
     }
 
     fn seen(&self) -> MutexGuard<'_, HashMap<Tag, Seen>> {
         self.seen.lock().expect("no holder of this lock panics")
     }
 
-    async fn read(&self, operation: &str, tag: &Tag) -> Result<Option<Seen>, StoreError> {
+    /// What stands at the two keys of a tag.
+    async fn read_both(&self, operation: &str, tag: &Tag) -> Result<Vec<Seen>, StoreError> {
         let mut client = self.client(operation).await?;
-        let answer = client.get(self.key(tag), None).await;
+        let both = self.keys(tag).map(|key| TxnOp::get(key, None::<GetOptions>));
+        let answer = client.txn(Txn::new().and_then(both)).await;
         let answer = self.answer(operation, answer).await?;
-        answer.kvs().first().map(|kv| Seen::parse(kv, operation)).transpose()
+        let mut found = Vec::with_capacity(1);
+        for response in answer.op_responses() {
+            let TxnOpResponse::Get(response) = response else { continue };
+            for kv in response.kvs() {
+                found.push(self.parse(kv, operation)?);
+            }
+        }
+        Ok(found)
+    }
+
+    /// The record of a tag, if there is one.
+    async fn read(&self, operation: &str, tag: &Tag) -> Result<Option<Seen>, StoreError> {
+        let mut found = self.read_both(operation, tag).await?;
+        match found.len() {
+            2.. => {
+                let why = StoreErrorKind::BadRecord(MeaningError::Twice.to_string());
+                Err(StoreError::new(why, operation))
+            }
+            _ => Ok(found.pop()),
+        }
+    }
+
+    /// A record with its key.
+    fn parse(&self, kv: &etcd_client::KeyValue, operation: &str) -> Result<Seen, StoreError> {
+        let bad = |why| StoreError::new(StoreErrorKind::BadRecord(why), operation);
+        let record = Record::decode(kv.value()).map_err(bad)?;
+        let key = String::from_utf8_lossy(kv.key()).into_owned();
+        if record.meaning.is_some() == key.starts_with(&self.plain) {
+            return Err(bad(format!("the value in etcd does not belong at its key {key}")));
+        }
+        Ok(Seen { key, revision: kv.mod_revision(), value: kv.value().into(), record })
     }
 
     /// Changes the record of a tag by `change`, in up to [`TRIES`] attempts.
@@ -138,7 +180,7 @@ impl EtcdStore {
                 Err(_) if !fresh => continue,
                 Err(kind) => return Err(StoreError::new(kind, operation)),
             };
-            match self.put(&operation, tag, Some(&now), record, value).await? {
+            match self.replace(&operation, tag, &now, record, value).await? {
                 Changed::Done(value) => return Ok(value),
                 Changed::Late(now) => {
                     fresh = true;
@@ -156,50 +198,39 @@ impl EtcdStore {
     }
 
     /// Writes the record if it still has this revision.
-    async fn put<T>(
+    async fn replace<T>(
         &self,
         operation: &str,
         tag: &Tag,
-        before: Option<&Seen>,
+        before: &Seen,
         record: Record,
         outcome: T,
     ) -> Result<Changed<T>, StoreError> {
-        let key = self.key(tag);
+        let key = before.key.clone();
         let mut client = self.client(operation).await?;
-        // A key that does not exist has revision 0.
-        let revision = before.map_or(0, |seen| seen.revision);
-        let revision = Compare::mod_revision(key.clone(), CompareOp::Equal, revision);
-        let value =
-            before.map(|seen| Compare::value(key.clone(), CompareOp::Equal, seen.value.clone()));
-        let unchanged: Vec<Compare> = [revision].into_iter().chain(value).collect();
+        let unchanged = [
+            Compare::mod_revision(key.clone(), CompareOp::Equal, before.revision),
+            Compare::value(key.clone(), CompareOp::Equal, before.value.clone()),
+        ];
         let value = json(&record);
         let transaction = Txn::new()
             .when(unchanged)
             .and_then([TxnOp::put(key.clone(), value.clone(), None::<PutOptions>)])
-            .or_else([TxnOp::get(key, None::<GetOptions>)]);
+            .or_else([TxnOp::get(key.clone(), None::<GetOptions>)]);
         let answer = client.txn(transaction).await;
         let answer = self.answer(operation, answer).await?;
         if answer.succeeded() {
             let revision = answer.header().map_or(0, etcd_client::ResponseHeader::revision);
-            self.seen().insert(tag.clone(), Seen { revision, value, record });
+            self.seen().insert(tag.clone(), Seen { key, revision, value, record });
             return Ok(Changed::Done(outcome));
         }
         let now = answer.op_responses().into_iter().find_map(|answer| match answer {
             TxnOpResponse::Get(answer) => {
-                Some(answer.kvs().first().map(|kv| Seen::parse(kv, operation)))
+                Some(answer.kvs().first().map(|kv| self.parse(kv, operation)))
             }
             _ => None,
         });
         Ok(Changed::Late(now.flatten().transpose()?))
-    }
-}
-
-impl Seen {
-    fn parse(kv: &etcd_client::KeyValue, operation: &str) -> Result<Self, StoreError> {
-        let record = Record::decode(kv.value());
-        let record =
-            record.map_err(|why| StoreError::new(StoreErrorKind::BadRecord(why), operation))?;
-        Ok(Self { revision: kv.mod_revision(), value: kv.value().into(), record })
     }
 }
 
@@ -209,6 +240,7 @@ impl Record {
             version: FORMAT_VERSION,
             max_id: new.max_id,
             step: i64::from(new.step.get()),
+            meaning: (!new.meaning.is_plain()).then(|| new.meaning.encode()),
             description: new.description.clone(),
             settings: None,
             unknown: UnknownFields::default(),
@@ -236,7 +268,13 @@ impl Record {
     }
 
     fn row(&self, tag: &Tag) -> record::Row {
-        (tag.as_str().into(), Some(self.max_id), Some(self.step), self.description.clone())
+        record::Row {
+            name: tag.as_str().into(),
+            max_id: Some(self.max_id),
+            step: Some(self.step),
+            description: self.description.clone(),
+            meaning: self.meaning.clone(),
+        }
     }
 
     fn settings_text(&self, tag: &Tag) -> Option<(String, String)> {
@@ -249,23 +287,22 @@ fn json(record: &Record) -> Vec<u8> {
 }
 
 impl RangeSource for EtcdStore {
-    fn allocate<'a>(&'a self, tag: &'a Tag, amount: Step, seen: Step) -> StoreFuture<'a, IdRange> {
+    fn allocate<'a>(
+        &'a self,
+        tag: &'a Tag,
+        amount: Step,
+        expected: Expected,
+    ) -> StoreFuture<'a, IdRange> {
         Box::pin(self.change("allocate", tag, move |record| {
-            let start = record.max_id;
             let amount = i64::from(amount.get());
-            let end = (start <= record::most(amount)).then_some(start.saturating_add(amount));
-            let range = end.and_then(|end| IdRange::new(start, end));
-            match range.filter(|_| record.step == i64::from(seen.get())) {
-                Some(range) => {
-                    record.max_id = range.end();
-                    Ok(range)
-                }
-                None => {
-                    let row = record.row(tag);
-                    let why = record::why_not(Some(row), seen, amount);
-                    Err(why.unwrap_or(StoreErrorKind::Exhausted))
-                }
+            if let Some(why) = record::why_not(Some(&record.row(tag)), expected, amount) {
+                return Err(why);
             }
+            let start = record.max_id;
+            let range = start.checked_add(amount).and_then(|end| IdRange::new(start, end));
+            let range = range.ok_or(StoreErrorKind::Exhausted)?;
+            record.max_id = range.end();
+            Ok(range)
         }))
     }
 
@@ -278,11 +315,10 @@ impl TagCatalog for EtcdStore {
     fn tag<'a>(&'a self, tag: &'a Tag) -> StoreFuture<'a, Option<TagRecord>> {
         Box::pin(async move {
             let operation = format!("read tag {:?} in etcd", tag.as_str());
-            let Some(Seen { record, .. }) = self.read(&operation, tag).await? else {
-                return Ok(None);
-            };
-            let settings = record.settings_text(tag).into_iter().collect();
-            Ok(record::read(vec![record.row(tag)], settings).pop())
+            let found = self.read_both(&operation, tag).await?;
+            let settings = found.iter().filter_map(|seen| seen.record.settings_text(tag)).collect();
+            let rows = found.iter().map(|seen| seen.record.row(tag)).collect();
+            Ok(record::read(rows, settings).pop())
         })
     }
 
@@ -291,9 +327,10 @@ impl TagCatalog for EtcdStore {
             let operation = "read the tags in etcd";
             let mut client = self.client(operation).await?;
             let (mut rows, mut settings) = (Vec::new(), HashMap::new());
-            let mut from = self.prefix.clone().into_bytes();
+            // The keys of plain tags come before all others.
+            let mut from = self.plain.clone().into_bytes();
             // The key behind all that start with the prefix.
-            let mut end = self.prefix.clone().into_bytes();
+            let mut end = self.sequences.clone().into_bytes();
             if let Some(last) = end.last_mut() {
                 *last += 1;
             }
@@ -302,8 +339,10 @@ impl TagCatalog for EtcdStore {
                 let answer = client.get(from, Some(options)).await;
                 let answer = self.answer(operation, answer).await?;
                 for kv in answer.kvs() {
-                    let name = kv.key_str().ok().and_then(|key| key.strip_prefix(&self.prefix));
-                    match (name.map(Tag::parse), Seen::parse(kv, operation)) {
+                    let name = kv.key_str().ok().and_then(|key| {
+                        key.strip_prefix(&self.plain).or_else(|| key.strip_prefix(&self.sequences))
+                    });
+                    match (name.map(Tag::parse), self.parse(kv, operation)) {
                         (Some(Ok(tag)), Ok(seen)) => {
                             rows.push(seen.record.row(&tag));
                             settings.extend(seen.record.settings_text(&tag));
@@ -315,7 +354,13 @@ impl TagCatalog for EtcdStore {
                             let version = Record::version(kv.value()).unwrap_or_default();
                             let name = tag.as_str().to_owned();
                             settings.insert(name.clone(), format!("{{\"version\":{version}}}"));
-                            rows.push((name, Some(0), None, None));
+                            rows.push(record::Row {
+                                name,
+                                max_id: Some(0),
+                                step: None,
+                                description: None,
+                                meaning: None,
+                            });
                         }
                         (Some(Ok(_)), Err(error)) => {
                             let key = String::from_utf8_lossy(kv.key());
@@ -340,9 +385,15 @@ impl TagStore for EtcdStore {
     fn create<'a>(&'a self, new: &'a NewTag) -> StoreFuture<'a, ()> {
         Box::pin(async move {
             let operation = format!("create tag {:?} in etcd", new.tag.as_str());
-            match self.put(&operation, &new.tag, None, Record::of(new), ()).await? {
-                Changed::Done(()) => Ok(()),
-                Changed::Late(_) => Err(StoreError::new(StoreErrorKind::TagExists, operation)),
+            let mut client = self.client(&operation).await?;
+            let keys = self.keys(&new.tag);
+            let key = keys[usize::from(!new.meaning.is_plain())].clone();
+            let neither = keys.map(|key| Compare::version(key, CompareOp::Equal, 0));
+            let put = TxnOp::put(key, json(&Record::of(new)), None::<PutOptions>);
+            let answer = client.txn(Txn::new().when(neither).and_then([put])).await;
+            match self.answer(&operation, answer).await?.succeeded() {
+                true => Ok(()),
+                false => Err(StoreError::new(StoreErrorKind::TagExists, operation)),
             }
         })
     }
@@ -396,10 +447,16 @@ impl TagStore for EtcdStore {
             let operation = format!("delete tag {:?} in etcd", tag.as_str());
             self.seen().remove(tag);
             let mut client = self.client(&operation).await?;
-            let answer = client.delete(self.key(tag), None).await;
+            let both = self.keys(tag).map(|key| TxnOp::delete(key, None::<DeleteOptions>));
+            let answer = client.txn(Txn::new().and_then(both)).await;
             let answer = self.answer(&operation, answer).await?;
-            let met = record::at_least_one(answer.deleted().unsigned_abs());
-            met.map_err(|kind| StoreError::new(kind, operation))
+            let deleted = answer.op_responses().into_iter().any(|response| {
+                matches!(response, TxnOpResponse::Delete(response) if response.deleted() > 0)
+            });
+            match deleted {
+                true => Ok(()),
+                false => Err(StoreError::new(StoreErrorKind::UnknownTag, operation)),
+            }
         })
     }
 }

@@ -11,7 +11,8 @@ use super::{errors, mirror, server_name};
 use crate::Table;
 use crate::sql::connections::ServerPool;
 use crate::sql::dialect::{
-    Dialect, ErrorMeanings, FenceStatements, GuardStatements, SegmentStatements, WriterStatements,
+    Dialect, ErrorMeanings, FenceStatements, GuardStatements, SettingsStatements, TagStatements,
+    WriterStatements,
 };
 use crate::sql::failover_guard::FailoverGuard;
 use crate::sql::fences::{self, FenceVersion};
@@ -63,9 +64,12 @@ macro_rules! of_tag {
 
 /// The failover guard as one more condition. As bytes: whatever the table's collation, it cannot fail.
 macro_rules! guarded {
-    () => {
-        " AND (SELECT CAST(server_uid AS BINARY) FROM leaf_guard WHERE id = 1) \
-          = CAST(@leaf_server AS BINARY)"
+    ($row:literal) => {
+        concat!(
+            " AND (SELECT CAST(server_uid AS BINARY) FROM leaf_guard WHERE id = ",
+            $row,
+            ") = CAST(@leaf_server AS BINARY)"
+        )
     };
 }
 
@@ -84,20 +88,91 @@ macro_rules! now {
     };
 }
 
-macro_rules! allocate {
-    ($($guarded:expr)?) => {
-        of_tag!(
-            "UPDATE leaf_alloc SET max_id = LAST_INSERT_ID(max_id + ?)",
-            " AND step = ? AND max_id BETWEEN 0 AND ?"
-            $(, $guarded)?
+/// The statements about one table of tags. Columns are read as whole numbers whatever a foreign table's types are.
+macro_rules! tags {
+    ($table:literal, $row:literal, $more:literal, $marks:literal, $same:literal) => {
+        TagStatements {
+            allocate: of_tag!(
+                concat!("UPDATE ", $table, " SET max_id = LAST_INSERT_ID(max_id + ?)"),
+                " AND step = ? AND max_id BETWEEN 0 AND ?",
+                $same
+            ),
+            allocate_guarded: of_tag!(
+                concat!("UPDATE ", $table, " SET max_id = LAST_INSERT_ID(max_id + ?)"),
+                " AND step = ? AND max_id BETWEEN 0 AND ?",
+                $same,
+                guarded!($row)
+            ),
+            read: of_tag!(tags!(columns $table, $more)),
+            read_all: tags!(columns $table, $more),
+            create: concat!(
+                "INSERT INTO ", $table, " (biz_tag, max_id, step, description", $more,
+                ") VALUES (?, ?, ?, ?", $marks, ")"
+            ),
+            set_step: of_tag!(concat!("UPDATE ", $table, " SET step = ?")),
+            set_settings: of_tag!(concat!(
+                "REPLACE INTO leaf_tag_settings (settings, biz_tag) SELECT ?, biz_tag FROM ",
+                $table
+            )),
+            advance: of_tag!(concat!(
+                "UPDATE ", $table, " SET max_id = LAST_INSERT_ID(GREATEST(max_id, ?))"
+            )),
+            replace_max_id: of_tag!(
+                concat!("UPDATE ", $table, " SET max_id = ?"), " AND max_id = ?"
+            ),
+            replace_max_id_guarded: of_tag!(
+                concat!("UPDATE ", $table, " SET max_id = ?"), " AND max_id = ?", guarded!($row)
+            ),
+            delete: of_tag!(concat!("DELETE FROM ", $table)),
+            guard: Some(guard!($table, $row)),
+        }
+    };
+    (columns $table:literal, $more:literal) => {
+        concat!(
+            "SELECT biz_tag, CAST(max_id AS SIGNED), CAST(step AS SIGNED), description", $more,
+            " FROM ", $table
         )
     };
 }
 
-/// The columns of a tag, as whole numbers whatever the foreign table's types are.
-macro_rules! tag_columns {
-    () => {
-        "SELECT biz_tag, CAST(max_id AS SIGNED), CAST(step AS SIGNED), description FROM leaf_alloc"
+/// The statements of a table's failover guard.
+macro_rules! guard {
+    ($table:literal, $row:literal) => {
+        GuardStatements {
+            table: $table,
+            allocated_last: concat!(
+                "SELECT CAST(server_uid AS BINARY) = CAST(@leaf_server AS BINARY) \
+                 FROM leaf_guard WHERE id = ",
+                $row
+            ),
+            claim_new: concat!(
+                "UPDATE leaf_guard SET server_uid = @leaf_server WHERE id = ",
+                $row,
+                " AND server_uid = ''"
+            ),
+            // If this process or its host dies half-way, the server must not keep the locks for long.
+            limit_jump: "SET SESSION innodb_lock_wait_timeout = 50, wait_timeout = 10, \
+                         sql_safe_updates = 0",
+            lock: concat!(
+                "SELECT CAST(server_uid AS CHAR), CAST(@leaf_server AS CHAR) \
+                 FROM leaf_guard WHERE id = ",
+                $row,
+                " FOR UPDATE"
+            ),
+            advance_all: concat!(
+                "UPDATE ",
+                $table,
+                " SET max_id = max_id + LEAST( \
+                     GREATEST(?, ? * COALESCE(step, 0)), 9223372036854775806 - max_id) \
+                 WHERE max_id BETWEEN 0 AND 9223372036854775806"
+            ),
+            take: concat!("UPDATE leaf_guard SET server_uid = @leaf_server WHERE id = ", $row),
+            take_new: concat!(
+                "INSERT INTO leaf_guard (id, server_uid) VALUES (",
+                $row,
+                ", @leaf_server)"
+            ),
+        }
     };
 }
 
@@ -136,6 +211,20 @@ CREATE TABLE leaf_tag_settings (
 ",
         },
         Table {
+            name: "leaf_sequence",
+            statements: "\
+CREATE TABLE leaf_sequence (
+    biz_tag     VARCHAR(128)  NOT NULL,
+    max_id      BIGINT        NOT NULL,
+    step        INT           NOT NULL,
+    meaning     VARCHAR(2000) NOT NULL,
+    description VARCHAR(256)  NULL DEFAULT NULL,
+    update_time TIMESTAMP     NOT NULL DEFAULT CURRENT_TIMESTAMP ON UPDATE CURRENT_TIMESTAMP,
+    PRIMARY KEY (biz_tag)
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin;
+",
+        },
+        Table {
             name: "leaf_guard",
             statements: "\
 CREATE TABLE leaf_guard (
@@ -143,50 +232,20 @@ CREATE TABLE leaf_guard (
     server_uid VARCHAR(255) NOT NULL,
     PRIMARY KEY (id)
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin;
-INSERT INTO leaf_guard (id, server_uid) VALUES (1, '');
+INSERT INTO leaf_guard (id, server_uid) VALUES (1, ''), (2, '');
 ",
         },
     ];
 
-    const SEGMENT: SegmentStatements = SegmentStatements {
-        allocate: allocate!(),
-        allocate_guarded: allocate!(guarded!()),
-        read: of_tag!(tag_columns!()),
-        read_all: tag_columns!(),
-        settings: of_tag!("SELECT biz_tag, settings FROM leaf_tag_settings"),
-        settings_all: "SELECT biz_tag, settings FROM leaf_tag_settings",
-        create: "INSERT INTO leaf_alloc (biz_tag, max_id, step, description) VALUES (?, ?, ?, ?)",
-        set_step: of_tag!("UPDATE leaf_alloc SET step = ?"),
-        set_settings: of_tag!(
-            "REPLACE INTO leaf_tag_settings (settings, biz_tag) SELECT ?, biz_tag FROM leaf_alloc"
-        ),
-        advance: of_tag!("UPDATE leaf_alloc SET max_id = LAST_INSERT_ID(GREATEST(max_id, ?))"),
-        replace_max_id: of_tag!("UPDATE leaf_alloc SET max_id = ?", " AND max_id = ?"),
-        replace_max_id_guarded: of_tag!(
-            "UPDATE leaf_alloc SET max_id = ?",
-            " AND max_id = ?",
-            guarded!()
-        ),
-        delete: of_tag!("DELETE FROM leaf_alloc"),
-        delete_settings: of_tag!("DELETE FROM leaf_tag_settings"),
-    };
+    const ALLOC: TagStatements = tags!("leaf_alloc", "1", "", "", "");
+    const SEQUENCE: TagStatements =
+        tags!("leaf_sequence", "2", ", meaning", ", ?", " AND meaning = ?");
 
-    const GUARD: Option<GuardStatements> = Some(GuardStatements {
-        allocated_last: "SELECT CAST(server_uid AS BINARY) = CAST(@leaf_server AS BINARY) \
-                         FROM leaf_guard WHERE id = 1",
-        claim_new: "UPDATE leaf_guard SET server_uid = @leaf_server \
-                    WHERE id = 1 AND server_uid = ''",
-        // If this process or its host dies half-way, the server must not keep the locks for long.
-        limit_jump: "SET SESSION innodb_lock_wait_timeout = 50, wait_timeout = 10, \
-                     sql_safe_updates = 0",
-        lock: "SELECT CAST(server_uid AS CHAR), CAST(@leaf_server AS CHAR) \
-               FROM leaf_guard WHERE id = 1 FOR UPDATE",
-        advance_all: "UPDATE leaf_alloc SET max_id = max_id + LEAST( \
-                          GREATEST(?, ? * COALESCE(step, 0)), 9223372036854775806 - max_id) \
-                      WHERE max_id BETWEEN 0 AND 9223372036854775806",
-        take: "UPDATE leaf_guard SET server_uid = @leaf_server WHERE id = 1",
-        take_new: "INSERT INTO leaf_guard (id, server_uid) VALUES (1, @leaf_server)",
-    });
+    const SETTINGS: SettingsStatements = SettingsStatements {
+        read: of_tag!("SELECT biz_tag, settings FROM leaf_tag_settings"),
+        read_all: "SELECT biz_tag, settings FROM leaf_tag_settings",
+        delete: of_tag!("DELETE FROM leaf_tag_settings"),
+    };
 
     const FENCES: FenceStatements = FenceStatements {
         list: "SELECT CAST(worker_id AS SIGNED), nonce, record FROM leaf_worker_fence \
@@ -226,6 +285,7 @@ INSERT INTO leaf_guard (id, server_uid) VALUES (1, '');
         }),
     };
 
+    const BEGIN: Option<&'static str> = Some("BEGIN");
     const TABLE_EXISTS: &'static str = "SELECT COUNT(*) > 0 FROM information_schema.tables \
                                         WHERE table_schema = DATABASE() AND table_name = ?";
     const ERRORS: ErrorMeanings = errors::MEANINGS;

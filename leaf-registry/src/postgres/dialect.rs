@@ -13,7 +13,8 @@ use super::errors;
 use crate::Table;
 use crate::sql::connections::ServerPool;
 use crate::sql::dialect::{
-    Dialect, ErrorMeanings, FenceStatements, GuardStatements, SegmentStatements, WriterStatements,
+    Dialect, ErrorMeanings, FenceStatements, GuardStatements, SettingsStatements, TagStatements,
+    WriterStatements,
 };
 use crate::sql::failover_guard::{FailoverGuard, GuardTable};
 use crate::sql::values::{bound, run_statements};
@@ -57,8 +58,8 @@ macro_rules! server {
 
 /// The failover guard as one more condition.
 macro_rules! guarded {
-    () => {
-        concat!(" AND (SELECT server_uid FROM leaf_guard WHERE id = 1) = ", server!())
+    ($row:literal) => {
+        concat!(" AND (SELECT server_uid FROM leaf_guard WHERE id = ", $row, ") = ", server!())
     };
 }
 
@@ -76,24 +77,99 @@ macro_rules! now {
     };
 }
 
-macro_rules! allocate {
-    ($($guarded:expr)?) => {
+/// The statements about one table of tags.
+macro_rules! tags {
+    ($table:literal, $row:literal, $more:literal, $marks:literal, $same:literal) => {
+        TagStatements {
+            allocate: tags!(allocate $table, $same, ""),
+            allocate_guarded: tags!(allocate $table, $same, guarded!($row)),
+            read: concat!(tags!(columns $table, $more), " WHERE biz_tag = $1"),
+            read_all: tags!(columns $table, $more),
+            create: concat!(
+                "INSERT INTO ", $table, " (biz_tag, max_id, step, description", $more,
+                ") VALUES ($1, $2, $3, $4", $marks, ")"
+            ),
+            set_step: concat!(
+                "UPDATE ", $table, " SET step = $1, update_time = now() WHERE biz_tag = $2"
+            ),
+            set_settings: concat!(
+                "INSERT INTO leaf_tag_settings (biz_tag, settings) SELECT biz_tag, $1 FROM ",
+                $table,
+                " WHERE biz_tag = $2 ON CONFLICT (biz_tag) DO UPDATE SET settings = excluded.settings"
+            ),
+            advance: concat!(
+                "UPDATE ", $table, " SET max_id = greatest(max_id, $1), update_time = now() \
+                 WHERE biz_tag = $2 RETURNING max_id"
+            ),
+            replace_max_id: tags!(replace $table, ""),
+            replace_max_id_guarded: tags!(replace $table, guarded!($row)),
+            delete: concat!("DELETE FROM ", $table, " WHERE biz_tag = $1"),
+            guard: Some(guard!($table, $row)),
+        }
+    };
+    (allocate $table:literal, $same:literal, $guarded:expr) => {
         concat!(
-            "UPDATE leaf_alloc SET max_id = max_id + $1, update_time = now() \
+            "UPDATE ", $table, " SET max_id = max_id + $1, update_time = now() \
              WHERE biz_tag = $2 AND step = $3 AND max_id BETWEEN 0 AND $4",
-            $($guarded,)?
-            " RETURNING max_id"
+            $same, $guarded, " RETURNING max_id"
         )
+    };
+    (replace $table:literal, $guarded:expr) => {
+        concat!(
+            "UPDATE ", $table, " SET max_id = $1, update_time = now() \
+             WHERE biz_tag = $2 AND max_id = $3",
+            $guarded
+        )
+    };
+    (columns $table:literal, $more:literal) => {
+        concat!("SELECT biz_tag, max_id, step::bigint, description", $more, " FROM ", $table)
     };
 }
 
-macro_rules! replace_max_id {
-    ($($guarded:expr)?) => {
-        concat!(
-            "UPDATE leaf_alloc SET max_id = $1, update_time = now() \
-             WHERE biz_tag = $2 AND max_id = $3"
-            $(, $guarded)?
-        )
+/// The statements of a table's failover guard.
+macro_rules! guard {
+    ($table:literal, $row:literal) => {
+        GuardStatements {
+            table: $table,
+            allocated_last: concat!(
+                "SELECT (server_uid = ",
+                server!(),
+                ")::int::bigint FROM leaf_guard WHERE id = ",
+                $row
+            ),
+            claim_new: concat!(
+                "UPDATE leaf_guard SET server_uid = ",
+                server!(),
+                " WHERE id = ",
+                $row,
+                " AND server_uid = ''"
+            ),
+            // If this process or its host dies half-way, the server must not keep the locks for long.
+            limit_jump: "SELECT set_config('lock_timeout', '50s', false), \
+                         set_config('idle_in_transaction_session_timeout', '10s', false)",
+            lock: concat!(
+                "SELECT server_uid, ",
+                server!(),
+                " FROM leaf_guard WHERE id = ",
+                $row,
+                " FOR UPDATE"
+            ),
+            advance_all: concat!(
+                "UPDATE ",
+                $table,
+                " SET max_id = max_id + least( \
+                     greatest($1, $2 * step::bigint), 9223372036854775806 - max_id) \
+                 WHERE max_id BETWEEN 0 AND 9223372036854775806"
+            ),
+            take: concat!("UPDATE leaf_guard SET server_uid = ", server!(), " WHERE id = ", $row),
+            take_new: concat!(
+                "INSERT INTO leaf_guard (id, server_uid) VALUES (",
+                $row,
+                ", ",
+                server!(),
+                ")"
+            ),
+        }
     };
 }
 
@@ -128,59 +204,39 @@ CREATE TABLE leaf_tag_settings (
 ",
         },
         Table {
+            name: "leaf_sequence",
+            statements: "\
+CREATE TABLE leaf_sequence (
+    biz_tag     VARCHAR(128) COLLATE \"C\" NOT NULL PRIMARY KEY,
+    max_id      BIGINT       NOT NULL,
+    step        INTEGER      NOT NULL,
+    meaning     TEXT         NOT NULL,
+    description VARCHAR(256),
+    update_time TIMESTAMPTZ  NOT NULL DEFAULT now()
+);
+",
+        },
+        Table {
             name: "leaf_guard",
             statements: "\
 CREATE TABLE leaf_guard (
     id         SMALLINT NOT NULL PRIMARY KEY,
     server_uid TEXT     NOT NULL
 );
-INSERT INTO leaf_guard (id, server_uid) VALUES (1, '');
+INSERT INTO leaf_guard (id, server_uid) VALUES (1, ''), (2, '');
 ",
         },
     ];
 
-    const SEGMENT: SegmentStatements = SegmentStatements {
-        allocate: allocate!(),
-        allocate_guarded: allocate!(guarded!()),
-        read: "SELECT biz_tag, max_id, step::bigint, description FROM leaf_alloc WHERE biz_tag = $1",
-        read_all: "SELECT biz_tag, max_id, step::bigint, description FROM leaf_alloc",
-        settings: "SELECT biz_tag, settings FROM leaf_tag_settings WHERE biz_tag = $1",
-        settings_all: "SELECT biz_tag, settings FROM leaf_tag_settings",
-        create: "INSERT INTO leaf_alloc (biz_tag, max_id, step, description) \
-                 VALUES ($1, $2, $3, $4)",
-        set_step: "UPDATE leaf_alloc SET step = $1, update_time = now() WHERE biz_tag = $2",
-        set_settings: "INSERT INTO leaf_tag_settings (biz_tag, settings) \
-                       SELECT biz_tag, $1 FROM leaf_alloc WHERE biz_tag = $2 \
-                       ON CONFLICT (biz_tag) DO UPDATE SET settings = excluded.settings",
-        advance: "UPDATE leaf_alloc SET max_id = greatest(max_id, $1), update_time = now() \
-                  WHERE biz_tag = $2 RETURNING max_id",
-        replace_max_id: replace_max_id!(),
-        replace_max_id_guarded: replace_max_id!(guarded!()),
-        delete: "DELETE FROM leaf_alloc WHERE biz_tag = $1",
-        delete_settings: "DELETE FROM leaf_tag_settings WHERE biz_tag = $1",
-    };
+    const ALLOC: TagStatements = tags!("leaf_alloc", "1", "", "", "");
+    const SEQUENCE: TagStatements =
+        tags!("leaf_sequence", "2", ", meaning", ", $5", " AND meaning = $5");
 
-    const GUARD: Option<GuardStatements> = Some(GuardStatements {
-        allocated_last: concat!(
-            "SELECT (server_uid = ",
-            server!(),
-            ")::int::bigint FROM leaf_guard WHERE id = 1"
-        ),
-        claim_new: concat!(
-            "UPDATE leaf_guard SET server_uid = ",
-            server!(),
-            " WHERE id = 1 AND server_uid = ''"
-        ),
-        // If this process or its host dies half-way, the server must not keep the locks for long.
-        limit_jump: "SELECT set_config('lock_timeout', '50s', false), \
-                     set_config('idle_in_transaction_session_timeout', '10s', false)",
-        lock: concat!("SELECT server_uid, ", server!(), " FROM leaf_guard WHERE id = 1 FOR UPDATE"),
-        advance_all: "UPDATE leaf_alloc SET max_id = max_id + least( \
-                          greatest($1, $2 * step::bigint), 9223372036854775806 - max_id) \
-                      WHERE max_id BETWEEN 0 AND 9223372036854775806",
-        take: concat!("UPDATE leaf_guard SET server_uid = ", server!(), " WHERE id = 1"),
-        take_new: concat!("INSERT INTO leaf_guard (id, server_uid) VALUES (1, ", server!(), ")"),
-    });
+    const SETTINGS: SettingsStatements = SettingsStatements {
+        read: "SELECT biz_tag, settings FROM leaf_tag_settings WHERE biz_tag = $1",
+        read_all: "SELECT biz_tag, settings FROM leaf_tag_settings",
+        delete: "DELETE FROM leaf_tag_settings WHERE biz_tag = $1",
+    };
 
     const FENCES: FenceStatements = FenceStatements {
         list: "SELECT worker_id::bigint, nonce, record FROM leaf_worker_fence ORDER BY worker_id",
@@ -224,6 +280,7 @@ INSERT INTO leaf_guard (id, server_uid) VALUES (1, '');
         }),
     };
 
+    const BEGIN: Option<&'static str> = Some("BEGIN ISOLATION LEVEL READ COMMITTED");
     const TABLE_EXISTS: &'static str = "SELECT (to_regclass($1) IS NOT NULL)::int::bigint";
     const ERRORS: ErrorMeanings = errors::MEANINGS;
 

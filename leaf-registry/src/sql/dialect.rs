@@ -23,23 +23,32 @@ use crate::Table;
 /// The type of a dialect's connections.
 pub(crate) type Connection<D> = <<D as Dialect>::Db as Database>::Connection;
 
-/// The statements of a segment store. Each comment gives the parameters in their order, and the columns
-/// behind an arrow.
+/// The statements about the settings of tags, on `leaf_tag_settings`. Each comment gives the parameters in their
+/// order, and the columns behind an arrow.
 #[derive(Debug)]
-pub(crate) struct SegmentStatements {
-    /// amount, tag, expected step, greatest `max_id` to add to. Run by [`Dialect::set_max_id`].
+pub(crate) struct SettingsStatements {
+    /// tag -> tag, settings.
+    pub(crate) read: &'static str,
+    /// -> the columns of `read`, for all tags that have some.
+    pub(crate) read_all: &'static str,
+    /// tag.
+    pub(crate) delete: &'static str,
+}
+
+/// The statements about one of the two tables of tags. `leaf_alloc` has the plain tags, as a Java Leaf knows them;
+/// `leaf_sequence` has all others, with their meaning in a column more. Comments as in [`SettingsStatements`].
+#[derive(Debug)]
+pub(crate) struct TagStatements {
+    /// amount, tag, expected step, greatest `max_id` to add to; in `leaf_sequence` also the expected meaning. Run by
+    /// [`Dialect::set_max_id`].
     pub(crate) allocate: &'static str,
     /// `allocate`, on the server that allocated last only.
     pub(crate) allocate_guarded: &'static str,
-    /// tag -> tag, `max_id`, step, description.
+    /// tag -> tag, `max_id`, step, description; from `leaf_sequence` also the meaning.
     pub(crate) read: &'static str,
     /// -> the columns of `read`, for all tags.
     pub(crate) read_all: &'static str,
-    /// tag -> tag, settings.
-    pub(crate) settings: &'static str,
-    /// -> the columns of `settings`, for all tags that have some.
-    pub(crate) settings_all: &'static str,
-    /// tag as text, `max_id`, step, description.
+    /// tag as text, `max_id`, step, description; in `leaf_sequence` also the meaning.
     pub(crate) create: &'static str,
     /// step, tag.
     pub(crate) set_step: &'static str,
@@ -53,13 +62,16 @@ pub(crate) struct SegmentStatements {
     pub(crate) replace_max_id_guarded: &'static str,
     /// tag.
     pub(crate) delete: &'static str,
-    /// tag.
-    pub(crate) delete_settings: &'static str,
+    /// The table's failover guard; `None` where the database cannot fail over.
+    pub(crate) guard: Option<GuardStatements>,
 }
 
-/// The statements of the failover guard, on `leaf_guard`.
-#[derive(Debug)]
+/// The statements of a table's failover guard, on its row of `leaf_guard`: 1 for `leaf_alloc`, 2 for `leaf_sequence`. A
+/// row each, so that a user without rights on one table can guard the other.
+#[derive(Debug, Clone, Copy)]
 pub(crate) struct GuardStatements {
+    /// The table.
+    pub(crate) table: &'static str,
     /// -> whether this server is the one that allocated last (1).
     pub(crate) allocated_last: &'static str,
     /// Makes this server the one that allocated last, where none is yet.
@@ -68,7 +80,7 @@ pub(crate) struct GuardStatements {
     pub(crate) limit_jump: &'static str,
     /// Locks the row -> the server that allocated last, this server.
     pub(crate) lock: &'static str,
-    /// least margin, margin in steps: advances all tags that are not sealed, none of them to `SEALED`.
+    /// least margin, margin in steps: advances all tags of the table that are not sealed, none of them to `SEALED`.
     pub(crate) advance_all: &'static str,
     /// Makes this server the one that allocated last.
     pub(crate) take: &'static str,
@@ -76,7 +88,7 @@ pub(crate) struct GuardStatements {
     pub(crate) take_new: &'static str,
 }
 
-/// The statements of a store of worker ids. Comments as in [`SegmentStatements`].
+/// The statements of a store of worker ids. Comments as in [`SettingsStatements`].
 #[derive(Debug)]
 pub(crate) struct FenceStatements {
     /// -> worker id, nonce, record of all, in the order of worker ids.
@@ -134,12 +146,17 @@ pub(crate) trait Dialect: fmt::Debug + Send + Sync + Sized + 'static {
     const NAME: &'static str;
     /// The tables of a segment store.
     const SEGMENT_TABLES: &'static [Table];
-    /// The statements of a segment store.
-    const SEGMENT: SegmentStatements;
-    /// The statements of the failover guard; `None` where the database cannot fail over.
-    const GUARD: Option<GuardStatements>;
+    /// The statements about `leaf_alloc`.
+    const ALLOC: TagStatements;
+    /// The statements about `leaf_sequence`.
+    const SEQUENCE: TagStatements;
+    /// The statements about settings.
+    const SETTINGS: SettingsStatements;
     /// The statements of a store of worker ids.
     const FENCES: FenceStatements;
+    /// Begins a transaction in which every statement sees what was committed before it; `None` where
+    /// [`Connections::begin`] has begun one.
+    const BEGIN: Option<&'static str>;
     /// name -> whether the table exists (1).
     const TABLE_EXISTS: &'static str;
     /// What its errors mean.

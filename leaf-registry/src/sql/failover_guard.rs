@@ -1,10 +1,9 @@
 //! The failover guard: a store that answers as another server than before jumps ahead.
 //!
-//! A replica that is promoted may lack the last allocations of its primary. One row,
-//! `leaf_guard(id = 1, server_uid)`, names the server that allocated last; every allocation has it as
-//! a condition. Whoever meets another server than its own there advances every tag by the margin and
-//! writes the new name, in one transaction. This bounds what a failover can lose to the margin; proof
-//! is a quorum store.
+//! A replica that is promoted may lack the last allocations of its primary. One row of `leaf_guard(id, server_uid)`
+//! per table of tags names the database server that allocated from it last; every allocation has it as a condition. A
+//! node that is connected to another one advances every tag of that table by the margin and writes the new name, in one
+//! transaction. So ids repeat only if a failover loses more than the margin; only a quorum store excludes that.
 //!
 //! A missing row also counts as a failover: the replica may not have got it. Only whoever makes the table
 //! writes its own name without a jump.
@@ -12,9 +11,10 @@
 //! Statements differ by [`Dialect`]; here is whether the guard is on, and the jump: one task of a process jumps
 //! at a time, for as long as it takes.
 
+use std::collections::HashMap;
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
 
 use leaf_segment::{TagSettings, TagSettingsError};
@@ -48,9 +48,27 @@ const NO_TABLE_TEXT: &str = "the failover guard is off, so that a failover may r
 pub(crate) struct FailoverGuard {
     margin: Option<i64>,
     state: AtomicU8,
-    jumping: Arc<Mutex<()>>,
-    /// How many jumps have ended well.
-    jumps: Arc<AtomicU64>,
+    jumps: Arc<Jumps>,
+}
+
+/// The jumps of one process.
+#[derive(Debug, Default)]
+struct Jumps {
+    /// One at a time.
+    alone: Mutex<()>,
+    /// How many have ended well, of each table.
+    ended: std::sync::Mutex<HashMap<&'static str, u64>>,
+}
+
+impl Jumps {
+    fn ended(&self, table: &'static str) -> u64 {
+        let ended = self.ended.lock().expect("no holder of this lock panics");
+        ended.get(table).copied().unwrap_or_default()
+    }
+
+    fn note(&self, table: &'static str) {
+        *self.ended.lock().expect("no holder of this lock panics").entry(table).or_default() += 1;
+    }
 }
 
 /// What a connection found.
@@ -65,12 +83,7 @@ pub(crate) enum GuardTable {
 impl FailoverGuard {
     /// A guard that jumps by `margin`; `None`: never on.
     pub(crate) fn new(margin: Option<i64>) -> Self {
-        Self {
-            margin,
-            state: AtomicU8::new(UNKNOWN),
-            jumping: Arc::default(),
-            jumps: Arc::default(),
-        }
+        Self { margin, state: AtomicU8::new(UNKNOWN), jumps: Arc::default() }
     }
 
     /// By how much every tag would jump, whether or not the guard is on yet; `None`: it never is.
@@ -116,17 +129,17 @@ impl FailoverGuard {
         margin: i64,
     ) -> Result<(), sqlx::Error> {
         let jump = jump::<D>(pool, Arc::clone(self), statements, margin);
-        let (jumping, jumps) = (Arc::clone(&self.jumping), Arc::clone(&self.jumps));
-        let before = jumps.load(Ordering::SeqCst);
+        let table = statements.table;
+        let (jumping, before) = (Arc::clone(&self.jumps), self.jumps.ended(table));
         let task = tokio::spawn(async move {
-            let _alone = jumping.lock().await;
-            if jumps.load(Ordering::SeqCst) != before {
+            let _alone = jumping.alone.lock().await;
+            if jumping.ended(table) != before {
                 // Another caller's jump was this one's, too.
                 return Ok(Ok(()));
             }
             let result = timeout(JUMP, jump).await;
             if let Ok(Ok(())) = result {
-                jumps.fetch_add(1, Ordering::SeqCst);
+                jumping.note(table);
             }
             result
         });
@@ -152,7 +165,7 @@ async fn jump<D: Dialect>(
     let mut connection = pool.acquire().await?.detach();
     D::identify_server(&mut connection, &guard).await?;
     D::run_text(&mut connection, statements.limit_jump).await?;
-    let settings = D::fetch(&mut connection, D::SEGMENT.settings_all, &[], SETTINGS_COLUMNS).await;
+    let settings = D::fetch(&mut connection, D::SETTINGS.read_all, &[], SETTINGS_COLUMNS).await;
     let largest = largest_amount(unless_absent::<D, _>(of_settings::<D, _>(settings))?)?;
     let margin = margin.max(largest.saturating_mul(STEPS));
 
@@ -173,8 +186,9 @@ async fn jump<D: Dialect>(
     let (last, own) = named.unwrap_or_default();
     tracing::warn!(
         "the database's server changed from {last:?} to {:?} (a failover?): every tag was advanced by \
-         {margin} or more",
-        own.unwrap_or_default()
+         {margin} or more, in {}",
+        own.unwrap_or_default(),
+        statements.table
     );
     connection.close().await
 }

@@ -3,18 +3,22 @@
 //! Invariant: an allocation is one statement, and its range is computed from the value that this statement
 //! answered and the amount that this caller added, once the change is durable. Nothing is read back, so nobody
 //! else's value can be mistaken for one's own: a Java Leaf may write the same row at the same time.
+//!
+//! Plain tags stand in `leaf_alloc`, all others in `leaf_sequence`, and a name in one of the two only: whoever makes
+//! a tag of either kind inserts the name into `leaf_sequence` first, and checks the other table in the same
+//! transaction. Whoever writes `leaf_alloc` by hand can break that; a name that is found twice yields no ids.
 
 use std::sync::Arc;
 
 use futures_core::future::BoxFuture;
 use leaf_core::{IdRange, Step, Tag};
 use leaf_segment::{
-    NewTag, RangeSource, StoreError, StoreErrorKind, StoreFuture, TagCatalog, TagRecord,
+    Expected, NewTag, RangeSource, StoreError, StoreErrorKind, StoreFuture, TagCatalog, TagRecord,
     TagSettings, TagStore,
 };
 
 use super::connections::{Access, Connections, WorkError, of_settings, run, unless_absent};
-use super::dialect::{Connection, Dialect};
+use super::dialect::{Connection, Dialect, GuardStatements, TagStatements};
 use super::failover_guard::FailoverGuard;
 use super::values::{Cells, Column, Value};
 use crate::{Administration, Table, record};
@@ -22,7 +26,9 @@ use crate::{Administration, Table, record};
 /// How often an allocation is tried while others change the record or the guard.
 const TRIES: usize = 3;
 
-const TAG_COLUMNS: &[Column] = &[Column::Text, Column::Int, Column::Int, Column::Text];
+const ALLOC_COLUMNS: &[Column] = &[Column::Text, Column::Int, Column::Int, Column::Text];
+const SEQUENCE_COLUMNS: &[Column] =
+    &[Column::Text, Column::Int, Column::Int, Column::Text, Column::Text];
 pub(super) const SETTINGS_COLUMNS: &[Column] = &[Column::Text, Column::Text];
 
 /// Segments in an SQL database.
@@ -40,7 +46,7 @@ enum Tried {
     Again,
     /// Another server has allocated last: jump by this margin first, and not on this connection, which
     /// others may be waiting for.
-    OtherServer(i64),
+    OtherServer(GuardStatements, i64),
 }
 
 impl<D: Dialect> SqlStore<D> {
@@ -48,19 +54,54 @@ impl<D: Dialect> SqlStore<D> {
         Self { connections, guard }
     }
 
-    /// Runs a statement about one tag that must meet its row.
-    async fn change(
-        &self,
-        what: &str,
-        tag: &Tag,
-        statement: &'static str,
+    /// Runs a statement about one tag, on the table that has it; tells whether it met its row.
+    async fn execute_on_its_table(
+        connection: &mut Connection<D>,
+        statement: impl Fn(&TagStatements) -> &'static str,
         values: &[Value<'_>],
-    ) -> Result<(), StoreError> {
-        run(&self.connections, Access::Write, operation::<D>(what, tag), async |connection| {
-            let done = D::execute(connection, statement, values).await?;
-            record::at_least_one(D::affected(&done)).map_err(WorkError::Refused)
-        })
-        .await
+    ) -> Result<bool, sqlx::Error> {
+        let done = D::execute(connection, statement(&D::ALLOC), values).await?;
+        if D::affected(&done) > 0 {
+            return Ok(true);
+        }
+        let done = D::execute(connection, statement(&D::SEQUENCE), values).await;
+        unless_absent::<D, _>(done.map(|done| D::affected(&done) > 0))
+    }
+
+    /// Makes a tag, whose name must be in neither table.
+    async fn make_tag(connection: &mut Connection<D>, new: &NewTag) -> Result<(), WorkError> {
+        let meaning = new.meaning.encode();
+        let values = [
+            Value::Text(new.tag.as_str()),
+            Value::Int(new.max_id),
+            Value::Int(new.step.get().into()),
+            Value::MaybeText(new.description.as_deref()),
+            Value::Text(&meaning),
+        ];
+        let name = [Value::Tag(new.tag.as_str())];
+        let (row, plain) = (&values[..4], new.meaning.is_plain());
+        if plain && !table_exists::<D>(connection, "leaf_sequence").await? {
+            D::execute(connection, D::ALLOC.create, row).await?;
+            return Ok(());
+        }
+        if let Some(begin) = D::BEGIN {
+            D::run_text(connection, begin).await?;
+        }
+        // Whoever makes the same name at the same time waits here, whichever table it is for.
+        D::execute(connection, D::SEQUENCE.create, &values).await?;
+        if plain {
+            D::execute(connection, D::ALLOC.create, row).await?;
+            D::execute(connection, D::SEQUENCE.delete, &name).await?;
+        } else if !D::fetch(connection, D::ALLOC.read, &name, ALLOC_COLUMNS).await?.is_empty() {
+            if D::BEGIN.is_some() {
+                D::run_text(connection, "ROLLBACK").await?;
+            }
+            return Err(WorkError::Refused(StoreErrorKind::TagExists));
+        }
+        if D::BEGIN.is_some() {
+            D::run_text(connection, "COMMIT").await?;
+        }
+        Ok(())
     }
 
     async fn try_allocate(
@@ -68,42 +109,51 @@ impl<D: Dialect> SqlStore<D> {
         connection: &mut Connection<D>,
         tag: &Tag,
         amount: i64,
-        seen: Step,
+        expected: Expected,
     ) -> Result<Tried, WorkError> {
         let margin = self.guard.active_margin();
-        let statement = margin.map_or(D::SEGMENT.allocate, |_| D::SEGMENT.allocate_guarded);
+        let plain = expected.meaning.is_plain();
+        let table = if plain { D::ALLOC } else { D::SEQUENCE };
+        let statement = margin.map_or(table.allocate, |_| table.allocate_guarded);
+        let meaning = expected.meaning.encode();
         let values = [
             Value::Int(amount),
             Value::Tag(tag.as_str()),
-            Value::Int(seen.get().into()),
+            Value::Int(expected.step.get().into()),
             Value::Int(record::most(amount)),
+            Value::Text(&meaning),
         ];
-        if let Some(end) = D::set_max_id(connection, statement, &values).await? {
+        let values = if plain { &values[..4] } else { &values };
+        if let Some(end) = D::set_max_id(connection, statement, values).await? {
             return Ok(Tried::Granted(end));
         }
         let tag = [Value::Tag(tag.as_str())];
-        let row = D::fetch(connection, D::SEGMENT.read, &tag, TAG_COLUMNS).await?.pop();
-        if let Some(why) = record::why_not(row.map(tag_row), seen, amount) {
+        let columns = if plain { ALLOC_COLUMNS } else { SEQUENCE_COLUMNS };
+        let row = D::fetch(connection, table.read, &tag, columns).await?.pop().map(tag_row);
+        if let Some(why) = record::why_not(row.as_ref(), expected, amount) {
             return Err(WorkError::Refused(why));
         }
-        let Some((margin, guard)) = margin.zip(D::GUARD) else { return Ok(Tried::Again) };
+        let Some((margin, guard)) = margin.zip(table.guard) else { return Ok(Tried::Again) };
         // The server may have got another name since the connection was made.
         D::identify_server(connection, &self.guard).await?;
         let last = D::fetch(connection, guard.allocated_last, &[], &[Column::Int]).await?;
         let is_ours = last.first().and_then(|row| row.int(0)) == Some(1);
-        Ok(if is_ours { Tried::Again } else { Tried::OtherServer(margin) })
+        Ok(if is_ours { Tried::Again } else { Tried::OtherServer(guard, margin) })
     }
 
     /// The records of one tag, or of all.
     async fn read(&self, name: String, tag: Option<&Tag>) -> Result<Vec<TagRecord>, StoreError> {
         run(&self.connections, Access::Read, name, async |connection| {
             let wanted = tag.map(|tag| Value::Tag(tag.as_str()));
-            let (rows, settings) = match tag {
-                Some(_) => (D::SEGMENT.read, D::SEGMENT.settings),
-                None => (D::SEGMENT.read_all, D::SEGMENT.settings_all),
+            let wanted = wanted.as_slice();
+            let (alloc, sequence, settings) = match tag {
+                Some(_) => (D::ALLOC.read, D::SEQUENCE.read, D::SETTINGS.read),
+                None => (D::ALLOC.read_all, D::SEQUENCE.read_all, D::SETTINGS.read_all),
             };
-            let rows = D::fetch(connection, rows, wanted.as_slice(), TAG_COLUMNS).await?;
-            let settings = D::fetch(connection, settings, wanted.as_slice(), SETTINGS_COLUMNS);
+            let mut rows = D::fetch(connection, alloc, wanted, ALLOC_COLUMNS).await?;
+            let sequences = D::fetch(connection, sequence, wanted, SEQUENCE_COLUMNS).await;
+            rows.extend(unless_absent::<D, _>(sequences)?);
+            let settings = D::fetch(connection, settings, wanted, SETTINGS_COLUMNS);
             let settings = unless_absent::<D, _>(of_settings::<D, _>(settings.await))?;
             let texts = |mut row: Cells| Some((row.text(0)?, row.text(1)?));
             let settings = settings.into_iter().filter_map(texts).collect();
@@ -114,7 +164,13 @@ impl<D: Dialect> SqlStore<D> {
 }
 
 fn tag_row(mut row: Cells) -> record::Row {
-    (row.text(0).unwrap_or_default(), row.int(1), row.int(2), row.text(3))
+    record::Row {
+        name: row.text(0).unwrap_or_default(),
+        max_id: row.int(1),
+        step: row.int(2),
+        description: row.text(3),
+        meaning: row.text(4),
+    }
 }
 
 fn operation<D: Dialect>(what: &str, tag: &Tag) -> String {
@@ -122,13 +178,18 @@ fn operation<D: Dialect>(what: &str, tag: &Tag) -> String {
 }
 
 impl<D: Dialect> RangeSource for SqlStore<D> {
-    fn allocate<'a>(&'a self, tag: &'a Tag, amount: Step, seen: Step) -> StoreFuture<'a, IdRange> {
+    fn allocate<'a>(
+        &'a self,
+        tag: &'a Tag,
+        amount: Step,
+        expected: Expected,
+    ) -> StoreFuture<'a, IdRange> {
         Box::pin(async move {
             let name = || operation::<D>("allocate", tag);
             let amount = i64::from(amount.get());
             for _ in 0..TRIES {
                 let tried = run(&self.connections, Access::Write, name(), async |connection| {
-                    self.try_allocate(connection, tag, amount, seen).await
+                    self.try_allocate(connection, tag, amount, expected).await
                 });
                 match tried.await? {
                     Tried::Granted(end) => {
@@ -140,11 +201,12 @@ impl<D: Dialect> RangeSource for SqlStore<D> {
                         });
                     }
                     Tried::Again => {}
-                    Tried::OtherServer(margin) => {
-                        let Some(guard) = D::GUARD else { continue };
+                    Tried::OtherServer(guard, margin) => {
                         let pool = self.connections.pool().clone();
                         self.guard.jump::<D>(pool, guard, margin).await.map_err(|error| {
-                            let what = format!("advance every tag in {} after a failover", D::NAME);
+                            let (table, name) = (guard.table, D::NAME);
+                            let what =
+                                format!("advance every tag of {table} in {name} after a failover");
                             StoreError::new(StoreErrorKind::Unavailable, what).because(error)
                         })?;
                     }
@@ -184,21 +246,21 @@ impl<D: Dialect> TagCatalog for SqlStore<D> {
 
 impl<D: Dialect> TagStore for SqlStore<D> {
     fn create<'a>(&'a self, new: &'a NewTag) -> StoreFuture<'a, ()> {
-        Box::pin(async move {
-            let values = [
-                Value::Text(new.tag.as_str()),
-                Value::Int(new.max_id),
-                Value::Int(new.step.get().into()),
-                Value::MaybeText(new.description.as_deref()),
-            ];
-            self.change("create", &new.tag, D::SEGMENT.create, &values).await
-        })
+        let name = operation::<D>("create", &new.tag);
+        Box::pin(run(&self.connections, Access::Transaction, name, async |connection| {
+            Self::make_tag(connection, new).await
+        }))
     }
 
     fn set_step<'a>(&'a self, tag: &'a Tag, step: Step) -> StoreFuture<'a, ()> {
         Box::pin(async move {
-            let values = [Value::Int(step.get().into()), Value::Tag(tag.as_str())];
-            self.change("set the step of", tag, D::SEGMENT.set_step, &values).await
+            let name = operation::<D>("set the step of", tag);
+            run(&self.connections, Access::Write, name, async |connection| {
+                let values = [Value::Int(step.get().into()), Value::Tag(tag.as_str())];
+                let met = Self::execute_on_its_table(connection, |table| table.set_step, &values);
+                met_its_row(met.await?)
+            })
+            .await
         })
     }
 
@@ -208,9 +270,9 @@ impl<D: Dialect> TagStore for SqlStore<D> {
             let name = operation::<D>("change the settings of", tag);
             run(&self.connections, Access::Write, name, async |connection| {
                 let values = [Value::Text(&settings), Value::Tag(tag.as_str())];
-                let done = D::execute(connection, D::SEGMENT.set_settings, &values).await;
-                let done = of_settings::<D, _>(done)?;
-                record::at_least_one(D::affected(&done)).map_err(WorkError::Refused)
+                let met =
+                    Self::execute_on_its_table(connection, |table| table.set_settings, &values);
+                met_its_row(of_settings::<D, _>(met.await)?)
             })
             .await
         })
@@ -223,7 +285,11 @@ impl<D: Dialect> TagStore for SqlStore<D> {
             operation::<D>("advance", tag),
             async move |connection: &mut Connection<D>| {
                 let values = [Value::Int(at_least), Value::Tag(tag.as_str())];
-                let max_id = D::set_max_id(connection, D::SEGMENT.advance, &values).await?;
+                let mut max_id = D::set_max_id(connection, D::ALLOC.advance, &values).await?;
+                if max_id.is_none() {
+                    let advanced = D::set_max_id(connection, D::SEQUENCE.advance, &values).await;
+                    max_id = unless_absent::<D, _>(advanced)?;
+                }
                 max_id.ok_or(WorkError::Refused(StoreErrorKind::UnknownTag))
             },
         ))
@@ -235,13 +301,13 @@ impl<D: Dialect> TagStore for SqlStore<D> {
             Access::Write,
             operation::<D>("replace max_id of", tag),
             async move |connection: &mut Connection<D>| {
-                let statement = match self.guard.active_margin() {
-                    Some(_) => D::SEGMENT.replace_max_id_guarded,
-                    None => D::SEGMENT.replace_max_id,
+                let guarded = self.guard.active_margin().is_some();
+                let statement = |table: &TagStatements| match guarded {
+                    true => table.replace_max_id_guarded,
+                    false => table.replace_max_id,
                 };
                 let values = [Value::Int(to), Value::Tag(tag.as_str()), Value::Int(from)];
-                let done = D::execute(connection, statement, &values).await?;
-                Ok(D::affected(&done) == 1)
+                Ok(Self::execute_on_its_table(connection, statement, &values).await?)
             },
         ))
     }
@@ -253,10 +319,10 @@ impl<D: Dialect> TagStore for SqlStore<D> {
             operation::<D>("delete", tag),
             async move |connection: &mut Connection<D>| {
                 let tag = [Value::Tag(tag.as_str())];
-                let settings = D::execute(connection, D::SEGMENT.delete_settings, &tag).await;
+                let settings = D::execute(connection, D::SETTINGS.delete, &tag).await;
                 unless_absent::<D, _>(settings.map(|_| ()))?;
-                let done = D::execute(connection, D::SEGMENT.delete, &tag).await?;
-                record::at_least_one(D::affected(&done)).map_err(WorkError::Refused)
+                let met = Self::execute_on_its_table(connection, |table| table.delete, &tag);
+                met_its_row(met.await?)
             },
         ))
     }
@@ -276,11 +342,10 @@ impl<D: Dialect> Administration for SqlStore<D> {
             async |connection: &mut Connection<D>| {
                 let made = make::<D>(connection, D::SEGMENT_TABLES).await?;
                 D::identify_server(connection, &self.guard).await?;
-                if let Some(guard) = D::GUARD
-                    && made.contains(&"leaf_guard")
-                    && self.guard.active_margin().is_some()
-                {
-                    D::execute(connection, guard.claim_new, &[]).await?;
+                if made.contains(&"leaf_guard") && self.guard.active_margin().is_some() {
+                    for guard in [D::ALLOC.guard, D::SEQUENCE.guard].into_iter().flatten() {
+                        D::execute(connection, guard.claim_new, &[]).await?;
+                    }
                 }
                 Ok(made)
             },
@@ -306,6 +371,20 @@ impl<D: Dialect> Administration for SqlStore<D> {
     }
 }
 
+fn met_its_row(met: bool) -> Result<(), WorkError> {
+    if met { Ok(()) } else { Err(WorkError::Refused(StoreErrorKind::UnknownTag)) }
+}
+
+/// Whether the database has a table of this name.
+pub(super) async fn table_exists<D: Dialect>(
+    connection: &mut Connection<D>,
+    table: &str,
+) -> Result<bool, sqlx::Error> {
+    let name = [Value::Text(table)];
+    let exists = D::fetch(connection, D::TABLE_EXISTS, &name, &[Column::Int]).await?;
+    Ok(exists.first().and_then(|row| row.int(0)) == Some(1))
+}
+
 /// Makes the tables that do not exist; returns their names.
 pub(super) async fn make<D: Dialect>(
     connection: &mut Connection<D>,
@@ -313,9 +392,7 @@ pub(super) async fn make<D: Dialect>(
 ) -> Result<Vec<&'static str>, sqlx::Error> {
     let mut made = Vec::new();
     for table in tables {
-        let name = [Value::Text(table.name)];
-        let exists = D::fetch(connection, D::TABLE_EXISTS, &name, &[Column::Int]).await?;
-        if exists.first().and_then(|row| row.int(0)) != Some(1) {
+        if !table_exists::<D>(connection, table.name).await? {
             D::run_text(connection, table.statements).await?;
             made.push(table.name);
         }

@@ -6,7 +6,7 @@ use super::errors;
 use super::file::SqliteFile;
 use crate::Table;
 use crate::sql::dialect::{
-    Dialect, ErrorMeanings, FenceStatements, GuardStatements, SegmentStatements,
+    Dialect, ErrorMeanings, FenceStatements, SettingsStatements, TagStatements,
 };
 use crate::sql::values::{bound, run_statements};
 
@@ -33,11 +33,53 @@ macro_rules! now {
     };
 }
 
-const ALLOCATE: &str = "UPDATE leaf_alloc \
-     SET max_id = max_id + ?1, update_time = CURRENT_TIMESTAMP \
-     WHERE biz_tag = ?2 AND step = ?3 AND max_id BETWEEN 0 AND ?4 RETURNING max_id";
-const REPLACE_MAX_ID: &str = "UPDATE leaf_alloc \
-     SET max_id = ?1, update_time = CURRENT_TIMESTAMP WHERE biz_tag = ?2 AND max_id = ?3";
+/// The statements about one table of tags. One file does not fail over: no statement is guarded.
+macro_rules! tags {
+    ($table:literal, $more:literal, $marks:literal, $same:literal) => {
+        TagStatements {
+            allocate: tags!(allocate $table, $same),
+            allocate_guarded: tags!(allocate $table, $same),
+            read: concat!(tags!(columns $table, $more), " WHERE biz_tag = ?1"),
+            read_all: tags!(columns $table, $more),
+            create: concat!(
+                "INSERT INTO ", $table, " (biz_tag, max_id, step, description", $more,
+                ") VALUES (?1, ?2, ?3, ?4", $marks, ")"
+            ),
+            set_step: concat!(
+                "UPDATE ", $table, " SET step = ?1, update_time = CURRENT_TIMESTAMP \
+                 WHERE biz_tag = ?2"
+            ),
+            set_settings: concat!(
+                "REPLACE INTO leaf_tag_settings (biz_tag, settings) SELECT biz_tag, ?1 FROM ",
+                $table, " WHERE biz_tag = ?2"
+            ),
+            advance: concat!(
+                "UPDATE ", $table, " SET max_id = MAX(max_id, ?1), \
+                 update_time = CURRENT_TIMESTAMP WHERE biz_tag = ?2 RETURNING max_id"
+            ),
+            replace_max_id: tags!(replace $table),
+            replace_max_id_guarded: tags!(replace $table),
+            delete: concat!("DELETE FROM ", $table, " WHERE biz_tag = ?1"),
+            guard: None,
+        }
+    };
+    (allocate $table:literal, $same:literal) => {
+        concat!(
+            "UPDATE ", $table, " SET max_id = max_id + ?1, update_time = CURRENT_TIMESTAMP \
+             WHERE biz_tag = ?2 AND step = ?3 AND max_id BETWEEN 0 AND ?4",
+            $same, " RETURNING max_id"
+        )
+    };
+    (replace $table:literal) => {
+        concat!(
+            "UPDATE ", $table, " SET max_id = ?1, update_time = CURRENT_TIMESTAMP \
+             WHERE biz_tag = ?2 AND max_id = ?3"
+        )
+    };
+    (columns $table:literal, $more:literal) => {
+        concat!("SELECT biz_tag, max_id, step, description", $more, " FROM ", $table)
+    };
+}
 
 impl Dialect for Sqlite {
     type Db = sqlx::Sqlite;
@@ -69,32 +111,30 @@ CREATE TABLE leaf_tag_settings (
 ) STRICT;
 ",
         },
+        Table {
+            name: "leaf_sequence",
+            statements: "\
+CREATE TABLE leaf_sequence (
+    biz_tag     TEXT    NOT NULL PRIMARY KEY,
+    max_id      INTEGER NOT NULL,
+    step        INTEGER NOT NULL,
+    meaning     TEXT    NOT NULL,
+    description TEXT,
+    update_time TEXT    NOT NULL DEFAULT CURRENT_TIMESTAMP
+) STRICT;
+",
+        },
     ];
 
-    /// One file does not fail over: no statement is guarded.
-    const SEGMENT: SegmentStatements = SegmentStatements {
-        allocate: ALLOCATE,
-        allocate_guarded: ALLOCATE,
-        read: "SELECT biz_tag, max_id, step, description FROM leaf_alloc WHERE biz_tag = ?1",
-        read_all: "SELECT biz_tag, max_id, step, description FROM leaf_alloc",
-        settings: "SELECT biz_tag, settings FROM leaf_tag_settings WHERE biz_tag = ?1",
-        settings_all: "SELECT biz_tag, settings FROM leaf_tag_settings",
-        create: "INSERT INTO leaf_alloc (biz_tag, max_id, step, description) \
-                 VALUES (?1, ?2, ?3, ?4)",
-        set_step: "UPDATE leaf_alloc SET step = ?1, update_time = CURRENT_TIMESTAMP \
-                   WHERE biz_tag = ?2",
-        set_settings: "REPLACE INTO leaf_tag_settings (biz_tag, settings) \
-                       SELECT biz_tag, ?1 FROM leaf_alloc WHERE biz_tag = ?2",
-        advance: "UPDATE leaf_alloc \
-                  SET max_id = MAX(max_id, ?1), update_time = CURRENT_TIMESTAMP \
-                  WHERE biz_tag = ?2 RETURNING max_id",
-        replace_max_id: REPLACE_MAX_ID,
-        replace_max_id_guarded: REPLACE_MAX_ID,
-        delete: "DELETE FROM leaf_alloc WHERE biz_tag = ?1",
-        delete_settings: "DELETE FROM leaf_tag_settings WHERE biz_tag = ?1",
-    };
+    const ALLOC: TagStatements = tags!("leaf_alloc", "", "", "");
+    const SEQUENCE: TagStatements =
+        tags!("leaf_sequence", ", meaning", ", ?5", " AND meaning = ?5");
 
-    const GUARD: Option<GuardStatements> = None;
+    const SETTINGS: SettingsStatements = SettingsStatements {
+        read: "SELECT biz_tag, settings FROM leaf_tag_settings WHERE biz_tag = ?1",
+        read_all: "SELECT biz_tag, settings FROM leaf_tag_settings",
+        delete: "DELETE FROM leaf_tag_settings WHERE biz_tag = ?1",
+    };
 
     const FENCES: FenceStatements = FenceStatements {
         list: "SELECT worker_id, nonce, record FROM leaf_worker_fence ORDER BY worker_id",
@@ -113,6 +153,7 @@ CREATE TABLE leaf_tag_settings (
         writer: None,
     };
 
+    const BEGIN: Option<&'static str> = None;
     const TABLE_EXISTS: &'static str =
         "SELECT EXISTS (SELECT 1 FROM sqlite_schema WHERE name = ?1)";
     const ERRORS: ErrorMeanings = errors::MEANINGS;

@@ -49,7 +49,7 @@ async fn a_forgotten_lock_uses_no_connections_up() {
         };
         for _ in 0..3 {
             let name = orders();
-            let attempt = store.store.allocate(&name, step(10), step(10));
+            let attempt = store.store.allocate(&name, step(10), step(10).into());
             let attempt = tokio::time::timeout(Duration::from_millis(300), attempt).await;
             assert!(attempt.is_err(), "the row is locked: {attempt:?}");
         }
@@ -106,12 +106,12 @@ async fn a_read_only_server_is_waited_for() {
         let fresh = open(&server.url(), Some(1_000_000)).await;
         for store in [&store, &fresh] {
             let name = orders();
-            let attempt = store.store.allocate(&name, step(10), step(10)).await;
+            let attempt = store.store.allocate(&name, step(10), step(10).into()).await;
             if let Err(error) = attempt {
                 assert!(error.retryable(), "{error}");
             }
         }
-        let error = fresh.store.allocate(&orders(), step(10), step(10)).await.unwrap_err();
+        let error = fresh.store.allocate(&orders(), step(10), step(10).into()).await.unwrap_err();
         assert!(error.retryable(), "{error}");
 
         match server {
@@ -171,7 +171,7 @@ async fn a_server_that_is_read_only_for_a_while_costs_time() {
         tokio::time::sleep(Duration::from_millis(200)).await;
         server.sql("SET GLOBAL read_only = 1").await;
         let name = orders();
-        let refused = stores[0].allocate(&name, step(10), step(10)).await.unwrap_err();
+        let refused = stores[0].allocate(&name, step(10), step(10).into()).await.unwrap_err();
         assert!(refused.retryable(), "{refused}");
         tokio::time::sleep(Duration::from_millis(200)).await;
         server.sql("SET GLOBAL read_only = 0").await;

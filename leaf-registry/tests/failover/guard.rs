@@ -17,7 +17,8 @@ async fn a_guard_that_was_on_is_not_turned_off_by_a_table_that_is_gone() {
         next(&*store.store).await;
         server.sql("DROP TABLE leaf_guard").await;
         for _ in 0..3 {
-            let error = store.store.allocate(&orders(), step(10), step(10)).await.unwrap_err();
+            let error =
+                store.store.allocate(&orders(), step(10), step(10).into()).await.unwrap_err();
             assert!(error.to_string().contains("leaf-server schema --apply"), "{error}");
         }
 
@@ -39,7 +40,7 @@ async fn a_jump_beyond_the_last_id_uses_the_tag_up() {
         server.another_server().await;
 
         assert_eq!(next(&*store.store).await.start(), 1011);
-        let error = store.store.allocate(&last, step(10), step(10)).await.unwrap_err();
+        let error = store.store.allocate(&last, step(10), step(10).into()).await.unwrap_err();
         assert_eq!(*error.kind(), leaf_segment::StoreErrorKind::Exhausted);
         let record = store.store.tag(&last).await.unwrap().unwrap();
         assert_eq!(record.max_id, i64::MAX - 1, "not a sealed tag's");
@@ -60,6 +61,28 @@ async fn a_name_that_was_lost_is_another_name() {
             let after = next(&*store.store).await;
             assert_eq!(after.start(), before.end() + 1_000_000, "{lost}");
         }
+    }
+}
+
+/// The two tables of tags are guarded each by itself: whoever jumps with one leaves the other to those who may use it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sequences_have_a_guard_of_their_own() {
+    for server in Server::both().await {
+        let store = open(&server.url(), Some(1_000_000)).await;
+        create(&store).await;
+        let (turns, one) = (Tag::parse("turns").unwrap(), step(1));
+        store.store.create(&NewTag::strict(turns.clone())).await.unwrap();
+        let strict = NewTag::strict(turns.clone()).meaning;
+        let expected = leaf_segment::Expected { step: one, meaning: strict };
+        let take = async || store.store.allocate(&turns, one, expected).await.unwrap().start();
+        assert_eq!((take().await, next(&*store.store).await.start()), (1, 1));
+
+        server.another_server().await;
+        assert_eq!(next(&*store.store).await.start(), 1_000_011);
+        assert_eq!(store.store.tag(&turns).await.unwrap().unwrap().max_id, 2, "not yet");
+        assert_eq!(take().await, 1_000_002);
+        assert_eq!(take().await, 1_000_003, "it jumps once");
+        assert_eq!(next(&*store.store).await.start(), 1_000_021, "and so do the plain tags");
     }
 }
 

@@ -71,7 +71,7 @@ async fn a_node_that_met_the_standby_first_is_guarded_after_its_promotion() {
     .unwrap();
     let on_replica = open(&Postgres::url(replica.port(), &database), Some(1_000_000)).await;
     assert_eq!(on_replica.store.tags().await.unwrap().len(), 2);
-    let error = on_replica.store.allocate(&orders(), step(10), step(10)).await.unwrap_err();
+    let error = on_replica.store.allocate(&orders(), step(10), step(10).into()).await.unwrap_err();
     assert!(error.retryable(), "{error}");
     on_replica.store.tags().await.unwrap();
 

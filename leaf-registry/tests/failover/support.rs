@@ -45,7 +45,7 @@ pub(crate) async fn next(store: &dyn TagStore) -> IdRange {
     loop {
         assert!(tokio::time::Instant::now() < deadline, "no range within a minute");
         let tag = orders();
-        let attempt = store.allocate(&tag, step(10), step(10));
+        let attempt = store.allocate(&tag, step(10), step(10).into());
         match tokio::time::timeout(Duration::from_secs(3), attempt).await {
             Ok(Ok(range)) => return range,
             Ok(Err(error)) => assert!(error.retryable(), "{error}"),
@@ -114,7 +114,7 @@ pub(crate) fn load(stores: &[Arc<dyn TagStore>]) -> impl AsyncFnOnce() -> Vec<Id
                 let mut ranges = Vec::new();
                 while !stop.load(Ordering::SeqCst) {
                     let tag = orders();
-                    let attempt = store.allocate(&tag, step(10), step(10));
+                    let attempt = store.allocate(&tag, step(10), step(10).into());
                     match tokio::time::timeout(Duration::from_secs(2), attempt).await {
                         Ok(Ok(range)) => ranges.push(range),
                         Ok(Err(error)) => {

@@ -95,19 +95,36 @@ impl Fixture {
         (proxy, store)
     }
 
-    /// Writes a value into a row behind the store's back.
+    /// Writes a value into a row of a plain tag behind the store's back.
     pub(crate) async fn set(&self, name: &str, column: &str, value: impl Into<serde_json::Value>) {
-        let value = value.into();
+        self.set_in(("segment", "leaf_alloc"), name, column, value.into()).await;
+    }
+
+    /// Writes a text into a row of any other tag.
+    pub(crate) async fn set_in_sequences(&self, name: &str, column: &str, text: &str) {
+        self.set_in(("sequence", "leaf_sequence"), name, column, text.into()).await;
+    }
+
+    async fn set_in(
+        &self,
+        (folder, table): (&str, &str),
+        name: &str,
+        column: &str,
+        value: serde_json::Value,
+    ) {
         if let Database::Etcd(server, cluster) = &self.database {
-            let key = format!("/leaf/{cluster}/segment/{name}");
+            let key = format!("/leaf/{cluster}/{folder}/{name}");
             let text = server.ctl(&["get", "--print-value-only", &key]);
             let mut record: serde_json::Value = serde_json::from_str(&text).unwrap();
             record[column] = value;
             server.ctl(&["put", "--", &key, &record.to_string()]);
             return;
         }
-        self.sql(&format!("UPDATE leaf_alloc SET {column} = {value} WHERE biz_tag = '{name}'"))
-            .await;
+        let value = match value {
+            serde_json::Value::String(text) => format!("'{text}'"),
+            value => value.to_string(),
+        };
+        self.sql(&format!("UPDATE {table} SET {column} = {value} WHERE biz_tag = '{name}'")).await;
     }
 
     /// Changes rows of a database behind the store's back.

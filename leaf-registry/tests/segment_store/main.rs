@@ -4,16 +4,21 @@
 #![allow(clippy::unwrap_used, reason = "tests may panic")]
 
 mod fixture;
+mod sequences;
 mod settings;
 mod sqlite_file;
 
 use std::sync::Arc;
 
 use leaf_core::{IdRange, Step, StepError, Tag};
-use leaf_segment::{NewTag, SEALED, StoreErrorKind, TagRecord, TagSettings, TagStore};
+use leaf_segment::{Meaning, NewTag, SEALED, StoreErrorKind, TagRecord, TagSettings, TagStore};
 use leaf_testkit::{Etcd, Fault, MariaDb, Postgres};
 
 use fixture::{Database, Fixture, etcd, fixture, mysql, postgres, sqlite};
+use sequences::{
+    a_name_is_in_one_of_the_two_places, a_sequence_is_allocated_from_as_what_it_is,
+    of_two_who_make_a_tag_at_once_one_succeeds, what_a_tag_means_is_never_guessed,
+};
 use settings::{
     settings_are_kept_beside_the_record, settings_of_a_later_version_are_not_overruled,
 };
@@ -41,7 +46,7 @@ async fn refusal<T>(
 
 async fn the_first_range_is_the_records_own(f: Fixture) {
     let stock = tag("leaf-segment-test");
-    let range = f.store.allocate(&stock, step(2000), step(2000)).await.unwrap();
+    let range = f.store.allocate(&stock, step(2000), step(2000).into()).await.unwrap();
 
     assert_eq!(range, IdRange::new(1, 2001).unwrap(), "Java's first ids are 1..2000");
     let record = f.store.tag(&stock).await.unwrap().unwrap();
@@ -52,6 +57,7 @@ async fn the_first_range_is_the_records_own(f: Fixture) {
             max_id: 2001,
             step: Ok(step(2000)),
             description: Some("Test leaf Segment Mode Get Id".into()),
+            meaning: Ok(Meaning::PLAIN),
             settings: Ok(TagSettings::default()),
         }
     );
@@ -69,7 +75,7 @@ async fn sixteen_allocators_never_overlap(f: Fixture) {
             for round in 0..20 {
                 let amount = step(1 + (i + round) % 10);
                 loop {
-                    match store.allocate(&tag("orders"), amount, step(10)).await {
+                    match store.allocate(&tag("orders"), amount, step(10).into()).await {
                         Ok(range) => break ranges.push(range),
                         Err(error) => assert!(error.retryable(), "{error}"),
                     }
@@ -94,7 +100,7 @@ async fn sixteen_allocators_never_overlap(f: Fixture) {
 async fn tags_are_compared_as_bytes(f: Fixture) {
     create(&*f.store, "order", 10).await;
     for other in ["Order", "ordér", "orde", "order-"] {
-        let kind = refusal(f.store.allocate(&tag(other), step(10), step(10))).await;
+        let kind = refusal(f.store.allocate(&tag(other), step(10), step(10).into())).await;
         assert_eq!(kind, StoreErrorKind::UnknownTag, "{other}");
         assert_eq!(f.store.tag(&tag(other)).await.unwrap(), None);
         assert_eq!(f.store.advance(&tag(other), 99).await.unwrap_err().kind(), &kind);
@@ -109,7 +115,7 @@ async fn any_valid_tag_can_be_kept(f: Fixture) {
     for name in ["订单.v1", "a/b c", "'; DROP TABLE leaf_alloc; --", "%", "🍃", &"é".repeat(128)]
     {
         create(&*f.store, name, 10).await;
-        let range = f.store.allocate(&tag(name), step(10), step(10)).await.unwrap();
+        let range = f.store.allocate(&tag(name), step(10), step(10).into()).await.unwrap();
         assert_eq!(range.start(), 1, "{name}");
     }
     assert_eq!(f.store.tags().await.unwrap().len(), 7);
@@ -119,9 +125,9 @@ async fn a_changed_step_is_told(f: Fixture) {
     create(&*f.store, "orders", 10).await;
     f.store.set_step(&tag("orders"), step(500)).await.unwrap();
 
-    let kind = refusal(f.store.allocate(&tag("orders"), step(10), step(10))).await;
+    let kind = refusal(f.store.allocate(&tag("orders"), step(10), step(10).into())).await;
     assert_eq!(kind, StoreErrorKind::StepChanged(step(500)));
-    let range = f.store.allocate(&tag("orders"), step(1000), step(500)).await.unwrap();
+    let range = f.store.allocate(&tag("orders"), step(1000), step(500).into()).await.unwrap();
     assert_eq!(range.len(), 1000, "the amount is the caller's, not the record's");
 }
 
@@ -140,7 +146,7 @@ async fn bad_rows_are_errors_of_their_tag_only(f: Fixture) {
                 r#"{"version":1,"max_id":1,"step":1}"#,
             ]);
             server.ctl(&["put", &format!("/leaf/{name}/segment/text"), "max_id=1"]);
-            let kind = refusal(f.store.allocate(&tag("text"), step(1), step(1))).await;
+            let kind = refusal(f.store.allocate(&tag("text"), step(1), step(1).into())).await;
             assert!(matches!(kind, StoreErrorKind::BadRecord(_)), "{kind}");
         }
         _ => {
@@ -150,15 +156,15 @@ async fn bad_rows_are_errors_of_their_tag_only(f: Fixture) {
     if let Database::Mysql(..) = f.database {
         f.sql("ALTER TABLE leaf_alloc MODIFY max_id BIGINT NULL").await;
         f.sql("INSERT INTO leaf_alloc (biz_tag, max_id, step) VALUES ('null', NULL, 1)").await;
-        let kind = refusal(f.store.allocate(&tag("null"), step(1), step(1))).await;
+        let kind = refusal(f.store.allocate(&tag("null"), step(1), step(1).into())).await;
         assert!(matches!(kind, StoreErrorKind::BadRecord(_)), "{kind}");
     }
 
     for name in ["zero", "negative", "behind"] {
-        let kind = refusal(f.store.allocate(&tag(name), step(10), step(10))).await;
+        let kind = refusal(f.store.allocate(&tag(name), step(10), step(10).into())).await;
         assert!(matches!(kind, StoreErrorKind::BadRecord(_)), "{name}: {kind}");
     }
-    f.store.allocate(&tag("fine"), step(10), step(10)).await.unwrap();
+    f.store.allocate(&tag("fine"), step(10), step(10).into()).await.unwrap();
     let records = f.store.tags().await.unwrap();
     assert_eq!(records.len(), 5, "the row that is no tag is left out");
     let zero = records.iter().find(|record| record.tag == tag("zero")).unwrap();
@@ -170,26 +176,26 @@ async fn the_end_of_the_ids_is_an_error(f: Fixture) {
     let last = NewTag { max_id: i64::MAX - 1500, ..NewTag::new(tag("last"), step(1000)) };
     f.store.create(&last).await.unwrap();
 
-    let range = f.store.allocate(&tag("last"), step(1000), step(1000)).await.unwrap();
+    let range = f.store.allocate(&tag("last"), step(1000), step(1000).into()).await.unwrap();
     assert_eq!(range.end(), i64::MAX - 500);
-    let kind = refusal(f.store.allocate(&tag("last"), step(1000), step(1000))).await;
+    let kind = refusal(f.store.allocate(&tag("last"), step(1000), step(1000).into())).await;
     assert_eq!(kind, StoreErrorKind::Exhausted);
-    let kind = refusal(f.store.allocate(&tag("last"), step(500), step(1000))).await;
+    let kind = refusal(f.store.allocate(&tag("last"), step(500), step(1000).into())).await;
     assert_eq!(kind, StoreErrorKind::Exhausted, "that number stands for a sealed tag");
-    let rest = f.store.allocate(&tag("last"), step(499), step(1000)).await.unwrap();
+    let rest = f.store.allocate(&tag("last"), step(499), step(1000).into()).await.unwrap();
     assert_eq!(rest.end(), SEALED - 1);
 }
 
 /// G-16: once sealed no allocation, of whatever step or rate, takes another id.
 async fn a_sealed_tag_grants_nothing(f: Fixture) {
     create(&*f.store, "moved", 10).await;
-    let range = f.store.allocate(&tag("moved"), step(10), step(10)).await.unwrap();
+    let range = f.store.allocate(&tag("moved"), step(10), step(10).into()).await.unwrap();
     assert!(!f.store.replace_max_id(&tag("moved"), 1, SEALED).await.unwrap(), "it is not 1 now");
 
     assert!(f.store.replace_max_id(&tag("moved"), range.end(), SEALED).await.unwrap());
 
     for amount in [1, 10, i64::from(i32::MAX)] {
-        let kind = refusal(f.store.allocate(&tag("moved"), step(amount), step(10))).await;
+        let kind = refusal(f.store.allocate(&tag("moved"), step(amount), step(10).into())).await;
         assert_eq!(kind, StoreErrorKind::Moved);
     }
     let unused = f.store.replace_max_id(&tag("moved"), range.end(), range.start()).await;
@@ -206,13 +212,13 @@ async fn administration(f: Fixture) {
     assert_eq!(f.store.advance(&tag("orders"), 5000).await.unwrap(), 5000);
     assert_eq!(f.store.advance(&tag("orders"), 10).await.unwrap(), 5000, "never lowered");
 
-    let range = f.store.allocate(&tag("orders"), step(10), step(10)).await.unwrap();
+    let range = f.store.allocate(&tag("orders"), step(10), step(10).into()).await.unwrap();
     let tail = IdRange::new(range.start() + 4, range.end()).unwrap();
     let give_back =
         async || f.store.replace_max_id(&tag("orders"), tail.end(), tail.start()).await.unwrap();
     assert!(give_back().await);
     assert!(!give_back().await, "somebody allocated since");
-    let next = f.store.allocate(&tag("orders"), step(10), step(10)).await.unwrap();
+    let next = f.store.allocate(&tag("orders"), step(10), step(10).into()).await.unwrap();
     assert_eq!(next.start(), tail.start());
 
     f.store.delete(&tag("orders")).await.unwrap();
@@ -223,7 +229,7 @@ async fn administration(f: Fixture) {
 async fn patiently(store: &dyn TagStore) -> IdRange {
     let deadline = tokio::time::Instant::now() + std::time::Duration::from_secs(30);
     loop {
-        match store.allocate(&tag("orders"), step(10), step(10)).await {
+        match store.allocate(&tag("orders"), step(10), step(10).into()).await {
             Ok(range) => return range,
             Err(error) => {
                 assert!(error.retryable(), "{error}");
@@ -239,10 +245,10 @@ async fn an_unclear_answer_is_an_error_and_a_gap(f: Fixture) {
     create(&*f.store, "orders", 10).await;
     let (proxy, store) = f.behind_proxy().await;
     let orders = tag("orders");
-    let mut last = store.allocate(&orders, step(10), step(10)).await.unwrap().end();
+    let mut last = store.allocate(&orders, step(10), step(10).into()).await.unwrap().end();
     for fault in [Fault::Cut, Fault::Reset, Fault::SwallowReplies, Fault::BlackHole] {
         proxy.set(fault);
-        let attempt = store.allocate(&orders, step(10), step(10));
+        let attempt = store.allocate(&orders, step(10), step(10).into());
         match tokio::time::timeout(std::time::Duration::from_secs(4), attempt).await {
             Ok(Ok(range)) => panic!("{fault:?}: {range} without an answer"),
             Ok(Err(error)) => assert!(error.retryable(), "{fault:?}: {error}"),
@@ -258,7 +264,7 @@ async fn an_unclear_answer_is_an_error_and_a_gap(f: Fixture) {
         last = range.end();
     }
     proxy.set(Fault::Delay(std::time::Duration::from_millis(100)));
-    let range = store.allocate(&orders, step(10), step(10)).await.unwrap();
+    let range = store.allocate(&orders, step(10), step(10).into()).await.unwrap();
     assert_eq!(range.start(), last, "slow is no failure");
 }
 
@@ -291,7 +297,7 @@ async fn a_restart_under_load_repeats_nothing(f: Fixture) {
             let mut ranges = Vec::new();
             while !stop.load(std::sync::atomic::Ordering::SeqCst) {
                 let name = tag("orders");
-                let attempt = store.allocate(&name, step(10), step(10));
+                let attempt = store.allocate(&name, step(10), step(10).into());
                 match tokio::time::timeout(std::time::Duration::from_secs(2), attempt).await {
                     Ok(Ok(range)) => ranges.push(range),
                     Ok(Err(error)) => {
@@ -346,11 +352,11 @@ async fn a_dropped_request_disturbs_no_later_one(f: Fixture) {
     let mut last = 0;
     for delay in 0..200u64 {
         let name = tag("orders");
-        let abandoned = f.store.allocate(&name, step(1), step(1));
+        let abandoned = f.store.allocate(&name, step(1), step(1).into());
         let limit = std::time::Duration::from_micros(delay * 7);
         let _ = tokio::time::timeout(limit, abandoned).await;
 
-        let range = f.store.allocate(&tag("orders"), step(1), step(1)).await.unwrap();
+        let range = f.store.allocate(&tag("orders"), step(1), step(1).into()).await.unwrap();
         assert!(range.start() > last, "{range} after {last}");
         last = range.start();
     }
@@ -372,10 +378,10 @@ async fn tags_are_compared_as_bytes_whatever_the_columns_collation() {
         let store = Arc::clone(&f.store);
         tags_are_compared_as_bytes(f).await;
 
-        let range = store.allocate(&tag("é"), step(10), step(10)).await.unwrap();
+        let range = store.allocate(&tag("é"), step(10), step(10).into()).await.unwrap();
         assert_eq!(range.start(), 1, "{change}");
         assert_eq!(store.tag(&tag("🍃")).await.unwrap(), None, "{change}");
-        let kind = refusal(store.allocate(&tag("🍃"), step(10), step(10))).await;
+        let kind = refusal(store.allocate(&tag("🍃"), step(10), step(10).into())).await;
         assert_eq!(kind, StoreErrorKind::UnknownTag, "{change}");
     }
 }
@@ -392,7 +398,8 @@ async fn a_narrow_column_is_exhausted_not_saturated() {
     f.sql("UPDATE leaf_alloc SET max_id = 2147483640").await;
     let store = f.another().await;
 
-    let kind = refusal(store.allocate(&tag("leaf-segment-test"), step(10), step(2000))).await;
+    let kind =
+        refusal(store.allocate(&tag("leaf-segment-test"), step(10), step(2000).into())).await;
 
     assert_eq!(kind, StoreErrorKind::Exhausted);
 }
@@ -409,7 +416,7 @@ async fn an_import_under_load_repeats_nothing() {
         tokio::spawn(async move {
             let (orders, mut ranges) = (tag("orders"), Vec::new());
             while !done.load(std::sync::atomic::Ordering::SeqCst) {
-                let asked = store.allocate(&orders, step(amount), step(10));
+                let asked = store.allocate(&orders, step(amount), step(10).into());
                 match tokio::time::timeout(std::time::Duration::from_secs(10), asked).await.unwrap()
                 {
                     Ok(range) => ranges.push(range),
@@ -471,6 +478,10 @@ backends!(sqlite, mysql, postgres, etcd; {
     administration,
     settings_are_kept_beside_the_record,
     settings_of_a_later_version_are_not_overruled,
+    a_sequence_is_allocated_from_as_what_it_is,
+    a_name_is_in_one_of_the_two_places,
+    of_two_who_make_a_tag_at_once_one_succeeds,
+    what_a_tag_means_is_never_guessed,
     the_schema_is_made_once_and_never_touched_again,
     a_dropped_request_disturbs_no_later_one,
 });

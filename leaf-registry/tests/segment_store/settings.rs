@@ -89,7 +89,7 @@ async fn a_table_of_settings_without_the_column_is_refused_with_the_way_out() {
         let orders = leaf_core::Tag::parse("leaf-segment-test").unwrap();
         f.sql("ALTER TABLE leaf_alloc RENAME TO leaf_alloc_of_others").await;
         f.sql("CREATE TABLE leaf_alloc (biz_tag VARCHAR(128), step INTEGER)").await;
-        let error = f.store.allocate(&orders, step(2000), step(2000)).await.unwrap_err();
+        let error = f.store.allocate(&orders, step(2000), step(2000).into()).await.unwrap_err();
         assert!(!error.to_string().contains("drop"), "{error}");
     }
 }

@@ -14,7 +14,7 @@ async fn a_file_that_is_not_in_its_place_grants_nothing() {
         let Database::Sqlite(directory) = &f.database else { unreachable!() };
         let file = directory.path().join("leaf.db");
         create(&*f.store, "orders", 10).await;
-        let before = f.store.allocate(&tag("orders"), step(10), step(10)).await.unwrap();
+        let before = f.store.allocate(&tag("orders"), step(10), step(10).into()).await.unwrap();
         let backup = directory.path().join("backup.db");
         std::fs::copy(&file, &backup).unwrap();
         if put_another {
@@ -28,7 +28,7 @@ async fn a_file_that_is_not_in_its_place_grants_nothing() {
         }
 
         for _ in 0..3 {
-            let kind = refusal(f.store.allocate(&tag("orders"), step(10), step(10))).await;
+            let kind = refusal(f.store.allocate(&tag("orders"), step(10), step(10).into())).await;
             assert_eq!(kind, StoreErrorKind::Replaced);
         }
         assert_eq!(refusal(f.store.tags()).await, StoreErrorKind::Replaced);
@@ -42,9 +42,9 @@ async fn a_file_that_is_not_in_its_place_grants_nothing() {
         if fresh.store.tag(&tag("orders")).await.unwrap().is_none() {
             create(&*fresh.store, "orders", 10).await;
         }
-        let after = fresh.store.allocate(&tag("orders"), step(10), step(10)).await.unwrap();
+        let after = fresh.store.allocate(&tag("orders"), step(10), step(10).into()).await.unwrap();
         println!("{before} before, {after} after, by another process");
-        let kind = refusal(f.store.allocate(&tag("orders"), step(10), step(10))).await;
+        let kind = refusal(f.store.allocate(&tag("orders"), step(10), step(10).into())).await;
         assert_eq!(kind, StoreErrorKind::Replaced, "also while there is a good file");
     }
 }

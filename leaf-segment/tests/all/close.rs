@@ -18,7 +18,7 @@ async fn unused_ids_go_back_where_nobody_allocated_since() {
             assert_eq!(orders.next().await.unwrap().get(), id);
         }
         if others {
-            store.inner.allocate(&tag("orders"), step(1000), step(1000)).await.unwrap();
+            store.inner.allocate(&tag("orders"), step(1000), step(1000).into()).await.unwrap();
         }
         segments.close().await;
         assert!(orders.try_next().is_none());
@@ -36,12 +36,12 @@ async fn unused_ids_go_back_once() {
     let segments = open(&store).await;
     segments.tag("orders").await.unwrap().next().await.unwrap();
     tokio::join!(segments.close(), segments.close());
-    let others = store.inner.allocate(&tag("orders"), step(9), step(10)).await.unwrap();
+    let others = store.inner.allocate(&tag("orders"), step(9), step(10).into()).await.unwrap();
     assert_eq!((others.start(), others.end()), (2, 11));
 
     segments.close().await;
 
-    let next = store.inner.allocate(&tag("orders"), step(10), step(10)).await.unwrap();
+    let next = store.inner.allocate(&tag("orders"), step(10), step(10).into()).await.unwrap();
     assert_eq!(next.start(), 11, "after the other's");
 }
 

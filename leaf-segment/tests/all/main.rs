@@ -6,6 +6,7 @@ mod guard;
 mod refill;
 mod schedules;
 mod settings;
+mod strict;
 mod support;
 mod tags;
 mod take;

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use leaf_core::{IdRange, Step, Tag};
 use leaf_segment::{
-    HighWaterMarks, MemoryStore, NewTag, RangeSource, SegmentConfig, SegmentGenerator, StoreError,
-    StoreErrorKind, StoreFuture, TagCatalog, TagRecord, TagSettings, TagStore,
+    Expected, HighWaterMarks, MemoryStore, NewTag, RangeSource, SegmentConfig, SegmentGenerator,
+    StoreError, StoreErrorKind, StoreFuture, TagCatalog, TagRecord, TagSettings, TagStore,
 };
 
 /// A memory store behind a bad line.
@@ -31,6 +31,11 @@ impl TestStore {
         *self.down.lock().unwrap() = down;
     }
 
+    /// What the record says, past the bad line.
+    pub(crate) async fn inner_max_id(&self, name: &str) -> i64 {
+        self.inner.tag(&tag(name)).await.unwrap().unwrap().max_id
+    }
+
     async fn line(&self) -> Result<(), StoreError> {
         let delay = *self.delay.lock().unwrap();
         tokio::time::sleep(delay).await;
@@ -42,11 +47,16 @@ impl TestStore {
 }
 
 impl RangeSource for TestStore {
-    fn allocate<'a>(&'a self, tag: &'a Tag, amount: Step, seen: Step) -> StoreFuture<'a, IdRange> {
+    fn allocate<'a>(
+        &'a self,
+        tag: &'a Tag,
+        amount: Step,
+        expected: Expected,
+    ) -> StoreFuture<'a, IdRange> {
         Box::pin(async move {
             self.allocations.fetch_add(1, Ordering::SeqCst);
             // The store works even where its answer is late or lost.
-            let range = self.inner.allocate(tag, amount, seen).await?;
+            let range = self.inner.allocate(tag, amount, expected).await?;
             self.line().await?;
             Ok(range)
         })

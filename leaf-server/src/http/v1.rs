@@ -5,7 +5,7 @@ use std::fmt::Write;
 
 use hyper::{StatusCode, Version};
 use leaf_core::Id;
-use leaf_segment::TagHandle;
+use leaf_segment::{Order, TagHandle};
 use percent_encoding::percent_decode_str;
 use serde::Serialize;
 
@@ -92,6 +92,11 @@ pub(super) async fn lease(
     query: Option<&str>,
 ) -> Result<Reply, Problem> {
     let count = count(query, ids::LARGEST_RANGE)?;
+    if handle.meaning().order == Order::Strict {
+        let text = "the tag is in strict order, which ids of a lease would break: ask for its ids one by one, or for \
+                    several with GET …/ids?count=";
+        return Err(Problem::new(StatusCode::CONFLICT, "strict-order", text));
+    }
     let range = ids::take_contiguous(node, handle, count).await?;
     let lease = Lease {
         tag: handle.tag().as_str(),

@@ -1,8 +1,8 @@
 //! What the commands do. Those whose answer is there are answered at once and allocate nothing; the others are
 //! [`Task`]s, which may wait.
 
-use leaf_core::Id;
-use leaf_segment::{SegmentErrorKind, TagHandle};
+use leaf_core::{Id, IdRange};
+use leaf_segment::{Order, SegmentErrorKind, TagHandle};
 use leaf_snowflake::SnowflakeErrorKind;
 
 use super::codec::Words;
@@ -28,8 +28,8 @@ pub(super) enum Answered {
     Done(usize),
     /// It is answered, and the connection ends.
     End,
-    /// It may have to wait.
-    Wait(Task),
+    /// It may have to wait, and with it all that follow in so many bytes.
+    Wait(Task, usize),
 }
 
 /// A command that may have to wait.
@@ -37,6 +37,8 @@ pub(super) enum Answered {
 pub(super) enum Task {
     /// The next id of a tag.
     Next { tag: String, form: Form },
+    /// The next ids of a tag in strict order, for so many equal commands.
+    NextInOrder { tag: String, commands: usize },
     /// Several ids of a tag.
     Take { tag: String, count: usize },
     /// Several ids of a tag that follow each other.
@@ -66,7 +68,10 @@ pub(super) enum Reply {
     Text(Option<Id>),
     /// An array of so many.
     Ids(usize, Ids),
-    Error(IdError),
+    /// The replies to as many commands.
+    Integers(IdRange),
+    /// The reply to each of so many commands.
+    Errors(usize, IdError),
 }
 
 /// Why a command is refused; the text of its `-ERR`.
@@ -119,7 +124,10 @@ pub(super) fn answer(
         return Answered::Done(length);
     }
     match run(node, session, command, words, input) {
-        Ok(Some(task)) => Answered::Wait(task),
+        Ok(Some(task)) => {
+            let (task, commands) = task.with_following(node, input, length);
+            Answered::Wait(task, commands * length)
+        }
         Ok(None) if command.verb == Verb::Quit => Answered::End,
         Ok(None) => Answered::Done(length),
         Err(refusal) => {
@@ -139,14 +147,18 @@ fn increment(
     length: usize,
 ) -> Option<usize> {
     let tag = std::str::from_utf8(tag).ok()?;
-    let (command, rest) = input.split_at(length);
-    let following = rest.chunks_exact(length).take(AT_ONCE - 1);
-    let same = following.take_while(|next| *next == command).count();
-    let ids = ids::known(node, tag, |handle| handle.try_take(1 + same))??;
+    let ids = ids::known(node, tag, |handle| handle.try_take(equal_commands(input, length)))??;
     for id in ids {
         session.replies.integer(id.get());
     }
     Some(ids.len() as usize * length)
+}
+
+/// How many equal commands `input` begins with, of which the first has `length` bytes.
+fn equal_commands(input: &[u8], length: usize) -> usize {
+    let (command, rest) = input.split_at(length);
+    let following = rest.chunks_exact(length).take(AT_ONCE - 1);
+    1 + following.take_while(|next| *next == command).count()
 }
 
 fn run(
@@ -277,7 +289,24 @@ fn decode(node: &Node, to: &mut Replies, id: &str) -> Result<(), Refusal> {
 impl Task {
     /// Does it, and waits where it must.
     pub(super) async fn perform(self, node: &Node) -> Reply {
-        self.attempt(node).await.unwrap_or_else(Reply::Error)
+        let commands = match self {
+            Self::NextInOrder { commands, .. } => commands,
+            _ => 1,
+        };
+        self.attempt(node).await.unwrap_or_else(|error| Reply::Errors(commands, error))
+    }
+
+    /// The same for all equal commands that `input` begins with, of which this is the first, where they need not
+    /// wait one after the other; and how many they are.
+    fn with_following(self, node: &Node, input: &[u8], length: usize) -> (Self, usize) {
+        let Self::Next { tag, form: Form::Integer } = self else { return (self, 1) };
+        let most = ids::known(node, &tag, |handle| {
+            (handle.meaning().order == Order::Strict).then(|| handle.max_take())
+        });
+        match most.flatten().map(|most| equal_commands(input, length).min(most)) {
+            Some(commands @ 2..) => (Self::NextInOrder { tag, commands }, commands),
+            _ => (Self::Next { tag, form: Form::Integer }, 1),
+        }
     }
 
     async fn attempt(self, node: &Node) -> Result<Reply, IdError> {
@@ -288,6 +317,10 @@ impl Task {
                     Form::Integer => Reply::Integer(id.get()),
                     Form::Text => Reply::Text(Some(id)),
                 }
+            }
+            Self::NextInOrder { tag, commands } => {
+                let handle = ids::handle(node, &tag).await?;
+                Reply::Integers(ids::take_contiguous(node, &handle, commands).await?)
             }
             Self::Take { tag, count } => {
                 let ranges = ids::take(node, &ids::handle(node, &tag).await?, count).await?;
@@ -345,7 +378,16 @@ impl Reply {
         match self {
             Self::Integer(value) => to.integer(value),
             Self::Text(id) => text_or_nil(to, id),
-            Self::Error(error) => to.error(code(&error), &error.to_string()),
+            Self::Integers(ids) => {
+                for id in ids {
+                    to.integer(id.get());
+                }
+            }
+            Self::Errors(commands, error) => {
+                for _ in 0..commands {
+                    to.error(code(&error), &error.to_string());
+                }
+            }
             Self::Ids(count, ids) => {
                 to.array(count);
                 return Some(ids);

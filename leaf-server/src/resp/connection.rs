@@ -149,7 +149,7 @@ impl Connection {
             match answered {
                 Answered::Done(length) => at += length,
                 Answered::End => outcome = Outcome::End,
-                Answered::Wait(task) => {
+                Answered::Wait(task, length) => {
                     at += length;
                     // What was asked before does not wait for it.
                     self.send().await?;

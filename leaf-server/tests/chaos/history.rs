@@ -11,7 +11,9 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io::{BufRead, Write};
+use std::time::Duration;
 
+use leaf_testkit::{Call, OutOfOrder, out_of_order};
 use serde::{Deserialize, Serialize};
 
 /// A node, and how many processes of it there were before.
@@ -186,24 +188,20 @@ fn in_order(space: Space, answers: &[&Answers], verdict: &mut Verdict) {
             processes.entry(it.process).or_default().push(it);
         }
     }
-    for (process, mut answers) in processes {
-        // By when they were asked for; beside them those that were complete by then.
-        let mut complete: Vec<(u64, i64)> =
-            answers.iter().flat_map(|it| Some((it.complete, *it.ids.iter().max()?))).collect();
-        complete.sort_unstable();
-        answers.sort_unstable_by_key(|it| it.invoke);
-        let (mut next, mut greatest) = (0, -1);
-        for it in answers {
-            while complete.get(next).is_some_and(|(at, _)| *at < it.invoke) {
-                greatest = greatest.max(complete[next].1);
-                next += 1;
-            }
-            if let Some(id) = it.ids.iter().find(|id| **id <= greatest) {
-                verdict.broken(format!(
-                    "{space:?}: {process:?} answered {id}, asked for at {} us, after {greatest} was answered",
-                    it.invoke
-                ));
-            }
+    for (process, answers) in processes {
+        let calls = answers.iter().filter_map(|it| {
+            Some(Call {
+                sent: Duration::from_micros(it.invoke),
+                answered: Duration::from_micros(it.complete),
+                least: *it.ids.iter().min()?,
+                greatest: *it.ids.iter().max()?,
+            })
+        });
+        for OutOfOrder { call, answered_before } in out_of_order(&calls.collect::<Vec<_>>()) {
+            verdict.broken(format!(
+                "{space:?}: {process:?} answered {}, asked for at {:?}, after {answered_before} was answered",
+                call.least, call.sent
+            ));
         }
     }
 }

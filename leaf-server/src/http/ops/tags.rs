@@ -3,7 +3,7 @@
 use hyper::StatusCode;
 use leaf_core::{Step, Tag};
 use leaf_node::records::TagShown;
-use leaf_segment::{NewTag, TagAdmin, TagChange, TagRecord};
+use leaf_segment::{Meaning, NewTag, Order, TagAdmin, TagChange, TagRecord};
 use serde::{Deserialize, Deserializer, Serialize};
 
 use super::super::id_routes::decode_key;
@@ -28,7 +28,11 @@ struct Failed {
 #[serde(deny_unknown_fields)]
 pub(super) struct Create {
     tag: String,
-    step: Whole,
+    /// Not in strict order.
+    #[serde(default, deserialize_with = "given")]
+    step: Option<Whole>,
+    #[serde(default)]
+    order: Order,
     first: Option<Id>,
     description: Option<String>,
 }
@@ -161,9 +165,10 @@ pub(super) async fn show(node: &Node, key: &str) -> Result<Reply, Problem> {
 
 pub(super) async fn create(node: &Node, new: Create) -> Result<Reply, Problem> {
     let (store, tag) = find(node, &new.tag)?;
-    let stock = NewTag::new(tag, step("step", new.step)?);
-    let first = new.first.map_or(stock.max_id, |Id(first)| first);
-    let new = NewTag { max_id: first, description: new.description, ..stock };
+    let size = new.step.map(|value| step("step", value)).transpose()?;
+    let record = TagAdmin::new_tag(tag, Meaning { order: new.order }, size)?;
+    let first = new.first.map_or(record.max_id, |Id(first)| first);
+    let new = NewTag { max_id: first, description: new.description, ..record };
     let record = TagAdmin::new(&*store.open.store).create(&new).await?;
     Ok(shown(StatusCode::CREATED, &record, store))
 }

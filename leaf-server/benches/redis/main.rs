@@ -1,8 +1,11 @@
 //! Ids over the Redis protocol beside redis-server in one run on one machine: commands per second and CPU per
-//! command, by redis-benchmark. `scripts/bench redis` runs it.
+//! command, by redis-benchmark. `scripts/bench redis` runs it, and `scripts/bench strict` its part for tags in strict
+//! order.
 //!
 //! The servers have one processor and one thread for commands each, redis-benchmark the other processor.
 #![allow(clippy::unwrap_used, missing_docs, reason = "a benchmark may panic")]
+
+mod strict;
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -54,6 +57,9 @@ const LOADS: &[Load] = &[
 
 fn main() {
     let directory = tempfile::tempdir().unwrap();
+    if std::env::args().any(|arg| arg == "--strict") {
+        return strict::run_all(directory.path());
+    }
     let leaf = ["-c", "1", SERVER];
     let leaf = LeafServer::start_wrapped("taskset", &leaf, &directory.path().join("leaf"));
     let (volatile, volatile_at) = redis(directory.path(), &["--appendonly", "no"]);
@@ -123,7 +129,7 @@ fn compare(contenders: &[Contender], load: &Load, key: &str) {
             let slow = if contender.name == "durable redis" { 10.0 } else { 1.0 };
             let commands = load.commands * 1e6 / slow;
             let before = cpu(contender.pid);
-            let rate = run(contender, load, commands as u64, key);
+            let rate = run(contender.address, load.arguments, commands as u64, key);
             runs.push((rate, (cpu(contender.pid) - before) * 1e6 / commands));
         }
     }
@@ -152,11 +158,11 @@ fn compare(contenders: &[Contender], load: &Load, key: &str) {
 }
 
 /// Commands per second.
-fn run(contender: &Contender, load: &Load, commands: u64, key: &str) -> f64 {
+fn run(address: SocketAddr, load: &[&str], commands: u64, key: &str) -> f64 {
     let output = Command::new("taskset")
-        .args(["-c", "0", "redis-benchmark", "-p", &contender.address.port().to_string(), "-q"])
+        .args(["-c", "0", "redis-benchmark", "-p", &address.port().to_string(), "-q"])
         .args(["-n", &commands.to_string()])
-        .args(load.arguments)
+        .args(load)
         .args(["INCR", key])
         .output()
         .unwrap();

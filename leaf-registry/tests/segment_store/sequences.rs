@@ -1,0 +1,151 @@
+//! Tags that are not plain: they stand in a place of their own, with their meaning.
+
+use leaf_core::IdRange;
+use leaf_segment::{
+    Expected, Meaning, MeaningError, NewTag, Order, SEALED, StoreErrorKind, TagSettings,
+};
+
+use crate::fixture::{Database, Fixture};
+use crate::{create, refusal, step, tag};
+
+const STRICT: Meaning = Meaning { order: Order::Strict };
+
+fn strict() -> Expected {
+    Expected { step: step(1), meaning: STRICT }
+}
+
+fn range(start: i64, end: i64) -> IdRange {
+    IdRange::new(start, end).unwrap()
+}
+
+pub(crate) async fn a_sequence_is_allocated_from_as_what_it_is(f: Fixture) {
+    f.store.create(&NewTag::strict(tag("turns"))).await.unwrap();
+    let (turns, one) = (tag("turns"), step(1));
+
+    let record = f.another().await.tag(&turns).await.unwrap().unwrap();
+    assert_eq!((record.meaning, record.max_id), (Ok(STRICT), 1));
+    assert_eq!(f.store.allocate(&turns, step(5), strict()).await.unwrap(), range(1, 6));
+    let other = f.another().await;
+    assert_eq!(other.allocate(&turns, one, strict()).await.unwrap(), range(6, 7));
+    // A node that takes it for plain: as a Java Leaf would.
+    assert_eq!(refusal(f.store.allocate(&turns, one, one.into())).await, not_plain(&f));
+
+    let records = f.store.tags().await.unwrap();
+    let of = |name: &str| records.iter().find(|it| it.tag == tag(name)).unwrap().meaning.clone();
+    assert_eq!((of("turns"), of("leaf-segment-test")), (Ok(STRICT), Ok(Meaning::PLAIN)));
+
+    // Everything else that is done with a tag.
+    let settings = TagSettings { enabled: false, ..TagSettings::default() };
+    f.store.set_settings(&turns, &settings).await.unwrap();
+    assert_eq!(f.store.tag(&turns).await.unwrap().unwrap().settings, Ok(settings));
+    assert_eq!(f.store.advance(&turns, 100).await.unwrap(), 100);
+    assert!(f.store.give_back(&turns, range(90, 100)).await.unwrap());
+    assert!(!f.store.give_back(&turns, range(90, 100)).await.unwrap());
+    f.store.set_step(&turns, step(7)).await.unwrap();
+    let changed = refusal(f.store.allocate(&turns, one, strict())).await;
+    assert_eq!(changed, StoreErrorKind::StepChanged(step(7)));
+    f.store.set_step(&turns, one).await.unwrap();
+    assert!(f.store.replace_max_id(&turns, 90, SEALED).await.unwrap());
+    assert_eq!(refusal(f.store.allocate(&turns, one, strict())).await, StoreErrorKind::Moved);
+    f.store.delete(&turns).await.unwrap();
+    assert_eq!(f.store.tag(&turns).await.unwrap(), None);
+    let gone = refusal(f.store.allocate(&turns, one, strict())).await;
+    assert_eq!(gone, StoreErrorKind::UnknownTag);
+}
+
+/// What an allocation from a sequence as from a plain tag is told.
+fn not_plain(f: &Fixture) -> StoreErrorKind {
+    match f.database {
+        // One transaction reads both places.
+        Database::Etcd(..) => StoreErrorKind::MeaningChanged,
+        _ => StoreErrorKind::UnknownTag,
+    }
+}
+
+pub(crate) async fn a_name_is_in_one_of_the_two_places(f: Fixture) {
+    create(&*f.store, "orders", 10).await;
+    f.store.create(&NewTag::strict(tag("turns"))).await.unwrap();
+
+    let exists = StoreErrorKind::TagExists;
+    assert_eq!(refusal(f.store.create(&NewTag::strict(tag("orders")))).await, exists);
+    assert_eq!(refusal(f.store.create(&NewTag::strict(tag("turns")))).await, exists);
+    assert_eq!(refusal(f.store.create(&NewTag::new(tag("turns"), step(10)))).await, exists);
+    assert_eq!(refusal(f.store.create(&NewTag::new(tag("orders"), step(10)))).await, exists);
+    // The connections are in order afterwards, and nothing is left of what was refused.
+    f.store.allocate(&tag("orders"), step(10), step(10).into()).await.unwrap();
+    f.store.allocate(&tag("turns"), step(1), strict()).await.unwrap();
+    assert_eq!(f.store.tags().await.unwrap().len(), 3, "with the stock tag");
+}
+
+/// Two operators make the same tags in both orders at the same time.
+pub(crate) async fn of_two_who_make_a_tag_at_once_one_succeeds(f: Fixture) {
+    let others = [f.another().await, f.another().await];
+    for round in 0..20 {
+        let name = tag(&format!("tag {round}"));
+        let (plain, strict) = (NewTag::new(name.clone(), step(10)), NewTag::strict(name.clone()));
+        let (plain, strict) = tokio::join!(others[0].create(&plain), others[1].create(&strict));
+        let made = usize::from(plain.is_ok()) + usize::from(strict.is_ok());
+        assert!(made <= 1, "round {round}: both were made");
+        for refused in [plain, strict].into_iter().filter_map(Result::err) {
+            // Some databases give both up, and say so.
+            let kind = refused.kind();
+            let known = matches!(kind, StoreErrorKind::TagExists | StoreErrorKind::Unavailable);
+            assert!(known && (made == 1 || *kind == StoreErrorKind::Unavailable), "{refused}");
+        }
+        if let Some(record) = f.store.tag(&name).await.unwrap() {
+            assert!(made == 1 && record.meaning.is_ok(), "{record:?}");
+        }
+    }
+}
+
+/// A meaning that this version does not understand, and a name that somebody wrote into both places.
+pub(crate) async fn what_a_tag_means_is_never_guessed(f: Fixture) {
+    let turns = tag("turns");
+    f.store.create(&NewTag::strict(turns.clone())).await.unwrap();
+    let newer = r#"{"version":1,"order":"strict","shape":"scramble:63"}"#;
+    f.set_in_sequences("turns", "meaning", newer).await;
+
+    let read = f.store.tag(&turns).await.unwrap().unwrap().meaning;
+    assert!(matches!(read, Err(MeaningError::Newer(_))), "{read:?}");
+    let refused = refusal(f.store.allocate(&turns, step(1), strict())).await;
+    assert_eq!(refused, StoreErrorKind::MeaningChanged);
+    let admin = leaf_segment::TagAdmin::new(&*f.store);
+    let error = admin.advance(&turns, 1000, leaf_segment::Confirm::Yes).await.unwrap_err();
+    assert!(error.to_string().contains("upgrade this program"), "{error}");
+
+    f.set_in_sequences("turns", "meaning", &STRICT.encode()).await;
+    match &f.database {
+        Database::Etcd(server, name) => {
+            let record = r#"{"version":1,"max_id":1,"step":10}"#;
+            server.ctl(&["put", "--", &format!("/leaf/{name}/segment/turns"), record]);
+        }
+        _ => {
+            f.sql("INSERT INTO leaf_alloc (biz_tag, max_id, step) VALUES ('turns', 1, 10)").await;
+        }
+    }
+    let read = f.store.tag(&turns).await.unwrap().unwrap().meaning;
+    assert_eq!(read, Err(MeaningError::Twice));
+    let records = f.store.tags().await.unwrap();
+    let twice = records.iter().find(|record| record.tag == turns).unwrap();
+    assert_eq!(twice.meaning, Err(MeaningError::Twice), "the others are read");
+}
+
+/// The tables of a Leaf that knew no sequences: its plain tags go on as they were.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_the_table_there_are_plain_tags_only() {
+    for f in [crate::sqlite().await, crate::mysql().await, crate::postgres().await] {
+        f.sql("DROP TABLE leaf_sequence").await;
+        create(&*f.store, "orders", 10).await;
+        f.store.allocate(&tag("orders"), step(10), step(10).into()).await.unwrap();
+        f.store.advance(&tag("orders"), 50).await.unwrap();
+        assert_eq!(f.store.tags().await.unwrap().len(), 2);
+        assert_eq!(f.store.tag(&tag("turns")).await.unwrap(), None);
+        let error = f.store.create(&NewTag::strict(tag("turns"))).await.unwrap_err().to_string();
+        assert!(error.contains("leaf-server schema --apply"), "{error}");
+        f.store.delete(&tag("orders")).await.unwrap();
+        let gone = refusal(f.store.delete(&tag("orders"))).await;
+        assert_eq!(gone, StoreErrorKind::UnknownTag);
+        assert_eq!(f.open.admin.apply().await.unwrap(), ["leaf_sequence"]);
+        f.store.create(&NewTag::strict(tag("turns"))).await.unwrap();
+    }
+}

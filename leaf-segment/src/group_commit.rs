@@ -1,0 +1,189 @@
+//! Strict order: the callers of one tag share allocations, and each waits for its own.
+//!
+//! Invariant: a request never joins an allocation that has begun. So, if one request was answered before another was
+//! sent, to whatever node, the allocation of the second began after that of the first was durable, and the store,
+//! which changes one record by one statement after the other, granted it greater ids.
+//!
+//! There is no buffer, no leader and no clock. One task per tag collects whoever waits, allocates exactly what
+//! they asked for, hands the range out in the order of their arrival, and goes on with those who came meanwhile.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use leaf_core::{IdRange, Step};
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+
+use crate::refill::{self, Amount};
+use crate::tag_state::TagState;
+use crate::{SegmentError, StoreError, StoreErrorKind};
+
+/// The most ids of one allocation.
+const MOST: u64 = 1_000_000;
+/// For so long an allocation is tried again that failed in a way that may pass: a connection that the server has
+/// closed since, or a conflict in a cluster.
+const AGAIN_FOR: Duration = Duration::from_millis(300);
+/// How often.
+const TRIES: u32 = 10;
+/// Upper bound of the random pause before a try; it grows with the tries.
+const PAUSE: Duration = Duration::from_millis(10);
+/// For so long after an allocation has failed, callers are told so without a request to the store.
+const FAILURE_HOLDS: Duration = Duration::from_millis(50);
+
+/// Who waits for ids of a tag in strict order.
+#[derive(Debug, Default)]
+pub(crate) struct Queue(Mutex<Requests>);
+
+#[derive(Debug, Default)]
+struct Requests {
+    waiting: VecDeque<Request>,
+    /// Whether a task is under way that takes them.
+    served: bool,
+}
+
+#[derive(Debug)]
+struct Request {
+    count: Step,
+    answer: oneshot::Sender<Result<IdRange, SegmentError>>,
+}
+
+impl Queue {
+    fn lock(&self) -> MutexGuard<'_, Requests> {
+        // What it protects is in order after every statement.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Lets everybody who waits go without an answer.
+    pub(crate) fn clear(&self) {
+        let left = std::mem::take(&mut self.lock().waiting);
+        drop(left);
+    }
+}
+
+/// Asks for `count` ids that follow each other. No answer comes when the tag ends meanwhile.
+pub(crate) fn join(
+    state: &Arc<TagState>,
+    count: Step,
+) -> oneshot::Receiver<Result<IdRange, SegmentError>> {
+    let (answer, range) = oneshot::channel();
+    let first = {
+        let mut requests = state.queue.lock();
+        requests.waiting.push_back(Request { count, answer });
+        !std::mem::replace(&mut requests.served, true)
+    };
+    if first {
+        // Made here: a generator that closes may drop the task before it began.
+        let mut serving = Serving(Some(Arc::clone(state)));
+        state.store_client.spawn(async move {
+            let Some(state) = serving.0.clone() else { return };
+            while let Some(requests) = next_group(&state) {
+                serve(&state, requests).await;
+            }
+            // `next_group` has let the next caller start a task.
+            drop(serving.0.take());
+        });
+    }
+    range
+}
+
+/// The one task of a tag, until it has told that it ends; it also ends when the store panics or the generator closes.
+struct Serving(Option<Arc<TagState>>);
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        let Some(state) = self.0.take() else { return };
+        let left = {
+            let mut requests = state.queue.lock();
+            requests.served = false;
+            std::mem::take(&mut requests.waiting)
+        };
+        drop(left);
+    }
+}
+
+/// Takes those who wait now, as many as one allocation serves; `None` lets the next caller start a task.
+fn next_group(state: &TagState) -> Option<Vec<Request>> {
+    let mut requests = state.queue.lock();
+    let mut group = Vec::with_capacity(requests.waiting.len());
+    let mut amount = 0;
+    while let Some(request) = requests.waiting.front() {
+        let with = amount + u64::from(request.count.get());
+        if with > MOST && !group.is_empty() {
+            break;
+        }
+        // Who has left gets no ids: they would be a gap.
+        group.extend(requests.waiting.pop_front().filter(|request| !request.answer.is_closed()));
+        amount = with;
+    }
+    requests.served = !group.is_empty();
+    requests.served.then_some(group)
+}
+
+/// Allocates what the group asked for, and hands it out.
+async fn serve(state: &Arc<TagState>, group: Vec<Request>) {
+    let amount: u64 = group.iter().map(|request| u64::from(request.count.get())).sum();
+    let amount = i64::try_from(amount).ok().and_then(|amount| Step::new(amount).ok());
+    let amount = amount.expect("a group has at most MOST ids, or one request, which fits");
+    match allocate(state, amount).await {
+        Ok(range) => {
+            let mut start = range.start();
+            for Request { count, answer } in group {
+                let end = start + i64::from(count.get());
+                if let Some(part) = IdRange::new(start, end) {
+                    // Who has left meanwhile leaves a gap.
+                    let _ = answer.send(Ok(part));
+                }
+                start = end;
+            }
+        }
+        Err(error) => {
+            for request in group {
+                let _ = request.answer.send(Err(error.clone()));
+            }
+        }
+    }
+}
+
+async fn allocate(state: &Arc<TagState>, amount: Step) -> Result<IdRange, SegmentError> {
+    let begun = Instant::now();
+    for tried in 1.. {
+        if let Some(error) = state.immediate_error().or_else(|| state.recent_error(FAILURE_HOLDS)) {
+            return Err(error);
+        }
+        let fetched = {
+            let _turn = state.fetch_turn.lock().await;
+            refill::fetch(state, Amount::Exactly(amount)).await
+        };
+        let error = match fetched {
+            Ok(range) => {
+                state.control().granted += range.len();
+                return Ok(range);
+            }
+            Err(error) => error,
+        };
+        let again = error.retryable() && tried < TRIES && begun.elapsed() < AGAIN_FOR;
+        match again {
+            // The record's step is nothing to a strict tag but a part of what is compared.
+            true => {
+                if let StoreErrorKind::StepChanged(step) = error.kind() {
+                    state.step_seen(Ok(*step));
+                }
+            }
+            false => return Err(failed(state, error)),
+        }
+        tokio::time::sleep(PAUSE.mul_f64(f64::from(tried) * fastrand::f64())).await;
+    }
+    unreachable!("the last try returns")
+}
+
+/// Writes down why there are no ids.
+fn failed(state: &TagState, error: StoreError) -> SegmentError {
+    let error = Arc::new(error);
+    // Told once per outage: callers may come in thousands.
+    if error.retryable() && state.control().failure.is_none() {
+        tracing::warn!(tag = ?state.tag.as_str(), "{error}; strict order: callers fail until it answers");
+    }
+    refill::record_failure(state, &error);
+    state.immediate_error().unwrap_or_else(|| SegmentError::of_store(&state.tag, error))
+}
