@@ -9,7 +9,7 @@ pub trait Administration: fmt::Debug + Send + Sync + 'static {
     /// The tables, each with the statements that make it, to be read or run by hand.
     fn tables(&self) -> &'static [Table];
 
-    /// Makes the tables that do not exist yet, and with a new `leaf_alloc` Leaf's stock row
+    /// Makes the tables that do not exist yet, and with a new `leaf_alloc` the Java Leaf's sample tag
     /// `leaf-segment-test`. What exists stays as it is. Returns the names of those that it made.
     ///
     /// # Errors

@@ -4,8 +4,8 @@
 //! ever granted. The tag is made *sealed* in the new store, which grants nothing then; the old one is sealed
 //! by a compare-and-set against the `max_id` that was read, so that it is known exactly what it granted; only
 //! then is the new one opened, at that number. Whatever a node's step or rate is, and whichever version
-//! or Java program asks, a sealed tag yields nothing. What counts is the next id, never the last (Kafka's
-//! importer of producer ids took the current block, KAFKA-15552).
+//! or Java program asks, a sealed tag yields nothing. The new store starts at the *next* id, so that the last
+//! granted block is not granted again (Kafka's bug KAFKA-15552).
 //!
 //! Breaking off in between leaves a tag that is sealed in one store or in both: no ids, but none twice.
 
@@ -14,7 +14,7 @@ use leaf_segment::{
     NewTag, SEALED, StoreError, StoreErrorKind, TagRecord, TagSettings, TagSettingsError, TagStore,
 };
 
-/// Why a store refuses to replace a `max_id` that is what it should be.
+/// Explains a refused `replace_max_id` although `max_id` is the expected value.
 const AFTER_FAILOVER: &str = "its database has failed over and no node has allocated from it since: let one do \
                               so, then try again";
 /// How often a tag is sealed anew because somebody allocated in between.

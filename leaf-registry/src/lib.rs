@@ -9,7 +9,7 @@
 //! | `zk_normal` | | a worker id per name, beside the original Java Leaf | `zookeeper` |
 //! | `zk_recycle` | | recycled worker ids, beside the community fork | `zookeeper` |
 //! | `local` | | worker ids from the configuration, the fence in the state file | |
-//! | `ordinal` | | the number at the end of the host name; fences in one of the above, or in ZooKeeper | |
+//! | `ordinal` | | the number at the end of the host name; fences in a database, etcd, ZooKeeper or the state file | |
 //!
 //! Every backend but `ordinal` is a folder; `zookeeper/` is what those of ZooKeeper share. Those of the SQL databases are dialects (`dialect.rs`, `errors.rs`) of the two
 //! stores in `sql/`; the others have `store.rs` for the segment store and `workers.rs` for the worker registry.

@@ -25,8 +25,7 @@ impl Row {
     }
 }
 
-/// The rows as records, each with its settings, of which the texts are given by tag. Invalid rows are skipped
-/// with a warning. Of two rows with one name, in two tables, nothing may be issued.
+/// The rows as records; `settings` maps each tag to the text of its settings. Invalid rows are skipped with a warning. Of two rows with one name, in two tables, nothing may be issued.
 pub(crate) fn read(rows: Vec<Row>, settings: HashMap<String, String>) -> Vec<TagRecord> {
     let mut records = HashMap::with_capacity(rows.len());
     for row in rows {
@@ -51,8 +50,8 @@ pub(crate) fn read(rows: Vec<Row>, settings: HashMap<String, String>) -> Vec<Tag
     records.into_values().collect()
 }
 
-/// The greatest `max_id` from which `amount` ids can be allocated: it must stay below [`SEALED`].
-pub(crate) const fn most(amount: i64) -> i64 {
+/// The greatest `max_id` to which `amount` can be added so that the sum stays below [`SEALED`].
+pub(crate) const fn greatest_start(amount: i64) -> i64 {
     SEALED - 1 - amount
 }
 
@@ -74,7 +73,7 @@ pub(crate) fn why_not(
         (_, Some(max_id @ ..0)) => bad(format!("max_id {max_id} is negative; advance the tag")),
         (_, Some(SEALED)) => Some(StoreErrorKind::Moved),
         (Ok(step), _) if step != expected.step => Some(StoreErrorKind::StepChanged(step)),
-        (_, Some(max_id)) if max_id > most(amount) => Some(StoreErrorKind::Exhausted),
+        (_, Some(max_id)) if max_id > greatest_start(amount) => Some(StoreErrorKind::Exhausted),
         _ => None,
     }
 }

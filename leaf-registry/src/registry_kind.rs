@@ -101,7 +101,7 @@ pub struct RegistryPlaces {
     pub database: Option<StoreUrl>,
     /// `snowflake.etcd`.
     pub etcd: Option<StoreUrl>,
-    /// `segment.store`, where none of these is given.
+    /// `segment.store`: used by a database or etcd registry whose own key is not given and whose kind it is of.
     pub segment_store: Option<StoreUrl>,
 }
 
@@ -125,7 +125,7 @@ impl RegistryPlaces {
                     (place, None) => Ok(place),
                     _ => refuse(
                         "give one of snowflake.zookeeper, snowflake.database and snowflake.etcd, or none \
-                         for the data directory"
+                         of them, to keep the record in the state file"
                             .into(),
                     ),
                 }
@@ -142,7 +142,7 @@ impl RegistryPlaces {
                     Some(url) => refuse(format!("snowflake.database {url} is not of the kind {kind}")),
                     None => shared().map(Some).ok_or_else(|| {
                         StoreUrlError::new(format!(
-                            "snowflake.database is missing: segment.store is not of the kind {kind}"
+                            "set snowflake.database: segment.store cannot be used instead, it is not {kind}"
                         ))
                     }),
                 }

@@ -82,7 +82,7 @@ pub struct OpenStore {
     pub admin: Arc<dyn Administration>,
 }
 
-/// The text is no store URL. It never repeats the text, which may hold a password.
+/// A setting is invalid or cannot be read. The text never repeats the setting, which may hold a password.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct StoreUrlError(String);
@@ -225,7 +225,7 @@ impl FromStr for StoreUrl {
     fn from_str(text: &str) -> Result<Self, StoreUrlError> {
         let refuse = |why: &str| Err(StoreUrlError::new(why));
         if text.contains(":***@") {
-            return refuse("the password was left out where this was copied from: write it in");
+            return refuse("the URL has *** in place of the password: write the password");
         }
         match text.split_once(':') {
             #[cfg(feature = "sqlite")]

@@ -12,7 +12,7 @@ pub(crate) fn worker_id(name: &str) -> Option<WorkerId> {
 /// A database's error as the registry's.
 pub(crate) fn translate(error: &StoreError) -> RegistryError {
     let kind = match error.kind() {
-        // The record of a lease is not in the new file: the lease is lost.
+        // The SQLite file was replaced: the lease's record is not in the new one.
         StoreErrorKind::Replaced => RegistryErrorKind::Lost,
         _ if error.retryable() => RegistryErrorKind::Unavailable,
         _ => RegistryErrorKind::Refused,

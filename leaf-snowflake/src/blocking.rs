@@ -1,7 +1,7 @@
 //! For callers without a tokio runtime.
 //!
 //! The generator gets a runtime of its own with one thread, on which the keeper works. Do not call it
-//! from asynchronous code: a wait would block the runtime there, and panics.
+//! from asynchronous code: calls that must wait panic there.
 
 use std::io;
 
@@ -37,7 +37,7 @@ pub struct SnowflakeGenerator {
 #[non_exhaustive]
 pub enum OpenError {
     /// The system gave no thread.
-    #[error("start a thread for the lease keeper: {0}")]
+    #[error("start the background thread: {0}")]
     Thread(#[source] io::Error),
     /// The generator.
     #[error(transparent)]
@@ -114,15 +114,15 @@ impl SnowflakeGenerator {
         self.generator.health()
     }
 
-    /// A snapshot for operators: lease, clock, and what was issued.
+    /// A snapshot for operators: lease, ceilings, clock and health.
     #[must_use]
     pub fn view(&self) -> SnowflakeView {
         self.generator.view()
     }
 
-    /// Lets the ids' clock take the wall clock's time at once where that is ahead, however far, also beyond
-    /// [`SnowflakeConfig::max_step_forward`](crate::SnowflakeConfig::max_step_forward): somebody looked and says that it
-    /// is right.
+    /// Sets the ids' clock to the wall clock at once if the wall clock is ahead, even beyond
+    /// [`SnowflakeConfig::max_step_forward`](crate::SnowflakeConfig::max_step_forward). Call it only after checking that the
+    /// wall clock is right.
     pub fn accept_clock(&self) {
         self.generator.accept_clock();
     }
@@ -139,8 +139,7 @@ impl SnowflakeGenerator {
 }
 
 impl Drop for SnowflakeGenerator {
-    /// The keeper stops, and gives the worker id back if it comes to that: [`Self::close`] waits for
-    /// it.
+    /// Tells the keeper to stop, but may end it before the worker id is given back; [`Self::close`] waits for that.
     fn drop(&mut self) {
         if self.generator.is_forked() {
             // Its threads are the parent's: waiting for their end would never end.

@@ -11,15 +11,15 @@ use crate::{Identity, PeerRule, Peers, SnowflakeError, SnowflakeErrorKind, Syste
 /// A clock that shows less is wrong: this version was made on 2026-11-01.
 const RELEASED: UnixMillis = UnixMillis::new(1_793_491_200_000);
 
-/// Two readings of clocks are never of the same instant.
+/// Boot and wall clock are read one after the other, so tiny differences are normal.
 const LEAST_TOLERANCE: Duration = Duration::from_millis(1);
 /// More than this would switch the protection off.
 const LARGEST_TOLERANCE: Duration = Duration::from_secs(60);
 /// Below this the registry would be written without a pause.
 const LEAST_INTERVAL: Duration = Duration::from_millis(10);
-/// Every clock is set by a little now and then.
+/// Small corrections must always be followed.
 const LEAST_STEP_FORWARD: Duration = Duration::from_secs(1);
-/// Upper bound of both waits: a caller that waits longer was forgotten.
+/// Upper bound of `wait` and `startup_wait`.
 const LONGEST_WAIT: Duration = Duration::from_secs(3600);
 /// After a crash the worker id is blocked for other nodes that long.
 const LONGEST_OFFLINE: Duration = Duration::from_secs(7 * 24 * 3600);
@@ -56,8 +56,8 @@ pub struct SnowflakeConfig {
     pub startup_wait: Duration,
     /// How long a caller waits, for the next millisecond or a ceiling: up to 1 h, default 2 s.
     pub wait: Duration,
-    /// A tick starts its sequence at a mixed value below this, unless the ids of the tick before overflowed into it;
-    /// at most 1/16 of the space; 0 starts at 0. Default 100.
+    /// A tick starts its sequence at a pseudo-random value below this, so that `id % n` spreads evenly (not if the ids of the
+    /// tick before overflowed into it). At most 1/16 of the sequence's range; 0 starts every tick at 0. Default 100.
     pub sequence_start: u64,
     /// The clocks. Default [`SystemClock`].
     pub clock: Arc<dyn Clock>,

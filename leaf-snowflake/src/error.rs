@@ -29,8 +29,8 @@ pub enum RegistryErrorKind {
     /// The fence is another holder's, or is gone. Final for the lease.
     #[error("this node no longer holds the worker id")]
     Lost,
-    /// The floor is close: worth waiting until `at`.
-    #[error("the former holder's time ends at {at} (Unix ms)")]
+    /// This node may claim the worker id at `at`, soon enough to wait.
+    #[error("the worker id can be claimed from {at} (Unix ms) on")]
     NotYet {
         /// When to claim again.
         at: UnixMillis,
@@ -65,8 +65,8 @@ pub enum RegistryErrorKind {
     Watch {
         /// The worker id.
         worker: WorkerId,
-        /// Opaque. It must be in [`ClaimRequest::watched`](crate::ClaimRequest::watched) of the claim after
-        /// `during`.
+        /// Stands for the record as it was read. Claim again after `during` with it in
+        /// [`ClaimRequest::watched`](crate::ClaimRequest::watched).
         nonce: uuid::Uuid,
         /// How long.
         during: Duration,
@@ -124,7 +124,7 @@ pub enum RegistryErrorKind {
         /// This node's name.
         identity: crate::Identity,
     },
-    /// No worker id is free; the text says why.
+    /// This node gets no worker id; the text says why.
     #[error("{0}")]
     NoWorkerId(String),
     /// The record is not one that Leaf wrote.
@@ -164,7 +164,7 @@ impl RegistryError {
         &self.kind
     }
 
-    /// Whether the same call may succeed later without anybody's help.
+    /// Whether it makes sense to repeat the call without a change. `false` does not mean that it can never succeed.
     #[must_use]
     pub const fn retryable(&self) -> bool {
         matches!(
@@ -245,7 +245,7 @@ pub enum SnowflakeErrorKind {
         /// What counts as agreement.
         max_offset: Duration,
     },
-    /// More ids were asked for at once than can be handed out, or none.
+    /// The count is 0, or more than can be handed out at once.
     #[error("{count} ids at once: give 1 to {most}")]
     BadCount {
         /// What was asked for.
@@ -291,7 +291,7 @@ impl SnowflakeError {
         &self.kind
     }
 
-    /// Whether the same call may succeed later without anybody's help.
+    /// Whether it makes sense to repeat the call without a change. `false` does not mean that it can never succeed.
     #[must_use]
     pub fn retryable(&self) -> bool {
         match &self.kind {

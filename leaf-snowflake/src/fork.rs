@@ -1,19 +1,19 @@
 //! Whether this is still the process that opened the generator.
 //!
 //! A forked child has a copy of the sequencer's state and would hand out the same ids. Its process id differs; asking for
-//! it costs a system call, so it is asked at most once in 16 us. A fork takes longer than that
-//! before its child runs, so that the child's first call asks. In the parent an id costs one
+//! it costs a system call, so it is asked at most once in 16 us. Forking takes longer than
+//! that, so the child's first call falls into a later interval and asks. In the parent an id costs one
 //! comparison.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Binary logarithm of a slice of time in nanoseconds: 2^14 are 16,384 ns.
-const SLICE: u32 = 14;
+/// Process ids are compared once per 2^14 ns (16,384 ns).
+const COMPARE_SHIFT: u32 = 14;
 
 #[derive(Debug)]
 pub(crate) struct ForkGuard {
     pid: u32,
-    /// The slice of time in which the process id was compared last.
+    /// The interval in which the process id was compared last.
     compared: AtomicU64,
 }
 
@@ -26,7 +26,7 @@ impl ForkGuard {
     /// Whether this process is a fork of the one that made the guard.
     #[inline]
     pub(crate) fn is_forked(&self, now_nanos: u64) -> bool {
-        let slice = now_nanos >> SLICE;
+        let slice = now_nanos >> COMPARE_SHIFT;
         slice != self.compared.load(Ordering::Relaxed) && self.compare(slice)
     }
 

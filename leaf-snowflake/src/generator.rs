@@ -172,8 +172,8 @@ impl SnowflakeGenerator {
         Ok(ids)
     }
 
-    /// Takes exactly `count` ids as [`Self::take`] does, as runs that are put together when they are read:
-    /// many ids in little memory.
+    /// Takes exactly `count` ids as [`Self::take`] does, as runs, which compose each id when it is read: many ids in
+    /// little memory.
     ///
     /// # Errors
     /// Those of [`Self::take`].
@@ -229,7 +229,8 @@ impl SnowflakeGenerator {
             return Err(SnowflakeErrorKind::Forked.into());
         }
         let _waiting = Waiting::count(&shared.waiting);
-        // When the line does not move in time, the reason is the same for everybody in it.
+        // If the turn does not come before the deadline, one more attempt yields the error to return: it has the same
+        // cause as the one at the head of the line.
         let turn = tokio::time::timeout_at(deadline, shared.turn.acquire()).await;
         loop {
             let raised = shared.raised.notified();
@@ -277,14 +278,14 @@ impl SnowflakeGenerator {
         self.shared.health()
     }
 
-    /// A snapshot for operators: lease, clock, and what was issued.
+    /// A snapshot for operators: lease, ceilings, clock and health.
     #[must_use]
     pub fn view(&self) -> SnowflakeView {
         self.shared.view()
     }
 
-    /// Lets the ids' clock take the wall clock's time at once where that is ahead, however far, also
-    /// beyond [`SnowflakeConfig::max_step_forward`]: somebody looked and says that it is right.
+    /// Sets the ids' clock to the wall clock at once if the wall clock is ahead, even beyond
+    /// [`SnowflakeConfig::max_step_forward`]. Call it only after checking that the wall clock is right.
     pub fn accept_clock(&self) {
         self.shared.accept_clock.notify_one();
     }
@@ -311,7 +312,7 @@ impl SnowflakeGenerator {
     }
 }
 
-/// Whether it is a matter of milliseconds.
+/// Whether a caller waits after this error: for the next tick or a higher ceiling.
 fn is_worth_waiting(error: &SnowflakeError) -> bool {
     let kind = error.kind();
     matches!(kind, SnowflakeErrorKind::Exhausted { .. } | SnowflakeErrorKind::CeilingReached)

@@ -19,7 +19,7 @@ const SLEW_PER_MILLION: i64 = 500;
 /// A wall reading that took longer than this says too little about when it was taken.
 const WIDEST_READING: Duration = Duration::from_micros(500);
 const HALF_MILLI: i64 = 500_000;
-/// A wall clock that differs from the boot clock by this much more or less than before was set.
+/// If wall minus boot changes by this much (ns) between two looks, the wall clock was set.
 const STEP: i64 = 10_000_000;
 
 #[derive(Debug)]
@@ -40,7 +40,7 @@ struct Watched {
     /// Wall minus boot clock at the last look, in nanoseconds.
     target: i64,
     /// The offset before the ids were stopped.
-    stopped_at: i64,
+    offset_before_stop: i64,
     steps: ClockSteps,
 }
 
@@ -97,7 +97,7 @@ impl IdClock {
         self.offset.store(target, Ordering::Release);
     }
 
-    /// Follows a wall clock that is ahead at once, however far: somebody vouched for it.
+    /// Sets the ids' clock to the wall clock at once if that is ahead, however far: a caller said that it is right.
     pub(crate) fn follow(&self) {
         let target = nanos(self.clock.wall()) - nanos(self.clock.boot());
         // BLOCKED is less than any target: it is the watcher's to lift.
@@ -166,18 +166,21 @@ impl IdClock {
                 return Look::StillBehind(Duration::from_nanos(behind_ids.unsigned_abs()));
             }
             let healed = target + behind_ids.max(0);
-            // From a wall that went back and then far ahead only the way back is taken.
-            let followed = healed - watched.stopped_at <= self.max_step_forward;
-            self.offset
-                .store(if followed { healed } else { watched.stopped_at }, Ordering::Release);
+            // If the wall has meanwhile jumped ahead by more than `max_step_forward`, resume at the old offset; the next
+            // look reports `FarAhead`.
+            let followed = healed - watched.offset_before_stop <= self.max_step_forward;
+            self.offset.store(
+                if followed { healed } else { watched.offset_before_stop },
+                Ordering::Release,
+            );
             return Look::CaughtUp;
         }
         let difference = target - offset;
         // In whole milliseconds, as Leaf compares.
         if difference < -(self.tolerance + HALF_MILLI) {
-            // Also where the ids did not come that far: a caller may be about to take one. The next
-            // look sees what was taken, and then follows the wall.
-            watched.stopped_at = offset;
+            // Stop even if every issued id lies behind the wall: a caller may have read the clock and be about to take an
+            // id. The next look sees it in `next_free`, and then follows the wall.
+            watched.offset_before_stop = offset;
             self.offset.store(BLOCKED, Ordering::Release);
             return Look::WentBack(Duration::from_nanos(difference.unsigned_abs()));
         }

@@ -14,7 +14,7 @@ use serde::Deserialize;
 
 use crate::{SnowflakeConfig, SnowflakeError, SnowflakeErrorKind};
 
-/// Java Leaf reports every 3 s and issues past its last report.
+/// How long after its last report a Java Leaf may still issue ids: it reports every 3 s.
 const PAST_REPORT: Duration = Duration::from_secs(4);
 /// A live one has written the file anew by then: two reports, and one second for the write.
 pub(crate) const WATCH: Duration = Duration::from_secs(7);
@@ -29,7 +29,7 @@ pub(crate) struct JavaCache {
 }
 
 impl JavaCache {
-    /// Until when the file must stay as it is, so that no Java Leaf is alive that writes it.
+    /// If the file is unchanged at this time, no live Java Leaf writes it.
     pub(crate) fn silent_at(&self) -> Option<UnixMillis> {
         self.floor.map(|floor| floor - PAST_REPORT + WATCH)
     }
@@ -44,7 +44,7 @@ struct Json {
 }
 
 impl JavaCache {
-    /// What a Java Leaf left where the configuration says, told to the log.
+    /// Reads the cache files of the configured directory, and logs what was found.
     ///
     /// # Errors
     /// `BadConfig` that names the file.

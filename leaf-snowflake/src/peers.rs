@@ -40,7 +40,7 @@ pub enum PeerRule {
     /// More than half of those that answer are within `max_offset`.
     #[default]
     Majority,
-    /// Their mean is: the rule of Leaf's article.
+    /// The mean of the peers' clocks is within `max_offset`: the rule of Meituan's article on Leaf.
     Mean,
 }
 
@@ -57,7 +57,7 @@ struct Reading {
 pub(crate) enum Verdict {
     /// Nobody answered.
     Alone,
-    /// So many of so many agree, and that is enough.
+    /// `agreeing` of `reached` peers agree, which satisfies the rule.
     Agrees {
         agreeing: usize,
         reached: usize,
@@ -87,7 +87,9 @@ pub(crate) async fn compare(
 ) -> Verdict {
     // The registry may have to be connected to first.
     let listed = tokio::time::timeout(2 * PATIENCE, peers.list()).await.unwrap_or_else(|_| {
-        tracing::warn!("the registry does not tell who lives: the clock is not compared");
+        tracing::warn!(
+            "the registry did not list the live nodes in time: the clock is not compared"
+        );
         Vec::new()
     });
     let mut questions = JoinSet::new();

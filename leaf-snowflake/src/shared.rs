@@ -24,7 +24,7 @@ pub(crate) struct Shared {
     pub(crate) raised: Notify,
     /// Whose turn it is among the callers that wait: first come, first served.
     pub(crate) turn: Semaphore,
-    /// How many wait. Nobody passes them by.
+    /// How many callers wait. Others that are ready to wait queue behind them; `try_next` and `try_take` do not.
     pub(crate) waiting: AtomicUsize,
     /// Wakes the keeper: a caller met the ceiling.
     pub(crate) wake: Notify,
@@ -51,7 +51,7 @@ struct Status {
 /// What can be in trouble without stopping the ids at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Trouble {
-    /// No claim has succeeded yet. Not logged here: the caller of the start logs its error.
+    /// No claim has succeeded yet. Not logged here: whoever called `Keeper::claim` logs the error.
     Claim,
     Lease,
     Registry,
@@ -75,7 +75,7 @@ impl Trouble {
         match self {
             Self::Registry | Self::StateFile => "; ids flow up to the ceiling that is written down",
             Self::Clock => "; ids flow by their own clock",
-            Self::Claim | Self::Lease => "; no ids until there is one",
+            Self::Claim | Self::Lease => "; no ids until a worker id is claimed",
         }
     }
 }
@@ -139,8 +139,8 @@ impl Shared {
         self.layout.tick_at(UnixMillis::new(nanos / 1_000_000))
     }
 
-    /// Tries again with the leases that came after a lost one, and with a later reading of the clock
-    /// where another caller's was later and used it.
+    /// Tries again with the leases that came after a lost one. On `Wait` it reads the clock again: another caller with a
+    /// later reading may already have used the tick.
     #[cold]
     fn retry_on_successor<T>(
         &self,
@@ -196,7 +196,7 @@ impl Shared {
         self.held().map(|sequencer| sequencer.worker())
     }
 
-    /// Lets callers take from this lease. The one before it, if any, is closed.
+    /// Lets callers take from this lease. The one before it, if any, must already be closed.
     pub(crate) fn start(&self, sequencer: Arc<LeaseSequencer>) {
         match self.newest() {
             None => {
@@ -213,8 +213,8 @@ impl Shared {
         self.raised.notify_waiters();
     }
 
-    /// The lease went to another holder; it may be replaced.
-    pub(crate) fn lost(&self) {
+    /// The lease is over. Back to `Starting`, until the keeper claims again or calls [`Self::end`].
+    pub(crate) fn lease_lost(&self) {
         let mut status = self.status();
         status.leases_lost += 1;
         if status.phase == Phase::Held {
@@ -224,7 +224,7 @@ impl Shared {
         self.raised.notify_waiters();
     }
 
-    /// Ends the ids for callers. The first reason stands.
+    /// Ends the ids for callers. A phase that is already `Lost` or `Closed` stays.
     pub(crate) fn end(&self, phase: Phase) {
         if let Some(sequencer) = self.newest() {
             sequencer.close();
@@ -246,7 +246,7 @@ impl Shared {
         }
     }
 
-    /// The claim has not succeeded; the log does not say so.
+    /// Records for the health why the claim has not succeeded; logs nothing.
     pub(crate) fn note_claim(&self, error: &SnowflakeErrorKind) {
         let why = (error.health_code(), error.to_string());
         self.status().trouble.insert(Trouble::Claim, why);

@@ -15,8 +15,8 @@ pub struct SnowflakeView {
     pub worker: Option<WorkerId>,
     /// The term of the lease, incremented by every claim of the worker id; 0 while none is held.
     pub term: u64,
-    /// Whether the registry confirmed the lease. A node that started from its state file while
-    /// the registry was away has to ask for that yet.
+    /// Whether the registry confirmed the lease: `false` on a node that started from its state file while the registry was
+    /// away, until the registry answers.
     pub confirmed: bool,
     /// No id is issued at or above this: what the state file allows.
     pub local_ceiling: UnixMillis,

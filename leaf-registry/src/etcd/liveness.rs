@@ -1,6 +1,7 @@
-//! Shows that this node is alive: a key that goes with its lease.
+//! Shows that this node is alive: a key that ends with its etcd lease.
 //!
-//! Nothing but the comparison of clocks looks at it. The lease is therefore kept alive the simplest way: by
+//! Nothing but the comparison of clocks looks at it. The etcd lease is therefore kept alive the simplest
+//! way: by
 //! asking for it again, well before it ends, and by a new one with a new key after any trouble.
 
 use std::sync::{Arc, Mutex};

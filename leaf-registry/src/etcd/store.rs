@@ -347,7 +347,8 @@ impl TagCatalog for EtcdStore {
                             rows.push(seen.record.row(&tag));
                             settings.extend(seen.record.settings_text(&tag));
                         }
-                        // It goes on with the ids that it has, and allocates no more.
+                        // A record of a later version: list the tag with settings of that version, so that nodes keep
+                        // serving its ids in memory and allocate no more.
                         (Some(Ok(tag)), Err(_))
                             if Record::version(kv.value()).is_ok_and(|it| it > FORMAT_VERSION) =>
                         {
@@ -461,7 +462,7 @@ impl TagStore for EtcdStore {
     }
 }
 
-/// etcd has no tables; the stock tag is made where there is none yet.
+/// etcd has no tables; `apply` creates the sample tag if the store has no tag.
 impl Administration for EtcdStore {
     fn tables(&self) -> &'static [Table] {
         &[]

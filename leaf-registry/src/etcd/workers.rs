@@ -4,8 +4,8 @@
 //! not come back when a key is deleted and made again; they do when a cluster is restored from a
 //! snapshot, and then the value tells.
 //!
-//! Records are JSON under `/leaf/{name}/workers/{N}`. They have no lease: whether a node is alive decides
-//! nothing. Live nodes are seen under `/leaf/{name}/live/`.
+//! Records are JSON under `/leaf/{name}/workers/{N}`. They are not attached to an etcd lease: whether a node is alive
+//! decides nothing. Live nodes are seen under `/leaf/{name}/live/`.
 
 use std::time::Duration;
 

@@ -2,7 +2,7 @@
 //!
 //! For one node, or for a fleet whose worker ids an operator assigns by hand (the community fork's
 //! `leaf.snowflake.local.workIdMap`). Nothing but the configuration keeps two hosts from using one
-//! worker id; the state file protects the past of one host.
+//! worker id; the state file only keeps one host from repeating its own ids.
 
 mod workers;
 

@@ -3,8 +3,8 @@
 //! The server's name is a user variable of the connection, which the server itself sets from its own
 //! variables: a proxy that repeats the statement on another server gets that one's name. Statements
 //! that use the variable are replicated with its value, in every binary log format. In a cluster whose
-//! members commit by quorum the name is the cluster's: nothing is lost among them, but where another
-//! cluster takes over.
+//! members commit by quorum the name is the cluster's: a switch within the cluster loses nothing; only a switch
+//! to another cluster counts as a failover.
 
 use sqlx::{AssertSqlSafe, MySqlConnection, Row, query_as, raw_sql};
 
@@ -62,7 +62,7 @@ async fn name(connection: &mut MySqlConnection) -> Result<String, sqlx::Error> {
         return Ok(format!("'galera/{cluster}'"));
     }
     if let Some(group) = value("group_replication_group_name").filter(plain) {
-        // A server that has left the group, or never started it, is one of its own.
+        // A server that has left the group, or never started it, counts as a single server.
         let state: Result<Option<(String,)>, _> = query_as(
             "SELECT CAST(MEMBER_STATE AS CHAR) FROM performance_schema.replication_group_members \
              WHERE MEMBER_ID = @@global.server_uuid",

@@ -316,7 +316,7 @@ INSERT INTO leaf_guard (id, server_uid) VALUES (1, ''), (2, '');
                 guard.found(GuardTable::Missing);
                 return Ok(());
             }
-            // The connection outlives its promotion.
+            // A standby: the connection may stay open when the standby is promoted.
             Err(error) if errors::is_standby(&error) => {}
             Err(error) => return Err(error),
         }

@@ -213,8 +213,10 @@ impl<D: Dialect> fmt::Debug for ServerPool<D> {
     }
 }
 
-/// What became of a statement on `leaf_tag_settings`, with the way out where the table is too old.
-pub(crate) fn of_settings<D: Dialect, T>(result: Result<T, sqlx::Error>) -> Result<T, sqlx::Error> {
+/// If a column of `leaf_tag_settings` is missing, makes the error say how to remake the table.
+pub(crate) fn explain_old_settings<D: Dialect, T>(
+    result: Result<T, sqlx::Error>,
+) -> Result<T, sqlx::Error> {
     result.map_err(|error| match (D::ERRORS.is_missing_column)(&error) {
         true => sqlx::Error::Configuration(
             format!(

@@ -2,8 +2,9 @@
 //!
 //! Invariant: a record is replaced only where nonce and text are still what was read, on the server that it
 //! was read from. A nonce is made new for every write but for the attempts of one claim, so it does not
-//! come back when a row is deleted and made again. Whoever meets another server than the one that wrote last
-//! (`leaf_worker_guard`) notes when, and claims wait until every ceiling that may have been lost has passed.
+//! come back when a row is deleted and made again. A node that meets another server than the last
+//! writer (`leaf_worker_guard`) records the time. From then on, claims are refused until every ceiling that may have been lost
+//! has passed.
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -74,7 +75,7 @@ impl<D: Dialect> SqlFences<D> {
     ) -> Result<i64, sqlx::Error> {
         let Some(writer) = D::FENCES.writer else { return Ok(0) };
         let last = read_writer::<D>(connection, writer.read).await?;
-        if let Some(since) = self.believed(last.as_ref()) {
+        if let Some(since) = self.since_if_writer(last.as_ref()) {
             return Ok(since);
         }
         let Purpose::Replace(now) = purpose else { return Ok(last.map_or(0, |last| last.since)) };
@@ -84,7 +85,7 @@ impl<D: Dialect> SqlFences<D> {
         // For the lock alone: what is read with a lock and without one may differ.
         D::fetch(connection, writer.lock, &[], &[]).await?;
         let last = read_writer::<D>(connection, writer.read).await?;
-        if let Some(since) = self.believed(last.as_ref()) {
+        if let Some(since) = self.since_if_writer(last.as_ref()) {
             D::run_text(connection, "ROLLBACK").await?;
             return Ok(since);
         }
@@ -104,7 +105,8 @@ impl<D: Dialect> SqlFences<D> {
         Ok(since)
     }
 
-    fn believed(&self, last: Option<&Writer>) -> Option<i64> {
+    /// `since`, if this server is the recorded writer and not an outdated replica.
+    fn since_if_writer(&self, last: Option<&Writer>) -> Option<i64> {
         let ours = last.filter(|last| last.is_this_server).map(|last| last.since);
         ours.filter(|since| self.latest_failover.observe(*since))
     }
@@ -217,7 +219,7 @@ impl<D: Dialect> FenceStore for SqlFences<D> {
         let operation = format!("read worker id {worker} in {}", D::NAME);
         let (since, mut rows) = self.rows(operation, Some(worker), purpose).await?;
         let row = rows.pop().or_else(|| stored(worker.get().into(), None, since));
-        Ok(row.expect("a worker id is one").1)
+        Ok(row.expect("any u32 is a valid worker id").1)
     }
 
     async fn replace(
@@ -298,14 +300,14 @@ impl<D: Dialect> Administration for SqlFences<D> {
 pub(crate) struct FenceVersion {
     /// The record's nonce and text; `None`: there must be no record.
     pub(crate) record: Option<(String, String)>,
-    /// Since when the server is the one that writes, as the guard said; 0 where there is no guard.
+    /// `leaf_worker_guard.since` as it was read; 0 where the database has no such table.
     pub(crate) since: i64,
     /// The row of a Java Leaf, `ip_port` and `max_timestamp`; `None`: there must be none.
     pub(crate) mirror: Option<(String, Option<i64>)>,
 }
 
-/// What a row says: nonce and text; without them only a Java Leaf has used the worker id. Its mirror is judged by
-/// who keeps one.
+/// What is stored of one worker id; `record` is `None` where it has no fence. `mirror` is set to `Agrees`: a store with
+/// mirrors replaces that.
 pub(crate) fn stored(
     id: i64,
     record: Option<(String, String)>,

@@ -17,7 +17,9 @@ use leaf_segment::{
     TagSettings, TagStore,
 };
 
-use super::connections::{Access, Connections, WorkError, of_settings, run, unless_absent};
+use super::connections::{
+    Access, Connections, WorkError, explain_old_settings, run, unless_absent,
+};
 use super::dialect::{Connection, Dialect, GuardStatements, TagStatements};
 use super::failover_guard::FailoverGuard;
 use super::values::{Cells, Column, Value};
@@ -120,7 +122,7 @@ impl<D: Dialect> SqlStore<D> {
             Value::Int(amount),
             Value::Tag(tag.as_str()),
             Value::Int(expected.step.get().into()),
-            Value::Int(record::most(amount)),
+            Value::Int(record::greatest_start(amount)),
             Value::Text(&meaning),
         ];
         let values = if plain { &values[..4] } else { &values };
@@ -154,7 +156,7 @@ impl<D: Dialect> SqlStore<D> {
             let sequences = D::fetch(connection, sequence, wanted, SEQUENCE_COLUMNS).await;
             rows.extend(unless_absent::<D, _>(sequences)?);
             let settings = D::fetch(connection, settings, wanted, SETTINGS_COLUMNS);
-            let settings = unless_absent::<D, _>(of_settings::<D, _>(settings.await))?;
+            let settings = unless_absent::<D, _>(explain_old_settings::<D, _>(settings.await))?;
             let texts = |mut row: Cells| Some((row.text(0)?, row.text(1)?));
             let settings = settings.into_iter().filter_map(texts).collect();
             Ok(record::read(rows.into_iter().map(tag_row).collect(), settings))
@@ -272,7 +274,7 @@ impl<D: Dialect> TagStore for SqlStore<D> {
                 let values = [Value::Text(&settings), Value::Tag(tag.as_str())];
                 let met =
                     Self::execute_on_its_table(connection, |table| table.set_settings, &values);
-                met_its_row(of_settings::<D, _>(met.await)?)
+                met_its_row(explain_old_settings::<D, _>(met.await)?)
             })
             .await
         })

@@ -1,7 +1,6 @@
 //! The parameters of a database's URL, above all those of TLS.
-//!
-//! A misspelt parameter must not turn a check off without a word, so only known ones are taken, and a CA
-//! only where it is looked at. Certificates are files whose absence is told by name.
+//! A misspelt parameter must not silently turn certificate checks off: unknown parameters are refused, and so is a CA in a
+//! mode that does not verify the server. Certificates are files whose absence is told by name.
 
 use std::path::Path;
 use std::str::FromStr;
@@ -62,7 +61,7 @@ impl Parameters {
         [self.ca, self.certificate, self.key]
     }
 
-    /// Refuses what is unknown or would be taken for a check that is none.
+    /// Refuses unknown parameters, and a CA where the TLS mode does not verify.
     pub(crate) fn check(&self, url: &str) -> Result<(), StoreUrlError> {
         let refuse = |why: String| Err(StoreUrlError::new(why));
         let Ok(url) = Url::parse(url) else { return Ok(()) };

@@ -73,7 +73,8 @@ macro_rules! run_statements {
             use sqlx::Row;
             use $crate::sql::values::{Cell, Cells, Column};
             let query = bound!($database, statement, values, |$query, $text| $bind_tag);
-            // To the end: what was changed counts when the server is ready for the next statement.
+            // Read to the end: PostgreSQL sends the row before the commit; a change is durable only once the statement has
+            // ended.
             let rows = query.fetch_all(connection).await?;
             let mut read = Vec::with_capacity(rows.len());
             for row in rows {

@@ -146,7 +146,7 @@ impl Connections for SqliteFile {
         result
     }
 
-    /// Where the file is not in place any more, that is why.
+    /// If the file was removed or replaced, reports that instead of SQLite's error.
     fn explain(&self, operation: String, error: WorkError) -> StoreError {
         match self.check_file() {
             Err(StoreErrorKind::Replaced) => StoreError::new(StoreErrorKind::Replaced, operation),

@@ -26,7 +26,7 @@ pub(super) fn of(record: &WorkerRecord) -> Vec<u8> {
     content(&record.holder, record.fence.ceiling.get())
 }
 
-/// What a node says beside a fence; an error text when it is none of these.
+/// Whether Leaf or a Java Leaf wrote the content of a znode; an error text if neither did.
 pub(super) fn judge(
     holder: &str,
     node: &[u8],

@@ -1,7 +1,6 @@
 //! The worker registry `zk_normal`.
-//!
-//! Invariant: a node is made for a name only where there is none, and its number is used by that name
-//! alone. A node whose making got no answer is found again: the session does one thing after the other.
+//! Invariant: a znode is made for a name only where there is none, and its number is used by that name alone. A znode whose
+//! creation got no answer is found again: the session does one thing after the other.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -63,7 +62,8 @@ impl ZkNormal {
     /// folder a moment ago takes worker id 0, whatever number its node gets.
     async fn make_tree(&self, work: &Work) -> Result<(), Error> {
         work.client.mkdir(&self.fences.root, &work.persistent()).await?;
-        // At once, so that nobody meets the folder before. Any node counts: a number is how many were made.
+        // In one multi, so that nobody sees the folder before number 0 is used. Any child will do: a sequence number counts
+        // all children ever created.
         let unused = format!("{}/unused-0000000000", self.forever);
         let mut multi = work.client.new_multi_writer();
         multi.add_create(&self.forever, b"", &work.persistent())?;
@@ -173,7 +173,9 @@ impl FenceStore for ZkNormal {
                 let path = format!("{}/{}", self.forever, name.as_deref().unwrap_or("-"));
                 let read = self.fences.read(work, &[worker], |_| [path.clone()]).await?;
                 let [(_, fence, [node])] = read.as_slice() else {
-                    return Err(Error::UnexpectedError("one was asked for".into()));
+                    return Err(Error::UnexpectedError(
+                        "read one worker id, got another number of answers".into(),
+                    ));
                 };
                 if node.is_none() {
                     *self.cached_name() = None;

@@ -1,8 +1,8 @@
 //! The worker registry `zk_recycle`.
 //!
-//! Invariant: a worker id moves from pool to pool in one multi with its fence. One that is in no pool is
-//! left alone until an operator says so, and so is what a Java Leaf held, unless the configuration says
-//! that there is none any more.
+//! Invariant: a worker id moves from pool to pool in one multi with its fence. One in neither
+//! pool is not touched until an operator repairs it. One that a Java Leaf held is not given out unless `adopt_java_ids` is
+//! set.
 
 use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
@@ -63,8 +63,8 @@ impl ZkRecycle {
         [self.path(Pool::NotUse, worker), self.path(Pool::InUse, worker)]
     }
 
-    /// The worker ids that nobody uses; the pools are made where there are none.
-    async fn names(&self, work: &Work) -> Result<BTreeSet<WorkerId>, Error> {
+    /// The worker ids in the pool `notuse`; creates the pools if there are none.
+    async fn not_in_use(&self, work: &Work) -> Result<BTreeSet<WorkerId>, Error> {
         let names = match work.client.list_children(&self.pool(Pool::NotUse)).await {
             Err(Error::NoNode) => {
                 self.make(work).await?;
@@ -149,7 +149,7 @@ impl FenceStore for ZkRecycle {
             .session
             .run("read the unused worker ids in ZooKeeper", async |work| {
                 let used: BTreeSet<_> = listed.iter().map(|(worker, _)| *worker).collect();
-                let mut unused = self.names(work).await?;
+                let mut unused = self.not_in_use(work).await?;
                 unused.retain(|worker| !used.contains(worker) && *worker <= greatest);
                 Ok(unused.into_iter().collect())
             })
@@ -168,7 +168,9 @@ impl FenceStore for ZkRecycle {
                 let read = self.fences.read(work, &[worker], |worker| self.both(worker)).await?;
                 match read.as_slice() {
                     [(_, fence, [not_use, in_use])] => Ok(found(fence, not_use, in_use)),
-                    _ => Err(Error::UnexpectedError("one was asked for".into())),
+                    _ => Err(Error::UnexpectedError(
+                        "read one worker id, got another number of answers".into(),
+                    )),
                 }
             })
             .await
@@ -191,7 +193,7 @@ impl FenceStore for ZkRecycle {
             .write(worker, read.version.fence, record, |work, multi| {
                 let pools =
                     [(Pool::NotUse, read.version.not_use), (Pool::InUse, read.version.in_use)];
-                // What leaves before what comes, and out of both if it is in both.
+                // Deletes first, then creates; deletes the znode from every pool but the target.
                 for (pool, version) in pools {
                     if let (Some(version), true) = (version, goes_to != Some(pool)) {
                         multi.add_delete(&self.path(pool, worker), Some(version))?;

@@ -20,7 +20,7 @@ pub(super) struct Liveness {
     /// Where the live nodes are.
     directory: String,
     interval: Duration,
-    /// Keeps this node's; its path beside it.
+    /// The task that keeps this node's ephemeral znode, and that znode's path.
     task: Mutex<Option<(String, JoinHandle<()>)>>,
 }
 
@@ -29,7 +29,7 @@ impl Liveness {
         Self { session, directory, interval, task: Mutex::new(None) }
     }
 
-    /// Keeps this node's from now on.
+    /// Creates and keeps this node's ephemeral znode.
     pub(super) fn announce(&self, who: &Identity, address: &Identity) {
         let path = format!("{}/{who}", self.directory);
         let (session, directory) = (Arc::clone(&self.session), self.directory.clone());

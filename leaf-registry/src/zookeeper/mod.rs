@@ -1,4 +1,4 @@
-//! What the two ZooKeeper registries share: the session, the fences, and who is alive.
+//! What the ZooKeeper registries share (the session, the fences, who is alive), and the store of `ordinal`.
 //!
 //! Under `/snowflake/{name}`, where the Java programs keep their trees, ours are `fence/{N}`, PERSISTENT and
 //! never deleted, and `temporary/{identity}`, EPHEMERAL.

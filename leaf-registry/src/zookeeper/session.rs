@@ -1,7 +1,7 @@
 //! The session with ZooKeeper.
 //!
-//! Within a session the server does what it is asked in order, also over a lost connection: what was
-//! asked for and got no answer is done before what is asked later. A session that is over does not come
+//! Within a session the server does what it is asked in order, also over a lost connection: a
+//! request without an answer takes effect before any later request, or never. A session that is over does not come
 //! back: the next request begins another. Nothing here decides who holds what, so neither does the end
 //! of a session.
 
@@ -61,7 +61,7 @@ impl Session {
             && path != "/"
         {
             match root.mkdir(&path, &work.persistent()).await {
-                // It may be there, above what this login may touch: then the next request works.
+                // The chroot may exist although this login may not create its parents: go on.
                 Ok(()) | Err(Error::NoAuth) => {}
                 Err(error) => return Err(error),
             }

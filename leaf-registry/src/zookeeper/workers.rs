@@ -66,7 +66,9 @@ impl FenceStore for ZkWorkers {
             .run(&operation, async |work| {
                 match self.fences.read(work, &[worker], |_| []).await?.as_slice() {
                     [(_, fence, [])] => Ok(found(fence)),
-                    _ => Err(Error::UnexpectedError("one was asked for".into())),
+                    _ => Err(Error::UnexpectedError(
+                        "read one worker id, got another number of answers".into(),
+                    )),
                 }
             })
             .await

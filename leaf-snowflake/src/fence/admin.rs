@@ -191,7 +191,7 @@ fn next_record<V>(
     })
 }
 
-/// A Java Leaf does not look at a fence: what it holds, it keeps.
+/// Refuses the change unless the mirror agrees: a Java Leaf ignores fences and would go on.
 fn agrees(mirror: &JavaMirror) -> Result<(), String> {
     match mirror {
         JavaMirror::Agrees => Ok(()),

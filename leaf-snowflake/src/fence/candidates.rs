@@ -153,7 +153,7 @@ impl Refusals {
     }
 
     pub(super) fn conclude(self) -> RegistryErrorKind {
-        // That of an unused one is why the claim fails: else it would have been taken.
+        // If an unused worker id was refused, its refusal is the real reason: without it the claim would have succeeded.
         if let Some(refusal) = self.soon.or(self.of_unused) {
             return refusal;
         }
@@ -166,7 +166,7 @@ impl Refusals {
         });
         RegistryErrorKind::NoWorkerId(format!(
             "all {} worker ids are in use{java}{first}: stop a node, or use a layout with more worker \
-             bits in an id space of its own",
+             bits and a registry of its own, where ids need not differ from the old ones",
             self.taken
         ))
     }

@@ -119,7 +119,7 @@ fn by_registry(
         JavaMirror::Java(report) => {
             let past = past_java(worker, report, fence, evidence, &request)?;
             request.least_floor = request.least_floor.max(past);
-            // The record was watched as a whole.
+            // The Java fingerprint includes the fence's nonce, so the fence counts as watched, too.
             if let Some(fence) = fence {
                 request.watched.insert(worker, fence.nonce);
             }

@@ -23,7 +23,9 @@ pub(super) const TRIES: usize = 30;
 /// Which worker ids a node may take from a registry.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ClaimPolicy {
-    /// Worker ids belong to identities: a node takes its own; another identity's only if the store assigns it none. A node whose worker id was taken over stops, so that an operator can look, instead of claiming another.
+    /// Each worker id belongs to an identity, and a node takes the one that is assigned to it. If the store assigns none, it
+    /// takes an unused one, then one whose holder's time has long passed. A node whose worker id was taken over stops, so that
+    /// an operator can look, instead of claiming another.
     pub bound: bool,
     /// The only worker id that this node may take.
     pub fixed: Option<WorkerId>,
@@ -90,7 +92,8 @@ impl Registry {
     ///
     /// # Errors
     /// `NotYet` and `Watch` name what to wait for before the next attempt; `NoWorkerId`, `InUse`,
-    /// `FloorAhead`, `JavaAlive`, `OtherLayout`, `Retired` and others refuse for good; `Unavailable`.
+    /// `FloorAhead`, `JavaAlive`, `OtherLayout`, `Retired` and others refuse this claim: see each for what must change;
+    /// `Unavailable`.
     pub async fn claim(
         &self,
         who: &Identity,
@@ -157,8 +160,8 @@ impl Registry {
         self.0.retire_worker(worker, settings).await
     }
 
-    /// Writes a damaged record anew, or puts a worker id that is in no pool back into one. Returns from
-    /// when on nodes may claim it: then every ceiling that a holder may rely on has passed.
+    /// Writes a damaged record anew, or restores the missing Java mirror of a worker id. Returns from when on nodes may claim
+    /// it: then every ceiling that a holder may rely on has passed.
     ///
     /// # Errors
     /// `Refused` where nothing is to be repaired; `Unavailable`.

@@ -28,7 +28,7 @@ pub struct ClaimRequest {
     /// every timestamp below.
     pub least_floor: UnixMillis,
     /// The worker ids whose records were watched as long as [`RegistryErrorKind::Watch`] asked for, each with
-    /// the fingerprint that it named. Several, because an instance may have held several worker ids.
+    /// the nonce that it named. Several, because an instance may have held several worker ids.
     pub watched: BTreeMap<WorkerId, Uuid>,
     /// How far ahead of the clock the ceiling in the registry shall be.
     pub offline_for: Duration,

@@ -58,8 +58,8 @@ pub trait FenceStore: fmt::Debug + Send + Sync + 'static {
         purpose: Purpose,
     ) -> impl Future<Output = Result<Vec<StoredWorker<Self::Version>>, RegistryError>> + Send;
 
-    /// The worker ids up to `greatest` that no node has used, in order. Creates what the store keeps them
-    /// in where there is none yet.
+    /// The worker ids up to `greatest` that no node has used, in order. May create the store's
+    /// container for worker ids (a pool, a table) if it does not exist.
     fn unused(
         &self,
         listed: &[StoredWorker<Self::Version>],
@@ -195,8 +195,8 @@ impl JavaMirror {
                 None => format!("a Java Leaf, {}, has it", report.holder),
             }),
             Self::Missing => Some(
-                "the Java Leafs' record of it is gone: one of them died while it moved it, or an operator \
-                 deleted it; repair the worker id once no process uses it"
+                "the Java Leafs' record of it is gone: a Java Leaf died while moving it, or an operator deleted it; \
+                 repair the worker id once no process uses it"
                     .into(),
             ),
             Self::Damaged(why) => {

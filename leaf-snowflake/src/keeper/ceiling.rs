@@ -5,8 +5,8 @@ use super::*;
 /// How far ahead of the clock the local ceiling is written. Less than the default rollback
 /// tolerance, so that a restart after a crash need not wait.
 const LOCAL_WINDOW: Duration = Duration::from_millis(800);
-/// How far ahead of the last id at least: where ids run ahead of the clock after a restart, a
-/// crash loop must not push them further each time.
+/// Least distance from the last id to the local ceiling. Small: after each crash ids restart at that ceiling, so a crash
+/// loop pushes them ahead by this much each time.
 const LEAST_WINDOW: Duration = Duration::from_millis(200);
 /// The local ceiling is not written again for less than this.
 const LEAST_RAISE: Duration = Duration::from_millis(200);
@@ -20,14 +20,14 @@ impl Keeper {
     ) -> Result<(), StateFileError> {
         let Some(saved) = &self.state.saved_lease else { return Ok(()) };
         if self.file.is_none() {
-            // Told only if it rose: a caller that waits for it wakes the keeper, and both would go round.
+            // Told only if it rose: otherwise a waiting caller and the keeper would wake each other forever.
             if sequencer.raise(saved.fence.ceiling) {
                 self.shared.raised.notify_waiters();
             }
             return Ok(());
         }
         let clock = self.shared.clock.now().unwrap_or(UnixMillis::EPOCH);
-        // A ceiling counts from whole ticks on: where they are long it must be further ahead.
+        // The sequencer rounds a ceiling down to whole ticks: the window must span at least two.
         let ticks = 2 * self.config.layout.tick_length();
         let wanted =
             (clock + LOCAL_WINDOW.max(ticks)).max(sequencer.next_free() + LEAST_WINDOW.max(ticks));

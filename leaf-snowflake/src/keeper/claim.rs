@@ -1,7 +1,6 @@
 //! Taking a worker id: the last step of the start.
-//!
-//! Invariant: nothing is issued below the floor of the lease, nor below what this process or its
-//! state file may have issued before. A claim has a nonce that is written down before it is sent:
+//! Invariant: nothing is issued below the floor of the lease, nor below what this process, or an earlier one with the
+//! same state file, may have issued before. A claim has a nonce that is written down before it is sent:
 //! whoever crashes before the answer is written down finds its own claim again.
 
 use super::*;
@@ -46,8 +45,8 @@ impl Keeper {
         }
     }
 
-    /// After a reboot, or on another device, the lock may not be seen by whoever else uses the file:
-    /// a live holder writes it several times a second. Nothing is written before that is clear.
+    /// After a reboot, or on another device, the lock may not exclude another process. A live one writes the file several
+    /// times a second, so watch it before the first write.
     async fn watch_file(&mut self) -> Result<(), SnowflakeError> {
         let uncertain = matches!(
             &self.state.saved_lease,
@@ -57,7 +56,8 @@ impl Keeper {
             return Ok(());
         };
         tracing::info!(
-            "the machine or the volume was changed: watching the state file {WATCH_FILE:?}"
+            "the machine was rebooted, or the file is on another device: watching the state file for \
+             {WATCH_FILE:?}"
         );
         tokio::time::sleep(WATCH_FILE).await;
         file.lock().expect("no holder of this lock panics").check_untouched()?;
@@ -65,13 +65,13 @@ impl Keeper {
         Ok(())
     }
 
-    /// The community fork writes its cache file every 3 s while it lives. One that wrote it lately is given the
-    /// time to do so again; whoever writes it after it was read here is alive. A file that is gone is nobody's.
+    /// A live community fork rewrites its cache file every 3 s. If the file is recent, wait until a live fork would have
+    /// rewritten it; if it has changed then, the fork is alive. A file that is gone is nobody's.
     async fn watch_java_cache(&mut self) -> Result<(), SnowflakeError> {
         let Some(directory) = &self.config.java_cache else { return Ok(()) };
         let now = self.shared.clock.wall();
         let silent_at = self.java.and_then(|before| before.silent_at());
-        // A time in the future does not tell how old the file is: it is not watched, the claim waits for its floor.
+        // A file that is dated in the future is not watched: the claim waits for its floor.
         let left = silent_at.map_or(Duration::ZERO, |silent| silent - now);
         if !left.is_zero() && left <= java_cache::WATCH {
             tracing::info!("watching the cache file of a Java Leaf for {left:?}");
@@ -79,7 +79,7 @@ impl Keeper {
         }
         let after = JavaCache::read(directory).map_err(SnowflakeErrorKind::BadConfig)?;
         let Some(written) = after.filter(|_| after != self.java) else { return Ok(()) };
-        // The next attempt looks whether it goes on.
+        // The next attempt checks again.
         self.java = after;
         self.least_floor = self.least_floor.max(written.floor.unwrap_or(UnixMillis::EPOCH));
         let holder = format!("the one that writes {}", directory.display());
@@ -221,8 +221,8 @@ impl Keeper {
         Ok(Held { sequencer, lease })
     }
 
-    /// Asks for the lease that the state file remembered, while ids flow under it: they reach up to
-    /// `next_free`, at `now` of their own clock.
+    /// Asks for the lease that the state file remembered, while ids flow under it: `next_free` is the
+    /// first instant above the ids issued so far, `now` the ids' clock.
     pub(super) fn confirm(&self, now: UnixMillis, next_free: UnixMillis) -> Request {
         let nonce = self.state.pending_claim.unwrap_or_else(Uuid::new_v4);
         let mut request = self.request(now, nonce);
@@ -239,8 +239,8 @@ impl Keeper {
         })
     }
 
-    /// Whether nobody held the worker id between what the state file remembers and `lease`, and nothing
-    /// below the ids that flow is another's.
+    /// Whether `lease` directly follows the saved lease (same worker id, next term) and its floor is not above `next_free`:
+    /// then ids can go on without a break.
     pub(super) fn continues(&self, lease: &Lease, next_free: UnixMillis) -> bool {
         self.state.saved_lease.as_ref().is_some_and(|saved| {
             (saved.worker, saved.fence.term + 1) == (lease.worker.get(), lease.fence.term)

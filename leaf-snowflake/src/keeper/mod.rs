@@ -43,9 +43,9 @@ pub(crate) struct Keeper {
     registry: Registry,
     config: SnowflakeConfig,
     shared: Arc<Shared>,
-    /// Shared with the write under way, so that a claim that is given up half-way keeps its lock.
+    /// Shared with the write under way: if the claim is dropped, the file stays open and locked until the write ends.
     file: Option<Arc<Mutex<StateFile>>>,
-    /// What is to be written next: newer than the file until [`Self::write`] has returned.
+    /// The state as last written, or with changes that the next write persists.
     state: State,
     /// No id is issued below this.
     least_floor: UnixMillis,
@@ -62,14 +62,14 @@ pub(crate) struct Keeper {
     looked_at: Duration,
 }
 
-/// What the keeper owes after it did not run for longer than a report interval: another node, or an
-/// operator who took this one for dead, may have changed the record. Until a request that was
-/// sent since has ended, also with an error, or its time is over, the local ceiling is not raised.
+/// The keeper was suspended for more than a report interval: another node, or an operator who took this one for dead, may
+/// have changed the record since. The local ceiling is not raised until a request that was sent after the suspension has
+/// ended (even with an error), or `until` has passed.
 #[derive(Debug, Clone, Copy)]
 struct Thawed {
     /// A registry that does not answer is waited for until then.
     until: Instant,
-    /// Whether the request under way was sent before: its answer proves nothing.
+    /// The request under way was sent before the suspension was noticed, so its answer proves nothing: send another.
     ask_again: bool,
 }
 
@@ -77,7 +77,7 @@ struct Thawed {
 #[derive(Debug)]
 pub(crate) struct Held {
     sequencer: Arc<LeaseSequencer>,
-    /// `None` while it rests on the state file alone, because the registry is away.
+    /// `None` while a request holds it, or while the node goes on from its state file because the registry is away.
     lease: Option<Lease>,
 }
 
@@ -87,7 +87,7 @@ impl Held {
     }
 }
 
-/// A request to the registry, detached from what it is about.
+/// A request to the registry that borrows neither the keeper nor the lease.
 type Request = BoxFuture<'static, Answer>;
 
 enum Answer {
@@ -111,7 +111,7 @@ enum End {
     /// This process is a forked child: nothing here is its own.
     Forked,
     Lost(RegistryError),
-    /// The registry gave another one in place of what the state file remembered.
+    /// The registry granted a lease that does not continue the saved one: another worker id or a later term.
     Moved(Lease),
 }
 
@@ -178,9 +178,10 @@ impl Keeper {
                 End::Forked => return,
                 End::Lost(error) => {
                     self.lose(&held, &error.to_string()).await;
-                    // Nobody holds it as far as the registry knows.
-                    let ended = matches!(error.kind(), RegistryErrorKind::FailedOver { .. });
-                    (None, ended || self.registry.replaces_lost())
+                    // After a failover this node may claim even where lost worker ids are not replaced: no other
+                    // holder is known.
+                    let failed_over = matches!(error.kind(), RegistryErrorKind::FailedOver { .. });
+                    (None, failed_over || self.registry.replaces_lost())
                 }
                 End::Moved(lease) => {
                     self.lose(
@@ -339,7 +340,7 @@ impl Keeper {
                 if let Some(saved) = &mut self.state.saved_lease {
                     saved.fence = lease.fence.clone();
                     self.state.pending_claim = None;
-                    // At once: after a reboot only the record as it is now proves anything.
+                    // At once: after a reboot the saved lease counts only if its nonce is the one in the registry's record.
                     self.persist_best_effort().await;
                 }
                 self.shared.report_fine(Trouble::Registry);
@@ -394,7 +395,7 @@ impl Keeper {
     /// Ends the ids of a lease that belongs to somebody else now.
     async fn lose(&mut self, held: &Held, why: &str) {
         let next_free = held.sequencer.close();
-        self.shared.lost();
+        self.shared.lease_lost();
         tracing::error!(worker = %held.worker(), "{why}; its ids stop");
         self.least_floor = self.least_floor.max(next_free.unwrap_or(UnixMillis::EPOCH));
         if let Some(saved) = &mut self.state.saved_lease {
@@ -422,7 +423,7 @@ impl Keeper {
                 Err(error) => {
                     let text = format!("no worker id in place of the lost one yet: {error}");
                     self.shared.report_trouble(Trouble::Lease, text);
-                    // It stands in that text.
+                    // The text of `Lease` includes the error of the claim.
                     self.shared.report_fine(Trouble::Claim);
                     tokio::time::sleep(CLAIM_AGAIN).await;
                 }

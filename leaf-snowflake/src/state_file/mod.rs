@@ -145,7 +145,7 @@ pub enum StateFileError {
         .0.display()
     )]
     Unversioned(PathBuf),
-    /// Neither slot is valid.
+    /// The file is truncated, or its content is not a valid state.
     #[error(
         "{}: the state file is damaged: no id is issued from here, ids might repeat; \
          restore the file, or remove it when the clock is known to be right",
@@ -309,7 +309,7 @@ impl StateFile {
         if at_path.ok() != Some(self.place.inode) {
             return Err(StateFileError::Replaced(self.path.clone()));
         }
-        // Where the lock is not seen by all: whoever wrote last goes on, this one does not.
+        // The lock may not exclude other hosts: if another process has written since, refuse.
         let found = self.check_untouched()?;
         (self.known, self.failed) = (found, None);
         let record = Record {
