@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum};
+use leaf_core::TextForm;
 
 /// Administers Leaf: the tags of its segment stores, the worker ids of its snowflake registry.
 ///
@@ -20,6 +21,11 @@ pub(crate) struct Cli {
     pub(crate) output: Output,
     #[command(subcommand)]
     pub(crate) command: Command,
+}
+
+fn form(name: &str) -> Result<TextForm, String> {
+    let names = || TextForm::ALL.map(TextForm::name).join(", ");
+    name.parse().map_err(|()| format!("give one of {}", names()))
 }
 
 /// How the ids of a tag follow each other when several servers issue them.
@@ -74,6 +80,14 @@ pub(crate) enum Command {
     Worker {
         #[command(subcommand)]
         command: Worker,
+    },
+    /// Take a snowflake id apart, offline, by the layout of the configuration.
+    Decode {
+        /// In decimal digits, or written as a UUID, a ULID or an ObjectId
+        id: String,
+        /// How it is written, where that is not to be guessed: uuid, ulid, tsid or objectid
+        #[arg(long = "as", value_name = "FORM", value_parser = form)]
+        form: Option<TextForm>,
     },
     /// Look for what could cost ids or their uniqueness, as the stores are set up now.
     Doctor,
@@ -239,7 +253,7 @@ mod tests {
             (&["tag", "lst"], "did you mean list?"),
             (&["tag", "list", "mysql://leaf:canary@h/d"], "unknown command or argument"),
             (&["tag", "list", "--stor=mysql://leaf:canary@h/d"], "did you mean --store?"),
-            (&["tag", "advance", "orders"], "missing: --at-least <AT_LEAST>"),
+            (&["tag", "advance", "orders"], "missing: --at-least <ID>"),
             (&["tag", "set-step", "orders", "canary"], "<STEP>: the value is missing or wrong"),
             (&["tag", "set", "orders"], "missing: "),
             (&["tag"], "a command is missing"),

@@ -6,6 +6,7 @@
 
 mod cli;
 mod config;
+mod decode;
 mod doctor;
 mod output;
 mod stores;
@@ -52,6 +53,7 @@ fn main() -> ExitCode {
                 let late = || anyhow!("no answer from the registry within {REGISTRY:?}");
                 tokio::time::timeout(REGISTRY, done).await.unwrap_or_else(|_| Err(late()))
             }
+            Command::Decode { id, form } => decode::run(&config::read(place)?, &id, form, output),
             Command::Doctor => {
                 with_stores(place, async |stores| doctor::run(stores, output).await).await
             }

@@ -68,6 +68,39 @@ orders             relaxed    5000    50  no              -       500         7 
 }
 
 #[test]
+fn a_snowflake_id_is_taken_apart_offline() {
+    let home = tempfile::tempdir().unwrap();
+    let run = |args: &[&str]| leaf(home.path(), args);
+    let text = run(&["decode", "01a07edf-8bc1-7fff-8000-0000000003ff"]).ok();
+    let lines: Vec<_> = text.lines().collect();
+    assert_eq!(lines.len(), 8, "{text}");
+    assert_eq!(
+        lines[2..],
+        [
+            "worker     1023",
+            "sequence   4095",
+            "objectid   6a9f749ea47ffc00000003ff",
+            "tsid       1T6MMM803ZZZZ",
+            "ulid       01M1ZDZ2Y11ZZG0000000000ZZ",
+            "uuid       01a07edf-8bc1-7fff-8000-0000000003ff",
+        ]
+    );
+    let id = lines[0].split_whitespace().last().unwrap();
+    assert_eq!(run(&["decode", id]).ok(), text);
+    assert_eq!(run(&["decode", "1T6MMM803ZZZZ", "--as", "tsid"]).ok(), text);
+    let json: serde_json::Value =
+        serde_json::from_str(&run(&["decode", id, "-o", "json"]).ok()).unwrap();
+    assert_eq!(
+        (&json["id"], &json["forms"]["ulid"]),
+        (&id.into(), &"01M1ZDZ2Y11ZZG0000000000ZZ".into())
+    );
+    let error = run(&["decode", id, "--as", "uuid"]).failed(1);
+    assert!(error.contains("the text is not a UUID"), "{error}");
+    run(&["decode", id, "--as", "guid"]).failed(2);
+    run(&["decode", "nothing"]).failed(1);
+}
+
+#[test]
 fn a_tag_in_strict_order_has_no_step() {
     let home = home();
     let run = |args: &[&str]| leaf(home.path(), args);

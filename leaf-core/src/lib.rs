@@ -22,6 +22,7 @@ mod serde_impls;
 mod step;
 mod sync;
 mod tag;
+mod text_form;
 #[cfg(feature = "records")]
 mod unknown_fields;
 mod worker;
@@ -34,6 +35,7 @@ pub use millis::UnixMillis;
 pub use range::{IdRange, IdRangeIter};
 pub use step::{Step, StepError};
 pub use tag::{Tag, TagError};
+pub use text_form::{IdText, TextForm, TextFormError};
 #[cfg(feature = "records")]
 pub use unknown_fields::UnknownFields;
 pub use worker::WorkerId;

@@ -1,10 +1,21 @@
 //! Snowflake ids taken apart, for every protocol.
 
 use jiff::Timestamp;
-use leaf_core::{Id, Parts};
+use leaf_core::{Id, Parts, TextForm, TextFormError};
 use serde::Serialize;
 
 use crate::node::Node;
+
+/// Why a text is no id of this node's layout.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum DecodeError {
+    /// It is no number, or one that the layout does not use. The end of a sentence that begins with its name.
+    #[error("the id {0}")]
+    Number(&'static str),
+    /// It is in another form, and no id of the layout is written like that.
+    #[error("{0}")]
+    Form(#[from] TextFormError),
+}
 
 /// What a snowflake id is made of.
 #[derive(Debug, Serialize)]
@@ -20,10 +31,17 @@ pub(crate) struct Decoded {
 }
 
 impl Decoded {
-    /// Of an id in decimal digits. The error is the end of a sentence that begins with its name.
-    pub(crate) fn of(node: &Node, text: &str) -> Result<Self, &'static str> {
-        let (id, parts) = parse(node, text)?;
+    /// Of an id in this form; else in one that its length tells, or in decimal digits.
+    pub(crate) fn of(node: &Node, text: &str, form: Option<TextForm>) -> Result<Self, DecodeError> {
         let layout = node.layout;
+        let by_length = || TextForm::ALL.into_iter().find(|form| form.is_told_by(text.len()));
+        let (id, parts) = match form.or_else(by_length) {
+            Some(form) => {
+                let id = form.read(layout, text)?;
+                (id, layout.decode(id).ok_or(TextFormError::OtherLayout)?)
+            }
+            None => parse(node, text).map_err(DecodeError::Number)?,
+        };
         let (datacenter, worker) = layout.datacenter_of(parts.worker);
         Ok(Self {
             id: id.to_string(),

@@ -7,9 +7,9 @@
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use leaf_core::{Id, IdRange};
+use leaf_core::{Clock as _, Id, IdRange, TextForm, TextFormError, WorkerId};
 use leaf_segment::{KnownTags, SegmentError, Shards, TagHandle};
-use leaf_snowflake::{IdRun, SnowflakeError, SnowflakeGenerator};
+use leaf_snowflake::{IdRun, SnowflakeError, SnowflakeGenerator, SystemClock};
 
 use crate::node::Node;
 
@@ -103,6 +103,13 @@ pub(crate) async fn snowflake_take(node: &Node, count: usize) -> Result<Vec<IdRu
     let generator = snowflake(node)?;
     let _waiting = Waiting::for_ids(node)?;
     Ok(generator.take_runs(count).await?)
+}
+
+/// Whether the ids of this node's layout can be written in this form now.
+pub(crate) fn fits(node: &Node, form: TextForm) -> Result<(), TextFormError> {
+    let now = node.layout.tick_at(SystemClock.wall_millis()).min(node.layout.max_tick());
+    let id = node.layout.compose(now, WorkerId::new(0), 0).ok_or(TextFormError::OtherLayout)?;
+    form.write(node.layout, id).map(|_| ())
 }
 
 /// The most ids that one request for several takes.

@@ -167,6 +167,45 @@ fn tags_are_made_changed_raised_and_deleted() {
     problem(&ops(&server, "GET", path, ""), 404, "unknown-tag", "no such tag");
 }
 
+/// Snowflake ids in the forms of other programs: read back as the same id, and each form refuses what is not its own.
+#[test]
+fn snowflake_ids_are_written_in_other_forms_and_read_back() {
+    let (_directory, server) = start(&[]);
+    let layout = leaf_core::Layout::LEAF;
+    for form in leaf_core::TextForm::ALL {
+        let name = form.name();
+        let answer = server.get(&format!("/v1/snowflake/ids?count=3&as={name}")).json();
+        let texts: Vec<String> = serde_json::from_value(answer["ids"].clone()).unwrap();
+        let ids: Vec<_> = texts.iter().map(|text| form.read(layout, text).unwrap()).collect();
+        assert!(ids.windows(2).all(|pair| pair[0] < pair[1]) && ids.len() == 3, "{texts:?}");
+
+        let named = match name {
+            "tsid" => format!("{}?as=tsid", texts[0]),
+            _ => texts[0].clone(),
+        };
+        let decoded = server.get(&format!("/v1/ids/{named}"));
+        assert_eq!(decoded.status, 200, "{}", decoded.body);
+        assert_eq!(decoded.json()["id"], ids[0].to_string());
+        let other = server.get(&format!("/v1/ids/{}?as=uuid", ids[0]));
+        problem(&other, 404, "no-such-id", "the text is not a UUID");
+    }
+    let foreign = server.get("/v1/ids/01a07edf-8bc1-7fff-8abc-0000000003ff");
+    problem(&foreign, 404, "no-such-id", "was not made from an id");
+    let unknown = server.get("/v1/snowflake/ids?as=guid");
+    problem(&unknown, 400, "bad-request", "give one of uuid, ulid, tsid, objectid");
+    let twice = server.get("/v1/snowflake/ids?as=uuid&as=ulid");
+    problem(&twice, 400, "bad-request", "given twice");
+    let segments = server.get(&format!("{TAG}/ids?as=uuid"));
+    problem(&segments, 400, "bad-request", "for snowflake ids");
+
+    let (_directory, wide) = start(&[("LEAF_SNOWFLAKE__LAYOUT", "t31-w10-s22/1s")]);
+    let refused = wide.get("/v1/snowflake/ids?as=objectid");
+    assert_eq!(refused.status, 200, "10 and 22 bits fit into 54: {}", refused.body);
+    let (_directory, wider) = start(&[("LEAF_SNOWFLAKE__LAYOUT", "t31-w26-s6/1s")]);
+    let uuid = wider.get("/v1/snowflake/ids?as=uuid");
+    assert_eq!(uuid.status, 200, "{}", uuid.body);
+}
+
 #[test]
 fn a_tag_in_strict_order_has_ids_but_no_leases() {
     let (_directory, server) = start(&[]);

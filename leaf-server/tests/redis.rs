@@ -334,6 +334,48 @@ fn a_command_that_waits_is_alone_in_that() {
     assert_eq!(waiting.read().unwrap(), RedisReply::Simple("PONG".into()));
 }
 
+#[test]
+fn snowflake_ids_have_other_forms() {
+    let directory = tempfile::tempdir().unwrap();
+    let server = start(directory.path(), &[]);
+    let mut client = connect(&server);
+    let layout = leaf_core::Layout::LEAF;
+    let text = |reply: &RedisReply| match reply {
+        RedisReply::Bulk(text) => text.clone(),
+        other => panic!("{other:?}"),
+    };
+    for form in leaf_core::TextForm::ALL {
+        let name = form.name();
+        let one = text(&client.command(&["SNOWFLAKE", "AS", name]).unwrap());
+        let id = form.read(layout, &one).unwrap();
+        let RedisReply::Array(many) =
+            client.command(&["snowflake", "as", name, "count", "3"]).unwrap()
+        else {
+            panic!("no array");
+        };
+        assert_eq!(many.len(), 3);
+        assert!(many.iter().all(|reply| form.read(layout, &text(reply)).unwrap() > id));
+        let RedisReply::Array(parts) = client.command(&["DECODE", &one, "AS", name]).unwrap()
+        else {
+            panic!("no array");
+        };
+        assert_eq!(text(&parts[1]), id.to_string());
+    }
+    for (wrong, why) in [
+        (&["SNOWFLAKE", "AS", "guid"][..], "give one of uuid, ulid, tsid, objectid"),
+        (&["SNOWFLAKE", "AS"], "syntax error"),
+        (&["SNOWFLAKE", "COUNT", "1", "COUNT", "2"], "syntax error"),
+        (&["DECODE", "1", "IN", "uuid"], "syntax error"),
+        (&["DECODE", "1", "AS", "uuid"], "not a UUID"),
+    ] {
+        let refused = client.command(wrong).unwrap();
+        assert!(
+            matches!(&refused, RedisReply::Error(text) if text.contains(why)),
+            "{wrong:?}: {refused:?}"
+        );
+    }
+}
+
 /// Equal commands that came together share a commit of the store, each has its own reply, and so has each error.
 #[test]
 fn commands_of_a_tag_in_strict_order_are_answered_together() {

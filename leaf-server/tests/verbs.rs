@@ -50,7 +50,7 @@ fn config_shows_what_counts_and_where_it_comes_from_and_no_secret() {
         text(&output.stderr)
     };
     let error = refused(&shown);
-    assert!(error.contains("the password was left out where this was copied from"), "{error}");
+    assert!(error.contains("the URL has *** in place of the password"), "{error}");
     let again = shown.replace("leaf:***@", "leaf:secret@");
     assert!(refused(&again).contains("ops.token: "));
     let again = again.replace("ops.token = \"***\"", "");

@@ -1,24 +1,42 @@
 //! The routes of `/v1` for ids: JSON, in which every id is a string, since JavaScript loses digits above
 //! 2^53.
 
-use std::fmt::Write;
+use std::fmt::{self, Display, Write};
 
 use hyper::{StatusCode, Version};
-use leaf_core::Id;
+use leaf_core::{Id, IdText, TextForm};
 use leaf_segment::{Order, TagHandle};
 use percent_encoding::percent_decode_str;
 use serde::Serialize;
 
 use super::problem::Problem;
 use super::reply::{self, Reply};
-use crate::decoded::Decoded;
+use crate::decoded::{DecodeError, Decoded};
 use crate::ids;
 use crate::node::Node;
 
 /// `?count=`, 1 where it is not given.
 fn count(query: Option<&str>, most: usize) -> Result<usize, Problem> {
+    match count_and_form(query, most, "unknown parameter: there is `count`")? {
+        (count, None) => Ok(count),
+        (_, Some(_)) => Err(Problem::bad_request("`as` is for snowflake ids: there is `count`")),
+    }
+}
+
+/// `?as=`, the form of the ids.
+fn form(name: &str) -> Result<TextForm, Problem> {
+    let forms = || TextForm::ALL.map(TextForm::name).join(", ");
+    name.parse().map_err(|()| Problem::bad_request(format!("as: give one of {}", forms())))
+}
+
+/// `?count=` and `?as=`. The text refuses any other.
+fn count_and_form(
+    query: Option<&str>,
+    most: usize,
+    unknown: &'static str,
+) -> Result<(usize, Option<TextForm>), Problem> {
     let refuse = || Err(Problem::bad_request(format!("count: give 1 to {most}")));
-    let mut count = None;
+    let (mut count, mut written) = (None, None);
     for pair in query.unwrap_or_default().split('&').filter(|pair| !pair.is_empty()) {
         match pair.split_once('=').unwrap_or((pair, "")) {
             ("count", _) if count.is_some() => {
@@ -30,23 +48,27 @@ fn count(query: Option<&str>, most: usize) -> Result<usize, Problem> {
                 Ok(number) if (1..=most).contains(&number) => count = Some(number),
                 _ => return refuse(),
             },
-            _ => return Err(Problem::bad_request("unknown parameter: there is `count`")),
+            ("as", _) if written.is_some() => {
+                return Err(Problem::bad_request("as is given twice"));
+            }
+            ("as", name) => written = Some(form(name)?),
+            _ => return Err(Problem::bad_request(unknown)),
         }
     }
-    Ok(count.unwrap_or(1))
+    Ok((count.unwrap_or(1), written))
 }
 
 /// `{"ids":["1","2"]}`. Over HTTP/1 whole, with its length: answers leave one after the other, and what is
 /// not read stops the next. Over HTTP/2 as it is taken.
-fn ids_json(
+fn ids_json<T: Display>(
     count: usize,
-    mut ids: impl Iterator<Item = Id> + Send + 'static,
+    mut ids: impl Iterator<Item = T> + Send + 'static,
     version: Version,
 ) -> Reply {
     const START: &str = "{\"ids\":[";
     const END: &str = "]}";
     if version < Version::HTTP_2 {
-        // An id has up to 19 digits, two quotes and a comma.
+        // An id has up to 19 digits, two quotes and a comma; a text of it more.
         let mut body = String::with_capacity(16 + count * 22);
         body.push_str(START);
         for (at, id) in ids.enumerate() {
@@ -114,15 +136,49 @@ pub(super) async fn snowflake_ids(
     version: Version,
 ) -> Result<Reply, Problem> {
     ids::snowflake(node)?;
-    let count = count(query, ids::most_ids(node))?;
+    let unknown = "unknown parameter: there are `count` and `as`";
+    let (count, form) = count_and_form(query, ids::most_ids(node), unknown)?;
+    let Some(form) = form else {
+        let runs = ids::snowflake_take(node, count).await?;
+        return Ok(ids_json(count, runs.into_iter().flatten(), version));
+    };
+    let layout = node.layout;
+    ids::fits(node, form).map_err(|error| Problem::bad_request(format!("as: {error}")))?;
     let runs = ids::snowflake_take(node, count).await?;
-    Ok(ids_json(count, runs.into_iter().flatten(), version))
+    let texts =
+        runs.into_iter().flatten().map(move |id| Written { id, text: form.write(layout, id).ok() });
+    Ok(ids_json(count, texts, version))
 }
 
-/// `GET /v1/ids/{id}`
-pub(super) fn decode(node: &Node, text: &str) -> Result<Reply, Problem> {
+/// An id in a form that it fits into; in digits where the form ended this very moment.
+struct Written {
+    id: Id,
+    text: Option<IdText>,
+}
+
+impl Display for Written {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.text {
+            Some(text) => text.fmt(f),
+            None => self.id.fmt(f),
+        }
+    }
+}
+
+/// `GET /v1/ids/{id}?as=`
+pub(super) fn decode(node: &Node, text: &str, query: Option<&str>) -> Result<Reply, Problem> {
+    let form = match query.unwrap_or_default().split_once('=') {
+        Some(("as", name)) => Some(form(name)?),
+        None if query.unwrap_or_default().is_empty() => None,
+        _ => return Err(Problem::bad_request("unknown parameter: there is `as`")),
+    };
     let id = percent_decode_str(text).decode_utf8_lossy();
-    let decoded =
-        Decoded::of(node, &id).map_err(|why| Problem::bad_request(format!("id {why}")))?;
+    let decoded = Decoded::of(node, &id, form);
+    let decoded = decoded.map_err(|error| match error {
+        DecodeError::Number(_) => Problem::bad_request(error.to_string()),
+        DecodeError::Form(_) => {
+            Problem::new(StatusCode::NOT_FOUND, "no-such-id", error.to_string())
+        }
+    })?;
     Ok(reply::json(StatusCode::OK, &decoded))
 }

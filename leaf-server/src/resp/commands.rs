@@ -1,7 +1,7 @@
 //! What the commands do. Those whose answer is there are answered at once and allocate nothing; the others are
 //! [`Task`]s, which may wait.
 
-use leaf_core::{Id, IdRange};
+use leaf_core::{Id, IdRange, IdText, TextForm};
 use leaf_segment::{Order, SegmentErrorKind, TagHandle};
 use leaf_snowflake::SnowflakeErrorKind;
 
@@ -20,7 +20,24 @@ const AT_ONCE: usize = 128;
 const REPEATED: usize = 64;
 
 /// Ids that are sent as they are read.
-pub(super) type Ids = Box<dyn Iterator<Item = Id> + Send>;
+pub(super) type Ids = Box<dyn Iterator<Item = Told> + Send>;
+
+/// An id that is told as a string.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Told {
+    Id(Id),
+    /// In a form of its own.
+    Text(IdText),
+}
+
+impl Told {
+    pub(super) fn write(&self, to: &mut Replies) {
+        match self {
+            Self::Id(id) => to.id(*id),
+            Self::Text(text) => to.bulk(text.as_str().as_bytes()),
+        }
+    }
+}
 
 /// What became of a command.
 pub(super) enum Answered {
@@ -47,6 +64,8 @@ pub(super) enum Task {
     Snowflake,
     /// Several snowflake ids.
     Snowflakes { count: usize },
+    /// The next snowflake id in another form, or several.
+    Written { count: Option<usize>, form: TextForm },
     /// The highest id of a tag that this node issued.
     Last { tag: String },
     /// How many ids of a tag are in memory.
@@ -65,7 +84,7 @@ pub(super) enum Form {
 /// The reply to a [`Task`].
 pub(super) enum Reply {
     Integer(i64),
-    Text(Option<Id>),
+    Text(Option<Told>),
     /// An array of so many.
     Ids(usize, Ids),
     /// The replies to as many commands.
@@ -196,21 +215,36 @@ fn run(
                 to.array(0);
             }
         },
-        Verb::Snowflake => match words.len() {
-            1 => match ids::snowflake_at_once(node) {
-                Some(id) => to.id(id),
-                None => return Ok(Some(Task::Snowflake)),
-            },
-            3 if word(1).eq_ignore_ascii_case(b"COUNT") => {
-                let count = count(word(2), 1, ids::most_ids(node))?;
-                return Ok(Some(Task::Snowflakes { count }));
+        Verb::Snowflake => {
+            let syntax = || format!("syntax error: write SNOWFLAKE {}", command.usage);
+            if words.len().is_multiple_of(2) {
+                return Err(syntax());
             }
-            _ => return Err(format!("syntax error: write SNOWFLAKE {}", command.usage)),
-        },
+            let (mut many, mut written) = (None, None);
+            for at in (1..words.len()).step_by(2) {
+                let (name, value) = (word(at), word(at + 1));
+                if name.eq_ignore_ascii_case(b"COUNT") && many.is_none() {
+                    many = Some(count(value, 1, ids::most_ids(node))?);
+                } else if name.eq_ignore_ascii_case(b"AS") && written.is_none() {
+                    written = Some(form(value)?);
+                } else {
+                    return Err(syntax());
+                }
+            }
+            if let Some(form) = written {
+                ids::fits(node, form).map_err(|error| error.to_string())?;
+                return Ok(Some(Task::Written { count: many, form }));
+            }
+            match (many, ids::snowflake_at_once(node)) {
+                (Some(count), _) => return Ok(Some(Task::Snowflakes { count })),
+                (None, Some(id)) => to.id(id),
+                (None, None) => return Ok(Some(Task::Snowflake)),
+            }
+        }
         Verb::Get => {
             let tag = text(word(1))?;
             match ids::known(node, tag, TagHandle::last_issued) {
-                Some(last) => text_or_nil(to, last),
+                Some(last) => text_or_nil(to, last.map(Told::Id)),
                 None => return Ok(Some(Task::Last { tag: tag.into() })),
             }
         }
@@ -226,7 +260,14 @@ fn run(
                 words.of(input).skip(1).map(|tag| text(tag).map(String::from)).collect();
             return Ok(Some(Task::Exist { tags: tags? }));
         }
-        Verb::Decode => decode(node, to, text(word(1))?)?,
+        Verb::Decode => {
+            let form = match words.len() {
+                2 => None,
+                4 if word(2).eq_ignore_ascii_case(b"AS") => Some(form(word(3))?),
+                _ => return Err(format!("syntax error: write DECODE {}", command.usage)),
+            };
+            decode(node, to, text(word(1))?, form)?;
+        }
         Verb::Ping => match words.len() {
             1 => to.simple("PONG"),
             _ => to.bulk(word(1)),
@@ -259,15 +300,21 @@ fn next(node: &Node, to: &mut Replies, tag: &str) -> Result<Option<Task>, Refusa
     }
 }
 
-fn text_or_nil(to: &mut Replies, id: Option<Id>) {
+fn text_or_nil(to: &mut Replies, id: Option<Told>) {
     match id {
-        Some(id) => to.id(id),
+        Some(id) => id.write(to),
         None => to.null(),
     }
 }
 
-fn decode(node: &Node, to: &mut Replies, id: &str) -> Result<(), Refusal> {
-    let decoded = Decoded::of(node, id).map_err(|why| format!("the id {why}"))?;
+/// The name of a form of snowflake ids.
+fn form(word: &[u8]) -> Result<TextForm, Refusal> {
+    let names = || TextForm::ALL.map(TextForm::name).join(", ");
+    text(word)?.parse().map_err(|()| format!("AS: give one of {}", names()))
+}
+
+fn decode(node: &Node, to: &mut Replies, id: &str, form: Option<TextForm>) -> Result<(), Refusal> {
+    let decoded = Decoded::of(node, id, form).map_err(|error| error.to_string())?;
     let number = |number: u64| itoa::Buffer::new().format(number).to_owned();
     let pairs = [
         ("id", Some(decoded.id)),
@@ -315,7 +362,7 @@ impl Task {
                 let id = ids::next(node, &ids::handle(node, &tag).await?).await?;
                 match form {
                     Form::Integer => Reply::Integer(id.get()),
-                    Form::Text => Reply::Text(Some(id)),
+                    Form::Text => Reply::Text(Some(Told::Id(id))),
                 }
             }
             Self::NextInOrder { tag, commands } => {
@@ -324,20 +371,31 @@ impl Task {
             }
             Self::Take { tag, count } => {
                 let ranges = ids::take(node, &ids::handle(node, &tag).await?, count).await?;
-                Reply::Ids(count, Box::new(ranges.into_iter().flatten()))
+                Reply::Ids(count, Box::new(ranges.into_iter().flatten().map(Told::Id)))
             }
             Self::TakeContiguous { tag, count } => {
                 let handle = ids::handle(node, &tag).await?;
                 Reply::Integer(ids::take_contiguous(node, &handle, count).await?.end() - 1)
             }
-            Self::Snowflake => Reply::Text(Some(ids::snowflake_next(node).await?)),
+            Self::Snowflake => Reply::Text(Some(Told::Id(ids::snowflake_next(node).await?))),
             Self::Snowflakes { count } => {
                 let runs = ids::snowflake_take(node, count).await?;
-                Reply::Ids(count, Box::new(runs.into_iter().flatten()))
+                Reply::Ids(count, Box::new(runs.into_iter().flatten().map(Told::Id)))
+            }
+            Self::Written { count, form } => {
+                let runs = ids::snowflake_take(node, count.unwrap_or(1)).await?;
+                let layout = node.layout;
+                // In digits where the form ended this very moment.
+                let write = move |id| form.write(layout, id).map_or(Told::Id(id), Told::Text);
+                let mut ids = runs.into_iter().flatten().map(write);
+                match count {
+                    Some(count) => Reply::Ids(count, Box::new(ids)),
+                    None => Reply::Text(ids.next()),
+                }
             }
             Self::Last { tag } => {
                 let handle = existing(ids::handle(node, &tag).await)?;
-                Reply::Text(handle.and_then(|handle| handle.last_issued()))
+                Reply::Text(handle.and_then(|handle| handle.last_issued()).map(Told::Id))
             }
             Self::Length { tag } => {
                 let handle = existing(ids::handle(node, &tag).await)?;

@@ -180,7 +180,7 @@ impl Connection {
     /// Sends many ids as they are read.
     async fn send_ids(&mut self, ids: Ids) -> io::Result<()> {
         for id in ids {
-            self.session.replies.id(id);
+            id.write(&mut self.session.replies);
             if self.session.replies.bytes.len() >= UNSENT {
                 self.send().await?;
                 buffers::provide(&mut self.session.replies.bytes);

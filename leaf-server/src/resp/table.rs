@@ -69,9 +69,9 @@ pub(super) const COMMANDS: &[Command] = &[
     .takes(),
     command(
         "SNOWFLAKE",
-        (1, 3),
+        (1, 5),
         Verb::Snowflake,
-        "[COUNT n]",
+        "[COUNT n] [AS uuid|ulid|tsid|objectid]",
         "The next snowflake id, or n of them, as strings.",
     )
     .takes(),
@@ -99,9 +99,9 @@ pub(super) const COMMANDS: &[Command] = &[
         .of_a_tag(),
     command(
         "DECODE",
-        (2, 2),
+        (2, 4),
         Verb::Decode,
-        "id",
+        "id [AS uuid|ulid|tsid|objectid]",
         "Time, worker id and sequence of a snowflake id.",
     ),
     command("PING", (1, 2), Verb::Ping, "[text]", "PONG, or the text."),

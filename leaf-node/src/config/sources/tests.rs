@@ -163,7 +163,10 @@ fn a_bad_value_is_named() {
             "[segment]\nstore_file = 'mysql://u:canary@h/d'",
             "segment.store_file: (this is no file name)",
         ),
-        ("[segment]\nstore = 'mysql://u:***@h/d'", "segment.store: the password was left out"),
+        (
+            "[segment]\nstore = 'mysql://u:***@h/d'",
+            "segment.store: the URL has *** in place of the password",
+        ),
         ("data_dir = ''", "data_dir is empty"),
         ("[segment]\nstore = 'redis://canary'", "unknown kind of store"),
         ("[segment]\nstore = 'mysql://u:canary@'", "not a MySQL URL"),
@@ -200,7 +203,7 @@ fn a_bad_value_is_named() {
         ("[snowflake]\nregistry = 'zk_normal'", "snowflake.zookeeper is missing"),
         ("[snowflake]\nzookeeper = 'u:canary@'", "snowflake.zookeeper: not a ZooKeeper address"),
         ("[snowflake]\nzookeeper_file = '/none'", "snowflake.zookeeper_file: /none: "),
-        ("[snowflake]\nregistry = 'mysql'", "snowflake.database is missing"),
+        ("[snowflake]\nregistry = 'mysql'", "set snowflake.database: segment.store cannot be used"),
         (
             "[snowflake]\nregistry = 'mysql'\ndatabase = 'sqlite:x.db'",
             "snowflake.database sqlite:x.db is not of the kind mysql",

@@ -1,0 +1,71 @@
+//! `leaf decode`: what a snowflake id is made of, and how else it is written.
+
+use anyhow::{Result, bail};
+use jiff::Timestamp;
+use leaf_core::{Id, TextForm};
+use leaf_node::config::Config;
+use serde::Serialize;
+
+use crate::Done;
+use crate::cli::Output;
+use crate::output;
+
+/// A snowflake id, taken apart.
+#[derive(Debug, Serialize)]
+struct Decoded {
+    /// A string, see [`Output::Json`].
+    id: String,
+    timestamp_ms: String,
+    time: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    datacenter: Option<u32>,
+    worker: u32,
+    sequence: u64,
+    /// The id in each form that it fits into, by name.
+    forms: serde_json::Map<String, serde_json::Value>,
+}
+
+/// Decodes an id of the configured layout, in this form or in one that its length tells, else in digits.
+pub(crate) fn run(
+    config: &Config,
+    text: &str,
+    form: Option<TextForm>,
+    output: Output,
+) -> Result<Done> {
+    let layout = config.snowflake.layout();
+    let by_length = || TextForm::ALL.into_iter().find(|form| form.is_told_by(text.len()));
+    let id: Id = match form.or_else(by_length) {
+        Some(form) => form.read(layout, text)?,
+        None => text.parse()?,
+    };
+    let Some(parts) = layout.decode(id) else {
+        bail!("the id has bits that the configured layout does not use");
+    };
+    let (datacenter, worker) = layout.datacenter_of(parts.worker);
+    let millis = i64::try_from(parts.timestamp.get()).ok();
+    let at = millis.and_then(|millis| Timestamp::from_millisecond(millis).ok());
+    let written = |form: TextForm| {
+        Some((form.name().into(), form.write(layout, id).ok()?.to_string().into()))
+    };
+    let decoded = Decoded {
+        id: id.to_string(),
+        timestamp_ms: parts.timestamp.to_string(),
+        time: at.map_or_else(|| "-".into(), |at| format!("{at:.3}")),
+        datacenter: (layout.datacenter_bits() > 0).then_some(datacenter),
+        worker,
+        sequence: parts.sequence,
+        forms: TextForm::ALL.into_iter().filter_map(written).collect(),
+    };
+    let mut lines = vec![
+        ("id", decoded.id.clone()),
+        ("time", format!("{} ({} ms)", decoded.time, decoded.timestamp_ms)),
+    ];
+    lines.extend(decoded.datacenter.map(|datacenter| ("datacenter", datacenter.to_string())));
+    lines.push(("worker", decoded.worker.to_string()));
+    lines.push(("sequence", decoded.sequence.to_string()));
+    let mut text: Vec<String> =
+        lines.iter().map(|(name, value)| format!("{name:<11}{value}")).collect();
+    let forms = decoded.forms.iter();
+    text.extend(forms.map(|(name, value)| format!("{name:<11}{}", value.as_str().unwrap_or("-"))));
+    Ok(output::one(&decoded, text.join("\n"), output).into())
+}
