@@ -44,6 +44,9 @@ pub(crate) async fn run(stores: &Stores, output: Output) -> Result<Done> {
                              delete it here with `leaf --store`, or change the patterns"
                         ));
                     }
+                    if let Err(error) = &record.meaning {
+                        found(format!("tag {}: {error}", quoted(tag)));
+                    }
                     if let Err(error) = record.step {
                         let tag = quoted(tag);
                         found(format!("tag {tag}: {error}; `leaf tag set-step {tag} STEP`"));

@@ -262,6 +262,10 @@ impl SegmentGenerator {
         if tokio::time::timeout(GIVE_BACK, self.shared.return_unused()).await.is_err() {
             tracing::warn!("not all unused ids could be given back within {GIVE_BACK:?}");
         }
+        // Also of tags whose marks are written behind, and that have ended since.
+        if let Err(error) = store_client.config.marks.flush().await {
+            tracing::warn!("{error}");
+        }
         store_client.store.close().await;
     }
 }
@@ -376,6 +380,8 @@ impl Shared {
             for handle in before.values().filter(|handle| !names.contains(handle.tag())) {
                 handle.state.end(SegmentErrorKind::UnknownTag);
             }
+            // A tag whose record could not be followed and is gone needs no operator any more.
+            tags.retain(|tag, handle| names.contains(tag) || !needs_operator(handle));
             for record in &records {
                 self.apply_record(&mut tags, record);
             }

@@ -20,14 +20,14 @@ use crate::tag_state::TagState;
 use crate::{SegmentError, StoreError, StoreErrorKind};
 
 /// The most ids of one allocation.
-const MOST: u64 = 1_000_000;
+const MOST_IDS: u64 = 1_000_000;
 /// For so long an allocation is tried again that failed in a way that may pass: a connection that the server has
 /// closed since, or a conflict in a cluster.
 const AGAIN_FOR: Duration = Duration::from_millis(300);
-/// How often.
-const TRIES: u32 = 10;
-/// Upper bound of the random pause before a try; it grows with the tries.
-const PAUSE: Duration = Duration::from_millis(10);
+/// How often at most.
+const MOST_TRIES: u32 = 30;
+/// Upper bound of the random pause before a try; it grows with the first tries.
+const LONGEST_PAUSE: Duration = Duration::from_millis(50);
 /// For so long after an allocation has failed, callers are told so without a request to the store.
 const FAILURE_HOLDS: Duration = Duration::from_millis(50);
 
@@ -67,8 +67,16 @@ pub(crate) fn join(
     count: Step,
 ) -> oneshot::Receiver<Result<IdRange, SegmentError>> {
     let (answer, range) = oneshot::channel();
+    let outage = state.control().failure.clone();
     let first = {
         let mut requests = state.queue.lock();
+        if requests.served
+            && let Some(failure) = outage
+        {
+            // Those who came first find out whether the store answers again; nobody waits for a store that is away.
+            let _ = answer.send(Err(SegmentError::of_store(&state.tag, failure.error)));
+            return range;
+        }
         requests.waiting.push_back(Request { count, answer });
         !std::mem::replace(&mut requests.served, true)
     };
@@ -108,13 +116,16 @@ fn next_group(state: &TagState) -> Option<Vec<Request>> {
     let mut group = Vec::with_capacity(requests.waiting.len());
     let mut amount = 0;
     while let Some(request) = requests.waiting.front() {
-        let with = amount + u64::from(request.count.get());
-        if with > MOST && !group.is_empty() {
-            break;
-        }
         // Who has left gets no ids: they would be a gap.
-        group.extend(requests.waiting.pop_front().filter(|request| !request.answer.is_closed()));
-        amount = with;
+        if !request.answer.is_closed() {
+            amount += u64::from(request.count.get());
+            if amount > MOST_IDS && !group.is_empty() {
+                break;
+            }
+            group.extend(requests.waiting.pop_front());
+        } else {
+            requests.waiting.pop_front();
+        }
     }
     requests.served = !group.is_empty();
     requests.served.then_some(group)
@@ -124,7 +135,7 @@ fn next_group(state: &TagState) -> Option<Vec<Request>> {
 async fn serve(state: &Arc<TagState>, group: Vec<Request>) {
     let amount: u64 = group.iter().map(|request| u64::from(request.count.get())).sum();
     let amount = i64::try_from(amount).ok().and_then(|amount| Step::new(amount).ok());
-    let amount = amount.expect("a group has at most MOST ids, or one request, which fits");
+    let amount = amount.expect("a group has at most MOST_IDS ids, or one request, which fits");
     match allocate(state, amount).await {
         Ok(range) => {
             let mut start = range.start();
@@ -151,28 +162,24 @@ async fn allocate(state: &Arc<TagState>, amount: Step) -> Result<IdRange, Segmen
         if let Some(error) = state.immediate_error().or_else(|| state.recent_error(FAILURE_HOLDS)) {
             return Err(error);
         }
-        let fetched = {
-            let _turn = state.fetch_turn.lock().await;
-            refill::fetch(state, Amount::Exactly(amount)).await
-        };
-        let error = match fetched {
+        // The one task of the tag: nobody else has its turn to fetch.
+        let error = match refill::fetch(state, Amount::Exactly(amount)).await {
             Ok(range) => {
                 state.control().granted += range.len();
+                state.store_client.note("", None);
                 return Ok(range);
             }
             Err(error) => error,
         };
-        let again = error.retryable() && tried < TRIES && begun.elapsed() < AGAIN_FOR;
-        match again {
-            // The record's step is nothing to a strict tag but a part of what is compared.
-            true => {
-                if let StoreErrorKind::StepChanged(step) = error.kind() {
-                    state.step_seen(Ok(*step));
-                }
-            }
-            false => return Err(failed(state, error)),
+        if !error.retryable() || tried >= MOST_TRIES || begun.elapsed() >= AGAIN_FOR {
+            return Err(failed(state, error));
         }
-        tokio::time::sleep(PAUSE.mul_f64(f64::from(tried) * fastrand::f64())).await;
+        // The record's step is nothing to a strict tag but a part of what is compared.
+        if let StoreErrorKind::StepChanged(step) = error.kind() {
+            state.step_seen(Ok(*step));
+        }
+        let pause = LONGEST_PAUSE.mul_f64(f64::from(tried.min(10)) / 10.0);
+        tokio::time::sleep(pause.mul_f64(fastrand::f64())).await;
     }
     unreachable!("the last try returns")
 }
@@ -181,9 +188,12 @@ async fn allocate(state: &Arc<TagState>, amount: Step) -> Result<IdRange, Segmen
 fn failed(state: &TagState, error: StoreError) -> SegmentError {
     let error = Arc::new(error);
     // Told once per outage: callers may come in thousands.
-    if error.retryable() && state.control().failure.is_none() {
+    let outage = matches!(error.kind(), StoreErrorKind::Unavailable | StoreErrorKind::Refused);
+    if outage && state.control().failure.is_none() {
         tracing::warn!(tag = ?state.tag.as_str(), "{error}; strict order: callers fail until it answers");
     }
+    let what = format!("allocate tag {:?}", state.tag.as_str());
+    state.store_client.note(&what, Some(&error));
     refill::record_failure(state, &error);
     state.immediate_error().unwrap_or_else(|| SegmentError::of_store(&state.tag, error))
 }

@@ -235,8 +235,14 @@ impl TagHandle {
         let range = group_commit::join(state, count);
         match tokio::time::timeout_at(deadline, range).await {
             Ok(Ok(granted)) => granted,
-            // The tag has ended.
-            Ok(Err(_)) => Err(state.immediate_error().unwrap_or_else(|| state.deadline_error())),
+            // The tag or the generator has ended, or the store panicked.
+            Ok(Err(_)) => Err(state.immediate_error().unwrap_or_else(|| {
+                let kind = match state.store_client.stop.is_cancelled() {
+                    true => SegmentErrorKind::Closed,
+                    false => SegmentErrorKind::StoreDown,
+                };
+                SegmentError::new(kind, state.tag.as_str())
+            })),
             Err(_) => Err(state.deadline_error()),
         }
     }

@@ -182,6 +182,16 @@ impl HighWaterMarks {
         self.write(tag).await
     }
 
+    /// Makes all marks durable.
+    pub(crate) async fn flush(&self) -> Result<(), HighWaterMarksError> {
+        let dirty = self.known().dirty.first().cloned();
+        match dirty {
+            // A write takes all that were changed.
+            Some(tag) => self.write(&tag).await,
+            None => Ok(()),
+        }
+    }
+
     pub(crate) async fn write(&self, tag: &Tag) -> Result<(), HighWaterMarksError> {
         let Some(log) = &self.log else { return Ok(()) };
         if self.stuck.load(Ordering::Relaxed) && log.try_lock().is_err() {

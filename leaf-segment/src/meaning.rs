@@ -57,7 +57,7 @@ pub enum MeaningError {
     /// Two records have the tag's name, one of them plain.
     #[error(
         "two records have its name, one plain (leaf_alloc) and one not (leaf_sequence): delete the one that was \
-         made by mistake by hand"
+         made by mistake by hand, and advance the other above both"
     )]
     Twice,
 }

@@ -220,7 +220,11 @@ pub(crate) async fn fetch(state: &Arc<TagState>, wanted: Amount) -> Result<IdRan
     let sent = Instant::now();
     let expected = Expected { step: seen, meaning: state.meaning };
     let request = store.allocate(&state.tag, amount, expected);
-    let range = state.store_client.ask(&operation(), request).await?;
+    let range = match state.meaning.order {
+        Order::Relaxed => state.store_client.ask(&operation(), request).await?,
+        // A conflict with another node is no trouble of the store: `group_commit` tries again, and tells.
+        Order::Strict => state.store_client.attempt(&operation(), request).await?,
+    };
 
     if let Some(mark) = mark.filter(|mark| range.start() < *mark) {
         state.control().refused = true;

@@ -64,24 +64,35 @@ impl StoreClient {
         self.trouble.lock().expect("no holder of this lock panics").clone()
     }
 
-    /// One request to the store under the attempt's deadline.
+    /// One request to the store under the attempt's deadline; notes what came of it.
     pub(crate) async fn ask<T>(
         &self,
         what: &str,
         request: impl Future<Output = Result<T, StoreError>>,
     ) -> Result<T, StoreError> {
-        let deadline = self.config.attempt;
-        let result = match tokio::time::timeout(deadline, request).await {
-            Ok(result) => result,
-            Err(_) => Err(StoreError::new(StoreErrorKind::Unavailable, what)
-                .because(format!("no answer within {deadline:?}"))),
-        };
-        let trouble = result.as_ref().err().map(StoreError::kind).filter(|kind| {
-            use StoreErrorKind::{Refused, Replaced, Unavailable};
-            matches!(kind, Unavailable | Refused | Replaced)
-        });
-        let trouble = trouble.map(|kind| format!("{kind} ({what}; the log says more)"));
-        *self.trouble.lock().expect("no holder of this lock panics") = trouble;
+        let result = self.attempt(what, request).await;
+        self.note(what, result.as_ref().err());
         result
+    }
+
+    /// One request to the store under the attempt's deadline.
+    pub(crate) async fn attempt<T>(
+        &self,
+        what: &str,
+        request: impl Future<Output = Result<T, StoreError>>,
+    ) -> Result<T, StoreError> {
+        let deadline = self.config.attempt;
+        tokio::time::timeout(deadline, request).await.unwrap_or_else(|_| {
+            Err(StoreError::new(StoreErrorKind::Unavailable, what)
+                .because(format!("no answer within {deadline:?}")))
+        })
+    }
+
+    /// Notes what came of a request to the store.
+    pub(crate) fn note(&self, what: &str, error: Option<&StoreError>) {
+        use StoreErrorKind::{Refused, Replaced, Unavailable};
+        let trouble = error.filter(|it| matches!(it.kind(), Unavailable | Refused | Replaced));
+        let trouble = trouble.map(|it| format!("{} ({what}; the log says more)", it.kind()));
+        *self.trouble.lock().expect("no holder of this lock panics") = trouble;
     }
 }

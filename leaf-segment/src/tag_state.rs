@@ -44,7 +44,7 @@ pub(crate) struct TagState {
     mark_due: AtomicBool,
     /// Whether a refill task is under way; the one who sets it owns `DoubleBuffer::publish`.
     pub(crate) fetching: AtomicBool,
-    /// One fetch of this tag at a time, also of those past the buffer: a request must not be on its
+    /// One fetch of this tag at a time, also of those past the buffer (a tag in strict order has one task anyway): a request must not be on its
     /// way while another one's answer raises the mark that it is judged by.
     pub(crate) fetch_turn: tokio::sync::Mutex<()>,
     /// Told when a refill arrived or ended for good.

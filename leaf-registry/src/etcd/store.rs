@@ -115,9 +115,18 @@ impl EtcdStore {
     /// What stands at the two keys of a tag.
     async fn read_both(&self, operation: &str, tag: &Tag) -> Result<Vec<Seen>, StoreError> {
         let mut client = self.client(operation).await?;
-        let both = self.keys(tag).map(|key| TxnOp::get(key, None::<GetOptions>));
+        let keys = self.keys(tag);
+        let both = keys.clone().map(|key| TxnOp::get(key, None::<GetOptions>));
         let answer = client.txn(Txn::new().and_then(both)).await;
-        let answer = self.answer(operation, answer).await?;
+        let answer = match self.answer(operation, answer).await {
+            // A role without a right on the other prefix has plain tags only.
+            Err(error) if *error.kind() == StoreErrorKind::Refused => {
+                let plain = TxnOp::get(keys[0].clone(), None::<GetOptions>);
+                let answer = client.txn(Txn::new().and_then([plain])).await;
+                self.answer(operation, answer).await?
+            }
+            answer => answer?,
+        };
         let mut found = Vec::with_capacity(1);
         for response in answer.op_responses() {
             let TxnOpResponse::Get(response) = response else { continue };
@@ -137,6 +146,74 @@ impl EtcdStore {
                 Err(StoreError::new(why, operation))
             }
             _ => Ok(found.pop()),
+        }
+    }
+
+    /// The records of all tags. A role without a right on the keys of sequences has plain tags only.
+    async fn read_all(&self) -> Result<Vec<TagRecord>, StoreError> {
+        let (mut rows, mut settings) = (Vec::new(), HashMap::new());
+        self.read_prefix(&self.plain, &mut rows, &mut settings).await?;
+        match self.read_prefix(&self.sequences, &mut rows, &mut settings).await {
+            Err(error) if *error.kind() != StoreErrorKind::Refused => Err(error),
+            _ => Ok(record::read(rows, settings)),
+        }
+    }
+
+    async fn read_prefix(
+        &self,
+        prefix: &str,
+        rows: &mut Vec<record::Row>,
+        settings: &mut HashMap<String, String>,
+    ) -> Result<(), StoreError> {
+        let operation = "read the tags in etcd";
+        let mut client = self.client(operation).await?;
+        let mut from = prefix.as_bytes().to_vec();
+        // The key behind all that start with the prefix.
+        let mut end = from.clone();
+        if let Some(last) = end.last_mut() {
+            *last += 1;
+        }
+        loop {
+            let options = GetOptions::new().with_range(end.clone()).with_limit(PAGE);
+            let answer = client.get(from, Some(options)).await;
+            let answer = self.answer(operation, answer).await?;
+            for kv in answer.kvs() {
+                let name = kv.key_str().ok().and_then(|key| key.strip_prefix(prefix));
+                match (name.map(Tag::parse), self.parse(kv, operation)) {
+                    (Some(Ok(tag)), Ok(seen)) => {
+                        rows.push(seen.record.row(&tag));
+                        settings.extend(seen.record.settings_text(&tag));
+                    }
+                    // A record of a later version: list the tag with settings of that version, so that nodes keep
+                    // serving its ids in memory and allocate no more.
+                    (Some(Ok(tag)), Err(_))
+                        if Record::version(kv.value()).is_ok_and(|it| it > FORMAT_VERSION) =>
+                    {
+                        let version = Record::version(kv.value()).unwrap_or_default();
+                        let name = tag.as_str().to_owned();
+                        settings.insert(name.clone(), format!("{{\"version\":{version}}}"));
+                        rows.push(record::Row {
+                            name,
+                            max_id: Some(0),
+                            step: None,
+                            description: None,
+                            meaning: None,
+                        });
+                    }
+                    (Some(Ok(_)), Err(error)) => {
+                        let key = String::from_utf8_lossy(kv.key());
+                        tracing::warn!(%key, "a tag is left out: {error}");
+                    }
+                    _ => tracing::warn!(
+                        key = %String::from_utf8_lossy(kv.key()),
+                        "a key in etcd is left out: its name is no valid tag"
+                    ),
+                }
+            }
+            match answer.kvs().last().filter(|_| answer.more()) {
+                Some(last) => from = [last.key(), &[0]].concat(),
+                None => return Ok(()),
+            }
         }
     }
 
@@ -182,11 +259,10 @@ impl EtcdStore {
             };
             match self.replace(&operation, tag, &now, record, value).await? {
                 Changed::Done(value) => return Ok(value),
+                // What was remembered may have been made anew at the other key.
                 Changed::Late(now) => {
-                    fresh = true;
-                    seen = Some(now.ok_or_else(|| {
-                        StoreError::new(StoreErrorKind::UnknownTag, operation.clone())
-                    })?);
+                    fresh |= now.is_some();
+                    seen = now;
                 }
             }
             // Many allocate from this tag: spread them.
@@ -324,59 +400,11 @@ impl TagCatalog for EtcdStore {
 
     fn tags(&self) -> StoreFuture<'_, Vec<TagRecord>> {
         Box::pin(async {
-            let operation = "read the tags in etcd";
-            let mut client = self.client(operation).await?;
-            let (mut rows, mut settings) = (Vec::new(), HashMap::new());
-            // The keys of plain tags come before all others.
-            let mut from = self.plain.clone().into_bytes();
-            // The key behind all that start with the prefix.
-            let mut end = self.sequences.clone().into_bytes();
-            if let Some(last) = end.last_mut() {
-                *last += 1;
-            }
-            loop {
-                let options = GetOptions::new().with_range(end.clone()).with_limit(PAGE);
-                let answer = client.get(from, Some(options)).await;
-                let answer = self.answer(operation, answer).await?;
-                for kv in answer.kvs() {
-                    let name = kv.key_str().ok().and_then(|key| {
-                        key.strip_prefix(&self.plain).or_else(|| key.strip_prefix(&self.sequences))
-                    });
-                    match (name.map(Tag::parse), self.parse(kv, operation)) {
-                        (Some(Ok(tag)), Ok(seen)) => {
-                            rows.push(seen.record.row(&tag));
-                            settings.extend(seen.record.settings_text(&tag));
-                        }
-                        // A record of a later version: list the tag with settings of that version, so that nodes keep
-                        // serving its ids in memory and allocate no more.
-                        (Some(Ok(tag)), Err(_))
-                            if Record::version(kv.value()).is_ok_and(|it| it > FORMAT_VERSION) =>
-                        {
-                            let version = Record::version(kv.value()).unwrap_or_default();
-                            let name = tag.as_str().to_owned();
-                            settings.insert(name.clone(), format!("{{\"version\":{version}}}"));
-                            rows.push(record::Row {
-                                name,
-                                max_id: Some(0),
-                                step: None,
-                                description: None,
-                                meaning: None,
-                            });
-                        }
-                        (Some(Ok(_)), Err(error)) => {
-                            let key = String::from_utf8_lossy(kv.key());
-                            tracing::warn!(%key, "a tag is left out: {error}");
-                        }
-                        _ => tracing::warn!(
-                            key = %String::from_utf8_lossy(kv.key()),
-                            "a key in etcd is left out: its name is no valid tag"
-                        ),
-                    }
-                }
-                match answer.kvs().last().filter(|_| answer.more()) {
-                    Some(last) => from = [last.key(), &[0]].concat(),
-                    None => return Ok(record::read(rows, settings)),
-                }
+            let records = self.read_all().await?;
+            // A name at both keys may have been made anew between the two readings.
+            match records.iter().any(|record| record.meaning == Err(MeaningError::Twice)) {
+                true => self.read_all().await,
+                false => Ok(records),
             }
         })
     }

@@ -7,7 +7,12 @@ use sqlx::mysql::MySqlDatabaseError;
 use crate::sql::dialect::ErrorMeanings;
 
 pub(super) const MEANINGS: ErrorMeanings =
-    ErrorMeanings { kind, is_missing_table, is_missing_column, is_absent };
+    ErrorMeanings { kind, is_conflict, is_missing_table, is_missing_column, is_absent };
+
+/// ER_LOCK_DEADLOCK: Galera answers it, too, when another member's transaction came first.
+fn is_conflict(error: &sqlx::Error) -> bool {
+    number(error) == Some(1213)
+}
 
 /// ER_NO_SUCH_TABLE
 fn is_missing_table(error: &sqlx::Error) -> bool {

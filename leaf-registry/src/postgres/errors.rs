@@ -6,7 +6,12 @@ use leaf_segment::StoreErrorKind;
 use crate::sql::dialect::ErrorMeanings;
 
 pub(super) const MEANINGS: ErrorMeanings =
-    ErrorMeanings { kind, is_missing_table, is_missing_column, is_absent };
+    ErrorMeanings { kind, is_conflict, is_missing_table, is_missing_column, is_absent };
+
+/// serialization_failure, deadlock_detected
+fn is_conflict(error: &sqlx::Error) -> bool {
+    matches!(code(error).as_deref(), Some("40001" | "40P01"))
+}
 
 /// undefined_table
 fn is_missing_table(error: &sqlx::Error) -> bool {

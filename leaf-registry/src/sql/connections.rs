@@ -167,7 +167,8 @@ impl<D: Dialect> Connections for ServerPool<D> {
             Ok(_) | Err(WorkError::Refused(_)) => true,
             Err(WorkError::Database(error)) => {
                 access != Access::Transaction
-                    && matches!((D::ERRORS.kind)(error), Exhausted | TagExists | UnknownTag)
+                    && (matches!((D::ERRORS.kind)(error), Exhausted | TagExists | UnknownTag)
+                        || (D::ERRORS.is_conflict)(error))
             }
         };
         if in_order {

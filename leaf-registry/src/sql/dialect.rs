@@ -127,6 +127,8 @@ pub(crate) struct WriterStatements {
 pub(crate) struct ErrorMeanings {
     /// What kind of failure it is.
     pub(crate) kind: fn(&sqlx::Error) -> StoreErrorKind,
+    /// Whether the statement lost against another transaction and was undone whole; the connection is in order.
+    pub(crate) is_conflict: fn(&sqlx::Error) -> bool,
     /// Whether a table is missing.
     pub(crate) is_missing_table: fn(&sqlx::Error) -> bool,
     /// Whether a column is missing.

@@ -13,8 +13,8 @@ use std::sync::Arc;
 use futures_core::future::BoxFuture;
 use leaf_core::{IdRange, Step, Tag};
 use leaf_segment::{
-    Expected, NewTag, RangeSource, StoreError, StoreErrorKind, StoreFuture, TagCatalog, TagRecord,
-    TagSettings, TagStore,
+    Expected, MeaningError, NewTag, RangeSource, StoreError, StoreErrorKind, StoreFuture,
+    TagCatalog, TagRecord, TagSettings, TagStore,
 };
 
 use super::connections::{
@@ -62,8 +62,8 @@ impl<D: Dialect> SqlStore<D> {
         statement: impl Fn(&TagStatements) -> &'static str,
         values: &[Value<'_>],
     ) -> Result<bool, sqlx::Error> {
-        let done = D::execute(connection, statement(&D::ALLOC), values).await?;
-        if D::affected(&done) > 0 {
+        let done = D::execute(connection, statement(&D::ALLOC), values).await;
+        if unless_unnameable::<D, _>(done.map(|done| D::affected(&done) > 0))? {
             return Ok(true);
         }
         let done = D::execute(connection, statement(&D::SEQUENCE), values).await;
@@ -82,28 +82,39 @@ impl<D: Dialect> SqlStore<D> {
         ];
         let name = [Value::Tag(new.tag.as_str())];
         let (row, plain) = (&values[..4], new.meaning.is_plain());
-        if plain && !table_exists::<D>(connection, "leaf_sequence").await? {
-            D::execute(connection, D::ALLOC.create, row).await?;
-            return Ok(());
-        }
         if let Some(begin) = D::BEGIN {
             D::run_text(connection, begin).await?;
         }
         // Whoever makes the same name at the same time waits here, whichever table it is for.
-        D::execute(connection, D::SEQUENCE.create, &values).await?;
+        match D::execute(connection, D::SEQUENCE.create, &values).await {
+            Ok(_) => {}
+            // There are plain tags only. A table that is hidden from this user is another error.
+            Err(error) if plain && (D::ERRORS.is_missing_table)(&error) => {
+                Self::end(connection, "ROLLBACK").await?;
+                D::execute(connection, D::ALLOC.create, row).await?;
+                return Ok(());
+            }
+            Err(error) => return Err(explain_sequences::<D>(error).into()),
+        }
         if plain {
             D::execute(connection, D::ALLOC.create, row).await?;
             D::execute(connection, D::SEQUENCE.delete, &name).await?;
-        } else if !D::fetch(connection, D::ALLOC.read, &name, ALLOC_COLUMNS).await?.is_empty() {
-            if D::BEGIN.is_some() {
-                D::run_text(connection, "ROLLBACK").await?;
+        } else {
+            let taken = D::fetch(connection, D::ALLOC.read, &name, ALLOC_COLUMNS).await;
+            if !unless_unnameable::<D, _>(taken)?.is_empty() {
+                Self::end(connection, "ROLLBACK").await?;
+                return Err(WorkError::Refused(StoreErrorKind::TagExists));
             }
-            return Err(WorkError::Refused(StoreErrorKind::TagExists));
         }
-        if D::BEGIN.is_some() {
-            D::run_text(connection, "COMMIT").await?;
+        Ok(Self::end(connection, "COMMIT").await?)
+    }
+
+    /// Ends the transaction of [`Dialect::BEGIN`], where there is one.
+    async fn end(connection: &mut Connection<D>, how: &'static str) -> Result<(), sqlx::Error> {
+        match D::BEGIN {
+            Some(_) => D::run_text(connection, how).await,
+            None => Ok(()),
         }
-        Ok(())
     }
 
     async fn try_allocate(
@@ -143,8 +154,21 @@ impl<D: Dialect> SqlStore<D> {
         Ok(if is_ours { Tried::Again } else { Tried::OtherServer(guard, margin) })
     }
 
-    /// The records of one tag, or of all.
+    /// The records of one tag, or of all. A name that is found in both tables may have been made anew between the two
+    /// readings: such an answer is read again.
     async fn read(&self, name: String, tag: Option<&Tag>) -> Result<Vec<TagRecord>, StoreError> {
+        let records = self.read_once(name.clone(), tag).await?;
+        match records.iter().any(|record| record.meaning == Err(MeaningError::Twice)) {
+            true => self.read_once(name, tag).await,
+            false => Ok(records),
+        }
+    }
+
+    async fn read_once(
+        &self,
+        name: String,
+        tag: Option<&Tag>,
+    ) -> Result<Vec<TagRecord>, StoreError> {
         run(&self.connections, Access::Read, name, async |connection| {
             let wanted = tag.map(|tag| Value::Tag(tag.as_str()));
             let wanted = wanted.as_slice();
@@ -152,7 +176,8 @@ impl<D: Dialect> SqlStore<D> {
                 Some(_) => (D::ALLOC.read, D::SEQUENCE.read, D::SETTINGS.read),
                 None => (D::ALLOC.read_all, D::SEQUENCE.read_all, D::SETTINGS.read_all),
             };
-            let mut rows = D::fetch(connection, alloc, wanted, ALLOC_COLUMNS).await?;
+            let rows = D::fetch(connection, alloc, wanted, ALLOC_COLUMNS).await;
+            let mut rows = unless_unnameable::<D, _>(rows)?;
             let sequences = D::fetch(connection, sequence, wanted, SEQUENCE_COLUMNS).await;
             rows.extend(unless_absent::<D, _>(sequences)?);
             let settings = D::fetch(connection, settings, wanted, SETTINGS_COLUMNS);
@@ -287,7 +312,8 @@ impl<D: Dialect> TagStore for SqlStore<D> {
             operation::<D>("advance", tag),
             async move |connection: &mut Connection<D>| {
                 let values = [Value::Int(at_least), Value::Tag(tag.as_str())];
-                let mut max_id = D::set_max_id(connection, D::ALLOC.advance, &values).await?;
+                let max_id = D::set_max_id(connection, D::ALLOC.advance, &values).await;
+                let mut max_id = unless_unnameable::<D, _>(max_id)?;
                 if max_id.is_none() {
                     let advanced = D::set_max_id(connection, D::SEQUENCE.advance, &values).await;
                     max_id = unless_absent::<D, _>(advanced)?;
@@ -348,6 +374,15 @@ impl<D: Dialect> Administration for SqlStore<D> {
                     for guard in [D::ALLOC.guard, D::SEQUENCE.guard].into_iter().flatten() {
                         D::execute(connection, guard.claim_new, &[]).await?;
                     }
+                } else if made.contains(&"leaf_sequence")
+                    && self.guard.active_margin().is_some()
+                    && let Some(guard) = D::SEQUENCE.guard
+                    && D::fetch(connection, guard.allocated_last, &[], &[Column::Int])
+                        .await?
+                        .is_empty()
+                {
+                    // The guard was made before the table, which is empty: no failover can have lost anything of it.
+                    D::execute(connection, guard.take_new, &[]).await?;
                 }
                 Ok(made)
             },
@@ -373,12 +408,37 @@ impl<D: Dialect> Administration for SqlStore<D> {
     }
 }
 
+/// What came of a statement on a table whose character set may not hold the tag: then no row has it.
+fn unless_unnameable<D: Dialect, T: Default>(
+    result: Result<T, sqlx::Error>,
+) -> Result<T, sqlx::Error> {
+    match result {
+        Err(error) if (D::ERRORS.kind)(&error) == StoreErrorKind::UnknownTag => Ok(T::default()),
+        result => result,
+    }
+}
+
+/// The error of a user who may not write `leaf_sequence`, with the way out.
+fn explain_sequences<D: Dialect>(error: sqlx::Error) -> sqlx::Error {
+    let forbidden = (D::ERRORS.is_absent)(&error) && !(D::ERRORS.is_missing_table)(&error);
+    match forbidden {
+        true => sqlx::Error::Configuration(
+            format!(
+                "{error}; a tag's name is reserved in leaf_sequence, whatever its order: make the table with \
+                 `leaf-server schema --apply` where it is missing, and grant INSERT and DELETE on it"
+            )
+            .into(),
+        ),
+        false => error,
+    }
+}
+
 fn met_its_row(met: bool) -> Result<(), WorkError> {
     if met { Ok(()) } else { Err(WorkError::Refused(StoreErrorKind::UnknownTag)) }
 }
 
 /// Whether the database has a table of this name.
-pub(super) async fn table_exists<D: Dialect>(
+async fn table_exists<D: Dialect>(
     connection: &mut Connection<D>,
     table: &str,
 ) -> Result<bool, sqlx::Error> {

@@ -4,8 +4,14 @@ use leaf_segment::StoreErrorKind;
 
 use crate::sql::dialect::ErrorMeanings;
 
-pub(super) const MEANINGS: ErrorMeanings =
-    ErrorMeanings { kind, is_missing_table, is_missing_column, is_absent: is_missing_table };
+pub(super) const MEANINGS: ErrorMeanings = ErrorMeanings {
+    kind,
+    // One connection writes at a time.
+    is_conflict: |_| false,
+    is_missing_table,
+    is_missing_column,
+    is_absent: is_missing_table,
+};
 
 /// Whether a table is missing: the message says so, SQLite has no code for it.
 fn is_missing_table(error: &sqlx::Error) -> bool {

@@ -86,6 +86,23 @@ async fn sequences_have_a_guard_of_their_own() {
     }
 }
 
+/// The table of sequences is made where the guard is older: nothing jumps, and a user with few rights gets ids.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_guard_of_a_new_table_begins_with_it() {
+    for server in Server::both().await {
+        let store = open(&server.url(), Some(1_000_000)).await;
+        create(&store).await;
+        server.sql("DROP TABLE leaf_sequence").await;
+        server.sql("DELETE FROM leaf_guard WHERE id = 2").await;
+        assert_eq!(store.admin.apply().await.unwrap(), ["leaf_sequence"]);
+        let turns = NewTag::strict(Tag::parse("turns").unwrap());
+        store.store.create(&turns).await.unwrap();
+        let expected = leaf_segment::Expected { step: step(1), meaning: turns.meaning };
+        let range = store.store.allocate(&turns.tag, step(1), expected).await.unwrap();
+        assert_eq!((range.start(), next(&*store.store).await.start()), (1, 1));
+    }
+}
+
 /// The margin is chosen for the usual steps; a tag may have a greater one of its own.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_jump_covers_the_greatest_step() {
@@ -169,6 +186,13 @@ async fn few_rights_are_enough() {
         assert_eq!(next(&*few.store).await.start(), 11);
         server.another_server().await;
         assert_eq!(next(&*few.store).await.start(), 1_000_021);
+
+        // Whoever may not reserve the name in the other table makes no tag.
+        server.sql(&format!("GRANT INSERT ON {database}leaf_alloc TO {grants}")).await;
+        let new = NewTag::new(Tag::parse("more").unwrap(), step(10));
+        let refused = few.store.create(&new).await.unwrap_err();
+        assert!(refused.to_string().contains("grant INSERT and DELETE on it"), "{refused}");
+        assert!(store.store.tag(&new.tag).await.unwrap().is_none());
         if let Server::Mysql(server, _) = &server {
             server.sql(&format!("DROP USER {grants}"));
         }

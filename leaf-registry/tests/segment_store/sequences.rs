@@ -130,6 +130,36 @@ pub(crate) async fn what_a_tag_means_is_never_guessed(f: Fixture) {
     assert_eq!(twice.meaning, Err(MeaningError::Twice), "the others are read");
 }
 
+/// A node issues nothing of a tag that it does not understand, says so, and goes on once that is over.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_says_what_it_does_not_understand_until_that_is_gone() {
+    use leaf_segment::{SegmentConfig, SegmentErrorKind, SegmentGenerator};
+    let f = crate::sqlite().await;
+    f.store.create(&NewTag::strict(tag("turns"))).await.unwrap();
+    let node = SegmentGenerator::open(f.another().await, SegmentConfig::default()).await;
+    let turns = node.tag("turns").await.unwrap();
+    assert_eq!(turns.next().await.unwrap().get(), 1);
+    let mut round = 100_000..;
+    let mut refreshed = async || {
+        // Told another interval, the generator reads at once.
+        node.set_refresh(std::time::Duration::from_millis(round.next().unwrap()));
+        // A refusal is repeated for a second.
+        tokio::time::sleep(std::time::Duration::from_millis(1500)).await;
+    };
+
+    f.set_in_sequences("turns", "meaning", r#"{"version":2}"#).await;
+    refreshed().await;
+    assert_eq!(*turns.next().await.unwrap_err().kind(), SegmentErrorKind::UnknownTag);
+    assert_eq!(*node.tag("turns").await.unwrap_err().kind(), SegmentErrorKind::Record);
+    assert_eq!(node.health().state(), "degraded", "{:?}", node.health());
+
+    f.sql("DELETE FROM leaf_sequence").await;
+    refreshed().await;
+    assert_eq!(node.health().state(), "ready", "{:?}", node.health());
+    assert_eq!(*node.tag("turns").await.unwrap_err().kind(), SegmentErrorKind::UnknownTag);
+    node.close().await;
+}
+
 /// The tables of a Leaf that knew no sequences: its plain tags go on as they were.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn without_the_table_there_are_plain_tags_only() {

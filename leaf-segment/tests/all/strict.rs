@@ -178,6 +178,59 @@ async fn a_tag_that_is_made_again_in_another_order_is_found_anew() {
     assert_eq!(*turns.next().await.unwrap_err().kind(), SegmentErrorKind::UnknownTag);
 }
 
+/// What the docs warn of: whoever made a plain tag anew in strict order must wait until no node has a stock of the
+/// old one.
+#[tokio::test(start_paused = true)]
+async fn a_stock_of_the_plain_tag_before_it_breaks_the_order_until_the_next_refresh() {
+    let store = Arc::new(TestStore::default());
+    store.create(&NewTag::new(tag("turns"), step(1000))).await.unwrap();
+    let (old, new) = (open(&store).await, open(&store).await);
+    let stock = old.tag("turns").await.unwrap();
+    assert_eq!(stock.next().await.unwrap().get(), 1);
+    store.delete(&tag("turns")).await.unwrap();
+    store.create(&NewTag { max_id: 2001, ..NewTag::strict(tag("turns")) }).await.unwrap();
+    tokio::time::sleep(Duration::from_secs(1)).await;
+
+    let fresh = open(&store).await;
+    assert_eq!(fresh.tag("turns").await.unwrap().next().await.unwrap().get(), 2001);
+    assert_eq!(stock.next().await.unwrap().get(), 2, "an id of the tag before, and never twice");
+    tokio::time::sleep(Duration::from_secs(61)).await;
+    assert_eq!(*stock.next().await.unwrap_err().kind(), SegmentErrorKind::UnknownTag);
+    for node in [&old, &new] {
+        let id = node.tag("turns").await.unwrap().next().await.unwrap().get();
+        assert!(id > 2001, "{id}");
+    }
+}
+
+/// Of a store that hangs one group of callers finds out; all others are told at once and hold no place.
+#[tokio::test(start_paused = true)]
+async fn nobody_waits_for_a_store_that_is_known_to_be_away() {
+    let store = strict_store().await;
+    let node = open(&store).await;
+    let turns = node.tag("turns").await.unwrap();
+    turns.next().await.unwrap();
+    store.set_delay(Duration::from_secs(60));
+    let asked = tokio::time::Instant::now();
+    assert!(turns.next().await.unwrap_err().retryable());
+    assert!(asked.elapsed() <= Duration::from_millis(2100), "{:?}", asked.elapsed());
+
+    tokio::time::sleep(Duration::from_millis(60)).await;
+    let probe = turns.next();
+    let others = async {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        let asked = tokio::time::Instant::now();
+        for _ in 0..100 {
+            assert_eq!(*turns.next().await.unwrap_err().kind(), SegmentErrorKind::StoreDown);
+        }
+        assert!(asked.elapsed() < Duration::from_millis(10), "{:?}", asked.elapsed());
+    };
+    let (probe, ()) = tokio::join!(probe, others);
+    assert!(probe.is_err());
+    store.set_delay(Duration::ZERO);
+    tokio::time::sleep(Duration::from_millis(60)).await;
+    turns.next().await.unwrap();
+}
+
 /// The regression guard watches strict tags, too; its mark is on the disk a second later at most.
 #[tokio::test]
 async fn a_store_that_went_back_is_refused_after_a_restart() {
