@@ -15,7 +15,7 @@ use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::heads::Heads;
-use crate::serve::{Control, linger};
+use crate::serve::{Control, buffers, linger};
 
 /// How much is collected.
 const LIMIT: usize = 32 * 1024;
@@ -71,6 +71,7 @@ impl<S: AsyncWrite + Unpin> State<S> {
         }
         self.collected.clear();
         self.sent = 0;
+        buffers::give_back(&mut self.collected);
         // A stream that encrypts may keep some of it.
         Pin::new(&mut self.stream).poll_flush(context)
     }
@@ -103,6 +104,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Collected<S> {
         if state.collected.len() >= LIMIT {
             ready!(state.poll_send(context))?;
         }
+        buffers::provide(&mut state.collected);
         let room = LIMIT - state.collected.len();
         let taken = bytes.len().min(room);
         state.collected.extend_from_slice(&bytes[..taken]);

@@ -15,12 +15,11 @@ use std::task::{Context, Poll};
 use tokio::io::{AsyncRead as _, AsyncWrite as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
-use super::buffers;
 use super::codec::{self, Words};
 use super::commands::{self, Answered, Ids};
 use super::session::Session;
 use crate::node::Node;
-use crate::serve::{Control, Order, linger};
+use crate::serve::{Control, Order, buffers, linger};
 
 /// So many bytes of replies are sent before the next command is read. What most commands add has room in the
 /// buffer besides.

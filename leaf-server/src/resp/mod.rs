@@ -4,7 +4,6 @@
 //! a connection are answered in their order; one that must wait for its ids lets the replies before it go, and
 //! holds up no other connection.
 
-mod buffers;
 mod codec;
 mod commands;
 mod connection;

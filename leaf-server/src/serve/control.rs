@@ -22,26 +22,28 @@ pub(crate) enum Order {
     Close,
 }
 
-/// One connection, as its listener sees it.
+/// One connection, as its listener sees it. What every request touches stands on one cache line: with
+/// hundreds of busy connections each line more is a miss.
 #[derive(Debug, Default)]
+#[repr(C, align(64))]
 pub(crate) struct Control {
     /// How many requests have begun.
     pub(crate) requests: AtomicUsize,
     /// How many of them wait for their answers.
     pub(crate) under_way: AtomicUsize,
-    /// What the client owes, an answer to read or the rest of a request to send: in which sweep it last did a
-    /// part of each, with how many there are of each sweep.
-    owed: Mutex<BTreeMap<u32, usize>>,
     /// How often it was swept.
     sweeps: AtomicU32,
     /// Whether a request's head could be read in two ways: the connection is given up.
     pub(crate) ambiguous: AtomicBool,
     http2: AtomicBool,
     order: AtomicU8,
-    /// Of the connection's task, set once it has run.
-    waker: Mutex<Option<Waker>>,
     /// Whether `waker` is set: a task has one for all its life.
     registered: AtomicBool,
+    /// Of the connection's task, set once it has run.
+    waker: Mutex<Option<Waker>>,
+    /// What the client owes, an answer to read or the rest of a request to send: in which sweep it last did a
+    /// part of each, with how many there are of each sweep.
+    owed: Mutex<BTreeMap<u32, usize>>,
     seen: Mutex<Seen>,
 }
 

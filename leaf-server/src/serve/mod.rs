@@ -3,6 +3,7 @@
 //!
 //! A protocol is what implements [`Protocol`]; it knows nothing of places, sweeps and drains.
 
+pub(crate) mod buffers;
 mod control;
 mod data_plane;
 mod linger;

@@ -1,10 +1,10 @@
 //! Buffers of a thread of the data plane: a connection has one only while it has something to keep in it, so that
-//! ten thousand idle ones cost little.
+//! ten thousand idle ones cost little, and that busy ones share what is in the processor's cache.
 
 use std::cell::RefCell;
 
 /// How long a fresh one is: what a socket yields at a time.
-pub(super) const LENGTH: usize = 16 * 1024;
+pub(crate) const LENGTH: usize = 16 * 1024;
 /// How many are kept.
 const KEPT: usize = 32;
 
@@ -13,7 +13,7 @@ thread_local! {
 }
 
 /// An empty one in place of `buffer`, if that has none.
-pub(super) fn provide(buffer: &mut Vec<u8>) {
+pub(crate) fn provide(buffer: &mut Vec<u8>) {
     if buffer.capacity() == 0 {
         let free = FREE.with_borrow_mut(Vec::pop);
         *buffer = free.unwrap_or_else(|| Vec::with_capacity(LENGTH));
@@ -21,7 +21,7 @@ pub(super) fn provide(buffer: &mut Vec<u8>) {
 }
 
 /// Gives an empty one back.
-pub(super) fn give_back(buffer: &mut Vec<u8>) {
+pub(crate) fn give_back(buffer: &mut Vec<u8>) {
     if !buffer.is_empty() || buffer.capacity() == 0 {
         return;
     }
