@@ -83,7 +83,7 @@ pub(crate) enum Command {
     },
     /// Take a snowflake id apart, offline, by the layout of the configuration.
     Decode {
-        /// In decimal digits, or written as a UUID, a ULID or an ObjectId
+        /// In decimal digits, or written as a UUID, a ULID, an ObjectId or a TSID
         id: String,
         /// How it is written, where that is not to be guessed: uuid, ulid, tsid or objectid
         #[arg(long = "as", value_name = "FORM", value_parser = form)]

@@ -33,8 +33,7 @@ pub(crate) fn run(
     output: Output,
 ) -> Result<Done> {
     let layout = config.snowflake.layout();
-    let by_length = || TextForm::ALL.into_iter().find(|form| form.is_told_by(text.len()));
-    let id: Id = match form.or_else(by_length) {
+    let id: Id = match form.or_else(|| TextForm::of(text)) {
         Some(form) => form.read(layout, text)?,
         None => text.parse()?,
     };

@@ -4,7 +4,7 @@
 //! what the id is written as: every unused bit is checked. So these texts are unique because snowflake ids are, not by
 //! chance, and unlike the random forms that they look like they can be taken apart again.
 //!
-//! Texts of one form sort like their ids by timestamp, then by sequence, then by worker id.
+//! Texts of one form sort like their ids by timestamp, then by sequence, then by worker id; those of TSIDs like the numbers.
 
 use std::fmt;
 use std::str::FromStr;
@@ -110,11 +110,12 @@ impl TextForm {
         }
     }
 
-    /// Whether a text of so many characters can be of this form only: an id in decimal digits is shorter. A TSID is as
-    /// long as some of those.
+    /// The form that a text is in, as far as its length tells; `None` where it is an id in decimal digits. A TSID that
+    /// has digits alone looks like one: name that form.
     #[must_use]
-    pub const fn is_told_by(self, length: usize) -> bool {
-        !matches!(self, Self::Tsid) && self.length() == length
+    pub fn of(text: &str) -> Option<Self> {
+        let is_number = text.parse::<Id>().is_ok();
+        Self::ALL.into_iter().find(|form| form.length() == text.len() && !is_number)
     }
 
     /// The text of an id.

@@ -50,6 +50,9 @@ pub enum StoreErrorKind {
         /// One past the last id granted before.
         mark: i64,
     },
+    /// Another change of the record came first, and this one was undone whole: try again at once.
+    #[error("others changed the record at the same time")]
+    Conflict,
     /// The store cannot be reached or is busy; another attempt may succeed.
     #[error("store unavailable")]
     Unavailable,
@@ -105,7 +108,16 @@ impl StoreError {
     /// Whether the same call may succeed later without anybody's help.
     #[must_use]
     pub const fn retryable(&self) -> bool {
-        matches!(self.kind, StoreErrorKind::Unavailable | StoreErrorKind::StepChanged(_))
+        matches!(
+            self.kind,
+            StoreErrorKind::Unavailable | StoreErrorKind::Conflict | StoreErrorKind::StepChanged(_)
+        )
+    }
+
+    /// Whether the store itself is in trouble, whatever is asked of it.
+    pub(crate) const fn is_outage(&self) -> bool {
+        use StoreErrorKind::{Refused, Replaced, Unavailable};
+        matches!(self.kind, Unavailable | Refused | Replaced)
     }
 }
 

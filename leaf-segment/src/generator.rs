@@ -381,7 +381,8 @@ impl Shared {
                 handle.state.end(SegmentErrorKind::UnknownTag);
             }
             // A tag whose record could not be followed and is gone needs no operator any more.
-            tags.retain(|tag, handle| names.contains(tag) || !needs_operator(handle));
+            let told = |handle: &TagHandle| handle.state.has_ended() && needs_operator(handle);
+            tags.retain(|tag, handle| names.contains(tag) || !told(handle));
             for record in &records {
                 self.apply_record(&mut tags, record);
             }

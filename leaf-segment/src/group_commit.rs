@@ -67,14 +67,14 @@ pub(crate) fn join(
     count: Step,
 ) -> oneshot::Receiver<Result<IdRange, SegmentError>> {
     let (answer, range) = oneshot::channel();
-    let outage = state.control().failure.clone();
     let first = {
         let mut requests = state.queue.lock();
+        // Those who came first find out whether the store answers again; nobody waits for one that is known to be away.
+        let known_for = state.store_client.config.attempt + AGAIN_FOR + FAILURE_HOLDS;
         if requests.served
-            && let Some(failure) = outage
+            && let Some(outage) = state.recent_outage(known_for)
         {
-            // Those who came first find out whether the store answers again; nobody waits for a store that is away.
-            let _ = answer.send(Err(SegmentError::of_store(&state.tag, failure.error)));
+            let _ = answer.send(Err(outage));
             return range;
         }
         requests.waiting.push_back(Request { count, answer });
@@ -159,7 +159,8 @@ async fn serve(state: &Arc<TagState>, group: Vec<Request>) {
 async fn allocate(state: &Arc<TagState>, amount: Step) -> Result<IdRange, SegmentError> {
     let begun = Instant::now();
     for tried in 1.. {
-        if let Some(error) = state.immediate_error().or_else(|| state.recent_error(FAILURE_HOLDS)) {
+        if let Some(error) = state.immediate_error().or_else(|| state.recent_outage(FAILURE_HOLDS))
+        {
             return Err(error);
         }
         // The one task of the tag: nobody else has its turn to fetch.
@@ -188,9 +189,13 @@ async fn allocate(state: &Arc<TagState>, amount: Step) -> Result<IdRange, Segmen
 fn failed(state: &TagState, error: StoreError) -> SegmentError {
     let error = Arc::new(error);
     // Told once per outage: callers may come in thousands.
-    let outage = matches!(error.kind(), StoreErrorKind::Unavailable | StoreErrorKind::Refused);
-    if outage && state.control().failure.is_none() {
-        tracing::warn!(tag = ?state.tag.as_str(), "{error}; strict order: callers fail until it answers");
+    let first = state.control().failure.as_ref().is_none_or(|before| !before.error.is_outage());
+    if error.is_outage() {
+        if first {
+            tracing::warn!(tag = ?state.tag.as_str(), "{error}; strict order: callers fail until it answers");
+        }
+        // Whoever reads the tags notices the end of the outage, also if nobody asks for ids any more.
+        state.store_client.read_soon.notify_one();
     }
     let what = format!("allocate tag {:?}", state.tag.as_str());
     state.store_client.note(&what, Some(&error));

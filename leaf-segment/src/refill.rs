@@ -152,7 +152,7 @@ pub(crate) fn record_failure(state: &TagState, error: &Arc<StoreError>) -> bool 
     state.control().failure = Some(Failure { error: Arc::clone(error), at: Instant::now() });
     match error.kind() {
         StoreErrorKind::StepChanged(step) => state.step_seen(Ok(*step)),
-        StoreErrorKind::Unavailable | StoreErrorKind::Refused => {}
+        StoreErrorKind::Unavailable | StoreErrorKind::Conflict | StoreErrorKind::Refused => {}
         StoreErrorKind::UnknownTag | StoreErrorKind::MeaningChanged => {
             tracing::warn!(tag = ?state.tag.as_str(), "the tag's record is gone");
             state.end(SegmentErrorKind::UnknownTag);

@@ -90,8 +90,7 @@ impl StoreClient {
 
     /// Notes what came of a request to the store.
     pub(crate) fn note(&self, what: &str, error: Option<&StoreError>) {
-        use StoreErrorKind::{Refused, Replaced, Unavailable};
-        let trouble = error.filter(|it| matches!(it.kind(), Unavailable | Refused | Replaced));
+        let trouble = error.filter(|error| error.is_outage());
         let trouble = trouble.map(|it| format!("{} ({what}; the log says more)", it.kind()));
         *self.trouble.lock().expect("no holder of this lock panics") = trouble;
     }

@@ -274,10 +274,12 @@ impl TagState {
         Some(SegmentError::of_tag(kind, &self.tag, Arc::clone(&failure.error)))
     }
 
-    /// The error of the last attempt, if that was less than `within` ago.
-    pub(crate) fn recent_error(&self, within: Duration) -> Option<SegmentError> {
+    /// What the store said to the last attempt, if that was an outage less than `within` ago.
+    pub(crate) fn recent_outage(&self, within: Duration) -> Option<SegmentError> {
         let control = self.control();
-        let failure = control.failure.as_ref().filter(|failure| failure.at.elapsed() < within)?;
+        let recent =
+            |failure: &&Failure| failure.error.is_outage() && failure.at.elapsed() < within;
+        let failure = control.failure.as_ref().filter(recent)?;
         Some(SegmentError::of_store(&self.tag, Arc::clone(&failure.error)))
     }
 

@@ -34,8 +34,7 @@ impl Decoded {
     /// Of an id in this form; else in one that its length tells, or in decimal digits.
     pub(crate) fn of(node: &Node, text: &str, form: Option<TextForm>) -> Result<Self, DecodeError> {
         let layout = node.layout;
-        let by_length = || TextForm::ALL.into_iter().find(|form| form.is_told_by(text.len()));
-        let (id, parts) = match form.or_else(by_length) {
+        let (id, parts) = match form.or_else(|| TextForm::of(text)) {
             Some(form) => {
                 let id = form.read(layout, text)?;
                 (id, layout.decode(id).ok_or(TextFormError::OtherLayout)?)

@@ -10,6 +10,7 @@
 //! from costs one round trip; whoever comes late is told the new record by the same transaction.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -42,6 +43,8 @@ pub struct EtcdStore {
     plain: String,
     sequences: String,
     seen: Mutex<HashMap<Tag, Seen>>,
+    /// Whether a tag that is not plain was ever read.
+    sequences_seen: AtomicBool,
 }
 
 /// A record and the revision that it had.
@@ -87,7 +90,14 @@ impl EtcdStore {
     pub fn open(url: EtcdUrl) -> Self {
         let plain = format!("/leaf/{}/segment/", url.name());
         let sequences = format!("/leaf/{}/sequence/", url.name());
-        Self { cluster: Cluster::new(url), plain, sequences, seen: Mutex::default() }
+        let sequences_seen = AtomicBool::new(false);
+        Self {
+            cluster: Cluster::new(url),
+            plain,
+            sequences,
+            seen: Mutex::default(),
+            sequences_seen,
+        }
     }
 
     async fn client(&self, operation: &str) -> Result<Client, StoreError> {
@@ -153,10 +163,21 @@ impl EtcdStore {
     async fn read_all(&self) -> Result<Vec<TagRecord>, StoreError> {
         let (mut rows, mut settings) = (Vec::new(), HashMap::new());
         self.read_prefix(&self.plain, &mut rows, &mut settings).await?;
+        let plain = rows.len();
         match self.read_prefix(&self.sequences, &mut rows, &mut settings).await {
-            Err(error) if *error.kind() != StoreErrorKind::Refused => Err(error),
-            _ => Ok(record::read(rows, settings)),
+            Ok(()) => {
+                self.sequences_seen.fetch_or(rows.len() > plain, Ordering::Relaxed);
+            }
+            // Once there were some, they have not gone with the right to read them.
+            Err(error)
+                if *error.kind() != StoreErrorKind::Refused
+                    || self.sequences_seen.load(Ordering::Relaxed) =>
+            {
+                return Err(error);
+            }
+            Err(error) => tracing::debug!("{error}: there are plain tags only"),
         }
+        Ok(record::read(rows, settings))
     }
 
     async fn read_prefix(
@@ -269,8 +290,8 @@ impl EtcdStore {
             let pause = LONGEST_PAUSE.mul_f64(f64::from(lost) / f64::from(TRIES));
             tokio::time::sleep(pause.mul_f64(fastrand::f64())).await;
         }
-        let why = format!("others changed the record {TRIES} times meanwhile: raise its step");
-        Err(StoreError::new(StoreErrorKind::Unavailable, operation).because(why))
+        let why = format!("{TRIES} times: raise its step");
+        Err(StoreError::new(StoreErrorKind::Conflict, operation).because(why))
     }
 
     /// Writes the record if it still has this revision.

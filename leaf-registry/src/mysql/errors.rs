@@ -9,9 +9,10 @@ use crate::sql::dialect::ErrorMeanings;
 pub(super) const MEANINGS: ErrorMeanings =
     ErrorMeanings { kind, is_conflict, is_missing_table, is_missing_column, is_absent };
 
-/// ER_LOCK_DEADLOCK: Galera answers it, too, when another member's transaction came first.
+/// ER_LOCK_DEADLOCK, which Galera answers, too, when another member's transaction came first;
+/// ER_TRANSACTION_ROLLBACK_DURING_COMMIT, the same of Group Replication.
 fn is_conflict(error: &sqlx::Error) -> bool {
-    number(error) == Some(1213)
+    matches!(number(error), Some(1213 | 3101))
 }
 
 /// ER_NO_SUCH_TABLE

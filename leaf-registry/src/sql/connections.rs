@@ -199,7 +199,10 @@ pub(crate) fn classify<D: Dialect>(operation: String, error: WorkError) -> Store
         WorkError::Refused(kind) => return StoreError::new(kind, operation),
         WorkError::Database(error) => error,
     };
-    let kind = (D::ERRORS.kind)(&error);
+    let kind = match (D::ERRORS.is_conflict)(&error) {
+        true => StoreErrorKind::Conflict,
+        false => (D::ERRORS.kind)(&error),
+    };
     match (D::ERRORS.is_missing_table)(&error) {
         true => StoreError::new(kind, operation)
             .because(format!("{error}; make the table with `leaf-server schema --apply`")),

@@ -239,8 +239,7 @@ impl<D: Dialect> RangeSource for SqlStore<D> {
                     }
                 }
             }
-            let why = "others changed the record meanwhile";
-            Err(StoreError::new(StoreErrorKind::Unavailable, name()).because(why))
+            Err(StoreError::new(StoreErrorKind::Conflict, name()))
         })
     }
 

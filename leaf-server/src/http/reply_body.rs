@@ -17,7 +17,7 @@ use hyper::body::{Body, Bytes, Frame, SizeHint};
 /// so that much of each answer may wait.
 const CHUNK: usize = 1024;
 /// More than one id with its quotes and comma.
-const LONGEST: usize = 32;
+const LONGEST: usize = 40;
 
 /// The text of ids, made piece by piece.
 pub(super) type Pieces = Box<dyn Iterator<Item = String> + Send>;

@@ -167,13 +167,15 @@ impl Display for Written {
 
 /// `GET /v1/ids/{id}?as=`
 pub(super) fn decode(node: &Node, text: &str, query: Option<&str>) -> Result<Reply, Problem> {
-    let form = match query.unwrap_or_default().split_once('=') {
-        Some(("as", name)) => Some(form(name)?),
-        None if query.unwrap_or_default().is_empty() => None,
-        _ => return Err(Problem::bad_request("unknown parameter: there is `as`")),
-    };
+    let mut written = None;
+    for pair in query.unwrap_or_default().split('&').filter(|pair| !pair.is_empty()) {
+        match pair.split_once('=') {
+            Some(("as", name)) if written.is_none() => written = Some(form(name)?),
+            _ => return Err(Problem::bad_request("there is one parameter, `as`")),
+        }
+    }
     let id = percent_decode_str(text).decode_utf8_lossy();
-    let decoded = Decoded::of(node, &id, form);
+    let decoded = Decoded::of(node, &id, written);
     let decoded = decoded.map_err(|error| match error {
         DecodeError::Number(_) => Problem::bad_request(error.to_string()),
         DecodeError::Form(_) => {

@@ -235,10 +235,12 @@ fn run(
                 ids::fits(node, form).map_err(|error| error.to_string())?;
                 return Ok(Some(Task::Written { count: many, form }));
             }
-            match (many, ids::snowflake_at_once(node)) {
-                (Some(count), _) => return Ok(Some(Task::Snowflakes { count })),
-                (None, Some(id)) => to.id(id),
-                (None, None) => return Ok(Some(Task::Snowflake)),
+            if let Some(count) = many {
+                return Ok(Some(Task::Snowflakes { count }));
+            }
+            match ids::snowflake_at_once(node) {
+                Some(id) => to.id(id),
+                None => return Ok(Some(Task::Snowflake)),
             }
         }
         Verb::Get => {

@@ -25,7 +25,9 @@ pub(crate) fn give_back(buffer: &mut Vec<u8>) {
     if !buffer.is_empty() || buffer.capacity() == 0 {
         return;
     }
-    let buffer = std::mem::take(buffer);
+    let mut buffer = std::mem::take(buffer);
+    // One that has grown for a large answer.
+    buffer.shrink_to(LENGTH);
     FREE.with_borrow_mut(|free| {
         if free.len() < KEPT && buffer.capacity() == LENGTH {
             free.push(buffer);
