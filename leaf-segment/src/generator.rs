@@ -7,19 +7,19 @@
 //! query of their own, and beyond that callers wait for the next reading of the whole set of tags, at most
 //! one in half a second for all of them together. A new tag is found within a second all the same.
 
-use std::collections::{HashMap, HashSet};
-use std::fmt;
+use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use arc_swap::{ArcSwap, Cache};
+use arc_swap::ArcSwap;
 use leaf_core::{Health, HealthCode, Tag};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use crate::handle::TagHandle;
+use crate::known_tags::{KnownTags, TagMap};
 use crate::rate;
 use crate::store_client::StoreClient;
 use crate::tag_state::Leftovers;
@@ -35,8 +35,6 @@ const REFRESH_RETRY: Duration = Duration::from_millis(500);
 const READ_GAP: Duration = Duration::from_millis(500);
 /// How long a close gives ids back.
 const GIVE_BACK: Duration = Duration::from_secs(5);
-
-type TagMap = HashMap<Tag, TagHandle, foldhash::fast::RandomState>;
 
 /// Hands out ids of the tags of one [`SegmentSource`]. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -60,38 +58,6 @@ struct Shared {
     refresh_millis: AtomicU64,
     /// Whether the log knows that the set of tags cannot be read.
     refresh_fails: AtomicBool,
-}
-
-/// The tags that a generator knows, seen from one thread.
-///
-/// ```
-/// # use std::sync::Arc;
-/// # use leaf_segment::{MemoryStore, NewTag, SegmentConfig, SegmentGenerator};
-/// # #[tokio::main(flavor = "current_thread")]
-/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// # let store = Arc::new(MemoryStore::with_tags([NewTag::stock()]));
-/// let segments = SegmentGenerator::open(store, SegmentConfig::default()).await;
-/// let mut tags = segments.known_tags();
-///
-/// let stock = tags.get("leaf-segment-test").ok_or("not known")?;
-/// assert_eq!(stock.next().await?.get(), 1);
-/// # Ok(())
-/// # }
-/// ```
-#[derive(Clone)]
-pub struct KnownTags(Cache<Arc<ArcSwap<TagMap>>, Arc<TagMap>>);
-
-impl KnownTags {
-    /// The handle of a tag that is known and in use; follows the generator's set of tags.
-    pub fn get(&mut self, tag: &str) -> Option<&TagHandle> {
-        self.0.load().get(tag).filter(|handle| !handle.state.has_ended())
-    }
-}
-
-impl fmt::Debug for KnownTags {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("KnownTags").finish_non_exhaustive()
-    }
 }
 
 /// A reading of the whole set of tags that has ended.
@@ -154,7 +120,7 @@ impl SegmentGenerator {
     /// A look-up of one's own, faster than [`Self::known`]: keep one per thread.
     #[must_use]
     pub fn known_tags(&self) -> KnownTags {
-        KnownTags(Cache::new(Arc::clone(&self.shared.tags)))
+        KnownTags::of(&self.shared.tags)
     }
 
     /// The handle of a tag. One that is not known yet is looked up in the store.

@@ -34,6 +34,7 @@ mod error;
 mod generator;
 mod group_commit;
 mod handle;
+mod known_tags;
 mod marks;
 mod meaning;
 mod memory;
@@ -52,8 +53,9 @@ mod view;
 
 pub use config::SegmentConfig;
 pub use error::{SegmentError, SegmentErrorKind, StoreError, StoreErrorKind};
-pub use generator::{KnownTags, SegmentGenerator};
+pub use generator::SegmentGenerator;
 pub use handle::TagHandle;
+pub use known_tags::KnownTags;
 pub use leaf_core::{Id, IdRange, Step, Tag};
 pub use marks::{HighWaterMarks, HighWaterMarksError};
 pub use meaning::{Meaning, MeaningError, Order};

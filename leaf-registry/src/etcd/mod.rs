@@ -4,6 +4,7 @@ mod cluster;
 mod config;
 mod error;
 mod liveness;
+mod record;
 mod store;
 mod workers;
 

@@ -17,16 +17,16 @@ use std::time::Duration;
 use etcd_client::{
     Client, Compare, CompareOp, DeleteOptions, GetOptions, PutOptions, Txn, TxnOp, TxnOpResponse,
 };
-use leaf_core::{IdRange, Step, Tag, UnknownFields};
+use leaf_core::{IdRange, Step, Tag};
 use leaf_segment::{
     Expected, MeaningError, NewTag, RangeSource, StoreError, StoreErrorKind, StoreFuture,
     TagCatalog, TagRecord, TagSettings, TagSettingsError, TagStore,
 };
-use serde::{Deserialize, Serialize};
 
 use super::EtcdUrl;
 use super::cluster::Cluster;
 use super::error::classify;
+use super::record::{FORMAT_VERSION, Record, json};
 use crate::{Administration, Table, record};
 
 /// How often a transaction that lost against another is tried again before the caller hears of it.
@@ -54,27 +54,6 @@ struct Seen {
     revision: i64,
     value: Vec<u8>,
     record: Record,
-}
-
-/// The version of a record.
-const FORMAT_VERSION: u32 = 1;
-
-/// A tag's record. What a later version of Leaf added is kept.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-struct Record {
-    version: u32,
-    max_id: i64,
-    step: i64,
-    /// As [`Meaning::encode`] writes it; none in the record of a plain tag.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    meaning: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    description: Option<String>,
-    /// As [`TagSettings::encode`] writes them.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    settings: Option<serde_json::Value>,
-    #[serde(flatten)]
-    unknown: UnknownFields,
 }
 
 /// What became of a change.
@@ -329,58 +308,6 @@ impl EtcdStore {
         });
         Ok(Changed::Late(now.flatten().transpose()?))
     }
-}
-
-impl Record {
-    fn of(new: &NewTag) -> Self {
-        Self {
-            version: FORMAT_VERSION,
-            max_id: new.max_id,
-            step: i64::from(new.step.get()),
-            meaning: (!new.meaning.is_plain()).then(|| new.meaning.encode()),
-            description: new.description.clone(),
-            settings: None,
-            unknown: UnknownFields::default(),
-        }
-    }
-
-    fn decode(value: &[u8]) -> Result<Self, String> {
-        let damaged = |error| format!("the value in etcd is no record: {error}");
-        match Self::version(value).map_err(damaged)? {
-            FORMAT_VERSION => serde_json::from_slice(value).map_err(damaged),
-            version => Err(format!(
-                "the value in etcd has version {version}, and this program knows version \
-                 {FORMAT_VERSION}: upgrade it"
-            )),
-        }
-    }
-
-    /// Read first of all: what a later version wrote may not be readable otherwise.
-    fn version(value: &[u8]) -> Result<u32, serde_json::Error> {
-        #[derive(Deserialize)]
-        struct Version {
-            version: u32,
-        }
-        serde_json::from_slice(value).map(|Version { version }| version)
-    }
-
-    fn row(&self, tag: &Tag) -> record::Row {
-        record::Row {
-            name: tag.as_str().into(),
-            max_id: Some(self.max_id),
-            step: Some(self.step),
-            description: self.description.clone(),
-            meaning: self.meaning.clone(),
-        }
-    }
-
-    fn settings_text(&self, tag: &Tag) -> Option<(String, String)> {
-        Some((tag.as_str().into(), self.settings.as_ref()?.to_string()))
-    }
-}
-
-fn json(record: &Record) -> Vec<u8> {
-    serde_json::to_vec(record).expect("numbers and texts serialize")
 }
 
 impl RangeSource for EtcdStore {

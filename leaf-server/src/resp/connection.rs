@@ -16,8 +16,9 @@ use tokio::io::{AsyncRead as _, AsyncWrite as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
 use super::codec::{self, Words};
-use super::commands::{self, Answered, Ids};
+use super::commands::{self, Answered};
 use super::session::Session;
+use super::task::Ids;
 use crate::node::Node;
 use crate::serve::{Control, Order, buffers, linger};
 

@@ -11,6 +11,7 @@ mod info;
 mod reply;
 mod session;
 mod table;
+mod task;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

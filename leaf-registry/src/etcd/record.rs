@@ -1,0 +1,81 @@
+//! The record of a tag in etcd: JSON of version 1. What a later version of Leaf added to it is kept; a record of a
+//! greater version is refused.
+
+use leaf_core::{Tag, UnknownFields};
+use leaf_segment::NewTag;
+use serde::{Deserialize, Serialize};
+
+use crate::record::Row;
+
+/// The version of a record.
+pub(super) const FORMAT_VERSION: u32 = 1;
+
+/// A tag's record. What a later version of Leaf added is kept.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(super) struct Record {
+    pub(super) version: u32,
+    pub(super) max_id: i64,
+    pub(super) step: i64,
+    /// As [`Meaning::encode`] writes it; none in the record of a plain tag.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) meaning: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    description: Option<String>,
+    /// As [`TagSettings::encode`] writes them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) settings: Option<serde_json::Value>,
+    #[serde(flatten)]
+    unknown: UnknownFields,
+}
+
+impl Record {
+    pub(super) fn of(new: &NewTag) -> Self {
+        Self {
+            version: FORMAT_VERSION,
+            max_id: new.max_id,
+            step: i64::from(new.step.get()),
+            meaning: (!new.meaning.is_plain()).then(|| new.meaning.encode()),
+            description: new.description.clone(),
+            settings: None,
+            unknown: UnknownFields::default(),
+        }
+    }
+
+    pub(super) fn decode(value: &[u8]) -> Result<Self, String> {
+        let damaged = |error| format!("the value in etcd is no record: {error}");
+        match Self::version(value).map_err(damaged)? {
+            FORMAT_VERSION => serde_json::from_slice(value).map_err(damaged),
+            version => Err(format!(
+                "the value in etcd has version {version}, and this program knows version \
+                 {FORMAT_VERSION}: upgrade it"
+            )),
+        }
+    }
+
+    /// Read first of all: what a later version wrote may not be readable otherwise.
+    pub(super) fn version(value: &[u8]) -> Result<u32, serde_json::Error> {
+        #[derive(Deserialize)]
+        struct Version {
+            version: u32,
+        }
+        serde_json::from_slice(value).map(|Version { version }| version)
+    }
+
+    pub(super) fn row(&self, tag: &Tag) -> Row {
+        Row {
+            name: tag.as_str().into(),
+            max_id: Some(self.max_id),
+            step: Some(self.step),
+            description: self.description.clone(),
+            meaning: self.meaning.clone(),
+        }
+    }
+
+    pub(super) fn settings_text(&self, tag: &Tag) -> Option<(String, String)> {
+        Some((tag.as_str().into(), self.settings.as_ref()?.to_string()))
+    }
+}
+
+pub(super) fn json(record: &Record) -> Vec<u8> {
+    serde_json::to_vec(record).expect("numbers and texts serialize")
+}

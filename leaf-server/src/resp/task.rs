@@ -1,0 +1,227 @@
+//! Commands that may have to wait for ids, and their replies.
+
+use leaf_core::{Id, IdRange, IdText, TextForm};
+use leaf_segment::{Order, SegmentErrorKind, TagHandle};
+use leaf_snowflake::SnowflakeErrorKind;
+
+use super::commands::equal_commands;
+use super::reply::Replies;
+use crate::ids::{self, IdError};
+use crate::node::Node;
+
+/// A command that may have to wait.
+#[derive(Debug)]
+pub(super) enum Task {
+    /// The next id of a tag.
+    Next { tag: String, form: Form },
+    /// The next ids of a tag in strict order, for so many equal commands.
+    NextInOrder { tag: String, commands: usize },
+    /// Several ids of a tag.
+    Take { tag: String, count: usize },
+    /// Several ids of a tag that follow each other.
+    TakeContiguous { tag: String, count: usize },
+    /// The next snowflake id.
+    Snowflake,
+    /// Several snowflake ids.
+    Snowflakes { count: usize },
+    /// The next snowflake id in another form, or several.
+    Written { count: Option<usize>, form: TextForm },
+    /// The highest id of a tag that this node issued.
+    Last { tag: String },
+    /// How many ids of a tag are in memory.
+    Length { tag: String },
+    /// How many of the tags exist.
+    Exist { tags: Vec<String> },
+}
+
+/// How one id is told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Form {
+    Integer,
+    Text,
+}
+
+/// The reply to a [`Task`].
+pub(super) enum Reply {
+    Integer(i64),
+    Text(Option<Told>),
+    /// An array of so many.
+    Ids(usize, Ids),
+    /// The replies to as many commands.
+    Integers(IdRange),
+    /// The reply to each of so many commands.
+    Errors(usize, IdError),
+}
+
+/// Ids that are sent as they are read.
+pub(super) type Ids = Box<dyn Iterator<Item = Told> + Send>;
+
+/// An id that is told as a string.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Told {
+    Id(Id),
+    /// In a form of its own.
+    Text(IdText),
+}
+
+impl Task {
+    /// Does it, and waits where it must.
+    pub(super) async fn perform(self, node: &Node) -> Reply {
+        let commands = match self {
+            Self::NextInOrder { commands, .. } => commands,
+            _ => 1,
+        };
+        self.attempt(node).await.unwrap_or_else(|error| Reply::Errors(commands, error))
+    }
+
+    /// Extends the task to all equal commands that `input` begins with, of which this is the first, where they need
+    /// not wait one after the other. Returns also how many they are.
+    pub(super) fn with_following(self, node: &Node, input: &[u8], length: usize) -> (Self, usize) {
+        let Self::Next { tag, form: Form::Integer } = self else { return (self, 1) };
+        let most = ids::known(node, &tag, |handle| {
+            (handle.meaning().order == Order::Strict).then(|| handle.max_take())
+        });
+        match most.flatten().map(|most| equal_commands(input, length).min(most)) {
+            Some(commands @ 2..) => (Self::NextInOrder { tag, commands }, commands),
+            _ => (Self::Next { tag, form: Form::Integer }, 1),
+        }
+    }
+
+    async fn attempt(self, node: &Node) -> Result<Reply, IdError> {
+        Ok(match self {
+            Self::Next { tag, form } => {
+                let id = ids::next(node, &ids::handle(node, &tag).await?).await?;
+                match form {
+                    Form::Integer => Reply::Integer(id.get()),
+                    Form::Text => Reply::Text(Some(Told::Id(id))),
+                }
+            }
+            Self::NextInOrder { tag, commands } => {
+                let handle = ids::handle(node, &tag).await?;
+                Reply::Integers(ids::take_contiguous(node, &handle, commands).await?)
+            }
+            Self::Take { tag, count } => {
+                let ranges = ids::take(node, &ids::handle(node, &tag).await?, count).await?;
+                Reply::Ids(count, Box::new(ranges.into_iter().flatten().map(Told::Id)))
+            }
+            Self::TakeContiguous { tag, count } => {
+                let handle = ids::handle(node, &tag).await?;
+                Reply::Integer(ids::take_contiguous(node, &handle, count).await?.end() - 1)
+            }
+            Self::Snowflake => Reply::Text(Some(Told::Id(ids::snowflake_next(node).await?))),
+            Self::Snowflakes { count } => {
+                let runs = ids::snowflake_take(node, count).await?;
+                Reply::Ids(count, Box::new(runs.into_iter().flatten().map(Told::Id)))
+            }
+            Self::Written { count, form } => {
+                let runs = ids::snowflake_take(node, count.unwrap_or(1)).await?;
+                let layout = node.layout;
+                // In digits where the form ended this very moment.
+                let write = move |id| form.write(layout, id).map_or(Told::Id(id), Told::Text);
+                let mut ids = runs.into_iter().flatten().map(write);
+                match count {
+                    Some(count) => Reply::Ids(count, Box::new(ids)),
+                    None => Reply::Text(ids.next()),
+                }
+            }
+            Self::Last { tag } => {
+                let handle = existing(ids::handle(node, &tag).await)?;
+                Reply::Text(handle.and_then(|handle| handle.last_issued()).map(Told::Id))
+            }
+            Self::Length { tag } => {
+                let handle = existing(ids::handle(node, &tag).await)?;
+                Reply::Integer(handle.map_or(0, |handle| handle.stock().cast_signed()))
+            }
+            Self::Exist { tags } => {
+                let mut count = 0;
+                for tag in tags {
+                    count += i64::from(existing(ids::handle(node, &tag).await)?.is_some());
+                }
+                Reply::Integer(count)
+            }
+        })
+    }
+}
+
+/// `None` for a tag that does not exist, or cannot.
+fn existing(found: Result<TagHandle, IdError>) -> Result<Option<TagHandle>, IdError> {
+    match found {
+        Ok(handle) => Ok(Some(handle)),
+        Err(IdError::Segment(error))
+            if matches!(
+                error.kind(),
+                SegmentErrorKind::UnknownTag
+                    | SegmentErrorKind::BadTag(_)
+                    | SegmentErrorKind::Disabled
+            ) =>
+        {
+            Ok(None)
+        }
+        Err(error) => Err(error),
+    }
+}
+
+impl Reply {
+    /// Writes it; the ids of an array are the caller's to write.
+    pub(super) fn write(self, to: &mut Replies) -> Option<Ids> {
+        match self {
+            Self::Integer(value) => to.integer(value),
+            Self::Text(id) => text_or_nil(to, id),
+            Self::Integers(ids) => {
+                for id in ids {
+                    to.integer(id.get());
+                }
+            }
+            Self::Errors(commands, error) => {
+                for _ in 0..commands {
+                    to.error(code(&error), &error.to_string());
+                }
+            }
+            Self::Ids(count, ids) => {
+                to.array(count);
+                return Some(ids);
+            }
+        }
+        None
+    }
+}
+
+impl Told {
+    pub(super) fn write(&self, to: &mut Replies) {
+        match self {
+            Self::Id(id) => to.id(*id),
+            Self::Text(text) => to.bulk(text.as_str().as_bytes()),
+        }
+    }
+}
+
+pub(super) fn text_or_nil(to: &mut Replies, id: Option<Told>) {
+    match id {
+        Some(id) => id.write(to),
+        None => to.null(),
+    }
+}
+
+/// The word that begins an error. Clients try again after `BUSY` and `LOADING`.
+fn code(error: &IdError) -> &'static str {
+    use SegmentErrorKind as Segment;
+    use SnowflakeErrorKind as Snowflake;
+    match error {
+        IdError::ModeDisabled(_) => "ERR",
+        IdError::Busy(_) => "BUSY",
+        IdError::Segment(error) => match error.kind() {
+            Segment::BadTag(_)
+            | Segment::BadCount { .. }
+            | Segment::UnknownTag
+            | Segment::Disabled
+            | Segment::Exhausted
+            | Segment::Guard
+            | Segment::Record => "ERR",
+            _ => "LOADING",
+        },
+        IdError::Snowflake(error) => match error.kind() {
+            Snowflake::BadCount { .. } | Snowflake::EndOfTime { .. } => "ERR",
+            _ => "LOADING",
+        },
+    }
+}
