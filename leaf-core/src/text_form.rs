@@ -382,6 +382,27 @@ mod tests {
     }
 
     #[test]
+    fn what_does_not_fit_is_refused() {
+        use crate::{Field, Unit};
+        let fields = [(Field::Timestamp, 8), (Field::Worker, 31), (Field::Sequence, 24)];
+        let wide = Layout::new(fields, Unit::Second, UnixMillis::EPOCH).unwrap();
+        let id = compose(wide, 1, 2, 3);
+        let refused = TextForm::ObjectId.write(wide, id);
+        assert_eq!(refused, Err(TextFormError::TooWide { form: TextForm::ObjectId, free: 54 }));
+        assert!(TextForm::Uuid.write(wide, id).is_ok());
+
+        let late = Layout::LEAF.with_epoch(UnixMillis::new((1 << 32) * 1000));
+        let id = compose(late, 0, 0, 0);
+        let refused = TextForm::ObjectId.write(late, id);
+        assert_eq!(
+            refused,
+            Err(TextFormError::TooLate(TextForm::ObjectId)),
+            "the seconds have 32 bits"
+        );
+        assert!(TextForm::Ulid.write(late, id).is_ok());
+    }
+
+    #[test]
     fn what_others_made_is_told_from_what_is_malformed() {
         let foreign = "01a07edf-8bc1-7fff-8abc-0000000003ff";
         assert_eq!(

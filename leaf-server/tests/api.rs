@@ -199,8 +199,8 @@ fn snowflake_ids_are_written_in_other_forms_and_read_back() {
     problem(&segments, 400, "bad-request", "for snowflake ids");
 
     let (_directory, wide) = start(&[("LEAF_SNOWFLAKE__LAYOUT", "t31-w10-s22/1s")]);
-    let refused = wide.get("/v1/snowflake/ids?as=objectid");
-    assert_eq!(refused.status, 200, "10 and 22 bits fit into 54: {}", refused.body);
+    let object_id = wide.get("/v1/snowflake/ids?as=objectid");
+    assert_eq!(object_id.status, 200, "10 and 22 bits fit into 54: {}", object_id.body);
     let (_directory, wider) = start(&[("LEAF_SNOWFLAKE__LAYOUT", "t31-w26-s6/1s")]);
     let uuid = wider.get("/v1/snowflake/ids?as=uuid");
     assert_eq!(uuid.status, 200, "{}", uuid.body);

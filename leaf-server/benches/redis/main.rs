@@ -120,6 +120,11 @@ fn make_tags(leaf: &LeafServer) {
     }
 }
 
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}
+
 /// Commands per second and CPU per command of each, beside redis.
 fn compare(contenders: &[Contender], load: &Load, key: &str) {
     let mut runs = vec![Vec::new(); contenders.len()];
@@ -133,10 +138,6 @@ fn compare(contenders: &[Contender], load: &Load, key: &str) {
             runs.push((rate, (cpu(contender.pid) - before) * 1e6 / commands));
         }
     }
-    let median = |mut values: Vec<f64>| {
-        values.sort_by(f64::total_cmp);
-        values[values.len() / 2]
-    };
     let figures: Vec<_> = runs
         .iter()
         .map(|runs| {

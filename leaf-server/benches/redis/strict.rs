@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use leaf_testkit::{HttpClient, LeafServer, MariaDb};
 
-use super::{Contender, Load, ROUNDS, SERVER, redis, run};
+use super::{Contender, Load, ROUNDS, SERVER, median, redis, run};
 
 const TAG: &str = "turns";
 /// Callers of the last line, over three servers.
@@ -78,11 +78,6 @@ pub(super) fn run_all(directory: &Path) {
         })
         .collect();
     println!("{MANY} clients on three servers, MariaDB: {:.1} k/s", median(rates) / 1000.0);
-}
-
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values[values.len() / 2]
 }
 
 fn leaf(directory: &Path, store: Option<&str>) -> LeafServer {
