@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum};
 use leaf_core::TextForm;
+use leaf_segment::{Period, ShapeName};
 
 /// Administers Leaf: the tags of its segment stores, the worker ids of its snowflake registry.
 ///
@@ -81,10 +82,13 @@ pub(crate) enum Command {
         #[command(subcommand)]
         command: Worker,
     },
-    /// Take a snowflake id apart, offline, by the layout of the configuration.
+    /// Take an id apart: a snowflake id, offline, by the layout of the configuration, or an id of a tag.
     Decode {
-        /// In decimal digits, or written as a UUID, a ULID, an ObjectId or a TSID
+        /// In decimal digits, or written as a UUID, a ULID, an ObjectId or a TSID, or by the tag's template
         id: String,
+        /// An id of this tag: its number, its period, the key that made it. Reads the tag's record
+        #[arg(long, conflicts_with = "form")]
+        tag: Option<String>,
         /// How it is written, where that is not to be guessed: uuid, ulid, tsid or objectid
         #[arg(long = "as", value_name = "FORM", value_parser = form)]
         form: Option<TextForm>,
@@ -136,12 +140,31 @@ pub(crate) enum Tag {
         #[arg(long, allow_negative_numbers = true)]
         step: Option<i64>,
         /// strict: a request that is sent after another one was answered gets a greater id, whichever servers they
-        /// asked; each id waits for the store. For ever: an existing tag keeps its order
-        #[arg(long, value_enum, default_value = "relaxed")]
-        order: Order,
-        /// The first id
-        #[arg(long, default_value_t = 1, allow_negative_numbers = true)]
-        first: i64,
+        /// asked; each id waits for the store. For ever, as all that follows but the description
+        #[arg(long, value_enum)]
+        order: Option<Order>,
+        /// scramble:63, scramble:53 or scramble:d10 (ten digits): ids that show neither how many there are nor their
+        /// order, by the newest key of segment.keys_file. interleave:0/2: every second id, for the first of two stores
+        #[arg(long, value_name = "SHAPE", default_value_t)]
+        shape: ShapeName,
+        /// One of several equal parts of all ids, counted from 0, for one of several data centres
+        #[arg(long, value_name = "INDEX/COUNT")]
+        slice: Option<String>,
+        /// 53: all slices together are the ids that JavaScript's numbers hold; else 63
+        #[arg(long, value_name = "63|53")]
+        slice_bits: Option<u8>,
+        /// The numbers begin at 1 again: daily, monthly or yearly. In strict order
+        #[arg(long, value_name = "PERIOD")]
+        reset: Option<Period>,
+        /// Where the date is, of --reset or in --text, like Europe/Berlin; else UTC
+        #[arg(long, value_name = "ZONE")]
+        time_zone: Option<String>,
+        /// How ids are written where a text is asked for, like "ORD-{date:%y%m%d}{n:06}{luhn}"
+        #[arg(long, value_name = "TEMPLATE")]
+        text: Option<String>,
+        /// The first id; default 1, or the first of the slice
+        #[arg(long, allow_negative_numbers = true)]
+        first: Option<i64>,
         /// What it is for, at most 256 characters
         #[arg(long)]
         description: Option<String>,
@@ -169,6 +192,8 @@ pub(crate) enum Tag {
         #[arg(long, group = "settings", value_name = "COUNT|none")]
         max_take: Option<String>,
     },
+    /// Give the newest key of segment.keys_file to a tag whose ids are scrambled. Every server must have it.
+    Rekey { tag: String },
     /// Raise the next id, after a restore or a failover that went back. Never lowers it.
     Advance {
         tag: String,

@@ -53,7 +53,13 @@ fn main() -> ExitCode {
                 let late = || anyhow!("no answer from the registry within {REGISTRY:?}");
                 tokio::time::timeout(REGISTRY, done).await.unwrap_or_else(|_| Err(late()))
             }
-            Command::Decode { id, form } => decode::run(&config::read(place)?, &id, form, output),
+            Command::Decode { id, form, tag: None } => {
+                decode::run(&config::read(place)?, &id, form, output)
+            }
+            Command::Decode { id, tag: Some(tag), .. } => {
+                with_stores(place, async |stores| tag::decode(stores, &tag, &id, output).await)
+                    .await
+            }
             Command::Doctor => {
                 with_stores(place, async |stores| doctor::run(stores, output).await).await
             }

@@ -3,8 +3,9 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
+use leaf_node::config::Segment;
 use leaf_registry::{OpenStore, StoreOptions, StoreUrl};
-use leaf_segment::{Shards, TagAdmin};
+use leaf_segment::{KeyRing, Shards, TagAdmin};
 
 use crate::cli::Place;
 use crate::config::{self, BadConfig};
@@ -14,6 +15,7 @@ use crate::config::{self, BadConfig};
 pub(crate) struct Stores {
     shards: Shards<Store>,
     data_dir: PathBuf,
+    segment: Segment,
 }
 
 /// One store that was opened.
@@ -31,7 +33,12 @@ impl Stores {
         let urls = config.segment.stores();
         let shards =
             urls.try_map(async |url| Store::open(url.clone(), data_dir, &options).await).await?;
-        Ok(Self { shards, data_dir: config.data_dir })
+        Ok(Self { shards, data_dir: config.data_dir, segment: config.segment })
+    }
+
+    /// The keys of scrambled ids. Read where they are needed: few may.
+    pub(crate) fn keys(&self) -> Result<KeyRing> {
+        Ok(KeyRing::new(self.segment.read_keys().map_err(BadConfig::from)?))
     }
 
     /// The store of a tag.

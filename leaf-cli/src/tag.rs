@@ -4,7 +4,7 @@ use anyhow::{Result, anyhow, bail};
 use comfy_table::CellAlignment::{self, Left, Right};
 use leaf_core::{Step, Tag as TagName};
 use leaf_node::records::TagShown;
-use leaf_segment::{Meaning, NewTag, Order, SEALED, TagAdmin, TagAdminError, TagChange, TagRecord};
+use leaf_segment::{Order, SEALED, TagAdminError, TagChange, TagRecord, TagSpec};
 use serde::Serialize;
 
 use crate::Done;
@@ -13,10 +13,23 @@ use crate::config::BadConfig;
 use crate::output::{self, Row, quoted};
 use crate::stores::{Store, Stores};
 
+/// What a tag's ids are, beside their order.
+fn ids(tag: &TagShown) -> String {
+    let key = tag.key.map(|key| format!("key {key}"));
+    let shape = tag.shape.clone().filter(|shape| shape != "plain");
+    let slice = tag.slice.as_ref().map(|slice| format!("slice {slice}"));
+    let reset = tag.reset.map(Into::into);
+    let zone = tag.time_zone.map(Into::into);
+    let parts = [shape, key, slice, reset, zone, tag.text.clone()];
+    let parts: Vec<_> = parts.into_iter().flatten().collect();
+    if parts.is_empty() { "plain".into() } else { parts.join(", ") }
+}
+
 impl Row for TagShown {
     const COLUMNS: &'static [(&'static str, CellAlignment)] = &[
         ("tag", Left),
         ("order", Left),
+        ("ids", Left),
         ("max_id", Right),
         ("step", Right),
         ("enabled", Left),
@@ -35,6 +48,7 @@ impl Row for TagShown {
                 Some(Order::Strict) => "strict".into(),
                 None => "unknown".into(),
             },
+            ids(self),
             if self.max_id == SEALED.to_string() { "sealed".into() } else { self.max_id.clone() },
             match (self.step, self.order) {
                 (Some(step), _) => step.to_string(),
@@ -55,11 +69,34 @@ pub(crate) async fn run(stores: &Stores, command: Tag, output: Output) -> Result
     match command {
         Tag::List => Ok(list(stores, output).await),
         Tag::Show { tag } => show(stores, &tag, output).await,
-        Tag::Create { tag, step, order, first, description } => {
-            let meaning = Meaning { order: order.into() };
+        Tag::Create {
+            tag,
+            step,
+            order,
+            shape,
+            slice,
+            slice_bits,
+            reset,
+            time_zone,
+            text,
+            first,
+            description,
+        } => {
             let step = step.map(size).transpose()?;
-            let new = TagAdmin::new_tag(name(&tag)?, meaning, step).map_err(refused)?;
-            let new = NewTag { max_id: first, description, ..new };
+            let order = order.map(Into::into);
+            let spec = TagSpec {
+                step,
+                order,
+                shape,
+                slice,
+                slice_bits,
+                reset,
+                time_zone,
+                text,
+                first,
+                description,
+            };
+            let new = spec.record(name(&tag)?, &stores.keys()?).map_err(refused)?;
             let store = stores.of(&tag);
             shown(store, store.tags().create(&new).await.map_err(refused)?, output)
         }
@@ -76,6 +113,11 @@ pub(crate) async fn run(stores: &Stores, command: Tag, output: Output) -> Result
                 max_take: limit(max_take)?,
             };
             change_tag(stores, &tag, change, output).await
+        }
+        Tag::Rekey { tag } => {
+            let store = stores.of(&tag);
+            let rekeyed = store.tags().rekey(&name(&tag)?, &stores.keys()?).await;
+            shown(store, rekeyed.map_err(refused)?, output)
         }
         Tag::Advance { tag, at_least, yes } => advance(stores, &tag, at_least, yes, output).await,
         Tag::Delete { tag, yes } => delete(stores, &tag, yes, output).await,
@@ -156,10 +198,8 @@ async fn delete(stores: &Stores, tag: &str, yes: bool, output: Output) -> Result
         }
         error => refused(error),
     })?;
-    let kind = match &deleted.record.meaning {
-        Ok(Meaning { order: Order::Strict }) => "--order strict",
-        _ => "--step STEP",
-    };
+    let made = TagShown::of(&deleted.record, &store.url);
+    let kind = options(&made);
     let text = match deleted.next_first {
         Some(first) => format!(
             "deleted tag {tag:?} of {}; made again, let it start no lower: \
@@ -173,6 +213,37 @@ async fn delete(stores: &Stores, tag: &str, yes: bool, output: Output) -> Result
         ),
     };
     Ok(output::one(&TagShown::of(&deleted.record, &store.url), text, output).into())
+}
+
+/// What a tag like this one is made with.
+fn options(tag: &TagShown) -> String {
+    let mut options = match tag.order {
+        _ if tag.reset.is_some() => Vec::new(),
+        Some(Order::Strict) => vec!["--order strict".into()],
+        _ => vec!["--step STEP".into()],
+    };
+    let given = [
+        ("--shape", tag.shape.clone().filter(|shape| shape != "plain")),
+        ("--slice", tag.slice.clone()),
+        ("--reset", tag.reset.map(Into::into)),
+        ("--time-zone", tag.time_zone.map(Into::into)),
+        ("--text", tag.text.as_deref().map(quoted)),
+    ];
+    options
+        .extend(given.into_iter().filter_map(|(name, value)| Some(format!("{name} {}", value?))));
+    options.join(" ")
+}
+
+/// `leaf decode --tag`: what an id of a tag is made of.
+pub(crate) async fn decode(stores: &Stores, tag: &str, id: &str, output: Output) -> Result<Done> {
+    let record = stores.of(tag).tags().read(&name(tag)?).await.map_err(refused)?;
+    let told = leaf_node::records::decode(&record, &stores.keys()?, id)?;
+    let mut lines = vec![("id", told.id.clone()), ("number", told.number.clone())];
+    lines.extend(told.key.map(|key| ("key", key.to_string())));
+    lines.extend(told.period.clone().map(|period| ("period", period)));
+    lines.push(("granted", if told.granted { "yes" } else { "no" }.into()));
+    let text: Vec<_> = lines.iter().map(|(name, value)| format!("{name:<11}{value}")).collect();
+    Ok(output::one(&told, text.join("\n"), output).into())
 }
 
 /// A tag that was imported.

@@ -11,6 +11,7 @@ use std::str::FromStr;
 
 use thiserror::Error;
 
+use crate::template::CROCKFORD;
 use crate::{Id, Layout, UnixMillis, WorkerId};
 
 /// The bits of a UUID beside time, version and variant.
@@ -23,8 +24,6 @@ const ULID_FREE: u32 = 80;
 const OBJECT_ID_FREE: u32 = 64;
 /// Bits that hold the milliseconds of a second.
 const MILLI_BITS: u32 = 10;
-/// Crockford's alphabet: no I, L, O, U (<https://www.crockford.com/base32.html>).
-const CROCKFORD: &[u8; 32] = b"0123456789ABCDEFGHJKMNPQRSTVWXYZ";
 const HEX: &[u8; 16] = b"0123456789abcdef";
 
 /// A form in which a snowflake id is written.
@@ -80,7 +79,7 @@ pub enum TextFormError {
 /// A text in memory of its own: nothing is allocated.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct IdText {
-    bytes: [u8; 36],
+    bytes: [u8; IdText::CAPACITY],
     length: usize,
 }
 
@@ -125,7 +124,7 @@ impl TextForm {
     pub fn write(self, layout: Layout, id: Id) -> Result<IdText, TextFormError> {
         let parts = layout.decode(id).ok_or(TextFormError::OtherLayout)?;
         let millis = u128::from(parts.timestamp.get());
-        let mut text = IdText { bytes: [b'-'; 36], length: self.length() };
+        let mut text = IdText { length: self.length(), ..IdText::default() };
         if self == Self::Tsid {
             text.base32(u128::from(id.get().cast_unsigned()));
             return Ok(text);
@@ -222,11 +221,37 @@ const fn mask(bits: u32) -> u128 {
     (1 << bits) - 1
 }
 
+/// No text yet.
+impl Default for IdText {
+    fn default() -> Self {
+        // The places that a form skips are its dashes.
+        Self { bytes: [b'-'; Self::CAPACITY], length: 0 }
+    }
+}
+
 impl IdText {
+    /// The most characters of a text.
+    pub(crate) const CAPACITY: usize = 64;
+
     /// The text.
     #[must_use]
     pub fn as_str(&self) -> &str {
         std::str::from_utf8(&self.bytes[..self.length]).unwrap_or_default()
+    }
+
+    /// Adds ASCII characters; there must be room for them.
+    pub(crate) fn push(&mut self, more: &[u8]) {
+        self.bytes[self.length..self.length + more.len()].copy_from_slice(more);
+        self.length += more.len();
+    }
+
+    /// Adds a number with so many digits.
+    pub(crate) fn push_decimal(&mut self, mut value: u32, digits: usize) {
+        for place in (self.length..self.length + digits).rev() {
+            self.bytes[place] = b'0' + (value % 10) as u8;
+            value /= 10;
+        }
+        self.length += digits;
     }
 
     /// Writes the number from the right, leaving the places of the dashes.

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use leaf_core::Health;
 use leaf_registry::{OpenRegistry, OpenStore, StoreUrl};
-use leaf_segment::{HighWaterMarks, SegmentConfig, SegmentGenerator, Shards};
+use leaf_segment::{HighWaterMarks, KeyRing, Keys, SegmentConfig, SegmentGenerator, Shards};
 use leaf_snowflake::{
     Identity, Peers, Registry, SnowflakeConfig, SnowflakeErrorKind, SnowflakeGenerator,
 };
@@ -29,6 +29,7 @@ pub struct Node {
 struct Segment {
     generators: Shards<SegmentGenerator>,
     stores: Shards<Store>,
+    keys: Arc<KeyRing>,
 }
 
 /// A store of segments, and the generator of its tags.
@@ -110,6 +111,20 @@ impl Node {
         }
     }
 
+    /// The keys of scrambled ids; none where segment mode is off.
+    #[must_use]
+    pub fn keys(&self) -> Arc<KeyRing> {
+        self.segment.as_ref().map_or_else(Arc::default, |segment| Arc::clone(&segment.keys))
+    }
+
+    /// Takes other keys over, and looks at all tags again: those whose key was missing may have it now.
+    pub fn set_keys(&self, keys: Keys) {
+        self.keys().replace(keys);
+        for generator in self.segments().iter().flat_map(|generators| generators.iter()) {
+            generator.read_soon();
+        }
+    }
+
     /// Whether ids can be had now.
     #[must_use]
     pub fn health(&self) -> Health {
@@ -133,18 +148,22 @@ impl Segment {
     async fn open(config: &Config) -> Result<Self, OpenError> {
         let marks = HighWaterMarks::open(&config.data_dir.join("segment.marks"));
         let marks = Arc::new(marks.map_err(OpenError::HighWaterMarks)?);
+        let keys = Arc::new(KeyRing::new(config.segment.read_keys()?));
         let open = async |url: &StoreUrl| -> Result<Store, OpenError> {
             let open = url.open(&config.data_dir, &config.segment.store_options()).await?;
             if url.file(&config.data_dir).is_some() {
                 open.admin.apply().await?;
             }
-            let settings =
-                SegmentConfig { marks: Arc::clone(&marks), ..config.segment.generator() };
+            let settings = SegmentConfig {
+                marks: Arc::clone(&marks),
+                keys: Arc::clone(&keys),
+                ..config.segment.generator()
+            };
             let generator = SegmentGenerator::start(open.store.clone(), settings);
             Ok(Store { url: url.clone(), open, generator })
         };
         let stores = config.segment.stores().try_map(open).await?;
-        Ok(Self { generators: stores.map(|store| store.generator.clone()), stores })
+        Ok(Self { generators: stores.map(|store| store.generator.clone()), stores, keys })
     }
 }
 

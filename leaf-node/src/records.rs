@@ -4,7 +4,7 @@
 
 use leaf_core::Step;
 use leaf_registry::StoreUrl;
-use leaf_segment::{Order, TagRecord};
+use leaf_segment::{KeyRing, Order, TagId, TagIdError, TagRecord};
 use leaf_snowflake::{Fence, FenceState, WorkerView};
 use serde::Serialize;
 
@@ -17,6 +17,18 @@ pub struct TagShown {
     pub max_id: String,
     /// `relaxed` or `strict`; `null` when this version of Leaf may not guess it.
     pub order: Option<Order>,
+    /// Which ids the numbers stand for: `plain`, `interleave:0/2`, `scramble:63`.
+    pub shape: Option<String>,
+    /// The version of the key that ids are made with now, where they are scrambled.
+    pub key: Option<u8>,
+    /// `daily`, `monthly` or `yearly` where the numbers begin again.
+    pub reset: Option<&'static str>,
+    /// The part of all ids that the tag has, like `2/8`.
+    pub slice: Option<String>,
+    /// The template of its texts.
+    pub text: Option<String>,
+    /// Where the date of a period or of a text is.
+    pub time_zone: Option<&'static str>,
     /// `null` in strict order, and when the row holds a number that is none.
     pub step: Option<u32>,
     /// Whether ids are handed out.
@@ -38,12 +50,21 @@ impl TagShown {
     #[must_use]
     pub fn of(record: &TagRecord, url: &StoreUrl) -> Self {
         let settings = record.settings.clone().unwrap_or_default();
-        let order = record.meaning.as_ref().ok().map(|meaning| meaning.order);
+        let meaning = record.meaning.as_ref().ok();
+        let order = meaning.map(|meaning| meaning.order);
+        let reset = meaning.and_then(|meaning| meaning.reset);
+        let zone = reset.map(|reset| reset.zone).or(settings.time_zone);
         let step = record.step.ok().filter(|_| order != Some(Order::Strict));
         Self {
             tag: record.tag.as_str().into(),
             max_id: record.max_id.to_string(),
             order,
+            shape: meaning.map(|meaning| meaning.shape.to_string()),
+            key: meaning.and_then(|meaning| meaning.key()).map(|key| key.version),
+            reset: reset.map(|reset| reset.period.name()),
+            slice: settings.slice.map(|slice| slice.to_string()),
+            text: settings.text.as_ref().map(ToString::to_string),
+            time_zone: zone.map(|zone| zone.name()),
             step: step.map(Step::get),
             enabled: settings.enabled,
             min_step: settings.min_step.map(Step::get),
@@ -53,6 +74,46 @@ impl TagShown {
             store: url.to_string(),
         }
     }
+}
+
+/// An id of a tag, taken apart.
+#[derive(Debug, Clone, Serialize)]
+pub struct TagIdShown {
+    /// The tag.
+    pub tag: String,
+    /// The id.
+    pub id: String,
+    /// Its number.
+    pub number: String,
+    /// The version of the key that made it, where ids are scrambled.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub key: Option<u8>,
+    /// The first day of its period, where numbers begin again.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub period: Option<String>,
+    /// Whether the store has granted it to a node. Not every one that was granted was issued.
+    pub granted: bool,
+}
+
+/// Takes an id of the tag of this record apart: in the tag's texts, else in decimal digits.
+///
+/// # Errors
+/// It is neither, the tag does not issue such ids, or its key is not in `keys`.
+pub fn decode(record: &TagRecord, keys: &KeyRing, text: &str) -> Result<TagIdShown, TagIdError> {
+    let told = match (TagId::of_text(record, keys, text), text.parse()) {
+        (Ok(told), _) => told,
+        // A text of another template, or none: a number after all.
+        (Err(TagIdError::Text(_)), Ok(id)) => TagId::of(record, keys, id)?,
+        (Err(error), _) => return Err(error),
+    };
+    Ok(TagIdShown {
+        tag: record.tag.as_str().into(),
+        id: told.id.to_string(),
+        number: told.number.to_string(),
+        key: told.key,
+        period: told.period.map(|day| format!("{:04}-{:02}-{:02}", day.year, day.month, day.day)),
+        granted: told.granted,
+    })
 }
 
 /// A worker id.

@@ -11,7 +11,7 @@
 
 use leaf_core::Tag;
 use leaf_segment::{
-    NewTag, SEALED, StoreError, StoreErrorKind, TagRecord, TagSettings, TagSettingsError, TagStore,
+    NewTag, SEALED, StoreError, StoreErrorKind, TagRecord, TagSettingsError, TagStore,
 };
 
 /// Explains a refused `replace_max_id` although `max_id` is the expected value.
@@ -131,9 +131,10 @@ async fn make_sealed(
     let settings = match new {
         None => {
             let description = old.description.clone();
-            let new = NewTag { tag: tag.clone(), max_id: SEALED, step, meaning, description };
+            let (tag, settings) = (tag.clone(), old_settings.clone());
+            let new = NewTag { tag, max_id: SEALED, step, meaning, settings, description };
             to.create(&new).await?;
-            Ok(TagSettings::default())
+            Ok(new.settings)
         }
         // Made, by `schema --apply` say, and never used; or moved from here before.
         Some(new) if new.max_id <= 1 || new.is_sealed() => {

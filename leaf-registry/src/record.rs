@@ -50,9 +50,10 @@ pub(crate) fn read(rows: Vec<Row>, settings: HashMap<String, String>) -> Vec<Tag
     records.into_values().collect()
 }
 
-/// The greatest `max_id` to which `amount` can be added so that the sum stays below [`SEALED`].
-pub(crate) const fn greatest_start(amount: i64) -> i64 {
-    SEALED - 1 - amount
+/// The greatest `max_id` to which `amount` can be added so that the sum is not above what the caller can use, and stays
+/// below [`SEALED`].
+pub(crate) fn greatest_start(amount: i64, expected: Expected) -> i64 {
+    expected.end.min(SEALED - 1) - amount
 }
 
 /// Why an allocation of `amount` ids changed no row, given the row; `None` when nothing in it is wrong: then somebody
@@ -73,7 +74,9 @@ pub(crate) fn why_not(
         (_, Some(max_id @ ..0)) => bad(format!("max_id {max_id} is negative; advance the tag")),
         (_, Some(SEALED)) => Some(StoreErrorKind::Moved),
         (Ok(step), _) if step != expected.step => Some(StoreErrorKind::StepChanged(step)),
-        (_, Some(max_id)) if max_id > greatest_start(amount) => Some(StoreErrorKind::Exhausted),
+        (_, Some(max_id)) if max_id.max(expected.least) > greatest_start(amount, expected) => {
+            Some(StoreErrorKind::Exhausted)
+        }
         _ => None,
     }
 }

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use leaf_core::Step;
+use leaf_core::{Clock, Step, SystemClock};
 
-use crate::HighWaterMarks;
+use crate::{HighWaterMarks, KeyRing};
 
 /// Settings of a [`SegmentGenerator`](crate::SegmentGenerator).
 ///
@@ -37,6 +37,10 @@ pub struct SegmentConfig {
     /// The regression guard's marks. Default: in memory, so that they end with the process; with
     /// [`HighWaterMarks::open`] they outlive it.
     pub marks: Arc<HighWaterMarks>,
+    /// The secret keys of scrambled ids. Default none.
+    pub keys: Arc<KeyRing>,
+    /// Where the time comes from that numbers of a day, a month or a year need. Default [`SystemClock`].
+    pub clock: Arc<dyn Clock>,
     /// How often the set of tags is read again. Default 60 s, as in Leaf.
     pub refresh: Duration,
 }
@@ -57,6 +61,8 @@ impl Default for SegmentConfig {
             concurrent_fetches: 64,
             give_back: true,
             marks: Arc::default(),
+            keys: Arc::default(),
+            clock: Arc::new(SystemClock),
             refresh: Duration::from_secs(60),
         }
     }

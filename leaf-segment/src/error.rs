@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use leaf_core::{Step, Tag, TagError};
 
+use crate::KeyProblem;
+
 type Cause = Box<dyn std::error::Error + Send + Sync>;
 
 /// A failure of a [`TagStore`](crate::TagStore), for the log and the operator.
@@ -36,9 +38,21 @@ pub enum StoreErrorKind {
     /// The record is not usable as it stands.
     #[error("{0}")]
     BadRecord(String),
-    /// `max_id` cannot grow by the amount: the 63 bits are used up.
-    #[error("the ids are used up: max_id cannot grow beyond 9223372036854775807")]
+    /// `max_id` cannot grow by the amount: the 63 bits are used up, or what the tag has of them.
+    #[error(
+        "the ids are used up: there are none left below 2^63, or in the tag's slice, shape, template or period"
+    )]
     Exhausted,
+    /// Numbers of a later period than this host's clock shows were granted already.
+    #[error(
+        "numbers of {opened} were granted already, and this host's clock says {own}: set the clock of the host that is wrong right"
+    )]
+    ClockBehind {
+        /// The period that is open, like 20261121.
+        opened: i64,
+        /// The period by this host's clock.
+        own: i64,
+    },
     /// The range starts below one that this process was already granted.
     #[error(
         "the store granted ids from {start} on although ids below {mark} were granted before: \
@@ -153,9 +167,20 @@ pub enum SegmentErrorKind {
     /// The tag is disabled.
     #[error("the tag is disabled")]
     Disabled,
-    /// The tag has no ids left below 2^63.
+    /// The tag has no ids left below 2^63, or in its slice, shape, template or period.
     #[error("the tag's ids are used up")]
     Exhausted,
+    /// Numbers of a later period were granted already: this host's clock is behind, or another one is ahead.
+    #[error(
+        "numbers of a later period were granted already, and by this server's clock it has not begun: a clock is wrong"
+    )]
+    ClockBehind,
+    /// The ids of the tag are scrambled with a key that this process does not have.
+    #[error("{0}: put it into the server's segment.keys_file")]
+    Key(KeyProblem),
+    /// The ids of the tag do not follow each other, so that a range of them cannot be told.
+    #[error("the ids of this tag are no ranges: ask for them one by one, or for a list of them")]
+    NoRanges,
     /// The tag was moved to another store, and this generator asks the old one.
     #[error("the tag was moved to another store; the server's log says what to do")]
     Moved,
@@ -192,6 +217,7 @@ impl SegmentError {
     pub(crate) fn of_store(tag: &Tag, error: Arc<StoreError>) -> Self {
         let kind = match error.kind() {
             StoreErrorKind::Refused | StoreErrorKind::Replaced => SegmentErrorKind::StoreRefused,
+            StoreErrorKind::Exhausted => SegmentErrorKind::Exhausted,
             _ => SegmentErrorKind::StoreDown,
         };
         Self::of_tag(kind, tag, error)

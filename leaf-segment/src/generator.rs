@@ -21,12 +21,13 @@ use tokio::time::Instant;
 use crate::handle::TagHandle;
 use crate::known_tags::{KnownTags, TagMap};
 use crate::rate;
+use crate::shape::Mapping;
 use crate::store_client::StoreClient;
 use crate::tag_state::Leftovers;
 use crate::unknown_tags::UnknownTags;
 use crate::{
-    Meaning, Order, SegmentConfig, SegmentError, SegmentErrorKind, SegmentSource, StoreError,
-    StoreErrorKind, TagRecord, TagView,
+    KeyRing, Meaning, Order, SegmentConfig, SegmentError, SegmentErrorKind, SegmentSource,
+    StoreError, StoreErrorKind, TagRecord, TagView,
 };
 
 /// How soon a refresh that failed is tried again.
@@ -143,8 +144,13 @@ impl SegmentGenerator {
     pub fn set_refresh(&self, refresh: Duration) {
         let millis = u64::try_from(refresh.as_millis()).unwrap_or(u64::MAX);
         if self.shared.refresh_millis.swap(millis, Ordering::Relaxed) != millis {
-            self.shared.store_client.read_soon.notify_one();
+            self.read_soon();
         }
+    }
+
+    /// Reads the set of tags soon, within half a second.
+    pub fn read_soon(&self) {
+        self.shared.store_client.read_soon.notify_one();
     }
 
     /// Whether ids can be handed out now.
@@ -179,6 +185,7 @@ impl SegmentGenerator {
                     Health::degraded(HealthCode::TagRefused, text)
                 }
             };
+            let refused = keyless(&tags).and(refused);
             return marks.and(refused);
         };
         // A tag in strict order never has a stock: its own callers are told.
@@ -236,12 +243,25 @@ impl SegmentGenerator {
     }
 }
 
-/// Why no id of such a record may be issued, if so.
-fn refusal(record: &TagRecord) -> Option<SegmentErrorKind> {
-    match record.meaning {
-        Err(_) => Some(SegmentErrorKind::Record),
-        Ok(_) => (!record.is_enabled()).then_some(SegmentErrorKind::Disabled),
+/// What makes ids of a record's numbers, or why none may be issued.
+fn usable(record: &TagRecord, keys: &KeyRing) -> Result<Option<Mapping>, SegmentErrorKind> {
+    let meaning = record.meaning.as_ref().map_err(|_| SegmentErrorKind::Record)?;
+    if !record.is_enabled() {
+        return Err(SegmentErrorKind::Disabled);
     }
+    Mapping::of(meaning.shape, &record.tag, keys).map_err(SegmentErrorKind::Key)
+}
+
+/// Whether a tag's ids cannot be made for want of its key.
+fn keyless(tags: &TagMap) -> Health {
+    let problem = tags.values().find_map(|handle| match handle.state.control().ended {
+        Some(SegmentErrorKind::Key(problem)) => Some((handle.tag().clone(), problem)),
+        _ => None,
+    });
+    problem.map_or(Health::Ready, |(tag, problem)| {
+        let text = format!("tag {:?}: {problem}: put it into segment.keys_file", tag.as_str());
+        Health::degraded(HealthCode::TagRefused, text)
+    })
 }
 
 /// Whether a tag waits for an operator.
@@ -249,7 +269,7 @@ fn needs_operator(handle: &TagHandle) -> bool {
     let control = handle.state.control();
     match &control.ended {
         None => control.suspect(),
-        Some(why) => *why == SegmentErrorKind::Record,
+        Some(why) => matches!(why, SegmentErrorKind::Record | SegmentErrorKind::Key(_)),
     }
 }
 
@@ -361,30 +381,42 @@ impl Shared {
 
     /// Brings `tags` up to date with one record.
     fn apply_record(&self, tags: &mut TagMap, record: &TagRecord) -> TagHandle {
-        let refusal = refusal(record);
-        let handle = match tags.get(&record.tag) {
-            Some(handle) if !handle.state.has_ended() && record.meaning == Ok(handle.meaning()) => {
+        let usable = usable(record, &self.store_client.config.keys);
+        let before = tags.get(&record.tag);
+        match (before, &usable) {
+            (Some(handle), _)
+                if !handle.state.has_ended() && record.meaning == Ok(handle.meaning()) =>
+            {
                 handle.state.record_seen(record);
-                handle.clone()
-            }
-            Some(ended) if refusal.is_some() && ended.state.has_ended() => return ended.clone(),
-            // New, or made or enabled again: what was granted before, the marks remember.
-            before => {
-                if let Some(before) = before {
-                    before.state.end(SegmentErrorKind::UnknownTag);
+                // Its key it has, whatever became of the file of keys since.
+                if !record.is_enabled() {
+                    handle.state.end(SegmentErrorKind::Disabled);
                 }
-                if let Err(error) = &record.meaning {
-                    tracing::error!(tag = ?record.tag.as_str(), "no ids: {error}");
-                }
-                let meaning = record.meaning.as_ref().copied().unwrap_or(Meaning::PLAIN);
-                let handle = TagHandle::new(record, meaning, Arc::clone(&self.store_client));
-                tags.insert(record.tag.clone(), handle.clone());
-                handle
+                return handle.clone();
             }
+            (Some(ended), Err(why)) if ended.state.control().ended.as_ref() == Some(why) => {
+                return ended.clone();
+            }
+            // New, or made or enabled again, or with another key: what was granted before, the marks remember.
+            (Some(before), _) => before.state.end(SegmentErrorKind::UnknownTag),
+            (None, _) => {}
+        }
+        if let Err(error) = &record.meaning {
+            tracing::error!(tag = ?record.tag.as_str(), "no ids: {error}");
+        }
+        if let Err(error @ SegmentErrorKind::Key(_)) = &usable {
+            tracing::error!(tag = ?record.tag.as_str(), "no ids: {error}");
+        }
+        let meaning = record.meaning.as_ref().copied().unwrap_or(Meaning::PLAIN);
+        let (mapping, refusal) = match usable {
+            Ok(mapping) => (mapping, None),
+            Err(why) => (None, Some(why)),
         };
+        let handle = TagHandle::new(record, meaning, mapping, Arc::clone(&self.store_client));
         if let Some(why) = refusal {
             handle.state.end(why);
         }
+        tags.insert(record.tag.clone(), handle.clone());
         handle
     }
 
@@ -434,9 +466,9 @@ impl Shared {
             let mut tags = TagMap::clone(&self.tags.load());
             let handle = self.apply_record(&mut tags, &record);
             self.tags.store(Arc::new(tags));
-            match refusal(&record) {
-                None => return Ok(Ok(handle)),
-                Some(refusal) => why = refusal,
+            match usable(&record, &self.store_client.config.keys) {
+                Ok(_) => return Ok(Ok(handle)),
+                Err(refusal) => why = refusal,
             }
         }
         self.unknown().remember(tag.clone(), why.clone());

@@ -131,37 +131,57 @@ fn next_group(state: &TagState) -> Option<Vec<Request>> {
     requests.served.then_some(group)
 }
 
-/// Allocates what the group asked for, and hands it out.
+/// Allocates what the group asked for, and hands it out. Near the end of the numbers those who came first get theirs.
 async fn serve(state: &Arc<TagState>, group: Vec<Request>) {
-    let amount: u64 = group.iter().map(|request| u64::from(request.count.get())).sum();
-    let amount = i64::try_from(amount).ok().and_then(|amount| Step::new(amount).ok());
-    let amount = amount.expect("a group has at most MOST_IDS ids, or one request, which fits");
-    match allocate(state, amount).await {
-        Ok(range) => {
-            let mut start = range.start();
-            for Request { count, answer } in group {
-                let end = start + i64::from(count.get());
-                if let Some(part) = IdRange::new(start, end) {
-                    // Who has left meanwhile leaves a gap.
-                    let _ = answer.send(Ok(part));
-                }
-                start = end;
+    let mut groups = VecDeque::from([group]);
+    while let Some(mut group) = groups.pop_front() {
+        match allocate(state, amount(&group)).await {
+            Ok(range) => hand_out(range, group),
+            Err(Failed::TooFewLeft(_)) if group.len() > 1 => {
+                let later = group.split_off(group.len() / 2);
+                groups.push_front(later);
+                groups.push_front(group);
             }
-        }
-        Err(error) => {
-            for request in group {
-                let _ = request.answer.send(Err(error.clone()));
+            Err(Failed::TooFewLeft(error) | Failed::Other(error)) => {
+                for request in group {
+                    let _ = request.answer.send(Err(error.clone()));
+                }
             }
         }
     }
 }
 
-async fn allocate(state: &Arc<TagState>, amount: Step) -> Result<IdRange, SegmentError> {
+fn amount(group: &[Request]) -> Step {
+    let amount: u64 = group.iter().map(|request| u64::from(request.count.get())).sum();
+    let amount = i64::try_from(amount).ok().and_then(|amount| Step::new(amount).ok());
+    amount.expect("a group has at most MOST_IDS ids, or one request, which fits")
+}
+
+fn hand_out(range: IdRange, group: Vec<Request>) {
+    let mut start = range.start();
+    for Request { count, answer } in group {
+        let end = start + i64::from(count.get());
+        if let Some(part) = IdRange::new(start, end) {
+            // Who has left meanwhile leaves a gap.
+            let _ = answer.send(Ok(part));
+        }
+        start = end;
+    }
+}
+
+/// Why a group got nothing.
+enum Failed {
+    /// Fewer numbers are left than it asked for.
+    TooFewLeft(SegmentError),
+    Other(SegmentError),
+}
+
+async fn allocate(state: &Arc<TagState>, amount: Step) -> Result<IdRange, Failed> {
     let begun = Instant::now();
     for tried in 1.. {
         if let Some(error) = state.immediate_error().or_else(|| state.recent_outage(FAILURE_HOLDS))
         {
-            return Err(error);
+            return Err(Failed::Other(error));
         }
         // The one task of the tag: nobody else has its turn to fetch.
         let error = match refill::fetch(state, Amount::Exactly(amount)).await {
@@ -172,8 +192,12 @@ async fn allocate(state: &Arc<TagState>, amount: Step) -> Result<IdRange, Segmen
             }
             Err(error) => error,
         };
+        if *error.kind() == StoreErrorKind::Exhausted && amount > Step::MIN {
+            // One number may be left: the tag has not failed.
+            return Err(Failed::TooFewLeft(SegmentError::of_store(&state.tag, Arc::new(error))));
+        }
         if !error.retryable() || tried >= MOST_TRIES || begun.elapsed() >= AGAIN_FOR {
-            return Err(failed(state, error));
+            return Err(Failed::Other(failed(state, error)));
         }
         // The record's step is nothing to a strict tag but a part of what is compared.
         if let StoreErrorKind::StepChanged(step) = error.kind() {

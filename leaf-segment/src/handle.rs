@@ -13,8 +13,10 @@ use tokio::time::Instant;
 use crate::buffer::Take;
 use crate::group_commit;
 use crate::refill;
+use crate::shape::{Ids, Mapping};
 use crate::store_client::StoreClient;
 use crate::tag_state::TagState;
+use crate::texts::{TextError, Texts};
 use crate::{Meaning, Order, SegmentError, SegmentErrorKind, TagRecord};
 
 /// A tag, ready to hand out ids. Cheap to clone; keep it instead of looking the tag up again.
@@ -31,9 +33,10 @@ impl TagHandle {
     pub(crate) fn new(
         record: &TagRecord,
         meaning: Meaning,
+        mapping: Option<Mapping>,
         store_client: Arc<StoreClient>,
     ) -> Self {
-        Self { state: Arc::new(TagState::new(record, meaning, store_client)) }
+        Self { state: Arc::new(TagState::new(record, meaning, mapping, store_client)) }
     }
 
     /// The tag.
@@ -47,7 +50,7 @@ impl TagHandle {
     #[inline]
     #[must_use]
     pub fn try_next(&self) -> Option<Id> {
-        self.taken(self.state.buffer.take())
+        self.taken(self.state.buffer.take()).map(|number| self.id_of(number))
     }
 
     /// Takes the next id; at once while a segment is there, else as soon as the refill arrives.
@@ -59,15 +62,29 @@ impl TagHandle {
     pub async fn next(&self) -> Result<Id, SegmentError> {
         match self.try_next() {
             Some(id) => Ok(id),
-            None if self.is_strict() => Ok(self.in_turn(Step::MIN, self.deadline()).await?.first()),
+            None if self.is_strict() => {
+                Ok(self.id_of(self.in_turn(Step::MIN, self.deadline()).await?.first()))
+            }
             None => self.wait_for(self.deadline(), Self::try_next).await,
         }
     }
 
     /// Takes what one segment has at once: at least 1 id, at most `most` and 65,536; never waits.
-    /// `None` also starts a refill, so that a later call succeeds.
+    /// `None` also starts a refill, so that a later call succeeds; a tag whose ids are no ranges
+    /// ([`Meaning::has_ranges`]) never has one, see [`Self::try_take_ids`].
     #[must_use]
     pub fn try_take(&self, most: usize) -> Option<IdRange> {
+        self.state.mapping.is_none().then(|| self.try_take_numbers(most))?
+    }
+
+    /// As [`Self::try_take`], in every tag.
+    #[must_use]
+    pub fn try_take_ids(&self, most: usize) -> Option<Ids> {
+        let numbers = self.try_take_numbers(most)?;
+        Some(Ids::of_range(numbers, self.state.mapping.as_ref()))
+    }
+
+    fn try_take_numbers(&self, most: usize) -> Option<IdRange> {
         let most = u32::try_from(most).unwrap_or(u32::MAX);
         self.taken(self.state.buffer.take_run(most))
     }
@@ -78,7 +95,8 @@ impl TagHandle {
     ///
     /// # Errors
     /// `BadCount` unless `count` is 1 to [`SegmentConfig::max_take`](crate::SegmentConfig::max_take)
-    /// or the tag's own limit; else those of [`Self::next`]. Ids that were taken before an error are
+    /// or the tag's own limit; `NoRanges` in a tag whose ids are none, see [`Self::take_ids`]; else those of
+    /// [`Self::next`]. Ids that were taken before an error are
     /// lost, which makes a gap.
     ///
     /// ```
@@ -96,6 +114,21 @@ impl TagHandle {
     /// # }
     /// ```
     pub async fn take(&self, count: usize) -> Result<Vec<IdRange>, SegmentError> {
+        self.check_ranges()?;
+        self.take_numbers(count).await
+    }
+
+    /// Takes exactly `count` ids, and waits where it must, in every tag. In strict order they follow each other.
+    ///
+    /// # Errors
+    /// Those of [`Self::take`], but `NoRanges`.
+    pub async fn take_ids(&self, count: usize) -> Result<Ids, SegmentError> {
+        let numbers = self.take_numbers(count).await?;
+        let ids = Ids::of_ranges(numbers, self.state.mapping.as_ref());
+        Ok(ids.expect("at least one id was asked for, and taken"))
+    }
+
+    async fn take_numbers(&self, count: usize) -> Result<Vec<IdRange>, SegmentError> {
         let step = self.check_count(count)?;
         let deadline = self.deadline();
         if self.is_strict() {
@@ -107,9 +140,9 @@ impl TagHandle {
         let mut ranges: Vec<IdRange> = Vec::with_capacity(1);
         let mut missing = count;
         while missing > 0 {
-            let range = match self.try_take(missing) {
+            let range = match self.try_take_numbers(missing) {
                 Some(range) => range,
-                None => self.wait_for(deadline, |handle| handle.try_take(missing)).await?,
+                None => self.wait_for(deadline, |handle| handle.try_take_numbers(missing)).await?,
             };
             missing -= range.len() as usize;
             match ranges.last_mut() {
@@ -129,6 +162,7 @@ impl TagHandle {
     /// # Errors
     /// Those of [`Self::take`].
     pub async fn take_contiguous(&self, count: usize) -> Result<IdRange, SegmentError> {
+        self.check_ranges()?;
         let step = self.check_count(count)?;
         if self.is_strict() {
             return self.in_turn(step, self.deadline()).await;
@@ -153,6 +187,21 @@ impl TagHandle {
         self.state.max_take()
     }
 
+    /// How this tag's ids are written now; `None` for a tag without a template.
+    #[must_use]
+    pub fn texts(&self) -> Option<Texts> {
+        let text = self.state.text.as_ref()?;
+        Some(text.now(&*self.state.store_client.config.clock))
+    }
+
+    /// The id of a text. Whether it was ever issued, the text does not tell.
+    ///
+    /// # Errors
+    /// The tag has no template, or the text is none of its texts: its check digits are wrong, say.
+    pub fn read_text(&self, text: &str) -> Result<Id, TextError> {
+        self.state.text.as_ref().ok_or(TextError::NoTemplate)?.read(text)
+    }
+
     fn is_strict(&self) -> bool {
         self.state.meaning.order == Order::Strict
     }
@@ -163,13 +212,28 @@ impl TagHandle {
     pub fn last_issued(&self) -> Option<Id> {
         let direct = self.state.control().direct_end.map(|end| end - 1);
         let last = self.state.buffer.last_taken().max(direct)?;
-        Id::new(last)
+        Id::new(last).map(|number| self.id_of(number))
     }
 
     /// How many ids can be taken without waiting for the store.
     #[must_use]
     pub fn stock(&self) -> u64 {
         self.state.buffer.stock()
+    }
+
+    #[inline]
+    fn id_of(&self, number: Id) -> Id {
+        match &self.state.mapping {
+            None => number,
+            Some(mapping) => mapping.id(number),
+        }
+    }
+
+    fn check_ranges(&self) -> Result<(), SegmentError> {
+        match &self.state.mapping {
+            None => Ok(()),
+            Some(_) => Err(SegmentError::new(SegmentErrorKind::NoRanges, self.state.tag.as_str())),
+        }
     }
 
     /// What was taken; sees to the refill.

@@ -1,24 +1,33 @@
 //! What the numbers of a tag mean, and the text in which every store keeps it.
 //!
-//! Invariant: the meaning stands beside the counter, in one record; an allocation compares it, and it never changes
-//! while the record lives. A program that does not understand a part of it issues nothing: it would
-//! issue other ids than those that do.
+//! Invariant: the meaning stands beside the counter, in one record, and an allocation compares it. It never changes
+//! while the record lives, but for the key of scrambled ids, which only goes to a greater version. A program that does not
+//! understand a part of it issues nothing: it would issue other ids than those that do.
 //!
 //! A plain tag has no such text. Its record is what a Java Leaf understands; every other tag stands where a Java Leaf
 //! finds nothing.
 
+use std::fmt;
+use std::str::FromStr;
+
+use leaf_core::{KeyId, ScrambleDomain};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
+use crate::period::{Period, Reset, Zone};
+use crate::{SEALED, TagSettings};
+
 /// The version of the text.
 const FORMAT_VERSION: u32 = 1;
+/// The most residues of an interleaved tag, and the most slices.
+pub(crate) const MOST_PARTS: u32 = 1024;
 
 /// What the numbers of a tag mean; fixed when the tag is made.
 ///
 /// ```
 /// use leaf_segment::{Meaning, Order};
 ///
-/// let strict = Meaning { order: Order::Strict };
+/// let strict = Meaning { order: Order::Strict, ..Meaning::PLAIN };
 /// assert_eq!(strict.encode(), r#"{"version":1,"order":"strict"}"#);
 /// assert_eq!(Meaning::decode(&strict.encode())?, strict);
 /// assert!(Meaning::PLAIN.is_plain());
@@ -28,6 +37,10 @@ const FORMAT_VERSION: u32 = 1;
 pub struct Meaning {
     /// How the ids that different nodes issue follow each other.
     pub order: Order,
+    /// Which ids the numbers stand for.
+    pub shape: Shape,
+    /// When the numbers begin at 1 again; never in most tags.
+    pub reset: Option<Reset>,
 }
 
 /// How the ids of a tag follow each other when several nodes issue them.
@@ -40,6 +53,29 @@ pub enum Order {
     /// A request that is sent after another one was answered gets a greater id, whichever nodes they asked. Each
     /// id waits for the store.
     Strict,
+}
+
+/// Which ids the numbers of a tag stand for. Two numbers never stand for the same id.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Shape {
+    /// The numbers are the ids.
+    Plain,
+    /// One store of several: each issues the ids of one remainder.
+    Interleave(Interleave),
+    /// A permutation by a secret key: neither volume nor order can be seen.
+    Scramble {
+        /// Among which ids.
+        domain: ScrambleDomain,
+        /// The key that ids are made with now.
+        key: KeyId,
+    },
+}
+
+/// A part of all ids: number `n` stands for `n * of + index`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Interleave {
+    index: u32,
+    of: u32,
 }
 
 /// A record whose meaning this version of Leaf must not guess.
@@ -67,11 +103,110 @@ pub enum MeaningError {
 struct Text {
     version: u32,
     order: Order,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    shape: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    key: Option<u8>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    check: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    reset: Option<Period>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    digits: Option<u8>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    time_zone: Option<String>,
+}
+
+impl Interleave {
+    /// The ids with this remainder; `None` unless `of` is 2 to 1024 and `index` less.
+    #[must_use]
+    pub fn new(index: u32, of: u32) -> Option<Self> {
+        ((2..=MOST_PARTS).contains(&of) && index < of).then_some(Self { index, of })
+    }
+
+    /// The remainder.
+    #[must_use]
+    pub const fn index(self) -> u32 {
+        self.index
+    }
+
+    /// How many stores share the ids.
+    #[must_use]
+    pub const fn of(self) -> u32 {
+        self.of
+    }
+
+    /// The id of a number.
+    #[must_use]
+    pub fn id(self, number: i64) -> Option<i64> {
+        number.checked_mul(self.of.into())?.checked_add(self.index.into())
+    }
+
+    /// The number of an id that has this remainder.
+    #[must_use]
+    pub fn number(self, id: i64) -> Option<i64> {
+        let of = i64::from(self.of);
+        (id % of == i64::from(self.index)).then_some(id / of)
+    }
+}
+
+impl fmt::Display for Interleave {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.index, self.of)
+    }
+}
+
+impl FromStr for Interleave {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        let (index, of) = parts(text).ok_or(())?;
+        Self::new(index, of).ok_or(())
+    }
+}
+
+/// Reads `2/8`.
+pub(crate) fn parts(text: &str) -> Option<(u32, u32)> {
+    let (index, of) = text.split_once('/')?;
+    let number = |text: &str| {
+        let digits = text.bytes().all(|byte| byte.is_ascii_digit());
+        text.parse().ok().filter(|_| digits)
+    };
+    Some((number(index)?, number(of)?))
+}
+
+impl Shape {
+    /// The first number that stands for no id below `ids`.
+    fn numbers_below(self, ids: i64) -> i64 {
+        match self {
+            Self::Plain => ids,
+            Self::Interleave(Interleave { index, of }) => {
+                let (index, of) = (i64::from(index), i64::from(of));
+                let room = ids.saturating_sub(index).max(0);
+                room / of + i64::from(room % of > 0)
+            }
+            // Its ids lie anywhere; a tag whose text cannot hold them all is not made.
+            Self::Scramble { domain, .. } => domain.capacity(),
+        }
+    }
+}
+
+/// `plain`, `interleave:2/8`, `scramble:63`.
+impl fmt::Display for Shape {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Plain => f.write_str("plain"),
+            Self::Interleave(part) => write!(f, "interleave:{part}"),
+            Self::Scramble { domain, .. } => write!(f, "scramble:{domain}"),
+        }
+    }
 }
 
 impl Meaning {
     /// Relaxed order and nothing else: what a Java Leaf issues, too.
-    pub const PLAIN: Self = Self { order: Order::Relaxed };
+    pub const PLAIN: Self = Self { order: Order::Relaxed, shape: Shape::Plain, reset: None };
+    /// Strict order and nothing else.
+    pub const STRICT: Self = Self { order: Order::Strict, ..Self::PLAIN };
 
     /// Whether a Java Leaf may share the tag.
     #[must_use]
@@ -79,11 +214,51 @@ impl Meaning {
         self == Self::PLAIN
     }
 
+    /// Whether ids that follow each other are also numbers that do: then they can be told as a range.
+    #[must_use]
+    pub fn has_ranges(self) -> bool {
+        self.shape == Shape::Plain
+    }
+
+    /// The key of scrambled ids.
+    #[must_use]
+    pub const fn key(self) -> Option<KeyId> {
+        match self.shape {
+            Shape::Scramble { key, .. } => Some(key),
+            _ => None,
+        }
+    }
+
+    /// The first number of such a tag that must not be issued, of those that never begin again.
+    pub(crate) fn number_end(self, settings: &TagSettings) -> i64 {
+        let slice = settings.slice.map_or(SEALED - 1, |slice| slice.end());
+        let text = settings.text.as_ref().map_or(i64::MAX, |text| text.capacity());
+        self.shape.numbers_below(slice.min(text))
+    }
+
+    /// How many numbers such a tag has before it begins again or ends; `None` where they are practically endless.
+    pub(crate) fn capacity(self, settings: &TagSettings) -> Option<i64> {
+        let end = match self.reset {
+            Some(reset) => reset.capacity(),
+            None => self.number_end(settings),
+        };
+        (end < 1 << 40).then_some(end)
+    }
+
     /// The meaning as a store keeps it: one line of JSON. The same meaning has the same text for ever, since stores
     /// compare it.
     #[must_use]
     pub fn encode(self) -> String {
-        let text = Text { version: FORMAT_VERSION, order: self.order };
+        let text = Text {
+            version: FORMAT_VERSION,
+            order: self.order,
+            shape: (self.shape != Shape::Plain).then(|| self.shape.to_string()),
+            key: self.key().map(|key| key.version),
+            check: self.key().map(|key| key.check.to_string()),
+            reset: self.reset.map(|reset| reset.period),
+            digits: self.reset.map(|reset| reset.digits()),
+            time_zone: self.reset.map(|reset| reset.zone.name().into()),
+        };
         serde_json::to_string(&text).expect("numbers and texts serialize")
     }
 
@@ -104,14 +279,62 @@ impl Meaning {
         // A field or a value more is a meaning that a later version added.
         let read: Text =
             serde_json::from_str(text).map_err(|error| MeaningError::Newer(error.to_string()))?;
-        let meaning = Self { order: read.order };
+        let shape = read.shape()?;
+        let meaning = Self { order: read.order, shape, reset: read.reset()? };
         match meaning.encode() == text {
             true if meaning.is_plain() => {
                 Err(MeaningError::Damaged("a plain tag has no such record".into()))
             }
-            true => Ok(meaning),
+            true => meaning.check().map(|()| meaning).map_err(MeaningError::Newer),
             false => Err(MeaningError::Damaged(format!("it should read {}", meaning.encode()))),
         }
+    }
+
+    /// Why there can be no such tag, if so.
+    pub(crate) fn check(self) -> Result<(), String> {
+        let refuse = |why: &str| Err(why.into());
+        match (self.order, self.shape, self.reset) {
+            (_, Shape::Scramble { .. } | Shape::Interleave(_), Some(_)) => refuse(
+                "numbers that begin again are issued as they are: leave --shape or --reset out",
+            ),
+            (Order::Strict, Shape::Scramble { .. }, _) => refuse(
+                "scrambled ids have no order that could be strict: leave --order or --shape out",
+            ),
+            (Order::Relaxed, _, Some(_)) => refuse(
+                "numbers that begin again are in strict order, or a period would not begin with 1, 2, 3: leave \
+                 --order out, or --reset",
+            ),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Text {
+    fn shape(&self) -> Result<Shape, MeaningError> {
+        let Some(text) = &self.shape else { return Ok(Shape::Plain) };
+        let newer = || MeaningError::Newer(format!("shape {text:?}"));
+        let damaged = |what: &str| MeaningError::Damaged(format!("{what} is missing or none"));
+        match text.split_once(':').ok_or_else(newer)? {
+            ("interleave", part) => part.parse().map(Shape::Interleave).map_err(|()| newer()),
+            ("scramble", domain) => {
+                let domain: ScrambleDomain = domain.parse().map_err(|()| newer())?;
+                let version = self.key.filter(|key| (1..=domain.max_version()).contains(key));
+                let version = version.ok_or_else(|| damaged("`key`"))?;
+                let check = self.check.as_ref().and_then(|check| check.parse().ok());
+                let check = check.ok_or_else(|| damaged("`check`"))?;
+                Ok(Shape::Scramble { domain, key: KeyId { version, check } })
+            }
+            _ => Err(newer()),
+        }
+    }
+
+    fn reset(&self) -> Result<Option<Reset>, MeaningError> {
+        let Some(period) = self.reset else { return Ok(None) };
+        let name = self.time_zone.as_deref().unwrap_or_default();
+        let zone = Zone::find(name);
+        let zone = zone.ok_or_else(|| MeaningError::Newer(format!("time zone {name:?}")))?;
+        let reset = self.digits.and_then(|digits| Reset::new(period, zone, digits));
+        reset.map(Some).ok_or_else(|| MeaningError::Damaged("`digits` is missing or none".into()))
     }
 }
 
@@ -122,18 +345,48 @@ mod tests {
     /// The texts of version 1. They must be read for ever, and written the same: stores compare them.
     #[test]
     fn version_1_is_read() {
-        let text = r#"{"version":1,"order":"strict"}"#;
-        let strict = Meaning { order: Order::Strict };
-        assert_eq!(Meaning::decode(text), Ok(strict));
-        assert_eq!(strict.encode(), text);
+        let key = KeyId { version: 2, check: "00112233aabbccdd".parse().unwrap() };
+        let zone = Zone::find("Europe/Berlin").unwrap();
+        let reset = Reset::new(Period::Daily, zone, 6).unwrap();
+        let part = Shape::Interleave(Interleave::new(1, 2).unwrap());
+        let scrambled = Shape::Scramble { domain: ScrambleDomain::Digits10, key };
+        for (text, meaning) in [
+            (r#"{"version":1,"order":"strict"}"#, Meaning::STRICT),
+            (
+                r#"{"version":1,"order":"relaxed","shape":"interleave:1/2"}"#,
+                Meaning { shape: part, ..Meaning::PLAIN },
+            ),
+            (
+                r#"{"version":1,"order":"strict","shape":"interleave:1/2"}"#,
+                Meaning { shape: part, ..Meaning::STRICT },
+            ),
+            (
+                r#"{"version":1,"order":"relaxed","shape":"scramble:d10","key":2,"check":"00112233aabbccdd"}"#,
+                Meaning { shape: scrambled, ..Meaning::PLAIN },
+            ),
+            (
+                r#"{"version":1,"order":"strict","reset":"daily","digits":6,"time_zone":"Europe/Berlin"}"#,
+                Meaning { reset: Some(reset), ..Meaning::STRICT },
+            ),
+        ] {
+            assert_eq!(Meaning::decode(text), Ok(meaning));
+            assert_eq!(meaning.encode(), text);
+        }
     }
 
     #[test]
     fn what_is_not_understood_is_never_guessed() {
         for newer in [
             r#"{"version":2}"#,
-            r#"{"version":1,"order":"strict","shape":"scramble:63"}"#,
+            r#"{"version":1,"order":"strict","slice":"1/2"}"#,
             r#"{"version":1,"order":"daily"}"#,
+            r#"{"version":1,"order":"relaxed","shape":"scramble:64","key":1,"check":"00112233aabbccdd"}"#,
+            r#"{"version":1,"order":"relaxed","shape":"scramble"}"#,
+            r#"{"version":1,"order":"relaxed","shape":"interleave:2/2"}"#,
+            r#"{"version":1,"order":"strict","shape":"scramble:63","key":1,"check":"00112233aabbccdd"}"#,
+            r#"{"version":1,"order":"relaxed","reset":"daily","digits":6,"time_zone":"UTC"}"#,
+            r#"{"version":1,"order":"strict","reset":"daily","digits":6,"time_zone":"Moon/Tycho"}"#,
+            r#"{"version":1,"order":"strict","reset":"hourly","digits":6,"time_zone":"UTC"}"#,
         ] {
             let refused = Meaning::decode(newer).unwrap_err();
             assert!(matches!(refused, MeaningError::Newer(_)), "{newer}: {refused}");
@@ -145,9 +398,35 @@ mod tests {
             r#"{"version":1, "order":"strict"}"#,
             r#"{"version":0,"order":"strict"}"#,
             r#"{"version":1,"order":"relaxed"}"#,
+            r#"{"version":1,"order":"strict","key":1}"#,
+            r#"{"version":1,"order":"strict","reset":"daily","digits":0,"time_zone":"UTC"}"#,
+            r#"{"version":1,"order":"strict","reset":"daily","digits":6,"time_zone":"utc"}"#,
+            r#"{"version":1,"order":"relaxed","shape":"interleave:01/2"}"#,
+            r#"{"version":1,"order":"relaxed","shape":"scramble:d10","key":10,"check":"00112233aabbccdd"}"#,
+            r#"{"version":1,"order":"relaxed","shape":"scramble:d10","key":1,"check":"0011"}"#,
+            r#"{"version":1,"order":"relaxed","shape":"scramble:d10","key":1,"check":"00112233AABBCCDD"}"#,
         ] {
             let refused = Meaning::decode(damaged).unwrap_err();
             assert!(matches!(refused, MeaningError::Damaged(_)), "{damaged}: {refused}");
         }
+    }
+
+    #[test]
+    fn numbers_end_where_their_ids_do() {
+        let part = |index, of| Shape::Interleave(Interleave::new(index, of).unwrap());
+        for (shape, ids, numbers) in [
+            (part(1, 2), 10, 5),
+            (part(0, 2), 10, 5),
+            (part(1, 2), 11, 5),
+            (part(0, 2), 11, 6),
+            (part(7, 8), 7, 0),
+        ] {
+            assert_eq!(shape.numbers_below(ids), numbers, "{shape} below {ids}");
+            let Shape::Interleave(part) = shape else { unreachable!() };
+            let below = |number| part.id(number).is_some_and(|id| id < ids);
+            assert!(!below(numbers) && (numbers == 0 || below(numbers - 1)), "{shape} below {ids}");
+        }
+        let end = part(1, 2).numbers_below(i64::MAX - 1);
+        assert!(Interleave::new(1, 2).unwrap().id(end - 1).is_some());
     }
 }

@@ -7,8 +7,8 @@ use std::time::Duration;
 use leaf_core::{IdRange, Step, Tag};
 
 use crate::{
-    Expected, NewTag, RangeSource, SEALED, StoreError, StoreErrorKind, StoreFuture, TagCatalog,
-    TagRecord, TagSettings, TagStore,
+    Expected, Meaning, NewTag, RangeSource, SEALED, StoreError, StoreErrorKind, StoreFuture,
+    TagCatalog, TagRecord, TagSettings, TagStore,
 };
 
 /// A [`TagStore`] without a disk.
@@ -80,11 +80,14 @@ impl RangeSource for MemoryStore {
             if record.is_sealed() {
                 return Err(StoreErrorKind::Moved);
             }
-            let start = record.max_id;
-            let end = start.checked_add(i64::from(amount.get())).filter(|end| *end < SEALED);
+            let start = record.max_id.max(expected.least);
+            let end = start.checked_add(i64::from(amount.get()));
+            let end = end.filter(|end| *end < SEALED && *end <= expected.end);
             let end = end.ok_or(StoreErrorKind::Exhausted)?;
-            let range = IdRange::new(start, end)
-                .ok_or_else(|| StoreErrorKind::BadRecord(format!("max_id {start} is negative")))?;
+            let max_id = record.max_id;
+            let range = IdRange::new(start, end).filter(|_| max_id >= 0);
+            let range = range
+                .ok_or_else(|| StoreErrorKind::BadRecord(format!("max_id {max_id} is negative")))?;
             record.max_id = end;
             Ok(range)
         });
@@ -145,6 +148,21 @@ impl TagStore for MemoryStore {
         self.with(tag, "advance", |record| {
             record.max_id = record.max_id.max(at_least);
             Ok(record.max_id)
+        })
+    }
+
+    fn replace_meaning<'a>(
+        &'a self,
+        tag: &'a Tag,
+        from: Meaning,
+        to: Meaning,
+    ) -> StoreFuture<'a, bool> {
+        self.with(tag, "replace the meaning of", |record| {
+            let unchanged = record.meaning == Ok(from);
+            if unchanged {
+                record.meaning = Ok(to);
+            }
+            Ok(unchanged)
         })
     }
 

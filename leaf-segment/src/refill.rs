@@ -12,9 +12,11 @@ use leaf_core::{IdRange, Step};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
+use crate::period::Beyond;
 use crate::step_policy::Bounds;
 use crate::store_client::StoreClient;
 use crate::tag_state::{Failure, TagState};
+use crate::texts;
 use crate::{Expected, Order, SegmentErrorKind, StoreError, StoreErrorKind};
 
 const FIRST_BACKOFF: Duration = Duration::from_millis(50);
@@ -208,7 +210,8 @@ pub(crate) async fn fetch(state: &Arc<TagState>, wanted: Amount) -> Result<IdRan
         state.record_seen(&record);
         state.control().check(record.max_id, config.marks.get(&state.tag)).map_err(refuse)?;
     }
-    let (planned, seen) = state.control().plan(Bounds::of(config)).map_err(refuse)?;
+    let planned = state.control().plan(state.meaning, Bounds::of(config));
+    let (planned, expected) = planned.map_err(refuse)?;
     // What was granted before the request is sent: a later answer may carry less than one that was
     // granted meanwhile.
     let mark = config.marks.get(&state.tag);
@@ -218,13 +221,19 @@ pub(crate) async fn fetch(state: &Arc<TagState>, wanted: Amount) -> Result<IdRan
     };
 
     let sent = Instant::now();
-    let expected = Expected { step: seen, meaning: state.meaning };
-    let request = store.allocate(&state.tag, amount, expected);
-    let range = match state.meaning.order {
-        Order::Relaxed => state.store_client.ask(&operation(), request).await?,
+    let (range, amount) = match (state.meaning.order, wanted) {
         // A conflict with another node is no trouble of the store: `group_commit` tries again, and tells.
-        Order::Strict => state.store_client.attempt(&operation(), request).await?,
+        (Order::Strict, _) => (fetch_in_order(state, amount, expected).await?, amount),
+        (Order::Relaxed, Amount::Exactly(_)) => {
+            let request = store.allocate(&state.tag, amount, expected);
+            (state.store_client.ask(&operation(), request).await?, amount)
+        }
+        (Order::Relaxed, Amount::Segment) => fetch_what_is_left(state, amount, expected).await?,
     };
+    if range.end() > expected.end && state.meaning.reset.is_none() {
+        // A store that knows nothing of ends.
+        return Err(refuse(StoreErrorKind::Exhausted));
+    }
 
     if let Some(mark) = mark.filter(|mark| range.start() < *mark) {
         state.control().refused = true;
@@ -258,6 +267,58 @@ pub(crate) async fn fetch(state: &Arc<TagState>, wanted: Amount) -> Result<IdRan
         Order::Strict => state.write_mark_behind(),
     }
     Ok(range)
+}
+
+/// Fetches a segment: a smaller one where there are fewer numbers left.
+async fn fetch_what_is_left(
+    state: &TagState,
+    mut amount: Step,
+    expected: Expected,
+) -> Result<(IdRange, Step), StoreError> {
+    let StoreClient { store, .. } = &*state.store_client;
+    let operation = format!("allocate tag {:?}", state.tag.as_str());
+    loop {
+        let request = store.allocate(&state.tag, amount, expected);
+        match state.store_client.ask(&operation, request).await {
+            Err(error) if *error.kind() == StoreErrorKind::Exhausted && amount > Step::MIN => {
+                amount = Step::new(i64::from(amount.get() / 2)).unwrap_or(Step::MIN);
+            }
+            range => return Ok((range?, amount)),
+        }
+    }
+}
+
+/// Fetches numbers of a tag in strict order: those of the period that it is now, where they begin again.
+async fn fetch_in_order(
+    state: &TagState,
+    amount: Step,
+    expected: Expected,
+) -> Result<IdRange, StoreError> {
+    let StoreClient { store, config, .. } = &*state.store_client;
+    let operation = format!("allocate tag {:?}", state.tag.as_str());
+    let allocate = async |expected| {
+        let request = store.allocate(&state.tag, amount, expected);
+        state.store_client.attempt(&operation, request).await
+    };
+    let Some(reset) = state.meaning.reset else { return allocate(expected).await };
+    let now = texts::now(&*config.clock);
+    let window = reset.window_at(now);
+    let full = match allocate(Expected { least: window.least, end: window.end, ..expected }).await {
+        Err(error) if *error.kind() == StoreErrorKind::Exhausted => error,
+        range => return range,
+    };
+    let record = state.store_client.attempt(&operation, store.tag(&state.tag)).await?;
+    let next = record.map_or(0, |record| record.max_id);
+    match reset.beyond(window, next, now) {
+        Beyond::Full => Err(full),
+        Beyond::Next(window) => {
+            allocate(Expected { least: window.least, end: window.end, ..expected }).await
+        }
+        Beyond::Later(opened) => {
+            let kind = StoreErrorKind::ClockBehind { opened, own: window.code };
+            Err(StoreError::new(kind, operation))
+        }
+    }
 }
 
 /// Gives a refused range back, so that refusing does not carry the record past the mark. Tried once,

@@ -2,10 +2,15 @@
 //!
 //! Invariant: a text that a later version of Leaf wrote is refused or kept whole. Fields that this version
 //! does not know outlive a change of the others; a greater version number is an error, never a default.
+//!
+//! Slice, template and time zone are chosen when the tag is made, and kept by every change.
 
-use leaf_core::{Step, UnknownFields};
+use leaf_core::{Step, Template, UnknownFields};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
+
+use crate::meaning::{MOST_PARTS, parts};
+use crate::period::Zone;
 
 /// The version of the text.
 const FORMAT_VERSION: u32 = 1;
@@ -33,8 +38,32 @@ pub struct TagSettings {
     pub max_step: Option<Step>,
     /// The most ids that one call takes.
     pub max_take: Option<Step>,
+    /// The part of all ids that the tag has, where several stores have one each.
+    pub slice: Option<Slice>,
+    /// How its ids are written as texts.
+    pub text: Option<Template>,
+    /// Where the date of a text is; default UTC. A tag whose numbers begin again has it in its meaning.
+    pub time_zone: Option<Zone>,
     /// What a later version of Leaf added.
     pub unknown: UnknownFields,
+}
+
+/// One of several equal parts of all ids, each for the store of one data centre: they never meet.
+///
+/// ```
+/// use leaf_segment::Slice;
+///
+/// let slice = Slice::new(2, 8, 63).ok_or("a slice")?;
+/// assert_eq!(slice.first(), 2 << 60);
+/// assert_eq!(slice.end(), 3 << 60);
+/// assert_eq!(Slice::new(0, 8, 53).map(|slice| (slice.first(), slice.end())), Some((1, 1 << 50)));
+/// # Ok::<(), &str>(())
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Slice {
+    index: u32,
+    of: u32,
+    bits: u8,
 }
 
 /// A text that holds no settings which this version of Leaf may follow.
@@ -61,6 +90,14 @@ struct Text {
     max_step: Option<i64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     max_take: Option<i64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    slice: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    slice_bits: Option<u8>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    text: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    time_zone: Option<String>,
     #[serde(flatten)]
     unknown: UnknownFields,
 }
@@ -76,6 +113,9 @@ impl Default for TagSettings {
             min_step: None,
             max_step: None,
             max_take: None,
+            slice: None,
+            text: None,
+            time_zone: None,
             unknown: UnknownFields::default(),
         }
     }
@@ -92,6 +132,10 @@ impl TagSettings {
             min_step: number(self.min_step),
             max_step: number(self.max_step),
             max_take: number(self.max_take),
+            slice: self.slice.map(|slice| slice.to_string()),
+            slice_bits: self.slice.map(Slice::bits).filter(|bits| *bits != 63),
+            text: self.text.as_ref().map(ToString::to_string),
+            time_zone: self.time_zone.map(|zone| zone.name().into()),
             unknown: self.unknown.clone(),
         };
         serde_json::to_string(&text).expect("numbers and texts serialize")
@@ -120,13 +164,74 @@ impl TagSettings {
             let step = value.map(Step::new).transpose();
             step.map_err(|error| damaged(format!("{name}: {error}")))
         };
+        let slice = text.slice.map(|slice| {
+            let (index, of) = parts(&slice)?;
+            Slice::new(index, of, text.slice_bits.unwrap_or(63))
+        });
+        let slice = match slice {
+            Some(None) => return Err(damaged("slice: no such part".into())),
+            slice => slice.flatten(),
+        };
+        let template = text.text.as_deref().map(str::parse).transpose();
+        let zone = text.time_zone.map(|name| Zone::find(&name).ok_or(name)).transpose();
         Ok(Self {
             enabled: text.enabled,
             min_step: step("min_step", text.min_step)?,
             max_step: step("max_step", text.max_step)?,
             max_take: step("max_take", text.max_take)?,
+            slice,
+            text: template.map_err(|error| damaged(format!("text: {error}")))?,
+            time_zone: zone.map_err(|name| damaged(format!("time_zone: {name:?} is not known")))?,
             unknown: text.unknown,
         })
+    }
+}
+
+impl Slice {
+    /// Part `index`, from 0 on, of `of` parts of the ids below 2^`bits`; `None` unless `of` is 2 to 1024, `index` less,
+    /// and `bits` 53 or 63.
+    #[must_use]
+    pub fn new(index: u32, of: u32, bits: u8) -> Option<Self> {
+        let fits = (2..=MOST_PARTS).contains(&of) && index < of && matches!(bits, 53 | 63);
+        fits.then_some(Self { index, of, bits })
+    }
+
+    /// Below which power of two all parts are: 63, or 53 for ids that JavaScript's numbers hold.
+    #[must_use]
+    pub const fn bits(self) -> u8 {
+        self.bits
+    }
+
+    fn size(self) -> i64 {
+        ((1u64 << self.bits) / u64::from(self.of)).cast_signed()
+    }
+
+    /// Its first id.
+    #[must_use]
+    pub fn first(self) -> i64 {
+        (self.size() * i64::from(self.index)).max(1)
+    }
+
+    /// One past its last id.
+    #[must_use]
+    pub fn end(self) -> i64 {
+        let last = self.index + 1 == self.of;
+        // The last part of all ids ends where they do.
+        let end = self.size().saturating_mul(i64::from(self.index) + 1);
+        if last { end.min(i64::MAX - 1) } else { end }
+    }
+
+    /// Whether two parts have an id in common.
+    #[must_use]
+    pub fn overlaps(self, other: Self) -> bool {
+        self.first() < other.end() && other.first() < self.end()
+    }
+}
+
+/// `2/8`.
+impl std::fmt::Display for Slice {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}/{}", self.index, self.of)
     }
 }
 
@@ -142,6 +247,10 @@ mod tests {
         assert_eq!((read.enabled, read.max_take.map(Step::get)), (false, Some(64)));
         assert_eq!(read.encode(), all);
         assert_eq!(TagSettings::decode(r#"{"version":1}"#).unwrap(), TagSettings::default());
+        let made = r#"{"version":1,"enabled":true,"slice":"2/8","slice_bits":53,"text":"O-{n}","time_zone":"UTC"}"#;
+        let read = TagSettings::decode(made).unwrap();
+        assert_eq!(read.slice, Slice::new(2, 8, 53));
+        assert_eq!(read.encode(), made);
     }
 
     #[test]
@@ -155,9 +264,36 @@ mod tests {
     fn what_cannot_be_followed_is_refused() {
         let newer = TagSettings::decode(r#"{"version":2,"enabled":{"from":"monday"}}"#);
         assert_eq!(newer, Err(TagSettingsError::Newer(2)));
-        for damaged in ["", "{}", "null", r#"{"version":0}"#, r#"{"version":1,"min_step":0}"#] {
+        for damaged in [
+            "",
+            "{}",
+            "null",
+            r#"{"version":0}"#,
+            r#"{"version":1,"min_step":0}"#,
+            r#"{"version":1,"slice":"8/8"}"#,
+            r#"{"version":1,"slice":"1/2","slice_bits":52}"#,
+            r#"{"version":1,"text":"no number"}"#,
+            r#"{"version":1,"time_zone":"Moon/Tycho"}"#,
+        ] {
             let refused = TagSettings::decode(damaged).unwrap_err();
             assert!(matches!(refused, TagSettingsError::Damaged(_)), "{damaged}: {refused}");
+        }
+    }
+
+    #[test]
+    fn slices_touch_and_never_overlap() {
+        for (of, bits) in [(2, 63), (3, 63), (8, 63), (1024, 63), (8, 53), (7, 53)] {
+            let slices: Vec<_> =
+                (0..of).map(|index| Slice::new(index, of, bits).unwrap()).collect();
+            for pair in slices.windows(2) {
+                assert!(pair[0].end() == pair[1].first() && !pair[0].overlaps(pair[1]), "{pair:?}");
+            }
+            let last = slices.last().unwrap();
+            assert!(last.end().cast_unsigned() <= 1 << bits && slices[0].overlaps(slices[0]));
+        }
+        assert!(Slice::new(0, 2, 63).unwrap().overlaps(Slice::new(1, 4, 63).unwrap()));
+        for (index, of, bits) in [(0, 1, 63), (2, 2, 63), (0, 1025, 63), (0, 2, 62)] {
+            assert!(Slice::new(index, of, bits).is_none());
         }
     }
 }

@@ -10,7 +10,7 @@ use std::fmt;
 use futures_core::future::BoxFuture;
 use leaf_core::{IdRange, Step, StepError, Tag};
 
-use crate::{Meaning, MeaningError, Order, StoreError, TagSettings, TagSettingsError};
+use crate::{Meaning, MeaningError, StoreError, TagSettings, TagSettingsError};
 
 /// The `max_id` of a tag that nobody may allocate from any more, because it was moved to another store or
 /// is about to be deleted. No allocation reaches it: the last id that can be granted is two below. A Java
@@ -22,11 +22,12 @@ pub type StoreFuture<'a, T> = BoxFuture<'a, Result<T, StoreError>>;
 
 /// Where a double buffer gets its ranges from.
 pub trait RangeSource: fmt::Debug + Send + Sync + 'static {
-    /// Reserves `amount` ids of the tag, if the record is still as `expected`. Durable before it returns.
+    /// Reserves `amount` numbers of the tag, if the record is still as `expected`: the first free ones from
+    /// [`Expected::least`] on. Durable before it returns.
     ///
     /// # Errors
-    /// `UnknownTag`, `StepChanged` with the new step, `MeaningChanged`, `BadRecord`, `Moved`, `Exhausted` at the end
-    /// of `i64`; else a retryable or permanent failure of the store.
+    /// `UnknownTag`, `StepChanged` with the new step, `MeaningChanged`, `BadRecord`, `Moved`, `Exhausted` where the range
+    /// would pass [`Expected::end`]: then nothing was changed; else a retryable or permanent failure of the store.
     fn allocate<'a>(
         &'a self,
         tag: &'a Tag,
@@ -48,19 +49,31 @@ pub trait RangeSource: fmt::Debug + Send + Sync + 'static {
     }
 }
 
-/// What the caller of [`RangeSource::allocate`] knows of the record. Nothing is allocated from one that differs. A
-/// step alone stands for a plain tag.
+/// What the caller of [`RangeSource::allocate`] knows of the record, and which numbers it can use. Nothing is allocated
+/// from a record that differs. A step alone stands for a plain tag.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Expected {
     /// The record's step.
     pub step: Step,
     /// What its numbers mean.
     pub meaning: Meaning,
+    /// Where numbers begin: a lower `max_id` is raised to it first. 0 in a plain tag.
+    pub least: i64,
+    /// One past the last number that the caller can use, at most [`SEALED`] - 1.
+    pub end: i64,
+}
+
+impl Expected {
+    /// A record of which every number can be used.
+    #[must_use]
+    pub const fn new(step: Step, meaning: Meaning) -> Self {
+        Self { step, meaning, least: 0, end: SEALED - 1 }
+    }
 }
 
 impl From<Step> for Expected {
     fn from(step: Step) -> Self {
-        Self { step, meaning: Meaning::PLAIN }
+        Self::new(step, Meaning::PLAIN)
     }
 }
 
@@ -111,6 +124,17 @@ pub trait TagStore: SegmentSource {
     /// `UnknownTag`, or failures of the store.
     fn advance<'a>(&'a self, tag: &'a Tag, at_least: i64) -> StoreFuture<'a, i64>;
 
+    /// Changes the record's meaning to `to` if it is `from`; tells whether it did. For another key of scrambled ids.
+    ///
+    /// # Errors
+    /// Failures of the store.
+    fn replace_meaning<'a>(
+        &'a self,
+        tag: &'a Tag,
+        from: Meaning,
+        to: Meaning,
+    ) -> StoreFuture<'a, bool>;
+
     /// Sets `max_id` to `to` if it is `from`; tells whether it did. A store that has failed over may say no until
     /// the next allocation. Seals a tag ([`SEALED`]) and opens it again.
     ///
@@ -154,6 +178,8 @@ pub struct NewTag {
     pub step: Step,
     /// What its numbers mean. Default plain.
     pub meaning: Meaning,
+    /// What holds for it on every node. Written with the record, in one transaction.
+    pub settings: TagSettings,
     /// What it is for, at most 256 characters.
     pub description: Option<String>,
 }
@@ -174,35 +200,45 @@ impl TagRecord {
 
 impl From<NewTag> for TagRecord {
     fn from(new: NewTag) -> Self {
-        let NewTag { tag, max_id, step, meaning, description } = new;
-        let settings = Ok(TagSettings::default());
-        Self { tag, max_id, step: Ok(step), description, meaning: Ok(meaning), settings }
+        let NewTag { tag, max_id, step, meaning, settings, description } = new;
+        Self {
+            tag,
+            max_id,
+            step: Ok(step),
+            description,
+            meaning: Ok(meaning),
+            settings: Ok(settings),
+        }
     }
 }
 
 impl NewTag {
     /// A record that starts at 1.
     #[must_use]
-    pub const fn new(tag: Tag, step: Step) -> Self {
-        Self { tag, max_id: 1, step, meaning: Meaning::PLAIN, description: None }
+    pub fn new(tag: Tag, step: Step) -> Self {
+        let settings = TagSettings::default();
+        Self { tag, max_id: 1, step, meaning: Meaning::PLAIN, settings, description: None }
     }
 
     /// A record in strict order that starts at 1.
     #[must_use]
-    pub const fn strict(tag: Tag) -> Self {
-        let meaning = Meaning { order: Order::Strict };
-        Self { tag, max_id: 1, step: Step::MIN, meaning, description: None }
+    pub fn strict(tag: Tag) -> Self {
+        Self { meaning: Meaning::STRICT, ..Self::new(tag, Step::MIN) }
+    }
+
+    /// How many ids the tag has before it begins again or ends; `None` where they are practically endless.
+    #[must_use]
+    pub fn capacity(&self) -> Option<i64> {
+        self.meaning.capacity(&self.settings)
     }
 
     /// Leaf's stock row: `leaf-segment-test`, first id 1, step 2000.
     #[must_use]
     pub fn stock() -> Self {
+        let tag = Tag::parse("leaf-segment-test").expect("a valid tag");
         Self {
-            tag: Tag::parse("leaf-segment-test").expect("a valid tag"),
-            max_id: 1,
-            step: Step::new(2000).expect("a valid step"),
-            meaning: Meaning::PLAIN,
             description: Some("Test leaf Segment Mode Get Id".into()),
+            ..Self::new(tag, Step::new(2000).expect("a valid step"))
         }
     }
 }

@@ -6,8 +6,8 @@
 use leaf_core::{Step, Tag};
 
 use crate::{
-    Meaning, NewTag, Order, SEALED, StoreError, StoreErrorKind, TagRecord, TagSettings,
-    TagSettingsError, TagStore,
+    KeyRing, Meaning, NewTag, Order, SEALED, Shape, StoreError, StoreErrorKind, TagRecord,
+    TagSettings, TagSettingsError, TagStore,
 };
 
 /// A raise by more than this is asked about: nothing brings the ids back.
@@ -17,7 +17,8 @@ const TRIES: usize = 100;
 /// Why a store refuses to replace a `max_id` that is what it should be.
 const AFTER_FAILOVER: &str = "its database has failed over and no node has allocated from it since: let one do \
                               so, then try again";
-const NO_STEP: &str = "a tag in strict order has no step: every request goes to the store";
+pub(crate) const NO_STEP: &str =
+    "a tag in strict order has no step: every request goes to the store";
 /// What the column holds.
 const DESCRIPTION_CHARS: usize = 256;
 
@@ -141,26 +142,6 @@ impl<'a> TagAdmin<'a> {
         })
     }
 
-    /// The record of a tag to be made.
-    ///
-    /// # Errors
-    /// `Refused` for a plain tag without a step, and for a tag in strict order with one.
-    pub fn new_tag(
-        tag: Tag,
-        meaning: Meaning,
-        step: Option<Step>,
-    ) -> Result<NewTag, TagAdminError> {
-        match (meaning.order, step) {
-            (Order::Relaxed, Some(step)) => Ok(NewTag { meaning, ..NewTag::new(tag, step) }),
-            (Order::Strict, None) => Ok(NewTag { meaning, ..NewTag::strict(tag) }),
-            (Order::Relaxed, None) => Err(TagAdminError::Refused(
-                "a tag in relaxed order needs a step: how many ids one trip to the store reserves"
-                    .into(),
-            )),
-            (Order::Strict, Some(_)) => Err(TagAdminError::Refused(NO_STEP.into())),
-        }
-    }
-
     /// Makes a tag.
     ///
     /// # Errors
@@ -209,7 +190,7 @@ impl<'a> TagAdmin<'a> {
             min_step: change.min_step.unwrap_or(before.min_step),
             max_step: change.max_step.unwrap_or(before.max_step),
             max_take: change.max_take.unwrap_or(before.max_take),
-            unknown: before.unknown.clone(),
+            ..before.clone()
         };
         if settings.min_step.zip(settings.max_step).is_some_and(|(min, max)| min > max) {
             return Err(TagAdminError::Conflict("min_step would be above max_step".into()));
@@ -225,6 +206,43 @@ impl<'a> TagAdmin<'a> {
             settings: Ok(settings),
             ..record
         })
+    }
+
+    /// Gives the newest key to a tag whose ids are scrambled: ids from now on are made with it, and those of the keys
+    /// before stay what they are. Every node must have the key, or it stops to serve the tag.
+    ///
+    /// # Errors
+    /// `Refused` where the tag's ids are not scrambled, or `keys` has none that is newer; `Conflict`; `UnknownTag`;
+    /// failures of the store.
+    pub async fn rekey(&self, tag: &Tag, keys: &KeyRing) -> Result<TagRecord, TagAdminError> {
+        let record = self.read(tag).await?;
+        let meaning = usable(&record)?;
+        let Shape::Scramble { domain, key } = meaning.shape else {
+            return Err(TagAdminError::Refused(
+                "the tag's ids are not scrambled: it has no key".into(),
+            ));
+        };
+        let newer = keys.newest(domain, tag).filter(|newest| newest.key().version > key.version);
+        let Some(newer) = newer else {
+            let (now, most) = (key.version, domain.max_version());
+            let way_out = match now < most {
+                true => format!(
+                    "add a line `{} = KEY` to the file of segment.keys_file on every server first, KEY as                      `openssl rand -hex 32` draws it",
+                    now + 1
+                ),
+                false => format!("scramble:{domain} has no version above: make a new tag"),
+            };
+            return Err(TagAdminError::Refused(format!(
+                "the tag has key {now}, and there is no newer one: {way_out}"
+            )));
+        };
+        let to = Meaning { shape: Shape::Scramble { domain, key: newer.key() }, ..meaning };
+        match self.store.replace_meaning(tag, meaning, to).await? {
+            true => Ok(TagRecord { meaning: Ok(to), ..record }),
+            false => Err(TagAdminError::Conflict(
+                "somebody else changed the tag: look at it again".into(),
+            )),
+        }
     }
 
     /// Raises the next id to be granted to `at_least`; `far` confirms a raise by more than 10^12, or by more

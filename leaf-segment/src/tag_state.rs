@@ -15,11 +15,13 @@ use tokio::time::Instant;
 use crate::buffer::{ClosedAt, DoubleBuffer};
 use crate::group_commit::Queue;
 use crate::rate::Rate;
+use crate::shape::Mapping;
 use crate::step_policy::{Bounds, StepPolicy};
 use crate::store_client::StoreClient;
+use crate::texts::Text;
 use crate::{
-    Meaning, SegmentError, SegmentErrorKind, StoreError, StoreErrorKind, TagRecord, TagSettings,
-    TagSettingsError,
+    Expected, Meaning, SegmentError, SegmentErrorKind, StoreError, StoreErrorKind, TagRecord,
+    TagSettings, TagSettingsError,
 };
 
 /// An error that only an operator can cure is told to callers for this long before the store is
@@ -35,8 +37,12 @@ const HISTORY: usize = 16;
 pub(crate) struct TagState {
     /// First, so that the fast path finds it at the start of the allocation.
     pub(crate) buffer: DoubleBuffer,
+    /// What makes ids of the numbers in the buffer; `None` where they are the ids.
+    pub(crate) mapping: Option<Arc<Mapping>>,
     pub(crate) tag: Tag,
     pub(crate) meaning: Meaning,
+    /// How ids are written, where the tag has a template.
+    pub(crate) text: Option<Text>,
     pub(crate) store_client: Arc<StoreClient>,
     /// Who waits for ids in strict order; empty in every other tag.
     pub(crate) queue: Queue,
@@ -122,8 +128,12 @@ impl TagControl {
         Ok(())
     }
 
-    /// The amount to fetch, and the step that the record should have.
-    pub(crate) fn plan(&self, bounds: Bounds) -> Result<(Step, Step), StoreErrorKind> {
+    /// The amount to fetch, and what the record of a tag with this meaning should be like.
+    pub(crate) fn plan(
+        &self,
+        meaning: Meaning,
+        bounds: Bounds,
+    ) -> Result<(Step, Expected), StoreErrorKind> {
         let bad_step =
             |error: &StepError| StoreErrorKind::BadRecord(format!("{error}; correct its step"));
         let policy = self.policy.as_ref().map_err(bad_step)?;
@@ -131,7 +141,9 @@ impl TagControl {
         let settings = self.settings.as_ref();
         let settings = settings.map_err(|error| StoreErrorKind::BadRecord(error.to_string()))?;
         let bounds = bounds.overruled_by(settings);
-        Ok((policy.amount(ago, bounds), policy.record()))
+        let end = meaning.number_end(settings);
+        let expected = Expected { end, ..Expected::new(policy.record(), meaning) };
+        Ok((policy.amount(ago, bounds), expected))
     }
 
     /// `range` was granted on a request that was sent at `sent`.
@@ -158,13 +170,21 @@ impl TagState {
     pub(crate) fn new(
         record: &TagRecord,
         meaning: Meaning,
+        mapping: Option<Mapping>,
         store_client: Arc<StoreClient>,
     ) -> Self {
+        let settings = record.settings.as_ref().ok();
+        let text = settings.and_then(|settings| {
+            let template = settings.text.clone()?;
+            Some(Text::new(template, settings.time_zone, meaning.reset))
+        });
         let mark_at_open = store_client.config.marks.get(&record.tag);
         Self {
             buffer: DoubleBuffer::new(),
+            mapping: mapping.map(Arc::new),
             tag: record.tag.clone(),
             meaning,
+            text,
             store_client,
             queue: Queue::default(),
             mark_due: AtomicBool::new(false),
@@ -263,9 +283,14 @@ impl TagState {
         if failure.error.retryable() || failure.at.elapsed() > ERROR_HOLDS {
             return None;
         }
+        // The next period may begin at any moment.
+        if self.meaning.reset.is_some() && *failure.error.kind() == StoreErrorKind::Exhausted {
+            return None;
+        }
         let kind = match failure.error.kind() {
             StoreErrorKind::UnknownTag => SegmentErrorKind::UnknownTag,
             StoreErrorKind::Exhausted => SegmentErrorKind::Exhausted,
+            StoreErrorKind::ClockBehind { .. } => SegmentErrorKind::ClockBehind,
             StoreErrorKind::Moved => SegmentErrorKind::Moved,
             StoreErrorKind::Regression { .. } => SegmentErrorKind::Guard,
             StoreErrorKind::Refused => return None,

@@ -8,7 +8,7 @@ use std::cell::RefCell;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use leaf_core::{Clock as _, Id, IdRange, TextForm, TextFormError, WorkerId};
-use leaf_segment::{KnownTags, SegmentError, Shards, TagHandle};
+use leaf_segment::{Ids, KnownTags, SegmentError, SegmentErrorKind, Shards, TagHandle};
 use leaf_snowflake::{IdRun, SnowflakeError, SnowflakeGenerator, SystemClock};
 
 use crate::node::Node;
@@ -22,6 +22,9 @@ pub(crate) enum IdError {
     /// The mode of ids is switched off on this node.
     #[error("{0} mode is disabled")]
     ModeDisabled(&'static str),
+    /// Texts of a tag that has none.
+    #[error("the tag has no template: its ids are numbers")]
+    NoTemplate,
     /// Too many requests wait already; worth another try.
     #[error("{0}")]
     Busy(&'static str),
@@ -63,17 +66,31 @@ pub(crate) async fn handle(node: &Node, tag: &str) -> Result<TagHandle, IdError>
 /// The next id of a tag.
 pub(crate) async fn next(node: &Node, handle: &TagHandle) -> Result<Id, IdError> {
     let _waiting = Waiting::for_ids(node)?;
-    Ok(handle.next().await?)
+    match handle.next().await {
+        Err(error) => Ok(renewed(node, handle, error).await?.next().await?),
+        id => Ok(id?),
+    }
+}
+
+/// Another handle of a tag whose own has ended: it may have another key by now.
+async fn renewed(
+    node: &Node,
+    handle: &TagHandle,
+    error: SegmentError,
+) -> Result<TagHandle, IdError> {
+    match error.kind() {
+        SegmentErrorKind::UnknownTag => self::handle(node, handle.tag().as_str()).await,
+        _ => Err(error.into()),
+    }
 }
 
 /// So many ids of a tag.
-pub(crate) async fn take(
-    node: &Node,
-    handle: &TagHandle,
-    count: usize,
-) -> Result<Vec<IdRange>, IdError> {
+pub(crate) async fn take(node: &Node, handle: &TagHandle, count: usize) -> Result<Ids, IdError> {
     let _waiting = Waiting::for_ids(node)?;
-    Ok(handle.take(count).await?)
+    match handle.take_ids(count).await {
+        Err(error) => Ok(renewed(node, handle, error).await?.take_ids(count).await?),
+        ids => Ok(ids?),
+    }
 }
 
 /// So many ids of a tag that follow each other.

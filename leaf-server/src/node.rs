@@ -11,7 +11,7 @@ use leaf_core::{Health, HealthCode, Layout};
 use leaf_node::config::Config;
 use leaf_node::{OpenError, Surroundings};
 pub(crate) use leaf_node::{Snowflake, Store};
-use leaf_segment::{SegmentGenerator, Shards};
+use leaf_segment::{KeyRing, Keys, SegmentGenerator, Shards};
 use leaf_snowflake::{Identity, Peers, Registry};
 use tokio::time::Instant;
 
@@ -99,6 +99,16 @@ impl Node {
     /// How often the sets of tags are read, from now on.
     pub(crate) fn set_refresh(&self, refresh: Duration) {
         self.ids.set_refresh(refresh);
+    }
+
+    /// The keys of scrambled ids.
+    pub(crate) fn keys(&self) -> Arc<KeyRing> {
+        self.ids.keys()
+    }
+
+    /// Takes other keys of scrambled ids over.
+    pub(crate) fn set_keys(&self, keys: Keys) {
+        self.ids.set_keys(keys);
     }
 
     /// From now on this node says that it is not ready, so that balancers send nothing new.

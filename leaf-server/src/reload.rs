@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, RwLock};
 use std::time::Duration;
 
-use leaf_node::config::{Config, Loaded, Secret, Sources};
+use leaf_node::config::{Config, ConfigError, Loaded, Secret, Sources};
 
 use crate::log::Log;
 use crate::node::Node;
@@ -89,8 +89,12 @@ impl Reload {
     /// Reads all sources again. What is wrong, or does not come in time, changes nothing.
     pub(crate) async fn run(&mut self, node: &Node) {
         let sources = self.sources.clone();
-        let load = tokio::task::spawn_blocking(move || sources.load());
-        let newer = match tokio::time::timeout(READ, load).await {
+        let load = tokio::task::spawn_blocking(move || {
+            let loaded = sources.load()?;
+            let keys = loaded.config.segment.read_keys()?;
+            Ok::<_, ConfigError>((loaded, keys))
+        });
+        let (newer, keys) = match tokio::time::timeout(READ, load).await {
             Ok(Ok(Ok(newer))) => newer,
             Ok(Ok(Err(error))) => {
                 return tracing::error!("reload: {error}; everything stays as it is");
@@ -104,6 +108,7 @@ impl Reload {
         let (live, rest) = self.loaded.changes(&newer);
         self.log.follow(&newer.config.log);
         self.live.follow(&newer.config);
+        node.set_keys(keys);
         node.set_refresh(newer.config.segment.refresh.duration());
         match live.as_slice() {
             [] => tracing::info!("reload: nothing that can change while running has changed"),

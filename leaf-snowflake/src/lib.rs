@@ -39,7 +39,6 @@ mod lease_chain;
 mod peers;
 mod shared;
 mod state_file;
-mod system_clock;
 mod view;
 
 pub use config::SnowflakeConfig;
@@ -53,8 +52,7 @@ pub use fence::{
 pub use generator::SnowflakeGenerator;
 pub use id_clock::ClockSteps;
 pub use leaf_core::sequencer::IdRun;
-pub use leaf_core::{Id, Layout, UnixMillis, WorkerId};
+pub use leaf_core::{Id, Layout, SystemClock, UnixMillis, WorkerId};
 pub use peers::{PeerRule, Peers};
 pub use state_file::StateFileError;
-pub use system_clock::SystemClock;
 pub use view::SnowflakeView;

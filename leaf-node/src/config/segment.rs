@@ -1,10 +1,10 @@
 //! The section `segment`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use leaf_core::Step;
 use leaf_registry::{StoreOptions, StoreUrl};
-use leaf_segment::{Shards, TagPattern};
+use leaf_segment::{Keys, Shards, TagPattern};
 use serde::{Deserialize, Serialize};
 
 use super::span::Span;
@@ -46,6 +46,8 @@ pub struct Segment {
     /// By how much.
     #[serde(deserialize_with = "values::whole_number")]
     pub failover_margin: u32,
+    /// A file with the secret keys of scrambled ids, which only its owner may read.
+    pub keys_file: Option<PathBuf>,
 }
 
 /// A store for some tags.
@@ -60,6 +62,12 @@ pub struct Shard {
     /// The patterns of its tags.
     #[serde(with = "values::texts")]
     pub tags: Vec<TagPattern>,
+}
+
+/// Whether the file's group or everybody has a right on it.
+fn others_may_read(file: &Path) -> bool {
+    use std::os::unix::fs::PermissionsExt as _;
+    std::fs::metadata(file).is_ok_and(|found| found.permissions().mode() & 0o077 != 0)
 }
 
 impl Default for Segment {
@@ -77,6 +85,7 @@ impl Default for Segment {
             give_back: true,
             failover_guard: true,
             failover_margin: 10_000_000,
+            keys_file: None,
         }
     }
 }
@@ -112,6 +121,25 @@ impl Segment {
             give_back: self.give_back,
             ..leaf_segment::SegmentConfig::default()
         }
+    }
+
+    /// Reads the keys of scrambled ids; none where no file is named.
+    ///
+    /// # Errors
+    /// The file cannot be read, others than its owner may read it, or a line of it is no key. The text never repeats
+    /// what the file holds.
+    pub fn read_keys(&self) -> Result<Keys, ConfigError> {
+        let file = self.keys_file.as_deref().filter(|file| !file.as_os_str().is_empty());
+        let Some(file) = file else { return Ok(Keys::default()) };
+        let refuse = |why: String| ConfigError::new(format!("segment.keys_file: {why}"));
+        let text = leaf_registry::read_secret(file).map_err(|error| refuse(error.to_string()))?;
+        if others_may_read(file) {
+            return Err(refuse(
+                "others than its owner can read the file: say `chmod 600` to it, and draw other keys if anybody has                  read these"
+                    .into(),
+            ));
+        }
+        text.parse().map_err(|error: leaf_segment::KeysError| refuse(error.to_string()))
     }
 
     /// Reads what is kept in files.

@@ -16,7 +16,7 @@ use super::{Config, ConfigError, keys, properties};
 const LARGEST: u64 = 1024 * 1024;
 
 /// What changes while the server runs; everything else needs a restart.
-const LIVE: [&str; 10] = [
+const LIVE: [&str; 11] = [
     "http.max_connections",
     "http.max_count",
     "http.max_waiting",
@@ -26,6 +26,7 @@ const LIVE: [&str; 10] = [
     "redis.max_connections",
     "redis.password",
     "redis.password_file",
+    "segment.keys_file",
     "segment.refresh",
 ];
 

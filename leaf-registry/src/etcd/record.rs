@@ -2,7 +2,7 @@
 //! greater version is refused.
 
 use leaf_core::{Tag, UnknownFields};
-use leaf_segment::NewTag;
+use leaf_segment::{NewTag, TagSettings};
 use serde::{Deserialize, Serialize};
 
 use crate::record::Row;
@@ -36,7 +36,8 @@ impl Record {
             step: i64::from(new.step.get()),
             meaning: (!new.meaning.is_plain()).then(|| new.meaning.encode()),
             description: new.description.clone(),
-            settings: None,
+            settings: (new.settings != TagSettings::default())
+                .then(|| settings_json(&new.settings)),
             unknown: UnknownFields::default(),
         }
     }
@@ -74,6 +75,11 @@ impl Record {
     pub(super) fn settings_text(&self, tag: &Tag) -> Option<(String, String)> {
         Some((tag.as_str().into(), self.settings.as_ref()?.to_string()))
     }
+}
+
+/// Settings as a record holds them.
+pub(super) fn settings_json(settings: &TagSettings) -> serde_json::Value {
+    serde_json::from_str(&settings.encode()).expect("it was serialized")
 }
 
 pub(super) fn json(record: &Record) -> Vec<u8> {

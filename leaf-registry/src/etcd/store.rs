@@ -19,14 +19,14 @@ use etcd_client::{
 };
 use leaf_core::{IdRange, Step, Tag};
 use leaf_segment::{
-    Expected, MeaningError, NewTag, RangeSource, StoreError, StoreErrorKind, StoreFuture,
+    Expected, Meaning, MeaningError, NewTag, RangeSource, StoreError, StoreErrorKind, StoreFuture,
     TagCatalog, TagRecord, TagSettings, TagSettingsError, TagStore,
 };
 
 use super::EtcdUrl;
 use super::cluster::Cluster;
 use super::error::classify;
-use super::record::{FORMAT_VERSION, Record, json};
+use super::record::{FORMAT_VERSION, Record, json, settings_json};
 use crate::{Administration, Table, record};
 
 /// How often a transaction that lost against another is tried again before the caller hears of it.
@@ -322,7 +322,7 @@ impl RangeSource for EtcdStore {
             if let Some(why) = record::why_not(Some(&record.row(tag)), expected, amount) {
                 return Err(why);
             }
-            let start = record.max_id;
+            let start = record.max_id.max(expected.least);
             let range = start.checked_add(amount).and_then(|end| IdRange::new(start, end));
             let range = range.ok_or(StoreErrorKind::Exhausted)?;
             record.max_id = range.end();
@@ -389,8 +389,7 @@ impl TagStore for EtcdStore {
             if let Some(Err(newer @ TagSettingsError::Newer(_))) = before {
                 return Err(StoreErrorKind::BadRecord(newer.to_string()));
             }
-            let settings = serde_json::from_str(&settings.encode());
-            record.settings = Some(settings.expect("it was serialized"));
+            record.settings = Some(settings_json(settings));
             Ok(())
         }))
     }
@@ -402,6 +401,24 @@ impl TagStore for EtcdStore {
         }))
     }
 
+    fn replace_meaning<'a>(
+        &'a self,
+        tag: &'a Tag,
+        from: Meaning,
+        to: Meaning,
+    ) -> StoreFuture<'a, bool> {
+        Box::pin(async move {
+            let replaced = self.change("replace the meaning of", tag, move |record| {
+                if record.meaning != Some(from.encode()) {
+                    return Err(StoreErrorKind::UnknownTag);
+                }
+                record.meaning = Some(to.encode());
+                Ok(())
+            });
+            was_replaced(replaced.await)
+        })
+    }
+
     fn replace_max_id<'a>(&'a self, tag: &'a Tag, from: i64, to: i64) -> StoreFuture<'a, bool> {
         Box::pin(async move {
             let replaced = self.change("replace max_id of", tag, move |record| {
@@ -411,11 +428,7 @@ impl TagStore for EtcdStore {
                 record.max_id = to;
                 Ok(())
             });
-            match replaced.await {
-                Ok(()) => Ok(true),
-                Err(error) if *error.kind() == StoreErrorKind::UnknownTag => Ok(false),
-                Err(error) => Err(error),
-            }
+            was_replaced(replaced.await)
         })
     }
 
@@ -435,6 +448,15 @@ impl TagStore for EtcdStore {
                 false => Err(StoreError::new(StoreErrorKind::UnknownTag, operation)),
             }
         })
+    }
+}
+
+/// A record that is not as it was read is left alone.
+fn was_replaced(replaced: Result<(), StoreError>) -> Result<bool, StoreError> {
+    match replaced {
+        Ok(()) => Ok(true),
+        Err(error) if *error.kind() == StoreErrorKind::UnknownTag => Ok(false),
+        Err(error) => Err(error),
     }
 }
 

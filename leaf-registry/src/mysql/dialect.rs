@@ -90,15 +90,15 @@ macro_rules! now {
 
 /// The statements about one table of tags. Columns are read as whole numbers whatever a foreign table's types are.
 macro_rules! tags {
-    ($table:literal, $row:literal, $more:literal, $marks:literal, $same:literal) => {
+    ($table:literal, $row:literal, $sum:literal, $more:literal, $made:literal, $same:literal, $margin:literal) => {
         TagStatements {
             allocate: of_tag!(
-                concat!("UPDATE ", $table, " SET max_id = LAST_INSERT_ID(max_id + ?)"),
+                concat!("UPDATE ", $table, " SET max_id = LAST_INSERT_ID(", $sum, ")"),
                 " AND step = ? AND max_id BETWEEN 0 AND ?",
                 $same
             ),
             allocate_guarded: of_tag!(
-                concat!("UPDATE ", $table, " SET max_id = LAST_INSERT_ID(max_id + ?)"),
+                concat!("UPDATE ", $table, " SET max_id = LAST_INSERT_ID(", $sum, ")"),
                 " AND step = ? AND max_id BETWEEN 0 AND ?",
                 $same,
                 guarded!($row)
@@ -106,8 +106,7 @@ macro_rules! tags {
             read: of_tag!(tags!(columns $table, $more)),
             read_all: tags!(columns $table, $more),
             create: concat!(
-                "INSERT INTO ", $table, " (biz_tag, max_id, step, description", $more,
-                ") VALUES (?, ?, ?, ?", $marks, ")"
+                "INSERT INTO ", $table, " (biz_tag, max_id, step, description", $made
             ),
             set_step: of_tag!(concat!("UPDATE ", $table, " SET step = ?")),
             set_settings: of_tag!(concat!(
@@ -124,7 +123,7 @@ macro_rules! tags {
                 concat!("UPDATE ", $table, " SET max_id = ?"), " AND max_id = ?", guarded!($row)
             ),
             delete: of_tag!(concat!("DELETE FROM ", $table)),
-            guard: Some(guard!($table, $row)),
+            guard: Some(guard!($table, $row, $margin)),
         }
     };
     (columns $table:literal, $more:literal) => {
@@ -137,7 +136,7 @@ macro_rules! tags {
 
 /// The statements of a table's failover guard.
 macro_rules! guard {
-    ($table:literal, $row:literal) => {
+    ($table:literal, $row:literal, $margin:literal) => {
         GuardStatements {
             table: $table,
             allocated_last: concat!(
@@ -162,8 +161,9 @@ macro_rules! guard {
             advance_all: concat!(
                 "UPDATE ",
                 $table,
-                " SET max_id = max_id + LEAST( \
-                     GREATEST(?, ? * COALESCE(step, 0)), 9223372036854775806 - max_id) \
+                " SET max_id = max_id + LEAST(COALESCE(",
+                $margin,
+                ", GREATEST(?, ? * COALESCE(step, 0))), 9223372036854775806 - max_id) \
                  WHERE max_id BETWEEN 0 AND 9223372036854775806"
             ),
             take: concat!("UPDATE leaf_guard SET server_uid = @leaf_server WHERE id = ", $row),
@@ -214,12 +214,13 @@ CREATE TABLE leaf_tag_settings (
             name: "leaf_sequence",
             statements: "\
 CREATE TABLE leaf_sequence (
-    biz_tag     VARCHAR(128)  NOT NULL,
-    max_id      BIGINT        NOT NULL,
-    step        INT           NOT NULL,
-    meaning     VARCHAR(2000) NOT NULL,
-    description VARCHAR(256)  NULL DEFAULT NULL,
-    update_time TIMESTAMP     NOT NULL DEFAULT CURRENT_TIMESTAMP ON UPDATE CURRENT_TIMESTAMP,
+    biz_tag         VARCHAR(128)  NOT NULL,
+    max_id          BIGINT        NOT NULL,
+    step            INT           NOT NULL,
+    meaning         VARCHAR(2000) NOT NULL,
+    failover_margin BIGINT        NULL DEFAULT NULL,
+    description     VARCHAR(256)  NULL DEFAULT NULL,
+    update_time     TIMESTAMP     NOT NULL DEFAULT CURRENT_TIMESTAMP ON UPDATE CURRENT_TIMESTAMP,
     PRIMARY KEY (biz_tag)
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin;
 ",
@@ -237,9 +238,19 @@ INSERT INTO leaf_guard (id, server_uid) VALUES (1, ''), (2, '');
         },
     ];
 
-    const ALLOC: TagStatements = tags!("leaf_alloc", "1", "", "", "");
-    const SEQUENCE: TagStatements =
-        tags!("leaf_sequence", "2", ", meaning", ", ?", " AND meaning = ?");
+    const ALLOC: TagStatements =
+        tags!("leaf_alloc", "1", "? + max_id", "", ") VALUES (?, ?, ?, ?)", "", "NULL");
+    const SEQUENCE: TagStatements = tags!(
+        "leaf_sequence",
+        "2",
+        "? + GREATEST(max_id, ?)",
+        ", meaning",
+        ", meaning, failover_margin) VALUES (?, ?, ?, ?, ?, ?)",
+        " AND meaning = ?",
+        "failover_margin"
+    );
+    const REPLACE_MEANING: &'static str =
+        of_tag!("UPDATE leaf_sequence SET meaning = ?", " AND meaning = ?");
 
     const SETTINGS: SettingsStatements = SettingsStatements {
         read: of_tag!("SELECT biz_tag, settings FROM leaf_tag_settings"),

@@ -79,15 +79,14 @@ macro_rules! now {
 
 /// The statements about one table of tags.
 macro_rules! tags {
-    ($table:literal, $row:literal, $more:literal, $marks:literal, $same:literal) => {
+    ($table:literal, $row:literal, $more:literal, $made:literal, $sum:literal, $same:literal, $margin:literal) => {
         TagStatements {
-            allocate: tags!(allocate $table, $same, ""),
-            allocate_guarded: tags!(allocate $table, $same, guarded!($row)),
+            allocate: tags!(allocate $table, $sum, $same, ""),
+            allocate_guarded: tags!(allocate $table, $sum, $same, guarded!($row)),
             read: concat!(tags!(columns $table, $more), " WHERE biz_tag = $1"),
             read_all: tags!(columns $table, $more),
             create: concat!(
-                "INSERT INTO ", $table, " (biz_tag, max_id, step, description", $more,
-                ") VALUES ($1, $2, $3, $4", $marks, ")"
+                "INSERT INTO ", $table, " (biz_tag, max_id, step, description", $made
             ),
             set_step: concat!(
                 "UPDATE ", $table, " SET step = $1, update_time = now() WHERE biz_tag = $2"
@@ -104,14 +103,13 @@ macro_rules! tags {
             replace_max_id: tags!(replace $table, ""),
             replace_max_id_guarded: tags!(replace $table, guarded!($row)),
             delete: concat!("DELETE FROM ", $table, " WHERE biz_tag = $1"),
-            guard: Some(guard!($table, $row)),
+            guard: Some(guard!($table, $row, $margin)),
         }
     };
-    (allocate $table:literal, $same:literal, $guarded:expr) => {
+    (allocate $table:literal, $sum:literal, $same:literal, $guarded:expr) => {
         concat!(
-            "UPDATE ", $table, " SET max_id = max_id + $1, update_time = now() \
-             WHERE biz_tag = $2 AND step = $3 AND max_id BETWEEN 0 AND $4",
-            $same, $guarded, " RETURNING max_id"
+            "UPDATE ", $table, " SET max_id = ", $sum, ", update_time = now() WHERE ", $same,
+            $guarded, " RETURNING max_id"
         )
     };
     (replace $table:literal, $guarded:expr) => {
@@ -128,7 +126,7 @@ macro_rules! tags {
 
 /// The statements of a table's failover guard.
 macro_rules! guard {
-    ($table:literal, $row:literal) => {
+    ($table:literal, $row:literal, $margin:literal) => {
         GuardStatements {
             table: $table,
             allocated_last: concat!(
@@ -157,8 +155,9 @@ macro_rules! guard {
             advance_all: concat!(
                 "UPDATE ",
                 $table,
-                " SET max_id = max_id + least( \
-                     greatest($1, $2 * step::bigint), 9223372036854775806 - max_id) \
+                " SET max_id = max_id + least(coalesce(",
+                $margin,
+                ", greatest($1, $2 * step::bigint)), 9223372036854775806 - max_id) \
                  WHERE max_id BETWEEN 0 AND 9223372036854775806"
             ),
             take: concat!("UPDATE leaf_guard SET server_uid = ", server!(), " WHERE id = ", $row),
@@ -207,12 +206,13 @@ CREATE TABLE leaf_tag_settings (
             name: "leaf_sequence",
             statements: "\
 CREATE TABLE leaf_sequence (
-    biz_tag     VARCHAR(128) COLLATE \"C\" NOT NULL PRIMARY KEY,
-    max_id      BIGINT       NOT NULL,
-    step        INTEGER      NOT NULL,
-    meaning     TEXT         NOT NULL,
-    description VARCHAR(256),
-    update_time TIMESTAMPTZ  NOT NULL DEFAULT now()
+    biz_tag         VARCHAR(128) COLLATE \"C\" NOT NULL PRIMARY KEY,
+    max_id          BIGINT       NOT NULL,
+    step            INTEGER      NOT NULL,
+    meaning         TEXT         NOT NULL,
+    failover_margin BIGINT,
+    description     VARCHAR(256),
+    update_time     TIMESTAMPTZ  NOT NULL DEFAULT now()
 );
 ",
         },
@@ -228,9 +228,26 @@ INSERT INTO leaf_guard (id, server_uid) VALUES (1, ''), (2, '');
         },
     ];
 
-    const ALLOC: TagStatements = tags!("leaf_alloc", "1", "", "", "");
-    const SEQUENCE: TagStatements =
-        tags!("leaf_sequence", "2", ", meaning", ", $5", " AND meaning = $5");
+    const ALLOC: TagStatements = tags!(
+        "leaf_alloc",
+        "1",
+        "",
+        ") VALUES ($1, $2, $3, $4)",
+        "max_id + $1",
+        "biz_tag = $2 AND step = $3 AND max_id BETWEEN 0 AND $4",
+        "NULL"
+    );
+    const SEQUENCE: TagStatements = tags!(
+        "leaf_sequence",
+        "2",
+        ", meaning",
+        ", meaning, failover_margin) VALUES ($1, $2, $3, $4, $5, $6)",
+        "greatest(max_id, $2) + $1",
+        "biz_tag = $3 AND step = $4 AND max_id BETWEEN 0 AND $5 AND meaning = $6",
+        "failover_margin"
+    );
+    const REPLACE_MEANING: &'static str = "UPDATE leaf_sequence SET meaning = $1, update_time = now() \
+                                           WHERE biz_tag = $2 AND meaning = $3";
 
     const SETTINGS: SettingsStatements = SettingsStatements {
         read: "SELECT biz_tag, settings FROM leaf_tag_settings WHERE biz_tag = $1",

@@ -39,8 +39,8 @@ pub(crate) struct SettingsStatements {
 /// `leaf_sequence` has all others, with their meaning in a column more. Comments as in [`SettingsStatements`].
 #[derive(Debug)]
 pub(crate) struct TagStatements {
-    /// amount, tag, expected step, greatest `max_id` to add to; in `leaf_sequence` also the expected meaning. Run by
-    /// [`Dialect::set_max_id`].
+    /// amount, tag, expected step, greatest `max_id` to add to; in `leaf_sequence` amount, least `max_id` to add to, tag,
+    /// expected step, greatest `max_id` to add to, expected meaning. Run by [`Dialect::set_max_id`].
     pub(crate) allocate: &'static str,
     /// `allocate`, on the server that allocated last only.
     pub(crate) allocate_guarded: &'static str,
@@ -48,7 +48,7 @@ pub(crate) struct TagStatements {
     pub(crate) read: &'static str,
     /// -> the columns of `read`, for all tags.
     pub(crate) read_all: &'static str,
-    /// tag as text, `max_id`, step, description; in `leaf_sequence` also the meaning.
+    /// tag as text, `max_id`, step, description; in `leaf_sequence` also the meaning and the row's own failover margin.
     pub(crate) create: &'static str,
     /// step, tag.
     pub(crate) set_step: &'static str,
@@ -80,7 +80,8 @@ pub(crate) struct GuardStatements {
     pub(crate) limit_jump: &'static str,
     /// Locks the row -> the server that allocated last, this server.
     pub(crate) lock: &'static str,
-    /// least margin, margin in steps: advances all tags of the table that are not sealed, none of them to `SEALED`.
+    /// least margin, margin in steps: advances all tags of the table that are not sealed, none of them to `SEALED`. A row
+    /// with a margin of its own by that.
     pub(crate) advance_all: &'static str,
     /// Makes this server the one that allocated last.
     pub(crate) take: &'static str,
@@ -152,6 +153,8 @@ pub(crate) trait Dialect: fmt::Debug + Send + Sync + Sized + 'static {
     const ALLOC: TagStatements;
     /// The statements about `leaf_sequence`.
     const SEQUENCE: TagStatements;
+    /// new meaning, tag, expected meaning.
+    const REPLACE_MEANING: &'static str;
     /// The statements about settings.
     const SETTINGS: SettingsStatements;
     /// The statements of a store of worker ids.

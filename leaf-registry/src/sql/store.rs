@@ -13,7 +13,7 @@ use std::sync::Arc;
 use futures_core::future::BoxFuture;
 use leaf_core::{IdRange, Step, Tag};
 use leaf_segment::{
-    Expected, MeaningError, NewTag, RangeSource, StoreError, StoreErrorKind, StoreFuture,
+    Expected, Meaning, MeaningError, NewTag, RangeSource, StoreError, StoreErrorKind, StoreFuture,
     TagCatalog, TagRecord, TagSettings, TagStore,
 };
 
@@ -71,14 +71,21 @@ impl<D: Dialect> SqlStore<D> {
     }
 
     /// Makes a tag, whose name must be in neither table.
-    async fn make_tag(connection: &mut Connection<D>, new: &NewTag) -> Result<(), WorkError> {
+    async fn make_tag(
+        connection: &mut Connection<D>,
+        new: &NewTag,
+        margin: Option<i64>,
+    ) -> Result<(), WorkError> {
         let meaning = new.meaning.encode();
+        // A jump must not use up what a small tag has, or a whole day.
+        let own_margin = margin.zip(new.capacity()).map(|(margin, most)| margin.min(most / 10 + 1));
         let values = [
             Value::Text(new.tag.as_str()),
             Value::Int(new.max_id),
             Value::Int(new.step.get().into()),
             Value::MaybeText(new.description.as_deref()),
             Value::Text(&meaning),
+            Value::MaybeInt(own_margin),
         ];
         let name = [Value::Tag(new.tag.as_str())];
         let (row, plain) = (&values[..4], new.meaning.is_plain());
@@ -92,21 +99,37 @@ impl<D: Dialect> SqlStore<D> {
             Err(error) if plain && (D::ERRORS.is_missing_table)(&error) => {
                 Self::end(connection, "ROLLBACK").await?;
                 D::execute(connection, D::ALLOC.create, row).await?;
-                return Ok(());
+                return Self::write_settings(connection, new, &D::ALLOC).await;
             }
             Err(error) => return Err(explain_sequences::<D>(error).into()),
         }
         if plain {
             D::execute(connection, D::ALLOC.create, row).await?;
             D::execute(connection, D::SEQUENCE.delete, &name).await?;
+            Self::write_settings(connection, new, &D::ALLOC).await?;
         } else {
             let taken = D::fetch(connection, D::ALLOC.read, &name, ALLOC_COLUMNS).await;
             if !unless_unnameable::<D, _>(taken)?.is_empty() {
                 Self::end(connection, "ROLLBACK").await?;
                 return Err(WorkError::Refused(StoreErrorKind::TagExists));
             }
+            Self::write_settings(connection, new, &D::SEQUENCE).await?;
         }
         Ok(Self::end(connection, "COMMIT").await?)
+    }
+
+    /// Writes the settings of a tag that was just made, if it has some.
+    async fn write_settings(
+        connection: &mut Connection<D>,
+        new: &NewTag,
+        table: &TagStatements,
+    ) -> Result<(), WorkError> {
+        if new.settings != TagSettings::default() {
+            let settings = new.settings.encode();
+            let values = [Value::Text(&settings), Value::Tag(new.tag.as_str())];
+            D::execute(connection, table.set_settings, &values).await?;
+        }
+        Ok(())
     }
 
     /// Ends the transaction of [`Dialect::BEGIN`], where there is one.
@@ -129,14 +152,18 @@ impl<D: Dialect> SqlStore<D> {
         let table = if plain { D::ALLOC } else { D::SEQUENCE };
         let statement = margin.map_or(table.allocate, |_| table.allocate_guarded);
         let meaning = expected.meaning.encode();
-        let values = [
-            Value::Int(amount),
-            Value::Tag(tag.as_str()),
-            Value::Int(expected.step.get().into()),
-            Value::Int(record::greatest_start(amount)),
-            Value::Text(&meaning),
-        ];
-        let values = if plain { &values[..4] } else { &values };
+        let (sum, least) = (Value::Int(amount), Value::Int(expected.least));
+        let (name, step) = (Value::Tag(tag.as_str()), Value::Int(expected.step.get().into()));
+        let greatest = record::greatest_start(amount, expected);
+        if expected.least > greatest {
+            // More than there ever is between the two.
+            return Err(WorkError::Refused(StoreErrorKind::Exhausted));
+        }
+        let greatest = Value::Int(greatest);
+        let values: &[Value<'_>] = match plain {
+            true => &[sum, name, step, greatest],
+            false => &[sum, least, name, step, greatest, Value::Text(&meaning)],
+        };
         if let Some(end) = D::set_max_id(connection, statement, values).await? {
             return Ok(Tried::Granted(end));
         }
@@ -274,7 +301,7 @@ impl<D: Dialect> TagStore for SqlStore<D> {
     fn create<'a>(&'a self, new: &'a NewTag) -> StoreFuture<'a, ()> {
         let name = operation::<D>("create", &new.tag);
         Box::pin(run(&self.connections, Access::Transaction, name, async |connection| {
-            Self::make_tag(connection, new).await
+            Self::make_tag(connection, new, self.guard.configured_margin()).await
         }))
     }
 
@@ -320,6 +347,21 @@ impl<D: Dialect> TagStore for SqlStore<D> {
                 max_id.ok_or(WorkError::Refused(StoreErrorKind::UnknownTag))
             },
         ))
+    }
+
+    fn replace_meaning<'a>(
+        &'a self,
+        tag: &'a Tag,
+        from: Meaning,
+        to: Meaning,
+    ) -> StoreFuture<'a, bool> {
+        let name = operation::<D>("replace the meaning of", tag);
+        Box::pin(run(&self.connections, Access::Write, name, async move |connection| {
+            let (from, to) = (from.encode(), to.encode());
+            let values = [Value::Text(&to), Value::Tag(tag.as_str()), Value::Text(&from)];
+            let done = D::execute(connection, D::REPLACE_MEANING, &values).await;
+            Ok(unless_absent::<D, _>(done.map(|done| D::affected(&done) > 0))?)
+        }))
     }
 
     fn replace_max_id<'a>(&'a self, tag: &'a Tag, from: i64, to: i64) -> StoreFuture<'a, bool> {

@@ -7,6 +7,7 @@
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Value<'a> {
     Int(i64),
+    MaybeInt(Option<i64>),
     Text(&'a str),
     MaybeText(Option<&'a str>),
     /// A tag, which is compared byte by byte. In MySQL it stands for two parameters: the text, for the
@@ -110,6 +111,7 @@ macro_rules! bound {
         for value in $values {
             query = match *value {
                 $crate::sql::values::Value::Int(value) => query.bind(value),
+                $crate::sql::values::Value::MaybeInt(value) => query.bind(value),
                 $crate::sql::values::Value::Text(value) => query.bind(value.to_owned()),
                 $crate::sql::values::Value::MaybeText(value) => {
                     query.bind(value.map(str::to_owned))

@@ -35,15 +35,14 @@ macro_rules! now {
 
 /// The statements about one table of tags. One file does not fail over: no statement is guarded.
 macro_rules! tags {
-    ($table:literal, $more:literal, $marks:literal, $same:literal) => {
+    ($table:literal, $more:literal, $made:literal, $sum:literal, $same:literal) => {
         TagStatements {
-            allocate: tags!(allocate $table, $same),
-            allocate_guarded: tags!(allocate $table, $same),
+            allocate: tags!(allocate $table, $sum, $same),
+            allocate_guarded: tags!(allocate $table, $sum, $same),
             read: concat!(tags!(columns $table, $more), " WHERE biz_tag = ?1"),
             read_all: tags!(columns $table, $more),
             create: concat!(
-                "INSERT INTO ", $table, " (biz_tag, max_id, step, description", $more,
-                ") VALUES (?1, ?2, ?3, ?4", $marks, ")"
+                "INSERT INTO ", $table, " (biz_tag, max_id, step, description", $made
             ),
             set_step: concat!(
                 "UPDATE ", $table, " SET step = ?1, update_time = CURRENT_TIMESTAMP \
@@ -63,10 +62,9 @@ macro_rules! tags {
             guard: None,
         }
     };
-    (allocate $table:literal, $same:literal) => {
+    (allocate $table:literal, $sum:literal, $same:literal) => {
         concat!(
-            "UPDATE ", $table, " SET max_id = max_id + ?1, update_time = CURRENT_TIMESTAMP \
-             WHERE biz_tag = ?2 AND step = ?3 AND max_id BETWEEN 0 AND ?4",
+            "UPDATE ", $table, " SET max_id = ", $sum, ", update_time = CURRENT_TIMESTAMP WHERE ",
             $same, " RETURNING max_id"
         )
     };
@@ -115,20 +113,34 @@ CREATE TABLE leaf_tag_settings (
             name: "leaf_sequence",
             statements: "\
 CREATE TABLE leaf_sequence (
-    biz_tag     TEXT    NOT NULL PRIMARY KEY,
-    max_id      INTEGER NOT NULL,
-    step        INTEGER NOT NULL,
-    meaning     TEXT    NOT NULL,
-    description TEXT,
-    update_time TEXT    NOT NULL DEFAULT CURRENT_TIMESTAMP
+    biz_tag         TEXT    NOT NULL PRIMARY KEY,
+    max_id          INTEGER NOT NULL,
+    step            INTEGER NOT NULL,
+    meaning         TEXT    NOT NULL,
+    failover_margin INTEGER,
+    description     TEXT,
+    update_time     TEXT    NOT NULL DEFAULT CURRENT_TIMESTAMP
 ) STRICT;
 ",
         },
     ];
 
-    const ALLOC: TagStatements = tags!("leaf_alloc", "", "", "");
-    const SEQUENCE: TagStatements =
-        tags!("leaf_sequence", ", meaning", ", ?5", " AND meaning = ?5");
+    const ALLOC: TagStatements = tags!(
+        "leaf_alloc",
+        "",
+        ") VALUES (?1, ?2, ?3, ?4)",
+        "max_id + ?1",
+        "biz_tag = ?2 AND step = ?3 AND max_id BETWEEN 0 AND ?4"
+    );
+    const SEQUENCE: TagStatements = tags!(
+        "leaf_sequence",
+        ", meaning",
+        ", meaning, failover_margin) VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
+        "MAX(max_id, ?2) + ?1",
+        "biz_tag = ?3 AND step = ?4 AND max_id BETWEEN 0 AND ?5 AND meaning = ?6"
+    );
+    const REPLACE_MEANING: &'static str = "UPDATE leaf_sequence SET meaning = ?1, update_time = CURRENT_TIMESTAMP \
+         WHERE biz_tag = ?2 AND meaning = ?3";
 
     const SETTINGS: SettingsStatements = SettingsStatements {
         read: "SELECT biz_tag, settings FROM leaf_tag_settings WHERE biz_tag = ?1",

@@ -73,7 +73,7 @@ async fn sequences_have_a_guard_of_their_own() {
         let (turns, one) = (Tag::parse("turns").unwrap(), step(1));
         store.store.create(&NewTag::strict(turns.clone())).await.unwrap();
         let strict = NewTag::strict(turns.clone()).meaning;
-        let expected = leaf_segment::Expected { step: one, meaning: strict };
+        let expected = leaf_segment::Expected::new(one, strict);
         let take = async || store.store.allocate(&turns, one, expected).await.unwrap().start();
         assert_eq!((take().await, next(&*store.store).await.start()), (1, 1));
 
@@ -83,6 +83,39 @@ async fn sequences_have_a_guard_of_their_own() {
         assert_eq!(take().await, 1_000_002);
         assert_eq!(take().await, 1_000_003, "it jumps once");
         assert_eq!(next(&*store.store).await.start(), 1_000_021, "and so do the plain tags");
+    }
+}
+
+/// A jump by the usual margin would use up a small tag, or a day and the days after it: such a row has one of its own.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_jump_leaves_a_small_tag_most_of_its_numbers() {
+    for server in Server::both().await {
+        let store = open(&server.url(), Some(1_000_000)).await;
+        create(&store).await;
+        let daily = leaf_segment::TagSpec {
+            reset: Some(leaf_segment::Period::Daily),
+            text: Some("{date:%Y%m%d}{n:05}".into()),
+            ..leaf_segment::TagSpec::default()
+        };
+        let daily = daily.record(Tag::parse("daily").unwrap(), &leaf_segment::KeyRing::default());
+        let turns = NewTag::strict(Tag::parse("turns").unwrap());
+        for new in [daily.unwrap(), turns] {
+            store.store.create(&new).await.unwrap();
+            let (least, end) = (20_261_121 * 100_000 + 1, 20_261_122 * 100_000);
+            let expected = leaf_segment::Expected {
+                least,
+                end,
+                ..leaf_segment::Expected::new(step(1), new.meaning)
+            };
+            let take = async |end| {
+                let expected = leaf_segment::Expected { end, ..expected };
+                store.store.allocate(&new.tag, step(1), expected).await.unwrap().start() - least
+            };
+            assert_eq!(take(end).await, 0);
+            server.another_server().await;
+            let jump = if new.capacity().is_some() { 10_001 } else { 1_000_000 };
+            assert_eq!(take(end * 2).await, 1 + jump, "{}", new.meaning.encode());
+        }
     }
 }
 
@@ -97,7 +130,7 @@ async fn the_guard_of_a_new_table_begins_with_it() {
         assert_eq!(store.admin.apply().await.unwrap(), ["leaf_sequence"]);
         let turns = NewTag::strict(Tag::parse("turns").unwrap());
         store.store.create(&turns).await.unwrap();
-        let expected = leaf_segment::Expected { step: step(1), meaning: turns.meaning };
+        let expected = leaf_segment::Expected::new(step(1), turns.meaning);
         let range = store.store.allocate(&turns.tag, step(1), expected).await.unwrap();
         assert_eq!((range.start(), next(&*store.store).await.start()), (1, 1));
     }

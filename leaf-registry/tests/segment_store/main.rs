@@ -16,8 +16,10 @@ use leaf_testkit::{Etcd, Fault, MariaDb, Postgres};
 
 use fixture::{Database, Fixture, etcd, fixture, mysql, postgres, sqlite};
 use sequences::{
-    a_name_is_in_one_of_the_two_places, a_sequence_is_allocated_from_as_what_it_is,
-    of_two_who_make_a_tag_at_once_one_succeeds, what_a_tag_means_is_never_guessed,
+    a_key_is_replaced_once, a_name_is_in_one_of_the_two_places,
+    a_sequence_is_allocated_from_as_what_it_is, a_tag_is_made_with_its_settings,
+    numbers_begin_and_end_where_they_shall, of_two_who_make_a_tag_at_once_one_succeeds,
+    what_a_tag_means_is_never_guessed,
 };
 use settings::{
     settings_are_kept_beside_the_record, settings_of_a_later_version_are_not_overruled,
@@ -479,6 +481,9 @@ backends!(sqlite, mysql, postgres, etcd; {
     settings_are_kept_beside_the_record,
     settings_of_a_later_version_are_not_overruled,
     a_sequence_is_allocated_from_as_what_it_is,
+    a_key_is_replaced_once,
+    a_tag_is_made_with_its_settings,
+    numbers_begin_and_end_where_they_shall,
     a_name_is_in_one_of_the_two_places,
     of_two_who_make_a_tag_at_once_one_succeeds,
     what_a_tag_means_is_never_guessed,

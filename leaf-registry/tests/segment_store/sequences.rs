@@ -1,17 +1,15 @@
 //! Tags that are not plain: they stand in a place of their own, with their meaning.
 
 use leaf_core::IdRange;
-use leaf_segment::{
-    Expected, Meaning, MeaningError, NewTag, Order, SEALED, StoreErrorKind, TagSettings,
-};
+use leaf_segment::{Expected, Meaning, MeaningError, NewTag, SEALED, StoreErrorKind, TagSettings};
 
 use crate::fixture::{Database, Fixture};
 use crate::{create, refusal, step, tag};
 
-const STRICT: Meaning = Meaning { order: Order::Strict };
+const STRICT: Meaning = Meaning::STRICT;
 
 fn strict() -> Expected {
-    Expected { step: step(1), meaning: STRICT }
+    Expected::new(step(1), STRICT)
 }
 
 fn range(start: i64, end: i64) -> IdRange {
@@ -51,6 +49,80 @@ pub(crate) async fn a_sequence_is_allocated_from_as_what_it_is(f: Fixture) {
     assert_eq!(f.store.tag(&turns).await.unwrap(), None);
     let gone = refusal(f.store.allocate(&turns, one, strict())).await;
     assert_eq!(gone, StoreErrorKind::UnknownTag);
+}
+
+/// Numbers of a period begin and end where the caller says, whatever the counter was; a range that would pass the end
+/// changes nothing.
+pub(crate) async fn numbers_begin_and_end_where_they_shall(f: Fixture) {
+    f.store.create(&NewTag::strict(tag("turns"))).await.unwrap();
+    let (turns, one) = (tag("turns"), step(1));
+    let within = |least, end| Expected { least, end, ..strict() };
+    let take = async |count, expected| f.store.allocate(&turns, step(count), expected).await;
+    let next = async || f.store.tag(&turns).await.unwrap().unwrap().max_id;
+
+    assert_eq!(take(3, within(100, 110)).await.unwrap(), range(100, 103));
+    assert_eq!(take(7, within(100, 110)).await.unwrap(), range(103, 110), "up to its last");
+    for full in [within(100, 110), within(0, 110), within(0, 50)] {
+        assert_eq!(refusal(take(1, full)).await, StoreErrorKind::Exhausted);
+    }
+    assert_eq!(refusal(take(11, within(200, 210))).await, StoreErrorKind::Exhausted);
+    assert_eq!(next().await, 110, "what was refused changed nothing");
+    assert_eq!(take(10, within(200, 210)).await.unwrap(), range(200, 210));
+    assert_eq!(take(1, within(150, 400)).await.unwrap(), range(210, 211), "never lower");
+
+    // A plain tag has an end, too.
+    create(&*f.store, "orders", 10).await;
+    let end = |end| Expected { end, ..Expected::from(step(10)) };
+    let orders = tag("orders");
+    assert_eq!(f.store.allocate(&orders, step(10), end(11)).await.unwrap(), range(1, 11));
+    let passed = refusal(f.store.allocate(&orders, one, end(11))).await;
+    assert_eq!(passed, StoreErrorKind::Exhausted);
+    assert_eq!(f.store.allocate(&orders, one, step(10).into()).await.unwrap(), range(11, 12));
+}
+
+/// What a tag is made with stands beside it from its first moment.
+pub(crate) async fn a_tag_is_made_with_its_settings(f: Fixture) {
+    let settings = TagSettings::decode(
+        r#"{"version":1,"enabled":true,"slice":"2/8","text":"O-{n}","time_zone":"Europe/Berlin"}"#,
+    );
+    let settings = settings.unwrap();
+    let plain = NewTag { settings: settings.clone(), ..NewTag::new(tag("orders"), step(10)) };
+    let strict = NewTag { settings: settings.clone(), ..NewTag::strict(tag("turns")) };
+    for new in [plain, strict] {
+        f.store.create(&new).await.unwrap();
+        let read = f.another().await.tag(&new.tag).await.unwrap().unwrap();
+        assert_eq!(read.settings, Ok(settings.clone()), "{:?}", new.tag);
+        // A second one is refused, and changes no settings.
+        let other = NewTag { settings: TagSettings::default(), ..new.clone() };
+        assert_eq!(refusal(f.store.create(&other)).await, StoreErrorKind::TagExists);
+        let read = f.store.tag(&new.tag).await.unwrap().unwrap();
+        assert_eq!(read.settings, Ok(settings.clone()), "{:?}", new.tag);
+    }
+}
+
+/// Another key: the meaning is replaced if it is what it was, and who knows the old one allocates no more.
+pub(crate) async fn a_key_is_replaced_once(f: Fixture) {
+    let meaning = |key: u8| {
+        let text = format!(
+            r#"{{"version":1,"order":"relaxed","shape":"scramble:63","key":{key},"check":"00112233aabbccdd"}}"#
+        );
+        Meaning::decode(&text).unwrap()
+    };
+    let (old, new) = (meaning(1), meaning(2));
+    let orders = tag("orders");
+    f.store
+        .create(&NewTag { meaning: old, ..NewTag::new(orders.clone(), step(10)) })
+        .await
+        .unwrap();
+    let take =
+        async |meaning| f.store.allocate(&orders, step(5), Expected::new(step(10), meaning)).await;
+    assert_eq!(take(old).await.unwrap(), range(1, 6));
+    assert!(f.store.replace_meaning(&orders, old, new).await.unwrap());
+    assert!(!f.store.replace_meaning(&orders, old, new).await.unwrap());
+    assert_eq!(refusal(take(old)).await, StoreErrorKind::MeaningChanged);
+    assert_eq!(take(new).await.unwrap(), range(6, 11), "the numbers go on");
+    assert_eq!(f.another().await.tag(&orders).await.unwrap().unwrap().meaning, Ok(new));
+    assert!(!f.store.replace_meaning(&tag("none"), old, new).await.unwrap());
 }
 
 /// What an allocation from a sequence as from a plain tag is told.
@@ -103,7 +175,7 @@ pub(crate) async fn of_two_who_make_a_tag_at_once_one_succeeds(f: Fixture) {
 pub(crate) async fn what_a_tag_means_is_never_guessed(f: Fixture) {
     let turns = tag("turns");
     f.store.create(&NewTag::strict(turns.clone())).await.unwrap();
-    let newer = r#"{"version":1,"order":"strict","shape":"scramble:63"}"#;
+    let newer = r#"{"version":1,"order":"strict","shape":"spiral:63"}"#;
     f.set_in_sequences("turns", "meaning", newer).await;
 
     let read = f.store.tag(&turns).await.unwrap().unwrap().meaning;

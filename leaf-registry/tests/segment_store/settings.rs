@@ -16,6 +16,7 @@ pub(crate) async fn settings_are_kept_beside_the_record(f: Fixture) {
         max_take: Some(step(7)),
         // A later version's setting outlives a change by this one.
         unknown: TagSettings::decode(r#"{"version":1,"order":"strict"}"#).unwrap().unknown,
+        ..TagSettings::default()
     };
     let unknown = refusal(f.store.set_settings(&tag("other"), &settings)).await;
     assert_eq!(unknown, StoreErrorKind::UnknownTag);

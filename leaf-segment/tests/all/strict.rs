@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use leaf_segment::{Meaning, NewTag, Order, SegmentErrorKind, TagStore};
+use leaf_segment::{Meaning, NewTag, SegmentErrorKind, TagStore};
 use leaf_testkit::CallLog;
 
 use crate::support::{TestStore, open, open_with_marks, step, tag};
@@ -87,7 +87,7 @@ async fn there_is_nothing_to_take_without_waiting() {
     let node = open(&store).await;
     let turns = node.tag("turns").await.unwrap();
 
-    assert_eq!(turns.meaning(), Meaning { order: Order::Strict });
+    assert_eq!(turns.meaning(), Meaning::STRICT);
     assert_eq!((turns.try_next(), turns.try_take(10), turns.stock()), (None, None, 0));
     tokio::time::sleep(Duration::from_secs(5)).await;
     assert_eq!(store.allocations.load(Ordering::SeqCst), 0, "and nothing is fetched ahead");

@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use leaf_core::{IdRange, Step, Tag};
 use leaf_segment::{
-    Expected, HighWaterMarks, MemoryStore, NewTag, RangeSource, SegmentConfig, SegmentGenerator,
-    StoreError, StoreErrorKind, StoreFuture, TagCatalog, TagRecord, TagSettings, TagStore,
+    Expected, HighWaterMarks, Meaning, MemoryStore, NewTag, RangeSource, SegmentConfig,
+    SegmentGenerator, StoreError, StoreErrorKind, StoreFuture, TagCatalog, TagRecord, TagSettings,
+    TagStore,
 };
 
 /// A memory store behind a bad line.
@@ -99,6 +100,15 @@ impl TagStore for TestStore {
 
     fn advance<'a>(&'a self, tag: &'a Tag, to: i64) -> StoreFuture<'a, i64> {
         self.inner.advance(tag, to)
+    }
+
+    fn replace_meaning<'a>(
+        &'a self,
+        tag: &'a Tag,
+        from: Meaning,
+        to: Meaning,
+    ) -> StoreFuture<'a, bool> {
+        self.inner.replace_meaning(tag, from, to)
     }
 
     fn replace_max_id<'a>(&'a self, tag: &'a Tag, from: i64, to: i64) -> StoreFuture<'a, bool> {

@@ -113,7 +113,10 @@ async fn answer(node: &Arc<Node>, head: &Parts) -> Result<Reply, Problem> {
             v1::lease(node, &handle, query).await
         }
         To::SnowflakeIds => v1::snowflake_ids(node, query, head.version).await,
-        To::Decode => v1::decode(node, parameter, query),
+        To::Decode => match query.and_then(|query| query.strip_prefix("tag=")) {
+            Some(tag) => v1::read_text(&handle(node, tag).await?, parameter),
+            None => v1::decode(node, parameter, query),
+        },
         To::DecodeJava => Ok(java::decode(node, query)),
         To::OnOps => Ok(java::on_ops(node, head)),
         To::Clock => Ok(reply::text(StatusCode::OK, SystemClock.wall_millis().to_string())),

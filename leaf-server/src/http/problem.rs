@@ -144,6 +144,9 @@ impl From<IdError> for Problem {
             IdError::ModeDisabled(_) => {
                 Self::new(StatusCode::NOT_FOUND, "disabled", error.to_string())
             }
+            IdError::NoTemplate => {
+                Self::new(StatusCode::CONFLICT, "no-template", error.to_string())
+            }
             IdError::Busy(_) => Self::unavailable(error.to_string()),
             IdError::Segment(error) => error.into(),
             IdError::Snowflake(error) => error.into(),
@@ -159,6 +162,7 @@ impl From<SegmentError> for Problem {
             SegmentErrorKind::BadCount { .. } => Self::bad_request(detail),
             SegmentErrorKind::UnknownTag => Self::new(StatusCode::NOT_FOUND, UNKNOWN_TAG, detail),
             SegmentErrorKind::Disabled => Self::new(StatusCode::NOT_FOUND, "disabled", detail),
+            SegmentErrorKind::NoRanges => Self::new(StatusCode::CONFLICT, "no-ranges", detail),
             SegmentErrorKind::Exhausted => Self::new(StatusCode::CONFLICT, "exhausted", detail),
             SegmentErrorKind::Guard | SegmentErrorKind::Record => {
                 Self::new(StatusCode::INTERNAL_SERVER_ERROR, "record", detail)

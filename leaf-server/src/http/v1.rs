@@ -5,21 +5,22 @@ use std::fmt::{self, Display, Write};
 
 use hyper::{StatusCode, Version};
 use leaf_core::{Id, IdText, TextForm};
-use leaf_segment::{Order, TagHandle};
+use leaf_segment::{Order, TagHandle, TextError};
 use percent_encoding::percent_decode_str;
 use serde::Serialize;
 
 use super::problem::Problem;
 use super::reply::{self, Reply};
 use crate::decoded::{DecodeError, Decoded};
-use crate::ids;
+use crate::ids::{self, IdError};
 use crate::node::Node;
 
 /// `?count=`, 1 where it is not given.
 fn count(query: Option<&str>, most: usize) -> Result<usize, Problem> {
-    match count_and_form(query, most, "unknown parameter: there is `count`")? {
+    let unknown = "unknown parameter: there is `count`";
+    match count_and_form(query, most, unknown)? {
         (count, None) => Ok(count),
-        (_, Some(_)) => Err(Problem::bad_request("`as` is for snowflake ids: there is `count`")),
+        (_, Some(_)) => Err(Problem::bad_request(unknown)),
     }
 }
 
@@ -30,11 +31,11 @@ fn form(name: &str) -> Result<TextForm, Problem> {
 }
 
 /// `?count=` and `?as=`. The text refuses any other.
-fn count_and_form(
-    query: Option<&str>,
+fn count_and_form<'a>(
+    query: Option<&'a str>,
     most: usize,
     unknown: &'static str,
-) -> Result<(usize, Option<TextForm>), Problem> {
+) -> Result<(usize, Option<&'a str>), Problem> {
     let refuse = || Err(Problem::bad_request(format!("count: give 1 to {most}")));
     let (mut count, mut written) = (None, None);
     for pair in query.unwrap_or_default().split('&').filter(|pair| !pair.is_empty()) {
@@ -51,7 +52,7 @@ fn count_and_form(
             ("as", _) if written.is_some() => {
                 return Err(Problem::bad_request("as is given twice"));
             }
-            ("as", name) => written = Some(form(name)?),
+            ("as", name) => written = Some(name),
             _ => return Err(Problem::bad_request(unknown)),
         }
     }
@@ -84,16 +85,48 @@ fn ids_json<T: Display>(
     reply::json_pieces([start].into_iter().chain(rest).chain([END.to_owned()]))
 }
 
-/// `GET /v1/segments/{tag}/ids?count=`
+/// `GET /v1/segments/{tag}/ids?count=&as=text`
 pub(super) async fn segment_ids(
     node: &Node,
     handle: &TagHandle,
     query: Option<&str>,
     version: Version,
 ) -> Result<Reply, Problem> {
-    let count = count(query, ids::most_ids(node))?;
-    let ranges = ids::take(node, handle, count).await?;
-    Ok(ids_json(count, ranges.into_iter().flat_map(leaf_core::IdRange::iter), version))
+    let unknown = "unknown parameter: there are `count` and `as`";
+    let texts = match count_and_form(query, ids::most_ids(node), unknown)? {
+        (count, None) => {
+            let ids = ids::take(node, handle, count).await?;
+            return Ok(ids_json(count, ids, version));
+        }
+        (count, Some("text")) => handle.texts().map(|texts| (count, texts)),
+        (_, Some(_)) => return Err(Problem::bad_request("as: give text")),
+    };
+    let (count, texts) = texts.ok_or(IdError::NoTemplate)?;
+    let ids = ids::take(node, handle, count).await?;
+    let texts = ids.map(move |id| Written { id, text: texts.write(id) });
+    Ok(ids_json(count, texts, version))
+}
+
+/// A text that is no id of a tag, or a tag without texts.
+fn not_a_text(error: &TextError) -> Problem {
+    match error {
+        TextError::NoTemplate => IdError::NoTemplate.into(),
+        error => Problem::new(StatusCode::NOT_FOUND, "no-such-id", error.to_string()),
+    }
+}
+
+/// An id that a text stands for.
+#[derive(Serialize)]
+struct Read<'a> {
+    tag: &'a str,
+    id: String,
+}
+
+/// `GET /v1/ids/{text}?tag=`
+pub(super) fn read_text(handle: &TagHandle, text: &str) -> Result<Reply, Problem> {
+    let text = percent_decode_str(text).decode_utf8_lossy();
+    let id = handle.read_text(&text).map_err(|error| not_a_text(&error))?;
+    Ok(reply::json(StatusCode::OK, &Read { tag: handle.tag().as_str(), id: id.to_string() }))
 }
 
 /// A range that belongs to whoever asked for it.
@@ -119,6 +152,10 @@ pub(super) async fn lease(
                     several with GET …/ids?count=";
         return Err(Problem::new(StatusCode::CONFLICT, "strict-order", text));
     }
+    if !handle.meaning().has_ranges() {
+        let text = "the ids of this tag do not follow each other: ask for a list of them with GET …/ids?count=";
+        return Err(Problem::new(StatusCode::CONFLICT, "no-ranges", text));
+    }
     let range = ids::take_contiguous(node, handle, count).await?;
     let lease = Lease {
         tag: handle.tag().as_str(),
@@ -138,7 +175,7 @@ pub(super) async fn snowflake_ids(
     ids::snowflake(node)?;
     let unknown = "unknown parameter: there are `count` and `as`";
     let (count, form) = count_and_form(query, ids::most_ids(node), unknown)?;
-    let Some(form) = form else {
+    let Some(form) = form.map(self::form).transpose()? else {
         let runs = ids::snowflake_take(node, count).await?;
         return Ok(ids_json(count, runs.into_iter().flatten(), version));
     };
@@ -150,7 +187,7 @@ pub(super) async fn snowflake_ids(
     Ok(ids_json(count, texts, version))
 }
 
-/// An id in a form that it fits into; in digits where the form ended this very moment.
+/// An id in a form or a template that it fits into; in digits where that ended this very moment.
 struct Written {
     id: Id,
     text: Option<IdText>,
@@ -171,7 +208,7 @@ pub(super) fn decode(node: &Node, text: &str, query: Option<&str>) -> Result<Rep
     for pair in query.unwrap_or_default().split('&').filter(|pair| !pair.is_empty()) {
         match pair.split_once('=') {
             Some(("as", name)) if written.is_none() => written = Some(form(name)?),
-            _ => return Err(Problem::bad_request("there is one parameter, `as`")),
+            _ => return Err(Problem::bad_request("there is one parameter, `as` or `tag`")),
         }
     }
     let id = percent_decode_str(text).decode_utf8_lossy();

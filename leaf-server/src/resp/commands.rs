@@ -102,11 +102,12 @@ fn increment(
     length: usize,
 ) -> Option<usize> {
     let tag = std::str::from_utf8(tag).ok()?;
-    let ids = ids::known(node, tag, |handle| handle.try_take(equal_commands(input, length)))??;
+    let ids = ids::known(node, tag, |handle| handle.try_take_ids(equal_commands(input, length)))??;
+    let commands = ids.len();
     for id in ids {
         session.replies.integer(id.get());
     }
-    Some(ids.len() as usize * length)
+    Some(commands * length)
 }
 
 /// How many equal commands `input` begins with, of which the first has `length` bytes.
@@ -131,13 +132,26 @@ fn run(
         }
         Verb::IncrementBy => {
             let (tag, count) = (text(word(1))?.into(), count(word(2), 1, ids::LARGEST_RANGE)?);
-            return Ok(Some(Task::TakeContiguous { tag, count }));
+            return Ok(Some(match count {
+                // Of any tag, also of one whose ids do not follow each other.
+                1 => Task::Next { tag, form: Form::Integer },
+                _ => Task::TakeContiguous { tag, count },
+            }));
         }
         Verb::Segment => match words.len() {
             2 => return next(node, to, text(word(1))?),
-            4 if word(2).eq_ignore_ascii_case(b"COUNT") => {
+            3 if word(2).eq_ignore_ascii_case(b"TEXT") => {
+                return Ok(Some(Task::Texts { tag: text(word(1))?.into(), count: None }));
+            }
+            words @ (4 | 5)
+                if word(2).eq_ignore_ascii_case(b"COUNT")
+                    && (words == 4 || word(4).eq_ignore_ascii_case(b"TEXT")) =>
+            {
                 let (tag, count) = (text(word(1))?.into(), count(word(3), 1, ids::most_ids(node))?);
-                return Ok(Some(Task::Take { tag, count }));
+                return Ok(Some(match words {
+                    4 => Task::Take { tag, count },
+                    _ => Task::Texts { tag, count: Some(count) },
+                }));
             }
             _ => return Err(format!("syntax error: write SEGMENT {}", command.usage)),
         },

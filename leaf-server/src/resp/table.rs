@@ -60,10 +60,10 @@ pub(super) const COMMANDS: &[Command] = &[
     .takes(),
     command(
         "SEGMENT",
-        (2, 4),
+        (2, 5),
         Verb::Segment,
-        "tag [COUNT n]",
-        "The next segment id of a tag, or n of them, as strings.",
+        "tag [COUNT n] [TEXT]",
+        "The next segment id of a tag, or n of them, as strings; TEXT: by the tag's template.",
     )
     .of_a_tag()
     .takes(),

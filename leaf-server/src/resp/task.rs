@@ -1,7 +1,7 @@
 //! Commands that may have to wait for ids, and their replies.
 
-use leaf_core::{Id, IdRange, IdText, TextForm};
-use leaf_segment::{Order, SegmentErrorKind, TagHandle};
+use leaf_core::{Id, IdText, TextForm};
+use leaf_segment::{Ids as Taken, Order, SegmentErrorKind, TagHandle};
 use leaf_snowflake::SnowflakeErrorKind;
 
 use super::commands::equal_commands;
@@ -18,6 +18,8 @@ pub(super) enum Task {
     NextInOrder { tag: String, commands: usize },
     /// Several ids of a tag.
     Take { tag: String, count: usize },
+    /// The next id of a tag as a text of its template, or several.
+    Texts { tag: String, count: Option<usize> },
     /// Several ids of a tag that follow each other.
     TakeContiguous { tag: String, count: usize },
     /// The next snowflake id.
@@ -48,7 +50,7 @@ pub(super) enum Reply {
     /// An array of so many.
     Ids(usize, Ids),
     /// The replies to as many commands.
-    Integers(IdRange),
+    Integers(Taken),
     /// The reply to each of so many commands.
     Errors(usize, IdError),
 }
@@ -98,11 +100,21 @@ impl Task {
             }
             Self::NextInOrder { tag, commands } => {
                 let handle = ids::handle(node, &tag).await?;
-                Reply::Integers(ids::take_contiguous(node, &handle, commands).await?)
+                Reply::Integers(ids::take(node, &handle, commands).await?)
             }
             Self::Take { tag, count } => {
-                let ranges = ids::take(node, &ids::handle(node, &tag).await?, count).await?;
-                Reply::Ids(count, Box::new(ranges.into_iter().flatten().map(Told::Id)))
+                let ids = ids::take(node, &ids::handle(node, &tag).await?, count).await?;
+                Reply::Ids(count, Box::new(ids.map(Told::Id)))
+            }
+            Self::Texts { tag, count } => {
+                let handle = ids::handle(node, &tag).await?;
+                let texts = handle.texts().ok_or(IdError::NoTemplate)?;
+                let ids = ids::take(node, &handle, count.unwrap_or(1)).await?;
+                let mut ids = ids.map(move |id| texts.write(id).map_or(Told::Id(id), Told::Text));
+                match count {
+                    Some(count) => Reply::Ids(count, Box::new(ids)),
+                    None => Reply::Text(ids.next()),
+                }
             }
             Self::TakeContiguous { tag, count } => {
                 let handle = ids::handle(node, &tag).await?;
@@ -207,7 +219,7 @@ fn code(error: &IdError) -> &'static str {
     use SegmentErrorKind as Segment;
     use SnowflakeErrorKind as Snowflake;
     match error {
-        IdError::ModeDisabled(_) => "ERR",
+        IdError::ModeDisabled(_) | IdError::NoTemplate => "ERR",
         IdError::Busy(_) => "BUSY",
         IdError::Segment(error) => match error.kind() {
             Segment::BadTag(_)
@@ -215,6 +227,7 @@ fn code(error: &IdError) -> &'static str {
             | Segment::UnknownTag
             | Segment::Disabled
             | Segment::Exhausted
+            | Segment::NoRanges
             | Segment::Guard
             | Segment::Record => "ERR",
             _ => "LOADING",

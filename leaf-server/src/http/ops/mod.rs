@@ -40,6 +40,8 @@ pub(super) enum To {
     Tags,
     Tag,
     TagAdvance,
+    TagRekey,
+    TagId,
     Workers,
     WorkerRelease,
     WorkerRetire,
@@ -54,6 +56,8 @@ pub(super) const ROUTES: &[Route<To>] = &[
     Route::new("GET, HEAD, POST", "/v1/tags", To::Tags),
     Route::new("GET, HEAD, PATCH, DELETE", "/v1/tags/{tag}", To::Tag),
     Route::new("POST", "/v1/tags/{tag}/advance", To::TagAdvance),
+    Route::new("POST", "/v1/tags/{tag}/rekey", To::TagRekey),
+    Route::new("GET, HEAD", "/v1/tags/{tag}/ids/{id}", To::TagId),
     Route::new("GET, HEAD", "/v1/workers", To::Workers),
     Route::new("POST", "/v1/workers/{worker}/release", To::WorkerRelease),
     Route::new("POST", "/v1/workers/{worker}/retire", To::WorkerRetire),
@@ -86,6 +90,7 @@ async fn answer(node: &Arc<Node>, head: &Parts, body: &mut RequestBody) -> Resul
         }
     }
     let parameter = parameters.first().copied().unwrap_or_default().to_owned();
+    let second = parameters.get(1).copied().unwrap_or_default().to_owned();
     let node = Arc::clone(node);
     match route.to {
         To::Alive => Ok(reply::text(StatusCode::OK, "ok")),
@@ -119,6 +124,11 @@ async fn answer(node: &Arc<Node>, head: &Parts, body: &mut RequestBody) -> Resul
             let advance = body::json(&head.headers, body).await?;
             detached(async move { tags::advance(&node, &parameter, advance).await }).await
         }
+        To::TagRekey => {
+            body::read(body).await?;
+            detached(async move { tags::rekey(&node, &parameter).await }).await
+        }
+        To::TagId => detached(async move { tags::decode(&node, &parameter, &second).await }).await,
         To::Workers => detached(async move { workers::list(&node).await }).await,
         To::WorkerRelease => {
             let sure = body::json(&head.headers, body).await?;

@@ -3,7 +3,7 @@
 use hyper::StatusCode;
 use leaf_core::{Step, Tag};
 use leaf_node::records::TagShown;
-use leaf_segment::{Meaning, NewTag, Order, TagAdmin, TagChange, TagRecord};
+use leaf_segment::{Order, Period, ShapeName, TagAdmin, TagChange, TagIdError, TagRecord, TagSpec};
 use serde::{Deserialize, Deserializer, Serialize};
 
 use super::super::id_routes::decode_key;
@@ -31,8 +31,14 @@ pub(super) struct Create {
     /// Not in strict order.
     #[serde(default, deserialize_with = "given")]
     step: Option<Whole>,
+    order: Option<Order>,
     #[serde(default)]
-    order: Order,
+    shape: ShapeName,
+    slice: Option<String>,
+    slice_bits: Option<u8>,
+    reset: Option<Period>,
+    time_zone: Option<String>,
+    text: Option<String>,
     first: Option<Id>,
     description: Option<String>,
 }
@@ -165,10 +171,19 @@ pub(super) async fn show(node: &Node, key: &str) -> Result<Reply, Problem> {
 
 pub(super) async fn create(node: &Node, new: Create) -> Result<Reply, Problem> {
     let (store, tag) = find(node, &new.tag)?;
-    let size = new.step.map(|value| step("step", value)).transpose()?;
-    let record = TagAdmin::new_tag(tag, Meaning { order: new.order }, size)?;
-    let first = new.first.map_or(record.max_id, |Id(first)| first);
-    let new = NewTag { max_id: first, description: new.description, ..record };
+    let spec = TagSpec {
+        step: new.step.map(|value| step("step", value)).transpose()?,
+        order: new.order,
+        shape: new.shape,
+        slice: new.slice,
+        slice_bits: new.slice_bits,
+        reset: new.reset,
+        time_zone: new.time_zone,
+        text: new.text,
+        first: new.first.map(|Id(first)| first),
+        description: new.description,
+    };
+    let new = spec.record(tag, &node.keys())?;
     let record = TagAdmin::new(&*store.open.store).create(&new).await?;
     Ok(shown(StatusCode::CREATED, &record, store))
 }
@@ -203,6 +218,27 @@ pub(super) async fn advance(node: &Node, key: &str, advance: Advance) -> Result<
     let (record, raised) = admin.advance(&tag, advance.at_least.0, advance.far.into()).await?;
     let advanced = Advanced { tag: TagShown::of(&record, &store.url), raised };
     Ok(reply::json(StatusCode::OK, &advanced))
+}
+
+/// Gives the newest key of this node to a tag whose ids are scrambled.
+pub(super) async fn rekey(node: &Node, key: &str) -> Result<Reply, Problem> {
+    let (store, tag) = find(node, &decode_key(key)?)?;
+    let record = TagAdmin::new(&*store.open.store).rekey(&tag, &node.keys()).await?;
+    Ok(shown(StatusCode::OK, &record, store))
+}
+
+/// Takes an id of a tag apart, in digits or in the tag's texts.
+pub(super) async fn decode(node: &Node, key: &str, id: &str) -> Result<Reply, Problem> {
+    let (store, tag) = find(node, &decode_key(key)?)?;
+    let record = TagAdmin::new(&*store.open.store).read(&tag).await?;
+    let told = leaf_node::records::decode(&record, &node.keys(), &decode_key(id)?);
+    let told = told.map_err(|error| match error {
+        TagIdError::Text(_) | TagIdError::NotOfTag => {
+            Problem::new(StatusCode::NOT_FOUND, "no-such-id", error.to_string())
+        }
+        error => Problem::unavailable(error.to_string()),
+    })?;
+    Ok(reply::json(StatusCode::OK, &told))
 }
 
 /// `?confirm=` repeats the tag.

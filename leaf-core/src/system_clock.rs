@@ -2,8 +2,9 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use leaf_core::Clock;
 use rustix::time::{ClockId, clock_gettime};
+
+use crate::Clock;
 
 /// The wall clock of the standard library and `CLOCK_BOOTTIME`, which goes on in suspend.
 #[derive(Debug, Clone, Copy, Default)]

@@ -1,0 +1,377 @@
+//! What an operator asks for in a new tag, and which of it goes together.
+
+use std::fmt;
+use std::str::FromStr;
+
+use leaf_core::{ScrambleDomain, Step, Tag, Template};
+use serde::{Deserialize, Deserializer};
+
+use crate::meaning::{Interleave, parts};
+use crate::period::{Period, Reset, Zone};
+use crate::{KeyRing, Meaning, NewTag, Order, Shape, Slice, TagAdminError, TagSettings};
+
+/// How many digits the numbers of a period have where no template says it.
+const DIGITS: u8 = 6;
+
+/// What a new tag is to be like. Where nothing is said it is plain.
+///
+/// ```
+/// use leaf_core::Tag;
+/// use leaf_segment::{KeyRing, TagSpec};
+///
+/// let spec = TagSpec {
+///     reset: Some("daily".parse()?),
+///     time_zone: Some("Europe/Berlin".into()),
+///     text: Some("ORD-{date:%y%m%d}{n:04}".into()),
+///     ..TagSpec::default()
+/// };
+/// let new = spec.record(Tag::parse("orders")?, &KeyRing::default())?;
+/// assert_eq!(new.capacity(), Some(10_000));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug, Clone, Default)]
+#[cfg_attr(test, derive(Deserialize), serde(default, deny_unknown_fields))]
+pub struct TagSpec {
+    /// How many ids one trip to the store reserves. In relaxed order only, and needed there.
+    pub step: Option<Step>,
+    /// Default relaxed; strict where the numbers begin again.
+    pub order: Option<Order>,
+    /// Which ids the numbers stand for.
+    pub shape: ShapeName,
+    /// The part of all ids that the tag gets, like `2/8`.
+    pub slice: Option<String>,
+    /// The ids of all slices are below 2^63, or 2^53.
+    pub slice_bits: Option<u8>,
+    /// When the numbers begin at 1 again.
+    pub reset: Option<Period>,
+    /// Where the date is, like `Europe/Berlin`. Default UTC.
+    pub time_zone: Option<String>,
+    /// The template of its texts.
+    pub text: Option<String>,
+    /// The first id. Default 1, or the first of the slice.
+    pub first: Option<i64>,
+    /// What it is for, at most 256 characters.
+    pub description: Option<String>,
+}
+
+/// Which ids the numbers stand for, as it is written: `plain`, `interleave:2/8`, `scramble:63`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum ShapeName {
+    /// The numbers are the ids.
+    #[default]
+    Plain,
+    /// The ids of one remainder.
+    Interleave(Interleave),
+    /// A permutation, by the newest key there is.
+    Scramble(ScrambleDomain),
+}
+
+impl FromStr for ShapeName {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let shape = match text.split_once(':') {
+            None if text == "plain" => Some(Self::Plain),
+            Some(("interleave", part)) => part.parse().ok().map(Self::Interleave),
+            Some(("scramble", domain)) => domain.parse().ok().map(Self::Scramble),
+            _ => None,
+        };
+        shape.ok_or_else(|| {
+            "give plain, interleave:INDEX/COUNT like interleave:0/2, scramble:63, scramble:53 or scramble:d10".into()
+        })
+    }
+}
+
+impl fmt::Display for ShapeName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Plain => f.write_str("plain"),
+            Self::Interleave(part) => write!(f, "interleave:{part}"),
+            Self::Scramble(domain) => write!(f, "scramble:{domain}"),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for ShapeName {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        String::deserialize(from)?.parse().map_err(serde::de::Error::custom)
+    }
+}
+
+impl FromStr for Period {
+    type Err = &'static str;
+
+    fn from_str(name: &str) -> Result<Self, Self::Err> {
+        let found = Self::ALL.into_iter().find(|period| period.name() == name);
+        found.ok_or("give daily, monthly or yearly")
+    }
+}
+
+fn refuse<T>(why: impl Into<String>) -> Result<T, TagAdminError> {
+    Err(TagAdminError::Refused(why.into()))
+}
+
+impl TagSpec {
+    /// The record of such a tag; `keys` has the key of scrambled ids.
+    ///
+    /// # Errors
+    /// `Refused`, with what does not go together and what to do instead.
+    pub fn record(self, tag: Tag, keys: &KeyRing) -> Result<NewTag, TagAdminError> {
+        let zone = match &self.time_zone {
+            Some(name) => Some(self.zone(name)?),
+            None => None,
+        };
+        let template: Option<Template> = match self.text.as_deref().map(str::parse).transpose() {
+            Ok(template) => template,
+            Err(error) => return refuse(format!("text: {error}")),
+        };
+        let reset = match self.reset {
+            Some(period) => Some(reset(period, zone.unwrap_or_else(Zone::utc), template.as_ref())?),
+            None => None,
+        };
+        let order = self.order.unwrap_or(match reset {
+            Some(_) => Order::Strict,
+            None => Order::Relaxed,
+        });
+        let meaning = Meaning { order, shape: self.shape(&tag, keys)?, reset };
+        if let Err(why) = meaning.check() {
+            return refuse(why);
+        }
+        let slice = self.slice()?;
+        if slice.is_some() && !meaning.is_plain() {
+            return refuse(
+                "a slice is a part of the ids of a plain tag: leave --slice out, or --order, --shape and --reset",
+            );
+        }
+        let dated =
+            template.as_ref().is_some_and(|text| text.date_parts() != (false, false, false));
+        if zone.is_some() && reset.is_none() && !dated {
+            return refuse("a time zone means nothing without --reset or a date in --text");
+        }
+        let zone = zone.filter(|_| reset.is_none());
+        let settings =
+            TagSettings { slice, text: template, time_zone: zone, ..TagSettings::default() };
+        let first = self.first(meaning, &settings)?;
+        let step = match (order, self.step) {
+            (Order::Relaxed, Some(step)) => step,
+            (Order::Strict, None) => Step::MIN,
+            (Order::Relaxed, None) => {
+                return refuse(
+                    "a tag in relaxed order needs a step: how many ids one trip to the store reserves",
+                );
+            }
+            (Order::Strict, Some(_)) => return refuse(crate::tag_admin::NO_STEP),
+        };
+        let description = self.description;
+        Ok(NewTag { tag, max_id: first, step, meaning, settings, description })
+    }
+
+    fn zone(&self, name: &str) -> Result<Zone, TagAdminError> {
+        match Zone::find(name) {
+            Some(zone) => Ok(zone),
+            None => {
+                refuse("time_zone: give a name of the IANA database, like Europe/Berlin or UTC")
+            }
+        }
+    }
+
+    fn shape(&self, tag: &Tag, keys: &KeyRing) -> Result<Shape, TagAdminError> {
+        Ok(match self.shape {
+            ShapeName::Plain => Shape::Plain,
+            ShapeName::Interleave(part) => Shape::Interleave(part),
+            ShapeName::Scramble(domain) => match keys.newest(domain, tag) {
+                Some(scramble) => Shape::Scramble { domain, key: scramble.key() },
+                None => {
+                    return refuse(format!(
+                        "scrambled ids need a key: put a line `1 = KEY` into the file of segment.keys_file on every \
+                         server, KEY as `openssl rand -hex 32` draws it; {domain} takes versions 1 to {}",
+                        domain.max_version()
+                    ));
+                }
+            },
+        })
+    }
+
+    fn slice(&self) -> Result<Option<Slice>, TagAdminError> {
+        let Some(text) = &self.slice else {
+            return match self.slice_bits {
+                Some(_) => refuse("slice_bits means nothing without --slice"),
+                None => Ok(None),
+            };
+        };
+        let slice = parts(text)
+            .and_then(|(index, of)| Slice::new(index, of, self.slice_bits.unwrap_or(63)));
+        match slice {
+            Some(slice) => Ok(Some(slice)),
+            None => refuse(
+                "slice: give INDEX/COUNT like 2/8, with 2 to 1024 slices counted from 0, and 63 or 53 for slice_bits",
+            ),
+        }
+    }
+
+    /// The first number.
+    fn first(&self, meaning: Meaning, settings: &TagSettings) -> Result<i64, TagAdminError> {
+        if let Shape::Scramble { domain, .. } = meaning.shape
+            && settings.text.as_ref().is_some_and(|text| text.capacity() < greatest(domain))
+        {
+            return refuse(format!(
+                "text: the ids of scramble:{domain} are up to {}: make {{n}} wider",
+                greatest(domain)
+            ));
+        }
+        let (least, end) = match meaning.reset {
+            Some(_) if self.first.is_some() => {
+                return refuse("every period begins with 1: leave --first out");
+            }
+            Some(_) => return Ok(1),
+            None => (settings.slice.map_or(0, Slice::first), meaning.number_end(settings)),
+        };
+        let default = settings.slice.map_or(1, Slice::first);
+        let first = match (self.first, meaning.shape) {
+            (None, _) => default,
+            (Some(first), Shape::Plain) => first,
+            // The number whose id is the first that is not below.
+            (Some(id), Shape::Interleave(part)) => {
+                let below = id.saturating_sub(i64::from(part.index())).max(0);
+                below / i64::from(part.of()) + i64::from(below % i64::from(part.of()) > 0)
+            }
+            (Some(_), Shape::Scramble { .. }) => {
+                return refuse("scrambled ids have no first one: leave --first out");
+            }
+        };
+        if first < least || first >= end {
+            return refuse(format!(
+                "the first id is {} to {}, by what the tag's slice, shape and text leave of all ids",
+                least.max(0),
+                end.saturating_sub(1)
+            ));
+        }
+        Ok(first)
+    }
+}
+
+/// The greatest id of a domain, as its numbers are written.
+fn greatest(domain: ScrambleDomain) -> i64 {
+    domain.capacity().saturating_mul(i64::from(domain.max_version()) + 1) - 1
+}
+
+/// The numbers of a period, as many as the template has digits for.
+fn reset(period: Period, zone: Zone, text: Option<&Template>) -> Result<Reset, TagAdminError> {
+    let Some(text) = text else {
+        let reset = Reset::new(period, zone, DIGITS);
+        return Ok(reset.expect("six digits"));
+    };
+    let (year, month, day) = text.date_parts();
+    let whole = match period {
+        Period::Daily => year && month && day,
+        Period::Monthly => year && month,
+        Period::Yearly => year,
+    };
+    if !whole {
+        let format = match period {
+            Period::Daily => "%y%m%d",
+            Period::Monthly => "%y%m",
+            Period::Yearly => "%y",
+        };
+        return refuse(format!(
+            "text: numbers that begin again need their period in the text, or two ids would have one text: put \
+             {{date:{format}}} into it"
+        ));
+    }
+    // The most decimal numbers that its digits hold.
+    let digits = match text.width() {
+        None => DIGITS,
+        Some(_) => (text.capacity().ilog10() as u8).min(9),
+    };
+    match Reset::new(period, zone, digits) {
+        Some(reset) => Ok(reset),
+        None => refuse("text: ten numbers at least are needed in a period: make {n} wider"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KEY: &str = "1 = 000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f";
+
+    fn made(json: &str) -> Result<NewTag, String> {
+        let spec: TagSpec = serde_json::from_str(json).map_err(|error| error.to_string())?;
+        let ring = KeyRing::new(KEY.parse().unwrap());
+        spec.record(Tag::parse("orders").unwrap(), &ring).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn what_goes_together_is_made() {
+        for (json, first, meaning) in [
+            (r#"{"step":10}"#, 1, ""),
+            (r#"{"step":10,"slice":"2/8"}"#, 2 << 60, ""),
+            (
+                r#"{"step":10,"slice":"2/8","slice_bits":53,"first":2251799813685300}"#,
+                2_251_799_813_685_300,
+                "",
+            ),
+            (r#"{"step":10,"text":"O-{n}"}"#, 1, ""),
+            (r#"{"order":"strict"}"#, 1, r#""order":"strict""#),
+            (r#"{"order":"strict","shape":"interleave:1/2","first":100}"#, 50, "interleave:1/2"),
+            (r#"{"step":10,"shape":"interleave:1/2"}"#, 1, "interleave:1/2"),
+            (r#"{"step":10,"shape":"scramble:d10"}"#, 1, r#""scramble:d10","key":1"#),
+            (r#"{"reset":"daily"}"#, 1, r#""digits":6,"time_zone":"UTC""#),
+            (
+                r#"{"reset":"monthly","time_zone":"asia/tokyo","text":"{date:%Y%m}-{n:04}"}"#,
+                1,
+                r#""digits":4,"time_zone":"Asia/Tokyo""#,
+            ),
+            (r#"{"reset":"yearly","text":"{date:%y}{n:b36:4}{mod97}"}"#, 1, r#""digits":6"#),
+        ] {
+            let new = made(json).unwrap();
+            assert_eq!(new.max_id, first, "{json}");
+            let text = new.meaning.encode();
+            assert!(
+                new.meaning.is_plain() == meaning.is_empty() && text.contains(meaning),
+                "{text}"
+            );
+            assert!(meaning.is_empty() || Meaning::decode(&text) == Ok(new.meaning), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_does_not_go_together_is_refused_with_a_way_out() {
+        for (json, why) in [
+            (r#"{}"#, "needs a step"),
+            (r#"{"order":"strict","step":10}"#, "no step"),
+            (r#"{"step":10,"shape":"scramble:64"}"#, "scramble:63"),
+            (r#"{"step":10,"shape":"interleave:2/2"}"#, "interleave:0/2"),
+            (r#"{"order":"strict","shape":"scramble:63"}"#, "no order that could be strict"),
+            (r#"{"order":"relaxed","step":1,"reset":"daily"}"#, "in strict order"),
+            (r#"{"reset":"daily","shape":"scramble:63"}"#, "as they are"),
+            (r#"{"reset":"daily","shape":"interleave:0/2"}"#, "as they are"),
+            (r#"{"reset":"daily","first":5}"#, "begins with 1"),
+            (r#"{"reset":"hourly"}"#, "daily"),
+            (r#"{"reset":"daily","time_zone":"Moon/Tycho"}"#, "IANA"),
+            (r#"{"reset":"daily","text":"{n:06}"}"#, "{date:%y%m%d}"),
+            (r#"{"reset":"daily","text":"{date:%y%m}{n:06}"}"#, "{date:%y%m%d}"),
+            (r#"{"reset":"monthly","text":"{date:%m}{n:06}"}"#, "{date:%y%m}"),
+            (r#"{"step":10,"time_zone":"UTC"}"#, "means nothing"),
+            (r#"{"step":10,"text":"{n}{n}"}"#, "exactly once"),
+            (r#"{"step":10,"shape":"scramble:63","text":"{n:018}"}"#, "make {n} wider"),
+            (r#"{"step":10,"shape":"scramble:63","first":5}"#, "no first one"),
+            (r#"{"order":"strict","slice":"0/2"}"#, "a plain tag"),
+            (r#"{"step":10,"shape":"interleave:0/2","slice":"0/2"}"#, "a plain tag"),
+            (r#"{"step":10,"slice":"2/2"}"#, "counted from 0"),
+            (r#"{"step":10,"slice":"1-2"}"#, "counted from 0"),
+            (r#"{"step":10,"slice":"0/2","slice_bits":60}"#, "63 or 53"),
+            (r#"{"step":10,"slice_bits":53}"#, "without --slice"),
+            (r#"{"step":10,"slice":"1/2","first":5}"#, "the first id is"),
+            (r#"{"step":10,"slice":"1/2","text":"{n:06}"}"#, "the first id is"),
+            (r#"{"step":10,"text":"{n:02}","first":100}"#, "the first id is 0 to 99"),
+            (r#"{"step":10,"keys":1}"#, "unknown field"),
+        ] {
+            let refused = made(json).unwrap_err();
+            assert!(refused.contains(why), "{json}: {refused}");
+        }
+        let spec = TagSpec { shape: "scramble:63".parse().unwrap(), ..TagSpec::default() };
+        let refused = spec.record(Tag::parse("a").unwrap(), &KeyRing::default()).unwrap_err();
+        assert!(refused.to_string().contains("segment.keys_file"), "{refused}");
+    }
+}
