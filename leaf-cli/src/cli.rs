@@ -54,12 +54,27 @@ pub(crate) struct Place {
     /// working directory
     #[arg(long, global = true, value_name = "FILE")]
     pub(crate) config: Vec<PathBuf>,
-    /// This store instead of the configured ones, like mysql://user:password@host:3306/database
+    /// This store instead of the configured ones, like mysql://user:password@host:3306/database; for `doctor` several
     #[arg(long, global = true, value_name = "URL")]
-    pub(crate) store: Option<String>,
+    pub(crate) store: Vec<String>,
     /// The server's data directory, which relative paths of SQLite files count from
     #[arg(long, global = true, value_name = "DIR")]
     pub(crate) data_dir: Option<PathBuf>,
+}
+
+impl Place {
+    /// One place for each store that is named.
+    pub(crate) fn each(&self) -> Vec<Self> {
+        let of = |store: Vec<String>| Self {
+            config: self.config.clone(),
+            store,
+            data_dir: self.data_dir.clone(),
+        };
+        match self.store.as_slice() {
+            [] => vec![of(Vec::new())],
+            stores => stores.iter().map(|store| of(vec![store.clone()])).collect(),
+        }
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -93,7 +108,8 @@ pub(crate) enum Command {
         #[arg(long = "as", value_name = "FORM", value_parser = form)]
         form: Option<TextForm>,
     },
-    /// Look for what could cost ids or their uniqueness, as the stores are set up now.
+    /// Look for what could cost ids or their uniqueness, as the stores are set up now. Several --store, of several
+    /// data centres, are also compared: which tags can have the same id in two of them.
     Doctor,
 }
 
@@ -162,7 +178,7 @@ pub(crate) enum Tag {
         /// How ids are written where a text is asked for, like "ORD-{date:%y%m%d}{n:06}{luhn}"
         #[arg(long, value_name = "TEMPLATE")]
         text: Option<String>,
-        /// The first id; default 1, or the first of the slice
+        /// The first number, which is the first id of a plain tag; default 1, or the first of the slice
         #[arg(long, allow_negative_numbers = true)]
         first: Option<i64>,
         /// What it is for, at most 256 characters

@@ -38,7 +38,16 @@ impl From<ConfigError> for BadConfig {
 /// Reads files, environment and flags.
 pub(crate) fn read(place: &Place) -> Result<Config> {
     let directory = place.data_dir.as_ref().map(|dir| dir.display().to_string());
-    let flags = [("data_dir", directory), ("segment.store", place.store.clone())];
+    let store = match place.store.as_slice() {
+        [] => None,
+        [store] => Some(store.clone()),
+        _ => {
+            return Err(
+                BadConfig::new("several --store: `leaf doctor` alone compares stores").into()
+            );
+        }
+    };
+    let flags = [("data_dir", directory), ("segment.store", store)];
     let flags = flags.into_iter().filter_map(|(key, value)| Some((key, value?))).collect();
     let sources = Sources { files: place.config.clone(), flags, stores_only: true };
     let loaded = sources.with_default_files().load().map_err(BadConfig::from)?;
@@ -46,7 +55,7 @@ pub(crate) fn read(place: &Place) -> Result<Config> {
         tracing::info!("{warning}");
     }
     let mut config = loaded.config;
-    if place.store.is_some() {
+    if !place.store.is_empty() {
         config.segment.shard.clear();
     }
     Ok(config)

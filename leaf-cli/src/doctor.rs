@@ -2,12 +2,13 @@
 
 use anyhow::{Result, anyhow};
 use comfy_table::CellAlignment::Left;
-use leaf_segment::{NewTag, TagSettingsError};
+use leaf_segment::{NewTag, TagRecord, TagSettingsError};
 use serde::Serialize;
 
 use crate::Done;
 use crate::cli::Output;
 use crate::output::{self, Row, quoted};
+use crate::overlap;
 use crate::stores::Stores;
 
 /// What was found in a store.
@@ -26,9 +27,49 @@ impl Row for Finding {
     }
 }
 
-/// Looks at every store. Ends with an error where something was found, for scripts.
-pub(crate) async fn run(stores: &Stores, output: Output) -> Result<Done> {
+/// Looks at every store, and compares those of several data centres. Ends with an error where something was found, for
+/// scripts.
+pub(crate) async fn run(centres: &[Stores], output: Output) -> Result<Done> {
     let mut findings = Vec::new();
+    let mut seen: Vec<(String, Vec<TagRecord>)> = Vec::new();
+    for centre in centres {
+        let found = look(centre, &mut findings).await;
+        for (url, records) in found {
+            for (other, before) in &seen {
+                compare((other, before), (&url, &records), &mut findings);
+            }
+            seen.push((url, records));
+        }
+    }
+    if findings.is_empty() {
+        return Ok(output::one(&findings, "nothing found".into(), output).into());
+    }
+    let trouble = Some(anyhow!("{} found", findings.len()));
+    Ok(Done { text: output::rows(&findings, output), trouble })
+}
+
+/// Which tags can have the same id in two stores.
+fn compare(
+    (one, records): (&str, &[TagRecord]),
+    (other, others): (&str, &[TagRecord]),
+    findings: &mut Vec<Finding>,
+) {
+    let stock = NewTag::stock().tag;
+    for record in records.iter().filter(|record| record.tag != stock && !record.is_sealed()) {
+        let same = others.iter().find(|other| other.tag == record.tag && !other.is_sealed());
+        if let Some(why) = same.and_then(|same| overlap::between(record, same)) {
+            let tag = quoted(record.tag.as_str());
+            findings.push(Finding {
+                store: other.into(),
+                finding: format!("tag {tag} can have the same ids here as in {one}: {why}"),
+            });
+        }
+    }
+}
+
+/// Looks at every store of one configuration. Returns the tags of those that could be read.
+async fn look(stores: &Stores, findings: &mut Vec<Finding>) -> Vec<(String, Vec<TagRecord>)> {
+    let mut read = Vec::new();
     for store in stores.iter() {
         let mut found = |finding: String| {
             findings.push(Finding { store: store.url.to_string(), finding });
@@ -59,6 +100,7 @@ pub(crate) async fn run(stores: &Stores, output: Output) -> Result<Done> {
                         });
                     }
                 }
+                read.push((store.url.to_string(), records));
             }
             Err(error) => {
                 found(error.to_string());
@@ -70,9 +112,5 @@ pub(crate) async fn run(stores: &Stores, output: Output) -> Result<Done> {
             Err(error) => found(error.to_string()),
         }
     }
-    if findings.is_empty() {
-        return Ok(output::one(&findings, "nothing found".into(), output).into());
-    }
-    let trouble = Some(anyhow!("{} found", findings.len()));
-    Ok(Done { text: output::rows(&findings, output), trouble })
+    read
 }

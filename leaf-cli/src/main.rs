@@ -9,6 +9,7 @@ mod config;
 mod decode;
 mod doctor;
 mod output;
+mod overlap;
 mod stores;
 mod tag;
 mod worker;
@@ -61,7 +62,15 @@ fn main() -> ExitCode {
                     .await
             }
             Command::Doctor => {
-                with_stores(place, async |stores| doctor::run(stores, output).await).await
+                let mut centres = Vec::new();
+                for place in place.each() {
+                    centres.push(Stores::open(&place).await?);
+                }
+                let done = doctor::run(&centres, output).await;
+                for centre in &centres {
+                    centre.close().await;
+                }
+                done
             }
         }
     });

@@ -34,8 +34,8 @@ fn a_tag_from_its_creation_to_its_end() {
     let run = |args: &[&str]| leaf(home.path(), args);
 
     let created = "\
-tag     order    max_id  step  enabled  min_step  max_step  max_take  description
-orders  relaxed     100  1000  yes             -         -         -  the orders
+tag     order    ids    max_id  step  enabled  min_step  max_step  max_take  description
+orders  relaxed  plain     100  1000  yes             -         -         -  the orders
 ";
     let create = ["tag", "create", "orders", "--step", "1000", "--first", "100"];
     let create = [&create[..], &["--description", "the orders"]].concat();
@@ -49,9 +49,9 @@ orders  relaxed     100  1000  yes             -         -         -  the orders
     run(&["tag", "set", "orders", "--min-step", "none", "--max-take", "7"]).ok();
     run(&["tag", "advance", "orders", "--at-least", "5000"]).ok();
     let listed = "\
-tag                order    max_id  step  enabled  min_step  max_step  max_take  description
-leaf-segment-test  relaxed       1  2000  yes             -         -         -  Test leaf Segment Mode Get Id
-orders             relaxed    5000    50  no              -       500         7  the orders
+tag                order    ids    max_id  step  enabled  min_step  max_step  max_take  description
+leaf-segment-test  relaxed  plain       1  2000  yes             -         -         -  Test leaf Segment Mode Get Id
+orders             relaxed  plain    5000    50  no              -       500         7  the orders
 ";
     assert_eq!(run(&["tag", "list"]).ok(), listed);
     let json: serde_json::Value =
@@ -106,7 +106,7 @@ fn a_tag_in_strict_order_has_no_step() {
     let run = |args: &[&str]| leaf(home.path(), args);
     let made = run(&["tag", "create", "turns", "--order", "strict"]).ok();
     let row: Vec<_> = made.lines().last().unwrap().split_whitespace().collect();
-    assert_eq!(row, ["turns", "strict", "1", "-", "yes", "-", "-", "-"], "{made}");
+    assert_eq!(row, ["turns", "strict", "plain", "1", "-", "yes", "-", "-", "-"], "{made}");
     let json: serde_json::Value =
         serde_json::from_str(&run(&["tag", "show", "turns", "-o", "json"]).ok()).unwrap();
     assert_eq!((&json["order"], &json["step"]), (&"strict".into(), &serde_json::Value::Null));
@@ -128,6 +128,90 @@ fn a_tag_in_strict_order_has_no_step() {
     run(&["tag", "advance", "turns", "--at-least", "50"]).ok();
     let deleted = run(&["tag", "delete", "turns", "--yes"]).ok();
     assert!(deleted.contains("leaf tag create turns --first 50 --order strict"), "{deleted}");
+}
+
+#[test]
+fn tags_of_other_kinds_are_made_told_and_taken_apart() {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    let home = home();
+    let keys = home.path().join("keys");
+    let write = |lines: &str| {
+        std::fs::write(&keys, lines).unwrap();
+        std::fs::set_permissions(&keys, std::fs::Permissions::from_mode(0o600)).unwrap();
+    };
+    let one = "1 = 000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f\n";
+    let two = "2 = 100102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f\n";
+    write(one);
+    let env = [("LEAF_SEGMENT__KEYS_FILE", keys.to_str().unwrap())];
+    let run = |args: &[&str]| leaf_with(home.path(), args, &env);
+
+    let made = run(&["tag", "create", "orders", "--step", "10", "--shape", "scramble:d10"]).ok();
+    assert!(made.contains("scramble:d10, key 1"), "{made}");
+    // Number 1, as docs/scramble.py has it.
+    let told = run(&["decode", "1341139393", "--tag", "orders"]).ok();
+    let lines = "id         1341139393\nnumber     1\nkey        1\ngranted    no\n";
+    assert_eq!(told, lines);
+    let newest = run(&["tag", "rekey", "orders"]).failed(2);
+    assert!(newest.contains("add a line `2 = KEY`"), "{newest}");
+    write(&format!("{one}{two}"));
+    assert!(run(&["tag", "rekey", "orders"]).ok().contains("scramble:d10, key 2"));
+    assert_eq!(run(&["decode", "1341139393", "--tag", "orders"]).ok(), lines);
+    let foreign = run(&["decode", "3341139393", "--tag", "orders"]).failed(1);
+    assert!(foreign.contains("does not issue such ids"), "{foreign}");
+    let keyless = leaf(home.path(), &["decode", "1341139393", "--tag", "orders"]).failed(1);
+    assert!(keyless.contains("key 1 is missing"), "{keyless}");
+    let other = run(&["tag", "rekey", "leaf-segment-test"]).failed(2);
+    assert!(other.contains("not scrambled"), "{other}");
+
+    let daily = [
+        "tag",
+        "create",
+        "receipts",
+        "--reset",
+        "daily",
+        "--time-zone",
+        "europe/berlin",
+        "--text",
+        "R{date:%y%m%d}-{n:04}{luhn}",
+    ];
+    let made = run(&daily).ok();
+    assert!(made.contains("daily, Europe/Berlin, R{date:%y%m%d}-{n:04}{luhn}"), "{made}");
+    let told = run(&["decode", "R261121-00172", "--tag", "receipts"]).ok();
+    assert!(told.contains("number     17\nperiod     2026-11-21\ngranted    no"), "{told}");
+    let altered = run(&["decode", "R261121-00182", "--tag", "receipts"]).failed(1);
+    assert!(altered.contains("a character of it was altered"), "{altered}");
+    let deleted = run(&["tag", "delete", "receipts", "--yes"]).ok();
+    assert!(deleted.contains("--reset daily --time-zone Europe/Berlin --text "), "{deleted}");
+
+    std::fs::set_permissions(&keys, std::fs::Permissions::from_mode(0o640)).unwrap();
+    let open = run(&["tag", "rekey", "orders"]).failed(2);
+    assert!(open.contains("chmod 600"), "{open}");
+    run(&["tag", "list"]).ok();
+}
+
+/// Tags of two data centres that can have the same id are named; those in slices of their own are not.
+#[test]
+fn the_doctor_compares_two_centres() {
+    let home = home();
+    for (centre, part) in [("a", 0), ("b", 1)] {
+        let store = format!("sqlite:{}/{centre}.db", home.path().display());
+        make(&home.path().join(format!("{centre}.db")));
+        let run = |args: &[&str]| leaf(home.path(), &[args, &["--store", &store]].concat()).ok();
+        run(&["tag", "create", "orders", "--step", "10", "--slice", &format!("{part}/8")]);
+        run(&["tag", "create", "chat", "--step", "10", "--shape", &format!("interleave:{part}/2")]);
+        run(&["tag", "create", "plain", "--step", "10"]);
+        run(&["tag", "create", &format!("only-{centre}"), "--step", "10"]);
+    }
+    let [a, b] = ["a", "b"].map(|name| format!("sqlite:{}/{name}.db", home.path().display()));
+    let found = leaf(home.path(), &["doctor", "--store", &a, "--store", &b, "-o", "json"]);
+    let text = found.out.clone();
+    let error = found.failed(1);
+    assert!(error.contains("1 found"), "{error} {text}");
+    assert!(text.contains("tag plain can have the same ids"), "{text}");
+    let both = leaf(home.path(), &["tag", "list", "--store", &a, "--store", &b]).failed(2);
+    assert!(both.contains("`leaf doctor` alone"), "{both}");
+    leaf(home.path(), &["doctor", "--store", &a]).ok();
 }
 
 #[test]

@@ -24,6 +24,9 @@ pub const fn of_registry(kind: &RegistryErrorKind) -> Option<&'static str> {
             Some("`leaf worker list` shows which node holds which worker id")
         }
         RegistryErrorKind::Damaged => Some("`leaf worker repair N --holder-is-dead` repairs it"),
+        RegistryErrorKind::OtherRange { .. } | RegistryErrorKind::OutsideRange { .. } => {
+            Some("snowflake.worker_range sets them; `leaf worker list` shows who holds what")
+        }
         RegistryErrorKind::BeyondLayout { .. } => Some(
             "snowflake.registry = \"zk_recycle\" recycles worker ids; snowflake.layout sets the layout",
         ),

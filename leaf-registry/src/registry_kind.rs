@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use leaf_core::WorkerId;
 use leaf_segment::{StoreError, StoreErrorKind, StoreFuture};
-use leaf_snowflake::{ClaimPolicy, Identity};
+use leaf_snowflake::{ClaimPolicy, Identity, WorkerRange};
 
 use crate::{OpenRegistry, StoreUrl, StoreUrlError, ZookeeperAddress};
 
@@ -224,6 +224,8 @@ pub struct RegistryOptions {
     pub adopt_java_ids: bool,
     /// What a node does whose own worker id is held by another instance.
     pub on_foreign_holder: OnForeignHolder,
+    /// The worker ids of this registry, where other registries have the rest.
+    pub worker_range: Option<WorkerRange>,
     /// Where this node answers HTTP; its identity where this is `None`.
     pub address: Option<Identity>,
 }
@@ -237,6 +239,7 @@ impl Default for RegistryOptions {
             recycle_after: Duration::from_secs(3600),
             adopt_java_ids: false,
             on_foreign_holder: OnForeignHolder::Wait,
+            worker_range: None,
             address: None,
         }
     }
@@ -285,6 +288,7 @@ impl RegistryOptions {
         ClaimPolicy {
             bound,
             fixed,
+            range: self.worker_range,
             recycle_after: self.recycle_after,
             adopt_java_ids: self.adopt_java_ids,
             new_id: self.on_foreign_holder == OnForeignHolder::NewId,

@@ -48,7 +48,7 @@ pub struct TagSpec {
     pub time_zone: Option<String>,
     /// The template of its texts.
     pub text: Option<String>,
-    /// The first id. Default 1, or the first of the slice.
+    /// The first number, which is the first id of a plain tag. Default 1, or the first of the slice.
     pub first: Option<i64>,
     /// What it is for, at most 256 characters.
     pub description: Option<String>,
@@ -220,29 +220,15 @@ impl TagSpec {
             ));
         }
         let (least, end) = match meaning.reset {
-            Some(_) if self.first.is_some() => {
-                return refuse("every period begins with 1: leave --first out");
-            }
-            Some(_) => return Ok(1),
+            // Above every number of a period.
+            Some(_) => (0, i64::MAX - 1),
             None => (settings.slice.map_or(0, Slice::first), meaning.number_end(settings)),
         };
-        let default = settings.slice.map_or(1, Slice::first);
-        let first = match (self.first, meaning.shape) {
-            (None, _) => default,
-            (Some(first), Shape::Plain) => first,
-            // The number whose id is the first that is not below.
-            (Some(id), Shape::Interleave(part)) => {
-                let below = id.saturating_sub(i64::from(part.index())).max(0);
-                below / i64::from(part.of()) + i64::from(below % i64::from(part.of()) > 0)
-            }
-            (Some(_), Shape::Scramble { .. }) => {
-                return refuse("scrambled ids have no first one: leave --first out");
-            }
-        };
+        let first = self.first.unwrap_or_else(|| settings.slice.map_or(1, Slice::first));
         if first < least || first >= end {
             return refuse(format!(
                 "the first id is {} to {}, by what the tag's slice, shape and text leave of all ids",
-                least.max(0),
+                least,
                 end.saturating_sub(1)
             ));
         }
@@ -313,9 +299,11 @@ mod tests {
             ),
             (r#"{"step":10,"text":"O-{n}"}"#, 1, ""),
             (r#"{"order":"strict"}"#, 1, r#""order":"strict""#),
-            (r#"{"order":"strict","shape":"interleave:1/2","first":100}"#, 50, "interleave:1/2"),
+            (r#"{"order":"strict","shape":"interleave:1/2","first":100}"#, 100, "interleave:1/2"),
             (r#"{"step":10,"shape":"interleave:1/2"}"#, 1, "interleave:1/2"),
             (r#"{"step":10,"shape":"scramble:d10"}"#, 1, r#""scramble:d10","key":1"#),
+            (r#"{"step":10,"shape":"scramble:63","first":7}"#, 7, "scramble:63"),
+            (r#"{"reset":"daily","first":20261121000050}"#, 20_261_121_000_050, "daily"),
             (r#"{"reset":"daily"}"#, 1, r#""digits":6,"time_zone":"UTC""#),
             (
                 r#"{"reset":"monthly","time_zone":"asia/tokyo","text":"{date:%Y%m}-{n:04}"}"#,
@@ -346,7 +334,6 @@ mod tests {
             (r#"{"order":"relaxed","step":1,"reset":"daily"}"#, "in strict order"),
             (r#"{"reset":"daily","shape":"scramble:63"}"#, "as they are"),
             (r#"{"reset":"daily","shape":"interleave:0/2"}"#, "as they are"),
-            (r#"{"reset":"daily","first":5}"#, "begins with 1"),
             (r#"{"reset":"hourly"}"#, "daily"),
             (r#"{"reset":"daily","time_zone":"Moon/Tycho"}"#, "IANA"),
             (r#"{"reset":"daily","text":"{n:06}"}"#, "{date:%y%m%d}"),
@@ -355,7 +342,6 @@ mod tests {
             (r#"{"step":10,"time_zone":"UTC"}"#, "means nothing"),
             (r#"{"step":10,"text":"{n}{n}"}"#, "exactly once"),
             (r#"{"step":10,"shape":"scramble:63","text":"{n:018}"}"#, "make {n} wider"),
-            (r#"{"step":10,"shape":"scramble:63","first":5}"#, "no first one"),
             (r#"{"order":"strict","slice":"0/2"}"#, "a plain tag"),
             (r#"{"step":10,"shape":"interleave:0/2","slice":"0/2"}"#, "a plain tag"),
             (r#"{"step":10,"slice":"2/2"}"#, "counted from 0"),

@@ -87,7 +87,12 @@ fn wrong_requests_are_told_in_the_form_that_the_client_accepts() {
         let answer = server.get(&format!("{TAG}/ids?{query}"));
         problem(&answer, 400, "bad-request", "count: give 1 to 50");
     }
-    problem(&server.get(&format!("{TAG}/ids?cuont=2")), 400, "bad-request", "there is `count`");
+    problem(
+        &server.get(&format!("{TAG}/ids?cuont=2")),
+        400,
+        "bad-request",
+        "there are `count` and `as`",
+    );
     problem(&server.get(&format!("{TAG}/ids?count=1&count=2")), 400, "bad-request", "given twice");
     problem(&server.get("/v1/snowflake/ids?count=51"), 400, "bad-request", "give 1 to 50");
     problem(&server.get("/v1/segments/nope/ids"), 404, "unknown-tag", "no such tag");
@@ -125,8 +130,9 @@ fn tags_are_made_changed_raised_and_deleted() {
     );
     assert_eq!(new.status, 201, "{}", new.body);
     let expected = json!({
-        "tag": "a/b 订", "order": "relaxed", "max_id": "100", "step": 10, "enabled": true, "min_step": null,
-        "max_step": null, "max_take": null, "description": "x", "store": "sqlite:leaf.db",
+        "tag": "a/b 订", "order": "relaxed", "shape": "plain", "key": null, "reset": null, "slice": null, "text": null,
+        "time_zone": null, "max_id": "100", "step": 10, "enabled": true, "min_step": null, "max_step": null,
+        "max_take": null, "description": "x", "store": "sqlite:leaf.db",
     });
     assert_eq!(new.json(), expected);
     let path = "/v1/tags/a%2Fb%20%E8%AE%A2";
@@ -196,7 +202,7 @@ fn snowflake_ids_are_written_in_other_forms_and_read_back() {
     let twice = server.get("/v1/snowflake/ids?as=uuid&as=ulid");
     problem(&twice, 400, "bad-request", "given twice");
     let segments = server.get(&format!("{TAG}/ids?as=uuid"));
-    problem(&segments, 400, "bad-request", "for snowflake ids");
+    problem(&segments, 400, "bad-request", "as: give text");
 
     let (_directory, wide) = start(&[("LEAF_SNOWFLAKE__LAYOUT", "t31-w10-s22/1s")]);
     let object_id = wide.get("/v1/snowflake/ids?as=objectid");
@@ -223,6 +229,56 @@ fn a_tag_in_strict_order_has_ids_but_no_leases() {
     problem(&step, 409, "conflict", "has no step");
     assert_eq!(ops(&server, "PATCH", "/v1/tags/turns", r#"{"max_take":2}"#).status, 200);
     assert_eq!(server.id("/api/segment/get/turns"), 5, "nothing was burned");
+}
+
+#[test]
+fn ids_are_told_as_texts_and_read_back() {
+    let (_directory, server) = start(&[]);
+    let new = r#"{"tag":"orders","step":100,"text":"O-{n:06}{mod97}"}"#;
+    let made = ops(&server, "POST", "/v1/tags", new);
+    assert_eq!((made.status, &made.json()["text"]), (201, &"O-{n:06}{mod97}".into()));
+    assert_eq!(server.id("/api/segment/get/orders"), 1, "numbers are the default");
+    let texts = server.get("/v1/segments/orders/ids?count=2&as=text").json();
+    assert_eq!(texts["ids"], json!(["O-00000288", "O-00000385"]));
+    let read = server.get("/v1/ids/O-00000288?tag=orders").json();
+    assert_eq!(read, json!({"tag": "orders", "id": "2"}));
+    for (path, status, kind, text) in [
+        ("/v1/ids/O-00000289?tag=orders", 404, "no-such-id", "altered"),
+        ("/v1/ids/O-0000288?tag=orders", 404, "no-such-id", "template"),
+        ("/v1/ids/2?tag=leaf-segment-test", 409, "no-template", "no template"),
+        ("/v1/ids/2?tag=none", 404, "unknown-tag", "no such tag"),
+        ("/v1/ids/2?tag=orders&as=uuid", 404, "unknown-tag", "no such tag"),
+        ("/v1/segments/leaf-segment-test/ids?as=text", 409, "no-template", "no template"),
+        ("/v1/segments/orders/ids?as=uuid", 400, "bad-request", "as: give text"),
+        ("/v1/segments/orders/ids?as=text&as=text", 400, "bad-request", "twice"),
+    ] {
+        problem(&server.get(path), status, kind, text);
+    }
+    let told = ops(&server, "GET", "/v1/tags/orders/ids/O-00000385", "").json();
+    assert_eq!(told, json!({"tag": "orders", "id": "3", "number": "3", "granted": true}));
+    let told = ops(&server, "GET", "/v1/tags/orders/ids/3", "").json();
+    assert_eq!(told["number"], "3");
+    problem(&ops(&server, "GET", "/v1/tags/orders/ids/x", ""), 404, "no-such-id", "template");
+    problem(
+        &ops(&server, "POST", "/v1/tags/orders/rekey", ""),
+        400,
+        "bad-request",
+        "not scrambled",
+    );
+
+    // Where its texts end, the tag ends.
+    assert_eq!(ops(&server, "PATCH", "/v1/tags/orders", r#"{"max_take":7}"#).status, 200);
+    let far = ops(&server, "POST", "/v1/tags/orders/advance", r#"{"at_least":"999998"}"#);
+    assert_eq!(far.status, 200);
+    let mut last = 0;
+    let full = loop {
+        let next = server.get("/api/segment/get/orders");
+        match next.status {
+            200 => last = next.body.parse().unwrap(),
+            _ => break next,
+        }
+    };
+    assert_eq!((full.status, last), (409, 999_999), "{}", full.body);
 }
 
 #[test]

@@ -376,6 +376,50 @@ fn snowflake_ids_have_other_forms() {
     }
 }
 
+/// Texts of a tag's template, and ids that are no ranges.
+#[test]
+fn tags_of_other_kinds_answer_as_their_ids_are() {
+    let directory = tempfile::tempdir().unwrap();
+    let server = start(directory.path(), &[]);
+    let mut ops = leaf_testkit::HttpClient::connect(server.ops()).unwrap();
+    let json = "Host: localhost\r\nContent-Type: application/json\r\n";
+    for new in [
+        r#"{"tag":"orders","step":100,"text":"O-{n:06}{luhn}"}"#,
+        r#"{"tag":"odd","step":100,"shape":"interleave:1/2"}"#,
+        r#"{"tag":"strictly-odd","order":"strict","shape":"interleave:1/2"}"#,
+    ] {
+        assert_eq!(ops.ask("POST", "/v1/tags", json, new).unwrap().status, 201, "{new}");
+    }
+    let mut client = connect(&server);
+    let mut ask = |words: &[&str]| client.command(words).unwrap();
+    assert_eq!(ask(&["SEGMENT", "orders", "TEXT"]), bulk("O-0000018"));
+    let two = RedisReply::Array(vec![bulk("O-0000026"), bulk("O-0000034")]);
+    assert_eq!(ask(&["segment", "orders", "count", "2", "text"]), two);
+    assert_eq!(ask(&["INCR", "orders"]), RedisReply::Integer(4));
+    for refused in [
+        &["SEGMENT", "odd", "TEXT"][..],
+        &["SEGMENT", "orders", "TEXT", "2"],
+        &["SEGMENT", "orders", "COUNT", "2", "AS"],
+        &["INCRBY", "odd", "2"],
+        &["INCRBY", "strictly-odd", "2"],
+    ] {
+        let RedisReply::Error(text) = ask(refused) else { panic!("{refused:?}") };
+        assert!(text.starts_with("ERR"), "{text}");
+    }
+    assert_eq!(ask(&["INCRBY", "odd", "1"]), RedisReply::Integer(3));
+    let rest = RedisReply::Array(vec![bulk("5"), bulk("7")]);
+    assert_eq!(ask(&["SEGMENT", "odd", "COUNT", "2"]), rest);
+    for tag in ["odd", "strictly-odd"] {
+        let first = if tag == "odd" { 9 } else { 3 };
+        client.send(&RedisClient::encode(&["INCR", tag]).repeat(20)).unwrap();
+        for number in 0..20 {
+            assert_eq!(client.read().unwrap(), RedisReply::Integer(first + 2 * number), "{tag}");
+        }
+        let last = (first + 38).to_string();
+        assert_eq!(client.command(&["GET", tag]).unwrap(), bulk(&last));
+    }
+}
+
 /// Equal commands that came together share a commit of the store, each has its own reply, and so has each error.
 #[test]
 fn commands_of_a_tag_in_strict_order_are_answered_together() {

@@ -118,6 +118,28 @@ pub enum RegistryErrorKind {
         /// The layout's greatest.
         greatest: WorkerId,
     },
+    /// The worker id that belongs to this node is not one of this registry's.
+    #[error(
+        "worker id {worker} of this node is outside {range}, the worker ids of this registry: use a registry that \
+         gives worker ids out, or one whose numbers can begin there"
+    )]
+    OutsideRange {
+        /// The worker id.
+        worker: WorkerId,
+        /// Those of the registry.
+        range: crate::WorkerRange,
+    },
+    /// Other nodes of the registry are configured with other worker ids.
+    #[error(
+        "a node of this registry is configured with the worker ids {recorded}, and this one with {configured}: \
+         configure all alike; to change them, stop all nodes first, and release the worker ids of dead ones"
+    )]
+    OtherRange {
+        /// Those of the other node.
+        recorded: String,
+        /// Those of this one.
+        configured: String,
+    },
     /// The configuration assigns no worker id to this node.
     #[error("no worker id is assigned to {identity}")]
     NotAssigned {

@@ -47,7 +47,7 @@ pub use fence::{
     ClaimPolicy, ClaimRequest, FORMAT_VERSION, Fence, FenceState, FenceStore, Identity,
     IdentityError, JavaMirror, JavaReport, Lease, MemoryFenceStore, NodeSettings, Peer, Provenance,
     Purpose, RecordState, Registry, Report, SavedLease, StoreFault, Stored, StoredWorker,
-    UnknownFields, WorkerRecord, WorkerView,
+    UnknownFields, WorkerRange, WorkerRangeError, WorkerRecord, WorkerView,
 };
 pub use generator::SnowflakeGenerator;
 pub use id_clock::ClockSteps;

@@ -7,7 +7,7 @@ use std::str::FromStr;
 
 use leaf_core::{Layout, UnixMillis, WorkerId};
 use leaf_registry::{OnForeignHolder, RegistryKind, StoreUrl, ZookeeperAddress};
-use leaf_snowflake::PeerRule;
+use leaf_snowflake::{PeerRule, WorkerRange};
 use serde::{Deserialize, Serialize};
 
 use super::span::Span;
@@ -71,6 +71,9 @@ pub struct Snowflake {
     /// Worker ids of `local` by identity; then `worker_id` is not used.
     #[serde(deserialize_with = "values::whole_numbers")]
     pub worker_ids: Option<BTreeMap<String, u32>>,
+    /// The worker ids of this registry, like `512..1023`, where another data centre has the rest.
+    #[serde(with = "values::optional_text")]
+    pub worker_range: Option<WorkerRange>,
     /// How the bits are split: a preset's name, or a split like `t41-w10-s12/1ms`.
     #[serde(with = "values::text")]
     pub layout: Layout,
@@ -146,6 +149,7 @@ impl Default for Snowflake {
             worker_id: 0,
             datacenter_id: None,
             worker_ids: None,
+            worker_range: None,
             layout: Layout::LEAF,
             epoch: None,
             rollback_tolerance: Span::from_secs(1),
@@ -243,6 +247,22 @@ impl Snowflake {
             return refuse(format!(
                 "snowflake: datacenter {datacenter} is above {datacenters}, the layout's greatest"
             ));
+        }
+        if let Some(range) = self.worker_range {
+            let greatest = self.layout.max_worker();
+            if range.last() > greatest {
+                return refuse(format!(
+                    "snowflake.worker_range ends at {}, above {greatest}, the layout's greatest worker id",
+                    range.last()
+                ));
+            }
+            let local = self.registry == RegistryKind::Local && self.worker_ids.is_none();
+            if local && !range.contains(self.worker_id()) {
+                return refuse(format!(
+                    "snowflake.worker_id {} is outside snowflake.worker_range {range}",
+                    self.worker_id()
+                ));
+            }
         }
         let named = self.worker_ids.iter().flatten().map(|(who, id)| (who.as_str(), *id));
         for (who, id) in named.chain([("worker_id", self.worker_id)]) {

@@ -18,7 +18,10 @@ use leaf_testkit::Fault;
 use uuid::Uuid;
 
 use fixture::*;
-use races::{a_full_registry_says_so, forty_nodes_race, what_was_given_back_has_one_next_holder};
+use races::{
+    a_full_registry_says_so, a_range_of_worker_ids_is_kept, forty_nodes_race,
+    what_was_given_back_has_one_next_holder,
+};
 use versions::what_a_later_version_adds_is_kept;
 
 async fn a_worker_id_is_claimed_extended_and_given_back(f: Fixture) {
@@ -219,6 +222,7 @@ fn request_fence() -> Fence {
         nonce: request.nonce,
         layout: request.layout.shape(),
         epoch_ms: request.layout.epoch(),
+        workers: None,
         state: FenceState::Held,
         unknown: UnknownFields::default(),
     }
@@ -393,6 +397,7 @@ backends!(sqlite, mysql, postgres, etcd, zk_normal, zk_recycle; {
     forty_nodes_race,
     what_was_given_back_has_one_next_holder,
     a_full_registry_says_so,
+    a_range_of_worker_ids_is_kept,
     the_loser_is_told,
     a_strangers_ceiling_is_a_floor,
     a_zombie_cannot_write,

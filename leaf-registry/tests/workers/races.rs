@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use leaf_core::Layout;
-use leaf_registry::RegistryKind;
+use leaf_registry::{RegistryKind, RegistryOptions};
 use leaf_snowflake::RegistryErrorKind;
 
 use crate::again;
@@ -67,6 +67,48 @@ pub(crate) async fn what_was_given_back_has_one_next_holder(f: Fixture) {
             node.registry().release(lease, report(NOW + seconds(round))).await.unwrap();
         }
     }
+}
+
+/// A registry of some worker ids gives out no other, and its nodes must be configured alike while one of them may live.
+pub(crate) async fn a_range_of_worker_ids_is_kept(f: Fixture) {
+    let options = |range: Option<&str>| RegistryOptions {
+        worker_range: range.map(|range| range.parse().unwrap()),
+        ..f.options.clone()
+    };
+    let node = async |range, name: &str| Node::on(f.open_with(&options(range)).await, name);
+    // Programs for Java number them from the beginning, whatever we want.
+    let numbered = f.kind == RegistryKind::ZkNormal;
+    let (range, first, last) = if numbered { ("0..2", 0, 2) } else { ("2..3", 2, 3) };
+    let from = u32::from(numbered && f.bound());
+    let mut held = Vec::new();
+    for number in first.max(from)..=last {
+        let node = node(Some(range), &format!("10.0.4.{number}:1")).await;
+        let lease = node.claim().await;
+        assert_eq!(lease.fence.workers.as_deref(), Some(range));
+        held.push((node, lease));
+    }
+    let workers: BTreeSet<u32> = held.iter().map(|(_, lease)| lease.worker.get()).collect();
+    assert_eq!(workers, (first.max(from)..=last).collect());
+    let full = node(Some(range), "10.0.5.1:1").await.claim_at(NOW).await.unwrap_err();
+    let expected = match f.kind {
+        RegistryKind::ZkNormal => matches!(full.kind(), RegistryErrorKind::OutsideRange { .. }),
+        _ => matches!(full.kind(), RegistryErrorKind::NoWorkerId(_)),
+    };
+    assert!(expected, "{full}");
+
+    for other in [None, Some("0..3")] {
+        let refused = node(other, "10.0.4.9:1").await.claim_at(NOW).await.unwrap_err();
+        let RegistryErrorKind::OtherRange { recorded, .. } = refused.kind() else {
+            panic!("{refused}")
+        };
+        assert_eq!(recorded, range);
+    }
+    // Once all have stopped it may change.
+    for (node, lease) in held {
+        node.registry().release(lease, report(NOW)).await.unwrap();
+    }
+    let lease = node(Some("0..3"), "10.0.4.2:1").await.claim_at(NOW + seconds(1)).await.unwrap();
+    assert_eq!(lease.fence.workers.as_deref(), Some("0..3"));
 }
 
 /// W-17: who comes when all are taken is told so, and who gives one back frees it.

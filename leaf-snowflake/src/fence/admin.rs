@@ -184,6 +184,7 @@ fn next_record<V>(
             nonce: Uuid::new_v4(),
             layout: before.map_or_else(|| layout.shape(), |record| record.fence.layout.clone()),
             epoch_ms: before.map_or(layout.epoch(), |record| record.fence.epoch_ms),
+            workers: before.and_then(|record| record.fence.workers.clone()),
             state,
             unknown: before.map(|record| record.fence.unknown.clone()).unwrap_or_default(),
         },

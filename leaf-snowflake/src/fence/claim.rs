@@ -10,8 +10,9 @@ use leaf_core::{UnixMillis, WorkerId};
 use super::candidates::{Candidate, Refusals, in_order, worth_waiting};
 use super::floor::{Evidence, RegistryEvidence, Selection, first_timestamp};
 use super::registry::{StoreRules, TRIES};
+use super::request::check_range;
 use super::{
-    ClaimRequest, FenceState, FenceStore, Identity, Lease, Purpose, RecordState, Stored,
+    ClaimRequest, Fence, FenceState, FenceStore, Identity, Lease, Purpose, RecordState, Stored,
     WorkerRecord,
 };
 use crate::{RegistryError, RegistryErrorKind};
@@ -28,6 +29,7 @@ impl<S: FenceStore> StoreRules<S> {
             for (_, stored) in &listed {
                 if let Some(record) = stored.record.written() {
                     let same = request.check_layout(&record.fence);
+                    let same = same.and_then(|()| check_range(self.policy.range, &record.fence));
                     same.map_err(|kind| self.error(kind, "claim a worker id"))?;
                 }
             }
@@ -39,14 +41,21 @@ impl<S: FenceStore> StoreRules<S> {
             if let Some(worker) = assigned {
                 return self.claim_assigned(who, worker, request).await;
             }
-            let unused = self.store.unused(&listed, request.layout.max_worker()).await?;
+            let mut unused = self.store.unused(&listed, request.layout.max_worker()).await?;
+            unused.retain(|worker| self.in_range(*worker));
             let range = self.store.range();
-            let candidates = in_order(request, self.policy.bound, range, listed, unused);
+            let mut candidates = in_order(request, self.policy.bound, range, listed, unused);
+            candidates.retain(|candidate| self.in_range(candidate.worker));
             if let Some(lease) = self.claim_one(who, request, candidates, conflicts).await? {
                 return Ok(lease);
             }
         }
         Err(self.busy("claim a worker id"))
+    }
+
+    /// Whether the registry has this worker id.
+    fn in_range(&self, worker: WorkerId) -> bool {
+        self.policy.range.is_none_or(|range| range.contains(worker))
     }
 
     /// Takes a worker id that belongs to `who`.
@@ -61,6 +70,10 @@ impl<S: FenceStore> StoreRules<S> {
             let greatest = request.layout.max_worker();
             if worker > greatest {
                 let kind = RegistryErrorKind::BeyondLayout { worker, greatest };
+                return Err(self.error(kind, &what));
+            }
+            if let Some(range) = self.policy.range.filter(|range| !range.contains(worker)) {
+                let kind = RegistryErrorKind::OutsideRange { worker, range };
                 return Err(self.error(kind, &what));
             }
             let stored = self.store.read(worker, Purpose::Replace(request.now)).await?;
@@ -151,10 +164,12 @@ impl<S: FenceStore> StoreRules<S> {
         request: &ClaimRequest,
     ) -> Result<Option<Lease>, RegistryError> {
         let previous = stored.record.written();
+        let fence = request.next_fence(previous.map(|record| &record.fence), floor);
+        let workers = self.policy.range.map(|range| range.to_string());
         let record = WorkerRecord {
             holder: who.clone(),
             address: self.address(who).clone(),
-            fence: request.next_fence(previous.map(|record| &record.fence), floor),
+            fence: Fence { workers, ..fence },
             unknown: previous.map(|record| record.unknown.clone()).unwrap_or_default(),
         };
         let written = self.store.replace(worker, stored, &record).await?;

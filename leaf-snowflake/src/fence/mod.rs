@@ -35,6 +35,7 @@ mod request;
 mod store;
 #[cfg(test)]
 mod tests;
+mod worker_range;
 
 pub use leaf_core::UnknownFields;
 
@@ -46,6 +47,7 @@ pub use record::{FORMAT_VERSION, Fence, FenceState, RecordState, WorkerRecord};
 pub use registry::{ClaimPolicy, Registry, WorkerView};
 pub use request::{ClaimRequest, Provenance, Report, SavedLease};
 pub use store::{FenceStore, JavaMirror, JavaReport, Peer, Purpose, Stored, StoredWorker};
+pub use worker_range::{WorkerRange, WorkerRangeError};
 
 pub(crate) use floor::{Evidence, first_timestamp};
 pub(crate) use record::{Unreadable, Versioned, unix_millis};

@@ -42,6 +42,9 @@ pub struct Fence {
     /// The layout's epoch. Ids of two epochs may be equal numbers.
     #[serde(with = "unix_millis")]
     pub epoch_ms: UnixMillis,
+    /// The [`WorkerRange`](super::WorkerRange) of the registry, if it has one of several.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub workers: Option<String>,
     /// Whether a node holds the worker id.
     pub state: FenceState,
     /// What a later version wrote.

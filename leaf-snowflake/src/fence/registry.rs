@@ -13,7 +13,7 @@ use leaf_core::{UnixMillis, WorkerId};
 use super::floor::DATABASE_CLOCK_DIFFERENCE;
 use super::{
     ClaimRequest, Fence, FenceState, FenceStore, Identity, JavaMirror, Lease, NodeSettings, Peer,
-    Purpose, RecordState, Report, Stored, WorkerRecord,
+    Purpose, RecordState, Report, Stored, WorkerRange, WorkerRecord,
 };
 use crate::{RegistryError, RegistryErrorKind};
 
@@ -29,6 +29,8 @@ pub struct ClaimPolicy {
     pub bound: bool,
     /// The only worker id that this node may take.
     pub fixed: Option<WorkerId>,
+    /// The worker ids of this registry, where others have the rest. All its nodes must be configured alike.
+    pub range: Option<WorkerRange>,
     /// How long after its ceiling has passed a worker id that was not released is given out again; where worker
     /// ids are [bound](Self::bound), a released one, too.
     pub recycle_after: Duration,

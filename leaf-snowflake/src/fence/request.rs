@@ -7,7 +7,7 @@ use leaf_core::{Layout, UnixMillis, WorkerId};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use super::{Fence, FenceState, UnknownFields, unix_millis};
+use super::{Fence, FenceState, UnknownFields, WorkerRange, unix_millis};
 use crate::RegistryErrorKind;
 
 /// What a node knows and wants when it claims a worker id.
@@ -59,6 +59,7 @@ impl ClaimRequest {
             nonce: self.nonce,
             layout: self.layout.shape(),
             epoch_ms: self.layout.epoch(),
+            workers: None,
             state: FenceState::Held,
             unknown: previous.map_or_else(UnknownFields::default, |fence| fence.unknown.clone()),
         }
@@ -81,6 +82,23 @@ impl ClaimRequest {
             configured: format!("{shape} from {epoch}"),
         })
     }
+}
+
+/// Refuses a fence of a node that is configured with other worker ids, while that may be in use: of two data centres
+/// one would take the worker ids of the other.
+pub(super) fn check_range(
+    range: Option<WorkerRange>,
+    fence: &Fence,
+) -> Result<(), RegistryErrorKind> {
+    let configured = range.map(|range| range.to_string());
+    if fence.state != FenceState::Held || fence.workers == configured {
+        return Ok(());
+    }
+    let told = |range: Option<String>| range.unwrap_or_else(|| "all".into());
+    Err(RegistryErrorKind::OtherRange {
+        recorded: told(fence.workers.clone()),
+        configured: told(configured),
+    })
 }
 
 /// A holder's report: its clock, and the ceiling that it wants.

@@ -467,6 +467,7 @@ const fn ends_lease(kind: &RegistryErrorKind) -> bool {
             | RegistryErrorKind::JavaAlive { .. }
             | RegistryErrorKind::JavaHolds
             | RegistryErrorKind::BeyondLayout { .. }
+            | RegistryErrorKind::OutsideRange { .. }
             | RegistryErrorKind::NotAssigned { .. }
             | RegistryErrorKind::NoWorkerId(_)
             | RegistryErrorKind::Retired

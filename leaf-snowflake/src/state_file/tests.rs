@@ -15,6 +15,7 @@ fn saved(ceiling: u64) -> SavedLease {
             nonce: uuid::Uuid::from_u128(2),
             layout: "t41-w10-s12/1ms".into(),
             epoch_ms: UnixMillis::new(1_288_834_974_657),
+            workers: None,
             state: FenceState::Held,
             unknown: UnknownFields::default(),
         },

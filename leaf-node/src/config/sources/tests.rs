@@ -197,6 +197,12 @@ fn a_bad_value_is_named() {
         ("[snowflake]\nworker_id = 'canary'", "snowflake.worker_id: expected a whole number"),
         ("[snowflake]\nworker_id = 1.5", "snowflake.worker_id: expected a whole number"),
         ("[snowflake]\nworker_id = true", "snowflake.worker_id: expected a whole number"),
+        ("[snowflake]\nworker_range = 'canary'", "worker_range: give the first and the last"),
+        ("[snowflake]\nworker_range = '5..1024'", "worker_range ends at 1024, above 1023"),
+        (
+            "[snowflake]\nworker_range = '5..10'",
+            "worker_id 0 is outside snowflake.worker_range 5..10",
+        ),
         ("[snowflake]\nepoch = 1e12", "snowflake.epoch: expected a whole number"),
         ("[snowflake]\nregistry = 'zk'", "snowflake.registry: unknown registry"),
         ("name = 'can/ary'", "name: give 1 to 64 letters"),
