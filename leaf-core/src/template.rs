@@ -56,6 +56,7 @@ enum Part {
     Date(DatePart),
     Luhn,
     Mod97,
+    Mod37,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -199,6 +200,7 @@ impl Template {
                 Part::Date(DatePart::Day) => text.push_decimal(u32::from(day.day), 2),
                 Part::Luhn => text.push_decimal(luhn(text.as_str()), 1),
                 Part::Mod97 => text.push_decimal(mod_97(text.as_str()), 2),
+                Part::Mod37 => text.push(&[mod_37(text.as_str())]),
             }
         }
         Some(text)
@@ -262,6 +264,10 @@ impl Template {
                         DatePart::Day => day.day = u8::try_from(value).ok()?,
                     }
                 }
+                Part::Mod37 => {
+                    let alphabet = Base::B36.alphabet();
+                    piece.bytes().all(|b| alphabet.contains(&b)).then_some(())?;
+                }
                 Part::Luhn | Part::Mod97 => {
                     piece.bytes().all(|b| b.is_ascii_digit()).then_some(())?
                 }
@@ -286,7 +292,7 @@ impl Template {
     /// Whether a text tells its number, whichever characters it has.
     fn check(&self) -> Result<(), TemplateError> {
         let is_number = |part: &Part| matches!(part, Part::Number { .. });
-        let is_check = |part: &Part| matches!(part, Part::Luhn | Part::Mod97);
+        let is_check = |part: &Part| matches!(part, Part::Luhn | Part::Mod97 | Part::Mod37);
         let mut numbers = self.parts.iter().filter(|part| is_number(part));
         let (Some(Part::Number { base, .. }), None) = (numbers.next(), numbers.next()) else {
             return Err(TemplateError::NotOneNumber);
@@ -295,19 +301,19 @@ impl Template {
         let mut checks = self.parts.iter().enumerate().filter(|(_, part)| is_check(part));
         match (checks.next(), checks.next()) {
             (None, _) => {}
+            // Each finds every single altered character only of the texts that it is made for.
             (Some((at, part)), None) if Some(at) > number => match (part, base) {
-                (Part::Luhn, Base::Decimal) => {}
-                (Part::Luhn, _) => {
+                (_, Base::Decimal) | (Part::Mod37, Base::B36 | Base::Crockford) => {}
+                (Part::Mod37, _) => {
                     return Err(TemplateError::Unchecked(
-                        "{luhn} checks decimal digits: write the number as {n} or {n:06}, or use {mod97}",
+                        "{mod37} takes capitals and small letters for the same: write the number in b36 or c32",
                     ));
                 }
-                (_, Base::B62) => {
+                _ => {
                     return Err(TemplateError::Unchecked(
-                        "{mod97} takes capitals and small letters for the same: use b36 or c32",
+                        "{luhn} and {mod97} check decimal digits: write the number as {n} or {n:06}, or use {mod37}",
                     ));
                 }
-                _ => {}
             },
             _ => return Err(TemplateError::BadCheck),
         }
@@ -327,7 +333,7 @@ impl Part {
             Self::Number { width, .. } => usize::from(width.unwrap_or(0)),
             Self::Date(DatePart::Year) => 4,
             Self::Date(_) | Self::Mod97 => 2,
-            Self::Luhn => 1,
+            Self::Luhn | Self::Mod37 => 1,
         }
     }
 }
@@ -355,6 +361,20 @@ fn mod_97(text: &str) -> u32 {
         _ => sum,
     };
     98 - text.bytes().fold(0, append) * 100 % 97
+}
+
+/// The check character of ISO/IEC 7064 MOD 37,36 over the digits and letters of a text; other characters are passed over.
+fn mod_37(text: &str) -> u8 {
+    let value = |byte: u8| match byte.to_ascii_uppercase() {
+        digit @ b'0'..=b'9' => Some(u32::from(digit - b'0')),
+        letter @ b'A'..=b'Z' => Some(u32::from(letter - b'A') + 10),
+        _ => None,
+    };
+    let product = text.bytes().filter_map(value).fold(36, |product, value| {
+        let sum = (product + value) % 36;
+        (if sum == 0 { 36 } else { sum }) * 2 % 37
+    });
+    Base::B36.alphabet()[((37 - product) % 36) as usize]
 }
 
 impl FromStr for Template {
@@ -403,13 +423,14 @@ impl FromStr for Template {
 fn read_part(part: &str, to: &mut Vec<Part>) -> Result<(), TemplateError> {
     let unknown = || {
         TemplateError::Unknown(format!(
-            "{{{part}}}, which is none of {{n}}, {{n:06}}, {{n:b36:8}}, {{n:b62}}, {{n:c32}}, {{date:%Y%m%d}}, {{luhn}}, {{mod97}}"
+            "{{{part}}}, which is none of {{n}}, {{n:06}}, {{n:b36:8}}, {{n:b62}}, {{n:c32}}, {{date:%Y%m%d}}, {{luhn}}, {{mod97}}, {{mod37}}"
         ))
     };
     let (name, options) = part.split_once(':').unwrap_or((part, ""));
     match (name, options) {
         ("luhn", "") => to.push(Part::Luhn),
         ("mod97", "") => to.push(Part::Mod97),
+        ("mod37", "") => to.push(Part::Mod37),
         ("date", format) if !format.is_empty() => {
             let mut rest = format;
             while !rest.is_empty() {
@@ -491,9 +512,10 @@ mod tests {
             ("{n:c32}", 1234, "16J"),
             ("R{{{n}}}", 7, "R{7}"),
             ("ORD-{date:%Y-%m-%d}/{n:04}", 7, "ORD-2026-11-21/0007"),
-            // The worked examples of the two standards.
+            // The worked examples of the standards, and of the Global Release Identifier.
             ("{n}{luhn}", 7_992_739_871, "79927398713"),
             ("{n}{mod97}", 794, "79444"),
+            ("A1-2425G-ABC{n:07}-{mod37}", 1_234_002, "A1-2425G-ABC1234002-M"),
         ] {
             let template = template(form);
             let text = template.write(number, DAY).unwrap();
@@ -511,7 +533,8 @@ mod tests {
             ("{luhn}{n}", "behind the number"),
             ("{n}{luhn}{mod97}", "behind the number"),
             ("{n:b36}{luhn}", "decimal digits"),
-            ("{n:b62}{mod97}", "capitals"),
+            ("{n:b36}{mod97}", "decimal digits"),
+            ("{n:b62}{mod37}", "capitals"),
             ("{n:7}", "none of"),
             ("{n:0}", "none of"),
             ("{n:020}", "none of"),
@@ -545,7 +568,7 @@ mod tests {
 
     #[test]
     fn only_the_exact_text_is_read() {
-        let template = template("A{date:%y%m%d}-{n:c32}{mod97}");
+        let template = template("A{date:%y%m%d}-{n:c32}{mod37}");
         let text = template.write(4711, DAY).unwrap();
         assert_eq!(template.read(text.as_str()), Ok((4711, Some(DAY))));
         for other in [
@@ -565,8 +588,8 @@ mod tests {
         "{n}",
         "ORD-{date:%y%m%d}{n:06}{luhn}",
         "{n:b62}",
-        "X{n:b36:9}{mod97}",
-        "{date:%Y}.{n:c32}{mod97}-Z",
+        "X{n:b36:9}{mod37}",
+        "{date:%Y}.{n:c32}{mod37}-Z",
         "{n:012}{luhn}",
     ];
 

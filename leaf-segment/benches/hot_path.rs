@@ -1,15 +1,16 @@
 //! What an id costs, beside an atomic addition. `cargo bench -p leaf-segment --bench hot_path`
 #![allow(clippy::unwrap_used, missing_docs, reason = "a benchmark")]
 
+use std::fmt::Write as _;
 use std::hint::black_box;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
-use leaf_core::{Step, Tag};
+use leaf_core::{Id, Step, Tag};
 use leaf_segment::blocking::{SegmentGenerator, TagHandle};
-use leaf_segment::{MemoryStore, NewTag, SegmentConfig};
+use leaf_segment::{KeyRing, MemoryStore, NewTag, SegmentConfig, TagSpec};
 
 const BATCH: usize = 1000;
 
@@ -108,6 +109,71 @@ fn batches(criterion: &mut Criterion) {
     group.finish();
 }
 
+/// A tag of the kind that a spec describes, and its generator.
+fn of_kind(spec: TagSpec) -> (SegmentGenerator, TagHandle) {
+    let keys = "1 = 000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f";
+    let keys = Arc::new(KeyRing::new(keys.parse().unwrap()));
+    let spec = TagSpec { step: Some(Step::new(1_000_000).unwrap()), ..spec };
+    let new = spec.record(Tag::parse("tag-0").unwrap(), &keys).unwrap();
+    let store = Arc::new(MemoryStore::with_tags([new]));
+    let config = SegmentConfig { keys, ..SegmentConfig::default() };
+    let segments = SegmentGenerator::open(store, config).unwrap();
+    let handle = segments.tag("tag-0").unwrap();
+    handle.next().unwrap();
+    (segments, handle)
+}
+
+/// Ids that are made of numbers, one by one and in a list.
+fn shapes(criterion: &mut Criterion) {
+    for shape in ["plain", "interleave:1/8", "scramble:63", "scramble:53", "scramble:d10"] {
+        let spec = TagSpec { shape: shape.parse().unwrap(), ..TagSpec::default() };
+        let (_segments, handle) = of_kind(spec);
+        let mut group = criterion.benchmark_group("one id by shape");
+        group.throughput(Throughput::Elements(1));
+        group.bench_function(shape, |b| b.iter(|| next(&handle)));
+        group.finish();
+        let mut group = criterion.benchmark_group("1,000 ids by shape");
+        group.throughput(Throughput::Elements(BATCH as u64));
+        group.bench_function(shape, |b| {
+            b.iter(|| {
+                let mut missing = BATCH;
+                while missing > 0 {
+                    let Some(ids) = handle.try_take_ids(missing) else { continue };
+                    missing -= ids.len();
+                    ids.for_each(|id| {
+                        black_box(id);
+                    });
+                }
+            });
+        });
+        group.finish();
+    }
+}
+
+/// An id as a text, beside its decimal digits.
+fn texts(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("one text");
+    group.throughput(Throughput::Elements(1));
+    let id = Id::new(123_456).unwrap();
+    let mut digits = String::with_capacity(64);
+    group.bench_function("reference: decimal digits", |b| {
+        b.iter(|| {
+            digits.clear();
+            let _ = write!(digits, "{}", black_box(id));
+            digits.len()
+        });
+    });
+    for text in
+        ["{n}", "{n:b62}", "{n:012}{luhn}", "ORD-{date:%y%m%d}{n:06}{luhn}", "{n:c32}{mod37}"]
+    {
+        let spec = TagSpec { text: Some(text.into()), ..TagSpec::default() };
+        let (_segments, handle) = of_kind(spec);
+        let texts = handle.texts().unwrap();
+        group.bench_function(text, |b| b.iter(|| texts.write(black_box(id)).unwrap()));
+    }
+    group.finish();
+}
+
 fn two_threads(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("one id, beside another thread");
     group.throughput(Throughput::Elements(1));
@@ -144,6 +210,6 @@ fn beside<T>(work: impl Fn() -> T + Sync, measured: impl FnOnce()) {
 criterion_group! {
     name = benches;
     config = Criterion::default().measurement_time(Duration::from_secs(2)).sample_size(30);
-    targets = one_thread, many_tags, batches, two_threads
+    targets = one_thread, many_tags, batches, shapes, texts, two_threads
 }
 criterion_main!(benches);

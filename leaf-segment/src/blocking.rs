@@ -9,7 +9,7 @@ use std::sync::Arc;
 use leaf_core::{Health, Id, IdRange, Tag};
 use tokio::runtime::{Builder, Runtime};
 
-use crate::{SegmentConfig, SegmentError, SegmentSource};
+use crate::{Ids, SegmentConfig, SegmentError, SegmentSource, TextError, Texts};
 
 /// Hands out ids of the tags of one [`SegmentSource`]; blocks the calling thread where it must wait.
 ///
@@ -93,7 +93,8 @@ impl TagHandle {
     ///
     /// # Errors
     /// After [`SegmentConfig::wait`](crate::SegmentConfig::wait): `StoreDown`, `StoreRefused` or `Deadline`. At once:
-    /// `UnknownTag`, `Disabled`, `Exhausted`, `Guard` or `Record` when an operator must repair the record, `Closed`.
+    /// `UnknownTag`, `Disabled`, `Exhausted`, `ClockBehind`, `Key`, `Guard` or `Record` when an operator must repair the
+    /// record, `Closed`.
     #[inline]
     pub fn next(&self) -> Result<Id, SegmentError> {
         match self.handle.try_next() {
@@ -109,11 +110,39 @@ impl TagHandle {
         self.handle.try_take(most)
     }
 
+    /// As [`Self::try_take`], in every tag: one whose ids are no ranges never has those.
+    #[must_use]
+    pub fn try_take_ids(&self, most: usize) -> Option<Ids> {
+        self.handle.try_take_ids(most)
+    }
+
+    /// Takes exactly `count` ids, in every tag; blocks until they are there.
+    ///
+    /// # Errors
+    /// Those of [`Self::take`], but `NoRanges`.
+    pub fn take_ids(&self, count: usize) -> Result<Ids, SegmentError> {
+        self.runtime.block_on(self.handle.take_ids(count))
+    }
+
+    /// How this tag's ids are written now; `None` for a tag without a template.
+    #[must_use]
+    pub fn texts(&self) -> Option<Texts> {
+        self.handle.texts()
+    }
+
+    /// The id of a text. Whether it was ever issued, the text does not tell.
+    ///
+    /// # Errors
+    /// The tag has no template, or the text is none of its texts.
+    pub fn read_text(&self, text: &str) -> Result<Id, TextError> {
+        self.handle.read_text(text)
+    }
+
     /// Takes exactly `count` ids in as few ranges as possible; blocks until they are there.
     ///
     /// # Errors
-    /// Those of [`Self::next`], and `BadCount` for 0 or more than
-    /// [`SegmentConfig::max_take`](crate::SegmentConfig::max_take).
+    /// Those of [`Self::next`]; `BadCount` for 0 or more than
+    /// [`SegmentConfig::max_take`](crate::SegmentConfig::max_take); `NoRanges` in a tag whose ids are none.
     pub fn take(&self, count: usize) -> Result<Vec<IdRange>, SegmentError> {
         self.runtime.block_on(self.handle.take(count))
     }

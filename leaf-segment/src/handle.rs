@@ -21,9 +21,9 @@ use crate::{Meaning, Order, SegmentError, SegmentErrorKind, TagRecord};
 
 /// A tag, ready to hand out ids. Cheap to clone; keep it instead of looking the tag up again.
 ///
-/// When the tag's record is deleted or disabled the handle ends: every call then fails with
-/// [`SegmentErrorKind::UnknownTag`] or [`SegmentErrorKind::Disabled`], also after the record was made
-/// or enabled again. Ask the generator for a new handle.
+/// When the tag's record is deleted or disabled, or its ids get another key, the handle ends: every
+/// call then fails with [`SegmentErrorKind::UnknownTag`] or [`SegmentErrorKind::Disabled`], also after
+/// the record was made or enabled again. Ask the generator for a new handle.
 #[derive(Clone)]
 pub struct TagHandle {
     pub(crate) state: Arc<TagState>,
@@ -57,8 +57,10 @@ impl TagHandle {
     ///
     /// # Errors
     /// After [`SegmentConfig::wait`](crate::SegmentConfig::wait): `StoreDown`, `StoreRefused` or
-    /// `Deadline`. At once: `UnknownTag` when the record is gone, `Disabled`, `Exhausted` at the end
-    /// of the ids, `Guard` or `Record` when an operator must repair it, `Closed`.
+    /// `Deadline`. At once: `UnknownTag` when the record is gone or its ids are made with another key
+    /// by now, `Disabled`, `Exhausted` at the end of the ids, `ClockBehind` where numbers of a later
+    /// period were granted, `Key` where the key of scrambled ids is missing, `Guard` or `Record` when
+    /// an operator must repair it, `Closed`.
     pub async fn next(&self) -> Result<Id, SegmentError> {
         match self.try_next() {
             Some(id) => Ok(id),

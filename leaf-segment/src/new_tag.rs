@@ -310,7 +310,7 @@ mod tests {
                 1,
                 r#""digits":4,"time_zone":"Asia/Tokyo""#,
             ),
-            (r#"{"reset":"yearly","text":"{date:%y}{n:b36:4}{mod97}"}"#, 1, r#""digits":6"#),
+            (r#"{"reset":"yearly","text":"{date:%y}{n:b36:4}{mod37}"}"#, 1, r#""digits":6"#),
         ] {
             let new = made(json).unwrap();
             assert_eq!(new.max_id, first, "{json}");
