@@ -1,5 +1,6 @@
 //! The command line.
 
+use std::error::Error as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -156,7 +157,7 @@ pub(crate) enum Tag {
         #[arg(long, allow_negative_numbers = true)]
         step: Option<i64>,
         /// strict: a request that is sent after another one was answered gets a greater id, whichever servers they
-        /// asked; each id waits for the store. For ever, as all that follows but the description
+        /// asked; each id waits for the store. Fixed when the tag is made, like every option below
         #[arg(long, value_enum)]
         order: Option<Order>,
         /// scramble:63, scramble:53 or scramble:d10 (ten digits): ids that show neither how many there are nor their
@@ -172,7 +173,7 @@ pub(crate) enum Tag {
         /// The numbers begin at 1 again: daily, monthly or yearly. In strict order
         #[arg(long, value_name = "PERIOD")]
         reset: Option<Period>,
-        /// Where the date is, of --reset or in --text, like Europe/Berlin; else UTC
+        /// The time zone of midnight (--reset) and of the date (--text), like Europe/Berlin; default UTC
         #[arg(long, value_name = "ZONE")]
         time_zone: Option<String>,
         /// How ids are written where a text is asked for, like "ORD-{date:%y%m%d}{n:06}{luhn}"
@@ -210,10 +211,10 @@ pub(crate) enum Tag {
     },
     /// Give the newest key of segment.keys_file to a tag whose ids are scrambled. Every server must have it.
     Rekey { tag: String },
-    /// Raise the next id, after a restore or a failover that went back. Never lowers it.
+    /// Raise the next number, after a restore or a failover that went back. Never lowers it.
     Advance {
         tag: String,
-        /// The next id to be granted, at least
+        /// The next number to be granted, at least; in a plain tag the next id
         #[arg(long, value_name = "ID", allow_negative_numbers = true)]
         at_least: i64,
         /// Yes, by more than 10^12 or by more than half of segment.failover_margin: what is skipped is lost
@@ -267,7 +268,13 @@ fn explain(error: &clap::Error) -> String {
             format!("missing: {}", names(ContextKind::InvalidArg))
         }
         ErrorKind::InvalidValue | ErrorKind::ValueValidation => {
-            format!("{}: the value is missing or wrong", names(ContextKind::InvalidArg))
+            let argument = names(ContextKind::InvalidArg);
+            // The parsers of these say what to give, and repeat no value.
+            let told = ["--shape", "--reset", "--as"].iter().any(|name| argument.starts_with(name));
+            match error.source().filter(|_| told) {
+                Some(why) => format!("{argument}: {why}"),
+                None => format!("{argument}: the value is missing or wrong"),
+            }
         }
         ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand | ErrorKind::MissingSubcommand => {
             "a command is missing, like `leaf tag list`".into()
@@ -297,6 +304,12 @@ mod tests {
             (&["tag", "advance", "orders"], "missing: --at-least <ID>"),
             (&["tag", "set-step", "orders", "canary"], "<STEP>: the value is missing or wrong"),
             (&["tag", "set", "orders"], "missing: "),
+            (
+                &["tag", "create", "a", "--shape", "canary"],
+                "--shape <SHAPE>: give plain, interleave:",
+            ),
+            (&["tag", "create", "a", "--reset", "canary"], "give daily, monthly or yearly"),
+            (&["decode", "1", "--as", "canary"], "give one of uuid"),
             (&["tag"], "a command is missing"),
         ];
         for (args, expected) in cases {

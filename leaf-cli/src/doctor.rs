@@ -34,12 +34,12 @@ pub(crate) async fn run(centres: &[Stores], output: Output) -> Result<Done> {
     let mut seen: Vec<(String, Vec<TagRecord>)> = Vec::new();
     for centre in centres {
         let found = look(centre, &mut findings).await;
-        for (url, records) in found {
+        for (url, records) in &found {
             for (other, before) in &seen {
-                compare((other, before), (&url, &records), &mut findings);
+                compare((other, before), (url, records), &mut findings);
             }
-            seen.push((url, records));
         }
+        seen.extend(found);
     }
     if findings.is_empty() {
         return Ok(output::one(&findings, "nothing found".into(), output).into());
@@ -95,8 +95,10 @@ async fn look(stores: &Stores, findings: &mut Vec<Finding>) -> Vec<(String, Vec<
                     if let Err(error) = &record.settings {
                         let tag = quoted(tag);
                         found(match error {
-                            TagSettingsError::Newer(_) => format!("tag {tag}: {error}"),
-                            _ => format!("tag {tag}: {error}; `leaf tag set {tag} --enabled true`"),
+                            TagSettingsError::Damaged(_) => {
+                                format!("tag {tag}: {error}; `leaf tag set {tag} --enabled true`")
+                            }
+                            _ => format!("tag {tag}: {error}"),
                         });
                     }
                 }

@@ -16,7 +16,7 @@ pub(crate) fn between(one: &TagRecord, other: &TagRecord) -> Option<String> {
             false => None,
         },
         (Shape::Scramble { domain: a, .. }, Shape::Scramble { domain: b, .. }) if a == b => {
-            Some(format!("both permute scramble:{a}: their ids can meet, whatever their keys"))
+            Some(format!("both permute scramble:{a}: their ids can meet, now or after a rekey"))
         }
         _ => match (of_a.slice, of_b.slice) {
             (Some(a), Some(b)) if !a.overlaps(b) => None,

@@ -4,7 +4,9 @@ use anyhow::{Result, anyhow, bail};
 use comfy_table::CellAlignment::{self, Left, Right};
 use leaf_core::{Step, Tag as TagName};
 use leaf_node::records::TagShown;
-use leaf_segment::{Order, SEALED, TagAdminError, TagChange, TagRecord, TagSpec};
+use leaf_segment::{
+    KeyRing, Order, SEALED, ShapeName, TagAdminError, TagChange, TagRecord, TagSpec,
+};
 use serde::Serialize;
 
 use crate::Done;
@@ -17,7 +19,10 @@ use crate::stores::{Store, Stores};
 fn ids(tag: &TagShown) -> String {
     let key = tag.key.map(|key| format!("key {key}"));
     let shape = tag.shape.clone().filter(|shape| shape != "plain");
-    let slice = tag.slice.as_ref().map(|slice| format!("slice {slice}"));
+    let slice = tag.slice.as_ref().map(|slice| match tag.slice_bits {
+        Some(53) => format!("slice {slice} of 2^53"),
+        _ => format!("slice {slice}"),
+    });
     let reset = tag.reset.map(Into::into);
     let zone = tag.time_zone.map(Into::into);
     let parts = [shape, key, slice, reset, zone, tag.text.clone()];
@@ -96,7 +101,11 @@ pub(crate) async fn run(stores: &Stores, command: Tag, output: Output) -> Result
                 first,
                 description,
             };
-            let new = spec.record(name(&tag)?, &stores.keys()?).map_err(refused)?;
+            let keys = match shape {
+                ShapeName::Scramble(_) => stores.keys()?,
+                _ => KeyRing::default(),
+            };
+            let new = spec.record(name(&tag)?, &keys).map_err(refused)?;
             let store = stores.of(&tag);
             shown(store, store.tags().create(&new).await.map_err(refused)?, output)
         }
@@ -198,8 +207,8 @@ async fn delete(stores: &Stores, tag: &str, yes: bool, output: Output) -> Result
         }
         error => refused(error),
     })?;
-    let made = TagShown::of(&deleted.record, &store.url);
-    let kind = options(&made);
+    let shown = TagShown::of(&deleted.record, &store.url);
+    let kind = options(&shown);
     let text = match deleted.next_first {
         Some(first) => format!(
             "deleted tag {tag:?} of {}; made again, let it start no lower: \
@@ -212,7 +221,7 @@ async fn delete(stores: &Stores, tag: &str, yes: bool, output: Output) -> Result
             store.url
         ),
     };
-    Ok(output::one(&TagShown::of(&deleted.record, &store.url), text, output).into())
+    Ok(output::one(&shown, text, output).into())
 }
 
 /// What a tag like this one is made with.
@@ -220,11 +229,12 @@ fn options(tag: &TagShown) -> String {
     let mut options = match tag.order {
         _ if tag.reset.is_some() => Vec::new(),
         Some(Order::Strict) => vec!["--order strict".into()],
-        _ => vec!["--step STEP".into()],
+        _ => vec![format!("--step {}", tag.step.map_or("STEP".into(), |step| step.to_string()))],
     };
     let given = [
         ("--shape", tag.shape.clone().filter(|shape| shape != "plain")),
         ("--slice", tag.slice.clone()),
+        ("--slice-bits", tag.slice_bits.filter(|bits| *bits != 63).map(|bits| bits.to_string())),
         ("--reset", tag.reset.map(Into::into)),
         ("--time-zone", tag.time_zone.map(Into::into)),
         ("--text", tag.text.as_deref().map(quoted)),
@@ -237,11 +247,18 @@ fn options(tag: &TagShown) -> String {
 /// `leaf decode --tag`: what an id of a tag is made of.
 pub(crate) async fn decode(stores: &Stores, tag: &str, id: &str, output: Output) -> Result<Done> {
     let record = stores.of(tag).tags().read(&name(tag)?).await.map_err(refused)?;
-    let told = leaf_node::records::decode(&record, &stores.keys()?, id)?;
+    let scrambled = record.meaning.as_ref().is_ok_and(|meaning| meaning.key().is_some());
+    let keys = if scrambled { stores.keys()? } else { KeyRing::default() };
+    let told = leaf_node::records::decode(&record, &keys, id)?;
     let mut lines = vec![("id", told.id.clone()), ("number", told.number.clone())];
     lines.extend(told.key.map(|key| ("key", key.to_string())));
     lines.extend(told.period.clone().map(|period| ("period", period)));
-    lines.push(("granted", if told.granted { "yes" } else { "no" }.into()));
+    let granted = match told.granted {
+        Some(true) => "yes",
+        Some(false) => "no",
+        None => "not known: the tag is sealed, or it is of an earlier key or period",
+    };
+    lines.push(("granted", granted.into()));
     let text: Vec<_> = lines.iter().map(|(name, value)| format!("{name:<11}{value}")).collect();
     Ok(output::one(&told, text.join("\n"), output).into())
 }

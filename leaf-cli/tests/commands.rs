@@ -62,7 +62,7 @@ orders             relaxed  plain    5000    50  no              -       500    
     let refused = run(&["tag", "delete", "orders"]).failed(1);
     assert!(refused.contains("--yes") && refused.contains("below 5000"), "{refused}");
     let deleted = run(&["tag", "delete", "orders", "--yes"]).ok();
-    assert!(deleted.contains("leaf tag create orders --first 5000 --step STEP"), "{deleted}");
+    assert!(deleted.contains("leaf tag create orders --first 5000 --step 50"), "{deleted}");
     let gone = run(&["tag", "show", "orders"]).failed(1);
     assert!(gone.contains("no such tag: create it first; `leaf tag create` creates one"), "{gone}");
 }
@@ -156,7 +156,9 @@ fn tags_of_other_kinds_are_made_told_and_taken_apart() {
     assert!(newest.contains("add a line `2 = KEY`"), "{newest}");
     write(&format!("{one}{two}"));
     assert!(run(&["tag", "rekey", "orders"]).ok().contains("scramble:d10, key 2"));
-    assert_eq!(run(&["decode", "1341139393", "--tag", "orders"]).ok(), lines);
+    // The counter does not tell under which key a number was granted.
+    let earlier = run(&["decode", "1341139393", "--tag", "orders"]).ok();
+    assert!(earlier.contains("number     1\nkey        1\ngranted    not known"), "{earlier}");
     let foreign = run(&["decode", "3341139393", "--tag", "orders"]).failed(1);
     assert!(foreign.contains("does not issue such ids"), "{foreign}");
     let keyless = leaf(home.path(), &["decode", "1341139393", "--tag", "orders"]).failed(1);
@@ -223,7 +225,7 @@ fn mistakes_are_refused_with_what_to_do() {
         (&["tag", "create", "x", "--step", "0"], 2, "a step or count is 1 to 2147483647"),
         (&["tag", "create", "x", "--step", "2147483648"], 2, "1 to 2147483647"),
         (&["tag", "create", " x", "--step", "1"], 2, "TAG: "),
-        (&["tag", "create", "x", "--step", "1", "--first", "-1"], 2, "the first id is 0 to"),
+        (&["tag", "create", "x", "--step", "1", "--first", "-1"], 2, "the first number is 0 to"),
         (&["tag", "set-step", stock, "-5"], 2, "1 to 2147483647"),
         (&["tag", "set", stock, "--min-step", "x"], 2, "1 to 2147483647"),
         (&["tag", "set", stock, "--min-step", "9", "--max-step", "8"], 2, "above max_step"),

@@ -4,7 +4,7 @@
 
 use leaf_core::Step;
 use leaf_registry::StoreUrl;
-use leaf_segment::{KeyRing, Order, TagId, TagIdError, TagRecord};
+use leaf_segment::{KeyRing, Order, Slice, TagId, TagIdError, TagRecord};
 use leaf_snowflake::{Fence, FenceState, WorkerView};
 use serde::Serialize;
 
@@ -13,7 +13,7 @@ use serde::Serialize;
 pub struct TagShown {
     /// Its name.
     pub tag: String,
-    /// The next id that the store will grant.
+    /// The next number that the store will grant, in a plain tag the next id.
     pub max_id: String,
     /// `relaxed` or `strict`; `null` when this version of Leaf may not guess it.
     pub order: Option<Order>,
@@ -25,9 +25,11 @@ pub struct TagShown {
     pub reset: Option<&'static str>,
     /// The part of all ids that the tag has, like `2/8`.
     pub slice: Option<String>,
+    /// Below which power of two all slices are, 63 or 53.
+    pub slice_bits: Option<u8>,
     /// The template of its texts.
     pub text: Option<String>,
-    /// Where the date of a period or of a text is.
+    /// The time zone of midnight or of the date in texts.
     pub time_zone: Option<&'static str>,
     /// `null` in strict order, and when the row holds a number that is none.
     pub step: Option<u32>,
@@ -63,6 +65,7 @@ impl TagShown {
             key: meaning.and_then(|meaning| meaning.key()).map(|key| key.version),
             reset: reset.map(|reset| reset.period.name()),
             slice: settings.slice.map(|slice| slice.to_string()),
+            slice_bits: settings.slice.map(Slice::bits),
             text: settings.text.as_ref().map(ToString::to_string),
             time_zone: zone.map(|zone| zone.name()),
             step: step.map(Step::get),
@@ -91,20 +94,22 @@ pub struct TagIdShown {
     /// The first day of its period, where numbers begin again.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub period: Option<String>,
-    /// Whether the store has granted it to a node. Not every one that was granted was issued.
-    pub granted: bool,
+    /// Whether the store has granted its number to a node, which may not have issued it; `null` where the counter does
+    /// not tell: in a tag that is sealed, of an earlier key or period.
+    pub granted: Option<bool>,
 }
 
-/// Takes an id of the tag of this record apart: in the tag's texts, else in decimal digits.
+/// Takes an id of the tag of this record apart: digits are the id where the tag can issue it, everything else is a text.
 ///
 /// # Errors
 /// It is neither, the tag does not issue such ids, or its key is not in `keys`.
 pub fn decode(record: &TagRecord, keys: &KeyRing, text: &str) -> Result<TagIdShown, TagIdError> {
-    let told = match (TagId::of_text(record, keys, text), text.parse()) {
-        (Ok(told), _) => told,
-        // A text of another template, or none: a number after all.
-        (Err(TagIdError::Text(_)), Ok(id)) => TagId::of(record, keys, id)?,
-        (Err(error), _) => return Err(error),
+    let by_number = text.parse().ok().map(|id| TagId::of(record, keys, id));
+    let told = match by_number {
+        Some(Ok(told)) => told,
+        // Digits that are no id of the tag may be a text of it.
+        Some(Err(error)) => TagId::of_text(record, keys, text).map_err(|_| error)?,
+        None => TagId::of_text(record, keys, text)?,
     };
     Ok(TagIdShown {
         tag: record.tag.as_str().into(),

@@ -32,7 +32,10 @@ pub async fn open(config: &Config, address: Option<Identity>) -> Result<OpenRegi
                 map.iter().map(|(who, id)| (who.clone(), WorkerId::new(*id))).collect(),
             ),
         };
-        return Ok(OpenRegistry { registry: local::registry(workers), tables: None });
+        return Ok(OpenRegistry {
+            registry: local::registry(workers, snowflake.worker_range),
+            tables: None,
+        });
     };
     let options = options(config, address);
     let open = place.open(snowflake.registry, fixed, &config.data_dir, &options).await;

@@ -11,7 +11,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let directory = std::env::temp_dir().join(format!("leaf-snowflake-{}", std::process::id()));
     std::fs::create_dir_all(&directory)?;
     // No other process on any machine may use this worker id: shared registries give each its own.
-    let registry = local::registry(LocalWorkers::Fixed(WorkerId::new(7)));
+    let registry = local::registry(LocalWorkers::Fixed(WorkerId::new(7)), None);
     let mut config = SnowflakeConfig::new(Identity::parse("10.0.0.7:8080")?);
     config.state_file = Some(directory.join("snowflake.state"));
 

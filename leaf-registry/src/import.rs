@@ -84,6 +84,13 @@ pub async fn import(
             ))
         })?;
         if sealed {
+            // Another key since it was made here: the ids of both are told apart by it.
+            if let (Some(TagRecord { meaning: Ok(now), .. }), Ok(made)) =
+                (from.tag(tag).await?, &old.meaning)
+                && now != *made
+            {
+                to.replace_meaning(tag, *made, now).await?;
+            }
             let opened = to.replace_max_id(tag, SEALED, first).await;
             if !matches!(opened, Ok(true)) {
                 let why = opened.err().map_or_else(String::new, |error| format!(" ({error})"));
@@ -124,7 +131,9 @@ async fn make_sealed(
     let old_settings = old.settings.as_ref();
     let old_settings =
         old_settings.map_err(|error| refuse(StoreErrorKind::BadRecord(error.to_string())))?;
-    if let Some(Err(newer @ TagSettingsError::Newer(_))) = new.as_ref().map(|new| &new.settings) {
+    if let Some(Err(newer @ (TagSettingsError::Newer(_) | TagSettingsError::Lost(_)))) =
+        new.as_ref().map(|new| &new.settings)
+    {
         let why = format!("in the new store {newer}");
         return Err(refuse(StoreErrorKind::BadRecord(why)));
     }

@@ -176,10 +176,11 @@ where
     parsed.map_err(|error| StoreUrlError::new(format!("{}: {error}", shown(file))))
 }
 
-/// A file's name, unless it is the secret itself at a wrong place.
+/// A file's name, unless it is the secret itself at a wrong place: a URL, or a key.
 fn shown(file: &Path) -> String {
     let name = file.display().to_string();
-    match name.contains("://") || name.contains('@') {
+    let is_key = name.split(|c: char| !c.is_ascii_hexdigit()).any(|digits| digits.len() >= 32);
+    match is_key || name.contains("://") || name.contains(['@', '=']) {
         true => "(this is no file name)".into(),
         // One line.
         false => name.replace(char::is_control, "?"),

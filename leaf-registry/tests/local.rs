@@ -22,7 +22,7 @@ fn life(
     config.clock = Arc::clone(clock) as _;
     config.state_file = Some(directory.join("snowflake.state"));
     change(&mut config);
-    let registry = local::registry(LocalWorkers::Fixed(WorkerId::new(1)));
+    let registry = local::registry(LocalWorkers::Fixed(WorkerId::new(1)), None);
     let mut builder = tokio::runtime::Builder::new_current_thread();
     let runtime = builder.enable_all().start_paused(true).build().unwrap();
     let ids = runtime.block_on(async {
@@ -83,7 +83,7 @@ fn a_killed_node_goes_on_above_what_it_wrote_down() {
 #[tokio::test]
 async fn a_node_that_is_not_named_gets_no_worker_id() {
     let workers = [("a:1".to_owned(), WorkerId::new(1))].into();
-    let registry = local::registry(LocalWorkers::ByIdentity(workers));
+    let registry = local::registry(LocalWorkers::ByIdentity(workers), None);
     let directory = tempfile::tempdir().unwrap();
     let mut config = SnowflakeConfig::new(Identity::parse("b:1").unwrap());
     config.state_file = Some(directory.path().join("snowflake.state"));
@@ -92,4 +92,28 @@ async fn a_node_that_is_not_named_gets_no_worker_id() {
 
     let text = refused.unwrap_err().to_string();
     assert!(text.contains("no worker id is assigned to b:1"), "{text}");
+}
+
+/// A worker id of the other data centre is refused, whoever configured it.
+#[tokio::test]
+async fn a_worker_id_outside_the_range_is_refused() {
+    let range = Some("512..1023".parse().unwrap());
+    for (worker, expected) in [(5, false), (512, true)] {
+        let registry = local::registry(LocalWorkers::Fixed(WorkerId::new(worker)), range);
+        let directory = tempfile::tempdir().unwrap();
+        let config = SnowflakeConfig {
+            state_file: Some(directory.path().join("snowflake.state")),
+            ..SnowflakeConfig::new(Identity::parse("a:1").unwrap())
+        };
+        let claimed = SnowflakeGenerator::open(registry, config).await;
+        match claimed {
+            Ok(generator) => {
+                assert!(expected);
+                generator.close().await;
+            }
+            Err(error) => {
+                assert!(!expected && error.to_string().contains("outside 512..1023"), "{error}")
+            }
+        }
+    }
 }

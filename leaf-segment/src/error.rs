@@ -32,8 +32,8 @@ pub enum StoreErrorKind {
     /// The record's step is not the one that the caller saw.
     #[error("the record's step is now {0}")]
     StepChanged(Step),
-    /// The record has another meaning than the caller knew: it was deleted and made again.
-    #[error("the tag was made again with another meaning")]
+    /// The record has another meaning than the caller knew: it was deleted and made again, or got another key.
+    #[error("the tag was made again, or got another key")]
     MeaningChanged,
     /// The record is not usable as it stands.
     #[error("{0}")]
@@ -45,7 +45,8 @@ pub enum StoreErrorKind {
     Exhausted,
     /// Numbers of a later period than this host's clock shows were granted already.
     #[error(
-        "numbers of {opened} were granted already, and this host's clock says {own}: set the clock of the host that is wrong right"
+        "numbers of {opened} were granted already, and this host's clock says {own}: compare the clocks of all hosts; after \
+         a failover it may be the guard's jump"
     )]
     ClockBehind {
         /// The period that is open, like 20261121.
@@ -164,6 +165,9 @@ pub enum SegmentErrorKind {
     /// Both segments are used up and the refill did not arrive in time.
     #[error("out of ids: the next segment did not arrive within {0:?}")]
     Deadline(Duration),
+    /// The record was made again, or its ids have another key: another handle serves them.
+    #[error("the tag was made again or got another key: ask for it anew")]
+    Changed,
     /// The tag is disabled.
     #[error("the tag is disabled")]
     Disabled,
@@ -172,11 +176,12 @@ pub enum SegmentErrorKind {
     Exhausted,
     /// Numbers of a later period were granted already: this host's clock is behind, or another one is ahead.
     #[error(
-        "numbers of a later period were granted already, and by this server's clock it has not begun: a clock is wrong"
+        "numbers of a later period were granted already, and by this server's clock it has not begun: a clock is wrong, or \
+         the tag jumped after a failover; the server's log says which period"
     )]
     ClockBehind,
     /// The ids of the tag are scrambled with a key that this process does not have.
-    #[error("{0}: put it into the server's segment.keys_file")]
+    #[error("{0}")]
     Key(KeyProblem),
     /// The ids of the tag do not follow each other, so that a range of them cannot be told.
     #[error("the ids of this tag are no ranges: ask for them one by one, or for a list of them")]

@@ -127,7 +127,8 @@ impl SegmentGenerator {
     /// The handle of a tag. One that is not known yet is looked up in the store.
     ///
     /// # Errors
-    /// `BadTag`, `UnknownTag`, and `StoreDown` or `Deadline` when the look-up got no answer.
+    /// `BadTag`, `UnknownTag`, `Disabled`; `Record` or `Key` where its ids cannot be made here; `StoreDown`, `StoreRefused`
+    /// or `Deadline` when the look-up got no answer; `Closed`.
     pub async fn tag(&self, tag: &str) -> Result<TagHandle, SegmentError> {
         if let Some(handle) = self.known(tag) {
             return Ok(handle);
@@ -174,7 +175,11 @@ impl SegmentGenerator {
         });
         let tags = self.shared.tags.load();
         let Some(trouble) = trouble else {
-            let refused = tags.values().filter(|handle| needs_operator(handle)).count();
+            let keyless_tag = |handle: &&TagHandle| {
+                matches!(handle.state.control().ended, Some(SegmentErrorKind::Key(_)))
+            };
+            let waiting = tags.values().filter(|handle| needs_operator(handle));
+            let refused = waiting.filter(|handle| !keyless_tag(handle)).count();
             let refused = match refused {
                 0 => Health::Ready,
                 count => {
@@ -259,7 +264,7 @@ fn keyless(tags: &TagMap) -> Health {
         _ => None,
     });
     problem.map_or(Health::Ready, |(tag, problem)| {
-        let text = format!("tag {:?}: {problem}: put it into segment.keys_file", tag.as_str());
+        let text = format!("tag {:?}: {problem}", tag.as_str());
         Health::degraded(HealthCode::TagRefused, text)
     })
 }
@@ -385,7 +390,9 @@ impl Shared {
         let before = tags.get(&record.tag);
         match (before, &usable) {
             (Some(handle), _)
-                if !handle.state.has_ended() && record.meaning == Ok(handle.meaning()) =>
+                if !handle.state.has_ended()
+                    && record.meaning == Ok(handle.meaning())
+                    && handle.state.is_made_as(record) =>
             {
                 handle.state.record_seen(record);
                 // Its key it has, whatever became of the file of keys since.
@@ -398,7 +405,7 @@ impl Shared {
                 return ended.clone();
             }
             // New, or made or enabled again, or with another key: what was granted before, the marks remember.
-            (Some(before), _) => before.state.end(SegmentErrorKind::UnknownTag),
+            (Some(before), _) => before.state.end(SegmentErrorKind::Changed),
             (None, _) => {}
         }
         if let Err(error) = &record.meaning {
@@ -495,6 +502,8 @@ impl Shared {
             Some(handle) if !handle.state.has_ended() => Ok(handle.clone()),
             ended => {
                 let why = ended.and_then(|handle| handle.state.control().ended.clone());
+                // One that has changed, and is not there now, is gone.
+                let why = why.filter(|why| *why != SegmentErrorKind::Changed);
                 let why = why.unwrap_or(SegmentErrorKind::UnknownTag);
                 self.unknown().remember(tag.clone(), why.clone());
                 Err(SegmentError::new(why, tag.as_str()))

@@ -142,8 +142,14 @@ async fn serve(state: &Arc<TagState>, group: Vec<Request>) {
                 groups.push_front(later);
                 groups.push_front(group);
             }
-            Err(Failed::TooFewLeft(error) | Failed::Other(error)) => {
+            Err(Failed::TooFewLeft(error)) => {
                 for request in group {
+                    let _ = request.answer.send(Err(error.clone()));
+                }
+            }
+            // What holds for one number holds for all who wait.
+            Err(Failed::Other(error)) => {
+                for request in group.into_iter().chain(groups.drain(..).flatten()) {
                     let _ = request.answer.send(Err(error.clone()));
                 }
             }

@@ -21,9 +21,9 @@ use crate::{Meaning, Order, SegmentError, SegmentErrorKind, TagRecord};
 
 /// A tag, ready to hand out ids. Cheap to clone; keep it instead of looking the tag up again.
 ///
-/// When the tag's record is deleted or disabled, or its ids get another key, the handle ends: every
-/// call then fails with [`SegmentErrorKind::UnknownTag`] or [`SegmentErrorKind::Disabled`], also after
-/// the record was made or enabled again. Ask the generator for a new handle.
+/// When the tag's record is deleted, disabled or made again, or its ids get another key, the handle ends: every
+/// call then fails with [`SegmentErrorKind::UnknownTag`], [`SegmentErrorKind::Disabled`] or
+/// [`SegmentErrorKind::Changed`], also after the record was made or enabled again. Ask the generator for a new handle.
 #[derive(Clone)]
 pub struct TagHandle {
     pub(crate) state: Arc<TagState>,
@@ -57,8 +57,8 @@ impl TagHandle {
     ///
     /// # Errors
     /// After [`SegmentConfig::wait`](crate::SegmentConfig::wait): `StoreDown`, `StoreRefused` or
-    /// `Deadline`. At once: `UnknownTag` when the record is gone or its ids are made with another key
-    /// by now, `Disabled`, `Exhausted` at the end of the ids, `ClockBehind` where numbers of a later
+    /// `Deadline`. At once: `UnknownTag` when the record is gone, `Changed` when it was made again or has
+    /// another key, `Moved`, `Disabled`, `Exhausted` at the end of the ids, `ClockBehind` where numbers of a later
     /// period were granted, `Key` where the key of scrambled ids is missing, `Guard` or `Record` when
     /// an operator must repair it, `Closed`.
     pub async fn next(&self) -> Result<Id, SegmentError> {
@@ -208,7 +208,8 @@ impl TagHandle {
         self.state.meaning.order == Order::Strict
     }
 
-    /// The highest id that this handle's callers took; `None` before the first. It says nothing of other processes,
+    /// The id of the highest number that this handle's callers took, which is the highest id unless ids are scrambled;
+    /// `None` before the first. It says nothing of other processes,
     /// and while segments change it may be one that was taken shortly before.
     #[must_use]
     pub fn last_issued(&self) -> Option<Id> {
@@ -321,7 +322,7 @@ impl TagHandle {
         }
         let range = refill::fetch_directly(state, count);
         match tokio::time::timeout_at(deadline, range).await {
-            Ok(Ok(range)) => Ok(range),
+            Ok(Ok(range)) => range,
             // The task gave up: it has written down why.
             Ok(Err(_)) => Err(state.immediate_error().unwrap_or_else(|| state.deadline_error())),
             Err(_) => Err(state.deadline_error()),

@@ -62,10 +62,16 @@ pub enum KeysError {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum KeyProblem {
     /// There is no key of this version.
-    #[error("key {0} is missing")]
+    #[error(
+        "key {0} is missing: copy its line into segment.keys_file from another server or a backup, and send SIGHUP; a \
+         new key does not help"
+    )]
     Missing(u8),
     /// There is another key of this version than the one that the tag was made with.
-    #[error("key {0} is not the one that the tag was made with")]
+    #[error(
+        "key {0} is not the one that the tag was made with: replace its line in segment.keys_file by that of a server \
+         which serves the tag, and send SIGHUP"
+    )]
     Other(u8),
 }
 
@@ -153,6 +159,17 @@ impl fmt::Debug for KeyRing {
     }
 }
 
+/// Versions alone: `versions 1, 2`.
+impl fmt::Display for Keys {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let versions: Vec<_> = self.0.keys().map(ToString::to_string).collect();
+        match versions.is_empty() {
+            true => f.write_str("no key"),
+            false => write!(f, "versions {}", versions.join(", ")),
+        }
+    }
+}
+
 /// Versions alone.
 impl fmt::Debug for Keys {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -176,6 +193,7 @@ mod tests {
         let keys: Keys = format!("# of the tests\n\n 1 = {ONE}\n2={} # new\n", TWO.to_uppercase())
             .parse()
             .unwrap();
+        assert_eq!(keys.to_string(), "versions 1, 2");
         assert_eq!(
             format!("{keys:?} {:?}", KeyRing::new(keys.clone())),
             "Keys([1, 2]) KeyRing(Keys([1, 2]))"

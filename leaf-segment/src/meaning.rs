@@ -71,7 +71,7 @@ pub enum Shape {
     },
 }
 
-/// A part of all ids: number `n` stands for `n * of + index`.
+/// The ids with one remainder: number `n` stands for `n * of + index`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Interleave {
     index: u32,
@@ -136,13 +136,13 @@ impl Interleave {
         self.of
     }
 
-    /// The id of a number.
+    /// The id of a number; `None` where it would be above `i64::MAX`.
     #[must_use]
     pub fn id(self, number: i64) -> Option<i64> {
         number.checked_mul(self.of.into())?.checked_add(self.index.into())
     }
 
-    /// The number of an id that has this remainder.
+    /// The number of an id; `None` for one with another remainder.
     #[must_use]
     pub fn number(self, id: i64) -> Option<i64> {
         let of = i64::from(self.of);

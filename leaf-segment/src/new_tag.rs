@@ -38,13 +38,13 @@ pub struct TagSpec {
     pub order: Option<Order>,
     /// Which ids the numbers stand for.
     pub shape: ShapeName,
-    /// The part of all ids that the tag gets, like `2/8`.
+    /// The part of all ids that the tag gets, `INDEX/COUNT` like `2/8`, counted from 0, of 2 to 1024.
     pub slice: Option<String>,
-    /// The ids of all slices are below 2^63, or 2^53.
+    /// The ids of all slices together are below 2 to the power of this: 63 (the default) or 53.
     pub slice_bits: Option<u8>,
     /// When the numbers begin at 1 again.
     pub reset: Option<Period>,
-    /// Where the date is, like `Europe/Berlin`. Default UTC.
+    /// The time zone of midnight and of the date in texts, like `Europe/Berlin`. Default UTC.
     pub time_zone: Option<String>,
     /// The template of its texts.
     pub text: Option<String>,
@@ -227,7 +227,7 @@ impl TagSpec {
         let first = self.first.unwrap_or_else(|| settings.slice.map_or(1, Slice::first));
         if first < least || first >= end {
             return refuse(format!(
-                "the first id is {} to {}, by what the tag's slice, shape and text leave of all ids",
+                "the first number is {} to {}, by what the tag's slice, shape and text leave of all ids",
                 least,
                 end.saturating_sub(1)
             ));
@@ -348,9 +348,9 @@ mod tests {
             (r#"{"step":10,"slice":"1-2"}"#, "counted from 0"),
             (r#"{"step":10,"slice":"0/2","slice_bits":60}"#, "63 or 53"),
             (r#"{"step":10,"slice_bits":53}"#, "without --slice"),
-            (r#"{"step":10,"slice":"1/2","first":5}"#, "the first id is"),
-            (r#"{"step":10,"slice":"1/2","text":"{n:06}"}"#, "the first id is"),
-            (r#"{"step":10,"text":"{n:02}","first":100}"#, "the first id is 0 to 99"),
+            (r#"{"step":10,"slice":"1/2","first":5}"#, "the first number is"),
+            (r#"{"step":10,"slice":"1/2","text":"{n:06}"}"#, "the first number is"),
+            (r#"{"step":10,"text":"{n:02}","first":100}"#, "the first number is 0 to 99"),
             (r#"{"step":10,"keys":1}"#, "unknown field"),
         ] {
             let refused = made(json).unwrap_err();

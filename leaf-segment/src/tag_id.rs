@@ -17,7 +17,7 @@ use crate::{KeyProblem, KeyRing, Meaning, Shape, TagRecord, TextError};
 /// let id = Id::new(20_261_121_000_017).ok_or("not negative")?;
 /// let told = TagId::of(&orders, &KeyRing::default(), id)?;
 /// assert_eq!((told.number, told.period.map(|day| day.month)), (17, Some(11)));
-/// assert!(!told.granted, "the tag was just made");
+/// assert_eq!(told.granted, Some(false), "the tag was just made");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,8 +31,9 @@ pub struct TagId {
     pub key: Option<u8>,
     /// The first day of its period, where numbers begin again.
     pub period: Option<Day>,
-    /// Whether the store has granted it to a node. Not every one that was granted was issued.
-    pub granted: bool,
+    /// Whether the store has granted its number to a node, which may not have issued it. `None` where the counter does not
+    /// tell: in a tag that is sealed, of an earlier key or period.
+    pub granted: Option<bool>,
 }
 
 /// Why an id is none of a tag, or cannot be taken apart here.
@@ -42,7 +43,7 @@ pub enum TagIdError {
     #[error("{0}")]
     Record(String),
     /// The key is not here.
-    #[error("{0}: put it into segment.keys_file")]
+    #[error("{0}")]
     Key(KeyProblem),
     /// The tag does not issue such ids.
     #[error("the tag does not issue such ids")]
@@ -78,11 +79,15 @@ impl TagId {
         };
         let counted = counted.ok_or(TagIdError::NotOfTag)?;
         let mut number = counted;
+        let mut known = !record.is_sealed() && key == meaning.key().map(|key| key.version);
         if let Some(reset) = meaning.reset {
             let (day, within) = reset.split(counted).ok_or(TagIdError::NotOfTag)?;
             (number, period) = (within, Some(day));
+            known &= counted - within == reset.start_of(record.max_id) || counted >= record.max_id;
         }
-        let granted = !record.is_sealed() && counted < record.max_id;
+        let first = record.settings.as_ref().ok().and_then(|settings| settings.slice);
+        let first = first.map_or(0, |slice| slice.first());
+        let granted = known.then_some((first..record.max_id).contains(&counted));
         Ok(Self { id, number, key, period, granted })
     }
 

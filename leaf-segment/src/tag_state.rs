@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use leaf_core::{IdRange, Step, StepError, Tag};
+use leaf_core::{IdRange, Step, StepError, Tag, Template};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
@@ -20,13 +20,16 @@ use crate::step_policy::{Bounds, StepPolicy};
 use crate::store_client::StoreClient;
 use crate::texts::Text;
 use crate::{
-    Expected, Meaning, SegmentError, SegmentErrorKind, StoreError, StoreErrorKind, TagRecord,
-    TagSettings, TagSettingsError,
+    Expected, Meaning, SegmentError, SegmentErrorKind, Slice, StoreError, StoreErrorKind,
+    TagRecord, TagSettings, TagSettingsError, Zone,
 };
 
 /// An error that only an operator can cure is told to callers for this long before the store is
 /// asked again.
 const ERROR_HOLDS: Duration = Duration::from_secs(1);
+
+/// That a period is full is told for this long.
+const FULL_HOLDS: Duration = Duration::from_millis(50);
 
 /// How long the mark of a tag in strict order may be behind on the disk.
 const MARK_BEHIND: Duration = Duration::from_secs(1);
@@ -43,6 +46,8 @@ pub(crate) struct TagState {
     pub(crate) meaning: Meaning,
     /// How ids are written, where the tag has a template.
     pub(crate) text: Option<Text>,
+    /// What was chosen when the tag was made, beside its meaning; `None` where the settings could not be read.
+    made: Option<Made>,
     pub(crate) store_client: Arc<StoreClient>,
     /// Who waits for ids in strict order; empty in every other tag.
     pub(crate) queue: Queue,
@@ -59,6 +64,13 @@ pub(crate) struct TagState {
     pub(crate) hurry: Notify,
     waiters: AtomicUsize,
     control: Mutex<TagControl>,
+}
+
+type Made = (Option<Slice>, Option<Template>, Option<Zone>);
+
+/// What is chosen when a tag is made, of its settings.
+fn made(settings: &TagSettings) -> Made {
+    (settings.slice, settings.text.clone(), settings.time_zone)
 }
 
 /// What the refill task knows. Only the control plane locks it.
@@ -185,6 +197,7 @@ impl TagState {
             tag: record.tag.clone(),
             meaning,
             text,
+            made: settings.map(made),
             store_client,
             queue: Queue::default(),
             mark_due: AtomicBool::new(false),
@@ -213,6 +226,12 @@ impl TagState {
 
     pub(crate) fn control(&self) -> MutexGuard<'_, TagControl> {
         self.control.lock().expect("no holder of this lock panics")
+    }
+
+    /// Whether the record is still the one that this state was made for: a tag of the same meaning may have been made again
+    /// with another slice or template. Settings that cannot be read tell nothing.
+    pub(crate) fn is_made_as(&self, record: &TagRecord) -> bool {
+        record.settings.as_ref().map_or(true, |settings| self.made == Some(made(settings)))
     }
 
     /// Takes over what was read from the record.
@@ -280,11 +299,11 @@ impl TagState {
             return Some(SegmentError::new(kind.clone(), self.tag.as_str()));
         }
         let failure = control.failure.as_ref()?;
-        if failure.error.retryable() || failure.at.elapsed() > ERROR_HOLDS {
-            return None;
-        }
         // The next period may begin at any moment.
-        if self.meaning.reset.is_some() && *failure.error.kind() == StoreErrorKind::Exhausted {
+        let full =
+            self.meaning.reset.is_some() && *failure.error.kind() == StoreErrorKind::Exhausted;
+        let holds = if full { FULL_HOLDS } else { ERROR_HOLDS };
+        if failure.error.retryable() || failure.at.elapsed() > holds {
             return None;
         }
         let kind = match failure.error.kind() {

@@ -61,7 +61,10 @@ impl Text {
         let (number, day) = self.template.read(text).map_err(TextError::Template)?;
         let id = match (self.reset, day) {
             (None, _) => Some(number),
-            (Some(reset), Some(day)) => reset.join(day, number),
+            // A day within the month of a monthly tag, say, is none that is written.
+            (Some(reset), Some(day)) => {
+                reset.join(day, number).filter(|id| reset.split(*id) == Some((day, number)))
+            }
             // Such a tag is not made.
             (Some(_), None) => None,
         };
@@ -76,6 +79,12 @@ impl fmt::Debug for Text {
 }
 
 impl Texts {
+    /// Whether ids can be written now: a template with two digits of the year ends in 2099.
+    #[must_use]
+    pub fn can_be_written(&self) -> bool {
+        self.text.reset.is_some() || self.text.template.write(0, self.today).is_some()
+    }
+
     /// The text of an id of this tag; `None` for an id that it cannot have issued.
     #[must_use]
     pub fn write(&self, id: Id) -> Option<IdText> {

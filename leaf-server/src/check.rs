@@ -40,6 +40,10 @@ pub(crate) async fn run(config: &Config) -> Result<()> {
     report.tell(&"configuration", Ok("every key and value is known".into()))?;
     report.tell(&format!("data directory {}", config.data_dir.display()), data_dir(config))?;
     if config.segment.enabled {
+        if config.segment.keys_file.is_some() {
+            let keys = config.segment.read_keys().map(|keys| format!("{keys}"));
+            report.tell(&"segment.keys_file", keys.map_err(Into::into))?;
+        }
         for url in config.segment.stores().iter() {
             let found = in_time(store(config, url)).await;
             report.tell(&format!("segment store {url}"), found)?;

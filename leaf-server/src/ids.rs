@@ -8,7 +8,7 @@ use std::cell::RefCell;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use leaf_core::{Clock as _, Id, IdRange, TextForm, TextFormError, WorkerId};
-use leaf_segment::{Ids, KnownTags, SegmentError, SegmentErrorKind, Shards, TagHandle};
+use leaf_segment::{Ids, KnownTags, SegmentError, SegmentErrorKind, Shards, TagHandle, Texts};
 use leaf_snowflake::{IdRun, SnowflakeError, SnowflakeGenerator, SystemClock};
 
 use crate::node::Node;
@@ -25,6 +25,11 @@ pub(crate) enum IdError {
     /// Texts of a tag that has none.
     #[error("the tag has no template: its ids are numbers")]
     NoTemplate,
+    /// The tag's template cannot hold today's date.
+    #[error(
+        "the tag's template cannot hold this server's date: its clock is wrong, or the years of %y are over"
+    )]
+    NoText,
     /// Too many requests wait already; worth another try.
     #[error("{0}")]
     Busy(&'static str),
@@ -79,7 +84,7 @@ async fn renewed(
     error: SegmentError,
 ) -> Result<TagHandle, IdError> {
     match error.kind() {
-        SegmentErrorKind::UnknownTag => self::handle(node, handle.tag().as_str()).await,
+        SegmentErrorKind::Changed => self::handle(node, handle.tag().as_str()).await,
         _ => Err(error.into()),
     }
 }
@@ -91,6 +96,12 @@ pub(crate) async fn take(node: &Node, handle: &TagHandle, count: usize) -> Resul
         Err(error) => Ok(renewed(node, handle, error).await?.take_ids(count).await?),
         ids => Ok(ids?),
     }
+}
+
+/// How the ids of a tag are written now.
+pub(crate) fn texts(handle: &TagHandle) -> Result<Texts, IdError> {
+    let texts = handle.texts().ok_or(IdError::NoTemplate)?;
+    if texts.can_be_written() { Ok(texts) } else { Err(IdError::NoText) }
 }
 
 /// So many ids of a tag that follow each other.

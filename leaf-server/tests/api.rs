@@ -130,7 +130,7 @@ fn tags_are_made_changed_raised_and_deleted() {
     );
     assert_eq!(new.status, 201, "{}", new.body);
     let expected = json!({
-        "tag": "a/b 订", "order": "relaxed", "shape": "plain", "key": null, "reset": null, "slice": null, "text": null,
+        "tag": "a/b 订", "order": "relaxed", "shape": "plain", "key": null, "reset": null, "slice": null, "slice_bits": null, "text": null,
         "time_zone": null, "max_id": "100", "step": 10, "enabled": true, "min_step": null, "max_step": null,
         "max_take": null, "description": "x", "store": "sqlite:leaf.db",
     });
@@ -295,7 +295,7 @@ fn wrong_administration_is_refused_and_changes_nothing() {
         ("POST", "/v1/tags", r#"{"tag":"x","step":0}"#, 400, "step: give 1 to 2147483647"),
         ("POST", "/v1/tags", r#"{"tag":"x","step":1.5}"#, 400, "a whole number"),
         ("POST", "/v1/tags", r#"{"tag":" x","step":1}"#, 400, "white space"),
-        ("POST", "/v1/tags", r#"{"tag":"x","step":1,"first":-1}"#, 400, "the first id is 0 to"),
+        ("POST", "/v1/tags", r#"{"tag":"x","step":1,"first":-1}"#, 400, "the first number is 0 to"),
         ("POST", "/v1/tags", r#"{"tag":"x","step":1,"frist":1}"#, 400, "unknown field `frist`"),
         ("POST", "/v1/tags", r#"{"tag":"leaf-segment-test","step":1}"#, 409, "exists already"),
         ("PATCH", stock, "{}", 400, "nothing to change"),

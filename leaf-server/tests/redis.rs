@@ -420,6 +420,28 @@ fn tags_of_other_kinds_answer_as_their_ids_are() {
     }
 }
 
+/// Where the numbers of a period end, the first of many commands get the last ones.
+#[test]
+fn the_last_numbers_go_to_the_first_commands() {
+    let directory = tempfile::tempdir().unwrap();
+    let server = start(directory.path(), &[]);
+    let mut ops = leaf_testkit::HttpClient::connect(server.ops()).unwrap();
+    let json = "Host: localhost\r\nContent-Type: application/json\r\n";
+    let new = r#"{"tag":"yearly","reset":"yearly","text":"{date:%Y}{n:02}"}"#;
+    assert_eq!(ops.ask("POST", "/v1/tags", json, new).unwrap().status, 201);
+    let mut client = connect(&server);
+    let RedisReply::Integer(first) = client.command(&["INCR", "yearly"]).unwrap() else { panic!() };
+    assert_eq!(first % 100, 1);
+    client.send(&RedisClient::encode(&["INCR", "yearly"]).repeat(120)).unwrap();
+    for number in 2..=121 {
+        match client.read().unwrap() {
+            RedisReply::Integer(id) => assert_eq!(id - first + 1, number),
+            RedisReply::Error(text) => assert!(number > 99 && text.contains("used up"), "{text}"),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
 /// Equal commands that came together share a commit of the store, each has its own reply, and so has each error.
 #[test]
 fn commands_of_a_tag_in_strict_order_are_answered_together() {

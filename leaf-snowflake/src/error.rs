@@ -120,8 +120,8 @@ pub enum RegistryErrorKind {
     },
     /// The worker id that belongs to this node is not one of this registry's.
     #[error(
-        "worker id {worker} of this node is outside {range}, the worker ids of this registry: use a registry that \
-         gives worker ids out, or one whose numbers can begin there"
+        "worker id {worker} of this node is outside {range}, the worker ids of this registry: use etcd, postgres, \
+         sqlite or zk_recycle; zk_normal counts from 0, and with ordinal set snowflake.ordinal_offset"
     )]
     OutsideRange {
         /// The worker id.

@@ -135,7 +135,8 @@ impl Segment {
         let text = leaf_registry::read_secret(file).map_err(|error| refuse(error.to_string()))?;
         if others_may_read(file) {
             return Err(refuse(
-                "others than its owner can read the file: say `chmod 600` to it, and draw other keys if anybody has                  read these"
+                "others than its owner can read the file: say `chmod 600` to it, and draw other keys if anybody has \
+                 read these"
                     .into(),
             ));
         }

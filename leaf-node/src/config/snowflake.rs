@@ -256,11 +256,14 @@ impl Snowflake {
                     range.last()
                 ));
             }
-            let local = self.registry == RegistryKind::Local && self.worker_ids.is_none();
-            if local && !range.contains(self.worker_id()) {
+            let local = self.registry == RegistryKind::Local;
+            let own = match &self.worker_ids {
+                Some(map) => map.values().map(|id| WorkerId::new(*id)).collect(),
+                None => vec![self.worker_id()],
+            };
+            if let Some(outside) = own.iter().find(|id| local && !range.contains(**id)) {
                 return refuse(format!(
-                    "snowflake.worker_id {} is outside snowflake.worker_range {range}",
-                    self.worker_id()
+                    "snowflake: worker id {outside} is outside snowflake.worker_range {range}"
                 ));
             }
         }

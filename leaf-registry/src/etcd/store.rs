@@ -386,7 +386,9 @@ impl TagStore for EtcdStore {
         Box::pin(self.change("change the settings of", tag, |record| {
             let before =
                 record.settings.as_ref().map(|text| TagSettings::decode(&text.to_string()));
-            if let Some(Err(newer @ TagSettingsError::Newer(_))) = before {
+            if let Some(Err(newer @ (TagSettingsError::Newer(_) | TagSettingsError::Lost(_)))) =
+                before
+            {
                 return Err(StoreErrorKind::BadRecord(newer.to_string()));
             }
             record.settings = Some(settings_json(settings));

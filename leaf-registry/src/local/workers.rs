@@ -10,7 +10,7 @@ use std::sync::{Mutex, MutexGuard};
 use leaf_core::WorkerId;
 use leaf_snowflake::{
     ClaimPolicy, ClaimRequest, FenceStore, Identity, JavaMirror, Purpose, RecordState, Registry,
-    RegistryError, RegistryErrorKind, SavedLease, Stored, StoredWorker, WorkerRecord,
+    RegistryError, RegistryErrorKind, SavedLease, Stored, StoredWorker, WorkerRange, WorkerRecord,
 };
 
 /// Which worker id a node has.
@@ -30,19 +30,20 @@ struct LocalStore {
     record: Mutex<Option<(WorkerId, WorkerRecord)>>,
 }
 
-/// A registry with these worker ids, which asks no server.
+/// A registry with these worker ids, which asks no server; `range`: those that it may have, where other registries have
+/// the rest.
 ///
 /// ```
 /// use leaf_core::WorkerId;
 /// use leaf_registry::local::{self, LocalWorkers};
 ///
-/// let registry = local::registry(LocalWorkers::Fixed(WorkerId::new(0)));
+/// let registry = local::registry(LocalWorkers::Fixed(WorkerId::new(0)), None);
 /// assert!(registry.lives_in_state_file());
 /// ```
 #[must_use]
-pub fn registry(workers: LocalWorkers) -> Registry {
+pub fn registry(workers: LocalWorkers, range: Option<WorkerRange>) -> Registry {
     // Worker ids belong to nodes: no node takes another's.
-    let policy = ClaimPolicy { bound: true, ..ClaimPolicy::default() };
+    let policy = ClaimPolicy { bound: true, range, ..ClaimPolicy::default() };
     Registry::new(LocalStore { workers, record: Mutex::default() }, policy, None)
 }
 

@@ -90,15 +90,15 @@ macro_rules! now {
 
 /// The statements about one table of tags. Columns are read as whole numbers whatever a foreign table's types are.
 macro_rules! tags {
-    ($table:literal, $row:literal, $sum:literal, $more:literal, $made:literal, $same:literal, $margin:literal) => {
+    ($table:literal, $row:literal, $sum:literal, $more:literal, $made:literal, $same:literal, $margin:literal, $skip:literal) => {
         TagStatements {
             allocate: of_tag!(
-                concat!("UPDATE ", $table, " SET max_id = LAST_INSERT_ID(", $sum, ")"),
+                concat!("UPDATE ", $table, " SET max_id = LAST_INSERT_ID(", $sum),
                 " AND step = ? AND max_id BETWEEN 0 AND ?",
                 $same
             ),
             allocate_guarded: of_tag!(
-                concat!("UPDATE ", $table, " SET max_id = LAST_INSERT_ID(", $sum, ")"),
+                concat!("UPDATE ", $table, " SET max_id = LAST_INSERT_ID(", $sum),
                 " AND step = ? AND max_id BETWEEN 0 AND ?",
                 $same,
                 guarded!($row)
@@ -123,7 +123,7 @@ macro_rules! tags {
                 concat!("UPDATE ", $table, " SET max_id = ?"), " AND max_id = ?", guarded!($row)
             ),
             delete: of_tag!(concat!("DELETE FROM ", $table)),
-            guard: Some(guard!($table, $row, $margin)),
+            guard: Some(guard!($table, $row, $margin, $skip)),
         }
     };
     (columns $table:literal, $more:literal) => {
@@ -136,7 +136,7 @@ macro_rules! tags {
 
 /// The statements of a table's failover guard.
 macro_rules! guard {
-    ($table:literal, $row:literal, $margin:literal) => {
+    ($table:literal, $row:literal, $margin:literal, $skip:literal) => {
         GuardStatements {
             table: $table,
             allocated_last: concat!(
@@ -161,7 +161,9 @@ macro_rules! guard {
             advance_all: concat!(
                 "UPDATE ",
                 $table,
-                " SET max_id = max_id + LEAST(COALESCE(",
+                " SET ",
+                $skip,
+                "max_id = max_id + LEAST(COALESCE(",
                 $margin,
                 ", GREATEST(?, ? * COALESCE(step, 0))), 9223372036854775806 - max_id) \
                  WHERE max_id BETWEEN 0 AND 9223372036854775806"
@@ -219,6 +221,7 @@ CREATE TABLE leaf_sequence (
     step            INT           NOT NULL,
     meaning         VARCHAR(2000) NOT NULL,
     failover_margin BIGINT        NULL DEFAULT NULL,
+    skip            BIGINT        NOT NULL DEFAULT 0,
     description     VARCHAR(256)  NULL DEFAULT NULL,
     update_time     TIMESTAMP     NOT NULL DEFAULT CURRENT_TIMESTAMP ON UPDATE CURRENT_TIMESTAMP,
     PRIMARY KEY (biz_tag)
@@ -239,15 +242,16 @@ INSERT INTO leaf_guard (id, server_uid) VALUES (1, ''), (2, '');
     ];
 
     const ALLOC: TagStatements =
-        tags!("leaf_alloc", "1", "? + max_id", "", ") VALUES (?, ?, ?, ?)", "", "NULL");
+        tags!("leaf_alloc", "1", "? + max_id)", "", ") VALUES (?, ?, ?, ?)", "", "NULL", "");
     const SEQUENCE: TagStatements = tags!(
         "leaf_sequence",
         "2",
-        "? + GREATEST(max_id, ?)",
+        "? + GREATEST(max_id, ? + skip)), skip = IF(max_id - ? = ? + skip, 0, skip)",
         ", meaning",
         ", meaning, failover_margin) VALUES (?, ?, ?, ?, ?, ?)",
         " AND meaning = ?",
-        "failover_margin"
+        "failover_margin",
+        "skip = skip + COALESCE(failover_margin, 0), "
     );
     const REPLACE_MEANING: &'static str =
         of_tag!("UPDATE leaf_sequence SET meaning = ?", " AND meaning = ?");

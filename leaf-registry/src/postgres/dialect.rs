@@ -79,7 +79,7 @@ macro_rules! now {
 
 /// The statements about one table of tags.
 macro_rules! tags {
-    ($table:literal, $row:literal, $more:literal, $made:literal, $sum:literal, $same:literal, $margin:literal) => {
+    ($table:literal, $row:literal, $more:literal, $made:literal, $sum:literal, $same:literal, $margin:literal, $skip:literal) => {
         TagStatements {
             allocate: tags!(allocate $table, $sum, $same, ""),
             allocate_guarded: tags!(allocate $table, $sum, $same, guarded!($row)),
@@ -103,7 +103,7 @@ macro_rules! tags {
             replace_max_id: tags!(replace $table, ""),
             replace_max_id_guarded: tags!(replace $table, guarded!($row)),
             delete: concat!("DELETE FROM ", $table, " WHERE biz_tag = $1"),
-            guard: Some(guard!($table, $row, $margin)),
+            guard: Some(guard!($table, $row, $margin, $skip)),
         }
     };
     (allocate $table:literal, $sum:literal, $same:literal, $guarded:expr) => {
@@ -126,7 +126,7 @@ macro_rules! tags {
 
 /// The statements of a table's failover guard.
 macro_rules! guard {
-    ($table:literal, $row:literal, $margin:literal) => {
+    ($table:literal, $row:literal, $margin:literal, $skip:literal) => {
         GuardStatements {
             table: $table,
             allocated_last: concat!(
@@ -155,7 +155,9 @@ macro_rules! guard {
             advance_all: concat!(
                 "UPDATE ",
                 $table,
-                " SET max_id = max_id + least(coalesce(",
+                " SET ",
+                $skip,
+                "max_id = max_id + least(coalesce(",
                 $margin,
                 ", greatest($1, $2 * step::bigint)), 9223372036854775806 - max_id) \
                  WHERE max_id BETWEEN 0 AND 9223372036854775806"
@@ -211,6 +213,7 @@ CREATE TABLE leaf_sequence (
     step            INTEGER      NOT NULL,
     meaning         TEXT         NOT NULL,
     failover_margin BIGINT,
+    skip            BIGINT       NOT NULL DEFAULT 0,
     description     VARCHAR(256),
     update_time     TIMESTAMPTZ  NOT NULL DEFAULT now()
 );
@@ -235,16 +238,19 @@ INSERT INTO leaf_guard (id, server_uid) VALUES (1, ''), (2, '');
         ") VALUES ($1, $2, $3, $4)",
         "max_id + $1",
         "biz_tag = $2 AND step = $3 AND max_id BETWEEN 0 AND $4",
-        "NULL"
+        "NULL",
+        ""
     );
     const SEQUENCE: TagStatements = tags!(
         "leaf_sequence",
         "2",
         ", meaning",
         ", meaning, failover_margin) VALUES ($1, $2, $3, $4, $5, $6)",
-        "greatest(max_id, $2) + $1",
-        "biz_tag = $3 AND step = $4 AND max_id BETWEEN 0 AND $5 AND meaning = $6",
-        "failover_margin"
+        "greatest(max_id, $2 + skip) + $1, \
+         skip = CASE WHEN max_id < $4 + skip AND $3 > 0 THEN 0 ELSE skip END",
+        "biz_tag = $5 AND step = $6 AND max_id BETWEEN 0 AND $7 AND meaning = $8",
+        "failover_margin",
+        "skip = skip + coalesce(failover_margin, 0), "
     );
     const REPLACE_MEANING: &'static str = "UPDATE leaf_sequence SET meaning = $1, update_time = now() \
                                            WHERE biz_tag = $2 AND meaning = $3";

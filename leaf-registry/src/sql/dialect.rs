@@ -39,8 +39,10 @@ pub(crate) struct SettingsStatements {
 /// `leaf_sequence` has all others, with their meaning in a column more. Comments as in [`SettingsStatements`].
 #[derive(Debug)]
 pub(crate) struct TagStatements {
-    /// amount, tag, expected step, greatest `max_id` to add to; in `leaf_sequence` amount, least `max_id` to add to, tag,
-    /// expected step, greatest `max_id` to add to, expected meaning. Run by [`Dialect::set_max_id`].
+    /// amount, tag, expected step, greatest `max_id` to add to; in `leaf_sequence` amount, least `max_id` to add to, both once more,
+    /// tag, expected step, greatest `max_id` to add to, expected meaning. The column `skip` is added to the least: a
+    /// jump after a failover must also hold for a period whose beginning was lost. It ends with the first allocation of a
+    /// period. Run by [`Dialect::set_max_id`].
     pub(crate) allocate: &'static str,
     /// `allocate`, on the server that allocated last only.
     pub(crate) allocate_guarded: &'static str,

@@ -205,7 +205,7 @@ fn largest_amount(settings: Vec<Cells>) -> Result<i64, sqlx::Error> {
                 return Err(sqlx::Error::Decode(format!("tag {tag:?}: {error}").into()));
             }
             // A node that read them before they were damaged still follows them.
-            Err(TagSettingsError::Damaged(_)) => {
+            Err(TagSettingsError::Damaged(_) | TagSettingsError::Lost(_)) => {
                 let json: serde_json::Value = serde_json::from_str(&text).unwrap_or_default();
                 let numbers = [&json["max_step"], &json["max_take"]];
                 largest = numbers.into_iter().filter_map(|n| n.as_i64()).fold(largest, i64::max);

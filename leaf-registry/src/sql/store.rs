@@ -9,12 +9,13 @@
 //! transaction. Whoever writes `leaf_alloc` by hand can break that; a name that is found twice yields no ids.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use futures_core::future::BoxFuture;
 use leaf_core::{IdRange, Step, Tag};
 use leaf_segment::{
-    Expected, Meaning, MeaningError, NewTag, RangeSource, StoreError, StoreErrorKind, StoreFuture,
-    TagCatalog, TagRecord, TagSettings, TagStore,
+    Expected, Meaning, MeaningError, NewTag, Order, RangeSource, StoreError, StoreErrorKind,
+    StoreFuture, TagCatalog, TagRecord, TagSettings, TagStore,
 };
 
 use super::connections::{
@@ -28,6 +29,9 @@ use crate::{Administration, Table, record};
 /// How often an allocation is tried while others change the record or the guard.
 const TRIES: usize = 3;
 
+/// The most that a tag with few numbers jumps.
+const OWN_MARGIN: i64 = 10_000_000;
+
 const ALLOC_COLUMNS: &[Column] = &[Column::Text, Column::Int, Column::Int, Column::Text];
 const SEQUENCE_COLUMNS: &[Column] =
     &[Column::Text, Column::Int, Column::Int, Column::Text, Column::Text];
@@ -38,6 +42,8 @@ pub(super) const SETTINGS_COLUMNS: &[Column] = &[Column::Text, Column::Text];
 pub(crate) struct SqlStore<D: Dialect> {
     connections: D::Connections,
     guard: Arc<FailoverGuard>,
+    /// Whether settings of a tag were ever read.
+    settings_seen: AtomicBool,
 }
 
 /// What one try of an allocation came to.
@@ -53,7 +59,7 @@ enum Tried {
 
 impl<D: Dialect> SqlStore<D> {
     pub(crate) const fn new(connections: D::Connections, guard: Arc<FailoverGuard>) -> Self {
-        Self { connections, guard }
+        Self { connections, guard, settings_seen: AtomicBool::new(false) }
     }
 
     /// Runs a statement about one tag, on the table that has it; tells whether it met its row.
@@ -71,14 +77,12 @@ impl<D: Dialect> SqlStore<D> {
     }
 
     /// Makes a tag, whose name must be in neither table.
-    async fn make_tag(
-        connection: &mut Connection<D>,
-        new: &NewTag,
-        margin: Option<i64>,
-    ) -> Result<(), WorkError> {
+    async fn make_tag(connection: &mut Connection<D>, new: &NewTag) -> Result<(), WorkError> {
         let meaning = new.meaning.encode();
-        // A jump must not use up what a small tag has, or a whole day.
-        let own_margin = margin.zip(new.capacity()).map(|(margin, most)| margin.min(most / 10 + 1));
+        // A jump must not use up what a small tag has, or a whole day. One in relaxed order needs the usual margin, for
+        // its segments.
+        let small = new.capacity().filter(|_| new.meaning.order == Order::Strict);
+        let own_margin = small.map(|most| OWN_MARGIN.min(most / 10 + 1));
         let values = [
             Value::Text(new.tag.as_str()),
             Value::Int(new.max_id),
@@ -98,8 +102,12 @@ impl<D: Dialect> SqlStore<D> {
             // There are plain tags only. A table that is hidden from this user is another error.
             Err(error) if plain && (D::ERRORS.is_missing_table)(&error) => {
                 Self::end(connection, "ROLLBACK").await?;
+                if let Some(begin) = D::BEGIN {
+                    D::run_text(connection, begin).await?;
+                }
                 D::execute(connection, D::ALLOC.create, row).await?;
-                return Self::write_settings(connection, new, &D::ALLOC).await;
+                Self::write_settings(connection, new, &D::ALLOC).await?;
+                return Ok(Self::end(connection, "COMMIT").await?);
             }
             Err(error) => return Err(explain_sequences::<D>(error).into()),
         }
@@ -162,7 +170,7 @@ impl<D: Dialect> SqlStore<D> {
         let greatest = Value::Int(greatest);
         let values: &[Value<'_>] = match plain {
             true => &[sum, name, step, greatest],
-            false => &[sum, least, name, step, greatest, Value::Text(&meaning)],
+            false => &[sum, least, sum, least, name, step, greatest, Value::Text(&meaning)],
         };
         if let Some(end) = D::set_max_id(connection, statement, values).await? {
             return Ok(Tried::Granted(end));
@@ -208,7 +216,13 @@ impl<D: Dialect> SqlStore<D> {
             let sequences = D::fetch(connection, sequence, wanted, SEQUENCE_COLUMNS).await;
             rows.extend(unless_absent::<D, _>(sequences)?);
             let settings = D::fetch(connection, settings, wanted, SETTINGS_COLUMNS);
-            let settings = unless_absent::<D, _>(explain_old_settings::<D, _>(settings.await))?;
+            let settings = explain_old_settings::<D, _>(settings.await);
+            // Once they could be read, they have not gone with the table or the right to read it: slices have ends.
+            let settings = match self.settings_seen.load(Ordering::Relaxed) {
+                true => settings?,
+                false => unless_absent::<D, _>(settings)?,
+            };
+            self.settings_seen.fetch_or(!settings.is_empty(), Ordering::Relaxed);
             let texts = |mut row: Cells| Some((row.text(0)?, row.text(1)?));
             let settings = settings.into_iter().filter_map(texts).collect();
             Ok(record::read(rows.into_iter().map(tag_row).collect(), settings))
@@ -301,7 +315,7 @@ impl<D: Dialect> TagStore for SqlStore<D> {
     fn create<'a>(&'a self, new: &'a NewTag) -> StoreFuture<'a, ()> {
         let name = operation::<D>("create", &new.tag);
         Box::pin(run(&self.connections, Access::Transaction, name, async |connection| {
-            Self::make_tag(connection, new, self.guard.configured_margin()).await
+            Self::make_tag(connection, new).await
         }))
     }
 

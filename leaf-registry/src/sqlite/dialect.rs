@@ -136,8 +136,9 @@ CREATE TABLE leaf_sequence (
         "leaf_sequence",
         ", meaning",
         ", meaning, failover_margin) VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
-        "MAX(max_id, ?2) + ?1",
-        "biz_tag = ?3 AND step = ?4 AND max_id BETWEEN 0 AND ?5 AND meaning = ?6"
+        // One file does not fail over: nothing is skipped, and the third and fourth parameter are the first two.
+        "MAX(max_id, ?4) + ?3",
+        "biz_tag = ?5 AND step = ?6 AND max_id BETWEEN 0 AND ?7 AND meaning = ?8"
     );
     const REPLACE_MEANING: &'static str = "UPDATE leaf_sequence SET meaning = ?1, update_time = CURRENT_TIMESTAMP \
          WHERE biz_tag = ?2 AND meaning = ?3";

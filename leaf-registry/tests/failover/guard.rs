@@ -119,6 +119,41 @@ async fn a_jump_leaves_a_small_tag_most_of_its_numbers() {
     }
 }
 
+/// A failover may lose that a period has begun. Whoever begins it again there skips what may have been granted of it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_jump_holds_for_a_period_whose_beginning_was_lost() {
+    for server in Server::both().await {
+        let store = open(&server.url(), Some(1_000_000)).await;
+        create(&store).await;
+        let spec = leaf_segment::TagSpec {
+            reset: Some(leaf_segment::Period::Daily),
+            text: Some("{date:%Y%m%d}{n:04}".into()),
+            ..leaf_segment::TagSpec::default()
+        };
+        let daily = spec.record(Tag::parse("daily").unwrap(), &leaf_segment::KeyRing::default());
+        let daily = daily.unwrap();
+        store.store.create(&daily).await.unwrap();
+        let take = async |day: i64, count: i64| {
+            let (least, end) = (day * 10_000 + 1, (day + 1) * 10_000);
+            let expected = leaf_segment::Expected::new(step(1), daily.meaning);
+            let expected = leaf_segment::Expected { least, end, ..expected };
+            let range = store.store.allocate(&daily.tag, step(count), expected).await.unwrap();
+            (range.start() - least, range.len())
+        };
+        assert_eq!(take(20_261_121, 50).await, (0, 50));
+        // The new server has not heard of the next day, of which the old one has granted some.
+        server.another_server().await;
+        assert_eq!(take(20_261_122, 50).await, (1001, 50), "as many as the margin are skipped");
+        assert_eq!(take(20_261_122, 1).await, (1051, 1));
+        assert_eq!(take(20_261_123, 5).await, (0, 5), "once");
+        // A node whose clock is behind asks first: the skip waits for the new day all the same.
+        server.another_server().await;
+        assert_eq!(take(20_261_123, 1).await, (1006, 1));
+        assert_eq!(take(20_261_124, 1).await, (1001, 1));
+        assert_eq!(take(20_261_125, 1).await, (0, 1));
+    }
+}
+
 /// The table of sequences is made where the guard is older: nothing jumps, and a user with few rights gets ids.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_guard_of_a_new_table_begins_with_it() {

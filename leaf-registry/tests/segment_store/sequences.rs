@@ -222,7 +222,7 @@ async fn a_node_says_what_it_does_not_understand_until_that_is_gone() {
 
     f.set_in_sequences("turns", "meaning", r#"{"version":2}"#).await;
     refreshed().await;
-    assert_eq!(*turns.next().await.unwrap_err().kind(), SegmentErrorKind::UnknownTag);
+    assert_eq!(*turns.next().await.unwrap_err().kind(), SegmentErrorKind::Changed);
     assert_eq!(*node.tag("turns").await.unwrap_err().kind(), SegmentErrorKind::Record);
     assert_eq!(node.health().state(), "degraded", "{:?}", node.health());
 

@@ -60,15 +60,15 @@ pub(crate) async fn settings_of_a_later_version_are_not_overruled(f: Fixture) {
     assert!(!kept.enabled && kept.unknown.get("order").is_some(), "{kept:?}");
 
     set(r#"{"version":2,"enabled":true}"#).await;
-    assert_eq!(read().await, Err(TagSettingsError::Newer(2)));
+    assert_eq!(read().await, Err(TagSettingsError::Newer("version 2".into())));
     let refused = admin.change(&tag("orders"), off).await.unwrap_err().to_string();
-    assert!(refused.contains("its settings have version 2"), "{refused}");
+    assert!(refused.contains("of a later version of Leaf (version 2)"), "{refused}");
     assert!(refused.contains("upgrade"), "{refused}");
     let old = MemoryStore::with_tags([NewTag::new(tag("orders"), step(10))]);
     let refused = leaf_registry::import(&tag("orders"), &old, &*f.store, 0).await.unwrap_err();
     assert!(refused.to_string().contains("in the new store its settings"), "{refused}");
     assert!(!old.tag(&tag("orders")).await.unwrap().unwrap().is_sealed(), "nothing is moved");
-    assert_eq!(read().await, Err(TagSettingsError::Newer(2)), "still there");
+    assert_eq!(read().await, Err(TagSettingsError::Newer("version 2".into())), "still there");
 
     set(r#"{"version":1,"min_step":0}"#).await;
     assert!(matches!(read().await, Err(TagSettingsError::Damaged(_))));

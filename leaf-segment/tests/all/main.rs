@@ -3,6 +3,7 @@
 
 mod close;
 mod guard;
+mod kinds;
 mod refill;
 mod schedules;
 mod settings;

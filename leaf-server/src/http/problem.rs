@@ -147,6 +147,7 @@ impl From<IdError> for Problem {
             IdError::NoTemplate => {
                 Self::new(StatusCode::CONFLICT, "no-template", error.to_string())
             }
+            IdError::NoText => Self::unavailable(error.to_string()),
             IdError::Busy(_) => Self::unavailable(error.to_string()),
             IdError::Segment(error) => error.into(),
             IdError::Snowflake(error) => error.into(),

@@ -98,10 +98,10 @@ pub(super) async fn segment_ids(
             let ids = ids::take(node, handle, count).await?;
             return Ok(ids_json(count, ids, version));
         }
-        (count, Some("text")) => handle.texts().map(|texts| (count, texts)),
+        (count, Some("text")) => ids::texts(handle).map(|texts| (count, texts)),
         (_, Some(_)) => return Err(Problem::bad_request("as: give text")),
     };
-    let (count, texts) = texts.ok_or(IdError::NoTemplate)?;
+    let (count, texts) = texts?;
     let ids = ids::take(node, handle, count).await?;
     let texts = ids.map(move |id| Written { id, text: texts.write(id) });
     Ok(ids_json(count, texts, version))
@@ -151,10 +151,6 @@ pub(super) async fn lease(
         let text = "the tag is in strict order, which ids of a lease would break: ask for its ids one by one, or for \
                     several with GET …/ids?count=";
         return Err(Problem::new(StatusCode::CONFLICT, "strict-order", text));
-    }
-    if !handle.meaning().has_ranges() {
-        let text = "the ids of this tag do not follow each other: ask for a list of them with GET …/ids?count=";
-        return Err(Problem::new(StatusCode::CONFLICT, "no-ranges", text));
     }
     let range = ids::take_contiguous(node, handle, count).await?;
     let lease = Lease {

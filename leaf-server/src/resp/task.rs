@@ -53,6 +53,8 @@ pub(super) enum Reply {
     Integers(Taken),
     /// The reply to each of so many commands.
     Errors(usize, IdError),
+    /// Replies of their own.
+    Each(Vec<Result<Id, IdError>>),
 }
 
 /// Ids that are sent as they are read.
@@ -100,7 +102,19 @@ impl Task {
             }
             Self::NextInOrder { tag, commands } => {
                 let handle = ids::handle(node, &tag).await?;
-                Reply::Integers(ids::take(node, &handle, commands).await?)
+                match ids::take(node, &handle, commands).await {
+                    // Fewer are left: the first commands get them.
+                    Err(IdError::Segment(error))
+                        if *error.kind() == SegmentErrorKind::Exhausted && commands > 1 =>
+                    {
+                        let mut each = Vec::with_capacity(commands);
+                        for _ in 0..commands {
+                            each.push(ids::next(node, &handle).await);
+                        }
+                        Reply::Each(each)
+                    }
+                    ids => Reply::Integers(ids?),
+                }
             }
             Self::Take { tag, count } => {
                 let ids = ids::take(node, &ids::handle(node, &tag).await?, count).await?;
@@ -108,7 +122,7 @@ impl Task {
             }
             Self::Texts { tag, count } => {
                 let handle = ids::handle(node, &tag).await?;
-                let texts = handle.texts().ok_or(IdError::NoTemplate)?;
+                let texts = ids::texts(&handle)?;
                 let ids = ids::take(node, &handle, count.unwrap_or(1)).await?;
                 let mut ids = ids.map(move |id| texts.write(id).map_or(Told::Id(id), Told::Text));
                 match count {
@@ -184,6 +198,14 @@ impl Reply {
                     to.integer(id.get());
                 }
             }
+            Self::Each(replies) => {
+                for reply in replies {
+                    match reply {
+                        Ok(id) => to.integer(id.get()),
+                        Err(error) => to.error(code(&error), &error.to_string()),
+                    }
+                }
+            }
             Self::Errors(commands, error) => {
                 for _ in 0..commands {
                     to.error(code(&error), &error.to_string());
@@ -219,7 +241,7 @@ fn code(error: &IdError) -> &'static str {
     use SegmentErrorKind as Segment;
     use SnowflakeErrorKind as Snowflake;
     match error {
-        IdError::ModeDisabled(_) | IdError::NoTemplate => "ERR",
+        IdError::ModeDisabled(_) | IdError::NoTemplate | IdError::NoText => "ERR",
         IdError::Busy(_) => "BUSY",
         IdError::Segment(error) => match error.kind() {
             Segment::BadTag(_)

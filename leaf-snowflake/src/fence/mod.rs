@@ -51,3 +51,4 @@ pub use worker_range::{WorkerRange, WorkerRangeError};
 
 pub(crate) use floor::{Evidence, first_timestamp};
 pub(crate) use record::{Unreadable, Versioned, unix_millis};
+pub(crate) use request::check_range;

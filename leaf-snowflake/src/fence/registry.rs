@@ -90,6 +90,11 @@ impl Registry {
         self.0.replaces_lost()
     }
 
+    /// The worker ids of this registry, where it does not have all.
+    pub(crate) fn range(&self) -> Option<WorkerRange> {
+        self.0.range()
+    }
+
     /// Takes a worker id for `who`.
     ///
     /// # Errors
@@ -187,6 +192,7 @@ impl<S: FenceStore> From<S> for Registry {
 pub(super) trait Rules: fmt::Debug + Send + Sync {
     fn lives_in_state_file(&self) -> bool;
     fn replaces_lost(&self) -> bool;
+    fn range(&self) -> Option<WorkerRange>;
     fn claim<'a>(
         &'a self,
         who: &'a Identity,
@@ -233,6 +239,10 @@ impl<S: FenceStore> Rules for StoreRules<S> {
 
     fn replaces_lost(&self) -> bool {
         !self.policy.bound
+    }
+
+    fn range(&self) -> Option<WorkerRange> {
+        self.policy.range
     }
 
     fn claim<'a>(

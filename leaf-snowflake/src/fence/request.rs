@@ -86,7 +86,7 @@ impl ClaimRequest {
 
 /// Refuses a fence of a node that is configured with other worker ids, while that may be in use: of two data centres
 /// one would take the worker ids of the other.
-pub(super) fn check_range(
+pub(crate) fn check_range(
     range: Option<WorkerRange>,
     fence: &Fence,
 ) -> Result<(), RegistryErrorKind> {

@@ -6,7 +6,7 @@ use std::str::FromStr;
 use leaf_core::WorkerId;
 use thiserror::Error;
 
-/// The worker ids that the nodes of a registry may have, where other registries have others: two data centres, say.
+/// The worker ids that the nodes of a registry may have, its first and its last included, where other registries have others: two data centres, say.
 ///
 /// ```
 /// use leaf_snowflake::{WorkerId, WorkerRange};

@@ -5,7 +5,7 @@
 
 use super::*;
 use crate::ClaimRequest;
-use crate::fence::{Evidence, first_timestamp};
+use crate::fence::{Evidence, check_range, first_timestamp};
 use crate::java_cache;
 
 /// How long a state file must be silent before it counts as one's own again.
@@ -173,6 +173,8 @@ impl Keeper {
     /// Where this node may continue without asking the registry: the saved lease, and its floor.
     fn saved_lease(&self) -> Option<(SavedLease, UnixMillis)> {
         let saved = self.state.saved_lease.as_ref()?;
+        // Another data centre may have it by now.
+        check_range(self.registry.range(), &saved.fence).ok()?;
         let request = self.request(self.shared.clock.wall(), Uuid::nil());
         let worker = WorkerId::new(saved.worker);
         let floor = first_timestamp(worker, Evidence::SavedLease, &request).ok()?;

@@ -468,6 +468,7 @@ const fn ends_lease(kind: &RegistryErrorKind) -> bool {
             | RegistryErrorKind::JavaHolds
             | RegistryErrorKind::BeyondLayout { .. }
             | RegistryErrorKind::OutsideRange { .. }
+            | RegistryErrorKind::OtherRange { .. }
             | RegistryErrorKind::NotAssigned { .. }
             | RegistryErrorKind::NoWorkerId(_)
             | RegistryErrorKind::Retired

@@ -201,7 +201,7 @@ fn a_bad_value_is_named() {
         ("[snowflake]\nworker_range = '5..1024'", "worker_range ends at 1024, above 1023"),
         (
             "[snowflake]\nworker_range = '5..10'",
-            "worker_id 0 is outside snowflake.worker_range 5..10",
+            "worker id 0 is outside snowflake.worker_range 5..10",
         ),
         ("[snowflake]\nepoch = 1e12", "snowflake.epoch: expected a whole number"),
         ("[snowflake]\nregistry = 'zk'", "snowflake.registry: unknown registry"),

@@ -1,0 +1,194 @@
+//! Tags that are not plain, on a store in memory. Time is paused, and the wall clock is set by hand.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use leaf_core::{ManualClock, UnixMillis};
+use leaf_segment::{
+    KeyProblem, KeyRing, NewTag, SegmentConfig, SegmentErrorKind, SegmentGenerator, TagAdmin,
+    TagSpec, TagStore,
+};
+
+use crate::support::{TestStore, open, step, tag};
+
+const ONE: &str = "1 = 000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f";
+const TWO: &str = "2 = 100102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f";
+
+fn made(spec: TagSpec, keys: &KeyRing) -> NewTag {
+    spec.record(tag("orders"), keys).unwrap()
+}
+
+async fn store_of(spec: TagSpec, keys: &KeyRing) -> Arc<TestStore> {
+    let store = Arc::new(TestStore::default());
+    store.create(&made(spec, keys)).await.unwrap();
+    store
+}
+
+/// Deleted and made again with another slice, a tag has the same meaning: its old stock is the other data centre's.
+#[tokio::test(start_paused = true)]
+async fn a_tag_with_another_slice_is_another_tag() {
+    let slice = |slice: &str| TagSpec {
+        step: Some(step(1000)),
+        slice: Some(slice.into()),
+        ..TagSpec::default()
+    };
+    let keys = KeyRing::default();
+    let store = store_of(slice("2/8"), &keys).await;
+    let node = open(&store).await;
+    let orders = node.tag("orders").await.unwrap();
+    assert_eq!(orders.next().await.unwrap().get(), 2 << 60);
+    store.delete(&tag("orders")).await.unwrap();
+    store.create(&made(slice("3/8"), &keys)).await.unwrap();
+    tokio::time::sleep(Duration::from_secs(61)).await;
+
+    assert_eq!(*orders.next().await.unwrap_err().kind(), SegmentErrorKind::Changed);
+    assert_eq!(orders.try_next(), None);
+    let again = node.tag("orders").await.unwrap();
+    assert_eq!(again.next().await.unwrap().get(), 3 << 60);
+}
+
+/// Fewer numbers are left than one caller wants: the others get them.
+#[tokio::test(start_paused = true)]
+async fn a_large_request_near_the_end_takes_nothing_from_others() {
+    let spec = TagSpec { step: Some(step(10)), text: Some("{n:02}".into()), ..TagSpec::default() };
+    let store = store_of(spec, &KeyRing::default()).await;
+    let node = open(&store).await;
+    let orders = node.tag("orders").await.unwrap();
+    for id in 1..=60 {
+        assert_eq!(orders.next().await.unwrap().get(), id);
+    }
+    let mut got = HashSet::new();
+    loop {
+        let refused = orders.take(60).await.unwrap_err();
+        assert_eq!(*refused.kind(), SegmentErrorKind::Exhausted);
+        match orders.next().await {
+            Ok(id) => assert!(got.insert(id.get())),
+            Err(error) => {
+                assert_eq!(*error.kind(), SegmentErrorKind::Exhausted);
+                break;
+            }
+        }
+    }
+    assert_eq!(got, (61..=99).collect());
+    assert_eq!(
+        orders.texts().unwrap().write(leaf_core::Id::new(99).unwrap()).unwrap().as_str(),
+        "99"
+    );
+}
+
+/// Another key under way: no id twice, an error at most for a handle that is kept, none for who asks anew.
+#[tokio::test(start_paused = true)]
+async fn another_key_repeats_nothing() {
+    let keys = Arc::new(KeyRing::new(ONE.parse().unwrap()));
+    let spec = TagSpec {
+        step: Some(step(100)),
+        shape: "scramble:d10".parse().unwrap(),
+        ..TagSpec::default()
+    };
+    let store = store_of(spec, &keys).await;
+    let config = SegmentConfig { keys: Arc::clone(&keys), ..SegmentConfig::default() };
+    let mut nodes = Vec::new();
+    for _ in 0..3 {
+        nodes.push(SegmentGenerator::open(Arc::clone(&store) as _, config.clone()).await);
+    }
+    let (mut ids, mut changed) = (HashSet::new(), 0);
+    let mut handles = Vec::new();
+    for node in &nodes {
+        handles.push(node.tag("orders").await.unwrap());
+    }
+    for round in 0..2000 {
+        if round == 1000 {
+            let refused = TagAdmin::new(&*store).rekey(&tag("orders"), &keys).await.unwrap_err();
+            assert!(refused.to_string().contains("add a line `2 = KEY`"), "{refused}");
+            keys.replace(format!("{ONE}\n{TWO}").parse().unwrap());
+            TagAdmin::new(&*store).rekey(&tag("orders"), &keys).await.unwrap();
+        }
+        for (node, handle) in nodes.iter().zip(&mut handles) {
+            let id = match handle.next().await {
+                Ok(id) => id,
+                Err(error) => {
+                    assert_eq!(*error.kind(), SegmentErrorKind::Changed);
+                    changed += 1;
+                    *handle = node.tag("orders").await.unwrap();
+                    handle.next().await.unwrap()
+                }
+            };
+            assert!(ids.insert(id), "{id} twice");
+            assert!((1_000_000_000..3_000_000_000).contains(&id.get()), "{id}");
+        }
+    }
+    assert_eq!((changed, ids.len()), (3, 6000));
+
+    // The key goes from the file: tags in use keep it, who starts has none.
+    keys.replace(ONE.parse().unwrap());
+    assert!(ids.insert(handles[0].next().await.unwrap()));
+    let late = SegmentGenerator::open(Arc::clone(&store) as _, config.clone()).await;
+    let refused = late.tag("orders").await.unwrap_err();
+    assert_eq!(*refused.kind(), SegmentErrorKind::Key(KeyProblem::Missing(2)));
+    assert!(late.health().to_string().contains("key 2 is missing"), "{}", late.health());
+    keys.replace(format!("{ONE}\n{TWO}").parse().unwrap());
+    late.read_soon();
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    assert!(ids.insert(late.tag("orders").await.unwrap().next().await.unwrap()));
+}
+
+/// Ids that are no ranges are no lease, one by one or in a list.
+#[tokio::test(start_paused = true)]
+async fn what_has_no_ranges_is_told_as_a_list() {
+    let spec = TagSpec {
+        step: Some(step(100)),
+        shape: "interleave:5/8".parse().unwrap(),
+        ..TagSpec::default()
+    };
+    let store = store_of(spec, &KeyRing::default()).await;
+    let orders = open(&store).await.tag("orders").await.unwrap();
+    assert_eq!(orders.next().await.unwrap().get(), 13);
+    assert_eq!(*orders.take(2).await.unwrap_err().kind(), SegmentErrorKind::NoRanges);
+    assert_eq!(*orders.take_contiguous(2).await.unwrap_err().kind(), SegmentErrorKind::NoRanges);
+    assert_eq!(orders.try_take(2), None);
+    let ids: Vec<i64> = orders.take_ids(3).await.unwrap().map(|id| id.get()).collect();
+    assert_eq!(ids, [21, 29, 37]);
+    // More than a segment holds.
+    let ids: Vec<i64> = orders.take_ids(1000).await.unwrap().map(|id| id.get()).collect();
+    assert!(ids.len() == 1000 && ids.iter().all(|id| id % 8 == 5), "{ids:?}");
+}
+
+/// Two clocks, one of which opens the day; one that is hours behind is told.
+#[tokio::test(start_paused = true)]
+async fn a_day_is_opened_once_and_for_all() {
+    let spec = TagSpec {
+        reset: Some("daily".parse().unwrap()),
+        text: Some("{date:%y%m%d}{n:02}".into()),
+        ..TagSpec::default()
+    };
+    let store = store_of(spec, &KeyRing::default()).await;
+    let midnight = 1_795_392_000_000; // 2026-11-23T00:00:00Z
+    let mut nodes = Vec::new();
+    for behind in [1000, 91_000, 3_600_000] {
+        let clock = Arc::new(ManualClock::at(UnixMillis::new(midnight - behind)));
+        let config = SegmentConfig { clock: Arc::clone(&clock) as _, ..SegmentConfig::default() };
+        let node = SegmentGenerator::open(Arc::clone(&store) as _, config).await;
+        nodes.push((clock, node.tag("orders").await.unwrap()));
+    }
+    let mut expected = 26_112_200;
+    for (_, orders) in &nodes {
+        expected += 1;
+        let id = orders.next().await.unwrap();
+        let text = orders.texts().unwrap().write(id).unwrap();
+        assert_eq!(text.as_str(), expected.to_string());
+    }
+    nodes[0].0.advance(Duration::from_secs(1));
+    assert_eq!(nodes[0].1.next().await.unwrap().get(), 2_026_112_301);
+    assert_eq!(nodes[1].1.next().await.unwrap().get(), 2_026_112_302, "it follows");
+    let behind = nodes[2].1.next().await.unwrap_err();
+    assert_eq!(*behind.kind(), SegmentErrorKind::ClockBehind);
+    // The day is full, and whoever asks in vain does not stop the next.
+    let rest = nodes[0].1.take(97).await.unwrap();
+    assert_eq!(rest[0].end(), 2_026_112_400);
+    let full = nodes[0].1.next().await.unwrap_err();
+    assert_eq!(*full.kind(), SegmentErrorKind::Exhausted);
+    nodes[0].0.advance(Duration::from_secs(86_400));
+    tokio::time::sleep(Duration::from_millis(60)).await;
+    assert_eq!(nodes[0].1.next().await.unwrap().get(), 2_026_112_401);
+}
