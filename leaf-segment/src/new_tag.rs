@@ -8,7 +8,7 @@ use serde::{Deserialize, Deserializer};
 
 use crate::meaning::{Interleave, parts};
 use crate::period::{Period, Reset, Zone};
-use crate::{KeyRing, Meaning, NewTag, Order, Shape, Slice, TagAdminError, TagSettings};
+use crate::{KeyRing, Meaning, NewTag, Order, SEALED, Shape, Slice, TagAdminError, TagSettings};
 
 /// How many digits the numbers of a period have where no template says it.
 const DIGITS: u8 = 6;
@@ -221,8 +221,12 @@ impl TagSpec {
         }
         let (least, end) = match meaning.reset {
             // Above every number of a period.
-            Some(_) => (0, i64::MAX - 1),
-            None => (settings.slice.map_or(0, Slice::first), meaning.number_end(settings)),
+            Some(_) => (0, SEALED),
+            None => match meaning.number_end(settings) {
+                // A tag that has no end but that of all ids may also be made used up.
+                end if end == SEALED - 1 => (settings.slice.map_or(0, Slice::first), SEALED),
+                end => (settings.slice.map_or(0, Slice::first), end),
+            },
         };
         let first = self.first.unwrap_or_else(|| settings.slice.map_or(1, Slice::first));
         if first < least || first >= end {

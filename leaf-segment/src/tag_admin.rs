@@ -214,8 +214,8 @@ impl<'a> TagAdmin<'a> {
     /// before stay what they are. Every node must have the key, or it stops to serve the tag.
     ///
     /// # Errors
-    /// `Refused` where the tag's ids are not scrambled, or `keys` has none that is newer; `Conflict`; `UnknownTag`;
-    /// failures of the store.
+    /// `Conflict` where the tag's ids are not scrambled, where `keys` has none that is newer, and in a tag that is sealed;
+    /// `UnknownTag`; failures of the store.
     pub async fn rekey(&self, tag: &Tag, keys: &KeyRing) -> Result<TagRecord, TagAdminError> {
         let record = self.read(tag).await?;
         let meaning = usable(&record)?;
@@ -223,7 +223,7 @@ impl<'a> TagAdmin<'a> {
             return Err(TagAdminError::Conflict(StoreErrorKind::Moved.to_string()));
         }
         let Shape::Scramble { domain, key } = meaning.shape else {
-            return Err(TagAdminError::Refused(
+            return Err(TagAdminError::Conflict(
                 "the tag's ids are not scrambled: it has no key".into(),
             ));
         };
@@ -238,7 +238,7 @@ impl<'a> TagAdmin<'a> {
                 ),
                 false => format!("scramble:{domain} has no version above: make a new tag"),
             };
-            return Err(TagAdminError::Refused(format!(
+            return Err(TagAdminError::Conflict(format!(
                 "the tag has key {now}, and there is no newer one: {way_out}"
             )));
         };

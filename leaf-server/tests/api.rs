@@ -247,7 +247,8 @@ fn ids_are_told_as_texts_and_read_back() {
         ("/v1/ids/O-0000288?tag=orders", 404, "no-such-id", "template"),
         ("/v1/ids/2?tag=leaf-segment-test", 409, "no-template", "no template"),
         ("/v1/ids/2?tag=none", 404, "unknown-tag", "no such tag"),
-        ("/v1/ids/2?tag=orders&as=uuid", 404, "unknown-tag", "no such tag"),
+        ("/v1/ids/2?tag=orders&as=uuid", 409, "conflict", "without `as`"),
+        ("/v1/ids/2?as=uuid&tag=orders", 409, "conflict", "without `as`"),
         ("/v1/segments/leaf-segment-test/ids?as=text", 409, "no-template", "no template"),
         ("/v1/segments/orders/ids?as=uuid", 400, "bad-request", "as: give text"),
         ("/v1/segments/orders/ids?as=text&as=text", 400, "bad-request", "twice"),
@@ -259,12 +260,7 @@ fn ids_are_told_as_texts_and_read_back() {
     let told = ops(&server, "GET", "/v1/tags/orders/ids/3", "").json();
     assert_eq!(told["number"], "3");
     problem(&ops(&server, "GET", "/v1/tags/orders/ids/x", ""), 404, "no-such-id", "template");
-    problem(
-        &ops(&server, "POST", "/v1/tags/orders/rekey", ""),
-        400,
-        "bad-request",
-        "not scrambled",
-    );
+    problem(&ops(&server, "POST", "/v1/tags/orders/rekey", ""), 409, "conflict", "not scrambled");
 
     // Where its texts end, the tag ends.
     assert_eq!(ops(&server, "PATCH", "/v1/tags/orders", r#"{"max_take":7}"#).status, 200);

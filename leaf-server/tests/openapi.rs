@@ -2,6 +2,7 @@
 //! document names. `scripts/test` installs it.
 #![allow(clippy::unwrap_used, reason = "tests may panic")]
 
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::Command;
 
@@ -14,7 +15,13 @@ fn check(tag: &str) {
     let program = root.join("target/python/bin/schemathesis");
     assert!(program.exists(), "schemathesis is missing: scripts/test installs it");
     let directory = tempfile::tempdir().unwrap();
+    // Scrambled ids need a key.
+    let keys = directory.path().join("keys");
+    let key = "1 = 000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f";
+    std::fs::write(&keys, key).unwrap();
+    std::fs::set_permissions(&keys, std::fs::Permissions::from_mode(0o600)).unwrap();
     let env = [
+        ("LEAF_SEGMENT__KEYS_FILE", keys.display().to_string()),
         ("LEAF_SNOWFLAKE__REGISTRY", "sqlite".to_owned()),
         ("LEAF_SNOWFLAKE__DATABASE", "sqlite:workers.db".to_owned()),
         ("LEAF_ADVERTISE", "10.0.0.7:8080".to_owned()),

@@ -186,7 +186,7 @@ fn scrambled_ids_are_unique_and_show_nothing() {
     reached(wanted / 2);
 
     let early = nodes[0].ops("POST", "/v1/tags/orders/rekey", "");
-    assert_eq!(early.status, 400, "there is no newer key yet: {}", early.body);
+    assert_eq!(early.status, 409, "there is no newer key yet: {}", early.body);
     nodes.iter_mut().for_each(|node| node.reload(&KEYS[..2]));
     for node in &nodes {
         until("reload", 10, || node.server.output().contains("reload: "));
@@ -405,6 +405,8 @@ fn a_full_day_is_refused() {
     });
     assert_eq!((granted.lock().unwrap().len(), refused.load(Ordering::SeqCst)), (99, 21));
     clock.set(&offset("2026-11-22T00:00:10Z", 0));
+    // That the day was full is told for a moment.
+    std::thread::sleep(Duration::from_millis(100));
     let next = node.get("/v1/segments/tiny/ids?as=text");
     assert_eq!(next.json()["ids"][0], "26112201", "{}", next.body);
 

@@ -113,7 +113,7 @@ async fn answer(node: &Arc<Node>, head: &Parts) -> Result<Reply, Problem> {
             v1::lease(node, &handle, query).await
         }
         To::SnowflakeIds => v1::snowflake_ids(node, query, head.version).await,
-        To::Decode => match query.and_then(|query| query.strip_prefix("tag=")) {
+        To::Decode => match v1::tag_of(query)? {
             Some(tag) => v1::read_text(&handle(node, tag).await?, parameter),
             None => v1::decode(node, parameter, query),
         },

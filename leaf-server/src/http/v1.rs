@@ -122,6 +122,22 @@ struct Read<'a> {
     id: String,
 }
 
+/// `?tag=`, which goes alone.
+pub(super) fn tag_of(query: Option<&str>) -> Result<Option<&str>, Problem> {
+    let query = query.unwrap_or_default();
+    let Some(tag) = query.split('&').find_map(|pair| pair.strip_prefix("tag=")) else {
+        return Ok(None);
+    };
+    match query.split('&').count() {
+        1 => Ok(Some(tag)),
+        _ => Err(Problem::new(
+            StatusCode::CONFLICT,
+            "conflict",
+            "`tag` asks for the id of a tag's text: give it without `as`",
+        )),
+    }
+}
+
 /// `GET /v1/ids/{text}?tag=`
 pub(super) fn read_text(handle: &TagHandle, text: &str) -> Result<Reply, Problem> {
     let text = percent_decode_str(text).decode_utf8_lossy();
