@@ -199,7 +199,7 @@ impl SegmentGenerator {
                 && handle.meaning().order == Order::Relaxed
                 && handle.state.control().granted > 0
         };
-        let has_stock = |handle: &TagHandle| handle.state.buffer.stock() > 0;
+        let has_stock = |handle: &TagHandle| handle.state.numbers().stock() > 0;
         let mut dry = tags.values().filter(in_use).filter(|handle| !has_stock(handle));
         let out_of_ids = |text| Health::not_ready(HealthCode::OutOfIds, text);
         match dry.next() {

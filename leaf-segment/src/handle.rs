@@ -50,7 +50,15 @@ impl TagHandle {
     #[inline]
     #[must_use]
     pub fn try_next(&self) -> Option<Id> {
-        self.taken(self.state.buffer.take()).map(|number| self.id_of(number))
+        match self.state.buffer.take() {
+            Take::Some(id) => Some(id),
+            Take::SomeAndPrefetch(id) => {
+                refill::start(&self.state);
+                Some(id)
+            }
+            Take::Empty => self.try_next_of_numbers(),
+            Take::Closed => None,
+        }
     }
 
     /// Takes the next id; at once while a segment is there, else as soon as the refill arrives.
@@ -76,19 +84,19 @@ impl TagHandle {
     /// ([`Meaning::has_ranges`]) never has one, see [`Self::try_take_ids`].
     #[must_use]
     pub fn try_take(&self, most: usize) -> Option<IdRange> {
-        self.state.mapping.is_none().then(|| self.try_take_numbers(most))?
+        self.state.shaped.is_none().then(|| self.try_take_numbers(most))?
     }
 
     /// As [`Self::try_take`], in every tag.
     #[must_use]
     pub fn try_take_ids(&self, most: usize) -> Option<Ids> {
         let numbers = self.try_take_numbers(most)?;
-        Some(Ids::of_range(numbers, self.state.mapping.as_ref()))
+        Some(Ids::of_range(numbers, self.state.mapping()))
     }
 
     fn try_take_numbers(&self, most: usize) -> Option<IdRange> {
         let most = u32::try_from(most).unwrap_or(u32::MAX);
-        self.taken(self.state.buffer.take_run(most))
+        self.taken(self.state.numbers().take_run(most))
     }
 
     /// Takes exactly `count` ids, as one or more ranges in increasing order, and waits where it must.
@@ -126,7 +134,7 @@ impl TagHandle {
     /// Those of [`Self::take`], but `NoRanges`.
     pub async fn take_ids(&self, count: usize) -> Result<Ids, SegmentError> {
         let numbers = self.take_numbers(count).await?;
-        let ids = Ids::of_ranges(numbers, self.state.mapping.as_ref());
+        let ids = Ids::of_ranges(numbers, self.state.mapping());
         Ok(ids.expect("at least one id was asked for, and taken"))
     }
 
@@ -169,7 +177,7 @@ impl TagHandle {
         if self.is_strict() {
             return self.in_turn(step, self.deadline()).await;
         }
-        let taken = self.state.buffer.take_contiguous(step.get());
+        let taken = self.state.numbers().take_contiguous(step.get());
         match taken.and_then(|taken| self.taken(taken)) {
             Some(range) => Ok(range),
             None => self.fetch(step, self.deadline()).await,
@@ -214,26 +222,35 @@ impl TagHandle {
     #[must_use]
     pub fn last_issued(&self) -> Option<Id> {
         let direct = self.state.control().direct_end.map(|end| end - 1);
-        let last = self.state.buffer.last_taken().max(direct)?;
+        let last = self.state.numbers().last_taken().max(direct)?;
         Id::new(last).map(|number| self.id_of(number))
     }
 
     /// How many ids can be taken without waiting for the store.
     #[must_use]
     pub fn stock(&self) -> u64 {
-        self.state.buffer.stock()
+        self.state.numbers().stock()
     }
 
-    #[inline]
+    /// Where no id is there as it is: it is made of a number, or fetched.
+    #[cold]
+    fn try_next_of_numbers(&self) -> Option<Id> {
+        let Some(shaped) = &self.state.shaped else {
+            refill::start(&self.state);
+            return None;
+        };
+        self.taken(shaped.buffer.take()).map(|number| shaped.mapping.id(number))
+    }
+
     fn id_of(&self, number: Id) -> Id {
-        match &self.state.mapping {
+        match self.state.mapping() {
             None => number,
             Some(mapping) => mapping.id(number),
         }
     }
 
     fn check_ranges(&self) -> Result<(), SegmentError> {
-        match &self.state.mapping {
+        match self.state.mapping() {
             None => Ok(()),
             Some(_) => Err(SegmentError::new(SegmentErrorKind::NoRanges, self.state.tag.as_str())),
         }

@@ -48,7 +48,7 @@ async fn run(state: &Arc<TagState>) {
         drop(task);
         fence(Ordering::SeqCst);
         // Callers may have used up a tenth of the new segment before `fetching` was cleared.
-        let again = decided == Decided::Full && state.buffer.prefetch_due();
+        let again = decided == Decided::Full && state.numbers().prefetch_due();
         if !again || state.fetching.swap(true, Ordering::AcqRel) {
             return;
         }
@@ -83,7 +83,7 @@ async fn fetch_until_decided(state: &Arc<TagState>) -> Decided {
             return Decided::Stop;
         }
         // A caller that was suspended before it asked may come after another one's refill.
-        if state.buffer.next_is_ready() {
+        if state.numbers().next_is_ready() {
             return Decided::Full;
         }
         let fetched = {
@@ -92,7 +92,7 @@ async fn fetch_until_decided(state: &Arc<TagState>) -> Decided {
         };
         match fetched {
             Ok(range) => {
-                if state.buffer.publish(range) {
+                if state.numbers().publish(range) {
                     state.control().granted += range.len();
                 }
                 return Decided::Full;

@@ -38,10 +38,11 @@ const MARK_BEHIND: Duration = Duration::from_secs(1);
 const HISTORY: usize = 16;
 
 pub(crate) struct TagState {
-    /// First, so that the fast path finds it at the start of the allocation.
+    /// The ids of a tag whose numbers are its ids; in every other one it stays empty, so that the fast path need not ask.
+    /// First, so that it finds it at the start of the allocation.
     pub(crate) buffer: DoubleBuffer,
-    /// What makes ids of the numbers in the buffer; `None` where they are the ids.
-    pub(crate) mapping: Option<Arc<Mapping>>,
+    /// The numbers of a tag whose ids are made of them.
+    pub(crate) shaped: Option<Box<Shaped>>,
     pub(crate) tag: Tag,
     pub(crate) meaning: Meaning,
     /// How ids are written, where the tag has a template.
@@ -71,6 +72,12 @@ type Made = (Option<Slice>, Option<Template>, Option<Zone>);
 /// What is chosen when a tag is made, of its settings.
 fn made(settings: &TagSettings) -> Made {
     (settings.slice, settings.text.clone(), settings.time_zone)
+}
+
+/// Numbers, and what makes ids of them.
+pub(crate) struct Shaped {
+    pub(crate) mapping: Arc<Mapping>,
+    pub(crate) buffer: DoubleBuffer,
 }
 
 /// What the refill task knows. Only the control plane locks it.
@@ -193,7 +200,9 @@ impl TagState {
         let mark_at_open = store_client.config.marks.get(&record.tag);
         Self {
             buffer: DoubleBuffer::new(),
-            mapping: mapping.map(Arc::new),
+            shaped: mapping.map(|mapping| {
+                Box::new(Shaped { mapping: Arc::new(mapping), buffer: DoubleBuffer::new() })
+            }),
             tag: record.tag.clone(),
             meaning,
             text,
@@ -222,6 +231,16 @@ impl TagState {
                 rate: Rate::default(),
             }),
         }
+    }
+
+    /// The buffer that refills go to.
+    pub(crate) fn numbers(&self) -> &DoubleBuffer {
+        self.shaped.as_ref().map_or(&self.buffer, |shaped| &shaped.buffer)
+    }
+
+    /// What makes ids of the numbers; `None` where they are the ids.
+    pub(crate) fn mapping(&self) -> Option<&Arc<Mapping>> {
+        self.shaped.as_ref().map(|shaped| &shaped.mapping)
     }
 
     pub(crate) fn control(&self) -> MutexGuard<'_, TagControl> {
@@ -253,8 +272,8 @@ impl TagState {
     pub(crate) fn end(&self, why: SegmentErrorKind) {
         let mut control = self.control();
         control.ended.get_or_insert(why);
-        control.granted = control.granted.saturating_sub(self.buffer.stock());
-        if let Some(at) = self.buffer.close() {
+        control.granted = control.granted.saturating_sub(self.numbers().stock());
+        if let Some(at) = self.numbers().close() {
             control.closed_at = Some(at);
         }
         drop(control);
@@ -269,16 +288,16 @@ impl TagState {
         let mut control = self.control();
         let closed = control.ended == Some(SegmentErrorKind::Closed) && !control.suspect();
         let at = control.closed_at.take().filter(|_| closed)?;
-        let ends = [control.mark_at_open, control.direct_end, self.buffer.issued_end(at)];
+        let ends = [control.mark_at_open, control.direct_end, self.numbers().issued_end(at)];
         let issued_end = ends.into_iter().flatten().max().unwrap_or(0);
         // A handle that was granted nothing has nothing to say of the mark.
         let granted_end = control.granted_end?;
-        Some(Leftovers { unused: self.buffer.unused(at), granted_end, issued_end })
+        Some(Leftovers { unused: self.numbers().unused(at), granted_end, issued_end })
     }
 
     /// Asked by every look-up, so it takes no lock.
     pub(crate) fn has_ended(&self) -> bool {
-        self.buffer.is_closed()
+        self.numbers().is_closed()
     }
 
     pub(crate) fn somebody_waits(&self) -> bool {
@@ -288,7 +307,7 @@ impl TagState {
     /// How many ids have left the buffer or were fetched past it. Read from outside it may lag a
     /// segment behind for a moment.
     pub(crate) fn issued(&self) -> u64 {
-        let stock = self.buffer.stock();
+        let stock = self.numbers().stock();
         self.control().granted.saturating_sub(stock)
     }
 
@@ -342,7 +361,7 @@ impl TagState {
 
     /// How many ids a segment holds: the one in use, before that what the record says.
     pub(crate) fn segment_length(&self) -> usize {
-        match self.buffer.segment_length() {
+        match self.numbers().segment_length() {
             0 => {
                 let control = self.control();
                 control.policy.as_ref().map_or(0, |policy| policy.record().get() as usize)

@@ -80,7 +80,7 @@ impl TagView {
 
         let now = Instant::now();
         let issued = state.issued();
-        let buffer = state.buffer.view();
+        let buffer = state.numbers().view();
         let control = state.control();
         let fetches = control.fetches.iter().map(|fetched| FetchView {
             amount: fetched.amount,
@@ -93,7 +93,7 @@ impl TagView {
             slots: buffer.slots,
             current: buffer.current,
             position: buffer.position,
-            stock: state.buffer.stock(),
+            stock: state.numbers().stock(),
             step: control.policy.as_ref().ok().map(|policy| policy.record()),
             settings: control.settings.clone().unwrap_or_default(),
             fetches: fetches.collect(),
