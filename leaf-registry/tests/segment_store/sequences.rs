@@ -252,3 +252,20 @@ async fn without_the_table_there_are_plain_tags_only() {
         f.store.create(&NewTag::strict(tag("turns"))).await.unwrap();
     }
 }
+
+/// Slices have ends, and disabled tags stay so: settings that could be read once have not gone with their table.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn settings_that_vanish_are_an_error() {
+    let f = crate::sqlite().await;
+    let settings = TagSettings::decode(r#"{"version":1,"enabled":true,"slice":"2/8"}"#).unwrap();
+    let new = NewTag { settings, ..NewTag::new(tag("orders"), step(10)) };
+    f.store.create(&new).await.unwrap();
+    assert_eq!(f.store.tags().await.unwrap().len(), 2);
+    f.sql("DROP TABLE leaf_tag_settings").await;
+    let error = f.store.tags().await.unwrap_err().to_string();
+    assert!(error.contains("leaf_tag_settings"), "{error}");
+    f.store.tag(&tag("orders")).await.unwrap_err();
+    // A database of a Java Leaf has no such table.
+    let fresh = f.another().await.tag(&tag("orders")).await.unwrap().unwrap();
+    assert_eq!(fresh.settings, Ok(TagSettings::default()));
+}
