@@ -1,6 +1,6 @@
 //! A wall clock of one's own for a child process, by libfaketime. The machine's clock stays as it is.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use tempfile::TempDir;
 
@@ -36,9 +36,10 @@ impl FakeClock {
         std::fs::rename(draft, self.file()).expect("a writable directory");
     }
 
-    /// The environment that makes a process run by this clock.
+    /// The environment that makes a process run by this clock. Ask anew for every process.
     #[must_use]
     pub fn environment(&self) -> [(&'static str, String); 4] {
+        remove_what_the_dead_left();
         [
             ("LD_PRELOAD", self.library.display().to_string()),
             ("FAKETIME_TIMESTAMP_FILE", self.file().display().to_string()),
@@ -58,6 +59,21 @@ impl Default for FakeClock {
     }
 }
 
+/// libfaketime makes a file of shared memory that is named after the process id, and ends a process whose file is
+/// there already. A killed process leaves its file behind, and process ids come again.
+fn remove_what_the_dead_left() {
+    for file in std::fs::read_dir("/dev/shm").into_iter().flatten().flatten() {
+        let name = file.file_name();
+        let process = name.to_str().and_then(|name| {
+            name.strip_prefix("faketime_shm_").or_else(|| name.strip_prefix("sem.faketime_sem_"))
+        });
+        if process.is_some_and(|process| !Path::new("/proc").join(process).exists()) {
+            // Another test may have been faster.
+            let _ = std::fs::remove_file(file.path());
+        }
+    }
+}
+
 fn library() -> PathBuf {
     let multiarch = std::fs::read_dir("/usr/lib").expect("/usr/lib").flatten();
     multiarch
@@ -67,4 +83,39 @@ fn library() -> PathBuf {
             "libfaketime is not installed: run scripts/test, or\n  \
              apt-get install -y --no-install-recommends libfaketime",
         )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Process;
+
+    #[test]
+    fn a_process_starts_where_a_killed_one_had_its_id() {
+        // Of a process that is no more.
+        let mut gone = Process::start("true", &[], &[]);
+        let id = gone.pid();
+        while gone.ended().is_none() {}
+        let left = Path::new("/dev/shm").join(format!("faketime_shm_{id}"));
+        std::fs::write(&left, "").expect("shared memory");
+        let clock = FakeClock::new();
+        let _environment = clock.environment();
+        assert!(!left.exists());
+    }
+
+    #[test]
+    fn a_killed_process_leaves_nothing_for_the_next() {
+        let clock = FakeClock::new();
+        let mut process = Process::start("sleep", &["60".into()], &clock.environment());
+        let mine = Path::new("/dev/shm").join(format!("faketime_shm_{}", process.pid()));
+        crate::wait_until("libfaketime", std::time::Duration::from_secs(10), || {
+            mine.exists().then_some(())
+        });
+        let _environment = clock.environment();
+        assert!(mine.exists(), "it lives");
+        process.kill();
+        assert!(mine.exists(), "or libfaketime removes it itself, and this module need not");
+        let _environment = clock.environment();
+        assert!(!mine.exists());
+    }
 }

@@ -80,9 +80,15 @@ impl Process {
         assert!(sent.expect("kill runs").success(), "{} is gone\n{}", self.name, self.output());
     }
 
-    /// Its exit status, if it has ended.
+    /// Its exit status, if it has ended. What it wrote last is in [`output`](Self::output) then.
     pub fn ended(&mut self) -> Option<ExitStatus> {
-        self.child.try_wait().expect("a child can be waited for")
+        let status = self.child.try_wait().expect("a child can be waited for")?;
+        // A process that it started may keep the pipes open.
+        let late = Instant::now() + Duration::from_secs(2);
+        wait_until("the end of its output", Duration::from_secs(3), || {
+            (Arc::strong_count(&self.output) == 1 || Instant::now() > late).then_some(())
+        });
+        Some(status)
     }
 
     /// Waits for its end.
@@ -91,13 +97,7 @@ impl Process {
     /// When it is still running after `limit`.
     pub fn wait(&mut self, limit: Duration) -> ExitStatus {
         let what = format!("the end of {}", self.name);
-        let status = wait_until(&what, limit, || self.ended());
-        // What it wrote last may not have been read yet. A process that it started may keep the pipes open.
-        let late = Instant::now() + Duration::from_secs(2);
-        wait_until("the end of its output", Duration::from_secs(3), || {
-            (Arc::strong_count(&self.output) == 1 || Instant::now() > late).then_some(())
-        });
-        status
+        wait_until(&what, limit, || self.ended())
     }
 
     /// Kills it at once, as a crash would.
@@ -230,4 +230,19 @@ pub fn free_port() -> u16 {
         }
     }
     panic!("no port of 127.0.0.1 is free");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_words_are_read_before_the_end_is_told() {
+        for _ in 0..50 {
+            let args = ["-c".into(), "echo nothing works >&2; exit 1".into()];
+            let mut process = Process::start("sh", &args, &[]);
+            while process.ended().is_none() {}
+            assert_eq!(process.output(), "nothing works");
+        }
+    }
 }
