@@ -43,6 +43,8 @@ pub struct Config {
     pub advertise_port: Option<u16>,
     /// How long a stop waits for requests under way, and then for the registry and the store.
     pub stop_grace: Span,
+    /// The zone of the data centre that this node stands in, for clients that prefer a near one.
+    pub zone: Option<String>,
     /// Time zone of decoded timestamps, an IANA name. Default: the system's.
     pub time_zone: Option<String>,
     /// The listener for ids.
@@ -69,6 +71,7 @@ impl Default for Config {
             advertise_guess: Guess::First,
             advertise_port: None,
             stop_grace: Span::from_secs(10),
+            zone: None,
             time_zone: None,
             http: Http::default(),
             redis: Redis::default(),
@@ -144,6 +147,12 @@ impl Config {
             return refuse(
                 "segment.enabled and snowflake.enabled are both false: nothing to serve".into(),
             );
+        }
+        if let Some(zone) = &self.zone {
+            let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
+            if !(1..=64).contains(&zone.len()) || !zone.bytes().all(plain) {
+                return refuse("zone: give 1 to 64 letters, digits, `-`, `_` and `.`".into());
+            }
         }
         if let Some(name) = &self.time_zone
             && jiff::tz::TimeZone::get(name).is_err()

@@ -9,10 +9,12 @@ use std::time::Duration;
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use leaf_core::{Id, Step, Tag};
-use leaf_segment::blocking::{SegmentGenerator, TagHandle};
+use leaf_segment::blocking::{LocalIds, SegmentGenerator, TagHandle};
 use leaf_segment::{KeyRing, MemoryStore, NewTag, SegmentConfig, TagSpec};
 
 const BATCH: usize = 1000;
+/// Ids of one thread are taken in such runs.
+const RUN: usize = 64;
 
 /// So large a step that a refill is part of the price, but not most of it.
 fn generator(tags: usize) -> SegmentGenerator {
@@ -38,6 +40,20 @@ fn next(handle: &TagHandle) -> i64 {
     }
 }
 
+/// A counter that nobody shares: what one number costs at least.
+fn count(own: &mut u64) -> u64 {
+    *own = black_box(*own) + 1;
+    *own
+}
+
+fn next_local(local: &mut LocalIds) -> i64 {
+    loop {
+        if let Some(id) = local.try_next() {
+            return id.get();
+        }
+    }
+}
+
 fn one_thread(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("one id, one thread");
     group.throughput(Throughput::Elements(1));
@@ -47,6 +63,12 @@ fn one_thread(criterion: &mut Criterion) {
     });
     let (_segments, handle) = handle();
     group.bench_function("try_next", |b| b.iter(|| next(&handle)));
+    group.bench_function("reference: a counter of one's own", |b| {
+        let mut own = 0u64;
+        b.iter(|| count(&mut own));
+    });
+    let mut local = handle.local(RUN);
+    group.bench_function("local(64)", |b| b.iter(|| next_local(&mut local)));
     group.finish();
 }
 
@@ -180,7 +202,7 @@ fn two_threads(criterion: &mut Criterion) {
     let counter = AtomicU64::new(0);
     group.bench_function("reference: fetch_add", |b| {
         beside(
-            || counter.fetch_add(1, Ordering::AcqRel),
+            || || counter.fetch_add(1, Ordering::AcqRel),
             || {
                 b.iter(|| counter.fetch_add(1, Ordering::AcqRel));
             },
@@ -188,16 +210,33 @@ fn two_threads(criterion: &mut Criterion) {
     });
     let (_segments, handle) = handle();
     group.bench_function("try_next", |b| {
-        beside(|| next(&handle), || b.iter(|| next(&handle)));
+        beside(|| || next(&handle), || b.iter(|| next(&handle)));
+    });
+    group.bench_function("reference: a counter of one's own", |b| {
+        let other = || {
+            let mut own = 0u64;
+            move || count(&mut own)
+        };
+        let mut own = 0u64;
+        beside(other, || b.iter(|| count(&mut own)));
+    });
+    group.bench_function("local(64)", |b| {
+        let other = || {
+            let mut local = handle.local(RUN);
+            move || next_local(&mut local)
+        };
+        let mut local = handle.local(RUN);
+        beside(other, || b.iter(|| next_local(&mut local)));
     });
     group.finish();
 }
 
 /// Runs `measured` while another thread does `work` without a pause.
-fn beside<T>(work: impl Fn() -> T + Sync, measured: impl FnOnce()) {
+fn beside<T, W: FnMut() -> T>(work: impl Fn() -> W + Sync, measured: impl FnOnce()) {
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
+            let mut work = work();
             while !done.load(Ordering::Relaxed) {
                 black_box(work());
             }

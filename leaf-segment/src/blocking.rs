@@ -39,6 +39,13 @@ pub struct TagHandle {
     runtime: Arc<Runtime>,
 }
 
+/// Ids of a tag for one thread, see [`TagHandle::local`].
+#[derive(Debug)]
+pub struct LocalIds {
+    ids: crate::LocalIds,
+    runtime: Arc<Runtime>,
+}
+
 impl SegmentGenerator {
     /// Reads the set of tags and starts to keep it up to date. A store that does not answer is no
     /// error: [`Self::health`] says so.
@@ -103,6 +110,14 @@ impl TagHandle {
         }
     }
 
+    /// Hands out ids to one thread, a run of up to `size` at a time, see
+    /// [`TagHandle::local`](crate::TagHandle::local): most ids cost no atomic operation; they rise within one thread
+    /// only.
+    #[must_use]
+    pub fn local(&self, size: usize) -> LocalIds {
+        LocalIds { ids: self.handle.local(size), runtime: Arc::clone(&self.runtime) }
+    }
+
     /// Takes what one segment has at once: at least 1 id, at most `most` and 65,536; never waits. `None` also starts
     /// a refill.
     #[must_use]
@@ -154,5 +169,27 @@ impl TagHandle {
     /// Those of [`Self::take`].
     pub fn take_contiguous(&self, count: usize) -> Result<IdRange, SegmentError> {
         self.runtime.block_on(self.handle.take_contiguous(count))
+    }
+}
+
+impl LocalIds {
+    /// Takes the next id if one is there; never waits. `None` also starts a refill, so that a later call succeeds.
+    #[inline]
+    #[must_use]
+    pub fn try_next(&mut self) -> Option<Id> {
+        self.ids.try_next()
+    }
+
+    /// Takes the next id; blocks where it must wait.
+    ///
+    /// # Errors
+    /// Those of [`TagHandle::next`].
+    #[inline]
+    #[expect(clippy::should_implement_trait, reason = "no iterator: it fails, and never ends")]
+    pub fn next(&mut self) -> Result<Id, SegmentError> {
+        match self.ids.try_next() {
+            Some(id) => Ok(id),
+            None => self.runtime.block_on(self.ids.next()),
+        }
     }
 }

@@ -186,6 +186,12 @@ pub enum SegmentErrorKind {
     /// The ids of the tag do not follow each other, so that a range of them cannot be told.
     #[error("the ids of this tag are no ranges: ask for them one by one, or for a list of them")]
     NoRanges,
+    /// The tag is in strict order, which ids that are handed out elsewhere would break.
+    #[error(
+        "the tag is in strict order, which ids of a leased range would break: ask for its ids one by one, or for a list of \
+         them"
+    )]
+    StrictOrder,
     /// The tag was moved to another store, and this generator asks the old one.
     #[error("the tag was moved to another store; the server's log says what to do")]
     Moved,

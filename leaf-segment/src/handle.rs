@@ -12,7 +12,7 @@ use tokio::time::Instant;
 
 use crate::buffer::Take;
 use crate::group_commit;
-use crate::refill;
+use crate::refill::{self, Direct};
 use crate::shape::{Ids, Mapping};
 use crate::store_client::StoreClient;
 use crate::tag_state::TagState;
@@ -145,7 +145,7 @@ impl TagHandle {
             return Ok(vec![self.in_turn(step, deadline).await?]);
         }
         if count > self.state.segment_length() {
-            return Ok(vec![self.fetch(step, deadline).await?]);
+            return Ok(vec![self.fetch(step, deadline).await?.range]);
         }
         let mut ranges: Vec<IdRange> = Vec::with_capacity(1);
         let mut missing = count;
@@ -180,7 +180,7 @@ impl TagHandle {
         let taken = self.state.numbers().take_contiguous(step.get());
         match taken.and_then(|taken| self.taken(taken)) {
             Some(range) => Ok(range),
-            None => self.fetch(step, self.deadline()).await,
+            None => Ok(self.fetch(step, self.deadline()).await?.range),
         }
     }
 
@@ -188,6 +188,13 @@ impl TagHandle {
     #[must_use]
     pub fn meaning(&self) -> Meaning {
         self.state.meaning
+    }
+
+    /// The step of the tag's record: how many ids a node reserves at least. `None` where the record holds a number that
+    /// is none.
+    #[must_use]
+    pub fn step(&self) -> Option<Step> {
+        self.state.control().policy.as_ref().ok().map(|policy| policy.record())
     }
 
     /// The most ids that one call takes: [`SegmentConfig::max_take`](crate::SegmentConfig::max_take), or the tag's own
@@ -249,7 +256,7 @@ impl TagHandle {
         }
     }
 
-    fn check_ranges(&self) -> Result<(), SegmentError> {
+    pub(crate) fn check_ranges(&self) -> Result<(), SegmentError> {
         match self.state.mapping() {
             None => Ok(()),
             Some(_) => Err(SegmentError::new(SegmentErrorKind::NoRanges, self.state.tag.as_str())),
@@ -298,11 +305,11 @@ impl TagHandle {
         }
     }
 
-    fn deadline(&self) -> Instant {
+    pub(crate) fn deadline(&self) -> Instant {
         Instant::now() + self.state.store_client.config.wait
     }
 
-    fn check_count(&self, count: usize) -> Result<Step, SegmentError> {
+    pub(crate) fn check_count(&self, count: usize) -> Result<Step, SegmentError> {
         let most = self.state.max_take();
         let step = i64::try_from(count).ok().and_then(|count| Step::new(count).ok());
         step.filter(|_| count <= most).ok_or_else(|| {
@@ -332,14 +339,18 @@ impl TagHandle {
     }
 
     /// Fetches `count` ids past the buffer.
-    async fn fetch(&self, count: Step, deadline: Instant) -> Result<IdRange, SegmentError> {
+    pub(crate) async fn fetch(
+        &self,
+        count: Step,
+        deadline: Instant,
+    ) -> Result<Direct, SegmentError> {
         let state = &self.state;
         if let Some(error) = state.immediate_error() {
             return Err(error);
         }
         let range = refill::fetch_directly(state, count);
         match tokio::time::timeout_at(deadline, range).await {
-            Ok(Ok(range)) => range,
+            Ok(Ok(direct)) => direct,
             // The task gave up: it has written down why.
             Ok(Err(_)) => Err(state.immediate_error().unwrap_or_else(|| state.deadline_error())),
             Err(_) => Err(state.deadline_error()),

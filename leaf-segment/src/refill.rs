@@ -12,6 +12,7 @@ use leaf_core::{IdRange, Step};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
+use crate::leased::Before;
 use crate::period::Beyond;
 use crate::step_policy::Bounds;
 use crate::store_client::StoreClient;
@@ -107,12 +108,19 @@ async fn fetch_until_decided(state: &Arc<TagState>) -> Decided {
     }
 }
 
+/// A range that was fetched past the buffer.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Direct {
+    pub(crate) range: IdRange,
+    pub(crate) before: Before,
+}
+
 /// Fetches `count` ids past the buffer, for as long as somebody waits for the answer. The task
 /// belongs to no request, so that a caller who leaves cannot break off a request half-way.
 pub(crate) fn fetch_directly(
     state: &Arc<TagState>,
     count: Step,
-) -> oneshot::Receiver<Result<IdRange, SegmentError>> {
+) -> oneshot::Receiver<Result<Direct, SegmentError>> {
     let (mut answer, range) = oneshot::channel();
     let state = Arc::clone(state);
     let store_client = Arc::clone(&state.store_client);
@@ -127,12 +135,13 @@ pub(crate) fn fetch_directly(
             if answer.is_closed() || state.immediate_error().is_some() {
                 return;
             }
+            let before = state.control().before(state.store_client.config.marks.get(&state.tag));
             let fetched = fetch(&state, Amount::Exactly(count)).await;
             drop(turn);
             match fetched {
                 Ok(range) => {
                     // A caller that left meanwhile leaves a gap.
-                    if answer.send(Ok(range)).is_ok() {
+                    if answer.send(Ok(Direct { range, before })).is_ok() {
                         state.control().granted += range.len();
                     }
                     return;

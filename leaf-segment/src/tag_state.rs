@@ -14,6 +14,7 @@ use tokio::time::Instant;
 
 use crate::buffer::{ClosedAt, DoubleBuffer};
 use crate::group_commit::Queue;
+use crate::leased::{Before, Leased};
 use crate::rate::Rate;
 use crate::shape::Mapping;
 use crate::step_policy::{Bounds, StepPolicy};
@@ -98,6 +99,8 @@ pub(crate) struct TagControl {
     pub(crate) granted_end: Option<i64>,
     /// One past the last id that was handed out past the buffer.
     pub(crate) direct_end: Option<i64>,
+    /// The ranges that were leased last.
+    pub(crate) leased: Leased,
     /// The tag's mark when this state was made.
     mark_at_open: Option<i64>,
     /// The error of the last attempt; `None` after a success.
@@ -145,6 +148,11 @@ impl TagControl {
         }
         self.refused = false;
         Ok(())
+    }
+
+    /// What a grant that is about to be asked for will change.
+    pub(crate) const fn before(&self, mark: Option<i64>) -> Before {
+        Before { granted_end: self.granted_end, direct_end: self.direct_end, mark }
     }
 
     /// The amount to fetch, and what the record of a tag with this meaning should be like.
@@ -224,6 +232,7 @@ impl TagState {
                 refused: false,
                 granted_end: None,
                 direct_end: None,
+                leased: Leased::default(),
                 mark_at_open,
                 failure: None,
                 ended: None,

@@ -8,7 +8,9 @@ use std::cell::RefCell;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use leaf_core::{Clock as _, Id, IdRange, TextForm, TextFormError, WorkerId};
-use leaf_segment::{Ids, KnownTags, SegmentError, SegmentErrorKind, Shards, TagHandle, Texts};
+use leaf_segment::{
+    Ids, KnownTags, LeasedRange, SegmentError, SegmentErrorKind, Shards, TagHandle, Texts,
+};
 use leaf_snowflake::{IdRun, SnowflakeError, SnowflakeGenerator, SystemClock};
 
 use crate::node::Node;
@@ -112,6 +114,27 @@ pub(crate) async fn take_contiguous(
 ) -> Result<IdRange, IdError> {
     let _waiting = Waiting::for_ids(node)?;
     Ok(handle.take_contiguous(count).await?)
+}
+
+/// So many ids of a tag that leave this node whole.
+pub(crate) async fn lease(
+    node: &Node,
+    handle: &TagHandle,
+    count: usize,
+) -> Result<LeasedRange, IdError> {
+    let _waiting = Waiting::for_ids(node)?;
+    Ok(handle.lease(count).await?)
+}
+
+/// Takes back what was not used of a leased range; tells whether it could.
+pub(crate) async fn return_unused(
+    node: &Node,
+    handle: &TagHandle,
+    ticket: u64,
+    unused: IdRange,
+) -> Result<bool, IdError> {
+    let _waiting = Waiting::for_ids(node)?;
+    Ok(handle.return_unused(ticket, unused).await?)
 }
 
 /// A snowflake id where one is there already and nobody waits for it.

@@ -41,9 +41,14 @@ fn ids_are_strings_and_no_cache_keeps_them() {
     assert_eq!(server.get(&format!("{TAG}/ids")).json(), json!({ "ids": ["5"] }));
 
     let lease = HttpClient::once(server.ids(), "POST", &format!("{TAG}/lease?count=100"));
-    let expected = json!({ "tag": "leaf-segment-test", "start": "6", "end": "106", "count": 100 });
+    let ticket = lease.json()["ticket"].clone();
+    assert_eq!(ticket.as_str().unwrap().len(), 16);
+    // Straight from the store: behind the segment that ids are taken from.
+    let expected = json!({
+        "tag": "leaf-segment-test", "start": "2001", "end": "2101", "count": 100, "ticket": ticket,
+    });
     assert_eq!(lease.json(), expected);
-    assert_eq!(server.get(&format!("{TAG}/ids")).json(), json!({ "ids": ["106"] }));
+    assert_eq!(server.get(&format!("{TAG}/ids")).json(), json!({ "ids": ["6"] }));
 
     let ids = server.get("/v1/snowflake/ids?count=2").json();
     let id: Vec<i64> = ids["ids"]
@@ -57,6 +62,83 @@ fn ids_are_strings_and_no_cache_keeps_them() {
     assert_eq!((&parts["id"], &parts["worker"]), (&ids["ids"][0], &json!(0)));
     let many = server.get("/v1/snowflake/ids?count=1000").json();
     assert_eq!(many["ids"].as_array().unwrap().len(), 1000);
+}
+
+/// What a lease did not use goes back, once, and only with its ticket.
+#[test]
+fn leases_come_from_the_store_and_go_back_to_it() {
+    let (_directory, server) = start(&[("LEAF_SEGMENT__REFRESH", "1s")]);
+    let post = |path: String| HttpClient::once(server.ids(), "POST", &format!("{TAG}/{path}"));
+    let lease = |count: usize| {
+        let lease = post(format!("lease?count={count}")).json();
+        let number = |name: &str| lease[name].as_str().unwrap().parse::<i64>().unwrap();
+        (number("start"), number("end"), lease["ticket"].as_str().unwrap().to_owned())
+    };
+    let give_back = |ticket: &str, start: i64, end: i64| {
+        let answer = post(format!("return?ticket={ticket}&start={start}&end={end}"));
+        assert_eq!(answer.status, 200, "{}", answer.body);
+        answer.json()["returned"].as_bool().unwrap()
+    };
+    let (first, second) = (lease(100), lease(50));
+    assert_eq!((first.0, first.1, second.0, second.1), (1, 101, 101, 151));
+    assert!(!give_back(&first.2, 51, 101), "not the last one");
+    assert!(!give_back(&"0".repeat(16), 141, 151), "a ticket of nobody");
+    assert!(give_back(&second.2, 141, 151));
+    assert!(!give_back(&second.2, 141, 151), "once");
+    assert_eq!(lease(10).0, 141);
+
+    let ticket = "0123456789abcdef";
+    for (query, text) in [
+        (String::new(), "ticket: give"),
+        (format!("ticket={ticket}&start=5&end=5"), "start, end: give"),
+        (format!("ticket={ticket}&start=9&end=5"), "start, end: give"),
+        (format!("ticket={ticket}&start=-1&end=5"), "start, end: give"),
+        (format!("ticket={ticket}&start=+1&end=5"), "start, end: give"),
+        (format!("ticket={ticket}&start=1&end=9223372036854775808"), "start, end: give"),
+        (format!("ticket={ticket}0&start=1&end=5"), "ticket: give"),
+        ("ticket=0123456789abcdeg&start=1&end=5".into(), "ticket: give"),
+        ("ticket=%2B123456789abcde&start=1&end=5".into(), "ticket: give"),
+        (format!("ticket={ticket}&ticket={ticket}&start=1&end=5"), "given twice"),
+        (format!("ticket={ticket}&from=1&end=5"), "unknown parameter"),
+    ] {
+        problem(&post(format!("return?{query}")), 400, "bad-request", text);
+    }
+    let unknown = HttpClient::once(server.ids(), "POST", "/v1/segments/nope/return?ticket=0");
+    problem(&unknown, 404, "unknown-tag", "no such tag");
+    // More than the tag's own limit.
+    let limit = r#"{"max_take":10}"#;
+    assert_eq!(ops(&server, "PATCH", "/v1/tags/leaf-segment-test", limit).status, 200);
+    leaf_testkit::wait_until("the limit holds", std::time::Duration::from_secs(10), || {
+        let refused = post("lease?count=11".into());
+        (refused.status == 400).then(|| problem(&refused, 400, "bad-request", "give 1 to 10"))
+    });
+}
+
+/// What a client reads before it takes ids.
+#[test]
+fn a_client_sees_what_a_tag_and_a_server_offer() {
+    let (_directory, server) =
+        start(&[("LEAF_ZONE", "eu-1a"), ("LEAF_SNOWFLAKE__ENABLED", "false")]);
+    let shown = server.get("/v1/server").json();
+    let expected = json!({
+        "version": env!("CARGO_PKG_VERSION"), "zone": "eu-1a", "ready": true, "segment": true, "snowflake": false,
+    });
+    assert_eq!(shown, expected);
+    let expected = json!({
+        "tag": "leaf-segment-test", "order": "relaxed", "leases": true, "step": 2000, "max_take": 1_000_000,
+        "max_count": 1000,
+    });
+    assert_eq!(server.get(TAG).json(), expected);
+    for (new, leases, step) in [
+        (r#"{"tag":"turns","order":"strict"}"#, false, json!(null)),
+        (r#"{"tag":"parts","step":500,"shape":"interleave:1/8"}"#, false, json!(500)),
+    ] {
+        assert_eq!(ops(&server, "POST", "/v1/tags", new).status, 201);
+        let new: serde_json::Value = serde_json::from_str(new).unwrap();
+        let shown = server.get(&format!("/v1/segments/{}", new["tag"].as_str().unwrap())).json();
+        assert_eq!((&shown["leases"], &shown["step"]), (&json!(leases), &step), "{shown}");
+    }
+    problem(&server.get("/v1/segments/nope"), 404, "unknown-tag", "no such tag");
 }
 
 /// A tag may be named like another one that is percent-encoded.
@@ -224,7 +306,7 @@ fn a_tag_in_strict_order_has_ids_but_no_leases() {
     let mut client = HttpClient::connect(server.ids()).unwrap();
     let headers = "Host: localhost\r\n";
     let lease = client.ask("POST", "/v1/segments/turns/lease?count=10", headers, "").unwrap();
-    problem(&lease, 409, "strict-order", "/ids?count=");
+    problem(&lease, 409, "strict-order", "for a list of them");
     let step = ops(&server, "PATCH", "/v1/tags/turns", r#"{"step":5}"#);
     problem(&step, 409, "conflict", "has no step");
     assert_eq!(ops(&server, "PATCH", "/v1/tags/turns", r#"{"max_take":2}"#).status, 200);

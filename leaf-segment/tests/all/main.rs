@@ -4,6 +4,8 @@
 mod close;
 mod guard;
 mod kinds;
+mod leased;
+mod local;
 mod refill;
 mod schedules;
 mod settings;

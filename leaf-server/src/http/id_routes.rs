@@ -27,8 +27,11 @@ pub(super) enum To {
     SnowflakeId,
     DecodeJava,
     OnOps,
+    Server,
+    Tag,
     SegmentIds,
     SegmentLease,
+    SegmentReturn,
     SnowflakeIds,
     Decode,
     Clock,
@@ -40,8 +43,11 @@ pub(super) const ROUTES: &[Route<To>] = &[
     Route::new("GET, HEAD", "/decodeSnowflakeId", To::DecodeJava),
     Route::new("GET, HEAD", "/cache", To::OnOps),
     Route::new("GET, HEAD", "/db", To::OnOps),
+    Route::new("GET, HEAD", "/v1/server", To::Server),
+    Route::new("GET, HEAD", "/v1/segments/{tag}", To::Tag),
     Route::new("GET", "/v1/segments/{tag}/ids", To::SegmentIds),
     Route::new("POST", "/v1/segments/{tag}/lease", To::SegmentLease),
+    Route::new("POST", "/v1/segments/{tag}/return", To::SegmentReturn),
     Route::new("GET", "/v1/snowflake/ids", To::SnowflakeIds),
     Route::new("GET, HEAD", "/v1/ids/{id}", To::Decode),
     Route::new("GET, HEAD", "/clock", To::Clock),
@@ -104,6 +110,8 @@ async fn answer(node: &Arc<Node>, head: &Parts) -> Result<Reply, Problem> {
             }
             Ok(reply::id(ids::snowflake_next(node).await?))
         }
+        To::Server => Ok(v1::server(node)),
+        To::Tag => Ok(v1::tag(node, &handle(node, parameter).await?)),
         To::SegmentIds => {
             let handle = handle(node, parameter).await?;
             v1::segment_ids(node, &handle, query, head.version).await
@@ -111,6 +119,10 @@ async fn answer(node: &Arc<Node>, head: &Parts) -> Result<Reply, Problem> {
         To::SegmentLease => {
             let handle = handle(node, parameter).await?;
             v1::lease(node, &handle, query).await
+        }
+        To::SegmentReturn => {
+            let handle = handle(node, parameter).await?;
+            v1::return_unused(node, &handle, query).await
         }
         To::SnowflakeIds => v1::snowflake_ids(node, query, head.version).await,
         To::Decode => match v1::tag_of(query)? {

@@ -164,6 +164,9 @@ impl From<SegmentError> for Problem {
             SegmentErrorKind::UnknownTag => Self::new(StatusCode::NOT_FOUND, UNKNOWN_TAG, detail),
             SegmentErrorKind::Disabled => Self::new(StatusCode::NOT_FOUND, "disabled", detail),
             SegmentErrorKind::NoRanges => Self::new(StatusCode::CONFLICT, "no-ranges", detail),
+            SegmentErrorKind::StrictOrder => {
+                Self::new(StatusCode::CONFLICT, "strict-order", detail)
+            }
             SegmentErrorKind::Exhausted => Self::new(StatusCode::CONFLICT, "exhausted", detail),
             SegmentErrorKind::Guard | SegmentErrorKind::Record => {
                 Self::new(StatusCode::INTERNAL_SERVER_ERROR, "record", detail)

@@ -4,8 +4,8 @@
 use std::fmt::{self, Display, Write};
 
 use hyper::{StatusCode, Version};
-use leaf_core::{Id, IdText, TextForm};
-use leaf_segment::{Order, TagHandle, TextError};
+use leaf_core::{Id, IdRange, IdText, Step, TextForm};
+use leaf_segment::{LeasedRange, Order, TagHandle, TextError};
 use percent_encoding::percent_decode_str;
 use serde::Serialize;
 
@@ -154,6 +154,61 @@ struct Lease<'a> {
     /// One past its last id.
     end: String,
     count: u64,
+    /// What gives the unused rest back.
+    ticket: String,
+}
+
+/// What a client must know of a tag.
+#[derive(Serialize)]
+struct TagShown<'a> {
+    tag: &'a str,
+    order: Order,
+    /// Whether its ids can be leased.
+    leases: bool,
+    /// How many ids a node reserves at least; `null` where nobody reserves any.
+    step: Option<u32>,
+    /// The most ids of a lease.
+    max_take: usize,
+    /// The most ids of a list.
+    max_count: usize,
+}
+
+/// `GET /v1/segments/{tag}`
+pub(super) fn tag(node: &Node, handle: &TagHandle) -> Reply {
+    let order = handle.meaning().order;
+    let relaxed = order == Order::Relaxed;
+    let shown = TagShown {
+        tag: handle.tag().as_str(),
+        order,
+        leases: relaxed && handle.meaning().has_ranges(),
+        step: handle.step().filter(|_| relaxed).map(Step::get),
+        max_take: handle.max_take().min(ids::LARGEST_RANGE),
+        max_count: ids::most_ids(node).min(handle.max_take()),
+    };
+    reply::json(StatusCode::OK, &shown)
+}
+
+/// What a client may want to know of the server that it talks to.
+#[derive(Serialize)]
+struct ServerShown<'a> {
+    version: &'static str,
+    zone: Option<&'a str>,
+    /// Whether ids can be had now.
+    ready: bool,
+    segment: bool,
+    snowflake: bool,
+}
+
+/// `GET /v1/server`
+pub(super) fn server(node: &Node) -> Reply {
+    let shown = ServerShown {
+        version: env!("CARGO_PKG_VERSION"),
+        zone: node.config.zone.as_deref(),
+        ready: node.health_lately().can_answer(),
+        segment: node.segments().is_some(),
+        snowflake: node.snowflake().is_some(),
+    };
+    reply::json(StatusCode::OK, &shown)
 }
 
 /// `POST /v1/segments/{tag}/lease?count=`
@@ -163,19 +218,63 @@ pub(super) async fn lease(
     query: Option<&str>,
 ) -> Result<Reply, Problem> {
     let count = count(query, ids::LARGEST_RANGE)?;
-    if handle.meaning().order == Order::Strict {
-        let text = "the tag is in strict order, which ids of a lease would break: ask for its ids one by one, or for \
-                    several with GET …/ids?count=";
-        return Err(Problem::new(StatusCode::CONFLICT, "strict-order", text));
-    }
-    let range = ids::take_contiguous(node, handle, count).await?;
+    let LeasedRange { range, ticket } = ids::lease(node, handle, count).await?;
     let lease = Lease {
         tag: handle.tag().as_str(),
         start: range.start().to_string(),
         end: range.end().to_string(),
         count: range.len(),
+        ticket: format!("{ticket:016x}"),
     };
     Ok(reply::json(StatusCode::OK, &lease))
+}
+
+/// `{"returned":true}`
+#[derive(Serialize)]
+struct Returned {
+    returned: bool,
+}
+
+/// `POST /v1/segments/{tag}/return?ticket=&start=&end=`
+pub(super) async fn return_unused(
+    node: &Node,
+    handle: &TagHandle,
+    query: Option<&str>,
+) -> Result<Reply, Problem> {
+    let (ticket, unused) = ticket_and_range(query)?;
+    let returned = ids::return_unused(node, handle, ticket, unused).await?;
+    Ok(reply::json(StatusCode::OK, &Returned { returned }))
+}
+
+/// `?ticket=&start=&end=`
+fn ticket_and_range(query: Option<&str>) -> Result<(u64, IdRange), Problem> {
+    let names = ["ticket", "start", "end"];
+    let mut values: [Option<&str>; 3] = [None; 3];
+    for pair in query.unwrap_or_default().split('&').filter(|pair| !pair.is_empty()) {
+        let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+        let at = names.iter().position(|known| *known == name);
+        match at.map(|at| &mut values[at]) {
+            Some(place @ None) => *place = Some(value),
+            Some(_) => return Err(Problem::bad_request(format!("{name} is given twice"))),
+            None => {
+                let text = "unknown parameter: there are `ticket`, `start` and `end`";
+                return Err(Problem::bad_request(text));
+            }
+        }
+    }
+    let [ticket, start, end] = values.map(Option::unwrap_or_default);
+    let is_hex = |text: &str| text.len() == 16 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let ticket = u64::from_str_radix(ticket, 16).ok().filter(|_| is_hex(ticket));
+    let ticket = ticket
+        .ok_or_else(|| Problem::bad_request("ticket: give the 16 characters of the lease's"))?;
+    // Digits alone: a `+` is a blank in a query.
+    let digits = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
+    let number = |text: &str| text.parse().ok().filter(|_| digits(text));
+    let range = number(start).zip(number(end)).and_then(|(start, end)| IdRange::new(start, end));
+    let range = range.ok_or_else(|| {
+        Problem::bad_request("start, end: give the first unused id, and the lease's end")
+    })?;
+    Ok((ticket, range))
 }
 
 /// `GET /v1/snowflake/ids?count=`

@@ -254,6 +254,8 @@ fn a_bad_value_is_named() {
         ("advertise = 'a'\n[snowflake]\nworker_ids = { a = 5, b = 5 }", "a and b both have 5"),
         ("advertise = 'a b'", "advertise: not an identity"),
         ("time_zone = 'canary'", "time_zone is unknown"),
+        ("zone = 'a canary'", "zone: give 1 to 64"),
+        ("zone = ''", "zone: give 1 to 64"),
         ("segment.enabled = false\nsnowflake.enabled = false", "nothing to serve"),
     ];
     for (file, expected) in cases {

@@ -1,0 +1,98 @@
+//! Ids for one thread, without an atomic operation each.
+//!
+//! Invariant: a run that was taken from the shared cursor belongs to one [`LocalIds`], which hands each of its ids
+//! out once. Runs of several threads lie side by side, so ids rise within one `LocalIds` only.
+
+use std::ops::Range;
+
+use leaf_core::Id;
+
+use crate::shape::Ids;
+use crate::{SegmentError, TagHandle};
+
+/// Ids of a tag for one thread, see [`TagHandle::local`].
+#[derive(Debug)]
+pub struct LocalIds {
+    /// What is left of the run of a plain tag; none of it in every other.
+    run: Range<i64>,
+    /// What is left of the run of a tag whose ids are made of its numbers.
+    made: Option<Ids>,
+    handle: TagHandle,
+    size: usize,
+}
+
+impl TagHandle {
+    /// Hands out ids to one thread, a run of up to `size` (1 to 65,536) at a time: where many threads ask one
+    /// handle, most of the time goes into the one word that all of them change; here it is changed once in `size`
+    /// ids.
+    ///
+    /// Ids rise within one `LocalIds`; against those of other threads they are up to some runs of ids apart, and
+    /// what is left of a run when it is dropped is lost, which makes a gap. A tag in strict order knows no runs: each
+    /// id is asked for alone.
+    ///
+    /// ```
+    /// # use std::sync::Arc;
+    /// # use leaf_segment::{MemoryStore, NewTag, SegmentConfig, SegmentGenerator};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let store = Arc::new(MemoryStore::with_tags([NewTag::stock()]));
+    /// # let segments = SegmentGenerator::open(store, SegmentConfig::default()).await;
+    /// let orders = segments.tag("leaf-segment-test").await?;
+    /// let (mut here, mut there) = (orders.local(64), orders.local(64));
+    /// assert_eq!(here.next().await?.get(), 1);
+    /// assert_eq!(there.next().await?.get(), 65);
+    /// assert_eq!(here.next().await?.get(), 2);
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn local(&self, size: usize) -> LocalIds {
+        LocalIds { run: 0..0, made: None, handle: self.clone(), size: size.max(1) }
+    }
+}
+
+impl LocalIds {
+    /// Takes the next id if one is there; never waits. `None` also starts a refill, so that a later call succeeds.
+    /// What is left of a run is handed out also when its handle has ended since.
+    #[inline]
+    #[must_use]
+    pub fn try_next(&mut self) -> Option<Id> {
+        match self.run.next() {
+            Some(id) => Id::new(id),
+            None => self.begin_run(),
+        }
+    }
+
+    /// Takes the next id, and waits where it must.
+    ///
+    /// # Errors
+    /// Those of [`TagHandle::next`].
+    pub async fn next(&mut self) -> Result<Id, SegmentError> {
+        if let Some(id) = self.try_next() {
+            return Ok(id);
+        }
+        // It waits for one id; the run behind it is there then.
+        self.handle.next().await
+    }
+
+    /// The handle that the runs are taken from.
+    #[must_use]
+    pub const fn handle(&self) -> &TagHandle {
+        &self.handle
+    }
+
+    #[cold]
+    fn begin_run(&mut self) -> Option<Id> {
+        if let Some(run) = self.handle.try_take(self.size) {
+            self.run = run.start() + 1..run.end();
+            return Some(run.first());
+        }
+        if self.handle.meaning().has_ranges() {
+            return None;
+        }
+        if let Some(id) = self.made.as_mut().and_then(Iterator::next) {
+            return Some(id);
+        }
+        self.made.insert(self.handle.try_take_ids(self.size)?).next()
+    }
+}

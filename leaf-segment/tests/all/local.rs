@@ -1,0 +1,93 @@
+//! Ids for one thread, in runs.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use crate::support::{open, store_with, tag};
+use leaf_core::Step;
+use leaf_segment::{
+    KeyRing, MemoryStore, NewTag, SegmentConfig, SegmentErrorKind, TagSpec, TagStore, blocking,
+};
+
+#[test]
+fn threads_get_rising_ids_and_none_twice() {
+    let new = NewTag::new(tag("orders"), Step::new(1000).unwrap());
+    let store = Arc::new(MemoryStore::with_tags([new]));
+    let segments = blocking::SegmentGenerator::open(store, SegmentConfig::default()).unwrap();
+    let orders = segments.tag("orders").unwrap();
+    let threads: Vec<_> = [1, 3, 64, 70_000, 0]
+        .map(|size| {
+            let orders = orders.clone();
+            std::thread::spawn(move || {
+                let mut local = orders.local(size);
+                let mut ids: Vec<i64> = Vec::new();
+                for at in 0..20_000 {
+                    // Both ways of taking.
+                    let id = if at % 3 == 0 { local.try_next() } else { local.next().ok() };
+                    ids.extend(id.map(|id| id.get()));
+                    if at % 1000 == 0 {
+                        ids.push(orders.next().unwrap().get());
+                        ids.pop();
+                    }
+                }
+                assert!(ids.len() > 10_000);
+                assert!(ids.is_sorted_by(|a, b| a < b), "size {size}");
+                ids
+            })
+        })
+        .into();
+    let mut seen = BTreeSet::new();
+    for thread in threads {
+        for id in thread.join().unwrap() {
+            assert!(seen.insert(id), "{id} twice");
+        }
+    }
+}
+
+#[test]
+fn scrambled_ids_come_in_runs_too() {
+    let keys = "1 = 000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f";
+    let keys = Arc::new(KeyRing::new(keys.parse().unwrap()));
+    let step = Some(Step::new(1000).unwrap());
+    let shape = "scramble:d10".parse().unwrap();
+    let spec = TagSpec { shape, step, ..TagSpec::default() };
+    let new = spec.record(tag("orders"), &keys).unwrap();
+    let config = || SegmentConfig { keys: Arc::clone(&keys), ..SegmentConfig::default() };
+    let store = || Arc::new(MemoryStore::with_tags([new.clone()]));
+    let one_by_one = blocking::SegmentGenerator::open(store(), config()).unwrap();
+    let in_runs = blocking::SegmentGenerator::open(store(), config()).unwrap();
+    let one_by_one = one_by_one.tag("orders").unwrap();
+    let mut in_runs = in_runs.tag("orders").unwrap().local(50);
+    for _ in 0..500 {
+        assert_eq!(in_runs.next().unwrap(), one_by_one.next().unwrap());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn in_strict_order_each_is_asked_for_alone() {
+    let store = store_with("orders", 100).await;
+    store.create(&NewTag::strict(tag("turns"))).await.unwrap();
+    let node = open(&store).await;
+    let turns = node.tag("turns").await.unwrap();
+    let (mut one, mut two) = (turns.local(64), turns.local(64));
+    for id in (1..20).step_by(2) {
+        assert_eq!(one.next().await.unwrap().get(), id);
+        assert_eq!(two.next().await.unwrap().get(), id + 1);
+    }
+    assert_eq!(one.try_next(), None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_run_outlives_its_handle() {
+    let store = store_with("orders", 100).await;
+    let node = open(&store).await;
+    let mut local = node.tag("orders").await.unwrap().local(10);
+    assert_eq!(local.next().await.unwrap().get(), 1);
+    assert_eq!(local.next().await.unwrap().get(), 2);
+    node.close().await;
+    for id in 3..12 {
+        assert_eq!(local.try_next().unwrap().get(), id);
+    }
+    assert_eq!(local.try_next(), None);
+    assert_eq!(*local.next().await.unwrap_err().kind(), SegmentErrorKind::Closed);
+}
