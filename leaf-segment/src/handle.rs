@@ -79,6 +79,19 @@ impl TagHandle {
         }
     }
 
+    /// Waits until ids are there, so that the first caller need not; takes none. A tag in strict order never has any
+    /// in memory: then it does nothing.
+    ///
+    /// # Errors
+    /// Those of [`Self::next`].
+    pub async fn load(&self) -> Result<(), SegmentError> {
+        if self.is_strict() || self.stock() > 0 {
+            return Ok(());
+        }
+        refill::start(&self.state);
+        self.wait_for(self.deadline(), |handle| (handle.stock() > 0).then_some(())).await
+    }
+
     /// Takes what one segment has at once: at least 1 id, at most `most` and 65,536; never waits.
     /// `None` also starts a refill, so that a later call succeeds; a tag whose ids are no ranges
     /// ([`Meaning::has_ranges`]) never has one, see [`Self::try_take_ids`].

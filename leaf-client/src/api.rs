@@ -1,0 +1,201 @@
+//! The requests of a client: to one server after the other, under a deadline.
+
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use hyper::body::Bytes;
+use hyper::{Method, StatusCode};
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
+use serde::de::DeserializeOwned;
+use tokio::time::Instant;
+
+use crate::budget::RetryBudget;
+use crate::endpoint::Endpoint;
+use crate::error::ClientErrorKind;
+use crate::pool::Pool;
+use crate::transport::{self, Answer, Failure, Transport};
+use crate::wire::{Problem, Server};
+
+/// How often servers are looked after.
+const LOOK: Duration = Duration::from_millis(500);
+/// Answers that are no lists.
+const SMALL: usize = 64 << 10;
+/// Bytes of one id in a list: 19 digits, two quotes and a comma.
+const PER_ID: usize = 24;
+/// Pauses between rounds over all servers.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// What a client asks servers.
+#[derive(Debug)]
+pub(crate) struct Api {
+    pub(crate) pool: Pool,
+    pub(crate) transport: Transport,
+    pub(crate) budget: RetryBudget,
+    /// How long one server may take.
+    pub(crate) attempt: Duration,
+}
+
+/// Why a request failed.
+#[derive(Debug, Clone)]
+pub(crate) enum AskError {
+    /// No server served it; another time one may.
+    Failed(Failure),
+    /// A server said no, and others will, too.
+    Refused { kind: ClientErrorKind, text: String },
+}
+
+impl std::fmt::Display for AskError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Failed(failure) => failure.fmt(f),
+            Self::Refused { text, .. } => f.write_str(text),
+        }
+    }
+}
+
+impl std::error::Error for AskError {}
+
+/// The path of a tag's route.
+pub(crate) fn path_of(tag: &str, rest: &str) -> String {
+    format!("/v1/segments/{}{rest}", utf8_percent_encode(tag, NON_ALPHANUMERIC))
+}
+
+impl Api {
+    /// Asks one server after the other, each once, as far as the deadline and the budget of retries reach. Returns who
+    /// answered as well.
+    pub(crate) async fn ask<T: DeserializeOwned>(
+        &self,
+        method: Method,
+        path: &str,
+        ids: usize,
+        deadline: Instant,
+    ) -> Result<(T, Arc<Endpoint>), AskError> {
+        self.budget.earn();
+        let mut tried: Vec<Arc<Endpoint>> = Vec::new();
+        loop {
+            let endpoint = self.pool.choose(&tried).await.map_err(AskError::Failed)?;
+            let within = self.attempt.min(deadline.saturating_duration_since(Instant::now()));
+            let limit = SMALL + ids * PER_ID;
+            let asked = self.transport.ask(&endpoint, method.clone(), path, limit, within).await;
+            let failure = match asked {
+                Ok(Answer::Body(body)) => match read(&endpoint, &body) {
+                    Ok(answer) => {
+                        endpoint.succeeded();
+                        return Ok((answer, endpoint));
+                    }
+                    Err(failure) => failure,
+                },
+                Ok(Answer::Refusal(status, problem)) => {
+                    endpoint.succeeded();
+                    return Err(refusal(&endpoint, status, &problem));
+                }
+                Err(failure) => failure,
+            };
+            endpoint.failed();
+            tried.push(endpoint);
+            let again =
+                Instant::now() < deadline && self.pool.has_another(&tried) && self.budget.spend();
+            if !again {
+                return Err(AskError::Failed(failure));
+            }
+            tracing::debug!("{failure}; another server is asked");
+        }
+    }
+
+    /// As [`Self::ask`], round after round until the deadline.
+    pub(crate) async fn ask_on<T: DeserializeOwned>(
+        &self,
+        method: Method,
+        path: &str,
+        ids: usize,
+        deadline: Instant,
+    ) -> Result<(T, Arc<Endpoint>), AskError> {
+        loop {
+            match self.ask(method.clone(), path, ids, deadline).await {
+                Err(AskError::Failed(failure)) => {
+                    let pause = PAUSE.mul_f64(0.5 + fastrand::f64());
+                    if Instant::now() + pause >= deadline {
+                        return Err(AskError::Failed(failure));
+                    }
+                    tokio::time::sleep(pause).await;
+                }
+                answer => return answer,
+            }
+        }
+    }
+
+    /// Asks this server alone, once.
+    pub(crate) async fn ask_only<T: DeserializeOwned>(
+        &self,
+        endpoint: &Endpoint,
+        method: Method,
+        path: &str,
+    ) -> Result<T, AskError> {
+        let answer = self.transport.ask(endpoint, method, path, SMALL, self.attempt).await;
+        match answer.map_err(AskError::Failed)? {
+            Answer::Body(body) => read(endpoint, &body).map_err(AskError::Failed),
+            Answer::Refusal(status, problem) => Err(refusal(endpoint, status, &problem)),
+        }
+    }
+
+    /// Looks after the servers until the client is gone.
+    pub(crate) async fn look_after(api: Weak<Self>) {
+        loop {
+            let Some(api) = api.upgrade() else { return };
+            if let Err(failure) = api.pool.look_names_up().await {
+                tracing::debug!("{failure}");
+            }
+            let probes = api.pool.to_probe().into_iter().map(|endpoint| {
+                let api = Arc::clone(&api);
+                tokio::spawn(async move { api.probe(&endpoint).await })
+            });
+            for probe in probes.collect::<Vec<_>>() {
+                // It tells the endpoint.
+                let _ = probe.await;
+            }
+            drop(api);
+            tokio::time::sleep(LOOK).await;
+        }
+    }
+
+    async fn probe(&self, endpoint: &Endpoint) {
+        match self.ask_only::<Server>(endpoint, Method::GET, "/v1/server").await {
+            Ok(server) => {
+                endpoint.told_zone(server.zone);
+                if server.ready { endpoint.succeeded() } else { endpoint.failed() }
+            }
+            // An older server, or one that wants another token: it answers.
+            Err(AskError::Refused { .. }) => {
+                endpoint.told_zone(None);
+                endpoint.succeeded();
+            }
+            Err(AskError::Failed(_)) => endpoint.failed(),
+        }
+    }
+}
+
+fn read<T: DeserializeOwned>(endpoint: &Endpoint, body: &Bytes) -> Result<T, Failure> {
+    transport::read(body)
+        .ok_or_else(|| Failure::of(endpoint, "its answer is not that of a leaf-server"))
+}
+
+fn refusal(endpoint: &Endpoint, status: StatusCode, problem: &Problem) -> AskError {
+    let kind = match (problem.kind(), status) {
+        ("unknown-tag", _) => ClientErrorKind::UnknownTag,
+        ("disabled", _) => ClientErrorKind::Disabled,
+        ("exhausted", _) => ClientErrorKind::Exhausted,
+        ("strict-order" | "no-ranges", _) => ClientErrorKind::NoRanges,
+        (_, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN) => ClientErrorKind::Unauthorized,
+        _ => ClientErrorKind::Refused,
+    };
+    let plain = problem.detail.chars().filter(|character| !character.is_control());
+    let detail: String = plain.take(200).collect();
+    let text = match (kind, detail.is_empty()) {
+        (ClientErrorKind::Unauthorized, _) => {
+            format!("{endpoint}: {status}: give the token that it asks for to the client's builder")
+        }
+        (_, true) => format!("{endpoint}: {status}"),
+        (_, false) => format!("{endpoint}: {detail}"),
+    };
+    AskError::Refused { kind, text }
+}

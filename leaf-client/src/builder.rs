@@ -1,0 +1,140 @@
+//! How a client is configured.
+
+use std::fmt;
+use std::time::Duration;
+
+use hyper::header::HeaderValue;
+use leaf_core::Step;
+
+use crate::client::LeafClient;
+use crate::endpoint::Place;
+use crate::error::{ClientError, ClientErrorKind};
+use crate::pool::Pool;
+use crate::transport::Transport;
+
+/// The most servers that can be named.
+const MOST: usize = 64;
+
+/// Makes a [`LeafClient`].
+#[derive(Clone)]
+#[must_use]
+pub struct LeafClientBuilder {
+    endpoints: Vec<String>,
+    zone: Option<String>,
+    token: Option<String>,
+    pub(crate) deadline: Duration,
+    pub(crate) attempt: Duration,
+    pub(crate) max_lease: Step,
+    pub(crate) refresh: Duration,
+}
+
+impl LeafClientBuilder {
+    pub(crate) fn new() -> Self {
+        Self {
+            endpoints: Vec::new(),
+            zone: None,
+            token: None,
+            deadline: Duration::from_secs(1),
+            attempt: Duration::from_millis(500),
+            max_lease: Step::new(1_000_000).unwrap_or(Step::MAX),
+            refresh: Duration::from_secs(60),
+        }
+    }
+
+    /// Adds a server, like `http://leaf-1:8080`. A name may have several addresses: all are used, and looked up
+    /// again every 30 s.
+    pub fn endpoint(mut self, url: impl Into<String>) -> Self {
+        self.endpoints.push(url.into());
+        self
+    }
+
+    /// Adds several servers.
+    pub fn endpoints<T: Into<String>>(mut self, urls: impl IntoIterator<Item = T>) -> Self {
+        self.endpoints.extend(urls.into_iter().map(Into::into));
+        self
+    }
+
+    /// The zone of this client: servers of the same one (their key `zone`) are asked first, others when none of them
+    /// answers. Default: all servers are equal.
+    pub fn zone(mut self, zone: impl Into<String>) -> Self {
+        self.zone = Some(zone.into());
+        self
+    }
+
+    /// A token that is sent as `Authorization: Bearer`. `leaf-server` asks for none; a gateway before it may.
+    pub fn token(mut self, token: impl Into<String>) -> Self {
+        self.token = Some(token.into());
+        self
+    }
+
+    /// How long a caller waits for an id before it gets an error. Default 1 s.
+    pub const fn deadline(mut self, deadline: Duration) -> Self {
+        self.deadline = deadline;
+        self
+    }
+
+    /// How long one server may take before the next is asked. Default 500 ms.
+    pub const fn attempt(mut self, attempt: Duration) -> Self {
+        self.attempt = attempt;
+        self
+    }
+
+    /// The most ids of one lease. A client leases as many as it uses in about 15 minutes, as a server does, from the
+    /// tag's step on; what a client that dies has left is lost. Default 1,000,000.
+    pub const fn max_lease(mut self, most: Step) -> Self {
+        self.max_lease = most;
+        self
+    }
+
+    /// How often the tags in use are looked at again: whether they are still there, and their steps. Default 60 s.
+    pub const fn refresh(mut self, refresh: Duration) -> Self {
+        self.refresh = refresh;
+        self
+    }
+
+    /// Makes the client. No server is asked yet. Call it in a tokio runtime.
+    ///
+    /// # Errors
+    /// `BadConfig` for an endpoint, a token or a duration that cannot be used.
+    pub fn build(self) -> Result<LeafClient, ClientError> {
+        let bad = |text: String| Err(ClientError::new(ClientErrorKind::BadConfig, text));
+        if self.endpoints.is_empty() || self.endpoints.len() > MOST {
+            return bad(format!("give 1 to {MOST} endpoints, like http://leaf-1:8080"));
+        }
+        let mut places = Vec::with_capacity(self.endpoints.len());
+        for (number, url) in self.endpoints.iter().enumerate() {
+            match Place::parse(url) {
+                Ok(place) => places.push(place),
+                Err(why) => return bad(format!("endpoint {}: {why}", number + 1)),
+            }
+        }
+        let spans = [self.deadline, self.attempt, self.refresh];
+        let longest = Duration::from_secs(24 * 3600);
+        if spans.iter().any(|span| *span < Duration::from_millis(1) || *span > longest) {
+            return bad("deadline, attempt and refresh: give 1 ms to 24 h".into());
+        }
+        let authorization = match &self.token {
+            None => None,
+            Some(token) => {
+                let Ok(mut value) = HeaderValue::from_str(&format!("Bearer {token}")) else {
+                    return bad("token: give printable characters".into());
+                };
+                value.set_sensitive(true);
+                Some(value)
+            }
+        };
+        let pool = Pool::new(places, self.zone.clone());
+        Ok(LeafClient::open(&self, pool, Transport::new(authorization)))
+    }
+}
+
+/// Without the token.
+impl fmt::Debug for LeafClientBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LeafClientBuilder")
+            .field("endpoints", &self.endpoints.len())
+            .field("zone", &self.zone)
+            .field("deadline", &self.deadline)
+            .finish_non_exhaustive()
+    }
+}

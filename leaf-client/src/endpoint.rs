@@ -1,0 +1,222 @@
+//! One server: where it is, and whether it answers.
+//!
+//! After three errors in a row it is ejected: it gets no requests for a while, longer each time. Then it is
+//! asked how it is, once, and one answer brings it back.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::sync::{Mutex, MutexGuard};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+/// So many errors in a row eject a server.
+const ERRORS: u32 = 3;
+const FIRST_EJECTION: Duration = Duration::from_secs(1);
+const LONGEST_EJECTION: Duration = Duration::from_secs(30);
+
+/// A server's URL, as it was configured: `http://` and a name or an address with a port.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct Place {
+    /// Like `leaf.example.com:8080`.
+    pub(crate) authority: String,
+}
+
+impl Place {
+    /// Reads `http://host:port`.
+    pub(crate) fn parse(url: &str) -> Result<Self, String> {
+        let refuse =
+            |why: &str| Err(format!("{why}: give a URL like http://leaf.example.com:8080"));
+        if url.len() > 300 {
+            return refuse("the URL is longer than 300 characters");
+        }
+        if url.starts_with("https://") {
+            return refuse("this client speaks no TLS");
+        }
+        let Some(rest) = url.strip_prefix("http://") else {
+            return refuse("the URL does not begin with http://");
+        };
+        let authority = rest.strip_suffix('/').unwrap_or(rest);
+        // Nothing that was meant for another part of a URL, a secret least of all.
+        if authority.contains(['/', '?', '#', '@']) {
+            return refuse("the URL has more than a host and a port");
+        }
+        let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.:[]".contains(&byte);
+        let port = authority.rsplit_once(':').filter(|(host, _)| !host.is_empty());
+        let port = port.and_then(|(_, port)| port.parse::<u16>().ok()).filter(|port| *port > 0);
+        if port.is_none() || !authority.bytes().all(plain) {
+            return refuse("the URL has no host with a port");
+        }
+        Ok(Self { authority: authority.to_owned() })
+    }
+}
+
+/// A server at one address.
+#[derive(Debug)]
+pub(crate) struct Endpoint {
+    pub(crate) place: Place,
+    pub(crate) address: SocketAddr,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    errors: u32,
+    /// How often it was ejected since it answered last, and until when it is.
+    ejections: u32,
+    ejected_until: Option<Instant>,
+    /// Whether it told its zone, and which.
+    zone: Option<Option<String>>,
+}
+
+/// How gladly a server is asked, the best first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Rank {
+    Near,
+    Far,
+    Ejected(Instant),
+}
+
+impl Endpoint {
+    pub(crate) fn new(place: Place, address: SocketAddr) -> Self {
+        Self { place, address, state: Mutex::default() }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("no holder of this lock panics")
+    }
+
+    pub(crate) fn rank(&self, zone: Option<&str>) -> Rank {
+        let state = self.state();
+        if let Some(until) = state.ejected_until {
+            return Rank::Ejected(until);
+        }
+        let own = state.zone.as_ref().and_then(Option::as_deref);
+        if zone.is_none() || own == zone { Rank::Near } else { Rank::Far }
+    }
+
+    /// It answered, with whatever.
+    pub(crate) fn succeeded(&self) {
+        let mut state = self.state();
+        if state.ejected_until.is_some() {
+            tracing::info!("{self} answers again");
+        }
+        *state = State { zone: state.zone.take(), ..State::default() };
+    }
+
+    /// It did not, or had no ids.
+    pub(crate) fn failed(&self) {
+        let mut state = self.state();
+        state.errors += 1;
+        if state.errors < ERRORS {
+            return;
+        }
+        let pause = FIRST_EJECTION.saturating_mul(1 << state.ejections.min(10));
+        if state.ejected_until.is_none() {
+            tracing::warn!("{self} failed {ERRORS} times: others are asked meanwhile");
+        }
+        state.ejections += 1;
+        state.ejected_until = Some(Instant::now() + pause.min(LONGEST_EJECTION));
+        // The next failure ejects it again.
+        state.errors = ERRORS - 1;
+    }
+
+    pub(crate) fn told_zone(&self, zone: Option<String>) {
+        self.state().zone = Some(zone);
+    }
+
+    /// Whether it is to be asked how it is: it may be back, or has not told its zone.
+    pub(crate) fn probe_due(&self, wants_zone: bool) -> bool {
+        let state = self.state();
+        match state.ejected_until {
+            Some(until) => until <= Instant::now(),
+            None => wants_zone && state.zone.is_none(),
+        }
+    }
+}
+
+impl fmt::Display for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let address = self.address.to_string();
+        write!(f, "http://{}", self.place.authority)?;
+        if address == self.place.authority { Ok(()) } else { write!(f, " ({address})") }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn endpoint() -> Endpoint {
+        let address = SocketAddr::from(([127, 0, 0, 1], 8080));
+        Endpoint::new(Place::parse("http://localhost:8080").unwrap(), address)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn three_errors_in_a_row_eject_a_server_longer_each_time() {
+        let endpoint = endpoint();
+        let is_ejected = || matches!(endpoint.rank(None), Rank::Ejected(_));
+        for _ in 0..2 {
+            endpoint.failed();
+            endpoint.failed();
+            assert!(!is_ejected());
+            endpoint.succeeded();
+        }
+        let mut pauses = Vec::new();
+        for _ in 0..3 {
+            endpoint.failed();
+        }
+        for _ in 0..7 {
+            let Rank::Ejected(until) = endpoint.rank(None) else { panic!("it is ejected") };
+            pauses.push((until - Instant::now()).as_secs());
+            assert!(!endpoint.probe_due(true));
+            tokio::time::advance(until - Instant::now()).await;
+            assert!(endpoint.probe_due(false));
+            endpoint.failed();
+        }
+        assert_eq!(pauses, [1, 2, 4, 8, 16, 30, 30]);
+        endpoint.succeeded();
+        assert!(!is_ejected());
+    }
+
+    #[test]
+    fn servers_of_the_own_zone_come_first() {
+        let [near, far, unknown] = [endpoint(), endpoint(), endpoint()];
+        near.told_zone(Some("a".into()));
+        far.told_zone(Some("b".into()));
+        assert_eq!(near.rank(Some("a")), Rank::Near);
+        assert_eq!((far.rank(Some("a")), unknown.rank(Some("a"))), (Rank::Far, Rank::Far));
+        assert_eq!((far.rank(None), unknown.rank(None)), (Rank::Near, Rank::Near));
+        assert!(unknown.probe_due(true) && !unknown.probe_due(false) && !near.probe_due(true));
+    }
+
+    #[test]
+    fn urls_are_checked() {
+        for good in
+            ["http://a:1", "http://a.b-c_d:65535/", "http://[::1]:8080", "http://10.0.0.1:80"]
+        {
+            assert!(Place::parse(good).is_ok(), "{good}");
+        }
+        let secret = "http://user:secret@a:1";
+        for bad in [
+            "",
+            "a:1",
+            "http://",
+            "http://a",
+            "http://:1",
+            "http://a:0",
+            "http://a:65536",
+            "http://a:1/x",
+            "http://a:1?x",
+            "https://a:1",
+            "ftp://a:1",
+            "http://a b:1",
+            secret,
+            "http://a\r\n:1",
+        ] {
+            let error = Place::parse(bad).unwrap_err();
+            assert!(error.contains("http://leaf.example.com:8080") && !error.contains("secret"));
+        }
+        assert!(Place::parse(&format!("http://{}:1", "a".repeat(300))).is_err());
+    }
+}

@@ -1,0 +1,110 @@
+//! Why a caller got no id: a kind for programs, and a text that names the server and says what to do.
+
+use leaf_segment::{SegmentError, SegmentErrorKind};
+
+use crate::api::AskError;
+
+/// Why a caller got no id.
+#[derive(Debug, Clone, thiserror::Error)]
+#[error("{text}")]
+pub struct ClientError {
+    kind: ClientErrorKind,
+    text: String,
+}
+
+/// What kind of failure it was.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ClientErrorKind {
+    /// The client was configured with something that it cannot use.
+    BadConfig,
+    /// The text is no tag.
+    BadTag,
+    /// More ids were asked for at once than can be taken, or none.
+    BadCount,
+    /// No record of this name: an operator makes it.
+    UnknownTag,
+    /// The tag is disabled.
+    Disabled,
+    /// The tag was made again: ask the client for it anew.
+    Changed,
+    /// The tag has no ids left.
+    Exhausted,
+    /// The ids of the tag do not follow each other, or are in strict order: take them as a list.
+    NoRanges,
+    /// No server gave ids before the deadline.
+    Unavailable,
+    /// A server wants another token.
+    Unauthorized,
+    /// A server refused for another reason, which the text tells.
+    Refused,
+    /// A server offers ids that this client was given before: the store went back, and an operator must see to it.
+    WentBack,
+    /// The client was closed.
+    Closed,
+}
+
+impl ClientErrorKind {
+    /// Whether the same call may succeed later without anybody's help.
+    #[must_use]
+    pub const fn retryable(self) -> bool {
+        matches!(self, Self::Unavailable)
+    }
+}
+
+impl ClientError {
+    pub(crate) fn new(kind: ClientErrorKind, text: impl Into<String>) -> Self {
+        Self { kind, text: text.into() }
+    }
+
+    /// Of a request for `what`, like `tag "orders"`.
+    pub(crate) fn asking(what: &str, error: &AskError) -> Self {
+        let kind = match error {
+            AskError::Failed(_) => ClientErrorKind::Unavailable,
+            AskError::Refused { kind, .. } => *kind,
+        };
+        Self::new(kind, format!("{what}: {error}"))
+    }
+
+    /// The kind.
+    #[must_use]
+    pub const fn kind(&self) -> ClientErrorKind {
+        self.kind
+    }
+
+    /// Whether the same call may succeed later without anybody's help.
+    #[must_use]
+    pub const fn retryable(&self) -> bool {
+        self.kind.retryable()
+    }
+}
+
+impl From<SegmentError> for ClientError {
+    fn from(error: SegmentError) -> Self {
+        use SegmentErrorKind as From;
+
+        // A server that refused says more than the buffer that had no ids for it.
+        let cause = error.store_error().and_then(|error| error.cause());
+        let refused = cause.and_then(|cause| cause.downcast_ref::<AskError>());
+        let kind = match (error.kind(), refused) {
+            (_, Some(AskError::Refused { kind, .. })) => *kind,
+            (From::BadTag(_), _) => ClientErrorKind::BadTag,
+            (From::BadCount { .. }, _) => ClientErrorKind::BadCount,
+            (From::UnknownTag, _) => ClientErrorKind::UnknownTag,
+            (From::Disabled, _) => ClientErrorKind::Disabled,
+            (From::Changed, _) => ClientErrorKind::Changed,
+            (From::Exhausted, _) => ClientErrorKind::Exhausted,
+            (From::NoRanges | From::StrictOrder, _) => ClientErrorKind::NoRanges,
+            (From::Guard, _) => ClientErrorKind::WentBack,
+            (From::Closed, _) => ClientErrorKind::Closed,
+            (From::Record, _) => ClientErrorKind::Refused,
+            _ => ClientErrorKind::Unavailable,
+        };
+        let text = match (kind, cause) {
+            (ClientErrorKind::Closed, _) => format!("{error}: the client was closed"),
+            (_, Some(cause)) => format!("{error} ({cause})"),
+            (_, None) => error.to_string(),
+        };
+        Self::new(kind, text)
+    }
+}

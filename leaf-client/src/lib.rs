@@ -1,0 +1,52 @@
+//! A client of `leaf-server`: ids from leased ranges, most of them without a network call.
+//!
+//! A tag of a [`LeafClient`] has the double buffer of `leaf-segment`: the client leases a range of ids from a
+//! server, hands them out from memory, and leases the next range before the last one is used up. Servers may go
+//! away for as long as the stock lasts, and nobody notices.
+//!
+//! ```no_run
+//! use leaf_client::LeafClient;
+//!
+//! # async fn run() -> Result<(), leaf_client::ClientError> {
+//! let client = LeafClient::builder()
+//!     .endpoint("http://leaf-1:8080")
+//!     .endpoint("http://leaf-2:8080")
+//!     .build()?;
+//! let orders = client.tag("orders").await?; // once; keep it
+//! let id = orders.next().await?;
+//! let another = orders.try_next(); // never waits
+//! let snowflake = client.snowflake().next().await?;
+//! client.close().await; // unused ids go back
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Tags whose ids cannot be leased are asked for otherwise, with the same calls: scrambled and interleaved
+//! ids in lists ahead of callers, ids in strict order when they are asked for, one list for all who wait.
+//! [`blocking`] is for callers without a tokio runtime.
+#![cfg_attr(test, allow(clippy::unwrap_used, reason = "tests may panic"))]
+
+mod api;
+pub mod blocking;
+mod budget;
+mod builder;
+mod client;
+mod endpoint;
+mod error;
+mod in_turn;
+mod local;
+mod pool;
+mod snowflake;
+mod source;
+mod stock;
+mod tag;
+mod transport;
+mod wire;
+
+pub use builder::LeafClientBuilder;
+pub use client::LeafClient;
+pub use error::{ClientError, ClientErrorKind};
+pub use leaf_core::{Id, IdRange, Step, Tag};
+pub use local::LocalIds;
+pub use snowflake::Snowflake;
+pub use tag::TagHandle;

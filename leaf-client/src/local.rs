@@ -1,0 +1,68 @@
+//! Ids for one thread, in runs.
+
+use std::vec;
+
+use leaf_core::Id;
+
+use crate::error::ClientError;
+use crate::tag::{TagHandle, TagIds};
+
+/// Ids of a tag for one thread, see [`TagHandle::local`].
+#[derive(Debug)]
+pub struct LocalIds {
+    ids: Run,
+    handle: TagHandle,
+}
+
+#[derive(Debug)]
+enum Run {
+    Leased(leaf_segment::LocalIds),
+    /// What is left of a run, and how many ids one has.
+    Listed(vec::IntoIter<Id>, usize),
+}
+
+impl TagHandle {
+    /// Hands out ids to one thread, a run of up to `size` at a time: most ids cost no atomic operation. They rise
+    /// within one `LocalIds` only, and what is left of a run when it is dropped is lost, which makes a gap. See
+    /// [`leaf_segment::TagHandle::local`].
+    #[must_use]
+    pub fn local(&self, size: usize) -> LocalIds {
+        let ids = match &self.ids {
+            TagIds::Leased(handle) => Run::Leased(handle.local(size)),
+            TagIds::Listed(_) | TagIds::InTurn(_) => Run::Listed(Vec::new().into_iter(), size),
+        };
+        LocalIds { ids, handle: self.clone() }
+    }
+}
+
+impl LocalIds {
+    /// Takes the next id if one is there; never waits.
+    #[inline]
+    #[must_use]
+    pub fn try_next(&mut self) -> Option<Id> {
+        match &mut self.ids {
+            Run::Leased(local) => local.try_next(),
+            Run::Listed(run, size) => {
+                if run.as_slice().is_empty() {
+                    let ids: Vec<Id> = std::iter::from_fn(|| self.handle.try_next())
+                        .take((*size).max(1))
+                        .collect();
+                    *run = ids.into_iter();
+                }
+                run.next()
+            }
+        }
+    }
+
+    /// Takes the next id, and waits where it must.
+    ///
+    /// # Errors
+    /// Those of [`TagHandle::next`].
+    #[inline]
+    pub async fn next(&mut self) -> Result<Id, ClientError> {
+        match self.try_next() {
+            Some(id) => Ok(id),
+            None => self.handle.next().await,
+        }
+    }
+}

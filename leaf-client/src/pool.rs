@@ -1,0 +1,168 @@
+//! The servers of a client, and which of them to ask.
+//!
+//! Names are looked up again and again, since what stands behind them changes. Servers of the client's own zone
+//! come first, those that are ejected last; among equals chance decides.
+
+use std::net::SocketAddr;
+use std::sync::{Arc, RwLock};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::endpoint::{Endpoint, Place, Rank};
+use crate::transport::Failure;
+
+/// How long the look-up of a name is believed.
+const BELIEVED: Duration = Duration::from_secs(30);
+/// How soon a look-up that failed is made again.
+const AGAIN: Duration = Duration::from_secs(1);
+/// The most addresses of all names together.
+const MOST: usize = 256;
+
+#[derive(Debug)]
+pub(crate) struct Pool {
+    places: Vec<Place>,
+    zone: Option<String>,
+    known: RwLock<Vec<Arc<Endpoint>>>,
+    /// Whoever holds it looks names up; when that is due again.
+    look_up: tokio::sync::Mutex<Instant>,
+}
+
+impl Pool {
+    pub(crate) fn new(places: Vec<Place>, zone: Option<String>) -> Self {
+        Self {
+            places,
+            zone,
+            known: RwLock::default(),
+            look_up: tokio::sync::Mutex::new(Instant::now()),
+        }
+    }
+
+    fn known(&self) -> Vec<Arc<Endpoint>> {
+        self.known.read().expect("no holder of this lock panics").clone()
+    }
+
+    /// The server to ask now, of those that were not `tried`.
+    pub(crate) async fn choose(&self, tried: &[Arc<Endpoint>]) -> Result<Arc<Endpoint>, Failure> {
+        if self.known().is_empty() {
+            self.look_names_up().await?;
+        }
+        let mut known = self.known();
+        fastrand::shuffle(&mut known);
+        let fresh = |endpoint: &Arc<Endpoint>| !tried.iter().any(|one| Arc::ptr_eq(one, endpoint));
+        let best = known.into_iter().filter(fresh).min_by_key(|one| one.rank(self.zone.as_deref()));
+        best.ok_or_else(|| Failure::of_names("every server was asked"))
+    }
+
+    /// Whether a server that is not ejected was not `tried` yet.
+    pub(crate) fn has_another(&self, tried: &[Arc<Endpoint>]) -> bool {
+        self.known().iter().any(|endpoint| {
+            let sound = !matches!(endpoint.rank(None), Rank::Ejected(_));
+            sound && !tried.iter().any(|one| Arc::ptr_eq(one, endpoint))
+        })
+    }
+
+    /// The servers that are to be asked how they are.
+    pub(crate) fn to_probe(&self) -> Vec<Arc<Endpoint>> {
+        let mut known = self.known();
+        known.retain(|endpoint| endpoint.probe_due(self.zone.is_some()));
+        known
+    }
+
+    /// Looks the names up where that is due.
+    pub(crate) async fn look_names_up(&self) -> Result<(), Failure> {
+        let mut due = self.look_up.lock().await;
+        if Instant::now() < *due && !self.known().is_empty() {
+            return Ok(());
+        }
+        let (mut found, mut failure) = (Vec::new(), None);
+        for place in &self.places {
+            match tokio::net::lookup_host(&place.authority).await {
+                Ok(addresses) => {
+                    found.extend(addresses.map(|address| (place.clone(), address)));
+                }
+                Err(error) => {
+                    let text = format!("the address of {}: {error}", place.authority);
+                    // What was known of it stays.
+                    let stays = self.known().into_iter().filter(|known| known.place == *place);
+                    found.extend(stays.map(|known| (place.clone(), known.address)));
+                    failure = Some(Failure::of_names(text));
+                }
+            }
+        }
+        *due = Instant::now() + if failure.is_some() { AGAIN } else { BELIEVED };
+        found.truncate(MOST);
+        self.keep(found);
+        match failure {
+            Some(failure) if self.known().is_empty() => Err(failure),
+            Some(failure) => {
+                tracing::debug!("{failure}");
+                Ok(())
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// These are the servers from now on; what is known of them is kept.
+    fn keep(&self, found: Vec<(Place, SocketAddr)>) {
+        let mut known = self.known.write().expect("no holder of this lock panics");
+        let mut now: Vec<Arc<Endpoint>> = Vec::with_capacity(found.len());
+        for (place, address) in found {
+            if now.iter().any(|endpoint| endpoint.address == address) {
+                continue;
+            }
+            let before = known
+                .iter()
+                .find(|endpoint| endpoint.address == address && endpoint.place == place);
+            now.push(before.map_or_else(|| Arc::new(Endpoint::new(place, address)), Arc::clone));
+        }
+        *known = now;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pool(urls: &[&str], zone: Option<&str>) -> Pool {
+        let places = urls.iter().map(|url| Place::parse(url).unwrap()).collect();
+        Pool::new(places, zone.map(Into::into))
+    }
+
+    #[tokio::test]
+    async fn all_servers_are_asked_and_the_sound_and_near_ones_first() {
+        let urls = [
+            "http://127.0.0.1:1",
+            "http://127.0.0.2:1",
+            "http://127.0.0.3:1",
+            "http://127.0.0.1:1",
+        ];
+        let pool = pool(&urls, Some("a"));
+        let first = pool.choose(&[]).await.unwrap();
+        assert_eq!(pool.known().len(), 3, "one that is given twice is one");
+        for endpoint in pool.known() {
+            let zone = if endpoint.address.ip().to_string() == "127.0.0.2" { "a" } else { "b" };
+            endpoint.told_zone(Some(zone.into()));
+        }
+        for _ in 0..20 {
+            assert_eq!(pool.choose(&[]).await.unwrap().address.ip().to_string(), "127.0.0.2");
+        }
+        let near = pool.choose(&[]).await.unwrap();
+        (0..3).for_each(|_| near.failed());
+        let mut tried = Vec::new();
+        while let Ok(endpoint) = pool.choose(&tried).await {
+            tried.push(endpoint);
+        }
+        assert_eq!(tried.len(), 3);
+        assert!(Arc::ptr_eq(&tried[2], &near), "the ejected one last");
+        assert!(!pool.has_another(&tried[..2]) && pool.has_another(&tried[..1]));
+        drop(first);
+    }
+
+    #[tokio::test]
+    async fn a_name_without_an_address_says_so() {
+        let pool = pool(&["http://no-such-host.invalid:8080"], None);
+        let failure = pool.choose(&[]).await.unwrap_err();
+        assert!(failure.to_string().contains("no-such-host.invalid:8080"), "{failure}");
+    }
+}

@@ -1,0 +1,261 @@
+//! Ids that are fetched in lists ahead of callers: of tags that have no leases, and snowflake ids.
+//!
+//! Invariant: an id of an answer is handed out at most once. Lists are as long as callers use up in about a second.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use hyper::Method;
+use leaf_core::Id;
+use tokio::runtime::Handle;
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+use crate::api::{Api, AskError};
+use crate::error::{ClientError, ClientErrorKind};
+use crate::wire::Ids;
+
+/// The shortest list.
+const LEAST: usize = 16;
+/// A list that was used up faster makes the next one twice as long, one that lasted four times as long half.
+const LASTS: Duration = Duration::from_secs(1);
+
+#[derive(Debug)]
+pub(crate) struct Stock {
+    api: Arc<Api>,
+    /// Like `tag "orders"`.
+    name: String,
+    /// The route of lists.
+    path: String,
+    /// The most ids of a list.
+    most: usize,
+    /// How long an id may lie here.
+    life: Option<Duration>,
+    wait: Duration,
+    runtime: Handle,
+    held: Mutex<Held>,
+    fetching: AtomicBool,
+    /// Told when a list has come, or did not.
+    decided: Notify,
+}
+
+#[derive(Debug)]
+struct Held {
+    lists: VecDeque<List>,
+    /// How many ids the next list has.
+    size: usize,
+    asked_at: Option<Instant>,
+    failure: Option<AskError>,
+    closed: bool,
+}
+
+#[derive(Debug)]
+struct List {
+    ids: std::vec::IntoIter<Id>,
+    until: Option<Instant>,
+}
+
+impl Held {
+    fn take(&mut self) -> Option<Id> {
+        loop {
+            let list = self.lists.front_mut()?;
+            let alive = list.until.is_none_or(|until| Instant::now() < until);
+            match list.ids.next().filter(|_| alive) {
+                Some(id) => return Some(id),
+                None => _ = self.lists.pop_front(),
+            }
+        }
+    }
+
+    fn left(&self) -> usize {
+        self.lists.iter().map(|list| list.ids.len()).sum()
+    }
+}
+
+impl Stock {
+    pub(crate) fn new(
+        api: Arc<Api>,
+        name: String,
+        path: String,
+        most: usize,
+        life: Option<Duration>,
+        wait: Duration,
+    ) -> Arc<Self> {
+        let most = most.max(1);
+        Arc::new(Self {
+            api,
+            name,
+            path,
+            most,
+            life,
+            wait,
+            runtime: Handle::current(),
+            held: Mutex::new(Held {
+                lists: VecDeque::new(),
+                size: LEAST.min(most),
+                asked_at: None,
+                failure: None,
+                closed: false,
+            }),
+            fetching: AtomicBool::new(false),
+            decided: Notify::new(),
+        })
+    }
+
+    fn held(&self) -> MutexGuard<'_, Held> {
+        self.held.lock().expect("no holder of this lock panics")
+    }
+
+    /// Nothing leaves it any more.
+    pub(crate) fn close(&self) {
+        let mut held = self.held();
+        held.closed = true;
+        held.lists.clear();
+        drop(held);
+        self.decided.notify_waiters();
+    }
+
+    /// Takes the next id if one is there, and sees to it that more come.
+    pub(crate) fn try_next(self: &Arc<Self>) -> Option<Id> {
+        let mut held = self.held();
+        let id = held.take();
+        let due = held.left() <= held.size / 2;
+        drop(held);
+        if due {
+            self.fetch();
+        }
+        id
+    }
+
+    /// Waits until at least one id is there; takes none.
+    pub(crate) async fn load(self: &Arc<Self>) -> Result<(), ClientError> {
+        self.wait_for(|stock| {
+            stock.fetch_if_empty();
+            (stock.held().left() > 0).then_some(())
+        })
+        .await
+    }
+
+    fn fetch_if_empty(self: &Arc<Self>) {
+        if self.held().left() == 0 {
+            self.fetch();
+        }
+    }
+
+    /// Takes the next id, and waits where it must.
+    pub(crate) async fn next(self: &Arc<Self>) -> Result<Id, ClientError> {
+        match self.try_next() {
+            Some(id) => Ok(id),
+            None => self.wait_for(Self::try_next).await,
+        }
+    }
+
+    /// So many ids, in the order in which servers gave them. Ids that were taken before an error are lost.
+    pub(crate) async fn take(self: &Arc<Self>, count: usize) -> Result<Vec<Id>, ClientError> {
+        if !(1..=self.most).contains(&count) {
+            let text = format!("{}: {count} ids at once: give 1 to {}", self.name, self.most);
+            return Err(ClientError::new(ClientErrorKind::BadCount, text));
+        }
+        let mut ids = Vec::with_capacity(count);
+        while ids.len() < count {
+            ids.push(self.next().await?);
+        }
+        Ok(ids)
+    }
+
+    async fn wait_for<T>(
+        self: &Arc<Self>,
+        take: impl Fn(&Arc<Self>) -> Option<T>,
+    ) -> Result<T, ClientError> {
+        let deadline = Instant::now() + self.wait;
+        loop {
+            let decided = self.decided.notified();
+            tokio::pin!(decided);
+            // Registered before the look, so that a list that comes in between is not missed.
+            decided.as_mut().enable();
+            if self.held().closed {
+                let text = format!("{}: the client was closed", self.name);
+                return Err(ClientError::new(ClientErrorKind::Closed, text));
+            }
+            if let Some(taken) = take(self) {
+                return Ok(taken);
+            }
+            let in_time = tokio::time::timeout_at(deadline, decided).await.is_ok();
+            let failure = self.held().failure.clone();
+            match failure {
+                Some(error @ AskError::Refused { .. }) => {
+                    return Err(ClientError::asking(&self.name, &error));
+                }
+                Some(error) if !in_time => return Err(ClientError::asking(&self.name, &error)),
+                None if !in_time => {
+                    let text = format!("{}: no ids within {:?}", self.name, self.wait);
+                    return Err(ClientError::new(ClientErrorKind::Unavailable, text));
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// Fetches a list unless one is on its way.
+    fn fetch(self: &Arc<Self>) {
+        if self.fetching.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let stock = Arc::clone(self);
+        self.runtime.spawn(async move {
+            // Cleared also when the runtime ends, or the task panics.
+            let _fetching = Fetching(&stock);
+            stock.fetch_now().await;
+        });
+    }
+
+    async fn fetch_now(&self) {
+        let count = self.next_size();
+        let path = format!("{}?count={count}", self.path);
+        let asked_at = Instant::now();
+        let deadline = asked_at + self.wait;
+        let answer = self.api.ask_on::<Ids>(Method::GET, &path, count, deadline).await;
+        let answer = answer.and_then(|(ids, from)| {
+            ids.parse().filter(|ids| ids.len() == count).ok_or_else(|| {
+                let why = "its list has not the ids that it was asked for";
+                AskError::Failed(crate::transport::Failure::of(&from, why))
+            })
+        });
+        let mut held = self.held();
+        match answer {
+            Ok(_) if held.closed => {}
+            Ok(ids) => {
+                let until = self.life.map(|life| asked_at + life);
+                held.lists.push_back(List { ids: ids.into_iter(), until });
+                held.failure = None;
+            }
+            Err(error) => held.failure = Some(error),
+        }
+    }
+
+    /// How many ids the next list has, by how long the last one lasted.
+    fn next_size(&self) -> usize {
+        let mut held = self.held();
+        let now = Instant::now();
+        if let Some(asked_at) = held.asked_at.replace(now) {
+            let lasted = now - asked_at;
+            if lasted < LASTS {
+                held.size = (held.size * 2).min(self.most);
+            } else if lasted > LASTS * 4 {
+                held.size = (held.size / 2).max(LEAST.min(self.most));
+            }
+        }
+        held.size
+    }
+}
+
+struct Fetching<'a>(&'a Stock);
+
+impl Drop for Fetching<'_> {
+    fn drop(&mut self) {
+        self.0.fetching.store(false, Ordering::Release);
+        self.0.decided.notify_waiters();
+    }
+}
