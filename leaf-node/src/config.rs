@@ -18,7 +18,7 @@ use leaf_registry::{RegistryOptions, RegistryPlace, RegistryPlaces};
 use leaf_snowflake::Identity;
 use serde::{Deserialize, Deserializer, Serialize};
 
-pub use listeners::{Http, Log, LogFormat, Ops, Redis, Secret};
+pub use listeners::{Grpc, Http, Log, LogFormat, Ops, Redis, Secret};
 pub use segment::{Segment, Shard};
 pub use snowflake::{ClockCheck, Snowflake};
 pub use sources::{Loaded, Sources};
@@ -51,6 +51,8 @@ pub struct Config {
     pub http: Http,
     /// The listener for ids over the Redis protocol.
     pub redis: Redis,
+    /// The listener for ids over gRPC.
+    pub grpc: Grpc,
     /// The listener for health and administration.
     pub ops: Ops,
     /// The log.
@@ -75,6 +77,7 @@ impl Default for Config {
             time_zone: None,
             http: Http::default(),
             redis: Redis::default(),
+            grpc: Grpc::default(),
             ops: Ops::default(),
             log: Log::default(),
             segment: Segment::default(),
@@ -171,6 +174,7 @@ impl Config {
         self.stop_grace.check_bounds("stop_grace", 0, 3_600_000)?;
         self.http.check()?;
         self.redis.check()?;
+        self.grpc.check()?;
         self.ops.check()?;
         self.log.filter()?;
         self.segment.check()?;

@@ -60,6 +60,10 @@ pub(crate) struct Settings {
     /// Address for ids over the Redis protocol, or off
     #[arg(long, global = true, value_name = "ADDR:PORT")]
     pub(crate) redis_listen: Option<String>,
+    /// Address for ids over gRPC, or off
+    #[cfg(feature = "grpc")]
+    #[arg(long, global = true, value_name = "ADDR:PORT")]
+    pub(crate) grpc_listen: Option<String>,
     /// Address for health and administration
     #[arg(long, global = true, value_name = "ADDR:PORT")]
     pub(crate) ops_listen: Option<SocketAddr>,
@@ -81,6 +85,8 @@ impl Settings {
             ("advertise", self.advertise.clone()),
             ("http.listen", self.http_listen.map(|address| address.to_string())),
             ("redis.listen", self.redis_listen.clone()),
+            #[cfg(feature = "grpc")]
+            ("grpc.listen", self.grpc_listen.clone()),
             ("ops.listen", self.ops_listen.map(|address| address.to_string())),
             ("segment.store", self.segment_store.clone()),
             ("snowflake.worker_id", self.worker_id.map(|id| id.to_string())),

@@ -8,6 +8,8 @@
 mod check;
 mod cli;
 mod decoded;
+#[cfg(feature = "grpc")]
+mod grpc;
 mod http;
 mod ids;
 mod log;

@@ -19,6 +19,7 @@ pub(crate) struct Live {
     pub(crate) max_waiting: AtomicUsize,
     pub(crate) max_connections: AtomicUsize,
     pub(crate) max_redis_connections: AtomicUsize,
+    pub(crate) max_grpc_connections: AtomicUsize,
     token: RwLock<Option<Secret>>,
     redis_password: RwLock<Option<Secret>>,
     /// How often that has changed.
@@ -32,6 +33,7 @@ impl Live {
         store(&self.max_waiting, config.http.max_waiting);
         store(&self.max_connections, config.http.max_connections);
         store(&self.max_redis_connections, config.redis.max_connections);
+        store(&self.max_grpc_connections, config.grpc.max_connections);
         if self.redis_password() != config.redis.password {
             set(&self.redis_password, &config.redis.password);
             self.redis_password_number.fetch_add(1, Ordering::Release);

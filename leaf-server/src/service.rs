@@ -61,18 +61,21 @@ pub(crate) async fn run(mut reload: Reload, mut orders: Orders) -> Result<()> {
     make_data_dir(&config)?;
     let ids = bind(config.http.listen, "http.listen")?;
     let redis = bind_redis(&config)?;
+    let grpc = bind_grpc(&config)?;
     let ops = bind(config.ops.listen, "ops.listen")?;
     let (ids_at, ops_at) = (ids.local_addr()?, ops.local_addr()?);
     let redis_at = redis.as_ref().map(TcpListener::local_addr).transpose()?;
+    let grpc_at = grpc.as_ref().map(TcpListener::local_addr).transpose()?;
     let live = Arc::clone(reload.live());
-    let listeners = 1 + u32::from(redis.is_some());
+    let listeners = 1 + u32::from(redis.is_some()) + u32::from(grpc.is_some());
     let node = Arc::new(Node::open(&config, live, ids_at, ops_at, listeners).await?);
     let data_plane = DataPlane::start(config.http.threads)?;
 
-    announce(&config, ids_at, redis_at, ops_at);
+    announce(&config, ids_at, redis_at, grpc_at, ops_at);
     let ids = Listener::start(ids, Http::ids(Arc::clone(&node)), data_plane.clone());
     let redis =
         redis.map(|redis| Listener::start(redis, Resp::new(Arc::clone(&node)), data_plane.clone()));
+    let grpc = start_grpc(grpc, &node, &data_plane);
     let ops = Listener::start(ops, Http::ops(Arc::clone(&node)), DataPlane::here());
     supervisor::ready();
     let outcome = keep(&mut orders, &mut reload, &node, &data_plane).await;
@@ -90,7 +93,12 @@ pub(crate) async fn run(mut reload: Reload, mut orders: Orders) -> Result<()> {
                     redis.drain(ANNOUNCE, requests).await;
                 }
             };
-            tokio::join!(ids.drain(ANNOUNCE, requests), redis);
+            let grpc = async {
+                if let Some(grpc) = grpc {
+                    grpc.drain(ANNOUNCE, requests).await;
+                }
+            };
+            tokio::join!(ids.drain(ANNOUNCE, requests), redis, grpc);
             // What operators have begun needs the stores.
             ops.drain(PROBES, requests.max(Instant::now() + ANNOUNCE).min(deadline)).await;
             if tokio::time::timeout_at(deadline, node.close()).await.is_err() {
@@ -241,6 +249,36 @@ fn bind_redis(config: &Config) -> Result<Option<TcpListener>> {
     }
 }
 
+#[cfg(feature = "grpc")]
+fn bind_grpc(config: &Config) -> Result<Option<TcpListener>> {
+    config.grpc.listen.map(|address| bind(address, "grpc.listen")).transpose()
+}
+
+#[cfg(feature = "grpc")]
+fn start_grpc(
+    listener: Option<TcpListener>,
+    node: &Arc<Node>,
+    data_plane: &DataPlane,
+) -> Option<Listener<crate::grpc::Grpc>> {
+    let start = |listener| {
+        Listener::start(listener, crate::grpc::Grpc::new(Arc::clone(node)), data_plane.clone())
+    };
+    listener.map(start)
+}
+
+#[cfg(not(feature = "grpc"))]
+fn bind_grpc(config: &Config) -> Result<Option<TcpListener>> {
+    match config.grpc.listen {
+        None => Ok(None),
+        Some(_) => bail!("grpc.listen: this build has no gRPC: build it with `--features grpc`"),
+    }
+}
+
+#[cfg(not(feature = "grpc"))]
+fn start_grpc(_: Option<TcpListener>, _: &Arc<Node>, _: &DataPlane) -> Option<Listener<Http>> {
+    None
+}
+
 fn is_taken(error: &anyhow::Error) -> bool {
     let error = error.downcast_ref::<std::io::Error>();
     error.is_some_and(|error| error.kind() == std::io::ErrorKind::AddrInUse)
@@ -257,11 +295,20 @@ pub(crate) fn make_data_dir(config: &Config) -> Result<()> {
 }
 
 /// Tells the person who started it where to ask. Ids flow also where nobody can read it.
-fn announce(config: &Config, ids: SocketAddr, redis: Option<SocketAddr>, ops: SocketAddr) {
+fn announce(
+    config: &Config,
+    ids: SocketAddr,
+    redis: Option<SocketAddr>,
+    grpc: Option<SocketAddr>,
+    ops: SocketAddr,
+) {
     let mut text =
         format!("leaf-server {}\n  ids        http://{ids}\n", env!("CARGO_PKG_VERSION"));
     if let Some(redis) = redis {
         text += &format!("  redis      redis://{redis}\n");
+    }
+    if let Some(grpc) = grpc {
+        text += &format!("  grpc       http://{grpc}\n");
     }
     text += &format!("  ops        http://{ops}\n");
     if config.segment.enabled {

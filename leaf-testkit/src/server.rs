@@ -15,6 +15,7 @@ pub struct LeafServer {
     process: Process,
     ids: SocketAddr,
     redis: Option<SocketAddr>,
+    grpc: Option<SocketAddr>,
     ops: SocketAddr,
 }
 
@@ -82,10 +83,10 @@ impl LeafServer {
             }
             // The ops listener is told last.
             let (ids, ops) = (listener(&output, "ids")?, listener(&output, "ops")?);
-            Some(Ok((ids, listener(&output, "redis"), ops)))
+            Some(Ok((ids, listener(&output, "redis"), listener(&output, "grpc"), ops)))
         });
-        let (ids, redis, ops) = places?;
-        Ok(Self { process, ids, redis, ops })
+        let (ids, redis, grpc, ops) = places?;
+        Ok(Self { process, ids, redis, grpc, ops })
     }
 
     /// The bare process, for starts that are meant to fail.
@@ -131,6 +132,15 @@ impl LeafServer {
     #[must_use]
     pub const fn redis(&self) -> SocketAddr {
         self.redis.expect("the listener is on")
+    }
+
+    /// Where ids are served over gRPC.
+    ///
+    /// # Panics
+    /// When that is off, as it is by default.
+    #[must_use]
+    pub const fn grpc(&self) -> SocketAddr {
+        self.grpc.expect("the listener is on")
     }
 
     /// Where health is served.

@@ -1,4 +1,4 @@
-//! The sections `http`, `redis`, `ops` and `log`.
+//! The sections `http`, `redis`, `grpc`, `ops` and `log`.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -44,6 +44,18 @@ pub struct Redis {
     pub password: Option<Secret>,
     /// A file that holds it.
     pub password_file: Option<PathBuf>,
+}
+
+/// The listener for ids over gRPC.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Grpc {
+    /// Its address; `off` for none.
+    #[serde(with = "values::address_or_off")]
+    pub listen: Option<SocketAddr>,
+    /// The most connections at a time.
+    #[serde(deserialize_with = "values::whole_number")]
+    pub max_connections: u32,
 }
 
 /// The listener for health and administration.
@@ -153,6 +165,18 @@ impl Default for Redis {
             password: None,
             password_file: None,
         }
+    }
+}
+
+impl Grpc {
+    pub(super) fn check(&self) -> Result<(), ConfigError> {
+        check_bounds("grpc.max_connections", self.max_connections, 1, 1_000_000)
+    }
+}
+
+impl Default for Grpc {
+    fn default() -> Self {
+        Self { listen: None, max_connections: 10_000 }
     }
 }
 

@@ -16,7 +16,8 @@ use super::{Config, ConfigError, keys, properties};
 const LARGEST: u64 = 1024 * 1024;
 
 /// What changes while the server runs; everything else needs a restart.
-const LIVE: [&str; 11] = [
+const LIVE: [&str; 12] = [
+    "grpc.max_connections",
     "http.max_connections",
     "http.max_count",
     "http.max_waiting",

@@ -15,35 +15,26 @@ use std::time::Duration;
 
 use hyper::body::{Body, Incoming};
 use hyper::header::{CONNECTION, HOST, HeaderValue};
-use hyper::server::conn::{http1, http2};
+use hyper::server::conn::http1;
 use hyper::service::Service;
 use hyper::{Method, Request, Version};
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use hyper_util::server::graceful::GracefulConnection;
-use tokio::io::{AsyncRead, AsyncWrite};
+use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
 
 use super::body::RequestBody;
-use super::outbox::{self, Outbox};
+use super::outbox;
 use super::problem::{Form, Problem};
 use super::reply::Reply;
 use super::{id_routes, ops};
 use crate::node::Node;
-use crate::serve::{Control, Keeping, Order, Protocol, Share};
+use crate::serve::{
+    Control, Ended, HEAD_BYTES, Keeping, Order, Protocol, Share, UnderWay, drive, serve_http2,
+    version,
+};
 
-const HEAD_BYTES: usize = 16 * 1024;
 const HEADERS: usize = 64;
-/// Requests at a time of one HTTP/2 connection.
-const STREAMS: u32 = 100;
 /// What HTTP/2 buffers for one stream: a client that opens its windows and reads nothing costs so much a hundred times.
 const SEND_BUFFER: usize = 4 * 1024;
-/// A live HTTP/2 client answers a ping.
-const PING_EVERY: Duration = Duration::from_secs(20);
-const PING_TIMEOUT: Duration = Duration::from_secs(10);
-/// How an HTTP/2 connection begins, as far as no request of HTTP/1 does.
-const PREFACE: &[u8] = b"PRI";
-/// A client that sends one byte must not keep a thread busy.
-const PREFACE_LOOKS: u32 = 50;
 
 const CLOSE: HeaderValue = HeaderValue::from_static("close");
 
@@ -111,16 +102,7 @@ async fn serve(stream: TcpStream, node: Arc<Node>, routes: Routes, control: Arc<
     let Some(Some(version)) = control.unless(Order::Finish, version(&stream)).await else { return };
     let service = Answering { node, routes, control: Arc::clone(&control) };
     if version == Version::HTTP_2 {
-        control.is_http2();
-        let connection = http2::Builder::new(TokioExecutor::new())
-            .timer(TokioTimer::new())
-            .max_concurrent_streams(STREAMS)
-            .max_header_list_size(HEAD_BYTES as u32)
-            .max_send_buf_size(SEND_BUFFER)
-            .keep_alive_interval(PING_EVERY)
-            .keep_alive_timeout(PING_TIMEOUT)
-            .serve_connection(TokioIo::new(stream), service);
-        drive(connection, &control, None::<&Outbox<TcpStream>>).await;
+        serve_http2(stream, service, &control, SEND_BUFFER).await;
     } else {
         let (stream, outbox) = outbox::collect(stream, Arc::clone(&control));
         let connection = http1::Builder::new()
@@ -129,68 +111,10 @@ async fn serve(stream: TcpStream, node: Arc<Node>, routes: Routes, control: Arc<
             // Who has nothing more to say may still wait for its answer.
             .half_close(true)
             .serve_connection(TokioIo::new(stream), service);
-        if drive(connection, &control, Some(&outbox)).await == Ended::Busy {
+        if drive(connection, &control, |context| outbox.send(context)).await == Ended::Busy {
             control.unless(Order::Close, outbox.linger()).await;
         }
     }
-}
-
-/// Looks at the first bytes and leaves them there.
-async fn version(stream: &TcpStream) -> Option<Version> {
-    let mut start = [0; PREFACE.len()];
-    for _ in 0..PREFACE_LOOKS {
-        let seen = stream.peek(&mut start).await.ok().filter(|seen| *seen > 0)?;
-        if start[..seen] != PREFACE[..seen] {
-            return Some(Version::HTTP_11);
-        }
-        if seen == PREFACE.len() {
-            return Some(Version::HTTP_2);
-        }
-        // A part of it is there already, so that waiting for more to read would not wait.
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
-    // Typed by hand, perhaps.
-    Some(Version::HTTP_11)
-}
-
-/// How a connection was when it ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Ended {
-    /// It had nothing under way when it was asked to end.
-    Idle,
-    /// Its client may be reading yet, or sending.
-    Busy,
-}
-
-/// Runs a connection to its end, as the listener orders.
-async fn drive<S: AsyncRead + AsyncWrite + Unpin>(
-    connection: impl GracefulConnection,
-    control: &Control,
-    outbox: Option<&Outbox<S>>,
-) -> Ended {
-    let mut connection = std::pin::pin!(connection);
-    let mut finishing = false;
-    std::future::poll_fn(|context| {
-        let mut asked_now = false;
-        loop {
-            let ended = connection.as_mut().poll(context).is_ready();
-            if let Some(outbox) = outbox {
-                outbox.send(context);
-            }
-            if ended {
-                return Poll::Ready(if asked_now { Ended::Idle } else { Ended::Busy });
-            }
-            match control.order(context) {
-                Order::Close => return Poll::Ready(Ended::Idle),
-                Order::Finish if !finishing => {
-                    (finishing, asked_now) = (true, true);
-                    connection.as_mut().graceful_shutdown();
-                }
-                Order::Serve | Order::Finish => return Poll::Pending,
-            }
-        }
-    })
-    .await
 }
 
 /// Answers the requests of a connection.
@@ -272,22 +196,6 @@ impl Answering {
             reply.headers_mut().insert(CONNECTION, CLOSE);
         }
         reply
-    }
-}
-
-/// Counts one request that waits for its answer, for as long as it lives.
-struct UnderWay(Arc<Control>);
-
-impl UnderWay {
-    fn begin(control: &Arc<Control>) -> Self {
-        control.under_way.fetch_add(1, Ordering::Relaxed);
-        Self(Arc::clone(control))
-    }
-}
-
-impl Drop for UnderWay {
-    fn drop(&mut self) {
-        self.0.under_way.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

@@ -142,7 +142,7 @@ impl From<IdError> for Problem {
     fn from(error: IdError) -> Self {
         match error {
             IdError::ModeDisabled(_) => {
-                Self::new(StatusCode::NOT_FOUND, "disabled", error.to_string())
+                Self::new(StatusCode::NOT_FOUND, "mode-disabled", error.to_string())
             }
             IdError::NoTemplate => {
                 Self::new(StatusCode::CONFLICT, "no-template", error.to_string())

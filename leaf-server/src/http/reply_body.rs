@@ -9,7 +9,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
-use crate::serve::Control;
+use crate::serve::{Control, Unread};
 use http_body_util::Full;
 use hyper::body::{Body, Bytes, Frame, SizeHint};
 
@@ -34,21 +34,6 @@ enum Content {
     Done,
 }
 
-/// Marks an answer that its client has not taken wholly, for as long as it lives.
-struct Unread {
-    control: Arc<Control>,
-    mark: u32,
-    /// Whether the first part was asked for. hyper does that before the client takes anything: only to ask for
-    /// another one shows that it took some.
-    begun: bool,
-}
-
-impl Drop for Unread {
-    fn drop(&mut self) {
-        self.control.debt_ends(self.mark);
-    }
-}
-
 impl ReplyBody {
     pub(super) fn whole(body: impl Into<Bytes>) -> Self {
         Self { content: Content::Whole(Full::new(body.into())), unread: None }
@@ -62,8 +47,7 @@ impl ReplyBody {
     /// Lets the connection's listener know whether it is taken.
     pub(super) fn count(&mut self, control: &Arc<Control>) {
         if !self.is_end_stream() {
-            let mark = control.debt_begins();
-            self.unread = Some(Unread { control: Arc::clone(control), mark, begun: false });
+            self.unread = Some(Unread::begin(control));
         }
     }
 }
@@ -92,10 +76,8 @@ impl Body for ReplyBody {
         if frame.is_none() {
             self.content = Content::Done;
         }
-        if let Some(Unread { control, mark, begun }) = &mut self.unread
-            && std::mem::replace(begun, true)
-        {
-            control.debt_moves(mark);
+        if let Some(unread) = &mut self.unread {
+            unread.moves();
         }
         Poll::Ready(frame)
     }

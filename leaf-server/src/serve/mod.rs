@@ -6,10 +6,12 @@
 pub(crate) mod buffers;
 mod control;
 mod data_plane;
+mod exchange;
 mod linger;
 mod listener;
 
 pub(crate) use control::{Control, Order};
 pub(crate) use data_plane::DataPlane;
+pub(crate) use exchange::{Ended, HEAD_BYTES, UnderWay, Unread, drive, serve_http2, version};
 pub(crate) use linger::linger;
 pub(crate) use listener::{Keeping, Listener, Protocol, Share};

@@ -1,0 +1,186 @@
+//! `leaf.v1.IdService`.
+
+use std::pin::Pin;
+use std::sync::Arc;
+
+use futures_util::{Stream, stream};
+use leaf_core::{Clock as _, Id, IdRange, SystemClock};
+use leaf_proto::v1::id_service_server::IdService;
+use leaf_proto::v1::{
+    ClockRequest, ClockResponse, DecodeRequest, DecodeResponse, LeaseRangeRequest,
+    LeaseRangeResponse, NextIdRequest, NextIdResponse, NextIdsRequest, NextIdsResponse,
+    ReturnRangeRequest, ReturnRangeResponse, next_id_request, next_ids_request,
+};
+use leaf_segment::{LeasedRange, Order, TagHandle};
+use tonic::{Request, Response, Status};
+
+use super::status;
+use crate::ids::{self, IdError};
+use crate::node::Node;
+
+/// The most ids of one message, which is made whole.
+const MOST: usize = 10_000;
+
+const NO_SOURCE: &str = "source: give a tag, or snowflake";
+
+/// Ids of one node.
+#[derive(Clone)]
+pub(super) struct Ids {
+    node: Arc<Node>,
+}
+
+type Answer<T> = Result<Response<T>, Status>;
+
+impl Ids {
+    pub(super) const fn new(node: Arc<Node>) -> Self {
+        Self { node }
+    }
+}
+
+fn failed(error: IdError) -> Status {
+    status::of(&error)
+}
+
+fn bad(text: impl Into<String>) -> Status {
+    Status::invalid_argument(text)
+}
+
+/// So many ids of a source.
+async fn take(
+    node: &Node,
+    source: &next_ids_request::Source,
+    count: usize,
+) -> Result<Vec<i64>, Status> {
+    match source {
+        next_ids_request::Source::Tag(tag) => {
+            let handle = ids::handle(node, tag).await.map_err(failed)?;
+            let ids = ids::take(node, &handle, count).await.map_err(failed)?;
+            Ok(ids.map(Id::get).collect())
+        }
+        next_ids_request::Source::Snowflake(_) => {
+            let runs = ids::snowflake_take(node, count).await.map_err(failed)?;
+            Ok(runs.into_iter().flatten().map(Id::get).collect())
+        }
+    }
+}
+
+/// How many ids a request is for.
+fn count(node: &Node, asked: u32) -> Result<usize, Status> {
+    let most = ids::most_ids(node).min(MOST);
+    match asked.max(1) as usize {
+        count if count <= most => Ok(count),
+        _ => Err(bad(format!("count: give 1 to {most}"))),
+    }
+}
+
+#[tonic::async_trait]
+impl IdService for Ids {
+    async fn next_id(&self, request: Request<NextIdRequest>) -> Answer<NextIdResponse> {
+        let node = &*self.node;
+        let id = match request.into_inner().source.ok_or_else(|| bad(NO_SOURCE))? {
+            next_id_request::Source::Tag(tag) => {
+                match ids::known(node, &tag, TagHandle::try_next).flatten() {
+                    Some(id) => Ok(id),
+                    None => match ids::handle(node, &tag).await {
+                        Ok(handle) => ids::next(node, &handle).await,
+                        Err(error) => Err(error),
+                    },
+                }
+            }
+            next_id_request::Source::Snowflake(_) => match ids::snowflake_at_once(node) {
+                Some(id) => Ok(id),
+                None => ids::snowflake_next(node).await,
+            },
+        };
+        Ok(Response::new(NextIdResponse { id: id.map_err(failed)?.get() }))
+    }
+
+    async fn next_ids(&self, request: Request<NextIdsRequest>) -> Answer<NextIdsResponse> {
+        let request = request.into_inner();
+        let count = count(&self.node, request.count)?;
+        let source = request.source.ok_or_else(|| bad(NO_SOURCE))?;
+        let ids = take(&self.node, &source, count).await?;
+        Ok(Response::new(NextIdsResponse { ids }))
+    }
+
+    type StreamIdsStream = Pin<Box<dyn Stream<Item = Result<NextIdsResponse, Status>> + Send>>;
+
+    /// Ids are taken ahead of the client as far as the windows of HTTP/2 reach: some thousands are lost to one that leaves.
+    async fn stream_ids(&self, request: Request<NextIdsRequest>) -> Answer<Self::StreamIdsStream> {
+        let request = request.into_inner();
+        let count = count(&self.node, request.count)?;
+        let source = request.source.ok_or_else(|| bad(NO_SOURCE))?;
+        if let next_ids_request::Source::Tag(tag) = &source {
+            let handle = ids::handle(&self.node, tag).await.map_err(failed)?;
+            if handle.meaning().order == Order::Strict {
+                let text = "the tag is in strict order, which ids that are taken ahead would break: ask for them with \
+                            NextIds";
+                return Err(Status::failed_precondition(text));
+            }
+        }
+        let state = Some((Arc::clone(&self.node), source));
+        let answers = stream::unfold(state, move |state| async move {
+            let (node, source) = state?;
+            if node.stopping() {
+                return Some((
+                    Err(status::unavailable("this server stops: ask another one")),
+                    None,
+                ));
+            }
+            match take(&node, &source, count).await {
+                Ok(ids) => {
+                    // One message at a time: others of this thread, and the client's windows, get their turn.
+                    tokio::task::yield_now().await;
+                    Some((Ok(NextIdsResponse { ids }), Some((node, source))))
+                }
+                Err(status) => Some((Err(status), None)),
+            }
+        });
+        Ok(Response::new(Box::pin(answers)))
+    }
+
+    async fn lease_range(&self, request: Request<LeaseRangeRequest>) -> Answer<LeaseRangeResponse> {
+        let LeaseRangeRequest { tag, count } = request.into_inner();
+        let count = count as usize;
+        if !(1..=ids::LARGEST_RANGE).contains(&count) {
+            return Err(bad(format!("count: give 1 to {}", ids::LARGEST_RANGE)));
+        }
+        let handle = ids::handle(&self.node, &tag).await.map_err(failed)?;
+        let leased = ids::lease(&self.node, &handle, count).await.map_err(failed)?;
+        let LeasedRange { range, ticket } = leased;
+        Ok(Response::new(LeaseRangeResponse { start: range.start(), end: range.end(), ticket }))
+    }
+
+    async fn return_range(
+        &self,
+        request: Request<ReturnRangeRequest>,
+    ) -> Answer<ReturnRangeResponse> {
+        let ReturnRangeRequest { tag, ticket, start, end } = request.into_inner();
+        let range = IdRange::new(start, end);
+        let range = range.ok_or_else(|| {
+            bad("start, end: give the first unused id, and the end of the range that was leased")
+        })?;
+        let handle = ids::handle(&self.node, &tag).await.map_err(failed)?;
+        let returned = ids::return_unused(&self.node, &handle, ticket, range).await;
+        Ok(Response::new(ReturnRangeResponse { returned: returned.map_err(failed)? }))
+    }
+
+    async fn decode(&self, request: Request<DecodeRequest>) -> Answer<DecodeResponse> {
+        let layout = self.node.layout;
+        let id = Id::new(request.into_inner().id);
+        let parts = id.and_then(|id| layout.decode(id));
+        let parts = parts.ok_or_else(|| bad("id: it is none of the configured layout"))?;
+        let (datacenter, worker) = layout.datacenter_of(parts.worker);
+        Ok(Response::new(DecodeResponse {
+            unix_millis: i64::try_from(parts.timestamp.get()).unwrap_or(i64::MAX),
+            worker,
+            sequence: parts.sequence,
+            datacenter: (layout.datacenter_bits() > 0).then_some(datacenter),
+        }))
+    }
+
+    async fn clock(&self, _: Request<ClockRequest>) -> Answer<ClockResponse> {
+        let now = SystemClock.wall_millis().get();
+        Ok(Response::new(ClockResponse { unix_millis: i64::try_from(now).unwrap_or(i64::MAX) }))
+    }
+}

@@ -1,0 +1,278 @@
+//! Ids over gRPC, on the listener and the threads that HTTP and the Redis protocol have, too.
+//!
+//! tonic decodes and encodes messages; connections are served by hyper, as those of HTTP/2 are. A request with one
+//! message is read whole before it counts as under way, so that a client that sends slowly can be ended.
+
+mod ids;
+mod status;
+
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::body::{Body, Bytes, Frame, Incoming, SizeHint};
+use hyper::service::Service;
+use hyper::{Request, Response, Version};
+use leaf_core::Health;
+use leaf_proto::v1::id_service_server::{IdServiceServer, SERVICE_NAME};
+use rustix::net::sockopt::set_socket_keepalive;
+use tokio::net::TcpStream;
+use tonic::Status;
+use tonic::codegen::Service as TowerService;
+use tonic_health::ServingStatus;
+use tonic_health::pb::health_server::HealthServer;
+use tonic_health::server::{HealthReporter, HealthService};
+use tonic_reflection::server::{
+    Builder, v1::ServerReflection, v1::ServerReflectionServer, v1alpha,
+};
+
+use self::ids::Ids;
+use crate::node::Node;
+use crate::serve::{Control, Keeping, Order, Protocol, UnderWay, Unread, serve_http2, version};
+
+/// The largest message of a request, and how long it may take to arrive.
+const LARGEST: usize = 16 * 1024;
+const ARRIVES: Duration = Duration::from_secs(10);
+/// What is buffered for one answer: a client that opens its windows and reads nothing costs so much a hundred times.
+const SEND_BUFFER: usize = 16 * 1024;
+/// How long an answer that was given may take on its way, at the end.
+const LAST_ANSWERS: Duration = Duration::from_millis(300);
+/// How often the health service looks at the node.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// gRPC on a listener.
+pub(crate) struct Grpc {
+    node: Arc<Node>,
+    services: Services,
+}
+
+/// What a path may lead to. Cheap to clone.
+#[derive(Clone)]
+struct Services {
+    ids: IdServiceServer<Ids>,
+    health: HealthServer<HealthService>,
+    reflection: Arc<dyn Reflect>,
+}
+
+/// Answers questions about the services, in both versions of the protocol that tools speak.
+trait Reflect: Send + Sync {
+    fn answer(&self, request: Request<Incoming>, old: bool) -> Answer<tonic::body::Body>;
+}
+
+struct Reflection<A, B>(ServerReflectionServer<A>, v1alpha::ServerReflectionServer<B>);
+
+type Answer<B> = Pin<Box<dyn Future<Output = Result<Response<B>, Infallible>> + Send>>;
+
+impl<A: ServerReflection, B: v1alpha::ServerReflection> Reflect for Reflection<A, B> {
+    fn answer(&self, request: Request<Incoming>, old: bool) -> Answer<tonic::body::Body> {
+        match old {
+            false => self.0.clone().call(request),
+            true => self.1.clone().call(request),
+        }
+    }
+}
+
+impl Grpc {
+    /// Call it in a tokio runtime: a task of it follows the node's health.
+    pub(crate) fn new(node: Arc<Node>) -> Self {
+        let reflection = || {
+            Builder::configure()
+                .register_encoded_file_descriptor_set(leaf_proto::DESCRIPTORS)
+                .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
+        };
+        let reflection = Reflection(
+            reflection()
+                .build_v1()
+                .expect("the descriptors are ours")
+                .max_decoding_message_size(LARGEST),
+            reflection()
+                .build_v1alpha()
+                .expect("the descriptors are ours")
+                .max_decoding_message_size(LARGEST),
+        );
+        let reporter = HealthReporter::new();
+        let services = Services {
+            ids: IdServiceServer::new(Ids::new(Arc::clone(&node)))
+                .max_decoding_message_size(LARGEST),
+            health: HealthServer::new(HealthService::from_health_reporter(reporter.clone()))
+                .max_decoding_message_size(LARGEST),
+            reflection: Arc::new(reflection),
+        };
+        tokio::spawn(report(Arc::downgrade(&node), reporter));
+        Self { node, services }
+    }
+}
+
+/// Tells the health service how the node is, until that is gone.
+async fn report(node: std::sync::Weak<Node>, reporter: HealthReporter) {
+    let mut told = None;
+    loop {
+        let Some(status) = node.upgrade().map(|node| match node.health() {
+            Health::NotReady(_) => ServingStatus::NotServing,
+            Health::Ready | Health::Degraded(_) => ServingStatus::Serving,
+        }) else {
+            return;
+        };
+        // Who watches is told of changes alone.
+        if told.replace(status) != Some(status) {
+            for name in ["", SERVICE_NAME] {
+                reporter.set_service_status(name, status).await;
+            }
+        }
+        tokio::time::sleep(LOOK).await;
+    }
+}
+
+/// Until the connection was asked to end, and no call waits for its answer any more: streams of health and
+/// reflection end with their client only.
+async fn ended(control: &Control) {
+    control.unless(Order::Finish, std::future::pending::<()>()).await;
+    loop {
+        tokio::time::sleep(LAST_ANSWERS).await;
+        if control.under_way.load(Ordering::Relaxed) == 0 {
+            return;
+        }
+    }
+}
+
+impl Protocol for Grpc {
+    fn keeping(&self) -> Keeping {
+        Keeping {
+            sweep_every: Duration::from_secs(15),
+            evict_after: 1,
+            evict_at_once: false,
+            // HTTP/2 asks by pings whether a client is still there.
+            idle_stays: true,
+            files: self.node.share_of_files(),
+        }
+    }
+
+    fn max_connections(&self) -> usize {
+        self.node.live.max_grpc_connections.load(Ordering::Relaxed)
+    }
+
+    async fn serve(self: Arc<Self>, stream: TcpStream, control: Arc<Control>) {
+        // Without it the place of a client whose machine is gone is kept until it is needed.
+        let _ = set_socket_keepalive(&stream, true);
+        let begun = control.unless(Order::Finish, version(&stream));
+        let Ok(Some(Some(Version::HTTP_2))) = tokio::time::timeout(ARRIVES, begun).await else {
+            return;
+        };
+        let answering =
+            Answering { services: self.services.clone(), control: Arc::clone(&control) };
+        tokio::select! {
+            () = serve_http2(stream, answering, &control, SEND_BUFFER) => {}
+            () = ended(&control) => {}
+        }
+    }
+}
+
+/// Answers the requests of a connection.
+struct Answering {
+    services: Services,
+    control: Arc<Control>,
+}
+
+impl Service<Request<Incoming>> for Answering {
+    type Response = Response<Counted>;
+    type Error = Infallible;
+    type Future = Answer<Counted>;
+
+    fn call(&self, request: Request<Incoming>) -> Self::Future {
+        self.control.requests.fetch_add(1, Ordering::Relaxed);
+        let (services, control) = (self.services.clone(), Arc::clone(&self.control));
+        Box::pin(async move {
+            let service = request.uri().path().split('/').nth(1).unwrap_or_default();
+            let reply = match service {
+                SERVICE_NAME => whole(request, services.ids, &control).await,
+                "grpc.health.v1.Health" => whole(request, services.health, &control).await,
+                "grpc.reflection.v1.ServerReflection" => {
+                    services.reflection.answer(request, false).await
+                }
+                "grpc.reflection.v1alpha.ServerReflection" => {
+                    services.reflection.answer(request, true).await
+                }
+                _ => {
+                    let text = "no such service: there are leaf.v1.IdService, grpc.health.v1.Health and reflection";
+                    Ok(Status::unimplemented(text).into_http())
+                }
+            };
+            reply.map(|reply| reply.map(|body| Counted::of(body, &control)))
+        })
+    }
+}
+
+/// Reads the one message of a request, then lets the service answer it.
+async fn whole<S>(
+    request: Request<Incoming>,
+    mut service: S,
+    control: &Arc<Control>,
+) -> Result<Response<tonic::body::Body>, Infallible>
+where
+    S: TowerService<
+            Request<Full<Bytes>>,
+            Response = Response<tonic::body::Body>,
+            Error = Infallible,
+        >,
+{
+    let (head, body) = request.into_parts();
+    let read = Limited::new(body, LARGEST + 5).collect();
+    let body = match tokio::time::timeout(ARRIVES, read).await {
+        Ok(Ok(body)) => body.to_bytes(),
+        Ok(Err(_)) => {
+            let text = format!("a request has one message of at most {LARGEST} bytes");
+            return Ok(Status::invalid_argument(text).into_http());
+        }
+        Err(_) => {
+            let text = format!("the message did not arrive within {ARRIVES:?}");
+            return Ok(Status::deadline_exceeded(text).into_http());
+        }
+    };
+    let _under_way = UnderWay::begin(control);
+    service.call(Request::from_parts(head, Full::new(body))).await
+}
+
+/// A body that tells the listener whether its client reads it.
+struct Counted {
+    body: tonic::body::Body,
+    control: Arc<Control>,
+    unread: Option<Unread>,
+}
+
+impl Counted {
+    fn of(body: tonic::body::Body, control: &Arc<Control>) -> Self {
+        let unread = (!body.is_end_stream()).then(|| Unread::begin(control));
+        Self { body, control: Arc::clone(control), unread }
+    }
+}
+
+impl Body for Counted {
+    type Data = Bytes;
+    type Error = Status;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+        let frame = Pin::new(&mut self.body).poll_frame(context);
+        match (&frame, &mut self.unread) {
+            (Poll::Ready(Some(_)), Some(unread)) => unread.moves(),
+            (Poll::Ready(Some(_)), None) => self.unread = Some(Unread::begin(&self.control)),
+            // There is nothing that the client could take.
+            (Poll::Ready(None) | Poll::Pending, _) => self.unread = None,
+        }
+        frame
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}

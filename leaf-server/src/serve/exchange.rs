@@ -1,0 +1,156 @@
+//! What a connection of hyper tells its listener: how it ends, which requests are under way, and which answers
+//! their client has not read.
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use hyper::Version;
+use hyper::body::{Body, Incoming};
+use hyper::server::conn::http2;
+use hyper::service::HttpService;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::server::graceful::GracefulConnection;
+use tokio::net::TcpStream;
+
+use super::{Control, Order};
+
+/// Requests at a time of one HTTP/2 connection.
+const STREAMS: u32 = 100;
+/// A live HTTP/2 client answers a ping.
+const PING_EVERY: Duration = Duration::from_secs(20);
+const PING_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// How an HTTP/2 connection begins, as far as no request of HTTP/1 does.
+const PREFACE: &[u8] = b"PRI";
+/// A client that sends one byte must not keep a thread busy.
+const PREFACE_LOOKS: u32 = 50;
+
+/// The largest head of a request.
+pub(crate) const HEAD_BYTES: usize = 16 * 1024;
+
+/// What a connection speaks: looks at its first bytes and leaves them there.
+pub(crate) async fn version(stream: &TcpStream) -> Option<Version> {
+    let mut start = [0; PREFACE.len()];
+    for _ in 0..PREFACE_LOOKS {
+        let seen = stream.peek(&mut start).await.ok().filter(|seen| *seen > 0)?;
+        if start[..seen] != PREFACE[..seen] {
+            return Some(Version::HTTP_11);
+        }
+        if seen == PREFACE.len() {
+            return Some(Version::HTTP_2);
+        }
+        // A part of it is there already, so that waiting for more to read would not wait.
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    // Typed by hand, perhaps.
+    Some(Version::HTTP_11)
+}
+
+/// Serves a connection over HTTP/2. `send_buffer` is what it buffers for one of its streams.
+pub(crate) async fn serve_http2<S, B>(
+    stream: TcpStream,
+    service: S,
+    control: &Control,
+    send_buffer: usize,
+) where
+    S: HttpService<Incoming, ResBody = B>,
+    S::Future: Send + 'static,
+    S::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    B: Body<Data: Send, Error: Into<Box<dyn std::error::Error + Send + Sync>>> + Send + 'static,
+{
+    control.is_http2();
+    let connection = http2::Builder::new(TokioExecutor::new())
+        .timer(TokioTimer::new())
+        .max_concurrent_streams(STREAMS)
+        .max_header_list_size(HEAD_BYTES as u32)
+        .max_send_buf_size(send_buffer)
+        .keep_alive_interval(PING_EVERY)
+        .keep_alive_timeout(PING_TIMEOUT)
+        .serve_connection(TokioIo::new(stream), service);
+    drive(connection, control, |_| {}).await;
+}
+
+/// How a connection was when it ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Ended {
+    /// It had nothing under way when it was asked to end.
+    Idle,
+    /// Its client may be reading yet, or sending.
+    Busy,
+}
+
+/// Runs a connection to its end, as the listener orders. `sent` runs whenever the connection has run.
+pub(crate) async fn drive(
+    connection: impl GracefulConnection,
+    control: &Control,
+    mut sent: impl FnMut(&mut Context<'_>),
+) -> Ended {
+    let mut connection = pin!(connection);
+    let mut finishing = false;
+    std::future::poll_fn(|context| {
+        let mut asked_now = false;
+        loop {
+            let ended = connection.as_mut().poll(context).is_ready();
+            sent(context);
+            if ended {
+                return Poll::Ready(if asked_now { Ended::Idle } else { Ended::Busy });
+            }
+            match control.order(context) {
+                Order::Close => return Poll::Ready(Ended::Idle),
+                Order::Finish if !finishing => {
+                    (finishing, asked_now) = (true, true);
+                    connection.as_mut().graceful_shutdown();
+                }
+                Order::Serve | Order::Finish => return Poll::Pending,
+            }
+        }
+    })
+    .await
+}
+
+/// Counts one request that waits for its answer, for as long as it lives.
+pub(crate) struct UnderWay(Arc<Control>);
+
+impl UnderWay {
+    pub(crate) fn begin(control: &Arc<Control>) -> Self {
+        control.under_way.fetch_add(1, Ordering::Relaxed);
+        Self(Arc::clone(control))
+    }
+}
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        self.0.under_way.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Marks an answer that its client has not taken wholly, for as long as it lives.
+pub(crate) struct Unread {
+    control: Arc<Control>,
+    mark: u32,
+    /// Whether the first part was asked for. hyper does that before the client takes anything: only to ask for
+    /// another one shows that it took some.
+    begun: bool,
+}
+
+impl Unread {
+    pub(crate) fn begin(control: &Arc<Control>) -> Self {
+        Self { control: Arc::clone(control), mark: control.debt_begins(), begun: false }
+    }
+
+    /// A part of the answer was asked for.
+    pub(crate) fn moves(&mut self) {
+        if std::mem::replace(&mut self.begun, true) {
+            self.control.debt_moves(&mut self.mark);
+        }
+    }
+}
+
+impl Drop for Unread {
+    fn drop(&mut self) {
+        self.control.debt_ends(self.mark);
+    }
+}
