@@ -161,7 +161,7 @@ impl LocalIds {
     ///
     /// # Errors
     /// Those of [`TagHandle::next`].
-    #[inline]
+    #[inline(always)]
     #[expect(clippy::should_implement_trait, reason = "no iterator: it fails, and never ends")]
     pub fn next(&mut self) -> Result<Id, ClientError> {
         match self.ids.try_next() {
@@ -172,12 +172,21 @@ impl LocalIds {
 }
 
 impl Snowflake {
+    /// Takes the next id if one is there; never waits.
+    #[must_use]
+    pub fn try_next(&self) -> Option<Id> {
+        self.ids.try_next()
+    }
+
     /// Takes the next id; blocks where it must wait.
     ///
     /// # Errors
     /// Those of [`crate::Snowflake::next`].
     pub fn next(&self) -> Result<Id, ClientError> {
-        self.runtime.block_on(self.ids.next())
+        match self.ids.try_next() {
+            Some(id) => Ok(id),
+            None => self.runtime.block_on(self.ids.next()),
+        }
     }
 
     /// Takes so many ids, at most 1,000; blocks until they are there.

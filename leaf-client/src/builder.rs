@@ -73,7 +73,7 @@ impl LeafClientBuilder {
         self
     }
 
-    /// How long one server may take before the next is asked. Default 500 ms.
+    /// How long one server may take before the next is asked, at most half of the deadline. Default 500 ms.
     pub const fn attempt(mut self, attempt: Duration) -> Self {
         self.attempt = attempt;
         self
@@ -124,7 +124,9 @@ impl LeafClientBuilder {
             }
         };
         let pool = Pool::new(places, self.zone.clone());
-        Ok(LeafClient::open(&self, pool, Transport::new(authorization)))
+        // Another server must have its turn within the deadline.
+        let this = Self { attempt: self.attempt.min(self.deadline / 2), ..self };
+        Ok(LeafClient::open(&this, pool, Transport::new(authorization)))
     }
 }
 

@@ -2,14 +2,14 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 use std::time::Duration;
 
 use leaf_core::{Health, Tag};
-use leaf_segment::{Order, SegmentConfig, SegmentGenerator};
+use leaf_segment::{Meaning, Order, SegmentConfig, SegmentGenerator};
 use tokio::task::AbortHandle;
 
-use crate::api::{Api, path_of};
+use crate::api::{Api, AskError, path_of};
 use crate::budget::RetryBudget;
 use crate::builder::LeafClientBuilder;
 use crate::error::{ClientError, ClientErrorKind};
@@ -42,12 +42,75 @@ struct Inner {
     snowflake: OnceLock<Snowflake>,
     deadline: Duration,
     closed: AtomicBool,
-    care: AbortHandle,
+    tasks: Vec<AbortHandle>,
 }
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        self.care.abort();
+        self.tasks.iter().for_each(AbortHandle::abort);
+    }
+}
+
+impl Inner {
+    fn others(&self) -> MutexGuard<'_, HashMap<Tag, TagHandle>> {
+        self.others.lock().expect("no holder of this lock panics")
+    }
+
+    fn closed(&self) -> bool {
+        self.closed.load(Ordering::Acquire)
+    }
+
+    /// Asks what the tags in use are like, one after the other, each about once in `refresh`.
+    async fn follow_tags(inner: Weak<Self>, refresh: Duration) {
+        loop {
+            let names = {
+                let Some(inner) = inner.upgrade() else { return };
+                let others: Vec<Tag> = inner.others().keys().cloned().collect();
+                let mut names = inner.source.names();
+                names.extend(others);
+                names
+            };
+            let pause = refresh / u32::try_from(names.len()).unwrap_or(u32::MAX).max(1);
+            if names.is_empty() {
+                tokio::time::sleep(refresh).await;
+            }
+            for tag in names {
+                tokio::time::sleep(pause).await;
+                let Some(inner) = inner.upgrade() else { return };
+                let other = inner.others().get(&tag).cloned();
+                match other {
+                    Some(handle) => inner.follow_other(&handle).await,
+                    // What it said is kept; where it said nothing, what is known stays.
+                    None => {
+                        let _ = inner.source.read(&tag).await;
+                        // What it says counts at once.
+                        inner.segments.read_soon();
+                    }
+                }
+            }
+        }
+    }
+
+    /// Ends the handle of a tag without leases that is not what it was.
+    async fn follow_other(&self, handle: &TagHandle) {
+        let why = match self.source.shown(&handle.tag).await {
+            Ok(shown) => match &handle.ids {
+                TagIds::Listed(stock) if !shown.leases && shown.order == Order::Relaxed => {
+                    return stock.set_most(shown.max_count);
+                }
+                TagIds::InTurn(turns) if shown.order == Order::Strict => {
+                    return turns.set_most(shown.max_count);
+                }
+                _ => ClientErrorKind::Changed,
+            },
+            Err(AskError::Refused {
+                kind: kind @ (ClientErrorKind::UnknownTag | ClientErrorKind::Disabled),
+                ..
+            }) => kind,
+            Err(_) => return,
+        };
+        self.others().remove(&handle.tag);
+        handle.ids.end(why);
     }
 }
 
@@ -70,7 +133,10 @@ impl LeafClient {
             ..SegmentConfig::default()
         };
         let segments = SegmentGenerator::start(Arc::clone(&source) as _, config);
-        let care = tokio::spawn(Api::look_after(Arc::downgrade(&api))).abort_handle();
+        let care = [
+            tokio::spawn(Api::look_after(Arc::downgrade(&api))).abort_handle(),
+            tokio::spawn(Api::follow_names(Arc::downgrade(&api))).abort_handle(),
+        ];
         let inner = Inner {
             api,
             source,
@@ -79,9 +145,12 @@ impl LeafClient {
             snowflake: OnceLock::new(),
             deadline: of.deadline,
             closed: AtomicBool::new(false),
-            care,
+            tasks: care.into(),
         };
-        Self { inner: Arc::new(inner) }
+        let inner = Arc::new(inner);
+        // It ends with the client.
+        tokio::spawn(Inner::follow_tags(Arc::downgrade(&inner), of.refresh));
+        Self { inner }
     }
 
     /// A tag, ready to hand out ids. The first time a server is asked what it is like.
@@ -91,22 +160,23 @@ impl LeafClient {
     /// `Refused`, `Closed`.
     pub async fn tag(&self, tag: &str) -> Result<TagHandle, ClientError> {
         let inner = &*self.inner;
-        if inner.closed.load(Ordering::Acquire) {
-            let text = format!("tag {tag:?}: the client was closed");
-            return Err(ClientError::new(ClientErrorKind::Closed, text));
+        let name = format!("tag {tag:?}");
+        if inner.closed() {
+            return Err(ClientError::ended(&name, ClientErrorKind::Closed));
         }
-        if let Some(handle) = inner.segments.known(tag) {
+        let leased = |handle: &leaf_segment::TagHandle| handle.meaning() == Meaning::PLAIN;
+        if let Some(handle) = inner.segments.known(tag).filter(leased) {
             return Ok(TagHandle { tag: handle.tag().clone(), ids: TagIds::Leased(handle) });
         }
         let parsed = Tag::parse(tag)
             .map_err(|error| ClientError::new(ClientErrorKind::BadTag, error.to_string()))?;
-        if let Some(handle) = self.others().get(&parsed) {
+        if let Some(handle) = inner.others().get(&parsed) {
             return Ok(handle.clone());
         }
-        let name = format!("tag {tag:?}");
         let shown = inner.source.shown(&parsed).await;
         let shown = shown.map_err(|error| ClientError::asking(&name, &error))?;
         if shown.leases {
+            inner.source.keep(&parsed, &shown);
             let ids = TagIds::Leased(inner.segments.tag(tag).await?);
             return Ok(TagHandle { tag: parsed, ids });
         }
@@ -121,12 +191,12 @@ impl LeafClient {
             }
         };
         let handle = TagHandle { tag: parsed.clone(), ids };
+        let mut others = inner.others();
+        if inner.closed() {
+            return Err(ClientError::ended(&format!("tag {tag:?}"), ClientErrorKind::Closed));
+        }
         // Another caller may have been faster.
-        Ok(self.others().entry(parsed).or_insert(handle).clone())
-    }
-
-    fn others(&self) -> std::sync::MutexGuard<'_, HashMap<Tag, TagHandle>> {
-        self.inner.others.lock().expect("no holder of this lock panics")
+        Ok(others.entry(parsed).or_insert(handle).clone())
     }
 
     fn stock(&self, name: String, path: String, most: usize, life: Option<Duration>) -> Arc<Stock> {
@@ -141,6 +211,9 @@ impl LeafClient {
             let name = "snowflake ids".to_owned();
             Snowflake { stock: self.stock(name, path, SNOWFLAKES, Some(SNOWFLAKE_LIFE)) }
         });
+        if self.inner.closed() {
+            made.stock.end(ClientErrorKind::Closed);
+        }
         made.clone()
     }
 
@@ -152,16 +225,15 @@ impl LeafClient {
 
     /// Ends every handle and gives unused ids back, where nobody was granted ids of the tag since.
     pub async fn close(&self) {
-        self.inner.closed.store(true, Ordering::Release);
-        for handle in self.others().values() {
-            if let TagIds::Listed(stock) = &handle.ids {
-                stock.close();
-            }
+        let inner = &*self.inner;
+        inner.closed.store(true, Ordering::Release);
+        for (_, handle) in inner.others().drain() {
+            handle.ids.end(ClientErrorKind::Closed);
         }
-        if let Some(snowflake) = self.inner.snowflake.get() {
-            snowflake.stock.close();
+        if let Some(snowflake) = inner.snowflake.get() {
+            snowflake.stock.end(ClientErrorKind::Closed);
         }
-        self.inner.segments.close().await;
-        self.inner.care.abort();
+        inner.segments.close().await;
+        inner.tasks.iter().for_each(AbortHandle::abort);
     }
 }

@@ -67,6 +67,8 @@ struct State {
     ejected_until: Option<Instant>,
     /// Whether it told its zone, and which.
     zone: Option<Option<String>>,
+    /// It had no ids although it answered: it is to be asked how it is.
+    doubtful: bool,
 }
 
 /// How gladly a server is asked, the best first.
@@ -104,21 +106,47 @@ impl Endpoint {
         *state = State { zone: state.zone.take(), ..State::default() };
     }
 
-    /// It did not, or had no ids.
+    /// It did not answer, or not as a leaf-server does.
     pub(crate) fn failed(&self) {
         let mut state = self.state();
-        state.errors += 1;
-        if state.errors < ERRORS {
-            return;
+        match state.ejected_until {
+            // Of requests that were under way when it was ejected.
+            Some(until) if Instant::now() < until => {}
+            Some(_) => self.eject(&mut state),
+            None => {
+                state.errors += 1;
+                if state.errors >= ERRORS {
+                    tracing::warn!("{self} failed {ERRORS} times: others are asked meanwhile");
+                    self.eject(&mut state);
+                }
+            }
         }
+    }
+
+    /// It says of itself that it cannot serve.
+    pub(crate) fn not_ready(&self) {
+        let mut state = self.state();
+        state.doubtful = false;
+        match state.ejected_until {
+            Some(until) if Instant::now() < until => {}
+            before => {
+                if before.is_none() {
+                    tracing::warn!("{self} is not ready: others are asked meanwhile");
+                }
+                self.eject(&mut state);
+            }
+        }
+    }
+
+    /// It answered, and had no ids: one tag may be in trouble, or all of it.
+    pub(crate) fn refused(&self) {
+        self.state().doubtful = true;
+    }
+
+    fn eject(&self, state: &mut State) {
         let pause = FIRST_EJECTION.saturating_mul(1 << state.ejections.min(10));
-        if state.ejected_until.is_none() {
-            tracing::warn!("{self} failed {ERRORS} times: others are asked meanwhile");
-        }
         state.ejections += 1;
         state.ejected_until = Some(Instant::now() + pause.min(LONGEST_EJECTION));
-        // The next failure ejects it again.
-        state.errors = ERRORS - 1;
     }
 
     pub(crate) fn told_zone(&self, zone: Option<String>) {
@@ -130,7 +158,7 @@ impl Endpoint {
         let state = self.state();
         match state.ejected_until {
             Some(until) => until <= Instant::now(),
-            None => wants_zone && state.zone.is_none(),
+            None => state.doubtful || wants_zone && state.zone.is_none(),
         }
     }
 }
@@ -166,6 +194,8 @@ mod tests {
         for _ in 0..3 {
             endpoint.failed();
         }
+        // Others that were under way.
+        (0..20).for_each(|_| endpoint.failed());
         for _ in 0..7 {
             let Rank::Ejected(until) = endpoint.rank(None) else { panic!("it is ejected") };
             pauses.push((until - Instant::now()).as_secs());

@@ -66,6 +66,17 @@ impl ClientError {
         Self::new(kind, format!("{what}: {error}"))
     }
 
+    /// Of a handle that has ended, of `what`.
+    pub(crate) fn ended(what: &str, why: ClientErrorKind) -> Self {
+        let text = match why {
+            ClientErrorKind::Closed => "the client was closed",
+            ClientErrorKind::UnknownTag => "no such tag any more",
+            ClientErrorKind::Disabled => "the tag is disabled",
+            _ => "the tag was made again: ask the client for it anew",
+        };
+        Self::new(why, format!("{what}: {text}"))
+    }
+
     /// The kind.
     #[must_use]
     pub const fn kind(&self) -> ClientErrorKind {

@@ -1,118 +1,148 @@
 //! Ids in strict order: asked for when they are wanted, never ahead.
 //!
 //! Invariant: an id goes to a call that began before the request that fetched it was sent. So a call that begins
-//! after another one's end gets the higher id, as the tag promises. All who wait share one request.
+//! after another one's end gets the higher id, as the tag promises. All who wait share one request, which a task
+//! makes: a caller that leaves takes nobody else's ids with it.
 
-use std::collections::VecDeque;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use hyper::Method;
 use leaf_core::Id;
+use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use crate::api::{Api, AskError, path_of};
 use crate::error::{ClientError, ClientErrorKind};
-use crate::transport::Failure;
-use crate::wire::Ids;
+
+type Caller = oneshot::Sender<Result<Id, AskError>>;
 
 #[derive(Debug)]
 pub(crate) struct InTurn {
+    asking: Arc<Asking>,
+    /// Who waits for one id; `None` at the end.
+    waiting: Mutex<Option<UnboundedSender<Caller>>>,
+    ended: Mutex<Option<ClientErrorKind>>,
+}
+
+/// What the task needs.
+#[derive(Debug)]
+struct Asking {
     api: Arc<Api>,
     tag: String,
-    most: usize,
+    most: AtomicUsize,
     wait: Duration,
-    /// Who waits for one id.
-    waiting: Mutex<VecDeque<oneshot::Sender<Id>>>,
-    /// Whoever holds it asks for all who wait.
-    asking: tokio::sync::Mutex<()>,
 }
 
 impl InTurn {
+    /// Call it in a tokio runtime.
     pub(crate) fn new(api: Arc<Api>, tag: &str, most: usize, wait: Duration) -> Arc<Self> {
-        Arc::new(Self {
-            api,
-            tag: tag.to_owned(),
-            most: most.max(1),
-            wait,
-            waiting: Mutex::default(),
-            asking: tokio::sync::Mutex::default(),
-        })
+        let most = AtomicUsize::new(most.max(1));
+        let asking = Arc::new(Asking { api, tag: tag.to_owned(), most, wait });
+        let (waiting, callers) = mpsc::unbounded_channel();
+        // It ends with the last handle.
+        tokio::spawn(Arc::clone(&asking).serve(callers));
+        Arc::new(Self { asking, waiting: Mutex::new(Some(waiting)), ended: Mutex::default() })
     }
 
     fn name(&self) -> String {
-        format!("tag {:?}", self.tag)
+        format!("tag {:?}", self.asking.tag)
+    }
+
+    /// Servers allow so many ids in a list by now.
+    pub(crate) fn set_most(&self, most: usize) {
+        self.asking.most.store(most.max(1), Ordering::Relaxed);
+    }
+
+    /// No id is asked for any more.
+    pub(crate) fn end(&self, why: ClientErrorKind) {
+        self.ended.lock().expect("no holder of this lock panics").get_or_insert(why);
+        *self.waiting.lock().expect("no holder of this lock panics") = None;
+    }
+
+    fn check(&self) -> Result<(), ClientError> {
+        let ended = *self.ended.lock().expect("no holder of this lock panics");
+        ended.map_or(Ok(()), |why| Err(ClientError::ended(&self.name(), why)))
     }
 
     pub(crate) async fn next(&self) -> Result<Id, ClientError> {
-        let deadline = Instant::now() + self.wait;
-        loop {
-            let (sender, mut mine) = oneshot::channel();
-            self.waiting.lock().expect("no holder of this lock panics").push_back(sender);
-            let asked = tokio::select! {
-                biased;
-                id = &mut mine => match id {
-                    Ok(id) => return Ok(id),
-                    // Whoever asked for this call failed, or left.
-                    Err(_) if Instant::now() < deadline => continue,
-                    Err(_) => Err(self.late()),
-                },
-                turn = self.asking.lock() => {
-                    let asked = self.ask_for_all(deadline).await;
-                    drop(turn);
-                    asked.map_err(|error| ClientError::asking(&self.name(), &error))
-                }
-                () = tokio::time::sleep_until(deadline) => Err(self.late()),
-            };
-            asked?;
-            // Of a list that was shorter than the queue this call got none.
-            if let Ok(id) = mine.try_recv() {
-                return Ok(id);
+        self.check()?;
+        let (caller, answer) = oneshot::channel();
+        if let Some(waiting) = &*self.waiting.lock().expect("no holder of this lock panics") {
+            // Where its task is gone the answer never comes.
+            let _ = waiting.send(caller);
+        }
+        match tokio::time::timeout(self.asking.wait, answer).await {
+            Ok(Ok(id)) => id.map_err(|error| ClientError::asking(&self.name(), &error)),
+            Ok(Err(_)) => {
+                self.check()?;
+                Err(ClientError::ended(&self.name(), ClientErrorKind::Closed))
+            }
+            Err(_) => {
+                let text = format!("{}: no id within {:?}", self.name(), self.asking.wait);
+                Err(ClientError::new(ClientErrorKind::Unavailable, text))
             }
         }
     }
 
     /// So many ids that follow each other in the order of the tag.
     pub(crate) async fn take(&self, count: usize) -> Result<Vec<Id>, ClientError> {
-        if !(1..=self.most).contains(&count) {
-            let text = format!("{}: {count} ids at once: give 1 to {}", self.name(), self.most);
+        self.check()?;
+        let most = self.asking.most.load(Ordering::Relaxed);
+        if !(1..=most).contains(&count) {
+            let text = format!("{}: {count} ids at once: give 1 to {most}", self.name());
             return Err(ClientError::new(ClientErrorKind::BadCount, text));
         }
-        let ids = self.ask(count, Instant::now() + self.wait).await;
+        let ids = self.asking.ask(count).await;
         ids.map_err(|error| ClientError::asking(&self.name(), &error))
     }
+}
 
-    async fn ask_for_all(&self, deadline: Instant) -> Result<(), AskError> {
-        let callers: Vec<oneshot::Sender<Id>> = {
-            let mut waiting = self.waiting.lock().expect("no holder of this lock panics");
+impl Asking {
+    /// Asks for all who wait, request after request.
+    async fn serve(self: Arc<Self>, mut callers: UnboundedReceiver<Caller>) {
+        let mut waiting: Vec<Caller> = Vec::new();
+        loop {
+            if waiting.is_empty() {
+                let Some(caller) = callers.recv().await else { return };
+                waiting.push(caller);
+            }
+            // Whoever came until now began before the request that is sent next.
+            while let Ok(caller) = callers.try_recv() {
+                waiting.push(caller);
+            }
             // Those who left need none.
             waiting.retain(|caller| !caller.is_closed());
-            let count = waiting.len().min(self.most);
-            waiting.drain(..count).collect()
-        };
-        if callers.is_empty() {
-            return Ok(());
+            let mut count = waiting.len().min(self.most.load(Ordering::Relaxed));
+            while count > 0 {
+                match self.ask(count).await {
+                    Ok(ids) => {
+                        for (caller, id) in waiting.drain(..count).zip(ids) {
+                            // A caller that left meanwhile leaves a gap.
+                            let _ = caller.send(Ok(id));
+                        }
+                    }
+                    // The tag has fewer, or servers allow fewer by now.
+                    Err(error) if error.is_too_many() && count > 1 => {
+                        count /= 2;
+                        continue;
+                    }
+                    Err(error) => {
+                        for caller in waiting.drain(..count) {
+                            let _ = caller.send(Err(error.clone()));
+                        }
+                    }
+                }
+                break;
+            }
         }
-        let ids = self.ask(callers.len(), deadline).await?;
-        for (caller, id) in callers.into_iter().zip(ids) {
-            // A caller that left meanwhile leaves a gap.
-            let _ = caller.send(id);
-        }
-        Ok(())
     }
 
-    async fn ask(&self, count: usize, deadline: Instant) -> Result<Vec<Id>, AskError> {
+    async fn ask(&self, count: usize) -> Result<Vec<Id>, AskError> {
         let path = path_of(&self.tag, &format!("/ids?count={count}"));
-        let (ids, from) = self.api.ask_on::<Ids>(Method::GET, &path, count, deadline).await?;
-        ids.parse().filter(|ids| ids.len() == count).ok_or_else(|| {
-            let why = "its list has not the ids that it was asked for";
-            AskError::Failed(Failure::of(&from, why))
-        })
-    }
-
-    fn late(&self) -> ClientError {
-        let text = format!("{}: no ids within {:?}", self.name(), self.wait);
-        ClientError::new(ClientErrorKind::Unavailable, text)
+        // Its failure, which names a server, comes before its callers' deadlines.
+        let deadline = Instant::now() + self.wait.mul_f64(0.9);
+        self.api.ids(&path, count, deadline).await
     }
 }

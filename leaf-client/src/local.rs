@@ -37,20 +37,12 @@ impl TagHandle {
 
 impl LocalIds {
     /// Takes the next id if one is there; never waits.
-    #[inline]
+    #[inline(always)]
     #[must_use]
     pub fn try_next(&mut self) -> Option<Id> {
         match &mut self.ids {
             Run::Leased(local) => local.try_next(),
-            Run::Listed(run, size) => {
-                if run.as_slice().is_empty() {
-                    let ids: Vec<Id> = std::iter::from_fn(|| self.handle.try_next())
-                        .take((*size).max(1))
-                        .collect();
-                    *run = ids.into_iter();
-                }
-                run.next()
-            }
+            Run::Listed(run, size) => next_of_list(run, *size, &self.handle),
         }
     }
 
@@ -65,4 +57,14 @@ impl LocalIds {
             None => self.handle.next().await,
         }
     }
+}
+
+/// Not in the way of the fast path.
+#[cold]
+fn next_of_list(run: &mut vec::IntoIter<Id>, size: usize, handle: &TagHandle) -> Option<Id> {
+    if run.as_slice().is_empty() {
+        let ids: Vec<Id> = std::iter::from_fn(|| handle.try_next()).take(size.max(1)).collect();
+        *run = ids.into_iter();
+    }
+    run.next()
 }

@@ -7,6 +7,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, RwLock};
 use std::time::Duration;
 
+use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use crate::endpoint::{Endpoint, Place, Rank};
@@ -18,6 +19,10 @@ const BELIEVED: Duration = Duration::from_secs(30);
 const AGAIN: Duration = Duration::from_secs(1);
 /// The most addresses of all names together.
 const MOST: usize = 256;
+/// How often it is looked whether a name was found.
+const FOUND_LOOK: Duration = Duration::from_millis(10);
+/// How long the look-up of one name may take.
+const LOOK_UP: Duration = Duration::from_secs(5);
 
 #[derive(Debug)]
 pub(crate) struct Pool {
@@ -45,7 +50,16 @@ impl Pool {
     /// The server to ask now, of those that were not `tried`.
     pub(crate) async fn choose(&self, tried: &[Arc<Endpoint>]) -> Result<Arc<Endpoint>, Failure> {
         if self.known().is_empty() {
-            self.look_names_up().await?;
+            // One name that hangs must not hold up those that are found.
+            let found = async {
+                while self.known().is_empty() {
+                    tokio::time::sleep(FOUND_LOOK).await;
+                }
+            };
+            tokio::select! {
+                looked_up = self.look_names_up() => looked_up?,
+                () = found => {}
+            }
         }
         let mut known = self.known();
         fastrand::shuffle(&mut known);
@@ -75,24 +89,31 @@ impl Pool {
         if Instant::now() < *due && !self.known().is_empty() {
             return Ok(());
         }
-        let (mut found, mut failure) = (Vec::new(), None);
-        for place in &self.places {
-            match tokio::net::lookup_host(&place.authority).await {
-                Ok(addresses) => {
-                    found.extend(addresses.map(|address| (place.clone(), address)));
-                }
-                Err(error) => {
-                    let text = format!("the address of {}: {error}", place.authority);
-                    // What was known of it stays.
-                    let stays = self.known().into_iter().filter(|known| known.place == *place);
-                    found.extend(stays.map(|known| (place.clone(), known.address)));
+        let mut look_ups = JoinSet::new();
+        for place in self.places.clone() {
+            look_ups.spawn(async move {
+                let asked = tokio::net::lookup_host(place.authority.clone());
+                let found: Result<Vec<SocketAddr>, String> =
+                    match tokio::time::timeout(LOOK_UP, asked).await {
+                        Ok(Ok(found)) => Ok(found.collect()),
+                        Ok(Err(error)) => Err(error.to_string()),
+                        Err(_) => Err(format!("no answer within {LOOK_UP:?}")),
+                    };
+                (place, found)
+            });
+        }
+        let mut failure = None;
+        while let Some(Ok((place, found))) = look_ups.join_next().await {
+            match found {
+                Ok(addresses) => self.keep(&place, addresses),
+                // What was known of it stays.
+                Err(why) => {
+                    let text = format!("the address of {}: {why}", place.authority);
                     failure = Some(Failure::of_names(text));
                 }
             }
         }
         *due = Instant::now() + if failure.is_some() { AGAIN } else { BELIEVED };
-        found.truncate(MOST);
-        self.keep(found);
         match failure {
             Some(failure) if self.known().is_empty() => Err(failure),
             Some(failure) => {
@@ -103,20 +124,17 @@ impl Pool {
         }
     }
 
-    /// These are the servers from now on; what is known of them is kept.
-    fn keep(&self, found: Vec<(Place, SocketAddr)>) {
+    /// These are the addresses of a name from now on; what is known of their servers is kept.
+    fn keep(&self, place: &Place, addresses: Vec<SocketAddr>) {
         let mut known = self.known.write().expect("no holder of this lock panics");
-        let mut now: Vec<Arc<Endpoint>> = Vec::with_capacity(found.len());
-        for (place, address) in found {
-            if now.iter().any(|endpoint| endpoint.address == address) {
-                continue;
+        known.retain(|endpoint| endpoint.place != *place || addresses.contains(&endpoint.address));
+        for address in addresses {
+            // One that several names stand for is one.
+            let is_known = known.iter().any(|endpoint| endpoint.address == address);
+            if !is_known && known.len() < MOST {
+                known.push(Arc::new(Endpoint::new(place.clone(), address)));
             }
-            let before = known
-                .iter()
-                .find(|endpoint| endpoint.address == address && endpoint.place == place);
-            now.push(before.map_or_else(|| Arc::new(Endpoint::new(place, address)), Arc::clone));
         }
-        *known = now;
     }
 }
 

@@ -1,14 +1,18 @@
 //! Servers as the store of a double buffer: a segment is a leased range.
+//!
+//! What tags are like is asked for one after the other, each about once in a refresh; the generator reads what was
+//! learnt, so that its reading of all tags costs no request.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use hyper::Method;
 use leaf_core::{IdRange, Step, Tag};
 use leaf_segment::{
-    Expected, Meaning, RangeSource, StoreError, StoreErrorKind, StoreFuture, TagCatalog, TagRecord,
-    TagSettings,
+    Expected, Meaning, NewTag, RangeSource, StoreError, StoreErrorKind, StoreFuture, TagCatalog,
+    TagRecord, TagSettings,
 };
 use tokio::time::Instant;
 
@@ -27,92 +31,127 @@ pub(crate) struct ServerSource {
     pub(crate) deadline: Duration,
     /// The most ids of a lease.
     pub(crate) max_lease: Step,
-    /// The tags that this client uses, and the ranges of each that were leased last.
-    tags: Mutex<BTreeMap<Tag, Vec<Leased>>>,
+    /// The tags with leases that this client uses.
+    used: Mutex<BTreeMap<Tag, Used>>,
 }
 
-#[derive(Debug, Clone)]
+/// A tag in use.
+#[derive(Debug, Default)]
+struct Used {
+    /// What it was like when it was last asked for; `None` where it is gone, or has no leases any more.
+    record: Option<TagRecord>,
+    /// The ranges that were leased last.
+    leased: Vec<Leased>,
+}
+
 struct Leased {
     range: IdRange,
+    /// A secret: whoever shows it gives the range back.
     ticket: String,
     from: Arc<Endpoint>,
 }
 
+impl fmt::Debug for Leased {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} of {}", self.range, self.from)
+    }
+}
+
 impl ServerSource {
     pub(crate) fn new(api: Arc<Api>, deadline: Duration, max_lease: Step) -> Self {
-        Self { api, deadline, max_lease, tags: Mutex::default() }
+        Self { api, deadline, max_lease, used: Mutex::default() }
     }
 
-    fn used(&self) -> MutexGuard<'_, BTreeMap<Tag, Vec<Leased>>> {
-        self.tags.lock().expect("no holder of this lock panics")
+    fn used(&self) -> MutexGuard<'_, BTreeMap<Tag, Used>> {
+        self.used.lock().expect("no holder of this lock panics")
+    }
+
+    /// The tags in use.
+    pub(crate) fn names(&self) -> Vec<Tag> {
+        self.used().keys().cloned().collect()
     }
 
     /// Asks what a tag is like.
     pub(crate) async fn shown(&self, tag: &Tag) -> Result<TagShown, AskError> {
         let deadline = Instant::now() + self.deadline;
-        Ok(self.api.ask_on(Method::GET, &path_of(tag.as_str(), ""), 0, deadline).await?.0)
+        Ok(self.api.ask_on(Method::GET, &path_of(tag.as_str(), ""), 0, deadline, |_| true).await?.0)
     }
 
-    /// The record that a double buffer needs; `None` for a tag that has no leases.
-    fn record(&self, tag: &Tag, shown: &TagShown) -> Option<TagRecord> {
-        if !shown.leases {
-            return None;
-        }
+    /// The record that a double buffer needs; one of another meaning for a tag that has no leases, so that a handle that
+    /// had some ends.
+    fn record(&self, tag: &Tag, shown: &TagShown) -> TagRecord {
+        let meaning = if shown.leases { Meaning::PLAIN } else { Meaning::STRICT };
         let most = Step::new(shown.max_take).unwrap_or(Step::MIN).min(self.max_lease);
-        self.used().entry(tag.clone()).or_default();
         let step = Step::new(shown.step.unwrap_or(1)).map(|step| step.min(most));
         let settings = TagSettings {
             max_step: Some(most),
             max_take: Some(Step::new(shown.max_take).unwrap_or(Step::MIN)),
             ..TagSettings::default()
         };
-        Some(TagRecord {
+        TagRecord {
             tag: tag.clone(),
             max_id: 0,
             step,
             description: None,
-            meaning: Ok(Meaning::PLAIN),
+            meaning: Ok(meaning),
             settings: Ok(settings),
-        })
+        }
     }
 
-    async fn read(&self, tag: &Tag) -> Result<Option<TagRecord>, StoreError> {
-        let operation = || format!("ask for tag {:?}", tag.as_str());
-        match self.shown(tag).await {
-            Ok(shown) => Ok(self.record(tag, &shown)),
-            Err(AskError::Refused { kind: ClientErrorKind::UnknownTag, .. }) => Ok(None),
+    /// Keeps what a tag with leases is like.
+    pub(crate) fn keep(&self, tag: &Tag, shown: &TagShown) {
+        let record = self.record(tag, shown);
+        self.used().entry(tag.clone()).or_default().record = Some(record);
+    }
+
+    /// Asks what a tag is like, and keeps that.
+    pub(crate) async fn read(&self, tag: &Tag) -> Result<Option<TagRecord>, StoreError> {
+        let record = match self.shown(tag).await {
+            Ok(shown) => Some(self.record(tag, &shown)),
+            Err(AskError::Refused { kind: ClientErrorKind::UnknownTag, .. }) => None,
             Err(AskError::Refused { kind: ClientErrorKind::Disabled, .. }) => {
-                let shown = TagShown {
-                    order: leaf_segment::Order::Relaxed,
-                    leases: true,
-                    step: Some(1),
-                    max_take: 1,
-                    max_count: 1,
-                };
-                let record = self.record(tag, &shown);
-                Ok(record.map(|record| {
-                    let settings = TagSettings { enabled: false, ..TagSettings::default() };
-                    TagRecord { settings: Ok(settings), ..record }
-                }))
+                let mut new: TagRecord = NewTag::new(tag.clone(), Step::MIN).into();
+                new.settings = Ok(TagSettings { enabled: false, ..TagSettings::default() });
+                Some(new)
             }
-            Err(error) => Err(store_error(operation(), error)),
+            Err(error) => {
+                return Err(store_error(format!("ask for tag {:?}", tag.as_str()), error));
+            }
+        };
+        let mut used = self.used();
+        match (used.get_mut(tag), &record) {
+            (Some(known), _) => known.record.clone_from(&record),
+            (None, Some(_)) => {
+                let known = Used { record: record.clone(), leased: Vec::new() };
+                used.insert(tag.clone(), known);
+            }
+            (None, None) => {}
         }
+        Ok(record)
     }
 
     async fn lease(&self, tag: &Tag, amount: Step) -> Result<IdRange, StoreError> {
         let operation = || format!("lease ids of tag {:?}", tag.as_str());
         let path = path_of(tag.as_str(), &format!("/lease?count={}", amount.get()));
         let deadline = Instant::now() + self.deadline;
-        let asked = self.api.ask::<Lease>(Method::POST, &path, 0, deadline).await;
-        let (lease, from) = asked.map_err(|error| store_error(operation(), error))?;
-        let range = lease.range().filter(|range| range.len() == u64::from(amount.get()));
-        let Some(range) = range else {
-            from.failed();
-            let text = format!("{from} leased another range than it was asked for");
-            return Err(StoreError::new(StoreErrorKind::Unavailable, operation()).because(text));
+        let sound = |lease: &Lease| {
+            lease.range().is_some_and(|range| range.len() == u64::from(amount.get()))
         };
+        let asked = self.api.ask(Method::POST, &path, 0, deadline, sound).await;
+        let (lease, from) = match asked {
+            Ok(leased) => leased,
+            Err(error) => {
+                if let AskError::Refused { .. } = &error {
+                    // It is not what it was: the next look-up must not find that.
+                    let _ = self.read(tag).await;
+                }
+                return Err(store_error(operation(), error));
+            }
+        };
+        let refuse = || StoreError::new(StoreErrorKind::Unavailable, operation());
+        let range = lease.range().ok_or_else(refuse)?;
         let mut used = self.used();
-        let leased = used.entry(tag.clone()).or_default();
+        let leased = &mut used.entry(tag.clone()).or_default().leased;
         if leased.len() == REMEMBERED {
             leased.remove(0);
         }
@@ -126,7 +165,7 @@ impl ServerSource {
         while end > unused.start() {
             let leased = {
                 let mut used = self.used();
-                let Some(leased) = used.get_mut(tag) else { break };
+                let Some(Used { leased, .. }) = used.get_mut(tag) else { break };
                 let at = leased.iter().position(|leased| leased.range.end() == end);
                 let Some(at) = at else { break };
                 leased.remove(at)
@@ -153,7 +192,8 @@ fn store_error(operation: String, error: AskError) -> StoreError {
         AskError::Failed(_) => StoreErrorKind::Unavailable,
         AskError::Refused { kind, .. } => match kind {
             ClientErrorKind::UnknownTag => StoreErrorKind::UnknownTag,
-            ClientErrorKind::Exhausted => StoreErrorKind::Exhausted,
+            // Fewer may be had.
+            ClientErrorKind::Exhausted | ClientErrorKind::BadCount => StoreErrorKind::Exhausted,
             // It is another tag by now: the next look-up tells which.
             ClientErrorKind::NoRanges | ClientErrorKind::Disabled => StoreErrorKind::MeaningChanged,
             _ => StoreErrorKind::Refused,
@@ -182,15 +222,9 @@ impl TagCatalog for ServerSource {
         Box::pin(self.read(tag))
     }
 
-    /// The tags that this client uses: what others there are is none of its business.
+    /// What was learnt of the tags that this client uses.
     fn tags(&self) -> StoreFuture<'_, Vec<TagRecord>> {
-        Box::pin(async {
-            let tags: Vec<Tag> = self.used().keys().cloned().collect();
-            let mut records = Vec::with_capacity(tags.len());
-            for tag in tags {
-                records.extend(self.read(&tag).await?);
-            }
-            Ok(records)
-        })
+        let records = self.used().values().filter_map(|used| used.record.clone()).collect();
+        Box::pin(async { Ok(records) })
     }
 }

@@ -1,13 +1,13 @@
 //! Ids that are fetched in lists ahead of callers: of tags that have no leases, and snowflake ids.
 //!
-//! Invariant: an id of an answer is handed out at most once. Lists are as long as callers use up in about a second.
+//! Invariant: an id of an answer is handed out at most once. Lists are as long as callers use up in about a second,
+//! and shorter where servers allow less or have fewer.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use hyper::Method;
 use leaf_core::Id;
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
@@ -15,7 +15,6 @@ use tokio::time::Instant;
 
 use crate::api::{Api, AskError};
 use crate::error::{ClientError, ClientErrorKind};
-use crate::wire::Ids;
 
 /// The shortest list.
 const LEAST: usize = 16;
@@ -30,7 +29,7 @@ pub(crate) struct Stock {
     /// The route of lists.
     path: String,
     /// The most ids of a list.
-    most: usize,
+    most: AtomicUsize,
     /// How long an id may lie here.
     life: Option<Duration>,
     wait: Duration,
@@ -48,7 +47,7 @@ struct Held {
     size: usize,
     asked_at: Option<Instant>,
     failure: Option<AskError>,
-    closed: bool,
+    ended: Option<ClientErrorKind>,
 }
 
 #[derive(Debug)]
@@ -88,7 +87,7 @@ impl Stock {
             api,
             name,
             path,
-            most,
+            most: AtomicUsize::new(most),
             life,
             wait,
             runtime: Handle::current(),
@@ -97,7 +96,7 @@ impl Stock {
                 size: LEAST.min(most),
                 asked_at: None,
                 failure: None,
-                closed: false,
+                ended: None,
             }),
             fetching: AtomicBool::new(false),
             decided: Notify::new(),
@@ -108,10 +107,15 @@ impl Stock {
         self.held.lock().expect("no holder of this lock panics")
     }
 
+    /// Servers allow so many ids in a list by now.
+    pub(crate) fn set_most(&self, most: usize) {
+        self.most.store(most.max(1), Ordering::Relaxed);
+    }
+
     /// Nothing leaves it any more.
-    pub(crate) fn close(&self) {
+    pub(crate) fn end(&self, why: ClientErrorKind) {
         let mut held = self.held();
-        held.closed = true;
+        held.ended.get_or_insert(why);
         held.lists.clear();
         drop(held);
         self.decided.notify_waiters();
@@ -121,7 +125,7 @@ impl Stock {
     pub(crate) fn try_next(self: &Arc<Self>) -> Option<Id> {
         let mut held = self.held();
         let id = held.take();
-        let due = held.left() <= held.size / 2;
+        let due = held.left() <= held.size / 2 && held.ended.is_none();
         drop(held);
         if due {
             self.fetch();
@@ -131,53 +135,64 @@ impl Stock {
 
     /// Waits until at least one id is there; takes none.
     pub(crate) async fn load(self: &Arc<Self>) -> Result<(), ClientError> {
-        self.wait_for(|stock| {
-            stock.fetch_if_empty();
-            (stock.held().left() > 0).then_some(())
+        self.wait_for(Instant::now() + self.wait, |stock| {
+            let is_empty = stock.held().left() == 0;
+            if is_empty {
+                stock.fetch();
+            }
+            (!is_empty).then_some(())
         })
         .await
-    }
-
-    fn fetch_if_empty(self: &Arc<Self>) {
-        if self.held().left() == 0 {
-            self.fetch();
-        }
     }
 
     /// Takes the next id, and waits where it must.
     pub(crate) async fn next(self: &Arc<Self>) -> Result<Id, ClientError> {
         match self.try_next() {
             Some(id) => Ok(id),
-            None => self.wait_for(Self::try_next).await,
+            None => self.wait_for(Instant::now() + self.wait, Self::try_next).await,
         }
     }
 
     /// So many ids, in the order in which servers gave them. Ids that were taken before an error are lost.
     pub(crate) async fn take(self: &Arc<Self>, count: usize) -> Result<Vec<Id>, ClientError> {
-        if !(1..=self.most).contains(&count) {
-            let text = format!("{}: {count} ids at once: give 1 to {}", self.name, self.most);
+        let most = self.most.load(Ordering::Relaxed);
+        if !(1..=most).contains(&count) {
+            let text = format!("{}: {count} ids at once: give 1 to {most}", self.name);
             return Err(ClientError::new(ClientErrorKind::BadCount, text));
         }
+        let deadline = Instant::now() + self.wait;
         let mut ids = Vec::with_capacity(count);
         while ids.len() < count {
-            ids.push(self.next().await?);
+            match self.try_next() {
+                Some(id) => ids.push(id),
+                None => {
+                    // What is missing comes in one list.
+                    self.grow_to((count - ids.len()).min(most));
+                    ids.push(self.wait_for(deadline, Self::try_next).await?);
+                }
+            }
         }
         Ok(ids)
     }
 
+    fn grow_to(&self, size: usize) {
+        let mut held = self.held();
+        held.size = held.size.max(size);
+    }
+
     async fn wait_for<T>(
         self: &Arc<Self>,
+        deadline: Instant,
         take: impl Fn(&Arc<Self>) -> Option<T>,
     ) -> Result<T, ClientError> {
-        let deadline = Instant::now() + self.wait;
         loop {
             let decided = self.decided.notified();
             tokio::pin!(decided);
             // Registered before the look, so that a list that comes in between is not missed.
             decided.as_mut().enable();
-            if self.held().closed {
-                let text = format!("{}: the client was closed", self.name);
-                return Err(ClientError::new(ClientErrorKind::Closed, text));
+            let ended = self.held().ended;
+            if let Some(why) = ended {
+                return Err(ClientError::ended(&self.name, why));
             }
             if let Some(taken) = take(self) {
                 return Ok(taken);
@@ -212,21 +227,22 @@ impl Stock {
     }
 
     async fn fetch_now(&self) {
-        let count = self.next_size();
-        let path = format!("{}?count={count}", self.path);
+        let mut count = self.next_size();
         let asked_at = Instant::now();
-        let deadline = asked_at + self.wait;
-        let answer = self.api.ask_on::<Ids>(Method::GET, &path, count, deadline).await;
-        let answer = answer.and_then(|(ids, from)| {
-            ids.parse().filter(|ids| ids.len() == count).ok_or_else(|| {
-                let why = "its list has not the ids that it was asked for";
-                AskError::Failed(crate::transport::Failure::of(&from, why))
-            })
-        });
+        // Its failure, which names a server, comes before its callers' deadlines.
+        let answer = loop {
+            let path = format!("{}?count={count}", self.path);
+            match self.api.ids(&path, count, asked_at + self.wait.mul_f64(0.9)).await {
+                Err(error) if error.is_too_many() && count > 1 => count /= 2,
+                answer => break answer,
+            }
+        };
         let mut held = self.held();
         match answer {
-            Ok(_) if held.closed => {}
+            Ok(_) if held.ended.is_some() => {}
             Ok(ids) => {
+                held.size = count;
+                held.asked_at = Some(asked_at);
                 let until = self.life.map(|life| asked_at + life);
                 held.lists.push_back(List { ids: ids.into_iter(), until });
                 held.failure = None;
@@ -238,15 +254,16 @@ impl Stock {
     /// How many ids the next list has, by how long the last one lasted.
     fn next_size(&self) -> usize {
         let mut held = self.held();
-        let now = Instant::now();
-        if let Some(asked_at) = held.asked_at.replace(now) {
-            let lasted = now - asked_at;
+        let most = self.most.load(Ordering::Relaxed);
+        if let Some(asked_at) = held.asked_at.take() {
+            let lasted = asked_at.elapsed();
             if lasted < LASTS {
-                held.size = (held.size * 2).min(self.most);
+                held.size *= 2;
             } else if lasted > LASTS * 4 {
-                held.size = (held.size / 2).max(LEAST.min(self.most));
+                held.size = (held.size / 2).max(LEAST);
             }
         }
+        held.size = held.size.min(most);
         held.size
     }
 }

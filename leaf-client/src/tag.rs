@@ -26,6 +26,17 @@ pub(crate) enum TagIds {
     InTurn(Arc<InTurn>),
 }
 
+impl TagIds {
+    /// Ends what the client itself keeps; a double buffer ends with its generator.
+    pub(crate) fn end(&self, why: ClientErrorKind) {
+        match self {
+            Self::Leased(_) => {}
+            Self::Listed(stock) => stock.end(why),
+            Self::InTurn(turns) => turns.end(why),
+        }
+    }
+}
+
 impl TagHandle {
     /// The tag.
     #[must_use]
@@ -67,7 +78,7 @@ impl TagHandle {
         }
     }
 
-    /// Takes exactly `count` ids, as one or more ranges in increasing order, and waits where it must.
+    /// Takes exactly `count` ids, as one or more ranges in increasing order, and waits where it must. More than a segment holds is leased by itself: such a range is unordered against the ids of [`Self::next`].
     ///
     /// # Errors
     /// `BadCount` for 0 or more than the tag allows; `NoRanges` in a tag whose ids have none, see

@@ -38,16 +38,33 @@ pub(crate) struct Failure {
     /// Which server.
     endpoint: String,
     why: String,
+    /// What it says of the server.
+    pub(crate) fault: Fault,
+}
+
+/// What a failure says of the server that it is of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Fault {
+    /// It is ill.
+    Server,
+    /// It answers, and cannot serve this request now.
+    Trouble,
+    /// Nothing.
+    None,
 }
 
 impl Failure {
     pub(crate) fn of(endpoint: &Endpoint, why: impl Into<String>) -> Self {
-        Self { endpoint: endpoint.to_string(), why: why.into() }
+        Self { endpoint: endpoint.to_string(), why: why.into(), fault: Fault::Server }
+    }
+
+    pub(crate) fn with(self, fault: Fault) -> Self {
+        Self { fault, ..self }
     }
 
     /// One that no server is to blame for.
     pub(crate) fn of_names(why: impl Into<String>) -> Self {
-        Self { endpoint: String::new(), why: why.into() }
+        Self { endpoint: String::new(), why: why.into(), fault: Fault::None }
     }
 }
 
@@ -75,7 +92,8 @@ impl Transport {
         Self { client, authorization }
     }
 
-    /// One request, whose answer has at most `limit` bytes.
+    /// One request, whose answer has at most `limit` bytes. Where it is given less time than `attempt`, no answer is not
+    /// the server's fault.
     pub(crate) async fn ask(
         &self,
         endpoint: &Endpoint,
@@ -83,6 +101,7 @@ impl Transport {
         path: &str,
         limit: usize,
         within: Duration,
+        attempt: Duration,
     ) -> Result<Answer, Failure> {
         let fail = |why: String| Failure::of(endpoint, why);
         let mut request = Request::builder()
@@ -102,7 +121,10 @@ impl Transport {
             let body = body.map_err(|error| fail(format!("its answer broke off: {error}")))?;
             judge(endpoint, status, body.to_bytes())
         };
-        let late = |_| Err(fail(format!("no answer within {within:?}")));
+        let late = |_| {
+            let fault = if within < attempt { Fault::Trouble } else { Fault::Server };
+            Err(fail(format!("no answer within {within:?}")).with(fault))
+        };
         tokio::time::timeout(within, asked).await.unwrap_or_else(late)
     }
 }
@@ -112,14 +134,19 @@ fn judge(endpoint: &Endpoint, status: StatusCode, body: Bytes) -> Result<Answer,
     if status == StatusCode::OK {
         return Ok(Answer::Body(body));
     }
-    let problem = serde_json::from_slice::<Problem>(&body).ok();
+    let problem = serde_json::from_slice::<Problem>(&body).ok().filter(Problem::is_of_leaf);
     match problem {
-        // A server that was told to refuse, or a record that needs an operator: others will say the same.
-        Some(problem) if status.is_client_error() => Ok(Answer::Refusal(status, problem)),
+        // This server makes no ids of that mode; others may.
+        Some(problem) if problem.kind() == "mode-disabled" => {
+            Err(Failure::of(endpoint, problem.text()).with(Fault::None))
+        }
+        // Others would say the same.
+        Some(problem) if status.is_client_error() || problem.kind() == "record" => {
+            Ok(Answer::Refusal(status, problem))
+        }
         Some(problem) => {
-            let plain = problem.detail.chars().filter(|character| !character.is_control());
-            let detail: String = plain.take(200).collect();
-            Err(Failure::of(endpoint, format!("{status}: {detail}")))
+            let text = format!("{status}: {}", problem.text());
+            Err(Failure::of(endpoint, text).with(Fault::Trouble))
         }
         None if matches!(status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN) => {
             let problem = serde_json::from_str("{}").expect("all fields have defaults");

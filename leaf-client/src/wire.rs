@@ -67,10 +67,20 @@ pub(crate) struct Problem {
     #[serde(default)]
     r#type: String,
     #[serde(default)]
-    pub(crate) detail: String,
+    detail: String,
 }
 
 impl Problem {
+    /// Whether a leaf-server said it, and no gateway.
+    pub(crate) fn is_of_leaf(&self) -> bool {
+        self.r#type.starts_with("urn:leaf:problem:")
+    }
+
+    /// What it says, as far as it can stand in a line.
+    pub(crate) fn text(&self) -> String {
+        self.detail.chars().filter(|character| !character.is_control()).take(200).collect()
+    }
+
     /// The last part of its type, like `unknown-tag`.
     pub(crate) fn kind(&self) -> &str {
         self.r#type.rsplit(':').next().unwrap_or_default()

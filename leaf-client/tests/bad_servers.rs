@@ -73,6 +73,8 @@ async fn what_is_no_leaf_server_is_told_by_name_and_in_time() {
         http("200 OK", ""),
         http("200 OK", &long),
         http("404 Not Found", "<html>"),
+        // A gateway's.
+        http("404 Not Found", r#"{"message":"no route"}"#),
         http("500 Internal Server Error", "oops"),
         http("302 Found", ""),
         http(
@@ -92,7 +94,7 @@ async fn what_is_no_leaf_server_is_told_by_name_and_in_time() {
         assert_eq!(error.kind(), ClientErrorKind::Unavailable, "{shown}: {error}");
         assert!(error.to_string().contains(&url), "{shown}: {error}");
         assert!(!error.to_string().contains('\u{7}') && error.to_string().len() < 500);
-        assert!(started.elapsed() < Duration::from_secs(2), "{shown}: {:?}", started.elapsed());
+        assert!(started.elapsed() < Duration::from_secs(5), "{shown}: {:?}", started.elapsed());
     }
 }
 
@@ -195,9 +197,9 @@ async fn a_server_in_trouble_is_not_flooded() {
     for _ in 0..3 {
         client.tag("orders").await.unwrap_err();
     }
-    // Rounds of 700 ms with 50 to 150 ms between requests, and probes.
+    // Three calls and some retries, of which ten are saved up, and probes.
     let asked = asked.load(Ordering::SeqCst);
-    assert!((6..60).contains(&asked), "{asked}");
+    assert!((6..22).contains(&asked), "{asked}");
 }
 
 #[test]

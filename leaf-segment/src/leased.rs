@@ -5,9 +5,12 @@
 //! by compare-and-set, and only from whom the range was leased: the ticket proves it, once.
 
 use std::collections::VecDeque;
+use std::fmt;
 use std::hash::{BuildHasher as _, RandomState};
+use std::sync::Arc;
 
 use leaf_core::IdRange;
+use tokio::sync::oneshot;
 
 use crate::store_client::StoreClient;
 use crate::tag_state::TagState;
@@ -18,12 +21,19 @@ use crate::{Order, SegmentError, SegmentErrorKind, TagHandle};
 const REMEMBERED: usize = 16;
 
 /// A range of ids that is its holder's alone, see [`TagHandle::lease`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub struct LeasedRange {
     /// The ids.
     pub range: IdRange,
     /// Whoever shows it to [`TagHandle::return_unused`] of the same process holds the range. It cannot be guessed.
     pub ticket: u64,
+}
+
+/// Without the ticket.
+impl fmt::Debug for LeasedRange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LeasedRange").field("range", &self.range).finish_non_exhaustive()
+    }
 }
 
 /// The ranges that were leased last.
@@ -117,20 +127,39 @@ impl TagHandle {
     /// # Errors
     /// `StoreDown` or `StoreRefused`. Then it is not known whether the ids went back; they are nobody's.
     pub async fn return_unused(&self, ticket: u64, unused: IdRange) -> Result<bool, SegmentError> {
-        let state = &self.state;
-        // No request may be on its way while the mark sinks that its answer is judged by.
-        let _turn = state.fetch_turn.lock().await;
-        let Some(issued_end) = forget(state, ticket, unused) else { return Ok(false) };
-        let StoreClient { store, config, permits, .. } = &*state.store_client;
-        if let Err(error) = config.marks.lower(&state.tag, unused.end(), issued_end).await {
-            tracing::warn!(tag = ?state.tag.as_str(), "{error}; a leased range stays taken");
-            return Ok(false);
+        // A task of its own: a caller that leaves must not break off a request half-way.
+        let (answer, returned) = oneshot::channel();
+        let state = Arc::clone(&self.state);
+        self.state.store_client.spawn(async move {
+            // The caller may have left.
+            let _ = answer.send(give_back(&state, ticket, unused).await);
+        });
+        match tokio::time::timeout_at(self.deadline(), returned).await {
+            Ok(Ok(returned)) => returned,
+            // The generator was closed.
+            Ok(Err(_)) => Ok(false),
+            Err(_) => Err(self.state.deadline_error()),
         }
-        let _permit = permits.acquire().await.expect("the semaphore is never closed");
-        let request = store.give_back(&state.tag, unused);
-        let returned = state.store_client.ask("give back a leased range", request).await;
-        returned.map_err(|error| SegmentError::of_store(&state.tag, error.into()))
     }
+}
+
+async fn give_back(
+    state: &Arc<TagState>,
+    ticket: u64,
+    unused: IdRange,
+) -> Result<bool, SegmentError> {
+    // No request may be on its way while the mark sinks that its answer is judged by.
+    let _turn = state.fetch_turn.lock().await;
+    let Some(issued_end) = forget(state, ticket, unused) else { return Ok(false) };
+    let StoreClient { store, config, permits, .. } = &*state.store_client;
+    if let Err(error) = config.marks.lower(&state.tag, unused.end(), issued_end).await {
+        tracing::warn!(tag = ?state.tag.as_str(), "{error}; a leased range stays taken");
+        return Ok(false);
+    }
+    let _permit = permits.acquire().await.expect("the semaphore is never closed");
+    let request = store.give_back(&state.tag, unused);
+    let returned = state.store_client.ask("give back a leased range", request).await;
+    returned.map_err(|error| SegmentError::of_store(&state.tag, error.into()))
 }
 
 /// Takes the ids off what this process was granted, and tells where its mark belongs then; `None` where it may not

@@ -3,9 +3,7 @@
 //! Invariant: a run that was taken from the shared cursor belongs to one [`LocalIds`], which hands each of its ids
 //! out once. Runs of several threads lie side by side, so ids rise within one `LocalIds` only.
 
-use std::ops::Range;
-
-use leaf_core::Id;
+use leaf_core::{Id, IdRange, IdRangeIter};
 
 use crate::shape::Ids;
 use crate::{SegmentError, TagHandle};
@@ -14,7 +12,7 @@ use crate::{SegmentError, TagHandle};
 #[derive(Debug)]
 pub struct LocalIds {
     /// What is left of the run of a plain tag; none of it in every other.
-    run: Range<i64>,
+    run: IdRangeIter,
     /// What is left of the run of a tag whose ids are made of its numbers.
     made: Option<Ids>,
     handle: TagHandle,
@@ -47,7 +45,7 @@ impl TagHandle {
     /// ```
     #[must_use]
     pub fn local(&self, size: usize) -> LocalIds {
-        LocalIds { run: 0..0, made: None, handle: self.clone(), size: size.max(1) }
+        LocalIds { run: none(), made: None, handle: self.clone(), size: size.max(1) }
     }
 }
 
@@ -58,7 +56,7 @@ impl LocalIds {
     #[must_use]
     pub fn try_next(&mut self) -> Option<Id> {
         match self.run.next() {
-            Some(id) => Id::new(id),
+            Some(id) => Some(id),
             None => self.begin_run(),
         }
     }
@@ -84,8 +82,8 @@ impl LocalIds {
     #[cold]
     fn begin_run(&mut self) -> Option<Id> {
         if let Some(run) = self.handle.try_take(self.size) {
-            self.run = run.start() + 1..run.end();
-            return Some(run.first());
+            self.run = run.iter();
+            return self.run.next();
         }
         if self.handle.meaning().has_ranges() {
             return None;
@@ -95,4 +93,11 @@ impl LocalIds {
         }
         self.made.insert(self.handle.try_take_ids(self.size)?).next()
     }
+}
+
+/// What is left of a run that was used up.
+fn none() -> IdRangeIter {
+    let mut one = IdRange::new(0, 1).expect("a range").iter();
+    one.next();
+    one
 }

@@ -20,18 +20,18 @@ fn threads_get_rising_ids_and_none_twice() {
             let orders = orders.clone();
             std::thread::spawn(move || {
                 let mut local = orders.local(size);
-                let mut ids: Vec<i64> = Vec::new();
+                let (mut ids, mut others): (Vec<i64>, Vec<i64>) = (Vec::new(), Vec::new());
                 for at in 0..20_000 {
                     // Both ways of taking.
                     let id = if at % 3 == 0 { local.try_next() } else { local.next().ok() };
                     ids.extend(id.map(|id| id.get()));
                     if at % 1000 == 0 {
-                        ids.push(orders.next().unwrap().get());
-                        ids.pop();
+                        others.push(orders.next().unwrap().get());
                     }
                 }
                 assert!(ids.len() > 10_000);
                 assert!(ids.is_sorted_by(|a, b| a < b), "size {size}");
+                ids.extend(others);
                 ids
             })
         })
