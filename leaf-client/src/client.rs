@@ -76,7 +76,7 @@ impl Inner {
             }
             for tag in names {
                 tokio::time::sleep(pause).await;
-                let Some(inner) = inner.upgrade() else { return };
+                let Some(inner) = inner.upgrade().filter(|inner| !inner.closed()) else { return };
                 let other = inner.others().get(&tag).cloned();
                 match other {
                     Some(handle) => inner.follow_other(&handle).await,

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use leaf_core::{Clock, Id, UnixMillis, WorkerId};
 use leaf_registry::RegistryOptions;
 use leaf_snowflake::{
-    ClaimRequest, Identity, Lease, RegistryErrorKind, SnowflakeConfig, SnowflakeGenerator,
-    SystemClock,
+    ClaimRequest, Identity, Lease, RegistryError, RegistryErrorKind, SnowflakeConfig,
+    SnowflakeGenerator, SystemClock,
 };
-use leaf_testkit::Ledger;
+use leaf_testkit::{Ledger, patiently};
 use serde::Deserialize;
 use zookeeper_client as zk;
 
@@ -276,7 +276,8 @@ pub(crate) async fn numbers_are_made_only_when_they_are_needed(f: Fixture) {
     };
     for _ in 0..4 {
         let again = Node::on(f.open_with(&options).await, "10.0.0.1:1");
-        let other = again.claim_at(NOW + seconds(1)).await.unwrap();
+        let busy = |error: &RegistryError| *error.kind() == RegistryErrorKind::Unavailable;
+        let other = patiently(busy, async || again.claim_at(NOW + seconds(1)).await).await.unwrap();
         assert_eq!(other.worker.get(), 2, "the second number, each time");
         again.registry().release(other, report(NOW + seconds(1))).await.unwrap();
     }

@@ -29,6 +29,8 @@ const LOOK_EVERY: Duration = Duration::from_millis(500);
 const NEVER: Duration = Duration::from_secs(100_000);
 
 pub(crate) struct Cluster {
+    /// At its start.
+    processors: Processors,
     /// Before what it runs on: killed first.
     nodes: Vec<Node>,
     backends: Backends,
@@ -88,6 +90,7 @@ impl Cluster {
             looked_at: Instant::now(),
             faults: Vec::new(),
             failovers: 0,
+            processors: Processors::now(),
             worker_bits,
         };
         cluster.make_tables();
@@ -240,6 +243,7 @@ impl Cluster {
             margin: if kinds.can_fail_over() { MARGIN } else { 0 },
             failovers: self.failovers,
             together: kinds.together(),
+            stolen: self.processors.stolen(),
         })
     }
 
@@ -359,3 +363,29 @@ impl Cluster {
 }
 
 const TAGS: [(&str, Space); 2] = [("a", Space::A), ("b", Space::B)];
+
+/// What the processors of this machine did until a moment, in ticks.
+#[derive(Debug, Clone, Copy)]
+struct Processors {
+    busy: u64,
+    stolen: u64,
+}
+
+impl Processors {
+    fn now() -> Self {
+        let stat = std::fs::read_to_string("/proc/stat").unwrap_or_default();
+        let line = stat.lines().next().unwrap_or_default();
+        let ticks = line.split_whitespace().skip(1).map(|field| field.parse().unwrap_or(0));
+        let ticks: Vec<u64> = ticks.collect();
+        // user, nice, system, idle, iowait, irq, softirq, steal: proc(5).
+        let of = |places: &[usize]| places.iter().filter_map(|at| ticks.get(*at)).sum();
+        Self { busy: of(&[0, 1, 2, 5, 6]), stolen: of(&[7]) }
+    }
+
+    /// Which part of the time that was wanted since others had.
+    fn stolen(self) -> f64 {
+        let now = Self::now();
+        let (busy, stolen) = (now.busy - self.busy, now.stolen - self.stolen);
+        stolen as f64 / (busy + stolen).max(1) as f64
+    }
+}

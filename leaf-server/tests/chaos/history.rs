@@ -76,6 +76,10 @@ pub(crate) struct End {
     pub(crate) failovers: i64,
     /// Whether a failover makes claims of worker ids wait.
     pub(crate) together: bool,
+    /// Which part of the processor time that this machine wanted meanwhile others had, from 0 to 1: what a virtual machine
+    /// is not given, no server can use.
+    #[serde(default)]
+    pub(crate) stolen: f64,
 }
 
 /// What a judge found.
@@ -314,6 +318,7 @@ fn available(space: Space, answers: &[&Answers], lines: &[Line], end: &End, verd
     } else {
         0.4
     };
+    let floor = floor * (1.0 - end.stolen);
     if total >= 30 && share(seconds.len()) < floor {
         let found = 100.0 * share(seconds.len());
         let floor = 100.0 * floor;
