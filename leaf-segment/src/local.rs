@@ -36,6 +36,7 @@ impl TagHandle {
     /// # let store = Arc::new(MemoryStore::with_tags([NewTag::stock()]));
     /// # let segments = SegmentGenerator::open(store, SegmentConfig::default()).await;
     /// let orders = segments.tag("leaf-segment-test").await?;
+    /// orders.load().await?;
     /// let (mut here, mut there) = (orders.local(64), orders.local(64));
     /// assert_eq!(here.next().await?.get(), 1);
     /// assert_eq!(there.next().await?.get(), 65);
