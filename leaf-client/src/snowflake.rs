@@ -24,7 +24,8 @@ impl Snowflake {
     /// Takes the next id, and waits where it must.
     ///
     /// # Errors
-    /// `Unavailable` after the client's deadline; `Disabled` where servers make none; `Unauthorized`, `Refused`, `Closed`.
+    /// `Unavailable` after the client's deadline, also where no server makes snowflake ids; `Unauthorized`, `Refused`,
+    /// `Closed`.
     pub async fn next(&self) -> Result<Id, ClientError> {
         self.stock.next().await
     }
