@@ -2,8 +2,7 @@
 //!
 //! Invariant: at no moment may both stores grant ids of a tag, and the new one grants none that the old one
 //! ever granted. The tag is made *sealed* in the new store, which grants nothing then; the old one is sealed
-//! by a compare-and-set against the `max_id` that was read, so that it is known exactly what it granted; only
-//! then is the new one opened, at that number. Whatever a node's step or rate is, and whichever version
+//! in one step that tells what it granted; only then is the new one opened, at that number. Whatever a node's step or rate is, and whichever version
 //! or Java program asks, a sealed tag yields nothing. The new store starts at the *next* id, so that the last
 //! granted block is not granted again (Kafka's bug KAFKA-15552).
 //!
@@ -11,14 +10,12 @@
 
 use leaf_core::Tag;
 use leaf_segment::{
-    NewTag, SEALED, StoreError, StoreErrorKind, TagRecord, TagSettingsError, TagStore,
+    NewTag, SEALED, SealError, StoreError, StoreErrorKind, TagRecord, TagSettingsError, TagStore,
 };
 
-/// Explains a refused `replace_max_id` although `max_id` is the expected value.
-const AFTER_FAILOVER: &str = "its database has failed over and no node has allocated from it since: let one do \
+/// Why a store does not change a `max_id` that is what it should be.
+pub(crate) const AFTER_FAILOVER: &str = "its database has failed over and no node has allocated from it since: let one do \
                               so, then try again";
-/// How often a tag is sealed anew because somebody allocated in between.
-const TRIES: usize = 100;
 
 /// Moves `tag` from one store to another, and returns the first id that it will grant there, `gap` ids
 /// above what the old one granted. Nodes that still ask the old store go on with what they have in memory,
@@ -56,7 +53,7 @@ pub async fn import(
     let operation = format!("import tag {:?}", tag.as_str());
     let refuse = |kind| StoreError::new(kind, operation.clone());
     let bad = |why: String| refuse(StoreErrorKind::BadRecord(why));
-    let mut old = from.tag(tag).await?.ok_or_else(|| refuse(StoreErrorKind::UnknownTag))?;
+    let old = from.tag(tag).await?.ok_or_else(|| refuse(StoreErrorKind::UnknownTag))?;
     let new = to.tag(tag).await?;
     if old.is_sealed() {
         return match new {
@@ -70,47 +67,41 @@ pub async fn import(
         };
     }
     make_sealed(&old, new, to, &refuse).await?;
-    let mut why = "nodes allocate from it all the time: try again";
-    for _ in 0..TRIES {
-        let before = old.max_id;
-        let first = before.max(1).checked_add(gap).filter(|first| *first < SEALED);
-        let first = first.ok_or_else(|| refuse(StoreErrorKind::Exhausted))?;
-        let sealed = from.replace_max_id(tag, before, SEALED).await;
-        let sealed = sealed.map_err(|error| {
-            bad(format!(
-                "{error}; it may be sealed in the old store now, which granted ids below {before}: import it \
-                 again, and if that is refused, delete it in the new store and make it anew there with \
-                 {first} as its first id"
-            ))
-        })?;
-        if sealed {
-            // Another key since it was made here: the ids of both are told apart by it.
-            if let (Some(TagRecord { meaning: Ok(now), .. }), Ok(made)) =
-                (from.tag(tag).await?, &old.meaning)
-                && now != *made
-            {
-                to.replace_meaning(tag, *made, now).await?;
-            }
-            let opened = to.replace_max_id(tag, SEALED, first).await;
-            if !matches!(opened, Ok(true)) {
-                let why = opened.err().map_or_else(String::new, |error| format!(" ({error})"));
-                return Err(bad(format!(
-                    "it is sealed in the old store, and could not be opened in the new one{why}: delete it in \
-                     the new store, and make it anew there with {first} as its first id"
-                )));
-            }
-            return Ok(first);
-        }
-        old = from.tag(tag).await?.ok_or_else(|| refuse(StoreErrorKind::UnknownTag))?;
-        if old.is_sealed() {
-            return Err(bad("somebody else moves or deletes it at the same time".into()));
-        }
-        if old.max_id == before {
-            why = AFTER_FAILOVER;
-            break;
-        }
+    let first_above = |max_id: i64| max_id.max(1).checked_add(gap).filter(|first| *first < SEALED);
+    first_above(old.max_id).ok_or_else(|| refuse(StoreErrorKind::Exhausted))?;
+    let granted_below = from.seal(tag).await.map_err(|SealError { error, max_id }| match max_id {
+        None => error,
+        Some(max_id) => bad(format!(
+            "{error}; it may be sealed in the old store now, which granted ids below {max_id}: import it \
+             again, and if that is refused, delete it in the new store and make it anew there with a first \
+             id of {max_id} or above"
+        )),
+    })?;
+    if granted_below == SEALED {
+        return Err(bad("somebody else moves or deletes it at the same time".into()));
     }
-    Err(refuse(StoreErrorKind::Unavailable).because(why))
+    let first = first_above(granted_below).ok_or_else(|| {
+        bad(format!(
+            "it is sealed in the old store, which granted ids below {granted_below} while this began: there \
+             is no id {gap} above"
+        ))
+    })?;
+    // Another key since it was made here: the ids of both are told apart by it.
+    if let (Some(TagRecord { meaning: Ok(now), .. }), Ok(made)) =
+        (from.tag(tag).await?, &old.meaning)
+        && now != *made
+    {
+        to.replace_meaning(tag, *made, now).await?;
+    }
+    let opened = to.replace_max_id(tag, SEALED, first).await;
+    if !matches!(opened, Ok(true)) {
+        let why = opened.err().map_or_else(String::new, |error| format!(" ({error})"));
+        return Err(bad(format!(
+            "it is sealed in the old store, and could not be opened in the new one{why}: delete it in the new \
+             store, and make it anew there with {first} as its first id"
+        )));
+    }
+    Ok(first)
 }
 
 /// Sees to it that the new store has the tag as the old one has it, grants nothing of it, and can be opened:

@@ -77,8 +77,8 @@ pub use settings::{Slice, TagSettings, TagSettingsError};
 pub use shape::Ids;
 pub use shards::{Shards, TagPattern, TagPatternError};
 pub use store::{
-    Expected, NewTag, RangeSource, SEALED, SegmentSource, StoreFuture, TagCatalog, TagRecord,
-    TagStore,
+    Expected, NewTag, RangeSource, SEALED, SealError, SegmentSource, StoreFuture, TagCatalog,
+    TagRecord, TagStore,
 };
 pub use tag_admin::{Confirm, Deleted, TagAdmin, TagAdminError, TagChange};
 pub use tag_id::{TagId, TagIdError};

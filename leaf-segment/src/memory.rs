@@ -1,14 +1,16 @@
 //! A store in memory: for tests, simulations and examples. It forgets everything at exit.
 
 use std::collections::BTreeMap;
+use std::mem;
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
+use futures_core::future::BoxFuture;
 use leaf_core::{IdRange, Step, Tag};
 
 use crate::{
-    Expected, Meaning, NewTag, RangeSource, SEALED, StoreError, StoreErrorKind, StoreFuture,
-    TagCatalog, TagRecord, TagSettings, TagStore,
+    Expected, Meaning, NewTag, RangeSource, SEALED, SealError, StoreError, StoreErrorKind,
+    StoreFuture, TagCatalog, TagRecord, TagSettings, TagStore,
 };
 
 /// A [`TagStore`] without a disk.
@@ -174,6 +176,11 @@ impl TagStore for MemoryStore {
             }
             Ok(unchanged)
         })
+    }
+
+    fn seal<'a>(&'a self, tag: &'a Tag) -> BoxFuture<'a, Result<i64, SealError>> {
+        let sealed = self.with(tag, "seal", |record| Ok(mem::replace(&mut record.max_id, SEALED)));
+        Box::pin(async { Ok(sealed.await?) })
     }
 
     fn delete<'a>(&'a self, tag: &'a Tag) -> StoreFuture<'a, ()> {

@@ -136,17 +136,41 @@ pub trait TagStore: SegmentSource {
     ) -> StoreFuture<'a, bool>;
 
     /// Sets `max_id` to `to` if it is `from`; tells whether it did. A store that has failed over may say no until
-    /// the next allocation. Seals a tag ([`SEALED`]) and opens it again.
+    /// the next allocation. Opens a tag that is sealed, say.
     ///
     /// # Errors
     /// Failures of the store.
     fn replace_max_id<'a>(&'a self, tag: &'a Tag, from: i64, to: i64) -> StoreFuture<'a, bool>;
+
+    /// Sets `max_id` to [`SEALED`], and returns what it was: every allocation was below, and none comes after. It
+    /// waits its turn among those who allocate, however many they are.
+    ///
+    /// # Errors
+    /// [`SealError`]: `UnknownTag`, or failures of the store.
+    fn seal<'a>(&'a self, tag: &'a Tag) -> BoxFuture<'a, Result<i64, SealError>>;
 
     /// Removes the record. Made again with a lower `max_id`, its ids would repeat.
     ///
     /// # Errors
     /// `UnknownTag`, or failures of the store.
     fn delete<'a>(&'a self, tag: &'a Tag) -> StoreFuture<'a, ()>;
+}
+
+/// Why a tag was not sealed, or is not known to be.
+#[derive(Debug, thiserror::Error)]
+#[error("{error}")]
+pub struct SealError {
+    /// What failed.
+    pub error: StoreError,
+    /// If the tag may be sealed all the same: what `max_id` was. Nothing but this error knows it then.
+    pub max_id: Option<i64>,
+}
+
+impl From<StoreError> for SealError {
+    /// It is not sealed.
+    fn from(error: StoreError) -> Self {
+        Self { error, max_id: None }
+    }
 }
 
 /// A record as the store holds it.

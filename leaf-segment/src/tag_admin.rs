@@ -1,12 +1,12 @@
 //! What an operator does with tags, and the rules that keep ids from being lost or repeated by it.
 //!
 //! Invariant: `max_id` never falls, and a tag is deleted only once it is known exactly what it granted: it is
-//! sealed first, by a compare-and-set. What cannot be taken back is asked for twice.
+//! sealed first. What cannot be taken back is asked for twice.
 
 use leaf_core::{Step, Tag};
 
 use crate::{
-    KeyRing, Meaning, NewTag, Order, SEALED, Shape, StoreError, StoreErrorKind, TagRecord,
+    KeyRing, Meaning, NewTag, Order, SealError, Shape, StoreError, StoreErrorKind, TagRecord,
     TagSettings, TagSettingsError, TagStore,
 };
 
@@ -14,11 +14,6 @@ use crate::{
 const FAR: i64 = 1_000_000_000_000;
 /// In a tag whose numbers begin again: a raise by more than so many periods. Within a year a month's end alone is 71 days.
 const PERIODS: i64 = 200;
-/// How often a tag that is to be deleted is sealed anew because somebody allocated in between.
-const TRIES: usize = 100;
-/// Why a store refuses to replace a `max_id` that is what it should be.
-const AFTER_FAILOVER: &str = "its database has failed over and no node has allocated from it since: let one do \
-                              so, then try again";
 pub(crate) const NO_STEP: &str =
     "a tag in strict order has no step: every request goes to the store";
 /// What the column holds.
@@ -325,33 +320,17 @@ impl<'a> TagAdmin<'a> {
     }
 
     /// Closes a tag for allocations, and returns its record as it was then.
-    async fn seal(&self, mut record: TagRecord) -> Result<TagRecord, TagAdminError> {
-        let mut why = "nodes allocate from it all the time: disable the tag, and try again";
-        for _ in 0..TRIES {
-            let (tag, before) = (&record.tag, record.max_id);
-            if record.is_sealed() {
-                return Ok(record);
-            }
-            // Where no answer came it may have been done all the same.
-            let sealed = self.store.replace_max_id(tag, before, SEALED).await;
-            match sealed {
-                Ok(true) => return Ok(record),
-                Ok(false) => {}
-                Err(error) if *error.kind() == StoreErrorKind::UnknownTag => {
-                    return Err(error.into());
-                }
-                Err(error) => {
-                    return Err(TagAdminError::HalfDeleted { error, next_first: before });
-                }
-            }
-            record = self.read(tag).await?;
-            if record.max_id == before {
-                why = AFTER_FAILOVER;
-                break;
-            }
+    async fn seal(&self, record: TagRecord) -> Result<TagRecord, TagAdminError> {
+        if record.is_sealed() {
+            return Ok(record);
         }
-        let operation = format!("delete tag {:?}", record.tag.as_str());
-        Err(StoreError::new(StoreErrorKind::Unavailable, operation).because(why).into())
+        match self.store.seal(&record.tag).await {
+            Ok(max_id) => Ok(TagRecord { max_id, ..record }),
+            Err(SealError { error, max_id: Some(next_first) }) => {
+                Err(TagAdminError::HalfDeleted { error, next_first })
+            }
+            Err(SealError { error, max_id: None }) => Err(error.into()),
+        }
     }
 }
 

@@ -10,6 +10,7 @@
 //! from costs one round trip; whoever comes late is told the new record by the same transaction.
 
 use std::collections::HashMap;
+use std::mem;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
@@ -17,10 +18,11 @@ use std::time::Duration;
 use etcd_client::{
     Client, Compare, CompareOp, DeleteOptions, GetOptions, PutOptions, Txn, TxnOp, TxnOpResponse,
 };
+use futures_core::future::BoxFuture;
 use leaf_core::{IdRange, Step, Tag};
 use leaf_segment::{
-    Expected, Meaning, MeaningError, NewTag, RangeSource, StoreError, StoreErrorKind, StoreFuture,
-    TagCatalog, TagRecord, TagSettings, TagSettingsError, TagStore,
+    Expected, Meaning, MeaningError, NewTag, RangeSource, SEALED, SealError, StoreError,
+    StoreErrorKind, StoreFuture, TagCatalog, TagRecord, TagSettings, TagSettingsError, TagStore,
 };
 
 use super::EtcdUrl;
@@ -233,7 +235,7 @@ impl EtcdStore {
         &self,
         what: &str,
         tag: &Tag,
-        change: impl Fn(&mut Record) -> Result<T, StoreErrorKind>,
+        mut change: impl FnMut(&mut Record) -> Result<T, StoreErrorKind>,
     ) -> Result<T, StoreError> {
         let operation = format!("{what} tag {:?} in etcd", tag.as_str());
         // Taken out: after an unclear answer nothing is known of the record.
@@ -431,6 +433,21 @@ impl TagStore for EtcdStore {
                 Ok(())
             });
             was_replaced(replaced.await)
+        })
+    }
+
+    fn seal<'a>(&'a self, tag: &'a Tag) -> BoxFuture<'a, Result<i64, SealError>> {
+        Box::pin(async move {
+            let mut before = None;
+            let sealed = self.change("seal", tag, |record| {
+                before = Some(record.max_id);
+                Ok(mem::replace(&mut record.max_id, SEALED))
+            });
+            sealed.await.map_err(|error| {
+                let unclear =
+                    !matches!(error.kind(), StoreErrorKind::UnknownTag | StoreErrorKind::Conflict);
+                SealError { error, max_id: before.filter(|_| unclear) }
+            })
         })
     }
 

@@ -116,6 +116,9 @@ macro_rules! tags {
             advance: of_tag!(concat!(
                 "UPDATE ", $table, " SET max_id = LAST_INSERT_ID(GREATEST(max_id, ?))"
             )),
+            lock: of_tag!(
+                concat!("SELECT CAST(max_id AS SIGNED) FROM ", $table), " FOR UPDATE"
+            ),
             replace_max_id: of_tag!(
                 concat!("UPDATE ", $table, " SET max_id = ?"), " AND max_id = ?"
             ),

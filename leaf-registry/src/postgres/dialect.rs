@@ -100,6 +100,7 @@ macro_rules! tags {
                 "UPDATE ", $table, " SET max_id = greatest(max_id, $1), update_time = now() \
                  WHERE biz_tag = $2 RETURNING max_id"
             ),
+            lock: concat!("SELECT max_id FROM ", $table, " WHERE biz_tag = $1 FOR UPDATE"),
             replace_max_id: tags!(replace $table, ""),
             replace_max_id_guarded: tags!(replace $table, guarded!($row)),
             delete: concat!("DELETE FROM ", $table, " WHERE biz_tag = $1"),

@@ -58,6 +58,8 @@ pub(crate) struct TagStatements {
     pub(crate) set_settings: &'static str,
     /// least `max_id`, tag. Run by [`Dialect::set_max_id`].
     pub(crate) advance: &'static str,
+    /// tag -> `max_id`; nobody else changes the row until the transaction ends.
+    pub(crate) lock: &'static str,
     /// new `max_id`, tag, expected `max_id`.
     pub(crate) replace_max_id: &'static str,
     /// `replace_max_id`, on the server that allocated last only.

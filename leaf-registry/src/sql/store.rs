@@ -14,8 +14,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use futures_core::future::BoxFuture;
 use leaf_core::{IdRange, Step, Tag};
 use leaf_segment::{
-    Expected, Meaning, MeaningError, NewTag, Order, RangeSource, StoreError, StoreErrorKind,
-    StoreFuture, TagCatalog, TagRecord, TagSettings, TagStore,
+    Expected, Meaning, MeaningError, NewTag, Order, RangeSource, SEALED, SealError, StoreError,
+    StoreErrorKind, StoreFuture, TagCatalog, TagRecord, TagSettings, TagStore,
 };
 
 use super::connections::{
@@ -24,10 +24,14 @@ use super::connections::{
 use super::dialect::{Connection, Dialect, GuardStatements, TagStatements};
 use super::failover_guard::FailoverGuard;
 use super::values::{Cells, Column, Value};
+use crate::import::AFTER_FAILOVER;
 use crate::{Administration, Table, record};
 
 /// How often an allocation is tried while others change the record or the guard.
 const TRIES: usize = 3;
+
+/// How often a tag is sealed anew that another server of a Galera cluster allocated from at the same time.
+const SEAL_TRIES: usize = 100;
 
 /// The most that a tag with few numbers jumps.
 const OWN_MARGIN: i64 = 10_000_000;
@@ -187,6 +191,39 @@ impl<D: Dialect> SqlStore<D> {
         let last = D::fetch(connection, guard.allocated_last, &[], &[Column::Int]).await?;
         let is_ours = last.first().and_then(|row| row.int(0)) == Some(1);
         Ok(if is_ours { Tried::Again } else { Tried::OtherServer(guard, margin) })
+    }
+
+    /// Seals a tag. `max_id` becomes known before it may be sealed. `false` where another server has allocated last.
+    async fn try_seal(
+        &self,
+        connection: &mut Connection<D>,
+        tag: &Tag,
+        max_id: &mut Option<i64>,
+    ) -> Result<bool, WorkError> {
+        let name = [Value::Tag(tag.as_str())];
+        if let Some(begin) = D::BEGIN {
+            D::run_text(connection, begin).await?;
+        }
+        let row = D::fetch(connection, D::ALLOC.lock, &name, &[Column::Int]).await;
+        let (mut row, mut table) = (unless_unnameable::<D, _>(row)?, D::ALLOC);
+        if row.is_empty() {
+            let sequence = D::fetch(connection, D::SEQUENCE.lock, &name, &[Column::Int]).await;
+            (row, table) = (unless_absent::<D, _>(sequence)?, D::SEQUENCE);
+        }
+        let Some(before) = row.first().and_then(|row| row.int(0)) else {
+            Self::end(connection, "ROLLBACK").await?;
+            return Err(WorkError::Refused(StoreErrorKind::UnknownTag));
+        };
+        *max_id = Some(before);
+        let statement = match self.guard.active_margin() {
+            Some(_) => table.replace_max_id_guarded,
+            None => table.replace_max_id,
+        };
+        let values = [Value::Int(SEALED), Value::Tag(tag.as_str()), Value::Int(before)];
+        let done = D::execute(connection, statement, &values).await?;
+        let sealed = before == SEALED || D::affected(&done) > 0;
+        Self::end(connection, if sealed { "COMMIT" } else { "ROLLBACK" }).await?;
+        Ok(sealed)
     }
 
     /// The records of one tag, or of all. A name that is found in both tables may have been made anew between the two
@@ -393,6 +430,34 @@ impl<D: Dialect> TagStore for SqlStore<D> {
                 Ok(Self::execute_on_its_table(connection, statement, &values).await?)
             },
         ))
+    }
+
+    fn seal<'a>(&'a self, tag: &'a Tag) -> BoxFuture<'a, Result<i64, SealError>> {
+        Box::pin(async move {
+            let mut tried = 0;
+            loop {
+                let (name, mut max_id) = (operation::<D>("seal", tag), None);
+                let sealed =
+                    run(&self.connections, Access::Transaction, name.clone(), async |connection| {
+                        self.try_seal(connection, tag, &mut max_id).await
+                    });
+                match (sealed.await, max_id) {
+                    (Ok(true), Some(max_id)) => return Ok(max_id),
+                    (Ok(_), _) => {
+                        let error = StoreError::new(StoreErrorKind::Unavailable, name);
+                        return Err(error.because(AFTER_FAILOVER).into());
+                    }
+                    // Undone whole.
+                    (Err(error), _) if *error.kind() == StoreErrorKind::Conflict => {
+                        tried += 1;
+                        if tried == SEAL_TRIES {
+                            return Err(error.into());
+                        }
+                    }
+                    (Err(error), max_id) => return Err(SealError { error, max_id }),
+                }
+            }
+        })
     }
 
     fn delete<'a>(&'a self, tag: &'a Tag) -> StoreFuture<'a, ()> {

@@ -56,6 +56,8 @@ macro_rules! tags {
                 "UPDATE ", $table, " SET max_id = MAX(max_id, ?1), \
                  update_time = CURRENT_TIMESTAMP WHERE biz_tag = ?2 RETURNING max_id"
             ),
+            // A transaction that writes has the whole file.
+            lock: concat!("SELECT max_id FROM ", $table, " WHERE biz_tag = ?1"),
             replace_max_id: tags!(replace $table),
             replace_max_id_guarded: tags!(replace $table),
             delete: concat!("DELETE FROM ", $table, " WHERE biz_tag = ?1"),

@@ -192,9 +192,11 @@ async fn the_end_of_the_ids_is_an_error(f: Fixture) {
 async fn a_sealed_tag_grants_nothing(f: Fixture) {
     create(&*f.store, "moved", 10).await;
     let range = f.store.allocate(&tag("moved"), step(10), step(10).into()).await.unwrap();
-    assert!(!f.store.replace_max_id(&tag("moved"), 1, SEALED).await.unwrap(), "it is not 1 now");
 
-    assert!(f.store.replace_max_id(&tag("moved"), range.end(), SEALED).await.unwrap());
+    assert_eq!(f.store.seal(&tag("moved")).await.unwrap(), range.end());
+    assert_eq!(f.store.seal(&tag("moved")).await.unwrap(), SEALED, "it is");
+    let unknown = f.store.seal(&tag("unknown")).await.unwrap_err();
+    assert_eq!(*unknown.error.kind(), StoreErrorKind::UnknownTag);
 
     for amount in [1, 10, i64::from(i32::MAX)] {
         let kind = refusal(f.store.allocate(&tag("moved"), step(amount), step(10).into())).await;
@@ -204,6 +206,35 @@ async fn a_sealed_tag_grants_nothing(f: Fixture) {
     assert!(!unused.unwrap(), "nothing is given back any more");
     assert_eq!(f.store.advance(&tag("moved"), 5000).await.unwrap(), SEALED);
     assert!(f.store.tag(&tag("moved")).await.unwrap().unwrap().is_sealed());
+}
+
+/// G-16: a tag is sealed however busy it is, and all that was granted is below what it tells.
+async fn a_busy_tag_is_sealed(f: Fixture) {
+    create(&*f.store, "busy", 10).await;
+    let mut nodes = Vec::new();
+    for _ in 0..4 {
+        let store = f.another().await;
+        nodes.push(tokio::spawn(async move {
+            let (busy, mut last) = (tag("busy"), 0);
+            loop {
+                match store.allocate(&busy, step(10), step(10).into()).await {
+                    Ok(range) => last = range.end(),
+                    Err(error) if *error.kind() == StoreErrorKind::Moved => return last,
+                    Err(error) => assert!(error.retryable(), "{error}"),
+                }
+            }
+        }));
+    }
+    tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+
+    let end = f.store.seal(&tag("busy")).await.unwrap();
+
+    let mut lasts = Vec::new();
+    for node in nodes {
+        let last = tokio::time::timeout(std::time::Duration::from_secs(30), node).await;
+        lasts.push(last.unwrap().unwrap());
+    }
+    assert_eq!(lasts.iter().max(), Some(&end), "{lasts:?}");
 }
 
 async fn administration(f: Fixture) {
@@ -428,7 +459,6 @@ async fn an_import_under_load_repeats_nothing() {
                         assert!(known, "{error}");
                     }
                 }
-                tokio::time::sleep(std::time::Duration::from_millis(1)).await;
             }
             ranges
         })
@@ -477,6 +507,7 @@ backends!(sqlite, mysql, postgres, etcd; {
     bad_rows_are_errors_of_their_tag_only,
     the_end_of_the_ids_is_an_error,
     a_sealed_tag_grants_nothing,
+    a_busy_tag_is_sealed,
     administration,
     settings_are_kept_beside_the_record,
     settings_of_a_later_version_are_not_overruled,

@@ -1,7 +1,7 @@
 //! Tags that are not plain: they stand in a place of their own, with their meaning.
 
 use leaf_core::IdRange;
-use leaf_segment::{Expected, Meaning, MeaningError, NewTag, SEALED, StoreErrorKind, TagSettings};
+use leaf_segment::{Expected, Meaning, MeaningError, NewTag, StoreErrorKind, TagSettings};
 
 use crate::fixture::{Database, Fixture};
 use crate::{create, refusal, step, tag};
@@ -43,7 +43,7 @@ pub(crate) async fn a_sequence_is_allocated_from_as_what_it_is(f: Fixture) {
     let changed = refusal(f.store.allocate(&turns, one, strict())).await;
     assert_eq!(changed, StoreErrorKind::StepChanged(step(7)));
     f.store.set_step(&turns, one).await.unwrap();
-    assert!(f.store.replace_max_id(&turns, 90, SEALED).await.unwrap());
+    assert_eq!(f.store.seal(&turns).await.unwrap(), 90);
     assert_eq!(refusal(f.store.allocate(&turns, one, strict())).await, StoreErrorKind::Moved);
     f.store.delete(&turns).await.unwrap();
     assert_eq!(f.store.tag(&turns).await.unwrap(), None);

@@ -4,9 +4,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use futures_core::future::BoxFuture;
 use leaf_core::{IdRange, Step, Tag};
 use leaf_segment::{
-    Expected, HighWaterMarks, Meaning, MemoryStore, NewTag, RangeSource, SegmentConfig,
+    Expected, HighWaterMarks, Meaning, MemoryStore, NewTag, RangeSource, SealError, SegmentConfig,
     SegmentGenerator, StoreError, StoreErrorKind, StoreFuture, TagCatalog, TagRecord, TagSettings,
     TagStore,
 };
@@ -116,6 +117,15 @@ impl TagStore for TestStore {
             return Box::pin(async { Ok(false) });
         }
         self.inner.replace_max_id(tag, from, to)
+    }
+
+    fn seal<'a>(&'a self, tag: &'a Tag) -> BoxFuture<'a, Result<i64, SealError>> {
+        if *self.busy.lock().unwrap() {
+            let error =
+                StoreError::new(StoreErrorKind::Conflict, "seal").because("others allocate");
+            return Box::pin(async { Err(error.into()) });
+        }
+        self.inner.seal(tag)
     }
 
     fn delete<'a>(&'a self, tag: &'a Tag) -> StoreFuture<'a, ()> {
