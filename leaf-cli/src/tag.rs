@@ -23,7 +23,7 @@ fn ids(tag: &TagShown) -> String {
         Some(53) => format!("slice {slice} of 2^53"),
         _ => format!("slice {slice}"),
     });
-    let reset = tag.reset.map(Into::into);
+    let reset = tag.reset.map(|reset| reset.name().into());
     let zone = tag.time_zone.map(Into::into);
     let parts = [shape, key, slice, reset, zone, tag.text.clone()];
     let parts: Vec<_> = parts.into_iter().flatten().collect();
@@ -54,7 +54,7 @@ impl Row for TagShown {
                 None => "unknown".into(),
             },
             ids(self),
-            if self.max_id == SEALED.to_string() { "sealed".into() } else { self.max_id.clone() },
+            if self.max_id == SEALED { "sealed".into() } else { self.max_id.to_string() },
             match (self.step, self.order) {
                 (Some(step), _) => step.to_string(),
                 (None, Some(Order::Strict)) => "-".into(),
@@ -235,7 +235,7 @@ fn options(tag: &TagShown) -> String {
         ("--shape", tag.shape.clone().filter(|shape| shape != "plain")),
         ("--slice", tag.slice.clone()),
         ("--slice-bits", tag.slice_bits.filter(|bits| *bits != 63).map(|bits| bits.to_string())),
-        ("--reset", tag.reset.map(Into::into)),
+        ("--reset", tag.reset.map(|reset| reset.name().into())),
         ("--time-zone", tag.time_zone.map(Into::into)),
         ("--text", tag.text.as_deref().map(quoted)),
     ];
@@ -250,7 +250,7 @@ pub(crate) async fn decode(stores: &Stores, tag: &str, id: &str, output: Output)
     let scrambled = record.meaning.as_ref().is_ok_and(|meaning| meaning.key().is_some());
     let keys = if scrambled { stores.keys()? } else { KeyRing::default() };
     let told = leaf_node::records::decode(&record, &keys, id)?;
-    let mut lines = vec![("id", told.id.clone()), ("number", told.number.clone())];
+    let mut lines = vec![("id", told.id.to_string()), ("number", told.number.to_string())];
     lines.extend(told.key.map(|key| ("key", key.to_string())));
     lines.extend(told.period.clone().map(|period| ("period", period)));
     let granted = match told.granted {

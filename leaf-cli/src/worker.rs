@@ -23,15 +23,13 @@ impl Row for WorkerShown {
     ];
 
     fn cells(&self) -> Vec<String> {
-        let time = |at: &Option<String>| {
-            at.as_ref().and_then(|at| at.parse().ok()).map_or("-".into(), readable)
-        };
+        let time = |at: Option<u64>| at.map_or("-".into(), readable);
         vec![
             self.worker.to_string(),
             self.state.into(),
             self.holder.clone().unwrap_or_else(|| "-".into()),
-            time(&self.last_report_ms),
-            time(&self.ceiling_ms),
+            time(self.last_report_ms),
+            time(self.ceiling_ms),
             self.remark.clone().unwrap_or_default(),
         ]
     }

@@ -2,11 +2,19 @@
 //!
 //! What may be larger than 2^53 is a string, since JavaScript loses digits there.
 
-use leaf_core::Step;
+use leaf_core::{Step, UnixMillis};
 use leaf_registry::StoreUrl;
-use leaf_segment::{KeyRing, Order, Slice, TagId, TagIdError, TagRecord};
+use leaf_segment::{KeyRing, Order, Period, Slice, TagId, TagIdError, TagRecord};
 use leaf_snowflake::{Fence, FenceState, WorkerView};
-use serde::Serialize;
+use serde::{Serialize, Serializer};
+
+fn as_text<S: Serializer>(number: &i64, to: S) -> Result<S::Ok, S::Error> {
+    to.collect_str(number)
+}
+
+fn as_text_or_null<S: Serializer>(number: &Option<u64>, to: S) -> Result<S::Ok, S::Error> {
+    number.map(|number| number.to_string()).serialize(to)
+}
 
 /// A tag's record.
 #[derive(Debug, Clone, Serialize)]
@@ -14,7 +22,8 @@ pub struct TagShown {
     /// Its name.
     pub tag: String,
     /// The next number that the store will grant, in a plain tag the next id.
-    pub max_id: String,
+    #[serde(serialize_with = "as_text")]
+    pub max_id: i64,
     /// `relaxed` or `strict`; `null` when this version of Leaf may not guess it.
     pub order: Option<Order>,
     /// Which ids the numbers stand for: `plain`, `interleave:0/2`, `scramble:63`.
@@ -22,7 +31,7 @@ pub struct TagShown {
     /// The version of the key that ids are made with now, where they are scrambled.
     pub key: Option<u8>,
     /// `daily`, `monthly` or `yearly` where the numbers begin again.
-    pub reset: Option<&'static str>,
+    pub reset: Option<Period>,
     /// The part of all ids that the tag has, like `2/8`.
     pub slice: Option<String>,
     /// Below which power of two all slices are, 63 or 53.
@@ -59,11 +68,11 @@ impl TagShown {
         let step = record.step.ok().filter(|_| order != Some(Order::Strict));
         Self {
             tag: record.tag.as_str().into(),
-            max_id: record.max_id.to_string(),
+            max_id: record.max_id,
             order,
             shape: meaning.map(|meaning| meaning.shape.to_string()),
             key: meaning.and_then(|meaning| meaning.key()).map(|key| key.version),
-            reset: reset.map(|reset| reset.period.name()),
+            reset: reset.map(|reset| reset.period),
             slice: settings.slice.map(|slice| slice.to_string()),
             slice_bits: settings.slice.map(Slice::bits),
             text: settings.text.as_ref().map(ToString::to_string),
@@ -85,9 +94,11 @@ pub struct TagIdShown {
     /// The tag.
     pub tag: String,
     /// The id.
-    pub id: String,
+    #[serde(serialize_with = "as_text")]
+    pub id: i64,
     /// Its number.
-    pub number: String,
+    #[serde(serialize_with = "as_text")]
+    pub number: i64,
     /// The version of the key that made it, where ids are scrambled.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub key: Option<u8>,
@@ -113,8 +124,8 @@ pub fn decode(record: &TagRecord, keys: &KeyRing, text: &str) -> Result<TagIdSho
     };
     Ok(TagIdShown {
         tag: record.tag.as_str().into(),
-        id: told.id.to_string(),
-        number: told.number.to_string(),
+        id: told.id.get(),
+        number: told.number,
         key: told.key,
         period: told.period.map(|day| format!("{:04}-{:02}-{:02}", day.year, day.month, day.day)),
         granted: told.granted,
@@ -130,10 +141,12 @@ pub struct WorkerShown {
     pub state: &'static str,
     /// The node that holds it, or held it last.
     pub holder: Option<String>,
-    /// When whoever holds it last reported.
-    pub last_report_ms: Option<String>,
-    /// From when on others may have it.
-    pub ceiling_ms: Option<String>,
+    /// When whoever holds it last reported, Unix milliseconds.
+    #[serde(serialize_with = "as_text_or_null")]
+    pub last_report_ms: Option<u64>,
+    /// From when on others may have it, Unix milliseconds.
+    #[serde(serialize_with = "as_text_or_null")]
+    pub ceiling_ms: Option<u64>,
     /// The fence's term, incremented by every claim.
     #[serde(rename = "epoch")]
     pub term: Option<u64>,
@@ -157,8 +170,8 @@ impl WorkerShown {
             worker: record.worker.get(),
             state: fence.map_or("-", state),
             holder: record.holder.as_ref().map(ToString::to_string),
-            last_report_ms: reported.map(|at| at.to_string()),
-            ceiling_ms: fence.map(|fence| fence.ceiling.to_string()),
+            last_report_ms: reported.map(UnixMillis::get),
+            ceiling_ms: fence.map(|fence| fence.ceiling.get()),
             term: fence.map(|fence| fence.term),
             remark: record.remark.as_ref().map(|remark| match record.needs_repair {
                 true => format!("{remark}: `leaf worker repair {}`", record.worker),

@@ -19,7 +19,8 @@ use futures_util::Stream;
 use leaf_proto::v1::id_service_client::IdServiceClient;
 use leaf_proto::v1::id_service_server::{IdService, IdServiceServer};
 use leaf_proto::v1::{
-    ClockRequest, ClockResponse, DecodeRequest, DecodeResponse, LeaseRangeRequest,
+    ClockRequest, ClockResponse, DecodeRequest, DecodeResponse, DescribeServerRequest,
+    DescribeServerResponse, DescribeTagRequest, DescribeTagResponse, LeaseRangeRequest,
     LeaseRangeResponse, NextIdRequest, NextIdResponse, NextIdsRequest, NextIdsResponse,
     ReturnRangeRequest, ReturnRangeResponse, next_id_request, next_ids_request,
 };
@@ -69,6 +70,17 @@ impl IdService for Echo {
     }
 
     async fn clock(&self, _: Request<ClockRequest>) -> Answer<ClockResponse> {
+        Err(Status::unimplemented("not measured"))
+    }
+
+    async fn describe_tag(&self, _: Request<DescribeTagRequest>) -> Answer<DescribeTagResponse> {
+        Err(Status::unimplemented("not measured"))
+    }
+
+    async fn describe_server(
+        &self,
+        _: Request<DescribeServerRequest>,
+    ) -> Answer<DescribeServerResponse> {
         Err(Status::unimplemented("not measured"))
     }
 }

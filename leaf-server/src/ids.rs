@@ -7,9 +7,9 @@
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use leaf_core::{Clock as _, Id, IdRange, TextForm, TextFormError, WorkerId};
+use leaf_core::{Clock as _, Id, IdRange, Step, TextForm, TextFormError, WorkerId};
 use leaf_segment::{
-    Ids, KnownTags, LeasedRange, SegmentError, SegmentErrorKind, Shards, TagHandle, Texts,
+    Ids, KnownTags, LeasedRange, Order, SegmentError, SegmentErrorKind, Shards, TagHandle, Texts,
 };
 use leaf_snowflake::{IdRun, SnowflakeError, SnowflakeGenerator, SystemClock};
 
@@ -166,6 +166,31 @@ pub(crate) fn fits(node: &Node, form: TextForm) -> Result<(), TextFormError> {
 /// The most ids that one request for several takes.
 pub(crate) fn most_ids(node: &Node) -> usize {
     node.live.max_count.load(Ordering::Relaxed)
+}
+
+/// What a client must know of a tag.
+pub(crate) struct TagFacts {
+    pub(crate) order: Order,
+    /// Whether its ids can be leased.
+    pub(crate) leases: bool,
+    /// How many ids a node reserves at least; `None` where nobody reserves any.
+    pub(crate) step: Option<Step>,
+    /// The most ids of a lease.
+    pub(crate) max_take: usize,
+    /// The most ids of a list.
+    pub(crate) max_count: usize,
+}
+
+pub(crate) fn facts(node: &Node, handle: &TagHandle) -> TagFacts {
+    let order = handle.meaning().order;
+    let relaxed = order == Order::Relaxed;
+    TagFacts {
+        order,
+        leases: relaxed && handle.meaning().has_ranges(),
+        step: handle.step().filter(|_| relaxed),
+        max_take: handle.max_take().min(LARGEST_RANGE),
+        max_count: most_ids(node).min(handle.max_take()),
+    }
 }
 
 /// The generator of snowflake ids.

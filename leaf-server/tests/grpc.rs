@@ -1,4 +1,4 @@
-//! Ids over gRPC: a client made by grpcio-tools, what clients may do wrong, and the end.
+//! gRPC: clients made by grpcio-tools, what clients may do wrong, and the end.
 #![allow(
     clippy::unwrap_used,
     clippy::disallowed_methods,
@@ -12,37 +12,56 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use leaf_testkit::{HttpClient, LeafServer, Ledger};
+use http_body_util::{BodyExt as _, Full};
+use hyper::body::Bytes;
+use hyper::{Request, Uri};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use leaf_testkit::{
+    Fault, FaultProxy, HttpClient, LeafServer, Ledger, MariaDb, http2_frame, wait_until,
+};
+use tonic_health::pb::HealthCheckRequest;
+use tonic_health::pb::health_client::HealthClient;
 
 const SERVER: &str = env!("CARGO_BIN_EXE_leaf-server");
 const GRPC: [&str; 2] = ["--grpc-listen", "127.0.0.1:0"];
 
 fn start() -> (tempfile::TempDir, LeafServer) {
+    start_with(&[])
+}
+
+fn start_with(env: &[(&'static str, &str)]) -> (tempfile::TempDir, LeafServer) {
     let directory = tempfile::tempdir().unwrap();
-    let server = LeafServer::start(SERVER, directory.path(), &GRPC, &[]);
+    let env: Vec<_> = env.iter().map(|(key, value)| (*key, (*value).to_owned())).collect();
+    let server = LeafServer::start(SERVER, directory.path(), &GRPC, &env);
     (directory, server)
+}
+
+/// What a program of `tests/clients` prints.
+fn python(program: &str, arguments: &[&str]) -> String {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let python = root.join("target/python/bin/python");
+    assert!(python.exists(), "grpcio-tools is missing: scripts/test installs it");
+    let output = Command::new(python)
+        .arg(root.join("leaf-server/tests/clients").join(program))
+        .arg(root.join("leaf-proto/proto"))
+        .args(arguments)
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
 }
 
 #[test]
 fn a_client_in_python_gets_ids_of_its_own() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-    let python = root.join("target/python/bin/python");
-    assert!(python.exists(), "grpcio-tools is missing: scripts/test installs it");
     let (_directory, server) = start();
     let headers = "Host: localhost\r\nContent-Type: application/json\r\n";
     let mut ops = HttpClient::connect(server.ops()).unwrap();
     let made = ops.ask("POST", "/v1/tags", headers, r#"{"tag":"turns","order":"strict"}"#).unwrap();
     assert_eq!(made.status, 201);
-    let output = Command::new(python)
-        .arg(root.join("leaf-server/tests/clients/grpc_client.py"))
-        .arg(root.join("leaf-proto/proto"))
-        .arg(server.grpc().to_string())
-        .output()
-        .unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let printed = python("grpc_client.py", &[&server.grpc().to_string()]);
     let ledger = Ledger::default();
     let name: Arc<str> = "python".into();
-    for line in String::from_utf8(output.stdout).unwrap().lines() {
+    for line in printed.lines() {
         ledger.record(&name, line.parse().unwrap());
     }
     ledger.expect_at_least(1000 + 1001 + 21 * 500 + 410);
@@ -73,4 +92,204 @@ fn other_protocols_and_silence_end() {
     let asked = Instant::now();
     assert!(server.stop().success());
     assert!(asked.elapsed() < Duration::from_secs(4), "a silent connection does not hold a stop");
+}
+
+/// S-10: what operators do by `leaf` and over HTTP, also over gRPC, and by whom they let it be done.
+#[test]
+fn administration_over_grpc() {
+    let registry = [
+        ("LEAF_SNOWFLAKE__REGISTRY", "sqlite"),
+        ("LEAF_SNOWFLAKE__DATABASE", "sqlite:workers.db"),
+        ("LEAF_ADVERTISE", "10.0.0.7:8080"),
+    ];
+    let (_directory, server) = start_with(&registry);
+    let told = python("grpc_admin.py", &[&server.ops().to_string(), &server.grpc().to_string()]);
+    assert_eq!(told.trim(), "all was as it should be");
+    let tags = HttpClient::once(server.ops(), "GET", "/v1/tags/turns").json();
+    assert_eq!((&tags["order"], &tags["text"]), (&"strict".into(), &"N-{n}".into()));
+
+    let secret = [("LEAF_OPS__TOKEN", "0123456789abcdef")];
+    let (_directory, server) = start_with(&secret);
+    let told = python("grpc_admin.py", &[&server.ops().to_string(), "0123456789abcdef", "token"]);
+    assert_eq!(told.trim(), "the token was asked for");
+    assert!(!server.output().contains("0123456789abcdef"), "{}", server.output());
+}
+
+/// A literal header without an index (RFC 7541, section 6.2.2).
+fn literal(name: &str, value: &str) -> Vec<u8> {
+    let (name, value) = (name.as_bytes(), value.as_bytes());
+    let lengths = [name.len(), value.len()].map(|length| u8::try_from(length).unwrap());
+    [&[0, lengths[0]], name, &[lengths[1]], value].concat()
+}
+
+/// The head of a call on the stream of this number.
+fn call(number: u32, method: &str) -> Vec<u8> {
+    // POST, http
+    let mut head = vec![0x83, 0x86];
+    head.extend(literal(":path", &format!("/leaf.v1.IdService/{method}")));
+    head.extend(literal(":authority", "leaf"));
+    head.extend(literal("content-type", "application/grpc"));
+    head.extend(literal("te", "trailers"));
+    http2_frame(1, 4, 2 * number + 1, &head)
+}
+
+/// Its message: ids of the tag that is there, a thousand at a time.
+fn message() -> Vec<u8> {
+    let tag = b"leaf-segment-test";
+    let mut fields = vec![0x0a, u8::try_from(tag.len()).unwrap()];
+    fields.extend(tag);
+    // count = 1000
+    fields.extend([0x18, 0xe8, 0x07]);
+    let length = u8::try_from(fields.len()).unwrap();
+    [&[0, 0, 0, 0, length][..], &fields].concat()
+}
+
+/// A client that begins with these frames, and lets `window` bytes of each answer through.
+fn raw(server: &LeafServer, window: u8, frames: &[Vec<u8>]) -> TcpStream {
+    let mut bytes = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
+    bytes.extend(http2_frame(4, 0, 0, &[0, 4, 0, 0, 0, window]));
+    bytes.extend(frames.concat());
+    let mut client = TcpStream::connect(server.grpc()).unwrap();
+    client.write_all(&bytes).unwrap();
+    client
+}
+
+/// Streams that nobody reads: the ids are not made, and the client goes after a while.
+#[test]
+fn a_client_that_reads_no_stream_costs_little_and_is_closed() {
+    let (_directory, server) = start();
+    let streams: Vec<_> = (0..99)
+        .flat_map(|number| {
+            [call(number, "StreamIds"), http2_frame(0, 1, 2 * number + 1, &message())]
+        })
+        .collect();
+    let before = server.resident_kib();
+    let mut clients: Vec<_> = (0..20).map(|_| raw(&server, 0, &streams)).collect();
+    // As long as one of them is there, others are served.
+    for _ in 0..20 {
+        assert!(server.id("/api/segment/get/leaf-segment-test") > 0);
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    let grown = server.resident_kib().saturating_sub(before);
+    assert!(grown < 60 * 1024, "{grown} KiB for {} connections", clients.len());
+
+    for client in &mut clients {
+        client.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
+    }
+    wait_until("clients that read nothing are closed", Duration::from_secs(150), || {
+        clients.retain_mut(|client| match client.read(&mut [0; 65_536]) {
+            Ok(bytes) => bytes > 0,
+            Err(error) => matches!(
+                error.kind(),
+                std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut
+            ),
+        });
+        clients.is_empty().then_some(())
+    });
+}
+
+/// A message that trickles in is refused in time, and its client does not hold a stop.
+#[test]
+fn a_message_that_does_not_arrive_is_refused() {
+    let (_directory, mut server) = start();
+    let begun = Instant::now();
+    let message = message();
+    let part = |number: u32, bytes: &[u8]| http2_frame(0, 0, 2 * number + 1, bytes);
+    let mut client = raw(&server, 255, &[call(0, "NextIds"), part(0, &message[..1])]);
+    client.set_read_timeout(Some(Duration::from_millis(1000))).unwrap();
+    let mut sent = 1;
+    let refused = wait_until("the refusal", Duration::from_secs(30), || {
+        let mut head = [0; 9];
+        if client.read_exact(&mut head).is_err() {
+            // Nothing yet: one more byte, but never the last one.
+            if sent < message.len() - 1 {
+                let _ = client.write_all(&part(0, &message[sent..=sent]));
+                sent += 1;
+            }
+            return None;
+        }
+        let length = u32::from_be_bytes([0, head[0], head[1], head[2]]) as usize;
+        client.read_exact(&mut vec![0; length]).unwrap();
+        // Headers that end the stream: nothing but a status.
+        (head[3] == 1 && head[4] & 1 == 1).then_some(begun.elapsed())
+    });
+    assert!((9..20).contains(&refused.as_secs()), "{refused:?}");
+
+    let _client = raw(&server, 255, &[call(0, "NextIds"), part(0, &message[..1])]);
+    assert!(server.id("/api/segment/get/leaf-segment-test") > 0);
+    let asked = Instant::now();
+    assert!(server.stop().success());
+    assert!(asked.elapsed() < Duration::from_secs(4), "a message that is not there holds no stop");
+}
+
+/// Whoever watches the health is told of the start, and does not hold the stop.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_watch_of_the_health_ends_with_the_server() {
+    let (_directory, mut server) = start();
+    let channel = tonic::transport::Endpoint::from_shared(format!("http://{}", server.grpc()));
+    let mut health = HealthClient::new(channel.unwrap().connect().await.unwrap());
+    let service = "leaf.v1.IdService".to_owned();
+    let mut watch = health.watch(HealthCheckRequest { service }).await.unwrap().into_inner();
+    let serving = tonic_health::ServingStatus::Serving as i32;
+    let told = async { while watch.message().await.unwrap().unwrap().status != serving {} };
+    tokio::time::timeout(Duration::from_secs(20), told).await.unwrap();
+
+    let stopped = tokio::task::spawn_blocking(move || {
+        let asked = Instant::now();
+        assert!(server.stop().success());
+        asked.elapsed()
+    });
+    let ended = async { while let Ok(Some(_)) = watch.message().await {} };
+    tokio::time::timeout(Duration::from_secs(20), ended).await.unwrap();
+    let took = stopped.await.unwrap();
+    assert!(took < Duration::from_secs(4), "{took:?}");
+}
+
+/// The server does not work for a client that waits no longer.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_clients_deadline_ends_the_work() {
+    let database = tokio::task::spawn_blocking(MariaDb::shared).await.unwrap();
+    let url = MariaDb::url(database.port(), &database.new_database());
+    let proxy = FaultProxy::start(([127, 0, 0, 1], database.port()).into()).await;
+    let far =
+        url.replace(&format!(":{}/", database.port()), &format!(":{}/", proxy.address().port()));
+    let directory = tempfile::tempdir().unwrap();
+    let schema = ["schema", "--apply", "--segment-store", &url];
+    let mut schema = LeafServer::process(SERVER, directory.path(), &schema, &[]);
+    assert!(schema.wait(Duration::from_secs(20)).success(), "{}", schema.output());
+    let arguments = [&GRPC[..], &["--segment-store", &far]].concat();
+    let env = [("LEAF_SEGMENT__WAIT", "20s".to_owned())];
+    let server = LeafServer::start(SERVER, directory.path(), &arguments, &env);
+    let ask = async |timeout: &str| {
+        let stream = tokio::net::TcpStream::connect(server.grpc()).await.unwrap();
+        let (mut sender, connection) =
+            hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream))
+                .await
+                .unwrap();
+        tokio::spawn(connection);
+        let place = format!("http://leaf{}", "/leaf.v1.IdService/NextIds").parse::<Uri>().unwrap();
+        let request = Request::post(place)
+            .header("content-type", "application/grpc")
+            .header("te", "trailers")
+            .header("grpc-timeout", timeout)
+            .body(Full::new(Bytes::from(message())))
+            .unwrap();
+        let answer = sender.send_request(request).await.unwrap();
+        let (head, body) = answer.into_parts();
+        let trailers = body.collect().await.unwrap().trailers().cloned().unwrap_or_default();
+        let status = head.headers.get("grpc-status").or(trailers.get("grpc-status")).cloned();
+        status.unwrap().to_str().unwrap().parse::<u32>().unwrap()
+    };
+    assert_eq!(ask("9S").await, 0);
+    assert_eq!(ask("soon").await, tonic::Code::InvalidArgument as u32);
+
+    proxy.set(Fault::BlackHole);
+    let begun = Instant::now();
+    let mut last = 0;
+    // What is in memory is there whatever the store does.
+    while last == 0 && begun.elapsed() < Duration::from_secs(10) {
+        last = ask("500m").await;
+    }
+    assert_eq!(last, tonic::Code::DeadlineExceeded as u32);
+    assert!(begun.elapsed() < Duration::from_secs(15), "not the server's 20 s");
 }

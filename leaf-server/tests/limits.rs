@@ -5,7 +5,7 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
-use leaf_testkit::{HttpClient, LeafServer, RedisClient, wait_until};
+use leaf_testkit::{HttpClient, LeafServer, RedisClient, http2_frame, wait_until};
 use tokio::time::Instant;
 
 const SERVER: &str = env!("CARGO_BIN_EXE_leaf-server");
@@ -302,13 +302,6 @@ fn few_files_leave_both_listeners_something() {
     }
 }
 
-/// A frame of HTTP/2 (RFC 9113, section 4.1).
-fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
-    let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
-    let head = [&length[1..], &[kind, flags], &stream.to_be_bytes()].concat();
-    [&head[..], payload].concat()
-}
-
 /// A request for a thousand ids on the stream of this number.
 fn ask(request: u32) -> Vec<u8> {
     let path = b"/v1/snowflake/ids?count=1000";
@@ -317,14 +310,14 @@ fn ask(request: u32) -> Vec<u8> {
     head.extend(path);
     head.extend([0x01, 4]);
     head.extend(b"leaf");
-    frame(1, 5, 2 * request + 1, &head)
+    http2_frame(1, 5, 2 * request + 1, &head)
 }
 
 /// An HTTP/2 client that asks for a hundred answers at once and lets none of them through.
 fn asks_without_a_window(server: &LeafServer) -> TcpStream {
     let mut bytes = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
     // SETTINGS_INITIAL_WINDOW_SIZE = 0
-    bytes.extend(frame(4, 0, 0, &[0, 4, 0, 0, 0, 0]));
+    bytes.extend(http2_frame(4, 0, 0, &[0, 4, 0, 0, 0, 0]));
     (0..99).for_each(|request| bytes.extend(ask(request)));
     let mut client = TcpStream::connect(server.ids()).unwrap();
     client.write_all(&bytes).unwrap();
@@ -371,7 +364,7 @@ fn an_http2_client_that_takes_nothing_is_closed_whatever_it_asks_besides() {
     let mut request = 99;
     wait_until("a client that takes no answer is closed", Duration::from_secs(120), || {
         // Ended by us: CANCEL.
-        let given_up = frame(3, 0, 2 * request + 1, &[0, 0, 0, 8]);
+        let given_up = http2_frame(3, 0, 2 * request + 1, &[0, 0, 0, 8]);
         let asked = client.write_all(&[ask(request), given_up].concat());
         request += 1;
         let read = client.read(&mut [0; 65_536]);

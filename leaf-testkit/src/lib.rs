@@ -30,7 +30,7 @@ pub use certificates::Certificates;
 pub use etcd::Etcd;
 pub use fake_clock::FakeClock;
 pub use galera::Galera;
-pub use http::{HttpClient, Response};
+pub use http::{HttpClient, Response, http2_frame};
 pub use ledger::Ledger;
 pub use load::{Address, Load, Plan, Report};
 pub use mariadb::MariaDb;

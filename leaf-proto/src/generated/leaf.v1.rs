@@ -114,6 +114,357 @@ pub struct ClockResponse {
     #[prost(int64, tag = "1")]
     pub unix_millis: i64,
 }
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct DescribeTagRequest {
+    #[prost(string, tag = "1")]
+    pub tag: ::prost::alloc::string::String,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct DescribeTagResponse {
+    #[prost(string, tag = "1")]
+    pub tag: ::prost::alloc::string::String,
+    #[prost(enumeration = "Order", tag = "2")]
+    pub order: i32,
+    /// Whether its ids can be leased.
+    #[prost(bool, tag = "3")]
+    pub leases: bool,
+    /// How many ids a node reserves at least; left out where nobody reserves any.
+    #[prost(uint32, optional, tag = "4")]
+    pub step: ::core::option::Option<u32>,
+    /// The most ids of a lease.
+    #[prost(uint32, tag = "5")]
+    pub max_take: u32,
+    /// The most ids of a message.
+    #[prost(uint32, tag = "6")]
+    pub max_count: u32,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct DescribeServerRequest {}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct DescribeServerResponse {
+    /// Of leaf-server.
+    #[prost(string, tag = "1")]
+    pub version: ::prost::alloc::string::String,
+    /// The key `zone`.
+    #[prost(string, optional, tag = "2")]
+    pub zone: ::core::option::Option<::prost::alloc::string::String>,
+    /// Whether ids can be had now.
+    #[prost(bool, tag = "3")]
+    pub ready: bool,
+    /// Whether it has this mode.
+    #[prost(bool, tag = "4")]
+    pub segment: bool,
+    #[prost(bool, tag = "5")]
+    pub snowflake: bool,
+}
+/// A tag, as its store has it.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Tag {
+    #[prost(string, tag = "1")]
+    pub tag: ::prost::alloc::string::String,
+    /// The next number that the store will grant, in a plain tag the next id.
+    #[prost(int64, tag = "2")]
+    pub max_id: i64,
+    #[prost(enumeration = "Order", tag = "3")]
+    pub order: i32,
+    /// Which ids the numbers stand for: `plain`, `interleave:0/2`, `scramble:63`. Left out where a later version made it.
+    #[prost(string, optional, tag = "4")]
+    pub shape: ::core::option::Option<::prost::alloc::string::String>,
+    /// The version of the key that ids are made with now, where they are scrambled.
+    #[prost(uint32, optional, tag = "5")]
+    pub key: ::core::option::Option<u32>,
+    #[prost(enumeration = "Period", tag = "6")]
+    pub reset: i32,
+    /// The part of all ids that the tag has, like `2/8`.
+    #[prost(string, optional, tag = "7")]
+    pub slice: ::core::option::Option<::prost::alloc::string::String>,
+    /// Below which power of two all slices are, 63 or 53.
+    #[prost(uint32, optional, tag = "8")]
+    pub slice_bits: ::core::option::Option<u32>,
+    /// The template of its texts.
+    #[prost(string, optional, tag = "9")]
+    pub text: ::core::option::Option<::prost::alloc::string::String>,
+    /// The time zone of midnight, or of the date in texts.
+    #[prost(string, optional, tag = "10")]
+    pub time_zone: ::core::option::Option<::prost::alloc::string::String>,
+    /// Left out in strict order, and where the row has a number that is none.
+    #[prost(uint32, optional, tag = "11")]
+    pub step: ::core::option::Option<u32>,
+    /// Whether ids are handed out.
+    #[prost(bool, tag = "12")]
+    pub enabled: bool,
+    /// The dynamic step is within these; left out: the servers' own.
+    #[prost(uint32, optional, tag = "13")]
+    pub min_step: ::core::option::Option<u32>,
+    #[prost(uint32, optional, tag = "14")]
+    pub max_step: ::core::option::Option<u32>,
+    /// The most ids of one call; left out: the servers' own.
+    #[prost(uint32, optional, tag = "15")]
+    pub max_take: ::core::option::Option<u32>,
+    #[prost(string, optional, tag = "16")]
+    pub description: ::core::option::Option<::prost::alloc::string::String>,
+    /// Its store, without the password.
+    #[prost(string, tag = "17")]
+    pub store: ::prost::alloc::string::String,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ListTagsRequest {}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ListTagsResponse {
+    #[prost(message, repeated, tag = "1")]
+    pub tags: ::prost::alloc::vec::Vec<Tag>,
+    #[prost(message, repeated, tag = "2")]
+    pub failed: ::prost::alloc::vec::Vec<FailedStore>,
+}
+/// A store that could not be read.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct FailedStore {
+    #[prost(string, tag = "1")]
+    pub store: ::prost::alloc::string::String,
+    #[prost(string, tag = "2")]
+    pub detail: ::prost::alloc::string::String,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct GetTagRequest {
+    #[prost(string, tag = "1")]
+    pub tag: ::prost::alloc::string::String,
+}
+/// As `leaf tag create` has it.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct CreateTagRequest {
+    #[prost(string, tag = "1")]
+    pub tag: ::prost::alloc::string::String,
+    /// 1 to 2147483647; not in strict order.
+    #[prost(uint32, optional, tag = "2")]
+    pub step: ::core::option::Option<u32>,
+    #[prost(enumeration = "Order", tag = "3")]
+    pub order: i32,
+    /// `plain` where it is left out.
+    #[prost(string, optional, tag = "4")]
+    pub shape: ::core::option::Option<::prost::alloc::string::String>,
+    #[prost(string, optional, tag = "5")]
+    pub slice: ::core::option::Option<::prost::alloc::string::String>,
+    #[prost(uint32, optional, tag = "6")]
+    pub slice_bits: ::core::option::Option<u32>,
+    #[prost(enumeration = "Period", tag = "7")]
+    pub reset: i32,
+    #[prost(string, optional, tag = "8")]
+    pub time_zone: ::core::option::Option<::prost::alloc::string::String>,
+    #[prost(string, optional, tag = "9")]
+    pub text: ::core::option::Option<::prost::alloc::string::String>,
+    /// The first id.
+    #[prost(int64, optional, tag = "10")]
+    pub first: ::core::option::Option<i64>,
+    #[prost(string, optional, tag = "11")]
+    pub description: ::core::option::Option<::prost::alloc::string::String>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ChangeTagRequest {
+    #[prost(string, tag = "1")]
+    pub tag: ::prost::alloc::string::String,
+    #[prost(uint32, optional, tag = "2")]
+    pub step: ::core::option::Option<u32>,
+    #[prost(bool, optional, tag = "3")]
+    pub enabled: ::core::option::Option<bool>,
+    /// 0: the servers' own.
+    #[prost(uint32, optional, tag = "4")]
+    pub min_step: ::core::option::Option<u32>,
+    #[prost(uint32, optional, tag = "5")]
+    pub max_step: ::core::option::Option<u32>,
+    #[prost(uint32, optional, tag = "6")]
+    pub max_take: ::core::option::Option<u32>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct AdvanceTagRequest {
+    #[prost(string, tag = "1")]
+    pub tag: ::prost::alloc::string::String,
+    #[prost(int64, tag = "2")]
+    pub at_least: i64,
+    /// Yes, although that skips more than 10^12 ids or half of the failover margin.
+    #[prost(bool, tag = "3")]
+    pub far: bool,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct AdvanceTagResponse {
+    #[prost(message, optional, tag = "1")]
+    pub tag: ::core::option::Option<Tag>,
+    /// Whether the number was lower before.
+    #[prost(bool, tag = "2")]
+    pub raised: bool,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct RekeyTagRequest {
+    #[prost(string, tag = "1")]
+    pub tag: ::prost::alloc::string::String,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct DeleteTagRequest {
+    #[prost(string, tag = "1")]
+    pub tag: ::prost::alloc::string::String,
+    /// The tag's name once more: what is deleted cannot be brought back.
+    #[prost(string, tag = "2")]
+    pub confirm: ::prost::alloc::string::String,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct DeleteTagResponse {
+    #[prost(message, optional, tag = "1")]
+    pub deleted: ::core::option::Option<Tag>,
+    /// Made again, it must not start below. Left out for a tag that had moved to another store.
+    #[prost(int64, optional, tag = "2")]
+    pub next_first: ::core::option::Option<i64>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct DecodeTagIdRequest {
+    #[prost(string, tag = "1")]
+    pub tag: ::prost::alloc::string::String,
+    /// In digits, or in the tag's texts.
+    #[prost(string, tag = "2")]
+    pub id: ::prost::alloc::string::String,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct DecodeTagIdResponse {
+    #[prost(string, tag = "1")]
+    pub tag: ::prost::alloc::string::String,
+    #[prost(int64, tag = "2")]
+    pub id: i64,
+    #[prost(int64, tag = "3")]
+    pub number: i64,
+    /// The version of the key that made it, where ids are scrambled.
+    #[prost(uint32, optional, tag = "4")]
+    pub key: ::core::option::Option<u32>,
+    /// The first day of its period, like `2026-11-23`, where numbers begin again.
+    #[prost(string, optional, tag = "5")]
+    pub period: ::core::option::Option<::prost::alloc::string::String>,
+    /// Whether the store has granted its number to a node, which may not have issued it; left out where the counter does
+    /// not tell: in a tag that is sealed, of an earlier key or period.
+    #[prost(bool, optional, tag = "6")]
+    pub granted: ::core::option::Option<bool>,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ListWorkersRequest {}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ListWorkersResponse {
+    #[prost(message, repeated, tag = "1")]
+    pub workers: ::prost::alloc::vec::Vec<Worker>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Worker {
+    #[prost(uint32, tag = "1")]
+    pub worker: u32,
+    /// `held`, `released`, `retired`; `-` where there is no fence.
+    #[prost(string, tag = "2")]
+    pub state: ::prost::alloc::string::String,
+    /// The node that holds it, or held it last.
+    #[prost(string, optional, tag = "3")]
+    pub holder: ::core::option::Option<::prost::alloc::string::String>,
+    /// When whoever holds it last reported, milliseconds since 1970.
+    #[prost(int64, optional, tag = "4")]
+    pub last_report_unix_millis: ::core::option::Option<i64>,
+    /// From when on others may have it, milliseconds since 1970.
+    #[prost(int64, optional, tag = "5")]
+    pub ceiling_unix_millis: ::core::option::Option<i64>,
+    /// The fence's term, incremented by every claim.
+    #[prost(uint64, optional, tag = "6")]
+    pub term: ::core::option::Option<u64>,
+    /// What an operator should know.
+    #[prost(string, optional, tag = "7")]
+    pub remark: ::core::option::Option<::prost::alloc::string::String>,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ReleaseWorkerRequest {
+    #[prost(uint32, tag = "1")]
+    pub worker: u32,
+    /// Yes, no process goes on with it, nor will one be started again on its data directory.
+    #[prost(bool, tag = "2")]
+    pub holder_is_dead: bool,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ReleaseWorkerResponse {
+    #[prost(uint32, tag = "1")]
+    pub worker: u32,
+    /// From when on others may have it, milliseconds since 1970.
+    #[prost(int64, tag = "2")]
+    pub free_from_unix_millis: i64,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct RetireWorkerRequest {
+    #[prost(uint32, tag = "1")]
+    pub worker: u32,
+    /// Yes, for good.
+    #[prost(bool, tag = "2")]
+    pub for_good: bool,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct RetireWorkerResponse {
+    #[prost(uint32, tag = "1")]
+    pub worker: u32,
+}
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum Order {
+    /// A later version of Leaf made it. In a request: relaxed.
+    Unspecified = 0,
+    /// Ids rise, with gaps; those of several servers are mixed.
+    Relaxed = 1,
+    /// An id that is asked for after another one was answered is the higher one.
+    Strict = 2,
+}
+impl Order {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::Unspecified => "ORDER_UNSPECIFIED",
+            Self::Relaxed => "ORDER_RELAXED",
+            Self::Strict => "ORDER_STRICT",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "ORDER_UNSPECIFIED" => Some(Self::Unspecified),
+            "ORDER_RELAXED" => Some(Self::Relaxed),
+            "ORDER_STRICT" => Some(Self::Strict),
+            _ => None,
+        }
+    }
+}
+/// How often numbers begin again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum Period {
+    /// Never.
+    Unspecified = 0,
+    Daily = 1,
+    Monthly = 2,
+    Yearly = 3,
+}
+impl Period {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::Unspecified => "PERIOD_UNSPECIFIED",
+            Self::Daily => "PERIOD_DAILY",
+            Self::Monthly => "PERIOD_MONTHLY",
+            Self::Yearly => "PERIOD_YEARLY",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "PERIOD_UNSPECIFIED" => Some(Self::Unspecified),
+            "PERIOD_DAILY" => Some(Self::Daily),
+            "PERIOD_MONTHLY" => Some(Self::Monthly),
+            "PERIOD_YEARLY" => Some(Self::Yearly),
+            _ => None,
+        }
+    }
+}
 /// Generated client implementations.
 #[cfg(feature = "client")]
 pub mod id_service_client {
@@ -352,6 +703,56 @@ pub mod id_service_client {
             req.extensions_mut().insert(GrpcMethod::new("leaf.v1.IdService", "Clock"));
             self.inner.unary(req, path, codec).await
         }
+        /// What a client must know of a tag.
+        pub async fn describe_tag(
+            &mut self,
+            request: impl tonic::IntoRequest<super::DescribeTagRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::DescribeTagResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/leaf.v1.IdService/DescribeTag",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("leaf.v1.IdService", "DescribeTag"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// What a client may want to know of the server that it talks to.
+        pub async fn describe_server(
+            &mut self,
+            request: impl tonic::IntoRequest<super::DescribeServerRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::DescribeServerResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/leaf.v1.IdService/DescribeServer",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("leaf.v1.IdService", "DescribeServer"));
+            self.inner.unary(req, path, codec).await
+        }
     }
 }
 /// Generated server implementations.
@@ -416,6 +817,22 @@ pub mod id_service_server {
             &self,
             request: tonic::Request<super::ClockRequest>,
         ) -> std::result::Result<tonic::Response<super::ClockResponse>, tonic::Status>;
+        /// What a client must know of a tag.
+        async fn describe_tag(
+            &self,
+            request: tonic::Request<super::DescribeTagRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::DescribeTagResponse>,
+            tonic::Status,
+        >;
+        /// What a client may want to know of the server that it talks to.
+        async fn describe_server(
+            &self,
+            request: tonic::Request<super::DescribeServerRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::DescribeServerResponse>,
+            tonic::Status,
+        >;
     }
     #[derive(Debug)]
     pub struct IdServiceServer<T> {
@@ -801,6 +1218,96 @@ pub mod id_service_server {
                     };
                     Box::pin(fut)
                 }
+                "/leaf.v1.IdService/DescribeTag" => {
+                    #[allow(non_camel_case_types)]
+                    struct DescribeTagSvc<T: IdService>(pub Arc<T>);
+                    impl<
+                        T: IdService,
+                    > tonic::server::UnaryService<super::DescribeTagRequest>
+                    for DescribeTagSvc<T> {
+                        type Response = super::DescribeTagResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::DescribeTagRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as IdService>::describe_tag(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = DescribeTagSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/leaf.v1.IdService/DescribeServer" => {
+                    #[allow(non_camel_case_types)]
+                    struct DescribeServerSvc<T: IdService>(pub Arc<T>);
+                    impl<
+                        T: IdService,
+                    > tonic::server::UnaryService<super::DescribeServerRequest>
+                    for DescribeServerSvc<T> {
+                        type Response = super::DescribeServerResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::DescribeServerRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as IdService>::describe_server(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = DescribeServerSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
                 _ => {
                     Box::pin(async move {
                         let mut response = http::Response::new(
@@ -838,6 +1345,1054 @@ pub mod id_service_server {
     /// Generated gRPC service name
     pub const SERVICE_NAME: &str = "leaf.v1.IdService";
     impl<T> tonic::server::NamedService for IdServiceServer<T> {
+        const NAME: &'static str = SERVICE_NAME;
+    }
+}
+/// Generated client implementations.
+#[cfg(feature = "client")]
+pub mod admin_service_client {
+    #![allow(
+        unused_variables,
+        dead_code,
+        missing_docs,
+        clippy::wildcard_imports,
+        clippy::let_unit_value,
+    )]
+    use tonic::codegen::*;
+    use tonic::codegen::http::Uri;
+    /// What operators do, on the ops listener. Where the key `ops.token` is set, every call sends it as metadata:
+    /// `authorization: Bearer TOKEN`.
+    #[derive(Debug, Clone)]
+    pub struct AdminServiceClient<T> {
+        inner: tonic::client::Grpc<T>,
+    }
+    impl<T> AdminServiceClient<T>
+    where
+        T: tonic::client::GrpcService<tonic::body::Body>,
+        T::Error: Into<StdError>,
+        T::ResponseBody: Body<Data = Bytes> + std::marker::Send + 'static,
+        <T::ResponseBody as Body>::Error: Into<StdError> + std::marker::Send,
+    {
+        pub fn new(inner: T) -> Self {
+            let inner = tonic::client::Grpc::new(inner);
+            Self { inner }
+        }
+        pub fn with_origin(inner: T, origin: Uri) -> Self {
+            let inner = tonic::client::Grpc::with_origin(inner, origin);
+            Self { inner }
+        }
+        pub fn with_interceptor<F>(
+            inner: T,
+            interceptor: F,
+        ) -> AdminServiceClient<InterceptedService<T, F>>
+        where
+            F: tonic::service::Interceptor,
+            T::ResponseBody: Default,
+            T: tonic::codegen::Service<
+                http::Request<tonic::body::Body>,
+                Response = http::Response<
+                    <T as tonic::client::GrpcService<tonic::body::Body>>::ResponseBody,
+                >,
+            >,
+            <T as tonic::codegen::Service<
+                http::Request<tonic::body::Body>,
+            >>::Error: Into<StdError> + std::marker::Send + std::marker::Sync,
+        {
+            AdminServiceClient::new(InterceptedService::new(inner, interceptor))
+        }
+        /// Compress requests with the given encoding.
+        ///
+        /// This requires the server to support it otherwise it might respond with an
+        /// error.
+        #[must_use]
+        pub fn send_compressed(mut self, encoding: CompressionEncoding) -> Self {
+            self.inner = self.inner.send_compressed(encoding);
+            self
+        }
+        /// Enable decompressing responses.
+        #[must_use]
+        pub fn accept_compressed(mut self, encoding: CompressionEncoding) -> Self {
+            self.inner = self.inner.accept_compressed(encoding);
+            self
+        }
+        /// Limits the maximum size of a decoded message.
+        ///
+        /// Default: `4MB`
+        #[must_use]
+        pub fn max_decoding_message_size(mut self, limit: usize) -> Self {
+            self.inner = self.inner.max_decoding_message_size(limit);
+            self
+        }
+        /// Limits the maximum size of an encoded message.
+        ///
+        /// Default: `usize::MAX`
+        #[must_use]
+        pub fn max_encoding_message_size(mut self, limit: usize) -> Self {
+            self.inner = self.inner.max_encoding_message_size(limit);
+            self
+        }
+        /// All tags. Those of stores that cannot be read are missing, and the stores named.
+        pub async fn list_tags(
+            &mut self,
+            request: impl tonic::IntoRequest<super::ListTagsRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::ListTagsResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/leaf.v1.AdminService/ListTags",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("leaf.v1.AdminService", "ListTags"));
+            self.inner.unary(req, path, codec).await
+        }
+        pub async fn get_tag(
+            &mut self,
+            request: impl tonic::IntoRequest<super::GetTagRequest>,
+        ) -> std::result::Result<tonic::Response<super::Tag>, tonic::Status> {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/leaf.v1.AdminService/GetTag",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("leaf.v1.AdminService", "GetTag"));
+            self.inner.unary(req, path, codec).await
+        }
+        pub async fn create_tag(
+            &mut self,
+            request: impl tonic::IntoRequest<super::CreateTagRequest>,
+        ) -> std::result::Result<tonic::Response<super::Tag>, tonic::Status> {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/leaf.v1.AdminService/CreateTag",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("leaf.v1.AdminService", "CreateTag"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// Changes what is given, and leaves the rest.
+        pub async fn change_tag(
+            &mut self,
+            request: impl tonic::IntoRequest<super::ChangeTagRequest>,
+        ) -> std::result::Result<tonic::Response<super::Tag>, tonic::Status> {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/leaf.v1.AdminService/ChangeTag",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("leaf.v1.AdminService", "ChangeTag"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// Raises the next number of a tag; never lowers it.
+        pub async fn advance_tag(
+            &mut self,
+            request: impl tonic::IntoRequest<super::AdvanceTagRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::AdvanceTagResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/leaf.v1.AdminService/AdvanceTag",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("leaf.v1.AdminService", "AdvanceTag"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// Gives the newest key of the node to a tag whose ids are scrambled.
+        pub async fn rekey_tag(
+            &mut self,
+            request: impl tonic::IntoRequest<super::RekeyTagRequest>,
+        ) -> std::result::Result<tonic::Response<super::Tag>, tonic::Status> {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/leaf.v1.AdminService/RekeyTag",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("leaf.v1.AdminService", "RekeyTag"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// Removes a tag. Its ids repeat if it is made again lower than the answer says.
+        pub async fn delete_tag(
+            &mut self,
+            request: impl tonic::IntoRequest<super::DeleteTagRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::DeleteTagResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/leaf.v1.AdminService/DeleteTag",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("leaf.v1.AdminService", "DeleteTag"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// Takes an id of a tag apart.
+        pub async fn decode_tag_id(
+            &mut self,
+            request: impl tonic::IntoRequest<super::DecodeTagIdRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::DecodeTagIdResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/leaf.v1.AdminService/DecodeTagId",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("leaf.v1.AdminService", "DecodeTagId"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// The worker ids of the registry.
+        pub async fn list_workers(
+            &mut self,
+            request: impl tonic::IntoRequest<super::ListWorkersRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::ListWorkersResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/leaf.v1.AdminService/ListWorkers",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("leaf.v1.AdminService", "ListWorkers"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// Frees a worker id whose holder is dead.
+        pub async fn release_worker(
+            &mut self,
+            request: impl tonic::IntoRequest<super::ReleaseWorkerRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::ReleaseWorkerResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/leaf.v1.AdminService/ReleaseWorker",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("leaf.v1.AdminService", "ReleaseWorker"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// Lets nobody use a worker id any more.
+        pub async fn retire_worker(
+            &mut self,
+            request: impl tonic::IntoRequest<super::RetireWorkerRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::RetireWorkerResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/leaf.v1.AdminService/RetireWorker",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("leaf.v1.AdminService", "RetireWorker"));
+            self.inner.unary(req, path, codec).await
+        }
+    }
+}
+/// Generated server implementations.
+#[cfg(feature = "server")]
+pub mod admin_service_server {
+    #![allow(
+        unused_variables,
+        dead_code,
+        missing_docs,
+        clippy::wildcard_imports,
+        clippy::let_unit_value,
+    )]
+    use tonic::codegen::*;
+    /// Generated trait containing gRPC methods that should be implemented for use with AdminServiceServer.
+    #[async_trait]
+    pub trait AdminService: std::marker::Send + std::marker::Sync + 'static {
+        /// All tags. Those of stores that cannot be read are missing, and the stores named.
+        async fn list_tags(
+            &self,
+            request: tonic::Request<super::ListTagsRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::ListTagsResponse>,
+            tonic::Status,
+        >;
+        async fn get_tag(
+            &self,
+            request: tonic::Request<super::GetTagRequest>,
+        ) -> std::result::Result<tonic::Response<super::Tag>, tonic::Status>;
+        async fn create_tag(
+            &self,
+            request: tonic::Request<super::CreateTagRequest>,
+        ) -> std::result::Result<tonic::Response<super::Tag>, tonic::Status>;
+        /// Changes what is given, and leaves the rest.
+        async fn change_tag(
+            &self,
+            request: tonic::Request<super::ChangeTagRequest>,
+        ) -> std::result::Result<tonic::Response<super::Tag>, tonic::Status>;
+        /// Raises the next number of a tag; never lowers it.
+        async fn advance_tag(
+            &self,
+            request: tonic::Request<super::AdvanceTagRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::AdvanceTagResponse>,
+            tonic::Status,
+        >;
+        /// Gives the newest key of the node to a tag whose ids are scrambled.
+        async fn rekey_tag(
+            &self,
+            request: tonic::Request<super::RekeyTagRequest>,
+        ) -> std::result::Result<tonic::Response<super::Tag>, tonic::Status>;
+        /// Removes a tag. Its ids repeat if it is made again lower than the answer says.
+        async fn delete_tag(
+            &self,
+            request: tonic::Request<super::DeleteTagRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::DeleteTagResponse>,
+            tonic::Status,
+        >;
+        /// Takes an id of a tag apart.
+        async fn decode_tag_id(
+            &self,
+            request: tonic::Request<super::DecodeTagIdRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::DecodeTagIdResponse>,
+            tonic::Status,
+        >;
+        /// The worker ids of the registry.
+        async fn list_workers(
+            &self,
+            request: tonic::Request<super::ListWorkersRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::ListWorkersResponse>,
+            tonic::Status,
+        >;
+        /// Frees a worker id whose holder is dead.
+        async fn release_worker(
+            &self,
+            request: tonic::Request<super::ReleaseWorkerRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::ReleaseWorkerResponse>,
+            tonic::Status,
+        >;
+        /// Lets nobody use a worker id any more.
+        async fn retire_worker(
+            &self,
+            request: tonic::Request<super::RetireWorkerRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::RetireWorkerResponse>,
+            tonic::Status,
+        >;
+    }
+    /// What operators do, on the ops listener. Where the key `ops.token` is set, every call sends it as metadata:
+    /// `authorization: Bearer TOKEN`.
+    #[derive(Debug)]
+    pub struct AdminServiceServer<T> {
+        inner: Arc<T>,
+        accept_compression_encodings: EnabledCompressionEncodings,
+        send_compression_encodings: EnabledCompressionEncodings,
+        max_decoding_message_size: Option<usize>,
+        max_encoding_message_size: Option<usize>,
+    }
+    impl<T> AdminServiceServer<T> {
+        pub fn new(inner: T) -> Self {
+            Self::from_arc(Arc::new(inner))
+        }
+        pub fn from_arc(inner: Arc<T>) -> Self {
+            Self {
+                inner,
+                accept_compression_encodings: Default::default(),
+                send_compression_encodings: Default::default(),
+                max_decoding_message_size: None,
+                max_encoding_message_size: None,
+            }
+        }
+        pub fn with_interceptor<F>(
+            inner: T,
+            interceptor: F,
+        ) -> InterceptedService<Self, F>
+        where
+            F: tonic::service::Interceptor,
+        {
+            InterceptedService::new(Self::new(inner), interceptor)
+        }
+        /// Enable decompressing requests with the given encoding.
+        #[must_use]
+        pub fn accept_compressed(mut self, encoding: CompressionEncoding) -> Self {
+            self.accept_compression_encodings.enable(encoding);
+            self
+        }
+        /// Compress responses with the given encoding, if the client supports it.
+        #[must_use]
+        pub fn send_compressed(mut self, encoding: CompressionEncoding) -> Self {
+            self.send_compression_encodings.enable(encoding);
+            self
+        }
+        /// Limits the maximum size of a decoded message.
+        ///
+        /// Default: `4MB`
+        #[must_use]
+        pub fn max_decoding_message_size(mut self, limit: usize) -> Self {
+            self.max_decoding_message_size = Some(limit);
+            self
+        }
+        /// Limits the maximum size of an encoded message.
+        ///
+        /// Default: `usize::MAX`
+        #[must_use]
+        pub fn max_encoding_message_size(mut self, limit: usize) -> Self {
+            self.max_encoding_message_size = Some(limit);
+            self
+        }
+    }
+    impl<T, B> tonic::codegen::Service<http::Request<B>> for AdminServiceServer<T>
+    where
+        T: AdminService,
+        B: Body + std::marker::Send + 'static,
+        B::Error: Into<StdError> + std::marker::Send + 'static,
+    {
+        type Response = http::Response<tonic::body::Body>;
+        type Error = std::convert::Infallible;
+        type Future = BoxFuture<Self::Response, Self::Error>;
+        fn poll_ready(
+            &mut self,
+            _cx: &mut Context<'_>,
+        ) -> Poll<std::result::Result<(), Self::Error>> {
+            Poll::Ready(Ok(()))
+        }
+        fn call(&mut self, req: http::Request<B>) -> Self::Future {
+            match req.uri().path() {
+                "/leaf.v1.AdminService/ListTags" => {
+                    #[allow(non_camel_case_types)]
+                    struct ListTagsSvc<T: AdminService>(pub Arc<T>);
+                    impl<
+                        T: AdminService,
+                    > tonic::server::UnaryService<super::ListTagsRequest>
+                    for ListTagsSvc<T> {
+                        type Response = super::ListTagsResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::ListTagsRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as AdminService>::list_tags(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = ListTagsSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/leaf.v1.AdminService/GetTag" => {
+                    #[allow(non_camel_case_types)]
+                    struct GetTagSvc<T: AdminService>(pub Arc<T>);
+                    impl<
+                        T: AdminService,
+                    > tonic::server::UnaryService<super::GetTagRequest>
+                    for GetTagSvc<T> {
+                        type Response = super::Tag;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::GetTagRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as AdminService>::get_tag(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = GetTagSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/leaf.v1.AdminService/CreateTag" => {
+                    #[allow(non_camel_case_types)]
+                    struct CreateTagSvc<T: AdminService>(pub Arc<T>);
+                    impl<
+                        T: AdminService,
+                    > tonic::server::UnaryService<super::CreateTagRequest>
+                    for CreateTagSvc<T> {
+                        type Response = super::Tag;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::CreateTagRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as AdminService>::create_tag(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = CreateTagSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/leaf.v1.AdminService/ChangeTag" => {
+                    #[allow(non_camel_case_types)]
+                    struct ChangeTagSvc<T: AdminService>(pub Arc<T>);
+                    impl<
+                        T: AdminService,
+                    > tonic::server::UnaryService<super::ChangeTagRequest>
+                    for ChangeTagSvc<T> {
+                        type Response = super::Tag;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::ChangeTagRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as AdminService>::change_tag(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = ChangeTagSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/leaf.v1.AdminService/AdvanceTag" => {
+                    #[allow(non_camel_case_types)]
+                    struct AdvanceTagSvc<T: AdminService>(pub Arc<T>);
+                    impl<
+                        T: AdminService,
+                    > tonic::server::UnaryService<super::AdvanceTagRequest>
+                    for AdvanceTagSvc<T> {
+                        type Response = super::AdvanceTagResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::AdvanceTagRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as AdminService>::advance_tag(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = AdvanceTagSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/leaf.v1.AdminService/RekeyTag" => {
+                    #[allow(non_camel_case_types)]
+                    struct RekeyTagSvc<T: AdminService>(pub Arc<T>);
+                    impl<
+                        T: AdminService,
+                    > tonic::server::UnaryService<super::RekeyTagRequest>
+                    for RekeyTagSvc<T> {
+                        type Response = super::Tag;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::RekeyTagRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as AdminService>::rekey_tag(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = RekeyTagSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/leaf.v1.AdminService/DeleteTag" => {
+                    #[allow(non_camel_case_types)]
+                    struct DeleteTagSvc<T: AdminService>(pub Arc<T>);
+                    impl<
+                        T: AdminService,
+                    > tonic::server::UnaryService<super::DeleteTagRequest>
+                    for DeleteTagSvc<T> {
+                        type Response = super::DeleteTagResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::DeleteTagRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as AdminService>::delete_tag(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = DeleteTagSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/leaf.v1.AdminService/DecodeTagId" => {
+                    #[allow(non_camel_case_types)]
+                    struct DecodeTagIdSvc<T: AdminService>(pub Arc<T>);
+                    impl<
+                        T: AdminService,
+                    > tonic::server::UnaryService<super::DecodeTagIdRequest>
+                    for DecodeTagIdSvc<T> {
+                        type Response = super::DecodeTagIdResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::DecodeTagIdRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as AdminService>::decode_tag_id(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = DecodeTagIdSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/leaf.v1.AdminService/ListWorkers" => {
+                    #[allow(non_camel_case_types)]
+                    struct ListWorkersSvc<T: AdminService>(pub Arc<T>);
+                    impl<
+                        T: AdminService,
+                    > tonic::server::UnaryService<super::ListWorkersRequest>
+                    for ListWorkersSvc<T> {
+                        type Response = super::ListWorkersResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::ListWorkersRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as AdminService>::list_workers(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = ListWorkersSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/leaf.v1.AdminService/ReleaseWorker" => {
+                    #[allow(non_camel_case_types)]
+                    struct ReleaseWorkerSvc<T: AdminService>(pub Arc<T>);
+                    impl<
+                        T: AdminService,
+                    > tonic::server::UnaryService<super::ReleaseWorkerRequest>
+                    for ReleaseWorkerSvc<T> {
+                        type Response = super::ReleaseWorkerResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::ReleaseWorkerRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as AdminService>::release_worker(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = ReleaseWorkerSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/leaf.v1.AdminService/RetireWorker" => {
+                    #[allow(non_camel_case_types)]
+                    struct RetireWorkerSvc<T: AdminService>(pub Arc<T>);
+                    impl<
+                        T: AdminService,
+                    > tonic::server::UnaryService<super::RetireWorkerRequest>
+                    for RetireWorkerSvc<T> {
+                        type Response = super::RetireWorkerResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::RetireWorkerRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as AdminService>::retire_worker(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = RetireWorkerSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                _ => {
+                    Box::pin(async move {
+                        let mut response = http::Response::new(
+                            tonic::body::Body::default(),
+                        );
+                        let headers = response.headers_mut();
+                        headers
+                            .insert(
+                                tonic::Status::GRPC_STATUS,
+                                (tonic::Code::Unimplemented as i32).into(),
+                            );
+                        headers
+                            .insert(
+                                http::header::CONTENT_TYPE,
+                                tonic::metadata::GRPC_CONTENT_TYPE,
+                            );
+                        Ok(response)
+                    })
+                }
+            }
+        }
+    }
+    impl<T> Clone for AdminServiceServer<T> {
+        fn clone(&self) -> Self {
+            let inner = self.inner.clone();
+            Self {
+                inner,
+                accept_compression_encodings: self.accept_compression_encodings,
+                send_compression_encodings: self.send_compression_encodings,
+                max_decoding_message_size: self.max_decoding_message_size,
+                max_encoding_message_size: self.max_encoding_message_size,
+            }
+        }
+    }
+    /// Generated gRPC service name
+    pub const SERVICE_NAME: &str = "leaf.v1.AdminService";
+    impl<T> tonic::server::NamedService for AdminServiceServer<T> {
         const NAME: &'static str = SERVICE_NAME;
     }
 }

@@ -4,10 +4,11 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use futures_util::{Stream, stream};
-use leaf_core::{Clock as _, Id, IdRange, SystemClock};
+use leaf_core::{Clock as _, Id, IdRange, Step, SystemClock};
 use leaf_proto::v1::id_service_server::IdService;
 use leaf_proto::v1::{
-    ClockRequest, ClockResponse, DecodeRequest, DecodeResponse, LeaseRangeRequest,
+    ClockRequest, ClockResponse, DecodeRequest, DecodeResponse, DescribeServerRequest,
+    DescribeServerResponse, DescribeTagRequest, DescribeTagResponse, LeaseRangeRequest,
     LeaseRangeResponse, NextIdRequest, NextIdResponse, NextIdsRequest, NextIdsResponse,
     ReturnRangeRequest, ReturnRangeResponse, next_id_request, next_ids_request,
 };
@@ -182,5 +183,37 @@ impl IdService for Ids {
     async fn clock(&self, _: Request<ClockRequest>) -> Answer<ClockResponse> {
         let now = SystemClock.wall_millis().get();
         Ok(Response::new(ClockResponse { unix_millis: i64::try_from(now).unwrap_or(i64::MAX) }))
+    }
+
+    async fn describe_tag(
+        &self,
+        request: Request<DescribeTagRequest>,
+    ) -> Answer<DescribeTagResponse> {
+        let DescribeTagRequest { tag } = request.into_inner();
+        let handle = ids::handle(&self.node, &tag).await.map_err(failed)?;
+        let facts = ids::facts(&self.node, &handle);
+        let small = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
+        Ok(Response::new(DescribeTagResponse {
+            tag,
+            order: super::order(facts.order).into(),
+            leases: facts.leases,
+            step: facts.step.map(Step::get),
+            max_take: small(facts.max_take),
+            max_count: small(facts.max_count.min(MOST)),
+        }))
+    }
+
+    async fn describe_server(
+        &self,
+        _: Request<DescribeServerRequest>,
+    ) -> Answer<DescribeServerResponse> {
+        let node = &*self.node;
+        Ok(Response::new(DescribeServerResponse {
+            version: env!("CARGO_PKG_VERSION").into(),
+            zone: node.config.zone.clone(),
+            ready: node.health_lately().can_answer(),
+            segment: node.segments().is_some(),
+            snowflake: node.snowflake().is_some(),
+        }))
     }
 }

@@ -3,6 +3,7 @@
 //! tonic decodes and encodes messages; connections are served by hyper, as those of HTTP/2 are. A request with one
 //! message is read whole before it counts as under way, so that a client that sends slowly can be ended.
 
+mod deadline;
 mod ids;
 mod status;
 
@@ -18,6 +19,7 @@ use hyper::body::{Body, Bytes, Frame, Incoming, SizeHint};
 use hyper::service::Service;
 use hyper::{Request, Response, Version};
 use leaf_core::Health;
+use leaf_proto::v1;
 use leaf_proto::v1::id_service_server::{IdServiceServer, SERVICE_NAME};
 use rustix::net::sockopt::set_socket_keepalive;
 use tokio::net::TcpStream;
@@ -31,8 +33,17 @@ use tonic_reflection::server::{
 };
 
 use self::ids::Ids;
+pub(crate) use self::status::unavailable;
 use crate::node::Node;
 use crate::serve::{Control, Keeping, Order, Protocol, UnderWay, Unread, serve_http2, version};
+
+/// An order as messages have it.
+pub(crate) const fn order(order: leaf_segment::Order) -> v1::Order {
+    match order {
+        leaf_segment::Order::Relaxed => v1::Order::Relaxed,
+        leaf_segment::Order::Strict => v1::Order::Strict,
+    }
+}
 
 /// The largest message of a request, and how long it may take to arrive.
 const LARGEST: usize = 16 * 1024;
@@ -197,7 +208,8 @@ impl Service<Request<Incoming>> for Answering {
                     services.reflection.answer(request, true).await
                 }
                 _ => {
-                    let text = "no such service: there are leaf.v1.IdService, grpc.health.v1.Health and reflection";
+                    let text = "no such service: there are leaf.v1.IdService, grpc.health.v1.Health and reflection; \
+                                leaf.v1.AdminService is on the ops listener";
                     Ok(Status::unimplemented(text).into_http())
                 }
             };
@@ -233,7 +245,18 @@ where
         }
     };
     let _under_way = UnderWay::begin(control);
-    service.call(Request::from_parts(head, Full::new(body))).await
+    let within = match deadline::of(&head.headers) {
+        Ok(within) => within,
+        Err(text) => return Ok(Status::invalid_argument(text).into_http()),
+    };
+    let answered = service.call(Request::from_parts(head, Full::new(body)));
+    match within {
+        None => answered.await,
+        Some(within) => tokio::time::timeout(within, answered).await.unwrap_or_else(|_| {
+            let text = format!("no answer within the client's {within:?}");
+            Ok(Status::deadline_exceeded(text).into_http())
+        }),
+    }
 }
 
 /// A body that tells the listener whether its client reads it.

@@ -21,7 +21,7 @@ pub(super) fn of(error: &IdError) -> Status {
     }
 }
 
-pub(super) fn unavailable(text: &str) -> Status {
+pub(crate) fn unavailable(text: &str) -> Status {
     worth_another_try(Code::Unavailable, text.into())
 }
 

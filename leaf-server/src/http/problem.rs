@@ -91,6 +91,22 @@ impl Problem {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable", detail)
     }
 
+    #[cfg(feature = "grpc")]
+    pub(super) const fn status(&self) -> StatusCode {
+        self.status
+    }
+
+    /// The last part of its type.
+    #[cfg(feature = "grpc")]
+    pub(super) const fn kind(&self) -> &'static str {
+        self.kind
+    }
+
+    #[cfg(feature = "grpc")]
+    pub(super) fn detail(&self) -> &str {
+        &self.detail
+    }
+
     pub(super) fn is_unknown_tag(&self) -> bool {
         self.kind == UNKNOWN_TAG
     }

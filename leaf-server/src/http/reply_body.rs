@@ -31,6 +31,8 @@ pub(super) struct ReplyBody {
 enum Content {
     Whole(Full<Bytes>),
     Pieces(Pieces),
+    #[cfg(feature = "grpc")]
+    Grpc(tonic::body::Body),
     Done,
 }
 
@@ -42,6 +44,12 @@ impl ReplyBody {
     /// What `pieces` yields, put together to larger ones.
     pub(super) fn pieces(pieces: impl Iterator<Item = String> + Send + 'static) -> Self {
         Self { content: Content::Pieces(Box::new(pieces)), unread: None }
+    }
+
+    /// An answer of gRPC, which is whole already.
+    #[cfg(feature = "grpc")]
+    pub(super) const fn grpc(body: tonic::body::Body) -> Self {
+        Self { content: Content::Grpc(body), unread: None }
     }
 
     /// Lets the connection's listener know whether it is taken.
@@ -71,6 +79,11 @@ impl Body for ReplyBody {
                 }
                 (!text.is_empty()).then(|| Ok(Frame::data(Bytes::from(text))))
             }
+            #[cfg(feature = "grpc")]
+            Content::Grpc(body) => {
+                // It ends with its status, whatever happens.
+                ready!(Pin::new(body).poll_frame(context)).and_then(Result::ok).map(Ok)
+            }
             Content::Done => None,
         };
         if frame.is_none() {
@@ -86,6 +99,8 @@ impl Body for ReplyBody {
         match &self.content {
             Content::Whole(whole) => whole.is_end_stream(),
             Content::Pieces(_) => false,
+            #[cfg(feature = "grpc")]
+            Content::Grpc(body) => body.is_end_stream(),
             Content::Done => true,
         }
     }
@@ -94,6 +109,8 @@ impl Body for ReplyBody {
         match &self.content {
             Content::Whole(whole) => whole.size_hint(),
             Content::Pieces(_) => SizeHint::default(),
+            #[cfg(feature = "grpc")]
+            Content::Grpc(body) => body.size_hint(),
             Content::Done => SizeHint::with_exact(0),
         }
     }

@@ -175,15 +175,14 @@ struct TagShown<'a> {
 
 /// `GET /v1/segments/{tag}`
 pub(super) fn tag(node: &Node, handle: &TagHandle) -> Reply {
-    let order = handle.meaning().order;
-    let relaxed = order == Order::Relaxed;
+    let facts = ids::facts(node, handle);
     let shown = TagShown {
         tag: handle.tag().as_str(),
-        order,
-        leases: relaxed && handle.meaning().has_ranges(),
-        step: handle.step().filter(|_| relaxed).map(Step::get),
-        max_take: handle.max_take().min(ids::LARGEST_RANGE),
-        max_count: ids::most_ids(node).min(handle.max_take()),
+        order: facts.order,
+        leases: facts.leases,
+        step: facts.step.map(Step::get),
+        max_take: facts.max_take,
+        max_count: facts.max_count,
     };
     reply::json(StatusCode::OK, &shown)
 }

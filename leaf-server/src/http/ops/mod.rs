@@ -5,11 +5,14 @@
 //! not to a page that a browser was lured to. Stores and registry are asked by tasks of their own: a client
 //! that leaves must not take a connection of the pool with it.
 
+#[cfg(feature = "grpc")]
+mod grpc;
 mod status;
 mod tables;
 mod tags;
 mod workers;
 
+use std::borrow::Cow;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,9 +22,11 @@ use hyper::http::request::Parts;
 use hyper::http::uri::Authority;
 use hyper::{StatusCode, Version};
 use leaf_node::config::Secret;
+use serde::Serialize;
 use subtle::ConstantTimeEq as _;
 
 use super::body::{self, RequestBody};
+use super::id_routes::decode_key;
 use super::problem::{Form, Problem, check_method};
 use super::reply::{self, Reply};
 use super::routes::{self, Route};
@@ -65,6 +70,10 @@ pub(super) const ROUTES: &[Route<To>] = &[
 
 /// Answers a request.
 pub(super) async fn route(node: &Arc<Node>, head: &Parts, body: &mut RequestBody) -> Reply {
+    #[cfg(feature = "grpc")]
+    if grpc::is_meant(head) {
+        return grpc::answer(node, head, body).await;
+    }
     let form = if head.uri.path().starts_with("/v1/") { Form::Json } else { Form::Text };
     let form = Form::accepted(&head.headers, form);
     let reply = answer(node, head, body).await;
@@ -89,8 +98,7 @@ async fn answer(node: &Arc<Node>, head: &Parts, body: &mut RequestBody) -> Resul
             return Err(Problem::bad_request("this route takes no parameters"));
         }
     }
-    let parameter = parameters.first().copied().unwrap_or_default().to_owned();
-    let second = parameters.get(1).copied().unwrap_or_default().to_owned();
+    let decoded = |at: usize| parameters.get(at).map_or(Ok(String::new()), |it| decode(it));
     let node = Arc::clone(node);
     match route.to {
         To::Alive => Ok(reply::text(StatusCode::OK, "ok")),
@@ -105,46 +113,82 @@ async fn answer(node: &Arc<Node>, head: &Parts, body: &mut RequestBody) -> Resul
             detached(async move { tables::db(&node, &headers).await }).await
         }
         To::Tags if head.method == "POST" => {
-            let new = body::json(&head.headers, body).await?;
-            detached(async move { tags::create(&node, new).await }).await
+            let (tag, spec) = body::json::<tags::Create>(&head.headers, body).await?.read()?;
+            let made = detached(async move { tags::create(&node, &tag, spec).await }).await?;
+            Ok(reply::json(StatusCode::CREATED, &made))
         }
-        To::Tags => detached(async move { tags::list(&node).await }).await,
+        To::Tags => shown(async move { tags::list(&node).await }).await,
         To::Tag => match head.method.as_str() {
             "PATCH" => {
-                let change = body::json(&head.headers, body).await?;
-                detached(async move { tags::change(&node, &parameter, change).await }).await
+                let change = body::json::<tags::Change>(&head.headers, body).await?.read()?;
+                let tag = decoded(0)?;
+                shown(async move { tags::change(&node, &tag, change).await }).await
             }
             "DELETE" => {
-                let query = head.uri.query().unwrap_or_default().to_owned();
-                detached(async move { tags::delete(&node, &parameter, &query).await }).await
+                let (tag, confirm) = (decoded(0)?, confirm(head.uri.query().unwrap_or_default())?);
+                let how = format!("?confirm={}", parameters[0]);
+                shown(async move { tags::delete(&node, &tag, confirm.as_deref(), &how).await })
+                    .await
             }
-            _ => detached(async move { tags::show(&node, &parameter).await }).await,
+            _ => {
+                let tag = decoded(0)?;
+                shown(async move { tags::show(&node, &tag).await }).await
+            }
         },
         To::TagAdvance => {
-            let advance = body::json(&head.headers, body).await?;
-            detached(async move { tags::advance(&node, &parameter, advance).await }).await
+            let tags::Advance { at_least: tags::Id(at_least), far } =
+                body::json(&head.headers, body).await?;
+            let tag = decoded(0)?;
+            shown(async move { tags::advance(&node, &tag, at_least, far.into()).await }).await
         }
         To::TagRekey => {
             body::read(body).await?;
-            detached(async move { tags::rekey(&node, &parameter).await }).await
+            let tag = decoded(0)?;
+            shown(async move { tags::rekey(&node, &tag).await }).await
         }
-        To::TagId => detached(async move { tags::decode(&node, &parameter, &second).await }).await,
-        To::Workers => detached(async move { workers::list(&node).await }).await,
+        To::TagId => {
+            let (tag, id) = (decoded(0)?, decoded(1)?);
+            shown(async move { tags::decode(&node, &tag, &id).await }).await
+        }
+        To::Workers => shown(async move { workers::list(&node).await }).await,
         To::WorkerRelease => {
-            let sure = body::json(&head.headers, body).await?;
-            detached(async move { workers::release(&node, &parameter, sure).await }).await
+            let workers::Dead { holder_is_dead } = body::json(&head.headers, body).await?;
+            let worker = workers::worker(parameters[0])?;
+            shown(async move { workers::release(&node, worker, holder_is_dead).await }).await
         }
         To::WorkerRetire => {
-            let sure = body::json(&head.headers, body).await?;
-            detached(async move { workers::retire(&node, &parameter, sure).await }).await
+            let workers::ForGood { for_good } = body::json(&head.headers, body).await?;
+            let worker = workers::worker(parameters[0])?;
+            shown(async move { workers::retire(&node, worker, for_good).await }).await
         }
     }
 }
 
-/// Runs in a task, which goes on when the client has left.
-async fn detached(
-    answer: impl Future<Output = Result<Reply, Problem>> + Send + 'static,
+/// A part of a path, as it was before it was encoded.
+fn decode(part: &str) -> Result<String, Problem> {
+    decode_key(part).map(Cow::into_owned)
+}
+
+/// `?confirm=`
+fn confirm(query: &str) -> Result<Option<String>, Problem> {
+    match query.split_once('=') {
+        Some(("confirm", value)) => decode(value).map(Some),
+        _ if query.is_empty() => Ok(None),
+        _ => Err(Problem::bad_request("unknown parameter: there is `confirm`")),
+    }
+}
+
+/// As JSON.
+async fn shown<T: Serialize + Send + 'static>(
+    answer: impl Future<Output = Result<T, Problem>> + Send + 'static,
 ) -> Result<Reply, Problem> {
+    Ok(reply::json(StatusCode::OK, &detached(answer).await?))
+}
+
+/// Runs in a task, which goes on when the client has left.
+async fn detached<T: Send + 'static>(
+    answer: impl Future<Output = Result<T, Problem>> + Send + 'static,
+) -> Result<T, Problem> {
     match tokio::time::timeout(ANSWER, tokio::spawn(answer)).await {
         Ok(Ok(answer)) => answer,
         Ok(Err(_)) => {

@@ -1,27 +1,28 @@
-//! `/v1/tags`: the records of the segment stores.
+//! The records of the segment stores, and the JSON forms of `/v1/tags`.
 
 use hyper::StatusCode;
 use leaf_core::{Step, Tag};
-use leaf_node::records::TagShown;
-use leaf_segment::{Order, Period, ShapeName, TagAdmin, TagChange, TagIdError, TagRecord, TagSpec};
-use serde::{Deserialize, Deserializer, Serialize};
+use leaf_node::records::{TagIdShown, TagShown};
+use leaf_segment::{
+    Confirm, Order, Period, ShapeName, TagAdmin, TagAdminError, TagChange, TagIdError, TagRecord,
+    TagSpec,
+};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use super::super::id_routes::decode_key;
 use super::super::problem::Problem;
-use super::super::reply::{self, Reply};
 use crate::node::{Node, Store};
 
 #[derive(Serialize)]
-struct Tags {
-    tags: Vec<TagShown>,
+pub(super) struct Tags {
+    pub(super) tags: Vec<TagShown>,
     /// Stores that could not be read.
-    failed: Vec<Failed>,
+    pub(super) failed: Vec<Failed>,
 }
 
 #[derive(Serialize)]
-struct Failed {
-    store: String,
-    detail: String,
+pub(super) struct Failed {
+    pub(super) store: String,
+    pub(super) detail: String,
 }
 
 #[derive(Deserialize)]
@@ -61,26 +62,30 @@ pub(super) struct Change {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Advance {
-    at_least: Id,
+    pub(super) at_least: Id,
     /// Yes, by more than 10^12.
     #[serde(default)]
-    far: bool,
+    pub(super) far: bool,
 }
 
 #[derive(Serialize)]
-struct Advanced {
+pub(super) struct Advanced {
     #[serde(flatten)]
-    tag: TagShown,
+    pub(super) tag: TagShown,
     /// Whether `max_id` was lower before.
-    raised: bool,
+    pub(super) raised: bool,
 }
 
 #[derive(Serialize)]
-struct Gone {
-    deleted: TagShown,
+pub(super) struct Gone {
+    pub(super) deleted: TagShown,
     /// Made again, it must not start below. Not there for a tag that had moved to another store.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    next_first: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "as_text")]
+    pub(super) next_first: Option<i64>,
+}
+
+fn as_text<S: Serializer>(number: &Option<i64>, to: S) -> Result<S::Ok, S::Error> {
+    number.map(|number| number.to_string()).serialize(to)
 }
 
 /// What is not given differs from `null`, which is no value here but where it means something.
@@ -105,7 +110,7 @@ impl<'de> Deserialize<'de> for Whole {
 
 /// An id: a string of digits, or a number.
 #[derive(Debug, Clone, Copy)]
-struct Id(i64);
+pub(super) struct Id(pub(super) i64);
 
 impl<'de> Deserialize<'de> for Id {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
@@ -122,9 +127,47 @@ impl<'de> Deserialize<'de> for Id {
     }
 }
 
-fn step(name: &str, Whole(value): Whole) -> Result<Step, Problem> {
+/// A step that a client gives.
+pub(super) fn step(name: &str, value: i64) -> Result<Step, Problem> {
     let step = Step::new(value);
     step.map_err(|_| Problem::bad_request(format!("{name}: give 1 to {}", Step::MAX)))
+}
+
+impl Create {
+    /// Which tag is to be made, and how.
+    pub(super) fn read(self) -> Result<(String, TagSpec), Problem> {
+        let spec = TagSpec {
+            step: self.step.map(|Whole(value)| step("step", value)).transpose()?,
+            order: self.order,
+            shape: self.shape,
+            slice: self.slice,
+            slice_bits: self.slice_bits,
+            reset: self.reset,
+            time_zone: self.time_zone,
+            text: self.text,
+            first: self.first.map(|Id(first)| first),
+            description: self.description,
+        };
+        Ok((self.tag, spec))
+    }
+}
+
+impl Change {
+    /// What is to be changed.
+    pub(super) fn read(self) -> Result<TagChange, Problem> {
+        let limit = |name: &str, value: Option<Option<Whole>>| match value {
+            None => Ok(None),
+            Some(None) => Ok(Some(None)),
+            Some(Some(Whole(value))) => step(name, value).map(|step| Some(Some(step))),
+        };
+        Ok(TagChange {
+            step: self.step.map(|Whole(value)| step("step", value)).transpose()?,
+            enabled: self.enabled,
+            min_step: limit("min_step", self.min_step)?,
+            max_step: limit("max_step", self.max_step)?,
+            max_take: limit("max_take", self.max_take)?,
+        })
+    }
 }
 
 /// The store of a tag, and the tag itself.
@@ -134,12 +177,12 @@ fn find<'a>(node: &'a Node, text: &str) -> Result<(&'a Store, Tag), Problem> {
     Ok((stores.of(text), tag))
 }
 
-fn shown(status: StatusCode, record: &TagRecord, store: &Store) -> Reply {
-    reply::json(status, &TagShown::of(record, &store.url))
+fn shown(record: &TagRecord, store: &Store) -> TagShown {
+    TagShown::of(record, &store.url)
 }
 
 /// Tags of stores that cannot be read are missing; the others are there.
-pub(super) async fn list(node: &Node) -> Result<Reply, Problem> {
+pub(super) async fn list(node: &Node) -> Result<Tags, Problem> {
     let Some(stores) = node.stores() else { return Err(Problem::disabled("segment")) };
     let mut all = Tags { tags: Vec::new(), failed: Vec::new() };
     let mut answered = false;
@@ -148,7 +191,7 @@ pub(super) async fn list(node: &Node) -> Result<Reply, Problem> {
             Ok(records) => {
                 answered = true;
                 let own = records.iter().filter(|record| stores.is_of(record.tag.as_str(), store));
-                all.tags.extend(own.map(|record| TagShown::of(record, &store.url)));
+                all.tags.extend(own.map(|record| shown(record, store)));
             }
             Err(error) => {
                 let failed = Failed { store: store.url.to_string(), detail: error.to_string() };
@@ -160,107 +203,77 @@ pub(super) async fn list(node: &Node) -> Result<Reply, Problem> {
         return Err(Problem::unavailable(format!("{}: {}", failed.store, failed.detail)));
     }
     all.tags.sort_by(|a, b| a.tag.cmp(&b.tag));
-    Ok(reply::json(StatusCode::OK, &all))
+    Ok(all)
 }
 
-pub(super) async fn show(node: &Node, key: &str) -> Result<Reply, Problem> {
-    let (store, tag) = find(node, &decode_key(key)?)?;
-    let record = TagAdmin::new(&*store.open.store).read(&tag).await?;
-    Ok(shown(StatusCode::OK, &record, store))
+pub(super) async fn show(node: &Node, tag: &str) -> Result<TagShown, Problem> {
+    let (store, tag) = find(node, tag)?;
+    Ok(shown(&TagAdmin::new(&*store.open.store).read(&tag).await?, store))
 }
 
-pub(super) async fn create(node: &Node, new: Create) -> Result<Reply, Problem> {
-    let (store, tag) = find(node, &new.tag)?;
-    let spec = TagSpec {
-        step: new.step.map(|value| step("step", value)).transpose()?,
-        order: new.order,
-        shape: new.shape,
-        slice: new.slice,
-        slice_bits: new.slice_bits,
-        reset: new.reset,
-        time_zone: new.time_zone,
-        text: new.text,
-        first: new.first.map(|Id(first)| first),
-        description: new.description,
-    };
+pub(super) async fn create(node: &Node, tag: &str, spec: TagSpec) -> Result<TagShown, Problem> {
+    let (store, tag) = find(node, tag)?;
     let new = spec.record(tag, &node.keys())?;
-    let record = TagAdmin::new(&*store.open.store).create(&new).await?;
-    Ok(shown(StatusCode::CREATED, &record, store))
+    Ok(shown(&TagAdmin::new(&*store.open.store).create(&new).await?, store))
 }
 
-pub(super) async fn change(node: &Node, key: &str, change: Change) -> Result<Reply, Problem> {
-    let (store, tag) = find(node, &decode_key(key)?)?;
-    let limit = |name: &str, value: Option<Option<Whole>>| match value {
-        None => Ok(None),
-        Some(None) => Ok(Some(None)),
-        Some(Some(value)) => step(name, value).map(|step| Some(Some(step))),
-    };
-    let change = TagChange {
-        step: change.step.map(|value| step("step", value)).transpose()?,
-        enabled: change.enabled,
-        min_step: limit("min_step", change.min_step)?,
-        max_step: limit("max_step", change.max_step)?,
-        max_take: limit("max_take", change.max_take)?,
-    };
+pub(super) async fn change(node: &Node, tag: &str, change: TagChange) -> Result<TagShown, Problem> {
+    let (store, tag) = find(node, tag)?;
     if change == TagChange::default() {
         return Err(Problem::bad_request(
             "nothing to change: give step, enabled, min_step, max_step or max_take",
         ));
     }
-    let record = TagAdmin::new(&*store.open.store).change(&tag, change).await?;
-    Ok(shown(StatusCode::OK, &record, store))
+    Ok(shown(&TagAdmin::new(&*store.open.store).change(&tag, change).await?, store))
 }
 
-pub(super) async fn advance(node: &Node, key: &str, advance: Advance) -> Result<Reply, Problem> {
-    let (store, tag) = find(node, &decode_key(key)?)?;
+pub(super) async fn advance(
+    node: &Node,
+    tag: &str,
+    at_least: i64,
+    far: Confirm,
+) -> Result<Advanced, Problem> {
+    let (store, tag) = find(node, tag)?;
     let admin =
         TagAdmin::new(&*store.open.store).with_failover_margin(store.open.admin.failover_margin());
-    let (record, raised) = admin.advance(&tag, advance.at_least.0, advance.far.into()).await?;
-    let advanced = Advanced { tag: TagShown::of(&record, &store.url), raised };
-    Ok(reply::json(StatusCode::OK, &advanced))
+    let (record, raised) = admin.advance(&tag, at_least, far).await?;
+    Ok(Advanced { tag: shown(&record, store), raised })
 }
 
 /// Gives the newest key of this node to a tag whose ids are scrambled.
-pub(super) async fn rekey(node: &Node, key: &str) -> Result<Reply, Problem> {
-    let (store, tag) = find(node, &decode_key(key)?)?;
-    let record = TagAdmin::new(&*store.open.store).rekey(&tag, &node.keys()).await?;
-    Ok(shown(StatusCode::OK, &record, store))
+pub(super) async fn rekey(node: &Node, tag: &str) -> Result<TagShown, Problem> {
+    let (store, tag) = find(node, tag)?;
+    Ok(shown(&TagAdmin::new(&*store.open.store).rekey(&tag, &node.keys()).await?, store))
 }
 
 /// Takes an id of a tag apart, in digits or in the tag's texts.
-pub(super) async fn decode(node: &Node, key: &str, id: &str) -> Result<Reply, Problem> {
-    let (store, tag) = find(node, &decode_key(key)?)?;
+pub(super) async fn decode(node: &Node, tag: &str, id: &str) -> Result<TagIdShown, Problem> {
+    let (store, tag) = find(node, tag)?;
     let record = TagAdmin::new(&*store.open.store).read(&tag).await?;
-    let told = leaf_node::records::decode(&record, &node.keys(), &decode_key(id)?);
-    let told = told.map_err(|error| match error {
+    leaf_node::records::decode(&record, &node.keys(), id).map_err(|error| match error {
         TagIdError::Text(_) | TagIdError::NotOfTag => {
             Problem::new(StatusCode::NOT_FOUND, "no-such-id", error.to_string())
         }
         error => Problem::unavailable(error.to_string()),
-    })?;
-    Ok(reply::json(StatusCode::OK, &told))
+    })
 }
 
-/// `?confirm=` repeats the tag.
-pub(super) async fn delete(node: &Node, key: &str, query: &str) -> Result<Reply, Problem> {
-    let (store, tag) = find(node, &decode_key(key)?)?;
-    let confirm = match query.split_once('=') {
-        Some(("confirm", value)) => Some(decode_key(value)?),
-        _ if query.is_empty() => None,
-        _ => return Err(Problem::bad_request("unknown parameter: there is `confirm`")),
-    };
-    let confirmed = confirm.is_some_and(|name| name == tag.as_str());
+/// `confirm` repeats the tag, or the answer says by `how` to do that.
+pub(super) async fn delete(
+    node: &Node,
+    tag: &str,
+    confirm: Option<&str>,
+    how: &str,
+) -> Result<Gone, Problem> {
+    let (store, tag) = find(node, tag)?;
+    let confirmed = confirm == Some(tag.as_str());
     let deleted = TagAdmin::new(&*store.open.store).delete(&tag, confirmed.into()).await;
     let deleted = deleted.map_err(|error| match error {
-        leaf_segment::TagAdminError::Unconfirmed(why) => {
-            let text = format!("{why}: repeat its name, ?confirm={key}, or disable it");
+        TagAdminError::Unconfirmed(why) => {
+            let text = format!("{why}: repeat its name, {how}, or disable it");
             Problem::new(StatusCode::CONFLICT, "unconfirmed", text)
         }
         error => error.into(),
     })?;
-    let gone = Gone {
-        deleted: TagShown::of(&deleted.record, &store.url),
-        next_first: deleted.next_first.map(|first| first.to_string()),
-    };
-    Ok(reply::json(StatusCode::OK, &gone))
+    Ok(Gone { deleted: shown(&deleted.record, store), next_first: deleted.next_first })
 }

@@ -1,28 +1,32 @@
-//! `/v1/workers`: the worker ids of the registry.
+//! The worker ids of the registry, and the JSON forms of `/v1/workers`.
 
 use hyper::StatusCode;
-use leaf_core::{Clock, WorkerId};
+use leaf_core::{Clock, UnixMillis, WorkerId};
 use leaf_node::records::WorkerShown;
 use leaf_snowflake::{NodeSettings, Registry, SystemClock};
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, Serializer};
 
 use super::super::problem::Problem;
-use super::super::reply::{self, Reply};
 use crate::node::{Node, Snowflake};
 
 #[derive(Serialize)]
-struct Workers {
-    workers: Vec<WorkerShown>,
+pub(super) struct Workers {
+    pub(super) workers: Vec<WorkerShown>,
 }
 
 #[derive(Serialize)]
-struct Released {
+pub(super) struct Released {
     worker: u32,
-    free_from_ms: String,
+    #[serde(serialize_with = "as_text")]
+    pub(super) free_from_ms: UnixMillis,
+}
+
+fn as_text<S: Serializer>(at: &UnixMillis, to: S) -> Result<S::Ok, S::Error> {
+    to.collect_str(at)
 }
 
 #[derive(Serialize)]
-struct Retired {
+pub(super) struct Retired {
     worker: u32,
 }
 
@@ -30,14 +34,14 @@ struct Retired {
 #[serde(deny_unknown_fields)]
 pub(super) struct Dead {
     /// Yes, no process goes on with it, nor will one be started again on its data directory.
-    holder_is_dead: bool,
+    pub(super) holder_is_dead: bool,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct ForGood {
     /// Yes, for good.
-    for_good: bool,
+    pub(super) for_good: bool,
 }
 
 fn mode(node: &Node) -> Result<&Snowflake, Problem> {
@@ -54,7 +58,8 @@ fn registry(node: &Node) -> Result<&Registry, Problem> {
     Ok(registry)
 }
 
-fn worker(text: &str) -> Result<WorkerId, Problem> {
+/// A worker id as it stands in a path.
+pub(super) fn worker(text: &str) -> Result<WorkerId, Problem> {
     let number = text.parse().map(WorkerId::new);
     number.map_err(|_| Problem::bad_request("worker id: give its number"))
 }
@@ -68,34 +73,40 @@ fn node_settings(node: &Node) -> NodeSettings {
     }
 }
 
-pub(super) async fn list(node: &Node) -> Result<Reply, Problem> {
+pub(super) async fn list(node: &Node) -> Result<Workers, Problem> {
     let records = mode(node)?.open.registry.workers().await?;
-    let workers = records.iter().map(WorkerShown::of).collect();
-    Ok(reply::json(StatusCode::OK, &Workers { workers }))
+    Ok(Workers { workers: records.iter().map(WorkerShown::of).collect() })
 }
 
 fn unconfirmed(why: &str) -> Problem {
     Problem::new(StatusCode::CONFLICT, "unconfirmed", why)
 }
 
-pub(super) async fn release(node: &Node, number: &str, sure: Dead) -> Result<Reply, Problem> {
-    let (worker, registry) = (worker(number)?, registry(node)?);
-    if !sure.holder_is_dead {
+pub(super) async fn release(
+    node: &Node,
+    worker: WorkerId,
+    holder_is_dead: bool,
+) -> Result<Released, Problem> {
+    let registry = registry(node)?;
+    if !holder_is_dead {
         return Err(unconfirmed(
             "a holder that lives, or is started again on its data directory while the registry is away, \
              would repeat ids",
         ));
     }
     let free = registry.release_worker(worker, node_settings(node)).await?;
-    let released = Released { worker: worker.get(), free_from_ms: free.to_string() };
-    Ok(reply::json(StatusCode::OK, &released))
+    Ok(Released { worker: worker.get(), free_from_ms: free })
 }
 
-pub(super) async fn retire(node: &Node, number: &str, sure: ForGood) -> Result<Reply, Problem> {
-    let (worker, registry) = (worker(number)?, registry(node)?);
-    if !sure.for_good {
+pub(super) async fn retire(
+    node: &Node,
+    worker: WorkerId,
+    for_good: bool,
+) -> Result<Retired, Problem> {
+    let registry = registry(node)?;
+    if !for_good {
         return Err(unconfirmed("a retired worker id is never used again"));
     }
     registry.retire_worker(worker, node_settings(node)).await?;
-    Ok(reply::json(StatusCode::OK, &Retired { worker: worker.get() }))
+    Ok(Retired { worker: worker.get() })
 }
