@@ -3,26 +3,17 @@
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use hyper::body::Bytes;
-use hyper::{Method, StatusCode};
-use leaf_core::Id;
-use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
-use serde::de::DeserializeOwned;
 use tokio::time::Instant;
 
 use crate::budget::RetryBudget;
+use crate::calls::{Ask, AskServer};
 use crate::endpoint::Endpoint;
 use crate::error::ClientErrorKind;
 use crate::pool::Pool;
-use crate::transport::{self, Answer, Failure, Fault, Transport};
-use crate::wire::{Ids, Problem, Server};
+use crate::transport::{Answer, Failure, Fault, Transport};
 
 /// How often servers are looked after.
 const LOOK: Duration = Duration::from_millis(500);
-/// Answers that are no lists.
-const SMALL: usize = 64 << 10;
-/// Bytes of one id in a list: 19 digits, two quotes and a comma.
-const PER_ID: usize = 24;
 /// Pauses between rounds over all servers.
 const PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);
@@ -65,22 +56,14 @@ impl AskError {
     }
 }
 
-/// The path of a tag's route.
-pub(crate) fn path_of(tag: &str, rest: &str) -> String {
-    format!("/v1/segments/{}{rest}", utf8_percent_encode(tag, NON_ALPHANUMERIC))
-}
-
 impl Api {
-    /// Asks one server after the other, each once, as far as the deadline and the budget of retries reach, for an answer
-    /// that is `sound`. Returns who answered as well.
-    pub(crate) async fn ask<T: DeserializeOwned>(
+    /// Asks one server after the other, each once, as far as the deadline and the budget of retries reach. Returns who
+    /// answered as well.
+    pub(crate) async fn ask<A: Ask>(
         &self,
-        method: Method,
-        path: &str,
-        ids: usize,
+        ask: &A,
         deadline: Instant,
-        sound: impl Fn(&T) -> bool,
-    ) -> Result<(T, Arc<Endpoint>), AskError> {
+    ) -> Result<(A::Answer, Arc<Endpoint>), AskError> {
         self.budget.earn();
         let mut tried: Vec<Arc<Endpoint>> = Vec::new();
         loop {
@@ -90,23 +73,14 @@ impl Api {
             });
             let endpoint = chosen.map_err(AskError::Failed)?;
             let within = self.attempt.min(deadline.saturating_duration_since(Instant::now()));
-            let limit = SMALL + ids * PER_ID;
-            let asked = self
-                .transport
-                .ask(&endpoint, method.clone(), path, limit, within, self.attempt)
-                .await;
-            let failure = match asked {
-                Ok(Answer::Body(body)) => match read(&endpoint, &body) {
-                    Ok(answer) if sound(&answer) => {
-                        endpoint.succeeded();
-                        return Ok((answer, endpoint));
-                    }
-                    Ok(_) => Failure::of(&endpoint, "its answer is not what it was asked for"),
-                    Err(failure) => failure,
-                },
-                Ok(Answer::Refusal(status, problem)) => {
+            let failure = match self.transport.ask(&endpoint, ask, within, self.attempt).await {
+                Ok(Answer::Good(answer)) => {
                     endpoint.succeeded();
-                    return Err(refusal(&endpoint, status, &problem));
+                    return Ok((answer, endpoint));
+                }
+                Ok(Answer::Refused { kind, text }) => {
+                    endpoint.succeeded();
+                    return Err(AskError::Refused { kind, text });
                 }
                 Err(failure) => failure,
             };
@@ -126,19 +100,16 @@ impl Api {
     }
 
     /// As [`Self::ask`], round after round until the deadline. Each round is a retry.
-    pub(crate) async fn ask_on<T: DeserializeOwned>(
+    pub(crate) async fn ask_on<A: Ask>(
         &self,
-        method: Method,
-        path: &str,
-        ids: usize,
+        ask: &A,
         deadline: Instant,
-        sound: impl Fn(&T) -> bool,
-    ) -> Result<(T, Arc<Endpoint>), AskError> {
+    ) -> Result<A::Answer, AskError> {
         let mut pause = PAUSE;
         loop {
-            let failure = match self.ask(method.clone(), path, ids, deadline, &sound).await {
+            let failure = match self.ask(ask, deadline).await {
                 Err(AskError::Failed(failure)) => failure,
-                answer => return answer,
+                answer => return answer.map(|(answer, _)| answer),
             };
             loop {
                 let rest = pause.mul_f64(0.5 + fastrand::f64());
@@ -154,30 +125,16 @@ impl Api {
         }
     }
 
-    /// Exactly so many ids of a route that lists them.
-    pub(crate) async fn ids(
-        &self,
-        path: &str,
-        count: usize,
-        deadline: Instant,
-    ) -> Result<Vec<Id>, AskError> {
-        let sound = |ids: &Ids| ids.parse().is_some_and(|ids| ids.len() == count);
-        let (ids, _) = self.ask_on::<Ids>(Method::GET, path, count, deadline, sound).await?;
-        Ok(ids.parse().unwrap_or_default())
-    }
-
     /// Asks this server alone, once.
-    pub(crate) async fn ask_only<T: DeserializeOwned>(
+    pub(crate) async fn ask_only<A: Ask>(
         &self,
         endpoint: &Endpoint,
-        method: Method,
-        path: &str,
-    ) -> Result<T, AskError> {
-        let answer =
-            self.transport.ask(endpoint, method, path, SMALL, self.attempt, self.attempt).await;
-        match answer.map_err(AskError::Failed)? {
-            Answer::Body(body) => read(endpoint, &body).map_err(AskError::Failed),
-            Answer::Refusal(status, problem) => Err(refusal(endpoint, status, &problem)),
+        ask: &A,
+    ) -> Result<A::Answer, AskError> {
+        match self.transport.ask(endpoint, ask, self.attempt, self.attempt).await {
+            Ok(Answer::Good(answer)) => Ok(answer),
+            Ok(Answer::Refused { kind, text }) => Err(AskError::Refused { kind, text }),
+            Err(failure) => Err(AskError::Failed(failure)),
         }
     }
 
@@ -211,7 +168,7 @@ impl Api {
     }
 
     async fn probe(&self, endpoint: &Endpoint) {
-        match self.ask_only::<Server>(endpoint, Method::GET, "/v1/server").await {
+        match self.ask_only(endpoint, &AskServer).await {
             Ok(server) => {
                 endpoint.told_zone(server.zone);
                 if server.ready { endpoint.succeeded() } else { endpoint.not_ready() }
@@ -224,30 +181,4 @@ impl Api {
             Err(AskError::Failed(_)) => endpoint.failed(),
         }
     }
-}
-
-fn read<T: DeserializeOwned>(endpoint: &Endpoint, body: &Bytes) -> Result<T, Failure> {
-    transport::read(body)
-        .ok_or_else(|| Failure::of(endpoint, "its answer is not that of a leaf-server"))
-}
-
-fn refusal(endpoint: &Endpoint, status: StatusCode, problem: &Problem) -> AskError {
-    let kind = match (problem.kind(), status) {
-        ("unknown-tag", _) => ClientErrorKind::UnknownTag,
-        ("disabled", _) => ClientErrorKind::Disabled,
-        ("exhausted", _) => ClientErrorKind::Exhausted,
-        ("bad-request", _) => ClientErrorKind::BadCount,
-        ("strict-order" | "no-ranges", _) => ClientErrorKind::NoRanges,
-        (_, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN) => ClientErrorKind::Unauthorized,
-        _ => ClientErrorKind::Refused,
-    };
-    let detail = problem.text();
-    let text = match (kind, detail.is_empty()) {
-        (ClientErrorKind::Unauthorized, _) => {
-            format!("{endpoint}: {status}: give the token that it asks for to the client's builder")
-        }
-        (_, true) => format!("{endpoint}: {status}"),
-        (_, false) => format!("{endpoint}: {detail}"),
-    };
-    AskError::Refused { kind, text }
 }

@@ -41,7 +41,7 @@ impl LeafClientBuilder {
         }
     }
 
-    /// Adds a server, like `http://leaf-1:8080`. A name may have several addresses: all are used, and looked up
+    /// Adds a server, like `http://leaf-1:8080`, or `grpc://leaf-1:50051` with the feature `grpc`. A name may have several addresses: all are used, and looked up
     /// again every 30 s.
     pub fn endpoint(mut self, url: impl Into<String>) -> Self {
         self.endpoints.push(url.into());

@@ -9,9 +9,10 @@ use leaf_core::{Health, Tag};
 use leaf_segment::{Meaning, Order, SegmentConfig, SegmentGenerator};
 use tokio::task::AbortHandle;
 
-use crate::api::{Api, AskError, path_of};
+use crate::api::{Api, AskError};
 use crate::budget::RetryBudget;
 use crate::builder::LeafClientBuilder;
+use crate::calls::IdsOf;
 use crate::error::{ClientError, ClientErrorKind};
 use crate::in_turn::InTurn;
 use crate::pool::Pool;
@@ -186,8 +187,8 @@ impl LeafClient {
                 TagIds::InTurn(InTurn::new(api, tag, shown.max_count, inner.deadline))
             }
             Order::Relaxed => {
-                let path = path_of(tag, "/ids");
-                TagIds::Listed(self.stock(name, path, shown.max_count, None))
+                let of = IdsOf::Tag(tag.to_owned());
+                TagIds::Listed(self.stock(name, of, shown.max_count, None))
             }
         };
         let handle = TagHandle { tag: parsed.clone(), ids };
@@ -199,17 +200,18 @@ impl LeafClient {
         Ok(others.entry(parsed).or_insert(handle).clone())
     }
 
-    fn stock(&self, name: String, path: String, most: usize, life: Option<Duration>) -> Arc<Stock> {
-        Stock::new(Arc::clone(&self.inner.api), name, path, most, life, self.inner.deadline)
+    fn stock(&self, name: String, of: IdsOf, most: usize, life: Option<Duration>) -> Arc<Stock> {
+        Stock::new(Arc::clone(&self.inner.api), name, of, most, life, self.inner.deadline)
     }
 
     /// Snowflake ids.
     #[must_use]
     pub fn snowflake(&self) -> Snowflake {
         let made = self.inner.snowflake.get_or_init(|| {
-            let path = "/v1/snowflake/ids".to_owned();
             let name = "snowflake ids".to_owned();
-            Snowflake { stock: self.stock(name, path, SNOWFLAKES, Some(SNOWFLAKE_LIFE)) }
+            Snowflake {
+                stock: self.stock(name, IdsOf::Snowflake, SNOWFLAKES, Some(SNOWFLAKE_LIFE)),
+            }
         });
         if self.inner.closed() {
             made.stock.end(ClientErrorKind::Closed);

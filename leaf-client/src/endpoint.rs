@@ -15,15 +15,24 @@ const ERRORS: u32 = 3;
 const FIRST_EJECTION: Duration = Duration::from_secs(1);
 const LONGEST_EJECTION: Duration = Duration::from_secs(30);
 
-/// A server's URL, as it was configured: `http://` and a name or an address with a port.
+/// What a server is asked by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Protocol {
+    Http,
+    #[cfg(feature = "grpc")]
+    Grpc,
+}
+
+/// A server's URL, as it was configured: `http://` or `grpc://` and a name or an address with a port.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Place {
+    pub(crate) protocol: Protocol,
     /// Like `leaf.example.com:8080`.
     pub(crate) authority: String,
 }
 
 impl Place {
-    /// Reads `http://host:port`.
+    /// Reads `http://host:port`, and `grpc://host:port` where this client speaks that.
     pub(crate) fn parse(url: &str) -> Result<Self, String> {
         let refuse =
             |why: &str| Err(format!("{why}: give a URL like http://leaf.example.com:8080"));
@@ -33,8 +42,15 @@ impl Place {
         if url.starts_with("https://") {
             return refuse("this client speaks no TLS");
         }
-        let Some(rest) = url.strip_prefix("http://") else {
-            return refuse("the URL does not begin with http://");
+        let (protocol, rest) = match url.split_once("://") {
+            Some(("http", rest)) => (Protocol::Http, rest),
+            #[cfg(feature = "grpc")]
+            Some(("grpc", rest)) => (Protocol::Grpc, rest),
+            #[cfg(not(feature = "grpc"))]
+            Some(("grpc", _)) => {
+                return refuse("this client was built without the feature `grpc` of leaf-client");
+            }
+            _ => return refuse("the URL does not begin with http://"),
         };
         let authority = rest.strip_suffix('/').unwrap_or(rest);
         // Nothing that was meant for another part of a URL, a secret least of all.
@@ -47,7 +63,7 @@ impl Place {
         if port.is_none() || !authority.bytes().all(plain) {
             return refuse("the URL has no host with a port");
         }
-        Ok(Self { authority: authority.to_owned() })
+        Ok(Self { protocol, authority: authority.to_owned() })
     }
 }
 
@@ -166,7 +182,12 @@ impl Endpoint {
 impl fmt::Display for Endpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let address = self.address.to_string();
-        write!(f, "http://{}", self.place.authority)?;
+        let scheme = match self.place.protocol {
+            Protocol::Http => "http",
+            #[cfg(feature = "grpc")]
+            Protocol::Grpc => "grpc",
+        };
+        write!(f, "{scheme}://{}", self.place.authority)?;
         if address == self.place.authority { Ok(()) } else { write!(f, " ({address})") }
     }
 }

@@ -13,7 +13,8 @@ use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use crate::api::{Api, AskError, path_of};
+use crate::api::{Api, AskError};
+use crate::calls::{AskIds, IdsOf};
 use crate::error::{ClientError, ClientErrorKind};
 
 type Caller = oneshot::Sender<Result<Id, AskError>>;
@@ -30,7 +31,9 @@ pub(crate) struct InTurn {
 #[derive(Debug)]
 struct Asking {
     api: Arc<Api>,
-    tag: String,
+    /// Like `tag "orders"`.
+    name: String,
+    of: IdsOf,
     most: AtomicUsize,
     wait: Duration,
 }
@@ -39,15 +42,16 @@ impl InTurn {
     /// Call it in a tokio runtime.
     pub(crate) fn new(api: Arc<Api>, tag: &str, most: usize, wait: Duration) -> Arc<Self> {
         let most = AtomicUsize::new(most.max(1));
-        let asking = Arc::new(Asking { api, tag: tag.to_owned(), most, wait });
+        let (name, of) = (format!("tag {tag:?}"), IdsOf::Tag(tag.to_owned()));
+        let asking = Arc::new(Asking { api, name, of, most, wait });
         let (waiting, callers) = mpsc::unbounded_channel();
         // It ends with the last handle.
         tokio::spawn(Arc::clone(&asking).serve(callers));
         Arc::new(Self { asking, waiting: Mutex::new(Some(waiting)), ended: Mutex::default() })
     }
 
-    fn name(&self) -> String {
-        format!("tag {:?}", self.asking.tag)
+    fn name(&self) -> &str {
+        &self.asking.name
     }
 
     /// Servers allow so many ids in a list by now.
@@ -63,7 +67,7 @@ impl InTurn {
 
     fn check(&self) -> Result<(), ClientError> {
         let ended = *self.ended.lock().expect("no holder of this lock panics");
-        ended.map_or(Ok(()), |why| Err(ClientError::ended(&self.name(), why)))
+        ended.map_or(Ok(()), |why| Err(ClientError::ended(self.name(), why)))
     }
 
     pub(crate) async fn next(&self) -> Result<Id, ClientError> {
@@ -74,10 +78,10 @@ impl InTurn {
             let _ = waiting.send(caller);
         }
         match tokio::time::timeout(self.asking.wait, answer).await {
-            Ok(Ok(id)) => id.map_err(|error| ClientError::asking(&self.name(), &error)),
+            Ok(Ok(id)) => id.map_err(|error| ClientError::asking(self.name(), &error)),
             Ok(Err(_)) => {
                 self.check()?;
-                Err(ClientError::ended(&self.name(), ClientErrorKind::Closed))
+                Err(ClientError::ended(self.name(), ClientErrorKind::Closed))
             }
             Err(_) => {
                 let text = format!("{}: no id within {:?}", self.name(), self.asking.wait);
@@ -95,7 +99,7 @@ impl InTurn {
             return Err(ClientError::new(ClientErrorKind::BadCount, text));
         }
         let ids = self.asking.ask(count).await;
-        ids.map_err(|error| ClientError::asking(&self.name(), &error))
+        ids.map_err(|error| ClientError::asking(self.name(), &error))
     }
 }
 
@@ -140,9 +144,8 @@ impl Asking {
     }
 
     async fn ask(&self, count: usize) -> Result<Vec<Id>, AskError> {
-        let path = path_of(&self.tag, &format!("/ids?count={count}"));
         // Its failure, which names a server, comes before its callers' deadlines.
         let deadline = Instant::now() + self.wait.mul_f64(0.9);
-        self.api.ids(&path, count, deadline).await
+        self.api.ask_on(&AskIds { of: &self.of, count }, deadline).await
     }
 }

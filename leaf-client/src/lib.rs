@@ -23,13 +23,15 @@
 //!
 //! Tags whose ids cannot be leased are asked for otherwise, with the same calls: scrambled and interleaved
 //! ids in lists ahead of callers, ids in strict order when they are asked for, one list for all who wait.
-//! [`blocking`] is for callers without a tokio runtime.
+//! [`blocking`] is for callers without a tokio runtime. With the feature `grpc`, endpoints like
+//! `grpc://leaf-1:50051` are asked over gRPC.
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "tests may panic"))]
 
 mod api;
 pub mod blocking;
 mod budget;
 mod builder;
+mod calls;
 mod client;
 mod endpoint;
 mod error;

@@ -8,7 +8,6 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use hyper::Method;
 use leaf_core::{IdRange, Step, Tag};
 use leaf_segment::{
     Expected, Meaning, NewTag, RangeSource, StoreError, StoreErrorKind, StoreFuture, TagCatalog,
@@ -16,10 +15,11 @@ use leaf_segment::{
 };
 use tokio::time::Instant;
 
-use crate::api::{Api, AskError, path_of};
+use crate::api::{Api, AskError};
+use crate::calls::{AskLease, AskReturn, AskTag, Leased};
 use crate::endpoint::Endpoint;
 use crate::error::ClientErrorKind;
-use crate::wire::{Lease, Returned, TagShown};
+use crate::wire::TagShown;
 
 /// So many leased ranges of a tag are remembered: a double buffer holds two.
 const REMEMBERED: usize = 4;
@@ -41,19 +41,19 @@ struct Used {
     /// What it was like when it was last asked for; `None` where it is gone, or has no leases any more.
     record: Option<TagRecord>,
     /// The ranges that were leased last.
-    leased: Vec<Leased>,
+    held: Vec<Held>,
 }
 
-struct Leased {
-    range: IdRange,
-    /// A secret: whoever shows it gives the range back.
-    ticket: String,
+/// A leased range, and who leased it.
+struct Held {
+    leased: Leased,
     from: Arc<Endpoint>,
 }
 
-impl fmt::Debug for Leased {
+/// Without the ticket.
+impl fmt::Debug for Held {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} of {}", self.range, self.from)
+        write!(f, "{} of {}", self.leased.range, self.from)
     }
 }
 
@@ -74,7 +74,7 @@ impl ServerSource {
     /// Asks what a tag is like.
     pub(crate) async fn shown(&self, tag: &Tag) -> Result<TagShown, AskError> {
         let deadline = Instant::now() + self.deadline;
-        Ok(self.api.ask_on(Method::GET, &path_of(tag.as_str(), ""), 0, deadline, |_| true).await?.0)
+        self.api.ask_on(&AskTag(tag.as_str()), deadline).await
     }
 
     /// The record that a double buffer needs; one of another meaning for a tag that has no leases, so that a handle that
@@ -122,7 +122,7 @@ impl ServerSource {
         match (used.get_mut(tag), &record) {
             (Some(known), _) => known.record.clone_from(&record),
             (None, Some(_)) => {
-                let known = Used { record: record.clone(), leased: Vec::new() };
+                let known = Used { record: record.clone(), held: Vec::new() };
                 used.insert(tag.clone(), known);
             }
             (None, None) => {}
@@ -132,13 +132,9 @@ impl ServerSource {
 
     async fn lease(&self, tag: &Tag, amount: Step) -> Result<IdRange, StoreError> {
         let operation = || format!("lease ids of tag {:?}", tag.as_str());
-        let path = path_of(tag.as_str(), &format!("/lease?count={}", amount.get()));
         let deadline = Instant::now() + self.deadline;
-        let sound = |lease: &Lease| {
-            lease.range().is_some_and(|range| range.len() == u64::from(amount.get()))
-        };
-        let asked = self.api.ask(Method::POST, &path, 0, deadline, sound).await;
-        let (lease, from) = match asked {
+        let ask = AskLease { tag: tag.as_str(), count: amount };
+        let (leased, from) = match self.api.ask(&ask, deadline).await {
             Ok(leased) => leased,
             Err(error) => {
                 if let AskError::Refused { .. } = &error {
@@ -148,14 +144,13 @@ impl ServerSource {
                 return Err(store_error(operation(), error));
             }
         };
-        let refuse = || StoreError::new(StoreErrorKind::Unavailable, operation());
-        let range = lease.range().ok_or_else(refuse)?;
+        let range = leased.range;
         let mut used = self.used();
-        let leased = &mut used.entry(tag.clone()).or_default().leased;
-        if leased.len() == REMEMBERED {
-            leased.remove(0);
+        let held = &mut used.entry(tag.clone()).or_default().held;
+        if held.len() == REMEMBERED {
+            held.remove(0);
         }
-        leased.push(Leased { range, ticket: lease.ticket, from });
+        held.push(Held { leased, from });
         Ok(range)
     }
 
@@ -163,22 +158,22 @@ impl ServerSource {
     async fn return_tail(&self, tag: &Tag, unused: IdRange) -> Result<bool, StoreError> {
         let (mut returned, mut end) = (false, unused.end());
         while end > unused.start() {
-            let leased = {
+            let Held { leased, from } = {
                 let mut used = self.used();
-                let Some(Used { leased, .. }) = used.get_mut(tag) else { break };
-                let at = leased.iter().position(|leased| leased.range.end() == end);
+                let Some(Used { held, .. }) = used.get_mut(tag) else { break };
+                let at = held.iter().position(|held| held.leased.range.end() == end);
                 let Some(at) = at else { break };
-                leased.remove(at)
+                held.remove(at)
             };
             let start = unused.start().max(leased.range.start());
-            let rest = format!("/return?ticket={}&start={start}&end={end}", leased.ticket);
-            let path = path_of(tag.as_str(), &rest);
+            let Some(unused) = IdRange::new(start, end) else { break };
+            let ask = AskReturn { tag: tag.as_str(), ticket: leased.ticket, unused };
             // Once, to the one that leased it: whether a request that was lost came through cannot be told.
-            let answer = self.api.ask_only::<Returned>(&leased.from, Method::POST, &path).await;
+            let answer = self.api.ask_only(&from, &ask).await;
             let answer = answer.map_err(|error| {
                 store_error(format!("return ids of tag {:?}", tag.as_str()), error)
             })?;
-            if !answer.returned {
+            if !answer {
                 break;
             }
             (returned, end) = (true, start);

@@ -14,6 +14,7 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use crate::api::{Api, AskError};
+use crate::calls::{AskIds, IdsOf};
 use crate::error::{ClientError, ClientErrorKind};
 
 /// The shortest list.
@@ -26,8 +27,8 @@ pub(crate) struct Stock {
     api: Arc<Api>,
     /// Like `tag "orders"`.
     name: String,
-    /// The route of lists.
-    path: String,
+    /// What the ids are of.
+    of: IdsOf,
     /// The most ids of a list.
     most: AtomicUsize,
     /// How long an id may lie here.
@@ -77,7 +78,7 @@ impl Stock {
     pub(crate) fn new(
         api: Arc<Api>,
         name: String,
-        path: String,
+        of: IdsOf,
         most: usize,
         life: Option<Duration>,
         wait: Duration,
@@ -86,7 +87,7 @@ impl Stock {
         Arc::new(Self {
             api,
             name,
-            path,
+            of,
             most: AtomicUsize::new(most),
             life,
             wait,
@@ -231,8 +232,8 @@ impl Stock {
         let asked_at = Instant::now();
         // Its failure, which names a server, comes before its callers' deadlines.
         let answer = loop {
-            let path = format!("{}?count={count}", self.path);
-            match self.api.ids(&path, count, asked_at + self.wait.mul_f64(0.9)).await {
+            let ask = AskIds { of: &self.of, count };
+            match self.api.ask_on(&ask, asked_at + self.wait.mul_f64(0.9)).await {
                 Err(error) if error.is_too_many() && count > 1 => count /= 2,
                 answer => break answer,
             }

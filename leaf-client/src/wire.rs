@@ -1,8 +1,9 @@
 //! What servers answer. Fields that this version does not know are left out: a later server may have more.
 
-use leaf_core::{Id, IdRange};
 use leaf_segment::Order;
 use serde::Deserialize;
+
+use crate::transport::one_line;
 
 /// `GET /v1/server`
 #[derive(Debug, Deserialize)]
@@ -30,16 +31,9 @@ pub(crate) struct TagShown {
 /// `POST /v1/segments/{tag}/lease`
 #[derive(Debug, Deserialize)]
 pub(crate) struct Lease {
-    start: String,
-    end: String,
+    pub(crate) start: String,
+    pub(crate) end: String,
     pub(crate) ticket: String,
-}
-
-impl Lease {
-    /// The range; `None` where it is none.
-    pub(crate) fn range(&self) -> Option<IdRange> {
-        IdRange::new(self.start.parse().ok()?, self.end.parse().ok()?)
-    }
 }
 
 /// `POST /v1/segments/{tag}/return`
@@ -51,14 +45,7 @@ pub(crate) struct Returned {
 /// A list of ids.
 #[derive(Debug, Deserialize)]
 pub(crate) struct Ids {
-    ids: Vec<String>,
-}
-
-impl Ids {
-    /// The ids; `None` where one is none.
-    pub(crate) fn parse(&self) -> Option<Vec<Id>> {
-        self.ids.iter().map(|id| Id::new(id.parse().ok()?)).collect()
-    }
+    pub(crate) ids: Vec<String>,
 }
 
 /// RFC 9457, section 3.1.
@@ -78,7 +65,7 @@ impl Problem {
 
     /// What it says, as far as it can stand in a line.
     pub(crate) fn text(&self) -> String {
-        self.detail.chars().filter(|character| !character.is_control()).take(200).collect()
+        one_line(&self.detail)
     }
 
     /// The last part of its type, like `unknown-tag`.

@@ -11,12 +11,76 @@ use leaf_core::{Clock as _, Id, IdRange, Step, TextForm, TextFormError, WorkerId
 use leaf_segment::{
     Ids, KnownTags, LeasedRange, Order, SegmentError, SegmentErrorKind, Shards, TagHandle, Texts,
 };
-use leaf_snowflake::{IdRun, SnowflakeError, SnowflakeGenerator, SystemClock};
+use leaf_snowflake::{IdRun, SnowflakeError, SnowflakeErrorKind, SnowflakeGenerator, SystemClock};
 
 use crate::node::Node;
 
 /// The most ids of one contiguous range, whose answer is small. A tag may have a lower limit of its own.
 pub(crate) const LARGEST_RANGE: usize = 1_000_000;
+
+/// Why a caller gets no id, for programs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Reason {
+    BadRequest,
+    UnknownTag,
+    Disabled,
+    ModeDisabled,
+    NoTemplate,
+    NoRanges,
+    StrictOrder,
+    Exhausted,
+    EndOfTime,
+    Record,
+    Busy,
+    Unavailable,
+}
+
+impl Reason {
+    /// The same word in every protocol that has room for one.
+    pub(crate) const fn word(self) -> &'static str {
+        match self {
+            Self::BadRequest => "bad-request",
+            Self::UnknownTag => "unknown-tag",
+            Self::Disabled => "disabled",
+            Self::ModeDisabled => "mode-disabled",
+            Self::NoTemplate => "no-template",
+            Self::NoRanges => "no-ranges",
+            Self::StrictOrder => "strict-order",
+            Self::Exhausted => "exhausted",
+            Self::EndOfTime => "end-of-time",
+            Self::Record => "record",
+            Self::Busy | Self::Unavailable => "unavailable",
+        }
+    }
+}
+
+impl IdError {
+    pub(crate) fn reason(&self) -> Reason {
+        match self {
+            Self::ModeDisabled(_) => Reason::ModeDisabled,
+            Self::NoTemplate => Reason::NoTemplate,
+            Self::NoText => Reason::Unavailable,
+            Self::Busy(_) => Reason::Busy,
+            Self::Segment(error) => match error.kind() {
+                SegmentErrorKind::BadTag(_) | SegmentErrorKind::BadCount { .. } => {
+                    Reason::BadRequest
+                }
+                SegmentErrorKind::UnknownTag => Reason::UnknownTag,
+                SegmentErrorKind::Disabled => Reason::Disabled,
+                SegmentErrorKind::NoRanges => Reason::NoRanges,
+                SegmentErrorKind::StrictOrder => Reason::StrictOrder,
+                SegmentErrorKind::Exhausted => Reason::Exhausted,
+                SegmentErrorKind::Guard | SegmentErrorKind::Record => Reason::Record,
+                _ => Reason::Unavailable,
+            },
+            Self::Snowflake(error) => match error.kind() {
+                SnowflakeErrorKind::BadCount { .. } => Reason::BadRequest,
+                SnowflakeErrorKind::EndOfTime { .. } => Reason::EndOfTime,
+                _ => Reason::Unavailable,
+            },
+        }
+    }
+}
 
 /// Why a caller gets no id. The text is fit for clients.
 #[derive(Debug, thiserror::Error)]

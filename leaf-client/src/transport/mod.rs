@@ -1,35 +1,35 @@
 //! One request to one server, and what became of it.
 
+#[cfg(feature = "grpc")]
+pub(crate) mod grpc;
+mod http;
+
 use std::fmt;
 use std::time::Duration;
 
-use http_body_util::{BodyExt, Full, Limited};
-use hyper::body::Bytes;
-use hyper::header::{ACCEPT, AUTHORIZATION, HOST, HeaderValue};
-use hyper::{Method, Request, StatusCode};
-use hyper_util::client::legacy::Client;
-use hyper_util::client::legacy::connect::HttpConnector;
-use hyper_util::rt::{TokioExecutor, TokioTimer};
-use serde::de::DeserializeOwned;
+use hyper::header::HeaderValue;
 
-use crate::endpoint::Endpoint;
-use crate::wire::Problem;
-
-const ACCEPTED: HeaderValue = HeaderValue::from_static("application/json");
+use crate::calls::Ask;
+use crate::endpoint::{Endpoint, Protocol};
+use crate::error::ClientErrorKind;
 
 /// Connections to all servers.
 #[derive(Debug)]
 pub(crate) struct Transport {
-    client: Client<HttpConnector, Full<Bytes>>,
-    authorization: Option<HeaderValue>,
+    http: http::Http,
+    #[cfg(feature = "grpc")]
+    grpc: grpc::Grpc,
 }
 
 /// An answer that is no failure of the server: what was asked for, or why the client does not get it.
 #[derive(Debug)]
-pub(crate) enum Answer {
-    Body(Bytes),
-    /// With the status.
-    Refusal(StatusCode, Problem),
+pub(crate) enum Answer<T> {
+    Good(T),
+    /// Others would say the same.
+    Refused {
+        kind: ClientErrorKind,
+        text: String,
+    },
 }
 
 /// Why a server did not serve.
@@ -82,83 +82,63 @@ impl std::error::Error for Failure {}
 impl Transport {
     /// The token is shown to every server.
     pub(crate) fn new(authorization: Option<HeaderValue>) -> Self {
-        let mut connector = HttpConnector::new();
-        connector.set_nodelay(true);
-        let client = Client::builder(TokioExecutor::new())
-            .pool_timer(TokioTimer::new())
-            // Below the time after which a server closes a connection that nobody uses.
-            .pool_idle_timeout(Duration::from_secs(20))
-            .build(connector);
-        Self { client, authorization }
+        Self {
+            #[cfg(feature = "grpc")]
+            grpc: grpc::Grpc::new(authorization.clone()),
+            http: http::Http::new(authorization),
+        }
     }
 
-    /// One request, whose answer has at most `limit` bytes. Where it is given less time than `attempt`, no answer is not
-    /// the server's fault.
-    pub(crate) async fn ask(
+    /// One request. Where it is given less time than `attempt`, no answer is not the server's fault.
+    pub(crate) async fn ask<A: Ask>(
         &self,
         endpoint: &Endpoint,
-        method: Method,
-        path: &str,
-        limit: usize,
+        ask: &A,
         within: Duration,
         attempt: Duration,
-    ) -> Result<Answer, Failure> {
-        let fail = |why: String| Failure::of(endpoint, why);
-        let mut request = Request::builder()
-            .method(method)
-            .uri(format!("http://{}{path}", endpoint.address))
-            .header(HOST, &endpoint.place.authority)
-            .header(ACCEPT, ACCEPTED);
-        if let Some(authorization) = &self.authorization {
-            request = request.header(AUTHORIZATION, authorization);
-        }
-        let request = request.body(Full::default()).map_err(|error| fail(error.to_string()))?;
+    ) -> Result<Answer<A::Answer>, Failure> {
         let asked = async {
-            let answer =
-                self.client.request(request).await.map_err(|error| fail(causes(&error)))?;
-            let status = answer.status();
-            let body = Limited::new(answer.into_body(), limit).collect().await;
-            let body = body.map_err(|error| fail(format!("its answer broke off: {error}")))?;
-            judge(endpoint, status, body.to_bytes())
+            match endpoint.place.protocol {
+                Protocol::Http => self.http.ask(endpoint, ask).await,
+                #[cfg(feature = "grpc")]
+                Protocol::Grpc => self.grpc.ask(endpoint, ask, within).await,
+            }
         };
         let late = |_| {
             let fault = if within < attempt { Fault::Trouble } else { Fault::Server };
-            Err(fail(format!("no answer within {within:?}")).with(fault))
+            Err(Failure::of(endpoint, format!("no answer within {within:?}")).with(fault))
         };
         tokio::time::timeout(within, asked).await.unwrap_or_else(late)
     }
 }
 
-/// Whether an answer is a server's failure.
-fn judge(endpoint: &Endpoint, status: StatusCode, body: Bytes) -> Result<Answer, Failure> {
-    if status == StatusCode::OK {
-        return Ok(Answer::Body(body));
-    }
-    let problem = serde_json::from_slice::<Problem>(&body).ok().filter(Problem::is_of_leaf);
-    match problem {
-        // This server makes no ids of that mode; others may.
-        Some(problem) if problem.kind() == "mode-disabled" => {
-            Err(Failure::of(endpoint, problem.text()).with(Fault::None))
-        }
-        // Others would say the same.
-        Some(problem) if status.is_client_error() || problem.kind() == "record" => {
-            Ok(Answer::Refusal(status, problem))
-        }
-        Some(problem) => {
-            let text = format!("{status}: {}", problem.text());
-            Err(Failure::of(endpoint, text).with(Fault::Trouble))
-        }
-        None if matches!(status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN) => {
-            let problem = serde_json::from_str("{}").expect("all fields have defaults");
-            Ok(Answer::Refusal(status, problem))
-        }
-        None => Err(Failure::of(endpoint, format!("{status}, and no word of a leaf-server"))),
+/// What the reason that a server gives means, by its word.
+fn kind_of(reason: &str) -> ClientErrorKind {
+    match reason {
+        "unknown-tag" => ClientErrorKind::UnknownTag,
+        "disabled" => ClientErrorKind::Disabled,
+        "exhausted" => ClientErrorKind::Exhausted,
+        "bad-request" => ClientErrorKind::BadCount,
+        "strict-order" | "no-ranges" => ClientErrorKind::NoRanges,
+        _ => ClientErrorKind::Refused,
     }
 }
 
-/// The JSON of an answer.
-pub(crate) fn read<T: DeserializeOwned>(body: &[u8]) -> Option<T> {
-    serde_json::from_slice(body).ok()
+/// An answer to another question, or none of a leaf-server.
+fn not_an_answer(endpoint: &Endpoint) -> Failure {
+    Failure::of(endpoint, "its answer is not what a leaf-server answers to that")
+}
+
+/// The refusal of a server, or of a gateway before it, that wants another token.
+fn unauthorized<T>(endpoint: &Endpoint, status: &str) -> Answer<T> {
+    let text =
+        format!("{endpoint}: {status}: give the token that it asks for to the client's builder");
+    Answer::Refused { kind: ClientErrorKind::Unauthorized, text }
+}
+
+/// What a server says, as far as it can stand in a line.
+pub(crate) fn one_line(text: &str) -> String {
+    text.chars().filter(|character| !character.is_control()).take(200).collect()
 }
 
 /// An error with what caused it: the error itself often says nothing.

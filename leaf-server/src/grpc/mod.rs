@@ -33,7 +33,7 @@ use tonic_reflection::server::{
 };
 
 use self::ids::Ids;
-pub(crate) use self::status::unavailable;
+pub(crate) use self::status::with_reason;
 use crate::node::Node;
 use crate::serve::{Control, Keeping, Order, Protocol, UnderWay, Unread, serve_http2, version};
 

@@ -5,11 +5,11 @@ use hyper::header::{ACCEPT, ALLOW, HeaderMap, HeaderValue, RETRY_AFTER, WWW_AUTH
 use hyper::{Method, StatusCode};
 use leaf_node::hints;
 use leaf_segment::{SegmentError, SegmentErrorKind, StoreError, StoreErrorKind, TagAdminError};
-use leaf_snowflake::{RegistryError, RegistryErrorKind, SnowflakeError, SnowflakeErrorKind};
+use leaf_snowflake::{RegistryError, RegistryErrorKind, SnowflakeError};
 use serde::Serialize;
 
 use super::reply::{self, Reply};
-use crate::ids::IdError;
+use crate::ids::{IdError, Reason};
 
 const PROBLEM: HeaderValue = HeaderValue::from_static("application/problem+json");
 
@@ -156,51 +156,36 @@ pub(super) fn check_method(method: &Method, allow: &'static str) -> Result<(), P
 
 impl From<IdError> for Problem {
     fn from(error: IdError) -> Self {
-        match error {
-            IdError::ModeDisabled(_) => {
-                Self::new(StatusCode::NOT_FOUND, "mode-disabled", error.to_string())
+        let reason = error.reason();
+        let status = match reason {
+            Reason::BadRequest => StatusCode::BAD_REQUEST,
+            Reason::UnknownTag | Reason::Disabled | Reason::ModeDisabled => StatusCode::NOT_FOUND,
+            Reason::NoTemplate | Reason::NoRanges | Reason::StrictOrder | Reason::Exhausted => {
+                StatusCode::CONFLICT
             }
-            IdError::NoTemplate => {
-                Self::new(StatusCode::CONFLICT, "no-template", error.to_string())
-            }
-            IdError::NoText => Self::unavailable(error.to_string()),
-            IdError::Busy(_) => Self::unavailable(error.to_string()),
-            IdError::Segment(error) => error.into(),
-            IdError::Snowflake(error) => error.into(),
-        }
+            Reason::Record | Reason::EndOfTime => StatusCode::INTERNAL_SERVER_ERROR,
+            Reason::Busy | Reason::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
+        };
+        let detail = match &error {
+            IdError::Segment(error) => match error.kind() {
+                SegmentErrorKind::BadTag(why) => why.to_string(),
+                _ => error.to_string(),
+            },
+            error => error.to_string(),
+        };
+        Self::new(status, reason.word(), detail)
     }
 }
 
 impl From<SegmentError> for Problem {
     fn from(error: SegmentError) -> Self {
-        let detail = error.to_string();
-        match error.kind() {
-            SegmentErrorKind::BadTag(why) => Self::bad_request(why.to_string()),
-            SegmentErrorKind::BadCount { .. } => Self::bad_request(detail),
-            SegmentErrorKind::UnknownTag => Self::new(StatusCode::NOT_FOUND, UNKNOWN_TAG, detail),
-            SegmentErrorKind::Disabled => Self::new(StatusCode::NOT_FOUND, "disabled", detail),
-            SegmentErrorKind::NoRanges => Self::new(StatusCode::CONFLICT, "no-ranges", detail),
-            SegmentErrorKind::StrictOrder => {
-                Self::new(StatusCode::CONFLICT, "strict-order", detail)
-            }
-            SegmentErrorKind::Exhausted => Self::new(StatusCode::CONFLICT, "exhausted", detail),
-            SegmentErrorKind::Guard | SegmentErrorKind::Record => {
-                Self::new(StatusCode::INTERNAL_SERVER_ERROR, "record", detail)
-            }
-            _ => Self::unavailable(detail),
-        }
+        IdError::Segment(error).into()
     }
 }
 
 impl From<SnowflakeError> for Problem {
     fn from(error: SnowflakeError) -> Self {
-        match error.kind() {
-            SnowflakeErrorKind::BadCount { .. } => Self::bad_request(error.to_string()),
-            SnowflakeErrorKind::EndOfTime { .. } => {
-                Self::new(StatusCode::INTERNAL_SERVER_ERROR, "end-of-time", error.to_string())
-            }
-            _ => Self::unavailable(error.to_string()),
-        }
+        IdError::Snowflake(error).into()
     }
 }
 

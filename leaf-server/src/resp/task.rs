@@ -2,11 +2,10 @@
 
 use leaf_core::{Id, IdText, TextForm};
 use leaf_segment::{Ids as Taken, Order, SegmentErrorKind, TagHandle};
-use leaf_snowflake::SnowflakeErrorKind;
 
 use super::commands::equal_commands;
 use super::reply::Replies;
-use crate::ids::{self, IdError};
+use crate::ids::{self, IdError, Reason};
 use crate::node::Node;
 
 /// A command that may have to wait.
@@ -238,25 +237,11 @@ pub(super) fn text_or_nil(to: &mut Replies, id: Option<Told>) {
 
 /// The word that begins an error. Clients try again after `BUSY` and `LOADING`.
 fn code(error: &IdError) -> &'static str {
-    use SegmentErrorKind as Segment;
-    use SnowflakeErrorKind as Snowflake;
-    match error {
-        IdError::ModeDisabled(_) | IdError::NoTemplate | IdError::NoText => "ERR",
-        IdError::Busy(_) => "BUSY",
-        IdError::Segment(error) => match error.kind() {
-            Segment::BadTag(_)
-            | Segment::BadCount { .. }
-            | Segment::UnknownTag
-            | Segment::Disabled
-            | Segment::Exhausted
-            | Segment::NoRanges
-            | Segment::Guard
-            | Segment::Record => "ERR",
-            _ => "LOADING",
-        },
-        IdError::Snowflake(error) => match error.kind() {
-            Snowflake::BadCount { .. } | Snowflake::EndOfTime { .. } => "ERR",
-            _ => "LOADING",
-        },
+    match error.reason() {
+        // Nothing changes before its clock does.
+        _ if matches!(error, IdError::NoText) => "ERR",
+        Reason::Busy => "BUSY",
+        Reason::Unavailable => "LOADING",
+        _ => "ERR",
     }
 }

@@ -82,12 +82,10 @@ fn status(problem: &Problem) -> Status {
         (_, StatusCode::NOT_FOUND) => Code::NotFound,
         (_, StatusCode::REQUEST_TIMEOUT) => Code::DeadlineExceeded,
         (_, StatusCode::CONFLICT) => Code::FailedPrecondition,
-        (_, StatusCode::SERVICE_UNAVAILABLE) => {
-            return crate::grpc::unavailable(problem.detail());
-        }
+        (_, StatusCode::SERVICE_UNAVAILABLE) => Code::Unavailable,
         _ => Code::Internal,
     };
-    Status::new(code, problem.detail())
+    grpc::with_reason(code, problem.kind(), problem.detail())
 }
 
 /// Administers the stores and the registry of a node.

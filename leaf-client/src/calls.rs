@@ -1,0 +1,241 @@
+//! What a client asks servers, in both protocols.
+
+use hyper::Method;
+use leaf_core::{Id, IdRange, Step};
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
+use serde::de::DeserializeOwned;
+
+use crate::wire::{Ids, Lease, Returned, Server, TagShown};
+
+#[cfg(feature = "grpc")]
+use crate::transport::grpc::{Client, Sent};
+#[cfg(feature = "grpc")]
+use leaf_proto::v1;
+
+/// Answers that are no lists.
+const SMALL: usize = 64 << 10;
+/// Bytes of one id in a list: 19 digits, two quotes and a comma.
+const PER_ID: usize = 24;
+
+/// A question to a server.
+pub(crate) trait Ask: Sync {
+    /// What it is answered.
+    type Answer: Send;
+
+    /// Method and path over HTTP.
+    fn http(&self) -> (Method, String);
+
+    /// The most bytes of an answer.
+    fn limit(&self) -> usize {
+        SMALL
+    }
+
+    /// The answer in a body of JSON; `None` where it is none to this question.
+    fn read(&self, body: &[u8]) -> Option<Self::Answer>;
+
+    /// The same over gRPC.
+    #[cfg(feature = "grpc")]
+    fn grpc(&self, client: Client) -> impl Future<Output = Sent<Self::Answer>> + Send;
+}
+
+fn json<T: DeserializeOwned>(body: &[u8]) -> Option<T> {
+    serde_json::from_slice(body).ok()
+}
+
+/// The path of a tag's route.
+fn path_of(tag: &str, rest: &str) -> String {
+    format!("/v1/segments/{}{rest}", utf8_percent_encode(tag, NON_ALPHANUMERIC))
+}
+
+/// How a server is.
+pub(crate) struct AskServer;
+
+impl Ask for AskServer {
+    type Answer = Server;
+
+    fn http(&self) -> (Method, String) {
+        (Method::GET, "/v1/server".into())
+    }
+
+    fn read(&self, body: &[u8]) -> Option<Server> {
+        json(body)
+    }
+
+    #[cfg(feature = "grpc")]
+    async fn grpc(&self, client: Client) -> Sent<Server> {
+        let told = client.send(v1::DescribeServerRequest {}, async |mut stub, request| {
+            stub.describe_server(request).await
+        });
+        let told = told.await?;
+        Ok(Some(Server { zone: told.zone, ready: told.ready }))
+    }
+}
+
+/// What a tag is like.
+pub(crate) struct AskTag<'a>(pub(crate) &'a str);
+
+impl Ask for AskTag<'_> {
+    type Answer = TagShown;
+
+    fn http(&self) -> (Method, String) {
+        (Method::GET, path_of(self.0, ""))
+    }
+
+    fn read(&self, body: &[u8]) -> Option<TagShown> {
+        json(body)
+    }
+
+    #[cfg(feature = "grpc")]
+    async fn grpc(&self, client: Client) -> Sent<TagShown> {
+        let request = v1::DescribeTagRequest { tag: self.0.into() };
+        let told = client.send(request, async |mut stub, request| stub.describe_tag(request).await);
+        let told = told.await?;
+        let order = match told.order() {
+            v1::Order::Relaxed => leaf_segment::Order::Relaxed,
+            v1::Order::Strict => leaf_segment::Order::Strict,
+            v1::Order::Unspecified => return Ok(None),
+        };
+        Ok(Some(TagShown {
+            order,
+            leases: told.leases,
+            step: told.step.map(i64::from),
+            max_take: told.max_take.into(),
+            max_count: told.max_count as usize,
+        }))
+    }
+}
+
+/// A range of a tag's ids.
+pub(crate) struct AskLease<'a> {
+    pub(crate) tag: &'a str,
+    pub(crate) count: Step,
+}
+
+/// A range that belongs to whoever asked for it.
+pub(crate) struct Leased {
+    pub(crate) range: IdRange,
+    /// A secret: whoever shows it gives the range back.
+    pub(crate) ticket: u64,
+}
+
+impl AskLease<'_> {
+    /// What a server says that it granted; `None` where that is not what was asked for.
+    fn leased(&self, start: i64, end: i64, ticket: u64) -> Option<Leased> {
+        let range = IdRange::new(start, end);
+        let range = range.filter(|range| range.len() == u64::from(self.count.get()))?;
+        Some(Leased { range, ticket })
+    }
+}
+
+impl Ask for AskLease<'_> {
+    type Answer = Leased;
+
+    fn http(&self) -> (Method, String) {
+        (Method::POST, path_of(self.tag, &format!("/lease?count={}", self.count.get())))
+    }
+
+    fn read(&self, body: &[u8]) -> Option<Leased> {
+        let Lease { start, end, ticket } = json(body)?;
+        let ticket = u64::from_str_radix(&ticket, 16).ok()?;
+        self.leased(start.parse().ok()?, end.parse().ok()?, ticket)
+    }
+
+    #[cfg(feature = "grpc")]
+    async fn grpc(&self, client: Client) -> Sent<Leased> {
+        let request = v1::LeaseRangeRequest { tag: self.tag.into(), count: self.count.get() };
+        let told = client.send(request, async |mut stub, request| stub.lease_range(request).await);
+        let told = told.await?;
+        Ok(self.leased(told.start, told.end, told.ticket))
+    }
+}
+
+/// Takes the unused end of a range back.
+pub(crate) struct AskReturn<'a> {
+    pub(crate) tag: &'a str,
+    pub(crate) ticket: u64,
+    pub(crate) unused: IdRange,
+}
+
+impl Ask for AskReturn<'_> {
+    /// Whether it went back.
+    type Answer = bool;
+
+    fn http(&self) -> (Method, String) {
+        let (ticket, start, end) = (self.ticket, self.unused.start(), self.unused.end());
+        let rest = format!("/return?ticket={ticket:016x}&start={start}&end={end}");
+        (Method::POST, path_of(self.tag, &rest))
+    }
+
+    fn read(&self, body: &[u8]) -> Option<bool> {
+        json(body).map(|Returned { returned }| returned)
+    }
+
+    #[cfg(feature = "grpc")]
+    async fn grpc(&self, client: Client) -> Sent<bool> {
+        let request = v1::ReturnRangeRequest {
+            tag: self.tag.into(),
+            ticket: self.ticket,
+            start: self.unused.start(),
+            end: self.unused.end(),
+        };
+        let told = client.send(request, async |mut stub, request| stub.return_range(request).await);
+        Ok(Some(told.await?.returned))
+    }
+}
+
+/// What ids are of.
+#[derive(Debug, Clone)]
+pub(crate) enum IdsOf {
+    Tag(String),
+    Snowflake,
+}
+
+/// A list of so many ids.
+pub(crate) struct AskIds<'a> {
+    pub(crate) of: &'a IdsOf,
+    pub(crate) count: usize,
+}
+
+impl AskIds<'_> {
+    /// All of them; `None` where one is none, or there are not so many.
+    fn ids(&self, ids: impl ExactSizeIterator<Item = Option<i64>>) -> Option<Vec<Id>> {
+        let enough = ids.len() == self.count;
+        let ids = ids.map(|id| id.and_then(Id::new)).collect::<Option<Vec<Id>>>();
+        ids.filter(|_| enough)
+    }
+}
+
+impl Ask for AskIds<'_> {
+    type Answer = Vec<Id>;
+
+    fn http(&self) -> (Method, String) {
+        let rest = format!("/ids?count={}", self.count);
+        let path = match self.of {
+            IdsOf::Tag(tag) => path_of(tag, &rest),
+            IdsOf::Snowflake => format!("/v1/snowflake{rest}"),
+        };
+        (Method::GET, path)
+    }
+
+    fn limit(&self) -> usize {
+        SMALL + self.count * PER_ID
+    }
+
+    fn read(&self, body: &[u8]) -> Option<Vec<Id>> {
+        let Ids { ids } = json(body)?;
+        self.ids(ids.iter().map(|id| id.parse().ok()))
+    }
+
+    #[cfg(feature = "grpc")]
+    async fn grpc(&self, client: Client) -> Sent<Vec<Id>> {
+        let source = match self.of {
+            IdsOf::Tag(tag) => v1::next_ids_request::Source::Tag(tag.clone()),
+            IdsOf::Snowflake => v1::next_ids_request::Source::Snowflake(v1::Snowflake {}),
+        };
+        let count = u32::try_from(self.count).unwrap_or(u32::MAX);
+        let request = v1::NextIdsRequest { source: Some(source), count };
+        let told = client.send(request, async |mut stub, request| stub.next_ids(request).await);
+        let told = told.await?;
+        Ok(self.ids(told.ids.into_iter().map(Some)))
+    }
+}

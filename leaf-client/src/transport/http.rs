@@ -1,0 +1,88 @@
+//! Requests over HTTP/1.1.
+
+use std::time::Duration;
+
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::body::Bytes;
+use hyper::header::{ACCEPT, AUTHORIZATION, HOST, HeaderValue};
+use hyper::{Request, StatusCode};
+use hyper_util::client::legacy::Client;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::{TokioExecutor, TokioTimer};
+
+use super::{Answer, Failure, Fault, causes, kind_of, not_an_answer, unauthorized};
+use crate::calls::Ask;
+use crate::endpoint::Endpoint;
+use crate::wire::Problem;
+
+const ACCEPTED: HeaderValue = HeaderValue::from_static("application/json");
+
+#[derive(Debug)]
+pub(super) struct Http {
+    client: Client<HttpConnector, Full<Bytes>>,
+    authorization: Option<HeaderValue>,
+}
+
+impl Http {
+    pub(super) fn new(authorization: Option<HeaderValue>) -> Self {
+        let mut connector = HttpConnector::new();
+        connector.set_nodelay(true);
+        let client = Client::builder(TokioExecutor::new())
+            .pool_timer(TokioTimer::new())
+            // Below the time after which a server closes a connection that nobody uses.
+            .pool_idle_timeout(Duration::from_secs(20))
+            .build(connector);
+        Self { client, authorization }
+    }
+
+    pub(super) async fn ask<A: Ask>(
+        &self,
+        endpoint: &Endpoint,
+        ask: &A,
+    ) -> Result<Answer<A::Answer>, Failure> {
+        let fail = |why: String| Failure::of(endpoint, why);
+        let (method, path) = ask.http();
+        let mut request = Request::builder()
+            .method(method)
+            .uri(format!("http://{}{path}", endpoint.address))
+            .header(HOST, &endpoint.place.authority)
+            .header(ACCEPT, ACCEPTED);
+        if let Some(authorization) = &self.authorization {
+            request = request.header(AUTHORIZATION, authorization);
+        }
+        let request = request.body(Full::default()).map_err(|error| fail(error.to_string()))?;
+        let answer = self.client.request(request).await.map_err(|error| fail(causes(&error)))?;
+        let status = answer.status();
+        let body = Limited::new(answer.into_body(), ask.limit()).collect().await;
+        let body = body.map_err(|error| fail(format!("its answer broke off: {error}")))?.to_bytes();
+        if status == StatusCode::OK {
+            let answer = ask.read(&body).ok_or_else(|| not_an_answer(endpoint))?;
+            return Ok(Answer::Good(answer));
+        }
+        refused(endpoint, status, &body)
+    }
+}
+
+/// Whether an answer that is none is a server's failure.
+fn refused<T>(endpoint: &Endpoint, status: StatusCode, body: &[u8]) -> Result<Answer<T>, Failure> {
+    if matches!(status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN) {
+        return Ok(unauthorized(endpoint, &status.to_string()));
+    }
+    let problem = serde_json::from_slice::<Problem>(body).ok().filter(Problem::is_of_leaf);
+    let Some(problem) = problem else {
+        return Err(Failure::of(endpoint, format!("{status}, and no word of a leaf-server")));
+    };
+    match problem.kind() {
+        // This server makes no ids of that mode; others may.
+        "mode-disabled" => Err(Failure::of(endpoint, problem.text()).with(Fault::None)),
+        reason if status.is_client_error() || reason == "record" => {
+            let detail = problem.text();
+            let text = if detail.is_empty() { status.to_string() } else { detail };
+            Ok(Answer::Refused { kind: kind_of(reason), text: format!("{endpoint}: {text}") })
+        }
+        _ => {
+            let text = format!("{status}: {}", problem.text());
+            Err(Failure::of(endpoint, text).with(Fault::Trouble))
+        }
+    }
+}
