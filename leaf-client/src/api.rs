@@ -67,7 +67,8 @@ impl Api {
         self.budget.earn();
         let mut tried: Vec<Arc<Endpoint>> = Vec::new();
         loop {
-            let chosen = tokio::time::timeout_at(deadline, self.pool.choose(&tried)).await;
+            let chosen =
+                tokio::time::timeout_at(deadline, self.pool.choose(&tried, ask.mode())).await;
             let chosen = chosen.unwrap_or_else(|_| {
                 Err(Failure::of_names("the servers' addresses were not found in time"))
             });
@@ -87,6 +88,7 @@ impl Api {
             match failure.fault {
                 Fault::Server => endpoint.failed(),
                 Fault::Trouble => endpoint.refused(),
+                Fault::NoSuchMode => endpoint.has_not(ask.mode()),
                 Fault::None => {}
             }
             tried.push(endpoint);

@@ -17,10 +17,22 @@ const SMALL: usize = 64 << 10;
 /// Bytes of one id in a list: 19 digits, two quotes and a comma.
 const PER_ID: usize = 24;
 
+/// What a server may not have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Mode {
+    Segment,
+    Snowflake,
+}
+
 /// A question to a server.
 pub(crate) trait Ask: Sync {
     /// What it is answered.
     type Answer: Send;
+
+    /// The mode that only some servers may have.
+    fn mode(&self) -> Option<Mode> {
+        Some(Mode::Segment)
+    }
 
     /// Method and path over HTTP.
     fn http(&self) -> (Method, String);
@@ -52,6 +64,10 @@ pub(crate) struct AskServer;
 
 impl Ask for AskServer {
     type Answer = Server;
+
+    fn mode(&self) -> Option<Mode> {
+        None
+    }
 
     fn http(&self) -> (Method, String) {
         (Method::GET, "/v1/server".into())
@@ -207,6 +223,13 @@ impl AskIds<'_> {
 
 impl Ask for AskIds<'_> {
     type Answer = Vec<Id>;
+
+    fn mode(&self) -> Option<Mode> {
+        Some(match self.of {
+            IdsOf::Tag(_) => Mode::Segment,
+            IdsOf::Snowflake => Mode::Snowflake,
+        })
+    }
 
     fn http(&self) -> (Method, String) {
         let rest = format!("/ids?count={}", self.count);

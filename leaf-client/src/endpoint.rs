@@ -10,10 +10,14 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use crate::calls::Mode;
+
 /// So many errors in a row eject a server.
 const ERRORS: u32 = 3;
 const FIRST_EJECTION: Duration = Duration::from_secs(1);
 const LONGEST_EJECTION: Duration = Duration::from_secs(30);
+/// How long a server's zone and modes are believed: another one may be at its address by then.
+const BELIEVED: Duration = Duration::from_secs(60);
 
 /// What a server is asked by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -81,10 +85,22 @@ struct State {
     /// How often it was ejected since it answered last, and until when it is.
     ejections: u32,
     ejected_until: Option<Instant>,
-    /// Whether it told its zone, and which.
-    zone: Option<Option<String>>,
+    /// Which zone it told, and when it is to be asked again.
+    zone: Option<(Option<String>, Instant)>,
+    /// Until when it is believed to have no tags, and to make no snowflake ids.
+    no_segments: Option<Instant>,
+    no_snowflakes: Option<Instant>,
     /// It had no ids although it answered: it is to be asked how it is.
     doubtful: bool,
+}
+
+impl State {
+    fn without(&mut self, mode: Mode) -> &mut Option<Instant> {
+        match mode {
+            Mode::Segment => &mut self.no_segments,
+            Mode::Snowflake => &mut self.no_snowflakes,
+        }
+    }
 }
 
 /// How gladly a server is asked, the best first.
@@ -109,7 +125,7 @@ impl Endpoint {
         if let Some(until) = state.ejected_until {
             return Rank::Ejected(until);
         }
-        let own = state.zone.as_ref().and_then(Option::as_deref);
+        let own = state.zone.as_ref().and_then(|(zone, _)| zone.as_deref());
         if zone.is_none() || own == zone { Rank::Near } else { Rank::Far }
     }
 
@@ -119,7 +135,8 @@ impl Endpoint {
         if state.ejected_until.is_some() {
             tracing::info!("{self} answers again");
         }
-        *state = State { zone: state.zone.take(), ..State::default() };
+        let State { zone, no_segments, no_snowflakes, .. } = std::mem::take(&mut *state);
+        *state = State { zone, no_segments, no_snowflakes, ..State::default() };
     }
 
     /// It did not answer, or not as a leaf-server does.
@@ -166,7 +183,20 @@ impl Endpoint {
     }
 
     pub(crate) fn told_zone(&self, zone: Option<String>) {
-        self.state().zone = Some(zone);
+        self.state().zone = Some((zone, Instant::now() + BELIEVED));
+    }
+
+    /// It answered that it does not have this mode.
+    pub(crate) fn has_not(&self, mode: Option<Mode>) {
+        if let Some(mode) = mode {
+            *self.state().without(mode) = Some(Instant::now() + BELIEVED);
+        }
+    }
+
+    /// Whether it said a moment ago that it does not have this mode.
+    pub(crate) fn is_without(&self, mode: Option<Mode>) -> bool {
+        let until = mode.and_then(|mode| *self.state().without(mode));
+        until.is_some_and(|until| Instant::now() < until)
     }
 
     /// Whether it is to be asked how it is: it may be back, or has not told its zone.
@@ -174,7 +204,10 @@ impl Endpoint {
         let state = self.state();
         match state.ejected_until {
             Some(until) => until <= Instant::now(),
-            None => state.doubtful || wants_zone && state.zone.is_none(),
+            None => {
+                let told = |(_, until): &(Option<String>, Instant)| Instant::now() < *until;
+                state.doubtful || wants_zone && !state.zone.as_ref().is_some_and(told)
+            }
         }
     }
 }
@@ -230,8 +263,8 @@ mod tests {
         assert!(!is_ejected());
     }
 
-    #[test]
-    fn servers_of_the_own_zone_come_first() {
+    #[tokio::test(start_paused = true)]
+    async fn servers_of_the_own_zone_come_first() {
         let [near, far, unknown] = [endpoint(), endpoint(), endpoint()];
         near.told_zone(Some("a".into()));
         far.told_zone(Some("b".into()));
@@ -239,6 +272,21 @@ mod tests {
         assert_eq!((far.rank(Some("a")), unknown.rank(Some("a"))), (Rank::Far, Rank::Far));
         assert_eq!((far.rank(None), unknown.rank(None)), (Rank::Near, Rank::Near));
         assert!(unknown.probe_due(true) && !unknown.probe_due(false) && !near.probe_due(true));
+        tokio::time::advance(BELIEVED).await;
+        assert!(near.probe_due(true), "another server may be there by now");
+        assert_eq!(near.rank(Some("a")), Rank::Near, "until it says otherwise");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_server_without_a_mode_is_known_for_a_while() {
+        let endpoint = endpoint();
+        endpoint.has_not(Some(Mode::Snowflake));
+        // It answers what it can.
+        endpoint.succeeded();
+        assert!(endpoint.is_without(Some(Mode::Snowflake)));
+        assert!(!endpoint.is_without(Some(Mode::Segment)) && !endpoint.is_without(None));
+        tokio::time::advance(BELIEVED).await;
+        assert!(!endpoint.is_without(Some(Mode::Snowflake)));
     }
 
     #[test]

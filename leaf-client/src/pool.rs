@@ -10,6 +10,7 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
+use crate::calls::Mode;
 use crate::endpoint::{Endpoint, Place, Rank};
 use crate::transport::Failure;
 
@@ -29,26 +30,26 @@ pub(crate) struct Pool {
     places: Vec<Place>,
     zone: Option<String>,
     known: RwLock<Vec<Arc<Endpoint>>>,
-    /// Whoever holds it looks names up; when that is due again.
-    look_up: tokio::sync::Mutex<Instant>,
+    /// Whoever holds it looks names up; when that is due again, name by name.
+    look_up: tokio::sync::Mutex<Vec<Instant>>,
 }
 
 impl Pool {
     pub(crate) fn new(places: Vec<Place>, zone: Option<String>) -> Self {
-        Self {
-            places,
-            zone,
-            known: RwLock::default(),
-            look_up: tokio::sync::Mutex::new(Instant::now()),
-        }
+        let look_up = tokio::sync::Mutex::new(vec![Instant::now(); places.len()]);
+        Self { places, zone, known: RwLock::default(), look_up }
     }
 
     fn known(&self) -> Vec<Arc<Endpoint>> {
         self.known.read().expect("no holder of this lock panics").clone()
     }
 
-    /// The server to ask now, of those that were not `tried`.
-    pub(crate) async fn choose(&self, tried: &[Arc<Endpoint>]) -> Result<Arc<Endpoint>, Failure> {
+    /// The server to ask now, of those that were not `tried`. Those that do not have the mode come last.
+    pub(crate) async fn choose(
+        &self,
+        tried: &[Arc<Endpoint>],
+        mode: Option<Mode>,
+    ) -> Result<Arc<Endpoint>, Failure> {
         if self.known().is_empty() {
             // One name that hangs must not hold up those that are found.
             let found = async {
@@ -64,7 +65,9 @@ impl Pool {
         let mut known = self.known();
         fastrand::shuffle(&mut known);
         let fresh = |endpoint: &Arc<Endpoint>| !tried.iter().any(|one| Arc::ptr_eq(one, endpoint));
-        let best = known.into_iter().filter(fresh).min_by_key(|one| one.rank(self.zone.as_deref()));
+        let zone = self.zone.as_deref();
+        let worth = |one: &Arc<Endpoint>| (one.is_without(mode), one.rank(zone));
+        let best = known.into_iter().filter(fresh).min_by_key(worth);
         best.ok_or_else(|| Failure::of_names("every server was asked"))
     }
 
@@ -83,14 +86,15 @@ impl Pool {
         known
     }
 
-    /// Looks the names up where that is due.
+    /// Looks those names up that are due.
     pub(crate) async fn look_names_up(&self) -> Result<(), Failure> {
         let mut due = self.look_up.lock().await;
-        if Instant::now() < *due && !self.known().is_empty() {
-            return Ok(());
-        }
         let mut look_ups = JoinSet::new();
-        for place in self.places.clone() {
+        let all = self.known().is_empty();
+        for (at, place) in self.places.iter().cloned().enumerate() {
+            if !all && Instant::now() < due[at] {
+                continue;
+            }
             look_ups.spawn(async move {
                 let asked = tokio::net::lookup_host(place.authority.clone());
                 let found: Result<Vec<SocketAddr>, String> =
@@ -99,21 +103,24 @@ impl Pool {
                         Ok(Err(error)) => Err(error.to_string()),
                         Err(_) => Err(format!("no answer within {LOOK_UP:?}")),
                     };
-                (place, found)
+                (at, place, found)
             });
         }
         let mut failure = None;
-        while let Some(Ok((place, found))) = look_ups.join_next().await {
+        while let Some(Ok((at, place, found))) = look_ups.join_next().await {
             match found {
-                Ok(addresses) => self.keep(&place, addresses),
+                Ok(addresses) => {
+                    due[at] = Instant::now() + BELIEVED;
+                    self.keep(&place, addresses);
+                }
                 // What was known of it stays.
                 Err(why) => {
+                    due[at] = Instant::now() + AGAIN;
                     let text = format!("the address of {}: {why}", place.authority);
                     failure = Some(Failure::of_names(text));
                 }
             }
         }
-        *due = Instant::now() + if failure.is_some() { AGAIN } else { BELIEVED };
         match failure {
             Some(failure) if self.known().is_empty() => Err(failure),
             Some(failure) => {
@@ -156,19 +163,19 @@ mod tests {
             "http://127.0.0.1:1",
         ];
         let pool = pool(&urls, Some("a"));
-        let first = pool.choose(&[]).await.unwrap();
+        let first = pool.choose(&[], None).await.unwrap();
         assert_eq!(pool.known().len(), 3, "one that is given twice is one");
         for endpoint in pool.known() {
             let zone = if endpoint.address.ip().to_string() == "127.0.0.2" { "a" } else { "b" };
             endpoint.told_zone(Some(zone.into()));
         }
         for _ in 0..20 {
-            assert_eq!(pool.choose(&[]).await.unwrap().address.ip().to_string(), "127.0.0.2");
+            assert_eq!(pool.choose(&[], None).await.unwrap().address.ip().to_string(), "127.0.0.2");
         }
-        let near = pool.choose(&[]).await.unwrap();
+        let near = pool.choose(&[], None).await.unwrap();
         (0..3).for_each(|_| near.failed());
         let mut tried = Vec::new();
-        while let Ok(endpoint) = pool.choose(&tried).await {
+        while let Ok(endpoint) = pool.choose(&tried, None).await {
             tried.push(endpoint);
         }
         assert_eq!(tried.len(), 3);
@@ -178,9 +185,33 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_server_without_the_mode_comes_last() {
+        let pool = pool(&["http://127.0.0.1:1", "http://127.0.0.2:1"], Some("a"));
+        let near = pool.choose(&[], None).await.unwrap();
+        near.told_zone(Some("a".into()));
+        near.has_not(Some(Mode::Snowflake));
+        for _ in 0..20 {
+            let of_tags = pool.choose(&[], Some(Mode::Segment)).await.unwrap();
+            assert!(Arc::ptr_eq(&of_tags, &near));
+            let of_flakes = pool.choose(&[], Some(Mode::Snowflake)).await.unwrap();
+            assert!(!Arc::ptr_eq(&of_flakes, &near));
+        }
+    }
+
+    /// A name that is not found is looked up again soon, the others when it is their time.
+    #[tokio::test(start_paused = true)]
+    async fn names_are_looked_up_one_by_one() {
+        let pool = pool(&["http://127.0.0.1:1", "http://no-such-host.invalid:8080"], None);
+        pool.look_names_up().await.unwrap();
+        let due = pool.look_up.lock().await.clone();
+        assert!(due[0] > Instant::now() + AGAIN * 2 && due[1] <= Instant::now() + AGAIN);
+        assert_eq!(pool.known().len(), 1);
+    }
+
+    #[tokio::test]
     async fn a_name_without_an_address_says_so() {
         let pool = pool(&["http://no-such-host.invalid:8080"], None);
-        let failure = pool.choose(&[]).await.unwrap_err();
+        let failure = pool.choose(&[], None).await.unwrap_err();
         assert!(failure.to_string().contains("no-such-host.invalid:8080"), "{failure}");
     }
 }

@@ -117,7 +117,7 @@ fn refused<T>(endpoint: &Endpoint, status: &Status) -> Result<Answer<T>, Failure
     let text = one_line(status.message());
     match status.code() {
         // This server makes no ids of that mode; others may.
-        _ if info.reason == "mode-disabled" => Err(fail(text).with(Fault::None)),
+        _ if info.reason == "mode-disabled" => Err(fail(text).with(Fault::NoSuchMode)),
         Code::InvalidArgument | Code::NotFound | Code::FailedPrecondition | Code::Internal => {
             Ok(Answer::Refused { kind: kind_of(&info.reason), text: format!("{endpoint}: {text}") })
         }

@@ -74,7 +74,7 @@ fn refused<T>(endpoint: &Endpoint, status: StatusCode, body: &[u8]) -> Result<An
     };
     match problem.kind() {
         // This server makes no ids of that mode; others may.
-        "mode-disabled" => Err(Failure::of(endpoint, problem.text()).with(Fault::None)),
+        "mode-disabled" => Err(Failure::of(endpoint, problem.text()).with(Fault::NoSuchMode)),
         reason if status.is_client_error() || reason == "record" => {
             let detail = problem.text();
             let text = if detail.is_empty() { status.to_string() } else { detail };

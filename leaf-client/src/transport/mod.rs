@@ -49,6 +49,8 @@ pub(crate) enum Fault {
     Server,
     /// It answers, and cannot serve this request now.
     Trouble,
+    /// It does not have the mode that the request is for.
+    NoSuchMode,
     /// Nothing.
     None,
 }

@@ -1,6 +1,7 @@
-//! The range caches of `docs/clients`.
+//! The range caches of `docs/clients`, and the programs of the pages about clients.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::Arc;
 
 use leaf_testkit::Ledger;
@@ -76,4 +77,87 @@ if child:
         ledger.record(&name, line.parse().unwrap());
     }
     ledger.expect_at_least(410);
+}
+
+/// The programs of a page: language and text.
+fn programs(page: &str) -> Vec<(String, String)> {
+    let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs");
+    let text = std::fs::read_to_string(docs.join(page)).unwrap();
+    let blocks = text.split("\n```").skip(1).step_by(2);
+    let blocks = blocks.filter_map(|block| block.split_once('\n'));
+    let blocks = blocks.map(|(language, text)| (language.to_owned(), text.to_owned()));
+    blocks
+        .filter(|(language, _)| ["python", "javascript", "go", "java"].contains(&&**language))
+        .collect()
+}
+
+/// The programs of docs/clients.md and docs/grpc.md, as they stand but for the ports; each prints one id.
+#[test]
+fn the_programs_of_the_pages_run() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    // Where the packages are that they import.
+    let packages = root.join("target/clients");
+    let commands = std::fs::read_to_string(packages.join("commands"));
+    let commands = commands.expect("scripts/redis-clients prepares them; scripts/test runs it");
+    let directory = tempfile::tempdir_in(&packages).unwrap();
+    let server = start(&directory.path().join("data"), &[]);
+    make_tag(&server, r#"{"tag":"orders","step":100}"#);
+    let python = root.join("target/python/bin/python");
+    let stubs = Command::new(&python)
+        .args(["-m", "grpc_tools.protoc"])
+        .arg(format!("-I{}", root.join("leaf-proto/proto").display()))
+        .arg(format!("--python_out={}", directory.path().display()))
+        .arg(format!("--grpc_python_out={}", directory.path().display()))
+        .arg("leaf/v1/leaf.proto")
+        .output()
+        .unwrap();
+    assert!(stubs.status.success(), "{stubs:?}");
+    let (ledger, name) = (Ledger::default(), Arc::<str>::from("a program"));
+    let mut run = 0;
+    let all = programs("clients.md").into_iter().chain(programs("grpc.md"));
+    for (number, (language, text)) in all.enumerate() {
+        let ports = [("6380", server.redis()), ("8080", server.ids()), ("50051", server.grpc())];
+        let text = ports
+            .iter()
+            .fold(text, |text, (port, address)| text.replace(port, &address.port().to_string()));
+        let file = |name: &str| {
+            let file = directory.path().join(name);
+            std::fs::write(&file, &text).unwrap();
+            file
+        };
+        let known = |package: &str| commands.contains(package);
+        let output = match &*language {
+            "python" => Command::new(&python)
+                .arg(file(&format!("{number}.py")))
+                .current_dir(&directory)
+                .output(),
+            "javascript" if known("ioredis") => {
+                Command::new("node").arg(file(&format!("{number}.mjs"))).output()
+            }
+            "go" if known("go-redis") => {
+                // A program of the module whose packages are there.
+                let own = tempfile::tempdir_in(packages.join("go")).unwrap();
+                let main = own.path().join("main.go");
+                std::fs::write(&main, &text).unwrap();
+                Command::new("go").arg("run").arg(&main).current_dir(packages.join("go")).output()
+            }
+            "java" if known("jedis") => {
+                let jars = format!("{}/*", packages.join("java/lib").display());
+                let source: PathBuf = file(&format!("NextOrder{number}.java"));
+                Command::new("java").args(["-cp", &jars]).arg(source).output()
+            }
+            _ => {
+                println!("== no test of a program in {language}: it is not installed");
+                continue;
+            }
+        };
+        let output = output.unwrap();
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{language}: {text}\n{errors}");
+        let id = String::from_utf8(output.stdout).unwrap();
+        ledger.record(&name, id.trim().parse().unwrap_or_else(|_| panic!("{language}: {id:?}")));
+        run += 1;
+    }
+    ledger.expect_at_least(run);
+    assert!(run >= 3, "three are in Python");
 }
