@@ -20,6 +20,8 @@ use super::failover_guard::FailoverGuard;
 pub(crate) enum Access {
     /// Nothing is changed.
     Read,
+    /// One statement at most changes something, and commits that by itself: its rows are read to the end.
+    Statement,
     /// Something is changed, each statement on its own.
     Write,
     /// The work begins and ends transactions: after any error one may be open.

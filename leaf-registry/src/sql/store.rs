@@ -293,7 +293,7 @@ impl<D: Dialect> RangeSource for SqlStore<D> {
             let name = || operation::<D>("allocate", tag);
             let amount = i64::from(amount.get());
             for _ in 0..TRIES {
-                let tried = run(&self.connections, Access::Write, name(), async |connection| {
+                let tried = run(&self.connections, Access::Statement, name(), async |connection| {
                     self.try_allocate(connection, tag, amount, expected).await
                 });
                 match tried.await? {

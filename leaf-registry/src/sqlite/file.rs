@@ -1,8 +1,8 @@
 //! One SQLite file, for segments and for worker ids.
 //!
-//! Invariant: a write counts only after COMMIT has answered. `UPDATE … RETURNING` alone, fetched as
-//! one row, reports success although the commit fails on a full disk. With WAL and
-//! `synchronous=FULL` an answered COMMIT is on the disk.
+//! Invariant: a write counts only after its commit has answered: COMMIT, or the end of the rows of a statement that is a
+//! transaction by itself. `UPDATE … RETURNING` fetched as one row reports success although the commit fails on a full
+//! disk. With WAL and `synchronous=FULL` an answered commit is on the disk.
 //!
 //! SQLite goes on in a file that was removed or renamed, while the next process opens what is at the path
 //! by then: each would grant what the other grants. So nothing counts unless the paths of the file and of its
@@ -81,8 +81,8 @@ impl SqliteFile {
         Ok(Self { pool, path: path.to_owned(), identity, log })
     }
 
-    /// Refuses what was read or is to be written, unless the paths still lead to what was opened. To be called
-    /// while the connection is held, on which a transaction was begun: nobody else removes its log then.
+    /// Refuses what was read, written or is to be written, unless the paths still lead to what was opened. To be called
+    /// while the connection is held, on which a statement has run: nobody else removes its log then.
     fn check_in_place(&self) -> Result<(), StoreErrorKind> {
         self.check_file()?;
         let mut path = self.path.clone().into_os_string();
@@ -105,6 +105,11 @@ impl SqliteFile {
     }
 }
 
+/// Whether work begins with `BEGIN IMMEDIATE` and ends with `COMMIT`.
+const fn in_transaction(access: Access) -> bool {
+    matches!(access, Access::Write | Access::Transaction)
+}
+
 impl Connections for SqliteFile {
     type Db = Sqlite;
 
@@ -112,10 +117,11 @@ impl Connections for SqliteFile {
         &self.pool
     }
 
-    /// A change is made inside `BEGIN IMMEDIATE … COMMIT`.
+    /// More than one statement runs inside `BEGIN IMMEDIATE … COMMIT`. Each of these would be one more trip to the thread
+    /// that SQLite has, which a tag in strict order pays with every request.
     async fn begin(&self, access: Access) -> Result<Checkout<Sqlite>, sqlx::Error> {
         let mut checkout = Checkout::from(&self.pool).await?;
-        if access != Access::Read {
+        if in_transaction(access) {
             query("BEGIN IMMEDIATE").execute(checkout.connection()).await?;
         }
         Ok(checkout)
@@ -134,7 +140,7 @@ impl Connections for SqliteFile {
         if let Err(replaced) = self.check_in_place() {
             result = Err(WorkError::Refused(replaced));
         }
-        if access != Access::Read {
+        if in_transaction(access) {
             let end = if result.is_ok() { "COMMIT" } else { "ROLLBACK" };
             query(end).execute(checkout.connection()).await?;
             // Replaced while it was committed: whoever opens the new file knows nothing of it.
