@@ -92,8 +92,9 @@ impl Api {
                 Fault::None => {}
             }
             tried.push(endpoint);
-            let again =
-                Instant::now() < deadline && self.pool.has_another(&tried) && self.budget.spend();
+            let again = Instant::now() < deadline
+                && self.pool.has_another(&tried, ask.mode())
+                && self.budget.spend();
             if !again {
                 return Err(AskError::Failed(failure));
             }

@@ -130,13 +130,13 @@ pub(crate) struct AskLease<'a> {
 /// A range that belongs to whoever asked for it.
 pub(crate) struct Leased {
     pub(crate) range: IdRange,
-    /// A secret: whoever shows it gives the range back.
-    pub(crate) ticket: u64,
+    /// A secret, as the server wrote it: whoever shows it gives the range back.
+    pub(crate) ticket: String,
 }
 
 impl AskLease<'_> {
     /// What a server says that it granted; `None` where that is not what was asked for.
-    fn leased(&self, start: i64, end: i64, ticket: u64) -> Option<Leased> {
+    fn leased(&self, start: i64, end: i64, ticket: String) -> Option<Leased> {
         let range = IdRange::new(start, end);
         let range = range.filter(|range| range.len() == u64::from(self.count.get()))?;
         Some(Leased { range, ticket })
@@ -152,7 +152,6 @@ impl Ask for AskLease<'_> {
 
     fn read(&self, body: &[u8]) -> Option<Leased> {
         let Lease { start, end, ticket } = json(body)?;
-        let ticket = u64::from_str_radix(&ticket, 16).ok()?;
         self.leased(start.parse().ok()?, end.parse().ok()?, ticket)
     }
 
@@ -161,14 +160,14 @@ impl Ask for AskLease<'_> {
         let request = v1::LeaseRangeRequest { tag: self.tag.into(), count: self.count.get() };
         let told = client.send(request, async |mut stub, request| stub.lease_range(request).await);
         let told = told.await?;
-        Ok(self.leased(told.start, told.end, told.ticket))
+        Ok(self.leased(told.start, told.end, told.ticket.to_string()))
     }
 }
 
 /// Takes the unused end of a range back.
 pub(crate) struct AskReturn<'a> {
     pub(crate) tag: &'a str,
-    pub(crate) ticket: u64,
+    pub(crate) ticket: &'a str,
     pub(crate) unused: IdRange,
 }
 
@@ -177,8 +176,9 @@ impl Ask for AskReturn<'_> {
     type Answer = bool;
 
     fn http(&self) -> (Method, String) {
-        let (ticket, start, end) = (self.ticket, self.unused.start(), self.unused.end());
-        let rest = format!("/return?ticket={ticket:016x}&start={start}&end={end}");
+        let ticket = utf8_percent_encode(self.ticket, NON_ALPHANUMERIC);
+        let (start, end) = (self.unused.start(), self.unused.end());
+        let rest = format!("/return?ticket={ticket}&start={start}&end={end}");
         (Method::POST, path_of(self.tag, &rest))
     }
 
@@ -190,7 +190,8 @@ impl Ask for AskReturn<'_> {
     async fn grpc(&self, client: Client) -> Sent<bool> {
         let request = v1::ReturnRangeRequest {
             tag: self.tag.into(),
-            ticket: self.ticket,
+            // It came from this server, as a number.
+            ticket: self.ticket.parse().unwrap_or_default(),
             start: self.unused.start(),
             end: self.unused.end(),
         };

@@ -54,7 +54,7 @@ impl Place {
             Some(("grpc", _)) => {
                 return refuse("this client was built without the feature `grpc` of leaf-client");
             }
-            _ => return refuse("the URL does not begin with http://"),
+            _ => return refuse("the URL begins with neither http:// nor grpc://"),
         };
         let authority = rest.strip_suffix('/').unwrap_or(rest);
         // Nothing that was meant for another part of a URL, a secret least of all.

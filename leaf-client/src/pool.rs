@@ -71,10 +71,11 @@ impl Pool {
         best.ok_or_else(|| Failure::of_names("every server was asked"))
     }
 
-    /// Whether a server that is not ejected was not `tried` yet.
-    pub(crate) fn has_another(&self, tried: &[Arc<Endpoint>]) -> bool {
+    /// Whether a server that has the mode and is not ejected was not `tried` yet.
+    pub(crate) fn has_another(&self, tried: &[Arc<Endpoint>], mode: Option<Mode>) -> bool {
         self.known().iter().any(|endpoint| {
-            let sound = !matches!(endpoint.rank(None), Rank::Ejected(_));
+            let sound =
+                !matches!(endpoint.rank(None), Rank::Ejected(_)) && !endpoint.is_without(mode);
             sound && !tried.iter().any(|one| Arc::ptr_eq(one, endpoint))
         })
     }
@@ -180,7 +181,7 @@ mod tests {
         }
         assert_eq!(tried.len(), 3);
         assert!(Arc::ptr_eq(&tried[2], &near), "the ejected one last");
-        assert!(!pool.has_another(&tried[..2]) && pool.has_another(&tried[..1]));
+        assert!(!pool.has_another(&tried[..2], None) && pool.has_another(&tried[..1], None));
         drop(first);
     }
 
@@ -195,6 +196,7 @@ mod tests {
             assert!(Arc::ptr_eq(&of_tags, &near));
             let of_flakes = pool.choose(&[], Some(Mode::Snowflake)).await.unwrap();
             assert!(!Arc::ptr_eq(&of_flakes, &near));
+            assert!(!pool.has_another(&[of_flakes], Some(Mode::Snowflake)));
         }
     }
 

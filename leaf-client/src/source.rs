@@ -167,7 +167,7 @@ impl ServerSource {
             };
             let start = unused.start().max(leased.range.start());
             let Some(unused) = IdRange::new(start, end) else { break };
-            let ask = AskReturn { tag: tag.as_str(), ticket: leased.ticket, unused };
+            let ask = AskReturn { tag: tag.as_str(), ticket: &leased.ticket, unused };
             // Once, to the one that leased it: whether a request that was lost came through cannot be told.
             let answer = self.api.ask_only(&from, &ask).await;
             let answer = answer.map_err(|error| {

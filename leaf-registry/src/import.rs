@@ -1,8 +1,8 @@
 //! Moving tags from one store to another.
 //!
 //! Invariant: at no moment may both stores grant ids of a tag, and the new one grants none that the old one
-//! ever granted. The tag is made *sealed* in the new store, which grants nothing then; the old one is sealed
-//! in one step that tells what it granted; only then is the new one opened, at that number. Whatever a node's step or rate is, and whichever version
+//! ever granted. The tag is made *sealed* in the new store, which grants nothing then; the old one is sealed in one step
+//! that tells what it granted; only then is the new one opened, at that number. Whatever a node's step or rate is, and whichever version
 //! or Java program asks, a sealed tag yields nothing. The new store starts at the *next* id, so that the last
 //! granted block is not granted again (Kafka's bug KAFKA-15552).
 //!
@@ -71,35 +71,45 @@ pub async fn import(
     first_above(old.max_id).ok_or_else(|| refuse(StoreErrorKind::Exhausted))?;
     let granted_below = from.seal(tag).await.map_err(|SealError { error, max_id }| match max_id {
         None => error,
-        Some(max_id) => bad(format!(
-            "{error}; it may be sealed in the old store now, which granted ids below {max_id}: import it \
-             again, and if that is refused, delete it in the new store and make it anew there with a first \
-             id of {max_id} or above"
-        )),
+        Some(max_id) => {
+            let first = first_above(max_id).unwrap_or(max_id);
+            bad(format!(
+                "{error}; it may be sealed in the old store now, which granted ids below {max_id}: import it \
+                 again, and if that is refused, delete it in the new store and make it anew there with {first} \
+                 as its first id"
+            ))
+        }
     })?;
     if granted_below == SEALED {
         return Err(bad("somebody else moves or deletes it at the same time".into()));
     }
+    // Whatever happens from here on: nothing else knows the number.
+    tracing::warn!(
+        "tag {:?} is sealed in the old store: it granted ids below {granted_below}",
+        tag.as_str()
+    );
     let first = first_above(granted_below).ok_or_else(|| {
         bad(format!(
             "it is sealed in the old store, which granted ids below {granted_below} while this began: there \
              is no id {gap} above"
         ))
     })?;
-    // Another key since it was made here: the ids of both are told apart by it.
-    if let (Some(TagRecord { meaning: Ok(now), .. }), Ok(made)) =
-        (from.tag(tag).await?, &old.meaning)
-        && now != *made
-    {
-        to.replace_meaning(tag, *made, now).await?;
-    }
-    let opened = to.replace_max_id(tag, SEALED, first).await;
-    if !matches!(opened, Ok(true)) {
-        let why = opened.err().map_or_else(String::new, |error| format!(" ({error})"));
-        return Err(bad(format!(
+    let unopened = |why: String| {
+        bad(format!(
             "it is sealed in the old store, and could not be opened in the new one{why}: delete it in the new \
              store, and make it anew there with {first} as its first id"
-        )));
+        ))
+    };
+    let failed = |error: StoreError| unopened(format!(" ({error})"));
+    // Another key since it was made here: the ids of both are told apart by it.
+    if let (Some(TagRecord { meaning: Ok(now), .. }), Ok(made)) =
+        (from.tag(tag).await.map_err(failed)?, &old.meaning)
+        && now != *made
+    {
+        to.replace_meaning(tag, *made, now).await.map_err(failed)?;
+    }
+    if !to.replace_max_id(tag, SEALED, first).await.map_err(failed)? {
+        return Err(unopened(String::new()));
     }
     Ok(first)
 }

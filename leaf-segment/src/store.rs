@@ -142,8 +142,8 @@ pub trait TagStore: SegmentSource {
     /// Failures of the store.
     fn replace_max_id<'a>(&'a self, tag: &'a Tag, from: i64, to: i64) -> StoreFuture<'a, bool>;
 
-    /// Sets `max_id` to [`SEALED`], and returns what it was: every allocation was below, and none comes after. It
-    /// waits its turn among those who allocate, however many they are.
+    /// Sets `max_id` to [`SEALED`], and returns what it was: every allocation was below, and none comes after. A store
+    /// that locks rows lets it wait its turn among those who allocate; one that does not tries many times.
     ///
     /// # Errors
     /// [`SealError`]: `UnknownTag`, or failures of the store.
@@ -156,7 +156,7 @@ pub trait TagStore: SegmentSource {
     fn delete<'a>(&'a self, tag: &'a Tag) -> StoreFuture<'a, ()>;
 }
 
-/// Why a tag was not sealed, or is not known to be.
+/// Why a tag was not sealed, or is not known to be. A number in it is to be kept: it is told once.
 #[derive(Debug, thiserror::Error)]
 #[error("{error}")]
 pub struct SealError {

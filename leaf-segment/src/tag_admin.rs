@@ -325,7 +325,12 @@ impl<'a> TagAdmin<'a> {
             return Ok(record);
         }
         match self.store.seal(&record.tag).await {
-            Ok(max_id) => Ok(TagRecord { max_id, ..record }),
+            Ok(max_id) => {
+                // Whoever asked may be gone, and nothing else knows the number.
+                let tag = record.tag.as_str();
+                tracing::warn!("tag {tag:?} is sealed: it granted ids below {max_id}");
+                Ok(TagRecord { max_id, ..record })
+            }
             Err(SealError { error, max_id: Some(next_first) }) => {
                 Err(TagAdminError::HalfDeleted { error, next_first })
             }

@@ -32,6 +32,7 @@ pub(crate) enum Reason {
     EndOfTime,
     Record,
     Busy,
+    NoText,
     Unavailable,
 }
 
@@ -49,7 +50,7 @@ impl Reason {
             Self::Exhausted => "exhausted",
             Self::EndOfTime => "end-of-time",
             Self::Record => "record",
-            Self::Busy | Self::Unavailable => "unavailable",
+            Self::Busy | Self::NoText | Self::Unavailable => "unavailable",
         }
     }
 }
@@ -59,7 +60,7 @@ impl IdError {
         match self {
             Self::ModeDisabled(_) => Reason::ModeDisabled,
             Self::NoTemplate => Reason::NoTemplate,
-            Self::NoText => Reason::Unavailable,
+            Self::NoText => Reason::NoText,
             Self::Busy(_) => Reason::Busy,
             Self::Segment(error) => match error.kind() {
                 SegmentErrorKind::BadTag(_) | SegmentErrorKind::BadCount { .. } => {

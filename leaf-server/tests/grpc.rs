@@ -206,7 +206,7 @@ fn a_message_that_does_not_arrive_is_refused() {
     let mut client = raw(&server, 255, &[call(0, "NextIds"), part(0, &message[..1])]);
     client.set_read_timeout(Some(Duration::from_millis(1000))).unwrap();
     let mut sent = 1;
-    let refused = wait_until("the refusal", Duration::from_secs(30), || {
+    let refused = wait_until("the refusal", Duration::from_secs(60), || {
         let mut head = [0; 9];
         if client.read_exact(&mut head).is_err() {
             // Nothing yet: one more byte, but never the last one.
@@ -221,7 +221,7 @@ fn a_message_that_does_not_arrive_is_refused() {
         // Headers that end the stream: nothing but a status.
         (head[3] == 1 && head[4] & 1 == 1).then_some(begun.elapsed())
     });
-    assert!((9..20).contains(&refused.as_secs()), "{refused:?}");
+    assert!((9..40).contains(&refused.as_secs()), "{refused:?}");
 
     let _client = raw(&server, 255, &[call(0, "NextIds"), part(0, &message[..1])]);
     assert!(server.id("/api/segment/get/leaf-segment-test") > 0);

@@ -182,6 +182,18 @@ fn copy(error: &io::Error) -> io::Error {
     io::Error::new(error.kind(), error.to_string())
 }
 
+/// A frame of HTTP/2 (RFC 9113, section 4.1), for what no client would send.
+///
+/// # Panics
+/// If the payload is larger than a frame can be.
+#[must_use]
+pub fn http2_frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(payload.len()).unwrap_or(u32::MAX).to_be_bytes();
+    assert_eq!(length[0], 0, "a frame has a length of three bytes");
+    let head = [&length[1..], &[kind, flags], &stream.to_be_bytes()].concat();
+    [&head[..], payload].concat()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -205,16 +217,4 @@ mod tests {
         assert_eq!(read, [7, 7, 7]);
         server.join().unwrap();
     }
-}
-
-/// A frame of HTTP/2 (RFC 9113, section 4.1), for what no client would send.
-///
-/// # Panics
-/// If the payload is larger than a frame can be.
-#[must_use]
-pub fn http2_frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
-    let length = u32::try_from(payload.len()).unwrap_or(u32::MAX).to_be_bytes();
-    assert_eq!(length[0], 0, "a frame has a length of three bytes");
-    let head = [&length[1..], &[kind, flags], &stream.to_be_bytes()].concat();
-    [&head[..], payload].concat()
 }

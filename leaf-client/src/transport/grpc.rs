@@ -1,6 +1,9 @@
 //! Requests over gRPC.
 
+use std::collections::HashMap;
 use std::fmt;
+use std::net::SocketAddr;
+use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
 use hyper::Uri;
@@ -13,12 +16,15 @@ use tonic::metadata::MetadataValue;
 use tonic::{Code, Request, Response, Status};
 use tonic_types::StatusExt as _;
 
-use super::{Answer, Failure, Fault, causes, kind_of, not_an_answer, one_line, unauthorized};
+use super::{Answer, Failure, Fault, causes, judge, not_an_answer, one_line, unauthorized};
 use crate::calls::Ask;
 use crate::endpoint::Endpoint;
 
 /// How often a connection that waits for an answer is asked whether it is still there.
 const PING_EVERY: Duration = Duration::from_secs(20);
+
+/// So much later than the client the server gives a request up.
+const LATER: Duration = Duration::from_millis(100);
 
 type Connections = hyper_util::client::legacy::Client<HttpConnector, Body>;
 
@@ -26,7 +32,8 @@ type Connections = hyper_util::client::legacy::Client<HttpConnector, Body>;
 pub(crate) type Sent<T> = Result<Option<T>, Status>;
 
 pub(super) struct Grpc {
-    connections: Connections,
+    /// Of each server. Many requests share one, which one that is late may be the last sign of.
+    connections: Mutex<HashMap<SocketAddr, Connections>>,
     authorization: Option<HeaderValue>,
 }
 
@@ -52,8 +59,8 @@ impl Client {
         call: impl AsyncFnOnce(IdServiceClient<Connections>, Request<M>) -> Result<Response<T>, Status>,
     ) -> Result<T, Status> {
         let mut request = Request::new(message);
-        // The server need not work for a client that waits no longer.
-        request.set_timeout(self.within);
+        // The server need not work for a client that waits no longer. It is the client that judges whether it was late.
+        request.set_timeout(self.within + LATER);
         if let Some(authorization) = self.authorization {
             let mut value = MetadataValue::try_from(authorization.as_bytes())
                 .map_err(|_| Status::unauthenticated("the token is no metadata of gRPC"))?;
@@ -66,16 +73,16 @@ impl Client {
 
 impl Grpc {
     pub(super) fn new(authorization: Option<HeaderValue>) -> Self {
-        let mut connector = HttpConnector::new();
-        connector.set_nodelay(true);
-        let connections = hyper_util::client::legacy::Client::builder(TokioExecutor::new())
-            .timer(TokioTimer::new())
-            .pool_timer(TokioTimer::new())
-            .pool_idle_timeout(Duration::from_secs(20))
-            .http2_only(true)
-            .http2_keep_alive_interval(PING_EVERY)
-            .build(connector);
-        Self { connections, authorization }
+        Self { connections: Mutex::default(), authorization }
+    }
+
+    fn all(&self) -> MutexGuard<'_, HashMap<SocketAddr, Connections>> {
+        self.connections.lock().expect("no holder of this lock panics")
+    }
+
+    /// The next request to this server goes over a connection of its own.
+    pub(super) fn forget(&self, endpoint: &Endpoint) {
+        self.all().remove(&endpoint.address);
     }
 
     pub(super) async fn ask<A: Ask>(
@@ -87,8 +94,9 @@ impl Grpc {
         let place: Uri = format!("http://{}", endpoint.address)
             .parse()
             .map_err(|error| Failure::of(endpoint, format!("{error}")))?;
-        let stub = IdServiceClient::with_origin(self.connections.clone(), place)
-            .max_decoding_message_size(ask.limit());
+        let connections = self.all().entry(endpoint.address).or_insert_with(connections).clone();
+        let stub =
+            IdServiceClient::with_origin(connections, place).max_decoding_message_size(ask.limit());
         let client = Client { stub, authorization: self.authorization.clone(), within };
         match ask.grpc(client).await {
             Ok(Some(answer)) => Ok(Answer::Good(answer)),
@@ -98,29 +106,33 @@ impl Grpc {
     }
 }
 
+fn connections() -> Connections {
+    let mut connector = HttpConnector::new();
+    connector.set_nodelay(true);
+    hyper_util::client::legacy::Client::builder(TokioExecutor::new())
+        .timer(TokioTimer::new())
+        .pool_timer(TokioTimer::new())
+        .pool_idle_timeout(Duration::from_secs(20))
+        .http2_only(true)
+        .http2_keep_alive_interval(PING_EVERY)
+        .build(connector)
+}
+
 /// Whether an answer that is none is a server's failure.
 fn refused<T>(endpoint: &Endpoint, status: &Status) -> Result<Answer<T>, Failure> {
-    let fail = |text: String| Failure::of(endpoint, text);
     if matches!(status.code(), Code::Unauthenticated | Code::PermissionDenied) {
         return Ok(unauthorized(endpoint, &status.code().to_string()));
     }
     let Some(info) = status.get_details_error_info().filter(|info| info.domain == "leaf") else {
+        let text = format!("{}, and no word of a leaf-server", one_line(&causes(status)));
         return Err(match status.code() {
             // An older server.
-            Code::Unimplemented => {
-                fail(format!("{}: {}", status.code(), one_line(status.message())))
-            }
+            Code::Unimplemented => Failure::of(endpoint, text).with(Fault::None),
             // Of this process: no connection, or no answer.
-            _ => fail(format!("{}, and no word of a leaf-server", one_line(&causes(status)))),
+            _ => Failure::of(endpoint, text),
         });
     };
-    let text = one_line(status.message());
-    match status.code() {
-        // This server makes no ids of that mode; others may.
-        _ if info.reason == "mode-disabled" => Err(fail(text).with(Fault::NoSuchMode)),
-        Code::InvalidArgument | Code::NotFound | Code::FailedPrecondition | Code::Internal => {
-            Ok(Answer::Refused { kind: kind_of(&info.reason), text: format!("{endpoint}: {text}") })
-        }
-        _ => Err(fail(text).with(Fault::Trouble)),
-    }
+    let lasting =
+        matches!(status.code(), Code::InvalidArgument | Code::NotFound | Code::FailedPrecondition);
+    judge(endpoint, &info.reason, one_line(status.message()), lasting)
 }

@@ -10,7 +10,7 @@ use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 
-use super::{Answer, Failure, Fault, causes, kind_of, not_an_answer, unauthorized};
+use super::{Answer, Failure, causes, judge, not_an_answer, unauthorized};
 use crate::calls::Ask;
 use crate::endpoint::Endpoint;
 use crate::wire::Problem;
@@ -72,17 +72,8 @@ fn refused<T>(endpoint: &Endpoint, status: StatusCode, body: &[u8]) -> Result<An
     let Some(problem) = problem else {
         return Err(Failure::of(endpoint, format!("{status}, and no word of a leaf-server")));
     };
-    match problem.kind() {
-        // This server makes no ids of that mode; others may.
-        "mode-disabled" => Err(Failure::of(endpoint, problem.text()).with(Fault::NoSuchMode)),
-        reason if status.is_client_error() || reason == "record" => {
-            let detail = problem.text();
-            let text = if detail.is_empty() { status.to_string() } else { detail };
-            Ok(Answer::Refused { kind: kind_of(reason), text: format!("{endpoint}: {text}") })
-        }
-        _ => {
-            let text = format!("{status}: {}", problem.text());
-            Err(Failure::of(endpoint, text).with(Fault::Trouble))
-        }
-    }
+    let lasting = status.is_client_error();
+    let text = problem.text();
+    let text = if text.is_empty() { status.to_string() } else { text };
+    judge(endpoint, problem.kind(), text, lasting)
 }

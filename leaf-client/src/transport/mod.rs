@@ -107,6 +107,11 @@ impl Transport {
             }
         };
         let late = |_| {
+            // It may be the connection, which is gone and nobody has said so.
+            #[cfg(feature = "grpc")]
+            if endpoint.place.protocol == Protocol::Grpc {
+                self.grpc.forget(endpoint);
+            }
             let fault = if within < attempt { Fault::Trouble } else { Fault::Server };
             Err(Failure::of(endpoint, format!("no answer within {within:?}")).with(fault))
         };
@@ -114,16 +119,30 @@ impl Transport {
     }
 }
 
-/// What the reason that a server gives means, by its word.
-fn kind_of(reason: &str) -> ClientErrorKind {
-    match reason {
+/// Whether the refusal of a leaf-server is its failure, by its word for programs; `lasting` where others of that kind would
+/// be refused by every server.
+fn judge<T>(
+    endpoint: &Endpoint,
+    reason: &str,
+    text: String,
+    lasting: bool,
+) -> Result<Answer<T>, Failure> {
+    let kind = match reason {
+        // Others may make ids of that mode.
+        "mode-disabled" => return Err(Failure::of(endpoint, text).with(Fault::NoSuchMode)),
+        // Of this server: its clock, its store, how busy it is.
+        "unavailable" | "end-of-time" => {
+            return Err(Failure::of(endpoint, text).with(Fault::Trouble));
+        }
         "unknown-tag" => ClientErrorKind::UnknownTag,
         "disabled" => ClientErrorKind::Disabled,
         "exhausted" => ClientErrorKind::Exhausted,
         "bad-request" => ClientErrorKind::BadCount,
         "strict-order" | "no-ranges" => ClientErrorKind::NoRanges,
-        _ => ClientErrorKind::Refused,
-    }
+        _ if lasting || reason == "record" => ClientErrorKind::Refused,
+        _ => return Err(Failure::of(endpoint, text).with(Fault::Trouble)),
+    };
+    Ok(Answer::Refused { kind, text: format!("{endpoint}: {text}") })
 }
 
 /// An answer to another question, or none of a leaf-server.

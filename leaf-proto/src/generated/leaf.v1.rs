@@ -280,7 +280,8 @@ pub struct AdvanceTagRequest {
     pub tag: ::prost::alloc::string::String,
     #[prost(int64, tag = "2")]
     pub at_least: i64,
-    /// Yes, although that skips more than 10^12 ids or half of the failover margin.
+    /// Yes, although that skips more than 10^12 ids, half of the failover margin, or 200 periods of a tag whose numbers begin
+    /// again.
     #[prost(bool, tag = "3")]
     pub far: bool,
 }
@@ -309,7 +310,8 @@ pub struct DeleteTagRequest {
 pub struct DeleteTagResponse {
     #[prost(message, optional, tag = "1")]
     pub deleted: ::core::option::Option<Tag>,
-    /// Made again, it must not start below. Left out for a tag that had moved to another store.
+    /// Made again, it must not start below. Left out for a tag that had moved to another store, or whose deletion had failed
+    /// half-way: that failure told it.
     #[prost(int64, optional, tag = "2")]
     pub next_first: ::core::option::Option<i64>,
 }
@@ -435,7 +437,7 @@ impl Order {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
 #[repr(i32)]
 pub enum Period {
-    /// Never.
+    /// Never; of a tag without an order, not known.
     Unspecified = 0,
     Daily = 1,
     Monthly = 2,
@@ -1431,12 +1433,13 @@ pub mod admin_service_client {
             self.inner = self.inner.max_encoding_message_size(limit);
             self
         }
-        /// All tags. Those of stores that cannot be read are missing, and the stores named.
+        /// All tags, in messages of some hundreds. Those of stores that cannot be read are missing, and the first message names
+        /// these stores.
         pub async fn list_tags(
             &mut self,
             request: impl tonic::IntoRequest<super::ListTagsRequest>,
         ) -> std::result::Result<
-            tonic::Response<super::ListTagsResponse>,
+            tonic::Response<tonic::codec::Streaming<super::ListTagsResponse>>,
             tonic::Status,
         > {
             self.inner
@@ -1454,7 +1457,7 @@ pub mod admin_service_client {
             let mut req = request.into_request();
             req.extensions_mut()
                 .insert(GrpcMethod::new("leaf.v1.AdminService", "ListTags"));
-            self.inner.unary(req, path, codec).await
+            self.inner.server_streaming(req, path, codec).await
         }
         pub async fn get_tag(
             &mut self,
@@ -1708,14 +1711,18 @@ pub mod admin_service_server {
     /// Generated trait containing gRPC methods that should be implemented for use with AdminServiceServer.
     #[async_trait]
     pub trait AdminService: std::marker::Send + std::marker::Sync + 'static {
-        /// All tags. Those of stores that cannot be read are missing, and the stores named.
+        /// Server streaming response type for the ListTags method.
+        type ListTagsStream: tonic::codegen::tokio_stream::Stream<
+                Item = std::result::Result<super::ListTagsResponse, tonic::Status>,
+            >
+            + std::marker::Send
+            + 'static;
+        /// All tags, in messages of some hundreds. Those of stores that cannot be read are missing, and the first message names
+        /// these stores.
         async fn list_tags(
             &self,
             request: tonic::Request<super::ListTagsRequest>,
-        ) -> std::result::Result<
-            tonic::Response<super::ListTagsResponse>,
-            tonic::Status,
-        >;
+        ) -> std::result::Result<tonic::Response<Self::ListTagsStream>, tonic::Status>;
         async fn get_tag(
             &self,
             request: tonic::Request<super::GetTagRequest>,
@@ -1866,11 +1873,12 @@ pub mod admin_service_server {
                     struct ListTagsSvc<T: AdminService>(pub Arc<T>);
                     impl<
                         T: AdminService,
-                    > tonic::server::UnaryService<super::ListTagsRequest>
+                    > tonic::server::ServerStreamingService<super::ListTagsRequest>
                     for ListTagsSvc<T> {
                         type Response = super::ListTagsResponse;
+                        type ResponseStream = T::ListTagsStream;
                         type Future = BoxFuture<
-                            tonic::Response<Self::Response>,
+                            tonic::Response<Self::ResponseStream>,
                             tonic::Status,
                         >;
                         fn call(
@@ -1901,7 +1909,7 @@ pub mod admin_service_server {
                                 max_decoding_message_size,
                                 max_encoding_message_size,
                             );
-                        let res = grpc.unary(method, req).await;
+                        let res = grpc.server_streaming(method, req).await;
                         Ok(res)
                     };
                     Box::pin(fut)

@@ -10,7 +10,6 @@
 //! from costs one round trip; whoever comes late is told the new record by the same transaction.
 
 use std::collections::HashMap;
-use std::mem;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
@@ -235,7 +234,7 @@ impl EtcdStore {
         &self,
         what: &str,
         tag: &Tag,
-        mut change: impl FnMut(&mut Record) -> Result<T, StoreErrorKind>,
+        change: impl Fn(&mut Record) -> Result<T, StoreErrorKind>,
     ) -> Result<T, StoreError> {
         let operation = format!("{what} tag {:?} in etcd", tag.as_str());
         // Taken out: after an unclear answer nothing is known of the record.
@@ -267,9 +266,7 @@ impl EtcdStore {
                     seen = now;
                 }
             }
-            // Many allocate from this tag: spread them.
-            let pause = LONGEST_PAUSE.mul_f64(f64::from(lost) / f64::from(TRIES));
-            tokio::time::sleep(pause.mul_f64(fastrand::f64())).await;
+            pause(lost).await;
         }
         let why = format!("{TRIES} times: raise its step");
         Err(StoreError::new(StoreErrorKind::Conflict, operation).because(why))
@@ -438,16 +435,27 @@ impl TagStore for EtcdStore {
 
     fn seal<'a>(&'a self, tag: &'a Tag) -> BoxFuture<'a, Result<i64, SealError>> {
         Box::pin(async move {
-            let mut before = None;
-            let sealed = self.change("seal", tag, |record| {
-                before = Some(record.max_id);
-                Ok(mem::replace(&mut record.max_id, SEALED))
-            });
-            sealed.await.map_err(|error| {
-                let unclear =
-                    !matches!(error.kind(), StoreErrorKind::UnknownTag | StoreErrorKind::Conflict);
-                SealError { error, max_id: before.filter(|_| unclear) }
-            })
+            let operation = format!("seal tag {:?} in etcd", tag.as_str());
+            for lost in 0..TRIES {
+                // Read now: what is told in an error must not be old.
+                self.seen().remove(tag);
+                let Some(now) = self.read(&operation, tag).await? else {
+                    return Err(StoreError::new(StoreErrorKind::UnknownTag, operation).into());
+                };
+                let before = now.record.max_id;
+                let mut sealed = now.record.clone();
+                sealed.max_id = SEALED;
+                match self.replace(&operation, tag, &now, sealed, ()).await {
+                    Ok(Changed::Done(())) => return Ok(before),
+                    Ok(Changed::Late(_)) => pause(lost).await,
+                    Err(error) => {
+                        let max_id = Some(before).filter(|before| *before != SEALED);
+                        return Err(SealError { error, max_id });
+                    }
+                }
+            }
+            let error = StoreError::new(StoreErrorKind::Conflict, operation);
+            Err(error.because("others allocate from it all the time: try again").into())
         })
     }
 
@@ -468,6 +476,12 @@ impl TagStore for EtcdStore {
             }
         })
     }
+}
+
+/// Between two tries, of which so many were lost: many change this record, and are spread.
+async fn pause(lost: u32) {
+    let pause = LONGEST_PAUSE.mul_f64(f64::from(lost) / f64::from(TRIES));
+    tokio::time::sleep(pause.mul_f64(fastrand::f64())).await;
 }
 
 /// A record that is not as it was read is left alone.

@@ -304,6 +304,8 @@ INSERT INTO leaf_guard (id, server_uid) VALUES (1, ''), (2, '');
     };
 
     const BEGIN: Option<&'static str> = Some("BEGIN");
+    const LIMIT_LOCKS: Option<&'static str> =
+        Some("SET SESSION innodb_lock_wait_timeout = 10, wait_timeout = 10");
     const TABLE_EXISTS: &'static str = "SELECT COUNT(*) > 0 FROM information_schema.tables \
                                         WHERE table_schema = DATABASE() AND table_name = ?";
     const ERRORS: ErrorMeanings = errors::MEANINGS;

@@ -305,6 +305,8 @@ INSERT INTO leaf_guard (id, server_uid) VALUES (1, ''), (2, '');
     };
 
     const BEGIN: Option<&'static str> = Some("BEGIN ISOLATION LEVEL READ COMMITTED");
+    const LIMIT_LOCKS: Option<&'static str> =
+        Some("SET lock_timeout = '10s'; SET idle_in_transaction_session_timeout = '10s'");
     const TABLE_EXISTS: &'static str = "SELECT (to_regclass($1) IS NOT NULL)::int::bigint";
     const ERRORS: ErrorMeanings = errors::MEANINGS;
 

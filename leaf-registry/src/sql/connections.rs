@@ -26,6 +26,8 @@ pub(crate) enum Access {
     Write,
     /// The work begins and ends transactions: after any error one may be open.
     Transaction,
+    /// As `Transaction`, and leaves settings of its own behind: a server's connection is not used again.
+    Last,
 }
 
 /// Why work on a connection failed.
@@ -168,12 +170,12 @@ impl<D: Dialect> Connections for ServerPool<D> {
         let in_order = match &result {
             Ok(_) | Err(WorkError::Refused(_)) => true,
             Err(WorkError::Database(error)) => {
-                access != Access::Transaction
+                !matches!(access, Access::Transaction | Access::Last)
                     && (matches!((D::ERRORS.kind)(error), Exhausted | TagExists | UnknownTag)
                         || (D::ERRORS.is_conflict)(error))
             }
         };
-        if in_order {
+        if in_order && access != Access::Last {
             checkout.give_back();
         }
         result

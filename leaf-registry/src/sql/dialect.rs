@@ -166,6 +166,9 @@ pub(crate) trait Dialect: fmt::Debug + Send + Sync + Sized + 'static {
     /// Begins a transaction in which every statement sees what was committed before it; `None` where
     /// [`Connections::begin`] has begun one.
     const BEGIN: Option<&'static str>;
+    /// As text. Bounds how long a connection waits for locks of others, and how long it can hold its own if this process
+    /// or its host dies half-way. `None` where locks end with the process.
+    const LIMIT_LOCKS: Option<&'static str>;
     /// name -> whether the table exists (1).
     const TABLE_EXISTS: &'static str;
     /// What its errors mean.

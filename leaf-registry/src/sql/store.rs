@@ -10,6 +10,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use futures_core::future::BoxFuture;
 use leaf_core::{IdRange, Step, Tag};
@@ -17,6 +18,7 @@ use leaf_segment::{
     Expected, Meaning, MeaningError, NewTag, Order, RangeSource, SEALED, SealError, StoreError,
     StoreErrorKind, StoreFuture, TagCatalog, TagRecord, TagSettings, TagStore,
 };
+use tokio::time::Instant;
 
 use super::connections::{
     Access, Connections, WorkError, explain_old_settings, run, unless_absent,
@@ -30,8 +32,9 @@ use crate::{Administration, Table, record};
 /// How often an allocation is tried while others change the record or the guard.
 const TRIES: usize = 3;
 
-/// How often a tag is sealed anew that another server of a Galera cluster allocated from at the same time.
-const SEAL_TRIES: usize = 100;
+/// How long a tag is sealed anew that others of a Galera cluster allocated from at the same time, and the longest pause.
+const SEAL_AGAIN_FOR: Duration = Duration::from_secs(10);
+const SEAL_PAUSE: Duration = Duration::from_millis(20);
 
 /// The most that a tag with few numbers jumps.
 const OWN_MARGIN: i64 = 10_000_000;
@@ -214,7 +217,6 @@ impl<D: Dialect> SqlStore<D> {
             Self::end(connection, "ROLLBACK").await?;
             return Err(WorkError::Refused(StoreErrorKind::UnknownTag));
         };
-        *max_id = Some(before);
         let statement = match self.guard.active_margin() {
             Some(_) => table.replace_max_id_guarded,
             None => table.replace_max_id,
@@ -222,8 +224,36 @@ impl<D: Dialect> SqlStore<D> {
         let values = [Value::Int(SEALED), Value::Tag(tag.as_str()), Value::Int(before)];
         let done = D::execute(connection, statement, &values).await?;
         let sealed = before == SEALED || D::affected(&done) > 0;
+        if sealed {
+            *max_id = Some(before);
+        }
         Self::end(connection, if sealed { "COMMIT" } else { "ROLLBACK" }).await?;
         Ok(sealed)
+    }
+
+    /// [`Self::try_seal`] until nobody else was faster. A conflict is undone whole.
+    async fn seal_in_turn(
+        &self,
+        connection: &mut Connection<D>,
+        tag: &Tag,
+        max_id: &mut Option<i64>,
+    ) -> Result<bool, WorkError> {
+        if let Some(limit) = D::LIMIT_LOCKS {
+            D::run_text(connection, limit).await?;
+        }
+        let begun = Instant::now();
+        loop {
+            let error = match self.try_seal(connection, tag, max_id).await {
+                Err(WorkError::Database(error)) if (D::ERRORS.is_conflict)(&error) => error,
+                sealed => return sealed,
+            };
+            *max_id = None;
+            if begun.elapsed() > SEAL_AGAIN_FOR {
+                return Err(error.into());
+            }
+            Self::end(connection, "ROLLBACK").await?;
+            tokio::time::sleep(SEAL_PAUSE.mul_f64(fastrand::f64())).await;
+        }
     }
 
     /// The records of one tag, or of all. A name that is found in both tables may have been made anew between the two
@@ -434,27 +464,19 @@ impl<D: Dialect> TagStore for SqlStore<D> {
 
     fn seal<'a>(&'a self, tag: &'a Tag) -> BoxFuture<'a, Result<i64, SealError>> {
         Box::pin(async move {
-            let mut tried = 0;
-            loop {
-                let (name, mut max_id) = (operation::<D>("seal", tag), None);
-                let sealed =
-                    run(&self.connections, Access::Transaction, name.clone(), async |connection| {
-                        self.try_seal(connection, tag, &mut max_id).await
-                    });
-                match (sealed.await, max_id) {
-                    (Ok(true), Some(max_id)) => return Ok(max_id),
-                    (Ok(_), _) => {
-                        let error = StoreError::new(StoreErrorKind::Unavailable, name);
-                        return Err(error.because(AFTER_FAILOVER).into());
-                    }
-                    // Undone whole.
-                    (Err(error), _) if *error.kind() == StoreErrorKind::Conflict => {
-                        tried += 1;
-                        if tried == SEAL_TRIES {
-                            return Err(error.into());
-                        }
-                    }
-                    (Err(error), max_id) => return Err(SealError { error, max_id }),
+            let (name, mut max_id) = (operation::<D>("seal", tag), None);
+            let sealed = run(&self.connections, Access::Last, name.clone(), async |connection| {
+                self.seal_in_turn(connection, tag, &mut max_id).await
+            });
+            match (sealed.await, max_id) {
+                (Ok(true), Some(max_id)) => Ok(max_id),
+                (Ok(_), _) => {
+                    let error = StoreError::new(StoreErrorKind::Unavailable, name);
+                    Err(error.because(AFTER_FAILOVER).into())
+                }
+                // One that was sealed before is.
+                (Err(error), max_id) => {
+                    Err(SealError { error, max_id: max_id.filter(|max_id| *max_id != SEALED) })
                 }
             }
         })

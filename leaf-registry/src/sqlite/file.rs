@@ -107,7 +107,7 @@ impl SqliteFile {
 
 /// Whether work begins with `BEGIN IMMEDIATE` and ends with `COMMIT`.
 const fn in_transaction(access: Access) -> bool {
-    matches!(access, Access::Write | Access::Transaction)
+    matches!(access, Access::Write | Access::Transaction | Access::Last)
 }
 
 impl Connections for SqliteFile {

@@ -13,10 +13,10 @@ use leaf_proto::v1::{
     ReturnRangeRequest, ReturnRangeResponse, next_id_request, next_ids_request,
 };
 use leaf_segment::{LeasedRange, Order, TagHandle};
-use tonic::{Request, Response, Status};
+use tonic::{Code, Request, Response, Status};
 
 use super::status;
-use crate::ids::{self, IdError};
+use crate::ids::{self, IdError, Reason};
 use crate::node::Node;
 
 /// The most ids of one message, which is made whole.
@@ -43,7 +43,7 @@ fn failed(error: IdError) -> Status {
 }
 
 fn bad(text: impl Into<String>) -> Status {
-    Status::invalid_argument(text)
+    status::bad_request(text)
 }
 
 /// So many ids of a source.
@@ -116,7 +116,11 @@ impl IdService for Ids {
             if handle.meaning().order == Order::Strict {
                 let text = "the tag is in strict order, which ids that are taken ahead would break: ask for them with \
                             NextIds";
-                return Err(Status::failed_precondition(text));
+                return Err(status::with_reason(
+                    Code::FailedPrecondition,
+                    Reason::StrictOrder.word(),
+                    text,
+                ));
             }
         }
         let state = Some((Arc::clone(&self.node), source));

@@ -23,8 +23,8 @@ use leaf_proto::v1;
 use leaf_proto::v1::id_service_server::{IdServiceServer, SERVICE_NAME};
 use rustix::net::sockopt::set_socket_keepalive;
 use tokio::net::TcpStream;
-use tonic::Status;
 use tonic::codegen::Service as TowerService;
+use tonic::{Code, Status};
 use tonic_health::ServingStatus;
 use tonic_health::pb::health_server::HealthServer;
 use tonic_health::server::{HealthReporter, HealthService};
@@ -33,7 +33,7 @@ use tonic_reflection::server::{
 };
 
 use self::ids::Ids;
-pub(crate) use self::status::with_reason;
+pub(crate) use self::status::{bad_request, with_reason};
 use crate::node::Node;
 use crate::serve::{Control, Keeping, Order, Protocol, UnderWay, Unread, serve_http2, version};
 
@@ -52,6 +52,8 @@ const ARRIVES: Duration = Duration::from_secs(10);
 const SEND_BUFFER: usize = 16 * 1024;
 /// How long an answer that was given may take on its way, at the end.
 const LAST_ANSWERS: Duration = Duration::from_millis(300);
+/// The health service.
+const HEALTH: &str = "grpc.health.v1.Health";
 /// How often the health service looks at the node.
 const LOOK: Duration = Duration::from_secs(1);
 
@@ -94,6 +96,9 @@ impl Grpc {
             Builder::configure()
                 .register_encoded_file_descriptor_set(leaf_proto::DESCRIPTORS)
                 .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
+                // The files also have what is on the ops listener.
+                .with_service_name(SERVICE_NAME)
+                .with_service_name(HEALTH)
         };
         let reflection = Reflection(
             reflection()
@@ -200,7 +205,7 @@ impl Service<Request<Incoming>> for Answering {
             let service = request.uri().path().split('/').nth(1).unwrap_or_default();
             let reply = match service {
                 SERVICE_NAME => whole(request, services.ids, &control).await,
-                "grpc.health.v1.Health" => whole(request, services.health, &control).await,
+                HEALTH => whole(request, services.health, &control).await,
                 "grpc.reflection.v1.ServerReflection" => {
                     services.reflection.answer(request, false).await
                 }
@@ -237,24 +242,24 @@ where
         Ok(Ok(body)) => body.to_bytes(),
         Ok(Err(_)) => {
             let text = format!("a request has one message of at most {LARGEST} bytes");
-            return Ok(Status::invalid_argument(text).into_http());
+            return Ok(bad_request(text).into_http());
         }
         Err(_) => {
             let text = format!("the message did not arrive within {ARRIVES:?}");
-            return Ok(Status::deadline_exceeded(text).into_http());
+            return Ok(with_reason(Code::DeadlineExceeded, "too-slow", text).into_http());
         }
     };
     let _under_way = UnderWay::begin(control);
     let within = match deadline::of(&head.headers) {
         Ok(within) => within,
-        Err(text) => return Ok(Status::invalid_argument(text).into_http()),
+        Err(text) => return Ok(bad_request(text).into_http()),
     };
     let answered = service.call(Request::from_parts(head, Full::new(body)));
     match within {
         None => answered.await,
         Some(within) => tokio::time::timeout(within, answered).await.unwrap_or_else(|_| {
             let text = format!("no answer within the client's {within:?}");
-            Ok(Status::deadline_exceeded(text).into_http())
+            Ok(with_reason(Code::DeadlineExceeded, "too-slow", text).into_http())
         }),
     }
 }

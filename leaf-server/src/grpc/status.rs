@@ -27,9 +27,13 @@ pub(super) fn of(error: &IdError) -> Status {
         | Reason::EndOfTime => Code::FailedPrecondition,
         Reason::Record => Code::Internal,
         Reason::Busy => Code::ResourceExhausted,
-        Reason::Unavailable => Code::Unavailable,
+        Reason::NoText | Reason::Unavailable => Code::Unavailable,
     };
     with_reason(code, reason.word(), error.to_string())
+}
+
+pub(crate) fn bad_request(text: impl Into<String>) -> Status {
+    with_reason(Code::InvalidArgument, Reason::BadRequest.word(), text)
 }
 
 pub(super) fn unavailable(text: &str) -> Status {
@@ -39,7 +43,7 @@ pub(super) fn unavailable(text: &str) -> Status {
 /// A status with its reason for programs, and when to try again, where that may help.
 pub(crate) fn with_reason(code: Code, reason: &str, text: impl Into<String>) -> Status {
     let mut details = ErrorDetails::with_error_info(reason, DOMAIN, HashMap::new());
-    if matches!(code, Code::Unavailable | Code::ResourceExhausted) {
+    if reason == Reason::Unavailable.word() {
         details.set_retry_info(Some(AGAIN));
     }
     Status::with_error_details(code, text, details)

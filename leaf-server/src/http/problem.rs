@@ -14,6 +14,7 @@ use crate::ids::{IdError, Reason};
 const PROBLEM: HeaderValue = HeaderValue::from_static("application/problem+json");
 
 const UNKNOWN_TAG: &str = "unknown-tag";
+const UNAVAILABLE: &str = "unavailable";
 
 /// Why a request is not answered as its client hoped.
 #[derive(Debug)]
@@ -88,7 +89,7 @@ impl Problem {
 
     /// Worth another try in a second.
     pub(super) fn unavailable(detail: impl Into<String>) -> Self {
-        Self::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable", detail)
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, UNAVAILABLE, detail)
     }
 
     #[cfg(feature = "grpc")]
@@ -136,7 +137,8 @@ impl Problem {
             headers.insert(ALLOW, HeaderValue::from_static(allow));
         }
         match self.status {
-            StatusCode::SERVICE_UNAVAILABLE => {
+            // Of what may have been done the client must not make sure by doing it again.
+            StatusCode::SERVICE_UNAVAILABLE if self.kind == UNAVAILABLE => {
                 headers.insert(RETRY_AFTER, HeaderValue::from_static("1"));
             }
             StatusCode::UNAUTHORIZED => {
@@ -164,7 +166,7 @@ impl From<IdError> for Problem {
                 StatusCode::CONFLICT
             }
             Reason::Record | Reason::EndOfTime => StatusCode::INTERNAL_SERVER_ERROR,
-            Reason::Busy | Reason::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
+            Reason::Busy | Reason::NoText | Reason::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
         };
         let detail = match &error {
             IdError::Segment(error) => match error.kind() {
@@ -196,6 +198,9 @@ impl From<TagAdminError> for Problem {
             TagAdminError::Store(error) => error.into(),
             TagAdminError::Conflict(why) => Self::new(StatusCode::CONFLICT, "conflict", why),
             TagAdminError::Unconfirmed(why) => Self::new(StatusCode::CONFLICT, "unconfirmed", why),
+            error @ TagAdminError::HalfDeleted { .. } => {
+                Self::new(StatusCode::SERVICE_UNAVAILABLE, "half-deleted", error.to_string())
+            }
             error => Self::bad_request(error.to_string()),
         }
     }

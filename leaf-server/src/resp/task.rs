@@ -238,8 +238,6 @@ pub(super) fn text_or_nil(to: &mut Replies, id: Option<Told>) {
 /// The word that begins an error. Clients try again after `BUSY` and `LOADING`.
 fn code(error: &IdError) -> &'static str {
     match error.reason() {
-        // Nothing changes before its clock does.
-        _ if matches!(error, IdError::NoText) => "ERR",
         Reason::Busy => "BUSY",
         Reason::Unavailable => "LOADING",
         _ => "ERR",

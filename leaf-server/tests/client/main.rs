@@ -10,6 +10,7 @@ mod all_protocols;
 mod other_languages;
 mod servers;
 
+use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::sync::Arc;
@@ -36,16 +37,23 @@ enum Protocol {
 const PROTOCOLS: [Protocol; 2] = [Protocol::Http, Protocol::Grpc];
 
 impl Protocol {
-    fn url(self, server: &LeafServer) -> String {
+    fn address(self, server: &LeafServer) -> SocketAddr {
         match self {
-            Self::Http => format!("http://{}", server.ids()),
-            Self::Grpc => format!("grpc://{}", server.grpc()),
+            Self::Http => server.ids(),
+            Self::Grpc => server.grpc(),
+        }
+    }
+
+    fn url_of(self, address: SocketAddr) -> String {
+        match self {
+            Self::Http => format!("http://{address}"),
+            Self::Grpc => format!("grpc://{address}"),
         }
     }
 
     /// A client with a deadline that a machine that stands still for a moment does not exceed.
     fn builder(self, servers: &[&LeafServer]) -> LeafClientBuilder {
-        let urls = servers.iter().map(|server| self.url(server));
+        let urls = servers.iter().map(|server| self.url_of(self.address(server)));
         LeafClient::builder().endpoints(urls).deadline(Duration::from_secs(10))
     }
 }

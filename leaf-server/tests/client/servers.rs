@@ -8,7 +8,7 @@ use leaf_client::{ClientErrorKind, LeafClient, Step, TagHandle};
 use leaf_testkit::{Fault, FaultProxy, LeafServer};
 use tokio::time::Instant;
 
-use crate::{Caller, TAG, builder, start};
+use crate::{Caller, PROTOCOLS, Protocol, TAG, builder, start};
 
 /// Takes ids for so long, and returns how long the slowest took.
 async fn take_for(length: Duration, tag: &TagHandle, caller: &mut Caller) -> Duration {
@@ -121,14 +121,20 @@ async fn servers_of_the_own_zone_are_asked_others_when_they_are_gone() {
 /// One of two servers hangs: each request that meets it goes to the other one, and soon none does.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_hangs_is_ejected() {
+    for protocol in PROTOCOLS {
+        one_of_two_hangs_over(protocol).await;
+    }
+}
+
+async fn one_of_two_hangs_over(protocol: Protocol) {
     let directory = tempfile::tempdir().unwrap();
     let servers = two_servers(directory.path(), ["a", "a"]);
-    let proxy = FaultProxy::start(servers[0].ids()).await;
-    let urls = [proxy.address(), servers[1].ids()].map(|address| format!("http://{address}"));
+    let proxy = FaultProxy::start(protocol.address(&servers[0])).await;
+    let urls = [proxy.address(), protocol.address(&servers[1])].map(|at| protocol.url_of(at));
     let deadline = Duration::from_secs(3);
     let client = LeafClient::builder()
         .endpoints(urls)
-        .attempt(Duration::from_millis(200))
+        .attempt(Duration::from_millis(500))
         .deadline(deadline)
         .max_lease(Step::new(50).unwrap())
         .build()
@@ -138,12 +144,53 @@ async fn a_server_that_hangs_is_ejected() {
     for fault in [Fault::SwallowRequests, Fault::Cut, Fault::None] {
         proxy.set(fault);
         let started = Instant::now();
-        for _ in 0..2000 {
+        for _ in 0..3000 {
             caller.got_rising(tag.next().await.unwrap());
         }
         let took = started.elapsed();
-        // 40 leases, half of which met the bad server would take 4 s.
-        assert!(took < Duration::from_secs(3), "{fault:?}: {took:?}");
+        // 60 leases, half of which met the bad server would take 15 s.
+        assert!(took < Duration::from_secs(10), "{protocol:?}, {fault:?}: {took:?}");
     }
     client.close().await;
+}
+
+/// A connection over which nothing comes any more is given up after one late answer, also where it is the only one.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_line_that_is_dead_is_made_anew() {
+    for protocol in PROTOCOLS {
+        let directory = tempfile::tempdir().unwrap();
+        let server = start(directory.path(), &[]);
+        let proxy = FaultProxy::start(protocol.address(&server)).await;
+        let client = LeafClient::builder()
+            .endpoint(protocol.url_of(proxy.address()))
+            .attempt(Duration::from_millis(300))
+            .deadline(Duration::from_secs(3))
+            .build()
+            .unwrap();
+        let mut caller = Caller::new();
+        let snowflake = client.snowflake();
+        caller.got_rising(snowflake.next().await.unwrap());
+        proxy.set(Fault::BlackHole);
+        while snowflake.try_next().is_some() {}
+        assert!(snowflake.next().await.is_err());
+        // Those that were there stay dead.
+        proxy.set(Fault::None);
+        let healed = Instant::now();
+        while snowflake.next().await.is_err() {}
+        assert!(healed.elapsed() < Duration::from_secs(10), "{protocol:?}: {:?}", healed.elapsed());
+    }
+}
+
+/// A server that allows fewer ids in a list than the client asks for is asked for fewer.
+#[tokio::test(flavor = "multi_thread")]
+async fn lists_are_as_long_as_servers_allow() {
+    let directory = tempfile::tempdir().unwrap();
+    let server = start(directory.path(), &[("LEAF_HTTP__MAX_COUNT", "100")]);
+    for protocol in PROTOCOLS {
+        let client = protocol.builder(&[&server]).build().unwrap();
+        let (snowflake, mut caller) = (client.snowflake(), Caller::new());
+        for _ in 0..3000 {
+            caller.got_rising(snowflake.next().await.unwrap());
+        }
+    }
 }

@@ -26,9 +26,18 @@ admin = services.AdminServiceStub(channel)
 code = grpc.StatusCode
 
 
+def tags(**options):
+    """All tags, of all messages."""
+    parts = list(admin.ListTags(pb.ListTagsRequest(), timeout=30, **options))
+    assert not any(part.failed for part in parts)
+    return [tag for part in parts for tag in part.tags]
+
+
 def refused(code, call, request, text, **options):
     try:
-        call(request, timeout=30, **options)
+        answer = call(request, timeout=30, **options)
+        if call == admin.ListTags:
+            list(answer)
     except grpc.RpcError as error:
         assert error.code() == code and text in error.details(), error
         return
@@ -40,13 +49,12 @@ if token:
     wrong = [("authorization", "Bearer 0123456789abcdeF")]
     refused(code.UNAUTHENTICATED, admin.ListTags, pb.ListTagsRequest(), "ops.token", metadata=wrong)
     right = [("authorization", f"Bearer {other}")]
-    assert len(admin.ListTags(pb.ListTagsRequest(), metadata=right).tags) == 1
+    assert len(tags(metadata=right)) == 1
     print("the token was asked for")
     sys.exit()
 
 # Tags.
-stock = admin.ListTags(pb.ListTagsRequest())
-assert [tag.tag for tag in stock.tags] == ["leaf-segment-test"] and not stock.failed
+assert [tag.tag for tag in tags()] == ["leaf-segment-test"]
 made = admin.CreateTag(pb.CreateTagRequest(tag="orders", step=1000, first=500, description="all of them"))
 assert (made.max_id, made.step, made.order, made.shape) == (500, 1000, pb.ORDER_RELAXED, "plain")
 assert made.description == "all of them" and made.enabled and not made.HasField("max_step")
@@ -97,7 +105,13 @@ refused(code.FAILED_PRECONDITION, admin.DeleteTag, pb.DeleteTagRequest(tag="half
 gone = admin.DeleteTag(pb.DeleteTagRequest(tag="half", confirm="half"))
 assert (gone.deleted.tag, gone.next_first) == ("half", half.max_id)
 refused(code.NOT_FOUND, admin.DeleteTag, pb.DeleteTagRequest(tag="half", confirm="half"), "no such tag")
-assert {tag.tag for tag in admin.ListTags(pb.ListTagsRequest()).tags} == {"leaf-segment-test", "orders", "turns", "days"}
+assert {tag.tag for tag in tags()} == {"leaf-segment-test", "orders", "turns", "days"}
+
+# More than one message.
+for number in range(1100):
+    admin.CreateTag(pb.CreateTagRequest(tag=f"many-{number:04}", step=1))
+names = [tag.tag for tag in tags()]
+assert len(names) == 1104 and names == sorted(names)
 
 # What a client is told.
 seen = ids.DescribeTag(pb.DescribeTagRequest(tag="orders"))
@@ -124,5 +138,5 @@ refused(code.UNIMPLEMENTED, unknown, b"", "leaf.v1.AdminService")
 unknown = channel.unary_unary("/leaf.v1.AdminService/Nothing", bytes, bytes)
 refused(code.UNIMPLEMENTED, unknown, b"", "")
 there = services.AdminServiceStub(grpc.insecure_channel(other))
-refused(code.UNIMPLEMENTED, there.ListTags, pb.ListTagsRequest(), "ops listener")
+refused(code.UNIMPLEMENTED, there.GetTag, pb.GetTagRequest(tag="orders"), "ops listener")
 print("all was as it should be")

@@ -1,7 +1,9 @@
 //! `leaf.v1.AdminService`: what the routes of the ops listener do, over gRPC, for whoever they are for.
 
+use std::pin::Pin;
 use std::sync::Arc;
 
+use futures_util::{Stream, stream};
 use http_body_util::Full;
 use hyper::body::Bytes;
 use hyper::header::CONTENT_TYPE;
@@ -28,6 +30,9 @@ use super::super::reply_body::ReplyBody;
 use super::{authorize, detached, tags, workers};
 use crate::grpc;
 use crate::node::Node;
+
+/// So many tags are in one message of a list: clients take 4 MiB by default.
+const TAGS: usize = 500;
 
 /// Whether a request is one of gRPC.
 pub(super) fn is_meant(head: &Parts) -> bool {
@@ -74,8 +79,9 @@ async fn call(
 fn status(problem: &Problem) -> Status {
     let code = match (problem.kind(), problem.status()) {
         ("tag-exists", _) => Code::AlreadyExists,
-        ("mode-disabled" | "failed", _) => Code::FailedPrecondition,
-        ("store-refuses", _) => Code::Internal,
+        ("mode-disabled", _) => Code::FailedPrecondition,
+        // Done in part, or not known to be done.
+        ("half-deleted" | "unclear", _) => Code::Aborted,
         (_, StatusCode::BAD_REQUEST | StatusCode::PAYLOAD_TOO_LARGE) => Code::InvalidArgument,
         (_, StatusCode::UNAUTHORIZED) => Code::Unauthenticated,
         (_, StatusCode::FORBIDDEN) => Code::PermissionDenied,
@@ -104,7 +110,7 @@ fn answer_of<T, M>(done: Result<T, Problem>, message: impl FnOnce(T) -> M) -> An
 }
 
 fn bad(text: impl Into<String>) -> Status {
-    Status::invalid_argument(text)
+    grpc::bad_request(text)
 }
 
 fn tag(shown: TagShown) -> Tag {
@@ -133,6 +139,11 @@ fn tag(shown: TagShown) -> Tag {
         description: shown.description,
         store: shown.store,
     }
+}
+
+/// The next tags of a list, as many as a message has.
+fn part(tags: &mut impl Iterator<Item = TagShown>) -> Vec<Tag> {
+    tags.take(TAGS).map(tag).collect()
 }
 
 fn worker(shown: WorkerShown) -> Worker {
@@ -198,12 +209,20 @@ fn spec(new: CreateTagRequest) -> Result<TagSpec, Status> {
 
 #[tonic::async_trait]
 impl AdminService for Admin {
-    async fn list_tags(&self, _: Request<ListTagsRequest>) -> Answer<ListTagsResponse> {
+    type ListTagsStream = Pin<Box<dyn Stream<Item = Result<ListTagsResponse, Status>> + Send>>;
+
+    async fn list_tags(&self, _: Request<ListTagsRequest>) -> Answer<Self::ListTagsStream> {
         let failed = |it: tags::Failed| FailedStore { store: it.store, detail: it.detail };
-        answer_of(tags::list(&self.node).await, |all| ListTagsResponse {
-            tags: all.tags.into_iter().map(tag).collect(),
-            failed: all.failed.into_iter().map(failed).collect(),
-        })
+        let all = tags::list(&self.node).await.map_err(|problem| status(&problem))?;
+        let failed = all.failed.into_iter().map(failed).collect();
+        let mut tags = all.tags.into_iter();
+        let first = ListTagsResponse { tags: part(&mut tags), failed };
+        let rest = std::iter::from_fn(move || {
+            let tags = part(&mut tags);
+            (!tags.is_empty()).then(|| ListTagsResponse { tags, failed: Vec::new() })
+        });
+        let parts = [first].into_iter().chain(rest).map(Ok);
+        Ok(Response::new(Box::pin(stream::iter(parts))))
     }
 
     async fn get_tag(&self, request: Request<GetTagRequest>) -> Answer<Tag> {

@@ -195,9 +195,12 @@ async fn detached<T: Send + 'static>(
             let status = StatusCode::INTERNAL_SERVER_ERROR;
             Err(Problem::new(status, "failed", "the request failed; the server's log says why"))
         }
-        Err(_) => Err(Problem::unavailable(format!(
-            "no answer within {ANSWER:?}; whether something was changed is not known: look again"
-        ))),
+        Err(_) => {
+            let text = format!(
+                "no answer within {ANSWER:?}; whether something was changed is not known: look again"
+            );
+            Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, "unclear", text))
+        }
     }
 }
 
