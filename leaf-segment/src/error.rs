@@ -193,7 +193,9 @@ pub enum SegmentErrorKind {
     )]
     StrictOrder,
     /// The tag was moved to another store, and this generator asks the old one.
-    #[error("the tag was moved to another store; the server's log says what to do")]
+    #[error(
+        "the tag is being deleted, or was moved to another store; the server's log says what to do"
+    )]
     Moved,
     /// The store offers ids that it granted before: it went back, and is not trusted until somebody
     /// raises the record.

@@ -154,6 +154,11 @@ impl SegmentGenerator {
         self.shared.store_client.read_soon.notify_one();
     }
 
+    /// Looks this tag up when it is asked for next, although it was refused a moment ago: it was just made, or enabled.
+    pub fn look_again(&self, tag: &Tag) {
+        self.shared.unknown().forget(tag);
+    }
+
     /// Whether ids can be handed out now.
     #[must_use]
     pub fn health(&self) -> Health {

@@ -50,6 +50,11 @@ impl UnknownTags {
         }
     }
 
+    /// The tag may be there by now.
+    pub(crate) fn forget(&mut self, tag: &Tag) {
+        self.names.remove(tag);
+    }
+
     /// Whether one more tag may be looked up by a query of its own; counts it.
     pub(crate) fn may_look_up(&mut self) -> bool {
         let now = Instant::now();

@@ -233,6 +233,19 @@ pub(crate) fn most_ids(node: &Node) -> usize {
     node.live.max_count.load(Ordering::Relaxed)
 }
 
+impl IdError {
+    /// What a client is told. A text that is no tag is not repeated.
+    pub(crate) fn text(&self) -> String {
+        match self {
+            Self::Segment(error) => match error.kind() {
+                SegmentErrorKind::BadTag(why) => why.to_string(),
+                _ => error.to_string(),
+            },
+            error => error.to_string(),
+        }
+    }
+}
+
 /// What a client must know of a tag.
 pub(crate) struct TagFacts {
     pub(crate) order: Order,

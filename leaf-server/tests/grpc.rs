@@ -253,6 +253,64 @@ async fn a_watch_of_the_health_ends_with_the_server() {
     assert!(took < Duration::from_secs(4), "{took:?}");
 }
 
+/// A call of the tag that is there, for a thousand ids.
+fn call_for_ids(timeout: &str) -> Request<Full<Bytes>> {
+    Request::post("http://leaf/leaf.v1.IdService/NextIds".parse::<Uri>().unwrap())
+        .header("content-type", "application/grpc")
+        .header("te", "trailers")
+        .header("grpc-timeout", timeout)
+        .body(Full::new(Bytes::from(message())))
+        .unwrap()
+}
+
+/// A connection that calls share.
+async fn connect(server: &LeafServer) -> hyper::client::conn::http2::SendRequest<Full<Bytes>> {
+    let stream = tokio::net::TcpStream::connect(server.grpc()).await.unwrap();
+    let connection =
+        hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream));
+    let (sender, connection) = connection.await.unwrap();
+    tokio::spawn(connection);
+    sender
+}
+
+/// A server that pauses makes many calls late at once: their clients give them up, and the connection's other calls get
+/// their answers.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn calls_that_are_given_up_take_no_other_with_them() {
+    let (_directory, mut server) = start();
+    let mut sender = connect(&server).await;
+    assert_eq!(sender.send_request(call_for_ids("9S")).await.unwrap().status(), 200);
+    server.process_mut().signal("STOP");
+    let patient = tokio::spawn(sender.send_request(call_for_ids("30S")));
+    let mut hasty = tokio::task::JoinSet::new();
+    for _ in 0..90 {
+        let answer = sender.send_request(call_for_ids("100m"));
+        hasty.spawn(tokio::time::timeout(Duration::from_millis(100), answer));
+    }
+    assert!(hasty.join_all().await.iter().all(Result::is_err), "it stands still");
+    server.process_mut().signal("CONT");
+    let answer = tokio::time::timeout(Duration::from_secs(20), patient).await.unwrap().unwrap();
+    assert_eq!(answer.unwrap().status(), 200);
+}
+
+/// What a page in a browser can send without being asked, and what is no gRPC, gets no ids.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn other_requests_of_http2_are_refused() {
+    let (_directory, server) = start();
+    let mut sender = connect(&server).await;
+    for (method, kind) in [
+        ("POST", "text/plain"),
+        ("POST", "application/json"),
+        ("POST", "application/grpc-web+proto"),
+        ("GET", "application/grpc"),
+    ] {
+        let mut request = call_for_ids("9S");
+        *request.method_mut() = method.parse().unwrap();
+        request.headers_mut().insert("content-type", kind.parse().unwrap());
+        assert_eq!(sender.send_request(request).await.unwrap().status(), 415, "{method} {kind}");
+    }
+}
+
 /// The server does not work for a client that waits no longer.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_clients_deadline_ends_the_work() {
@@ -269,20 +327,7 @@ async fn a_clients_deadline_ends_the_work() {
     let env = [("LEAF_SEGMENT__WAIT", "20s".to_owned())];
     let server = LeafServer::start(SERVER, directory.path(), &arguments, &env);
     let ask = async |timeout: &str| {
-        let stream = tokio::net::TcpStream::connect(server.grpc()).await.unwrap();
-        let (mut sender, connection) =
-            hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream))
-                .await
-                .unwrap();
-        tokio::spawn(connection);
-        let place = format!("http://leaf{}", "/leaf.v1.IdService/NextIds").parse::<Uri>().unwrap();
-        let request = Request::post(place)
-            .header("content-type", "application/grpc")
-            .header("te", "trailers")
-            .header("grpc-timeout", timeout)
-            .body(Full::new(Bytes::from(message())))
-            .unwrap();
-        let answer = sender.send_request(request).await.unwrap();
+        let answer = connect(&server).await.send_request(call_for_ids(timeout)).await.unwrap();
         let (head, body) = answer.into_parts();
         let trailers = body.collect().await.unwrap().trailers().cloned().unwrap_or_default();
         let status = head.headers.get("grpc-status").or(trailers.get("grpc-status")).cloned();

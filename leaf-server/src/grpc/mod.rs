@@ -5,6 +5,7 @@
 
 mod deadline;
 mod ids;
+mod request;
 mod status;
 
 use std::convert::Infallible;
@@ -23,6 +24,7 @@ use leaf_proto::v1;
 use leaf_proto::v1::id_service_server::{IdServiceServer, SERVICE_NAME};
 use rustix::net::sockopt::set_socket_keepalive;
 use tokio::net::TcpStream;
+use tokio::time::Instant;
 use tonic::codegen::Service as TowerService;
 use tonic::{Code, Status};
 use tonic_health::ServingStatus;
@@ -33,6 +35,7 @@ use tonic_reflection::server::{
 };
 
 use self::ids::Ids;
+pub(crate) use self::request::{check, explained, is_meant};
 pub(crate) use self::status::{bad_request, with_reason};
 use crate::node::Node;
 use crate::serve::{Control, Keeping, Order, Protocol, UnderWay, Unread, serve_http2, version};
@@ -45,8 +48,9 @@ pub(crate) const fn order(order: leaf_segment::Order) -> v1::Order {
     }
 }
 
-/// The largest message of a request, and how long it may take to arrive.
-const LARGEST: usize = 16 * 1024;
+/// The largest message of a request: a tag has 512 bytes at most, and a connection may hold a hundred of them.
+const LARGEST: usize = 1024;
+/// How long a message may take to arrive.
 const ARRIVES: Duration = Duration::from_secs(10);
 /// What is buffered for one answer: a client that opens its windows and reads nothing costs so much a hundred times.
 const SEND_BUFFER: usize = 16 * 1024;
@@ -202,6 +206,11 @@ impl Service<Request<Incoming>> for Answering {
         self.control.requests.fetch_add(1, Ordering::Relaxed);
         let (services, control) = (self.services.clone(), Arc::clone(&self.control));
         Box::pin(async move {
+            let (head, body) = request.into_parts();
+            if !is_meant(&head) {
+                return Ok(request::unsupported().map(|body| Counted::of(body, &control)));
+            }
+            let request = Request::from_parts(head, body);
             let service = request.uri().path().split('/').nth(1).unwrap_or_default();
             let reply = match service {
                 SERVICE_NAME => whole(request, services.ids, &control).await,
@@ -237,31 +246,35 @@ where
         >,
 {
     let (head, body) = request.into_parts();
+    let within = match deadline::of(&head.headers) {
+        Ok(within) => within,
+        Err(text) => return Ok(bad_request(text).into_http()),
+    };
+    let until = within.map(|within| Instant::now() + within);
+    let late = |why: String| Ok(with_reason(Code::DeadlineExceeded, "too-slow", why).into_http());
+    let arrives = within.map_or(ARRIVES, |within| within.min(ARRIVES));
     let read = Limited::new(body, LARGEST + 5).collect();
-    let body = match tokio::time::timeout(ARRIVES, read).await {
+    let body = match tokio::time::timeout(arrives, read).await {
         Ok(Ok(body)) => body.to_bytes(),
         Ok(Err(_)) => {
             let text = format!("a request has one message of at most {LARGEST} bytes");
             return Ok(bad_request(text).into_http());
         }
-        Err(_) => {
-            let text = format!("the message did not arrive within {ARRIVES:?}");
-            return Ok(with_reason(Code::DeadlineExceeded, "too-slow", text).into_http());
-        }
+        Err(_) => return late(format!("the message did not arrive within {arrives:?}")),
     };
-    let _under_way = UnderWay::begin(control);
-    let within = match deadline::of(&head.headers) {
-        Ok(within) => within,
-        Err(text) => return Ok(bad_request(text).into_http()),
-    };
-    let answered = service.call(Request::from_parts(head, Full::new(body)));
-    match within {
-        None => answered.await,
-        Some(within) => tokio::time::timeout(within, answered).await.unwrap_or_else(|_| {
-            let text = format!("no answer within the client's {within:?}");
-            Ok(with_reason(Code::DeadlineExceeded, "too-slow", text).into_http())
-        }),
+    if let Err(refused) = check(&body, LARGEST) {
+        return Ok(refused.into_http());
     }
+    let _under_way = UnderWay::begin(control);
+    let answered = service.call(Request::from_parts(head, Full::new(body)));
+    let answered = match until {
+        None => answered.await,
+        Some(until) => match tokio::time::timeout_at(until, answered).await {
+            Ok(answered) => answered,
+            Err(_) => return late("no answer before the client's deadline".into()),
+        },
+    };
+    answered.map(explained)
 }
 
 /// A body that tells the listener whether its client reads it.

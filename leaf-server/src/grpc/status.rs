@@ -29,7 +29,7 @@ pub(super) fn of(error: &IdError) -> Status {
         Reason::Busy => Code::ResourceExhausted,
         Reason::NoText | Reason::Unavailable => Code::Unavailable,
     };
-    with_reason(code, reason.word(), error.to_string())
+    with_reason(code, reason.word(), error.text())
 }
 
 pub(crate) fn bad_request(text: impl Into<String>) -> Status {

@@ -13,8 +13,11 @@ use serde::de::DeserializeOwned;
 use super::problem::Problem;
 use crate::serve::Control;
 
-/// The largest body of a request, and how long it may take.
-const LARGEST: usize = 16 * 1024;
+/// The largest body of a request for ids, which means nothing: a connection may hold a hundred of them.
+pub(super) const OF_IDS: usize = 1024;
+/// The largest body of an operator's request.
+pub(super) const OF_OPERATORS: usize = 16 * 1024;
+/// How long a body may take.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The body of a request that is under way.
@@ -50,13 +53,13 @@ impl Drop for Waited<'_> {
     }
 }
 
-/// Reads all of it.
-pub(super) async fn read(body: &mut RequestBody) -> Result<Bytes, Problem> {
+/// Reads all of it, if it has so many bytes at most.
+pub(super) async fn read(body: &mut RequestBody, most: usize) -> Result<Bytes, Problem> {
     if body.is_read() {
         return Ok(Bytes::new());
     }
     let waited = Waited::begin(&body.control);
-    let all = Limited::new(&mut body.incoming, LARGEST).collect();
+    let all = Limited::new(&mut body.incoming, most).collect();
     let all = tokio::time::timeout(TIMEOUT, all).await;
     drop(waited);
     let Ok(all) = all else {
@@ -66,7 +69,7 @@ pub(super) async fn read(body: &mut RequestBody) -> Result<Bytes, Problem> {
     match all {
         Ok(all) => Ok(all.to_bytes()),
         Err(error) if error.is::<http_body_util::LengthLimitError>() => {
-            let text = format!("a body has at most {LARGEST} bytes");
+            let text = format!("a body has at most {most} bytes");
             Err(Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "too-large", text))
         }
         Err(_) => Err(Problem::bad_request("the body ended early, or is not well-formed")),
@@ -89,6 +92,6 @@ pub(super) async fn json<T: DeserializeOwned>(
             "send Content-Type: application/json",
         ));
     }
-    let text = read(body).await?;
+    let text = read(body, OF_OPERATORS).await?;
     serde_json::from_slice(&text).map_err(|error| Problem::bad_request(format!("body: {error}")))
 }

@@ -75,7 +75,7 @@ fn undecoded_key(key: &str) -> Option<&str> {
 pub(super) async fn route(node: &Arc<Node>, head: &Parts, body: &mut RequestBody) -> Reply {
     let form = if head.uri.path().starts_with("/v1/") { Form::Json } else { Form::Text };
     let form = Form::accepted(&head.headers, form);
-    let reply = match body::read(body).await {
+    let reply = match body::read(body, body::OF_IDS).await {
         Ok(_) => answer(node, head).await,
         Err(problem) => Err(problem),
     };

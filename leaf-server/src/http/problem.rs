@@ -4,8 +4,8 @@
 use hyper::header::{ACCEPT, ALLOW, HeaderMap, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
 use hyper::{Method, StatusCode};
 use leaf_node::hints;
-use leaf_segment::{SegmentError, SegmentErrorKind, StoreError, StoreErrorKind, TagAdminError};
-use leaf_snowflake::{RegistryError, RegistryErrorKind, SnowflakeError};
+use leaf_segment::{StoreError, StoreErrorKind, TagAdminError};
+use leaf_snowflake::{RegistryError, RegistryErrorKind};
 use serde::Serialize;
 
 use super::reply::{self, Reply};
@@ -168,26 +168,7 @@ impl From<IdError> for Problem {
             Reason::Record | Reason::EndOfTime => StatusCode::INTERNAL_SERVER_ERROR,
             Reason::Busy | Reason::NoText | Reason::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
         };
-        let detail = match &error {
-            IdError::Segment(error) => match error.kind() {
-                SegmentErrorKind::BadTag(why) => why.to_string(),
-                _ => error.to_string(),
-            },
-            error => error.to_string(),
-        };
-        Self::new(status, reason.word(), detail)
-    }
-}
-
-impl From<SegmentError> for Problem {
-    fn from(error: SegmentError) -> Self {
-        IdError::Segment(error).into()
-    }
-}
-
-impl From<SnowflakeError> for Problem {
-    fn from(error: SnowflakeError) -> Self {
-        IdError::Snowflake(error).into()
+        Self::new(status, reason.word(), error.text())
     }
 }
 

@@ -65,6 +65,8 @@ pub(crate) async fn serve_http2<S, B>(
     let connection = http2::Builder::new(TokioExecutor::new())
         .timer(TokioTimer::new())
         .max_concurrent_streams(STREAMS)
+        // Whoever gives up all that it may have asked has done nothing wrong: a moment's pause makes many late at once.
+        .max_pending_accept_reset_streams(2 * STREAMS as usize)
         .max_header_list_size(HEAD_BYTES as u32)
         .max_send_buf_size(send_buffer)
         .keep_alive_interval(PING_EVERY)

@@ -113,6 +113,11 @@ for number in range(1100):
 names = [tag.tag for tag in tags()]
 assert len(names) == 1104 and names == sorted(names)
 
+# Asked for before it is there, and found once it is.
+refused(code.NOT_FOUND, ids.NextId, pb.NextIdRequest(tag="soon"), "no such tag")
+admin.CreateTag(pb.CreateTagRequest(tag="soon", step=1))
+assert ids.NextId(pb.NextIdRequest(tag="soon")).id == 1
+
 # What a client is told.
 seen = ids.DescribeTag(pb.DescribeTagRequest(tag="orders"))
 assert (seen.order, seen.leases, seen.step) == (pb.ORDER_RELAXED, True, 2000)
@@ -136,7 +141,7 @@ refused(code.FAILED_PRECONDITION, admin.RetireWorker, pb.RetireWorkerRequest(wor
 unknown = channel.unary_unary("/leaf.v1.IdService/NextId", bytes, bytes)
 refused(code.UNIMPLEMENTED, unknown, b"", "leaf.v1.AdminService")
 unknown = channel.unary_unary("/leaf.v1.AdminService/Nothing", bytes, bytes)
-refused(code.UNIMPLEMENTED, unknown, b"", "")
+refused(code.UNIMPLEMENTED, unknown, b"", "no such call")
 there = services.AdminServiceStub(grpc.insecure_channel(other))
 refused(code.UNIMPLEMENTED, there.GetTag, pb.GetTagRequest(tag="orders"), "ops listener")
 print("all was as it should be")

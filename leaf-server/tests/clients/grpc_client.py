@@ -65,8 +65,8 @@ assert abs(stub.Decode(pb.DecodeRequest(id=flake)).unix_millis - now) < 60_000
 code = grpc.StatusCode
 refused(code.NOT_FOUND, stub.NextId, pb.NextIdRequest(tag="nope"), "no such tag")
 refused(code.INVALID_ARGUMENT, stub.NextId, pb.NextIdRequest(), "give a tag, or snowflake")
-refused(code.INVALID_ARGUMENT, stub.NextId, pb.NextIdRequest(tag=" "), "")
-refused(code.INVALID_ARGUMENT, stub.NextId, pb.NextIdRequest(tag="x" * 129), "")
+refused(code.INVALID_ARGUMENT, stub.NextId, pb.NextIdRequest(tag=" "), "tag begins or ends with white space")
+refused(code.INVALID_ARGUMENT, stub.NextId, pb.NextIdRequest(tag="x" * 129), "tag is longer than 128 characters")
 refused(code.INVALID_ARGUMENT, stub.NextId, pb.NextIdRequest(tag="x" * 100_000), "at most")
 refused(code.INVALID_ARGUMENT, stub.NextIds, pb.NextIdsRequest(tag=TAG, count=1001), "give 1 to 1000")
 refused(code.INVALID_ARGUMENT, stub.LeaseRange, pb.LeaseRangeRequest(tag=TAG), "give 1 to 1000000")
@@ -75,7 +75,9 @@ refused(code.FAILED_PRECONDITION, stub.LeaseRange, pb.LeaseRangeRequest(tag="tur
 refused(code.INVALID_ARGUMENT, stub.ReturnRange, pb.ReturnRangeRequest(tag=TAG, start=5, end=5), "start, end")
 refused(code.INVALID_ARGUMENT, stub.Decode, pb.DecodeRequest(id=-1), "layout")
 unknown = channel.unary_unary("/leaf.v1.IdService/Nothing", bytes, bytes)
-refused(code.UNIMPLEMENTED, unknown, b"", "")
+refused(code.UNIMPLEMENTED, unknown, b"", "no such call")
+rubbish = channel.unary_unary("/leaf.v1.IdService/NextId", bytes, bytes)
+refused(code.INVALID_ARGUMENT, rubbish, b"\xff\xff\xff", "none of this call")
 unknown = channel.unary_unary("/other.Service/Nothing", bytes, bytes)
 refused(code.UNIMPLEMENTED, unknown, b"", "no such service")
 

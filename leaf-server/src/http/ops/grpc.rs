@@ -5,10 +5,9 @@ use std::sync::Arc;
 
 use futures_util::{Stream, stream};
 use http_body_util::Full;
+use hyper::StatusCode;
 use hyper::body::Bytes;
-use hyper::header::CONTENT_TYPE;
 use hyper::http::request::Parts;
-use hyper::{Method, StatusCode, Version};
 use leaf_core::{Step, WorkerId};
 use leaf_node::records::{TagShown, WorkerShown};
 use leaf_proto::v1::admin_service_server::{AdminService, AdminServiceServer, SERVICE_NAME};
@@ -34,14 +33,6 @@ use crate::node::Node;
 /// So many tags are in one message of a list: clients take 4 MiB by default.
 const TAGS: usize = 500;
 
-/// Whether a request is one of gRPC.
-pub(super) fn is_meant(head: &Parts) -> bool {
-    let kind = head.headers.get(CONTENT_TYPE).map(|kind| kind.as_bytes());
-    head.version == Version::HTTP_2
-        && head.method == Method::POST
-        && kind.is_some_and(|kind| kind.starts_with(b"application/grpc"))
-}
-
 /// Answers a request of gRPC.
 pub(super) async fn answer(node: &Arc<Node>, head: &Parts, body: &mut RequestBody) -> Reply {
     let reply = match call(node, head, body).await {
@@ -61,7 +52,10 @@ async fn call(
         return Ok(Status::unimplemented(text).into_http());
     }
     authorize(node.live.token(), node.ops.ip(), &head.headers, &head.uri)?;
-    let message = body::read(body).await?;
+    let message = body::read(body, body::OF_OPERATORS).await?;
+    if let Err(refused) = grpc::check(&message, body::OF_OPERATORS) {
+        return Ok(refused.into_http());
+    }
     let mut request = hyper::Request::new(Full::<Bytes>::new(message));
     *request.uri_mut() = head.uri.clone();
     *request.method_mut() = head.method.clone();
@@ -70,7 +64,7 @@ async fn call(
     let mut service = AdminServiceServer::new(Admin { node: Arc::clone(node) });
     detached(async move {
         let Ok(reply) = service.call(request).await;
-        Ok(reply)
+        Ok(grpc::explained(reply))
     })
     .await
 }

@@ -71,7 +71,7 @@ pub(super) const ROUTES: &[Route<To>] = &[
 /// Answers a request.
 pub(super) async fn route(node: &Arc<Node>, head: &Parts, body: &mut RequestBody) -> Reply {
     #[cfg(feature = "grpc")]
-    if grpc::is_meant(head) {
+    if crate::grpc::is_meant(head) {
         return grpc::answer(node, head, body).await;
     }
     let form = if head.uri.path().starts_with("/v1/") { Form::Json } else { Form::Text };
@@ -142,7 +142,7 @@ async fn answer(node: &Arc<Node>, head: &Parts, body: &mut RequestBody) -> Resul
             shown(async move { tags::advance(&node, &tag, at_least, far.into()).await }).await
         }
         To::TagRekey => {
-            body::read(body).await?;
+            body::read(body, body::OF_OPERATORS).await?;
             let tag = decoded(0)?;
             shown(async move { tags::rekey(&node, &tag).await }).await
         }
@@ -228,21 +228,22 @@ fn authorize(
     if !listen.is_loopback() {
         return forbidden("administration is off: set ops.token, or let ops.listen be on loopback");
     }
-    // A page in a browser of this host can reach loopback, too, under a name of its own.
-    let named = headers.get(HOST).and_then(|host| host.to_str().ok());
-    let authority = match named {
-        Some(host) => host.parse::<Authority>().ok(),
-        None => uri.authority().cloned(),
+    // A page in a browser of this host can reach loopback, too, under a name of its own. Whatever names the host counts: a
+    // proxy may look at another one.
+    let named = headers.get_all(HOST).iter();
+    let named = named.map(|host| host.to_str().ok().and_then(|host| host.parse().ok()));
+    let all: Option<Vec<Authority>> = named.chain(uri.authority().cloned().map(Some)).collect();
+    let all = all.unwrap_or_default();
+    let is_plain = |authority: &Authority| {
+        let host = authority.host().trim_start_matches('[').trim_end_matches(']');
+        let is_own = host.eq_ignore_ascii_case("localhost") || host.parse::<IpAddr>().is_ok();
+        is_own && !authority.as_str().contains('@')
     };
-    let is_plain = |host: &str| {
-        let host = host.trim_start_matches('[').trim_end_matches(']');
-        host.eq_ignore_ascii_case("localhost") || host.parse::<IpAddr>().is_ok()
-    };
-    if !authority.as_ref().is_some_and(|authority| is_plain(authority.host())) {
+    if all.is_empty() || !all.iter().all(is_plain) {
         return forbidden("ask for this host by its address or as localhost, or set ops.token");
     }
     let mut origins = headers.get_all(ORIGIN).iter().map(|it| it.to_str().unwrap_or_default());
-    let own = authority.map(|authority| format!("http://{authority}"));
+    let own = all.first().map(|authority| format!("http://{authority}"));
     if origins.any(|origin| Some(origin) != own.as_deref()) {
         return forbidden("pages of other hosts may not administer this node");
     }
@@ -256,11 +257,12 @@ mod tests {
     /// The status of a refusal, 200 for none.
     fn status(token: Option<&str>, listen: &str, headers: &[(&'static str, &'static str)]) -> u16 {
         let token = token.map(|token| serde_json::from_value(token.into()).unwrap());
-        let headers = headers
-            .iter()
-            .map(|(name, value)| (name.parse().unwrap(), HeaderValue::from_static(value)));
+        let mut given = HeaderMap::new();
+        for (name, value) in headers {
+            given.append(*name, HeaderValue::from_static(value));
+        }
         let uri = hyper::Uri::from_static("/v1/status");
-        let allowed = authorize(token, listen.parse().unwrap(), &headers.collect(), &uri);
+        let allowed = authorize(token, listen.parse().unwrap(), &given, &uri);
         allowed.err().map_or(200, |problem| problem.reply(Form::Text).status().as_u16())
     }
 
@@ -280,6 +282,18 @@ mod tests {
         assert_eq!(status(None, own, &[localhost, same]), 200);
         assert_eq!(status(None, own, &[localhost, same, ("origin", "http://evil.example")]), 403);
         assert_eq!(status(None, any, &[localhost]), 403);
+        // Two names.
+        assert_eq!(status(None, own, &[localhost, ("host", "evil.example:8081")]), 403);
+        assert_eq!(status(None, own, &[("host", "user@localhost:8081")]), 403);
+        for (named, wanted) in
+            [("http://evil.example/v1/status", 403), ("http://[::1]/v1/status", 200)]
+        {
+            let uri = hyper::Uri::from_static(named);
+            let headers = [(HOST, HeaderValue::from_static("localhost"))].into_iter().collect();
+            let allowed = authorize(None, own.parse().unwrap(), &headers, &uri);
+            let allowed = allowed.err().map_or(200, |it| it.reply(Form::Text).status().as_u16());
+            assert_eq!(allowed, wanted, "{named}");
+        }
 
         let shown = |value| status(token, any, &[("authorization", value)]);
         assert_eq!(shown("Bearer 0123456789abcdef"), 200);

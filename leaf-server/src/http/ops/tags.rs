@@ -214,7 +214,9 @@ pub(super) async fn show(node: &Node, tag: &str) -> Result<TagShown, Problem> {
 pub(super) async fn create(node: &Node, tag: &str, spec: TagSpec) -> Result<TagShown, Problem> {
     let (store, tag) = find(node, tag)?;
     let new = spec.record(tag, &node.keys())?;
-    Ok(shown(&TagAdmin::new(&*store.open.store).create(&new).await?, store))
+    let record = TagAdmin::new(&*store.open.store).create(&new).await?;
+    store.generator.look_again(&record.tag);
+    Ok(shown(&record, store))
 }
 
 pub(super) async fn change(node: &Node, tag: &str, change: TagChange) -> Result<TagShown, Problem> {
@@ -224,7 +226,9 @@ pub(super) async fn change(node: &Node, tag: &str, change: TagChange) -> Result<
             "nothing to change: give step, enabled, min_step, max_step or max_take",
         ));
     }
-    Ok(shown(&TagAdmin::new(&*store.open.store).change(&tag, change).await?, store))
+    let record = TagAdmin::new(&*store.open.store).change(&tag, change).await?;
+    store.generator.look_again(&tag);
+    Ok(shown(&record, store))
 }
 
 pub(super) async fn advance(
