@@ -84,7 +84,7 @@ pub async fn import(
         return Err(bad("somebody else moves or deletes it at the same time".into()));
     }
     // Whatever happens from here on: nothing else knows the number.
-    tracing::warn!(
+    tracing::info!(
         "tag {:?} is sealed in the old store: it granted ids below {granted_below}",
         tag.as_str()
     );

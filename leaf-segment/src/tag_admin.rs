@@ -328,7 +328,7 @@ impl<'a> TagAdmin<'a> {
             Ok(max_id) => {
                 // Whoever asked may be gone, and nothing else knows the number.
                 let tag = record.tag.as_str();
-                tracing::warn!("tag {tag:?} is sealed: it granted ids below {max_id}");
+                tracing::info!("tag {tag:?} is sealed: it granted ids below {max_id}");
                 Ok(TagRecord { max_id, ..record })
             }
             Err(SealError { error, max_id: Some(next_first) }) => {
