@@ -91,7 +91,8 @@ fn programs(page: &str) -> Vec<(String, String)> {
         .collect()
 }
 
-/// The programs of docs/clients.md and docs/grpc.md, as they stand but for the ports; each prints one id.
+/// The programs of docs/clients.md and docs/grpc.md, as they stand but for the ports, and for a time to wait that a busy
+/// machine does not exceed; each prints one id.
 #[test]
 fn the_programs_of_the_pages_run() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
