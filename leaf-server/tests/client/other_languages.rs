@@ -118,9 +118,17 @@ fn the_programs_of_the_pages_run() {
     let all = programs("clients.md").into_iter().chain(programs("grpc.md"));
     for (number, (language, text)) in all.enumerate() {
         let ports = [("6380", server.redis()), ("8080", server.ids()), ("50051", server.grpc())];
-        let text = ports
+        let mut text = ports
             .iter()
             .fold(text, |text, (port, address)| text.replace(port, &address.port().to_string()));
+        for (second, longer) in [
+            ("timeout=1)", "timeout=30)"),
+            ("timeout(1000)", "timeout(30000)"),
+            ("Timeout: time.Second", "Timeout: 30 * time.Second"),
+            ("ofSeconds(1)", "ofSeconds(30)"),
+        ] {
+            text = text.replace(second, longer);
+        }
         let file = |name: &str| {
             let file = directory.path().join(name);
             std::fs::write(&file, &text).unwrap();
