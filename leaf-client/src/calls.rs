@@ -45,7 +45,7 @@ pub(crate) trait Ask: Sync {
     /// The answer in a body of JSON; `None` where it is none to this question.
     fn read(&self, body: &[u8]) -> Option<Self::Answer>;
 
-    /// The same over gRPC.
+    /// Sends the question over gRPC.
     #[cfg(feature = "grpc")]
     fn grpc(&self, client: Client) -> impl Future<Output = Sent<Self::Answer>> + Send;
 }

@@ -37,7 +37,7 @@ pub(crate) enum Reason {
 }
 
 impl Reason {
-    /// The same word in every protocol that has room for one.
+    /// Its word: one for all protocols that have room for it.
     pub(crate) const fn word(self) -> &'static str {
         match self {
             Self::BadRequest => "bad-request",
