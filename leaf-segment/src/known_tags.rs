@@ -3,6 +3,7 @@
 
 use std::collections::HashMap;
 use std::fmt;
+use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use arc_swap::{ArcSwap, Cache};
@@ -19,7 +20,7 @@ pub(crate) type TagMap = HashMap<Tag, TagHandle, foldhash::fast::RandomState>;
 /// # use leaf_segment::{MemoryStore, NewTag, SegmentConfig, SegmentGenerator};
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// # let store = Arc::new(MemoryStore::with_tags([NewTag::stock()]));
+/// # let store = Arc::new(MemoryStore::with_tags([NewTag::sample()]));
 /// let segments = SegmentGenerator::open(store, SegmentConfig::default()).await;
 /// let mut tags = segments.known_tags();
 ///
@@ -40,6 +41,36 @@ impl KnownTags {
     pub fn get(&mut self, tag: &str) -> Option<&TagHandle> {
         self.0.load().get(tag).filter(|handle| !handle.state.has_ended())
     }
+
+    /// Looks all of these tags up, then calls `using` for each of them in turn, with the handle that [`Self::get`] returns, until
+    /// it breaks off.
+    ///
+    /// For callers that take ids of many tags in turn. What the look-up and the next id read from memory is read for
+    /// [`Self::AT_A_TIME`] tags at once here. One after the other they would wait for memory each, since to take an id is an
+    /// atomic addition, behind which the processor begins no reading before it is done.
+    pub fn each<'a>(
+        &'a mut self,
+        tags: &[&str],
+        mut using: impl FnMut(Option<&'a TagHandle>) -> ControlFlow<()>,
+    ) -> ControlFlow<()> {
+        let known: &'a TagMap = self.0.load();
+        for tags in tags.chunks(Self::AT_A_TIME) {
+            let mut found = [None; Self::AT_A_TIME];
+            for (found, tag) in found.iter_mut().zip(tags) {
+                *found = known.get(*tag);
+            }
+            for handle in found.into_iter().flatten() {
+                handle.state.touch();
+            }
+            for handle in &found[..tags.len()] {
+                using(handle.filter(|handle| !handle.state.has_ended()))?;
+            }
+        }
+        ControlFlow::Continue(())
+    }
+
+    /// For so many tags [`Self::each`] reads memory at once: more than a processor can, and few enough for its smallest cache.
+    pub const AT_A_TIME: usize = 16;
 }
 
 impl fmt::Debug for KnownTags {

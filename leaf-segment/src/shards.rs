@@ -4,6 +4,7 @@
 //! Each shard keeps its own generator, so that a store that fails takes no other shard with it.
 
 use std::fmt;
+use std::ops::ControlFlow;
 use std::str::FromStr;
 
 use leaf_core::Health;
@@ -151,6 +152,20 @@ impl Shards<KnownTags> {
     /// The handle of a tag that is known and in use, see [`KnownTags::get`].
     pub fn get(&mut self, tag: &str) -> Option<&TagHandle> {
         self.of_mut(tag).get(tag)
+    }
+
+    /// Calls `using` with the handle of each of these tags in turn until it breaks off. Where all of them are in one store,
+    /// memory is read for several of them at once, see [`KnownTags::each`].
+    pub fn each(
+        &mut self,
+        tags: &[&str],
+        mut using: impl FnMut(Option<&TagHandle>) -> ControlFlow<()>,
+    ) {
+        // Whether it broke off is for nobody here.
+        let _ = match self.shards.is_empty() {
+            true => self.rest.each(tags, using),
+            false => tags.iter().try_for_each(|tag| using(self.get(tag))),
+        };
     }
 }
 

@@ -285,6 +285,8 @@ impl TagState {
         if let Some(at) = self.numbers().close() {
             control.closed_at = Some(at);
         }
+        // Already closed but where it is empty; `has_ended` looks at this one.
+        self.buffer.close();
         drop(control);
         self.queue.clear();
         self.refilled.notify_waiters();
@@ -304,9 +306,14 @@ impl TagState {
         Some(Leftovers { unused: self.numbers().unused(at), granted_end, issued_end })
     }
 
-    /// Asked by every look-up, so it takes no lock.
+    /// Asked by every look-up, so it takes no lock, and reads nothing but what the next id is taken from.
     pub(crate) fn has_ended(&self) -> bool {
-        self.numbers().is_closed()
+        self.buffer.is_closed()
+    }
+
+    /// Reads what the next id is taken from.
+    pub(crate) fn touch(&self) {
+        self.buffer.touch();
     }
 
     pub(crate) fn somebody_waits(&self) -> bool {

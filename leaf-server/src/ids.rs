@@ -5,6 +5,7 @@
 //! wait, and as many requests as are allowed to.
 
 use std::cell::RefCell;
+use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use leaf_core::{Clock as _, Id, IdRange, Step, TextForm, TextFormError, WorkerId};
@@ -113,13 +114,30 @@ thread_local! {
 
 /// Uses the handle of a tag that this node knows by this name; allocates nothing.
 pub(crate) fn known<T>(node: &Node, name: &str, using: impl FnOnce(&TagHandle) -> T) -> Option<T> {
+    with_known(node, |known| known.get(name).map(using))?
+}
+
+/// Takes the next id of each of these tags in turn, and ends at the first that has none in memory; allocates nothing.
+pub(crate) fn next_of_each(node: &Node, names: &[&str], mut using: impl FnMut(Id)) {
+    with_known(node, |known| {
+        known.each(names, |handle| match handle.and_then(TagHandle::try_next) {
+            Some(id) => {
+                using(id);
+                ControlFlow::Continue(())
+            }
+            None => ControlFlow::Break(()),
+        });
+    });
+}
+
+/// Uses the tags that are known, as this thread sees them.
+fn with_known<T>(node: &Node, using: impl FnOnce(&mut Shards<KnownTags>) -> T) -> Option<T> {
     let segments = node.segments()?;
     KNOWN.with_borrow_mut(|known| {
-        let known = match known {
+        Some(using(match known {
             Some((of, known)) if *of == node.number => known,
             known => &mut known.insert((node.number, segments.map(|shard| shard.known_tags()))).1,
-        };
-        known.get(name).map(using)
+        }))
     })
 }
 

@@ -27,6 +27,7 @@ mod loom_tests;
 #[cfg(all(test, not(leaf_loom)))]
 mod tests;
 
+use std::hint::black_box;
 use std::sync::OnceLock;
 
 use crossbeam_utils::CachePadded;
@@ -308,6 +309,13 @@ impl DoubleBuffer {
             next.close();
         }
         (before.generation() < LAST).then_some(ClosedAt(before))
+    }
+
+    /// Reads what [`Self::take`] reads, and has no other effect.
+    pub(crate) fn touch(&self) {
+        // Nobody uses what is read: without these the compiler would leave the reading out.
+        black_box(self.cursor.load(Ordering::Relaxed));
+        black_box(self.segments.drained.load(Ordering::Relaxed));
     }
 
     /// Whether [`Self::close`] was called.

@@ -6,8 +6,12 @@
 
 use std::ops::Range;
 
+use leaf_core::Tag;
+
 /// The longest command.
 pub(super) const LARGEST: usize = 64 * 1024;
+/// The longest name of a tag, in bytes.
+const LONGEST_TAG: usize = 4 * Tag::MAX_CHARS;
 /// The most words of a command.
 const MOST_WORDS: usize = 1024;
 
@@ -64,6 +68,22 @@ pub(super) fn read(input: &[u8], words: &mut Words) -> Result<Option<usize>, Mal
         None if input.len() < LARGEST => Ok(None),
         _ => Err(Malformed::TooLong),
     }
+}
+
+/// The tag and the length of the command that `input` begins with, if it is a whole `INCR` as client libraries write it. A
+/// quick look: for anything else it is `None`, also where [`read`] would find the same command.
+pub(super) fn increment(input: &[u8]) -> Option<(&str, usize)> {
+    const CAPITALS: &[u8] = b"*2\r\n$4\r\nINCR\r\n$";
+    const LETTERS: &[u8] = b"*2\r\n$4\r\nincr\r\n$";
+    let (beginning, _) = input.split_at_checked(CAPITALS.len())?;
+    if beginning != CAPITALS && beginning != LETTERS {
+        return None;
+    }
+    let (length, start) = number(input, CAPITALS.len(), Malformed::Length).ok()??;
+    let end = start + usize::try_from(length).ok().filter(|length| *length <= LONGEST_TAG)?;
+    let ends = input.get(end..end + 2)? == b"\r\n";
+    let tag = std::str::from_utf8(&input[start..end]).ok().filter(|_| ends)?;
+    Some((tag, end + 2))
 }
 
 fn read_array(input: &[u8], words: &mut Vec<Range<usize>>) -> Result<Option<usize>, Malformed> {
@@ -222,6 +242,33 @@ mod tests {
             }
             let length = command.len();
             prop_assert_eq!(outcome(&[command, rest].concat()), Ok(Some((words, length))));
+        }
+
+        /// The quick look sees what the thorough one sees, whatever arrives.
+        #[test]
+        fn an_increment_is_what_it_is_read_as(
+            name in prop::sample::select(vec!["INCR", "incr", "Incr", "DECR"]),
+            tag in prop::collection::vec(any::<u8>(), 0..20),
+            end in 0..60usize,
+            broken in prop::option::of((0..60usize, any::<u8>())),
+        ) {
+            let mut input = encoded(&[name.into(), tag]);
+            input.extend(b"*2\r\n$4\r\n");
+            input.truncate(end.max(30));
+            if let Some((at, byte)) = broken
+                && let Some(place) = input.get_mut(at)
+            {
+                *place = byte;
+            }
+            if let Some((tag, length)) = increment(&input) {
+                let Ok(Some((words, read))) = outcome(&input) else { panic!("{input:?}") };
+                prop_assert_eq!(words.len(), 2);
+                prop_assert!(words[0].eq_ignore_ascii_case(b"INCR"));
+                prop_assert_eq!((&words[1][..], read), (tag.as_bytes(), length));
+            } else if let Ok(Some((words, _))) = outcome(&input) {
+                let plain = words.len() == 2 && [&b"INCR"[..], b"incr"].contains(&&words[0][..]);
+                prop_assert!(!plain || std::str::from_utf8(&words[1]).is_err() || !input.starts_with(b"*2\r\n$4\r\n"));
+            }
         }
 
         /// Whatever arrives: no panic, words lie within the command, and what is refused or complete stays so

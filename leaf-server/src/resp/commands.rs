@@ -2,9 +2,9 @@
 //! [`Task`]s, which may wait.
 
 use leaf_core::TextForm;
-use leaf_segment::TagHandle;
+use leaf_segment::{KnownTags, TagHandle};
 
-use super::codec::Words;
+use super::codec::{self, Words};
 use super::info;
 use super::reply::Replies;
 use super::session::Session;
@@ -16,6 +16,8 @@ use crate::node::Node;
 
 /// So many equal commands are answered at once: their replies have room in a buffer.
 const AT_ONCE: usize = 128;
+/// The ids of so many tags are taken at once.
+const TAGS_AT_ONCE: usize = KnownTags::AT_A_TIME;
 /// So many bytes of a word are repeated in an error.
 const REPEATED: usize = 64;
 
@@ -108,6 +110,35 @@ fn increment(
         session.replies.integer(id.get());
     }
     Some(commands * length)
+}
+
+/// Answers the commands that `input` begins with as long as they are `INCR` of several tags, whose next ids are there, at most
+/// [`TAGS_AT_ONCE`]. Returns how many bytes they are.
+pub(super) fn increment_several(node: &Node, session: &mut Session, input: &[u8]) -> usize {
+    if !session.is_open(node) {
+        return 0;
+    }
+    let mut tags = [""; TAGS_AT_ONCE];
+    let mut ends = [0; TAGS_AT_ONCE];
+    let (mut count, mut end) = (0, 0);
+    while count < TAGS_AT_ONCE
+        && let Some((tag, length)) = codec::increment(&input[end..])
+        // Equal ones are answered together, by `increment`.
+        && (count == 0 || tags[count - 1] != tag)
+    {
+        end += length;
+        (tags[count], ends[count]) = (tag, end);
+        count += 1;
+    }
+    if count < 2 {
+        return 0;
+    }
+    let mut answered = 0;
+    ids::next_of_each(node, &tags[..count], |id| {
+        session.replies.integer(id.get());
+        answered += 1;
+    });
+    if answered == 0 { 0 } else { ends[answered - 1] }
 }
 
 /// How many equal commands `input` begins with, of which the first has `length` bytes.

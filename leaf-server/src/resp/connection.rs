@@ -129,12 +129,17 @@ impl Connection {
         buffers::provide(&mut self.session.replies.bytes);
         while outcome == Outcome::Receive {
             let input = &self.input[at..];
+            let several = commands::increment_several(&self.node, &mut self.session, input);
+            if several > 0 {
+                at += several;
+                rest_arrived(&mut self.rest_owed, &self.control);
+                self.send_if_many().await?;
+                continue;
+            }
             let length = match codec::read(input, &mut self.words) {
                 Ok(Some(length)) => {
                     // What follows may wait for ids, which is not the client's fault.
-                    if let Some(mark) = self.rest_owed.take() {
-                        self.control.debt_ends(mark);
-                    }
+                    rest_arrived(&mut self.rest_owed, &self.control);
                     length
                 }
                 Ok(None) => break,
@@ -165,10 +170,7 @@ impl Connection {
                     }
                 }
             }
-            if self.session.replies.bytes.len() >= UNSENT {
-                self.send().await?;
-                buffers::provide(&mut self.session.replies.bytes);
-            }
+            self.send_if_many().await?;
         }
         if at > 0 {
             self.control.requests.fetch_add(1, Ordering::Relaxed);
@@ -181,10 +183,16 @@ impl Connection {
     async fn send_ids(&mut self, ids: Ids) -> io::Result<()> {
         for id in ids {
             id.write(&mut self.session.replies);
-            if self.session.replies.bytes.len() >= UNSENT {
-                self.send().await?;
-                buffers::provide(&mut self.session.replies.bytes);
-            }
+            self.send_if_many().await?;
+        }
+        Ok(())
+    }
+
+    /// Sends the replies if they have used up their room.
+    async fn send_if_many(&mut self) -> io::Result<()> {
+        if self.session.replies.bytes.len() >= UNSENT {
+            self.send().await?;
+            buffers::provide(&mut self.session.replies.bytes);
         }
         Ok(())
     }
@@ -228,5 +236,12 @@ impl Connection {
             }
         }
         Poll::Ready(Ok(()))
+    }
+}
+
+/// Ends the debt of a client that owed the rest of a command.
+fn rest_arrived(owed: &mut Option<u32>, control: &Control) {
+    if let Some(mark) = owed.take() {
+        control.debt_ends(mark);
     }
 }
