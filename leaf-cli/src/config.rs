@@ -67,6 +67,7 @@ pub(crate) struct Registry {
     pub(crate) layout: Layout,
     pub(crate) offline_for: Duration,
     pub(crate) report_interval: Duration,
+    pub(crate) tolerance: Duration,
 }
 
 impl Registry {
@@ -102,6 +103,7 @@ impl Registry {
             layout: snowflake.layout(),
             offline_for: snowflake.offline_for.duration(),
             report_interval: snowflake.report_interval.duration(),
+            tolerance: snowflake.rollback_tolerance.duration(),
         })
     }
 }

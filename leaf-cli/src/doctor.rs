@@ -54,7 +54,7 @@ fn compare(
     (other, others): (&str, &[TagRecord]),
     findings: &mut Vec<Finding>,
 ) {
-    let stock = NewTag::stock().tag;
+    let stock = NewTag::sample().tag;
     for record in records.iter().filter(|record| record.tag != stock && !record.is_sealed()) {
         let same = others.iter().find(|other| other.tag == record.tag && !other.is_sealed());
         if let Some(why) = same.and_then(|same| overlap::between(record, same)) {
@@ -79,7 +79,7 @@ async fn look(stores: &Stores, findings: &mut Vec<Finding>) -> Vec<(String, Vec<
                 for record in &records {
                     let tag = record.tag.as_str();
                     // `schema --apply` makes the stock tag in every store.
-                    if !stores.is_of(tag, store) && record.tag != NewTag::stock().tag {
+                    if !stores.is_of(tag, store) && record.tag != NewTag::sample().tag {
                         found(format!(
                             "tag {tag:?} is kept here, but segment.shard sends it to another store: \
                              delete it here with `leaf --store`, or change the patterns"

@@ -305,7 +305,7 @@ async fn import(
     for (done, record) in records.iter().enumerate() {
         let store = stores.of(record.tag.as_str());
         let (from, to) = (&*source.open.store, &*store.open.store);
-        match leaf_registry::import(&record.tag, from, to, gap.into()).await {
+        match leaf_registry::import(&record.tag, from, to, gap).await {
             Ok(first) => imported.push(Imported {
                 tag: record.tag.as_str().into(),
                 first: first.to_string(),

@@ -105,6 +105,7 @@ fn node_settings(registry: &config::Registry) -> NodeSettings {
         layout: registry.layout,
         offline_for: registry.offline_for,
         report_interval: registry.report_interval,
+        tolerance: registry.tolerance,
     }
 }
 

@@ -348,7 +348,7 @@ fn what_a_database_holds_does_not_steer_the_terminal() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         let open = url.open(home.path(), &StoreOptions::default()).await.unwrap();
-        let evil = NewTag { description: Some("\u{1b}[2J\u{202e}".into()), ..NewTag::stock() };
+        let evil = NewTag { description: Some("\u{1b}[2J\u{202e}".into()), ..NewTag::sample() };
         open.store.delete(&evil.tag).await.unwrap();
         open.store.create(&evil).await.unwrap();
         open.store.close().await;

@@ -19,7 +19,7 @@ async fn open(home: &std::path::Path) -> OpenRegistry {
     let options = RegistryOptions::default();
     let data = home.join("leaf-data");
     let open = place.open(RegistryKind::Sqlite, None, &data, &options).await.unwrap();
-    open.tables.as_ref().unwrap().apply().await.unwrap();
+    open.admin.as_ref().unwrap().apply().await.unwrap();
     open
 }
 

@@ -1,6 +1,6 @@
 //! Why a node cannot be opened.
 
-use leaf_registry::StoreUrlError;
+use leaf_registry::SettingError;
 use leaf_segment::{HighWaterMarksError, StoreError};
 use leaf_snowflake::SnowflakeError;
 
@@ -41,8 +41,8 @@ impl From<ConfigError> for OpenError {
     }
 }
 
-impl From<StoreUrlError> for OpenError {
-    fn from(error: StoreUrlError) -> Self {
+impl From<SettingError> for OpenError {
+    fn from(error: SettingError) -> Self {
         Self::Config(ConfigError::new(error.to_string()))
     }
 }

@@ -23,10 +23,18 @@ pub const fn of_registry(kind: &RegistryErrorKind) -> Option<&'static str> {
         RegistryErrorKind::NoWorkerId(_) => {
             Some("`leaf worker list` shows which node holds which worker id")
         }
+        RegistryErrorKind::BadIdentity(_) => Some("set `advertise`"),
         RegistryErrorKind::Damaged => Some("`leaf worker repair N --holder-is-dead` repairs it"),
-        RegistryErrorKind::OtherRange { .. } | RegistryErrorKind::OutsideRange { .. } => {
+        RegistryErrorKind::OtherRange { .. } => {
             Some("snowflake.worker_range sets them; `leaf worker list` shows who holds what")
         }
+        RegistryErrorKind::OutsideRange { .. } => Some(
+            "snowflake.worker_range sets them: use etcd, postgres, sqlite or zk_recycle; zk_normal counts from 0, and with \
+             ordinal set snowflake.ordinal_offset",
+        ),
+        RegistryErrorKind::OtherLayout { .. } => Some(
+            "an empty registry is another `name` or database, or with the registry `local` another data directory",
+        ),
         RegistryErrorKind::BeyondLayout { .. } => Some(
             "snowflake.registry = \"zk_recycle\" recycles worker ids; snowflake.layout sets the layout",
         ),

@@ -176,10 +176,10 @@ impl Snowflake {
         let address = around.http.map(|http| identity::address(&identity, http)).transpose()?;
         let open = registry::open(config, address).await?;
         let place = config.registry_place()?;
-        if let (Some(tables), Some(place)) = (&open.tables, place)
+        if let (Some(admin), Some(place)) = (&open.admin, place)
             && place.file(&config.data_dir).is_some()
         {
-            tables.apply().await?;
+            admin.apply().await?;
         }
         let snowflake = &config.snowflake;
         let mut settings = SnowflakeConfig {

@@ -34,7 +34,7 @@ pub async fn open(config: &Config, address: Option<Identity>) -> Result<OpenRegi
         };
         return Ok(OpenRegistry {
             registry: local::registry(workers, snowflake.worker_range),
-            tables: None,
+            admin: None,
         });
     };
     let options = options(config, address);
@@ -73,5 +73,5 @@ pub async fn open_to_administer(config: &Config) -> Result<Option<OpenRegistry>,
 /// # Errors
 /// `Config` and `Registry`. A server is not contacted yet.
 pub async fn tables(config: &Config) -> Result<Option<Arc<dyn Administration>>, OpenError> {
-    Ok(open_to_administer(config).await?.and_then(|open| open.tables))
+    Ok(open_to_administer(config).await?.and_then(|open| open.admin))
 }

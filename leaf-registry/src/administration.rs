@@ -1,10 +1,10 @@
-//! What an operator needs of a store besides its tags: tables, and what is risky about it.
+//! What an operator needs of a segment store or a worker registry: its tables, and what is risky about it.
 
 use std::fmt;
 
 use leaf_segment::StoreFuture;
 
-/// Shows and makes a store's tables, and looks at its settings.
+/// Shows and makes the tables of a segment store or of a worker registry, and looks at the settings of its server.
 pub trait Administration: fmt::Debug + Send + Sync + 'static {
     /// The tables, each with the statements that make it, to be read or run by hand.
     fn tables(&self) -> &'static [Table];

@@ -13,7 +13,7 @@ use leaf_segment::{
     NewTag, SEALED, SealError, StoreError, StoreErrorKind, TagRecord, TagSettingsError, TagStore,
 };
 
-/// Why a store does not change a `max_id` that is what it should be.
+/// Why a store refused to replace a `max_id` although it was the expected one.
 pub(crate) const AFTER_FAILOVER: &str = "its database has failed over and no node has allocated from it since: let one do \
                               so, then try again";
 
@@ -24,9 +24,10 @@ pub(crate) const AFTER_FAILOVER: &str = "its database has failed over and no nod
 /// Doing it again changes nothing and returns the `max_id` of the new store.
 ///
 /// # Errors
-/// `UnknownTag` in the old store; `TagExists` where the new store has granted ids of a tag of this name;
-/// `Exhausted` when the ids end before the gap; `BadRecord` when the old row holds no step, and where an
-/// import was broken off after the old store was sealed; failures of the stores.
+/// `UnknownTag` in the old store; `TagExists` where the new store has granted ids of a tag of this name, or has it
+/// with another meaning; `Exhausted` when the ids end before the gap; `BadRecord` where step, meaning or settings of
+/// the old row cannot be read, where somebody else moves the tag at the same time, and where an import was broken off
+/// after the old store was sealed; failures of the stores.
 ///
 /// ```
 /// use leaf_core::{Step, Tag};
@@ -35,7 +36,7 @@ pub(crate) const AFTER_FAILOVER: &str = "its database has failed over and no nod
 ///
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// let (old, new) = (MemoryStore::with_tags([NewTag::stock()]), MemoryStore::default());
+/// let (old, new) = (MemoryStore::with_tags([NewTag::sample()]), MemoryStore::default());
 /// let (stock, step) = (Tag::parse("leaf-segment-test")?, Step::new(2000)?);
 /// let last = old.allocate(&stock, step, step.into()).await?;
 ///
@@ -48,8 +49,9 @@ pub async fn import(
     tag: &Tag,
     from: &dyn TagStore,
     to: &dyn TagStore,
-    gap: i64,
+    gap: u32,
 ) -> Result<i64, StoreError> {
+    let gap = i64::from(gap);
     let operation = format!("import tag {:?}", tag.as_str());
     let refuse = |kind| StoreError::new(kind, operation.clone());
     let bad = |why: String| refuse(StoreErrorKind::BadRecord(why));
@@ -83,7 +85,7 @@ pub async fn import(
     if granted_below == SEALED {
         return Err(bad("somebody else moves or deletes it at the same time".into()));
     }
-    // Whatever happens from here on: nothing else knows the number.
+    // Logged, since no record has the number until the new store is opened.
     tracing::info!(
         "tag {:?} is sealed in the old store: it granted ids below {granted_below}",
         tag.as_str()
@@ -101,7 +103,7 @@ pub async fn import(
         ))
     };
     let failed = |error: StoreError| unopened(format!(" ({error})"));
-    // Another key since it was made here: the ids of both are told apart by it.
+    // The tag may have got a newer key since `make_sealed` copied its meaning: the meaning is copied again, so that the new store never goes on with a key whose numbers the old one used beside the newer.
     if let (Some(TagRecord { meaning: Ok(now), .. }), Ok(made)) =
         (from.tag(tag).await.map_err(failed)?, &old.meaning)
         && now != *made
@@ -114,8 +116,8 @@ pub async fn import(
     Ok(first)
 }
 
-/// Sees to it that the new store has the tag as the old one has it, grants nothing of it, and can be opened:
-/// what may be refused is refused before the tag is sealed in the old store.
+/// Creates the tag sealed in the new store, or brings it into line there. Everything that may be refused is tried
+/// here, before the tag is sealed in the old store.
 async fn make_sealed(
     old: &TagRecord,
     new: Option<TagRecord>,
@@ -123,6 +125,8 @@ async fn make_sealed(
     refuse: &impl Fn(StoreErrorKind) -> StoreError,
 ) -> Result<(), StoreError> {
     let tag = &old.tag;
+    let not_writable =
+        || refuse(StoreErrorKind::Unavailable).because(format!("the new store: {AFTER_FAILOVER}"));
     let step = old.step.map_err(|error| refuse(StoreErrorKind::BadRecord(error.to_string())))?;
     let meaning = old.meaning.clone();
     let meaning = meaning.map_err(|error| refuse(StoreErrorKind::BadRecord(error.to_string())))?;
@@ -146,10 +150,14 @@ async fn make_sealed(
             to.create(&new).await?;
             Ok(new.settings)
         }
-        // Made, by `schema --apply` say, and never used; or moved from here before.
+        // Made, by `schema --apply` say, and never used; or sealed because it was moved out of the new store earlier.
         Some(new) if new.max_id <= 1 || new.is_sealed() => {
             if !new.is_sealed() && !to.replace_max_id(tag, new.max_id, SEALED).await? {
-                return Err(refuse(StoreErrorKind::TagExists));
+                let now = to.tag(tag).await?.map(|now| now.max_id);
+                return Err(match now == Some(new.max_id) {
+                    true => not_writable(),
+                    false => refuse(StoreErrorKind::TagExists),
+                });
             }
             to.set_step(tag, step).await?;
             new.settings
@@ -159,10 +167,9 @@ async fn make_sealed(
     if settings.as_ref() != Ok(old_settings) {
         to.set_settings(tag, old_settings).await?;
     }
+    // Changes nothing. It shows that the failover guard lets the new store be written, before the old one is sealed.
     if !to.replace_max_id(tag, SEALED, SEALED).await? {
-        return Err(
-            refuse(StoreErrorKind::Unavailable).because(format!("the new store: {AFTER_FAILOVER}"))
-        );
+        return Err(not_writable());
     }
     Ok(())
 }

@@ -1,18 +1,21 @@
-//! The adapters of Leaf's two ports.
+//! Where segments and worker ids come from: implementations of [`TagStore`](leaf_segment::TagStore) and
+//! [`FenceStore`](leaf_snowflake::FenceStore) for databases, etcd, ZooKeeper and the configuration.
 //!
 //! | backend | segment store | worker registry | feature |
 //! |---|---|---|---|
 //! | `sqlite` | one file, one host | several processes of one host | `sqlite` |
-//! | `mysql` | MySQL, MariaDB; the Java Leaf's table | beside the community fork's table | `mysql` |
+//! | `mysql` | MySQL, MariaDB; the Java Leaf's table | fences of its own, copied into the community fork's table | `mysql` |
 //! | `postgres` | PostgreSQL | recycled worker ids | `postgres` |
 //! | `etcd` | compare-and-swap, a majority of members | recycled worker ids | `etcd` (its build needs `protoc`) |
-//! | `zk_normal` | | a worker id per name, beside the original Java Leaf | `zookeeper` |
-//! | `zk_recycle` | | recycled worker ids, beside the community fork | `zookeeper` |
+//! | `zk_normal` | | a worker id for each name, shared with the original Java Leaf | `zookeeper` |
+//! | `zk_recycle` | | recycled worker ids, shared with the community fork | `zookeeper` |
 //! | `local` | | worker ids from the configuration, the fence in the state file | |
 //! | `ordinal` | | the number at the end of the host name; fences in a database, etcd, ZooKeeper or the state file | |
 //!
-//! Every backend but `ordinal` is a folder; `zookeeper/` is what those of ZooKeeper share. Those of the SQL databases are dialects (`dialect.rs`, `errors.rs`) of the two
-//! stores in `sql/`; the others have `store.rs` for the segment store and `workers.rs` for the worker registry.
+//! A *fence* is the record of who holds a worker id and up to which timestamp. The *original* is Meituan's Java Leaf, the *community fork* its best known successor.
+//!
+//! Every backend but `ordinal` is a folder; `zookeeper/` is what those of ZooKeeper share. Those of the SQL databases are
+//! dialects (`dialect.rs`, `errors.rs`) of what `sql/` has; the others have `store.rs` for the segment store and `workers.rs` for the worker registry.
 //! `mirror.rs` is the record that a Java Leaf keeps beside ours. All pass one conformance suite on the real server (`tests/`).
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "tests may panic"))]
 
@@ -69,6 +72,6 @@ pub use registry_kind::{
     read_setting,
 };
 #[cfg(feature = "store")]
-pub use store_url::{OpenStore, StoreOptions, StoreUrl, StoreUrlError};
+pub use store_url::{OpenStore, SettingError, StoreOptions, StoreUrl};
 #[cfg(feature = "store")]
 pub use zookeeper_address::ZookeeperAddress;

@@ -11,8 +11,8 @@ use crate::Administration;
 pub struct OpenRegistry {
     /// The registry.
     pub registry: Registry,
-    /// Its tables; `None` where it has none.
-    pub tables: Option<Arc<dyn Administration>>,
+    /// Its tables and risks; `None` where it has none.
+    pub admin: Option<Arc<dyn Administration>>,
 }
 
 impl OpenRegistry {
@@ -22,7 +22,7 @@ impl OpenRegistry {
         policy: ClaimPolicy,
         address: Option<Identity>,
     ) -> Self {
-        Self { registry: Registry::new(store, policy, address), tables: None }
+        Self { registry: Registry::new(store, policy, address), admin: None }
     }
 
     /// A registry in a database.
@@ -32,7 +32,7 @@ impl OpenRegistry {
         address: Option<Identity>,
     ) -> Self {
         let store = Arc::new(store);
-        let tables = Some(Arc::clone(&store) as _);
-        Self { registry: Registry::new(store, policy, address), tables }
+        let admin = Some(Arc::clone(&store) as _);
+        Self { registry: Registry::new(store, policy, address), admin }
     }
 }

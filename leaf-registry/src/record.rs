@@ -1,4 +1,4 @@
-//! Rows of `leaf_alloc`, `leaf_sequence` and `leaf_tag_settings`, whatever the database.
+//! Tags as they are stored, rows of tables or values in etcd.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -25,7 +25,7 @@ impl Row {
     }
 }
 
-/// The rows as records; `settings` maps each tag to the text of its settings. Invalid rows are skipped with a warning. Of two rows with one name, in two tables, nothing may be issued.
+/// The rows as records; `settings` maps each tag to the text of its settings. Invalid rows are skipped with a warning. A name that stands in both tables gets [`MeaningError::Twice`]: no id of it is issued.
 pub(crate) fn read(rows: Vec<Row>, settings: HashMap<String, String>) -> Vec<TagRecord> {
     let mut records = HashMap::with_capacity(rows.len());
     for row in rows {

@@ -10,7 +10,7 @@ use leaf_core::WorkerId;
 use leaf_segment::{StoreError, StoreErrorKind, StoreFuture};
 use leaf_snowflake::{ClaimPolicy, Identity, WorkerRange};
 
-use crate::{OpenRegistry, StoreUrl, StoreUrlError, ZookeeperAddress};
+use crate::{OpenRegistry, SettingError, StoreUrl, ZookeeperAddress};
 
 /// A kind of worker registry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -23,7 +23,7 @@ pub enum RegistryKind {
     ZkNormal,
     /// From pools in ZooKeeper: as the community fork.
     ZkRecycle,
-    /// The community fork's table in MySQL or MariaDB.
+    /// In MySQL or MariaDB, copied into the community fork's table.
     Mysql,
     /// In PostgreSQL.
     Postgres,
@@ -45,13 +45,13 @@ const NAMES: [(RegistryKind, &str); 8] = [
 ];
 
 impl FromStr for RegistryKind {
-    type Err = StoreUrlError;
+    type Err = SettingError;
 
-    fn from_str(text: &str) -> Result<Self, StoreUrlError> {
+    fn from_str(text: &str) -> Result<Self, SettingError> {
         let found = NAMES.into_iter().find(|(_, name)| *name == text);
         found.map(|(kind, _)| kind).ok_or_else(|| {
             let names = NAMES.map(|(_, name)| name).join(", ");
-            StoreUrlError::new(format!("unknown registry: there are {names}"))
+            SettingError::new(format!("unknown registry: there are {names}"))
         })
     }
 }
@@ -67,10 +67,10 @@ impl fmt::Display for RegistryKind {
 /// names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum OnForeignHolder {
-    /// It waits for the holder's time to pass, up to its `startup_wait`, and is refused then.
+    /// It waits until the holder's ceiling has passed, for its `startup_wait` at most; after that the claim is refused.
     #[default]
     Wait,
-    /// It takes another worker id (`zk_normal`).
+    /// It takes another worker id: in `zk_normal` only, elsewhere as [`Self::Wait`].
     NewId,
 }
 
@@ -95,13 +95,13 @@ impl fmt::Display for RegistryPlace {
 /// What a configuration says of where worker ids may be kept.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RegistryPlaces {
-    /// `snowflake.zookeeper`.
+    /// Where ZooKeeper is (in leaf-server: `snowflake.zookeeper`).
     pub zookeeper: Option<ZookeeperAddress>,
-    /// `snowflake.database`.
+    /// Where the database of the registry is (`snowflake.database`).
     pub database: Option<StoreUrl>,
-    /// `snowflake.etcd`.
+    /// Where etcd is (`snowflake.etcd`).
     pub etcd: Option<StoreUrl>,
-    /// `segment.store`: used by a database or etcd registry whose own key is not given and whose kind it is of.
+    /// The segment store (`segment.store`). It holds the records of the registry too where the registry's own place is not given and the store is of its kind.
     pub segment_store: Option<StoreUrl>,
 }
 
@@ -110,10 +110,10 @@ impl RegistryPlaces {
     ///
     /// # Errors
     /// Names the key that is missing or wrong.
-    pub fn of(&self, kind: RegistryKind) -> Result<Option<RegistryPlace>, StoreUrlError> {
+    pub fn of(&self, kind: RegistryKind) -> Result<Option<RegistryPlace>, SettingError> {
         let zookeeper = || self.zookeeper.clone().map(RegistryPlace::Zookeeper);
         let store = |url: &StoreUrl| RegistryPlace::Store(url.clone());
-        let refuse = |text: String| Err(StoreUrlError::new(text));
+        let refuse = |text: String| Err(SettingError::new(text));
         let fits = |url: &&StoreUrl| url.holds_workers_of(kind);
         let shared = || self.segment_store.as_ref().filter(fits).map(store);
         match kind {
@@ -141,9 +141,11 @@ impl RegistryPlaces {
                     Some(url) if fits(&url) => Ok(Some(store(url))),
                     Some(url) => refuse(format!("snowflake.database {url} is not of the kind {kind}")),
                     None => shared().map(Some).ok_or_else(|| {
-                        StoreUrlError::new(format!(
-                            "set snowflake.database: segment.store cannot be used instead, it is not {kind}"
-                        ))
+                        let instead = match &self.segment_store {
+                            Some(_) => ": segment.store cannot be used instead, it is of another kind",
+                            None => "",
+                        };
+                        SettingError::new(format!("set snowflake.database to a {kind} URL{instead}"))
                     }),
                 }
             }
@@ -151,7 +153,7 @@ impl RegistryPlaces {
                 Some(url) if fits(&url) => Ok(Some(store(url))),
                 Some(url) => refuse(format!("snowflake.etcd {url} is no etcd URL")),
                 None => shared().map(Some).ok_or_else(|| {
-                    StoreUrlError::new(
+                    SettingError::new(
                         "snowflake.etcd is missing: write etcd://host:2379,host:2379,host:2379/name",
                     )
                 }),
@@ -168,12 +170,12 @@ const LARGEST_SETTING: u64 = 64 * 1024;
 ///
 /// # Errors
 /// A text that names the file and never repeats what it holds.
-pub fn read_setting<T>(file: &Path) -> Result<T, StoreUrlError>
+pub fn read_setting<T>(file: &Path) -> Result<T, SettingError>
 where
-    T: FromStr<Err = StoreUrlError>,
+    T: FromStr<Err = SettingError>,
 {
     let parsed = read_secret(file)?.parse();
-    parsed.map_err(|error| StoreUrlError::new(format!("{}: {error}", shown(file))))
+    parsed.map_err(|error| SettingError::new(format!("{}: {error}", shown(file))))
 }
 
 /// A file's name, unless it is the secret itself at a wrong place: a URL, or a key.
@@ -191,8 +193,8 @@ fn shown(file: &Path) -> String {
 ///
 /// # Errors
 /// A text that names the file and never repeats what it holds.
-pub fn read_secret(file: &Path) -> Result<String, StoreUrlError> {
-    let refuse = |why: String| StoreUrlError::new(format!("{}: {why}", shown(file)));
+pub fn read_secret(file: &Path) -> Result<String, SettingError> {
+    let refuse = |why: String| SettingError::new(format!("{}: {why}", shown(file)));
     // A pipe would be waited for.
     match std::fs::metadata(file) {
         Ok(found) if !found.is_file() => return Err(refuse("not a regular file".into())),
@@ -215,7 +217,7 @@ pub struct RegistryOptions {
     /// The name of the cluster of Leaf nodes (Java: `leaf.name`), part of the paths in ZooKeeper and etcd. Letters,
     /// digits and `-_.`.
     pub name: String,
-    /// How often a holder reports: who has been silent for three of these is not alive.
+    /// How often a holder reports. In SQL databases and etcd a node that was silent for three of these is no longer asked for its clock.
     pub report_interval: Duration,
     /// How long ZooKeeper keeps a session without hearing of it.
     pub session_timeout: Duration,
@@ -225,7 +227,7 @@ pub struct RegistryOptions {
     pub adopt_java_ids: bool,
     /// What a node does whose own worker id is held by another instance.
     pub on_foreign_holder: OnForeignHolder,
-    /// The worker ids of this registry, where other registries have the rest.
+    /// The worker ids that this registry gives out, so that another registry can give out the others; `None`: all.
     pub worker_range: Option<WorkerRange>,
     /// Where this node answers HTTP; its identity where this is `None`.
     pub address: Option<Identity>,
@@ -247,13 +249,13 @@ impl Default for RegistryOptions {
 }
 
 impl FromStr for OnForeignHolder {
-    type Err = StoreUrlError;
+    type Err = SettingError;
 
-    fn from_str(text: &str) -> Result<Self, StoreUrlError> {
+    fn from_str(text: &str) -> Result<Self, SettingError> {
         match text {
             "wait" => Ok(Self::Wait),
             "new_id" => Ok(Self::NewId),
-            _ => Err(StoreUrlError::new("give wait or new_id")),
+            _ => Err(SettingError::new("give wait or new_id")),
         }
     }
 }
@@ -272,10 +274,10 @@ impl RegistryOptions {
     ///
     /// # Errors
     /// A text for the operator.
-    pub fn check_name(name: &str) -> Result<(), StoreUrlError> {
+    pub fn check_name(name: &str) -> Result<(), SettingError> {
         let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
         if name.is_empty() || name.len() > 64 || name.starts_with('.') || !name.chars().all(plain) {
-            return Err(StoreUrlError::new(
+            return Err(SettingError::new(
                 "give 1 to 64 letters, digits, '-', '_' or '.', not starting with '.'",
             ));
         }
@@ -298,7 +300,7 @@ impl RegistryOptions {
 }
 
 impl RegistryPlace {
-    /// The file of an embedded registry, which makes its table by itself; `None` for a server.
+    /// The file of an embedded registry; `None` for a server. Nobody prepares such a file beforehand: call [`Administration::apply`](crate::Administration::apply) once it is open.
     #[must_use]
     pub fn file(&self, data_dir: &Path) -> Option<PathBuf> {
         match self {

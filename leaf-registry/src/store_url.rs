@@ -26,7 +26,7 @@ const HOW: &str = "write sqlite:PATH, mysql://user:password@host:3306/database, 
 ///
 /// let url: StoreUrl = "mysql://leaf:secret@db:3306/leaf".parse()?;
 /// assert_eq!(url.to_string(), "mysql://leaf:***@db:3306/leaf");
-/// # Ok::<(), leaf_registry::StoreUrlError>(())
+/// # Ok::<(), leaf_registry::SettingError>(())
 /// ```
 #[derive(Clone, PartialEq, Eq)]
 pub struct StoreUrl(Kind);
@@ -61,9 +61,9 @@ enum Kind {
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoreOptions {
-    /// By how many ids every tag is advanced when MySQL, MariaDB or PostgreSQL answers as another
-    /// server than before: more than a failover can lose. `None` turns that guard off. Default
-    /// 10,000,000, ten times the greatest dynamic step.
+    /// By how many ids every tag is advanced at least when MySQL, MariaDB or PostgreSQL answers as another server
+    /// than before: more than a failover can lose. A tag in strict order with fewer than 2^40 numbers has a margin of
+    /// its own instead: a tenth of them, at most 10,000,000. `None` turns that guard off. Default 10,000,000, ten times the greatest dynamic step.
     pub failover_margin: Option<i64>,
 }
 
@@ -82,13 +82,13 @@ pub struct OpenStore {
     pub admin: Arc<dyn Administration>,
 }
 
-/// A setting is invalid or cannot be read. The text never repeats the setting, which may hold a password.
+/// A setting is invalid or cannot be read. The text holds no password, and nothing of a setting that could not be parsed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
-pub struct StoreUrlError(String);
+pub struct SettingError(String);
 
 impl StoreUrl {
-    /// The file of an embedded store, which makes its tables by itself; `None` for a server.
+    /// The file of an embedded store; `None` for a server. Nobody prepares such a file beforehand: call [`Administration::apply`] once it is open.
     #[must_use]
     pub fn file(&self, data_dir: &Path) -> Option<PathBuf> {
         match &self.0 {
@@ -213,17 +213,17 @@ impl OpenStore {
     }
 }
 
-impl StoreUrlError {
+impl SettingError {
     pub(crate) fn new(text: impl Into<String>) -> Self {
         Self(text.into())
     }
 }
 
 impl FromStr for StoreUrl {
-    type Err = StoreUrlError;
+    type Err = SettingError;
 
-    fn from_str(text: &str) -> Result<Self, StoreUrlError> {
-        let refuse = |why: &str| Err(StoreUrlError::new(why));
+    fn from_str(text: &str) -> Result<Self, SettingError> {
+        let refuse = |why: &str| Err(SettingError::new(why));
         if text.contains(":***@") {
             return refuse("the URL has *** in place of the password: write the password");
         }

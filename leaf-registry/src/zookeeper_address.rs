@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use crate::StoreUrlError;
+use crate::SettingError;
 
 /// `[user:password@]host:2181[,host:2181 …][/chroot]`, as the Java programs write it, with a login for
 /// the scheme `digest` before it where needed. The last `@` ends the login.
@@ -13,7 +13,7 @@ use crate::StoreUrlError;
 ///
 /// let address: ZookeeperAddress = "leaf:secret@a:2181,b:2181/ids".parse()?;
 /// assert_eq!(address.to_string(), "leaf:***@a:2181,b:2181/ids");
-/// # Ok::<(), leaf_registry::StoreUrlError>(())
+/// # Ok::<(), leaf_registry::SettingError>(())
 /// ```
 #[derive(Clone, PartialEq, Eq)]
 pub struct ZookeeperAddress {
@@ -35,11 +35,11 @@ impl ZookeeperAddress {
 }
 
 impl FromStr for ZookeeperAddress {
-    type Err = StoreUrlError;
+    type Err = SettingError;
 
-    fn from_str(text: &str) -> Result<Self, StoreUrlError> {
+    fn from_str(text: &str) -> Result<Self, SettingError> {
         let refuse = || {
-            StoreUrlError::new(
+            SettingError::new(
                 "not a ZooKeeper address: write host:2181,host:2181/chroot, with user:password@ before \
                  it where a login is needed",
             )
@@ -56,8 +56,9 @@ impl FromStr for ZookeeperAddress {
         let host = |host: &str| {
             // A bare host has the default port.
             let port = host.rsplit_once(':').map_or("2181", |(_, port)| port);
-            let port_is_one = host.ends_with(']') || port.parse::<u16>().is_ok_and(|port| port > 0);
-            !host.is_empty() && !host.starts_with(':') && host.chars().all(plain) && port_is_one
+            let port_is_valid =
+                host.ends_with(']') || port.parse::<u16>().is_ok_and(|port| port > 0);
+            !host.is_empty() && !host.starts_with(':') && host.chars().all(plain) && port_is_valid
         };
         let segment = |segment: &str| {
             !segment.is_empty()

@@ -17,7 +17,7 @@ use crate::{Ids, SegmentConfig, SegmentError, SegmentSource, TextError, Texts};
 /// use std::sync::Arc;
 /// use leaf_segment::{MemoryStore, NewTag, SegmentConfig, blocking::SegmentGenerator};
 ///
-/// let store = Arc::new(MemoryStore::with_tags([NewTag::stock()]));
+/// let store = Arc::new(MemoryStore::with_tags([NewTag::sample()]));
 /// let segments = SegmentGenerator::open(store, SegmentConfig::default())?;
 /// let orders = segments.tag("leaf-segment-test")?;
 ///

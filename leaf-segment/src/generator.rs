@@ -13,12 +13,13 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use leaf_core::{Health, HealthCode, Tag};
+use leaf_core::{Health, Tag};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use crate::handle::TagHandle;
+use crate::health;
 use crate::known_tags::{KnownTags, TagMap};
 use crate::rate;
 use crate::shape::Mapping;
@@ -26,8 +27,8 @@ use crate::store_client::StoreClient;
 use crate::tag_state::Leftovers;
 use crate::unknown_tags::UnknownTags;
 use crate::{
-    KeyRing, Meaning, Order, SegmentConfig, SegmentError, SegmentErrorKind, SegmentSource,
-    StoreError, StoreErrorKind, TagRecord, TagView,
+    KeyRing, Meaning, SegmentConfig, SegmentError, SegmentErrorKind, SegmentSource, StoreError,
+    StoreErrorKind, TagRecord, TagView,
 };
 
 /// How soon a refresh that failed is tried again.
@@ -162,64 +163,8 @@ impl SegmentGenerator {
     /// Whether ids can be handed out now.
     #[must_use]
     pub fn health(&self) -> Health {
-        let store_client = &self.shared.store_client;
-        if store_client.stop.is_cancelled() {
-            return Health::not_ready(HealthCode::Stopping, "segment mode is closed");
-        }
-        let trouble = store_client.trouble();
-        if !self.shared.loaded.load(Ordering::Acquire) {
-            let (code, why) = match trouble {
-                Some(trouble) => (HealthCode::StoreUnavailable, trouble),
-                None => (HealthCode::Starting, "no answer yet".into()),
-            };
-            return Health::not_ready(code, format!("segment store: {why}"));
-        }
-        let marks = store_client.config.marks.trouble().map_or(Health::Ready, |why| {
-            let text = format!("marks of the regression guard are not kept: {why}");
-            Health::degraded(HealthCode::MarksNotWritten, text)
-        });
-        let tags = self.shared.tags.load();
-        let Some(trouble) = trouble else {
-            let keyless_tag = |handle: &&TagHandle| {
-                matches!(handle.state.control().ended, Some(SegmentErrorKind::Key(_)))
-            };
-            let waiting = tags.values().filter(|handle| needs_operator(handle));
-            let refused = waiting.filter(|handle| !keyless_tag(handle)).count();
-            let refused = match refused {
-                0 => Health::Ready,
-                count => {
-                    let text = format!(
-                        "{count} tags need an operator: their records went back, or cannot be followed; the log \
-                         says what to do"
-                    );
-                    Health::degraded(HealthCode::TagRefused, text)
-                }
-            };
-            let refused = keyless(&tags).and(refused);
-            return marks.and(refused);
-        };
-        // A tag in strict order never has a stock: its own callers are told.
-        let in_use = |handle: &&TagHandle| {
-            !handle.state.has_ended()
-                && handle.meaning().order == Order::Relaxed
-                && handle.state.control().granted > 0
-        };
-        let has_stock = |handle: &TagHandle| handle.state.numbers().stock() > 0;
-        let mut dry = tags.values().filter(in_use).filter(|handle| !has_stock(handle));
-        let out_of_ids = |text| Health::not_ready(HealthCode::OutOfIds, text);
-        match dry.next() {
-            Some(handle) => out_of_ids(format!(
-                "segment store: {trouble}; tag {:?} is out of ids",
-                handle.tag().as_str()
-            )),
-            None if !tags.values().any(has_stock) => {
-                out_of_ids(format!("segment store: {trouble}; no tag has ids left"))
-            }
-            None => marks.and(Health::degraded(
-                HealthCode::StoreUnavailable,
-                format!("segment store: {trouble}; serving from stock"),
-            )),
-        }
+        let loaded = self.shared.loaded.load(Ordering::Acquire);
+        health::of(&self.shared.store_client, loaded, &self.shared.tags.load())
     }
 
     /// A look at every tag, in the order of their names.
@@ -260,27 +205,6 @@ fn usable(record: &TagRecord, keys: &KeyRing) -> Result<Option<Mapping>, Segment
         return Err(SegmentErrorKind::Disabled);
     }
     Mapping::of(meaning.shape, &record.tag, keys).map_err(SegmentErrorKind::Key)
-}
-
-/// Whether a tag's ids cannot be made for want of its key.
-fn keyless(tags: &TagMap) -> Health {
-    let problem = tags.values().find_map(|handle| match handle.state.control().ended {
-        Some(SegmentErrorKind::Key(problem)) => Some((handle.tag().clone(), problem)),
-        _ => None,
-    });
-    problem.map_or(Health::Ready, |(tag, problem)| {
-        let text = format!("tag {:?}: {problem}", tag.as_str());
-        Health::degraded(HealthCode::TagRefused, text)
-    })
-}
-
-/// Whether a tag waits for an operator.
-fn needs_operator(handle: &TagHandle) -> bool {
-    let control = handle.state.control();
-    match &control.ended {
-        None => control.suspect(),
-        Some(why) => matches!(why, SegmentErrorKind::Record | SegmentErrorKind::Key(_)),
-    }
 }
 
 impl Shared {
@@ -377,7 +301,8 @@ impl Shared {
                 handle.state.end(SegmentErrorKind::UnknownTag);
             }
             // A tag whose record could not be followed and is gone needs no operator any more.
-            let told = |handle: &TagHandle| handle.state.has_ended() && needs_operator(handle);
+            let told =
+                |handle: &TagHandle| handle.state.has_ended() && health::needs_operator(handle);
             tags.retain(|tag, handle| names.contains(tag) || !told(handle));
             for record in &records {
                 self.apply_record(&mut tags, record);

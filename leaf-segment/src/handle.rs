@@ -128,7 +128,7 @@ impl TagHandle {
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let store = Arc::new(MemoryStore::default());
-    /// # store.create(&NewTag::stock()).await?;
+    /// # store.create(&NewTag::sample()).await?;
     /// # let segments = SegmentGenerator::open(store, SegmentConfig::default()).await;
     /// let orders = segments.tag("leaf-segment-test").await?;
     /// let ranges = orders.take(500).await?;

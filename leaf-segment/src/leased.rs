@@ -96,7 +96,7 @@ impl TagHandle {
     /// # use leaf_segment::{MemoryStore, NewTag, SegmentConfig, SegmentGenerator};
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # let store = Arc::new(MemoryStore::with_tags([NewTag::stock()]));
+    /// # let store = Arc::new(MemoryStore::with_tags([NewTag::sample()]));
     /// # let segments = SegmentGenerator::open(store, SegmentConfig::default()).await;
     /// let orders = segments.tag("leaf-segment-test").await?;
     /// let leased = orders.lease(1000).await?;

@@ -34,6 +34,7 @@ mod error;
 mod generator;
 mod group_commit;
 mod handle;
+mod health;
 mod keys;
 mod known_tags;
 mod leased;

@@ -256,9 +256,9 @@ impl NewTag {
         self.meaning.capacity(&self.settings)
     }
 
-    /// Leaf's stock row: `leaf-segment-test`, first id 1, step 2000.
+    /// The sample row that the Java Leaf's schema comes with: `leaf-segment-test`, first id 1, step 2000.
     #[must_use]
-    pub fn stock() -> Self {
+    pub fn sample() -> Self {
         let tag = Tag::parse("leaf-segment-test").expect("a valid tag");
         Self {
             description: Some("Test leaf Segment Mode Get Id".into()),

@@ -366,7 +366,7 @@ mod tests {
     }
 
     fn store() -> (MemoryStore, Tag) {
-        let stock = NewTag::stock();
+        let stock = NewTag::sample();
         let tag = stock.tag.clone();
         (MemoryStore::with_tags([stock]), tag)
     }
@@ -428,9 +428,9 @@ mod tests {
         let gone = admin.read(&tag).await.unwrap_err().to_string();
         assert!(gone.contains("no such tag"), "{gone}");
 
-        let long = NewTag { description: Some("x".repeat(257)), ..NewTag::stock() };
+        let long = NewTag { description: Some("x".repeat(257)), ..NewTag::sample() };
         let refused = admin.create(&long).await.unwrap_err().to_string();
         assert!(refused.contains("give at most 256"), "{refused}");
-        assert!(admin.create(&NewTag { max_id: -1, ..NewTag::stock() }).await.is_err());
+        assert!(admin.create(&NewTag { max_id: -1, ..NewTag::sample() }).await.is_err());
     }
 }

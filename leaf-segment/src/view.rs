@@ -18,7 +18,7 @@ use crate::{SegmentErrorKind, StoreError, TagSettings};
 /// # use leaf_segment::{MemoryStore, NewTag, SegmentConfig, SegmentGenerator};
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// # let store = Arc::new(MemoryStore::with_tags([NewTag::stock()]));
+/// # let store = Arc::new(MemoryStore::with_tags([NewTag::sample()]));
 /// let segments = SegmentGenerator::open(store, SegmentConfig::default()).await;
 /// segments.tag("leaf-segment-test").await?.next().await?;
 ///

@@ -237,7 +237,7 @@ fn kills_at_random_instants_with_the_clock_set_back_repeat_nothing() {
         if back > 20.0 {
             refused += 1;
             let text = setting.refused_start();
-            assert!(text.contains("correct the clock, or wait"), "LEAF_SEED={seed}: {text}");
+            assert!(text.contains("correct the clock if it is wrong"), "LEAF_SEED={seed}: {text}");
             setting.clock.set("+0");
         }
     }
@@ -266,7 +266,7 @@ fn a_server_killed_before_the_clock_went_back_waits_or_refuses_and_repeats_nothi
     setting.clock.set("-3600");
     for _crash_loop in 0..3 {
         let text = setting.refused_start();
-        assert!(text.contains("correct the clock, or wait"), "{text}");
+        assert!(text.contains("correct the clock if it is wrong"), "{text}");
     }
 
     setting.clock.set("+0");

@@ -95,7 +95,11 @@ fn a_failover_that_lost_allocations_repeats_nothing() {
 
     assert_eq!(repeats(&outcome.ids), 0);
     assert!(outcome.ids.iter().max().unwrap() - outcome.last_before > 9_000_000, "it jumped");
-    assert!(outcome.log.contains("every tag was advanced by 10000000"), "{}", outcome.log);
+    assert!(
+        outcome.log.contains("every tag of leaf_alloc was advanced by 10000000"),
+        "{}",
+        outcome.log
+    );
     assert!(!outcome.log.contains("leaf:leaf"), "no password in the log");
 }
 

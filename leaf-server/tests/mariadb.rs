@@ -117,8 +117,10 @@ fn two_servers_and_a_java_node_on_one_row_never_share_an_id() {
     // Whole steps of 2000, doubled or not, were added to 1. What is missing below max_id is each
     // server's stock: the rest of its current segment and its next one.
     assert_eq!((max_id - 1) % 2000, 0);
-    let gaps = ledger.gaps_below(max_id);
-    assert!(gaps.len() <= 4, "missing: {gaps:?}");
+    // A thread that was not running while two segments were used up loses the one id that it had taken.
+    let (lost, gaps): (Vec<_>, Vec<_>) =
+        ledger.gaps_below(max_id).into_iter().partition(|gap| gap.end - gap.start == 1);
+    assert!(gaps.len() <= 4 && lost.len() <= 4, "missing: {gaps:?}, {lost:?}");
     println!(
         "{} ids, {java_segments} Java segments, max_id {max_id}, stock {gaps:?}",
         ledger.len()

@@ -249,7 +249,7 @@ fn a_frozen_node_repeats_nothing(cluster: &Cluster, recycled: bool) {
     assert_eq!(frozen.end().lost_connections + successor.end().lost_connections, 0);
     ledger.expect_at_least(100);
     expect_slices(&ledger, recycled);
-    assert!(first.output().contains("its ids stop"), "{}", first.output());
+    assert!(first.output().contains("the ids of this lease stop"), "{}", first.output());
 }
 
 /// Of the worker id that changed hands the frozen node's timestamps all lie below its successor's: also those

@@ -1,7 +1,7 @@
 //! For callers without a tokio runtime.
 //!
-//! The generator gets a runtime of its own with one thread, on which the keeper works. Do not call it
-//! from asynchronous code: calls that must wait panic there.
+//! The generator gets a runtime of its own with one thread, on which the keeper works. Not for asynchronous code: there `open`,
+//! `take`, `close`, a `next` that must wait, and dropping the generator panic.
 
 use std::io;
 
@@ -38,7 +38,7 @@ pub struct SnowflakeGenerator {
 pub enum OpenError {
     /// The system gave no thread.
     #[error("start the background thread: {0}")]
-    Thread(#[source] io::Error),
+    Thread(io::Error),
     /// The generator.
     #[error(transparent)]
     Generator(#[from] SnowflakeError),

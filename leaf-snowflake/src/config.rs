@@ -31,7 +31,7 @@ const LONGEST_OFFLINE: Duration = Duration::from_secs(7 * 24 * 3600);
 /// use leaf_snowflake::{Identity, SnowflakeConfig};
 ///
 /// let mut config = SnowflakeConfig::new(Identity::parse("10.0.0.7:8080")?);
-/// config.rollback_tolerance = Duration::from_millis(5); // Leaf's published rule
+/// config.rollback_tolerance = Duration::from_millis(5); // the Java Leaf's rule
 /// # Ok::<(), leaf_snowflake::IdentityError>(())
 /// ```
 #[derive(Debug, Clone)]
@@ -40,21 +40,22 @@ pub struct SnowflakeConfig {
     pub identity: Identity,
     /// How ids are composed. Default [`Layout::LEAF`].
     pub layout: Layout,
-    /// The file that makes a restart after a crash immediate. Without one (the default) a crashed
-    /// node waits until its registry ceiling has passed.
+    /// The file that makes a restart after a crash immediate. Without one (the default) a restarted node is a
+    /// stranger to the worker id that it had: it takes another one, or, where it may not, is refused until the old
+    /// ceiling is near.
     pub state_file: Option<PathBuf>,
     /// How far the wall clock may fall behind the ids before they stop. It is also how far ahead
-    /// of the clock a restarted node may begin. 1 ms to 60 s, default 1 s; 5 ms is Leaf's rule.
+    /// of the clock a restarted node may begin. 1 ms to 60 s, default 1 s; 5 ms is the Java Leaf's rule.
     pub rollback_tolerance: Duration,
     /// A wall clock that jumps ahead by more than this is not followed. At least 1 s, default 1 h.
     pub max_step_forward: Duration,
     /// How long ids flow without the registry: two report intervals to 7 days, default 10 min.
     pub offline_for: Duration,
-    /// How often the registry ceiling is raised: at least 10 ms, default 3 s, as Leaf reports.
+    /// How often the registry ceiling is raised: at least 10 ms, default 3 s, as the Java Leaf reports.
     pub report_interval: Duration,
     /// The longest that a claim waits for a former holder's time to pass: up to 1 h, default 15 s.
     pub startup_wait: Duration,
-    /// How long a caller waits, for the next millisecond or a ceiling: up to 1 h, default 2 s.
+    /// How long a caller waits, for the next tick or a ceiling: up to 1 h, default 2 s.
     pub wait: Duration,
     /// A tick starts its sequence at a pseudo-random value below this, so that `id % n` spreads evenly (not if the ids of the
     /// tick before overflowed into it). At most 1/16 of the sequence's range; 0 starts every tick at 0. Default 100.
@@ -73,7 +74,8 @@ pub struct SnowflakeConfig {
     /// round trip. Default 5 s.
     pub max_offset: Duration,
     /// The cache directory of a Java Leaf on this machine, `{tmpdir}/{leaf.name}/leafconf/{port}`: read at every
-    /// start, so that nothing it issued is repeated. Default none.
+    /// start, so that nothing it issued is repeated. (The file of the original holds no time: then nothing is known
+    /// of what it issued, and the log says so.) Default none.
     pub java_cache: Option<PathBuf>,
 }
 

@@ -35,10 +35,10 @@ pub enum RegistryErrorKind {
         /// When to claim again.
         at: UnixMillis,
     },
-    /// The floor is too far ahead to wait for.
+    /// The worker id can be claimed later, but not soon enough to wait.
     #[error(
-        "ids up to {floor} (Unix ms) may have been issued and the clock shows {now}, {} behind: \
-         correct the clock, or wait",
+        "the worker id cannot be claimed before {floor} (Unix ms), {} after the {now} of this clock: its last holder may have \
+         issued ids up to there, or it is kept back for that holder. Wait; correct the clock if it is wrong",
         seconds(*.floor - *.now)
     )]
     FloorAhead {
@@ -49,15 +49,18 @@ pub enum RegistryErrorKind {
     },
     /// Somebody else reported under this worker id a moment ago.
     #[error(
-        "the worker id is in use: another process, or one that crashed, reported {} ago and may issue \
+        "the worker id is in use: another process, or one that crashed, reported {} and may issue \
          ids up to {until} (Unix ms): stop it, wait, or give this node another worker id",
-        seconds(*.last_report)
+        last_report.map_or_else(
+            || "while this node waited".into(),
+            |ago| format!("{} ago", seconds(ago))
+        )
     )]
     InUse {
-        /// The holder's ceiling.
+        /// The holder's ceiling, or when this worker id can be claimed.
         until: UnixMillis,
-        /// How long ago the holder last reported.
-        last_report: Duration,
+        /// How long ago the holder last reported; `None` where it reported while this node waited for it.
+        last_report: Option<Duration>,
     },
     /// The record must be seen unchanged for a while before it counts as this node's own, or its holder as
     /// silent.
@@ -65,9 +68,9 @@ pub enum RegistryErrorKind {
     Watch {
         /// The worker id.
         worker: WorkerId,
-        /// Stands for the record as it was read. Claim again after `during` with it in
+        /// The fingerprint of the record as it was read. Claim again after `during` with it in
         /// [`ClaimRequest::watched`](crate::ClaimRequest::watched).
-        nonce: uuid::Uuid,
+        fingerprint: uuid::Uuid,
         /// How long.
         during: Duration,
     },
@@ -83,8 +86,7 @@ pub enum RegistryErrorKind {
     /// The record was made with another layout or epoch.
     #[error(
         "ids were made with layout {recorded}, the configuration says {configured}; ids would \
-         repeat: restore the setting. If the new ids may equal old ones, start a new id space: another \
-         `name` or database, or with the registry `local` another data directory"
+         repeat: restore the setting. Only if it does no harm that new ids equal old ones, use an empty registry"
     )]
     OtherLayout {
         /// Shape and epoch in the record.
@@ -101,6 +103,13 @@ pub enum RegistryErrorKind {
         /// When every ceiling granted before the failover has passed.
         until: UnixMillis,
     },
+    /// The registry's database has failed over, and the ceiling of this lease was so near that the failover may have lost the
+    /// claim of another node. Final for the lease: claim anew.
+    #[error(
+        "the database of the worker ids has failed over, and another node's claim of this worker id may have \
+         been lost there: this lease has ended"
+    )]
+    LeaseInDoubt,
     /// An operator took the worker id out of service.
     #[error("the worker id is retired: use another one")]
     Retired,
@@ -119,10 +128,7 @@ pub enum RegistryErrorKind {
         greatest: WorkerId,
     },
     /// The worker id that belongs to this node is not one of this registry's.
-    #[error(
-        "worker id {worker} of this node is outside {range}, the worker ids of this registry: use etcd, postgres, \
-         sqlite or zk_recycle; zk_normal counts from 0, and with ordinal set snowflake.ordinal_offset"
-    )]
+    #[error("worker id {worker} of this node is outside {range}, the worker ids of this registry")]
     OutsideRange {
         /// The worker id.
         worker: WorkerId,
@@ -149,6 +155,9 @@ pub enum RegistryErrorKind {
     /// This node gets no worker id; the text says why.
     #[error("{0}")]
     NoWorkerId(String),
+    /// The registry cannot have a node of this name; the text says why.
+    #[error("{0}")]
+    BadIdentity(String),
     /// The record is not one that Leaf wrote.
     #[error("the record is damaged: correct it, or repair the worker id")]
     Damaged,
@@ -164,6 +173,28 @@ pub enum RegistryErrorKind {
     /// The registry refuses: missing rights or tables, a setting that makes no sense.
     #[error("the registry refuses")]
     Refused,
+}
+
+impl RegistryErrorKind {
+    /// Whether a lease ends with this answer of the registry to its report.
+    pub(crate) const fn ends_lease(&self) -> bool {
+        matches!(
+            self,
+            Self::Lost
+                | Self::LeaseInDoubt
+                | Self::FloorAhead { .. }
+                | Self::InUse { .. }
+                | Self::JavaAlive { .. }
+                | Self::JavaHolds
+                | Self::BeyondLayout { .. }
+                | Self::OutsideRange { .. }
+                | Self::OtherRange { .. }
+                | Self::NotAssigned { .. }
+                | Self::NoWorkerId(_)
+                | Self::BadIdentity(_)
+                | Self::Retired
+        )
+    }
 }
 
 impl RegistryError {
@@ -213,7 +244,7 @@ pub enum SnowflakeErrorKind {
     /// No worker id is held yet.
     #[error("no worker id yet")]
     Starting,
-    /// This tick's sequence is used up; the next tick is `after` away.
+    /// The sequence of this tick is used up, or ids run ahead of the clock: the next free tick is `after` away.
     #[error("the sequence of this tick is used up")]
     Exhausted {
         /// How long to wait.
@@ -275,7 +306,7 @@ pub enum SnowflakeErrorKind {
         /// The most.
         most: usize,
     },
-    /// A setting makes no sense; the text names it.
+    /// A setting, the clock or the cache file of a Java Leaf does not allow a start; the text says which.
     #[error("{0}")]
     BadConfig(String),
     /// The state file.

@@ -1,7 +1,7 @@
 //! The public API of snowflake mode.
 //!
 //! A call reads the clock once and takes a position, or a run of them, from the lease. What it cannot
-//! have at once it waits for with a deadline: the next millisecond by sleeping, a ceiling by waking
+//! have at once it waits for with a deadline: the next tick by sleeping, a ceiling by waking
 //! the keeper. Those that wait are served in the order in which they came; who never waits
 //! (`try_next`, `try_take`) does not stand in that line.
 
@@ -80,8 +80,8 @@ impl SnowflakeGenerator {
     /// [retryable](SnowflakeError::retryable) it may be called again.
     ///
     /// # Errors
-    /// `Registry`, `StateFile`, `ClockRefused`, `EndOfTime`, `BadConfig`, and `Closed` after
-    /// [`Self::close`].
+    /// `Registry`, `StateFile`, `ClockRefused`, `EndOfTime`, `BadConfig`, and `Closed` after [`Self::close`]. Once it
+    /// has succeeded it returns the worker id that is held, `Starting` while a lost one is being replaced, or `Lost`.
     pub async fn claim(&self) -> Result<WorkerId, SnowflakeError> {
         let mut state = self.keeper.lock().await;
         let KeeperState::Idle(keeper) = &mut *state else {
@@ -140,7 +140,7 @@ impl SnowflakeGenerator {
         self.shared.attempt(|sequencer: &Sequencer, tick| sequencer.take_run(tick, most as u64))
     }
 
-    /// Takes the next id, and waits for the next millisecond or for the ceiling where it must.
+    /// Takes the next id, and waits for the next tick or for the ceiling where it must.
     ///
     /// # Errors
     /// After [`SnowflakeConfig::wait`]: `Exhausted` or `CeilingReached`. At once: `Starting`,
@@ -212,7 +212,7 @@ impl SnowflakeGenerator {
         Instant::now() + self.shared.wait
     }
 
-    /// Waits in line, then for what `error` says is missing; `None` when others are waiting.
+    /// Waits for this caller's turn, then for what the next attempt lacks. `error`: why the first attempt failed; `None` if it was not made, because others were waiting.
     #[cold]
     async fn wait_for<T>(
         &self,
@@ -303,11 +303,13 @@ impl SnowflakeGenerator {
         }
         self.stop.cancel();
         let mut state = self.keeper.lock().await;
-        if let KeeperState::Running(keeper) = std::mem::replace(&mut *state, KeeperState::Ended)
+        // Replaced only then: a caller that gives up may call again.
+        if let KeeperState::Running(keeper) = &mut *state
             && let Err(panic) = keeper.await
         {
             tracing::error!("the lease keeper ended badly: {panic}");
         }
+        *state = KeeperState::Ended;
         self.shared.end(Phase::Closed);
     }
 }

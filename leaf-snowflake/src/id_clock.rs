@@ -2,10 +2,11 @@
 //!
 //! Invariant: between two looks at the wall clock it advances exactly with the boot clock, so that
 //! nothing on the hot path can see a step. It reads `boot + offset`; a watcher moves the offset
-//! towards the wall by at most 500 ppm.
+//! towards the wall by at most 500 ppm. Three exceptions set it at once: the start of a lease ([`IdClock::anchor`]), the end of a stop
+//! ([`Look::CaughtUp`]), and a jump that was vouched for ([`IdClock::follow`]).
 //!
 //! A wall clock that falls behind by more than the tolerance stops the ids (the offset is then
-//! [`BLOCKED`]) until it is within the tolerance of the last id issued: Leaf's rule, where the
+//! [`BLOCKED`]) until it is within the tolerance of the last id issued: the Java Leaf's rule, where the
 //! tolerance is 5 ms. A wall clock that jumps ahead by more than `max_step_forward` is not followed.
 
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -98,11 +99,15 @@ impl IdClock {
     }
 
     /// Sets the ids' clock to the wall clock at once if that is ahead, however far: a caller said that it is right.
-    pub(crate) fn follow(&self) {
+    /// Returns by how much.
+    pub(crate) fn follow(&self) -> Duration {
         let target = nanos(self.clock.wall()) - nanos(self.clock.boot());
         // BLOCKED is less than any target: it is the watcher's to lift.
         let ahead = |offset| (offset != BLOCKED && offset < target).then_some(target);
-        let _ = self.offset.fetch_update(Ordering::AcqRel, Ordering::Acquire, ahead);
+        let before = self.offset.fetch_update(Ordering::AcqRel, Ordering::Acquire, ahead);
+        before.map_or(Duration::ZERO, |before| {
+            Duration::from_nanos((target - before).cast_unsigned())
+        })
     }
 
     /// The time for the next id in nanoseconds since 1970; `None` while the wall clock is behind.
@@ -176,7 +181,7 @@ impl IdClock {
             return Look::CaughtUp;
         }
         let difference = target - offset;
-        // In whole milliseconds, as Leaf compares.
+        // Rounded to whole milliseconds, as the Java Leaf compares: with a tolerance of 5 ms a step of 5 is served, one of 6 is not.
         if difference < -(self.tolerance + HALF_MILLI) {
             // Stop even if every issued id lies behind the wall: a caller may have read the clock and be about to take an
             // id. The next look sees it in `next_free`, and then follows the wall.

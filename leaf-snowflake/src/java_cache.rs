@@ -52,8 +52,12 @@ impl JavaCache {
         let Some(directory) = &config.java_cache else { return Ok(None) };
         let cache = Self::read(directory).map_err(SnowflakeErrorKind::BadConfig)?;
         match cache {
-            Some(Self { worker, .. }) => tracing::info!(
+            Some(Self { worker, floor: Some(_), .. }) => tracing::info!(
                 "a Java Leaf had worker id {worker} on this machine: nothing below what it issued is used"
+            ),
+            Some(Self { worker, floor: None, .. }) => tracing::warn!(
+                "a Java Leaf had worker id {worker} on this machine, and its cache file holds no time: nothing is \
+                 known of what it issued"
             ),
             None => tracing::warn!(
                 "{} holds no cache file of a Java Leaf: nothing is known of what it issued",

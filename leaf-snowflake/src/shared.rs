@@ -48,7 +48,7 @@ struct Status {
     lease: Option<(SavedLease, bool)>,
 }
 
-/// What can be in trouble without stopping the ids at once.
+/// What can be in trouble, for health and log; [`Self::means`] says what it does to the ids.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Trouble {
     /// No claim has succeeded yet. Not logged here: whoever called `Keeper::claim` logs the error.
@@ -82,7 +82,7 @@ impl Trouble {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Phase {
-    /// No worker id yet, or none in place of a lost one yet.
+    /// No worker id: before the first claim, or from the loss of one to the next.
     Starting,
     Held,
     Lost,
@@ -139,8 +139,8 @@ impl Shared {
         self.layout.tick_at(UnixMillis::new(nanos / 1_000_000))
     }
 
-    /// Tries again with the leases that came after a lost one. On `Wait` it reads the clock again: another caller with a
-    /// later reading may already have used the tick.
+    /// Tries again with the leases that came after a lost one. On `Wait` it reads the clock again: another caller
+    /// that read it later may have moved the sequencer to a tick that lies ahead of this reading.
     #[cold]
     fn retry_on_successor<T>(
         &self,
@@ -237,8 +237,8 @@ impl Shared {
         self.raised.notify_waiters();
     }
 
-    /// Something is not as it should be; logged once per event.
-    pub(crate) fn report_trouble(&self, with: Trouble, what: String) {
+    /// Something is not as it should be; logged when it begins, and not again until it is resolved.
+    pub(crate) fn set_trouble(&self, with: Trouble, what: String) {
         // Logged without the lock.
         let before = self.status().trouble.insert(with, (with.code(), what.clone()));
         if before.is_none() {
@@ -252,7 +252,7 @@ impl Shared {
         self.status().trouble.insert(Trouble::Claim, why);
     }
 
-    pub(crate) fn report_fine(&self, with: Trouble) {
+    pub(crate) fn clear_trouble(&self, with: Trouble) {
         let before = self.status().trouble.remove(&with);
         if let Some((_, what)) = before.filter(|_| with != Trouble::Claim) {
             tracing::info!("resolved: {what}");

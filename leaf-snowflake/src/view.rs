@@ -29,7 +29,7 @@ pub struct SnowflakeView {
     pub ahead_of_wall: Option<i64>,
     /// How often the wall clock was set.
     pub clock_steps: ClockSteps,
-    /// How many worker ids were lost to other holders since the start.
+    /// How many leases this process has lost since it started: taken over, in doubt after a failover, or replaced by one that does not continue them.
     pub leases_lost: u64,
     /// Whole days until the layout's timestamp is used up.
     pub days_left: u64,

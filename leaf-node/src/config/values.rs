@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::str::FromStr;
 
-use leaf_registry::StoreUrlError;
+use leaf_registry::SettingError;
 use serde::de::{Deserialize, Deserializer, Error, MapAccess, Visitor};
 
 use super::ConfigError;
@@ -93,7 +93,7 @@ pub(super) mod optional_text {
 /// What the file of a `…_file` key holds.
 pub(super) fn from_file<T>(key: &str, file: Option<&Path>) -> Result<Option<T>, ConfigError>
 where
-    T: FromStr<Err = StoreUrlError>,
+    T: FromStr<Err = SettingError>,
 {
     // An empty name is none: some give every variable, whether it has a value or not.
     let file = file.filter(|file| !file.as_os_str().is_empty());

@@ -7,7 +7,7 @@ use std::time::Duration;
 use etcd_client::ConnectOptions;
 use percent_encoding::percent_decode_str;
 
-/// What keys start with when the URL names no cluster.
+/// The `{name}` in `/leaf/{name}/…` where the URL has none.
 const NAME: &str = "leaf";
 const CONNECT: Duration = Duration::from_secs(1);
 /// Below the generator's own deadline: another member may answer the next attempt.
@@ -23,7 +23,7 @@ const KEEP_ALIVE: (Duration, Duration) = (Duration::from_secs(2), Duration::from
 /// let url: EtcdUrl = "etcd://leaf:secret@a:2379,b:2379/shop".parse()?;
 /// assert_eq!(url.to_string(), "etcd://leaf:***@a:2379,b:2379/shop");
 /// assert_eq!(url.name(), "shop");
-/// # Ok::<(), leaf_registry::StoreUrlError>(())
+/// # Ok::<(), leaf_registry::SettingError>(())
 /// ```
 #[derive(Clone, PartialEq, Eq)]
 pub struct EtcdUrl {
@@ -65,11 +65,11 @@ impl EtcdUrl {
 }
 
 impl FromStr for EtcdUrl {
-    type Err = crate::StoreUrlError;
+    type Err = crate::SettingError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let refuse = || {
-            crate::StoreUrlError::new(
+            crate::SettingError::new(
                 "not an etcd URL: write etcd://host:2379,host:2379, with user:password@ before the \
                  hosts and /name behind them where needed",
             )
@@ -113,7 +113,8 @@ impl fmt::Display for EtcdUrl {
         if let Some((user, _)) = &self.login {
             write!(f, "{user}:***@")?;
         }
-        write!(f, "{}/{}", self.members.join(","), self.name())
+        f.write_str(&self.members.join(","))?;
+        self.name.iter().try_for_each(|name| write!(f, "/{name}"))
     }
 }
 
@@ -130,7 +131,7 @@ mod tests {
     #[test]
     fn reads_what_is_meant_and_refuses_the_rest_without_repeating_it() {
         let url: EtcdUrl = "etcd://[::1]:2379,a-b.c:1".parse().unwrap();
-        assert_eq!(url.to_string(), "etcd://[::1]:2379,a-b.c:1/leaf");
+        assert_eq!(url.to_string(), "etcd://[::1]:2379,a-b.c:1");
         let url: EtcdUrl = "etcd://u:c%40n%2Fry@a:1".parse().unwrap();
         assert_eq!(url.login, Some(("u".into(), "c@n/ry".into())));
         assert!(!format!("{url} {url:?}").contains("ry"), "{url:?}");

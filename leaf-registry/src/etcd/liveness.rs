@@ -1,8 +1,7 @@
 //! Shows that this node is alive: a key that ends with its etcd lease.
 //!
 //! Nothing but the comparison of clocks looks at it. The etcd lease is therefore kept alive the simplest
-//! way: by
-//! asking for it again, well before it ends, and by a new one with a new key after any trouble.
+//! way: one keep-alive request per report interval; after any trouble a new etcd lease is granted, and the key is put again.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;

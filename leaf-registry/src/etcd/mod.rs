@@ -1,5 +1,6 @@
 //! Segments and worker ids in etcd: no failover loses a write, for each is agreed on by a majority.
 
+mod administration;
 mod cluster;
 mod config;
 mod error;

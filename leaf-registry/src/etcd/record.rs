@@ -16,7 +16,7 @@ pub(super) struct Record {
     pub(super) version: u32,
     pub(super) max_id: i64,
     pub(super) step: i64,
-    /// As [`Meaning::encode`] writes it; none in the record of a plain tag.
+    /// As [`leaf_segment::Meaning::encode`] writes it; none in the record of a plain tag.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) meaning: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]

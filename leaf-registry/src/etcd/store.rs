@@ -28,7 +28,7 @@ use super::EtcdUrl;
 use super::cluster::Cluster;
 use super::error::classify;
 use super::record::{FORMAT_VERSION, Record, json, settings_json};
-use crate::{Administration, Table, record};
+use crate::record;
 
 /// How often a transaction that lost against another is tried again before the caller hears of it.
 const TRIES: u32 = 50;
@@ -80,12 +80,12 @@ impl EtcdStore {
         }
     }
 
-    async fn client(&self, operation: &str) -> Result<Client, StoreError> {
+    pub(super) async fn client(&self, operation: &str) -> Result<Client, StoreError> {
         self.cluster.client().await.map_err(|error| classify(operation.into(), error))
     }
 
     /// The answer, or its error, classified.
-    async fn answer<T>(
+    pub(super) async fn answer<T>(
         &self,
         operation: &str,
         answer: Result<T, etcd_client::Error>,
@@ -268,7 +268,9 @@ impl EtcdStore {
             }
             pause(lost).await;
         }
-        let why = format!("{TRIES} times: raise its step");
+        let why = format!(
+            "other writers were faster {TRIES} times; a greater step makes allocations rarer"
+        );
         Err(StoreError::new(StoreErrorKind::Conflict, operation).because(why))
     }
 
@@ -449,8 +451,9 @@ impl TagStore for EtcdStore {
                     Ok(Changed::Done(())) => return Ok(before),
                     Ok(Changed::Late(_)) => pause(lost).await,
                     Err(error) => {
-                        let max_id = Some(before).filter(|before| *before != SEALED);
-                        return Err(SealError { error, max_id });
+                        // Only where the answer is missing may it be sealed all the same.
+                        let unclear = error.retryable() && before != SEALED;
+                        return Err(SealError { error, max_id: unclear.then_some(before) });
                     }
                 }
             }
@@ -478,51 +481,17 @@ impl TagStore for EtcdStore {
     }
 }
 
-/// Between two tries, of which so many were lost: many change this record, and are spread.
+/// A random pause before the next try, the longer the more were lost, so that the writers of one record spread.
 async fn pause(lost: u32) {
     let pause = LONGEST_PAUSE.mul_f64(f64::from(lost) / f64::from(TRIES));
     tokio::time::sleep(pause.mul_f64(fastrand::f64())).await;
 }
 
-/// A record that is not as it was read is left alone.
+/// [`EtcdStore::change`] answers `UnknownTag` for a record that is missing or not the expected one: that is `false`.
 fn was_replaced(replaced: Result<(), StoreError>) -> Result<bool, StoreError> {
     match replaced {
         Ok(()) => Ok(true),
         Err(error) if *error.kind() == StoreErrorKind::UnknownTag => Ok(false),
         Err(error) => Err(error),
-    }
-}
-
-/// etcd has no tables; `apply` creates the sample tag if the store has no tag.
-impl Administration for EtcdStore {
-    fn tables(&self) -> &'static [Table] {
-        &[]
-    }
-
-    fn apply(&self) -> StoreFuture<'_, Vec<&'static str>> {
-        Box::pin(async {
-            if self.tags().await?.is_empty() {
-                self.create(&NewTag::stock()).await?;
-            }
-            Ok(Vec::new())
-        })
-    }
-
-    fn risks(&self) -> StoreFuture<'_, Vec<String>> {
-        Box::pin(async {
-            let operation = "look at the members of etcd";
-            let mut client = self.client(operation).await?.cluster_client();
-            let members = client.member_list().await;
-            let members = self.answer(operation, members).await?;
-            let count = members.members().len();
-            Ok((count < 3)
-                .then(|| {
-                    format!(
-                        "etcd has {count} members: no quorum outlives the loss of one; run three"
-                    )
-                })
-                .into_iter()
-                .collect())
-        })
     }
 }

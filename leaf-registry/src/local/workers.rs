@@ -1,7 +1,7 @@
 //! The registry `local`: worker ids from the configuration, and no record but the node's state file.
 //!
-//! The record *is* the lease that the state file remembers: a node hands it in before it claims
-//! ([`FenceStore::restore`]), and writes every new ceiling to the file before it counts. So there is no
+//! The record *is* the lease that the state file remembers: a node passes it to [`FenceStore::restore`]
+//! before each claim, and syncs every new ceiling to the file before it uses it. So there is no
 //! server to ask, and a node without a state file is refused.
 
 use std::collections::HashMap;
@@ -30,8 +30,8 @@ struct LocalStore {
     record: Mutex<Option<(WorkerId, WorkerRecord)>>,
 }
 
-/// A registry with these worker ids, which asks no server; `range`: those that it may have, where other registries have
-/// the rest.
+/// A registry with these worker ids, which asks no server; `range` limits them where another registry gives out the
+/// others.
 ///
 /// ```
 /// use leaf_core::WorkerId;
@@ -72,7 +72,7 @@ impl FenceStore for LocalStore {
         *self.record() = Some((WorkerId::new(saved.worker), record));
     }
 
-    /// The record is this node's alone: there is nothing to show.
+    /// Nothing for [`Purpose::Show`]: the state file has no other node's record.
     async fn list(&self, purpose: Purpose) -> Result<Vec<StoredWorker<()>>, RegistryError> {
         let worker = self.record().as_ref().map(|(worker, _)| *worker);
         match (purpose, worker) {

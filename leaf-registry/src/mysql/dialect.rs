@@ -89,6 +89,10 @@ macro_rules! now {
 }
 
 /// The statements about one table of tags. Columns are read as whole numbers whatever a foreign table's types are.
+///
+/// The arguments, which are pieces of statements: the table; its row in `leaf_guard`; the rest of `SET max_id =
+/// LAST_INSERT_ID(`: the new `max_id`, the closing bracket, further assignments; further columns to read; further columns of a new row, with its values; a further condition of an
+/// allocation; the row's own margin; what a jump sets besides.
 macro_rules! tags {
     ($table:literal, $row:literal, $sum:literal, $more:literal, $made:literal, $same:literal, $margin:literal, $skip:literal) => {
         TagStatements {
@@ -147,7 +151,7 @@ macro_rules! guard {
                  FROM leaf_guard WHERE id = ",
                 $row
             ),
-            claim_new: concat!(
+            fill_empty: concat!(
                 "UPDATE leaf_guard SET server_uid = @leaf_server WHERE id = ",
                 $row,
                 " AND server_uid = ''"
@@ -172,7 +176,7 @@ macro_rules! guard {
                  WHERE max_id BETWEEN 0 AND 9223372036854775806"
             ),
             take: concat!("UPDATE leaf_guard SET server_uid = @leaf_server WHERE id = ", $row),
-            take_new: concat!(
+            insert_missing: concat!(
                 "INSERT INTO leaf_guard (id, server_uid) VALUES (",
                 $row,
                 ", @leaf_server)"
@@ -249,6 +253,8 @@ INSERT INTO leaf_guard (id, server_uid) VALUES (1, ''), (2, '');
     const SEQUENCE: TagStatements = tags!(
         "leaf_sequence",
         "2",
+        // MySQL assigns from left to right: in the second assignment `max_id` is the new value, so that `max_id - amount` is
+        // where this range starts.
         "? + GREATEST(max_id, ? + skip)), skip = IF(max_id - ? = ? + skip, 0, skip)",
         ", meaning",
         ", meaning, failover_margin) VALUES (?, ?, ?, ?, ?, ?)",
@@ -299,7 +305,7 @@ INSERT INTO leaf_guard (id, server_uid) VALUES (1, ''), (2, '');
                 now!(),
                 ")))"
             ),
-            take_new: "UPDATE leaf_worker_guard SET server_uid = @leaf_server WHERE id = 1",
+            fill_empty: "UPDATE leaf_worker_guard SET server_uid = @leaf_server WHERE id = 1 AND server_uid = ''",
         }),
     };
 
@@ -329,9 +335,10 @@ INSERT INTO leaf_guard (id, server_uid) VALUES (1, ''), (2, '');
             .execute(
                 // A range counts when its statement was answered: it must be committed then, and a commit
                 // must not begin another transaction. A narrow column must refuse a value that it cannot
-                // hold. A statement whose caller has left must not wait for its lock much longer.
+                // hold. A statement whose caller has left must not wait for its lock much longer. `skip` is
+                // computed from the new `max_id`, so columns must be assigned from left to right.
                 "SET autocommit = 1, completion_type = 0, \
-                 sql_mode = CONCAT(@@sql_mode, ',STRICT_TRANS_TABLES'), \
+                 sql_mode = CONCAT(REPLACE(REPLACE(@@sql_mode, 'ORACLE', ''), 'SIMULTANEOUS_ASSIGNMENT', ''), ',STRICT_TRANS_TABLES'), \
                  innodb_lock_wait_timeout = 1, lock_wait_timeout = 2",
             )
             .await?;

@@ -22,7 +22,7 @@ pub(super) async fn set(
     // As text, and together: a distant server is asked as seldom as can be. The update changes nothing,
     // but needs the right that a jump will need.
     let name = name(connection).await?;
-    // What another node of the cluster has committed is read here, too.
+    // What another member of the cluster has committed is read here, too.
     let wait = if name.starts_with("'galera/") { "SET SESSION wsrep_sync_wait = 1; " } else { "" };
     let statements = format!(
         "{wait}SET @leaf_server = {name}; SELECT id FROM leaf_guard WHERE id = 1; \
@@ -71,6 +71,7 @@ async fn name(connection: &mut MySqlConnection) -> Result<String, sqlx::Error> {
         .await;
         let online = match state {
             Ok(state) => state.is_some_and(|(state,)| state == "ONLINE"),
+            // A user who may not look at the members' states: the group's name is taken, as for a member that is online.
             Err(error) => is_absent(&error),
         };
         if online {

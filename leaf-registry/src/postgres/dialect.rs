@@ -78,6 +78,10 @@ macro_rules! now {
 }
 
 /// The statements about one table of tags.
+///
+/// The arguments, which are pieces of statements: the table; its row in `leaf_guard`; further columns to read; further
+/// columns of a new row, with its values; what an allocation sets `max_id` to; the condition of an
+/// allocation; the row's own margin; what a jump sets besides.
 macro_rules! tags {
     ($table:literal, $row:literal, $more:literal, $made:literal, $sum:literal, $same:literal, $margin:literal, $skip:literal) => {
         TagStatements {
@@ -136,7 +140,7 @@ macro_rules! guard {
                 ")::int::bigint FROM leaf_guard WHERE id = ",
                 $row
             ),
-            claim_new: concat!(
+            fill_empty: concat!(
                 "UPDATE leaf_guard SET server_uid = ",
                 server!(),
                 " WHERE id = ",
@@ -164,7 +168,7 @@ macro_rules! guard {
                  WHERE max_id BETWEEN 0 AND 9223372036854775806"
             ),
             take: concat!("UPDATE leaf_guard SET server_uid = ", server!(), " WHERE id = ", $row),
-            take_new: concat!(
+            insert_missing: concat!(
                 "INSERT INTO leaf_guard (id, server_uid) VALUES (",
                 $row,
                 ", ",
@@ -247,6 +251,8 @@ INSERT INTO leaf_guard (id, server_uid) VALUES (1, ''), (2, '');
         "2",
         ", meaning",
         ", meaning, failover_margin) VALUES ($1, $2, $3, $4, $5, $6)",
+        // $3 and $4 are $1 and $2 again, as MySQL needs them. `$3 > 0` always holds: PostgreSQL wants every
+        // parameter used.
         "greatest(max_id, $2 + skip) + $1, \
          skip = CASE WHEN max_id < $4 + skip AND $3 > 0 THEN 0 ELSE skip END",
         "biz_tag = $5 AND step = $6 AND max_id BETWEEN 0 AND $7 AND meaning = $8",
@@ -296,10 +302,10 @@ INSERT INTO leaf_guard (id, server_uid) VALUES (1, ''), (2, '');
                 ") END) ON CONFLICT (id) DO UPDATE \
                    SET server_uid = excluded.server_uid, since = excluded.since"
             ),
-            take_new: concat!(
+            fill_empty: concat!(
                 "UPDATE leaf_worker_guard SET server_uid = ",
                 server!(),
-                " WHERE id = 1"
+                " WHERE id = 1 AND server_uid = ''"
             ),
         }),
     };
@@ -339,7 +345,7 @@ INSERT INTO leaf_guard (id, server_uid) VALUES (1, ''), (2, '');
         match name {
             Ok(_) => {}
             Err(error) if errors::has_no_name(&error) => {
-                guard.found(GuardTable::Missing);
+                guard.found(GuardTable::NoServerName);
                 return Ok(());
             }
             // A standby: the connection may stay open when the standby is promoted.

@@ -22,7 +22,7 @@ pub(crate) enum Access {
     Read,
     /// One statement at most changes something, and commits that by itself: its rows are read to the end.
     Statement,
-    /// Something is changed, each statement on its own.
+    /// Something is changed. On a server each statement commits by itself; in SQLite they commit together.
     Write,
     /// The work begins and ends transactions: after any error one may be open.
     Transaction,
@@ -221,15 +221,15 @@ impl<D: Dialect> fmt::Debug for ServerPool<D> {
     }
 }
 
-/// If a column of `leaf_tag_settings` is missing, makes the error say how to remake the table.
+/// If a column of `leaf_tag_settings` is missing, makes the error say what to do.
 pub(crate) fn explain_old_settings<D: Dialect, T>(
     result: Result<T, sqlx::Error>,
 ) -> Result<T, sqlx::Error> {
     result.map_err(|error| match (D::ERRORS.is_missing_column)(&error) {
         true => sqlx::Error::Configuration(
             format!(
-                "{error}; table leaf_tag_settings is of a version of Leaf that was never released: drop that \
-                 table, and make it again with `leaf-server schema --apply`"
+                "{error}; the table does not have the columns that `leaf-server schema` shows: correct the table, and keep \
+                 its rows, which hold slices and templates"
             )
             .into(),
         ),
@@ -237,8 +237,8 @@ pub(crate) fn explain_old_settings<D: Dialect, T>(
     })
 }
 
-/// What was read of a table that need not be there.
-pub(crate) fn unless_absent<D: Dialect, T: Default>(
+/// Treats an optional table that is missing, or that this user may not use, as empty.
+pub(crate) fn empty_if_absent<D: Dialect, T: Default>(
     result: Result<T, sqlx::Error>,
 ) -> Result<T, sqlx::Error> {
     match result {

@@ -39,10 +39,12 @@ pub(crate) struct SettingsStatements {
 /// `leaf_sequence` has all others, with their meaning in a column more. Comments as in [`SettingsStatements`].
 #[derive(Debug)]
 pub(crate) struct TagStatements {
-    /// amount, tag, expected step, greatest `max_id` to add to; in `leaf_sequence` amount, least `max_id` to add to, both once more,
-    /// tag, expected step, greatest `max_id` to add to, expected meaning. The column `skip` is added to the least: a
-    /// jump after a failover must also hold for a period whose beginning was lost. It ends with the first allocation of a
-    /// period. Run by [`Dialect::set_max_id`].
+    /// `leaf_alloc`: amount, tag, expected step, greatest start. `leaf_sequence`: amount, least, amount, least, tag,
+    /// expected step, greatest start, expected meaning. Sets `max_id` to max(`max_id`, least + `skip`) + amount; a
+    /// greater `max_id` than the greatest start meets no row. The column `skip` is by how much a jump also advances
+    /// the start of the next period: a replica may lack that this period has begun, and then its `max_id`, jump
+    /// included, is below it. The first allocation of the period sets `skip` to 0. Run by
+    /// [`Dialect::set_max_id`].
     pub(crate) allocate: &'static str,
     /// `allocate`, on the server that allocated last only.
     pub(crate) allocate_guarded: &'static str,
@@ -78,19 +80,19 @@ pub(crate) struct GuardStatements {
     pub(crate) table: &'static str,
     /// -> whether this server is the one that allocated last (1).
     pub(crate) allocated_last: &'static str,
-    /// Makes this server the one that allocated last, where none is yet.
-    pub(crate) claim_new: &'static str,
+    /// Makes this server the one that allocated last, where the row has an empty name.
+    pub(crate) fill_empty: &'static str,
     /// As text. Bounds how long a jump that was broken off can hold its locks.
     pub(crate) limit_jump: &'static str,
     /// Locks the row -> the server that allocated last, this server.
     pub(crate) lock: &'static str,
-    /// least margin, margin in steps: advances all tags of the table that are not sealed, none of them to `SEALED`. A row
-    /// with a margin of its own by that.
+    /// least margin, margin in steps: advances every tag of the table that is not sealed by the greater of both, or
+    /// by the row's own margin if it has one; never up to `SEALED`.
     pub(crate) advance_all: &'static str,
     /// Makes this server the one that allocated last.
     pub(crate) take: &'static str,
     /// `take`, where the row is missing.
-    pub(crate) take_new: &'static str,
+    pub(crate) insert_missing: &'static str,
 }
 
 /// The statements of a store of worker ids. Comments as in [`SettingsStatements`].
@@ -114,7 +116,7 @@ pub(crate) struct FenceStatements {
 /// The statements about the server that writes worker ids, on `leaf_worker_guard`.
 #[derive(Debug)]
 pub(crate) struct WriterStatements {
-    /// -> since when there is a writer, its name, whether it is this server (1).
+    /// -> when the last failover was noticed (Unix ms; 0: never), the writer's name, whether it is this server (1).
     pub(crate) read: &'static str,
     /// Locks the row.
     pub(crate) lock: &'static str,
@@ -123,8 +125,8 @@ pub(crate) struct WriterStatements {
     /// 1 if no worker id was ever claimed (sets `since` to 0), else 0; lower bound of `since` in Unix ms: makes this
     /// server the writer.
     pub(crate) take: &'static str,
-    /// Makes this server the writer in a table that this connection has made.
-    pub(crate) take_new: &'static str,
+    /// Makes this server the writer in a table that this connection has made, where the name is empty.
+    pub(crate) fill_empty: &'static str,
 }
 
 /// What the errors of a database mean.
@@ -163,8 +165,9 @@ pub(crate) trait Dialect: fmt::Debug + Send + Sync + Sized + 'static {
     const SETTINGS: SettingsStatements;
     /// The statements of a store of worker ids.
     const FENCES: FenceStatements;
-    /// Begins a transaction in which every statement sees what was committed before it; `None` where
-    /// [`Connections::begin`] has begun one.
+    /// Begins a transaction; `None` where [`Connections::begin`] has begun one. In a transaction, first lock or
+    /// insert the row that makes transactions wait for one another, and only then read without a lock: MySQL takes
+    /// the snapshot for all plain SELECTs at the first of them.
     const BEGIN: Option<&'static str>;
     /// As text. Bounds how long a connection waits for locks of others, and how long it can hold its own if this process
     /// or its host dies half-way. `None` where locks end with the process.

@@ -8,8 +8,8 @@
 //! A missing row also counts as a failover: the replica may not have got it. Only whoever makes the table
 //! writes its own name without a jump.
 //!
-//! Statements differ by [`Dialect`]; here is whether the guard is on, and the jump: one task of a process jumps
-//! at a time, for as long as it takes.
+//! Statements differ by [`Dialect`]; here is whether the guard is on, and the jump: one task of a process jumps at a time. It goes on after its caller's deadline, for at
+//! most a minute.
 
 use std::collections::HashMap;
 use std::io;
@@ -22,7 +22,7 @@ use sqlx::{Connection as _, Pool};
 use tokio::sync::Mutex;
 use tokio::time::timeout;
 
-use super::connections::{explain_old_settings, unless_absent};
+use super::connections::{empty_if_absent, explain_old_settings};
 use super::dialect::{Dialect, GuardStatements};
 use super::store::SETTINGS_COLUMNS;
 use super::values::{Cells, Column, Value};
@@ -35,15 +35,18 @@ const STEPS: i64 = 10;
 const UNKNOWN: u8 = 0;
 const ON: u8 = 1;
 const NO_TABLE: u8 = 2;
-/// There is no table for the guard, and the log has told it.
-const NO_TABLE_LOGGED: u8 = 3;
+const NO_SERVER_NAME: u8 = 3;
+/// Added to one of the two once the log has told it.
+const LOGGED: u8 = 4;
 
 const NO_TABLE_TEXT: &str = "the failover guard is off, so that a failover may repeat ids: table \
      leaf_guard is not there, or this user may not SELECT and UPDATE it; make it with `leaf-server \
      schema --apply`, or set segment.failover_guard = false";
+const NO_SERVER_NAME_TEXT: &str = "the failover guard is off, so that a failover may repeat ids: this server does not tell \
+     by what name it can be known after a failover; set segment.failover_guard = false if it cannot fail over";
 
-/// The failover guard of one store: its margin, whether it is on, as the newest connection found it, and the
-/// lock of the jump.
+/// The failover guard of one store: its margin; whether it is on, which it stays once a connection found it usable,
+/// or why it is off; and the lock of the jump.
 #[derive(Debug)]
 pub(crate) struct FailoverGuard {
     margin: Option<i64>,
@@ -76,8 +79,19 @@ impl Jumps {
 pub(crate) enum GuardTable {
     /// The table is there, and the server has a name.
     Usable,
-    /// No table, or not the rights on it.
+    /// There is no table, or this user has not the rights on it.
     Missing,
+    /// The server does not tell its name.
+    NoServerName,
+}
+
+/// Why the guard is off in this state, for an operator.
+const fn why_off(state: u8) -> Option<&'static str> {
+    match state % LOGGED {
+        NO_TABLE => Some(NO_TABLE_TEXT),
+        NO_SERVER_NAME => Some(NO_SERVER_NAME_TEXT),
+        _ => None,
+    }
 }
 
 impl FailoverGuard {
@@ -94,17 +108,19 @@ impl FailoverGuard {
     /// By how much every tag jumps; `None` while the guard is off.
     pub(crate) fn active_margin(&self) -> Option<i64> {
         let order = Ordering::Relaxed;
-        if self.state.compare_exchange(NO_TABLE, NO_TABLE_LOGGED, order, order).is_ok() {
-            tracing::warn!("{NO_TABLE_TEXT}");
+        let state = self.state.load(order);
+        if let (Some(why), true) = (why_off(state), state < LOGGED)
+            && self.state.compare_exchange(state, state + LOGGED, order, order).is_ok()
+        {
+            tracing::warn!("{why}");
         }
         self.margin.filter(|_| self.state.load(order) == ON)
     }
 
     /// What an operator should know while it is off although it is wanted.
     pub(crate) fn risk(&self) -> Option<String> {
-        (self.configured_margin().is_some()
-            && matches!(self.state.load(Ordering::Relaxed), NO_TABLE | NO_TABLE_LOGGED))
-        .then(|| NO_TABLE_TEXT.into())
+        let why = why_off(self.state.load(Ordering::Relaxed));
+        why.filter(|_| self.margin.is_some()).map(String::from)
     }
 
     /// Takes over what a new connection found.
@@ -114,10 +130,16 @@ impl FailoverGuard {
             GuardTable::Usable => self.state.store(ON, order),
             // Once on it stays on: a replica that was promoted may not have got the table yet, and must
             // not be allocated from then.
-            GuardTable::Missing => {
-                let _ = self.state.compare_exchange(UNKNOWN, NO_TABLE, order, order);
-            }
+            GuardTable::Missing => self.set_why_off(NO_TABLE),
+            GuardTable::NoServerName => self.set_why_off(NO_SERVER_NAME),
         }
+    }
+
+    /// Takes over why the guard is off, unless it is on. The log tells each reason once.
+    fn set_why_off(&self, why: u8) {
+        let off = |state| (state != ON && state % LOGGED != why).then_some(why);
+        // Nothing to change is no failure.
+        let _ = self.state.fetch_update(Ordering::Relaxed, Ordering::Relaxed, off);
     }
 
     /// Advances every tag by `margin` or more, in a task of its own: a caller that leaves after its deadline
@@ -166,7 +188,7 @@ async fn jump<D: Dialect>(
     D::identify_server(&mut connection, &guard).await?;
     D::run_text(&mut connection, statements.limit_jump).await?;
     let settings = D::fetch(&mut connection, D::SETTINGS.read_all, &[], SETTINGS_COLUMNS).await;
-    let largest = largest_amount(unless_absent::<D, _>(explain_old_settings::<D, _>(settings))?)?;
+    let largest = largest_amount(empty_if_absent::<D, _>(explain_old_settings::<D, _>(settings))?)?;
     let margin = margin.max(largest.saturating_mul(STEPS));
 
     D::run_text(&mut connection, "BEGIN").await?;
@@ -180,13 +202,13 @@ async fn jump<D: Dialect>(
     }
     let margins = [Value::Int(margin), Value::Int(STEPS)];
     D::execute(&mut connection, statements.advance_all, &margins).await?;
-    let take = if named.is_some() { statements.take } else { statements.take_new };
+    let take = if named.is_some() { statements.take } else { statements.insert_missing };
     D::execute(&mut connection, take, &[]).await?;
     D::run_text(&mut connection, "COMMIT").await?;
     let (last, own) = named.unwrap_or_default();
     tracing::warn!(
-        "the database's server changed from {last:?} to {:?} (a failover?): every tag was advanced by \
-         {margin} or more, in {}",
+        "the database's server changed from {last:?} to {:?} (a failover?): every tag of {} was advanced by \
+         {margin} or more, those in strict order with few numbers by their own margin",
         own.unwrap_or_default(),
         statements.table
     );

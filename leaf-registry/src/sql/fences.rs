@@ -1,10 +1,10 @@
 //! The worker ids of every SQL database: the fence records, and who writes them.
 //!
 //! Invariant: a record is replaced only where nonce and text are still what was read, on the server that it
-//! was read from. A nonce is made new for every write but for the attempts of one claim, so it does not
-//! come back when a row is deleted and made again. A node that meets another server than the last
-//! writer (`leaf_worker_guard`) records the time. From then on, claims are refused until every ceiling that may have been lost
-//! has passed.
+//! was read from. Every write has a new nonce (the attempts of one claim share one), so a nonce does not come
+//! back when a row is deleted and made again. A node that meets another server than the last
+//! writer (`leaf_worker_guard`) records the time. Until every ceiling that the failover may have lost has passed, only a node
+//! whose state file proves that it held the worker id may claim it.
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -18,10 +18,10 @@ use leaf_snowflake::{
     RegistryError, Stored, StoredWorker, WorkerRecord,
 };
 
+use super::administration::make;
 use super::connections::{Access, run};
 use super::dialect::{Connection, Dialect};
 use super::failover_guard::FailoverGuard;
-use super::store::make;
 use super::values::{Cells, Column, Value};
 use crate::worker_ids::translate;
 use crate::{Administration, Table};
@@ -29,7 +29,7 @@ use crate::{Administration, Table};
 /// A node whose record was not written for so many report intervals is not alive.
 const SILENT: u32 = 3;
 
-/// Worker ids in an SQL database.
+/// The records of worker ids in an SQL database.
 #[derive(Debug)]
 pub(crate) struct SqlFences<D: Dialect> {
     connections: D::Connections,
@@ -66,9 +66,8 @@ impl<D: Dialect> SqlFences<D> {
         Self { tables, range, mirrored: true, ..self }
     }
 
-    /// Unix milliseconds of the last failover, 0 if there was none. If another server wrote last and `purpose` is
-    /// `Replace`, records this one as the writer.
-    async fn failover_time(
+    /// `since`: Unix milliseconds of the last failover, 0 if there was none. If another server wrote last and `purpose` is `Replace`, records this one as the writer.
+    async fn find_or_record_failover(
         &self,
         connection: &mut Connection<D>,
         purpose: Purpose,
@@ -82,7 +81,7 @@ impl<D: Dialect> SqlFences<D> {
         // The server may have got another name since the connection was made.
         D::identify_server(connection, &self.guard).await?;
         D::run_text(connection, "BEGIN").await?;
-        // For the lock alone: what is read with a lock and without one may differ.
+        // For the lock alone: a locking read may show other data than the plain read below.
         D::fetch(connection, writer.lock, &[], &[]).await?;
         let last = read_writer::<D>(connection, writer.read).await?;
         if let Some(since) = self.since_if_writer(last.as_ref()) {
@@ -101,14 +100,14 @@ impl<D: Dialect> SqlFences<D> {
         if !new {
             log_failover(last.as_ref().map(|last| last.name.as_str()));
         }
-        self.latest_failover.observe(since);
+        self.latest_failover.note_and_check(since);
         Ok(since)
     }
 
     /// `since`, if this server is the recorded writer and not an outdated replica.
     fn since_if_writer(&self, last: Option<&Writer>) -> Option<i64> {
         let ours = last.filter(|last| last.is_this_server).map(|last| last.since);
-        ours.filter(|since| self.latest_failover.observe(*since))
+        ours.filter(|since| self.latest_failover.note_and_check(*since))
     }
 
     async fn rows(
@@ -124,7 +123,7 @@ impl<D: Dialect> SqlFences<D> {
             _ => Access::Read,
         };
         let rows = run(&self.connections, access, operation, async |connection| {
-            let since = self.failover_time(connection, purpose).await?;
+            let since = self.find_or_record_failover(connection, purpose).await?;
             Ok((since, D::read_fences(connection, worker, since, self.mirrored).await?))
         });
         rows.await.map_err(|error| translate(&error))
@@ -283,7 +282,7 @@ impl<D: Dialect> Administration for SqlFences<D> {
                 {
                     // Made by this connection, whose server is the one that writes.
                     D::identify_server(connection, &self.guard).await?;
-                    D::execute(connection, writer.take_new, &[]).await?;
+                    D::execute(connection, writer.fill_empty, &[]).await?;
                 }
                 Ok(made)
             },
@@ -332,13 +331,13 @@ pub(crate) fn stored(
 struct LatestFailover(AtomicI64);
 
 impl LatestFailover {
-    /// Whether a server that shows this `since` is not outdated.
-    fn observe(&self, since: i64) -> bool {
+    /// Takes note of the `since` of a server, and tells whether the server is not outdated.
+    fn note_and_check(&self, since: i64) -> bool {
         self.0.fetch_max(since, Ordering::SeqCst) <= since
     }
 
-    /// The least `since` of a server that begins to write: the time of the node that meets it, and later than
-    /// that of the server before.
+    /// The least `since` of a server that begins to write: this node's time, or 1 above the last `since` where that
+    /// is greater.
     fn next_since(&self, now: UnixMillis) -> i64 {
         let now = i64::try_from(now.get()).unwrap_or(i64::MAX);
         now.max(self.0.load(Ordering::SeqCst) + 1)
@@ -365,8 +364,8 @@ fn silent_ms(report_interval: Duration) -> i64 {
 /// Logs that another server became the writer.
 fn log_failover(before: Option<&str>) {
     tracing::warn!(
-        "the server of the worker ids' database changed from {:?} to another (a failover?): claims wait until \
-         what may have been lost has passed",
+        "the server of the worker ids' database changed from {:?} to another (a failover?): until every ceiling that \
+         may have been lost has passed, only nodes whose state file proves that they held a worker id may claim it",
         before.unwrap_or_default()
     );
 }

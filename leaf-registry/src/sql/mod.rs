@@ -4,10 +4,12 @@
 //! To add a database that sqlx speaks to, write a dialect beside those in `mysql/`, `postgres/` and `sqlite/`;
 //! CONTRIBUTING.md names all places.
 
+pub(crate) mod administration;
 pub(crate) mod connections;
 pub(crate) mod dialect;
 pub(crate) mod failover_guard;
 pub(crate) mod fences;
+mod seal;
 pub(crate) mod store;
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 pub(crate) mod url;

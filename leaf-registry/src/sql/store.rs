@@ -4,39 +4,32 @@
 //! answered and the amount that this caller added, once the change is durable. Nothing is read back, so nobody
 //! else's value can be mistaken for one's own: a Java Leaf may write the same row at the same time.
 //!
-//! Plain tags stand in `leaf_alloc`, all others in `leaf_sequence`, and a name in one of the two only: whoever makes
-//! a tag of either kind inserts the name into `leaf_sequence` first, and checks the other table in the same
-//! transaction. Whoever writes `leaf_alloc` by hand can break that; a name that is found twice yields no ids.
+//! Plain tags stand in `leaf_alloc`, all others in `leaf_sequence`, and a name in one of the two only: whoever makes a tag inserts its
+//! name into `leaf_sequence` first, which locks the name, and checks the other table in the same transaction. The row of a plain tag is deleted again before the
+//! transaction ends. Whoever writes `leaf_alloc` by hand can break that; a name that is found twice yields no ids.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
 use futures_core::future::BoxFuture;
 use leaf_core::{IdRange, Step, Tag};
 use leaf_segment::{
-    Expected, Meaning, MeaningError, NewTag, Order, RangeSource, SEALED, SealError, StoreError,
+    Expected, Meaning, MeaningError, NewTag, Order, RangeSource, SealError, StoreError,
     StoreErrorKind, StoreFuture, TagCatalog, TagRecord, TagSettings, TagStore,
 };
-use tokio::time::Instant;
 
 use super::connections::{
-    Access, Connections, WorkError, explain_old_settings, run, unless_absent,
+    Access, Connections, WorkError, empty_if_absent, explain_old_settings, run,
 };
 use super::dialect::{Connection, Dialect, GuardStatements, TagStatements};
 use super::failover_guard::FailoverGuard;
 use super::values::{Cells, Column, Value};
-use crate::import::AFTER_FAILOVER;
-use crate::{Administration, Table, record};
+use crate::record;
 
 /// How often an allocation is tried while others change the record or the guard.
 const TRIES: usize = 3;
 
-/// How long a tag is sealed anew that others of a Galera cluster allocated from at the same time, and the longest pause.
-const SEAL_AGAIN_FOR: Duration = Duration::from_secs(10);
-const SEAL_PAUSE: Duration = Duration::from_millis(20);
-
-/// The most that a tag with few numbers jumps.
+/// The upper bound of a tag's own failover margin. A tag in strict order with few numbers jumps by a tenth of them.
 const OWN_MARGIN: i64 = 10_000_000;
 
 const ALLOC_COLUMNS: &[Column] = &[Column::Text, Column::Int, Column::Int, Column::Text];
@@ -47,8 +40,8 @@ pub(super) const SETTINGS_COLUMNS: &[Column] = &[Column::Text, Column::Text];
 /// Segments in an SQL database.
 #[derive(Debug)]
 pub(crate) struct SqlStore<D: Dialect> {
-    connections: D::Connections,
-    guard: Arc<FailoverGuard>,
+    pub(super) connections: D::Connections,
+    pub(super) guard: Arc<FailoverGuard>,
     /// Whether settings of a tag were ever read.
     settings_seen: AtomicBool,
 }
@@ -76,18 +69,18 @@ impl<D: Dialect> SqlStore<D> {
         values: &[Value<'_>],
     ) -> Result<bool, sqlx::Error> {
         let done = D::execute(connection, statement(&D::ALLOC), values).await;
-        if unless_unnameable::<D, _>(done.map(|done| D::affected(&done) > 0))? {
+        if empty_if_unencodable::<D, _>(done.map(|done| D::affected(&done) > 0))? {
             return Ok(true);
         }
         let done = D::execute(connection, statement(&D::SEQUENCE), values).await;
-        unless_absent::<D, _>(done.map(|done| D::affected(&done) > 0))
+        empty_if_absent::<D, _>(done.map(|done| D::affected(&done) > 0))
     }
 
     /// Makes a tag, whose name must be in neither table.
     async fn make_tag(connection: &mut Connection<D>, new: &NewTag) -> Result<(), WorkError> {
         let meaning = new.meaning.encode();
-        // A jump must not use up what a small tag has, or a whole day. One in relaxed order needs the usual margin, for
-        // its segments.
+        // A jump by the usual margin could use up a tag in strict order with few numbers, or a whole period of it. A
+        // tag in relaxed order needs the usual one, for its segments.
         let small = new.capacity().filter(|_| new.meaning.order == Order::Strict);
         let own_margin = small.map(|most| OWN_MARGIN.min(most / 10 + 1));
         let values = [
@@ -124,7 +117,7 @@ impl<D: Dialect> SqlStore<D> {
             Self::write_settings(connection, new, &D::ALLOC).await?;
         } else {
             let taken = D::fetch(connection, D::ALLOC.read, &name, ALLOC_COLUMNS).await;
-            if !unless_unnameable::<D, _>(taken)?.is_empty() {
+            if !empty_if_unencodable::<D, _>(taken)?.is_empty() {
                 Self::end(connection, "ROLLBACK").await?;
                 return Err(WorkError::Refused(StoreErrorKind::TagExists));
             }
@@ -148,7 +141,10 @@ impl<D: Dialect> SqlStore<D> {
     }
 
     /// Ends the transaction of [`Dialect::BEGIN`], where there is one.
-    async fn end(connection: &mut Connection<D>, how: &'static str) -> Result<(), sqlx::Error> {
+    pub(super) async fn end(
+        connection: &mut Connection<D>,
+        how: &'static str,
+    ) -> Result<(), sqlx::Error> {
         match D::BEGIN {
             Some(_) => D::run_text(connection, how).await,
             None => Ok(()),
@@ -171,7 +167,7 @@ impl<D: Dialect> SqlStore<D> {
         let (name, step) = (Value::Tag(tag.as_str()), Value::Int(expected.step.get().into()));
         let greatest = record::greatest_start(amount, expected);
         if expected.least > greatest {
-            // More than there ever is between the two.
+            // The amount is more than all the numbers from the least one to the end.
             return Err(WorkError::Refused(StoreErrorKind::Exhausted));
         }
         let greatest = Value::Int(greatest);
@@ -194,66 +190,6 @@ impl<D: Dialect> SqlStore<D> {
         let last = D::fetch(connection, guard.allocated_last, &[], &[Column::Int]).await?;
         let is_ours = last.first().and_then(|row| row.int(0)) == Some(1);
         Ok(if is_ours { Tried::Again } else { Tried::OtherServer(guard, margin) })
-    }
-
-    /// Seals a tag. `max_id` becomes known before it may be sealed. `false` where another server has allocated last.
-    async fn try_seal(
-        &self,
-        connection: &mut Connection<D>,
-        tag: &Tag,
-        max_id: &mut Option<i64>,
-    ) -> Result<bool, WorkError> {
-        let name = [Value::Tag(tag.as_str())];
-        if let Some(begin) = D::BEGIN {
-            D::run_text(connection, begin).await?;
-        }
-        let row = D::fetch(connection, D::ALLOC.lock, &name, &[Column::Int]).await;
-        let (mut row, mut table) = (unless_unnameable::<D, _>(row)?, D::ALLOC);
-        if row.is_empty() {
-            let sequence = D::fetch(connection, D::SEQUENCE.lock, &name, &[Column::Int]).await;
-            (row, table) = (unless_absent::<D, _>(sequence)?, D::SEQUENCE);
-        }
-        let Some(before) = row.first().and_then(|row| row.int(0)) else {
-            Self::end(connection, "ROLLBACK").await?;
-            return Err(WorkError::Refused(StoreErrorKind::UnknownTag));
-        };
-        let statement = match self.guard.active_margin() {
-            Some(_) => table.replace_max_id_guarded,
-            None => table.replace_max_id,
-        };
-        let values = [Value::Int(SEALED), Value::Tag(tag.as_str()), Value::Int(before)];
-        let done = D::execute(connection, statement, &values).await?;
-        let sealed = before == SEALED || D::affected(&done) > 0;
-        if sealed {
-            *max_id = Some(before);
-        }
-        Self::end(connection, if sealed { "COMMIT" } else { "ROLLBACK" }).await?;
-        Ok(sealed)
-    }
-
-    /// [`Self::try_seal`] until nobody else was faster. A conflict is undone whole.
-    async fn seal_in_turn(
-        &self,
-        connection: &mut Connection<D>,
-        tag: &Tag,
-        max_id: &mut Option<i64>,
-    ) -> Result<bool, WorkError> {
-        if let Some(limit) = D::LIMIT_LOCKS {
-            D::run_text(connection, limit).await?;
-        }
-        let begun = Instant::now();
-        loop {
-            let error = match self.try_seal(connection, tag, max_id).await {
-                Err(WorkError::Database(error)) if (D::ERRORS.is_conflict)(&error) => error,
-                sealed => return sealed,
-            };
-            *max_id = None;
-            if begun.elapsed() > SEAL_AGAIN_FOR {
-                return Err(error.into());
-            }
-            Self::end(connection, "ROLLBACK").await?;
-            tokio::time::sleep(SEAL_PAUSE.mul_f64(fastrand::f64())).await;
-        }
     }
 
     /// The records of one tag, or of all. A name that is found in both tables may have been made anew between the two
@@ -279,15 +215,16 @@ impl<D: Dialect> SqlStore<D> {
                 None => (D::ALLOC.read_all, D::SEQUENCE.read_all, D::SETTINGS.read_all),
             };
             let rows = D::fetch(connection, alloc, wanted, ALLOC_COLUMNS).await;
-            let mut rows = unless_unnameable::<D, _>(rows)?;
+            let mut rows = empty_if_unencodable::<D, _>(rows)?;
             let sequences = D::fetch(connection, sequence, wanted, SEQUENCE_COLUMNS).await;
-            rows.extend(unless_absent::<D, _>(sequences)?);
+            rows.extend(empty_if_absent::<D, _>(sequences)?);
             let settings = D::fetch(connection, settings, wanted, SETTINGS_COLUMNS);
             let settings = explain_old_settings::<D, _>(settings.await);
-            // Once they could be read, they have not gone with the table or the right to read it: slices have ends.
+            // Settings were read before: if the table, or the right on it, is missing now, that is an error. Without its settings a
+            // slice has no end.
             let settings = match self.settings_seen.load(Ordering::Relaxed) {
                 true => settings?,
-                false => unless_absent::<D, _>(settings)?,
+                false => empty_if_absent::<D, _>(settings)?,
             };
             self.settings_seen.fetch_or(!settings.is_empty(), Ordering::Relaxed);
             let texts = |mut row: Cells| Some((row.text(0)?, row.text(1)?));
@@ -308,7 +245,7 @@ fn tag_row(mut row: Cells) -> record::Row {
     }
 }
 
-fn operation<D: Dialect>(what: &str, tag: &Tag) -> String {
+pub(super) fn operation<D: Dialect>(what: &str, tag: &Tag) -> String {
     format!("{what} tag {:?} in {}", tag.as_str(), D::NAME)
 }
 
@@ -420,10 +357,10 @@ impl<D: Dialect> TagStore for SqlStore<D> {
             async move |connection: &mut Connection<D>| {
                 let values = [Value::Int(at_least), Value::Tag(tag.as_str())];
                 let max_id = D::set_max_id(connection, D::ALLOC.advance, &values).await;
-                let mut max_id = unless_unnameable::<D, _>(max_id)?;
+                let mut max_id = empty_if_unencodable::<D, _>(max_id)?;
                 if max_id.is_none() {
                     let advanced = D::set_max_id(connection, D::SEQUENCE.advance, &values).await;
-                    max_id = unless_absent::<D, _>(advanced)?;
+                    max_id = empty_if_absent::<D, _>(advanced)?;
                 }
                 max_id.ok_or(WorkError::Refused(StoreErrorKind::UnknownTag))
             },
@@ -441,7 +378,7 @@ impl<D: Dialect> TagStore for SqlStore<D> {
             let (from, to) = (from.encode(), to.encode());
             let values = [Value::Text(&to), Value::Tag(tag.as_str()), Value::Text(&from)];
             let done = D::execute(connection, D::REPLACE_MEANING, &values).await;
-            Ok(unless_absent::<D, _>(done.map(|done| D::affected(&done) > 0))?)
+            Ok(empty_if_absent::<D, _>(done.map(|done| D::affected(&done) > 0))?)
         }))
     }
 
@@ -463,23 +400,7 @@ impl<D: Dialect> TagStore for SqlStore<D> {
     }
 
     fn seal<'a>(&'a self, tag: &'a Tag) -> BoxFuture<'a, Result<i64, SealError>> {
-        Box::pin(async move {
-            let (name, mut max_id) = (operation::<D>("seal", tag), None);
-            let sealed = run(&self.connections, Access::Last, name.clone(), async |connection| {
-                self.seal_in_turn(connection, tag, &mut max_id).await
-            });
-            match (sealed.await, max_id) {
-                (Ok(true), Some(max_id)) => Ok(max_id),
-                (Ok(_), _) => {
-                    let error = StoreError::new(StoreErrorKind::Unavailable, name);
-                    Err(error.because(AFTER_FAILOVER).into())
-                }
-                // One that was sealed before is.
-                (Err(error), max_id) => {
-                    Err(SealError { error, max_id: max_id.filter(|max_id| *max_id != SEALED) })
-                }
-            }
-        })
+        Box::pin(self.seal(tag))
     }
 
     fn delete<'a>(&'a self, tag: &'a Tag) -> StoreFuture<'a, ()> {
@@ -490,7 +411,7 @@ impl<D: Dialect> TagStore for SqlStore<D> {
             async move |connection: &mut Connection<D>| {
                 let tag = [Value::Tag(tag.as_str())];
                 let settings = D::execute(connection, D::SETTINGS.delete, &tag).await;
-                unless_absent::<D, _>(settings.map(|_| ()))?;
+                empty_if_absent::<D, _>(settings.map(|_| ()))?;
                 let met = Self::execute_on_its_table(connection, |table| table.delete, &tag);
                 met_its_row(met.await?)
             },
@@ -498,60 +419,8 @@ impl<D: Dialect> TagStore for SqlStore<D> {
     }
 }
 
-impl<D: Dialect> Administration for SqlStore<D> {
-    fn tables(&self) -> &'static [Table] {
-        D::SEGMENT_TABLES
-    }
-
-    fn apply(&self) -> StoreFuture<'_, Vec<&'static str>> {
-        let name = format!("make the tables in {}", D::NAME);
-        Box::pin(run(
-            &self.connections,
-            Access::Write,
-            name,
-            async |connection: &mut Connection<D>| {
-                let made = make::<D>(connection, D::SEGMENT_TABLES).await?;
-                D::identify_server(connection, &self.guard).await?;
-                if made.contains(&"leaf_guard") && self.guard.active_margin().is_some() {
-                    for guard in [D::ALLOC.guard, D::SEQUENCE.guard].into_iter().flatten() {
-                        D::execute(connection, guard.claim_new, &[]).await?;
-                    }
-                } else if made.contains(&"leaf_sequence")
-                    && self.guard.active_margin().is_some()
-                    && let Some(guard) = D::SEQUENCE.guard
-                    && D::fetch(connection, guard.allocated_last, &[], &[Column::Int])
-                        .await?
-                        .is_empty()
-                {
-                    // The guard was made before the table, which is empty: no failover can have lost anything of it.
-                    D::execute(connection, guard.take_new, &[]).await?;
-                }
-                Ok(made)
-            },
-        ))
-    }
-
-    fn failover_margin(&self) -> Option<i64> {
-        self.guard.configured_margin()
-    }
-
-    fn risks(&self) -> StoreFuture<'_, Vec<String>> {
-        let name = format!("look at the settings of {}", D::NAME);
-        Box::pin(run(
-            &self.connections,
-            Access::Read,
-            name,
-            async |connection: &mut Connection<D>| {
-                let mut risks: Vec<String> = self.guard.risk().into_iter().collect();
-                risks.extend(D::risks(connection).await?);
-                Ok(risks)
-            },
-        ))
-    }
-}
-
-/// What came of a statement on a table whose character set may not hold the tag: then no row has it.
-fn unless_unnameable<D: Dialect, T: Default>(
+/// Treats a tag that the table's character set cannot hold as one that no row has.
+pub(super) fn empty_if_unencodable<D: Dialect, T: Default>(
     result: Result<T, sqlx::Error>,
 ) -> Result<T, sqlx::Error> {
     match result {
@@ -577,29 +446,4 @@ fn explain_sequences<D: Dialect>(error: sqlx::Error) -> sqlx::Error {
 
 fn met_its_row(met: bool) -> Result<(), WorkError> {
     if met { Ok(()) } else { Err(WorkError::Refused(StoreErrorKind::UnknownTag)) }
-}
-
-/// Whether the database has a table of this name.
-async fn table_exists<D: Dialect>(
-    connection: &mut Connection<D>,
-    table: &str,
-) -> Result<bool, sqlx::Error> {
-    let name = [Value::Text(table)];
-    let exists = D::fetch(connection, D::TABLE_EXISTS, &name, &[Column::Int]).await?;
-    Ok(exists.first().and_then(|row| row.int(0)) == Some(1))
-}
-
-/// Makes the tables that do not exist; returns their names.
-pub(super) async fn make<D: Dialect>(
-    connection: &mut Connection<D>,
-    tables: &[Table],
-) -> Result<Vec<&'static str>, sqlx::Error> {
-    let mut made = Vec::new();
-    for table in tables {
-        if !table_exists::<D>(connection, table.name).await? {
-            D::run_text(connection, table.statements).await?;
-            made.push(table.name);
-        }
-    }
-    Ok(made)
 }

@@ -1,6 +1,6 @@
 //! The parameters of a database's URL, above all those of TLS.
 //! A misspelt parameter must not silently turn certificate checks off: unknown parameters are refused, and so is a CA in a
-//! mode that does not verify the server. Certificates are files whose absence is told by name.
+//! mode that does not verify the server. The error names a file of a certificate that is missing.
 
 use std::path::Path;
 use std::str::FromStr;
@@ -8,7 +8,7 @@ use std::str::FromStr;
 use leaf_segment::{StoreError, StoreErrorKind};
 use url::Url;
 
-use crate::StoreUrlError;
+use crate::SettingError;
 
 /// What a kind of database takes.
 pub(crate) struct Parameters {
@@ -62,8 +62,8 @@ impl Parameters {
     }
 
     /// Refuses unknown parameters, and a CA where the TLS mode does not verify.
-    pub(crate) fn check(&self, url: &str) -> Result<(), StoreUrlError> {
-        let refuse = |why: String| Err(StoreUrlError::new(why));
+    pub(crate) fn check(&self, url: &str) -> Result<(), SettingError> {
+        let refuse = |why: String| Err(SettingError::new(why));
         let Ok(url) = Url::parse(url) else { return Ok(()) };
         let known: Vec<_> = [self.mode]
             .into_iter()

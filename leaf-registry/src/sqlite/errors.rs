@@ -20,7 +20,10 @@ fn is_missing_table(error: &sqlx::Error) -> bool {
 
 /// Whether a column is missing: the message says so, SQLite has no code for it.
 fn is_missing_column(error: &sqlx::Error) -> bool {
-    error.as_database_error().is_some_and(|error| error.message().starts_with("no such column"))
+    error.as_database_error().is_some_and(|error| {
+        error.message().starts_with("no such column")
+            || error.message().contains(" has no column named ")
+    })
 }
 
 /// What kind of failure it is.

@@ -30,16 +30,16 @@ pub(crate) struct SqliteFile {
     path: PathBuf,
     /// The identity of the file that was opened. It is read without opening the file again: to close a second
     /// descriptor would end the process's locks on it.
-    identity: Identity,
+    identity: FileId,
     /// The identity of the write-ahead log that the connection uses, once it was seen.
-    log: Arc<Mutex<Option<Identity>>>,
+    log: Arc<Mutex<Option<FileId>>>,
 }
 
 /// Device, inode and, since an inode is used again, the time when it was made, where the file system has it.
-type Identity = (u64, u64, Option<SystemTime>);
+type FileId = (u64, u64, Option<SystemTime>);
 
 /// The identity of what is at `path`; `None` where nothing is.
-fn identity(path: &Path) -> std::io::Result<Option<Identity>> {
+fn identity(path: &Path) -> std::io::Result<Option<FileId>> {
     match std::fs::metadata(path) {
         Ok(found) => Ok(Some((found.dev(), found.ino(), found.created().ok()))),
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
@@ -57,7 +57,7 @@ impl SqliteFile {
             .journal_mode(SqliteJournalMode::Wal)
             .synchronous(SqliteSynchronous::Full)
             .busy_timeout(BUSY_TIMEOUT);
-        let log = Arc::<Mutex<Option<Identity>>>::default();
+        let log = Arc::<Mutex<Option<FileId>>>::default();
         let used = Arc::clone(&log);
         let pool = SqlitePoolOptions::new()
             // The last connection that closes removes the log, and the next one makes another.
@@ -117,8 +117,8 @@ impl Connections for SqliteFile {
         &self.pool
     }
 
-    /// More than one statement runs inside `BEGIN IMMEDIATE … COMMIT`. Each of these would be one more trip to the thread
-    /// that SQLite has, which a tag in strict order pays with every request.
+    /// Work of several statements runs inside `BEGIN IMMEDIATE … COMMIT`. A single statement does without: each of
+    /// the two is another trip to SQLite's thread, and a tag in strict order would pay both with every request.
     async fn begin(&self, access: Access) -> Result<Checkout<Sqlite>, sqlx::Error> {
         let mut checkout = Checkout::from(&self.pool).await?;
         if in_transaction(access) {

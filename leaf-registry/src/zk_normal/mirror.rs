@@ -1,4 +1,4 @@
-//! The node `forever/{ip}:{port}-NNNNNNNNNN` of the original Java Leaf.
+//! The znode `forever/{ip}:{port}-NNNNNNNNNN` of the original Java Leaf.
 //!
 //! Its number, given out by ZooKeeper, is the worker id. Its content is JSON of exactly three fields; the
 //! Java reader fails on any other. Ours has the ceiling in `timestamp`, and 0 until there is a fence.
@@ -45,7 +45,7 @@ pub(super) fn judge(
     Ok(JavaMirror::Java(JavaReport { holder: holder.into(), at }))
 }
 
-/// Identity and worker id of a node's name.
+/// Identity and worker id in the name of a znode.
 pub(super) fn parse(name: &str) -> Option<(&str, WorkerId)> {
     let (who, number) = name.rsplit_once('-')?;
     Some((who, WorkerId::new(number.parse().ok()?)))
@@ -59,7 +59,7 @@ pub(super) fn name(who: &Identity, worker: WorkerId) -> String {
 /// *first* '-' as the worker id.
 pub(super) fn check(who: &Identity) -> Result<(), RegistryErrorKind> {
     if who.as_str().contains('-') || !who.as_str().contains(':') {
-        return Err(RegistryErrorKind::NoWorkerId(format!(
+        return Err(RegistryErrorKind::BadIdentity(format!(
             "{who} cannot be a name in zk_normal, Java Leafs could not read it: identify this node by an IP \
              address and a port"
         )));

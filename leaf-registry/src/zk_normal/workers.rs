@@ -16,13 +16,16 @@ use zookeeper_client::{Error, MultiWriteError};
 use super::mirror;
 use crate::zookeeper::{Fences, Node, Session, Work, version};
 
+/// Stands for a name where there is none: no znode has it.
+const NO_NAME: &str = "-";
+
 /// Worker ids in the tree of the original Java Leaf.
 #[derive(Debug)]
 pub(crate) struct ZkNormal {
     fences: Fences,
     /// `/snowflake/{name}/forever`.
     forever: String,
-    /// The node of the worker id that was looked for last.
+    /// The znode of the worker id that was looked for last.
     cached_name: Mutex<Option<(WorkerId, String)>>,
 }
 
@@ -45,7 +48,7 @@ impl ZkNormal {
         self.cached_name.lock().expect("no holder of this lock panics")
     }
 
-    /// The name of a worker id's node.
+    /// The name of a worker id's znode.
     async fn name_of(&self, work: &Work, worker: WorkerId) -> Result<Option<String>, Error> {
         if let Some((_, name)) = self.cached_name().as_ref().filter(|(known, _)| *known == worker) {
             return Ok(Some(name.clone()));
@@ -58,8 +61,8 @@ impl ZkNormal {
         Ok(name)
     }
 
-    /// Makes the folder of the nodes where there is none. Its number 0 is used up: a Java Leaf that saw no
-    /// folder a moment ago takes worker id 0, whatever number its node gets.
+    /// Makes the folder of the znodes where there is none. Its number 0 is used up: a Java Leaf that saw no
+    /// folder a moment ago takes worker id 0, whatever number its znode gets.
     async fn make_tree(&self, work: &Work) -> Result<(), Error> {
         work.client.mkdir(&self.fences.root, &work.persistent()).await?;
         // In one multi, so that nobody sees the folder before number 0 is used. Any child will do: a sequence number counts
@@ -79,7 +82,7 @@ impl ZkNormal {
         }
     }
 
-    /// Makes a node for `who`, and returns its number. If ZooKeeper's next number is above `greatest`, makes
+    /// Makes a znode for `who`, and returns its number. If ZooKeeper's next number is above `greatest`, makes
     /// nothing and returns that number.
     async fn make(
         &self,
@@ -136,7 +139,7 @@ impl FenceStore for ZkNormal {
                 workers.sort_unstable();
                 workers.dedup();
                 let path = |worker| {
-                    let name = named.get(&worker).map_or("-", String::as_str);
+                    let name = named.get(&worker).map_or(NO_NAME, String::as_str);
                     [format!("{}/{name}", self.forever)]
                 };
                 let read = self.fences.read(work, &workers, path).await?;
@@ -170,7 +173,7 @@ impl FenceStore for ZkNormal {
             .session
             .run(&operation, async |work| {
                 let name = self.name_of(work, worker).await?;
-                let path = format!("{}/{}", self.forever, name.as_deref().unwrap_or("-"));
+                let path = format!("{}/{}", self.forever, name.as_deref().unwrap_or(NO_NAME));
                 let read = self.fences.read(work, &[worker], |_| [path.clone()]).await?;
                 let [(_, fence, [node])] = read.as_slice() else {
                     return Err(Error::UnexpectedError(
@@ -220,7 +223,7 @@ impl FenceStore for ZkNormal {
             let name = stored.version.name.as_deref().and_then(mirror::parse);
             name.is_some_and(|(name, _)| name == who.as_str())
         };
-        // Of several this instance's, else one that is free.
+        // If several znodes have this name: the one that this instance holds, else one that is free.
         let rank = |found: &Stored<Version>| match (found.record.written(), &found.mirror) {
             (Some(record), _) if record.fence.instance == request.instance => 0,
             (None, JavaMirror::Agrees) => 1,
@@ -265,7 +268,7 @@ impl FenceStore for ZkNormal {
         who: &Identity,
         greatest: WorkerId,
     ) -> Result<Option<WorkerId>, RegistryError> {
-        let operation = format!("make another node of {who} in ZooKeeper");
+        let operation = format!("make another znode for {who} in ZooKeeper");
         let make = async |work: &Work| self.make(work, who, greatest).await;
         self.fences.session.run(&operation, make).await.map(Some)
     }

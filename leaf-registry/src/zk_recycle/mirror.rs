@@ -76,7 +76,7 @@ pub(super) fn judge(
     Ok(JavaMirror::Java(JavaReport { holder, at: at.map(UnixMillis::new) }))
 }
 
-/// The worker id of a node's name.
+/// The worker id in the name of a znode.
 pub(super) fn parse(name: &str) -> Option<WorkerId> {
     worker_id(name.strip_prefix("workId:")?)
 }

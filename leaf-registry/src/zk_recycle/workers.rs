@@ -211,7 +211,7 @@ impl FenceStore for ZkRecycle {
             })
             .await?;
         if !written {
-            // Not another writer, perhaps: a node that died while it made the tree has left out this pool.
+            // Perhaps not another writer: a Java Leaf that died while it made the tree may have left out `inuse`. (Leaf makes `inuse` first.)
             let operation = "make the pools in ZooKeeper";
             let make = async |work: &Work| {
                 work.client.mkdir(&self.pool(Pool::InUse), &work.persistent()).await

@@ -47,7 +47,7 @@ impl Fences {
         Ok(names.iter().filter_map(|name| worker_id(name)).collect())
     }
 
-    /// For each worker id its fence and the nodes at `beside`, read at one moment.
+    /// For each worker id its fence and the znodes at `beside`, read at one moment.
     pub(crate) async fn read<const N: usize>(
         &self,
         work: &Work,
@@ -128,7 +128,7 @@ impl Fences {
     }
 }
 
-/// A fence as its node has it.
+/// A fence as its znode has it.
 pub(crate) fn recorded(node: &Node) -> RecordState {
     node.as_ref().map_or(RecordState::Absent, |(content, _)| RecordState::decode(content))
 }

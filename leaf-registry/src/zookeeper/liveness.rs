@@ -1,4 +1,4 @@
-//! Shows that this node is alive: an ephemeral node, made again in every new session.
+//! Shows that this node is alive: an ephemeral znode, made again in every new session.
 //!
 //! Nothing but the comparison of clocks looks at it.
 
@@ -11,7 +11,7 @@ use zookeeper_client::Error;
 
 use super::{Session, Work};
 
-/// Deadline of one look.
+/// Deadline of one write.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 #[derive(Debug)]

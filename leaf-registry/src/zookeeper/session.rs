@@ -26,7 +26,7 @@ pub(crate) struct Session {
     client: Mutex<Option<Client>>,
 }
 
-/// A session's client, and how the nodes that it makes are protected.
+/// A session's client, and how the znodes that it makes are protected.
 #[derive(Debug, Clone)]
 pub(crate) struct Work {
     pub(crate) client: Client,
@@ -75,14 +75,14 @@ impl Session {
         Ok(work)
     }
 
-    /// Does `work` in the session.
+    /// Does `action` in the session.
     pub(crate) async fn run<T>(
         &self,
         operation: &str,
-        work: impl AsyncFnOnce(&Work) -> Result<T, Error>,
+        action: impl AsyncFnOnce(&Work) -> Result<T, Error>,
     ) -> Result<T, RegistryError> {
         let result = match self.begin().await {
-            Ok(session) => work(&session).await,
+            Ok(connected) => action(&connected).await,
             Err(error) => Err(error),
         };
         result.map_err(|error| classify(operation.to_owned(), error))
@@ -102,7 +102,7 @@ impl Work {
         CreateMode::PersistentSequential.with_acls(self.acls)
     }
 
-    /// The names below a node; none where it does not exist.
+    /// The names below a znode; none where it does not exist.
     pub(crate) async fn children(&self, path: &str) -> Result<Vec<String>, Error> {
         match self.client.list_children(path).await {
             Err(Error::NoNode) => Ok(Vec::new()),
@@ -110,7 +110,7 @@ impl Work {
         }
     }
 
-    /// Content and version of nodes at one moment; `None` for those that do not exist.
+    /// Content and version of znodes at one moment; `None` for those that do not exist.
     pub(crate) async fn read(
         &self,
         paths: &[String],

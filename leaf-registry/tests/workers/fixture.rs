@@ -123,7 +123,7 @@ impl Fixture {
         // A stranger's worker id is free once its ceiling has passed.
         options.recycle_after = Duration::ZERO;
         let fixture = Self { kind, server, options };
-        if let Some(tables) = fixture.open().await.tables {
+        if let Some(tables) = fixture.open().await.admin {
             patiently(unreachable, async || tables.apply().await).await.unwrap();
         }
         fixture
@@ -351,7 +351,7 @@ pub(crate) fn request() -> ClaimRequest {
 
 pub(crate) fn node_settings(now: UnixMillis) -> NodeSettings {
     let (offline_for, report_interval) = (seconds(600), seconds(3));
-    NodeSettings { now, layout: Layout::LEAF, offline_for, report_interval }
+    NodeSettings { now, layout: Layout::LEAF, offline_for, report_interval, tolerance: seconds(1) }
 }
 
 pub(crate) fn kind(result: Result<impl std::fmt::Debug, RegistryError>) -> RegistryErrorKind {

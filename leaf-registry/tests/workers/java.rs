@@ -113,7 +113,9 @@ pub(crate) async fn after_watching(
     node: &Node,
     now: UnixMillis,
 ) -> Result<Lease, leaf_snowflake::RegistryError> {
-    let RegistryErrorKind::Watch { worker, nonce, during } = kind(node.claim_at(now).await) else {
+    let RegistryErrorKind::Watch { worker, fingerprint: nonce, during } =
+        kind(node.claim_at(now).await)
+    else {
         panic!("not told to watch");
     };
     assert!(during >= seconds(7), "two reports of a Java Leaf, and time for the write: {during:?}");
@@ -155,7 +157,7 @@ pub(crate) async fn a_live_one_is_refused(f: Fixture) {
     let f = Arc::new(f);
     let (java, _) = Java::start(&f, "10.1.46.33:8080", NOW.get()).await;
     let node = f.node("10.1.46.33:8080").await;
-    let RegistryErrorKind::Watch { worker, nonce, .. } =
+    let RegistryErrorKind::Watch { worker, fingerprint: nonce, .. } =
         kind(node.claim_at(NOW + seconds(60)).await)
     else {
         panic!("not told to watch");
@@ -298,7 +300,7 @@ pub(crate) async fn numbers_are_made_only_when_they_are_needed(f: Fixture) {
 
 /// Tables that an administrator made from what `schema` prints: nothing was lost with them.
 pub(crate) async fn tables_made_by_hand_are_new(f: Fixture) {
-    let tables = f.open().await.tables.unwrap();
+    let tables = f.open().await.admin.unwrap();
     for table in tables.tables() {
         f.sql(&format!("DROP TABLE {}", table.name)).await;
         f.sql(table.statements).await;

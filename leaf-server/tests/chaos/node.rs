@@ -151,7 +151,7 @@ impl Node {
     /// Whether it lost its worker id and does not take another one: an operator has to look.
     pub(crate) fn is_lost(&self) -> bool {
         let output = self.server.as_ref().map(LeafServer::output).unwrap_or_default();
-        output.contains("its ids stop")
+        output.contains("the ids of this lease stop")
     }
 
     /// Ends all faults.

@@ -30,12 +30,15 @@ pub struct NodeSettings {
     pub offline_for: Duration,
     /// How often a holder reports, as the nodes are configured.
     pub report_interval: Duration,
+    /// How far ids may run ahead of a node's clock, as the nodes are configured.
+    pub tolerance: Duration,
 }
 
 impl NodeSettings {
-    /// The first instant above every timestamp of a holder that is dead now and last reported at `report`.
-    fn past(&self, report: UnixMillis) -> UnixMillis {
-        report.max(self.now) + self.report_interval + OPERATOR_CLOCK_DIFFERENCE
+    /// An instant above every timestamp that a holder may have issued up to `instant` or now. A report interval is added since a holder that lives after all learns of the change at its next report; the tolerance, since ids may run ahead of the clock; and how far clocks may differ.
+    fn safely_after(&self, instant: UnixMillis) -> UnixMillis {
+        let margin = self.report_interval + self.tolerance + OPERATOR_CLOCK_DIFFERENCE;
+        instant.max(self.now) + margin
     }
 }
 
@@ -72,7 +75,7 @@ impl<S: FenceStore> StoreRules<S> {
                 ));
             }
             let mut next = next_record(worker, stored, &settings, FenceState::Released)?;
-            next.fence.ceiling = settings.past(last_report).min(record.fence.ceiling);
+            next.fence.ceiling = settings.safely_after(last_report).min(record.fence.ceiling);
             Ok(next)
         });
         Ok(fence.await?.ceiling)
@@ -112,11 +115,11 @@ impl<S: FenceStore> StoreRules<S> {
                 == Some(FenceState::Retired);
             let state = if retired { FenceState::Retired } else { FenceState::Released };
             let mut next = next_record(worker, stored, &settings, state)?;
-            // A holder that relies on a ceiling that cannot be read was given it before now.
-            let unknown_ceiling = settings.past(settings.now + settings.offline_for);
+            // The old ceiling may be unreadable. It was granted before now, so it is `offline_for` ahead of now at most.
+            let unknown_ceiling = settings.safely_after(settings.now + settings.offline_for);
             next.fence.ceiling = next.fence.ceiling.max(unknown_ceiling);
             if let JavaMirror::Java(JavaReport { at: Some(report), .. }) = &stored.mirror {
-                next.fence.ceiling = next.fence.ceiling.max(settings.past(*report));
+                next.fence.ceiling = next.fence.ceiling.max(settings.safely_after(*report));
             }
             Ok(next)
         });

@@ -16,7 +16,7 @@ enum Rank {
     Remembered,
     /// What else this instance has held.
     Instance,
-    /// Released by a clean stop.
+    /// Given back by a clean stop, or freed or repaired by an operator.
     Released,
     /// No node has used it.
     Unused,
@@ -165,8 +165,8 @@ impl Refusals {
             format!("; the first that may become free is {worker}, once {at} (Unix ms) has passed")
         });
         RegistryErrorKind::NoWorkerId(format!(
-            "all {} worker ids are in use{java}{first}: stop a node, or use a layout with more worker \
-             bits and a registry of its own, where ids need not differ from the old ones",
+            "all {} worker ids are in use{java}{first}: stop a node, or, if the \
+             new ids may equal old ones without harm, use a layout with more worker bits and an empty registry",
             self.taken
         ))
     }

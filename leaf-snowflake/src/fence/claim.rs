@@ -1,9 +1,9 @@
 //! Which worker id a node takes.
 //!
-//! A node first tries what is its own: an earlier attempt of the same claim, then what its state file
-//! remembers, then what its instance or (where worker ids belong to identities) its name holds. Then come
-//! worker ids that were released, those that no node has used, and those whose holder has been silent for
-//! long. Nodes that race for one worker id spread: the node that lost makes its next attempt at random.
+//! A node whose worker id is fixed, or belongs to its name, takes that one or is refused. Otherwise it tries an
+//! earlier attempt of the same claim; then, unless worker ids belong to identities, what its state file remembers,
+//! what else its instance has held, and what was given back; then those that no node has used; last those whose
+//! ceiling, and [`ClaimPolicy::recycle_after`](super::ClaimPolicy::recycle_after) after it, has passed. Nodes that race for one worker id spread: the node that lost makes its next attempt at random.
 
 use leaf_core::{UnixMillis, WorkerId};
 
@@ -115,11 +115,12 @@ impl<S: FenceStore> StoreRules<S> {
     ) -> Result<Option<Lease>, RegistryError> {
         let mut refusals = Refusals::default();
         // A node that lost a race looks elsewhere among what is free, further away each time.
-        let own = candidates.iter().rposition(|candidate| candidate.own).map_or(0, |last| last + 1);
-        let free = candidates.len() - own;
-        if conflicts > 0 && free > 1 {
-            let spread = free.min(1 << conflicts.min(10));
-            candidates[own..].rotate_left(fastrand::usize(..spread));
+        let own_end =
+            candidates.iter().rposition(|candidate| candidate.own).map_or(0, |last| last + 1);
+        let others = candidates.len() - own_end;
+        if conflicts > 0 && others > 1 {
+            let spread = others.min(1 << conflicts.min(10));
+            candidates[own_end..].rotate_left(fastrand::usize(..spread));
         }
         for Candidate { worker, own, stored } in candidates {
             let stored = match stored {

@@ -21,8 +21,8 @@ use crate::RegistryErrorKind;
 const WATCH_JAVA: Duration = Duration::from_secs(7);
 /// How long after its last report a Java Leaf may still issue ids.
 const JAVA_PAST_REPORT: Duration = Duration::from_secs(4);
-/// How far the clocks of a database and of the nodes may differ: ceilings are by the nodes' clocks, the
-/// time of a failover by the database's.
+/// How far the clocks of a database and of the nodes may differ: ceilings are by the nodes' clocks, the time of a
+/// failover by the later one of the database's and a node's.
 pub(super) const DATABASE_CLOCK_DIFFERENCE: Duration = Duration::from_secs(30);
 
 /// What is known of a worker id when a node wants to issue ids with it.
@@ -32,7 +32,7 @@ pub(crate) enum Evidence<'a> {
     Registry(RegistryEvidence<'a>),
     /// The registry is away: only the lease that the state file remembers.
     SavedLease,
-    /// The registry granted a lease from this floor on, a moment ago. The clock may have been set since.
+    /// The floor was decided a moment ago, by the registry or from the saved lease. The clock may have been set since.
     Granted(UnixMillis),
 }
 
@@ -48,7 +48,7 @@ pub(crate) struct RegistryEvidence<'a> {
     only_record: bool,
 }
 
-/// How the worker id was chosen that is tried.
+/// How the worker id that is tried was chosen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Selection {
     /// It is assigned to the claimant's identity.
@@ -107,7 +107,7 @@ fn by_registry(
         }
         RecordState::Damaged(_) => return Err(RegistryErrorKind::Damaged),
     };
-    // A copy: the checks below add to what may have been issued, and to what was watched.
+    // Cloned, since the checks below raise `least_floor` and add to `watched`.
     let mut request = request.clone();
     match evidence.mirror {
         JavaMirror::Agrees => {}
@@ -144,9 +144,9 @@ fn by_registry(
         return reachable(floor, &request);
     };
     let floor = by_fence(worker, fence, evidence.only_record, &request);
-    let stranger = fence.instance != request.instance && fence.nonce != request.nonce;
-    let rests = fence.state == FenceState::Held || evidence.policy.bound;
-    if !stranger || !rests || evidence.selection == Selection::Assigned {
+    let other_instance = fence.instance != request.instance && fence.nonce != request.nonce;
+    let kept_back = fence.state == FenceState::Held || evidence.policy.bound;
+    if !other_instance || !kept_back || evidence.selection == Selection::Assigned {
         return floor;
     }
     // Another instance's worker id that was not released (where worker ids belong to identities, a released one,
@@ -191,13 +191,13 @@ fn past_java(
         Some(_) => Err(RegistryErrorKind::JavaAlive { holder: report.holder.clone() }),
         None => {
             let during = WATCH_JAVA.max(2 * request.report_interval);
-            Err(RegistryErrorKind::Watch { worker, nonce: fingerprint, during })
+            Err(RegistryErrorKind::Watch { worker, fingerprint, during })
         }
     }
 }
 
-/// Whether the saved lease proves that this node held the worker id at the failover at `at`: then no claim of
-/// another holder was lost there.
+/// Whether the saved lease proves that this node held the worker id when the database failed over (`at`): then no
+/// claim of another holder was lost there.
 fn survived_failover(
     at: UnixMillis,
     worker: WorkerId,
@@ -223,7 +223,7 @@ fn by_fence(
     if fence.state == FenceState::Retired {
         return Err(RegistryErrorKind::Retired);
     }
-    // These timestamps are used whatever the record says, for instance after a restored backup.
+    // Everything below this may have been issued, whatever the record says: it may come from a restored backup.
     let issued = request.issued_below(worker);
     let provenance = request.saved.as_ref().map(|saved| saved.provenance);
     if fence.instance == request.instance
@@ -233,10 +233,10 @@ fn by_fence(
     {
         match request.watched.get(&worker) {
             Some(nonce) if *nonce == fence.nonce => {}
-            Some(_) => return Err(in_use(fence, Duration::ZERO)),
+            Some(_) => return Err(in_use(fence, None)),
             None => {
-                let (nonce, during) = (fence.nonce, 2 * request.report_interval);
-                return Err(RegistryErrorKind::Watch { worker, nonce, during });
+                let (fingerprint, during) = (fence.nonce, 2 * request.report_interval);
+                return Err(RegistryErrorKind::Watch { worker, fingerprint, during });
             }
         }
     }
@@ -267,8 +267,8 @@ fn by_fence(
     reachable(fence.ceiling.max(issued), request).map_err(|error| explain(fence, error, request))
 }
 
-/// Where this node may continue without the registry: as long as nobody else can have claimed its worker
-/// id, at the local ceiling of its saved lease.
+/// The local ceiling of the saved lease, if nobody else can have claimed the worker id since: where this node may
+/// continue without the registry.
 fn by_saved_lease(request: &ClaimRequest) -> Result<UnixMillis, RegistryErrorKind> {
     let proven = request.saved.as_ref().filter(|saved| {
         saved.provenance == Provenance::Proven
@@ -281,7 +281,7 @@ fn by_saved_lease(request: &ClaimRequest) -> Result<UnixMillis, RegistryErrorKin
     reachable(saved.local_ceiling, request)
 }
 
-/// Whether the clock allows a node to start at `floor`; the first instant that may be used.
+/// Returns `floor`, or [`ClaimRequest::least_floor`] where that is greater, if the clock is near enough.
 fn reachable(floor: UnixMillis, request: &ClaimRequest) -> Result<UnixMillis, RegistryErrorKind> {
     let (floor, now) = (floor.max(request.least_floor), request.now);
     if floor <= now + request.tolerance {
@@ -293,7 +293,7 @@ fn reachable(floor: UnixMillis, request: &ClaimRequest) -> Result<UnixMillis, Re
     }
 }
 
-const fn in_use(fence: &Fence, last_report: Duration) -> RegistryErrorKind {
+const fn in_use(fence: &Fence, last_report: Option<Duration>) -> RegistryErrorKind {
     RegistryErrorKind::InUse { last_report, until: fence.ceiling }
 }
 
@@ -303,7 +303,7 @@ fn explain(fence: &Fence, refusal: RegistryErrorKind, request: &ClaimRequest) ->
     let recent = last_report < 2 * request.report_interval;
     match refusal {
         RegistryErrorKind::FloorAhead { .. } if fence.state == FenceState::Held && recent => {
-            in_use(fence, last_report)
+            in_use(fence, Some(last_report))
         }
         refusal => refusal,
     }

@@ -26,7 +26,7 @@ pub enum StoreFault {
     /// Not at all.
     #[default]
     None,
-    /// Every call fails with `Unavailable` and does nothing.
+    /// Every call but `peers` fails with `Unavailable` and does nothing.
     Away,
     /// Every write is done and then fails with `Unavailable`, as if its answer was lost.
     AnswersLost,
@@ -67,7 +67,7 @@ fn stored(record: Option<&WorkerRecord>) -> Stored<()> {
 }
 
 impl FenceStore for MemoryFenceStore {
-    /// The record that was read says it all.
+    /// Nothing: `replace` compares the whole record.
     type Version = ();
 
     fn name(&self) -> &'static str {

@@ -23,13 +23,13 @@ pub(super) const TRIES: usize = 30;
 /// Which worker ids a node may take from a registry.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ClaimPolicy {
-    /// Each worker id belongs to an identity, and a node takes the one that is assigned to it. If the store assigns none, it
-    /// takes an unused one, then one whose holder's time has long passed. A node whose worker id was taken over stops, so that
-    /// an operator can look, instead of claiming another.
+    /// A worker id belongs to the identity that claimed it last. A node takes its own; else an unused one; else one
+    /// whose ceiling passed [`recycle_after`](Self::recycle_after) ago. A node whose worker id was taken over stops,
+    /// so that an operator can look, instead of claiming another.
     pub bound: bool,
     /// The only worker id that this node may take.
     pub fixed: Option<WorkerId>,
-    /// The worker ids of this registry, where others have the rest. All its nodes must be configured alike.
+    /// The worker ids that this registry gives out, so that another registry, of a second data centre say, can give out the others. `None`: all. All nodes of the registry must be configured alike.
     pub range: Option<WorkerRange>,
     /// How long after its ceiling has passed a worker id that was not released is given out again; where worker
     /// ids are [bound](Self::bound), a released one, too.
@@ -62,7 +62,7 @@ pub struct WorkerView {
     pub worker: WorkerId,
     /// The node that holds it, or held it last.
     pub holder: Option<Identity>,
-    /// Its fence; `None` where only a Java Leaf has used it.
+    /// Its fence; `None` where there is no record that can be read: `remark` says why.
     pub fence: Option<Fence>,
     /// What is wrong with its record or noteworthy about it, in words.
     pub remark: Option<String>,
@@ -90,7 +90,7 @@ impl Registry {
         self.0.replaces_lost()
     }
 
-    /// The worker ids of this registry, where it does not have all.
+    /// The worker ids that this registry gives out; `None`: all.
     pub(crate) fn range(&self) -> Option<WorkerRange> {
         self.0.range()
     }
@@ -112,7 +112,8 @@ impl Registry {
     /// Raises the fence's ceiling to [`Report::ceiling`]; `lease` has the new ceiling once that is confirmed.
     ///
     /// # Errors
-    /// `Lost` when another holder wrote the fence: final. `Unavailable`: the old ceiling stands.
+    /// `Lost` when another holder wrote the fence, and `LeaseInDoubt` after a failover of the database: final for this lease. `Unavailable`, `Damaged`,
+    /// `NewerFormat`: the old ceiling stands.
     pub async fn extend(&self, lease: &mut Lease, report: Report) -> Result<(), RegistryError> {
         self.0.extend(lease, report).await
     }
@@ -120,7 +121,7 @@ impl Registry {
     /// Gives the worker id back: its next holder may start at `last.ceiling`, one past the last timestamp used.
     ///
     /// # Errors
-    /// `Lost` or `Unavailable`; the worker id then rests until its ceiling has passed.
+    /// Those of [`Self::extend`]. Unless it is `Lost`, the worker id stays held until its ceiling has passed.
     pub async fn release(&self, lease: Lease, last: Report) -> Result<(), RegistryError> {
         self.0.release(lease, last).await
     }
@@ -143,7 +144,8 @@ impl Registry {
     }
 
     /// Frees the worker id of a holder that is dead and will never be started again on its data directory.
-    /// Returns from when on others may claim it. A holder that lives after all loses it at its next report.
+    /// Returns the instant from which it can be claimed; where worker ids belong to identities, other nodes wait
+    /// [`ClaimPolicy::recycle_after`] longer. A holder that lives after all loses it at its next report.
     ///
     /// # Errors
     /// `Refused` with the way out, also for a holder that reported a moment ago; `Unavailable`.
@@ -167,8 +169,9 @@ impl Registry {
         self.0.retire_worker(worker, settings).await
     }
 
-    /// Writes a damaged record anew, or restores the missing Java mirror of a worker id. Returns from when on nodes may claim
-    /// it: then every ceiling that a holder may rely on has passed.
+    /// Writes a damaged record anew, or restores the missing Java mirror of a worker id. Returns the instant from
+    /// which it can be claimed: every ceiling that a holder may rely on has passed by then. Where worker ids belong
+    /// to identities, other nodes wait [`ClaimPolicy::recycle_after`] longer.
     ///
     /// # Errors
     /// `Refused` where nothing is to be repaired; `Unavailable`.
@@ -266,7 +269,7 @@ impl<S: FenceStore> Rules for StoreRules<S> {
         report: Report,
     ) -> BoxFuture<'a, Result<(), RegistryError>> {
         Box::pin(async move {
-            // After a record that fell back, the lease knows a later ceiling.
+            // If a failover lost this lease's latest writes, the lease knows a later ceiling than the record.
             let ceiling = report.ceiling.max(lease.fence.ceiling);
             let raise = |fence: &mut Fence| {
                 fence.ceiling = fence.ceiling.max(ceiling);
@@ -345,8 +348,7 @@ impl<S: FenceStore> StoreRules<S> {
             if let Some(at) = stored.failed_over_at
                 && lease.fence.ceiling <= at + DATABASE_CLOCK_DIFFERENCE
             {
-                let until = at + DATABASE_CLOCK_DIFFERENCE;
-                return Err(self.error(RegistryErrorKind::FailedOver { until }, &what));
+                return Err(self.error(RegistryErrorKind::LeaseInDoubt, &what));
             }
             let mut record = self.written(&stored, &what)?.clone();
             let Some(nonce) = lease.recognize(&record.fence) else {

@@ -13,7 +13,7 @@ use crate::RegistryErrorKind;
 /// What a node knows and wants when it claims a worker id.
 #[derive(Debug, Clone)]
 pub struct ClaimRequest {
-    /// The wall clock at the moment of the claim.
+    /// The node's time: its wall clock, or the ids' clock of a node that issues ids already.
     pub now: UnixMillis,
     /// The id of the node's state file: one value for all starts on it. Without a file, of this process.
     pub instance: Uuid,
@@ -27,8 +27,8 @@ pub struct ClaimRequest {
     /// Lowest floor, whatever the record says: this process, or a Java Leaf before it, may have issued
     /// every timestamp below.
     pub least_floor: UnixMillis,
-    /// The worker ids whose records were watched as long as [`RegistryErrorKind::Watch`] asked for, each with
-    /// the nonce that it named. Several, because an instance may have held several worker ids.
+    /// The worker ids whose records were watched as long as [`RegistryErrorKind::Watch`] asked for, each with the
+    /// fingerprint that it named. Several, because an instance may have held several worker ids.
     pub watched: BTreeMap<WorkerId, Uuid>,
     /// How far ahead of the clock the ceiling in the registry shall be.
     pub offline_for: Duration,
@@ -84,8 +84,8 @@ impl ClaimRequest {
     }
 }
 
-/// Refuses a fence of a node that is configured with other worker ids, while that may be in use: of two data centres
-/// one would take the worker ids of the other.
+/// Refuses a record that is held by a node with another worker range: else the nodes of one data centre could take
+/// worker ids of the other.
 pub(crate) fn check_range(
     range: Option<WorkerRange>,
     fence: &Fence,
@@ -104,7 +104,7 @@ pub(crate) fn check_range(
 /// A holder's report: its clock, and the ceiling that it wants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Report {
-    /// The clock of the holder's ids. A store that meets a failover of its database records this time
+    /// The node's time, as in [`ClaimRequest::now`]. A store that meets a failover of its database records this time
     /// where the new server's clock is behind it.
     pub now: UnixMillis,
     /// The holder issues no timestamp at or above this.
@@ -116,7 +116,7 @@ pub struct Report {
 pub struct SavedLease {
     /// The worker id.
     pub worker: u32,
-    /// The fence as the registry last confirmed it.
+    /// The fence as the registry last confirmed it; at a clean stop marked `Released` before the registry is told.
     pub fence: Fence,
     /// The node issued no timestamp at or above this.
     #[serde(with = "unix_millis")]

@@ -18,8 +18,9 @@ use crate::RegistryError;
 /// Stores one record per worker id with compare-and-set, and lists the live nodes.
 ///
 /// Contract: [`Self::replace`] returns `true` only after the write is durable, and replaces only what
-/// was read. An error leaves open whether the write happened. A store reads no clock and never sleeps:
-/// it gets the time with each call. No claim depends on which nodes are alive.
+/// was read. An error leaves open whether the write happened. A store never reads this machine's clock and never
+/// sleeps; where it needs the time, the call brings it. The rules of a claim never ask [`Self::peers`], so a store
+/// without it is complete.
 ///
 /// [`Registry`](super::Registry) is what nodes use; it holds the rules.
 pub trait FenceStore: fmt::Debug + Send + Sync + 'static {
@@ -52,7 +53,7 @@ pub trait FenceStore: fmt::Debug + Send + Sync + 'static {
         true
     }
 
-    /// Every worker id that has a record, or a Java mirror that some node used, in order. Creates nothing.
+    /// Every worker id that has a record or that a Java Leaf has used, in order. Creates nothing.
     fn list(
         &self,
         purpose: Purpose,
@@ -120,7 +121,7 @@ pub trait FenceStore: fmt::Debug + Send + Sync + 'static {
         async {}
     }
 
-    /// The nodes that are alive; empty where the store cannot tell.
+    /// The nodes that are alive, this one included; empty where the store cannot tell.
     fn peers(&self) -> impl Future<Output = Result<Vec<Peer>, RegistryError>> + Send {
         async { Ok(Vec::new()) }
     }
@@ -131,9 +132,9 @@ pub trait FenceStore: fmt::Debug + Send + Sync + 'static {
 pub enum Purpose {
     /// To show it. A store that finds that its database has failed over changes nothing.
     Show,
-    /// To replace it at this time of the node's clock. A store that finds that its database has failed
-    /// over records when: the node's time or the new server's, whichever is later. A promoted server
-    /// whose clock is behind must not shorten the wait for what the failover may have lost.
+    /// To replace it at this time of the node's clock. If the store finds that its database has failed over, it
+    /// records the time of that: the later one of this time and the new server's clock, since a promoted server whose
+    /// clock is behind must not shorten the wait for what the failover may have lost.
     Replace(UnixMillis),
 }
 
@@ -149,8 +150,8 @@ pub struct Stored<V> {
     pub mirror: JavaMirror,
     /// What [`FenceStore::replace`] compares.
     pub version: V,
-    /// When the store first met another database server than before, which may have lost writes; `None` if
-    /// it never did. A node that cannot prove that it held the worker id then waits until every ceiling of
+    /// When the store noticed the latest failover of its database, which may have lost writes; `None` if there was
+    /// none. A node that cannot prove that it held the worker id then waits until every ceiling of
     /// that time has passed.
     pub failed_over_at: Option<UnixMillis>,
 }
@@ -206,7 +207,7 @@ impl JavaMirror {
     }
 }
 
-/// A live node.
+/// A live node, perhaps this one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Peer {
     /// Its name.

@@ -99,7 +99,7 @@ fn a_stranger_waits_or_is_refused_without_a_write() {
 
     let until = NOW + seconds(599);
     let alive = floor_of(&fence(until), &request());
-    assert_eq!(alive, Err(RegistryErrorKind::InUse { last_report: seconds(1), until }));
+    assert_eq!(alive, Err(RegistryErrorKind::InUse { last_report: Some(seconds(1)), until }));
 }
 
 #[test]
@@ -179,7 +179,7 @@ fn after_a_reboot_the_record_must_have_been_silent() {
     };
 
     let (worker, during) = (WorkerId::new(0), 2 * request.report_interval);
-    let watch = RegistryErrorKind::Watch { worker, nonce: fence.nonce, during };
+    let watch = RegistryErrorKind::Watch { worker, fingerprint: fence.nonce, during };
     assert_eq!(floor(None), Err(watch));
     assert_eq!(floor(Some(fence.nonce)), Ok(NOW));
     let mut by_an_earlier_attempt = request.clone();

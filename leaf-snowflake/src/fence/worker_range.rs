@@ -1,4 +1,4 @@
-//! The worker ids of one of several registries.
+//! The worker ids that one of several registries gives out.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,7 +6,7 @@ use std::str::FromStr;
 use leaf_core::WorkerId;
 use thiserror::Error;
 
-/// The worker ids that the nodes of a registry may have, its first and its last included, where other registries have others: two data centres, say.
+/// The worker ids that a registry gives out, the first and the last included, so that another registry, of a second data centre say, can give out the others.
 ///
 /// ```
 /// use leaf_snowflake::{WorkerId, WorkerRange};

@@ -12,7 +12,7 @@ const LEAST_WINDOW: Duration = Duration::from_millis(200);
 const LEAST_RAISE: Duration = Duration::from_millis(200);
 
 impl Keeper {
-    /// Raises the ceiling of the sequencer as far as the registry allows, after writing it down.
+    /// Raises the ceiling of the sequencer, never beyond the registry's. With a state file: a short window ahead of the clock, after writing it down. Without one: to the registry's.
     pub(super) async fn raise(
         &mut self,
         sequencer: &Sequencer,
@@ -66,7 +66,7 @@ impl Keeper {
                 Err(cancelled) => Err(StateFileError::Io {
                     action: "write",
                     path: self.config.state_file.clone().unwrap_or_default(),
-                    source: std::io::Error::other(cancelled),
+                    cause: std::io::Error::other(cancelled),
                 }),
             })?;
         }

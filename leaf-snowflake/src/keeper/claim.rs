@@ -19,7 +19,7 @@ impl Keeper {
         Box::pin(async {
             let claimed = self.try_claim().await;
             match &claimed {
-                Ok(_) => self.shared.report_fine(Trouble::Claim),
+                Ok(_) => self.shared.clear_trouble(Trouble::Claim),
                 Err(error) => self.shared.note_claim(error.kind()),
             }
             claimed
@@ -37,7 +37,7 @@ impl Keeper {
                     if *away.kind() == RegistryErrorKind::Unavailable
                         && self.saved_lease().is_some() =>
                 {
-                    self.shared.report_trouble(Trouble::Registry, away.to_string());
+                    self.shared.set_trouble(Trouble::Registry, away.to_string());
                     self.start(None).await
                 }
                 _ => Err(error),
@@ -105,8 +105,8 @@ impl Keeper {
 
     async fn take_worker_id(&mut self) -> Result<Lease, SnowflakeError> {
         let mut watched = BTreeMap::new();
-        // Somebody who raises a ceiling again and again is not waited for longer.
-        let deadline = self.shared.clock.wall() + self.config.startup_wait;
+        // One deadline for all waits, also where a live holder raises its ceiling again and again.
+        let mut deadline = self.shared.clock.wall() + self.config.startup_wait;
         loop {
             let now = self.shared.clock.wall();
             self.config.check_against(now)?;
@@ -120,13 +120,14 @@ impl Keeper {
             };
             let pause = match *error.kind() {
                 RegistryErrorKind::NotYet { at } if at > deadline => {
-                    let (last_report, until) = (Duration::ZERO, at);
-                    let in_use = RegistryErrorKind::InUse { last_report, until };
+                    let in_use = RegistryErrorKind::InUse { last_report: None, until: at };
                     return Err(RegistryError::new(in_use, "claim a worker id").into());
                 }
                 RegistryErrorKind::NotYet { at } => (at - now).max(Duration::from_millis(1)),
-                RegistryErrorKind::Watch { worker, nonce, during } => {
-                    watched.insert(worker, nonce);
+                RegistryErrorKind::Watch { worker, fingerprint, during } => {
+                    watched.insert(worker, fingerprint);
+                    // Whoever had to be watched is waited for no less.
+                    deadline = deadline + during;
                     during
                 }
                 _ => return Err(error.into()),
@@ -253,11 +254,11 @@ impl Keeper {
     /// Begins to watch a record that the registry wants to be watched, unless it is being watched. A watch that
     /// is over and asked for again begins anew.
     pub(super) fn watch(&mut self, refusal: &RegistryErrorKind) {
-        let RegistryErrorKind::Watch { worker, nonce, during } = *refusal else { return };
+        let RegistryErrorKind::Watch { worker, fingerprint, during } = *refusal else { return };
         let now = Instant::now();
-        let watch = self.pending_watches.entry(worker).or_insert((nonce, now + during));
+        let watch = self.pending_watches.entry(worker).or_insert((fingerprint, now + during));
         if watch.1 <= now {
-            *watch = (nonce, now + during);
+            *watch = (fingerprint, now + during);
         }
     }
 

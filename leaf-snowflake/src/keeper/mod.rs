@@ -2,8 +2,8 @@
 //! gives the worker id back.
 //!
 //! Invariants: a ceiling in memory rises only after it was written down: the registry's by a
-//! confirmed extension, the local one by a synced write that does not exceed the registry's. The
-//! state file says that a lease is over before anybody else is told so.
+//! confirmed extension, the local one by a synced write that does not exceed the registry's. At a clean stop the state file says that
+//! the lease is over before the registry is told so.
 
 mod ceiling;
 mod claim;
@@ -62,14 +62,17 @@ pub(crate) struct Keeper {
     looked_at: Duration,
 }
 
-/// The keeper was suspended for more than a report interval: another node, or an operator who took this one for dead, may
-/// have changed the record since. The local ceiling is not raised until a request that was sent after the suspension has
-/// ended (even with an error), or `until` has passed.
+/// A jump of the ids' clock that is logged: smaller ones are the ordinary drift.
+const LOGGED_JUMP: Duration = Duration::from_secs(1);
+
+/// Set after a freeze: this task did not run for more than a report interval, and another node, or an operator who
+/// took this one for dead, may have changed the record since. The local ceiling is not raised until a request that
+/// was sent after the freeze has ended (even with an error), or `until` has passed.
 #[derive(Debug, Clone, Copy)]
 struct Thawed {
     /// A registry that does not answer is waited for until then.
     until: Instant,
-    /// The request under way was sent before the suspension was noticed, so its answer proves nothing: send another.
+    /// The request under way was sent before the freeze was noticed, so its answer proves nothing: send another.
     ask_again: bool,
 }
 
@@ -111,7 +114,7 @@ enum End {
     /// This process is a forked child: nothing here is its own.
     Forked,
     Lost(RegistryError),
-    /// The registry granted a lease that does not continue the saved one: another worker id or a later term.
+    /// The registry granted a lease that does not continue the saved one: another worker id, not the next term, or a floor above the ids issued so far.
     Moved(Lease),
 }
 
@@ -180,13 +183,14 @@ impl Keeper {
                     self.lose(&held, &error.to_string()).await;
                     // After a failover this node may claim even where lost worker ids are not replaced: no other
                     // holder is known.
-                    let failed_over = matches!(error.kind(), RegistryErrorKind::FailedOver { .. });
+                    let failed_over = *error.kind() == RegistryErrorKind::LeaseInDoubt;
                     (None, failed_over || self.registry.replaces_lost())
                 }
                 End::Moved(lease) => {
                     self.lose(
                         &held,
-                        "another node may have held the worker id meanwhile: a new lease begins",
+                        "the registry granted a lease that does not continue this one (another node may have held the \
+                         worker id meanwhile)",
                     )
                     .await;
                     // The registry has given it already.
@@ -236,10 +240,11 @@ impl Keeper {
                             request = Some(self.report(held));
                         }
                     }
+                    // The beginning of the look counts: a freeze while it writes to the disk is seen at the next one. A disk that is as
+                    // slow as that costs one question to the registry.
+                    self.looked_at = self.shared.clock.boot();
                     let may_raise = thawed.is_none_or(|thawed| thawed.until <= now);
                     let look = self.look(&held.sequencer, urgency, may_raise).await;
-                    // A slow disk is no freeze.
-                    self.looked_at = self.shared.clock.boot();
                     let ask = look == Look::FarAhead && comparison.is_none() && compare_from <= now;
                     if let (true, Some(peers)) = (ask, &self.config.peers) {
                         compare_from = now + self.config.report_interval;
@@ -271,13 +276,18 @@ impl Keeper {
                 }
                 Event::Compared(verdict) => {
                     comparison = None;
+                    // One that agrees may have followed the same wrong source of time.
                     if let Verdict::Agrees { agreeing: 2.., .. } = verdict {
                         shared.accept_clock.notify_one();
                     }
                 }
                 Event::Accept => {
-                    tracing::warn!("the clock's jump ahead was vouched for: ids follow it");
-                    shared.clock.follow();
+                    let jump = shared.clock.follow();
+                    if jump >= LOGGED_JUMP {
+                        tracing::warn!(
+                            "the clock's jump ahead by {jump:?} was vouched for: ids follow it"
+                        );
+                    }
                     // The registry ceiling is as far behind as the clock was.
                     reports.reset_immediately();
                 }
@@ -316,11 +326,6 @@ impl Keeper {
     /// Takes note of the registry's answer; tells whether it ends the lease.
     async fn take_answer(&mut self, held: &mut Held, answer: Answer) -> Option<End> {
         let result = match answer {
-            Answer::Extended(_, Err(error))
-                if matches!(error.kind(), RegistryErrorKind::FailedOver { .. }) =>
-            {
-                return Some(End::Lost(error));
-            }
             Answer::Extended(lease, result) => {
                 let lease = held.lease.insert(lease);
                 result.map(|()| lease)
@@ -343,13 +348,13 @@ impl Keeper {
                     // At once: after a reboot the saved lease counts only if its nonce is the one in the registry's record.
                     self.persist_best_effort().await;
                 }
-                self.shared.report_fine(Trouble::Registry);
+                self.shared.clear_trouble(Trouble::Registry);
                 self.publish(true);
                 None
             }
-            Err(error) if ends_lease(error.kind()) => Some(End::Lost(error)),
+            Err(error) if error.kind().ends_lease() => Some(End::Lost(error)),
             Err(error) => {
-                self.shared.report_trouble(Trouble::Registry, error.to_string());
+                self.shared.set_trouble(Trouble::Registry, error.to_string());
                 None
             }
         }
@@ -367,7 +372,7 @@ impl Keeper {
     async fn look(&mut self, sequencer: &Sequencer, urgency: Urgency, may_raise: bool) -> Look {
         let look = self.shared.clock.look(sequencer.next_free());
         match look {
-            Look::Fine => self.shared.report_fine(Trouble::Clock),
+            Look::Fine => self.shared.clear_trouble(Trouble::Clock),
             Look::StillBehind(_) | Look::Unclear => {}
             Look::WentBack(by) => {
                 tracing::error!("the clock went back: {by:?} behind the ids; ids stop");
@@ -379,24 +384,24 @@ impl Keeper {
                     "the clock jumped ahead by more than {limit:?}: not followed; restart this \
                      node, or accept the clock, if it is right"
                 );
-                self.shared.report_trouble(Trouble::Clock, text);
+                self.shared.set_trouble(Trouble::Clock, text);
             }
         }
         if !may_raise {
             return look;
         }
         match self.raise(sequencer, urgency).await {
-            Ok(()) => self.shared.report_fine(Trouble::StateFile),
-            Err(error) => self.shared.report_trouble(Trouble::StateFile, error.to_string()),
+            Ok(()) => self.shared.clear_trouble(Trouble::StateFile),
+            Err(error) => self.shared.set_trouble(Trouble::StateFile, error.to_string()),
         }
         look
     }
 
-    /// Ends the ids of a lease that belongs to somebody else now.
+    /// Ends the ids of a lease that is over: taken over, in doubt after a failover, or replaced by one that does not continue it.
     async fn lose(&mut self, held: &Held, why: &str) {
         let next_free = held.sequencer.close();
         self.shared.lease_lost();
-        tracing::error!(worker = %held.worker(), "{why}; its ids stop");
+        tracing::error!(worker = %held.worker(), "{why}; the ids of this lease stop");
         self.least_floor = self.least_floor.max(next_free.unwrap_or(UnixMillis::EPOCH));
         if let Some(saved) = &mut self.state.saved_lease {
             saved.lost = true;
@@ -417,14 +422,14 @@ impl Keeper {
             };
             match claimed {
                 Ok(held) => {
-                    self.shared.report_fine(Trouble::Lease);
+                    self.shared.clear_trouble(Trouble::Lease);
                     return Some(held);
                 }
                 Err(error) => {
                     let text = format!("no worker id in place of the lost one yet: {error}");
-                    self.shared.report_trouble(Trouble::Lease, text);
-                    // The text of `Lease` includes the error of the claim.
-                    self.shared.report_fine(Trouble::Claim);
+                    self.shared.set_trouble(Trouble::Lease, text);
+                    // The text of `Trouble::Lease` holds this error already.
+                    self.shared.clear_trouble(Trouble::Claim);
                     tokio::time::sleep(CLAIM_AGAIN).await;
                 }
             }
@@ -455,24 +460,6 @@ impl Keeper {
             Err(_) => tracing::warn!("{}", no_answer("release the worker id")),
         }
     }
-}
-
-/// Whether this answer of the registry ends the lease.
-const fn ends_lease(kind: &RegistryErrorKind) -> bool {
-    matches!(
-        kind,
-        RegistryErrorKind::Lost
-            | RegistryErrorKind::FloorAhead { .. }
-            | RegistryErrorKind::InUse { .. }
-            | RegistryErrorKind::JavaAlive { .. }
-            | RegistryErrorKind::JavaHolds
-            | RegistryErrorKind::BeyondLayout { .. }
-            | RegistryErrorKind::OutsideRange { .. }
-            | RegistryErrorKind::OtherRange { .. }
-            | RegistryErrorKind::NotAssigned { .. }
-            | RegistryErrorKind::NoWorkerId(_)
-            | RegistryErrorKind::Retired
-    )
 }
 
 /// Whether somebody waits for the ceiling to rise.

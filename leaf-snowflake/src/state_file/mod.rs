@@ -8,8 +8,8 @@
 //!
 //! It is locked against a second process for as long as it is open. A file that does not have the
 //! inode and the machine id that it was written with is read, but as a copy ([`Provenance::Copied`]):
-//! another process may be living from the original. That notices a copy, not a copy's contents
-//! written over the original in place, nor a cloned volume where there is no machine id. Another
+//! another process may be living from the original. Two things go unnoticed: old contents that were written back into
+//! the file in place, and a volume that was cloned to another host where hosts have no machine id. Another
 //! boot or device is no proof either way ([`Provenance::Uncertain`]).
 //!
 //! Durable format, version 1: a slot is a page with a head line, see `page.rs`, and the JSON object
@@ -52,7 +52,7 @@ pub(crate) struct StateFile {
 /// What is written down.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct State {
-    /// This data directory, over restarts.
+    /// The id of this state file, the same over restarts; a copy gets a new one.
     pub(crate) instance: Uuid,
     /// The nonce of a claim that was sent and whose answer was not written down yet: it may or may not have
     /// reached the registry.
@@ -156,20 +156,20 @@ pub enum StateFileError {
     #[error("{}: the state file was removed or replaced while in use: restart this process", .0.display())]
     Replaced(PathBuf),
     /// The system says no.
-    #[error("{action} {}: {source}", path.display())]
+    #[error("{action} {}: {cause}", path.display())]
     Io {
         /// What was tried.
         action: &'static str,
         /// The file or directory.
         path: PathBuf,
-        /// The system's answer.
-        source: io::Error,
+        /// The system's answer. Part of the text, not of the error chain, so that a log line has it once.
+        cause: io::Error,
     },
 }
 
 impl StateFileError {
     fn io<'a>(action: &'static str, path: &'a Path) -> impl FnOnce(io::Error) -> Self + 'a {
-        move |source| Self::Io { action, path: path.to_owned(), source }
+        move |cause| Self::Io { action, path: path.to_owned(), cause }
     }
 }
 

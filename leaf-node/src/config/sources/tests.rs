@@ -209,7 +209,10 @@ fn a_bad_value_is_named() {
         ("[snowflake]\nregistry = 'zk_normal'", "snowflake.zookeeper is missing"),
         ("[snowflake]\nzookeeper = 'u:canary@'", "snowflake.zookeeper: not a ZooKeeper address"),
         ("[snowflake]\nzookeeper_file = '/none'", "snowflake.zookeeper_file: /none: "),
-        ("[snowflake]\nregistry = 'mysql'", "set snowflake.database: segment.store cannot be used"),
+        (
+            "[snowflake]\nregistry = 'mysql'",
+            "set snowflake.database to a mysql URL: segment.store cannot be used",
+        ),
         (
             "[snowflake]\nregistry = 'mysql'\ndatabase = 'sqlite:x.db'",
             "snowflake.database sqlite:x.db is not of the kind mysql",

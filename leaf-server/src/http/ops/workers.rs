@@ -70,6 +70,7 @@ fn node_settings(node: &Node) -> NodeSettings {
         layout: node.layout,
         offline_for: node.config.snowflake.offline_for.duration(),
         report_interval: node.config.snowflake.report_interval.duration(),
+        tolerance: node.config.snowflake.rollback_tolerance.duration(),
     }
 }
 

@@ -1,0 +1,86 @@
+//! The tables of segments in an SQL database, and what an operator should know of it.
+
+use leaf_segment::StoreFuture;
+
+use super::connections::{Access, run};
+use super::dialect::{Connection, Dialect};
+use super::store::SqlStore;
+use super::values::{Column, Value};
+use crate::{Administration, Table};
+
+impl<D: Dialect> Administration for SqlStore<D> {
+    fn tables(&self) -> &'static [Table] {
+        D::SEGMENT_TABLES
+    }
+
+    fn apply(&self) -> StoreFuture<'_, Vec<&'static str>> {
+        let name = format!("make the tables in {}", D::NAME);
+        Box::pin(run(
+            &self.connections,
+            Access::Write,
+            name,
+            async |connection: &mut Connection<D>| {
+                let made = make::<D>(connection, D::SEGMENT_TABLES).await?;
+                D::identify_server(connection, &self.guard).await?;
+                if made.contains(&"leaf_guard") && self.guard.active_margin().is_some() {
+                    for guard in [D::ALLOC.guard, D::SEQUENCE.guard].into_iter().flatten() {
+                        D::execute(connection, guard.fill_empty, &[]).await?;
+                    }
+                } else if made.contains(&"leaf_sequence")
+                    && self.guard.active_margin().is_some()
+                    && let Some(guard) = D::SEQUENCE.guard
+                    && D::fetch(connection, guard.allocated_last, &[], &[Column::Int])
+                        .await?
+                        .is_empty()
+                {
+                    // The guard was made before the table, which is empty: no failover can have lost anything of it.
+                    D::execute(connection, guard.insert_missing, &[]).await?;
+                }
+                Ok(made)
+            },
+        ))
+    }
+
+    fn failover_margin(&self) -> Option<i64> {
+        self.guard.configured_margin()
+    }
+
+    fn risks(&self) -> StoreFuture<'_, Vec<String>> {
+        let name = format!("look at the settings of {}", D::NAME);
+        Box::pin(run(
+            &self.connections,
+            Access::Read,
+            name,
+            async |connection: &mut Connection<D>| {
+                let mut risks: Vec<String> = self.guard.risk().into_iter().collect();
+                risks.extend(D::risks(connection).await?);
+                Ok(risks)
+            },
+        ))
+    }
+}
+
+/// Whether the database has a table of this name.
+async fn table_exists<D: Dialect>(
+    connection: &mut Connection<D>,
+    table: &str,
+) -> Result<bool, sqlx::Error> {
+    let name = [Value::Text(table)];
+    let exists = D::fetch(connection, D::TABLE_EXISTS, &name, &[Column::Int]).await?;
+    Ok(exists.first().and_then(|row| row.int(0)) == Some(1))
+}
+
+/// Makes the tables that do not exist; returns their names.
+pub(super) async fn make<D: Dialect>(
+    connection: &mut Connection<D>,
+    tables: &[Table],
+) -> Result<Vec<&'static str>, sqlx::Error> {
+    let mut made = Vec::new();
+    for table in tables {
+        if !table_exists::<D>(connection, table.name).await? {
+            D::run_text(connection, table.statements).await?;
+            made.push(table.name);
+        }
+    }
+    Ok(made)
+}

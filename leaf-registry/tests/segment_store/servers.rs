@@ -1,0 +1,120 @@
+//! What databases are set up like, and what moves between two of them.
+
+use std::sync::Arc;
+
+use leaf_segment::{Expected, NewTag, StoreErrorKind, TagStore};
+use leaf_testkit::MariaDb;
+
+use crate::fixture::{Database, fixture, mysql, postgres};
+use crate::{create, refusal, step, tag, tags_are_compared_as_bytes};
+
+/// Tables that others made, with other character sets and collations.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tags_are_compared_as_bytes_whatever_the_columns_collation() {
+    for change in [
+        "ALTER TABLE leaf_alloc CONVERT TO CHARACTER SET utf8mb4 COLLATE utf8mb4_general_ci",
+        "ALTER TABLE leaf_alloc CONVERT TO CHARACTER SET utf8mb3 COLLATE utf8mb3_general_ci",
+        "ALTER TABLE leaf_alloc CONVERT TO CHARACTER SET latin1 COLLATE latin1_swedish_ci",
+    ] {
+        let f = mysql().await;
+        f.sql(change).await;
+        let Database::Mysql(server, _) = &f.database else { panic!("mysql") };
+        let _alive = Arc::clone(server);
+        create(&*f.store, "é", 10).await;
+        let store = Arc::clone(&f.store);
+        tags_are_compared_as_bytes(f).await;
+
+        let range = store.allocate(&tag("é"), step(10), step(10).into()).await.unwrap();
+        assert_eq!(range.start(), 1, "{change}");
+        assert_eq!(store.tag(&tag("🍃")).await.unwrap(), None, "{change}");
+        let kind = refusal(store.allocate(&tag("🍃"), step(10), step(10).into())).await;
+        assert_eq!(kind, StoreErrorKind::UnknownTag, "{change}");
+    }
+}
+
+/// G-10: a narrow column under a lenient server would store less than was granted.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_narrow_column_is_exhausted_not_saturated() {
+    // A server of its own: what is set there holds for all.
+    let server = tokio::task::spawn_blocking(MariaDb::start).await.unwrap();
+    let database = server.new_database();
+    server.sql("SET GLOBAL sql_mode = ''");
+    let f = fixture(Database::Mysql(Arc::new(server), database)).await;
+    f.sql("ALTER TABLE leaf_alloc MODIFY max_id INT NOT NULL").await;
+    f.sql("UPDATE leaf_alloc SET max_id = 2147483640").await;
+    let store = f.another().await;
+
+    let kind =
+        refusal(store.allocate(&tag("leaf-segment-test"), step(10), step(2000).into())).await;
+
+    assert_eq!(kind, StoreErrorKind::Exhausted);
+}
+
+/// A server that assigns all columns at once, from the values before: an allocation must still end the `skip` of a period.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn simultaneous_assignment_changes_nothing() {
+    let server = tokio::task::spawn_blocking(MariaDb::start).await.unwrap();
+    let database = server.new_database();
+    server.sql("SET GLOBAL sql_mode = 'SIMULTANEOUS_ASSIGNMENT'");
+    let f = fixture(Database::Mysql(Arc::new(server), database)).await;
+    f.store.create(&NewTag::strict(tag("turns"))).await.unwrap();
+    f.sql("UPDATE leaf_sequence SET skip = 5").await;
+    let store = f.another().await;
+    let take = async |least| {
+        let expected = Expected::new(step(1), NewTag::strict(tag("turns")).meaning);
+        store
+            .allocate(&tag("turns"), step(1), Expected { least, ..expected })
+            .await
+            .unwrap()
+            .start()
+    };
+
+    assert_eq!(take(1000).await, 1005, "after the jump");
+    assert_eq!(take(2000).await, 2000, "the next period begins at its beginning");
+}
+
+/// G-16: tags move between real databases while nodes allocate from both, of any step, and the old one yields
+/// nothing once the new one has begun.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_import_under_load_repeats_nothing() {
+    let (from, to) = (mysql().await, postgres().await);
+    create(&*from.store, "orders", 10).await;
+    let done = Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let node = |store: &Arc<dyn TagStore>, amount: i64| {
+        let (store, done) = (Arc::clone(store), Arc::clone(&done));
+        tokio::spawn(async move {
+            let (orders, mut ranges) = (tag("orders"), Vec::new());
+            while !done.load(std::sync::atomic::Ordering::SeqCst) {
+                let asked = store.allocate(&orders, step(amount), step(10).into());
+                match tokio::time::timeout(std::time::Duration::from_secs(10), asked).await.unwrap()
+                {
+                    Ok(range) => ranges.push(range),
+                    Err(error) => {
+                        use StoreErrorKind::{Moved, Unavailable, UnknownTag};
+                        let known = matches!(error.kind(), Moved | Unavailable | UnknownTag);
+                        assert!(known, "{error}");
+                    }
+                }
+            }
+            ranges
+        })
+    };
+    let nodes: Vec<_> = [(&from, 10), (&from, 50_000_000), (&to, 10), (&to, 1000)]
+        .map(|(f, amount)| node(&f.store, amount))
+        .into();
+    tokio::time::sleep(std::time::Duration::from_millis(300)).await;
+
+    let first = leaf_registry::import(&tag("orders"), &*from.store, &*to.store, 0).await.unwrap();
+
+    tokio::time::sleep(std::time::Duration::from_millis(300)).await;
+    done.store(true, std::sync::atomic::Ordering::SeqCst);
+    let mut ranges = Vec::new();
+    for (number, node) in nodes.into_iter().enumerate() {
+        let own = node.await.unwrap();
+        assert!(!own.is_empty(), "node {number} was granted something");
+        assert!(own.iter().all(|range| (range.start() >= first) == (number >= 2)), "{own:?}");
+        ranges.extend(own);
+    }
+    ranges.sort_by_key(|range| range.start());
+    assert!(ranges.windows(2).all(|pair| !pair[0].overlaps(pair[1])));
+}
