@@ -4,9 +4,10 @@
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::os::unix::net::UnixDatagram;
+use std::sync::Arc;
 use std::time::Duration;
 
-use leaf_testkit::{HttpClient, LeafServer, MariaDb, free_port, wait_until};
+use leaf_testkit::{HttpClient, LeafServer, Ledger, Load, MariaDb, Plan, free_port, wait_until};
 use tokio::time::Instant;
 
 const SERVER: &str = env!("CARGO_BIN_EXE_leaf-server");
@@ -225,6 +226,50 @@ fn no_more_than_so_many_requests_wait_for_ids() {
     let count = |text: &str| answers.iter().filter(|answer| answer.body.contains(text)).count();
     let (refused, waited) = (count("too many requests are waiting"), count("out of ids"));
     assert!(refused > 0 && waited >= 2, "{refused} refused, {waited} waited: {answers:?}");
+}
+
+/// S-03: for seconds three times as many requests as there can be ids. A few wait, the others are refused at once, and nothing else
+/// suffers.
+#[test]
+fn three_times_the_load_is_refused_and_holds_nothing_up() {
+    let directory = tempfile::tempdir().unwrap();
+    // Two ids a millisecond.
+    let env = [
+        ("LEAF_SNOWFLAKE__LAYOUT", "t51-w10-s1/1ms".to_owned()),
+        ("LEAF_SNOWFLAKE__SEQUENCE_START", "0".to_owned()),
+        ("LEAF_HTTP__MAX_WAITING", "20".to_owned()),
+    ];
+    let mut server = LeafServer::start(SERVER, directory.path(), &[], &env);
+    let ledger = Arc::new(Ledger::default());
+    let plan = Plan { clients: 60, pipeline: 10, pause: Duration::ZERO, ..Plan::of(SNOWFLAKE) };
+    // A first start begins a second ahead of the clock, near the ceiling of then.
+    let started = Instant::now();
+    wait_until("it has caught up", seconds(10), || {
+        (server.id(SEGMENT) > 0 && started.elapsed() > seconds(2)).then_some(())
+    });
+    let before = server.resident_kib();
+
+    let load = Load::at(&ledger, "leaf", server.ids(), &plan);
+    let (begun, mut slowest) = (Instant::now(), Duration::ZERO);
+    while begun.elapsed() < seconds(3) {
+        let asked = Instant::now();
+        let health = readyz(&server);
+        assert!(health.starts_with("ready"), "{health}");
+        assert!(server.get(SEGMENT).status == 200, "what needs no waiting goes on");
+        slowest = slowest.max(asked.elapsed());
+    }
+    let grown = server.resident_kib().saturating_sub(before);
+    let report = load.end();
+
+    assert!(report.refused >= 2 * report.issued, "three times as many: {report:?}");
+    ledger.expect_at_least(1000);
+    assert_eq!(report.lost_connections, 0);
+    assert!(slowest < seconds(2), "health and segments took {slowest:?}");
+    assert!(grown < 32 * 1024, "{grown} KiB more");
+    let asked = Instant::now();
+    assert!(server.id(SNOWFLAKE) > 0);
+    assert!(asked.elapsed() < seconds(1), "the next one is answered at once");
+    assert!(server.stop().success());
 }
 
 #[test]

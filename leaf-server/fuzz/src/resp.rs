@@ -8,7 +8,7 @@ use libfuzzer_sys::fuzz_target;
 #[path = "../../src/resp/codec.rs"]
 mod codec;
 
-use codec::{LARGEST, Malformed, Words, read};
+use codec::{LARGEST, Malformed, Words, increment, read};
 
 /// What was read: the words of each command, and why there is no more, if so.
 type Outcome = (Vec<Vec<Vec<u8>>>, Option<Malformed>);
@@ -23,10 +23,19 @@ fn converse(bytes: &[u8], piece: usize) -> Outcome {
             match read(&input[at..], &mut words) {
                 Ok(Some(length)) => {
                     assert!(length > 0 && length <= LARGEST);
+                    // The quick look sees nothing else.
+                    if let Some((tag, quick)) = increment(&input[at..]) {
+                        assert_eq!((quick, words.len()), (length, 2));
+                        assert!(words.word(&input[at..], 0).eq_ignore_ascii_case(b"INCR"));
+                        assert_eq!(words.word(&input[at..], 1), tag.as_bytes());
+                    }
                     commands.push(words.of(&input[at..]).map(<[u8]>::to_vec).collect());
                     at += length;
                 }
-                Ok(None) => break,
+                Ok(None) => {
+                    assert_eq!(increment(&input[at..]), None);
+                    break;
+                }
                 Err(malformed) => return (commands, Some(malformed)),
             }
         }

@@ -6,12 +6,10 @@
 
 use std::ops::Range;
 
-use leaf_core::Tag;
-
 /// The longest command.
 pub(super) const LARGEST: usize = 64 * 1024;
-/// The longest name of a tag, in bytes.
-const LONGEST_TAG: usize = 4 * Tag::MAX_CHARS;
+/// The longest name of a tag, in bytes: 128 characters.
+const LONGEST_TAG: usize = 4 * 128;
 /// The most words of a command.
 const MOST_WORDS: usize = 1024;
 
