@@ -77,8 +77,8 @@ pub async fn import(
             let first = first_above(max_id).unwrap_or(max_id);
             bad(format!(
                 "{error}; it may be sealed in the old store now, which granted ids below {max_id}: import it \
-                 again, and if that is refused, delete it in the new store and make it anew there with {first} \
-                 as its first id"
+                 again. Only if that says that it is sealed in the old store and not open in the new one, delete it in the \
+                 new store and make it anew there with {first} as its first id"
             ))
         }
     })?;
@@ -103,14 +103,21 @@ pub async fn import(
         ))
     };
     let failed = |error: StoreError| unopened(format!(" ({error})"));
-    // The tag may have got a newer key since `make_sealed` copied its meaning: the meaning is copied again, so that the new store never goes on with a key whose numbers the old one used beside the newer.
+    // An operator may have given the tag a newer key since `make_sealed` copied its meaning. Then the old store used the newer key last, and the new store must go on with that one.
     if let (Some(TagRecord { meaning: Ok(now), .. }), Ok(made)) =
         (from.tag(tag).await.map_err(failed)?, &old.meaning)
         && now != *made
     {
         to.replace_meaning(tag, *made, now).await.map_err(failed)?;
     }
-    if !to.replace_max_id(tag, SEALED, first).await.map_err(failed)? {
+    let unclear = |error: StoreError| {
+        bad(format!(
+            "it is sealed in the old store, which granted ids below {granted_below}, and may or may not be open in the \
+             new one ({error}): import it again. Only if that says that it is not open in the new store, delete it there \
+             and make it anew with {first} as its first id"
+        ))
+    };
+    if !to.replace_max_id(tag, SEALED, first).await.map_err(unclear)? {
         return Err(unopened(String::new()));
     }
     Ok(first)

@@ -221,7 +221,7 @@ pub struct RegistryOptions {
     pub report_interval: Duration,
     /// How long ZooKeeper keeps a session without hearing of it.
     pub session_timeout: Duration,
-    /// How long after its ceiling has passed an unreleased worker id is given out again.
+    /// How long after its ceiling has passed a worker id that was not released is given out again; in `mysql`, where worker ids belong to names, a released one, too.
     pub recycle_after: Duration,
     /// No Java Leaf uses the registry any more: what they held is given out again.
     pub adopt_java_ids: bool,

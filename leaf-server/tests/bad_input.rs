@@ -226,7 +226,7 @@ fn a_snowflake_setting_that_cannot_work_is_refused_by_value_and_limit() {
         ("EPOCH", "9999999999999", "before the layout's epoch 9999999999999"),
         ("EPOCH", "-5", "snowflake.epoch"),
         ("LAYOUT", "t42-w10-s12/1ms", "the fields have 64 bits: at most 63"),
-        ("LAYOUT", "uid-generator", "used up at 1732109056000: set a later epoch"),
+        ("LAYOUT", "uid-generator", "used up at 1732109056000: correct the clock"),
         ("WORKER_ID", "1024", "worker id 1024 of worker_id is above 1023"),
         ("OFFLINE_FOR", "5s", "offline_for is 5s: give 6s (two report intervals) to"),
         ("ROLLBACK_TOLERANCE", "2min", "rollback_tolerance is 120s: give 1ms to 60s"),

@@ -37,8 +37,8 @@ pub enum RegistryErrorKind {
     },
     /// The worker id can be claimed later, but not soon enough to wait.
     #[error(
-        "the worker id cannot be claimed before {floor} (Unix ms), {} after the {now} of this clock: its last holder may have \
-         issued ids up to there, or it is kept back for that holder. Wait; correct the clock if it is wrong",
+        "the worker id cannot be claimed before {floor} (Unix ms); this clock shows {now}, which is {} earlier: its last \
+         holder may have issued ids up to there, or it is kept back for that holder. Wait; correct the clock if it is wrong",
         seconds(*.floor - *.now)
     )]
     FloorAhead {
@@ -263,7 +263,8 @@ pub enum SnowflakeErrorKind {
     /// The layout's timestamp is used up.
     #[error(
         "the clock shows {now} (Unix ms), and the timestamp bits of the layout are used up at {end}: \
-         set a later epoch, or use a layout with more of them"
+         correct the clock if it is wrong. A later epoch or a layout with more of them gives ids that may equal old ones: \
+         only where that does no harm"
     )]
     EndOfTime {
         /// The clock.

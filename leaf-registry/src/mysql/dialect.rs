@@ -89,10 +89,13 @@ macro_rules! now {
 }
 
 /// The statements about one table of tags. Columns are read as whole numbers whatever a foreign table's types are.
-///
-/// The arguments, which are pieces of statements: the table; its row in `leaf_guard`; the rest of `SET max_id =
-/// LAST_INSERT_ID(`: the new `max_id`, the closing bracket, further assignments; further columns to read; further columns of a new row, with its values; a further condition of an
-/// allocation; the row's own margin; what a jump sets besides.
+/// The arguments are pieces of statements:
+/// - `$table`, and `$row`, its row in `leaf_guard`;
+/// - `$sum`: what follows `SET max_id = LAST_INSERT_ID(`, its closing bracket included, and further assignments;
+/// - `$more`: further columns to read;
+/// - `$made`: further columns of a new row, and its values;
+/// - `$same`: a further condition of an allocation;
+/// - `$margin`: the row's own margin; `$skip`: what a jump sets besides.
 macro_rules! tags {
     ($table:literal, $row:literal, $sum:literal, $more:literal, $made:literal, $same:literal, $margin:literal, $skip:literal) => {
         TagStatements {

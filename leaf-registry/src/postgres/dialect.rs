@@ -78,10 +78,13 @@ macro_rules! now {
 }
 
 /// The statements about one table of tags.
-///
-/// The arguments, which are pieces of statements: the table; its row in `leaf_guard`; further columns to read; further
-/// columns of a new row, with its values; what an allocation sets `max_id` to; the condition of an
-/// allocation; the row's own margin; what a jump sets besides.
+/// The arguments are pieces of statements:
+/// - `$table`, and `$row`, its row in `leaf_guard`;
+/// - `$more`: further columns to read;
+/// - `$made`: further columns of a new row, and its values;
+/// - `$sum`: what an allocation sets `max_id` to, and further assignments;
+/// - `$same`: the condition of an allocation;
+/// - `$margin`: the row's own margin; `$skip`: what a jump sets besides.
 macro_rules! tags {
     ($table:literal, $row:literal, $more:literal, $made:literal, $sum:literal, $same:literal, $margin:literal, $skip:literal) => {
         TagStatements {

@@ -41,9 +41,10 @@ pub(crate) struct SettingsStatements {
 pub(crate) struct TagStatements {
     /// `leaf_alloc`: amount, tag, expected step, greatest start. `leaf_sequence`: amount, least, amount, least, tag,
     /// expected step, greatest start, expected meaning. Sets `max_id` to max(`max_id`, least + `skip`) + amount; a
-    /// greater `max_id` than the greatest start meets no row. The column `skip` is by how much a jump also advances
-    /// the start of the next period: a replica may lack that this period has begun, and then its `max_id`, jump
-    /// included, is below it. The first allocation of the period sets `skip` to 0. Run by
+    /// greater `max_id` than the greatest start meets no row. A replica may lack the first allocation of the running
+    /// period. Its `max_id` is then of the period before, and below the running period's first number even after a
+    /// jump. So a jump also adds its margin to the column `skip`, and the first allocation of a period starts `skip`
+    /// above the period's first number and sets `skip` to 0. Run by
     /// [`Dialect::set_max_id`].
     pub(crate) allocate: &'static str,
     /// `allocate`, on the server that allocated last only.

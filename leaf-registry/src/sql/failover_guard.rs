@@ -36,7 +36,7 @@ const UNKNOWN: u8 = 0;
 const ON: u8 = 1;
 const NO_TABLE: u8 = 2;
 const NO_SERVER_NAME: u8 = 3;
-/// Added to one of the two once the log has told it.
+/// Added to `NO_TABLE` or `NO_SERVER_NAME` once the log has told it.
 const LOGGED: u8 = 4;
 
 const NO_TABLE_TEXT: &str = "the failover guard is off, so that a failover may repeat ids: table \

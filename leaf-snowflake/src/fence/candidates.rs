@@ -95,6 +95,8 @@ pub(super) struct Refusals {
     soon: Option<RegistryErrorKind>,
     /// The first of a worker id that no node has used.
     of_unused: Option<RegistryErrorKind>,
+    /// That the database has failed over: then worker ids may be free that look as if they were in use.
+    failed_over: Option<RegistryErrorKind>,
     taken: usize,
     java: usize,
     /// The worker id that becomes free first, and when.
@@ -123,6 +125,9 @@ impl Refusals {
         let unused = stored.mirror == JavaMirror::Agrees && stored.record == RecordState::Absent;
         if unused && !remembered {
             self.of_unused = Some(refusal.clone());
+        }
+        if let RegistryErrorKind::FailedOver { .. } = refusal {
+            self.failed_over = Some(refusal.clone());
         }
         if let (JavaMirror::Java(_), None) = (&stored.mirror, stored.record.written()) {
             self.java += 1;
@@ -154,7 +159,7 @@ impl Refusals {
 
     pub(super) fn conclude(self) -> RegistryErrorKind {
         // If an unused worker id was refused, its refusal is the real reason: without it the claim would have succeeded.
-        if let Some(refusal) = self.soon.or(self.of_unused) {
+        if let Some(refusal) = self.soon.or(self.of_unused).or(self.failed_over) {
             return refusal;
         }
         let java = match self.java {

@@ -324,3 +324,17 @@ fn the_only_record_needs_no_watching_and_its_loss_costs_the_tolerance() {
     let floor = floor_in(&stored(RecordState::Absent), &request, true);
     assert_eq!(floor, Ok(NOW + request.tolerance));
 }
+
+/// Nodes ask again after a failover, also where every worker id has a record: they would be refused for good otherwise.
+#[test]
+fn a_full_registry_that_failed_over_is_not_full_for_good() {
+    let mut refusals = super::candidates::Refusals::default();
+    let until = NOW + seconds(631);
+    for worker in 0..4 {
+        let held = stored(RecordState::Written(record(&fence(NOW + seconds(600)))));
+        let refusal = RegistryErrorKind::FailedOver { until };
+        refusals.add(WorkerId::new(worker), &held, refusal, &request());
+    }
+
+    assert_eq!(refusals.conclude(), RegistryErrorKind::FailedOver { until });
+}

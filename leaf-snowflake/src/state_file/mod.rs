@@ -148,7 +148,8 @@ pub enum StateFileError {
     /// The file is truncated, or its content is not a valid state.
     #[error(
         "{}: the state file is damaged: no id is issued from here, ids might repeat; \
-         restore the file, or remove it when the clock is known to be right",
+         remove it once the clock is known to be right and past all ids that were issued from here, and never put an \
+         older copy back",
         .0.display()
     )]
     Damaged(PathBuf),
