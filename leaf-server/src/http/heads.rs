@@ -17,6 +17,8 @@ pub(super) struct Heads {
     at: Place,
     /// The beginning of a line that has not ended yet.
     line: Vec<u8>,
+    /// Whether there was more of it than is kept.
+    cut: bool,
     /// Its last byte, which may be beyond what is kept.
     last: u8,
     lines: usize,
@@ -69,6 +71,7 @@ impl Heads {
     fn keep(&mut self, bytes: &[u8]) {
         let room = KEPT.saturating_sub(self.line.len()).min(bytes.len());
         self.line.extend_from_slice(&bytes[..room]);
+        self.cut |= room < bytes.len();
         self.last = bytes.last().copied().unwrap_or(self.last);
     }
 
@@ -78,12 +81,12 @@ impl Heads {
             return self.whole_line(end);
         }
         self.keep(end);
-        let mut line = std::mem::take(&mut self.line);
+        let (mut line, cut) = (std::mem::take(&mut self.line), std::mem::take(&mut self.cut));
         if self.last != b'\r' {
             return Err(Ambiguous);
         }
-        // Cut off or not, it ends as it did.
-        if line.last() != Some(&b'\r') {
+        // Cut off or not, it ends as it did, and is as long as what is kept if it was longer.
+        if cut || line.last() != Some(&b'\r') {
             line.push(b'\r');
         }
         self.whole_line(&line)
@@ -173,6 +176,7 @@ mod tests {
             (false, format!("{head}Content-Length: 5\r\nContent-Length: 5\r\n\r\n")),
             (false, format!("{head}Content-Length: {}5\r\n\r\nhello", " ".repeat(KEPT))),
             (false, format!("{head}Content-Length: {}5\r\n\r\nhello", "0".repeat(KEPT))),
+            (false, format!("{head}Content-Length: 5{}9\r\n\r\nhello", "\r".repeat(KEPT))),
             (false, format!("{head}Content-Length: five\r\n\r\nhello")),
             (false, format!("{head}Content-Length: 5\r\n\r\nhelloGET / HTTP/1.1\n")),
         ] {
