@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use leaf_core::{Health, Layout, ManualClock, UnixMillis};
 use leaf_snowflake::{
-    Identity, MemoryFenceStore, SnowflakeConfig, SnowflakeErrorKind, SnowflakeGenerator,
-    StoreFault, blocking,
+    FenceState, Identity, MemoryFenceStore, SnowflakeConfig, SnowflakeErrorKind,
+    SnowflakeGenerator, StoreFault, blocking,
 };
 
 use crate::support::*;
@@ -216,4 +216,20 @@ async fn the_view_shows_the_local_ceiling_as_it_is() {
     let view = flakes.view();
     assert!(view.local_ceiling > START + seconds(5), "{view:?}");
     assert!(view.local_ceiling <= view.registry_ceiling, "{view:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_close_that_was_given_up_can_be_called_again() {
+    let cluster = Cluster::new();
+    let flakes = cluster.open("a").await;
+    tokio::select! {
+        biased;
+        () = flakes.close() => panic!("the keeper has not run yet"),
+        () = std::future::ready(()) => {}
+    }
+
+    flakes.close().await;
+
+    let record = &cluster.workers().await[0];
+    assert_eq!(record.fence.as_ref().unwrap().state, FenceState::Released);
 }

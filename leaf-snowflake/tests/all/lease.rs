@@ -478,22 +478,6 @@ async fn a_clean_stop_costs_no_time() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_close_that_was_given_up_can_be_called_again() {
-    let cluster = Cluster::new();
-    let flakes = cluster.open("a").await;
-    tokio::select! {
-        biased;
-        () = flakes.close() => panic!("the keeper has not run yet"),
-        () = std::future::ready(()) => {}
-    }
-
-    flakes.close().await;
-
-    let record = &cluster.workers().await[0];
-    assert_eq!(record.fence.as_ref().unwrap().state, FenceState::Released);
-}
-
-#[tokio::test(start_paused = true)]
 async fn a_keeper_that_ends_badly_ends_the_ids_and_says_so() {
     let clock = Arc::new(ManualClock::at(START));
     let registry = Arc::new(Odd { panics: true, ..Odd::default() });
