@@ -109,8 +109,11 @@ impl EtcdStore {
         let both = keys.clone().map(|key| TxnOp::get(key, None::<GetOptions>));
         let answer = client.txn(Txn::new().and_then(both)).await;
         let answer = match self.answer(operation, answer).await {
-            // A role without a right on the other prefix has plain tags only.
-            Err(error) if *error.kind() == StoreErrorKind::Refused => {
+            // A role without a right on the keys of sequences has plain tags only, unless it has read others.
+            Err(error)
+                if *error.kind() == StoreErrorKind::Refused
+                    && !self.sequences_seen.load(Ordering::Relaxed) =>
+            {
                 let plain = TxnOp::get(keys[0].clone(), None::<GetOptions>);
                 let answer = client.txn(Txn::new().and_then([plain])).await;
                 self.answer(operation, answer).await?
@@ -121,6 +124,7 @@ impl EtcdStore {
         for response in answer.op_responses() {
             let TxnOpResponse::Get(response) = response else { continue };
             for kv in response.kvs() {
+                self.sequences_seen.fetch_or(kv.key() == keys[1].as_bytes(), Ordering::Relaxed);
                 found.push(self.parse(kv, operation)?);
             }
         }

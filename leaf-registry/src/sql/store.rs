@@ -42,8 +42,30 @@ pub(super) const SETTINGS_COLUMNS: &[Column] = &[Column::Text, Column::Text];
 pub(crate) struct SqlStore<D: Dialect> {
     pub(super) connections: D::Connections,
     pub(super) guard: Arc<FailoverGuard>,
-    /// Whether settings of a tag were ever read.
-    settings_seen: AtomicBool,
+    sequences: OptionalTable,
+    settings: OptionalTable,
+}
+
+/// A table that older databases, and users with few rights, do not have. Once it had rows, not to be allowed to read it is an error:
+/// its tags are not deleted, and a slice without its settings has no end.
+#[derive(Debug, Default)]
+struct OptionalTable {
+    had_rows: AtomicBool,
+}
+
+impl OptionalTable {
+    /// The rows of a read: none where the table is absent and never had any.
+    fn rows<D: Dialect>(
+        &self,
+        read: Result<Vec<Cells>, sqlx::Error>,
+    ) -> Result<Vec<Cells>, sqlx::Error> {
+        let rows = match self.had_rows.load(Ordering::Relaxed) {
+            true => read?,
+            false => empty_if_absent::<D, _>(read)?,
+        };
+        self.had_rows.fetch_or(!rows.is_empty(), Ordering::Relaxed);
+        Ok(rows)
+    }
 }
 
 /// What one try of an allocation came to.
@@ -58,8 +80,9 @@ enum Tried {
 }
 
 impl<D: Dialect> SqlStore<D> {
-    pub(crate) const fn new(connections: D::Connections, guard: Arc<FailoverGuard>) -> Self {
-        Self { connections, guard, settings_seen: AtomicBool::new(false) }
+    pub(crate) fn new(connections: D::Connections, guard: Arc<FailoverGuard>) -> Self {
+        let (sequences, settings) = (OptionalTable::default(), OptionalTable::default());
+        Self { connections, guard, sequences, settings }
     }
 
     /// Runs a statement about one tag, on the table that has it; tells whether it met its row.
@@ -217,16 +240,10 @@ impl<D: Dialect> SqlStore<D> {
             let rows = D::fetch(connection, alloc, wanted, ALLOC_COLUMNS).await;
             let mut rows = empty_if_unencodable::<D, _>(rows)?;
             let sequences = D::fetch(connection, sequence, wanted, SEQUENCE_COLUMNS).await;
-            rows.extend(empty_if_absent::<D, _>(sequences)?);
+            rows.extend(self.sequences.rows::<D>(sequences)?);
             let settings = D::fetch(connection, settings, wanted, SETTINGS_COLUMNS);
             let settings = explain_old_settings::<D, _>(settings.await);
-            // Settings were read before: if the table, or the right on it, is missing now, that is an error. Without its settings a
-            // slice has no end.
-            let settings = match self.settings_seen.load(Ordering::Relaxed) {
-                true => settings?,
-                false => empty_if_absent::<D, _>(settings)?,
-            };
-            self.settings_seen.fetch_or(!settings.is_empty(), Ordering::Relaxed);
+            let settings = self.settings.rows::<D>(settings)?;
             let texts = |mut row: Cells| Some((row.text(0)?, row.text(1)?));
             let settings = settings.into_iter().filter_map(texts).collect();
             Ok(record::read(rows.into_iter().map(tag_row).collect(), settings))

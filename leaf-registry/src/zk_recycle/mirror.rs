@@ -4,7 +4,7 @@
 //! a fork that dies in between loses the znode. Ours has the ceiling in `lastUsedTimestamp`.
 
 use leaf_core::{UnixMillis, WorkerId};
-use leaf_snowflake::{JavaMirror, JavaReport, WorkerRecord};
+use leaf_snowflake::{FenceState, JavaMirror, JavaReport, WorkerRecord};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -45,8 +45,8 @@ pub(super) fn of(worker: WorkerId, record: &WorkerRecord) -> Vec<u8> {
     })
 }
 
-/// Whether Leaf or a Java Leaf wrote the entry; an error text if neither did. An unused entry in `inuse` counts as a Java
-/// Leaf's: the fork moves it first and writes its name later.
+/// Whether Leaf or a Java Leaf wrote the entry; an error text if neither did. An entry in `inuse` that is unused, or that
+/// Leaf has released, counts as a Java Leaf's: the fork moves it first and writes its name later.
 pub(super) fn judge(
     content: &[u8],
     record: Option<&WorkerRecord>,
@@ -60,7 +60,9 @@ pub(super) fn judge(
     };
     let holder = entry.last_used_ip.map(|ip| format!("{ip}:{port}"));
     let at = entry.last_used_timestamp;
+    let released = record.is_some_and(|record| record.fence.state != FenceState::Held);
     let ours = match (record, &holder) {
+        _ if in_use && released => false,
         (Some(record), Some(holder)) => {
             let without_port = record.holder.as_str() == holder.trim_end_matches(':');
             (record.holder.as_str() == holder || without_port)

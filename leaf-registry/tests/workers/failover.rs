@@ -26,6 +26,7 @@ async fn lost_claims_repeat_nothing(
 ) {
     let now = SystemClock.wall_millis() + ahead;
     open.admin.clone().unwrap().apply().await.unwrap();
+    let report = |ahead: Duration| Report { now, tolerance: seconds(60), ceiling: now + ahead };
     let node = |name: &str| {
         let mut node = Node::on(open.clone(), name);
         node.request.now = now;
@@ -37,11 +38,11 @@ async fn lost_claims_repeat_nothing(
     let crashed_lease = crashed.claim_at(now).await.unwrap();
     let replaced = node("10.0.0.5:1");
     let mut replaced_lease = replaced.claim_at(now - seconds(600)).await.unwrap();
+    // Another node whose clock is ahead by the tolerance may have claimed this one already.
+    let nearly = node("10.0.0.6:1");
+    let mut nearly_lease = nearly.claim_at(now - seconds(540)).await.unwrap();
     cut().await;
-    kept.registry()
-        .extend(&mut kept_lease, Report { now, ceiling: now + seconds(601) })
-        .await
-        .unwrap();
+    kept.registry().extend(&mut kept_lease, report(seconds(601))).await.unwrap();
     let lost = node("10.0.0.3:1");
     let mut lost_lease = lost.claim_at(now).await.unwrap();
     fail_over().await;
@@ -54,22 +55,17 @@ async fn lost_claims_repeat_nothing(
     let RegistryErrorKind::FailedOver { until } = kind(refused) else { panic!("not refused") };
     assert!(until >= now + seconds(600), "{until}");
     // It had the claim written down, but the record is gone: it waits like the others.
-    let gone =
-        lost.registry().extend(&mut lost_lease, Report { now, ceiling: now + seconds(601) }).await;
+    let gone = lost.registry().extend(&mut lost_lease, report(seconds(601))).await;
     assert_eq!(kind(gone), RegistryErrorKind::Lost);
     let waits = lost.claim_by(&again(lost.after_a_crash(&lost_lease, now), later)).await;
     assert!(matches!(kind(waits), RegistryErrorKind::FailedOver { .. }));
     // Whose time was over before may have been replaced by a claim that is lost.
-    let late = replaced
-        .registry()
-        .extend(&mut replaced_lease, Report { now, ceiling: now + seconds(601) })
-        .await;
+    let late = replaced.registry().extend(&mut replaced_lease, report(seconds(601))).await;
     assert_eq!(kind(late), RegistryErrorKind::LeaseInDoubt);
+    let early = nearly.registry().extend(&mut nearly_lease, report(seconds(601))).await;
+    assert_eq!(kind(early), RegistryErrorKind::LeaseInDoubt);
     // Whose record fell back by a report goes on.
-    kept.registry()
-        .extend(&mut kept_lease, Report { now, ceiling: now + seconds(602) })
-        .await
-        .unwrap();
+    kept.registry().extend(&mut kept_lease, report(seconds(602))).await.unwrap();
     // And who can prove that it held its worker id over the failover starts at once.
     let request = again(crashed.after_a_crash(&crashed_lease, now + millis(900)), later);
     let restarted = crashed.claim_by(&request).await.unwrap();

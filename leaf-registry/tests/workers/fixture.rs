@@ -27,7 +27,7 @@ pub(crate) fn millis(n: u64) -> Duration {
 
 /// The report of a holder that lives at the start and wants to issue up to `ceiling`.
 pub(crate) fn report(ceiling: UnixMillis) -> Report {
-    Report { now: NOW, ceiling }
+    Report { now: NOW, tolerance: seconds(1), ceiling }
 }
 
 /// An empty registry, and what must live as long as it does.

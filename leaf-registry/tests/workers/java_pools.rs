@@ -78,9 +78,15 @@ impl Pools {
 
     /// Its check every two minutes: who has been silent for an hour goes back to `notuse`.
     async fn recycle(&self, number: u32) {
-        let (data, _) = self.client.get_data(&self.path("inuse", number)).await.unwrap();
-        self.client.delete(&self.path("inuse", number), None).await.unwrap();
-        let path = self.path("notuse", number);
+        self.shift(number, "inuse", "notuse").await;
+    }
+
+    /// Moves a worker id as it is; the fork writes its own name a moment later.
+    async fn shift(&self, number: u32, from: &str, to: &str) {
+        let from = self.path(from, number);
+        let (data, _) = self.client.get_data(&from).await.unwrap();
+        self.client.delete(&from, None).await.unwrap();
+        let path = self.path(to, number);
         self.client.create(&path, &data, &OPEN).await.map(|_| ()).unwrap();
     }
 }
@@ -119,6 +125,12 @@ pub(crate) async fn of_its_pools_only_what_is_safe_is_taken(f: Fixture) {
     node.registry().release(lease, report(NOW + seconds(9))).await.unwrap();
     assert!(pools.read("inuse", 3).await.is_none());
     assert_eq!(pools.read("notuse", 3).await.unwrap().lastUsedTimestamp, Some(1_800_000_009_000));
+
+    // A Java Leaf has just taken it.
+    pools.shift(3, "notuse", "inuse").await;
+    let again = ClaimRequest { nonce: uuid::Uuid::new_v4(), ..node.request.clone() };
+    let lease = node.claim_by(&again).await.unwrap();
+    assert_eq!(lease.worker.get(), 4, "3 is the Java Leaf's");
 }
 
 /// What happens to a worker id of ours whose node has died, among Java Leafs.

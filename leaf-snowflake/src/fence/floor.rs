@@ -210,7 +210,7 @@ fn survived_failover(
         && saved.provenance == Provenance::Proven
         && saved.fence.term == fence.term
         && saved.fence.instance == fence.instance
-        && saved.fence.ceiling > at + DATABASE_CLOCK_DIFFERENCE
+        && saved.fence.ceiling > at + request.tolerance + DATABASE_CLOCK_DIFFERENCE
 }
 
 fn by_fence(

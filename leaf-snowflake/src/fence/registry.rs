@@ -275,13 +275,13 @@ impl<S: FenceStore> Rules for StoreRules<S> {
                 fence.ceiling = fence.ceiling.max(ceiling);
                 fence.reported_at = fence.reported_at.max(report.now);
             };
-            self.change(lease, "extend", report.now, raise).await
+            self.change(lease, "extend", report, raise).await
         })
     }
 
     fn release(&self, mut lease: Lease, last: Report) -> BoxFuture<'_, Result<(), RegistryError>> {
         Box::pin(async move {
-            self.change(&mut lease, "release", last.now, |fence| {
+            self.change(&mut lease, "release", last, |fence| {
                 fence.ceiling = last.ceiling;
                 fence.state = FenceState::Released;
             })
@@ -337,16 +337,16 @@ impl<S: FenceStore> StoreRules<S> {
         &self,
         lease: &mut Lease,
         what: &str,
-        now: UnixMillis,
+        report: Report,
         change: impl Fn(&mut Fence) + Send,
     ) -> Result<(), RegistryError> {
         let what = format!("{what} worker id {}", lease.worker);
         for _ in 0..TRIES {
-            let stored = self.store.read(lease.worker, Purpose::Replace(now)).await?;
-            // If this holder's time was over when the database failed over, a claim that the failover lost
-            // may have replaced it: it has to claim anew.
+            let stored = self.store.read(lease.worker, Purpose::Replace(report.now)).await?;
+            // If others could claim the worker id before the database failed over, the failover may have lost such a
+            // claim: this holder has to claim anew.
             if let Some(at) = stored.failed_over_at
-                && lease.fence.ceiling <= at + DATABASE_CLOCK_DIFFERENCE
+                && lease.fence.ceiling <= at + report.tolerance + DATABASE_CLOCK_DIFFERENCE
             {
                 return Err(self.error(RegistryErrorKind::LeaseInDoubt, &what));
             }

@@ -101,12 +101,16 @@ pub(crate) fn check_range(
     })
 }
 
-/// A holder's report: its clock, and the ceiling that it wants.
+/// A holder's report: its clock, by how much clocks may differ, and the ceiling that it wants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Report {
     /// The node's time, as in [`ClaimRequest::now`]. A store that meets a failover of its database records this time
     /// where the new server's clock is behind it.
     pub now: UnixMillis,
+    /// How far the clocks of the registry's nodes may differ, as in [`ClaimRequest::tolerance`]. Another node may have
+    /// claimed the worker id this much before the holder's ceiling passed; if a failover lost that claim, the holder
+    /// finds its own record unchanged.
+    pub tolerance: Duration,
     /// The holder issues no timestamp at or above this.
     pub ceiling: UnixMillis,
 }

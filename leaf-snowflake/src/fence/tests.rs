@@ -338,3 +338,20 @@ fn a_full_registry_that_failed_over_is_not_full_for_good() {
 
     assert_eq!(refusals.conclude(), RegistryErrorKind::FailedOver { until });
 }
+
+/// A node whose clock is ahead claims a worker id before its holder's ceiling has passed.
+#[test]
+fn a_lease_that_others_could_claim_at_a_failover_proves_nothing() {
+    let at = NOW - seconds(5);
+    let evidence = |ceiling| {
+        let fence = fence(ceiling);
+        let failed_over_at = Some(at);
+        let found = Stored { failed_over_at, ..stored(RecordState::Written(record(&fence))) };
+        let request = ClaimRequest { tolerance: seconds(60), ..with_saved(&fence, NOW) };
+        floor_in(&found, &request, false)
+    };
+
+    assert_eq!(evidence(at + seconds(91)), Ok(NOW));
+    let refused = evidence(at + seconds(90));
+    assert!(matches!(refused, Err(RegistryErrorKind::FailedOver { .. })), "{refused:?}");
+}

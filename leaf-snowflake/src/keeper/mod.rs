@@ -314,7 +314,8 @@ impl Keeper {
         let Some(mut lease) = held.lease.take() else {
             return self.confirm(now, next_free);
         };
-        let report = Report { now, ceiling: now + self.config.offline_for };
+        let tolerance = self.config.rollback_tolerance;
+        let report = Report { now, tolerance, ceiling: now + self.config.offline_for };
         let registry = self.registry.clone();
         Box::pin(async move {
             let answer = tokio::time::timeout(ATTEMPT, registry.extend(&mut lease, report)).await;
@@ -452,7 +453,8 @@ impl Keeper {
         if self.persist_best_effort().await.is_none() {
             return;
         }
-        let last = Report { now: self.shared.clock.wall(), ceiling: next_free };
+        let tolerance = self.config.rollback_tolerance;
+        let last = Report { now: self.shared.clock.wall(), tolerance, ceiling: next_free };
         let release = self.registry.release(lease, last);
         match tokio::time::timeout(ATTEMPT, release).await {
             Ok(Ok(())) => tracing::info!("worker id released"),

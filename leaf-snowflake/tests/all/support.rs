@@ -59,7 +59,7 @@ pub(crate) fn millis(n: u64) -> Duration {
 
 /// The report of a holder that lives at the start and wants to issue up to `ceiling`.
 pub(crate) fn report(ceiling: UnixMillis) -> Report {
-    Report { now: START, ceiling }
+    Report { now: START, tolerance: Duration::from_secs(1), ceiling }
 }
 
 /// The registry's reason.
