@@ -11,8 +11,8 @@ use leaf_segment::{Period, ShapeName};
 
 /// Administers Leaf: the tags of its segment stores, the worker ids of its snowflake registry.
 ///
-/// Both are those that the server uses: `segment.store`, `segment.shard` and `snowflake.registry` with its
-/// place, of leaf.toml or the environment (LEAF_SEGMENT__STORE), or --store.
+/// Both are those that the server uses: `segment.store`, `segment.shard` and `snowflake.registry`
+/// with its place, of leaf.toml or the environment (LEAF_SEGMENT__STORE), or --store.
 #[derive(Debug, Parser)]
 #[command(name = "leaf", version, max_term_width = 100)]
 pub(crate) struct Cli {
@@ -51,11 +51,12 @@ impl From<Order> for leaf_segment::Order {
 /// Where the stores are.
 #[derive(Debug, Default, Args)]
 pub(crate) struct Place {
-    /// The server's configuration file, leaf.toml or leaf.properties, or both; default: those in the
-    /// working directory
+    /// The server's configuration file, leaf.toml or leaf.properties, or both; default: those in
+    /// the working directory
     #[arg(long, global = true, value_name = "FILE")]
     pub(crate) config: Vec<PathBuf>,
-    /// This store instead of the configured ones, like mysql://user:password@host:3306/database; for `doctor` several
+    /// This store instead of the configured ones, like mysql://user:password@host:3306/database;
+    /// for `doctor` several
     #[arg(long, global = true, value_name = "URL")]
     pub(crate) store: Vec<String>,
     /// The server's data directory, which relative paths of SQLite files count from
@@ -98,9 +99,11 @@ pub(crate) enum Command {
         #[command(subcommand)]
         command: Worker,
     },
-    /// Take an id apart: a snowflake id, offline, by the layout of the configuration, or an id of a tag.
+    /// Take an id apart: a snowflake id, offline, by the layout of the configuration, or an id of a
+    /// tag.
     Decode {
-        /// In decimal digits, or written as a UUID, a ULID, an ObjectId or a TSID, or by the tag's template
+        /// In decimal digits, or written as a UUID, a ULID, an ObjectId or a TSID, or by the tag's
+        /// template
         id: String,
         /// An id of this tag: its number, its period, the key that made it. Reads the tag's record
         #[arg(long, conflicts_with = "form")]
@@ -134,7 +137,8 @@ pub(crate) enum Worker {
         #[arg(long)]
         yes: bool,
     },
-    /// Write a damaged record anew, or put a worker id that a Java Leaf has lost back into its pool.
+    /// Write a damaged record anew, or put a worker id that a Java Leaf has lost back into its
+    /// pool.
     Repair {
         /// Its number, as in the list
         worker: u32,
@@ -153,15 +157,18 @@ pub(crate) enum Tag {
     /// Make a tag. Its first id is --first.
     Create {
         tag: String,
-        /// How many ids one trip to the store reserves: those of about ten minutes. Not in strict order
+        /// How many ids one trip to the store reserves: those of about ten minutes. Not in strict
+        /// order
         #[arg(long, allow_negative_numbers = true)]
         step: Option<i64>,
-        /// strict: a request that is sent after another one was answered gets a greater id, whichever servers they
-        /// asked; each id waits for the store. Fixed when the tag is made, like every option below
+        /// strict: a request that is sent after another one was answered gets a greater id,
+        /// whichever servers they asked; each id waits for the store. Fixed when the tag is made,
+        /// like every option below
         #[arg(long, value_enum)]
         order: Option<Order>,
-        /// scramble:63, scramble:53 or scramble:d10 (ten digits): ids that show neither how many there are nor their
-        /// order, by the newest key of segment.keys_file. interleave:0/2: every second id, for the first of two stores
+        /// scramble:63, scramble:53 or scramble:d10 (ten digits): ids that show neither how many
+        /// there are nor their order, by the newest key of segment.keys_file. interleave:0/2: every
+        /// second id, for the first of two stores
         #[arg(long, value_name = "SHAPE", default_value_t)]
         shape: ShapeName,
         /// One of several equal parts of all ids, counted from 0, for one of several data centres
@@ -173,13 +180,15 @@ pub(crate) enum Tag {
         /// The numbers begin at 1 again: daily, monthly or yearly. In strict order
         #[arg(long, value_name = "PERIOD")]
         reset: Option<Period>,
-        /// The time zone of midnight (--reset) and of the date (--text), like Europe/Berlin; default UTC
+        /// The time zone of midnight (--reset) and of the date (--text), like Europe/Berlin;
+        /// default UTC
         #[arg(long, value_name = "ZONE")]
         time_zone: Option<String>,
         /// How ids are written where a text is asked for, like "ORD-{date:%y%m%d}{n:06}{luhn}"
         #[arg(long, value_name = "TEMPLATE")]
         text: Option<String>,
-        /// The first number, which is the first id of a plain tag; default 1, or the first of the slice
+        /// The first number, which is the first id of a plain tag; default 1, or the first of the
+        /// slice
         #[arg(long, allow_negative_numbers = true)]
         first: Option<i64>,
         /// What it is for, at most 256 characters
@@ -209,7 +218,8 @@ pub(crate) enum Tag {
         #[arg(long, group = "settings", value_name = "COUNT|none")]
         max_take: Option<String>,
     },
-    /// Give the newest key of segment.keys_file to a tag whose ids are scrambled. Every server must have it.
+    /// Give the newest key of segment.keys_file to a tag whose ids are scrambled. Every server must
+    /// have it.
     Rekey { tag: String },
     /// Raise the next number, after a restore or a failover that went back. Never lowers it.
     Advance {
@@ -217,8 +227,8 @@ pub(crate) enum Tag {
         /// The next number to be granted, at least; in a plain tag the next id
         #[arg(long, value_name = "ID", allow_negative_numbers = true)]
         at_least: i64,
-        /// Yes, by more than 10^12 or by more than half of segment.failover_margin: what is skipped is lost
-        /// for ever, and replicas must have it before a failover
+        /// Yes, by more than 10^12 or by more than half of segment.failover_margin: what is skipped
+        /// is lost for ever, and replicas must have it before a failover
         #[arg(long)]
         yes: bool,
     },

@@ -25,7 +25,8 @@ struct Decoded {
     forms: serde_json::Map<String, serde_json::Value>,
 }
 
-/// Decodes an id of the configured layout, in this form or in one that its length tells, else in digits.
+/// Decodes an id of the configured layout, in this form or in one that its length tells, else in
+/// digits.
 pub(crate) fn run(
     config: &Config,
     text: &str,

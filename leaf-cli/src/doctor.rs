@@ -27,8 +27,8 @@ impl Row for Finding {
     }
 }
 
-/// Looks at every store, and compares those of several data centres. Ends with an error where something was found, for
-/// scripts.
+/// Looks at every store, and compares those of several data centres. Ends with an error where
+/// something was found, for scripts.
 pub(crate) async fn run(centres: &[Stores], output: Output) -> Result<Done> {
     let mut findings = Vec::new();
     let mut seen: Vec<(String, Vec<TagRecord>)> = Vec::new();

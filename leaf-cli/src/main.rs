@@ -1,7 +1,7 @@
 //! `leaf`: the command line for the administration of Leaf.
 //!
-//! It works straight on the configured store, not through a server, and holds no id logic. Exit codes:
-//! 0 done, 1 it could not be done, 2 the command line or the configuration is wrong.
+//! It works straight on the configured store, not through a server, and holds no id logic. Exit
+//! codes: 0 done, 1 it could not be done, 2 the command line or the configuration is wrong.
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "tests may panic"))]
 
 mod cli;

@@ -50,8 +50,8 @@ fn json(value: &impl Serialize) -> String {
     serde_json::to_string_pretty(value).unwrap_or_default() + "\n"
 }
 
-/// What others wrote into a database must not steer the terminal: neither its control characters nor
-/// those that turn the direction of text.
+/// What others wrote into a database must not steer the terminal: neither its control characters
+/// nor those that turn the direction of text.
 pub(crate) fn printable(text: &str) -> String {
     let turns = |c: char| matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
     text.chars().map(|c| if c.is_control() || turns(c) { '\u{fffd}' } else { c }).collect()

@@ -192,7 +192,8 @@ fn tags_of_other_kinds_are_made_told_and_taken_apart() {
     run(&["tag", "list"]).ok();
 }
 
-/// Tags of two data centres that can have the same id are named; those in slices of their own are not.
+/// Tags of two data centres that can have the same id are named; those in slices of their own are
+/// not.
 #[test]
 fn the_doctor_compares_two_centres() {
     let home = home();
@@ -307,7 +308,8 @@ fn every_tag_is_sought_in_its_shard() {
     assert_eq!(run(&["tag", "list"]).code, 1);
 }
 
-/// G-16: tags move to another store, as often as it is tried, and the old one grants no id of them any more.
+/// G-16: tags move to another store, as often as it is tried, and the old one grants no id of them
+/// any more.
 #[test]
 fn import_moves_tags_and_seals_them_where_they_were() {
     let home = home();

@@ -71,7 +71,8 @@ async fn database() -> (Arc<MariaDb>, String, String) {
     (server, name, url)
 }
 
-/// G-08: the row is edited down by hand under two live nodes: both refuse, and go on after the repair.
+/// G-08: the row is edited down by hand under two live nodes: both refuse, and go on after the
+/// repair.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_row_that_was_edited_down_is_refused_by_both_nodes() {
     let (server, name, url) = database().await;

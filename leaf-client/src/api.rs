@@ -57,8 +57,8 @@ impl AskError {
 }
 
 impl Api {
-    /// Asks one server after the other, each once, as far as the deadline and the budget of retries reach. Returns who
-    /// answered as well.
+    /// Asks one server after the other, each once, as far as the deadline and the budget of retries
+    /// reach. Returns who answered as well.
     pub(crate) async fn ask<A: Ask>(
         &self,
         ask: &A,

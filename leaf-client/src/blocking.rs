@@ -1,7 +1,7 @@
 //! For callers without a tokio runtime.
 //!
-//! The client gets a runtime of its own with one thread, on which requests run. Do not call it from asynchronous code:
-//! a wait would block the runtime there, and panics.
+//! The client gets a runtime of its own with one thread, on which requests run. Do not call it from
+//! asynchronous code: a wait would block the runtime there, and panics.
 //!
 //! ```no_run
 //! use leaf_client::{LeafClient, blocking};
@@ -24,7 +24,8 @@ use tokio::runtime::{Builder, Runtime};
 use crate::LeafClientBuilder;
 use crate::error::{ClientError, ClientErrorKind};
 
-/// A client of one cluster of `leaf-server`s; blocks the calling thread where it must wait. Cheap to clone.
+/// A client of one cluster of `leaf-server`s; blocks the calling thread where it must wait. Cheap
+/// to clone.
 #[derive(Debug, Clone)]
 pub struct LeafClient {
     client: crate::LeafClient,
@@ -134,7 +135,8 @@ impl TagHandle {
         self.runtime.block_on(self.handle.take_ids(count))
     }
 
-    /// Hands out ids to one thread, a run of up to `size` at a time, see [`crate::TagHandle::local`].
+    /// Hands out ids to one thread, a run of up to `size` at a time, see
+    /// [`crate::TagHandle::local`].
     #[must_use]
     pub fn local(&self, size: usize) -> LocalIds {
         LocalIds { ids: self.handle.local(size), runtime: Arc::clone(&self.runtime) }

@@ -1,4 +1,5 @@
-//! How often a request may be tried again: retries must not double the load of servers that are in trouble.
+//! How often a request may be tried again: retries must not double the load of servers that are in
+//! trouble.
 
 use std::sync::Mutex;
 

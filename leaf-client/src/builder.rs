@@ -41,8 +41,8 @@ impl LeafClientBuilder {
         }
     }
 
-    /// Adds a server, like `http://leaf-1:8080`, or `grpc://leaf-1:50051` with the feature `grpc`. A name may have several addresses: all are used, and looked up
-    /// again every 30 s.
+    /// Adds a server, like `http://leaf-1:8080`, or `grpc://leaf-1:50051` with the feature `grpc`.
+    /// A name may have several addresses: all are used, and looked up again every 30 s.
     pub fn endpoint(mut self, url: impl Into<String>) -> Self {
         self.endpoints.push(url.into());
         self
@@ -54,14 +54,15 @@ impl LeafClientBuilder {
         self
     }
 
-    /// The zone of this client: servers of the same one (their key `zone`) are asked first, others when none of them
-    /// answers. Default: all servers are equal.
+    /// The zone of this client: servers of the same one (their key `zone`) are asked first, others
+    /// when none of them answers. Default: all servers are equal.
     pub fn zone(mut self, zone: impl Into<String>) -> Self {
         self.zone = Some(zone.into());
         self
     }
 
-    /// A token that is sent as `Authorization: Bearer`. `leaf-server` asks for none; a gateway before it may.
+    /// A token that is sent as `Authorization: Bearer`. `leaf-server` asks for none; a gateway
+    /// before it may.
     pub fn token(mut self, token: impl Into<String>) -> Self {
         self.token = Some(token.into());
         self
@@ -73,20 +74,23 @@ impl LeafClientBuilder {
         self
     }
 
-    /// How long one server may take before the next is asked, at most half of the deadline. Default 500 ms.
+    /// How long one server may take before the next is asked, at most half of the deadline. Default
+    /// 500 ms.
     pub const fn attempt(mut self, attempt: Duration) -> Self {
         self.attempt = attempt;
         self
     }
 
-    /// The most ids of one lease. A client leases as many as it uses in about 15 minutes, as a server does, from the
-    /// tag's step on; what a client that dies has left is lost. Default 1,000,000.
+    /// The most ids of one lease. A client leases as many as it uses in about 15 minutes, as a
+    /// server does, from the tag's step on; what a client that dies has left is lost. Default
+    /// 1,000,000.
     pub const fn max_lease(mut self, most: Step) -> Self {
         self.max_lease = most;
         self
     }
 
-    /// How often the tags in use are looked at again: whether they are still there, and their steps. Default 60 s.
+    /// How often the tags in use are looked at again: whether they are still there, and their
+    /// steps. Default 60 s.
     pub const fn refresh(mut self, refresh: Duration) -> Self {
         self.refresh = refresh;
         self

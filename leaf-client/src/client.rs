@@ -157,8 +157,8 @@ impl LeafClient {
     /// A tag, ready to hand out ids. The first time a server is asked what it is like.
     ///
     /// # Errors
-    /// `BadTag`, `UnknownTag`, `Disabled`; `Unavailable` after the deadline where no server answers; `Unauthorized`,
-    /// `Refused`, `Closed`.
+    /// `BadTag`, `UnknownTag`, `Disabled`; `Unavailable` after the deadline where no server
+    /// answers; `Unauthorized`, `Refused`, `Closed`.
     pub async fn tag(&self, tag: &str) -> Result<TagHandle, ClientError> {
         let inner = &*self.inner;
         let name = format!("tag {tag:?}");
@@ -219,7 +219,8 @@ impl LeafClient {
         made.clone()
     }
 
-    /// Whether ids of leased ranges can be had: `Degraded` while no server answers and the stock lasts.
+    /// Whether ids of leased ranges can be had: `Degraded` while no server answers and the stock
+    /// lasts.
     #[must_use]
     pub fn health(&self) -> Health {
         self.inner.segments.health()

@@ -1,7 +1,7 @@
 //! One server: where it is, and whether it answers.
 //!
-//! After three errors in a row it is ejected: it gets no requests for a while, longer each time. Then it is
-//! asked how it is, once, and one answer brings it back.
+//! After three errors in a row it is ejected: it gets no requests for a while, longer each time.
+//! Then it is asked how it is, once, and one answer brings it back.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -27,7 +27,8 @@ pub(crate) enum Protocol {
     Grpc,
 }
 
-/// A server's URL, as it was configured: `http://` or `grpc://` and a name or an address with a port.
+/// A server's URL, as it was configured: `http://` or `grpc://` and a name or an address with a
+/// port.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Place {
     pub(crate) protocol: Protocol,

@@ -1,4 +1,5 @@
-//! Why a caller got no id: a kind for programs, and a text that names the server and says what to do.
+//! Why a caller got no id: a kind for programs, and a text that names the server and says what to
+//! do.
 
 use leaf_segment::{SegmentError, SegmentErrorKind};
 
@@ -38,7 +39,8 @@ pub enum ClientErrorKind {
     Unauthorized,
     /// A server refused for another reason, which the text tells.
     Refused,
-    /// A server offers ids that this client was given before: the store went back, and an operator must see to it.
+    /// A server offers ids that this client was given before: the store went back, and an operator
+    /// must see to it.
     WentBack,
     /// The client was closed.
     Closed,

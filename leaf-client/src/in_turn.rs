@@ -1,8 +1,8 @@
 //! Ids in strict order: asked for when they are wanted, never ahead.
 //!
-//! Invariant: an id goes to a call that began before the request that fetched it was sent. So a call that begins
-//! after another one's end gets the higher id, as the tag promises. All who wait share one request, which a task
-//! makes: a caller that leaves takes nobody else's ids with it.
+//! Invariant: an id goes to a call that began before the request that fetched it was sent. So a
+//! call that begins after another one's end gets the higher id, as the tag promises. All who wait
+//! share one request, which a task makes: a caller that leaves takes nobody else's ids with it.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};

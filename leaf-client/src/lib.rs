@@ -1,8 +1,8 @@
 //! A client of `leaf-server`: ids from leased ranges, most of them without a network call.
 //!
-//! A tag of a [`LeafClient`] has the double buffer of `leaf-segment`: the client leases a range of ids from a
-//! server, hands them out from memory, and leases the next range before the last one is used up. Servers may go
-//! away for as long as the stock lasts, and nobody notices.
+//! A tag of a [`LeafClient`] has the double buffer of `leaf-segment`: the client leases a range of
+//! ids from a server, hands them out from memory, and leases the next range before the last one is
+//! used up. Servers may go away for as long as the stock lasts, and nobody notices.
 //!
 //! ```no_run
 //! use leaf_client::LeafClient;
@@ -21,8 +21,9 @@
 //! # }
 //! ```
 //!
-//! Tags whose ids cannot be leased are asked for otherwise, with the same calls: scrambled and interleaved
-//! ids in lists ahead of callers, ids in strict order when they are asked for, one list for all who wait.
+//! Tags whose ids cannot be leased are asked for otherwise, with the same calls: scrambled and
+//! interleaved ids in lists ahead of callers, ids in strict order when they are asked for, one list
+//! for all who wait.
 //! [`blocking`] is for callers without a tokio runtime. With the feature `grpc`, endpoints like
 //! `grpc://leaf-1:50051` are asked over gRPC.
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "tests may panic"))]

@@ -22,8 +22,9 @@ enum Run {
 }
 
 impl TagHandle {
-    /// Hands out ids to one thread, a run of up to `size` at a time: most ids cost no atomic operation. They rise
-    /// within one `LocalIds` only, and what is left of a run when it is dropped is lost, which makes a gap. See
+    /// Hands out ids to one thread, a run of up to `size` at a time: most ids cost no atomic
+    /// operation. They rise within one `LocalIds` only, and what is left of a run when it is
+    /// dropped is lost, which makes a gap. See
     /// [`leaf_segment::TagHandle::local`].
     #[must_use]
     pub fn local(&self, size: usize) -> LocalIds {

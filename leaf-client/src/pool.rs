@@ -1,7 +1,7 @@
 //! The servers of a client, and which of them to ask.
 //!
-//! Names are looked up again and again, since what stands behind them changes. Servers of the client's own zone
-//! come first, those that are ejected last; among equals chance decides.
+//! Names are looked up again and again, since what stands behind them changes. Servers of the
+//! client's own zone come first, those that are ejected last; among equals chance decides.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, RwLock};
@@ -44,7 +44,8 @@ impl Pool {
         self.known.read().expect("no holder of this lock panics").clone()
     }
 
-    /// The server to ask now, of those that were not `tried`. Those that do not have the mode come last.
+    /// The server to ask now, of those that were not `tried`. Those that do not have the mode come
+    /// last.
     pub(crate) async fn choose(
         &self,
         tried: &[Arc<Endpoint>],

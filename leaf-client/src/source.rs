@@ -1,7 +1,7 @@
 //! Servers as the store of a double buffer: a segment is a leased range.
 //!
-//! What tags are like is asked for one after the other, each about once in a refresh; the generator reads what was
-//! learnt, so that its reading of all tags costs no request.
+//! What tags are like is asked for one after the other, each about once in a refresh; the generator
+//! reads what was learnt, so that its reading of all tags costs no request.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -38,7 +38,8 @@ pub(crate) struct ServerSource {
 /// A tag in use.
 #[derive(Debug, Default)]
 struct Used {
-    /// What it was like when it was last asked for; `None` where it is gone, or has no leases any more.
+    /// What it was like when it was last asked for; `None` where it is gone, or has no leases any
+    /// more.
     record: Option<TagRecord>,
     /// The ranges that were leased last.
     held: Vec<Held>,
@@ -77,8 +78,8 @@ impl ServerSource {
         self.api.ask_on(&AskTag(tag.as_str()), deadline).await
     }
 
-    /// The record that a double buffer needs; one of another meaning for a tag that has no leases, so that a handle that
-    /// had some ends.
+    /// The record that a double buffer needs; one of another meaning for a tag that has no leases,
+    /// so that a handle that had some ends.
     fn record(&self, tag: &Tag, shown: &TagShown) -> TagRecord {
         let meaning = if shown.leases { Meaning::PLAIN } else { Meaning::STRICT };
         let most = Step::new(shown.max_take).unwrap_or(Step::MIN).min(self.max_lease);
@@ -168,7 +169,8 @@ impl ServerSource {
             let start = unused.start().max(leased.range.start());
             let Some(unused) = IdRange::new(start, end) else { break };
             let ask = AskReturn { tag: tag.as_str(), ticket: &leased.ticket, unused };
-            // Once, to the one that leased it: whether a request that was lost came through cannot be told.
+            // Once, to the one that leased it: whether a request that was lost came through cannot
+            // be told.
             let answer = self.api.ask_only(&from, &ask).await;
             let answer = answer.map_err(|error| {
                 store_error(format!("return ids of tag {:?}", tag.as_str()), error)

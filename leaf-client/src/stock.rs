@@ -1,7 +1,7 @@
 //! Ids that are fetched in lists ahead of callers: of tags that have no leases, and snowflake ids.
 //!
-//! Invariant: an id of an answer is handed out at most once. Lists are as long as callers use up in about a second,
-//! and shorter where servers allow less or have fewer.
+//! Invariant: an id of an answer is handed out at most once. Lists are as long as callers use up in
+//! about a second, and shorter where servers allow less or have fewer.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -19,7 +19,8 @@ use crate::error::{ClientError, ClientErrorKind};
 
 /// The shortest list.
 const LEAST: usize = 16;
-/// A list that was used up faster makes the next one twice as long, one that lasted four times as long half.
+/// A list that was used up faster makes the next one twice as long, one that lasted four times as
+/// long half.
 const LASTS: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
@@ -154,7 +155,8 @@ impl Stock {
         }
     }
 
-    /// So many ids, in the order in which servers gave them. Ids that were taken before an error are lost.
+    /// So many ids, in the order in which servers gave them. Ids that were taken before an error
+    /// are lost.
     pub(crate) async fn take(self: &Arc<Self>, count: usize) -> Result<Vec<Id>, ClientError> {
         let most = self.most.load(Ordering::Relaxed);
         if !(1..=most).contains(&count) {

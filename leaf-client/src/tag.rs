@@ -44,8 +44,8 @@ impl TagHandle {
         &self.tag
     }
 
-    /// Takes the next id if one is there; never waits. `None` also sees to it that a later call succeeds. A tag in
-    /// strict order never has one.
+    /// Takes the next id if one is there; never waits. `None` also sees to it that a later call
+    /// succeeds. A tag in strict order never has one.
     #[inline]
     #[must_use]
     pub fn try_next(&self) -> Option<Id> {
@@ -59,8 +59,8 @@ impl TagHandle {
     /// Takes the next id; at once while the stock lasts, else as soon as a server answers.
     ///
     /// # Errors
-    /// `Unavailable` after the client's deadline. At once: `UnknownTag`, `Disabled`, `Changed` where the tag was made
-    /// again, `Exhausted`, `Unauthorized`, `Refused`, `WentBack`, `Closed`.
+    /// `Unavailable` after the client's deadline. At once: `UnknownTag`, `Disabled`, `Changed`
+    /// where the tag was made again, `Exhausted`, `Unauthorized`, `Refused`, `WentBack`, `Closed`.
     #[inline]
     pub async fn next(&self) -> Result<Id, ClientError> {
         match self.try_next() {
@@ -78,7 +78,9 @@ impl TagHandle {
         }
     }
 
-    /// Takes exactly `count` ids, as one or more ranges in increasing order, and waits where it must. More than a segment holds is leased by itself: such a range is unordered against the ids of [`Self::next`].
+    /// Takes exactly `count` ids, as one or more ranges in increasing order, and waits where it
+    /// must. More than a segment holds is leased by itself: such a range is unordered against the
+    /// ids of [`Self::next`].
     ///
     /// # Errors
     /// `BadCount` for 0 or more than the tag allows; `NoRanges` in a tag whose ids have none, see
@@ -96,7 +98,8 @@ impl TagHandle {
         }
     }
 
-    /// Takes exactly `count` ids, and waits where it must, in every tag. In strict order they follow each other.
+    /// Takes exactly `count` ids, and waits where it must, in every tag. In strict order they
+    /// follow each other.
     ///
     /// # Errors
     /// Those of [`Self::take`], but `NoRanges`.

@@ -1,4 +1,5 @@
-//! What servers answer. Fields that this version does not know are left out: a later server may have more.
+//! What servers answer. Fields that this version does not know are left out: a later server may
+//! have more.
 
 use leaf_segment::Order;
 use serde::Deserialize;

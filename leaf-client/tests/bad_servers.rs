@@ -1,4 +1,5 @@
-//! Servers that are none, or not what they should be: typed errors that name the server, and nothing repeated.
+//! Servers that are none, or not what they should be: typed errors that name the server, and
+//! nothing repeated.
 #![allow(
     clippy::unwrap_used,
     clippy::disallowed_methods,
@@ -120,7 +121,8 @@ async fn a_wrong_token_is_told_and_the_token_never() {
     assert_eq!(error.kind(), ClientErrorKind::BadConfig);
 }
 
-/// Ranges that are not what was asked for, and ranges that were given before: no id of them is handed out.
+/// Ranges that are not what was asked for, and ranges that were given before: no id of them is
+/// handed out.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_goes_back_is_not_followed() {
     let wrong_length = server(|line, _| match count(line) {

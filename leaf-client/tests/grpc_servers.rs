@@ -1,4 +1,5 @@
-//! Servers of gRPC that are none, or not what they should be: typed errors that name the server, and the token never.
+//! Servers of gRPC that are none, or not what they should be: typed errors that name the server,
+//! and the token never.
 #![allow(clippy::unwrap_used, reason = "tests may panic")]
 #![cfg(feature = "grpc")]
 

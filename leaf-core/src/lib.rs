@@ -7,8 +7,8 @@
 //! own storage can compose snowflake ids with [`Layout`] and [`sequencer`] alone, see
 //! `examples/own_clock.rs`.
 //!
-//! The feature `serde` makes the types readable and writable by serde; `scramble` adds ids that show neither how many
-//! there are nor their order; `system-clock` adds the clocks of the machine.
+//! The feature `serde` makes the types readable and writable by serde; `scramble` adds ids that
+//! show neither how many there are nor their order; `system-clock` adds the clocks of the machine.
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "tests may panic"))]
 
 mod clock;

@@ -1,14 +1,15 @@
-//! Ids that show neither how many there are nor in which order they came: a keyed permutation of the numbers.
+//! Ids that show neither how many there are nor in which order they came: a keyed permutation of
+//! the numbers.
 //!
-//! Invariant: one-to-one. Within one key, different numbers of the domain have different ids; keys of different
-//! versions write different leading bits (or another leading digit), so their ids never meet. Two *different* keys of
-//! one version would repeat ids: whoever uses a key compares its [`KeyCheck`] with the one that stands beside the
-//! counter.
+//! Invariant: one-to-one. Within one key, different numbers of the domain have different ids; keys
+//! of different versions write different leading bits (or another leading digit), so their ids
+//! never meet. Two *different* keys of one version would repeat ids: whoever uses a key compares
+//! its [`KeyCheck`] with the one that stands beside the counter.
 //!
-//! The permutation is a Feistel network of ten rounds (Luby and Rackoff, 1988) over the bits of the domain, with
-//! AES-128 as the round function. A domain that is no power of two walks the cycle: what falls outside is permuted
-//! again until it falls inside (Black and Rogaway, 2002). `docs/sequences.md` has the exact format, for programs
-//! in other languages.
+//! The permutation is a Feistel network of ten rounds (Luby and Rackoff, 1988) over the bits of the
+//! domain, with AES-128 as the round function. A domain that is no power of two walks the cycle:
+//! what falls outside is permuted again until it falls inside (Black and Rogaway, 2002).
+//! `docs/sequences.md` has the exact format, for programs in other languages.
 
 use std::fmt;
 use std::str::FromStr;
@@ -31,7 +32,8 @@ const NINE_DIGITS: u64 = 1_000_000_000;
 pub enum ScrambleDomain {
     /// `63`: up to 2^63, three bits for the version of the key (1 to 7) and 60 permuted.
     Bits63,
-    /// `53`: up to 2^53, which JavaScript's numbers hold: two bits for the version (1 to 3) and 51 permuted.
+    /// `53`: up to 2^53, which JavaScript's numbers hold: two bits for the version (1 to 3) and 51
+    /// permuted.
     Bits53,
     /// `d10`: ten decimal digits, the first for the version (1 to 9) and nine permuted.
     Digits10,
@@ -41,7 +43,8 @@ pub enum ScrambleDomain {
 #[derive(Clone)]
 pub struct MasterKey([u8; 32]);
 
-/// Tells whether two keys are the same, without telling the key: eight bytes derived from the same secret.
+/// Tells whether two keys are the same, without telling the key: eight bytes derived from the same
+/// secret.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct KeyCheck([u8; 8]);
 
@@ -212,7 +215,8 @@ fn read_hexadecimal<const N: usize>(text: &str) -> Option<[u8; N]> {
 }
 
 impl Scramble {
-    /// The permutation of a tag with the key of this version; `None` where the domain has no such version.
+    /// The permutation of a tag with the key of this version; `None` where the domain has no such
+    /// version.
     #[must_use]
     pub fn new(domain: ScrambleDomain, master: &MasterKey, version: u8, tag: &Tag) -> Option<Self> {
         if !(1..=domain.max_version()).contains(&version) {
@@ -246,8 +250,8 @@ impl Scramble {
         Some(self.place(permuted))
     }
 
-    /// The ids of the numbers from `first` on, as many as `ids` has room for, faster than one by one. Tells how many
-    /// of them are inside the domain; the others stay as they are.
+    /// The ids of the numbers from `first` on, as many as `ids` has room for, faster than one by
+    /// one. Tells how many of them are inside the domain; the others stay as they are.
     pub fn ids(&self, first: i64, ids: &mut [Id]) -> usize {
         let Ok(first) = u64::try_from(first) else { return 0 };
         let room = self.domain.size().saturating_sub(first);
@@ -271,8 +275,8 @@ impl Scramble {
         count
     }
 
-    /// The number of an id that this key made; `None` for any other of another version or domain. An id that was
-    /// never issued has a number, too: one that the counter has not reached.
+    /// The number of an id that this key made; `None` for any other of another version or domain.
+    /// An id that was never issued has a number, too: one that the counter has not reached.
     #[must_use]
     pub fn number(&self, id: Id) -> Option<i64> {
         let id = id.get().cast_unsigned();
@@ -329,8 +333,8 @@ impl Permutation {
         (value >> self.lower, value & mask(self.lower))
     }
 
-    /// A round changes one part by what the cipher makes of the other: the upper one in even rounds. Done twice it
-    /// changes nothing.
+    /// A round changes one part by what the cipher makes of the other: the upper one in even
+    /// rounds. Done twice it changes nothing.
     fn round(&self, round: u8, upper: &mut u64, lower: &mut u64) {
         let (changed, other, bits) = match round % 2 {
             0 => (upper, lower, self.upper),
@@ -395,8 +399,8 @@ mod tests {
         Scramble::new(domain, &MASTER.parse().unwrap(), version, &tag).unwrap()
     }
 
-    /// Ids that were issued once must be found for ever, and by programs in other languages. `docs/scramble.py` made
-    /// these.
+    /// Ids that were issued once must be found for ever, and by programs in other languages.
+    /// `docs/scramble.py` made these.
     #[test]
     fn fixed_ids() {
         let fixed = [

@@ -1,7 +1,7 @@
 //! How the types are written by serde, with the feature `serde`.
 //!
-//! Invariant: what is read was checked by the type's own constructor. Text formats write an [`Id`] as a text: as a
-//! number JavaScript would round it, and rounded ids repeat. Both forms are read.
+//! Invariant: what is read was checked by the type's own constructor. Text formats write an [`Id`]
+//! as a text: as a number JavaScript would round it, and rounded ids repeat. Both forms are read.
 
 use std::fmt;
 use std::marker::PhantomData;

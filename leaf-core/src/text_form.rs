@@ -1,10 +1,12 @@
 //! Snowflake ids written as the 128-bit, 96-bit and base-32 ids that other programs expect.
 //!
-//! Invariant: one-to-one within a layout. Two ids never have the same text, and a text is read only if it is exactly
-//! what the id is written as: every unused bit is checked. So these texts are unique because snowflake ids are, not by
-//! chance, and unlike the random forms that they look like they can be taken apart again.
+//! Invariant: one-to-one within a layout. Two ids never have the same text, and a text is read only
+//! if it is exactly what the id is written as: every unused bit is checked. So these texts are
+//! unique because snowflake ids are, not by chance, and unlike the random forms that they look like
+//! they can be taken apart again.
 //!
-//! Texts of one form sort like their ids by timestamp, then by sequence, then by worker id; those of TSIDs like the numbers.
+//! Texts of one form sort like their ids by timestamp, then by sequence, then by worker id; those
+//! of TSIDs like the numbers.
 
 use std::fmt;
 use std::str::FromStr;
@@ -39,7 +41,8 @@ const HEX: &[u8; 16] = b"0123456789abcdef";
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum TextForm {
-    /// A UUID of version 7 (RFC 9562): Unix milliseconds, the sequence behind the version, the worker id at the end.
+    /// A UUID of version 7 (RFC 9562): Unix milliseconds, the sequence behind the version, the
+    /// worker id at the end.
     Uuid,
     /// A ULID: 26 characters of Crockford's base 32.
     Ulid,
@@ -71,7 +74,8 @@ pub enum TextFormError {
     /// The text has another length or other characters.
     #[error("the text is not {0}")]
     Malformed(TextForm),
-    /// The text has the form, but Leaf did not write it: bits that are zero in Leaf's texts are not.
+    /// The text has the form, but Leaf did not write it: bits that are zero in Leaf's texts are
+    /// not.
     #[error("the text is {0} that was not made from an id of the configured layout")]
     Foreign(TextForm),
 }
@@ -109,8 +113,8 @@ impl TextForm {
         }
     }
 
-    /// The form that a text is in, as far as its length tells; `None` where it is an id in decimal digits. A TSID that
-    /// has digits alone looks like one: name that form.
+    /// The form that a text is in, as far as its length tells; `None` where it is an id in decimal
+    /// digits. A TSID that has digits alone looks like one: name that form.
     #[must_use]
     pub fn of(text: &str) -> Option<Self> {
         let is_number = text.parse::<Id>().is_ok();
@@ -189,14 +193,16 @@ impl TextForm {
                 layout.compose(tick, worker, sequence).ok_or(foreign)?
             }
         };
-        // Whatever is not written this way was not written here: a time between two ticks, a bit that is never set.
+        // Whatever is not written this way was not written here: a time between two ticks, a bit
+        // that is never set.
         match self.write(layout, id) {
             Ok(written) if written.as_str().eq_ignore_ascii_case(text) => Ok(id),
             _ => Err(foreign),
         }
     }
 
-    /// By how many bits the sequence stands above the worker id. As far up as it can, so that texts sort by it.
+    /// By how many bits the sequence stands above the worker id. As far up as it can, so that texts
+    /// sort by it.
     fn sequence_shift(self, layout: Layout) -> Result<u32, TextFormError> {
         use crate::Field::{Sequence, Worker};
         let (sequence, worker) = (layout.bits(Sequence), layout.bits(Worker));

@@ -3,8 +3,8 @@
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-/// Fields of a record that a later version of Leaf wrote. They are kept when this version rewrites the
-/// record, so that two versions can work side by side during an upgrade.
+/// Fields of a record that a later version of Leaf wrote. They are kept when this version rewrites
+/// the record, so that two versions can work side by side during an upgrade.
 ///
 /// A `Default` value has no fields. Put it in a `serde` structure with `#[serde(flatten)]`.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]

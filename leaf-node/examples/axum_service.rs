@@ -23,8 +23,8 @@ struct Service {
     leaf: Arc<Leaf>,
 }
 
-/// The number of a new order. When the database is away for longer than the ids in memory last, clients hear that
-/// they may try again.
+/// The number of a new order. When the database is away for longer than the ids in memory last,
+/// clients hear that they may try again.
 async fn new_order(State(service): State<Service>) -> Result<String, StatusCode> {
     let id = service.orders.next().await.map_err(|_| StatusCode::SERVICE_UNAVAILABLE)?;
     Ok(id.to_string())

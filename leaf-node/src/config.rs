@@ -28,7 +28,8 @@ pub use span::Span;
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Config {
-    /// The name of the cluster of Leaf nodes, part of paths in ZooKeeper and etcd (Java: leaf.name).
+    /// The name of the cluster of Leaf nodes, part of paths in ZooKeeper and etcd (Java:
+    /// leaf.name).
     pub name: String,
     /// Where state is kept: the SQLite file, the snowflake state file.
     pub data_dir: PathBuf,
@@ -36,7 +37,8 @@ pub struct Config {
     pub advertise: Option<String>,
     /// The interface whose address is the identity: its name, or a network like 10.0.0.0/8.
     pub advertise_interface: Option<String>,
-    /// Which address is taken where neither is given: `first`, or `java` for the one that a Java Leaf takes.
+    /// Which address is taken where neither is given: `first`, or `java` for the one that a Java
+    /// Leaf takes.
     pub advertise_guess: Guess,
     /// The port of an identity that is found so. Default: that of `http.listen`.
     #[serde(deserialize_with = "values::optional_whole_number")]
@@ -92,8 +94,8 @@ impl Default for Config {
 pub enum Guess {
     /// The first that others may reach, IPv4 before IPv6.
     First,
-    /// The last IPv4 address that is not loopback: Java lists the interfaces the other way round, and a Java
-    /// Leaf takes the first of its list.
+    /// The last IPv4 address that is not loopback: Java lists the interfaces the other way round,
+    /// and a Java Leaf takes the first of its list.
     Java,
 }
 

@@ -1,7 +1,8 @@
-//! What an operator can do about an error: commands and configuration keys, by the kind of the error.
+//! What an operator can do about an error: commands and configuration keys, by the kind of the
+//! error.
 //!
-//! The crates of the logic name neither, because a program that embeds them has other ones. `leaf-server` and `leaf` add
-//! the hint where they show an error to an operator.
+//! The crates of the logic name neither, because a program that embeds them has other ones.
+//! `leaf-server` and `leaf` add the hint where they show an error to an operator.
 
 use std::error::Error;
 

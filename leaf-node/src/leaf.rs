@@ -59,8 +59,8 @@ impl fmt::Debug for LeafBuilder {
 }
 
 impl Leaf {
-    /// A builder with the defaults of `leaf-server`: segments in an SQLite file, worker id 0, both in the
-    /// directory `leaf-data`.
+    /// A builder with the defaults of `leaf-server`: segments in an SQLite file, worker id 0, both
+    /// in the directory `leaf-data`.
     #[must_use]
     pub fn builder() -> LeafBuilder {
         LeafBuilder::default()
@@ -99,8 +99,9 @@ impl Leaf {
         &self.0
     }
 
-    /// Gives the worker id and the unused ids back. Without it the next start waits for the worker id, and the ids
-    /// are a gap. The data directory is free for another process once the handles of tags are dropped, too.
+    /// Gives the worker id and the unused ids back. Without it the next start waits for the worker
+    /// id, and the ids are a gap. The data directory is free for another process once the handles
+    /// of tags are dropped, too.
     pub async fn close(self) {
         self.0.close().await;
     }
@@ -121,7 +122,8 @@ impl LeafBuilder {
         self
     }
 
-    /// Where state is kept; made where it does not exist. No other process may use it at the same time.
+    /// Where state is kept; made where it does not exist. No other process may use it at the same
+    /// time.
     #[must_use]
     pub fn data_dir(self, path: impl AsRef<Path>) -> Self {
         self.set("data_dir", path.as_ref().display())
@@ -133,8 +135,8 @@ impl LeafBuilder {
         self.set("segment.store", url)
     }
 
-    /// Where worker ids come from: `zk-normal://host:2181,host:2181/chroot`, `zk-recycle://…`, `mysql://…`,
-    /// `postgres://…`, `sqlite:PATH`, `etcd://…`, or `local`.
+    /// Where worker ids come from: `zk-normal://host:2181,host:2181/chroot`, `zk-recycle://…`,
+    /// `mysql://…`, `postgres://…`, `sqlite:PATH`, `etcd://…`, or `local`.
     #[must_use]
     pub fn registry(self, place: &str) -> Self {
         let (scheme, rest) = place.split_once(':').unwrap_or((place, ""));
@@ -154,8 +156,8 @@ impl LeafBuilder {
         self.set("snowflake.registry", kind).set(key, value)
     }
 
-    /// What this node calls itself to the registry, `host:port`, which no other node may. Default: one of the
-    /// host's addresses.
+    /// What this node calls itself to the registry, `host:port`, which no other node may. Default:
+    /// one of the host's addresses.
     #[must_use]
     pub fn advertise(self, name: &str) -> Self {
         self.set("advertise", name)
@@ -187,12 +189,13 @@ impl LeafBuilder {
         Ok(config)
     }
 
-    /// Opens the stores, claims a worker id and starts both modes. Call it in a tokio runtime, which must live as
-    /// long as the [`Leaf`].
+    /// Opens the stores, claims a worker id and starts both modes. Call it in a tokio runtime,
+    /// which must live as long as the [`Leaf`].
     ///
     /// # Errors
-    /// What is wrong with the configuration or with a file; `Snowflake` when the registry yields no worker id now.
-    /// A segment store that is away is no error: its tags are when they are asked for.
+    /// What is wrong with the configuration or with a file; `Snowflake` when the registry yields no
+    /// worker id now. A segment store that is away is no error: its tags are when they are asked
+    /// for.
     pub async fn open(self) -> Result<Leaf, OpenError> {
         let config = self.config()?;
         let directory = &config.data_dir;

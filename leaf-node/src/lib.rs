@@ -17,9 +17,9 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! The rest is what `leaf-server` and `leaf`, the command line, share: the [configuration](config), opening what it
-//! names ([`Node`]), the texts that tell an operator what to do ([`hints`]), and how tags and worker ids are shown
-//! ([`records`]).
+//! The rest is what `leaf-server` and `leaf`, the command line, share: the [configuration](config),
+//! opening what it names ([`Node`]), the texts that tell an operator what to do ([`hints`]), and
+//! how tags and worker ids are shown ([`records`]).
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "tests may panic"))]
 
 pub mod config;

@@ -1,6 +1,8 @@
-//! What a node serves from: the generators of both modes, and the stores and the registry behind them.
+//! What a node serves from: the generators of both modes, and the stores and the registry behind
+//! them.
 //!
-//! Opening it reaches no server: a node starts while its store and its registry are away, and says so.
+//! Opening it reaches no server: a node starts while its store and its registry are away, and says
+//! so.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -59,7 +61,8 @@ pub struct Snowflake {
 pub struct Surroundings<'a> {
     /// Where this node serves HTTP, which it tells the registry. `None`: nowhere.
     pub http: Option<SocketAddr>,
-    /// Asks the nodes of a registry for their clocks, for the node of this identity. `None`: nobody is asked.
+    /// Asks the nodes of a registry for their clocks, for the node of this identity. `None`: nobody
+    /// is asked.
     pub peers: Option<&'a (dyn Fn(Registry, Identity) -> Arc<dyn Peers> + Sync)>,
 }
 
@@ -70,7 +73,8 @@ impl fmt::Debug for Surroundings<'_> {
 }
 
 impl Node {
-    /// Opens what the configuration names; the data directory must exist. Call it in a tokio runtime.
+    /// Opens what the configuration names; the data directory must exist. Call it in a tokio
+    /// runtime.
     ///
     /// # Errors
     /// What is wrong with the configuration or with a file. Servers that are away are no error.
@@ -117,7 +121,8 @@ impl Node {
         self.segment.as_ref().map_or_else(Arc::default, |segment| Arc::clone(&segment.keys))
     }
 
-    /// Takes other keys over, and looks at all tags again: those whose key was missing may have it now.
+    /// Takes other keys over, and looks at all tags again: those whose key was missing may have it
+    /// now.
     pub fn set_keys(&self, keys: Keys) {
         self.keys().replace(keys);
         for generator in self.segments().iter().flat_map(|generators| generators.iter()) {

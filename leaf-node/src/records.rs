@@ -1,4 +1,5 @@
-//! How tags and worker ids are told to programs: the same JSON from the ops listener and from `leaf`.
+//! How tags and worker ids are told to programs: the same JSON from the ops listener and from
+//! `leaf`.
 //!
 //! What may be larger than 2^53 is a string, since JavaScript loses digits there.
 
@@ -105,12 +106,13 @@ pub struct TagIdShown {
     /// The first day of its period, where numbers begin again.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub period: Option<String>,
-    /// Whether the store has granted its number to a node, which may not have issued it; `null` where the counter does
-    /// not tell: in a tag that is sealed, of an earlier key or period.
+    /// Whether the store has granted its number to a node, which may not have issued it; `null`
+    /// where the counter does not tell: in a tag that is sealed, of an earlier key or period.
     pub granted: Option<bool>,
 }
 
-/// Takes an id of the tag of this record apart: digits are the id where the tag can issue it, everything else is a text.
+/// Takes an id of the tag of this record apart: digits are the id where the tag can issue it,
+/// everything else is a text.
 ///
 /// # Errors
 /// It is neither, the tag does not issue such ids, or its key is not in `keys`.

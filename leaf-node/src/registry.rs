@@ -10,7 +10,8 @@ use leaf_snowflake::Identity;
 use crate::OpenError;
 use crate::config::Config;
 
-/// Opens the registry. `address` is where the other nodes reach this one over HTTP; `None` where they do not.
+/// Opens the registry. `address` is where the other nodes reach this one over HTTP; `None` where
+/// they do not.
 ///
 /// # Errors
 /// `Config` and `Registry`. A server is not contacted yet.
@@ -56,8 +57,8 @@ fn options(config: &Config, address: Option<Identity>) -> RegistryOptions {
     }
 }
 
-/// Opens the registry for an operator, who asks for no worker id; `None` for a registry whose record is in each
-/// node's state file.
+/// Opens the registry for an operator, who asks for no worker id; `None` for a registry whose
+/// record is in each node's state file.
 ///
 /// # Errors
 /// `Config` and `Registry`. A server is not contacted yet.

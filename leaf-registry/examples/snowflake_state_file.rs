@@ -1,5 +1,5 @@
-//! Snowflake ids on one machine: a worker id of one's own choice, and a state file that survives crashes and clocks
-//! that go back.
+//! Snowflake ids on one machine: a worker id of one's own choice, and a state file that survives
+//! crashes and clocks that go back.
 //!
 //!     cargo run -p leaf-registry --example snowflake_state_file
 

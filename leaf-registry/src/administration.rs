@@ -1,16 +1,19 @@
-//! What an operator needs of a segment store or a worker registry: its tables, and what is risky about it.
+//! What an operator needs of a segment store or a worker registry: its tables, and what is risky
+//! about it.
 
 use std::fmt;
 
 use leaf_segment::StoreFuture;
 
-/// Shows and makes the tables of a segment store or of a worker registry, and looks at the settings of its server.
+/// Shows and makes the tables of a segment store or of a worker registry, and looks at the settings
+/// of its server.
 pub trait Administration: fmt::Debug + Send + Sync + 'static {
     /// The tables, each with the statements that make it, to be read or run by hand.
     fn tables(&self) -> &'static [Table];
 
-    /// Makes the tables that do not exist yet, and with a new `leaf_alloc` the Java Leaf's sample tag
-    /// `leaf-segment-test`. What exists stays as it is. Returns the names of those that it made.
+    /// Makes the tables that do not exist yet, and with a new `leaf_alloc` the Java Leaf's sample
+    /// tag `leaf-segment-test`. What exists stays as it is. Returns the names of those that it
+    /// made.
     ///
     /// # Errors
     /// Failures of the store.
@@ -22,8 +25,8 @@ pub trait Administration: fmt::Debug + Send + Sync + 'static {
     /// Failures of the store.
     fn risks(&self) -> StoreFuture<'_, Vec<String>>;
 
-    /// By how many ids the store's failover guard advances every tag when another server answers; `None`
-    /// (the default) where it has none.
+    /// By how many ids the store's failover guard advances every tag when another server answers;
+    /// `None` (the default) where it has none.
     fn failover_margin(&self) -> Option<i64> {
         None
     }

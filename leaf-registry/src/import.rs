@@ -1,12 +1,14 @@
 //! Moving tags from one store to another.
 //!
-//! Invariant: at no moment may both stores grant ids of a tag, and the new one grants none that the old one
-//! ever granted. The tag is made *sealed* in the new store, which grants nothing then; the old one is sealed in one step
-//! that tells what it granted; only then is the new one opened, at that number. Whatever a node's step or rate is, and whichever version
-//! or Java program asks, a sealed tag yields nothing. The new store starts at the *next* id, so that the last
-//! granted block is not granted again (Kafka's bug KAFKA-15552).
+//! Invariant: at no moment may both stores grant ids of a tag, and the new one grants none that the
+//! old one ever granted. The tag is made *sealed* in the new store, which grants nothing then; the
+//! old one is sealed in one step that tells what it granted; only then is the new one opened, at
+//! that number. Whatever a node's step or rate is, and whichever version or Java program asks, a
+//! sealed tag yields nothing. The new store starts at the *next* id, so that the last granted block
+//! is not granted again (Kafka's bug KAFKA-15552).
 //!
-//! Breaking off in between leaves a tag that is sealed in one store or in both: no ids, but none twice.
+//! Breaking off in between leaves a tag that is sealed in one store or in both: no ids, but none
+//! twice.
 
 use leaf_core::Tag;
 use leaf_segment::{
@@ -17,17 +19,18 @@ use leaf_segment::{
 pub(crate) const AFTER_FAILOVER: &str = "its database has failed over and no node has allocated from it since: let one do \
                               so, then try again";
 
-/// Moves `tag` from one store to another, and returns the first id that it will grant there, `gap` ids
-/// above what the old one granted. Nodes that still ask the old store go on with what they have in memory,
-/// and are then told that the tag was moved.
+/// Moves `tag` from one store to another, and returns the first id that it will grant there, `gap`
+/// ids above what the old one granted. Nodes that still ask the old store go on with what they have
+/// in memory, and are then told that the tag was moved.
 ///
 /// Doing it again changes nothing and returns the `max_id` of the new store.
 ///
 /// # Errors
-/// `UnknownTag` in the old store; `TagExists` where the new store has granted ids of a tag of this name, or has it
-/// with another meaning; `Exhausted` when the ids end before the gap; `BadRecord` where step, meaning or settings of
-/// the old row cannot be read, where somebody else moves the tag at the same time, and where an import was broken off
-/// after the old store was sealed; failures of the stores.
+/// `UnknownTag` in the old store; `TagExists` where the new store has granted ids of a tag of this
+/// name, or has it with another meaning; `Exhausted` when the ids end before the gap; `BadRecord`
+/// where step, meaning or settings of the old row cannot be read, where somebody else moves the tag
+/// at the same time, and where an import was broken off after the old store was sealed; failures of
+/// the stores.
 ///
 /// ```
 /// use leaf_core::{Step, Tag};
@@ -103,7 +106,8 @@ pub async fn import(
         ))
     };
     let failed = |error: StoreError| unopened(format!(" ({error})"));
-    // An operator may have given the tag a newer key since `make_sealed` copied its meaning. Then the old store used the newer key last, and the new store must go on with that one.
+    // An operator may have given the tag a newer key since `make_sealed` copied its meaning. Then
+    // the old store used the newer key last, and the new store must go on with that one.
     if let (Some(TagRecord { meaning: Ok(now), .. }), Ok(made)) =
         (from.tag(tag).await.map_err(failed)?, &old.meaning)
         && now != *made
@@ -123,8 +127,8 @@ pub async fn import(
     Ok(first)
 }
 
-/// Creates the tag sealed in the new store, or brings it into line there. Everything that may be refused is tried
-/// here, before the tag is sealed in the old store.
+/// Creates the tag sealed in the new store, or brings it into line there. Everything that may be
+/// refused is tried here, before the tag is sealed in the old store.
 async fn make_sealed(
     old: &TagRecord,
     new: Option<TagRecord>,
@@ -157,7 +161,8 @@ async fn make_sealed(
             to.create(&new).await?;
             Ok(new.settings)
         }
-        // Made, by `schema --apply` say, and never used; or sealed because it was moved out of the new store earlier.
+        // Made, by `schema --apply` say, and never used; or sealed because it was moved out of the
+        // new store earlier.
         Some(new) if new.max_id <= 1 || new.is_sealed() => {
             if !new.is_sealed() && !to.replace_max_id(tag, new.max_id, SEALED).await? {
                 let now = to.tag(tag).await?.map(|now| now.max_id);
@@ -174,7 +179,8 @@ async fn make_sealed(
     if settings.as_ref() != Ok(old_settings) {
         to.set_settings(tag, old_settings).await?;
     }
-    // Changes nothing. It shows that the failover guard lets the new store be written, before the old one is sealed.
+    // Changes nothing. It shows that the failover guard lets the new store be written, before the
+    // old one is sealed.
     if !to.replace_max_id(tag, SEALED, SEALED).await? {
         return Err(not_writable());
     }
@@ -205,8 +211,8 @@ mod tests {
     }
 
     proptest! {
-        /// G-16: no two ranges overlap that either store granted, whoever asks which of them, and however
-        /// often the tag goes there and back.
+        /// G-16: no two ranges overlap that either store granted, whoever asks which of them, and
+        /// however often the tag goes there and back.
         #[test]
         fn what_is_granted_after_an_import_is_new(
             first in 0i64..1000,

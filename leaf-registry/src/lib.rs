@@ -1,4 +1,5 @@
-//! Where segments and worker ids come from: implementations of [`TagStore`](leaf_segment::TagStore) and
+//! Where segments and worker ids come from: implementations of [`TagStore`](leaf_segment::TagStore)
+//! and
 //! [`FenceStore`](leaf_snowflake::FenceStore) for databases, etcd, ZooKeeper and the configuration.
 //!
 //! | backend | segment store | worker registry | feature |
@@ -12,11 +13,14 @@
 //! | `local` | | worker ids from the configuration, the fence in the state file | |
 //! | `ordinal` | | the number at the end of the host name; fences in a database, etcd, ZooKeeper or the state file | |
 //!
-//! A *fence* is the record of who holds a worker id and up to which timestamp. The *original* is Meituan's Java Leaf, the *community fork* its best known successor.
+//! A *fence* is the record of who holds a worker id and up to which timestamp. The *original* is
+//! Meituan's Java Leaf, the *community fork* its best known successor.
 //!
-//! Every backend but `ordinal` is a folder; `zookeeper/` is what those of ZooKeeper share. Those of the SQL databases are
-//! dialects (`dialect.rs`, `errors.rs`) of what `sql/` has; the others have `store.rs` for the segment store and `workers.rs` for the worker registry.
-//! `mirror.rs` is the record that a Java Leaf keeps beside ours. All pass one conformance suite on the real server (`tests/`).
+//! Every backend but `ordinal` is a folder; `zookeeper/` is what those of ZooKeeper share. Those of
+//! the SQL databases are dialects (`dialect.rs`, `errors.rs`) of what `sql/` has; the others have
+//! `store.rs` for the segment store and `workers.rs` for the worker registry. `mirror.rs` is the
+//! record that a Java Leaf keeps beside ours. All pass one conformance suite on the real server
+//! (`tests/`).
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "tests may panic"))]
 
 #[cfg(feature = "store")]

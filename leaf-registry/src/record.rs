@@ -25,7 +25,9 @@ impl Row {
     }
 }
 
-/// The rows as records; `settings` maps each tag to the text of its settings. Invalid rows are skipped with a warning. A name that stands in both tables gets [`MeaningError::Twice`]: no id of it is issued.
+/// The rows as records; `settings` maps each tag to the text of its settings. Invalid rows are
+/// skipped with a warning. A name that stands in both tables gets [`MeaningError::Twice`]: no id of
+/// it is issued.
 pub(crate) fn read(rows: Vec<Row>, settings: HashMap<String, String>) -> Vec<TagRecord> {
     let mut records = HashMap::with_capacity(rows.len());
     for row in rows {
@@ -50,14 +52,14 @@ pub(crate) fn read(rows: Vec<Row>, settings: HashMap<String, String>) -> Vec<Tag
     records.into_values().collect()
 }
 
-/// The greatest `max_id` to which `amount` can be added so that the sum is not above what the caller can use, and stays
-/// below [`SEALED`].
+/// The greatest `max_id` to which `amount` can be added so that the sum is not above what the
+/// caller can use, and stays below [`SEALED`].
 pub(crate) fn greatest_start(amount: i64, expected: Expected) -> i64 {
     expected.end.min(SEALED - 1) - amount
 }
 
-/// Why an allocation of `amount` ids changed no row, given the row; `None` when nothing in it is wrong: then somebody
-/// has changed it meanwhile, or the failover guard has refused.
+/// Why an allocation of `amount` ids changed no row, given the row; `None` when nothing in it is
+/// wrong: then somebody has changed it meanwhile, or the failover guard has refused.
 pub(crate) fn why_not(
     row: Option<&Row>,
     expected: Expected,

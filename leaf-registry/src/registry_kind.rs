@@ -63,11 +63,12 @@ impl fmt::Display for RegistryKind {
     }
 }
 
-/// What becomes of a node whose worker id another instance holds, in a registry that binds worker ids to
-/// names.
+/// What becomes of a node whose worker id another instance holds, in a registry that binds worker
+/// ids to names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum OnForeignHolder {
-    /// It waits until the holder's ceiling has passed, for its `startup_wait` at most; after that the claim is refused.
+    /// It waits until the holder's ceiling has passed, for its `startup_wait` at most; after that
+    /// the claim is refused.
     #[default]
     Wait,
     /// It takes another worker id: in `zk_normal` only, elsewhere as [`Self::Wait`].
@@ -101,7 +102,8 @@ pub struct RegistryPlaces {
     pub database: Option<StoreUrl>,
     /// Where etcd is (`snowflake.etcd`).
     pub etcd: Option<StoreUrl>,
-    /// The segment store (`segment.store`). It holds the records of the registry too where the registry's own place is not given and the store is of its kind.
+    /// The segment store (`segment.store`). It holds the records of the registry too where the
+    /// registry's own place is not given and the store is of its kind.
     pub segment_store: Option<StoreUrl>,
 }
 
@@ -165,8 +167,8 @@ impl RegistryPlaces {
 /// The most that a file with one setting holds.
 const LARGEST_SETTING: u64 = 64 * 1024;
 
-/// Reads a URL or an address from a file, where secrets are mounted as files. White space around it does
-/// not count.
+/// Reads a URL or an address from a file, where secrets are mounted as files. White space around it
+/// does not count.
 ///
 /// # Errors
 /// A text that names the file and never repeats what it holds.
@@ -214,20 +216,23 @@ pub fn read_secret(file: &Path) -> Result<String, SettingError> {
 /// What may be chosen about a registry, besides where it is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RegistryOptions {
-    /// The name of the cluster of Leaf nodes (Java: `leaf.name`), part of the paths in ZooKeeper and etcd. Letters,
-    /// digits and `-_.`.
+    /// The name of the cluster of Leaf nodes (Java: `leaf.name`), part of the paths in ZooKeeper
+    /// and etcd. Letters, digits and `-_.`.
     pub name: String,
-    /// How often a holder reports. In SQL databases and etcd a node that was silent for three of these is no longer asked for its clock.
+    /// How often a holder reports. In SQL databases and etcd a node that was silent for three of
+    /// these is no longer asked for its clock.
     pub report_interval: Duration,
     /// How long ZooKeeper keeps a session without hearing of it.
     pub session_timeout: Duration,
-    /// How long after its ceiling has passed a worker id that was not released is given out again; in `mysql`, where worker ids belong to names, a released one, too.
+    /// How long after its ceiling has passed a worker id that was not released is given out again;
+    /// in `mysql`, where worker ids belong to names, a released one, too.
     pub recycle_after: Duration,
     /// No Java Leaf uses the registry any more: what they held is given out again.
     pub adopt_java_ids: bool,
     /// What a node does whose own worker id is held by another instance.
     pub on_foreign_holder: OnForeignHolder,
-    /// The worker ids that this registry gives out, so that another registry can give out the others; `None`: all.
+    /// The worker ids that this registry gives out, so that another registry can give out the
+    /// others; `None`: all.
     pub worker_range: Option<WorkerRange>,
     /// Where this node answers HTTP; its identity where this is `None`.
     pub address: Option<Identity>,
@@ -300,7 +305,8 @@ impl RegistryOptions {
 }
 
 impl RegistryPlace {
-    /// The file of an embedded registry; `None` for a server. Nobody prepares such a file beforehand: call [`Administration::apply`](crate::Administration::apply) once it is open.
+    /// The file of an embedded registry; `None` for a server. Nobody prepares such a file
+    /// beforehand: call [`Administration::apply`](crate::Administration::apply) once it is open.
     #[must_use]
     pub fn file(&self, data_dir: &Path) -> Option<PathBuf> {
         match self {
@@ -309,8 +315,8 @@ impl RegistryPlace {
         }
     }
 
-    /// Opens the registry of this kind there; for `Ordinal` the worker id is `fixed`. Relative paths count
-    /// from `data_dir`. A server is not contacted yet.
+    /// Opens the registry of this kind there; for `Ordinal` the worker id is `fixed`. Relative
+    /// paths count from `data_dir`. A server is not contacted yet.
     ///
     /// # Errors
     /// Where kind and place do not go together, or the file cannot be used.
@@ -321,7 +327,8 @@ impl RegistryPlace {
         data_dir: &'a Path,
         options: &'a RegistryOptions,
     ) -> StoreFuture<'a, OpenRegistry> {
-        // A box, because an `async fn` would be compiled, drivers and all, in every crate that calls it.
+        // A box, because an `async fn` would be compiled, drivers and all, in every crate that
+        // calls it.
         Box::pin(self.open_here(kind, fixed, data_dir, options))
     }
 

@@ -61,9 +61,10 @@ enum Kind {
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoreOptions {
-    /// By how many ids every tag is advanced at least when MySQL, MariaDB or PostgreSQL answers as another server
-    /// than before: more than a failover can lose. A tag in strict order with fewer than 2^40 numbers has a margin of
-    /// its own instead: a tenth of them, at most 10,000,000. `None` turns that guard off. Default 10,000,000, ten times the greatest dynamic step.
+    /// By how many ids every tag is advanced at least when MySQL, MariaDB or PostgreSQL answers as
+    /// another server than before: more than a failover can lose. A tag in strict order with fewer
+    /// than 2^40 numbers has a margin of its own instead: a tenth of them, at most 10,000,000.
+    /// `None` turns that guard off. Default 10,000,000, ten times the greatest dynamic step.
     pub failover_margin: Option<i64>,
 }
 
@@ -82,13 +83,15 @@ pub struct OpenStore {
     pub admin: Arc<dyn Administration>,
 }
 
-/// A setting is invalid or cannot be read. The text holds no password, and nothing of a setting that could not be parsed.
+/// A setting is invalid or cannot be read. The text holds no password, and nothing of a setting
+/// that could not be parsed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct SettingError(String);
 
 impl StoreUrl {
-    /// The file of an embedded store; `None` for a server. Nobody prepares such a file beforehand: call [`Administration::apply`] once it is open.
+    /// The file of an embedded store; `None` for a server. Nobody prepares such a file beforehand:
+    /// call [`Administration::apply`] once it is open.
     #[must_use]
     pub fn file(&self, data_dir: &Path) -> Option<PathBuf> {
         match &self.0 {
@@ -113,7 +116,8 @@ impl StoreUrl {
     ) -> StoreFuture<'a, OpenStore> {
         // Which of them counts depends on the kind of store.
         let _ = (data_dir, options);
-        // A box, because an `async fn` would be compiled, drivers and all, in every crate that calls it.
+        // A box, because an `async fn` would be compiled, drivers and all, in every crate that
+        // calls it.
         Box::pin(async move {
             Ok(match &self.0 {
                 #[cfg(feature = "sqlite")]

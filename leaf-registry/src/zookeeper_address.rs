@@ -5,8 +5,8 @@ use std::str::FromStr;
 
 use crate::SettingError;
 
-/// `[user:password@]host:2181[,host:2181 …][/chroot]`, as the Java programs write it, with a login for
-/// the scheme `digest` before it where needed. The last `@` ends the login.
+/// `[user:password@]host:2181[,host:2181 …][/chroot]`, as the Java programs write it, with a login
+/// for the scheme `digest` before it where needed. The last `@` ends the login.
 ///
 /// ```
 /// use leaf_registry::ZookeeperAddress;

@@ -1,5 +1,5 @@
-//! S-11: a password in an address is in no `Debug` text, no error and so in no panic text: `unwrap` and
-//! `expect` print the `Debug` text of an error.
+//! S-11: a password in an address is in no `Debug` text, no error and so in no panic text: `unwrap`
+//! and `expect` print the `Debug` text of an error.
 #![cfg(feature = "full")]
 #![allow(clippy::unwrap_used, reason = "tests may panic")]
 

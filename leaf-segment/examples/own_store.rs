@@ -1,8 +1,10 @@
-//! Ids of a tag from a store of one's own: here a number in a file, in a program a row, a key or a service.
+//! Ids of a tag from a store of one's own: here a number in a file, in a program a row, a key or a
+//! service.
 //!
 //!     cargo run -p leaf-segment --example own_store
 //!
-//! What a store must promise: a range that `allocate` returned is durable and nobody else's, for ever.
+//! What a store must promise: a range that `allocate` returned is durable and nobody else's, for
+//! ever.
 
 use std::fs::File;
 use std::io::{Read, Seek, Write};
@@ -14,8 +16,8 @@ use leaf_segment::{
     StoreFuture, TagCatalog, TagRecord,
 };
 
-/// One tag, whose next id is in a file of eight bytes. The lock keeps the threads of this process apart; a
-/// store that several processes use must do the same for them.
+/// One tag, whose next id is in a file of eight bytes. The lock keeps the threads of this process
+/// apart; a store that several processes use must do the same for them.
 #[derive(Debug)]
 struct FileStore {
     tag: Tag,
@@ -24,7 +26,8 @@ struct FileStore {
 }
 
 impl FileStore {
-    /// Replaces the next id by what `change` makes of it, and returns the one before. Durable when it returns.
+    /// Replaces the next id by what `change` makes of it, and returns the one before. Durable when
+    /// it returns.
     fn change(&self, change: impl FnOnce(i64) -> Option<i64>) -> std::io::Result<i64> {
         let mut file = self.file.lock().expect("no holder of this lock panics");
         file.rewind()?;

@@ -1,7 +1,7 @@
 //! For callers without a tokio runtime.
 //!
-//! The generator gets a runtime of its own with one thread, on which refills run. Do not call it from
-//! asynchronous code: a wait would block the runtime there, and panics.
+//! The generator gets a runtime of its own with one thread, on which refills run. Do not call it
+//! from asynchronous code: a wait would block the runtime there, and panics.
 
 use std::io;
 use std::sync::Arc;
@@ -11,7 +11,8 @@ use tokio::runtime::{Builder, Runtime};
 
 use crate::{Ids, SegmentConfig, SegmentError, SegmentSource, TextError, Texts};
 
-/// Hands out ids of the tags of one [`SegmentSource`]; blocks the calling thread where it must wait.
+/// Hands out ids of the tags of one [`SegmentSource`]; blocks the calling thread where it must
+/// wait.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -59,18 +60,19 @@ impl SegmentGenerator {
         Ok(Self { generator, runtime: Arc::new(runtime) })
     }
 
-    /// The handle of a tag, which the store is asked for where this generator does not know it. Keep the handle:
-    /// it takes ids without a look-up.
+    /// The handle of a tag, which the store is asked for where this generator does not know it.
+    /// Keep the handle: it takes ids without a look-up.
     ///
     /// # Errors
-    /// `BadTag`, `UnknownTag`, `Disabled`, `Closed`; `StoreDown` or `StoreRefused` when the store yields no answer.
+    /// `BadTag`, `UnknownTag`, `Disabled`, `Closed`; `StoreDown` or `StoreRefused` when the store
+    /// yields no answer.
     pub fn tag(&self, tag: &str) -> Result<TagHandle, SegmentError> {
         let handle = self.runtime.block_on(self.generator.tag(tag))?;
         Ok(TagHandle { handle, runtime: Arc::clone(&self.runtime) })
     }
 
-    /// Whether ids can be had: `NotReady` before the set of tags was read once and when a tag in use is out of ids,
-    /// `Degraded` while the store is away and ids are served from memory.
+    /// Whether ids can be had: `NotReady` before the set of tags was read once and when a tag in
+    /// use is out of ids, `Degraded` while the store is away and ids are served from memory.
     #[must_use]
     pub fn health(&self) -> Health {
         self.generator.health()
@@ -89,7 +91,8 @@ impl TagHandle {
         self.handle.tag()
     }
 
-    /// Takes the next id if one is there; never waits. `None` also starts a refill, so that a later call succeeds.
+    /// Takes the next id if one is there; never waits. `None` also starts a refill, so that a later
+    /// call succeeds.
     #[inline]
     #[must_use]
     pub fn try_next(&self) -> Option<Id> {
@@ -99,9 +102,9 @@ impl TagHandle {
     /// Takes the next id; blocks while both segments are used up, until the refill arrives.
     ///
     /// # Errors
-    /// After [`SegmentConfig::wait`](crate::SegmentConfig::wait): `StoreDown`, `StoreRefused` or `Deadline`. At once:
-    /// `UnknownTag`, `Disabled`, `Exhausted`, `ClockBehind`, `Key`, `Guard` or `Record` when an operator must repair the
-    /// record, `Closed`.
+    /// After [`SegmentConfig::wait`](crate::SegmentConfig::wait): `StoreDown`, `StoreRefused` or
+    /// `Deadline`. At once: `UnknownTag`, `Disabled`, `Exhausted`, `ClockBehind`, `Key`, `Guard` or
+    /// `Record` when an operator must repair the record, `Closed`.
     #[inline]
     pub fn next(&self) -> Result<Id, SegmentError> {
         match self.handle.try_next() {
@@ -118,8 +121,8 @@ impl TagHandle {
         LocalIds { ids: self.handle.local(size), runtime: Arc::clone(&self.runtime) }
     }
 
-    /// Takes what one segment has at once: at least 1 id, at most `most` and 65,536; never waits. `None` also starts
-    /// a refill.
+    /// Takes what one segment has at once: at least 1 id, at most `most` and 65,536; never waits.
+    /// `None` also starts a refill.
     #[must_use]
     pub fn try_take(&self, most: usize) -> Option<IdRange> {
         self.handle.try_take(most)
@@ -162,8 +165,8 @@ impl TagHandle {
         self.runtime.block_on(self.handle.take(count))
     }
 
-    /// Takes exactly `count` ids that follow each other without a gap; blocks until they are there. They may be
-    /// fetched from the store directly, unordered against those of [`Self::next`].
+    /// Takes exactly `count` ids that follow each other without a gap; blocks until they are there.
+    /// They may be fetched from the store directly, unordered against those of [`Self::next`].
     ///
     /// # Errors
     /// Those of [`Self::take`].
@@ -173,7 +176,8 @@ impl TagHandle {
 }
 
 impl LocalIds {
-    /// Takes the next id if one is there; never waits. `None` also starts a refill, so that a later call succeeds.
+    /// Takes the next id if one is there; never waits. `None` also starts a refill, so that a later
+    /// call succeeds.
     #[inline]
     #[must_use]
     pub fn try_next(&mut self) -> Option<Id> {

@@ -39,7 +39,8 @@ pub struct SegmentConfig {
     pub marks: Arc<HighWaterMarks>,
     /// The secret keys of scrambled ids. Default none.
     pub keys: Arc<KeyRing>,
-    /// Where the time comes from that numbers of a day, a month or a year need. Default [`SystemClock`].
+    /// Where the time comes from that numbers of a day, a month or a year need. Default
+    /// [`SystemClock`].
     pub clock: Arc<dyn Clock>,
     /// How often the set of tags is read again. Default 60 s, as in Leaf.
     pub refresh: Duration,

@@ -32,7 +32,8 @@ pub enum StoreErrorKind {
     /// The record's step is not the one that the caller saw.
     #[error("the record's step is now {0}")]
     StepChanged(Step),
-    /// The record has another meaning than the caller knew: it was deleted and made again, or got another key.
+    /// The record has another meaning than the caller knew: it was deleted and made again, or got
+    /// another key.
     #[error("the tag was made again, or got another key")]
     MeaningChanged,
     /// The record is not usable as it stands.
@@ -74,7 +75,8 @@ pub enum StoreErrorKind {
     /// The store refuses; it will again until somebody changes something.
     #[error("store refused")]
     Refused,
-    /// The store's file is not the one that was opened: it was removed, or another was put in its place.
+    /// The store's file is not the one that was opened: it was removed, or another was put in its
+    /// place.
     #[error(
         "the file was removed or replaced while in use: restart this process, and advance the tags if an \
          older copy was put back"
@@ -174,7 +176,8 @@ pub enum SegmentErrorKind {
     /// The tag has no ids left below 2^63, or in its slice, shape, template or period.
     #[error("the tag's ids are used up")]
     Exhausted,
-    /// Numbers of a later period were granted already: this host's clock is behind, or another one is ahead.
+    /// Numbers of a later period were granted already: this host's clock is behind, or another one
+    /// is ahead.
     #[error(
         "numbers of a later period were granted already, and by this server's clock it has not begun: a clock is wrong, or \
          the tag jumped after a failover; the server's log says which period"

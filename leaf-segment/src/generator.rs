@@ -2,10 +2,11 @@
 //!
 //! Readers look a tag up in an immutable map that is swapped whole; nobody waits for a lock there.
 //!
-//! A tag that is not in the map is looked up in the store. Names that do not exist must cost the store
-//! little, however many there are: each is remembered for a second, only so many look-ups a second have a
-//! query of their own, and beyond that callers wait for the next reading of the whole set of tags, at most
-//! one in half a second for all of them together. A new tag is found within a second all the same.
+//! A tag that is not in the map is looked up in the store. Names that do not exist must cost the
+//! store little, however many there are: each is remembered for a second, only so many look-ups a
+//! second have a query of their own, and beyond that callers wait for the next reading of the whole
+//! set of tags, at most one in half a second for all of them together. A new tag is found within a
+//! second all the same.
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -81,7 +82,8 @@ impl SegmentGenerator {
         Self::keep(shared, first)
     }
 
-    /// Starts to read the set of tags and to keep it up to date, without waiting for the first answer of the store.
+    /// Starts to read the set of tags and to keep it up to date, without waiting for the first
+    /// answer of the store.
     #[must_use]
     pub fn start(store: Arc<dyn SegmentSource>, config: SegmentConfig) -> Self {
         Self::keep(Shared::new(store, config), Duration::ZERO)
@@ -128,8 +130,8 @@ impl SegmentGenerator {
     /// The handle of a tag. One that is not known yet is looked up in the store.
     ///
     /// # Errors
-    /// `BadTag`, `UnknownTag`, `Disabled`; `Record` or `Key` where its ids cannot be made here; `StoreDown`, `StoreRefused`
-    /// or `Deadline` when the look-up got no answer; `Closed`.
+    /// `BadTag`, `UnknownTag`, `Disabled`; `Record` or `Key` where its ids cannot be made here;
+    /// `StoreDown`, `StoreRefused` or `Deadline` when the look-up got no answer; `Closed`.
     pub async fn tag(&self, tag: &str) -> Result<TagHandle, SegmentError> {
         if let Some(handle) = self.known(tag) {
             return Ok(handle);
@@ -155,7 +157,8 @@ impl SegmentGenerator {
         self.shared.store_client.read_soon.notify_one();
     }
 
-    /// Looks this tag up when it is asked for next, although it was refused a moment ago: it was just made, or enabled.
+    /// Looks this tag up when it is asked for next, although it was refused a moment ago: it was
+    /// just made, or enabled.
     pub fn look_again(&self, tag: &Tag) {
         self.shared.unknown().forget(tag);
     }
@@ -177,8 +180,8 @@ impl SegmentGenerator {
         views
     }
 
-    /// Stops all tasks and ends every handle. Ids that were fetched and not handed out go back to the
-    /// store, tag by tag, where nobody allocated since; else they are lost, which makes a gap.
+    /// Stops all tasks and ends every handle. Ids that were fetched and not handed out go back to
+    /// the store, tag by tag, where nobody allocated since; else they are lost, which makes a gap.
     pub async fn close(&self) {
         let store_client = &self.shared.store_client;
         store_client.stop.cancel();
@@ -229,9 +232,9 @@ impl Shared {
         }
     }
 
-    /// Lets the marks sink and gives the unused ids back: they are nobody's, no handle yields them any
-    /// more, and no task fetches others. The mark first: in the other order a crash in between would
-    /// leave one that the store does not reach.
+    /// Lets the marks sink and gives the unused ids back: they are nobody's, no handle yields them
+    /// any more, and no task fetches others. The mark first: in the other order a crash in between
+    /// would leave one that the store does not reach.
     async fn return_unused(&self) {
         let mut requests = JoinSet::new();
         for handle in self.tags.load().values() {
@@ -283,7 +286,8 @@ impl Shared {
                         tracing::warn!("{error}; asking again every {REFRESH_RETRY:?}");
                     }
                     if *error.kind() == StoreErrorKind::Replaced {
-                        // What is in memory was granted by the old file: the new one may grant it once more.
+                        // What is in memory was granted by the old file: the new one may grant it
+                        // once more.
                         self.end_all(&SegmentErrorKind::StoreRefused);
                     }
                     self.read.send_replace(Read { number, failure: Some(Arc::new(error)) });
@@ -334,7 +338,8 @@ impl Shared {
             (Some(ended), Err(why)) if ended.state.control().ended.as_ref() == Some(why) => {
                 return ended.clone();
             }
-            // New, or made or enabled again, or with another key: what was granted before, the marks remember.
+            // New, or made or enabled again, or with another key: what was granted before, the
+            // marks remember.
             (Some(before), _) => before.state.end(SegmentErrorKind::Changed),
             (None, _) => {}
         }

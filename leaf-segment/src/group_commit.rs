@@ -1,11 +1,13 @@
 //! Strict order: the callers of one tag share allocations, and each waits for its own.
 //!
-//! Invariant: a request never joins an allocation that has begun. So, if one request was answered before another was
-//! sent, to whatever node, the allocation of the second began after that of the first was durable, and the store,
-//! which changes one record by one statement after the other, granted it greater ids.
+//! Invariant: a request never joins an allocation that has begun. So, if one request was answered
+//! before another was sent, to whatever node, the allocation of the second began after that of the
+//! first was durable, and the store, which changes one record by one statement after the other,
+//! granted it greater ids.
 //!
-//! There is no buffer, no leader and no clock. One task per tag collects whoever waits, allocates exactly what
-//! they asked for, hands the range out in the order of their arrival, and goes on with those who came meanwhile.
+//! There is no buffer, no leader and no clock. One task per tag collects whoever waits, allocates
+//! exactly what they asked for, hands the range out in the order of their arrival, and goes on with
+//! those who came meanwhile.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -21,8 +23,8 @@ use crate::{SegmentError, StoreError, StoreErrorKind};
 
 /// The most ids of one allocation.
 const MOST_IDS: u64 = 1_000_000;
-/// For so long an allocation is tried again that failed in a way that may pass: a connection that the server has
-/// closed since, or a conflict in a cluster.
+/// For so long an allocation is tried again that failed in a way that may pass: a connection that
+/// the server has closed since, or a conflict in a cluster.
 const AGAIN_FOR: Duration = Duration::from_millis(300);
 /// How often at most.
 const MOST_TRIES: u32 = 30;
@@ -69,7 +71,8 @@ pub(crate) fn join(
     let (answer, range) = oneshot::channel();
     let first = {
         let mut requests = state.queue.lock();
-        // Those who came first find out whether the store answers again; nobody waits for one that is known to be away.
+        // Those who came first find out whether the store answers again; nobody waits for one that
+        // is known to be away.
         let known_for = state.store_client.config.attempt + AGAIN_FOR + FAILURE_HOLDS;
         if requests.served
             && let Some(outage) = state.recent_outage(known_for)
@@ -95,7 +98,8 @@ pub(crate) fn join(
     range
 }
 
-/// The one task of a tag, until it has told that it ends; it also ends when the store panics or the generator closes.
+/// The one task of a tag, until it has told that it ends; it also ends when the store panics or the
+/// generator closes.
 struct Serving(Option<Arc<TagState>>);
 
 impl Drop for Serving {
@@ -110,7 +114,8 @@ impl Drop for Serving {
     }
 }
 
-/// Takes those who wait now, as many as one allocation serves; `None` lets the next caller start a task.
+/// Takes those who wait now, as many as one allocation serves; `None` lets the next caller start a
+/// task.
 fn next_group(state: &TagState) -> Option<Vec<Request>> {
     let mut requests = state.queue.lock();
     let mut group = Vec::with_capacity(requests.waiting.len());
@@ -131,7 +136,8 @@ fn next_group(state: &TagState) -> Option<Vec<Request>> {
     requests.served.then_some(group)
 }
 
-/// Allocates what the group asked for, and hands it out. Near the end of the numbers those who came first get theirs.
+/// Allocates what the group asked for, and hands it out. Near the end of the numbers those who came
+/// first get theirs.
 async fn serve(state: &Arc<TagState>, group: Vec<Request>) {
     let mut groups = VecDeque::from([group]);
     while let Some(mut group) = groups.pop_front() {
@@ -224,7 +230,8 @@ fn failed(state: &TagState, error: StoreError) -> SegmentError {
         if first {
             tracing::warn!(tag = ?state.tag.as_str(), "{error}; strict order: callers fail until it answers");
         }
-        // Whoever reads the tags notices the end of the outage, also if nobody asks for ids any more.
+        // Whoever reads the tags notices the end of the outage, also if nobody asks for ids any
+        // more.
         state.store_client.read_soon.notify_one();
     }
     let what = format!("allocate tag {:?}", state.tag.as_str());

@@ -21,8 +21,9 @@ use crate::{Meaning, Order, SegmentError, SegmentErrorKind, TagRecord};
 
 /// A tag, ready to hand out ids. Cheap to clone; keep it instead of looking the tag up again.
 ///
-/// When the tag's record is deleted, disabled or made again, or its ids get another key, the handle ends: every
-/// call then fails with [`SegmentErrorKind::UnknownTag`], [`SegmentErrorKind::Disabled`] or
+/// When the tag's record is deleted, disabled or made again, or its ids get another key, the handle
+/// ends: every call then fails with [`SegmentErrorKind::UnknownTag`],
+/// [`SegmentErrorKind::Disabled`] or
 /// [`SegmentErrorKind::Changed`], also after the record was made or enabled again. Ask the generator for a new handle.
 #[derive(Clone)]
 pub struct TagHandle {
@@ -65,10 +66,10 @@ impl TagHandle {
     ///
     /// # Errors
     /// After [`SegmentConfig::wait`](crate::SegmentConfig::wait): `StoreDown`, `StoreRefused` or
-    /// `Deadline`. At once: `UnknownTag` when the record is gone, `Changed` when it was made again or has
-    /// another key, `Moved`, `Disabled`, `Exhausted` at the end of the ids, `ClockBehind` where numbers of a later
-    /// period were granted, `Key` where the key of scrambled ids is missing, `Guard` or `Record` when
-    /// an operator must repair it, `Closed`.
+    /// `Deadline`. At once: `UnknownTag` when the record is gone, `Changed` when it was made again
+    /// or has another key, `Moved`, `Disabled`, `Exhausted` at the end of the ids, `ClockBehind`
+    /// where numbers of a later period were granted, `Key` where the key of scrambled ids is
+    /// missing, `Guard` or `Record` when an operator must repair it, `Closed`.
     pub async fn next(&self) -> Result<Id, SegmentError> {
         match self.try_next() {
             Some(id) => Ok(id),
@@ -79,8 +80,8 @@ impl TagHandle {
         }
     }
 
-    /// Waits until ids are there, so that the first caller need not; takes none. A tag in strict order never has any
-    /// in memory: then it does nothing.
+    /// Waits until ids are there, so that the first caller need not; takes none. A tag in strict
+    /// order never has any in memory: then it does nothing.
     ///
     /// # Errors
     /// Those of [`Self::next`].
@@ -112,13 +113,14 @@ impl TagHandle {
         self.taken(self.state.numbers().take_run(most))
     }
 
-    /// Takes exactly `count` ids, as one or more ranges in increasing order, and waits where it must.
-    /// More than a segment holds is fetched from the store directly: such a range is unordered
-    /// against the ids of [`Self::next`].
+    /// Takes exactly `count` ids, as one or more ranges in increasing order, and waits where it
+    /// must. More than a segment holds is fetched from the store directly: such a range is
+    /// unordered against the ids of [`Self::next`].
     ///
     /// # Errors
-    /// `BadCount` unless `count` is 1 to [`SegmentConfig::max_take`](crate::SegmentConfig::max_take)
-    /// or the tag's own limit; `NoRanges` in a tag whose ids are none, see [`Self::take_ids`]; else those of
+    /// `BadCount` unless `count` is 1 to
+    /// [`SegmentConfig::max_take`](crate::SegmentConfig::max_take) or the tag's own limit;
+    /// `NoRanges` in a tag whose ids are none, see [`Self::take_ids`]; else those of
     /// [`Self::next`]. Ids that were taken before an error are
     /// lost, which makes a gap.
     ///
@@ -141,7 +143,8 @@ impl TagHandle {
         self.take_numbers(count).await
     }
 
-    /// Takes exactly `count` ids, and waits where it must, in every tag. In strict order they follow each other.
+    /// Takes exactly `count` ids, and waits where it must, in every tag. In strict order they
+    /// follow each other.
     ///
     /// # Errors
     /// Those of [`Self::take`], but `NoRanges`.
@@ -203,15 +206,15 @@ impl TagHandle {
         self.state.meaning
     }
 
-    /// The step of the tag's record: how many ids a node reserves at least. `None` where the record holds a number that
-    /// is none.
+    /// The step of the tag's record: how many ids a node reserves at least. `None` where the record
+    /// holds a number that is none.
     #[must_use]
     pub fn step(&self) -> Option<Step> {
         self.state.control().policy.as_ref().ok().map(|policy| policy.record())
     }
 
-    /// The most ids that one call takes: [`SegmentConfig::max_take`](crate::SegmentConfig::max_take), or the tag's own
-    /// limit.
+    /// The most ids that one call takes:
+    /// [`SegmentConfig::max_take`](crate::SegmentConfig::max_take), or the tag's own limit.
     #[must_use]
     pub fn max_take(&self) -> usize {
         self.state.max_take()
@@ -236,9 +239,9 @@ impl TagHandle {
         self.state.meaning.order == Order::Strict
     }
 
-    /// The id of the highest number that this handle's callers took, which is the highest id unless ids are scrambled;
-    /// `None` before the first. It says nothing of other processes,
-    /// and while segments change it may be one that was taken shortly before.
+    /// The id of the highest number that this handle's callers took, which is the highest id unless
+    /// ids are scrambled; `None` before the first. It says nothing of other processes, and while
+    /// segments change it may be one that was taken shortly before.
     #[must_use]
     pub fn last_issued(&self) -> Option<Id> {
         let direct = self.state.control().direct_end.map(|end| end - 1);

@@ -46,7 +46,8 @@ fn refused(tags: &TagMap) -> Health {
     }
 }
 
-/// The health while the store does not answer: ready only as long as each tag in use has ids in memory.
+/// The health while the store does not answer: ready only as long as each tag in use has ids in
+/// memory.
 fn from_stock(tags: &TagMap, trouble: &str, marks: Health) -> Health {
     // A tag in strict order never has a stock: its own callers are told.
     let in_use = |handle: &&TagHandle| {

@@ -1,6 +1,7 @@
 //! The secret keys of scrambled ids.
 //!
-//! Invariant: no id is made with a key whose check value is not the one that stands beside the tag's counter.
+//! Invariant: no id is made with a key whose check value is not the one that stands beside the
+//! tag's counter.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -82,8 +83,8 @@ impl KeyRing {
         Self(ArcSwap::from_pointee(keys))
     }
 
-    /// Takes over other keys. Tags that are in use keep the key that they have; generators look at the others when they
-    /// read their tags.
+    /// Takes over other keys. Tags that are in use keep the key that they have; generators look at
+    /// the others when they read their tags.
     pub fn replace(&self, keys: Keys) {
         self.0.store(Arc::new(keys));
     }

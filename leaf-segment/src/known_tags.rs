@@ -1,5 +1,5 @@
-//! The look-up of a tag on the hot path: an immutable map that is swapped whole, and a reference to it that each thread
-//! keeps.
+//! The look-up of a tag on the hot path: an immutable map that is swapped whole, and a reference to
+//! it that each thread keeps.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -42,10 +42,11 @@ impl KnownTags {
         self.0.load().get(tag).filter(|handle| !handle.state.has_ended())
     }
 
-    /// Looks all of these tags up, then calls `using` for each of them in turn, with the handle that [`Self::get`] returns, until
-    /// it breaks off.
+    /// Looks all of these tags up, then calls `using` for each of them in turn, with the handle
+    /// that [`Self::get`] returns, until it breaks off.
     ///
-    /// For callers that take ids of many tags in turn. What the look-up and the next id read from memory is read for
+    /// For callers that take ids of many tags in turn. What the look-up and the next id read from
+    /// memory is read for
     /// [`Self::AT_A_TIME`] tags at once here. One after the other they would wait for memory each, since to take an id is an
     /// atomic addition, behind which the processor begins no reading before it is done.
     pub fn each<'a>(
@@ -69,7 +70,8 @@ impl KnownTags {
         ControlFlow::Continue(())
     }
 
-    /// For so many tags [`Self::each`] reads memory at once: more than a processor can, and few enough for its smallest cache.
+    /// For so many tags [`Self::each`] reads memory at once: more than a processor can, and few
+    /// enough for its smallest cache.
     pub const AT_A_TIME: usize = 16;
 }
 

@@ -1,8 +1,9 @@
 //! Leased ranges: ids that leave this process whole, to be handed out elsewhere.
 //!
-//! Invariant: a leased range is one allocation in the store, asked for after the call began. So whoever asks for one
-//! after the other gets rising ranges, whichever node each comes from. What the holder did not use goes back
-//! by compare-and-set, and only from whom the range was leased: the ticket proves it, once.
+//! Invariant: a leased range is one allocation in the store, asked for after the call began. So
+//! whoever asks for one after the other gets rising ranges, whichever node each comes from. What
+//! the holder did not use goes back by compare-and-set, and only from whom the range was leased:
+//! the ticket proves it, once.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -16,8 +17,8 @@ use crate::store_client::StoreClient;
 use crate::tag_state::TagState;
 use crate::{Order, SegmentError, SegmentErrorKind, TagHandle};
 
-/// How many leased ranges of a tag are remembered. Only the last ones in the store can go back, so that more are of
-/// no use.
+/// How many leased ranges of a tag are remembered. Only the last ones in the store can go back, so
+/// that more are of no use.
 const REMEMBERED: usize = 16;
 
 /// A range of ids that is its holder's alone, see [`TagHandle::lease`].
@@ -25,7 +26,8 @@ const REMEMBERED: usize = 16;
 pub struct LeasedRange {
     /// The ids.
     pub range: IdRange,
-    /// Whoever shows it to [`TagHandle::return_unused`] of the same process holds the range. It cannot be guessed.
+    /// Whoever shows it to [`TagHandle::return_unused`] of the same process holds the range. It
+    /// cannot be guessed.
     pub ticket: u64,
 }
 
@@ -40,8 +42,9 @@ impl fmt::Debug for LeasedRange {
 #[derive(Debug, Default)]
 pub(crate) struct Leased(VecDeque<Entry>);
 
-/// How a tag stood before a range was granted, so that a range that goes back whole leaves no trace: a mark that stayed
-/// would be above what the store grants next, where others gave ids back as well.
+/// How a tag stood before a range was granted, so that a range that goes back whole leaves no
+/// trace: a mark that stayed would be above what the store grants next, where others gave ids back
+/// as well.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Before {
     /// End of the last range that had been granted.
@@ -61,7 +64,8 @@ struct Entry {
 impl Leased {
     /// Remembers a range that was granted.
     pub(crate) fn remember(&mut self, range: IdRange, before: Before) -> u64 {
-        // Keys of the operating system's random numbers: nobody outside can tell the ticket of a range.
+        // Keys of the operating system's random numbers: nobody outside can tell the ticket of a
+        // range.
         let ticket = RandomState::new().hash_one((range.start(), range.end()));
         if self.0.len() == REMEMBERED {
             self.0.pop_front();
@@ -83,9 +87,9 @@ impl Leased {
 }
 
 impl TagHandle {
-    /// Leases `count` ids, to be handed out elsewhere: a range that was allocated in the store for this call, past the
-    /// buffer of this handle. Of two calls, one after the other, the second yields the higher range, also when
-    /// they go to different nodes.
+    /// Leases `count` ids, to be handed out elsewhere: a range that was allocated in the store for
+    /// this call, past the buffer of this handle. Of two calls, one after the other, the second
+    /// yields the higher range, also when they go to different nodes.
     ///
     /// # Errors
     /// `StrictOrder` in a tag in strict order; else those of [`Self::take`].
@@ -120,12 +124,14 @@ impl TagHandle {
         Ok(LeasedRange { range: direct.range, ticket })
     }
 
-    /// Gives the ids of a leased range back that its holder will not use: the end of the range. Tells whether it
-    /// went back; `false` leaves a gap. It goes back only where nobody has allocated from the tag since, and
-    /// this process remembers the range. A ticket is worth one call.
+    /// Gives the ids of a leased range back that its holder will not use: the end of the range.
+    /// Tells whether it went back; `false` leaves a gap. It goes back only where nobody has
+    /// allocated from the tag since, and this process remembers the range. A ticket is worth one
+    /// call.
     ///
     /// # Errors
-    /// `StoreDown` or `StoreRefused`. Then it is not known whether the ids went back; they are nobody's.
+    /// `StoreDown` or `StoreRefused`. Then it is not known whether the ids went back; they are
+    /// nobody's.
     pub async fn return_unused(&self, ticket: u64, unused: IdRange) -> Result<bool, SegmentError> {
         // A task of its own: a caller that leaves must not break off a request half-way.
         let (answer, returned) = oneshot::channel();
@@ -162,8 +168,8 @@ async fn give_back(
     returned.map_err(|error| SegmentError::of_store(&state.tag, error.into()))
 }
 
-/// Takes the ids off what this process was granted, and tells where its mark belongs then; `None` where it may not
-/// give them back.
+/// Takes the ids off what this process was granted, and tells where its mark belongs then; `None`
+/// where it may not give them back.
 fn forget(state: &TagState, ticket: u64, unused: IdRange) -> Option<i64> {
     let mut control = state.control();
     let entry = control.leased.redeem(ticket, unused)?;

@@ -1,7 +1,8 @@
 //! Ids for one thread, without an atomic operation each.
 //!
-//! Invariant: a run that was taken from the shared cursor belongs to one [`LocalIds`], which hands each of its ids
-//! out once. Runs of several threads lie side by side, so ids rise within one `LocalIds` only.
+//! Invariant: a run that was taken from the shared cursor belongs to one [`LocalIds`], which hands
+//! each of its ids out once. Runs of several threads lie side by side, so ids rise within one
+//! `LocalIds` only.
 
 use leaf_core::{Id, IdRange, IdRangeIter};
 
@@ -20,13 +21,13 @@ pub struct LocalIds {
 }
 
 impl TagHandle {
-    /// Hands out ids to one thread, a run of up to `size` (1 to 65,536) at a time: where many threads ask one
-    /// handle, most of the time goes into the one word that all of them change; here it is changed once in `size`
-    /// ids.
+    /// Hands out ids to one thread, a run of up to `size` (1 to 65,536) at a time: where many
+    /// threads ask one handle, most of the time goes into the one word that all of them change;
+    /// here it is changed once in `size` ids.
     ///
-    /// Ids rise within one `LocalIds`; against those of other threads they are up to some runs of ids apart, and
-    /// what is left of a run when it is dropped is lost, which makes a gap. A tag in strict order knows no runs: each
-    /// id is asked for alone.
+    /// Ids rise within one `LocalIds`; against those of other threads they are up to some runs of
+    /// ids apart, and what is left of a run when it is dropped is lost, which makes a gap. A tag in
+    /// strict order knows no runs: each id is asked for alone.
     ///
     /// ```
     /// # use std::sync::Arc;
@@ -51,8 +52,8 @@ impl TagHandle {
 }
 
 impl LocalIds {
-    /// Takes the next id if one is there; never waits. `None` also starts a refill, so that a later call succeeds.
-    /// What is left of a run is handed out also when its handle has ended since.
+    /// Takes the next id if one is there; never waits. `None` also starts a refill, so that a later
+    /// call succeeds. What is left of a run is handed out also when its handle has ended since.
     #[inline]
     #[must_use]
     pub fn try_next(&mut self) -> Option<Id> {

@@ -4,9 +4,9 @@
 //! [`HighWaterMarks::raise`] has returned without an error, the mark is on the disk. A torn or damaged line
 //! costs that line only.
 //!
-//! The file is text. Its first line is `crc32 version N`, every other one a change: `crc32 mark tag`. The last
-//! line of a tag counts. When the file has grown it is replaced whole, by a rename; lines that a later version
-//! added are kept. Nobody but this process writes it: it is locked.
+//! The file is text. Its first line is `crc32 version N`, every other one a change: `crc32 mark
+//! tag`. The last line of a tag counts. When the file has grown it is replaced whole, by a rename;
+//! lines that a later version added are kept. Nobody but this process writes it: it is locked.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{File, OpenOptions, TryLockError};
@@ -23,7 +23,8 @@ use tokio::time::timeout;
 
 /// How long a fetch waits for the disk.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// The version of the file's format. A later one that this version cannot read has a greater number.
+/// The version of the file's format. A later one that this version cannot read has a greater
+/// number.
 const VERSION: u32 = 1;
 /// Below this size the file is not worth replacing.
 const SMALL: u64 = 64 * 1024;
@@ -159,10 +160,10 @@ impl HighWaterMarks {
         }
     }
 
-    /// Lets the mark of a tag sink from `granted`, the end of what a generator was granted, to `issued`,
-    /// one past the last id that it handed out, once it will hand out no more: what lies between may go
-    /// back to the store, and so may what other nodes were granted below. A mark that somebody else has
-    /// raised since stays. Durable when it returns.
+    /// Lets the mark of a tag sink from `granted`, the end of what a generator was granted, to
+    /// `issued`, one past the last id that it handed out, once it will hand out no more: what lies
+    /// between may go back to the store, and so may what other nodes were granted below. A mark
+    /// that somebody else has raised since stays. Durable when it returns.
     ///
     /// # Errors
     /// When the disk refuses.

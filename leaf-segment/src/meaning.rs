@@ -1,11 +1,12 @@
 //! What the numbers of a tag mean, and the text in which every store keeps it.
 //!
-//! Invariant: the meaning stands beside the counter, in one record, and an allocation compares it. It never changes
-//! while the record lives, but for the key of scrambled ids, which only goes to a greater version. A program that does not
-//! understand a part of it issues nothing: it would issue other ids than those that do.
+//! Invariant: the meaning stands beside the counter, in one record, and an allocation compares it.
+//! It never changes while the record lives, but for the key of scrambled ids, which only goes to a
+//! greater version. A program that does not understand a part of it issues nothing: it would issue
+//! other ids than those that do.
 //!
-//! A plain tag has no such text. Its record is what a Java Leaf understands; every other tag stands where a Java Leaf
-//! finds nothing.
+//! A plain tag has no such text. Its record is what a Java Leaf understands; every other tag stands
+//! where a Java Leaf finds nothing.
 
 use std::fmt;
 use std::str::FromStr;
@@ -47,11 +48,12 @@ pub struct Meaning {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Order {
-    /// Each node issues from ranges of its own, in memory: increasing per node, and roughly over all of them.
+    /// Each node issues from ranges of its own, in memory: increasing per node, and roughly over
+    /// all of them.
     #[default]
     Relaxed,
-    /// A request that is sent after another one was answered gets a greater id, whichever nodes they asked. Each
-    /// id waits for the store.
+    /// A request that is sent after another one was answered gets a greater id, whichever nodes
+    /// they asked. Each id waits for the store.
     Strict,
 }
 
@@ -214,7 +216,8 @@ impl Meaning {
         self == Self::PLAIN
     }
 
-    /// Whether ids that follow each other are also numbers that do: then they can be told as a range.
+    /// Whether ids that follow each other are also numbers that do: then they can be told as a
+    /// range.
     #[must_use]
     pub fn has_ranges(self) -> bool {
         self.shape == Shape::Plain
@@ -236,7 +239,8 @@ impl Meaning {
         self.shape.numbers_below(slice.min(text))
     }
 
-    /// How many numbers such a tag has before it begins again or ends; `None` where they are practically endless.
+    /// How many numbers such a tag has before it begins again or ends; `None` where they are
+    /// practically endless.
     pub(crate) fn capacity(self, settings: &TagSettings) -> Option<i64> {
         let end = match self.reset {
             Some(reset) => reset.capacity(),
@@ -245,8 +249,8 @@ impl Meaning {
         (end < 1 << 40).then_some(end)
     }
 
-    /// The meaning as a store keeps it: one line of JSON. The same meaning has the same text for ever, since stores
-    /// compare it.
+    /// The meaning as a store keeps it: one line of JSON. The same meaning has the same text for
+    /// ever, since stores compare it.
     #[must_use]
     pub fn encode(self) -> String {
         let text = Text {
@@ -342,7 +346,8 @@ impl Text {
 mod tests {
     use super::*;
 
-    /// The texts of version 1. They must be read for ever, and written the same: stores compare them.
+    /// The texts of version 1. They must be read for ever, and written the same: stores compare
+    /// them.
     #[test]
     fn version_1_is_read() {
         let key = KeyId { version: 2, check: "00112233aabbccdd".parse().unwrap() };

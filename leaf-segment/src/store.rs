@@ -1,9 +1,9 @@
 //! The ports behind which segments are kept.
 //!
 //! Contract of every adapter: a range that `allocate` returned is durable and belongs to the caller
-//! alone, for ever. A caller that got no clear answer must treat the range as lost; an adapter never
-//! repeats a write by itself. Dropping a returned future half-way leaves an ambiguous write, which can
-//! only make a gap.
+//! alone, for ever. A caller that got no clear answer must treat the range as lost; an adapter
+//! never repeats a write by itself. Dropping a returned future half-way leaves an ambiguous write,
+//! which can only make a gap.
 
 use std::fmt;
 
@@ -12,9 +12,9 @@ use leaf_core::{IdRange, Step, StepError, Tag};
 
 use crate::{Meaning, MeaningError, StoreError, TagSettings, TagSettingsError};
 
-/// The `max_id` of a tag that nobody may allocate from any more, because it was moved to another store or
-/// is about to be deleted. No allocation reaches it: the last id that can be granted is two below. A Java
-/// Leaf cannot allocate from it either, since the database refuses the overflow.
+/// The `max_id` of a tag that nobody may allocate from any more, because it was moved to another
+/// store or is about to be deleted. No allocation reaches it: the last id that can be granted is
+/// two below. A Java Leaf cannot allocate from it either, since the database refuses the overflow.
 pub const SEALED: i64 = i64::MAX;
 
 /// An answer of a store. Boxed, since the configuration picks the store at run time.
@@ -22,12 +22,14 @@ pub type StoreFuture<'a, T> = BoxFuture<'a, Result<T, StoreError>>;
 
 /// Where a double buffer gets its ranges from.
 pub trait RangeSource: fmt::Debug + Send + Sync + 'static {
-    /// Reserves `amount` numbers of the tag, if the record is still as `expected`: the first free ones from
+    /// Reserves `amount` numbers of the tag, if the record is still as `expected`: the first free
+    /// ones from
     /// [`Expected::least`] on. Durable before it returns.
     ///
     /// # Errors
-    /// `UnknownTag`, `StepChanged` with the new step, `MeaningChanged`, `BadRecord`, `Moved`, `Exhausted` where the range
-    /// would pass [`Expected::end`]: then nothing was changed; else a retryable or permanent failure of the store.
+    /// `UnknownTag`, `StepChanged` with the new step, `MeaningChanged`, `BadRecord`, `Moved`,
+    /// `Exhausted` where the range would pass [`Expected::end`]: then nothing was changed; else a
+    /// retryable or permanent failure of the store.
     fn allocate<'a>(
         &'a self,
         tag: &'a Tag,
@@ -35,9 +37,9 @@ pub trait RangeSource: fmt::Debug + Send + Sync + 'static {
         expected: Expected,
     ) -> StoreFuture<'a, IdRange>;
 
-    /// Takes an allocation back: sets `max_id` from the end of `unused` to its start, if nobody allocated from the
-    /// tag since and, where a database can fail over, the server is the one that allocated last; tells whether it
-    /// did. The caller hands none of these ids out.
+    /// Takes an allocation back: sets `max_id` from the end of `unused` to its start, if nobody
+    /// allocated from the tag since and, where a database can fail over, the server is the one that
+    /// allocated last; tells whether it did. The caller hands none of these ids out.
     ///
     /// # Errors
     /// Failures of the store.
@@ -49,8 +51,8 @@ pub trait RangeSource: fmt::Debug + Send + Sync + 'static {
     }
 }
 
-/// What the caller of [`RangeSource::allocate`] knows of the record, and which numbers it can use. Nothing is allocated
-/// from a record that differs. A step alone stands for a plain tag.
+/// What the caller of [`RangeSource::allocate`] knows of the record, and which numbers it can use.
+/// Nothing is allocated from a record that differs. A step alone stands for a plain tag.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Expected {
     /// The record's step.
@@ -92,13 +94,14 @@ pub trait TagCatalog: fmt::Debug + Send + Sync + 'static {
     fn tags(&self) -> StoreFuture<'_, Vec<TagRecord>>;
 }
 
-/// What a [`SegmentGenerator`](crate::SegmentGenerator) needs: ranges, and the tags that they are of. Every type
-/// that implements both traits implements it.
+/// What a [`SegmentGenerator`](crate::SegmentGenerator) needs: ranges, and the tags that they are
+/// of. Every type that implements both traits implements it.
 pub trait SegmentSource: RangeSource + TagCatalog {}
 
 impl<T: RangeSource + TagCatalog + ?Sized> SegmentSource for T {}
 
-/// Keeps the records of tags, and lets an operator change them. `leaf-registry` implements it for databases.
+/// Keeps the records of tags, and lets an operator change them. `leaf-registry` implements it for
+/// databases.
 pub trait TagStore: SegmentSource {
     /// Makes a new record.
     ///
@@ -124,7 +127,8 @@ pub trait TagStore: SegmentSource {
     /// `UnknownTag`, or failures of the store.
     fn advance<'a>(&'a self, tag: &'a Tag, at_least: i64) -> StoreFuture<'a, i64>;
 
-    /// Changes the record's meaning to `to` if it is `from`; tells whether it did. For another key of scrambled ids.
+    /// Changes the record's meaning to `to` if it is `from`; tells whether it did. For another key
+    /// of scrambled ids.
     ///
     /// # Errors
     /// Failures of the store.
@@ -135,15 +139,16 @@ pub trait TagStore: SegmentSource {
         to: Meaning,
     ) -> StoreFuture<'a, bool>;
 
-    /// Sets `max_id` to `to` if it is `from`; tells whether it did. A store that has failed over may say no until
-    /// the next allocation. Opens a tag that is sealed, say.
+    /// Sets `max_id` to `to` if it is `from`; tells whether it did. A store that has failed over
+    /// may say no until the next allocation. Opens a tag that is sealed, say.
     ///
     /// # Errors
     /// Failures of the store.
     fn replace_max_id<'a>(&'a self, tag: &'a Tag, from: i64, to: i64) -> StoreFuture<'a, bool>;
 
-    /// Sets `max_id` to [`SEALED`], and returns what it was: every allocation was below, and none comes after. A store
-    /// that locks rows lets it wait its turn among those who allocate; one that does not tries many times.
+    /// Sets `max_id` to [`SEALED`], and returns what it was: every allocation was below, and none
+    /// comes after. A store that locks rows lets it wait its turn among those who allocate; one
+    /// that does not tries many times.
     ///
     /// # Errors
     /// [`SealError`]: `UnknownTag`, or failures of the store.
@@ -162,7 +167,8 @@ pub trait TagStore: SegmentSource {
 pub struct SealError {
     /// What failed.
     pub error: StoreError,
-    /// If the tag may be sealed all the same: what `max_id` was. Nothing but this error knows it then.
+    /// If the tag may be sealed all the same: what `max_id` was. Nothing but this error knows it
+    /// then.
     pub max_id: Option<i64>,
 }
 
@@ -178,16 +184,18 @@ impl From<StoreError> for SealError {
 pub struct TagRecord {
     /// Its name.
     pub tag: Tag,
-    /// The next number to be reserved, in a plain tag the next id; [`SEALED`] in a tag that is sealed.
+    /// The next number to be reserved, in a plain tag the next id; [`SEALED`] in a tag that is
+    /// sealed.
     pub max_id: i64,
     /// Its step; an error when the row holds a number that is none.
     pub step: Result<Step, StepError>,
     /// What it is for.
     pub description: Option<String>,
-    /// What its numbers mean; an error when this version may not guess it: then no id of the tag is issued.
+    /// What its numbers mean; an error when this version may not guess it: then no id of the tag is
+    /// issued.
     pub meaning: Result<Meaning, MeaningError>,
-    /// What holds for it on every node; an error when this version may not follow them: then nothing is
-    /// allocated from the tag.
+    /// What holds for it on every node; an error when this version may not follow them: then
+    /// nothing is allocated from the tag.
     pub settings: Result<TagSettings, TagSettingsError>,
 }
 
@@ -256,7 +264,8 @@ impl NewTag {
         self.meaning.capacity(&self.settings)
     }
 
-    /// The sample row that the Java Leaf's schema comes with: `leaf-segment-test`, first id 1, step 2000.
+    /// The sample row that the Java Leaf's schema comes with: `leaf-segment-test`, first id 1, step
+    /// 2000.
     #[must_use]
     pub fn sample() -> Self {
         let tag = Tag::parse("leaf-segment-test").expect("a valid tag");

@@ -1,4 +1,5 @@
-//! How a generator talks to its store: every request has a deadline, and the last failure is told to operators.
+//! How a generator talks to its store: every request has a deadline, and the last failure is told
+//! to operators.
 
 use std::sync::{Arc, Mutex};
 
@@ -10,8 +11,8 @@ use tokio_util::task::TaskTracker;
 
 use crate::{SegmentConfig, SegmentSource, StoreError, StoreErrorKind};
 
-/// The store of a generator, and what its tags share: the configuration, the limit of concurrent fetches, and the
-/// tasks that talk to the store.
+/// The store of a generator, and what its tags share: the configuration, the limit of concurrent
+/// fetches, and the tasks that talk to the store.
 #[derive(Debug)]
 pub(crate) struct StoreClient {
     pub(crate) store: Arc<dyn SegmentSource>,
@@ -51,8 +52,8 @@ impl StoreClient {
         );
     }
 
-    /// Makes the mark of a tag durable, before any id of its range is handed out. A disk that fails or
-    /// hangs costs the guard's memory, not the service: the health says so.
+    /// Makes the mark of a tag durable, before any id of its range is handed out. A disk that fails
+    /// or hangs costs the guard's memory, not the service: the health says so.
     pub(crate) async fn write_mark(&self, tag: &Tag) {
         if let Err(error) = self.config.marks.write(tag).await {
             tracing::warn!(tag = ?tag.as_str(), "{error}");

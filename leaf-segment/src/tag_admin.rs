@@ -1,7 +1,7 @@
 //! What an operator does with tags, and the rules that keep ids from being lost or repeated by it.
 //!
-//! Invariant: `max_id` never falls, and a tag is deleted only once it is known exactly what it granted: it is
-//! sealed first. What cannot be taken back is asked for twice.
+//! Invariant: `max_id` never falls, and a tag is deleted only once it is known exactly what it
+//! granted: it is sealed first. What cannot be taken back is asked for twice.
 
 use leaf_core::{Step, Tag};
 
@@ -12,7 +12,8 @@ use crate::{
 
 /// A raise by more than this is asked about: nothing brings the ids back.
 const FAR: i64 = 1_000_000_000_000;
-/// In a tag whose numbers begin again: a raise by more than so many periods. Within a year a month's end alone is 71 days.
+/// In a tag whose numbers begin again: a raise by more than so many periods. Within a year a
+/// month's end alone is 71 days.
 const PERIODS: i64 = 200;
 pub(crate) const NO_STEP: &str =
     "a tag in strict order has no step: every request goes to the store";
@@ -108,8 +109,9 @@ pub enum TagAdminError {
 pub struct Deleted {
     /// Its record, as it was before.
     pub record: TagRecord,
-    /// Made again, it must not start below: ids up to here were granted. `None` where that is not known: the
-    /// tag had been moved to another store, or was sealed by a deletion that failed, which told it.
+    /// Made again, it must not start below: ids up to here were granted. `None` where that is not
+    /// known: the tag had been moved to another store, or was sealed by a deletion that failed,
+    /// which told it.
     pub next_first: Option<i64>,
 }
 
@@ -120,8 +122,8 @@ impl<'a> TagAdmin<'a> {
         Self { store, failover_margin: None }
     }
 
-    /// For a store whose failover guard jumps by `margin`: a raise by much of that is asked about, since a
-    /// failover that loses it would land below the ids that were granted since.
+    /// For a store whose failover guard jumps by `margin`: a raise by much of that is asked about,
+    /// since a failover that loses it would land below the ids that were granted since.
     #[must_use]
     pub const fn with_failover_margin(self, margin: Option<i64>) -> Self {
         Self { failover_margin: margin, ..self }
@@ -142,7 +144,8 @@ impl<'a> TagAdmin<'a> {
     /// Makes a tag.
     ///
     /// # Errors
-    /// `Refused` for a first id that is none or a long description; `TagExists`; failures of the store.
+    /// `Refused` for a first id that is none or a long description; `TagExists`; failures of the
+    /// store.
     pub async fn create(&self, new: &NewTag) -> Result<TagRecord, TagAdminError> {
         check_id("the first id", new.max_id)?;
         let length = new.description.as_ref().map_or(0, |text| text.chars().count());
@@ -155,8 +158,8 @@ impl<'a> TagAdmin<'a> {
         Ok(new.clone().into())
     }
 
-    /// Changes step and settings. The settings are written as a whole: of two operators who change them at
-    /// once the later one's stand.
+    /// Changes step and settings. The settings are written as a whole: of two operators who change
+    /// them at once the later one's stand.
     ///
     /// # Errors
     /// `Conflict` where `min_step` would be above `max_step`; `UnknownTag`; failures of the store.
@@ -205,12 +208,13 @@ impl<'a> TagAdmin<'a> {
         })
     }
 
-    /// Gives the newest key to a tag whose ids are scrambled: ids from now on are made with it, and those of the keys
-    /// before stay what they are. Every node must have the key, or it stops to serve the tag.
+    /// Gives the newest key to a tag whose ids are scrambled: ids from now on are made with it, and
+    /// those of the keys before stay what they are. Every node must have the key, or it stops to
+    /// serve the tag.
     ///
     /// # Errors
-    /// `Conflict` where the tag's ids are not scrambled, where `keys` has none that is newer, and in a tag that is sealed;
-    /// `UnknownTag`; failures of the store.
+    /// `Conflict` where the tag's ids are not scrambled, where `keys` has none that is newer, and
+    /// in a tag that is sealed; `UnknownTag`; failures of the store.
     pub async fn rekey(&self, tag: &Tag, keys: &KeyRing) -> Result<TagRecord, TagAdminError> {
         let record = self.read(tag).await?;
         let meaning = usable(&record)?;
@@ -247,8 +251,8 @@ impl<'a> TagAdmin<'a> {
         }
     }
 
-    /// Raises the next id to be granted to `at_least`; `far` confirms a raise by more than 10^12, or by more
-    /// than half of the failover margin. `false` when it is there already.
+    /// Raises the next id to be granted to `at_least`; `far` confirms a raise by more than 10^12,
+    /// or by more than half of the failover margin. `false` when it is there already.
     ///
     /// # Errors
     /// `Refused` for what is no id, `Conflict` for a tag that is sealed, `Unconfirmed`,
@@ -339,7 +343,8 @@ impl<'a> TagAdmin<'a> {
     }
 }
 
-/// What the record's numbers mean; an error where that is not known: then nothing may be changed of it.
+/// What the record's numbers mean; an error where that is not known: then nothing may be changed of
+/// it.
 fn usable(record: &TagRecord) -> Result<Meaning, TagAdminError> {
     record.meaning.clone().map_err(|error| {
         let kind = StoreErrorKind::BadRecord(error.to_string());

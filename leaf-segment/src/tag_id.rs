@@ -25,14 +25,15 @@ use crate::{KeyProblem, KeyRing, Meaning, Shape, TagRecord, TextError};
 pub struct TagId {
     /// The id.
     pub id: Id,
-    /// Its number: the first is 1, where the tag did not start elsewhere. Within its period, where numbers begin again.
+    /// Its number: the first is 1, where the tag did not start elsewhere. Within its period, where
+    /// numbers begin again.
     pub number: i64,
     /// The version of the key that made it, where ids are scrambled.
     pub key: Option<u8>,
     /// The first day of its period, where numbers begin again.
     pub period: Option<Day>,
-    /// Whether the store has granted its number to a node, which may not have issued it. `None` where the counter does not
-    /// tell: in a tag that is sealed, of an earlier key or period.
+    /// Whether the store has granted its number to a node, which may not have issued it. `None`
+    /// where the counter does not tell: in a tag that is sealed, of an earlier key or period.
     pub granted: Option<bool>,
 }
 
@@ -54,7 +55,8 @@ pub enum TagIdError {
 }
 
 impl TagId {
-    /// Takes an id of the tag of this record apart. Ids of earlier keys, too, as long as they are in `keys`.
+    /// Takes an id of the tag of this record apart. Ids of earlier keys, too, as long as they are
+    /// in `keys`.
     ///
     /// # Errors
     /// [`TagIdError`].

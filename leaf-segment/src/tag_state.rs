@@ -1,7 +1,7 @@
 //! What the handles of one tag share: the buffer, and what the control plane knows of the tag.
 //!
-//! The buffer is all that a caller of ids touches while they are there. The rest stands behind one lock that
-//! only refills, waiting callers and whoever looks at the tag take.
+//! The buffer is all that a caller of ids touches while they are there. The rest stands behind one
+//! lock that only refills, waiting callers and whoever looks at the tag take.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -39,8 +39,8 @@ const MARK_BEHIND: Duration = Duration::from_secs(1);
 const HISTORY: usize = 16;
 
 pub(crate) struct TagState {
-    /// The ids of a tag whose numbers are its ids; in every other one it stays empty, so that the fast path need not ask.
-    /// First, so that it finds it at the start of the allocation.
+    /// The ids of a tag whose numbers are its ids; in every other one it stays empty, so that the
+    /// fast path need not ask. First, so that it finds it at the start of the allocation.
     pub(crate) buffer: DoubleBuffer,
     /// The numbers of a tag whose ids are made of them.
     pub(crate) shaped: Option<Box<Shaped>>,
@@ -48,7 +48,8 @@ pub(crate) struct TagState {
     pub(crate) meaning: Meaning,
     /// How ids are written, where the tag has a template.
     pub(crate) text: Option<Text>,
-    /// What was chosen when the tag was made, beside its meaning; `None` where the settings could not be read.
+    /// What was chosen when the tag was made, beside its meaning; `None` where the settings could
+    /// not be read.
     made: Option<Made>,
     pub(crate) store_client: Arc<StoreClient>,
     /// Who waits for ids in strict order; empty in every other tag.
@@ -57,8 +58,9 @@ pub(crate) struct TagState {
     mark_due: AtomicBool,
     /// Whether a refill task is under way; the one who sets it owns `DoubleBuffer::publish`.
     pub(crate) fetching: AtomicBool,
-    /// One fetch of this tag at a time, also of those past the buffer (a tag in strict order has one task anyway): a request must not be on its
-    /// way while another one's answer raises the mark that it is judged by.
+    /// One fetch of this tag at a time, also of those past the buffer (a tag in strict order has
+    /// one task anyway): a request must not be on its way while another one's answer raises the
+    /// mark that it is judged by.
     pub(crate) fetch_turn: tokio::sync::Mutex<()>,
     /// Told when a refill arrived or ended for good.
     pub(crate) refilled: Notify,
@@ -256,8 +258,9 @@ impl TagState {
         self.control.lock().expect("no holder of this lock panics")
     }
 
-    /// Whether the record is still the one that this state was made for: a tag of the same meaning may have been made again
-    /// with another slice or template. Settings that cannot be read tell nothing.
+    /// Whether the record is still the one that this state was made for: a tag of the same meaning
+    /// may have been made again with another slice or template. Settings that cannot be read tell
+    /// nothing.
     pub(crate) fn is_made_as(&self, record: &TagRecord) -> bool {
         record.settings.as_ref().map_or(true, |settings| self.made == Some(made(settings)))
     }
@@ -292,9 +295,9 @@ impl TagState {
         self.refilled.notify_waiters();
     }
 
-    /// What was left when the tag was closed, once its tasks have ended. Told once: given back the ids
-    /// may be somebody else's the next moment. `None` for a record that is gone, which has no use for
-    /// them, and for one that is suspect.
+    /// What was left when the tag was closed, once its tasks have ended. Told once: given back the
+    /// ids may be somebody else's the next moment. `None` for a record that is gone, which has no
+    /// use for them, and for one that is suspect.
     pub(crate) fn take_leftovers(&self) -> Option<Leftovers> {
         let mut control = self.control();
         let closed = control.ended == Some(SegmentErrorKind::Closed) && !control.suspect();
@@ -306,7 +309,8 @@ impl TagState {
         Some(Leftovers { unused: self.numbers().unused(at), granted_end, issued_end })
     }
 
-    /// Asked by every look-up, so it takes no lock, and reads nothing but what the next id is taken from.
+    /// Asked by every look-up, so it takes no lock, and reads nothing but what the next id is taken
+    /// from.
     pub(crate) fn has_ended(&self) -> bool {
         self.buffer.is_closed()
     }

@@ -10,8 +10,9 @@ use crate::period::{Reset, Zone};
 
 /// How the ids of a tag are written, at one moment.
 ///
-/// In a tag whose numbers begin again, `{n}` is the number within the period, and the date is the period's. In every
-/// other tag `{n}` is the id, and the date is that of the moment when this was made.
+/// In a tag whose numbers begin again, `{n}` is the number within the period, and the date is the
+/// period's. In every other tag `{n}` is the id, and the date is that of the moment when this was
+/// made.
 #[derive(Debug, Clone)]
 pub struct Texts {
     text: Text,

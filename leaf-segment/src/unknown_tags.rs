@@ -1,7 +1,7 @@
 //! Names that the store was asked for in vain: a flood of them must not become a flood of queries.
 //!
-//! Invariant: bounded memory, and a bounded number of look-ups of single tags per second. A tag that is made later
-//! is found within [`HOLDS`].
+//! Invariant: bounded memory, and a bounded number of look-ups of single tags per second. A tag
+//! that is made later is found within [`HOLDS`].
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -18,8 +18,8 @@ const ENTRIES: usize = 1000;
 /// How many look-ups of single tags may begin at once, and in each second.
 const SINGLE_LOOK_UPS: f64 = 32.0;
 
-/// Names that were just looked up and yield no ids, since they do not exist or are disabled; and how many
-/// more may be looked up one by one.
+/// Names that were just looked up and yield no ids, since they do not exist or are disabled; and
+/// how many more may be looked up one by one.
 #[derive(Debug)]
 pub(crate) struct UnknownTags {
     names: HashMap<Tag, (SegmentErrorKind, Instant)>,

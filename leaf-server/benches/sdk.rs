@@ -1,5 +1,5 @@
-//! Ids through the client of `leaf-client`, whose server is another process, beside the in-process buffer and a counter
-//! that nobody shares. `scripts/bench sdk` runs it.
+//! Ids through the client of `leaf-client`, whose server is another process, beside the in-process
+//! buffer and a counter that nobody shares. `scripts/bench sdk` runs it.
 #![allow(
     clippy::unwrap_used,
     clippy::disallowed_methods,

@@ -1,5 +1,5 @@
-//! How soon the embedded server hands out its first id, and how much memory it takes: idle, and with
-//! 10,000 tags in use. `scripts/bench start` runs it.
+//! How soon the embedded server hands out its first id, and how much memory it takes: idle, and
+//! with 10,000 tags in use. `scripts/bench start` runs it.
 #![allow(clippy::unwrap_used, missing_docs, reason = "a benchmark may panic")]
 
 use std::time::Duration;

@@ -1,5 +1,5 @@
-//! The verb `check`: reaches what the configuration names, changes nothing, and tells what it found. It may
-//! run beside the server.
+//! The verb `check`: reaches what the configuration names, changes nothing, and tells what it
+//! found. It may run beside the server.
 
 use std::fmt::Display;
 use std::io::Write;

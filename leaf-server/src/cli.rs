@@ -10,12 +10,12 @@ use leaf_node::config::Sources;
 
 /// The Leaf id service: segment and snowflake ids over HTTP and the Redis protocol.
 ///
-/// Without arguments it runs embedded: SQLite in ./leaf-data, worker id 0, ids on 127.0.0.1:8080 and, for
-/// Redis clients, 127.0.0.1:6380, health and administration on 127.0.0.1:8081.
+/// Without arguments it runs embedded: SQLite in ./leaf-data, worker id 0, ids on 127.0.0.1:8080
+/// and, for Redis clients, 127.0.0.1:6380, health and administration on 127.0.0.1:8081.
 ///
 /// Every key of the configuration can be given in leaf.toml, as an environment variable
-/// (LEAF_SEGMENT__STORE) and, where it is common, as a flag. The leaf.properties of a Java Leaf works as it
-/// is.
+/// (LEAF_SEGMENT__STORE) and, where it is common, as a flag. The leaf.properties of a Java Leaf
+/// works as it is.
 #[derive(Debug, Parser)]
 #[command(name = "leaf-server", version, max_term_width = 100)]
 pub(crate) struct Cli {

@@ -9,7 +9,8 @@ use crate::node::Node;
 /// Why a text is no id of this node's layout.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum DecodeError {
-    /// It is no number, or one that the layout does not use. The end of a sentence that begins with its name.
+    /// It is no number, or one that the layout does not use. The end of a sentence that begins with
+    /// its name.
     #[error("the id {0}")]
     Number(&'static str),
     /// It is in another form, and no id of the layout is written like that.

@@ -1,8 +1,8 @@
 //! Ids for every protocol: looking a tag up, taking ids, and the places of requests that may wait.
 //!
-//! No protocol's types stand here. A protocol maps [`IdError`] to its own answers, in one place. What is there is
-//! taken through [`known`] and [`snowflake_at_once`], which never wait and allocate nothing; everything else may
-//! wait, and as many requests as are allowed to.
+//! No protocol's types stand here. A protocol maps [`IdError`] to its own answers, in one place.
+//! What is there is taken through [`known`] and [`snowflake_at_once`], which never wait and
+//! allocate nothing; everything else may wait, and as many requests as are allowed to.
 
 use std::cell::RefCell;
 use std::ops::ControlFlow;
@@ -16,7 +16,8 @@ use leaf_snowflake::{IdRun, SnowflakeError, SnowflakeErrorKind, SnowflakeGenerat
 
 use crate::node::Node;
 
-/// The most ids of one contiguous range, whose answer is small. A tag may have a lower limit of its own.
+/// The most ids of one contiguous range, whose answer is small. A tag may have a lower limit of its
+/// own.
 pub(crate) const LARGEST_RANGE: usize = 1_000_000;
 
 /// Why a caller gets no id, for programs.
@@ -117,7 +118,8 @@ pub(crate) fn known<T>(node: &Node, name: &str, using: impl FnOnce(&TagHandle) -
     with_known(node, |known| known.get(name).map(using))?
 }
 
-/// Takes the next id of each of these tags in turn, and ends at the first that has none in memory; allocates nothing.
+/// Takes the next id of each of these tags in turn, and ends at the first that has none in memory;
+/// allocates nothing.
 pub(crate) fn next_of_each(node: &Node, names: &[&str], mut using: impl FnMut(Id)) {
     with_known(node, |known| {
         known.each(names, |handle| match handle.and_then(TagHandle::try_next) {
@@ -305,8 +307,8 @@ impl<'a> Waiting<'a> {
         Self::begin(&node.waiting, most, "too many requests are waiting for ids")
     }
 
-    /// One that may wait until it is known whether its tag exists. Names that do not exist must not keep
-    /// those waiting who ask for ids.
+    /// One that may wait until it is known whether its tag exists. Names that do not exist must not
+    /// keep those waiting who ask for ids.
     fn for_a_look_up(node: &'a Node) -> Result<Self, IdError> {
         let most = (node.live.max_waiting.load(Ordering::Relaxed) / 10).max(1);
         Self::begin(

@@ -29,7 +29,8 @@ pub(crate) fn start(config: &config::Log) -> Result<Log, ConfigError> {
 impl Log {
     /// Follows the configured level.
     pub(crate) fn follow(&self, config: &config::Log) {
-        // It was checked with the rest of the configuration, and the log lives as long as the process.
+        // It was checked with the rest of the configuration, and the log lives as long as the
+        // process.
         if let Ok(filter) = config.filter() {
             let _ = self.0.reload(filter);
         }

@@ -45,8 +45,8 @@ pub(crate) struct Node {
 }
 
 impl Node {
-    /// Opens what the configuration names. `ids` and `ops` are the listeners' addresses, `listeners` tells how many
-    /// there are for ids.
+    /// Opens what the configuration names. `ids` and `ops` are the listeners' addresses,
+    /// `listeners` tells how many there are for ids.
     pub(crate) async fn open(
         config: &Config,
         live: Arc<Live>,
@@ -125,7 +125,8 @@ impl Node {
         self.ids.close().await;
     }
 
-    /// Whether this node could answer within the last second. Looking at all tags is not for the data plane.
+    /// Whether this node could answer within the last second. Looking at all tags is not for the
+    /// data plane.
     pub(crate) fn health_lately(&self) -> Health {
         let mut seen = self.seen_health.lock().expect("no holder of this lock panics");
         match &*seen {

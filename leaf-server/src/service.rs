@@ -1,7 +1,7 @@
 //! The verb `run`: puts everything together, and takes it apart in the right order.
 //!
-//! Start: bind the ports, lock the state file, serve, and claim the worker id last.
-//! Stop: not ready, stop accepting, finish what is under way, give the worker id back, then the ids.
+//! Start: bind the ports, lock the state file, serve, and claim the worker id last. Stop: not
+//! ready, stop accepting, finish what is under way, give the worker id back, then the ids.
 
 use std::fmt;
 use std::io::Write;
@@ -109,7 +109,8 @@ pub(crate) async fn run(mut reload: Reload, mut orders: Orders) -> Result<()> {
     }
 }
 
-/// The second signal. Who signals a whole group of processes, as timeout(1) does, sends two at once.
+/// The second signal. Who signals a whole group of processes, as timeout(1) does, sends two at
+/// once.
 async fn second(orders: &mut Orders) {
     let first = Instant::now();
     loop {
@@ -158,8 +159,8 @@ async fn keep(
     }
 }
 
-/// Tells log and supervisor about the health when it changes. A reason that counts seconds changes all the
-/// time: it is told now and then.
+/// Tells log and supervisor about the health when it changes. A reason that counts seconds changes
+/// all the time: it is told now and then.
 fn tell(told: &mut Option<(Health, Instant)>, health: Health) {
     if let Some((before, at)) = told {
         let same_kind = std::mem::discriminant(before) == std::mem::discriminant(&health);
@@ -235,7 +236,8 @@ fn bind(address: SocketAddr, key: &str) -> Result<TcpListener> {
     })
 }
 
-/// Where it listens by default another server of this machine may: ids over HTTP are worth a start without.
+/// Where it listens by default another server of this machine may: ids over HTTP are worth a start
+/// without.
 fn bind_redis(config: &Config) -> Result<Option<TcpListener>> {
     let Some(address) = config.redis.listen else { return Ok(None) };
     match bind(address, "redis.listen") {

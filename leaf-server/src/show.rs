@@ -1,5 +1,5 @@
-//! The verb `config`: the configuration that counts, in the form of a `leaf.toml`, and where each value
-//! comes from.
+//! The verb `config`: the configuration that counts, in the form of a `leaf.toml`, and where each
+//! value comes from.
 
 use std::io::Write;
 

@@ -1,5 +1,5 @@
-//! What the program that started this one wants to hear: signals come in, systemd's notifications go out.
-//! As process 1 of a container it also takes in the orphans' ends.
+//! What the program that started this one wants to hear: signals come in, systemd's notifications
+//! go out. As process 1 of a container it also takes in the orphans' ends.
 
 use std::time::Duration;
 
@@ -59,7 +59,8 @@ fn reap() -> Result<()> {
     Ok(())
 }
 
-/// Tells systemd, where it wants to hear. A notification that cannot be sent is nobody's problem here.
+/// Tells systemd, where it wants to hear. A notification that cannot be sent is nobody's problem
+/// here.
 fn tell(states: &[NotifyState<'_>]) {
     let _ = sd_notify::notify(states);
 }

@@ -1,4 +1,5 @@
-//! Every wrong input gets one line that names it, the right status or exit code, and breaks nothing.
+//! Every wrong input gets one line that names it, the right status or exit code, and breaks
+//! nothing.
 #![allow(clippy::unwrap_used, reason = "tests may panic")]
 
 use std::path::Path;

@@ -1,5 +1,5 @@
-//! A real server whose wall clock steps: within the tolerance nobody notices, beyond it ids stop, and
-//! no id ever repeats. `LEAF_SEED` repeats the random steps.
+//! A real server whose wall clock steps: within the tolerance nobody notices, beyond it ids stop,
+//! and no id ever repeats. `LEAF_SEED` repeats the random steps.
 #![allow(clippy::unwrap_used, reason = "tests may panic")]
 
 use std::sync::Arc;

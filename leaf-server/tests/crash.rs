@@ -13,7 +13,8 @@ const SERVER: &str = env!("CARGO_BIN_EXE_leaf-server");
 const SEGMENT: &str = "/api/segment/get/leaf-segment-test";
 const SNOWFLAKE: &str = "/api/snowflake/get/test";
 
-/// Kills a server under load so many times, each time at a different instant, and calls `after_kill`.
+/// Kills a server under load so many times, each time at a different instant, and calls
+/// `after_kill`.
 fn kill_under_load(
     rounds: usize,
     directory: &Path,
@@ -74,7 +75,8 @@ fn a_killed_server_goes_on_at_once_and_repeats_nothing() {
     kill_under_load(full(20, 100), directory.path(), &[], || {});
 }
 
-/// kill -9 keeps what the kernel holds. A power loss keeps what was synced, and the clock may be behind after it.
+/// kill -9 keeps what the kernel holds. A power loss keeps what was synced, and the clock may be
+/// behind after it.
 #[test]
 fn what_a_power_loss_takes_away_was_never_relied_on() {
     let directory = tempfile::tempdir().unwrap();

@@ -1,7 +1,8 @@
 //! The order of writes: what an answer relies on is on the disk before the answer leaves.
 //!
-//! kill -9 keeps what the kernel holds, so no test that kills a process can see a missing fsync. This one reads
-//! the system calls: strace shows each write, each sync and each answer, in their order.
+//! kill -9 keeps what the kernel holds, so no test that kills a process can see a missing fsync.
+//! This one reads the system calls: strace shows each write, each sync and each answer, in their
+//! order.
 #![allow(clippy::unwrap_used, reason = "tests may panic")]
 
 use std::collections::HashMap;

@@ -103,8 +103,8 @@ fn a_failover_that_lost_allocations_repeats_nothing() {
     assert!(!outcome.log.contains("leaf:leaf"), "no password in the log");
 }
 
-/// The negative control: without the failover guard the same steps repeat ids, so the test above can
-/// fail.
+/// The negative control: without the failover guard the same steps repeat ids, so the test above
+/// can fail.
 #[test]
 fn without_the_guard_the_same_failover_repeats_ids() {
     let outcome = fail_over(false);

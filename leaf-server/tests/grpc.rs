@@ -94,7 +94,8 @@ fn other_protocols_and_silence_end() {
     assert!(asked.elapsed() < Duration::from_secs(4), "a silent connection does not hold a stop");
 }
 
-/// S-10: what operators do by `leaf` and over HTTP, also over gRPC, and by whom they let it be done.
+/// S-10: what operators do by `leaf` and over HTTP, also over gRPC, and by whom they let it be
+/// done.
 #[test]
 fn administration_over_grpc() {
     let registry = [
@@ -180,7 +181,8 @@ fn a_client_that_reads_no_stream_costs_little_and_is_closed() {
     });
 }
 
-/// Answers the pings of a server until that closes the connection: it is alive, and reads no stream.
+/// Answers the pings of a server until that closes the connection: it is alive, and reads no
+/// stream.
 fn answers_pings(mut client: TcpStream) {
     client.set_read_timeout(Some(Duration::from_secs(150))).unwrap();
     let mut head = [0; 9];
@@ -273,8 +275,8 @@ async fn connect(server: &LeafServer) -> hyper::client::conn::http2::SendRequest
     sender
 }
 
-/// A server that pauses makes many calls late at once: their clients give them up, and the connection's other calls get
-/// their answers.
+/// A server that pauses makes many calls late at once: their clients give them up, and the
+/// connection's other calls get their answers.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn calls_that_are_given_up_take_no_other_with_them() {
     let (_directory, mut server) = start();

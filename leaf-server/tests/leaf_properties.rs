@@ -1,5 +1,5 @@
-//! The unmodified `leaf.properties` of a Java Leaf starts the server on the real services, in each of its four
-//! snowflake modes, and its paths answer.
+//! The unmodified `leaf.properties` of a Java Leaf starts the server on the real services, in each
+//! of its four snowflake modes, and its paths answer.
 #![allow(clippy::unwrap_used, reason = "tests may panic")]
 
 use std::path::Path;

@@ -160,7 +160,8 @@ fn a_reload_takes_over_what_can_change_and_names_the_rest() {
     assert!(server.stop().success());
 }
 
-/// A request that waits for ids for a minute holds the stop up; the second signal does not wait for it.
+/// A request that waits for ids for a minute holds the stop up; the second signal does not wait for
+/// it.
 #[test]
 fn a_second_signal_ends_it_at_once() {
     let directory = tempfile::tempdir().unwrap();
@@ -228,8 +229,8 @@ fn no_more_than_so_many_requests_wait_for_ids() {
     assert!(refused > 0 && waited >= 2, "{refused} refused, {waited} waited: {answers:?}");
 }
 
-/// S-03: for seconds three times as many requests as there can be ids. A few wait, the others are refused at once, and nothing else
-/// suffers.
+/// S-03: for seconds three times as many requests as there can be ids. A few wait, the others are
+/// refused at once, and nothing else suffers.
 #[test]
 fn three_times_the_load_is_refused_and_holds_nothing_up() {
     let directory = tempfile::tempdir().unwrap();

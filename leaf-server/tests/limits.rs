@@ -247,8 +247,8 @@ fn slow_and_silent_clients_are_closed() {
     assert!(pooled.command(&["SNOWFLAKE"]).unwrap().id().is_some());
 }
 
-/// Connections that ask nothing, or something now and then, that send a body slowly, or stay after their
-/// answer, keep nobody from asking for health.
+/// Connections that ask nothing, or something now and then, that send a body slowly, or stay after
+/// their answer, keep nobody from asking for health.
 #[test]
 fn health_is_answered_whoever_holds_connections_to_the_ops_listener() {
     let directory = tempfile::tempdir().unwrap();
@@ -354,7 +354,8 @@ fn an_http2_client_without_a_window_costs_little() {
     assert!(grown < 30 * 1024, "{grown} KiB for {} connections", clients.len());
 }
 
-/// It takes no answer, and asks for one more and gives it up all the time: the others are not taken all the same.
+/// It takes no answer, and asks for one more and gives it up all the time: the others are not taken
+/// all the same.
 #[test]
 fn an_http2_client_that_takes_nothing_is_closed_whatever_it_asks_besides() {
     let directory = tempfile::tempdir().unwrap();

@@ -117,7 +117,8 @@ fn two_servers_and_a_java_node_on_one_row_never_share_an_id() {
     // Whole steps of 2000, doubled or not, were added to 1. What is missing below max_id is each
     // server's stock: the rest of its current segment and its next one.
     assert_eq!((max_id - 1) % 2000, 0);
-    // A thread that was not running while two segments were used up loses the one id that it had taken.
+    // A thread that was not running while two segments were used up loses the one id that it had
+    // taken.
     let (lost, gaps): (Vec<_>, Vec<_>) =
         ledger.gaps_below(max_id).into_iter().partition(|gap| gap.end - gap.start == 1);
     assert!(gaps.len() <= 4 && lost.len() <= 4, "missing: {gaps:?}, {lost:?}");
@@ -127,8 +128,9 @@ fn two_servers_and_a_java_node_on_one_row_never_share_an_id() {
     );
 }
 
-/// What the Java Leaf asks knows nothing of a tag that is not plain: it answers "no such key" instead of issuing ids
-/// that mean something else. A leaf-server before `leaf_sequence` asked the same table.
+/// What the Java Leaf asks knows nothing of a tag that is not plain: it answers "no such key"
+/// instead of issuing ids that mean something else. A leaf-server before `leaf_sequence` asked the
+/// same table.
 #[test]
 fn a_java_node_finds_no_tag_that_is_not_plain() {
     let database = MariaDb::shared();
@@ -267,7 +269,8 @@ fn without_the_guards_table_ids_are_served_and_the_log_says_so_once() {
     assert_eq!(log.matches("the failover guard is off").count(), 1, "{log}");
 }
 
-/// G-05, G-13: no clear answer, no id; then 503 within the deadline, and ids as soon as the line is back.
+/// G-05, G-13: no clear answer, no id; then 503 within the deadline, and ids as soon as the line is
+/// back.
 #[test]
 fn a_line_that_breaks_costs_stock_and_nothing_else() {
     let database = MariaDb::shared();
@@ -354,7 +357,8 @@ fn a_database_that_crashes_under_load_costs_no_id_and_no_error() {
     client.join().unwrap();
 }
 
-/// G-09: the row's step is edited by hand while ids are taken: to less, to much more, to what is none and back.
+/// G-09: the row's step is edited by hand while ids are taken: to less, to much more, to what is
+/// none and back.
 #[test]
 fn a_step_that_is_edited_under_load_repeats_nothing() {
     let database = MariaDb::shared();

@@ -1,5 +1,6 @@
-//! The Redis clients of several languages, with their default settings: each connects, and its ids are nobody
-//! else's. `scripts/redis-clients` prepares them, and tells which languages are not on this machine.
+//! The Redis clients of several languages, with their default settings: each connects, and its ids
+//! are nobody else's. `scripts/redis-clients` prepares them, and tells which languages are not on
+//! this machine.
 #![allow(clippy::unwrap_used, reason = "tests may panic")]
 
 use std::path::Path;

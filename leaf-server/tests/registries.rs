@@ -1,4 +1,5 @@
-//! Servers that get their worker ids from every kind of registry, and what must not repeat an id there.
+//! Servers that get their worker ids from every kind of registry, and what must not repeat an id
+//! there.
 #![allow(
     clippy::unwrap_used,
     clippy::disallowed_methods,
@@ -201,7 +202,8 @@ fn a_name_that_is_in_use_is_refused() {
     assert_ne!(worker(&second), worker(&first));
 }
 
-/// How long a client may be without an id where a fault is not to be noticed: these machines are shared.
+/// How long a client may be without an id where a fault is not to be noticed: these machines are
+/// shared.
 const MOMENT: Duration = Duration::from_secs(1);
 
 /// A client of a server, whose ids go into the ledger.
@@ -211,9 +213,9 @@ fn load(ledger: &Arc<Ledger>, issuer: &str, server: &LeafServer) -> Load {
 
 const SHORT: &str = "offline_for = '1500ms'\nreport_interval = '200ms'\nrecycle_after = '0s'";
 
-/// W-02: a process that was frozen beyond the takeover of its worker id repeats nothing when it goes on.
-/// Where worker ids are recycled there are two: the third node gets the one of the frozen, which gets the
-/// second's once that has stopped.
+/// W-02: a process that was frozen beyond the takeover of its worker id repeats nothing when it
+/// goes on. Where worker ids are recycled there are two: the third node gets the one of the frozen,
+/// which gets the second's once that has stopped.
 fn a_frozen_node_repeats_nothing(cluster: &Cluster, recycled: bool) {
     let ledger = Arc::new(Ledger::default());
     let worker_of = |id: i64| if recycled { id >> 12 & 1 } else { id >> 12 & 1023 };
@@ -252,8 +254,8 @@ fn a_frozen_node_repeats_nothing(cluster: &Cluster, recycled: bool) {
     assert!(first.output().contains("the ids of this lease stop"), "{}", first.output());
 }
 
-/// Of the worker id that changed hands the frozen node's timestamps all lie below its successor's: also those
-/// that it answered after it was woken.
+/// Of the worker id that changed hands the frozen node's timestamps all lie below its successor's:
+/// also those that it answered after it was woken.
 fn expect_slices(ledger: &Ledger, recycled: bool) {
     let mut slices = Slices::default();
     let mut own = None;
@@ -345,8 +347,8 @@ fn a_lost_leader_of_etcd_is_not_noticed() {
     a_lost_leader_is_not_noticed(&Cluster::new("", &snowflake), crash, "etcd");
 }
 
-/// W-16: ids flow while ZooKeeper stands still for longer than its sessions live, and without a restart
-/// the node is known there again afterwards.
+/// W-16: ids flow while ZooKeeper stands still for longer than its sessions live, and without a
+/// restart the node is known there again afterwards.
 #[test]
 fn an_expired_session_is_survived() {
     let zookeeper = ZooKeeper::start(1);
@@ -424,8 +426,9 @@ fn a_wrong_clock_is_refused_by_the_peers() {
     unchecked.wait_ready();
 }
 
-/// The file of a shared SQLite registry and store is removed, or an older copy put in its place, while a node
-/// runs: the node notices, says so, and issues nothing that the next one may issue, too.
+/// The file of a shared SQLite registry and store is removed, or an older copy put in its place,
+/// while a node runs: the node notices, says so, and issues nothing that the next one may issue,
+/// too.
 #[test]
 fn a_database_file_that_is_not_in_its_place_ends_both_modes() {
     for put_back in [false, true] {

@@ -1,4 +1,5 @@
-//! Tags that are not plain, over several servers: scrambled ids, numbers of a day, two data centres.
+//! Tags that are not plain, over several servers: scrambled ids, numbers of a day, two data
+//! centres.
 #![allow(
     clippy::unwrap_used,
     clippy::disallowed_methods,
@@ -162,8 +163,9 @@ fn chi_square(counts: &[usize]) -> f64 {
     counts.iter().map(|count| (*count as f64 - expected).powi(2) / expected).sum()
 }
 
-/// Three nodes, a kill and another key under load: no id twice, every id is decoded elsewhere, and neither digits nor
-/// neighbours show anything. A node without the key serves nothing, and says which it needs.
+/// Three nodes, a kill and another key under load: no id twice, every id is decoded elsewhere, and
+/// neither digits nor neighbours show anything. A node without the key serves nothing, and says
+/// which it needs.
 #[test]
 fn scrambled_ids_are_unique_and_show_nothing() {
     let server = MariaDb::shared();
@@ -259,7 +261,8 @@ fn scrambled_ids_are_unique_and_show_nothing() {
     }
 }
 
-/// What has no ranges is no lease; a file of keys that others can read is refused, and so is a key from nowhere.
+/// What has no ranges is no lease; a file of keys that others can read is refused, and so is a key
+/// from nowhere.
 #[test]
 fn keys_and_ranges_that_cannot_be() {
     let directory = tempfile::tempdir().unwrap();
@@ -299,7 +302,8 @@ fn offset(to: &str, seconds: i64) -> String {
     format!("{offset:+}")
 }
 
-/// Midnight under load, on servers whose clocks differ by 90 s: the first to see it opens the day for all.
+/// Midnight under load, on servers whose clocks differ by 90 s: the first to see it opens the day
+/// for all.
 #[test]
 fn numbers_begin_again_at_midnight_for_all_nodes() {
     let server = MariaDb::shared();
@@ -423,8 +427,8 @@ fn a_full_day_is_refused() {
     assert_eq!((full.status, full.body.contains("used up")), (409, true), "{}", full.body);
 }
 
-/// Two data centres with a database each, and a third that joins: slices and interleaved tags never meet, while links
-/// are cut and nodes are killed.
+/// Two data centres with a database each, and a third that joins: slices and interleaved tags never
+/// meet, while links are cut and nodes are killed.
 #[test]
 fn data_centres_share_no_id() {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
@@ -450,7 +454,8 @@ fn data_centres_share_no_id() {
     for (index, server) in servers.iter().enumerate() {
         open(index, server);
     }
-    // The third joins under load. Its database is another one of the first server: what counts is the tags' part.
+    // The third joins under load. Its database is another one of the first server: what counts is
+    // the tags' part.
     open(2, &servers[0]);
     let rounds = if full() { 20 } else { 3 };
     for round in 0..rounds {

@@ -57,7 +57,8 @@ fn a_stopped_server_answers_what_it_took_and_gives_the_worker_id_back() {
     assert!(!server.output().contains("waiting"), "{}", server.output());
 }
 
-/// HTTP/2 announces the end by itself: what was sent before is answered, what comes after is not taken.
+/// HTTP/2 announces the end by itself: what was sent before is answered, what comes after is not
+/// taken.
 #[test]
 fn a_stop_fails_no_request_of_http2() {
     use http_body_util::{BodyExt, Empty};

@@ -1,7 +1,8 @@
-//! Strict order over three servers on real stores, while nodes are killed and stopped and their links are cut.
+//! Strict order over three servers on real stores, while nodes are killed and stopped and their
+//! links are cut.
 //!
-//! Every call is recorded with the instants at which it was sent and answered; a call that got no answer may have
-//! burned ids and proves nothing.
+//! Every call is recorded with the instants at which it was sent and answered; a call that got no
+//! answer may have burned ids and proves nothing.
 #![allow(
     clippy::unwrap_used,
     clippy::disallowed_methods,
@@ -243,7 +244,8 @@ async fn strict_order_holds_on_etcd() {
     attack(nodes).await;
 }
 
-/// Every server has a database server of its own, which may be behind the others: their conflicts decide.
+/// Every server has a database server of its own, which may be behind the others: their conflicts
+/// decide.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn strict_order_holds_on_galera() {
     let cluster = tokio::task::spawn_blocking(Galera::start).await.unwrap();

@@ -1,7 +1,8 @@
 //! For callers without a tokio runtime.
 //!
-//! The generator gets a runtime of its own with one thread, on which the keeper works. Not for asynchronous code: there `open`,
-//! `take`, `close`, a `next` that must wait, and dropping the generator panic.
+//! The generator gets a runtime of its own with one thread, on which the keeper works. Not for
+//! asynchronous code: there `open`, `take`, `close`, a `next` that must wait, and dropping the
+//! generator panic.
 
 use std::io;
 
@@ -60,14 +61,15 @@ impl SnowflakeGenerator {
     /// Takes the next id; never waits.
     ///
     /// # Errors
-    /// `Exhausted` with the time until the next tick; `CeilingReached`; `Starting`, `ClockBehind`, `Lost`, `Closed`,
-    /// `EndOfTime`, `Forked`.
+    /// `Exhausted` with the time until the next tick; `CeilingReached`; `Starting`, `ClockBehind`,
+    /// `Lost`, `Closed`, `EndOfTime`, `Forked`.
     #[inline]
     pub fn try_next(&self) -> Result<Id, SnowflakeError> {
         self.generator.try_next()
     }
 
-    /// Takes the ids that are there at once: at least 1, at most `most`, in increasing order; never waits.
+    /// Takes the ids that are there at once: at least 1, at most `most`, in increasing order; never
+    /// waits.
     ///
     /// # Errors
     /// Those of [`Self::try_next`]; `BadCount` when `most` is 0.
@@ -78,8 +80,9 @@ impl SnowflakeGenerator {
     /// Takes the next id; blocks while the tick is used up, behind those that wait already.
     ///
     /// # Errors
-    /// After [`SnowflakeConfig::wait`](crate::SnowflakeConfig::wait): `Exhausted` or `CeilingReached`. At once:
-    /// `Starting`, `ClockBehind`, `Lost`, `Closed`, `EndOfTime`, `Forked`.
+    /// After [`SnowflakeConfig::wait`](crate::SnowflakeConfig::wait): `Exhausted` or
+    /// `CeilingReached`. At once: `Starting`, `ClockBehind`, `Lost`, `Closed`, `EndOfTime`,
+    /// `Forked`.
     #[inline]
     pub fn next(&self) -> Result<Id, SnowflakeError> {
         match self.generator.try_next_unless_queued() {
@@ -127,8 +130,8 @@ impl SnowflakeGenerator {
         self.generator.accept_clock();
     }
 
-    /// Ends issuing, writes down what was used and gives the worker id back. In a forked child it does nothing: the
-    /// worker id is the parent's.
+    /// Ends issuing, writes down what was used and gives the worker id back. In a forked child it
+    /// does nothing: the worker id is the parent's.
     pub fn close(&self) {
         self.runtime().block_on(self.generator.close());
     }
@@ -139,7 +142,8 @@ impl SnowflakeGenerator {
 }
 
 impl Drop for SnowflakeGenerator {
-    /// Tells the keeper to stop, but may end it before the worker id is given back; [`Self::close`] waits for that.
+    /// Tells the keeper to stop, but may end it before the worker id is given back; [`Self::close`]
+    /// waits for that.
     fn drop(&mut self) {
         if self.generator.is_forked() {
             // Its threads are the parent's: waiting for their end would never end.

@@ -40,25 +40,28 @@ pub struct SnowflakeConfig {
     pub identity: Identity,
     /// How ids are composed. Default [`Layout::LEAF`].
     pub layout: Layout,
-    /// The file that makes a restart after a crash immediate. Without one (the default) a restarted node is a
-    /// stranger to the worker id that it had: it takes another one, or, where it may not, is refused until the old
-    /// ceiling is near.
+    /// The file that makes a restart after a crash immediate. Without one (the default) a restarted
+    /// node is a stranger to the worker id that it had: it takes another one, or, where it may not,
+    /// is refused until the old ceiling is near.
     pub state_file: Option<PathBuf>,
-    /// How far the wall clock may fall behind the ids before they stop. It is also how far ahead
-    /// of the clock a restarted node may begin. 1 ms to 60 s, default 1 s; 5 ms is the Java Leaf's rule.
+    /// How far the wall clock may fall behind the ids before they stop. It is also how far ahead of
+    /// the clock a restarted node may begin. 1 ms to 60 s, default 1 s; 5 ms is the Java Leaf's
+    /// rule.
     pub rollback_tolerance: Duration,
     /// A wall clock that jumps ahead by more than this is not followed. At least 1 s, default 1 h.
     pub max_step_forward: Duration,
     /// How long ids flow without the registry: two report intervals to 7 days, default 10 min.
     pub offline_for: Duration,
-    /// How often the registry ceiling is raised: at least 10 ms, default 3 s, as the Java Leaf reports.
+    /// How often the registry ceiling is raised: at least 10 ms, default 3 s, as the Java Leaf
+    /// reports.
     pub report_interval: Duration,
     /// The longest that a claim waits for a former holder's time to pass: up to 1 h, default 15 s.
     pub startup_wait: Duration,
     /// How long a caller waits, for the next tick or a ceiling: up to 1 h, default 2 s.
     pub wait: Duration,
-    /// A tick starts its sequence at a pseudo-random value below this, so that `id % n` spreads evenly (not if the ids of the
-    /// tick before overflowed into it). At most 1/16 of the sequence's range; 0 starts every tick at 0. Default 100.
+    /// A tick starts its sequence at a pseudo-random value below this, so that `id % n` spreads
+    /// evenly (not if the ids of the tick before overflowed into it). At most 1/16 of the
+    /// sequence's range; 0 starts every tick at 0. Default 100.
     pub sequence_start: u64,
     /// The clocks. Default [`SystemClock`].
     pub clock: Arc<dyn Clock>,
@@ -73,9 +76,9 @@ pub struct SnowflakeConfig {
     /// How far a clock may be from this one and still agree, not counting the uncertainty of the
     /// round trip. Default 5 s.
     pub max_offset: Duration,
-    /// The cache directory of a Java Leaf on this machine, `{tmpdir}/{leaf.name}/leafconf/{port}`: read at every
-    /// start, so that nothing it issued is repeated. (The file of the original holds no time: then nothing is known
-    /// of what it issued, and the log says so.) Default none.
+    /// The cache directory of a Java Leaf on this machine, `{tmpdir}/{leaf.name}/leafconf/{port}`:
+    /// read at every start, so that nothing it issued is repeated. (The file of the original holds
+    /// no time: then nothing is known of what it issued, and the log says so.) Default none.
     pub java_cache: Option<PathBuf>,
 }
 

@@ -59,11 +59,12 @@ pub enum RegistryErrorKind {
     InUse {
         /// The holder's ceiling, or when this worker id can be claimed.
         until: UnixMillis,
-        /// How long ago the holder last reported; `None` where it reported while this node waited for it.
+        /// How long ago the holder last reported; `None` where it reported while this node waited
+        /// for it.
         last_report: Option<Duration>,
     },
-    /// The record must be seen unchanged for a while before it counts as this node's own, or its holder as
-    /// silent.
+    /// The record must be seen unchanged for a while before it counts as this node's own, or its
+    /// holder as silent.
     #[error("watching for {during:?} whether somebody else reports under the worker id")]
     Watch {
         /// The worker id.
@@ -103,8 +104,8 @@ pub enum RegistryErrorKind {
         /// When every ceiling granted before the failover has passed.
         until: UnixMillis,
     },
-    /// The registry's database has failed over, and the ceiling of this lease was so near that the failover may have lost the
-    /// claim of another node. Final for the lease: claim anew.
+    /// The registry's database has failed over, and the ceiling of this lease was so near that the
+    /// failover may have lost the claim of another node. Final for the lease: claim anew.
     #[error(
         "the database of the worker ids has failed over, and another node's claim of this worker id may have \
          been lost there: this lease has ended"
@@ -217,7 +218,8 @@ impl RegistryError {
         &self.kind
     }
 
-    /// Whether it makes sense to repeat the call without a change. `false` does not mean that it can never succeed.
+    /// Whether it makes sense to repeat the call without a change. `false` does not mean that it
+    /// can never succeed.
     #[must_use]
     pub const fn retryable(&self) -> bool {
         matches!(
@@ -244,7 +246,8 @@ pub enum SnowflakeErrorKind {
     /// No worker id is held yet.
     #[error("no worker id yet")]
     Starting,
-    /// The sequence of this tick is used up, or ids run ahead of the clock: the next free tick is `after` away.
+    /// The sequence of this tick is used up, or ids run ahead of the clock: the next free tick is
+    /// `after` away.
     #[error("the sequence of this tick is used up")]
     Exhausted {
         /// How long to wait.
@@ -253,8 +256,8 @@ pub enum SnowflakeErrorKind {
     /// The wall clock is behind the ids by more than the tolerance.
     #[error("the clock went back: {}", behind(*.by))]
     ClockBehind {
-        /// How far it is behind the last id; zero when it has caught up with it, and ids flow again in a
-        /// moment.
+        /// How far it is behind the last id; zero when it has caught up with it, and ids flow again
+        /// in a moment.
         by: Duration,
     },
     /// The ceiling could not be raised in time: the state file or the registry is in trouble.
@@ -307,7 +310,8 @@ pub enum SnowflakeErrorKind {
         /// The most.
         most: usize,
     },
-    /// A setting, the clock or the cache file of a Java Leaf does not allow a start; the text says which.
+    /// A setting, the clock or the cache file of a Java Leaf does not allow a start; the text says
+    /// which.
     #[error("{0}")]
     BadConfig(String),
     /// The state file.
@@ -345,7 +349,8 @@ impl SnowflakeError {
         &self.kind
     }
 
-    /// Whether it makes sense to repeat the call without a change. `false` does not mean that it can never succeed.
+    /// Whether it makes sense to repeat the call without a change. `false` does not mean that it
+    /// can never succeed.
     #[must_use]
     pub fn retryable(&self) -> bool {
         match &self.kind {

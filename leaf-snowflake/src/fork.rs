@@ -1,9 +1,9 @@
 //! Whether this is still the process that opened the generator.
 //!
-//! A forked child has a copy of the sequencer's state and would hand out the same ids. Its process id differs; asking for
-//! it costs a system call, so it is asked at most once in 16 us. Forking takes longer than
-//! that, so the child's first call falls into a later interval and asks. In the parent an id costs one
-//! comparison.
+//! A forked child has a copy of the sequencer's state and would hand out the same ids. Its process
+//! id differs; asking for it costs a system call, so it is asked at most once in 16 us. Forking
+//! takes longer than that, so the child's first call falls into a later interval and asks. In the
+//! parent an id costs one comparison.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -1,7 +1,7 @@
 //! The public API of snowflake mode.
 //!
-//! A call reads the clock once and takes a position, or a run of them, from the lease. What it cannot
-//! have at once it waits for with a deadline: the next tick by sleeping, a ceiling by waking
+//! A call reads the clock once and takes a position, or a run of them, from the lease. What it
+//! cannot have at once it waits for with a deadline: the next tick by sleeping, a ceiling by waking
 //! the keeper. Those that wait are served in the order in which they came; who never waits
 //! (`try_next`, `try_take`) does not stand in that line.
 
@@ -80,8 +80,9 @@ impl SnowflakeGenerator {
     /// [retryable](SnowflakeError::retryable) it may be called again.
     ///
     /// # Errors
-    /// `Registry`, `StateFile`, `ClockRefused`, `EndOfTime`, `BadConfig`, and `Closed` after [`Self::close`]. Once it
-    /// has succeeded it returns the worker id that is held, `Starting` while a lost one is being replaced, or `Lost`.
+    /// `Registry`, `StateFile`, `ClockRefused`, `EndOfTime`, `BadConfig`, and `Closed` after
+    /// [`Self::close`]. Once it has succeeded it returns the worker id that is held, `Starting`
+    /// while a lost one is being replaced, or `Lost`.
     pub async fn claim(&self) -> Result<WorkerId, SnowflakeError> {
         let mut state = self.keeper.lock().await;
         let KeeperState::Idle(keeper) = &mut *state else {
@@ -152,15 +153,16 @@ impl SnowflakeGenerator {
         }
     }
 
-    /// Takes the next id without waiting; `None` when there is none now, or when other callers wait already.
+    /// Takes the next id without waiting; `None` when there is none now, or when other callers wait
+    /// already.
     #[inline]
     #[must_use]
     pub fn try_next_unless_queued(&self) -> Option<Id> {
         self.shared.attempt_in_turn(Sequencer::take).ok()
     }
 
-    /// Takes exactly `count` ids, in increasing order, and waits where it must. They need not follow
-    /// each other without a gap: other callers take ids meanwhile.
+    /// Takes exactly `count` ids, in increasing order, and waits where it must. They need not
+    /// follow each other without a gap: other callers take ids meanwhile.
     ///
     /// # Errors
     /// Those of [`Self::next`]; ids that were taken before are then lost, which makes a gap.
@@ -172,8 +174,8 @@ impl SnowflakeGenerator {
         Ok(ids)
     }
 
-    /// Takes exactly `count` ids as [`Self::take`] does, as runs, which compose each id when it is read: many ids in
-    /// little memory.
+    /// Takes exactly `count` ids as [`Self::take`] does, as runs, which compose each id when it is
+    /// read: many ids in little memory.
     ///
     /// # Errors
     /// Those of [`Self::take`].
@@ -212,7 +214,8 @@ impl SnowflakeGenerator {
         Instant::now() + self.shared.wait
     }
 
-    /// Waits for this caller's turn, then for what the next attempt lacks. `error`: why the first attempt failed; `None` if it was not made, because others were waiting.
+    /// Waits for this caller's turn, then for what the next attempt lacks. `error`: why the first
+    /// attempt failed; `None` if it was not made, because others were waiting.
     #[cold]
     async fn wait_for<T>(
         &self,
@@ -229,8 +232,8 @@ impl SnowflakeGenerator {
             return Err(SnowflakeErrorKind::Forked.into());
         }
         let _waiting = Waiting::count(&shared.waiting);
-        // If the turn does not come before the deadline, one more attempt yields the error to return: it has the same
-        // cause as the one at the head of the line.
+        // If the turn does not come before the deadline, one more attempt yields the error to
+        // return: it has the same cause as the one at the head of the line.
         let turn = tokio::time::timeout_at(deadline, shared.turn.acquire()).await;
         loop {
             let raised = shared.raised.notified();

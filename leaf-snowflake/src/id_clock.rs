@@ -2,12 +2,14 @@
 //!
 //! Invariant: between two looks at the wall clock it advances exactly with the boot clock, so that
 //! nothing on the hot path can see a step. It reads `boot + offset`; a watcher moves the offset
-//! towards the wall by at most 500 ppm. Three exceptions set it at once: the start of a lease ([`IdClock::anchor`]), the end of a stop
-//! ([`Look::CaughtUp`]), and a jump that was vouched for ([`IdClock::follow`]).
+//! towards the wall by at most 500 ppm. Three exceptions set it at once: the start of a lease
+//! ([`IdClock::anchor`]), the end of a stop ([`Look::CaughtUp`]), and a jump that was vouched for
+//! ([`IdClock::follow`]).
 //!
 //! A wall clock that falls behind by more than the tolerance stops the ids (the offset is then
 //! [`BLOCKED`]) until it is within the tolerance of the last id issued: the Java Leaf's rule, where the
-//! tolerance is 5 ms. A wall clock that jumps ahead by more than `max_step_forward` is not followed.
+//! tolerance is 5 ms. A wall clock that jumps ahead by more than `max_step_forward` is not
+//! followed.
 
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -98,8 +100,8 @@ impl IdClock {
         self.offset.store(target, Ordering::Release);
     }
 
-    /// Sets the ids' clock to the wall clock at once if that is ahead, however far: a caller said that it is right.
-    /// Returns by how much.
+    /// Sets the ids' clock to the wall clock at once if that is ahead, however far: a caller said
+    /// that it is right. Returns by how much.
     pub(crate) fn follow(&self) -> Duration {
         let target = nanos(self.clock.wall()) - nanos(self.clock.boot());
         // BLOCKED is less than any target: it is the watcher's to lift.
@@ -171,8 +173,8 @@ impl IdClock {
                 return Look::StillBehind(Duration::from_nanos(behind_ids.unsigned_abs()));
             }
             let healed = target + behind_ids.max(0);
-            // If the wall has meanwhile jumped ahead by more than `max_step_forward`, resume at the old offset; the next
-            // look reports `FarAhead`.
+            // If the wall has meanwhile jumped ahead by more than `max_step_forward`, resume at the
+            // old offset; the next look reports `FarAhead`.
             let followed = healed - watched.offset_before_stop <= self.max_step_forward;
             self.offset.store(
                 if followed { healed } else { watched.offset_before_stop },
@@ -181,10 +183,12 @@ impl IdClock {
             return Look::CaughtUp;
         }
         let difference = target - offset;
-        // Rounded to whole milliseconds, as the Java Leaf compares: with a tolerance of 5 ms a step of 5 is served, one of 6 is not.
+        // Rounded to whole milliseconds, as the Java Leaf compares: with a tolerance of 5 ms a step
+        // of 5 is served, one of 6 is not.
         if difference < -(self.tolerance + HALF_MILLI) {
-            // Stop even if every issued id lies behind the wall: a caller may have read the clock and be about to take an
-            // id. The next look sees it in `next_free`, and then follows the wall.
+            // Stop even if every issued id lies behind the wall: a caller may have read the clock
+            // and be about to take an id. The next look sees it in `next_free`, and then follows
+            // the wall.
             watched.offset_before_stop = offset;
             self.offset.store(BLOCKED, Ordering::Release);
             return Look::WentBack(Duration::from_nanos(difference.unsigned_abs()));

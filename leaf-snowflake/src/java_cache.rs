@@ -1,4 +1,5 @@
-//! What a Java Leaf left on this machine. It is read at every start: a Java Leaf may have run in between.
+//! What a Java Leaf left on this machine. It is read at every start: a Java Leaf may have run in
+//! between.
 //!
 //! The original writes `workerID.properties` with `workerID=N`; the community fork adds
 //! `maxTimestamp=N`, and in its local mode writes `workerID.json` instead. Both lie in

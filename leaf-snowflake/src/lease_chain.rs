@@ -1,7 +1,8 @@
 //! The sequencer of each lease that this process has held, in order.
 //!
-//! Callers hold a reference to the first lease only and follow the links, so that the hot path needs
-//! no counted reference. The chain is as long as the number of leases that the process has lost.
+//! Callers hold a reference to the first lease only and follow the links, so that the hot path
+//! needs no counted reference. The chain is as long as the number of leases that the process has
+//! lost.
 
 use std::ops::Deref;
 use std::sync::{Arc, OnceLock};
@@ -10,8 +11,8 @@ use leaf_core::sequencer::Sequencer;
 
 /// The sequencer of one lease, and a link to the lease that replaced it.
 ///
-/// Worker id, floor, ceiling and position are one object, so that no caller can combine the worker id
-/// of an old lease with the timestamps of a new one.
+/// Worker id, floor, ceiling and position are one object, so that no caller can combine the worker
+/// id of an old lease with the timestamps of a new one.
 #[derive(Debug)]
 pub(crate) struct LeaseSequencer {
     sequencer: Sequencer,

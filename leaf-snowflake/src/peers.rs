@@ -1,9 +1,9 @@
 //! Whether the peers' clocks agree with this one.
 //!
-//! A node whose clock is far ahead would push the floor of its worker id ahead, and nobody could use it until
-//! real time has caught up. So it asks its live peers before it claims: by default more than half of those that
-//! answer must agree within `max_offset`. The rule of Meituan's article, the mean, can be chosen; one peer that is
-//! a day ahead moves a mean, but no majority.
+//! A node whose clock is far ahead would push the floor of its worker id ahead, and nobody could
+//! use it until real time has caught up. So it asks its live peers before it claims: by default
+//! more than half of those that answer must agree within `max_offset`. The rule of Meituan's
+//! article, the mean, can be chosen; one peer that is a day ahead moves a mean, but no majority.
 //!
 //! A reading was taken somewhere between question and answer, so it is uncertain by half of that
 //! time. This file compares numbers; how peers are found and asked is the [`Peers`]' matter.

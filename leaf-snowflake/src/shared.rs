@@ -24,7 +24,8 @@ pub(crate) struct Shared {
     pub(crate) raised: Notify,
     /// Whose turn it is among the callers that wait: first come, first served.
     pub(crate) turn: Semaphore,
-    /// How many callers wait. Others that are ready to wait queue behind them; `try_next` and `try_take` do not.
+    /// How many callers wait. Others that are ready to wait queue behind them; `try_next` and
+    /// `try_take` do not.
     pub(crate) waiting: AtomicUsize,
     /// Wakes the keeper: a caller met the ceiling.
     pub(crate) wake: Notify,
@@ -139,8 +140,9 @@ impl Shared {
         self.layout.tick_at(UnixMillis::new(nanos / 1_000_000))
     }
 
-    /// Tries again with the leases that came after a lost one. On `Wait` it reads the clock again: another caller
-    /// that read it later may have moved the sequencer to a tick that lies ahead of this reading.
+    /// Tries again with the leases that came after a lost one. On `Wait` it reads the clock again:
+    /// another caller that read it later may have moved the sequencer to a tick that lies ahead of
+    /// this reading.
     #[cold]
     fn retry_on_successor<T>(
         &self,

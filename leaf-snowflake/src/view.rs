@@ -15,8 +15,8 @@ pub struct SnowflakeView {
     pub worker: Option<WorkerId>,
     /// The term of the lease, incremented by every claim of the worker id; 0 while none is held.
     pub term: u64,
-    /// Whether the registry confirmed the lease: `false` on a node that started from its state file while the registry was
-    /// away, until the registry answers.
+    /// Whether the registry confirmed the lease: `false` on a node that started from its state file
+    /// while the registry was away, until the registry answers.
     pub confirmed: bool,
     /// No id is issued at or above this: what the state file allows.
     pub local_ceiling: UnixMillis,
@@ -29,7 +29,8 @@ pub struct SnowflakeView {
     pub ahead_of_wall: Option<i64>,
     /// How often the wall clock was set.
     pub clock_steps: ClockSteps,
-    /// How many leases this process has lost since it started: taken over, in doubt after a failover, or replaced by one that does not continue them.
+    /// How many leases this process has lost since it started: taken over, in doubt after a
+    /// failover, or replaced by one that does not continue them.
     pub leases_lost: u64,
     /// Whole days until the layout's timestamp is used up.
     pub days_left: u64,

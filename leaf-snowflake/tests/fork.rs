@@ -1,5 +1,5 @@
-//! W-11: a forked child has a copy of the generator and must not use it. Alone in its file: a fork of
-//! a test process that runs other tests could deadlock.
+//! W-11: a forked child has a copy of the generator and must not use it. Alone in its file: a fork
+//! of a test process that runs other tests could deadlock.
 #![allow(clippy::unwrap_used, reason = "tests may panic")]
 
 use std::fs::OpenOptions;

@@ -1,4 +1,5 @@
-//! A wall clock of one's own for a child process, by libfaketime. The machine's clock stays as it is.
+//! A wall clock of one's own for a child process, by libfaketime. The machine's clock stays as it
+//! is.
 
 use std::path::{Path, PathBuf};
 
@@ -59,8 +60,9 @@ impl Default for FakeClock {
     }
 }
 
-/// libfaketime makes a file of shared memory that is named after the process id, and ends a process whose file is
-/// there already. A killed process leaves its file behind, and process ids come again.
+/// libfaketime makes a file of shared memory that is named after the process id, and ends a process
+/// whose file is there already. A killed process leaves its file behind, and process ids come
+/// again.
 fn remove_what_the_dead_left() {
     for file in std::fs::read_dir("/dev/shm").into_iter().flatten().flatten() {
         let name = file.file_name();

@@ -1,8 +1,8 @@
 //! A private Galera cluster of three MariaDB nodes.
 //!
-//! All start from copies of one data directory. The state transfer of a node that joins is therefore
-//! nothing but two scripts that tell each other so; MariaDB's own come in a package that starts a
-//! server when it is installed.
+//! All start from copies of one data directory. The state transfer of a node that joins is
+//! therefore nothing but two scripts that tell each other so; MariaDB's own come in a package that
+//! starts a server when it is installed.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;

@@ -73,7 +73,8 @@ impl HttpClient {
         }
     }
 
-    /// Sends a request with more headers (each line ends with `\r\n`) and a body, and reads its answer.
+    /// Sends a request with more headers (each line ends with `\r\n`) and a body, and reads its
+    /// answer.
     ///
     /// # Errors
     /// When the connection ends or the answer is not HTTP.
@@ -91,8 +92,8 @@ impl HttpClient {
         self.read()
     }
 
-    /// Sends `count` GET requests at once, and hands each answer to `each` as soon as it is read: what a
-    /// server answered before its connection died was answered.
+    /// Sends `count` GET requests at once, and hands each answer to `each` as soon as it is read:
+    /// what a server answered before its connection died was answered.
     ///
     /// # Errors
     /// When the connection ends or an answer is not HTTP.
@@ -114,8 +115,8 @@ impl HttpClient {
         sent
     }
 
-    /// Sends `count` GET requests for ids at once, all of which must be handed out. Each is handed to `each`
-    /// as soon as it is read.
+    /// Sends `count` GET requests for ids at once, all of which must be handed out. Each is handed
+    /// to `each` as soon as it is read.
     ///
     /// # Errors
     /// When the connection ends.

@@ -1,8 +1,8 @@
 //! What Leaf's tests stand on: real servers on demand, a fault proxy and the uniqueness ledger.
 //!
 //! Servers are started from installed binaries, each with its own ports and data directory, and are
-//! gone at the end of the test, also after a panic or a kill of the test process. A missing binary is
-//! a failure that says how to install it, never a skipped test.
+//! gone at the end of the test, also after a panic or a kill of the test process. A missing binary
+//! is a failure that says how to install it, never a skipped test.
 //!
 //! A failure here is a panic with a text: that is how a test fails.
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "tests may panic"))]

@@ -1,8 +1,9 @@
 //! Load: clients that ask for ids until they are told to stop, and what became of their requests.
 //!
-//! Every answer is recorded as it is read, so that what a server acknowledged before it died counts. A lost
-//! connection is counted and made anew. What a test claims of a server ("no request fails", "serves at
-//! once") is in the [`Report`]: refusals, lost connections, and the longest time without an id.
+//! Every answer is recorded as it is read, so that what a server acknowledged before it died
+//! counts. A lost connection is counted and made anew. What a test claims of a server ("no request
+//! fails", "serves at once") is in the [`Report`]: refusals, lost connections, and the longest time
+//! without an id.
 
 use std::io::{Read, Write};
 use std::net::SocketAddr;
@@ -141,9 +142,9 @@ impl Load {
         self.tally.refused.swap(0, Ordering::SeqCst)
     }
 
-    /// Asserts that no request failed so far, and that no client was without an id for longer than `most`. When
-    /// the machine itself stood still meanwhile, a gap may be longer by as much for each of the four wake-ups that
-    /// a request needs.
+    /// Asserts that no request failed so far, and that no client was without an id for longer than
+    /// `most`. When the machine itself stood still meanwhile, a gap may be longer by as much for
+    /// each of the four wake-ups that a request needs.
     ///
     /// # Panics
     /// When that is not so.
@@ -249,8 +250,8 @@ impl Client {
     }
 }
 
-/// Sends a byte to another thread and back, until it is told to stop: how long that takes says how long the machine
-/// let threads wait that had something to do.
+/// Sends a byte to another thread and back, until it is told to stop: how long that takes says how
+/// long the machine let threads wait that had something to do.
 fn witness_stalls(stop: &AtomicBool, tally: &Tally) {
     let (mut near, mut far) = UnixStream::pair().expect("two sockets");
     let echo = std::thread::spawn(move || {

@@ -82,7 +82,8 @@ impl MariaDb {
         (primary, replica)
     }
 
-    /// Starts a new replica of this server, which has been a member of a replication from its beginning.
+    /// Starts a new replica of this server, which has been a member of a replication from its
+    /// beginning.
     ///
     /// # Panics
     /// When MariaDB does not start.
@@ -263,8 +264,8 @@ impl MariaDb {
                 drop(process);
                 let log = std::fs::read_to_string(self.directory.path().join("err.log"));
                 let log = log.unwrap_or_default();
-                // Seen once in 10.11.19, in trx0purge.cc, a moment after the recovery of a crash. A supervisor
-                // starts it again.
+                // Seen once in 10.11.19, in trx0purge.cc, a moment after the recovery of a crash. A
+                // supervisor starts it again.
                 let crashed = log.contains("InnoDB: Assertion failure in file");
                 assert!(crashed && again, "mariadbd ended with {status}: {log}");
                 again = false;

@@ -1,8 +1,9 @@
-//! What a power loss leaves of a data directory: the last synced content under the last synced names.
+//! What a power loss leaves of a data directory: the last synced content under the last synced
+//! names.
 //!
-//! `kill -9` keeps what the kernel holds. A library (`power_loss.c`) that is preloaded into the process remembers
-//! what was synced; after the kill, [`PowerLoss::strike`] puts exactly that back. It is stricter than most file
-//! systems: nothing that was not synced survives.
+//! `kill -9` keeps what the kernel holds. A library (`power_loss.c`) that is preloaded into the
+//! process remembers what was synced; after the kill, [`PowerLoss::strike`] puts exactly that back.
+//! It is stricter than most file systems: nothing that was not synced survives.
 
 use std::collections::HashMap;
 use std::fs;
@@ -55,8 +56,8 @@ impl PowerLoss {
         ]
     }
 
-    /// Takes everything away that was not synced; the process must have been killed. A file that is still there
-    /// keeps its inode. Returns the names of the files that are left.
+    /// Takes everything away that was not synced; the process must have been killed. A file that is
+    /// still there keeps its inode. Returns the names of the files that are left.
     ///
     /// # Panics
     /// When a file cannot be read or written.

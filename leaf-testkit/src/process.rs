@@ -212,8 +212,8 @@ pub fn require(program: &str, package: &str) -> PathBuf {
         })
 }
 
-/// A port of the loopback interface that nobody listens on. It is below the system's ephemeral ports, so that no
-/// outgoing connection takes it before the server that it is for.
+/// A port of the loopback interface that nobody listens on. It is below the system's ephemeral
+/// ports, so that no outgoing connection takes it before the server that it is for.
 ///
 /// # Panics
 /// When there is none.

@@ -1,7 +1,8 @@
 //! The judge of strict order: a call that was sent after another one was answered got greater ids.
 //!
-//! Every call is recorded with the instants at which it was sent and answered, on one clock, so callers stand in one
-//! process, on as many threads as they like. A call that got no answer gets nothing that could be judged.
+//! Every call is recorded with the instants at which it was sent and answered, on one clock, so
+//! callers stand in one process, on as many threads as they like. A call that got no answer gets
+//! nothing that could be judged.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -70,7 +71,8 @@ impl CallLog {
         self.start.elapsed()
     }
 
-    /// Records a call that was sent at `sent` and is answered now, with the ids from `least` to `greatest`.
+    /// Records a call that was sent at `sent` and is answered now, with the ids from `least` to
+    /// `greatest`.
     pub fn record(&self, sent: Duration, least: i64, greatest: i64) {
         let answered = self.now();
         let call = Call { sent, answered, least, greatest };

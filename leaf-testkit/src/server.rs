@@ -31,8 +31,8 @@ impl LeafServer {
         server
     }
 
-    /// Starts another program, whose last argument is the binary, with a data directory, and waits until the server
-    /// is ready.
+    /// Starts another program, whose last argument is the binary, with a data directory, and waits
+    /// until the server is ready.
     ///
     /// # Panics
     /// When it ends or is not ready within 30 s.

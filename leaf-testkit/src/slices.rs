@@ -1,7 +1,8 @@
 //! Slices of time: who issued which timestamps of a worker id.
 //!
-//! Invariant: of one worker id the timestamps of a later holder all lie above those of an earlier one. That
-//! is what makes a repeat impossible; two equal ids would be luck, since they need the same sequence, too.
+//! Invariant: of one worker id the timestamps of a later holder all lie above those of an earlier
+//! one. That is what makes a repeat impossible; two equal ids would be luck, since they need the
+//! same sequence, too.
 
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, HashMap};
@@ -11,8 +12,8 @@ use std::collections::{BTreeMap, HashMap};
 pub struct Slices(HashMap<u32, BTreeMap<u64, (u64, u64)>>);
 
 impl Slices {
-    /// Records a timestamp of `worker` that its holder number `holder` issued: the term of its lease, or
-    /// whatever counts its holders.
+    /// Records a timestamp of `worker` that its holder number `holder` issued: the term of its
+    /// lease, or whatever counts its holders.
     ///
     /// # Errors
     /// A text that names both holders, when their slices are not apart.

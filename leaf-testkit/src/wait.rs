@@ -19,8 +19,8 @@ pub fn wait_until<T>(what: &str, limit: Duration, mut ready: impl FnMut() -> Opt
     }
 }
 
-/// Asks again while the answer is an error that passes, for a minute at most: on a busy machine a server that
-/// runs may take longer to answer than Leaf waits.
+/// Asks again while the answer is an error that passes, for a minute at most: on a busy machine a
+/// server that runs may take longer to answer than Leaf waits.
 ///
 /// # Errors
 /// The first that does not pass, or the last.

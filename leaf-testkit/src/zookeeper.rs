@@ -85,7 +85,8 @@ impl ZooKeeper {
             let args = [
                 "-Xmx128m".to_owned(),
                 "-XX:TieredStopAtLevel=1".into(),
-                // The tests kill processes, not the machine, and share one disk: a slow sync would end sessions.
+                // The tests kill processes, not the machine, and share one disk: a slow sync would
+                // end sessions.
                 "-Dzookeeper.forceSync=no".into(),
                 "-cp".into(),
                 format!("/usr/share/java/slf4j-nop.jar:{JAR}"),
@@ -180,7 +181,8 @@ impl ZooKeeper {
     }
 }
 
-/// What a server says of itself: `standalone`, `leader`, `follower`; nothing while it does not serve.
+/// What a server says of itself: `standalone`, `leader`, `follower`; nothing while it does not
+/// serve.
 fn mode(port: u16) -> Option<String> {
     let mut connection = TcpStream::connect(("127.0.0.1", port)).ok()?;
     connection.set_read_timeout(Some(Duration::from_secs(1))).ok()?;

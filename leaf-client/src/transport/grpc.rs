@@ -59,7 +59,8 @@ impl Client {
         call: impl AsyncFnOnce(IdServiceClient<Connections>, Request<M>) -> Result<Response<T>, Status>,
     ) -> Result<T, Status> {
         let mut request = Request::new(message);
-        // The server need not work for a client that waits no longer. It is the client that judges whether it was late.
+        // The server need not work for a client that waits no longer. It is the client that judges
+        // whether it was late.
         request.set_timeout(self.within + LATER);
         if let Some(authorization) = self.authorization {
             let mut value = MetadataValue::try_from(authorization.as_bytes())

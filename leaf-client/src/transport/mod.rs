@@ -21,7 +21,8 @@ pub(crate) struct Transport {
     grpc: grpc::Grpc,
 }
 
-/// An answer that is no failure of the server: what was asked for, or why the client does not get it.
+/// An answer that is no failure of the server: what was asked for, or why the client does not get
+/// it.
 #[derive(Debug)]
 pub(crate) enum Answer<T> {
     Good(T),
@@ -91,7 +92,8 @@ impl Transport {
         }
     }
 
-    /// One request. Where it is given less time than `attempt`, no answer is not the server's fault.
+    /// One request. Where it is given less time than `attempt`, no answer is not the server's
+    /// fault.
     pub(crate) async fn ask<A: Ask>(
         &self,
         endpoint: &Endpoint,
@@ -119,8 +121,8 @@ impl Transport {
     }
 }
 
-/// Whether the refusal of a leaf-server is its failure, by its word for programs; `lasting` where others of that kind would
-/// be refused by every server.
+/// Whether the refusal of a leaf-server is its failure, by its word for programs; `lasting` where
+/// others of that kind would be refused by every server.
 fn judge<T>(
     endpoint: &Endpoint,
     reason: &str,

@@ -136,8 +136,8 @@ impl Layout {
         Self { epoch, ..self }
     }
 
-    /// This layout with its worker field read as two numbers: a datacenter in the upper `bits` and a worker in
-    /// the rest. Ids do not change by it.
+    /// This layout with its worker field read as two numbers: a datacenter in the upper `bits` and
+    /// a worker in the rest. Ids do not change by it.
     ///
     /// # Errors
     /// [`LayoutError::DatacenterWidth`] unless at least one bit is left for the worker.

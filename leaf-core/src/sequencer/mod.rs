@@ -1,8 +1,8 @@
 //! The sequence logic of snowflake ids: which (timestamp, sequence) comes next.
 //!
 //! Invariants: no position is given out twice, and the ids of one sequencer strictly increase; a
-//! position is given out only from the floor up to the highest ceiling that [`Sequencer::raise`] was
-//! called with; after [`Sequencer::close`] nothing is given out.
+//! position is given out only from the floor up to the highest ceiling that [`Sequencer::raise`]
+//! was called with; after [`Sequencer::close`] nothing is given out.
 //!
 //! The state is one 64-bit word, `tick << sequence bits | sequence`, which only grows. When the
 //! sequence of a tick is used up, the addition carries into the next tick, which then starts at
@@ -10,8 +10,8 @@
 //! a tick that began by such a carry, the sequencer uses up that tick first, so that a caller who
 //! slept slightly too long still gets every id of every tick.
 //!
-//! A plain addition in place of the compare-exchange was measured: it is no faster, neither alone nor
-//! contended.
+//! A plain addition in place of the compare-exchange was measured: it is no faster, neither alone
+//! nor contended.
 //!
 //! This file reads no clock and stores nothing: the caller passes the current tick and decides when
 //! a ceiling is durable.
@@ -39,8 +39,8 @@ const CATCH_UP_MILLIS: u64 = 10;
 ///
 /// Floor and ceiling are what makes ids unique across restarts and processes: a program that brings
 /// its own clock and its own storage writes a ceiling down durably, then raises the sequencer to
-/// it, and starts the next process at that ceiling. `leaf-snowflake` does this with a registry and a
-/// state file.
+/// it, and starts the next process at that ceiling. `leaf-snowflake` does this with a registry and
+/// a state file.
 ///
 /// ```
 /// use leaf_core::sequencer::{Refusal, Sequencer};
@@ -99,13 +99,14 @@ impl Sequencer {
     /// A sequencer whose first id has a timestamp at or above `floor`. It gives out nothing before
     /// the first [`Self::raise`].
     ///
-    /// `now` is the clock's current time. A floor ahead of it makes ids run ahead of the clock, by as
-    /// many whole ticks, until the clock has caught up. The number of ticks is rounded down: rounded
-    /// up, two sequencers that start one after the other within one tick would share the next tick.
+    /// `now` is the clock's current time. A floor ahead of it makes ids run ahead of the clock, by
+    /// as many whole ticks, until the clock has caught up. The number of ticks is rounded down:
+    /// rounded up, two sequencers that start one after the other within one tick would share the
+    /// next tick.
     ///
     /// `sequence_start` spreads ids: a tick that begins without a carry starts its sequence below
-    /// this, so that `id % n` does not favour one shard. At most 1/16 of the sequence is used for it;
-    /// 0 starts every tick at sequence 0.
+    /// this, so that `id % n` does not favour one shard. At most 1/16 of the sequence is used for
+    /// it; 0 starts every tick at sequence 0.
     #[must_use]
     pub fn new(
         layout: Layout,
@@ -185,8 +186,8 @@ impl Sequencer {
         (last + 1) << self.sequence_bits
     }
 
-    /// What [`Self::take`] would refuse at tick `now`, without taking anything; `None` when it would
-    /// give out an id, or would after a wait of at most `patience`.
+    /// What [`Self::take`] would refuse at tick `now`, without taking anything; `None` when it
+    /// would give out an id, or would after a wait of at most `patience`.
     #[must_use]
     pub fn refuses(&self, now: u64, patience: Duration) -> Option<Refusal> {
         let patience = patience.as_millis() as u64 / self.layout.unit().millis();
@@ -239,8 +240,8 @@ impl Sequencer {
         ((mixed >> 32) * self.start_below) >> 32
     }
 
-    /// Allows ids whose tick ends at or before `ceiling`, and tells whether that is more than before. Call it
-    /// only after `ceiling` is durable. A lower ceiling than before is ignored.
+    /// Allows ids whose tick ends at or before `ceiling`, and tells whether that is more than
+    /// before. Call it only after `ceiling` is durable. A lower ceiling than before is ignored.
     pub fn raise(&self, ceiling: UnixMillis) -> bool {
         // Rounded down: a tick must not be used unless all of it lies below the ceiling.
         let tick = self.layout.tick_at(ceiling);

@@ -5,8 +5,8 @@ use std::iter::FusedIterator;
 
 use crate::{Composer, Id};
 
-/// Ids of one worker id that were taken together: an iterator in increasing order, which composes each
-/// id when it is read.
+/// Ids of one worker id that were taken together: an iterator in increasing order, which composes
+/// each id when it is read.
 pub struct IdRun {
     composer: Composer,
     position: u64,

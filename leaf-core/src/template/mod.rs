@@ -1,8 +1,9 @@
 //! Texts of ids by a template: `ORD-{date:%y%m%d}{n:06}{luhn}`.
 //!
-//! Invariant: one-to-one. Two numbers never have the same text (with their dates, where the template has one), and a text
-//! is read only if it is exactly what its number and date are written as. So everything but an unpadded number has a
-//! fixed length, and a number that does not fit its width has no text: never a longer one.
+//! Invariant: one-to-one. Two numbers never have the same text (with their dates, where the
+//! template has one), and a text is read only if it is exactly what its number and date are written
+//! as. So everything but an unpadded number has a fixed length, and a number that does not fit its
+//! width has no text: never a longer one.
 
 mod check_digits;
 mod parse;
@@ -169,8 +170,8 @@ impl Template {
         )
     }
 
-    /// The text of a number; `None` where the number does not fit its width, or the day its two digits of the year
-    /// (2000 to 2099). `day` is not looked at where the template has no date.
+    /// The text of a number; `None` where the number does not fit its width, or the day its two
+    /// digits of the year (2000 to 2099). `day` is not looked at where the template has no date.
     #[must_use]
     pub fn write(&self, number: i64, day: Day) -> Option<IdText> {
         if self.width().is_some() && number >= self.capacity() {
@@ -209,8 +210,8 @@ impl Template {
         Some(text)
     }
 
-    /// The number of a text, and its day where the template has a year; a month or a day that the template does not have
-    /// is 1.
+    /// The number of a text, and its day where the template has a year; a month or a day that the
+    /// template does not have is 1.
     ///
     /// # Errors
     /// [`TemplateError::OtherText`], or [`TemplateError::Altered`] where only the check digits are wrong.

@@ -65,8 +65,8 @@ pub struct Ops {
     /// Its address.
     #[serde(deserialize_with = "values::address")]
     pub listen: SocketAddr,
-    /// What administration must show, as `Authorization: Bearer TOKEN`. Needed unless the listener is on
-    /// loopback.
+    /// What administration must show, as `Authorization: Bearer TOKEN`. Needed unless the listener
+    /// is on loopback.
     pub token: Option<Secret>,
     /// A file that holds it.
     pub token_file: Option<PathBuf>,
@@ -253,13 +253,14 @@ impl Log {
     /// # Errors
     /// Where it is neither a level nor directives.
     pub fn filter(&self) -> Result<EnvFilter, ConfigError> {
-        // The ZooKeeper client tells of every connection, h2 of every client that misbehaves: what becomes of
-        // these we tell ourselves.
+        // The ZooKeeper client tells of every connection, h2 of every client that misbehaves: what
+        // becomes of these we tell ourselves.
         let quiet = ["zookeeper_client", "h2"]
             .iter()
             .filter(|module| !self.level.contains(*module))
             .fold(self.level.clone(), |all, module| format!("{all},{module}=error"));
-        // A word that is no level would be taken for the name of a module, and switch everything off.
+        // A word that is no level would be taken for the name of a module, and switch everything
+        // off.
         let plain = self.level.split(',').filter(|part| !part.contains('='));
         let levels = ["off", "error", "warn", "info", "debug", "trace"];
         let known = plain.into_iter().all(|part| levels.contains(&part.trim()));

@@ -1,8 +1,8 @@
 //! `leaf.properties`: the file of the Java Leaf and of its community fork, unchanged.
 //!
 //! Its keys become ours; what it leaves out has Java's defaults: both modes on, `zk_normal`, all
-//! addresses, port 8080; these rank below a `leaf.toml` beside it. A parameter of its JDBC URL that changes nothing here is passed over, an
-//! unknown one is named in a warning.
+//! addresses, port 8080; these rank below a `leaf.toml` beside it. A parameter of its JDBC URL that
+//! changes nothing here is passed over, an unknown one is named in a warning.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -97,7 +97,8 @@ pub(super) fn translate(text: &[u8], path: &Path) -> Result<Translated, ConfigEr
         let text = format!("{}{line}: not a properties file", path.display());
         return Err(ConfigError::new(text));
     }
-    // For Java a blank at the end belongs to the value: in a name it makes another path in ZooKeeper.
+    // For Java a blank at the end belongs to the value: in a name it makes another path in
+    // ZooKeeper.
     for (key, value) in &mut found {
         match key.as_str() {
             "leaf.jdbc.username" | "leaf.jdbc.password" => {}
@@ -147,7 +148,8 @@ pub(super) fn warning(config: &Config, origins: &BTreeMap<String, String>) -> Op
     })
 }
 
-/// Refuses what a Java Leaf needs and no source gives: our own defaults are for who configures nothing.
+/// Refuses what a Java Leaf needs and no source gives: our own defaults are for who configures
+/// nothing.
 pub(super) fn check(
     config: &Config,
     origins: &BTreeMap<String, String>,
@@ -194,7 +196,8 @@ impl Java<'_> {
         Err(ConfigError::new(format!("{}: {key}: {why}", self.path.display())))
     }
 
-    /// Whether a mode is on; written down only where the file says so. For Java all but `true` is false.
+    /// Whether a mode is on; written down only where the file says so. For Java all but `true` is
+    /// false.
     fn enabled(&self, key: &str, mode: &mut Map<String, Value>, warnings: &mut Vec<String>) {
         let Some(value) = self.get(key) else { return };
         let enabled = value.eq_ignore_ascii_case("true");

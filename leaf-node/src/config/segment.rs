@@ -126,8 +126,8 @@ impl Segment {
     /// Reads the keys of scrambled ids; none where no file is named.
     ///
     /// # Errors
-    /// The file cannot be read, others than its owner may read it, or a line of it is no key. The text never repeats
-    /// what the file holds.
+    /// The file cannot be read, others than its owner may read it, or a line of it is no key. The
+    /// text never repeats what the file holds.
     pub fn read_keys(&self) -> Result<Keys, ConfigError> {
         let file = self.keys_file.as_deref().filter(|file| !file.as_os_str().is_empty());
         let Some(file) = file else { return Ok(Keys::default()) };

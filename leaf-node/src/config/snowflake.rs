@@ -40,7 +40,8 @@ pub struct Snowflake {
     pub etcd: Option<StoreUrl>,
     /// A file that holds it.
     pub etcd_file: Option<PathBuf>,
-    /// How long after its ceiling has passed a worker id that was not given back is given out again.
+    /// How long after its ceiling has passed a worker id that was not given back is given out
+    /// again.
     pub recycle_after: Span,
     /// No Java Leaf uses the registry any more: what they held is given out again.
     #[serde(deserialize_with = "values::boolean")]

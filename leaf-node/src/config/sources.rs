@@ -1,8 +1,9 @@
-//! Where the configuration comes from: defaults < leaf.toml < leaf.properties < environment < flags.
+//! Where the configuration comes from: defaults < leaf.toml < leaf.properties < environment <
+//! flags.
 //!
-//! A key that is unknown in a file, or in an environment variable that can only be meant for Leaf, is
-//! refused with the nearest known one. Other `LEAF_…` variables (Kubernetes makes some for a Service
-//! named `leaf`) and unknown keys of a `leaf.properties` get one warning.
+//! A key that is unknown in a file, or in an environment variable that can only be meant for Leaf,
+//! is refused with the nearest known one. Other `LEAF_…` variables (Kubernetes makes some for a
+//! Service named `leaf`) and unknown keys of a `leaf.properties` get one warning.
 
 use std::collections::BTreeMap;
 use std::io::{ErrorKind, Read};
@@ -38,7 +39,8 @@ pub struct Sources {
     pub files: Vec<PathBuf>,
     /// Keys and their values, which outrank everything else.
     pub flags: Vec<(&'static str, String)>,
-    /// Only stores and registry are wanted: the server's token may be in a file that nobody else reads.
+    /// Only stores and registry are wanted: the server's token may be in a file that nobody else
+    /// reads.
     pub stores_only: bool,
 }
 
@@ -94,8 +96,8 @@ struct FileSource {
 }
 
 impl Sources {
-    /// With the files of the working directory where none is named. One that is a broken link or cannot be
-    /// looked at counts as there: reading it says why.
+    /// With the files of the working directory where none is named. One that is a broken link or
+    /// cannot be looked at counts as there: reading it says why.
     #[must_use]
     pub fn with_default_files(mut self) -> Self {
         let is_there = |file: &PathBuf| match std::fs::symlink_metadata(file) {

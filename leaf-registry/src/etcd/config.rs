@@ -33,7 +33,8 @@ pub struct EtcdUrl {
 }
 
 impl EtcdUrl {
-    /// The name in the URL, else `leaf`; keys of segments start with `/leaf/{name}/`. Worker ids use
+    /// The name in the URL, else `leaf`; keys of segments start with `/leaf/{name}/`. Worker ids
+    /// use
     /// [`RegistryOptions::name`](crate::RegistryOptions) instead where the URL has none.
     #[must_use]
     pub fn name(&self) -> &str {

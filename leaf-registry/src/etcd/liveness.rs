@@ -1,7 +1,8 @@
 //! Shows that this node is alive: a key that ends with its etcd lease.
 //!
-//! Nothing but the comparison of clocks looks at it. The etcd lease is therefore kept alive the simplest
-//! way: one keep-alive request per report interval; after any trouble a new etcd lease is granted, and the key is put again.
+//! Nothing but the comparison of clocks looks at it. The etcd lease is therefore kept alive the
+//! simplest way: one keep-alive request per report interval; after any trouble a new etcd lease is
+//! granted, and the key is put again.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;

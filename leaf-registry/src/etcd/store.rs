@@ -1,13 +1,14 @@
 //! The segment store `etcd`.
 //!
 //! Invariant: a range counts only when the transaction that took it compared the record's revision
-//! and its value, and succeeded. Revisions do not come back when a key is deleted and made again; they
-//! do when a cluster is restored from a snapshot, and then the value tells.
+//! and its value, and succeeded. Revisions do not come back when a key is deleted and made again;
+//! they do when a cluster is restored from a snapshot, and then the value tells.
 //!
-//! The record of a plain tag is JSON under `/leaf/{name}/segment/{tag}`, that of every other tag under
-//! `/leaf/{name}/sequence/{tag}`, with its meaning: a name stands in one of the two only, which the transaction that
-//! makes it compares. What was last seen of a record is remembered, so that a tag that nobody else allocates
-//! from costs one round trip; whoever comes late is told the new record by the same transaction.
+//! The record of a plain tag is JSON under `/leaf/{name}/segment/{tag}`, that of every other tag
+//! under `/leaf/{name}/sequence/{tag}`, with its meaning: a name stands in one of the two only,
+//! which the transaction that makes it compares. What was last seen of a record is remembered, so
+//! that a tag that nobody else allocates from costs one round trip; whoever comes late is told the
+//! new record by the same transaction.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -93,7 +94,8 @@ impl EtcdStore {
         self.cluster.answer(answer).await.map_err(|error| classify(operation.into(), error))
     }
 
-    /// The keys at which a record of the tag can stand: that of a plain one, and that of all others.
+    /// The keys at which a record of the tag can stand: that of a plain one, and that of all
+    /// others.
     fn keys(&self, tag: &Tag) -> [String; 2] {
         [&self.plain, &self.sequences].map(|prefix| format!("{prefix}{}", tag.as_str()))
     }
@@ -109,7 +111,8 @@ impl EtcdStore {
         let both = keys.clone().map(|key| TxnOp::get(key, None::<GetOptions>));
         let answer = client.txn(Txn::new().and_then(both)).await;
         let answer = match self.answer(operation, answer).await {
-            // A role without a right on the keys of sequences has plain tags only, unless it has read others.
+            // A role without a right on the keys of sequences has plain tags only, unless it has
+            // read others.
             Err(error)
                 if *error.kind() == StoreErrorKind::Refused
                     && !self.sequences_seen.load(Ordering::Relaxed) =>
@@ -143,7 +146,8 @@ impl EtcdStore {
         }
     }
 
-    /// The records of all tags. A role without a right on the keys of sequences has plain tags only.
+    /// The records of all tags. A role without a right on the keys of sequences has plain tags
+    /// only.
     async fn read_all(&self) -> Result<Vec<TagRecord>, StoreError> {
         let (mut rows, mut settings) = (Vec::new(), HashMap::new());
         self.read_prefix(&self.plain, &mut rows, &mut settings).await?;
@@ -189,8 +193,8 @@ impl EtcdStore {
                         rows.push(seen.record.row(&tag));
                         settings.extend(seen.record.settings_text(&tag));
                     }
-                    // A record of a later version: list the tag with settings of that version, so that nodes keep
-                    // serving its ids in memory and allocate no more.
+                    // A record of a later version: list the tag with settings of that version, so
+                    // that nodes keep serving its ids in memory and allocate no more.
                     (Some(Ok(tag)), Err(_))
                         if Record::version(kv.value()).is_ok_and(|it| it > FORMAT_VERSION) =>
                     {
@@ -485,7 +489,8 @@ impl TagStore for EtcdStore {
     }
 }
 
-/// A random pause before the next try, the longer the more were lost, so that the writers of one record spread.
+/// A random pause before the next try, the longer the more were lost, so that the writers of one
+/// record spread.
 async fn pause(lost: u32) {
     let pause = LONGEST_PAUSE.mul_f64(f64::from(lost) / f64::from(TRIES));
     tokio::time::sleep(pause.mul_f64(fastrand::f64())).await;

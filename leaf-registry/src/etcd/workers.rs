@@ -1,11 +1,11 @@
 //! The worker registry `etcd`.
 //!
-//! Invariant: a record is replaced by a transaction that compares its revision and its value. Revisions do
-//! not come back when a key is deleted and made again; they do when a cluster is restored from a
-//! snapshot, and then the value tells.
+//! Invariant: a record is replaced by a transaction that compares its revision and its value.
+//! Revisions do not come back when a key is deleted and made again; they do when a cluster is
+//! restored from a snapshot, and then the value tells.
 //!
-//! Records are JSON under `/leaf/{name}/workers/{N}`. They are not attached to an etcd lease: whether a node is alive
-//! decides nothing. Live nodes are seen under `/leaf/{name}/live/`.
+//! Records are JSON under `/leaf/{name}/workers/{N}`. They are not attached to an etcd lease:
+//! whether a node is alive decides nothing. Live nodes are seen under `/leaf/{name}/live/`.
 
 use std::time::Duration;
 
@@ -40,7 +40,8 @@ pub(crate) struct EtcdWorkers {
 type Version = Option<(i64, Vec<u8>)>;
 
 impl EtcdWorkers {
-    /// Worker ids in this cluster, under `name` where the URL has none. Connects when it is first used.
+    /// Worker ids in this cluster, under `name` where the URL has none. Connects when it is first
+    /// used.
     pub(crate) fn open(url: EtcdUrl, name: &str, report_interval: Duration) -> Self {
         let name = url.name_or(name);
         let (records, live) = (format!("/leaf/{name}/workers/"), format!("/leaf/{name}/live/"));

@@ -1,8 +1,9 @@
-//! The registry `local`: worker ids from the configuration, and no record but the node's state file.
+//! The registry `local`: worker ids from the configuration, and no record but the node's state
+//! file.
 //!
-//! The record *is* the lease that the state file remembers: a node passes it to [`FenceStore::restore`]
-//! before each claim, and syncs every new ceiling to the file before it uses it. So there is no
-//! server to ask, and a node without a state file is refused.
+//! The record *is* the lease that the state file remembers: a node passes it to
+//! [`FenceStore::restore`] before each claim, and syncs every new ceiling to the file before it
+//! uses it. So there is no server to ask, and a node without a state file is refused.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard};
@@ -30,8 +31,8 @@ struct LocalStore {
     record: Mutex<Option<(WorkerId, WorkerRecord)>>,
 }
 
-/// A registry with these worker ids, which asks no server; `range` limits them where another registry gives out the
-/// others.
+/// A registry with these worker ids, which asks no server; `range` limits them where another
+/// registry gives out the others.
 ///
 /// ```
 /// use leaf_core::WorkerId;

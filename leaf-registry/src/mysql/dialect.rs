@@ -1,8 +1,8 @@
 //! The statements of MySQL and MariaDB.
 //!
-//! The new `max_id` of an allocation travels in the statement's own OK packet (`LAST_INSERT_ID(expression)`).
-//! Tags are compared as bytes; the column's collation is asked first, for the index: on its own it would take
-//! `order ` and `Order` for `order`.
+//! The new `max_id` of an allocation travels in the statement's own OK packet
+//! (`LAST_INSERT_ID(expression)`). Tags are compared as bytes; the column's collation is asked
+//! first, for the index: on its own it would take `order ` and `Order` for `order`.
 
 use leaf_snowflake::{StoredWorker, WorkerRecord};
 use sqlx::{Executor, MySql, MySqlConnection, query_as};
@@ -62,7 +62,8 @@ macro_rules! of_tag {
     };
 }
 
-/// The failover guard as one more condition. As bytes: whatever the table's collation, it cannot fail.
+/// The failover guard as one more condition. As bytes: whatever the table's collation, it cannot
+/// fail.
 macro_rules! guarded {
     ($row:literal) => {
         concat!(
@@ -88,10 +89,11 @@ macro_rules! now {
     };
 }
 
-/// The statements about one table of tags. Columns are read as whole numbers whatever a foreign table's types are.
-/// The arguments are pieces of statements:
+/// The statements about one table of tags. Columns are read as whole numbers whatever a foreign
+/// table's types are. The arguments are pieces of statements:
 /// - `$table`, and `$row`, its row in `leaf_guard`;
-/// - `$sum`: what follows `SET max_id = LAST_INSERT_ID(`, its closing bracket included, and further assignments;
+/// - `$sum`: what follows `SET max_id = LAST_INSERT_ID(`, its closing bracket included, and further
+///   assignments;
 /// - `$more`: further columns to read;
 /// - `$made`: further columns of a new row, and its values;
 /// - `$same`: a further condition of an allocation;
@@ -159,7 +161,8 @@ macro_rules! guard {
                 $row,
                 " AND server_uid = ''"
             ),
-            // If this process or its host dies half-way, the server must not keep the locks for long.
+            // If this process or its host dies half-way, the server must not keep the locks for
+            // long.
             limit_jump: "SET SESSION innodb_lock_wait_timeout = 50, wait_timeout = 10, \
                          sql_safe_updates = 0",
             lock: concat!(
@@ -194,8 +197,8 @@ impl Dialect for Mysql {
 
     const NAME: &'static str = "mysql";
 
-    /// `leaf_alloc` is the table as the Java Leaf's own script makes it, in a character set that holds
-    /// every tag.
+    /// `leaf_alloc` is the table as the Java Leaf's own script makes it, in a character set that
+    /// holds every tag.
     const SEGMENT_TABLES: &'static [Table] = &[
         Table {
             name: "leaf_alloc",
@@ -256,8 +259,8 @@ INSERT INTO leaf_guard (id, server_uid) VALUES (1, ''), (2, '');
     const SEQUENCE: TagStatements = tags!(
         "leaf_sequence",
         "2",
-        // MySQL assigns from left to right: in the second assignment `max_id` is the new value, so that `max_id - amount` is
-        // where this range starts.
+        // MySQL assigns from left to right: in the second assignment `max_id` is the new value, so
+        // that `max_id - amount` is where this range starts.
         "? + GREATEST(max_id, ? + skip)), skip = IF(max_id - ? = ? + skip, 0, skip)",
         ", meaning",
         ", meaning, failover_margin) VALUES (?, ?, ?, ?, ?, ?)",
@@ -336,10 +339,11 @@ INSERT INTO leaf_guard (id, server_uid) VALUES (1, ''), (2, '');
     ) -> Result<(), sqlx::Error> {
         connection
             .execute(
-                // A range counts when its statement was answered: it must be committed then, and a commit
-                // must not begin another transaction. A narrow column must refuse a value that it cannot
-                // hold. A statement whose caller has left must not wait for its lock much longer. `skip` is
-                // computed from the new `max_id`, so columns must be assigned from left to right.
+                // A range counts when its statement was answered: it must be committed then, and a
+                // commit must not begin another transaction. A narrow column must refuse a value
+                // that it cannot hold. A statement whose caller has left must not wait for its lock
+                // much longer. `skip` is computed from the new `max_id`, so columns must be
+                // assigned from left to right.
                 "SET autocommit = 1, completion_type = 0, \
                  sql_mode = CONCAT(REPLACE(REPLACE(@@sql_mode, 'ORACLE', ''), 'SIMULTANEOUS_ASSIGNMENT', ''), ',STRICT_TRANS_TABLES'), \
                  innodb_lock_wait_timeout = 1, lock_wait_timeout = 2",

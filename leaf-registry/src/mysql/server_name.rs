@@ -1,10 +1,10 @@
 //! The name of the server that a connection leads to, by which a failover is noticed.
 //!
-//! The server's name is a user variable of the connection, which the server itself sets from its own
-//! variables: a proxy that repeats the statement on another server gets that one's name. Statements
-//! that use the variable are replicated with its value, in every binary log format. In a cluster whose
-//! members commit by quorum the name is the cluster's: a switch within the cluster loses nothing; only a switch
-//! to another cluster counts as a failover.
+//! The server's name is a user variable of the connection, which the server itself sets from its
+//! own variables: a proxy that repeats the statement on another server gets that one's name.
+//! Statements that use the variable are replicated with its value, in every binary log format. In a
+//! cluster whose members commit by quorum the name is the cluster's: a switch within the cluster
+//! loses nothing; only a switch to another cluster counts as a failover.
 
 use sqlx::{AssertSqlSafe, MySqlConnection, Row, query_as, raw_sql};
 
@@ -19,8 +19,8 @@ pub(super) async fn set(
     if guard.configured_margin().is_none() {
         return Ok(());
     }
-    // As text, and together: a distant server is asked as seldom as can be. The update changes nothing,
-    // but needs the right that a jump will need.
+    // As text, and together: a distant server is asked as seldom as can be. The update changes
+    // nothing, but needs the right that a jump will need.
     let name = name(connection).await?;
     // What another member of the cluster has committed is read here, too.
     let wait = if name.starts_with("'galera/") { "SET SESSION wsrep_sync_wait = 1; " } else { "" };
@@ -71,15 +71,16 @@ async fn name(connection: &mut MySqlConnection) -> Result<String, sqlx::Error> {
         .await;
         let online = match state {
             Ok(state) => state.is_some_and(|(state,)| state == "ONLINE"),
-            // A user who may not look at the members' states: the group's name is taken, as for a member that is online.
+            // A user who may not look at the members' states: the group's name is taken, as for a
+            // member that is online.
             Err(error) => is_absent(&error),
         };
         if online {
             return Ok(format!("'group/{group}'"));
         }
     }
-    // MariaDB derives its `server_uid` from hardware and port, which containers may share; two servers
-    // of one replication have different numbers.
+    // MariaDB derives its `server_uid` from hardware and port, which containers may share; two
+    // servers of one replication have different numbers.
     let name = ["server_uuid", "server_uid"].into_iter().find(|name| value(name).is_some());
     let name = name.unwrap_or("hostname");
     Ok(format!("CONCAT_WS('/', @@global.{name}, @@global.server_id)"))

@@ -1,11 +1,11 @@
 //! The statements of PostgreSQL.
 //!
-//! The row of `UPDATE … RETURNING` arrives before its commit: whoever stops reading there takes a range that
-//! may not be durable. So every answer is read to its end. A server that commits without waiting for its disk
-//! (`synchronous_commit = off`) is told to wait on every connection.
+//! The row of `UPDATE … RETURNING` arrives before its commit: whoever stops reading there takes a
+//! range that may not be durable. So every answer is read to its end. A server that commits without
+//! waiting for its disk (`synchronous_commit = off`) is told to wait on every connection.
 //!
-//! The server's name is its system identifier, which all replicas share, and its timeline, which a promotion
-//! and a recovery to a point in time begin anew. The statements read it themselves.
+//! The server's name is its system identifier, which all replicas share, and its timeline, which a
+//! promotion and a recovery to a point in time begin anew. The statements read it themselves.
 
 use sqlx::{Executor, PgConnection, Postgres, Row, query_as, raw_sql};
 
@@ -150,7 +150,8 @@ macro_rules! guard {
                 $row,
                 " AND server_uid = ''"
             ),
-            // If this process or its host dies half-way, the server must not keep the locks for long.
+            // If this process or its host dies half-way, the server must not keep the locks for
+            // long.
             limit_jump: "SELECT set_config('lock_timeout', '50s', false), \
                          set_config('idle_in_transaction_session_timeout', '10s', false)",
             lock: concat!(
@@ -254,8 +255,8 @@ INSERT INTO leaf_guard (id, server_uid) VALUES (1, ''), (2, '');
         "2",
         ", meaning",
         ", meaning, failover_margin) VALUES ($1, $2, $3, $4, $5, $6)",
-        // $3 and $4 are $1 and $2 again, as MySQL needs them. `$3 > 0` always holds: PostgreSQL wants every
-        // parameter used.
+        // $3 and $4 are $1 and $2 again, as MySQL needs them. `$3 > 0` always holds: PostgreSQL
+        // wants every parameter used.
         "greatest(max_id, $2 + skip) + $1, \
          skip = CASE WHEN max_id < $4 + skip AND $3 > 0 THEN 0 ELSE skip END",
         "biz_tag = $5 AND step = $6 AND max_id BETWEEN 0 AND $7 AND meaning = $8",
@@ -327,8 +328,8 @@ INSERT INTO leaf_guard (id, server_uid) VALUES (1, ''), (2, '');
     ) -> Result<(), sqlx::Error> {
         connection
             .execute(
-                // A range counts when its statement was answered: it must be durable then. A statement
-                // whose caller has left must not wait for its lock much longer.
+                // A range counts when its statement was answered: it must be durable then. A
+                // statement whose caller has left must not wait for its lock much longer.
                 "SET lock_timeout = '1500ms'; SELECT set_config('synchronous_commit', 'on', false) \
                  WHERE current_setting('synchronous_commit') = 'off'",
             )

@@ -33,8 +33,8 @@ fn is_absent(error: &sqlx::Error) -> bool {
     is_missing_table(error) || is_forbidden(error)
 }
 
-/// undefined_function, feature_not_supported, insufficient_privilege: a server that does not tell who
-/// it is.
+/// undefined_function, feature_not_supported, insufficient_privilege: a server that does not tell
+/// who it is.
 pub(super) fn has_no_name(error: &sqlx::Error) -> bool {
     matches!(code(error).as_deref(), Some("42883" | "0A000")) || is_forbidden(error)
 }

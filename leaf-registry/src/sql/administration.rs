@@ -33,7 +33,8 @@ impl<D: Dialect> Administration for SqlStore<D> {
                         .await?
                         .is_empty()
                 {
-                    // The guard was made before the table, which is empty: no failover can have lost anything of it.
+                    // The guard was made before the table, which is empty: no failover can have
+                    // lost anything of it.
                     D::execute(connection, guard.insert_missing, &[]).await?;
                 }
                 Ok(made)

@@ -1,8 +1,9 @@
 //! The connections to a database, and how work uses one.
 //!
-//! Invariant: a connection is used again only after an answer that shows it to be in order, with nothing left
-//! open on it. A future that is dropped half-way (a deadline passed) closes its connection. An error that says
-//! that the server is read-only closes it too: its address may lead to a new primary by now.
+//! Invariant: a connection is used again only after an answer that shows it to be in order, with
+//! nothing left open on it. A future that is dropped half-way (a deadline passed) closes its
+//! connection. An error that says that the server is read-only closes it too: its address may lead
+//! to a new primary by now.
 
 use std::fmt;
 use std::sync::{Arc, Mutex};
@@ -20,13 +21,16 @@ use super::failover_guard::FailoverGuard;
 pub(crate) enum Access {
     /// Nothing is changed.
     Read,
-    /// One statement at most changes something, and commits that by itself: its rows are read to the end.
+    /// One statement at most changes something, and commits that by itself: its rows are read to
+    /// the end.
     Statement,
-    /// Something is changed. On a server each statement commits by itself; in SQLite they commit together.
+    /// Something is changed. On a server each statement commits by itself; in SQLite they commit
+    /// together.
     Write,
     /// The work begins and ends transactions: after any error one may be open.
     Transaction,
-    /// As `Transaction`, and leaves settings of its own behind: a server's connection is not used again.
+    /// As `Transaction`, and leaves settings of its own behind: a server's connection is not used
+    /// again.
     Last,
 }
 

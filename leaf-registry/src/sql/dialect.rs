@@ -1,12 +1,12 @@
 //! What differs between the SQL databases: statements, connections and the meaning of errors.
 //!
-//! Invariant of every dialect: what a statement changed is durable when [`Connections::finish`] has returned
-//! it, and an allocation computes its range from what its own statement answered.
+//! Invariant of every dialect: what a statement changed is durable when [`Connections::finish`] has
+//! returned it, and an allocation computes its range from what its own statement answered.
 //!
-//! The code of this folder also relies on this: `BEGIN`, `COMMIT` and `ROLLBACK` as text; tables by the names
-//! `leaf_guard` and `leaf_worker_guard`; a duplicate key is [`StoreErrorKind::TagExists`]; `prepare` and
-//! `identify_server` tell [`FailoverGuard::found`]. How a statement knows its server (a variable of the session, a
-//! function) is the dialect's own.
+//! The code of this folder also relies on this: `BEGIN`, `COMMIT` and `ROLLBACK` as text; tables by
+//! the names `leaf_guard` and `leaf_worker_guard`; a duplicate key is
+//! [`StoreErrorKind::TagExists`]; `prepare` and `identify_server` tell [`FailoverGuard::found`].
+//! How a statement knows its server (a variable of the session, a function) is the dialect's own.
 
 use std::fmt;
 
@@ -23,8 +23,8 @@ use crate::Table;
 /// The type of a dialect's connections.
 pub(crate) type Connection<D> = <<D as Dialect>::Db as Database>::Connection;
 
-/// The statements about the settings of tags, on `leaf_tag_settings`. Each comment gives the parameters in their
-/// order, and the columns behind an arrow.
+/// The statements about the settings of tags, on `leaf_tag_settings`. Each comment gives the
+/// parameters in their order, and the columns behind an arrow.
 #[derive(Debug)]
 pub(crate) struct SettingsStatements {
     /// tag -> tag, settings.
@@ -35,16 +35,18 @@ pub(crate) struct SettingsStatements {
     pub(crate) delete: &'static str,
 }
 
-/// The statements about one of the two tables of tags. `leaf_alloc` has the plain tags, as a Java Leaf knows them;
-/// `leaf_sequence` has all others, with their meaning in a column more. Comments as in [`SettingsStatements`].
+/// The statements about one of the two tables of tags. `leaf_alloc` has the plain tags, as a Java
+/// Leaf knows them; `leaf_sequence` has all others, with their meaning in a column more. Comments
+/// as in [`SettingsStatements`].
 #[derive(Debug)]
 pub(crate) struct TagStatements {
-    /// `leaf_alloc`: amount, tag, expected step, greatest start. `leaf_sequence`: amount, least, amount, least, tag,
-    /// expected step, greatest start, expected meaning. Sets `max_id` to max(`max_id`, least + `skip`) + amount; a
-    /// greater `max_id` than the greatest start meets no row. A replica may lack the first allocation of the running
-    /// period. Its `max_id` is then of the period before, and below the running period's first number even after a
-    /// jump. So a jump also adds its margin to the column `skip`, and the first allocation of a period starts `skip`
-    /// above the period's first number and sets `skip` to 0. Run by
+    /// `leaf_alloc`: amount, tag, expected step, greatest start. `leaf_sequence`: amount, least,
+    /// amount, least, tag, expected step, greatest start, expected meaning. Sets `max_id` to
+    /// max(`max_id`, least + `skip`) + amount; a greater `max_id` than the greatest start meets no
+    /// row. A replica may lack the first allocation of the running period. Its `max_id` is then of
+    /// the period before, and below the running period's first number even after a jump. So a jump
+    /// also adds its margin to the column `skip`, and the first allocation of a period starts
+    /// `skip` above the period's first number and sets `skip` to 0. Run by
     /// [`Dialect::set_max_id`].
     pub(crate) allocate: &'static str,
     /// `allocate`, on the server that allocated last only.
@@ -53,7 +55,8 @@ pub(crate) struct TagStatements {
     pub(crate) read: &'static str,
     /// -> the columns of `read`, for all tags.
     pub(crate) read_all: &'static str,
-    /// tag as text, `max_id`, step, description; in `leaf_sequence` also the meaning and the row's own failover margin.
+    /// tag as text, `max_id`, step, description; in `leaf_sequence` also the meaning and the row's
+    /// own failover margin.
     pub(crate) create: &'static str,
     /// step, tag.
     pub(crate) set_step: &'static str,
@@ -73,8 +76,8 @@ pub(crate) struct TagStatements {
     pub(crate) guard: Option<GuardStatements>,
 }
 
-/// The statements of a table's failover guard, on its row of `leaf_guard`: 1 for `leaf_alloc`, 2 for `leaf_sequence`. A
-/// row each, so that a user without rights on one table can guard the other.
+/// The statements of a table's failover guard, on its row of `leaf_guard`: 1 for `leaf_alloc`, 2
+/// for `leaf_sequence`. A row each, so that a user without rights on one table can guard the other.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct GuardStatements {
     /// The table.
@@ -87,8 +90,8 @@ pub(crate) struct GuardStatements {
     pub(crate) limit_jump: &'static str,
     /// Locks the row -> the server that allocated last, this server.
     pub(crate) lock: &'static str,
-    /// least margin, margin in steps: advances every tag of the table that is not sealed by the greater of both, or
-    /// by the row's own margin if it has one; never up to `SEALED`.
+    /// least margin, margin in steps: advances every tag of the table that is not sealed by the
+    /// greater of both, or by the row's own margin if it has one; never up to `SEALED`.
     pub(crate) advance_all: &'static str,
     /// Makes this server the one that allocated last.
     pub(crate) take: &'static str,
@@ -106,7 +109,8 @@ pub(crate) struct FenceStatements {
     /// new nonce, new record, worker id, nonce, record; where there is a `writer`, also
     /// `leaf_worker_guard.since` as it was read.
     pub(crate) update: &'static str,
-    /// nonce, record, worker id; where there is a `writer`, also `leaf_worker_guard.since` as it was read.
+    /// nonce, record, worker id; where there is a `writer`, also `leaf_worker_guard.since` as it
+    /// was read.
     pub(crate) insert: &'static str,
     /// milliseconds -> the records that were written within that time.
     pub(crate) peers: &'static str,
@@ -117,16 +121,18 @@ pub(crate) struct FenceStatements {
 /// The statements about the server that writes worker ids, on `leaf_worker_guard`.
 #[derive(Debug)]
 pub(crate) struct WriterStatements {
-    /// -> when the last failover was noticed (Unix ms; 0: never), the writer's name, whether it is this server (1).
+    /// -> when the last failover was noticed (Unix ms; 0: never), the writer's name, whether it is
+    /// this server (1).
     pub(crate) read: &'static str,
     /// Locks the row.
     pub(crate) lock: &'static str,
     /// -> 1 when a worker id was ever claimed.
     pub(crate) used: &'static str,
-    /// 1 if no worker id was ever claimed (sets `since` to 0), else 0; lower bound of `since` in Unix ms: makes this
-    /// server the writer.
+    /// 1 if no worker id was ever claimed (sets `since` to 0), else 0; lower bound of `since` in
+    /// Unix ms: makes this server the writer.
     pub(crate) take: &'static str,
-    /// Makes this server the writer in a table that this connection has made, where the name is empty.
+    /// Makes this server the writer in a table that this connection has made, where the name is
+    /// empty.
     pub(crate) fill_empty: &'static str,
 }
 
@@ -135,7 +141,8 @@ pub(crate) struct WriterStatements {
 pub(crate) struct ErrorMeanings {
     /// What kind of failure it is.
     pub(crate) kind: fn(&sqlx::Error) -> StoreErrorKind,
-    /// Whether the statement lost against another transaction and was undone whole; the connection is in order.
+    /// Whether the statement lost against another transaction and was undone whole; the connection
+    /// is in order.
     pub(crate) is_conflict: fn(&sqlx::Error) -> bool,
     /// Whether a table is missing.
     pub(crate) is_missing_table: fn(&sqlx::Error) -> bool,
@@ -166,12 +173,12 @@ pub(crate) trait Dialect: fmt::Debug + Send + Sync + Sized + 'static {
     const SETTINGS: SettingsStatements;
     /// The statements of a store of worker ids.
     const FENCES: FenceStatements;
-    /// Begins a transaction; `None` where [`Connections::begin`] has begun one. In a transaction, first lock or
-    /// insert the row that makes transactions wait for one another, and only then read without a lock: MySQL takes
-    /// the snapshot for all plain SELECTs at the first of them.
+    /// Begins a transaction; `None` where [`Connections::begin`] has begun one. In a transaction,
+    /// first lock or insert the row that makes transactions wait for one another, and only then
+    /// read without a lock: MySQL takes the snapshot for all plain SELECTs at the first of them.
     const BEGIN: Option<&'static str>;
-    /// As text. Bounds how long a connection waits for locks of others, and how long it can hold its own if this process
-    /// or its host dies half-way. `None` where locks end with the process.
+    /// As text. Bounds how long a connection waits for locks of others, and how long it can hold
+    /// its own if this process or its host dies half-way. `None` where locks end with the process.
     const LIMIT_LOCKS: Option<&'static str>;
     /// name -> whether the table exists (1).
     const TABLE_EXISTS: &'static str;
@@ -202,8 +209,8 @@ pub(crate) trait Dialect: fmt::Debug + Send + Sync + Sized + 'static {
     /// How many rows a statement met.
     fn affected(done: &<Self::Db as Database>::QueryResult) -> u64;
 
-    /// Runs a statement that sets `max_id`, and returns its new value; `None` when it met no row. By default
-    /// the statement returns it.
+    /// Runs a statement that sets `max_id`, and returns its new value; `None` when it met no row.
+    /// By default the statement returns it.
     fn set_max_id(
         connection: &mut Connection<Self>,
         statement: &'static str,
@@ -215,8 +222,8 @@ pub(crate) trait Dialect: fmt::Debug + Send + Sync + Sized + 'static {
         }
     }
 
-    /// Sets what must hold on a new connection of a [`ServerPool`](super::connections::ServerPool), and finds out
-    /// who its server is.
+    /// Sets what must hold on a new connection of a [`ServerPool`](super::connections::ServerPool),
+    /// and finds out who its server is.
     fn prepare(
         connection: &mut Connection<Self>,
         guard: &FailoverGuard,
@@ -224,8 +231,8 @@ pub(crate) trait Dialect: fmt::Debug + Send + Sync + Sized + 'static {
         Self::identify_server(connection, guard)
     }
 
-    /// Finds out who the connection's server is, and whether the guard is on. Both may have changed since
-    /// the connection was made.
+    /// Finds out who the connection's server is, and whether the guard is on. Both may have changed
+    /// since the connection was made.
     fn identify_server(
         connection: &mut Connection<Self>,
         guard: &FailoverGuard,
@@ -250,7 +257,8 @@ pub(crate) trait Dialect: fmt::Debug + Send + Sync + Sized + 'static {
         super::fences::read::<Self>(connection, worker, since)
     }
 
-    /// Writes a record if it is what was read, with its mirror for a Java Leaf; tells whether it did.
+    /// Writes a record if it is what was read, with its mirror for a Java Leaf; tells whether it
+    /// did.
     fn replace_fence(
         connection: &mut Connection<Self>,
         worker: i64,

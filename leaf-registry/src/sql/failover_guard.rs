@@ -1,15 +1,16 @@
 //! The failover guard: a store that answers as another server than before jumps ahead.
 //!
-//! A replica that is promoted may lack the last allocations of its primary. One row of `leaf_guard(id, server_uid)`
-//! per table of tags names the database server that allocated from it last; every allocation has it as a condition. A
-//! node that is connected to another one advances every tag of that table by the margin and writes the new name, in one
-//! transaction. So ids repeat only if a failover loses more than the margin; only a quorum store excludes that.
+//! A replica that is promoted may lack the last allocations of its primary. One row of
+//! `leaf_guard(id, server_uid)` per table of tags names the database server that allocated from it
+//! last; every allocation has it as a condition. A node that is connected to another one advances
+//! every tag of that table by the margin and writes the new name, in one transaction. So ids repeat
+//! only if a failover loses more than the margin; only a quorum store excludes that.
 //!
-//! A missing row also counts as a failover: the replica may not have got it. Only whoever makes the table
-//! writes its own name without a jump.
+//! A missing row also counts as a failover: the replica may not have got it. Only whoever makes the
+//! table writes its own name without a jump.
 //!
-//! Statements differ by [`Dialect`]; here is whether the guard is on, and the jump: one task of a process jumps at a time. It goes on after its caller's deadline, for at
-//! most a minute.
+//! Statements differ by [`Dialect`]; here is whether the guard is on, and the jump: one task of a
+//! process jumps at a time. It goes on after its caller's deadline, for at most a minute.
 
 use std::collections::HashMap;
 use std::io;
@@ -45,8 +46,8 @@ const NO_TABLE_TEXT: &str = "the failover guard is off, so that a failover may r
 const NO_SERVER_NAME_TEXT: &str = "the failover guard is off, so that a failover may repeat ids: this server does not tell \
      by what name it can be known after a failover; set segment.failover_guard = false if it cannot fail over";
 
-/// The failover guard of one store: its margin; whether it is on, which it stays once a connection found it usable,
-/// or why it is off; and the lock of the jump.
+/// The failover guard of one store: its margin; whether it is on, which it stays once a connection
+/// found it usable, or why it is off; and the lock of the jump.
 #[derive(Debug)]
 pub(crate) struct FailoverGuard {
     margin: Option<i64>,
@@ -128,8 +129,8 @@ impl FailoverGuard {
         let order = Ordering::Relaxed;
         match found {
             GuardTable::Usable => self.state.store(ON, order),
-            // Once on it stays on: a replica that was promoted may not have got the table yet, and must
-            // not be allocated from then.
+            // Once on it stays on: a replica that was promoted may not have got the table yet, and
+            // must not be allocated from then.
             GuardTable::Missing => self.set_why_off(NO_TABLE),
             GuardTable::NoServerName => self.set_why_off(NO_SERVER_NAME),
         }
@@ -142,8 +143,8 @@ impl FailoverGuard {
         let _ = self.state.fetch_update(Ordering::Relaxed, Ordering::Relaxed, off);
     }
 
-    /// Advances every tag by `margin` or more, in a task of its own: a caller that leaves after its deadline
-    /// does not undo it.
+    /// Advances every tag by `margin` or more, in a task of its own: a caller that leaves after its
+    /// deadline does not undo it.
     pub(crate) async fn jump<D: Dialect>(
         self: &Arc<Self>,
         pool: Pool<D::Db>,
@@ -176,8 +177,8 @@ impl FailoverGuard {
     }
 }
 
-/// Advances every tag, unless somebody else has done so meanwhile. Takes a connection of its own, which is not
-/// used again.
+/// Advances every tag, unless somebody else has done so meanwhile. Takes a connection of its own,
+/// which is not used again.
 async fn jump<D: Dialect>(
     pool: Pool<D::Db>,
     guard: Arc<FailoverGuard>,
@@ -215,7 +216,8 @@ async fn jump<D: Dialect>(
     connection.close().await
 }
 
-/// The most ids that the settings of any tag allow at once. The configured margin may not cover them.
+/// The most ids that the settings of any tag allow at once. The configured margin may not cover
+/// them.
 fn largest_amount(settings: Vec<Cells>) -> Result<i64, sqlx::Error> {
     let mut largest = 0;
     for mut row in settings {

@@ -1,10 +1,11 @@
 //! The worker ids of every SQL database: the fence records, and who writes them.
 //!
-//! Invariant: a record is replaced only where nonce and text are still what was read, on the server that it
-//! was read from. Every write has a new nonce (the attempts of one claim share one), so a nonce does not come
-//! back when a row is deleted and made again. A node that meets another server than the last
-//! writer (`leaf_worker_guard`) records the time. Until every ceiling that the failover may have lost has passed, only a node
-//! whose state file proves that it held the worker id may claim it.
+//! Invariant: a record is replaced only where nonce and text are still what was read, on the server
+//! that it was read from. Every write has a new nonce (the attempts of one claim share one), so a
+//! nonce does not come back when a row is deleted and made again. A node that meets another server
+//! than the last writer (`leaf_worker_guard`) records the time. Until every ceiling that the
+//! failover may have lost has passed, only a node whose state file proves that it held the worker
+//! id may claim it.
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -66,7 +67,8 @@ impl<D: Dialect> SqlFences<D> {
         Self { tables, range, mirrored: true, ..self }
     }
 
-    /// `since`: Unix milliseconds of the last failover, 0 if there was none. If another server wrote last and `purpose` is `Replace`, records this one as the writer.
+    /// `since`: Unix milliseconds of the last failover, 0 if there was none. If another server
+    /// wrote last and `purpose` is `Replace`, records this one as the writer.
     async fn find_or_record_failover(
         &self,
         connection: &mut Connection<D>,
@@ -305,8 +307,8 @@ pub(crate) struct FenceVersion {
     pub(crate) mirror: Option<(String, Option<i64>)>,
 }
 
-/// What is stored of one worker id; `record` is `None` where it has no fence. `mirror` is set to `Agrees`: a store with
-/// mirrors replaces that.
+/// What is stored of one worker id; `record` is `None` where it has no fence. `mirror` is set to
+/// `Agrees`: a store with mirrors replaces that.
 pub(crate) fn stored(
     id: i64,
     record: Option<(String, String)>,
@@ -326,7 +328,8 @@ pub(crate) fn stored(
     Some((worker, stored))
 }
 
-/// The greatest `since` that this process has seen: a server that shows a smaller one is an outdated replica.
+/// The greatest `since` that this process has seen: a server that shows a smaller one is an
+/// outdated replica.
 #[derive(Debug, Default)]
 struct LatestFailover(AtomicI64);
 
@@ -336,8 +339,8 @@ impl LatestFailover {
         self.0.fetch_max(since, Ordering::SeqCst) <= since
     }
 
-    /// The least `since` of a server that begins to write: this node's time, or 1 above the last `since` where that
-    /// is greater.
+    /// The least `since` of a server that begins to write: this node's time, or 1 above the last
+    /// `since` where that is greater.
     fn next_since(&self, now: UnixMillis) -> i64 {
         let now = i64::try_from(now.get()).unwrap_or(i64::MAX);
         now.max(self.0.load(Ordering::SeqCst) + 1)

@@ -1,8 +1,8 @@
 //! The segment store and the worker registry in SQL databases. Each is written once, over a
 //! [`Dialect`](dialect::Dialect): the statements, connections and errors of one database.
 //!
-//! To add a database that sqlx speaks to, write a dialect beside those in `mysql/`, `postgres/` and `sqlite/`;
-//! CONTRIBUTING.md names all places.
+//! To add a database that sqlx speaks to, write a dialect beside those in `mysql/`, `postgres/` and
+//! `sqlite/`; CONTRIBUTING.md names all places.
 
 pub(crate) mod administration;
 pub(crate) mod connections;

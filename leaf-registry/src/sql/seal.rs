@@ -1,7 +1,7 @@
 //! Sealing: from then on nothing is allocated from a tag in this database.
 //!
-//! Invariant: the row is locked from the reading of its `max_id` to the writing of the seal, so the value that is told is the
-//! end of the last range that anybody was granted.
+//! Invariant: the row is locked from the reading of its `max_id` to the writing of the seal, so the
+//! value that is told is the end of the last range that anybody was granted.
 
 use std::time::Duration;
 
@@ -15,7 +15,8 @@ use super::store::{SqlStore, empty_if_unencodable, operation};
 use super::values::{Column, Value};
 use crate::import::AFTER_FAILOVER;
 
-/// For how long sealing is tried again after conflicts with allocations on other members of a Galera cluster.
+/// For how long sealing is tried again after conflicts with allocations on other members of a
+/// Galera cluster.
 const SEAL_AGAIN_FOR: Duration = Duration::from_secs(10);
 /// The longest pause between two tries.
 const SEAL_PAUSE: Duration = Duration::from_millis(20);
@@ -33,14 +34,16 @@ impl<D: Dialect> SqlStore<D> {
                 let error = StoreError::new(StoreErrorKind::Unavailable, name);
                 Err(error.because(AFTER_FAILOVER).into())
             }
-            // If the tag was sealed before, the number that was read is SEALED, which tells nothing.
+            // If the tag was sealed before, the number that was read is SEALED, which tells
+            // nothing.
             (Err(error), max_id) => {
                 Err(SealError { error, max_id: max_id.filter(|max_id| *max_id != SEALED) })
             }
         }
     }
 
-    /// Seals a tag. Sets `max_id` before the commit, so that the caller knows it also where the commit's answer is lost. `false` where another server has allocated last.
+    /// Seals a tag. Sets `max_id` before the commit, so that the caller knows it also where the
+    /// commit's answer is lost. `false` where another server has allocated last.
     async fn try_seal(
         &self,
         connection: &mut Connection<D>,

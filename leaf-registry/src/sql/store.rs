@@ -1,12 +1,15 @@
 //! The segment store of every SQL database.
 //!
-//! Invariant: an allocation is one statement, and its range is computed from the value that this statement
-//! answered and the amount that this caller added, once the change is durable. Nothing is read back, so nobody
-//! else's value can be mistaken for one's own: a Java Leaf may write the same row at the same time.
+//! Invariant: an allocation is one statement, and its range is computed from the value that this
+//! statement answered and the amount that this caller added, once the change is durable. Nothing is
+//! read back, so nobody else's value can be mistaken for one's own: a Java Leaf may write the same
+//! row at the same time.
 //!
-//! Plain tags stand in `leaf_alloc`, all others in `leaf_sequence`, and a name in one of the two only: whoever makes a tag inserts its
-//! name into `leaf_sequence` first, which locks the name, and checks the other table in the same transaction. The row of a plain tag is deleted again before the
-//! transaction ends. Whoever writes `leaf_alloc` by hand can break that; a name that is found twice yields no ids.
+//! Plain tags stand in `leaf_alloc`, all others in `leaf_sequence`, and a name in one of the two
+//! only: whoever makes a tag inserts its name into `leaf_sequence` first, which locks the name, and
+//! checks the other table in the same transaction. The row of a plain tag is deleted again before
+//! the transaction ends. Whoever writes `leaf_alloc` by hand can break that; a name that is found
+//! twice yields no ids.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -29,7 +32,8 @@ use crate::record;
 /// How often an allocation is tried while others change the record or the guard.
 const TRIES: usize = 3;
 
-/// The upper bound of a tag's own failover margin. A tag in strict order with few numbers jumps by a tenth of them.
+/// The upper bound of a tag's own failover margin. A tag in strict order with few numbers jumps by
+/// a tenth of them.
 const OWN_MARGIN: i64 = 10_000_000;
 
 const ALLOC_COLUMNS: &[Column] = &[Column::Text, Column::Int, Column::Int, Column::Text];
@@ -46,8 +50,9 @@ pub(crate) struct SqlStore<D: Dialect> {
     settings: OptionalTable,
 }
 
-/// A table that older databases, and users with few rights, do not have. Once it had rows, not to be allowed to read it is an error:
-/// its tags are not deleted, and a slice without its settings has no end.
+/// A table that older databases, and users with few rights, do not have. Once it had rows, not to
+/// be allowed to read it is an error: its tags are not deleted, and a slice without its settings
+/// has no end.
 #[derive(Debug, Default)]
 struct OptionalTable {
     had_rows: AtomicBool,
@@ -74,8 +79,8 @@ enum Tried {
     Granted(i64),
     /// Nothing in the record forbids it: somebody has changed it meanwhile.
     Again,
-    /// Another server has allocated last: jump by this margin first, and not on this connection, which
-    /// others may be waiting for.
+    /// Another server has allocated last: jump by this margin first, and not on this connection,
+    /// which others may be waiting for.
     OtherServer(GuardStatements, i64),
 }
 
@@ -102,8 +107,8 @@ impl<D: Dialect> SqlStore<D> {
     /// Makes a tag, whose name must be in neither table.
     async fn make_tag(connection: &mut Connection<D>, new: &NewTag) -> Result<(), WorkError> {
         let meaning = new.meaning.encode();
-        // A jump by the usual margin could use up a tag in strict order with few numbers, or a whole period of it. A
-        // tag in relaxed order needs the usual one, for its segments.
+        // A jump by the usual margin could use up a tag in strict order with few numbers, or a
+        // whole period of it. A tag in relaxed order needs the usual one, for its segments.
         let small = new.capacity().filter(|_| new.meaning.order == Order::Strict);
         let own_margin = small.map(|most| OWN_MARGIN.min(most / 10 + 1));
         let values = [
@@ -215,8 +220,8 @@ impl<D: Dialect> SqlStore<D> {
         Ok(if is_ours { Tried::Again } else { Tried::OtherServer(guard, margin) })
     }
 
-    /// The records of one tag, or of all. A name that is found in both tables may have been made anew between the two
-    /// readings: such an answer is read again.
+    /// The records of one tag, or of all. A name that is found in both tables may have been made
+    /// anew between the two readings: such an answer is read again.
     async fn read(&self, name: String, tag: Option<&Tag>) -> Result<Vec<TagRecord>, StoreError> {
         let records = self.read_once(name.clone(), tag).await?;
         match records.iter().any(|record| record.meaning == Err(MeaningError::Twice)) {

@@ -1,6 +1,6 @@
-//! The parameters of a database's URL, above all those of TLS.
-//! A misspelt parameter must not silently turn certificate checks off: unknown parameters are refused, and so is a CA in a
-//! mode that does not verify the server. The error names a file of a certificate that is missing.
+//! The parameters of a database's URL, above all those of TLS. A misspelt parameter must not
+//! silently turn certificate checks off: unknown parameters are refused, and so is a CA in a mode
+//! that does not verify the server. The error names a file of a certificate that is missing.
 
 use std::path::Path;
 use std::str::FromStr;

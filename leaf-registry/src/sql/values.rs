@@ -1,7 +1,8 @@
 //! Parameters and results of statements, in the types that the databases share.
 //!
-//! `sqlx` binds and decodes by the type of the database, while the code above the dialects is generic over it:
-//! this file is the bridge. A statement costs a round trip, so the few allocations here do not count.
+//! `sqlx` binds and decodes by the type of the database, while the code above the dialects is
+//! generic over it: this file is the bridge. A statement costs a round trip, so the few allocations
+//! here do not count.
 
 /// A parameter of a statement.
 #[derive(Debug, Clone, Copy)]
@@ -10,8 +11,8 @@ pub(crate) enum Value<'a> {
     MaybeInt(Option<i64>),
     Text(&'a str),
     MaybeText(Option<&'a str>),
-    /// A tag, which is compared byte by byte. In MySQL it stands for two parameters: the text, for the
-    /// index, and its bytes, since a collation would take `Order` for `order`.
+    /// A tag, which is compared byte by byte. In MySQL it stands for two parameters: the text, for
+    /// the index, and its bytes, since a collation would take `Order` for `order`.
     Tag(&'a str),
 }
 
@@ -51,8 +52,8 @@ impl Cells {
     }
 }
 
-/// Writes the methods of a dialect that run statements on one type of database. The expression says how a
-/// tag is bound to a query.
+/// Writes the methods of a dialect that run statements on one type of database. The expression says
+/// how a tag is bound to a query.
 macro_rules! run_statements {
     ($database:ty, |$query:ident, $text:ident| $bind_tag:expr) => {
         async fn execute(
@@ -74,8 +75,8 @@ macro_rules! run_statements {
             use sqlx::Row;
             use $crate::sql::values::{Cell, Cells, Column};
             let query = bound!($database, statement, values, |$query, $text| $bind_tag);
-            // Read to the end: PostgreSQL sends the row before the commit; a change is durable only once the statement has
-            // ended.
+            // Read to the end: PostgreSQL sends the row before the commit; a change is durable only
+            // once the statement has ended.
             let rows = query.fetch_all(connection).await?;
             let mut read = Vec::with_capacity(rows.len());
             for row in rows {

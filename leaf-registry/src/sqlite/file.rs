@@ -1,12 +1,13 @@
 //! One SQLite file, for segments and for worker ids.
 //!
-//! Invariant: a write counts only after its commit has answered: COMMIT, or the end of the rows of a statement that is a
-//! transaction by itself. `UPDATE … RETURNING` fetched as one row reports success although the commit fails on a full
-//! disk. With WAL and `synchronous=FULL` an answered commit is on the disk.
+//! Invariant: a write counts only after its commit has answered: COMMIT, or the end of the rows of
+//! a statement that is a transaction by itself. `UPDATE … RETURNING` fetched as one row reports
+//! success although the commit fails on a full disk. With WAL and `synchronous=FULL` an answered
+//! commit is on the disk.
 //!
-//! SQLite goes on in a file that was removed or renamed, while the next process opens what is at the path
-//! by then: each would grant what the other grants. So nothing counts unless the paths of the file and of its
-//! write-ahead log still lead to those that were opened.
+//! SQLite goes on in a file that was removed or renamed, while the next process opens what is at
+//! the path by then: each would grant what the other grants. So nothing counts unless the paths of
+//! the file and of its write-ahead log still lead to those that were opened.
 
 use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
@@ -28,14 +29,15 @@ pub(crate) struct SqliteFile {
     /// One connection: SQLite has one writer anyway.
     pool: SqlitePool,
     path: PathBuf,
-    /// The identity of the file that was opened. It is read without opening the file again: to close a second
-    /// descriptor would end the process's locks on it.
+    /// The identity of the file that was opened. It is read without opening the file again: to
+    /// close a second descriptor would end the process's locks on it.
     identity: FileId,
     /// The identity of the write-ahead log that the connection uses, once it was seen.
     log: Arc<Mutex<Option<FileId>>>,
 }
 
-/// Device, inode and, since an inode is used again, the time when it was made, where the file system has it.
+/// Device, inode and, since an inode is used again, the time when it was made, where the file
+/// system has it.
 type FileId = (u64, u64, Option<SystemTime>);
 
 /// The identity of what is at `path`; `None` where nothing is.
@@ -81,8 +83,9 @@ impl SqliteFile {
         Ok(Self { pool, path: path.to_owned(), identity, log })
     }
 
-    /// Refuses what was read, written or is to be written, unless the paths still lead to what was opened. To be called
-    /// while the connection is held, on which a statement has run: nobody else removes its log then.
+    /// Refuses what was read, written or is to be written, unless the paths still lead to what was
+    /// opened. To be called while the connection is held, on which a statement has run: nobody else
+    /// removes its log then.
     fn check_in_place(&self) -> Result<(), StoreErrorKind> {
         self.check_file()?;
         let mut path = self.path.clone().into_os_string();
@@ -117,8 +120,9 @@ impl Connections for SqliteFile {
         &self.pool
     }
 
-    /// Work of several statements runs inside `BEGIN IMMEDIATE … COMMIT`. A single statement does without: each of
-    /// the two is another trip to SQLite's thread, and a tag in strict order would pay both with every request.
+    /// Work of several statements runs inside `BEGIN IMMEDIATE … COMMIT`. A single statement does
+    /// without: each of the two is another trip to SQLite's thread, and a tag in strict order would
+    /// pay both with every request.
     async fn begin(&self, access: Access) -> Result<Checkout<Sqlite>, sqlx::Error> {
         let mut checkout = Checkout::from(&self.pool).await?;
         if in_transaction(access) {

@@ -24,8 +24,8 @@ pub(crate) async fn store(path: &Path) -> Result<SqlStore<Sqlite>, StoreError> {
     Ok(SqlStore::new(SqliteFile::open(path).await?, Arc::new(FailoverGuard::new(None))))
 }
 
-/// Worker ids in a file, which is made where it does not exist. No failover loses a write; a file that is put back
-/// from a copy does, see docs/registries.md.
+/// Worker ids in a file, which is made where it does not exist. No failover loses a write; a file
+/// that is put back from a copy does, see docs/registries.md.
 pub(crate) async fn fences(
     path: &Path,
     report_interval: Duration,

@@ -1,7 +1,8 @@
 //! The znode `forever/{ip}:{port}-NNNNNNNNNN` of the original Java Leaf.
 //!
-//! Its number, given out by ZooKeeper, is the worker id. Its content is JSON of exactly three fields; the
-//! Java reader fails on any other. Ours has the ceiling in `timestamp`, and 0 until there is a fence.
+//! Its number, given out by ZooKeeper, is the worker id. Its content is JSON of exactly three
+//! fields; the Java reader fails on any other. Ours has the ceiling in `timestamp`, and 0 until
+//! there is a fence.
 
 use leaf_core::{UnixMillis, WorkerId};
 use leaf_snowflake::{Identity, JavaMirror, JavaReport, RegistryErrorKind, WorkerRecord};

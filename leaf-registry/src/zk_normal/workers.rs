@@ -1,6 +1,6 @@
-//! The worker registry `zk_normal`.
-//! Invariant: a znode is made for a name only where there is none, and its number is used by that name alone. A znode whose
-//! creation got no answer is found again: the session does one thing after the other.
+//! The worker registry `zk_normal`. Invariant: a znode is made for a name only where there is none,
+//! and its number is used by that name alone. A znode whose creation got no answer is found again:
+//! the session does one thing after the other.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -61,12 +61,12 @@ impl ZkNormal {
         Ok(name)
     }
 
-    /// Makes the folder of the znodes where there is none. Its number 0 is used up: a Java Leaf that saw no
-    /// folder a moment ago takes worker id 0, whatever number its znode gets.
+    /// Makes the folder of the znodes where there is none. Its number 0 is used up: a Java Leaf
+    /// that saw no folder a moment ago takes worker id 0, whatever number its znode gets.
     async fn make_tree(&self, work: &Work) -> Result<(), Error> {
         work.client.mkdir(&self.fences.root, &work.persistent()).await?;
-        // In one multi, so that nobody sees the folder before number 0 is used. Any child will do: a sequence number counts
-        // all children ever created.
+        // In one multi, so that nobody sees the folder before number 0 is used. Any child will do:
+        // a sequence number counts all children ever created.
         let unused = format!("{}/unused-0000000000", self.forever);
         let mut multi = work.client.new_multi_writer();
         multi.add_create(&self.forever, b"", &work.persistent())?;
@@ -82,8 +82,8 @@ impl ZkNormal {
         }
     }
 
-    /// Makes a znode for `who`, and returns its number. If ZooKeeper's next number is above `greatest`, makes
-    /// nothing and returns that number.
+    /// Makes a znode for `who`, and returns its number. If ZooKeeper's next number is above
+    /// `greatest`, makes nothing and returns that number.
     async fn make(
         &self,
         work: &Work,
@@ -223,7 +223,8 @@ impl FenceStore for ZkNormal {
             let name = stored.version.name.as_deref().and_then(mirror::parse);
             name.is_some_and(|(name, _)| name == who.as_str())
         };
-        // If several znodes have this name: the one that this instance holds, else one that is free.
+        // If several znodes have this name: the one that this instance holds, else one that is
+        // free.
         let rank = |found: &Stored<Version>| match (found.record.written(), &found.mirror) {
             (Some(record), _) if record.fence.instance == request.instance => 0,
             (None, JavaMirror::Agrees) => 1,

@@ -1,7 +1,9 @@
-//! The pools `recycle/notuse` and `recycle/inuse` of the community fork: a znode `workId:{N}` in one of them.
+//! The pools `recycle/notuse` and `recycle/inuse` of the community fork: a znode `workId:{N}` in
+//! one of them.
 //!
-//! The fork fills 0 to 1024, of which the last fits no ten bits; it moves a znode by deleting and creating it;
-//! a fork that dies in between loses the znode. Ours has the ceiling in `lastUsedTimestamp`.
+//! The fork fills 0 to 1024, of which the last fits no ten bits; it moves a znode by deleting and
+//! creating it; a fork that dies in between loses the znode. Ours has the ceiling in
+//! `lastUsedTimestamp`.
 
 use leaf_core::{UnixMillis, WorkerId};
 use leaf_snowflake::{FenceState, JavaMirror, JavaReport, WorkerRecord};
@@ -45,8 +47,9 @@ pub(super) fn of(worker: WorkerId, record: &WorkerRecord) -> Vec<u8> {
     })
 }
 
-/// Whether Leaf or a Java Leaf wrote the entry; an error text if neither did. An entry in `inuse` that is unused, or that
-/// Leaf has released, counts as a Java Leaf's: the fork moves it first and writes its name later.
+/// Whether Leaf or a Java Leaf wrote the entry; an error text if neither did. An entry in `inuse`
+/// that is unused, or that Leaf has released, counts as a Java Leaf's: the fork moves it first and
+/// writes its name later.
 pub(super) fn judge(
     content: &[u8],
     record: Option<&WorkerRecord>,

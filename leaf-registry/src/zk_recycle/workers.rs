@@ -1,8 +1,8 @@
 //! The worker registry `zk_recycle`.
 //!
-//! Invariant: a worker id moves from pool to pool in one multi with its fence. One in neither
-//! pool is not touched until an operator repairs it. One that a Java Leaf held is not given out unless `adopt_java_ids` is
-//! set.
+//! Invariant: a worker id moves from pool to pool in one multi with its fence. One in neither pool
+//! is not touched until an operator repairs it. One that a Java Leaf held is not given out unless
+//! `adopt_java_ids` is set.
 
 use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
@@ -75,7 +75,8 @@ impl ZkRecycle {
         Ok(names.iter().filter_map(|name| mirror::parse(name)).collect())
     }
 
-    /// Makes a new tree. The pool of unused ids is made last and as a whole: a tree that has it is complete.
+    /// Makes a new tree. The pool of unused ids is made last and as a whole: a tree that has it is
+    /// complete.
     async fn make(&self, work: &Work) -> Result<(), Error> {
         work.client.mkdir(&self.pool(Pool::InUse), &work.persistent()).await?;
         let mut multi = work.client.new_multi_writer();
@@ -211,7 +212,8 @@ impl FenceStore for ZkRecycle {
             })
             .await?;
         if !written {
-            // Perhaps not another writer: a Java Leaf that died while it made the tree may have left out `inuse`. (Leaf makes `inuse` first.)
+            // Perhaps not another writer: a Java Leaf that died while it made the tree may have
+            // left out `inuse`. (Leaf makes `inuse` first.)
             let operation = "make the pools in ZooKeeper";
             let make = async |work: &Work| {
                 work.client.mkdir(&self.pool(Pool::InUse), &work.persistent()).await

@@ -1,7 +1,7 @@
 //! The fences of a cluster of Leaf nodes in ZooKeeper.
 //!
-//! Invariant: a fence changes only in one multi with its mirror, each at the version that was read at the
-//! same moment; no fence is ever deleted.
+//! Invariant: a fence changes only in one multi with its mirror, each at the version that was read
+//! at the same moment; no fence is ever deleted.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -69,8 +69,8 @@ impl Fences {
         Ok(found)
     }
 
-    /// Writes a fence, with what `mirror` adds to the multi; `false` when a version is not the one that
-    /// was read.
+    /// Writes a fence, with what `mirror` adds to the multi; `false` when a version is not the one
+    /// that was read.
     pub(crate) async fn write(
         &self,
         worker: WorkerId,

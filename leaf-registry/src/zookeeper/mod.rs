@@ -1,7 +1,8 @@
-//! What the ZooKeeper registries share (the session, the fences, who is alive), and the store of `ordinal`.
+//! What the ZooKeeper registries share (the session, the fences, who is alive), and the store of
+//! `ordinal`.
 //!
-//! Under `/snowflake/{name}`, where the Java programs keep their trees, ours are `fence/{N}`, PERSISTENT and
-//! never deleted, and `temporary/{identity}`, EPHEMERAL.
+//! Under `/snowflake/{name}`, where the Java programs keep their trees, ours are `fence/{N}`,
+//! PERSISTENT and never deleted, and `temporary/{identity}`, EPHEMERAL.
 
 mod error;
 mod fences;

@@ -154,7 +154,8 @@ async fn killed_connections_yield_no_foreign_range() {
     assert!(aborted > 20, "{aborted}");
 }
 
-/// G-15: a server becomes read-only under load, and takes writes again: it costs time and nothing else.
+/// G-15: a server becomes read-only under load, and takes writes again: it costs time and nothing
+/// else.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_is_read_only_for_a_while_costs_time() {
     let server = spawn_blocking(MariaDb::start).await.unwrap();

@@ -64,7 +64,8 @@ async fn a_name_that_was_lost_is_another_name() {
     }
 }
 
-/// The two tables of tags are guarded each by itself: whoever jumps with one leaves the other to those who may use it.
+/// The two tables of tags are guarded each by itself: whoever jumps with one leaves the other to
+/// those who may use it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn sequences_have_a_guard_of_their_own() {
     for server in Server::both().await {
@@ -86,7 +87,8 @@ async fn sequences_have_a_guard_of_their_own() {
     }
 }
 
-/// A jump by the usual margin would use up a small tag, or a day and the days after it: such a row has one of its own.
+/// A jump by the usual margin would use up a small tag, or a day and the days after it: such a row
+/// has one of its own.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_jump_leaves_a_small_tag_most_of_its_numbers() {
     for server in Server::both().await {
@@ -119,7 +121,8 @@ async fn a_jump_leaves_a_small_tag_most_of_its_numbers() {
     }
 }
 
-/// A failover may lose that a period has begun. Whoever begins it again there skips what may have been granted of it.
+/// A failover may lose that a period has begun. Whoever begins it again there skips what may have
+/// been granted of it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_jump_holds_for_a_period_whose_beginning_was_lost() {
     for server in Server::both().await {
@@ -154,7 +157,8 @@ async fn a_jump_holds_for_a_period_whose_beginning_was_lost() {
     }
 }
 
-/// The table of sequences is made where the guard is older: nothing jumps, and a user with few rights gets ids.
+/// The table of sequences is made where the guard is older: nothing jumps, and a user with few
+/// rights gets ids.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_guard_of_a_new_table_begins_with_it() {
     for server in Server::both().await {
@@ -194,8 +198,8 @@ async fn a_jump_covers_the_greatest_step() {
     }
 }
 
-/// All tags of a node meet the failover at once: one of them jumps, and none is told that its ids are
-/// used up.
+/// All tags of a node meet the failover at once: one of them jumps, and none is told that its ids
+/// are used up.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn many_who_meet_a_failover_jump_once() {
     for server in Server::both().await {
@@ -281,8 +285,8 @@ async fn the_guard_holds_whatever_its_collation() {
     }
 }
 
-/// A tag that was deleted and made again where that was said to be safe; then a failover to a copy from before
-/// the deletion.
+/// A tag that was deleted and made again where that was said to be safe; then a failover to a copy
+/// from before the deletion.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_tag_made_again_does_not_start_where_a_failover_lands() {
     for server in Server::both().await {

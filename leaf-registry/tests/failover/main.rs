@@ -55,7 +55,8 @@ async fn a_promoted_postgres_replica_jumps_ahead_once() {
     }
 }
 
-/// A node that was started while its address led to the standby: its connections outlive the promotion.
+/// A node that was started while its address led to the standby: its connections outlive the
+/// promotion.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_that_met_the_standby_first_is_guarded_after_its_promotion() {
     let primary = spawn_blocking(Postgres::start).await.unwrap();
@@ -113,8 +114,8 @@ async fn a_restart_of_the_same_server_jumps_nowhere() {
     assert_eq!(next(&*mysql.store).await.start(), 11);
 }
 
-/// G-03 and G-14 on Galera: no guard, a node killed under load, deadlocks retried as a whole. And the guard,
-/// where it is on, takes all nodes for one server.
+/// G-03 and G-14 on Galera: no guard, a node killed under load, deadlocks retried as a whole. And
+/// the guard, where it is on, takes all nodes for one server.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn galera_needs_no_guard() {
     let cluster = Arc::new(spawn_blocking(Galera::start).await.unwrap());
@@ -129,7 +130,8 @@ async fn galera_needs_no_guard() {
     }
     let stop = load(&stores);
 
-    // Six writers on three nodes: some lose their certification (1213) and are tried again as a whole.
+    // Six writers on three nodes: some lose their certification (1213) and are tried again as a
+    // whole.
     let conflicts = async || {
         let count = Arc::clone(&cluster);
         spawn_blocking(move || (0..3).map(|node| count.conflicts(node)).sum::<u64>()).await.unwrap()
@@ -149,7 +151,8 @@ async fn galera_needs_no_guard() {
 
     assert!(ranges.len() > 50, "{}", ranges.len());
     assert!(!overlaps(&mut ranges));
-    // The guard's row has no name yet: the first jumps, and the other node finds its own name there.
+    // The guard's row has no name yet: the first jumps, and the other node finds its own name
+    // there.
     let last = ranges.last().unwrap().end();
     let guarded = [open(&urls[1], Some(1_000_000)).await, open(&urls[2], Some(1_000_000)).await];
     for _ in 0..3 {

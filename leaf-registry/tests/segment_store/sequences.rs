@@ -51,8 +51,8 @@ pub(crate) async fn a_sequence_is_allocated_from_as_what_it_is(f: Fixture) {
     assert_eq!(gone, StoreErrorKind::UnknownTag);
 }
 
-/// Numbers of a period begin and end where the caller says, whatever the counter was; a range that would pass the end
-/// changes nothing.
+/// Numbers of a period begin and end where the caller says, whatever the counter was; a range that
+/// would pass the end changes nothing.
 pub(crate) async fn numbers_begin_and_end_where_they_shall(f: Fixture) {
     f.store.create(&NewTag::strict(tag("turns"))).await.unwrap();
     let (turns, one) = (tag("turns"), step(1));
@@ -100,7 +100,8 @@ pub(crate) async fn a_tag_is_made_with_its_settings(f: Fixture) {
     }
 }
 
-/// Another key: the meaning is replaced if it is what it was, and who knows the old one allocates no more.
+/// Another key: the meaning is replaced if it is what it was, and who knows the old one allocates
+/// no more.
 pub(crate) async fn a_key_is_replaced_once(f: Fixture) {
     let meaning = |key: u8| {
         let text = format!(
@@ -171,7 +172,8 @@ pub(crate) async fn of_two_who_make_a_tag_at_once_one_succeeds(f: Fixture) {
     }
 }
 
-/// A meaning that this version does not understand, and a name that somebody wrote into both places.
+/// A meaning that this version does not understand, and a name that somebody wrote into both
+/// places.
 pub(crate) async fn what_a_tag_means_is_never_guessed(f: Fixture) {
     let turns = tag("turns");
     f.store.create(&NewTag::strict(turns.clone())).await.unwrap();
@@ -203,7 +205,8 @@ pub(crate) async fn what_a_tag_means_is_never_guessed(f: Fixture) {
     assert_eq!(twice.meaning, Err(MeaningError::Twice), "the others are read");
 }
 
-/// A node issues nothing of a tag that it does not understand, says so, and goes on once that is over.
+/// A node issues nothing of a tag that it does not understand, says so, and goes on once that is
+/// over.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_says_what_it_does_not_understand_until_that_is_gone() {
     use leaf_segment::{SegmentConfig, SegmentErrorKind, SegmentGenerator};
@@ -253,7 +256,8 @@ async fn without_the_table_there_are_plain_tags_only() {
     }
 }
 
-/// Slices have ends, and disabled tags stay so: settings that could be read once have not gone with their table.
+/// Slices have ends, and disabled tags stay so: settings that could be read once have not gone with
+/// their table.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn settings_that_vanish_are_an_error() {
     let f = crate::sqlite().await;

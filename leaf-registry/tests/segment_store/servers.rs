@@ -50,7 +50,8 @@ async fn a_narrow_column_is_exhausted_not_saturated() {
     assert_eq!(kind, StoreErrorKind::Exhausted);
 }
 
-/// A server that assigns all columns at once, from the values before: an allocation must still end the `skip` of a period.
+/// A server that assigns all columns at once, from the values before: an allocation must still end
+/// the `skip` of a period.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn simultaneous_assignment_changes_nothing() {
     let server = tokio::task::spawn_blocking(MariaDb::start).await.unwrap();
@@ -73,8 +74,8 @@ async fn simultaneous_assignment_changes_nothing() {
     assert_eq!(take(2000).await, 2000, "the next period begins at its beginning");
 }
 
-/// G-16: tags move between real databases while nodes allocate from both, of any step, and the old one yields
-/// nothing once the new one has begun.
+/// G-16: tags move between real databases while nodes allocate from both, of any step, and the old
+/// one yields nothing once the new one has begun.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_import_under_load_repeats_nothing() {
     let (from, to) = (mysql().await, postgres().await);

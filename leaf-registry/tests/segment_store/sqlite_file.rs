@@ -5,8 +5,8 @@ use leaf_segment::StoreErrorKind;
 use crate::fixture::{self, Database, sqlite};
 use crate::{create, refusal, step, tag};
 
-/// A file that was removed, or in whose place another was put, is not the store any more: who opens what is
-/// there now grants the same ids. The same holds of its log.
+/// A file that was removed, or in whose place another was put, is not the store any more: who opens
+/// what is there now grants the same ids. The same holds of its log.
 #[tokio::test]
 async fn a_file_that_is_not_in_its_place_grants_nothing() {
     for (put_another, log_only) in [(false, false), (true, false), (false, true)] {

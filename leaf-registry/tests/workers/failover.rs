@@ -16,8 +16,8 @@ async fn open(kind: RegistryKind, url: &str) -> OpenRegistry {
     place.open(kind, None, here, &RegistryOptions::default()).await.unwrap()
 }
 
-/// What must hold over a failover that `fail_over` does, after `cut` has stopped the replica, where the
-/// nodes' clocks are `ahead` of the databases'.
+/// What must hold over a failover that `fail_over` does, after `cut` has stopped the replica, where
+/// the nodes' clocks are `ahead` of the databases'.
 async fn lost_claims_repeat_nothing(
     open: OpenRegistry,
     ahead: Duration,
@@ -90,8 +90,8 @@ async fn retry<T: std::fmt::Debug>(
     panic!("the database does not answer");
 }
 
-/// How far a promoted server's clock may be behind: more than `offline_for`, so that by its clock alone
-/// every ceiling of before would have passed.
+/// How far a promoted server's clock may be behind: more than `offline_for`, so that by its clock
+/// alone every ceiling of before would have passed.
 const LATE_SERVER: Duration = Duration::from_secs(1200);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -123,8 +123,9 @@ pub(crate) async fn after_watching(
     node.claim_by(&request).await
 }
 
-/// The records of a Java Leaf are read and continued, above all that it may have issued; beside them
-/// ours get worker ids of their own; and what ours write the Java program reads, goes on with, and back.
+/// The records of a Java Leaf are read and continued, above all that it may have issued; beside
+/// them ours get worker ids of their own; and what ours write the Java program reads, goes on with,
+/// and back.
 pub(crate) async fn records_are_continued_and_handed_back(f: Fixture) {
     let f = Arc::new(f);
     let (java, worker) = Java::start(&f, "10.1.46.33:8080", NOW.get()).await;
@@ -145,8 +146,8 @@ pub(crate) async fn records_are_continued_and_handed_back(f: Fixture) {
     let remark = other.remark.clone().unwrap();
     assert!(remark.contains("a Java Leaf, 10.1.46.33:8081, reported at 1800000000000"), "{remark}");
 
-    // Another start of the Java program on this address would find a clock that went backwards. After a
-    // clean stop and a second it goes on.
+    // Another start of the Java program on this address would find a clock that went backwards.
+    // After a clean stop and a second it goes on.
     successor.registry().release(lease, report(now + seconds(5))).await.unwrap();
     let (_, again) = Java::start(&f, "10.1.46.33:8080", (now + seconds(6)).get()).await;
     assert_eq!(again, worker);

@@ -158,7 +158,8 @@ pub(crate) async fn a_dead_nodes_worker_id_among_java_leafs(f: Fixture) {
     assert_ne!(other.worker.get(), 0, "that one's for as long as there are Java Leafs");
 }
 
-/// A node died after it had made the pool of unused ids and before that of used ones, as 3d005ec made them.
+/// A node died after it had made the pool of unused ids and before that of used ones, as 3d005ec
+/// made them.
 pub(crate) async fn a_tree_without_its_second_pool_is_completed(f: Fixture) {
     let pools = Pools::of(&f).await;
     let first = f.node("10.0.0.1:8080").await;
@@ -218,7 +219,8 @@ pub(crate) async fn their_worker_ids_are_adopted_when_they_are_gone(f: Fixture) 
     assert_eq!((lease.worker.get(), lease.floor), (0, NOW + seconds(4)));
 }
 
-/// A move of the fork that was undone half-way, by hand: our next move takes it out of the wrong pool.
+/// A move of the fork that was undone half-way, by hand: our next move takes it out of the wrong
+/// pool.
 pub(crate) async fn one_in_both_pools_is_sorted_out(f: Fixture) {
     let pools = Pools::of(&f).await;
     let node = f.node("10.0.0.1:8080").await;
@@ -232,7 +234,8 @@ pub(crate) async fn one_in_both_pools_is_sorted_out(f: Fixture) {
     assert_eq!(pools.read("notuse", 0).await.unwrap().lastUsedTimestamp, Some(1_800_000_009_000));
 }
 
-/// Ids of a Java Leaf beside ours, in real time: no repeat. And the way back: what ours gave up it takes.
+/// Ids of a Java Leaf beside ours, in real time: no repeat. And the way back: what ours gave up it
+/// takes.
 pub(crate) async fn ids_of_its_pools_repeat_neither_beside_nor_after_us(f: Fixture) {
     let pools = Pools::of(&f).await;
     pools.make().await;

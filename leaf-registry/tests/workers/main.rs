@@ -333,8 +333,8 @@ async fn another_layout_is_refused(f: Fixture) {
     }
 }
 
-/// A registry that fell back by a few reports, as a failover to a lagging replica does, still knows its
-/// holders.
+/// A registry that fell back by a few reports, as a failover to a lagging replica does, still knows
+/// its holders.
 async fn a_record_that_fell_back_is_still_its_holders(f: Fixture) {
     let node = f.node("10.0.0.1:1").await;
     let mut lease = node.claim().await;

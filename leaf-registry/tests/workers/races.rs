@@ -69,7 +69,8 @@ pub(crate) async fn what_was_given_back_has_one_next_holder(f: Fixture) {
     }
 }
 
-/// A registry of some worker ids gives out no other, and its nodes must be configured alike while one of them may live.
+/// A registry of some worker ids gives out no other, and its nodes must be configured alike while
+/// one of them may live.
 pub(crate) async fn a_range_of_worker_ids_is_kept(f: Fixture) {
     let options = |range: Option<&str>| RegistryOptions {
         worker_range: range.map(|range| range.parse().unwrap()),

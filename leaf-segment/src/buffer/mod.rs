@@ -7,9 +7,10 @@
 //! segment and which place in it a caller owns, and no two callers get the same pair:
 //!
 //! - A caller that finds a segment used up, and no next one, says so in a flag; callers look at the
-//!   flag before they add. Each adds beyond the end at most once per segment, so the offset (lengths
-//!   end at 2^31) never carries into the generation. The flag stands on another line than the cursor, one
-//!   that is seldom written: looking at the cursor itself would fetch its contended line twice.
+//!   flag before they add. Each adds beyond the end at most once per segment, so the offset
+//!   (lengths end at 2^31) never carries into the generation. The flag stands on another line than
+//!   the cursor, one that is seldom written: looking at the cursor itself would fetch its contended
+//!   line twice.
 //! - The switch to the next segment is `fetch_max`, which is idempotent: a caller that was late
 //!   cannot reset the offset of a segment that others already draw from.
 //! - A slot is rewritten only for the generation after the cursor's. A caller that was suspended
@@ -50,8 +51,8 @@ pub(crate) struct DoubleBuffer {
     successor: OnceLock<Box<DoubleBuffer>>,
 }
 
-/// What every caller reads and few write, on one cache line: a caller of one tag among thousands fetches this line
-/// and the cursor's.
+/// What every caller reads and few write, on one cache line: a caller of one tag among thousands
+/// fetches this line and the cursor's.
 #[derive(Debug)]
 struct Segments {
     /// The current segment is used up and the next one not there, or the buffer is closed. A hint:
@@ -81,8 +82,8 @@ enum End<'a> {
     Successor(&'a DoubleBuffer),
 }
 
-/// The most ids of one addition: offsets of callers that all add so much beyond the end still do not
-/// carry into the generation.
+/// The most ids of one addition: offsets of callers that all add so much beyond the end still do
+/// not carry into the generation.
 pub(crate) const MOST_AT_ONCE: u32 = 1 << 16;
 
 /// Where a buffer stood when it was closed.
@@ -280,8 +281,8 @@ impl DoubleBuffer {
         }
     }
 
-    /// The last id that was taken; `None` when none was. A look from outside: while segments change it may be one
-    /// that was taken shortly before, or none.
+    /// The last id that was taken; `None` when none was. A look from outside: while segments change
+    /// it may be one that was taken shortly before, or none.
     pub(crate) fn last_taken(&self) -> Option<i64> {
         if let Some(last) = self.successor.get().and_then(|next| next.last_taken()) {
             return Some(last);
@@ -290,7 +291,8 @@ impl DoubleBuffer {
         let current = self.slot(now).from(Cursor::start_of(now.generation()));
         match current.filter(|_| now.offset() > 0) {
             Some(range) => Some(range.end().min(range.start() + i64::from(now.offset())) - 1),
-            // Nothing of this segment: the one before it is in the other slot, unless the next has come.
+            // Nothing of this segment: the one before it is in the other slot, unless the next has
+            // come.
             None => {
                 let before = Cursor::start_of(now.generation().checked_sub(1)?);
                 self.slot(before).from(before).map(|range| range.end() - 1)
@@ -336,8 +338,8 @@ impl DoubleBuffer {
         }
     }
 
-    /// One past the last id that was handed out of the segment in use, or before it. To be asked when
-    /// nobody publishes any more; `None` when none was.
+    /// One past the last id that was handed out of the segment in use, or before it. To be asked
+    /// when nobody publishes any more; `None` when none was.
     pub(crate) fn issued_end(&self, ClosedAt(at): ClosedAt) -> Option<i64> {
         let segment = self.slot(at).from(Cursor::start_of(at.generation()))?;
         if at.offset() == 0 && at.generation() == 1 {

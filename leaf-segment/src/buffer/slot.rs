@@ -51,8 +51,8 @@ impl Slot {
 
     /// Reads the id at the cursor's offset; `None` when the offset is lost.
     ///
-    /// Both slots are read, so that the reading does not wait for the addition to tell which one counts:
-    /// a tenth of the whole.
+    /// Both slots are read, so that the reading does not wait for the addition to tell which one
+    /// counts: a tenth of the whole.
     #[inline]
     pub(super) fn read(slots: &[Self; 2], taken: Cursor) -> Option<Take<Id>> {
         let [even, odd] = slots;

@@ -211,7 +211,8 @@ async fn a_clean_stop_of_all_nodes_is_no_regression() {
     }
 }
 
-/// A fetch that was sent before the tag's end arrives when the tag was made again, or enabled again.
+/// A fetch that was sent before the tag's end arrives when the tag was made again, or enabled
+/// again.
 #[tokio::test(start_paused = true)]
 async fn nothing_is_handed_out_that_the_next_handle_does_not_know() {
     for made_again in [true, false] {
@@ -276,8 +277,8 @@ async fn a_refusal_outlives_disabling_the_tag() {
     assert_eq!(*error.kind(), SegmentErrorKind::Guard, "nobody has raised the record");
 }
 
-/// Generators of several stores share the marks of a process, and a tag may stand in two stores while it
-/// moves: the one that never served it must not forget what the other one did.
+/// Generators of several stores share the marks of a process, and a tag may stand in two stores
+/// while it moves: the one that never served it must not forget what the other one did.
 #[tokio::test(start_paused = true)]
 async fn whoever_was_granted_nothing_leaves_the_mark_alone() {
     let marks = Arc::new(HighWaterMarks::default());

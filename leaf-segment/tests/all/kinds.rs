@@ -1,4 +1,5 @@
-//! Tags that are not plain, on a store in memory. Time is paused, and the wall clock is set by hand.
+//! Tags that are not plain, on a store in memory. Time is paused, and the wall clock is set by
+//! hand.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -25,7 +26,8 @@ async fn store_of(spec: TagSpec, keys: &KeyRing) -> Arc<TestStore> {
     store
 }
 
-/// Deleted and made again with another slice, a tag has the same meaning: its old stock is the other data centre's.
+/// Deleted and made again with another slice, a tag has the same meaning: its old stock is the
+/// other data centre's.
 #[tokio::test(start_paused = true)]
 async fn a_tag_with_another_slice_is_another_tag() {
     let slice = |slice: &str| TagSpec {
@@ -77,7 +79,8 @@ async fn a_large_request_near_the_end_takes_nothing_from_others() {
     );
 }
 
-/// Another key under way: no id twice, an error at most for a handle that is kept, none for who asks anew.
+/// Another key under way: no id twice, an error at most for a handle that is kept, none for who
+/// asks anew.
 #[tokio::test(start_paused = true)]
 async fn another_key_repeats_nothing() {
     let keys = Arc::new(KeyRing::new(ONE.parse().unwrap()));

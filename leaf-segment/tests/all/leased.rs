@@ -117,8 +117,8 @@ impl Node {
     }
 }
 
-/// Two nodes whose marks outlive a restart serve, lease, take back, stop and start in any order: no id twice, and no node is
-/// ever told that the store went back, which it did not.
+/// Two nodes whose marks outlive a restart serve, lease, take back, stop and start in any order: no
+/// id twice, and no node is ever told that the store went back, which it did not.
 #[tokio::test(start_paused = true)]
 async fn any_order_of_leases_and_returns_repeats_nothing() {
     for seed in 0..400 {

@@ -215,7 +215,8 @@ async fn an_exhausted_tag_says_so_and_leaves_the_others_alone() {
     assert!(last.try_next().is_none());
 }
 
-/// A thousand callers that want more than a segment, and leave: those who stay do not wait for them.
+/// A thousand callers that want more than a segment, and leave: those who stay do not wait for
+/// them.
 #[tokio::test(start_paused = true)]
 async fn callers_that_left_are_not_fetched_for() {
     let store = store_with("orders", 1000).await;

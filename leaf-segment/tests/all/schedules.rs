@@ -177,7 +177,8 @@ fn in_paused_time(test: impl Future<Output = ()>) {
 proptest! {
     #![proptest_config(ProptestConfig { cases: cases(), ..ProptestConfig::default() })]
 
-    /// G-07, G-08, G-09, G-11: also where the store goes back, a node that remembers repeats nothing.
+    /// G-07, G-08, G-09, G-11: also where the store goes back, a node that remembers repeats
+    /// nothing.
     #[test]
     fn one_node_repeats_nothing_whatever_the_store_does(
         actions in prop::collection::vec(action(1, true), 1..60),

@@ -58,7 +58,8 @@ async fn ids_follow_the_order_of_the_calls_over_all_nodes() {
     assert_eq!(next, 1 + ids, "no id is lost while everything works");
 }
 
-/// Who comes while an allocation is under way waits for the next one: exactly what is asked for is allocated.
+/// Who comes while an allocation is under way waits for the next one: exactly what is asked for is
+/// allocated.
 #[tokio::test(start_paused = true)]
 async fn nobody_joins_an_allocation_that_has_begun() {
     let store = strict_store().await;
@@ -178,8 +179,8 @@ async fn a_tag_that_is_made_again_in_another_order_is_found_anew() {
     assert_eq!(*turns.next().await.unwrap_err().kind(), SegmentErrorKind::Changed);
 }
 
-/// What the docs warn of: whoever made a plain tag anew in strict order must wait until no node has a stock of the
-/// old one.
+/// What the docs warn of: whoever made a plain tag anew in strict order must wait until no node has
+/// a stock of the old one.
 #[tokio::test(start_paused = true)]
 async fn a_stock_of_the_plain_tag_before_it_breaks_the_order_until_the_next_refresh() {
     let store = Arc::new(TestStore::default());
@@ -202,7 +203,8 @@ async fn a_stock_of_the_plain_tag_before_it_breaks_the_order_until_the_next_refr
     }
 }
 
-/// Of a store that hangs one group of callers finds out; all others are told at once and hold no place.
+/// Of a store that hangs one group of callers finds out; all others are told at once and hold no
+/// place.
 #[tokio::test(start_paused = true)]
 async fn nobody_waits_for_a_store_that_is_known_to_be_away() {
     let store = strict_store().await;

@@ -45,8 +45,8 @@ async fn a_flood_of_unknown_tags_keeps_the_memory_bounded() {
     assert!(format!("{segments:?}").matches("nope-").count() <= 1000);
 }
 
-/// S-06: the store is asked so many times a second, whatever the number of names that do not exist, and a
-/// tag that was just made is found within a second.
+/// S-06: the store is asked so many times a second, whatever the number of names that do not exist,
+/// and a tag that was just made is found within a second.
 #[tokio::test(start_paused = true)]
 async fn a_flood_of_unknown_tags_costs_the_store_little_and_hides_no_new_one() {
     let store = store_with("orders", 10).await;

@@ -1,5 +1,5 @@
-//! HTTP beside a bare hyper and nginx, in one run on one machine: throughput and CPU per request at rising
-//! numbers of connections, then latency at a constant rate.
+//! HTTP beside a bare hyper and nginx, in one run on one machine: throughput and CPU per request at
+//! rising numbers of connections, then latency at a constant rate.
 //!
 //! Servers run on one processor, the load on another. `scripts/bench http` runs it.
 #![allow(clippy::unwrap_used, missing_docs, reason = "a benchmark may panic")]

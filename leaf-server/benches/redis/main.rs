@@ -1,8 +1,9 @@
-//! Ids over the Redis protocol beside redis-server in one run on one machine: commands per second and CPU per
-//! command, by redis-benchmark. `scripts/bench redis` runs it, and `scripts/bench strict` its part for tags in strict
-//! order.
+//! Ids over the Redis protocol beside redis-server in one run on one machine: commands per second
+//! and CPU per command, by redis-benchmark. `scripts/bench redis` runs it, and `scripts/bench
+//! strict` its part for tags in strict order.
 //!
-//! The servers have one processor and one thread for commands each, redis-benchmark the other processor.
+//! The servers have one processor and one thread for commands each, redis-benchmark the other
+//! processor.
 #![allow(clippy::unwrap_used, missing_docs, reason = "a benchmark may panic")]
 
 mod strict;
@@ -105,8 +106,8 @@ fn redis(directory: &Path, how: &[&str]) -> (Process, SocketAddr) {
     (process, address)
 }
 
-/// Makes tags with the names that redis-benchmark asks for, twelve digits each, and takes an id of each, so that
-/// all are in memory.
+/// Makes tags with the names that redis-benchmark asks for, twelve digits each, and takes an id of
+/// each, so that all are in memory.
 fn make_tags(leaf: &LeafServer) {
     let mut ops = HttpClient::connect(leaf.ops()).unwrap();
     let mut client = RedisClient::connect(leaf.redis()).unwrap();

@@ -1,4 +1,5 @@
-//! Tags in strict order, whose every id waits for a commit, beside a redis-server that syncs every command.
+//! Tags in strict order, whose every id waits for a commit, beside a redis-server that syncs every
+//! command.
 
 use std::path::Path;
 use std::time::Duration;

@@ -1,5 +1,5 @@
-//! Heads of HTTP/1: whatever arrives is read along without a panic, in time, and with the same verdict however the
-//! network cut it.
+//! Heads of HTTP/1: whatever arrives is read along without a panic, in time, and with the same
+//! verdict however the network cut it.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,5 +1,5 @@
-//! Commands of the Redis protocol: whatever arrives is read without a panic, in time, and the same way however the
-//! network cut it.
+//! Commands of the Redis protocol: whatever arrives is read without a panic, in time, and the same
+//! way however the network cut it.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -106,7 +106,8 @@ impl IdService for Ids {
 
     type StreamIdsStream = Pin<Box<dyn Stream<Item = Result<NextIdsResponse, Status>> + Send>>;
 
-    /// Ids are taken ahead of the client as far as the windows of HTTP/2 reach: some thousands are lost to one that leaves.
+    /// Ids are taken ahead of the client as far as the windows of HTTP/2 reach: some thousands are
+    /// lost to one that leaves.
     async fn stream_ids(&self, request: Request<NextIdsRequest>) -> Answer<Self::StreamIdsStream> {
         let request = request.into_inner();
         let count = count(&self.node, request.count)?;
@@ -134,7 +135,8 @@ impl IdService for Ids {
             }
             match take(&node, &source, count).await {
                 Ok(ids) => {
-                    // One message at a time: others of this thread, and the client's windows, get their turn.
+                    // One message at a time: others of this thread, and the client's windows, get
+                    // their turn.
                     tokio::task::yield_now().await;
                     Some((Ok(NextIdsResponse { ids }), Some((node, source))))
                 }

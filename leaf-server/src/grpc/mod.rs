@@ -1,7 +1,8 @@
 //! Ids over gRPC, on the listener and the threads that HTTP and the Redis protocol have, too.
 //!
-//! tonic decodes and encodes messages; connections are served by hyper, as those of HTTP/2 are. A request with one
-//! message is read whole before it counts as under way, so that a client that sends slowly can be ended.
+//! tonic decodes and encodes messages; connections are served by hyper, as those of HTTP/2 are. A
+//! request with one message is read whole before it counts as under way, so that a client that
+//! sends slowly can be ended.
 
 mod deadline;
 mod ids;
@@ -48,11 +49,13 @@ pub(crate) const fn order(order: leaf_segment::Order) -> v1::Order {
     }
 }
 
-/// The largest message of a request: a tag has 512 bytes at most, and a connection may hold a hundred of them.
+/// The largest message of a request: a tag has 512 bytes at most, and a connection may hold a
+/// hundred of them.
 const LARGEST: usize = 1024;
 /// How long a message may take to arrive.
 const ARRIVES: Duration = Duration::from_secs(10);
-/// What is buffered for one answer: a client that opens its windows and reads nothing costs so much a hundred times.
+/// What is buffered for one answer: a client that opens its windows and reads nothing costs so much
+/// a hundred times.
 const SEND_BUFFER: usize = 16 * 1024;
 /// How long an answer that was given may take on its way, at the end.
 const LAST_ANSWERS: Duration = Duration::from_millis(300);
@@ -147,8 +150,8 @@ async fn report(node: std::sync::Weak<Node>, reporter: HealthReporter) {
     }
 }
 
-/// Until the connection was asked to end, and no call waits for its answer any more: streams of health and
-/// reflection end with their client only.
+/// Until the connection was asked to end, and no call waits for its answer any more: streams of
+/// health and reflection end with their client only.
 async fn ended(control: &Control) {
     control.unless(Order::Finish, std::future::pending::<()>()).await;
     loop {

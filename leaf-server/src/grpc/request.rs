@@ -12,7 +12,8 @@ use super::status::{bad_request, with_reason};
 /// The prefix of a message: whether it is compressed, and its length.
 const PREFIX: usize = 5;
 
-/// Whether a request is one of gRPC. Nothing that a page in a browser can send without being asked first.
+/// Whether a request is one of gRPC. Nothing that a page in a browser can send without being asked
+/// first.
 pub(crate) fn is_meant(head: &Parts) -> bool {
     let kind = head.headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
     let kind = kind.unwrap_or_default().split(';').next().unwrap_or_default().trim();
@@ -48,7 +49,8 @@ pub(crate) fn check(body: &[u8], most: usize) -> Result<(), Status> {
     }
 }
 
-/// What tonic answers to a message that it cannot read, and to a method that a service does not have, in our words.
+/// What tonic answers to a message that it cannot read, and to a method that a service does not
+/// have, in our words.
 pub(crate) fn explained(answer: Response<tonic::body::Body>) -> Response<tonic::body::Body> {
     let headers = answer.headers();
     let code = headers.get("grpc-status").map(|code| Code::from_bytes(code.as_bytes()));

@@ -13,7 +13,8 @@ use serde::de::DeserializeOwned;
 use super::problem::Problem;
 use crate::serve::Control;
 
-/// The largest body of a request for ids, which means nothing: a connection may hold a hundred of them.
+/// The largest body of a request for ids, which means nothing: a connection may hold a hundred of
+/// them.
 pub(super) const OF_IDS: usize = 1024;
 /// The largest body of an operator's request.
 pub(super) const OF_OPERATORS: usize = 16 * 1024;
@@ -37,7 +38,8 @@ impl RequestBody {
     }
 }
 
-/// While the client is waited for its request is not under way: its connection may have to make room.
+/// While the client is waited for its request is not under way: its connection may have to make
+/// room.
 struct Waited<'a>(&'a Control);
 
 impl<'a> Waited<'a> {

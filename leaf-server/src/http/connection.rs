@@ -1,10 +1,10 @@
-//! One connection: HTTP/1.1 with keep-alive and pipelining, or HTTP/2 where the client begins with its
-//! preface.
+//! One connection: HTTP/1.1 with keep-alive and pipelining, or HTTP/2 where the client begins with
+//! its preface.
 //!
-//! Everything has a limit: the time that a request's head may take, its size, the time that an answer may
-//! wait for a client that does not read, the requests at a time of HTTP/2. A connection that is idle is
-//! closed after the time that a head may take. No timer runs per request: the listener looks at all its
-//! connections now and then, see [`Control`].
+//! Everything has a limit: the time that a request's head may take, its size, the time that an
+//! answer may wait for a client that does not read, the requests at a time of HTTP/2. A connection
+//! that is idle is closed after the time that a head may take. No timer runs per request: the
+//! listener looks at all its connections now and then, see [`Control`].
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -33,7 +33,8 @@ use crate::serve::{
 };
 
 const HEADERS: usize = 64;
-/// What HTTP/2 buffers for one stream: a client that opens its windows and reads nothing costs so much a hundred times.
+/// What HTTP/2 buffers for one stream: a client that opens its windows and reads nothing costs so
+/// much a hundred times.
 const SEND_BUFFER: usize = 4 * 1024;
 
 const CLOSE: HeaderValue = HeaderValue::from_static("close");
@@ -74,8 +75,9 @@ impl Protocol for Http {
                 idle_stays: false,
                 files: self.node.share_of_files(),
             },
-            // Connections are few, and nobody needs to keep one: eight to ten seconds. Any that waits for no
-            // answer makes room, so that nobody can keep others from asking for health.
+            // Connections are few, and nobody needs to keep one: eight to ten seconds. Any that
+            // waits for no answer makes room, so that nobody can keep others from asking for
+            // health.
             Routes::Ops => Keeping {
                 sweep_every: Duration::from_secs(2),
                 evict_after: 0,
@@ -187,8 +189,8 @@ impl Answering {
         (bodiless && !request.body().is_end_stream()).then_some("GET and HEAD have no body here")
     }
 
-    /// Tells an HTTP/1 client that the connection closes, once this node stops; counts what an HTTP/2 client
-    /// has not read.
+    /// Tells an HTTP/1 client that the connection closes, once this node stops; counts what an
+    /// HTTP/2 client has not read.
     fn announced(&self, mut reply: Reply, http1: bool) -> Reply {
         if !http1 {
             reply.body_mut().count(&self.control);

@@ -1,14 +1,15 @@
 //! Reads along what a client sends over HTTP/1, and notices the heads that two programs may read
 //! differently: the parser takes them, and a proxy in front may see another request in them.
 //!
-//! Refused are a line that ends without a carriage return (RFC 9112, section 2.2), `Transfer-Encoding`
-//! beside `Content-Length` (section 6.1), and more than one `Content-Length`. Everything else is the
-//! parser's. Bodies are passed over by their length; after a chunked one nothing is read along any more,
-//! since its connection is closed then.
+//! Refused are a line that ends without a carriage return (RFC 9112, section 2.2),
+//! `Transfer-Encoding` beside `Content-Length` (section 6.1), and more than one `Content-Length`.
+//! Everything else is the parser's. Bodies are passed over by their length; after a chunked one
+//! nothing is read along any more, since its connection is closed then.
 
 use memchr::memchr;
 
-/// How much of a line is kept where it comes in pieces: enough for the names that matter and a length.
+/// How much of a line is kept where it comes in pieces: enough for the names that matter and a
+/// length.
 const KEPT: usize = 64;
 
 /// Where in a connection's bytes the next one is, and what was seen of the head before it.

@@ -140,8 +140,8 @@ async fn handle(node: &Node, key: &str) -> Result<TagHandle, Problem> {
     Ok(ids::handle(node, &decode_key(key)?).await?)
 }
 
-/// The handle of a tag as it stands in a path of the Java Leaf, whose framework takes a key with a slash behind it
-/// for the key; here that may be a tag's own name, which counts first.
+/// The handle of a tag as it stands in a path of the Java Leaf, whose framework takes a key with a
+/// slash behind it for the key; here that may be a tag's own name, which counts first.
 async fn java_handle(node: &Node, key: &str) -> Result<TagHandle, Problem> {
     let found = handle(node, key).await;
     match (found, key.strip_suffix('/')) {
@@ -162,8 +162,8 @@ fn check_snowflake_key(node: &Node, key: &str) -> Result<(), Problem> {
     Ok(())
 }
 
-/// The path as the Java Leaf's framework reads it: with one slash at its start, and none behind the name of
-/// a page.
+/// The path as the Java Leaf's framework reads it: with one slash at its start, and none behind the
+/// name of a page.
 fn plain(path: &str) -> &str {
     let start = path.bytes().take_while(|byte| *byte == b'/').count().saturating_sub(1);
     let path = &path[start..];

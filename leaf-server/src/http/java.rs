@@ -39,7 +39,8 @@ pub(super) fn decode(node: &Node, query: Option<&str>) -> Reply {
     reply::json(StatusCode::OK, &decoded)
 }
 
-/// Redirects the request to its path on the ops listener, under the name that the client used for this host.
+/// Redirects the request to its path on the ops listener, under the name that the client used for
+/// this host.
 pub(super) fn on_ops(node: &Node, head: &Parts) -> Reply {
     let named = head.headers.get(HOST).and_then(|host| host.to_str().ok());
     let named = named.or_else(|| head.uri.authority().map(Authority::as_str));

@@ -1,10 +1,12 @@
 //! What an HTTP/1 connection has to send, collected until its task pauses.
 //!
-//! Answers to requests that came together leave together: one system call instead of one each. Invariant: a
-//! task never pauses with answers unsent that its socket would take, whatever it waits for, and no more
-//! than [`LIMIT`] bytes are collected; a client that does not read stops its own answers.
+//! Answers to requests that came together leave together: one system call instead of one each.
+//! Invariant: a task never pauses with answers unsent that its socket would take, whatever it waits
+//! for, and no more than [`LIMIT`] bytes are collected; a client that does not read stops its own
+//! answers.
 //!
-//! (hyper's `pipeline_flush` holds answers back while any part of a next request is there, and without limit.)
+//! (hyper's `pipeline_flush` holds answers back while any part of a next request is there, and
+//! without limit.)
 
 use std::io;
 use std::pin::Pin;
@@ -49,7 +51,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Outbox<S> {
             .await;
     }
 
-    /// Sends all there is; called whenever the connection's task pauses. An error is the next write's, too.
+    /// Sends all there is; called whenever the connection's task pauses. An error is the next
+    /// write's, too.
     pub(super) fn send(&self, context: &mut Context<'_>) {
         let _ = lock(&self.0).poll_send(context);
     }

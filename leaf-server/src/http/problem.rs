@@ -1,5 +1,5 @@
-//! Answers that are errors: one line of text, or problem details as RFC 9457 has them, as the client
-//! accepts.
+//! Answers that are errors: one line of text, or problem details as RFC 9457 has them, as the
+//! client accepts.
 
 use hyper::header::{ACCEPT, ALLOW, HeaderMap, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
 use hyper::{Method, StatusCode};

@@ -1,8 +1,8 @@
 //! The body of an answer: whole, or ids that are written while the client takes them.
 //!
-//! Over HTTP/2 a client decides how much of each answer it takes, and may ask for a hundred and take none.
-//! So ids are made into text only when there is room for them, and an answer that is not taken is counted:
-//! the listener closes a connection whose answers wait without any being taken.
+//! Over HTTP/2 a client decides how much of each answer it takes, and may ask for a hundred and
+//! take none. So ids are made into text only when there is room for them, and an answer that is not
+//! taken is counted: the listener closes a connection whose answers wait without any being taken.
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -13,8 +13,8 @@ use crate::serve::{Control, Unread};
 use http_body_util::Full;
 use hyper::body::{Body, Bytes, Frame, SizeHint};
 
-/// How much text is made at a time. hyper asks for the first part before it knows whether the client takes any,
-/// so that much of each answer may wait.
+/// How much text is made at a time. hyper asks for the first part before it knows whether the
+/// client takes any, so that much of each answer may wait.
 const CHUNK: usize = 1024;
 /// More than one id with its quotes and comma.
 const LONGEST: usize = 40;

@@ -1,5 +1,5 @@
-//! The routes of `/v1` for ids: JSON, in which every id is a string, since JavaScript loses digits above
-//! 2^53.
+//! The routes of `/v1` for ids: JSON, in which every id is a string, since JavaScript loses digits
+//! above 2^53.
 
 use std::fmt::{self, Display, Write};
 
@@ -59,8 +59,8 @@ fn count_and_form<'a>(
     Ok((count.unwrap_or(1), written))
 }
 
-/// `{"ids":["1","2"]}`. Over HTTP/1 whole, with its length: answers leave one after the other, and what is
-/// not read stops the next. Over HTTP/2 as it is taken.
+/// `{"ids":["1","2"]}`. Over HTTP/1 whole, with its length: answers leave one after the other, and
+/// what is not read stops the next. Over HTTP/2 as it is taken.
 fn ids_json<T: Display>(
     count: usize,
     mut ids: impl Iterator<Item = T> + Send + 'static,

@@ -1,8 +1,9 @@
 //! Commands as they arrive: arrays of bulk strings, or lines that somebody typed
 //! (<https://redis.io/docs/latest/develop/reference/protocol-spec/>).
 //!
-//! A command is read where it lies, nothing is copied. Invariant: what is read of a command does not depend on
-//! how the network cut it, and no client makes this read more than [`LARGEST`] bytes for one command.
+//! A command is read where it lies, nothing is copied. Invariant: what is read of a command does
+//! not depend on how the network cut it, and no client makes this read more than [`LARGEST`] bytes
+//! for one command.
 
 use std::ops::Range;
 
@@ -53,8 +54,8 @@ pub(super) enum Malformed {
     TooLong,
 }
 
-/// Reads the first command of `input`. Returns how long it is, or `None` while a part of it is missing; a command
-/// without a word is none.
+/// Reads the first command of `input`. Returns how long it is, or `None` while a part of it is
+/// missing; a command without a word is none.
 pub(super) fn read(input: &[u8], words: &mut Words) -> Result<Option<usize>, Malformed> {
     let complete = match input.first() {
         None => return Ok(None),
@@ -68,8 +69,9 @@ pub(super) fn read(input: &[u8], words: &mut Words) -> Result<Option<usize>, Mal
     }
 }
 
-/// The tag and the length of the command that `input` begins with, if it is a whole `INCR` as client libraries write it. A
-/// quick look: for anything else it is `None`, also where [`read`] would find the same command.
+/// The tag and the length of the command that `input` begins with, if it is a whole `INCR` as
+/// client libraries write it. A quick look: for anything else it is `None`, also where [`read`]
+/// would find the same command.
 pub(super) fn increment(input: &[u8]) -> Option<(&str, usize)> {
     const CAPITALS: &[u8] = b"*2\r\n$4\r\nINCR\r\n$";
     const LETTERS: &[u8] = b"*2\r\n$4\r\nincr\r\n$";
@@ -269,8 +271,8 @@ mod tests {
             }
         }
 
-        /// Whatever arrives: no panic, words lie within the command, and what is refused or complete stays so
-        /// with more bytes behind it.
+        /// Whatever arrives: no panic, words lie within the command, and what is refused or
+        /// complete stays so with more bytes behind it.
         #[test]
         fn more_bytes_change_no_outcome(
             bytes in prop::collection::vec(prop::sample::select(b"*$-019\r\na \xff".to_vec()), 0..60),

@@ -1,4 +1,5 @@
-//! What the commands do. Those whose answer is there are answered at once and allocate nothing; the others are
+//! What the commands do. Those whose answer is there are answered at once and allocate nothing; the
+//! others are
 //! [`Task`]s, which may wait.
 
 use leaf_core::TextForm;
@@ -94,8 +95,8 @@ pub(super) fn answer(
     }
 }
 
-/// `INCR tag`, and all that follow it and are the same, from the ids that are there. Returns how many bytes they
-/// are; `None` where no id is there.
+/// `INCR tag`, and all that follow it and are the same, from the ids that are there. Returns how
+/// many bytes they are; `None` where no id is there.
 fn increment(
     node: &Node,
     session: &mut Session,
@@ -112,7 +113,8 @@ fn increment(
     Some(commands * length)
 }
 
-/// Answers the commands that `input` begins with as long as they are `INCR` of several tags, whose next ids are there, at most
+/// Answers the commands that `input` begins with as long as they are `INCR` of several tags, whose
+/// next ids are there, at most
 /// [`TAGS_AT_ONCE`]. Returns how many bytes they are.
 pub(super) fn increment_several(node: &Node, session: &mut Session, input: &[u8]) -> usize {
     if !session.is_open(node) {
@@ -332,8 +334,8 @@ pub(super) fn repeated(word: &[u8]) -> String {
     part.chars().filter(|c| !c.is_control()).collect()
 }
 
-/// Whether it is the beginning of a line of HTTP: a page in somebody's browser sends those, to addresses that only
-/// that browser reaches.
+/// Whether it is the beginning of a line of HTTP: a page in somebody's browser sends those, to
+/// addresses that only that browser reaches.
 fn is_http(name: &[u8]) -> bool {
     name.eq_ignore_ascii_case(b"POST") || name.eq_ignore_ascii_case(b"host:")
 }

@@ -1,9 +1,9 @@
-//! One connection: reads commands, answers them in their order, and sends the replies to all that came together
-//! at once.
+//! One connection: reads commands, answers them in their order, and sends the replies to all that
+//! came together at once.
 //!
-//! Everything has a limit: the length of a command, the replies that wait to be sent ([`UNSENT`], and what one
-//! command adds), the time that a client may take to send the rest of a command or to read a reply. A client
-//! without a command under way may stay.
+//! Everything has a limit: the length of a command, the replies that wait to be sent ([`UNSENT`],
+//! and what one command adds), the time that a client may take to send the rest of a command or to
+//! read a reply. A client without a command under way may stay.
 
 use std::future::poll_fn;
 use std::io;
@@ -22,8 +22,8 @@ use super::task::Ids;
 use crate::node::Node;
 use crate::serve::{Control, Order, buffers, linger};
 
-/// So many bytes of replies are sent before the next command is read. What most commands add has room in the
-/// buffer besides.
+/// So many bytes of replies are sent before the next command is read. What most commands add has
+/// room in the buffer besides.
 const UNSENT: usize = buffers::LENGTH - 4096;
 
 pub(super) struct Connection {
@@ -95,7 +95,8 @@ impl Connection {
         control.unless(Order::Close, bye).await.unwrap_or(Ok(()))
     }
 
-    /// Reads what is there, and waits where nothing is. `false` at the end: the client's, or one that was ordered.
+    /// Reads what is there, and waits where nothing is. `false` at the end: the client's, or one
+    /// that was ordered.
     async fn receive(&mut self) -> io::Result<bool> {
         if !self.input.is_empty() {
             self.rest_owed.get_or_insert_with(|| self.control.debt_begins());
@@ -104,7 +105,8 @@ impl Connection {
     }
 
     fn poll_receive(&mut self, context: &mut Context<'_>) -> Poll<io::Result<bool>> {
-        // What has arrived is answered yet; one that always has more to say does not hold up the end.
+        // What has arrived is answered yet; one that always has more to say does not hold up the
+        // end.
         let ends = self.control.order(context) > Order::Serve;
         if std::mem::replace(&mut self.ends, ends) {
             return Poll::Ready(Ok(false));

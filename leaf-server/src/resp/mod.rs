@@ -1,8 +1,9 @@
-//! Ids over the Redis protocol, for the clients that every language has: `INCR orders` is the next id of a tag.
+//! Ids over the Redis protocol, for the clients that every language has: `INCR orders` is the next
+//! id of a tag.
 //!
-//! Commands are answered on the threads of the data plane, from the same segments as requests over HTTP. Those of
-//! a connection are answered in their order; one that must wait for its ids lets the replies before it go, and
-//! holds up no other connection.
+//! Commands are answered on the threads of the data plane, from the same segments as requests over
+//! HTTP. Those of a connection are answered in their order; one that must wait for its ids lets the
+//! replies before it go, and holds up no other connection.
 
 mod codec;
 mod commands;

@@ -1,8 +1,8 @@
 //! Replies, in the second and the third version of the protocol
 //! (<https://redis.io/docs/latest/develop/reference/protocol-spec/>).
 //!
-//! What can be greater than 2^53 and is no reply to `INCR` or `INCRBY` is a bulk string: JavaScript clients make
-//! doubles of integers, which lose the last digits, and two ids become one.
+//! What can be greater than 2^53 and is no reply to `INCR` or `INCRBY` is a bulk string: JavaScript
+//! clients make doubles of integers, which lose the last digits, and two ids become one.
 
 use leaf_core::Id;
 

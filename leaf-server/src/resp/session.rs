@@ -54,8 +54,9 @@ impl Session {
         self.shown.is_some()
     }
 
-    /// `MULTI` is refused, and with it what its client has sent already up to `EXEC` or `DISCARD`: ids that were
-    /// taken for it would be lost. Tells whether `name` is a command of such a transaction, which is answered then.
+    /// `MULTI` is refused, and with it what its client has sent already up to `EXEC` or `DISCARD`:
+    /// ids that were taken for it would be lost. Tells whether `name` is a command of such a
+    /// transaction, which is answered then.
     pub(super) fn refuses_transaction(&mut self, name: &[u8]) -> bool {
         let is = |other: &[u8]| name.eq_ignore_ascii_case(other);
         if is(b"RESET") || is(b"QUIT") {

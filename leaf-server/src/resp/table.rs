@@ -164,7 +164,8 @@ impl Command {
         self.words.0 <= count && count <= self.words.1
     }
 
-    /// How many words it has, as Redis tells it: the least as a negative number where there may be more.
+    /// How many words it has, as Redis tells it: the least as a negative number where there may be
+    /// more.
     pub(super) const fn arity(&self) -> i64 {
         let least = self.words.0 as i64;
         if self.words.0 == self.words.1 { least } else { -least }

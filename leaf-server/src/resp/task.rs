@@ -77,8 +77,8 @@ impl Task {
         self.attempt(node).await.unwrap_or_else(|error| Reply::Errors(commands, error))
     }
 
-    /// Extends the task to all equal commands that `input` begins with, of which this is the first, where they need
-    /// not wait one after the other. Returns also how many they are.
+    /// Extends the task to all equal commands that `input` begins with, of which this is the first,
+    /// where they need not wait one after the other. Returns also how many they are.
     pub(super) fn with_following(self, node: &Node, input: &[u8], length: usize) -> (Self, usize) {
         let Self::Next { tag, form: Form::Integer } = self else { return (self, 1) };
         let most = ids::known(node, &tag, |handle| {

@@ -1,5 +1,6 @@
-//! Buffers of a thread of the data plane: a connection has one only while it has something to keep in it, so that
-//! ten thousand idle ones cost little, and that busy ones share what is in the processor's cache.
+//! Buffers of a thread of the data plane: a connection has one only while it has something to keep
+//! in it, so that ten thousand idle ones cost little, and that busy ones share what is in the
+//! processor's cache.
 
 use std::cell::RefCell;
 

@@ -1,7 +1,7 @@
 //! What a listener tells its connections, and sees of them.
 //!
-//! A connection looks at one word each time it runs, and is woken when that changes. Nothing else is
-//! between a request and its answer: no timer, no channel.
+//! A connection looks at one word each time it runs, and is woken when that changes. Nothing else
+//! is between a request and its answer: no timer, no channel.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
@@ -22,8 +22,8 @@ pub(crate) enum Order {
     Close,
 }
 
-/// One connection, as its listener sees it. What every request touches stands on one cache line: with
-/// hundreds of busy connections each line more is a miss.
+/// One connection, as its listener sees it. What every request touches stands on one cache line:
+/// with hundreds of busy connections each line more is a miss.
 #[derive(Debug, Default)]
 #[repr(C, align(64))]
 pub(crate) struct Control {
@@ -41,8 +41,8 @@ pub(crate) struct Control {
     registered: AtomicBool,
     /// Of the connection's task, set once it has run.
     waker: Mutex<Option<Waker>>,
-    /// What the client owes, an answer to read or the rest of a request to send: in which sweep it last did a
-    /// part of each, with how many there are of each sweep.
+    /// What the client owes, an answer to read or the rest of a request to send: in which sweep it
+    /// last did a part of each, with how many there are of each sweep.
     owed: Mutex<BTreeMap<u32, usize>>,
     seen: Mutex<Seen>,
 }
@@ -66,7 +66,8 @@ impl Control {
             *self.waker() = Some(context.waker().clone());
             self.registered.store(true, Ordering::Relaxed);
         }
-        // Read after the waker stands: an order that was given before is seen here, one after wakes.
+        // Read after the waker stands: an order that was given before is seen here, one after
+        // wakes.
         match self.order.load(Ordering::SeqCst) {
             0 => Order::Serve,
             1 => Order::Finish,
@@ -106,8 +107,8 @@ impl Control {
         self.waker.lock().expect("no holder of this lock panics")
     }
 
-    /// The client owes something that it may do in parts: to read an answer, or to send the rest of a request.
-    /// Returns its mark for the two calls below.
+    /// The client owes something that it may do in parts: to read an answer, or to send the rest of
+    /// a request. Returns its mark for the two calls below.
     pub(crate) fn debt_begins(&self) -> u32 {
         let now = self.sweeps.load(Ordering::Relaxed);
         *self.owed().entry(now).or_default() += 1;
@@ -130,8 +131,9 @@ impl Control {
         forget(&mut self.owed(), mark);
     }
 
-    /// For how many sweeps nothing has been asked and nothing is to be answered; or, where the client owes
-    /// something, nothing of one debt was done, whatever is asked and done besides. And whether it owes something.
+    /// For how many sweeps nothing has been asked and nothing is to be answered; or, where the
+    /// client owes something, nothing of one debt was done, whatever is asked and done besides. And
+    /// whether it owes something.
     fn silent(&self) -> (u32, bool) {
         let requests = self.requests.load(Ordering::Relaxed);
         let sweeps = self.sweeps.fetch_add(1, Ordering::Relaxed) + 1;
@@ -195,8 +197,8 @@ impl Connections {
         self.open.lock().expect("no holder of this lock panics").1.values().cloned().collect()
     }
 
-    /// HTTP/2 says by itself that no more requests are wanted, and loses none by that; HTTP/1 says it
-    /// with its next answer.
+    /// HTTP/2 says by itself that no more requests are wanted, and loses none by that; HTTP/1 says
+    /// it with its next answer.
     pub(super) fn announce_end(&self) {
         for control in self.all().iter().filter(|control| control.http2.load(Ordering::Relaxed)) {
             control.give(Order::Finish);
@@ -207,9 +209,9 @@ impl Connections {
         self.all().iter().for_each(|control| control.give(Order::Finish));
     }
 
-    /// Ends one connection, so that another gets its place: that which was silent for the most sweeps, at
-    /// least so many, of several the oldest. One that waits for an answer is never it. It is asked to end, and
-    /// closed if it does not, or `at_once`. Tells whether there was one.
+    /// Ends one connection, so that another gets its place: that which was silent for the most
+    /// sweeps, at least so many, of several the oldest. One that waits for an answer is never it.
+    /// It is asked to end, and closed if it does not, or `at_once`. Tells whether there was one.
     pub(super) fn evict(&self, sweeps: u32, at_once: bool) -> bool {
         let open = self.open.lock().expect("no holder of this lock panics");
         let silent = |control: &Control| control.seen().silent;
@@ -226,15 +228,15 @@ impl Connections {
         let Some(control) = first.map(|(_, control)| Arc::clone(control)) else { return false };
         drop(open);
         let told = told(&control);
-        // What it has asked already is answered; one that never asked for anything, or does not end, is
-        // closed. The first sweep may have come right behind the connection.
+        // What it has asked already is answered; one that never asked for anything, or does not
+        // end, is closed. The first sweep may have come right behind the connection.
         let never_asked = silent(&control) > 1 && control.requests.load(Ordering::Relaxed) == 0;
         control.give(if at_once || told || never_asked { Order::Close } else { Order::Finish });
         true
     }
 
-    /// Asks those to end that were silent for so many sweeps, this one included, and closes those that
-    /// were asked before. Where `idle_stays` only those are meant whose clients owe something.
+    /// Asks those to end that were silent for so many sweeps, this one included, and closes those
+    /// that were asked before. Where `idle_stays` only those are meant whose clients owe something.
     pub(super) fn sweep(&self, sweeps: u32, idle_stays: bool) {
         for control in &self.all() {
             let (silent, owes) = control.silent();

@@ -1,7 +1,8 @@
-//! The threads that answer requests for ids: each has a runtime of its own and never waits for another.
+//! The threads that answer requests for ids: each has a runtime of its own and never waits for
+//! another.
 //!
-//! A connection stays on the thread it was given to, the one with the fewest. The control plane runs on
-//! other threads: it accepts the connections, and is not needed for their requests.
+//! A connection stays on the thread it was given to, the one with the fewest. The control plane
+//! runs on other threads: it accepts the connections, and is not needed for their requests.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

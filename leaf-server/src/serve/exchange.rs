@@ -1,5 +1,5 @@
-//! What a connection of hyper tells its listener: how it ends, which requests are under way, and which answers
-//! their client has not read.
+//! What a connection of hyper tells its listener: how it ends, which requests are under way, and
+//! which answers their client has not read.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -65,7 +65,8 @@ pub(crate) async fn serve_http2<S, B>(
     let connection = http2::Builder::new(TokioExecutor::new())
         .timer(TokioTimer::new())
         .max_concurrent_streams(STREAMS)
-        // Whoever gives up all that it may have asked has done nothing wrong: a moment's pause makes many late at once.
+        // Whoever gives up all that it may have asked has done nothing wrong: a moment's pause
+        // makes many late at once.
         .max_pending_accept_reset_streams(2 * STREAMS as usize)
         .max_header_list_size(HEAD_BYTES as u32)
         .max_send_buf_size(send_buffer)
@@ -84,7 +85,8 @@ pub(crate) enum Ended {
     Busy,
 }
 
-/// Runs a connection to its end, as the listener orders. `sent` runs whenever the connection has run.
+/// Runs a connection to its end, as the listener orders. `sent` runs whenever the connection has
+/// run.
 pub(crate) async fn drive(
     connection: impl GracefulConnection,
     control: &Control,
@@ -133,8 +135,8 @@ impl Drop for UnderWay {
 pub(crate) struct Unread {
     control: Arc<Control>,
     mark: u32,
-    /// Whether the first part was asked for. hyper does that before the client takes anything: only to ask for
-    /// another one shows that it took some.
+    /// Whether the first part was asked for. hyper does that before the client takes anything: only
+    /// to ask for another one shows that it took some.
     begun: bool,
 }
 

@@ -11,9 +11,9 @@ use tokio::io::ReadBuf;
 const LINGER: Duration = Duration::from_secs(2);
 const LINGER_BYTES: usize = 4 * 1024 * 1024;
 
-/// After the last answer: reads what the client still sends, until it has closed its side or some time has
-/// passed. Closed with anything unread, the system would reset the connection and drop the answers that
-/// the client has not read yet.
+/// After the last answer: reads what the client still sends, until it has closed its side or some
+/// time has passed. Closed with anything unread, the system would reset the connection and drop the
+/// answers that the client has not read yet.
 pub(crate) async fn linger(
     mut read: impl FnMut(&mut Context<'_>, &mut ReadBuf<'_>) -> Poll<io::Result<()>>,
 ) {

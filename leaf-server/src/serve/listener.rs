@@ -1,8 +1,8 @@
 //! Accepting connections, and letting them end.
 //!
-//! At the end every answer announces that its connection closes, so that a client under way loses no
-//! request; only then are the connections closed that have been silent. A client that was accepted by
-//! the system before the end is served, too.
+//! At the end every answer announces that its connection closes, so that a client under way loses
+//! no request; only then are the connections closed that have been silent. A client that was
+//! accepted by the system before the end is served, too.
 
 use std::io::ErrorKind;
 use std::sync::Arc;
@@ -22,15 +22,15 @@ use super::control::{Connections, Control};
 
 /// Open files that are nobody's connection: the stores, the state file, the other listener.
 const OTHER_FILES: u64 = 256;
-/// A connection that asks nothing for so many sweeps is asked to end, and closed with the next. So is one that
-/// takes that long to send the rest of a request or to read an answer.
+/// A connection that asks nothing for so many sweeps is asked to end, and closed with the next. So
+/// is one that takes that long to send the rest of a request or to read an answer.
 const SILENT_SWEEPS: u32 = 4;
 /// A client that acknowledges nothing, or reads nothing, for so long is gone.
 const UNREAD_TIMEOUT: Duration = Duration::from_secs(30);
 /// How soon the next one is asked to make room where the last one did not.
 const EVICT_AGAIN: Duration = Duration::from_millis(50);
-/// How many that the system has accepted are still served at the end: as many as it lets wait, so that clients
-/// that connect again and again cannot hold the stop.
+/// How many that the system has accepted are still served at the end: as many as it lets wait, so
+/// that clients that connect again and again cannot hold the stop.
 const LAST_ACCEPTS: usize = 4096;
 /// After a failed accept (out of file descriptors): others may end meanwhile.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
@@ -40,10 +40,12 @@ pub(crate) trait Protocol: Send + Sync + 'static {
     /// How connections are kept and ended.
     fn keeping(&self) -> Keeping;
 
-    /// The most connections at a time, as it is configured now. The limit on open files may allow fewer.
+    /// The most connections at a time, as it is configured now. The limit on open files may allow
+    /// fewer.
     fn max_connections(&self) -> usize;
 
-    /// Serves a connection until the client or the server has had enough. `control` says when it must end.
+    /// Serves a connection until the client or the server has had enough. `control` says when it
+    /// must end.
     fn serve(
         self: Arc<Self>,
         stream: TcpStream,
@@ -54,14 +56,15 @@ pub(crate) trait Protocol: Send + Sync + 'static {
 /// How a listener keeps its connections.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Keeping {
-    /// How often connections are looked at: one that is silent for four to six times as long ends, as does one
-    /// that takes that long to send the rest of a request, or to read an answer.
+    /// How often connections are looked at: one that is silent for four to six times as long ends,
+    /// as does one that takes that long to send the rest of a request, or to read an answer.
     pub(crate) sweep_every: Duration,
     /// Where all places are taken a connection that was silent for this many sweeps makes room.
     pub(crate) evict_after: u32,
     /// Whether such a connection is closed at once. Else it is asked to end first.
     pub(crate) evict_at_once: bool,
-    /// Whether a connection without a request under way may stay for ever. Else one that is silent ends.
+    /// Whether a connection without a request under way may stay for ever. Else one that is silent
+    /// ends.
     pub(crate) idle_stays: bool,
     /// How many of the open files it may use.
     pub(crate) files: Share,
@@ -250,8 +253,8 @@ impl<P: Protocol> Accepting<P> {
                 }
             }
         }
-        // Those whose connection stands already, as far as their client can tell; above the limit, too: no
-        // more come. The listener does not block: with no more of them it says so.
+        // Those whose connection stands already, as far as their client can tell; above the limit,
+        // too: no more come. The listener does not block: with no more of them it says so.
         let Self { listener, serving } = self;
         if let Some(stream) = newcomer {
             serving.serve(stream, Slot::of(&serving.slots));
@@ -281,7 +284,8 @@ impl<P: Protocol> Serving<P> {
         place.runtime().clone().spawn(async move {
             // A client that breaks off is not the server's error.
             if let Ok(stream) = TcpStream::from_std(stream) {
-                // A small answer must not wait for the client's acknowledgement. Without it, it is only slow.
+                // A small answer must not wait for the client's acknowledgement. Without it, it is
+                // only slow.
                 let _ = stream.set_nodelay(true);
                 // Without this one a client that never reads would hold its slot for ever.
                 let _ = set_tcp_user_timeout(&stream, UNREAD_TIMEOUT.as_millis() as u32);
@@ -293,8 +297,8 @@ impl<P: Protocol> Serving<P> {
 }
 
 impl Share {
-    /// How many connections the limit on open files leaves room for. As many files are allowed to be open as
-    /// the system lets this process have; health is always left some.
+    /// How many connections the limit on open files leaves room for. As many files are allowed to
+    /// be open as the system lets this process have; health is always left some.
     fn of_the_limit(self) -> usize {
         let mut limit = getrlimit(Resource::Nofile);
         if limit.current < limit.maximum || limit.maximum.is_none() {
@@ -307,7 +311,8 @@ impl Share {
 
     fn of(self, files: u64) -> u64 {
         let share = match self {
-            // Of very few each listener has the same, and the rest is left to what is nobody's connection.
+            // Of very few each listener has the same, and the rest is left to what is nobody's
+            // connection.
             _ if files < 2 * OTHER_FILES => files / 8,
             Self::Large(parts) => (files - OTHER_FILES) / u64::from(parts),
             Self::Small => OTHER_FILES / 2,

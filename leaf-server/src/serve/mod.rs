@@ -1,5 +1,5 @@
-//! Serving connections, whatever they speak: accepting them, giving them to the threads of the data plane, ending
-//! those that are silent, and letting all of them end.
+//! Serving connections, whatever they speak: accepting them, giving them to the threads of the data
+//! plane, ending those that are silent, and letting all of them end.
 //!
 //! A protocol is what implements [`Protocol`]; it knows nothing of places, sweeps and drains.
 

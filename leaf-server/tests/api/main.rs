@@ -203,7 +203,8 @@ fn wrong_requests_are_told_in_the_form_that_the_client_accepts() {
     assert_eq!(server.id("/api/segment/get/leaf-segment-test"), 1, "no id was burnt");
 }
 
-/// Snowflake ids in the forms of other programs: read back as the same id, and each form refuses what is not its own.
+/// Snowflake ids in the forms of other programs: read back as the same id, and each form refuses
+/// what is not its own.
 #[test]
 fn snowflake_ids_are_written_in_other_forms_and_read_back() {
     let (_directory, server) = start(&[]);

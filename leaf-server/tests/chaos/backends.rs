@@ -1,5 +1,5 @@
-//! The real servers behind a cluster: a store of segments and a worker registry of any kind, and what is done
-//! to them.
+//! The real servers behind a cluster: a store of segments and a worker registry of any kind, and
+//! what is done to them.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -165,8 +165,8 @@ impl Backends {
         true
     }
 
-    /// Fails over to the replica, which has been cut off for so long; or, where every member has all, to
-    /// another member. Tells whether it did: the next replica may not be there yet.
+    /// Fails over to the replica, which has been cut off for so long; or, where every member has
+    /// all, to another member. Tells whether it did: the next replica may not be there yet.
     pub(crate) fn fail_over(&mut self, stale: Duration) -> bool {
         match &mut self.store {
             Store::Mysql(pair, _) => promote(

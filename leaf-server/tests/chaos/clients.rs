@@ -1,5 +1,5 @@
-//! Clients of every node and every kind of id, bounded in rate. Whatever they get is written down as it is
-//! read.
+//! Clients of every node and every kind of id, bounded in rate. Whatever they get is written down
+//! as it is read.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -48,8 +48,8 @@ impl Cluster {
     pub(crate) fn start(runtime: &Runtime, kinds: Kinds) -> Self {
         let home = tempfile::tempdir().expect("a temporary directory");
         let backends = Backends::start(kinds, home.path());
-        // Few worker ids, so that what a silent node had is soon another's, and two that issue in the same
-        // millisecond under one worker id repeat an id for certain.
+        // Few worker ids, so that what a silent node had is soon another's, and two that issue in
+        // the same millisecond under one worker id repeat an id for certain.
         let worker_bits = if kinds.registry == "zk_normal" { 10 } else { 2 };
         let layout = format!("t41-w{worker_bits}-s12/1ms");
         let proxies = |ports: &[u16]| -> Vec<FaultProxy> {
@@ -149,7 +149,8 @@ impl Cluster {
         all
     }
 
-    /// Of four worker ids, so that there are as many as nodes: who starts anew takes what a silent one had.
+    /// Of four worker ids, so that there are as many as nodes: who starts anew takes what a silent
+    /// one had.
     async fn retire_one(&self, layout: &str) {
         let kind: RegistryKind = self.backends.kinds().registry.parse().expect("a kind");
         let options = RegistryOptions { name: "chaos".into(), ..RegistryOptions::default() };

@@ -1,13 +1,15 @@
 //! What happened in a run, line by line, and the judge of it.
 //!
-//! A history is a file of JSON lines. `answers` is what one client got on one connection for the requests that
-//! it sent at once; `fault` is what was done to the cluster and for how long; `end` is what the store said
-//! when all was over. Times are microseconds since the start. [`check`] needs nothing but the file, so that a
-//! run can be judged again, elsewhere and by a stricter judge.
+//! A history is a file of JSON lines. `answers` is what one client got on one connection for the
+//! requests that it sent at once; `fault` is what was done to the cluster and for how long; `end`
+//! is what the store said when all was over. Times are microseconds since the start. [`check`]
+//! needs nothing but the file, so that a run can be judged again, elsewhere and by a stricter
+//! judge.
 //!
-//! Of every process ids grow in real time: an id is greater than all that were answered before it was asked
-//! for. Of every worker id each millisecond has one holder, and a holder that lost it and has it again was
-//! away for as long as its time lasted. Segment ids are below the store's `max_id`, and few are missing.
+//! Of every process ids grow in real time: an id is greater than all that were answered before it
+//! was asked for. Of every worker id each millisecond has one holder, and a holder that lost it and
+//! has it again was away for as long as its time lasted. Segment ids are below the store's
+//! `max_id`, and few are missing.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io::{BufRead, Write};
@@ -76,8 +78,8 @@ pub(crate) struct End {
     pub(crate) failovers: i64,
     /// Whether a failover makes claims of worker ids wait.
     pub(crate) together: bool,
-    /// Which part of the processor time that this machine wanted meanwhile others had, from 0 to 1: what a virtual machine
-    /// is not given, no server can use.
+    /// Which part of the processor time that this machine wanted meanwhile others had, from 0 to 1:
+    /// what a virtual machine is not given, no server can use.
     #[serde(default)]
     pub(crate) stolen: f64,
 }
@@ -174,7 +176,8 @@ fn unique(space: Space, answers: &[&Answers], verdict: &mut Verdict) {
     }
 }
 
-/// Of each process: on a connection in the order of the answers, and in real time between connections.
+/// Of each process: on a connection in the order of the answers, and in real time between
+/// connections.
 fn in_order(space: Space, answers: &[&Answers], verdict: &mut Verdict) {
     let mut last = HashMap::new();
     let mut processes: BTreeMap<_, Vec<&Answers>> = BTreeMap::new();
@@ -270,8 +273,8 @@ fn slices(answers: &[&Answers], end: &End, verdict: &mut Verdict) -> u64 {
     changes
 }
 
-/// The longest time without an id of the space from any node: in all, and per kind of fault while it lasted
-/// and three seconds after.
+/// The longest time without an id of the space from any node: in all, and per kind of fault while
+/// it lasted and three seconds after.
 fn available(space: Space, answers: &[&Answers], lines: &[Line], end: &End, verdict: &mut Verdict) {
     let mut served: Vec<u64> =
         answers.iter().filter(|it| !it.ids.is_empty()).map(|it| it.complete).collect();

@@ -1,10 +1,13 @@
-//! Chaos: servers, their store and their registry, and everything that goes wrong with them at once, while
-//! clients write down all that they get. The history is judged at the end: see [`history`].
+//! Chaos: servers, their store and their registry, and everything that goes wrong with them at
+//! once, while clients write down all that they get. The history is judged at the end: see
+//! [`history`].
 //!
-//! `scripts/chaos --seed N` makes the same faults at the same times, on the same kinds of store and registry;
-//! what the processes do in between is their own. `--check FILE` judges the history of an earlier run.
+//! `scripts/chaos --seed N` makes the same faults at the same times, on the same kinds of store and
+//! registry; what the processes do in between is their own. `--check FILE` judges the history of an
+//! earlier run.
 //!
-//! Every node has a small disk of its own, mounted in a namespace of this process, which is gone with it.
+//! Every node has a small disk of its own, mounted in a namespace of this process, which is gone
+//! with it.
 #![allow(clippy::disallowed_methods, reason = "plain threads let other processes run for a while")]
 
 mod backends;
@@ -32,8 +35,8 @@ use history::Line;
 use node::Link;
 
 const USAGE: &str = "usage: scripts/chaos [--seconds N] [--seed N] [--history FILE] | --check FILE";
-/// How long everything may take to be well again after the last fault. A failover of the registry's database
-/// makes claims wait for half a minute.
+/// How long everything may take to be well again after the last fault. A failover of the registry's
+/// database makes claims wait for half a minute.
 const RECOVERY: Duration = Duration::from_secs(60);
 /// Says that this process has a namespace of its own.
 const INSIDE: &str = "CHAOS_INSIDE";
@@ -119,7 +122,8 @@ fn arguments() -> Option<Arguments> {
     Some(given)
 }
 
-/// Runs this program once more where it may mount. Without root a user namespace gives the right to.
+/// Runs this program once more where it may mount. Without root a user namespace gives the right
+/// to.
 fn enter_a_namespace(seed: u64) -> ExitCode {
     let root = std::fs::metadata("/proc/self")
         .is_ok_and(|me| std::os::unix::fs::MetadataExt::uid(&me) == 0);
@@ -201,8 +205,8 @@ fn strike(cluster: &mut Cluster, random: &mut fastrand::Rng, kinds: Kinds, at: D
         10..26 => cluster.kill(node, short, true),
         26..31 => cluster.stop(node, short),
         31..43 => cluster.freeze(node, long),
-        // The one that starts anew takes the frozen one's worker id before that goes on; where names have
-        // worker ids, the frozen one's twin does.
+        // The one that starts anew takes the frozen one's worker id before that goes on; where
+        // names have worker ids, the frozen one's twin does.
         43..56 if kinds.bound() => {
             let frozen = cluster.freeze(0, Duration::from_millis(4500));
             frozen + "; " + &cluster.invite(None, Duration::from_millis(6000))
@@ -233,8 +237,8 @@ fn strike(cluster: &mut Cluster, random: &mut fastrand::Rng, kinds: Kinds, at: D
             cluster.disturb(node, link, fault, long)
         }
         84..91 => {
-            // A claim takes the clock as it is where no peer can be asked, so that one far ahead would be
-            // waited for at the end.
+            // A claim takes the clock as it is where no peer can be asked, so that one far ahead
+            // would be waited for at the end.
             let offsets = ["-0.001", "-0.005", "-0.9", "-2", "-60", "-3600", "+0.5", "+2", "+10"];
             cluster.set_clock(node, offsets[random.usize(..offsets.len())], long)
         }

@@ -14,7 +14,8 @@ const SERVER: &str = env!("CARGO_BIN_EXE_leaf-server");
 /// How long a node that ended by itself is left alone.
 pub(crate) const AGAIN: Duration = Duration::from_secs(1);
 
-/// Where a node's clients find it, and which process of which node that is; nowhere while it is down.
+/// Where a node's clients find it, and which process of which node that is; nowhere while it is
+/// down.
 pub(crate) type Address = Arc<Mutex<Option<(SocketAddr, (usize, usize))>>>;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -138,8 +139,8 @@ impl Node {
         }
     }
 
-    /// A node may end when every worker id is another's, or its clock or its disk does not allow a start, or a
-    /// frozen process holds the lock of the SQLite file.
+    /// A node may end when every worker id is another's, or its clock or its disk does not allow a
+    /// start, or a frozen process holds the lock of the SQLite file.
     fn expect_reason(&self, status: ExitStatus, output: &str) {
         let last = output.lines().last().unwrap_or_default();
         let reasons = ["worker id", "the clock", "No space", "disk", "database is locked"];

@@ -152,13 +152,15 @@ async fn ids_of_one_round(
     }
 }
 
-/// Three servers on MariaDB are killed and started again at random; clients of every protocol take ids of one tag. Two
-/// servers at most are away at a time, and no caller of this crate's client notices.
+/// Three servers on MariaDB are killed and started again at random; clients of every protocol take
+/// ids of one tag. Two servers at most are away at a time, and no caller of this crate's client
+/// notices.
 #[tokio::test(flavor = "multi_thread")]
 async fn clients_of_all_protocols_share_a_tag_over_kill_9() {
     let full = std::env::var_os("LEAF_TEST_FULL").is_some();
     let seconds = if full { 60 } else { 10 };
-    // The default of a client is 1 s. Beside other tests the machine itself may stand still for as long.
+    // The default of a client is 1 s. Beside other tests the machine itself may stand still for as
+    // long.
     let deadline = Duration::from_secs(if full { 1 } else { 4 });
     let seed = fastrand::u64(..);
     println!("seed {seed}");

@@ -1,5 +1,5 @@
-//! The client of `leaf-client` against real servers: what its ids are like, and what its callers notice of servers
-//! that die, hang or come back.
+//! The client of `leaf-client` against real servers: what its ids are like, and what its callers
+//! notice of servers that die, hang or come back.
 #![allow(
     clippy::unwrap_used,
     clippy::disallowed_methods,

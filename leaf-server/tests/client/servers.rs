@@ -24,8 +24,8 @@ async fn take_for(length: Duration, tag: &TagHandle, caller: &mut Caller) -> Dur
     slowest
 }
 
-/// All servers away: callers notice nothing while the stock lasts, then get a precise error within their deadline,
-/// and go on by themselves when a server is back.
+/// All servers away: callers notice nothing while the stock lasts, then get a precise error within
+/// their deadline, and go on by themselves when a server is back.
 #[tokio::test(flavor = "multi_thread")]
 async fn servers_may_go_away_while_the_stock_lasts() {
     let directory = tempfile::tempdir().unwrap();
@@ -154,7 +154,8 @@ async fn one_of_two_hangs_over(protocol: Protocol) {
     client.close().await;
 }
 
-/// A connection over which nothing comes any more is given up after one late answer, also where it is the only one.
+/// A connection over which nothing comes any more is given up after one late answer, also where it
+/// is the only one.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_line_that_is_dead_is_made_anew() {
     for protocol in PROTOCOLS {

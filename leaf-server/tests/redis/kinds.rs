@@ -112,7 +112,8 @@ fn the_last_numbers_go_to_the_first_commands() {
     }
 }
 
-/// Equal commands that came together share a commit of the store, each has its own reply, and so has each error.
+/// Equal commands that came together share a commit of the store, each has its own reply, and so
+/// has each error.
 #[test]
 fn commands_of_a_tag_in_strict_order_are_answered_together() {
     let directory = tempfile::tempdir().unwrap();
@@ -123,7 +124,8 @@ fn commands_of_a_tag_in_strict_order_are_answered_together() {
     assert_eq!(ops.ask("POST", "/v1/tags", json, new).unwrap().status, 201);
     let mut client = connect(&server);
     let increment = RedisClient::encode(&["INCR", "turns"]);
-    // The first is alone: the tag is not known yet. Then more than are answered at once, cut by another command.
+    // The first is alone: the tag is not known yet. Then more than are answered at once, cut by
+    // another command.
     client
         .send(
             &[increment.repeat(200), RedisClient::encode(&["PING"]), increment.repeat(50)].concat(),
@@ -161,7 +163,8 @@ fn commands_of_a_tag_in_strict_order_are_answered_together() {
     assert_eq!(client.command(&["PING"]).unwrap(), RedisReply::Simple("PONG".into()));
 }
 
-/// Commands of several tags that came together: some have ids in memory, some are new, one is in strict order, one does not exist.
+/// Commands of several tags that came together: some have ids in memory, some are new, one is in
+/// strict order, one does not exist.
 #[test]
 fn commands_of_many_tags_are_answered_in_their_order() {
     let directory = tempfile::tempdir().unwrap();

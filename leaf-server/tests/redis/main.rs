@@ -1,5 +1,5 @@
-//! The Redis protocol on raw sockets: each command and error, frames cut anywhere, clients that mean no good, and
-//! one sequence of ids for all protocols.
+//! The Redis protocol on raw sockets: each command and error, frames cut anywhere, clients that
+//! mean no good, and one sequence of ids for all protocols.
 #![allow(clippy::unwrap_used, reason = "tests may panic")]
 
 mod kinds;
@@ -321,7 +321,8 @@ fn ten_thousand_idle_clients_cost_little_and_stay() {
     let mut limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
     limit.current = limit.maximum;
     rustix::process::setrlimit(rustix::process::Resource::Nofile, limit).unwrap();
-    // Where the system allows a process 20,000 files, it is a little less: each listener for ids has half.
+    // Where the system allows a process 20,000 files, it is a little less: each listener for ids
+    // has half.
     let most = limit.maximum.map_or(10_000, |files| ((files - 256) / 2).min(10_000));
     // The server keeps pace: of a longer queue than the system's some come late.
     let mut clients = Vec::new();
@@ -351,7 +352,8 @@ fn a_stop_answers_what_was_asked() {
                 let issuer: Arc<str> = format!("client {number}").into();
                 let mut client = RedisClient::connect(address).unwrap();
                 let batch = RedisClient::encode(&["INCR", TAG]).repeat(20);
-                // One that was sent is answered wholly or, when the connection has ended, not at all.
+                // One that was sent is answered wholly or, when the connection has ended, not at
+                // all.
                 while client.send(&batch).is_ok() {
                     let Ok(first) = client.read() else { return };
                     ledger.record(&issuer, first.id().unwrap());
@@ -368,7 +370,8 @@ fn a_stop_answers_what_was_asked() {
     ledger.expect_at_least(2000);
 }
 
-/// Redis clients, HTTP clients and a process that embeds the generator take from one sequence, over kill -9.
+/// Redis clients, HTTP clients and a process that embeds the generator take from one sequence, over
+/// kill -9.
 #[test]
 fn all_protocols_share_one_sequence_over_crashes() {
     let directory = tempfile::tempdir().unwrap();

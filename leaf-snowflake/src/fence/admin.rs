@@ -1,8 +1,8 @@
-//! What an operator does with worker ids: release what a dead node holds, retire a worker id, repair a
-//! record.
+//! What an operator does with worker ids: release what a dead node holds, retire a worker id,
+//! repair a record.
 //!
-//! Invariant: every change begins a new term, with a ceiling that is not below what a holder may have
-//! issued. A holder learns at its next report that the worker id is no longer its own.
+//! Invariant: every change begins a new term, with a ceiling that is not below what a holder may
+//! have issued. A holder learns at its next report that the worker id is no longer its own.
 
 use std::time::Duration;
 
@@ -35,7 +35,10 @@ pub struct NodeSettings {
 }
 
 impl NodeSettings {
-    /// An instant above every timestamp that a holder may have issued up to `instant` or now. A report interval is added since a holder that lives after all learns of the change at its next report; the tolerance, since ids may run ahead of the clock; and how far clocks may differ.
+    /// An instant above every timestamp that a holder may have issued up to `instant` or now. A
+    /// report interval is added since a holder that lives after all learns of the change at its
+    /// next report; the tolerance, since ids may run ahead of the clock; and how far clocks may
+    /// differ.
     fn safely_after(&self, instant: UnixMillis) -> UnixMillis {
         let margin = self.report_interval + self.tolerance + OPERATOR_CLOCK_DIFFERENCE;
         instant.max(self.now) + margin
@@ -115,7 +118,8 @@ impl<S: FenceStore> StoreRules<S> {
                 == Some(FenceState::Retired);
             let state = if retired { FenceState::Retired } else { FenceState::Released };
             let mut next = next_record(worker, stored, &settings, state)?;
-            // The old ceiling may be unreadable. It was granted before now, so it is `offline_for` ahead of now at most.
+            // The old ceiling may be unreadable. It was granted before now, so it is `offline_for`
+            // ahead of now at most.
             let unknown_ceiling = settings.safely_after(settings.now + settings.offline_for);
             next.fence.ceiling = next.fence.ceiling.max(unknown_ceiling);
             if let JavaMirror::Java(JavaReport { at: Some(report), .. }) = &stored.mirror {

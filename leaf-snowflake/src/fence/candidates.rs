@@ -95,7 +95,8 @@ pub(super) struct Refusals {
     soon: Option<RegistryErrorKind>,
     /// The first of a worker id that no node has used.
     of_unused: Option<RegistryErrorKind>,
-    /// That the database has failed over: then worker ids may be free that look as if they were in use.
+    /// That the database has failed over: then worker ids may be free that look as if they were in
+    /// use.
     failed_over: Option<RegistryErrorKind>,
     taken: usize,
     java: usize,
@@ -132,10 +133,12 @@ impl Refusals {
         if let (JavaMirror::Java(_), None) = (&stored.mirror, stored.record.written()) {
             self.java += 1;
         }
-        // What a Java Leaf has written since does not become free when this library's ceiling has passed.
+        // What a Java Leaf has written since does not become free when this library's ceiling has
+        // passed.
         let ours = stored.record.written().filter(|_| stored.mirror == JavaMirror::Agrees);
         if let Some(record) = ours.filter(|it| it.fence.state != FenceState::Retired) {
-            // As the rules say, where they name a time: a worker id may have to rest past its ceiling.
+            // As the rules say, where they name a time: a worker id may have to rest past its
+            // ceiling.
             let at = match &refusal {
                 RegistryErrorKind::FloorAhead { floor, .. } => *floor,
                 RegistryErrorKind::NotYet { at } => *at,
@@ -158,7 +161,8 @@ impl Refusals {
     }
 
     pub(super) fn conclude(self) -> RegistryErrorKind {
-        // If an unused worker id was refused, its refusal is the real reason: without it the claim would have succeeded.
+        // If an unused worker id was refused, its refusal is the real reason: without it the claim
+        // would have succeeded.
         if let Some(refusal) = self.soon.or(self.of_unused).or(self.failed_over) {
             return refusal;
         }

@@ -1,9 +1,11 @@
 //! Which worker id a node takes.
 //!
-//! A node whose worker id is fixed, or belongs to its name, takes that one or is refused. Otherwise it tries an
-//! earlier attempt of the same claim; then, unless worker ids belong to identities, what its state file remembers,
-//! what else its instance has held, and what was given back; then those that no node has used; last those whose
-//! ceiling, and [`ClaimPolicy::recycle_after`](super::ClaimPolicy::recycle_after) after it, has passed. Nodes that race for one worker id spread: the node that lost makes its next attempt at random.
+//! A node whose worker id is fixed, or belongs to its name, takes that one or is refused. Otherwise
+//! it tries an earlier attempt of the same claim; then, unless worker ids belong to identities,
+//! what its state file remembers, what else its instance has held, and what was given back; then
+//! those that no node has used; last those whose ceiling, and
+//! [`ClaimPolicy::recycle_after`](super::ClaimPolicy::recycle_after) after it, has passed. Nodes
+//! that race for one worker id spread: the node that lost makes its next attempt at random.
 
 use leaf_core::{UnixMillis, WorkerId};
 
@@ -25,7 +27,8 @@ impl<S: FenceStore> StoreRules<S> {
     ) -> Result<Lease, RegistryError> {
         for conflicts in 0..TRIES {
             let listed = self.store.list(Purpose::Replace(request.now)).await?;
-            // All records, not only the one that this node would take: ids of two layouts may be equal numbers.
+            // All records, not only the one that this node would take: ids of two layouts may be
+            // equal numbers.
             for (_, stored) in &listed {
                 if let Some(record) = stored.record.written() {
                     let same = request.check_layout(&record.fence);

@@ -1,8 +1,8 @@
 //! From when may this node issue ids as a worker id? The one function that answers it.
 //!
-//! Invariant: the answer is at or above every timestamp that another holder, a Java Leaf, or this node
-//! itself may have issued as that worker id, as far as the evidence can tell. A refusal writes nothing: a
-//! node that restarts in a loop must not push its own ceiling ahead.
+//! Invariant: the answer is at or above every timestamp that another holder, a Java Leaf, or this
+//! node itself may have issued as that worker id, as far as the evidence can tell. A refusal writes
+//! nothing: a node that restarts in a loop must not push its own ceiling ahead.
 //!
 //! This file reads no clock and asks no registry: the caller hands in what is known.
 
@@ -16,13 +16,13 @@ use super::{
 };
 use crate::RegistryErrorKind;
 
-/// How long a Java Leaf's record is watched: it reports every 3 s, so that this is two reports and one
-/// second for the write.
+/// How long a Java Leaf's record is watched: it reports every 3 s, so that this is two reports and
+/// one second for the write.
 const WATCH_JAVA: Duration = Duration::from_secs(7);
 /// How long after its last report a Java Leaf may still issue ids.
 const JAVA_PAST_REPORT: Duration = Duration::from_secs(4);
-/// How far the clocks of a database and of the nodes may differ: ceilings are by the nodes' clocks, the time of a
-/// failover by the later one of the database's and a node's.
+/// How far the clocks of a database and of the nodes may differ: ceilings are by the nodes' clocks,
+/// the time of a failover by the later one of the database's and a node's.
 pub(super) const DATABASE_CLOCK_DIFFERENCE: Duration = Duration::from_secs(30);
 
 /// What is known of a worker id when a node wants to issue ids with it.
@@ -32,7 +32,8 @@ pub(crate) enum Evidence<'a> {
     Registry(RegistryEvidence<'a>),
     /// The registry is away: only the lease that the state file remembers.
     SavedLease,
-    /// The floor was decided a moment ago, by the registry or from the saved lease. The clock may have been set since.
+    /// The floor was decided a moment ago, by the registry or from the saved lease. The clock may
+    /// have been set since.
     Granted(UnixMillis),
 }
 
@@ -78,10 +79,11 @@ impl<'a> RegistryEvidence<'a> {
 /// The first instant that the node of `request` may use, were it the next holder of `worker`.
 ///
 /// # Errors
-/// `Watch` when the record must be seen unchanged for a while first; `NotYet` when a wait of at most
+/// `Watch` when the record must be seen unchanged for a while first; `NotYet` when a wait of at
+/// most
 /// [`ClaimRequest::startup_wait`] is enough, `FloorAhead` or `InUse` when it is not; `Unavailable` when the
-/// saved lease alone proves nothing; `FailedOver`, `OtherLayout`, `Retired`, `JavaHolds`, `JavaAlive`,
-/// `NoWorkerId`, `Damaged`, `NewerFormat`. Nothing may be written then.
+/// saved lease alone proves nothing; `FailedOver`, `OtherLayout`, `Retired`, `JavaHolds`,
+/// `JavaAlive`, `NoWorkerId`, `Damaged`, `NewerFormat`. Nothing may be written then.
 pub(crate) fn first_timestamp(
     worker: WorkerId,
     evidence: Evidence<'_>,
@@ -135,10 +137,12 @@ fn by_registry(
         request.least_floor = request.least_floor.max(until);
     }
     let Some(fence) = fence else {
-        // A record that was there may be gone with a restored backup: what this instance issued stands.
+        // A record that was there may be gone with a restored backup: what this instance issued
+        // stands.
         let mut floor = request.issued_below(worker);
         if evidence.only_record && request.saved.is_none() {
-            // A state file that is gone may have allowed ids up to the tolerance ahead of the clock.
+            // A state file that is gone may have allowed ids up to the tolerance ahead of the
+            // clock.
             floor = floor.max(request.now + request.tolerance);
         }
         return reachable(floor, &request);
@@ -149,8 +153,8 @@ fn by_registry(
     if !other_instance || !kept_back || evidence.selection == Selection::Assigned {
         return floor;
     }
-    // Another instance's worker id that was not released (where worker ids belong to identities, a released one,
-    // too) is given out only `recycle_after` past its ceiling.
+    // Another instance's worker id that was not released (where worker ids belong to identities, a
+    // released one, too) is given out only `recycle_after` past its ceiling.
     let free = fence.ceiling + evidence.policy.recycle_after;
     match floor {
         Ok(_) | Err(RegistryErrorKind::NotYet { .. }) if free > request.now => {
@@ -196,8 +200,8 @@ fn past_java(
     }
 }
 
-/// Whether the saved lease proves that this node held the worker id when the database failed over (`at`): then no
-/// claim of another holder was lost there.
+/// Whether the saved lease proves that this node held the worker id when the database failed over
+/// (`at`): then no claim of another holder was lost there.
 fn survived_failover(
     at: UnixMillis,
     worker: WorkerId,
@@ -223,7 +227,8 @@ fn by_fence(
     if fence.state == FenceState::Retired {
         return Err(RegistryErrorKind::Retired);
     }
-    // Everything below this may have been issued, whatever the record says: it may come from a restored backup.
+    // Everything below this may have been issued, whatever the record says: it may come from a
+    // restored backup.
     let issued = request.issued_below(worker);
     let provenance = request.saved.as_ref().map(|saved| saved.provenance);
     if fence.instance == request.instance
@@ -247,8 +252,8 @@ fn by_fence(
             && saved.fence.instance == fence.instance
             && fence.instance == request.instance
     });
-    // An earlier attempt of this very claim, whose answer was lost: nothing was issued under it, though
-    // perhaps under the lease before.
+    // An earlier attempt of this very claim, whose answer was lost: nothing was issued under it,
+    // though perhaps under the lease before.
     if fence.nonce == request.nonce {
         let follows = |saved: &SavedLease| {
             saved.provenance == Provenance::Proven && saved.fence.term + 1 == fence.term
@@ -267,8 +272,8 @@ fn by_fence(
     reachable(fence.ceiling.max(issued), request).map_err(|error| explain(fence, error, request))
 }
 
-/// The local ceiling of the saved lease, if nobody else can have claimed the worker id since: where this node may
-/// continue without the registry.
+/// The local ceiling of the saved lease, if nobody else can have claimed the worker id since: where
+/// this node may continue without the registry.
 fn by_saved_lease(request: &ClaimRequest) -> Result<UnixMillis, RegistryErrorKind> {
     let proven = request.saved.as_ref().filter(|saved| {
         saved.provenance == Provenance::Proven
@@ -281,7 +286,8 @@ fn by_saved_lease(request: &ClaimRequest) -> Result<UnixMillis, RegistryErrorKin
     reachable(saved.local_ceiling, request)
 }
 
-/// Returns `floor`, or [`ClaimRequest::least_floor`] where that is greater, if the clock is near enough.
+/// Returns `floor`, or [`ClaimRequest::least_floor`] where that is greater, if the clock is near
+/// enough.
 fn reachable(floor: UnixMillis, request: &ClaimRequest) -> Result<UnixMillis, RegistryErrorKind> {
     let (floor, now) = (floor.max(request.least_floor), request.now);
     if floor <= now + request.tolerance {

@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 /// A node's name to the registry, usually `ip:port`: 1 to 127 visible ASCII characters without `/`.
 ///
-/// 127 is the width of the columns of the Java programs; `/` separates the parts of a ZooKeeper path.
+/// 127 is the width of the columns of the Java programs; `/` separates the parts of a ZooKeeper
+/// path.
 ///
 /// ```
 /// use leaf_snowflake::Identity;

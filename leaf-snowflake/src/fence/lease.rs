@@ -1,8 +1,8 @@
 //! A held worker id, and how its holder recognizes its own writes.
 //!
-//! Invariant: a record counts as this lease's only if one of the lease's own writes has its nonce. A write
-//! whose answer was lost keeps its nonce for the next attempt, so that it is recognized whenever it
-//! arrives.
+//! Invariant: a record counts as this lease's only if one of the lease's own writes has its nonce.
+//! A write whose answer was lost keeps its nonce for the next attempt, so that it is recognized
+//! whenever it arrives.
 
 use std::collections::VecDeque;
 
@@ -11,7 +11,8 @@ use uuid::Uuid;
 
 use super::Fence;
 
-/// How many of its own writes a lease remembers: those of 15 minutes at the default report interval.
+/// How many of its own writes a lease remembers: those of 15 minutes at the default report
+/// interval.
 const REMEMBERED_WRITES: usize = 300;
 
 /// A held worker id.
@@ -25,8 +26,8 @@ pub struct Lease {
     pub fence: Fence,
     /// The nonce of a write whose answer has not arrived.
     pending: Option<Uuid>,
-    /// Nonces of writes before the last, newest first. A registry that fell back to one of them (a failover
-    /// to a replica that lagged) still has this lease's record.
+    /// Nonces of writes before the last, newest first. A registry that fell back to one of them (a
+    /// failover to a replica that lagged) still has this lease's record.
     earlier: VecDeque<Uuid>,
 }
 
@@ -36,8 +37,8 @@ impl Lease {
         Self { worker, floor, fence, pending: None, earlier: VecDeque::new() }
     }
 
-    /// If this lease wrote `record`, returns the nonce for the next write; `None` if another holder wrote
-    /// it.
+    /// If this lease wrote `record`, returns the nonce for the next write; `None` if another holder
+    /// wrote it.
     pub(crate) fn recognize(&mut self, record: &Fence) -> Option<Uuid> {
         let arrived = Some(record.nonce) == self.pending;
         let newest = arrived || record.nonce == self.fence.nonce;

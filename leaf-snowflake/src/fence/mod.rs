@@ -19,8 +19,8 @@
 //!
 //! To make a rule stricter, begin in `floor.rs`; CONTRIBUTING.md says what else belongs to it.
 //!
-//! A [`FenceStore`] reads and replaces records and decides nothing. The stores for real servers are in
-//! `leaf-registry`; [`MemoryFenceStore`] is for tests and examples.
+//! A [`FenceStore`] reads and replaces records and decides nothing. The stores for real servers are
+//! in `leaf-registry`; [`MemoryFenceStore`] is for tests and examples.
 
 mod admin;
 mod candidates;

@@ -1,13 +1,14 @@
 //! The fence of a worker id, and the record that a store keeps of it.
 //!
 //! Invariant: no holder of term `n` issues a timestamp at or above the ceiling that stood in the
-//! record when term `n + 1` was written, and the holder of `n + 1` issues none below it. (A clean stop lowers the
-//! ceiling to one past the last timestamp used.) There are two exceptions: a holder that returns with its own saved
-//! lease, whose next term starts where it stopped, and an operator who frees the worker id of a dead holder.
+//! record when term `n + 1` was written, and the holder of `n + 1` issues none below it. (A clean
+//! stop lowers the ceiling to one past the last timestamp used.) There are two exceptions: a holder
+//! that returns with its own saved lease, whose next term starts where it stopped, and an operator
+//! who frees the worker id of a dead holder.
 //!
 //! Durable format, version 1: a JSON object `{version, holder, address, fence}`. A reader ignores
-//! fields that it does not know and keeps them when it rewrites the record, so that a cluster can be
-//! upgraded node by node. It refuses a greater version.
+//! fields that it does not know and keeps them when it rewrites the record, so that a cluster can
+//! be upgraded node by node. It refuses a greater version.
 
 use leaf_core::UnixMillis;
 use serde::{Deserialize, Serialize};
@@ -29,7 +30,8 @@ pub struct Fence {
     /// The holder of this term issues no timestamp at or above this.
     #[serde(with = "unix_millis")]
     pub ceiling: UnixMillis,
-    /// The clock of whoever last wrote the fence: the wall clock, or the ids' clock of a holder that issues ids.
+    /// The clock of whoever last wrote the fence: the wall clock, or the ids' clock of a holder
+    /// that issues ids.
     #[serde(with = "unix_millis")]
     pub reported_at: UnixMillis,
     /// The id of the holder's state file; without one, of its process.
@@ -57,7 +59,8 @@ pub struct Fence {
 pub enum FenceState {
     /// A node holds it, or crashed while it held it.
     Held,
-    /// Given back by a clean stop (the ceiling is then one past the last timestamp used), or freed or repaired by an operator (the ceiling is then an upper bound).
+    /// Given back by a clean stop (the ceiling is then one past the last timestamp used), or freed
+    /// or repaired by an operator (the ceiling is then an upper bound).
     Released,
     /// Taken out of service by an operator, for good.
     Retired,

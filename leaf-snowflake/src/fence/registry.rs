@@ -1,7 +1,8 @@
 //! A registry of worker ids: a store, and the rules that apply to it.
 //!
-//! Invariant: a record is replaced only by compare-and-set against what was just read. A write that meets
-//! another's is tried again from the read on; a write whose answer was lost is recognized by its nonce.
+//! Invariant: a record is replaced only by compare-and-set against what was just read. A write that
+//! meets another's is tried again from the read on; a write whose answer was lost is recognized by
+//! its nonce.
 
 use std::fmt;
 use std::sync::Arc;
@@ -23,20 +24,25 @@ pub(super) const TRIES: usize = 30;
 /// Which worker ids a node may take from a registry.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ClaimPolicy {
-    /// A worker id belongs to the identity that claimed it last. A node takes its own; else an unused one; else one
-    /// whose ceiling passed [`recycle_after`](Self::recycle_after) ago. A node whose worker id was taken over stops,
-    /// so that an operator can look, instead of claiming another.
+    /// A worker id belongs to the identity that claimed it last. A node takes its own; else an
+    /// unused one; else one whose ceiling passed [`recycle_after`](Self::recycle_after) ago. A node
+    /// whose worker id was taken over stops, so that an operator can look, instead of claiming
+    /// another.
     pub bound: bool,
     /// The only worker id that this node may take.
     pub fixed: Option<WorkerId>,
-    /// The worker ids that this registry gives out, so that another registry, of a second data centre say, can give out the others. `None`: all. All nodes of the registry must be configured alike.
+    /// The worker ids that this registry gives out, so that another registry, of a second data
+    /// centre say, can give out the others. `None`: all. All nodes of the registry must be
+    /// configured alike.
     pub range: Option<WorkerRange>,
-    /// How long after its ceiling has passed a worker id that was not released is given out again; where worker
-    /// ids are [bound](Self::bound), a released one, too.
+    /// How long after its ceiling has passed a worker id that was not released is given out again;
+    /// where worker ids are [bound](Self::bound), a released one, too.
     pub recycle_after: Duration,
-    /// No Java Leaf uses the registry any more: worker ids of Java Leafs are given out like any other.
+    /// No Java Leaf uses the registry any more: worker ids of Java Leafs are given out like any
+    /// other.
     pub adopt_java_ids: bool,
-    /// A node whose own worker id another instance holds is assigned a new one instead of a refusal.
+    /// A node whose own worker id another instance holds is assigned a new one instead of a
+    /// refusal.
     pub new_id: bool,
 }
 
@@ -71,14 +77,14 @@ pub struct WorkerView {
 }
 
 impl Registry {
-    /// A registry over `store`. `address` is where other nodes reach this node's HTTP; `None` stands for
-    /// its identity.
+    /// A registry over `store`. `address` is where other nodes reach this node's HTTP; `None`
+    /// stands for its identity.
     pub fn new(store: impl FenceStore, policy: ClaimPolicy, address: Option<Identity>) -> Self {
         Self(Arc::new(StoreRules { store, policy, address }))
     }
 
-    /// Whether the node's state file is the only record: a generator without one is then refused, and
-    /// there is nothing to administer.
+    /// Whether the node's state file is the only record: a generator without one is then refused,
+    /// and there is nothing to administer.
     #[must_use]
     pub fn lives_in_state_file(&self) -> bool {
         self.0.lives_in_state_file()
@@ -99,8 +105,8 @@ impl Registry {
     ///
     /// # Errors
     /// `NotYet` and `Watch` name what to wait for before the next attempt; `NoWorkerId`, `InUse`,
-    /// `FloorAhead`, `JavaAlive`, `OtherLayout`, `Retired` and others refuse this claim: see each for what must change;
-    /// `Unavailable`.
+    /// `FloorAhead`, `JavaAlive`, `OtherLayout`, `Retired` and others refuse this claim: see each
+    /// for what must change; `Unavailable`.
     pub async fn claim(
         &self,
         who: &Identity,
@@ -109,19 +115,23 @@ impl Registry {
         self.0.claim(who, request).await
     }
 
-    /// Raises the fence's ceiling to [`Report::ceiling`]; `lease` has the new ceiling once that is confirmed.
+    /// Raises the fence's ceiling to [`Report::ceiling`]; `lease` has the new ceiling once that is
+    /// confirmed.
     ///
     /// # Errors
-    /// `Lost` when another holder wrote the fence, and `LeaseInDoubt` after a failover of the database: final for this lease. `Unavailable`, `Damaged`,
-    /// `NewerFormat`: the old ceiling stands.
+    /// `Lost` when another holder wrote the fence, and `LeaseInDoubt` after a failover of the
+    /// database: final for this lease. `Unavailable`, `Damaged`, `NewerFormat`: the old ceiling
+    /// stands.
     pub async fn extend(&self, lease: &mut Lease, report: Report) -> Result<(), RegistryError> {
         self.0.extend(lease, report).await
     }
 
-    /// Gives the worker id back: its next holder may start at `last.ceiling`, one past the last timestamp used.
+    /// Gives the worker id back: its next holder may start at `last.ceiling`, one past the last
+    /// timestamp used.
     ///
     /// # Errors
-    /// Those of [`Self::extend`]. Unless it is `Lost`, the worker id stays held until its ceiling has passed.
+    /// Those of [`Self::extend`]. Unless it is `Lost`, the worker id stays held until its ceiling
+    /// has passed.
     pub async fn release(&self, lease: Lease, last: Report) -> Result<(), RegistryError> {
         self.0.release(lease, last).await
     }
@@ -134,8 +144,8 @@ impl Registry {
         self.0.workers().await
     }
 
-    /// The nodes that are alive as far as the registry knows, this one included once it has claimed. Empty
-    /// where the registry cannot tell.
+    /// The nodes that are alive as far as the registry knows, this one included once it has
+    /// claimed. Empty where the registry cannot tell.
     ///
     /// # Errors
     /// `Unavailable`, `Refused`.
@@ -143,8 +153,9 @@ impl Registry {
         self.0.peers().await
     }
 
-    /// Frees the worker id of a holder that is dead and will never be started again on its data directory.
-    /// Returns the instant from which it can be claimed; where worker ids belong to identities, other nodes wait
+    /// Frees the worker id of a holder that is dead and will never be started again on its data
+    /// directory. Returns the instant from which it can be claimed; where worker ids belong to
+    /// identities, other nodes wait
     /// [`ClaimPolicy::recycle_after`] longer. A holder that lives after all loses it at its next report.
     ///
     /// # Errors
@@ -169,9 +180,10 @@ impl Registry {
         self.0.retire_worker(worker, settings).await
     }
 
-    /// Writes a damaged record anew, or restores the missing Java mirror of a worker id. Returns the instant from
-    /// which it can be claimed: every ceiling that a holder may rely on has passed by then. Where worker ids belong
-    /// to identities, other nodes wait [`ClaimPolicy::recycle_after`] longer.
+    /// Writes a damaged record anew, or restores the missing Java mirror of a worker id. Returns
+    /// the instant from which it can be claimed: every ceiling that a holder may rely on has passed
+    /// by then. Where worker ids belong to identities, other nodes wait
+    /// [`ClaimPolicy::recycle_after`] longer.
     ///
     /// # Errors
     /// `Refused` where nothing is to be repaired; `Unavailable`.
@@ -191,7 +203,8 @@ impl<S: FenceStore> From<S> for Registry {
     }
 }
 
-/// The rules over one type of store, as an object: [`FenceStore`] has an associated type and cannot be one.
+/// The rules over one type of store, as an object: [`FenceStore`] has an associated type and cannot
+/// be one.
 pub(super) trait Rules: fmt::Debug + Send + Sync {
     fn lives_in_state_file(&self) -> bool;
     fn replaces_lost(&self) -> bool;
@@ -269,7 +282,8 @@ impl<S: FenceStore> Rules for StoreRules<S> {
         report: Report,
     ) -> BoxFuture<'a, Result<(), RegistryError>> {
         Box::pin(async move {
-            // If a failover lost this lease's latest writes, the lease knows a later ceiling than the record.
+            // If a failover lost this lease's latest writes, the lease knows a later ceiling than
+            // the record.
             let ceiling = report.ceiling.max(lease.fence.ceiling);
             let raise = |fence: &mut Fence| {
                 fence.ceiling = fence.ceiling.max(ceiling);
@@ -343,8 +357,8 @@ impl<S: FenceStore> StoreRules<S> {
         let what = format!("{what} worker id {}", lease.worker);
         for _ in 0..TRIES {
             let stored = self.store.read(lease.worker, Purpose::Replace(report.now)).await?;
-            // If others could claim the worker id before the database failed over, the failover may have lost such a
-            // claim: this holder has to claim anew.
+            // If others could claim the worker id before the database failed over, the failover may
+            // have lost such a claim: this holder has to claim anew.
             if let Some(at) = stored.failed_over_at
                 && lease.fence.ceiling <= at + report.tolerance + DATABASE_CLOCK_DIFFERENCE
             {

@@ -15,20 +15,22 @@ use crate::RegistryErrorKind;
 pub struct ClaimRequest {
     /// The node's time: its wall clock, or the ids' clock of a node that issues ids already.
     pub now: UnixMillis,
-    /// The id of the node's state file: one value for all starts on it. Without a file, of this process.
+    /// The id of the node's state file: one value for all starts on it. Without a file, of this
+    /// process.
     pub instance: Uuid,
-    /// One value for all attempts of one claim, also across restarts: how an attempt whose answer was
-    /// lost is recognized.
+    /// One value for all attempts of one claim, also across restarts: how an attempt whose answer
+    /// was lost is recognized.
     pub nonce: Uuid,
     /// How the node composes ids.
     pub layout: Layout,
     /// The last lease, if the state file has one.
     pub saved: Option<SavedLease>,
-    /// Lowest floor, whatever the record says: this process, or a Java Leaf before it, may have issued
-    /// every timestamp below.
+    /// Lowest floor, whatever the record says: this process, or a Java Leaf before it, may have
+    /// issued every timestamp below.
     pub least_floor: UnixMillis,
-    /// The worker ids whose records were watched as long as [`RegistryErrorKind::Watch`] asked for, each with the
-    /// fingerprint that it named. Several, because an instance may have held several worker ids.
+    /// The worker ids whose records were watched as long as [`RegistryErrorKind::Watch`] asked for,
+    /// each with the fingerprint that it named. Several, because an instance may have held several
+    /// worker ids.
     pub watched: BTreeMap<WorkerId, Uuid>,
     /// How far ahead of the clock the ceiling in the registry shall be.
     pub offline_for: Duration,
@@ -41,8 +43,8 @@ pub struct ClaimRequest {
 }
 
 impl ClaimRequest {
-    /// The fence of the next term, whose holder is this node, from `floor` on. The ceiling never falls
-    /// below that of the fence before: a holder may be issuing up to it.
+    /// The fence of the next term, whose holder is this node, from `floor` on. The ceiling never
+    /// falls below that of the fence before: a holder may be issuing up to it.
     pub(crate) fn next_fence(&self, previous: Option<&Fence>, floor: UnixMillis) -> Fence {
         let (term, ceiling) = match previous {
             None => (1, UnixMillis::EPOCH),
@@ -84,8 +86,8 @@ impl ClaimRequest {
     }
 }
 
-/// Refuses a record that is held by a node with another worker range: else the nodes of one data centre could take
-/// worker ids of the other.
+/// Refuses a record that is held by a node with another worker range: else the nodes of one data
+/// centre could take worker ids of the other.
 pub(crate) fn check_range(
     range: Option<WorkerRange>,
     fence: &Fence,
@@ -104,12 +106,12 @@ pub(crate) fn check_range(
 /// A holder's report: its clock, by how much clocks may differ, and the ceiling that it wants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Report {
-    /// The node's time, as in [`ClaimRequest::now`]. A store that meets a failover of its database records this time
-    /// where the new server's clock is behind it.
+    /// The node's time, as in [`ClaimRequest::now`]. A store that meets a failover of its database
+    /// records this time where the new server's clock is behind it.
     pub now: UnixMillis,
-    /// How far the clocks of the registry's nodes may differ, as in [`ClaimRequest::tolerance`]. Another node may have
-    /// claimed the worker id this much before the holder's ceiling passed; if a failover lost that claim, the holder
-    /// finds its own record unchanged.
+    /// How far the clocks of the registry's nodes may differ, as in [`ClaimRequest::tolerance`].
+    /// Another node may have claimed the worker id this much before the holder's ceiling passed; if
+    /// a failover lost that claim, the holder finds its own record unchanged.
     pub tolerance: Duration,
     /// The holder issues no timestamp at or above this.
     pub ceiling: UnixMillis,
@@ -120,15 +122,16 @@ pub struct Report {
 pub struct SavedLease {
     /// The worker id.
     pub worker: u32,
-    /// The fence as the registry last confirmed it; at a clean stop marked `Released` before the registry is told.
+    /// The fence as the registry last confirmed it; at a clean stop marked `Released` before the
+    /// registry is told.
     pub fence: Fence,
     /// The node issued no timestamp at or above this.
     #[serde(with = "unix_millis")]
     pub local_ceiling: UnixMillis,
     /// Whether the worker id was lost to another holder since.
     pub lost: bool,
-    /// Whether the file is provably the one that this machine wrote. Found out when the file is opened,
-    /// never written down.
+    /// Whether the file is provably the one that this machine wrote. Found out when the file is
+    /// opened, never written down.
     #[serde(skip)]
     pub provenance: Provenance,
 }
@@ -139,9 +142,9 @@ pub enum Provenance {
     /// File, machine and boot are those that wrote it.
     #[default]
     Proven,
-    /// The machine was booted since, or the file is on another device. A copy of the volume, or another
-    /// machine that mounts the same volume without sharing locks, may be in use: the file and the
-    /// registry's record must be seen unchanged for a while.
+    /// The machine was booted since, or the file is on another device. A copy of the volume, or
+    /// another machine that mounts the same volume without sharing locks, may be in use: the file
+    /// and the registry's record must be seen unchanged for a while.
     Uncertain,
     /// Another inode or machine id: the original may be in use.
     Copied,

@@ -1,7 +1,7 @@
 //! The port behind which fences are stored.
 //!
-//! A store reads and replaces records and decides nothing. Beside each record it may keep a *Java mirror*:
-//! the row or znode that a Java Leaf reads and writes for the same worker id.
+//! A store reads and replaces records and decides nothing. Beside each record it may keep a *Java
+//! mirror*: the row or znode that a Java Leaf reads and writes for the same worker id.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -17,10 +17,10 @@ use crate::RegistryError;
 
 /// Stores one record per worker id with compare-and-set, and lists the live nodes.
 ///
-/// Contract: [`Self::replace`] returns `true` only after the write is durable, and replaces only what
-/// was read. An error leaves open whether the write happened. A store never reads this machine's clock and never
-/// sleeps; where it needs the time, the call brings it. The rules of a claim never ask [`Self::peers`], so a store
-/// without it is complete.
+/// Contract: [`Self::replace`] returns `true` only after the write is durable, and replaces only
+/// what was read. An error leaves open whether the write happened. A store never reads this
+/// machine's clock and never sleeps; where it needs the time, the call brings it. The rules of a
+/// claim never ask [`Self::peers`], so a store without it is complete.
 ///
 /// [`Registry`](super::Registry) is what nodes use; it holds the rules.
 pub trait FenceStore: fmt::Debug + Send + Sync + 'static {
@@ -36,7 +36,8 @@ pub trait FenceStore: fmt::Debug + Send + Sync + 'static {
         false
     }
 
-    /// Gives the store the lease that the state file remembers, before each claim. Only a store that
+    /// Gives the store the lease that the state file remembers, before each claim. Only a store
+    /// that
     /// [lives in the state file](Self::lives_in_state_file) needs it.
     fn restore(&self, who: &Identity, saved: &SavedLease) {
         let _ = (who, saved);
@@ -47,8 +48,8 @@ pub trait FenceStore: fmt::Debug + Send + Sync + 'static {
         0..=u32::MAX
     }
 
-    /// Whether an operator may administer a worker id that has no record yet; `false` where the store creates each
-    /// when a node needs it.
+    /// Whether an operator may administer a worker id that has no record yet; `false` where the
+    /// store creates each when a node needs it.
     fn admin_may_create(&self) -> bool {
         true
     }
@@ -79,8 +80,8 @@ pub trait FenceStore: fmt::Debug + Send + Sync + 'static {
         purpose: Purpose,
     ) -> impl Future<Output = Result<Stored<Self::Version>, RegistryError>> + Send;
 
-    /// Writes `record`, and the Java mirror that goes with it, in place of what was read; `false` when
-    /// another writer was faster.
+    /// Writes `record`, and the Java mirror that goes with it, in place of what was read; `false`
+    /// when another writer was faster.
     fn replace(
         &self,
         worker: WorkerId,
@@ -88,8 +89,8 @@ pub trait FenceStore: fmt::Debug + Send + Sync + 'static {
         record: &WorkerRecord,
     ) -> impl Future<Output = Result<bool, RegistryError>> + Send;
 
-    /// The worker id that belongs to this identity, created now if the store works that way; `None` if the
-    /// identity has none. Called only where worker ids belong to identities.
+    /// The worker id that belongs to this identity, created now if the store works that way; `None`
+    /// if the identity has none. Called only where worker ids belong to identities.
     fn assigned(
         &self,
         who: &Identity,
@@ -100,8 +101,8 @@ pub trait FenceStore: fmt::Debug + Send + Sync + 'static {
         async { Ok(None) }
     }
 
-    /// Creates one more worker id for this identity, up to `greatest`; `None` where an identity has one at
-    /// most.
+    /// Creates one more worker id for this identity, up to `greatest`; `None` where an identity has
+    /// one at most.
     fn assign_another(
         &self,
         who: &Identity,
@@ -132,9 +133,10 @@ pub trait FenceStore: fmt::Debug + Send + Sync + 'static {
 pub enum Purpose {
     /// To show it. A store that finds that its database has failed over changes nothing.
     Show,
-    /// To replace it at this time of the node's clock. If the store finds that its database has failed over, it
-    /// records the time of that: the later one of this time and the new server's clock, since a promoted server whose
-    /// clock is behind must not shorten the wait for what the failover may have lost.
+    /// To replace it at this time of the node's clock. If the store finds that its database has
+    /// failed over, it records the time of that: the later one of this time and the new server's
+    /// clock, since a promoted server whose clock is behind must not shorten the wait for what the
+    /// failover may have lost.
     Replace(UnixMillis),
 }
 
@@ -150,9 +152,9 @@ pub struct Stored<V> {
     pub mirror: JavaMirror,
     /// What [`FenceStore::replace`] compares.
     pub version: V,
-    /// When the store noticed the latest failover of its database, which may have lost writes; `None` if there was
-    /// none. A node that cannot prove that it held the worker id then waits until every ceiling of
-    /// that time has passed.
+    /// When the store noticed the latest failover of its database, which may have lost writes;
+    /// `None` if there was none. A node that cannot prove that it held the worker id then waits
+    /// until every ceiling of that time has passed.
     pub failed_over_at: Option<UnixMillis>,
 }
 

@@ -325,7 +325,8 @@ fn the_only_record_needs_no_watching_and_its_loss_costs_the_tolerance() {
     assert_eq!(floor, Ok(NOW + request.tolerance));
 }
 
-/// Nodes ask again after a failover, also where every worker id has a record: they would be refused for good otherwise.
+/// Nodes ask again after a failover, also where every worker id has a record: they would be refused
+/// for good otherwise.
 #[test]
 fn a_full_registry_that_failed_over_is_not_full_for_good() {
     let mut refusals = super::candidates::Refusals::default();

@@ -6,7 +6,8 @@ use std::str::FromStr;
 use leaf_core::WorkerId;
 use thiserror::Error;
 
-/// The worker ids that a registry gives out, the first and the last included, so that another registry, of a second data centre say, can give out the others.
+/// The worker ids that a registry gives out, the first and the last included, so that another
+/// registry, of a second data centre say, can give out the others.
 ///
 /// ```
 /// use leaf_snowflake::{WorkerId, WorkerRange};

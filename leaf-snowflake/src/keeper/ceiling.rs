@@ -5,14 +5,15 @@ use super::*;
 /// How far ahead of the clock the local ceiling is written. Less than the default rollback
 /// tolerance, so that a restart after a crash need not wait.
 const LOCAL_WINDOW: Duration = Duration::from_millis(800);
-/// Least distance from the last id to the local ceiling. Small: after each crash ids restart at that ceiling, so a crash
-/// loop pushes them ahead by this much each time.
+/// Least distance from the last id to the local ceiling. Small: after each crash ids restart at
+/// that ceiling, so a crash loop pushes them ahead by this much each time.
 const LEAST_WINDOW: Duration = Duration::from_millis(200);
 /// The local ceiling is not written again for less than this.
 const LEAST_RAISE: Duration = Duration::from_millis(200);
 
 impl Keeper {
-    /// Raises the ceiling of the sequencer, never beyond the registry's. With a state file: a short window ahead of the clock, after writing it down. Without one: to the registry's.
+    /// Raises the ceiling of the sequencer, never beyond the registry's. With a state file: a short
+    /// window ahead of the clock, after writing it down. Without one: to the registry's.
     pub(super) async fn raise(
         &mut self,
         sequencer: &Sequencer,
@@ -20,7 +21,8 @@ impl Keeper {
     ) -> Result<(), StateFileError> {
         let Some(saved) = &self.state.saved_lease else { return Ok(()) };
         if self.file.is_none() {
-            // Told only if it rose: otherwise a waiting caller and the keeper would wake each other forever.
+            // Told only if it rose: otherwise a waiting caller and the keeper would wake each other
+            // forever.
             if sequencer.raise(saved.fence.ceiling) {
                 self.shared.raised.notify_waiters();
             }
@@ -74,8 +76,8 @@ impl Keeper {
         Ok(())
     }
 
-    /// Writes the state down where losing the write costs a wait, not a repeated id. A failure is logged, and
-    /// `None` is returned.
+    /// Writes the state down where losing the write costs a wait, not a repeated id. A failure is
+    /// logged, and `None` is returned.
     pub(super) async fn persist_best_effort(&mut self) -> Option<()> {
         let written = self.write(self.state.clone()).await;
         written.inspect_err(|error| tracing::warn!("{error}")).ok()

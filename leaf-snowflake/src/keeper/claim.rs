@@ -1,7 +1,7 @@
-//! Taking a worker id: the last step of the start.
-//! Invariant: nothing is issued below the floor of the lease, nor below what this process, or an earlier one with the
-//! same state file, may have issued before. A claim has a nonce that is written down before it is sent:
-//! whoever crashes before the answer is written down finds its own claim again.
+//! Taking a worker id: the last step of the start. Invariant: nothing is issued below the floor of
+//! the lease, nor below what this process, or an earlier one with the same state file, may have
+//! issued before. A claim has a nonce that is written down before it is sent: whoever crashes
+//! before the answer is written down finds its own claim again.
 
 use super::*;
 use crate::ClaimRequest;
@@ -45,8 +45,8 @@ impl Keeper {
         }
     }
 
-    /// After a reboot, or on another device, the lock may not exclude another process. A live one writes the file several
-    /// times a second, so watch it before the first write.
+    /// After a reboot, or on another device, the lock may not exclude another process. A live one
+    /// writes the file several times a second, so watch it before the first write.
     async fn watch_file(&mut self) -> Result<(), SnowflakeError> {
         let uncertain = matches!(
             &self.state.saved_lease,
@@ -65,8 +65,9 @@ impl Keeper {
         Ok(())
     }
 
-    /// A live community fork rewrites its cache file every 3 s. If the file is recent, wait until a live fork would have
-    /// rewritten it; if it has changed then, the fork is alive. A file that is gone is nobody's.
+    /// A live community fork rewrites its cache file every 3 s. If the file is recent, wait until a
+    /// live fork would have rewritten it; if it has changed then, the fork is alive. A file that is
+    /// gone is nobody's.
     async fn watch_java_cache(&mut self) -> Result<(), SnowflakeError> {
         let Some(directory) = &self.config.java_cache else { return Ok(()) };
         let now = self.shared.clock.wall();
@@ -224,8 +225,8 @@ impl Keeper {
         Ok(Held { sequencer, lease })
     }
 
-    /// Asks for the lease that the state file remembered, while ids flow under it: `next_free` is the
-    /// first instant above the ids issued so far, `now` the ids' clock.
+    /// Asks for the lease that the state file remembered, while ids flow under it: `next_free` is
+    /// the first instant above the ids issued so far, `now` the ids' clock.
     pub(super) fn confirm(&self, now: UnixMillis, next_free: UnixMillis) -> Request {
         let nonce = self.state.pending_claim.unwrap_or_else(Uuid::new_v4);
         let mut request = self.request(now, nonce);
@@ -242,8 +243,8 @@ impl Keeper {
         })
     }
 
-    /// Whether `lease` directly follows the saved lease (same worker id, next term) and its floor is not above `next_free`:
-    /// then ids can go on without a break.
+    /// Whether `lease` directly follows the saved lease (same worker id, next term) and its floor
+    /// is not above `next_free`: then ids can go on without a break.
     pub(super) fn continues(&self, lease: &Lease, next_free: UnixMillis) -> bool {
         self.state.saved_lease.as_ref().is_some_and(|saved| {
             (saved.worker, saved.fence.term + 1) == (lease.worker.get(), lease.fence.term)
@@ -251,8 +252,8 @@ impl Keeper {
         })
     }
 
-    /// Begins to watch a record that the registry wants to be watched, unless it is being watched. A watch that
-    /// is over and asked for again begins anew.
+    /// Begins to watch a record that the registry wants to be watched, unless it is being watched.
+    /// A watch that is over and asked for again begins anew.
     pub(super) fn watch(&mut self, refusal: &RegistryErrorKind) {
         let RegistryErrorKind::Watch { worker, fingerprint, during } = *refusal else { return };
         let now = Instant::now();

@@ -2,8 +2,8 @@
 //! gives the worker id back.
 //!
 //! Invariants: a ceiling in memory rises only after it was written down: the registry's by a
-//! confirmed extension, the local one by a synced write that does not exceed the registry's. At a clean stop the state file says that
-//! the lease is over before the registry is told so.
+//! confirmed extension, the local one by a synced write that does not exceed the registry's. At a
+//! clean stop the state file says that the lease is over before the registry is told so.
 
 mod ceiling;
 mod claim;
@@ -43,7 +43,8 @@ pub(crate) struct Keeper {
     registry: Registry,
     config: SnowflakeConfig,
     shared: Arc<Shared>,
-    /// Shared with the write under way: if the claim is dropped, the file stays open and locked until the write ends.
+    /// Shared with the write under way: if the claim is dropped, the file stays open and locked
+    /// until the write ends.
     file: Option<Arc<Mutex<StateFile>>>,
     /// The state as last written, or with changes that the next write persists.
     state: State,
@@ -53,8 +54,8 @@ pub(crate) struct Keeper {
     java: Option<JavaCache>,
     /// Whether the file was watched, and no other process was seen to write it.
     file_unshared: bool,
-    /// The records that the registry wants to be seen unchanged before it confirms a lease: the fingerprint of
-    /// each, and until when it is watched.
+    /// The records that the registry wants to be seen unchanged before it confirms a lease: the
+    /// fingerprint of each, and until when it is watched.
     pending_watches: BTreeMap<WorkerId, (Uuid, Instant)>,
     /// The write under way. One that was given up is waited for before the next.
     writing: Option<JoinHandle<Result<(), StateFileError>>>,
@@ -65,14 +66,16 @@ pub(crate) struct Keeper {
 /// A jump of the ids' clock that is logged: smaller ones are the ordinary drift.
 const LOGGED_JUMP: Duration = Duration::from_secs(1);
 
-/// Set after a freeze: this task did not run for more than a report interval, and another node, or an operator who
-/// took this one for dead, may have changed the record since. The local ceiling is not raised until a request that
-/// was sent after the freeze has ended (even with an error), or `until` has passed.
+/// Set after a freeze: this task did not run for more than a report interval, and another node, or
+/// an operator who took this one for dead, may have changed the record since. The local ceiling is
+/// not raised until a request that was sent after the freeze has ended (even with an error), or
+/// `until` has passed.
 #[derive(Debug, Clone, Copy)]
 struct Thawed {
     /// A registry that does not answer is waited for until then.
     until: Instant,
-    /// The request under way was sent before the freeze was noticed, so its answer proves nothing: send another.
+    /// The request under way was sent before the freeze was noticed, so its answer proves nothing:
+    /// send another.
     ask_again: bool,
 }
 
@@ -80,7 +83,8 @@ struct Thawed {
 #[derive(Debug)]
 pub(crate) struct Held {
     sequencer: Arc<LeaseSequencer>,
-    /// `None` while a request holds it, or while the node goes on from its state file because the registry is away.
+    /// `None` while a request holds it, or while the node goes on from its state file because the
+    /// registry is away.
     lease: Option<Lease>,
 }
 
@@ -114,7 +118,8 @@ enum End {
     /// This process is a forked child: nothing here is its own.
     Forked,
     Lost(RegistryError),
-    /// The registry granted a lease that does not continue the saved one: another worker id, not the next term, or a floor above the ids issued so far.
+    /// The registry granted a lease that does not continue the saved one: another worker id, not
+    /// the next term, or a floor above the ids issued so far.
     Moved(Lease),
 }
 
@@ -145,8 +150,8 @@ impl Keeper {
         });
         let mut least_floor = least_floor;
         if let (true, Some(saved)) = (registry.lives_in_state_file(), &state.saved_lease) {
-            // The file has room for one lease. A node that is given another worker id, and then the first
-            // one again, must not repeat what it issued with either.
+            // The file has room for one lease. A node that is given another worker id, and then the
+            // first one again, must not repeat what it issued with either.
             least_floor = least_floor.max(saved.local_ceiling);
         }
         let copied =
@@ -181,8 +186,8 @@ impl Keeper {
                 End::Forked => return,
                 End::Lost(error) => {
                     self.lose(&held, &error.to_string()).await;
-                    // After a failover this node may claim even where lost worker ids are not replaced: no other
-                    // holder is known.
+                    // After a failover this node may claim even where lost worker ids are not
+                    // replaced: no other holder is known.
                     let failed_over = *error.kind() == RegistryErrorKind::LeaseInDoubt;
                     (None, failed_over || self.registry.replaces_lost())
                 }
@@ -240,8 +245,9 @@ impl Keeper {
                             request = Some(self.report(held));
                         }
                     }
-                    // The beginning of the look counts: a freeze while it writes to the disk is seen at the next one. A disk that is as
-                    // slow as that costs one question to the registry.
+                    // The beginning of the look counts: a freeze while it writes to the disk is
+                    // seen at the next one. A disk that is as slow as that costs one question to
+                    // the registry.
                     self.looked_at = self.shared.clock.boot();
                     let may_raise = thawed.is_none_or(|thawed| thawed.until <= now);
                     let look = self.look(&held.sequencer, urgency, may_raise).await;
@@ -346,7 +352,8 @@ impl Keeper {
                 if let Some(saved) = &mut self.state.saved_lease {
                     saved.fence = lease.fence.clone();
                     self.state.pending_claim = None;
-                    // At once: after a reboot the saved lease counts only if its nonce is the one in the registry's record.
+                    // At once: after a reboot the saved lease counts only if its nonce is the one
+                    // in the registry's record.
                     self.persist_best_effort().await;
                 }
                 self.shared.clear_trouble(Trouble::Registry);
@@ -361,8 +368,8 @@ impl Keeper {
         }
     }
 
-    /// Whether this task did not run for more than a report interval, by the clock that goes on while the
-    /// process is stopped and the machine sleeps.
+    /// Whether this task did not run for more than a report interval, by the clock that goes on
+    /// while the process is stopped and the machine sleeps.
     fn was_frozen(&self) -> bool {
         let now = self.shared.clock.boot();
         let since = now.saturating_sub(self.looked_at);
@@ -398,7 +405,8 @@ impl Keeper {
         look
     }
 
-    /// Ends the ids of a lease that is over: taken over, in doubt after a failover, or replaced by one that does not continue it.
+    /// Ends the ids of a lease that is over: taken over, in doubt after a failover, or replaced by
+    /// one that does not continue it.
     async fn lose(&mut self, held: &Held, why: &str) {
         let next_free = held.sequencer.close();
         self.shared.lease_lost();
@@ -410,8 +418,8 @@ impl Keeper {
         }
     }
 
-    /// A worker id in place of the lost one: `given`, or one that is claimed now. `None` where this node
-    /// may not claim another by itself.
+    /// A worker id in place of the lost one: `given`, or one that is claimed now. `None` where this
+    /// node may not claim another by itself.
     async fn replace(&mut self, mut given: Option<Lease>, may_claim: bool) -> Option<Held> {
         if !may_claim {
             return None;

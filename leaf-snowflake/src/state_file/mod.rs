@@ -7,14 +7,15 @@
 //! damage, never a first start.
 //!
 //! It is locked against a second process for as long as it is open. A file that does not have the
-//! inode and the machine id that it was written with is read, but as a copy ([`Provenance::Copied`]):
-//! another process may be living from the original. Two things go unnoticed: old contents that were written back into
-//! the file in place, and a volume that was cloned to another host where hosts have no machine id. Another
-//! boot or device is no proof either way ([`Provenance::Uncertain`]).
+//! inode and the machine id that it was written with is read, but as a copy
+//! ([`Provenance::Copied`]): another process may be living from the original. Two things go
+//! unnoticed: old contents that were written back into the file in place, and a volume that was
+//! cloned to another host where hosts have no machine id. Another boot or device is no proof either
+//! way ([`Provenance::Uncertain`]).
 //!
 //! Durable format, version 1: a slot is a page with a head line, see `page.rs`, and the JSON object
-//! `{version, instance, saved_lease, pending_claim, written_at}`. A reader ignores fields that it does not
-//! know and keeps them when it rewrites the file.
+//! `{version, instance, saved_lease, pending_claim, written_at}`. A reader ignores fields that it
+//! does not know and keeps them when it rewrites the file.
 
 mod page;
 #[cfg(test)]
@@ -38,8 +39,9 @@ pub(crate) struct StateFile {
     file: File,
     path: PathBuf,
     place: Place,
-    /// The place that the file named when it was opened. It is written down again until a new lease replaces the
-    /// loaded one, so that a start that fails does not turn an uncertain or copied file into a proven one.
+    /// The place that the file named when it was opened. It is written down again until a new lease
+    /// replaces the loaded one, so that a start that fails does not turn an uncertain or copied
+    /// file into a proven one.
     place_before: Place,
     /// The sequence number of the last write.
     sequence: u64,
@@ -54,8 +56,8 @@ pub(crate) struct StateFile {
 pub(crate) struct State {
     /// The id of this state file, the same over restarts; a copy gets a new one.
     pub(crate) instance: Uuid,
-    /// The nonce of a claim that was sent and whose answer was not written down yet: it may or may not have
-    /// reached the registry.
+    /// The nonce of a claim that was sent and whose answer was not written down yet: it may or may
+    /// not have reached the registry.
     pub(crate) pending_claim: Option<Uuid>,
     /// The last lease.
     pub(crate) saved_lease: Option<SavedLease>,
@@ -109,9 +111,9 @@ impl Record {
         let copied = provenance == Provenance::Copied;
         State {
             instance: if copied { Uuid::new_v4() } else { self.instance },
-            // Every clone of a volume holds the same pending claim: two would both take the record of that
-            // one claim for their own, and no watching tells them apart. So the claim is forgotten, and its
-            // worker id is a stranger's until its ceiling has passed.
+            // Every clone of a volume holds the same pending claim: two would both take the record
+            // of that one claim for their own, and no watching tells them apart. So the claim is
+            // forgotten, and its worker id is a stranger's until its ceiling has passed.
             pending_claim: self.pending_claim.filter(|_| provenance == Provenance::Proven),
             saved_lease: self.saved_lease.map(|saved| SavedLease { provenance, ..saved }),
             unknown: self.unknown,
@@ -163,7 +165,8 @@ pub enum StateFileError {
         action: &'static str,
         /// The file or directory.
         path: PathBuf,
-        /// The system's answer. Part of the text, not of the error chain, so that a log line has it once.
+        /// The system's answer. Part of the text, not of the error chain, so that a log line has it
+        /// once.
         cause: io::Error,
     },
 }
@@ -303,7 +306,8 @@ impl StateFile {
     /// Writes `state` into the older slot and syncs it: on success it is durable.
     ///
     /// # Errors
-    /// `Replaced`, `Locked` and `Io`: the write does not count, and neither does anything that depends on it.
+    /// `Replaced`, `Locked` and `Io`: the write does not count, and neither does anything that
+    /// depends on it.
     pub(crate) fn write(&mut self, state: &State) -> Result<(), StateFileError> {
         let io = |action| StateFileError::io(action, &self.path);
         let at_path = fs::metadata(&self.path).map(|found| found.ino());

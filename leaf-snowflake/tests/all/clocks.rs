@@ -15,7 +15,8 @@ async fn running(clock: &Arc<ManualClock>, name: &str) -> SnowflakeGenerator {
     open(&Arc::default(), config(name, clock, None)).await.unwrap()
 }
 
-/// W-07: up to the tolerance nobody notices, beyond it ids stop until the clock is back at the last.
+/// W-07: up to the tolerance nobody notices, beyond it ids stop until the clock is back at the
+/// last.
 #[tokio::test(start_paused = true)]
 async fn a_rollback_within_the_tolerance_goes_unnoticed_and_beyond_it_stops_the_ids() {
     let clock = Arc::new(ManualClock::at(START));

@@ -182,8 +182,9 @@ fn without_a_runtime_it_blocks() {
     assert!(matches!(flakes.next().unwrap_err().kind(), SnowflakeErrorKind::Closed));
 }
 
-/// Without a state file a caller that waits at the registry's ceiling wakes the keeper, which must not wake it in
-/// turn: time that is paused goes on only while nobody is busy, so that they would never end.
+/// Without a state file a caller that waits at the registry's ceiling wakes the keeper, which must
+/// not wake it in turn: time that is paused goes on only while nobody is busy, so that they would
+/// never end.
 #[test]
 fn a_caller_that_waits_at_the_ceiling_rests() {
     let (told, ended) = std::sync::mpsc::channel();

@@ -1,4 +1,5 @@
-//! A Java Leaf beside this node: its cache file on the same machine, and its reports in the registry.
+//! A Java Leaf beside this node: its cache file on the same machine, and its reports in the
+//! registry.
 
 use std::sync::{Arc, Mutex};
 
@@ -11,7 +12,8 @@ use leaf_snowflake::{
 
 use crate::support::*;
 
-/// A Java Leaf that ran between two of our starts, and one that lives: the cache file is read every time.
+/// A Java Leaf that ran between two of our starts, and one that lives: the cache file is read every
+/// time.
 #[tokio::test(start_paused = true)]
 async fn every_start_takes_a_java_leaf_into_account() {
     let cluster = Cluster::new();
@@ -138,8 +140,8 @@ impl FenceStore for WithJava {
     }
 }
 
-/// A node that started from its state file while the registry was away, and finds a Java Leaf's report
-/// there: it watches it, and ends where it lives.
+/// A node that started from its state file while the registry was away, and finds a Java Leaf's
+/// report there: it watches it, and ends where it lives.
 #[tokio::test(start_paused = true)]
 async fn a_node_without_its_registry_hears_of_a_java_leaf() {
     for lives in [true, false] {

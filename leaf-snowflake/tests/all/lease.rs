@@ -126,8 +126,9 @@ async fn a_lost_worker_id_is_replaced_where_the_registry_allows_it() {
     assert!(text.contains(&written), "the file is about the new one");
 }
 
-/// W-03: ids that were taken before a pause and are answered after it. Its successor starts exactly at the
-/// holder's ceiling, with its clock there, and both go on issuing: no timestamp is used by both.
+/// W-03: ids that were taken before a pause and are answered after it. Its successor starts exactly
+/// at the holder's ceiling, with its clock there, and both go on issuing: no timestamp is used by
+/// both.
 #[test]
 fn ids_that_are_answered_late_are_nobody_elses() {
     for tick in 0..40 {
@@ -344,9 +345,9 @@ async fn ids_flow_without_the_registry_up_to_the_ceiling_and_no_further() {
     assert_eq!(flakes.health(), Health::Ready);
 }
 
-/// W-18: a node whose clock is an hour ahead takes the worker id of a live one, which is frozen over its
-/// report. Then the clock is set right, and both issue until their slices would have met: every timestamp has
-/// one holder, the live one is fenced off and finds another worker id.
+/// W-18: a node whose clock is an hour ahead takes the worker id of a live one, which is frozen
+/// over its report. Then the clock is set right, and both issue until their slices would have met:
+/// every timestamp has one holder, the live one is fenced off and finds another worker id.
 #[test]
 fn a_clock_that_is_ahead_takes_no_ids_from_a_live_node() {
     until_killed(async || {
@@ -397,8 +398,8 @@ fn a_clock_that_is_ahead_takes_no_ids_from_a_live_node() {
     });
 }
 
-/// A holder that was frozen for longer than a report interval, while an operator took it for dead: it asks the
-/// registry before it raises its own ceiling, also where the registry is slow.
+/// A holder that was frozen for longer than a report interval, while an operator took it for dead:
+/// it asks the registry before it raises its own ceiling, also where the registry is slow.
 #[tokio::test(start_paused = true)]
 async fn a_thawed_holder_asks_before_it_goes_on() {
     let clock = Arc::new(ManualClock::at(START));
@@ -427,8 +428,8 @@ async fn a_thawed_holder_asks_before_it_goes_on() {
     flakes.try_next().unwrap();
 }
 
-/// W-05: a report is on its way while its record is deleted and the same node claims the worker id again.
-/// It arrives at a record that is not the one that it was made for.
+/// W-05: a report is on its way while its record is deleted and the same node claims the worker id
+/// again. It arrives at a record that is not the one that it was made for.
 #[tokio::test(start_paused = true)]
 async fn a_report_that_arrives_at_a_record_made_anew_is_refused() {
     let store = Arc::new(Odd { answers_after: seconds(5), ..Odd::default() });

@@ -1,9 +1,9 @@
-//! A day of a small cluster in simulated time: registry outages, lost answers, clock steps, freezes, crashes and
-//! restarts, drawn from a seed. No id repeats, whatever happens.
+//! A day of a small cluster in simulated time: registry outages, lost answers, clock steps,
+//! freezes, crashes and restarts, drawn from a seed. No id repeats, whatever happens.
 //!
-//! A repeat needs two holders in the same millisecond, which few ids per second would seldom show. So
-//! the test asserts what makes repeats impossible: of one worker id, the timestamps of a later term
-//! all lie above those of an earlier one.
+//! A repeat needs two holders in the same millisecond, which few ids per second would seldom show.
+//! So the test asserts what makes repeats impossible: of one worker id, the timestamps of a later
+//! term all lie above those of an earlier one.
 //!
 //! Every node lives in a runtime of its own with paused time, so that a crash is the end of its
 //! runtime and nothing else; its clocks are moved by the driver. Two hours by default, a day with

@@ -1,5 +1,5 @@
-//! What a node's own file proves: after a crash, without the registry, after a reboot, in a copy. The
-//! registry is in memory, the file real, the clocks are moved by the test.
+//! What a node's own file proves: after a crash, without the registry, after a reboot, in a copy.
+//! The registry is in memory, the file real, the clocks are moved by the test.
 
 use std::collections::HashSet;
 use std::os::unix::fs::MetadataExt;
@@ -367,9 +367,9 @@ async fn refused(cluster: &Cluster, config: leaf_snowflake::SnowflakeConfig) {
     }
 }
 
-/// W-12: two clones of a volume whose node crashed between a claim and its answer, the first claim or one
-/// behind a lease that was lost. Both find the claim in their file, and its record in the registry; the first
-/// is frozen before it reports.
+/// W-12: two clones of a volume whose node crashed between a claim and its answer, the first claim
+/// or one behind a lease that was lost. Both find the claim in their file, and its record in the
+/// registry; the first is frozen before it reports.
 #[test]
 fn two_clones_of_a_pending_claim_do_not_share_its_worker_id() {
     for held_before in [false, true] {

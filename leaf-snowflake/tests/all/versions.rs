@@ -1,4 +1,5 @@
-//! Nodes of two versions of Leaf on one registry under load, as during an upgrade that is rolled back and done again.
+//! Nodes of two versions of Leaf on one registry under load, as during an upgrade that is rolled
+//! back and done again.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -47,8 +48,8 @@ impl FenceStore for Later {
     }
 }
 
-/// Both versions take each other's worker ids over, after stops and after kills; no id repeats, and what the later
-/// version wrote is kept by today's.
+/// Both versions take each other's worker ids over, after stops and after kills; no id repeats, and
+/// what the later version wrote is kept by today's.
 #[test]
 fn nodes_of_two_versions_share_a_registry() {
     let cluster = Cluster::new();

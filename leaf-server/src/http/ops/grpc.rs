@@ -1,4 +1,5 @@
-//! `leaf.v1.AdminService`: what the routes of the ops listener do, over gRPC, for whoever they are for.
+//! `leaf.v1.AdminService`: what the routes of the ops listener do, over gRPC, for whoever they are
+//! for.
 
 use std::pin::Pin;
 use std::sync::Arc;

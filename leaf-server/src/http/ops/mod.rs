@@ -1,9 +1,9 @@
-//! The ops listener: health for everybody, and for operators why a node is not ready, its tags and its
-//! worker ids.
+//! The ops listener: health for everybody, and for operators why a node is not ready, its tags and
+//! its worker ids.
 //!
-//! What operators ask needs the token of `ops.token`; without one it is answered on loopback only, and
-//! not to a page that a browser was lured to. Stores and registry are asked by tasks of their own: a client
-//! that leaves must not take a connection of the pool with it.
+//! What operators ask needs the token of `ops.token`; without one it is answered on loopback only,
+//! and not to a page that a browser was lured to. Stores and registry are asked by tasks of their
+//! own: a client that leaves must not take a connection of the pool with it.
 
 #[cfg(feature = "grpc")]
 mod grpc;
@@ -228,8 +228,8 @@ fn authorize(
     if !listen.is_loopback() {
         return forbidden("administration is off: set ops.token, or let ops.listen be on loopback");
     }
-    // A page in a browser of this host can reach loopback, too, under a name of its own. Whatever names the host counts: a
-    // proxy may look at another one.
+    // A page in a browser of this host can reach loopback, too, under a name of its own. Whatever
+    // names the host counts: a proxy may look at another one.
     let named = headers.get_all(HOST).iter();
     let named = named.map(|host| host.to_str().ok().and_then(|host| host.parse().ok()));
     let all: Option<Vec<Authority>> = named.chain(uri.authority().cloned().map(Some)).collect();

@@ -24,7 +24,8 @@ struct HealthShown {
     state: &'static str,
     /// What is wrong; `null` when nothing is.
     reason: Option<String>,
-    /// The codes of what is wrong, for programs, see [`leaf_core::HealthCode`]; empty when nothing is.
+    /// The codes of what is wrong, for programs, see [`leaf_core::HealthCode`]; empty when nothing
+    /// is.
     codes: Vec<&'static str>,
 }
 

@@ -95,8 +95,8 @@ fn what_a_java_leafs_file_has_wrong_is_named() {
     assert!(loaded.warnings.iter().any(|line| line.ends_with("ignored: interactiveClient")));
 }
 
-/// As the Java Leaf was seen to read them: `new Properties()`, `Boolean.parseBoolean`, a path with "null" in
-/// it.
+/// As the Java Leaf was seen to read them: `new Properties()`, `Boolean.parseBoolean`, a path with
+/// "null" in it.
 #[test]
 fn what_java_makes_of_unusual_files_is_what_we_make_of_them() {
     let without = JAVA.replace("leaf.name=com.sankuai.leaf.opensource.test", "");
