@@ -1,4 +1,8 @@
 //! The server's configuration, read as the server reads it, and the registry that it names.
+//!
+//! Invariant: what a command acts on is what the servers act on. So the configuration is read by
+//! the same code, from the same files and variables; `--store` replaces the store, and nothing
+//! else.
 
 use std::fmt;
 use std::time::Duration;
@@ -12,6 +16,9 @@ use leaf_registry::OpenRegistry;
 use crate::cli::Place;
 
 /// The command line or the configuration is wrong: exit code 2.
+///
+/// Such an error is the caller's to correct and never a failure of a store: scripts can tell the
+/// two apart.
 #[derive(Debug)]
 pub(crate) struct BadConfig(String);
 
@@ -35,7 +42,14 @@ impl From<ConfigError> for BadConfig {
     }
 }
 
-/// Reads files, environment and flags.
+/// Reads files, environment and flags. Only the sections that the command line needs are checked: a
+/// wrong listener address does not keep an operator from repairing a tag.
+///
+/// `--store` also drops `segment.shard`, since the patterns would send tags to stores that the
+/// caller did not name.
+///
+/// # Errors
+/// [`BadConfig`] for a file, variable or flag that is wrong, and for more than one `--store`.
 pub(crate) fn read(place: &Place) -> Result<Config> {
     let directory = place.data_dir.as_ref().map(|dir| dir.display().to_string());
     let store = match place.store.as_slice() {
@@ -62,6 +76,9 @@ pub(crate) fn read(place: &Place) -> Result<Config> {
 }
 
 /// The configured registry, and what its nodes are configured with.
+///
+/// The settings are needed for administration: how long a released worker id must rest depends on
+/// how far ahead its holder may have issued ids.
 pub(crate) struct Registry {
     pub(crate) open: OpenRegistry,
     pub(crate) layout: Layout,
@@ -72,6 +89,11 @@ pub(crate) struct Registry {
 
 impl Registry {
     /// Opens it. A server is not contacted yet.
+    ///
+    /// # Errors
+    /// [`BadConfig`] where there is nothing to administer: the registry keeps its record in
+    /// each node's data directory, or the records are in a file that does not exist yet. A file is never made here; an empty one would look
+    /// like a registry in which every worker id is free.
     pub(crate) async fn open(config: &Config) -> Result<Self> {
         let snowflake = &config.snowflake;
         let kind = snowflake.registry;

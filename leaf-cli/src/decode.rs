@@ -27,6 +27,13 @@ struct Decoded {
 
 /// Decodes an id of the configured layout, in this form or in one that its length tells, else in
 /// digits.
+///
+/// Works offline: the layout is in the configuration, and neither a store nor a registry is asked.
+/// An id of a tag is decoded by [`tag::decode`](crate::tag::decode).
+///
+/// # Errors
+/// The text is no id in any form, or the id has bits outside the configured layout: it comes from
+/// another generator, or the layout was changed since.
 pub(crate) fn run(
     config: &Config,
     text: &str,

@@ -1,4 +1,7 @@
 //! `leaf doctor`: what could cost ids or their uniqueness.
+//!
+//! It looks for what no single request can notice: two stores that issue the same ids, records that
+//! no server can use, and databases whose settings lose commits. It changes nothing.
 
 use anyhow::{Result, anyhow};
 use comfy_table::CellAlignment::Left;
@@ -48,7 +51,9 @@ pub(crate) async fn run(centres: &[Stores], output: Output) -> Result<Done> {
     Ok(Done { text: output::rows(&findings, output), trouble })
 }
 
-/// Which tags can have the same id in two stores.
+/// Which tags can have the same id in two stores: those of one name whose slices or remainders
+/// meet. Sealed tags issue nothing any more, and the sample tag that `schema --apply` makes stands
+/// in every store.
 fn compare(
     (one, records): (&str, &[TagRecord]),
     (other, others): (&str, &[TagRecord]),
@@ -67,7 +72,8 @@ fn compare(
     }
 }
 
-/// Looks at every store of one configuration. Returns the tags of those that could be read.
+/// Looks at every store of one configuration. Returns the tags of those that could be read; one
+/// that could not be read is a finding itself, so that the others are still looked at.
 async fn look(stores: &Stores, findings: &mut Vec<Finding>) -> Vec<(String, Vec<TagRecord>)> {
     let mut read = Vec::new();
     for store in stores.iter() {

@@ -2,6 +2,11 @@
 //!
 //! It works straight on the configured store, not through a server, and holds no id logic. Exit
 //! codes: 0 done, 1 it could not be done, 2 the command line or the configuration is wrong.
+//!
+//! How a command runs: `cli.rs` parses the command line, `config.rs` reads the server's
+//! configuration, `stores.rs` opens the stores of tags, and one file per command does the work. A
+//! command returns a [`Done`]; nothing but this file writes to standard output or picks an exit
+//! code.
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "tests may panic"))]
 
 mod cli;
@@ -25,6 +30,11 @@ use leaf_node::hints;
 use stores::Stores;
 use tracing_subscriber::EnvFilter;
 
+/// Runs one command and turns its result into text and an exit code.
+///
+/// The runtime has one thread: a command sends its requests one after the other, and most are over
+/// within milliseconds. Logs go to standard error, so that `leaf ... --output json | jq` sees
+/// results only. `RUST_LOG` chooses what is logged.
 fn main() -> ExitCode {
     let cli = match cli::parse() {
         Ok(cli) => cli,
@@ -91,8 +101,13 @@ fn main() -> ExitCode {
 }
 
 /// How long a command on the registry may take.
+///
+/// A client of ZooKeeper or etcd reconnects for ever on its own, so a command on a registry that is
+/// away needs this bound. Commands on stores have the time limits of the stores.
 const REGISTRY: Duration = Duration::from_secs(20);
 
+/// Opens the configured stores, runs a command on them, and closes them, also after an error:
+/// SQLite moves its write-ahead log into the file when it is closed.
 async fn with_stores(
     place: &Place,
     command: impl AsyncFnOnce(&Stores) -> anyhow::Result<Done>,
@@ -104,6 +119,9 @@ async fn with_stores(
 }
 
 /// What a command has to say.
+///
+/// Both can be there: a list of tags of which one store could not be read prints what it has, says
+/// what is missing, and ends with exit code 1.
 struct Done {
     /// On standard output.
     text: String,
@@ -117,6 +135,8 @@ impl From<String> for Done {
     }
 }
 
+/// Prints an error with the hint for operators that belongs to it, as `leaf-server` does. Exit code
+/// 1.
 fn fail(error: &anyhow::Error) -> ExitCode {
     complain(&hints::with(format_args!("{error:#}"), hints::of(error.as_ref())));
     ExitCode::FAILURE

@@ -1,4 +1,7 @@
 //! Results, as a table or as JSON.
+//!
+//! Whatever the command, a result is a value that serializes; a table is one way to show it, so
+//! that scripts get the same fields as people.
 
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 use serde::Serialize;
@@ -10,6 +13,7 @@ pub(crate) trait Row: Serialize {
     /// The columns, and which of them hold numbers.
     const COLUMNS: &'static [(&'static str, CellAlignment)];
 
+    /// The cells in the order of [`COLUMNS`](Self::COLUMNS), as people read them.
     fn cells(&self) -> Vec<String>;
 }
 
@@ -52,12 +56,18 @@ fn json(value: &impl Serialize) -> String {
 
 /// What others wrote into a database must not steer the terminal: neither its control characters
 /// nor those that turn the direction of text.
+///
+/// Each such character becomes U+FFFD. JSON needs none of this: its encoder escapes control
+/// characters.
 pub(crate) fn printable(text: &str) -> String {
     let turns = |c: char| matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
     text.chars().map(|c| if c.is_control() || turns(c) { '\u{fffd}' } else { c }).collect()
 }
 
 /// A tag as a shell takes it, for commands that are suggested.
+///
+/// Plain names stay as they are; others are put in single quotes, in which a shell interprets
+/// nothing.
 pub(crate) fn quoted(tag: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | ':' | '/');
     if tag.chars().all(plain) { tag.into() } else { format!("'{}'", tag.replace('\'', r"'\''")) }

@@ -2,7 +2,12 @@
 
 use leaf_segment::{Interleave, Shape, TagRecord};
 
-/// Why the ids of a tag in two stores can meet; `None` where they cannot.
+/// Why the ids of a tag in two stores can meet, for people; `None` where they cannot.
+///
+/// Two ways keep stores apart: remainders (`interleave:0/2` and `interleave:1/2`) and slices of the
+/// range of numbers (`0/2` and `1/2`). Scrambled ids of one size fill the same range whatever the
+/// key is: nothing keeps those of two stores apart. A record that cannot be read counts as one that
+/// meets.
 pub(crate) fn between(one: &TagRecord, other: &TagRecord) -> Option<String> {
     let (Ok(a), Ok(b)) = (&one.meaning, &other.meaning) else {
         return Some("its meaning is not known here in one of them".into());
@@ -30,7 +35,9 @@ pub(crate) fn between(one: &TagRecord, other: &TagRecord) -> Option<String> {
     }
 }
 
-/// Whether two remainders have a number in common.
+/// Whether two remainders have a number in common: x = i mod m and x = j mod n have a common
+/// solution exactly if i and j are equal modulo the greatest common divisor of m and n (Chinese
+/// remainder theorem). The loop is Euclid's algorithm.
 fn meet(a: Interleave, b: Interleave) -> bool {
     let (mut greatest, mut rest) = (a.of(), b.of());
     while rest > 0 {

@@ -1,4 +1,7 @@
 //! The stores that the server is configured with.
+//!
+//! Which store a tag belongs to is decided by the same patterns (`segment.shard`) as in a server. A
+//! command on a tag that opened another store would change a record that no server reads.
 
 use std::path::{Path, PathBuf};
 
@@ -11,6 +14,9 @@ use crate::cli::Place;
 use crate::config::{self, BadConfig};
 
 /// The stores, each with its URL, found by tag.
+///
+/// `data_dir` is where relative SQLite files are; `segment` has the options, such as the file of
+/// keys.
 #[derive(Debug)]
 pub(crate) struct Stores {
     shards: Shards<Store>,
@@ -19,6 +25,8 @@ pub(crate) struct Stores {
 }
 
 /// One store that was opened.
+///
+/// `open` has the store itself and the administration of its tables.
 #[derive(Debug)]
 pub(crate) struct Store {
     pub(crate) url: StoreUrl,
@@ -36,7 +44,8 @@ impl Stores {
         Ok(Self { shards, data_dir: config.data_dir, segment: config.segment })
     }
 
-    /// The keys of scrambled ids. Read where they are needed: few may.
+    /// The keys of scrambled ids, from `segment.keys_file`. Read where they are needed only: few
+    /// users may read that file.
     pub(crate) fn keys(&self) -> Result<KeyRing> {
         Ok(KeyRing::new(self.segment.read_keys().map_err(BadConfig::from)?))
     }
@@ -51,16 +60,20 @@ impl Stores {
         self.shards.is_of(tag, store)
     }
 
+    /// Every store once, however many patterns lead to it.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Store> {
         self.shards.iter()
     }
 
-    /// A store that is not configured.
+    /// A store that is not configured, like the source of an import; `key` is the flag that named
+    /// it, for errors. It has the default options: the configured ones are about the stores of the
+    /// servers.
     pub(crate) async fn other(&self, key: &str, url: &str) -> Result<Store> {
         let url = url.parse().map_err(|error| BadConfig::new(format!("{key}: {error}")))?;
         Store::open(url, &self.data_dir, &StoreOptions::default()).await
     }
 
+    /// Ends all connections.
     pub(crate) async fn close(&self) {
         for store in self.iter() {
             store.open.store.close().await;
@@ -69,11 +82,14 @@ impl Stores {
 }
 
 impl Store {
-    /// Its tags.
+    /// The administration of its tags, which knows how far a failover of this database may set a
+    /// tag back.
     pub(crate) fn tags(&self) -> TagAdmin<'_> {
         TagAdmin::new(&*self.open.store).with_failover_margin(self.open.admin.failover_margin())
     }
 
+    /// Opens a store, which makes no connection to a server. A SQLite file must exist: a mistyped
+    /// `--data-dir` would make an empty one and then report that there are no tags.
     async fn open(url: StoreUrl, data_dir: &Path, options: &StoreOptions) -> Result<Self> {
         if let Some(file) = url.file(data_dir)
             && !file.exists()

@@ -1,4 +1,7 @@
 //! `leaf tag`: the records of the segment stores.
+//!
+//! Every rule about tags is in leaf-segment (`TagAdmin`, `TagSpec`), where the server's
+//! administration uses it, too. This file turns flags into its types, and its results into rows.
 
 use anyhow::{Result, anyhow, bail};
 use comfy_table::CellAlignment::{self, Left, Right};
@@ -16,6 +19,8 @@ use crate::output::{self, Row, quoted};
 use crate::stores::{Store, Stores};
 
 /// What a tag's ids are, beside their order.
+///
+/// One cell of the table, like `scramble:63, key 1` or `slice 0/2, text {date}-{n:06}`.
 fn ids(tag: &TagShown) -> String {
     let key = tag.key.map(|key| format!("key {key}"));
     let shape = tag.shape.clone().filter(|shape| shape != "plain");
@@ -70,6 +75,10 @@ impl Row for TagShown {
 }
 
 /// Runs a command and returns what is to be printed.
+///
+/// # Errors
+/// [`BadConfig`] for what makes no sense whatever the store holds; else errors of the store. What
+/// can lose ids needs `--yes`.
 pub(crate) async fn run(stores: &Stores, command: Tag, output: Output) -> Result<Done> {
     match command {
         Tag::List => Ok(list(stores, output).await),
@@ -134,7 +143,9 @@ pub(crate) async fn run(stores: &Stores, command: Tag, output: Output) -> Result
     }
 }
 
-/// Tags of stores that cannot be read are missing; the others are there.
+/// The tags of all stores, by name. A tag that stands in a store to which `segment.shard` does not
+/// send it is left out: no server serves it (`leaf doctor` tells of it). Where a store cannot be
+/// read, its tags are missing, and the trouble says so.
 async fn list(stores: &Stores, output: Output) -> Done {
     let mut all = Vec::new();
     let mut trouble = None;
@@ -151,12 +162,14 @@ async fn list(stores: &Stores, output: Output) -> Done {
     Done { text: output::rows(&all, output), trouble }
 }
 
+/// Changes what a running server picks up at its next refresh: the step and the settings.
 async fn change_tag(stores: &Stores, tag: &str, change: TagChange, output: Output) -> Result<Done> {
     let store = stores.of(tag);
     shown(store, store.tags().change(&name(tag)?, change).await.map_err(refused)?, output)
 }
 
-/// A limit that was given, `none` for the servers' own.
+/// A limit of `leaf tag set`. `None`: it was not given and stays as it is. `Some(None)`: the word
+/// `none`, the server's own limit applies again.
 fn limit(text: Option<String>) -> Result<Option<Option<Step>>> {
     match text.as_deref() {
         None => Ok(None),
@@ -165,6 +178,8 @@ fn limit(text: Option<String>) -> Result<Option<Option<Step>>> {
     }
 }
 
+/// Raises `max_id`, so that lower ids are never issued any more. Never lowers it: that would repeat
+/// ids.
 async fn advance(
     stores: &Stores,
     tag: &str,
@@ -184,11 +199,13 @@ async fn advance(
     Ok(done)
 }
 
+/// One tag, as a row or as JSON.
 async fn show(stores: &Stores, tag: &str, output: Output) -> Result<Done> {
     let store = stores.of(tag);
     shown(store, store.tags().read(&name(tag)?).await.map_err(refused)?, output)
 }
 
+/// A record after a command, as every command on one tag shows it.
 fn shown(store: &Store, record: TagRecord, output: Output) -> Result<Done> {
     let shown = TagShown::of(&record, &store.url);
     Ok(match output {
@@ -198,6 +215,8 @@ fn shown(store: &Store, record: TagRecord, output: Output) -> Result<Done> {
     .into())
 }
 
+/// Deletes a tag, and prints the command that makes it again without repeating an id: only now is
+/// it known how far the tag had granted ids.
 async fn delete(stores: &Stores, tag: &str, yes: bool, output: Output) -> Result<Done> {
     let (store, shell) = (stores.of(tag), quoted(tag));
     let deleted = store.tags().delete(&name(tag)?, yes.into()).await;
@@ -225,6 +244,8 @@ async fn delete(stores: &Stores, tag: &str, yes: bool, output: Output) -> Result
 }
 
 /// What a tag like this one is made with.
+///
+/// A counter that restarts every period needs no step, and strict order has none.
 fn options(tag: &TagShown) -> String {
     let mut options = match tag.order {
         _ if tag.reset.is_some() => Vec::new(),
@@ -245,6 +266,9 @@ fn options(tag: &TagShown) -> String {
 }
 
 /// `leaf decode --tag`: what an id of a tag is made of.
+///
+/// The record is read because the meaning of the ids is in it: the shape, the key number and the
+/// template. Needs the file of keys only for scrambled ids.
 pub(crate) async fn decode(stores: &Stores, tag: &str, id: &str, output: Output) -> Result<Done> {
     let record = stores.of(tag).tags().read(&name(tag)?).await.map_err(refused)?;
     let scrambled = record.meaning.as_ref().is_ok_and(|meaning| meaning.key().is_some());
@@ -281,6 +305,11 @@ impl Row for Imported {
     }
 }
 
+/// Moves tags from another store into the configured ones, each on its own: the source is sealed
+/// first, so that nobody allocates there any more, and the target starts above it. What failed can
+/// be tried again; a tag that was moved already is found sealed and finished.
+///
+/// A progress line appears on standard error every 1,000 tags.
 async fn import(
     stores: &Stores,
     from: &str,
@@ -334,10 +363,12 @@ fn refused(error: TagAdminError) -> anyhow::Error {
     }
 }
 
+/// A tag's name from the command line.
 fn name(tag: &str) -> Result<TagName> {
     TagName::parse(tag).map_err(|error| BadConfig::new(format!("TAG: {error}")).into())
 }
 
+/// A step or a limit from the command line.
 fn size(step: i64) -> Result<Step> {
     Step::new(step)
         .map_err(|_| BadConfig::new(format!("a step or count is 1 to {}", Step::MAX)).into())

@@ -1,4 +1,8 @@
 //! `leaf worker`: the worker ids of the configured registry.
+//!
+//! The rules, such as how long a released worker id rests, are those of leaf-snowflake; here is
+//! what is asked before and what is printed after. Each command that can lead to repeated ids wants
+//! a flag that says what the caller is sure of.
 
 use anyhow::{Result, ensure};
 use comfy_table::CellAlignment::{self, Left, Right};
@@ -36,6 +40,8 @@ impl Row for WorkerShown {
 }
 
 /// What became of a worker id.
+///
+/// Numbers of 64 bits are strings, see [`Output::Json`].
 #[derive(Debug, Serialize)]
 struct Freed {
     worker: u32,
@@ -43,6 +49,10 @@ struct Freed {
 }
 
 /// Runs a command and returns what is to be printed.
+///
+/// # Errors
+/// [`BadConfig`] without the flag that confirms; errors of the registry, which say what must
+/// change.
 pub(crate) async fn run(
     registry: &config::Registry,
     command: Worker,
@@ -89,16 +99,20 @@ pub(crate) async fn run(
     }
 }
 
+/// The registry, if its records are outside of the nodes.
 fn administrable(registry: &config::Registry) -> Result<&Registry> {
     let registry = &registry.open.registry;
     ensure!(!registry.lives_in_state_file(), "this registry has nothing to administer");
     Ok(registry)
 }
 
+/// The refusal of a command that was not confirmed: which flag to add, and what must be true then.
 fn sure(flag: &str, why: &str) -> Result<Done> {
     Err(BadConfig::new(format!("say {flag} to be sure: {why}")).into())
 }
 
+/// What the rules need to know of the nodes. They are configured alike, so this configuration
+/// stands for all of them.
 fn node_settings(registry: &config::Registry) -> NodeSettings {
     NodeSettings {
         now: SystemClock.wall_millis(),
@@ -109,6 +123,7 @@ fn node_settings(registry: &config::Registry) -> NodeSettings {
     }
 }
 
+/// The answer of a command that made a worker id free, from a moment on that may lie ahead.
 fn freed(worker: WorkerId, free: UnixMillis, what: &str, output: Output) -> Done {
     let text = format!("worker id {worker} is {what}: free from {}", readable(free.get()));
     let freed = Freed { worker: worker.get(), free_from_ms: free.to_string() };

@@ -1,6 +1,11 @@
 //! The configuration: one struct per section, each with a written-out default.
 //!
 //! What it refuses is told in one line that names the key and never repeats a value.
+//!
+//! Reading and checking are two steps: [`Sources::load`] merges all sources into a [`Config`],
+//! reads the files that keys name (secrets), and then checks every value against its bounds. A
+//! `Config` that it returned is good; one that a program makes by hand is checked where it is
+//! opened.
 
 mod keys;
 mod listeners;
@@ -29,9 +34,10 @@ pub use span::Span;
 #[serde(default)]
 pub struct Config {
     /// The name of the cluster of Leaf nodes, part of paths in ZooKeeper and etcd (Java:
-    /// leaf.name).
+    /// leaf.name). Nodes of different names know nothing of each other, even in one registry.
     pub name: String,
-    /// Where state is kept: the SQLite file, the snowflake state file.
+    /// Where state is kept: SQLite files, the snowflake state file, the marks of the regression
+    /// guard. Two nodes never share one; the state file is locked.
     pub data_dir: PathBuf,
     /// This node's identity to the worker registry, `ip:port`. Default: found from the interfaces.
     pub advertise: Option<String>,
@@ -43,9 +49,11 @@ pub struct Config {
     /// The port of an identity that is found so. Default: that of `http.listen`.
     #[serde(deserialize_with = "values::optional_whole_number")]
     pub advertise_port: Option<u16>,
-    /// How long a stop waits for requests under way, and then for the registry and the store.
+    /// How long a stop waits for requests under way, and then for the registry and the store; 0 s
+    /// to 1 h. What is not given back in time costs ids, never uniqueness.
     pub stop_grace: Span,
-    /// The zone of the data centre that this node stands in, for clients that prefer a near one.
+    /// The zone of the data centre that this node stands in, for clients that prefer a near one. 1
+    /// to 64 letters, digits, `-`, `_` and `.`.
     pub zone: Option<String>,
     /// Time zone of decoded timestamps, an IANA name. Default: the system's.
     pub time_zone: Option<String>,
@@ -110,6 +118,8 @@ impl<'de> Deserialize<'de> for Guess {
 }
 
 /// The configuration is wrong: exit code 2.
+///
+/// The text names the key and never holds a value, so that it can be logged whatever it is about.
 #[derive(Debug)]
 pub struct ConfigError(String);
 
@@ -140,6 +150,8 @@ impl Config {
         self.snowflake.read_files()
     }
 
+    /// Refuses what no node should run with. Every section checks its own bounds; here is what
+    /// concerns several sections.
     fn check(&self) -> Result<(), ConfigError> {
         let refuse = |text: String| Err(ConfigError(text));
         let snowflake = &self.snowflake;

@@ -1,4 +1,7 @@
 //! Why a node cannot be opened.
+//!
+//! Every variant is the operator's to correct: a server that cannot be reached is no error at
+//! opening.
 
 use leaf_registry::SettingError;
 use leaf_segment::{HighWaterMarksError, StoreError};

@@ -54,6 +54,8 @@ pub const fn of_store(kind: &StoreErrorKind) -> Option<&'static str> {
 }
 
 /// The hint for an error or for what caused it.
+///
+/// The nearest cause that has a hint wins: it is the most specific one.
 #[must_use]
 pub fn of(error: &(dyn Error + 'static)) -> Option<&'static str> {
     let mut next = Some(error);
@@ -67,6 +69,7 @@ pub fn of(error: &(dyn Error + 'static)) -> Option<&'static str> {
     None
 }
 
+/// The hint for this one error, without its causes.
 fn of_one(error: &(dyn Error + 'static)) -> Option<&'static str> {
     if let Some(error) = error.downcast_ref::<RegistryError>() {
         return of_registry(error.kind());

@@ -17,6 +17,10 @@ type Interface = (String, IpAddr);
 ///
 /// # Errors
 /// Names the key that is missing or wrong.
+///
+/// The first rule that applies wins: `advertise`; a registry that needs no name gets the listener's
+/// address; `advertise_interface`; the listener's own address, if others can reach it; a guess,
+/// with a warning.
 pub fn find_identity(config: &Config) -> Result<(Identity, Option<String>), ConfigError> {
     let listen = config.http.listen;
     if let Some(name) = &config.advertise {
@@ -59,19 +63,24 @@ pub fn find_identity(config: &Config) -> Result<(Identity, Option<String>), Conf
 }
 
 /// Where the others reach this node's HTTP: the identity's host and the port for ids.
+///
+/// Other nodes ask it for its clock there.
 pub(crate) fn address(identity: &Identity, listen: SocketAddr) -> Result<Identity, ConfigError> {
     let host = identity.as_str().rsplit_once(':').map_or(identity.as_str(), |(host, _)| host);
     parse(&format!("{host}:{}", listen.port()))
 }
 
+/// The identity of an address and a port.
 fn named(address: IpAddr, port: u16) -> Result<Identity, ConfigError> {
     parse(&SocketAddr::new(address, port).to_string())
 }
 
+/// An identity from a configured text.
 fn parse(name: &str) -> Result<Identity, ConfigError> {
     Identity::parse(name).map_err(|error| ConfigError::new(format!("advertise: {error}")))
 }
 
+/// All addresses of all interfaces, in the order in which the system lists them.
 fn interfaces() -> Result<Vec<Interface>, ConfigError> {
     let found = if_addrs::get_if_addrs().map_err(|error| {
         ConfigError::new(format!("the interfaces cannot be read ({error}): set `advertise`"))
@@ -119,6 +128,7 @@ fn guess(interfaces: &[Interface], rule: Guess) -> Result<(IpAddr, Vec<String>),
     Ok((*first, found.iter().map(|(name, address)| format!("{name} {address}")).collect()))
 }
 
+/// Whether an address holds on its own network segment only, so that most nodes could not reach it.
 fn is_link_local(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(address) => address.is_link_local(),

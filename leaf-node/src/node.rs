@@ -26,7 +26,8 @@ pub struct Node {
     snowflake: Option<Snowflake>,
 }
 
-/// Segment mode.
+/// Segment mode: a generator per store, side by side with the stores, and the keys that all of them
+/// share.
 #[derive(Debug)]
 struct Segment {
     generators: Shards<SegmentGenerator>,
@@ -108,7 +109,8 @@ impl Node {
         self.snowflake.as_ref()
     }
 
-    /// How often the sets of tags are read, from now on.
+    /// How often the sets of tags are read, from now on; see
+    /// [`Segment::refresh`](crate::config::Segment::refresh).
     pub fn set_refresh(&self, refresh: Duration) {
         for generator in self.segments().iter().flat_map(|generators| generators.iter()) {
             generator.set_refresh(refresh);
@@ -131,6 +133,8 @@ impl Node {
     }
 
     /// Whether ids can be had now.
+    ///
+    /// The worse of the two modes. A mode that is switched off is ready.
     #[must_use]
     pub fn health(&self) -> Health {
         let segment = self.segments().map_or(Health::Ready, Shards::health);
@@ -139,6 +143,9 @@ impl Node {
     }
 
     /// Gives the worker id back, then the unused ids.
+    ///
+    /// Both give up after a while where the registry or a store is away. What was not given back
+    /// costs ids, never uniqueness.
     pub async fn close(&self) {
         if let Some(snowflake) = &self.snowflake {
             snowflake.generator.close().await;
@@ -150,6 +157,11 @@ impl Node {
 }
 
 impl Segment {
+    /// Opens the stores and starts their generators. One file of marks is shared by all stores: a
+    /// tag is in one store only.
+    ///
+    /// The tables of a SQLite file are made here, since nobody else could have made them; those of
+    /// a server are an operator's to make (`leaf-server schema`).
     async fn open(config: &Config) -> Result<Self, OpenError> {
         let marks = HighWaterMarks::open(&config.data_dir.join("segment.marks"));
         let marks = Arc::new(marks.map_err(OpenError::HighWaterMarks)?);
@@ -173,6 +185,8 @@ impl Segment {
 }
 
 impl Snowflake {
+    /// Opens the registry and prepares the generator. Nothing is claimed yet: that needs the
+    /// registry, which may be away, while a node must be able to start.
     async fn prepare(config: &Config, around: Surroundings<'_>) -> Result<Self, OpenError> {
         let (identity, warning) = identity::find_identity(config)?;
         if let Some(warning) = warning {

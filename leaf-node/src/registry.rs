@@ -43,6 +43,7 @@ pub async fn open(config: &Config, address: Option<Identity>) -> Result<OpenRegi
     open.map_err(OpenError::Registry)
 }
 
+/// What every registry is opened with, from the configuration.
 fn options(config: &Config, address: Option<Identity>) -> RegistryOptions {
     let snowflake = &config.snowflake;
     RegistryOptions {

@@ -13,13 +13,18 @@ use leaf_registry::OpenRegistry;
 use crate::node::explain;
 
 /// How long one place may take to answer.
+///
+/// A store that is away must not keep a deployment waiting.
 const ANSWER: Duration = Duration::from_secs(5);
 
+/// The result so far; each line is printed as soon as it is known.
 struct Report {
     failures: usize,
 }
 
 impl Report {
+    /// Prints one line: what was looked at, and what was found or what failed, with the hint for
+    /// operators.
     fn tell(&mut self, what: &dyn Display, found: Result<String>) -> Result<()> {
         let mut out = std::io::stdout().lock();
         match found {
@@ -34,7 +39,11 @@ impl Report {
     }
 }
 
-/// Checks everything, and fails where something failed.
+/// Looks at everything that the configuration names: data directory, keys, stores, identity and
+/// registry. All of it, even after a failure: an operator wants the whole list at once.
+///
+/// # Errors
+/// Where at least one look failed.
 pub(crate) async fn run(config: &Config) -> Result<()> {
     let mut report = Report { failures: 0 };
     report.tell(&"configuration", Ok("every key and value is known".into()))?;
@@ -64,6 +73,7 @@ pub(crate) async fn run(config: &Config) -> Result<()> {
     }
 }
 
+/// Bounds one look at a server.
 async fn in_time(check: impl Future<Output = Result<String>>) -> Result<String> {
     match tokio::time::timeout(ANSWER, check).await {
         Ok(found) => found,
@@ -71,6 +81,8 @@ async fn in_time(check: impl Future<Output = Result<String>>) -> Result<String> 
     }
 }
 
+/// Whether files can be written there: rights, a full disk and a read-only mount are found by
+/// trying.
 fn data_dir(config: &Config) -> Result<String> {
     let directory = &config.data_dir;
     match directory.metadata() {
@@ -88,6 +100,7 @@ fn data_dir(config: &Config) -> Result<String> {
     }
 }
 
+/// Whether the tags of a store can be read, and which settings of its server put ids at risk.
 async fn store(config: &Config, url: &leaf_registry::StoreUrl) -> Result<String> {
     if let Some(file) = url.file(&config.data_dir)
         && !file.exists()
@@ -104,6 +117,7 @@ async fn store(config: &Config, url: &leaf_registry::StoreUrl) -> Result<String>
     })
 }
 
+/// Whether the records of the registry can be read. Nothing is claimed.
 async fn workers(config: &Config) -> Result<String> {
     if let Some(place) = config.registry_place()?
         && let Some(file) = place.file(&config.data_dir)

@@ -25,6 +25,7 @@ pub(crate) struct Cli {
     pub(crate) verb: Option<Verb>,
 }
 
+/// What the server is started for. Every verb but `run` ends by itself.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Verb {
     /// Serve ids (the default).
@@ -79,6 +80,8 @@ pub(crate) struct Settings {
 }
 
 impl Settings {
+    /// The sources of the configuration, with the given flags as the highest of them. A flag that
+    /// was not given says nothing about its key.
     pub(crate) fn sources(&self) -> Sources {
         let flags = [
             ("data_dir", self.data_dir.as_ref().map(|dir| dir.display().to_string())),

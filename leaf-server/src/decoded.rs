@@ -1,4 +1,7 @@
 //! Snowflake ids taken apart, for every protocol.
+//!
+//! Decoding needs the layout only: neither a worker id nor a registry. What is decoded is not
+//! proven to have been issued.
 
 use jiff::Timestamp;
 use leaf_core::{Id, Parts, TextForm, TextFormError};
@@ -19,6 +22,9 @@ pub(crate) enum DecodeError {
 }
 
 /// What a snowflake id is made of.
+///
+/// Numbers of 64 bits are strings: JSON readers in JavaScript make doubles of numbers, which lose
+/// the last digits.
 #[derive(Debug, Serialize)]
 pub(crate) struct Decoded {
     pub(crate) id: String,

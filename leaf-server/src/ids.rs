@@ -21,6 +21,9 @@ use crate::node::Node;
 pub(crate) const LARGEST_RANGE: usize = 1_000_000;
 
 /// Why a caller gets no id, for programs.
+///
+/// A protocol maps these to its own codes, such as a status of HTTP; the words are the same
+/// everywhere and never change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Reason {
     BadRequest,
@@ -58,6 +61,8 @@ impl Reason {
 }
 
 impl IdError {
+    /// The reason of this error. Several errors share one where a program would do the same about
+    /// them.
     pub(crate) fn reason(&self) -> Reason {
         match self {
             Self::ModeDisabled(_) => Reason::ModeDisabled,
@@ -144,6 +149,10 @@ fn with_known<T>(node: &Node, using: impl FnOnce(&mut Shards<KnownTags>) -> T) -
 }
 
 /// The handle of a tag, from the store where this node does not know it.
+///
+/// # Errors
+/// The mode is switched off, the tag does not exist, or its store cannot be asked. Too many
+/// look-ups at a time are refused.
 pub(crate) async fn handle(node: &Node, tag: &str) -> Result<TagHandle, IdError> {
     let segments = node.segments().ok_or(IdError::ModeDisabled("segment"))?;
     match known(node, tag, TagHandle::clone) {
@@ -156,6 +165,9 @@ pub(crate) async fn handle(node: &Node, tag: &str) -> Result<TagHandle, IdError>
 }
 
 /// The next id of a tag.
+///
+/// A handle ends when the tag is given another key or meaning. The request is then served by the
+/// new one: the caller asked for an id of the tag, not of the handle.
 pub(crate) async fn next(node: &Node, handle: &TagHandle) -> Result<Id, IdError> {
     let _waiting = Waiting::for_ids(node)?;
     match handle.next().await {
@@ -177,6 +189,8 @@ async fn renewed(
 }
 
 /// So many ids of a tag.
+///
+/// They rise, and need not follow each other.
 pub(crate) async fn take(node: &Node, handle: &TagHandle, count: usize) -> Result<Ids, IdError> {
     let _waiting = Waiting::for_ids(node)?;
     match handle.take_ids(count).await {
@@ -186,12 +200,19 @@ pub(crate) async fn take(node: &Node, handle: &TagHandle, count: usize) -> Resul
 }
 
 /// How the ids of a tag are written now.
+///
+/// # Errors
+/// `NoTemplate` for a tag whose ids are plain numbers; `NoText` where the date does not fit its
+/// template.
 pub(crate) fn texts(handle: &TagHandle) -> Result<Texts, IdError> {
     let texts = handle.texts().ok_or(IdError::NoTemplate)?;
     if texts.can_be_written() { Ok(texts) } else { Err(IdError::NoText) }
 }
 
 /// So many ids of a tag that follow each other.
+///
+/// # Errors
+/// Also where no range of this length can be had: ids of some shapes never follow each other.
 pub(crate) async fn take_contiguous(
     node: &Node,
     handle: &TagHandle,
@@ -202,6 +223,9 @@ pub(crate) async fn take_contiguous(
 }
 
 /// So many ids of a tag that leave this node whole.
+///
+/// A client hands them out by itself. They come straight from the store, so that other callers of
+/// the tag keep their segment.
 pub(crate) async fn lease(
     node: &Node,
     handle: &TagHandle,
@@ -212,6 +236,9 @@ pub(crate) async fn lease(
 }
 
 /// Takes back what was not used of a leased range; tells whether it could.
+///
+/// It can while nobody allocated from the tag since the lease; else the ids are burned, which costs
+/// numbers and never uniqueness.
 pub(crate) async fn return_unused(
     node: &Node,
     handle: &TagHandle,
@@ -235,6 +262,8 @@ pub(crate) async fn snowflake_next(node: &Node) -> Result<Id, IdError> {
 }
 
 /// So many snowflake ids.
+///
+/// A run has one timestamp and consecutive sequence numbers; the ids of one call rise.
 pub(crate) async fn snowflake_take(node: &Node, count: usize) -> Result<Vec<IdRun>, IdError> {
     let generator = snowflake(node)?;
     let _waiting = Waiting::for_ids(node)?;
@@ -279,6 +308,7 @@ pub(crate) struct TagFacts {
     pub(crate) max_count: usize,
 }
 
+/// What clients are told of a tag before they lease from it.
 pub(crate) fn facts(node: &Node, handle: &TagHandle) -> TagFacts {
     let order = handle.meaning().order;
     let relaxed = order == Order::Relaxed;
@@ -298,6 +328,9 @@ pub(crate) fn snowflake(node: &Node) -> Result<&SnowflakeGenerator, IdError> {
 }
 
 /// A request that may wait, for as long as it lives.
+///
+/// Requests beyond the limit are refused at once: a queue that grows while the store is away would
+/// only make every answer late and the memory full.
 struct Waiting<'a>(&'a AtomicUsize);
 
 impl<'a> Waiting<'a> {
@@ -318,6 +351,8 @@ impl<'a> Waiting<'a> {
         )
     }
 
+    /// Counts a request in, unless `most` are in already. Two requests may be refused where one had
+    /// fitted: both counted themselves for a moment.
     fn begin(count: &'a AtomicUsize, most: usize, refusal: &'static str) -> Result<Self, IdError> {
         if count.fetch_add(1, Ordering::Relaxed) >= most {
             count.fetch_sub(1, Ordering::Relaxed);

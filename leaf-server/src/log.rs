@@ -11,6 +11,9 @@ use tracing_subscriber::{EnvFilter, Registry, fmt, reload};
 pub(crate) struct Log(reload::Handle<EnvFilter, Registry>);
 
 /// Starts the log.
+///
+/// # Errors
+/// The level is neither a level nor directives.
 pub(crate) fn start(config: &config::Log) -> Result<Log, ConfigError> {
     let (filter, handle) = reload::Layer::new(config.filter()?);
     let lines = fmt::layer()
@@ -28,6 +31,8 @@ pub(crate) fn start(config: &config::Log) -> Result<Log, ConfigError> {
 
 impl Log {
     /// Follows the configured level.
+    ///
+    /// Applies to every line from now on. The format stays: it needs a restart.
     pub(crate) fn follow(&self, config: &config::Log) {
         // It was checked with the rest of the configuration, and the log lives as long as the
         // process.

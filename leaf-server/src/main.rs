@@ -44,6 +44,9 @@ fn main() -> ExitCode {
     }
 }
 
+/// Runs a verb on the runtime of the control plane: configuration, signals, stores, registry,
+/// health and administration. Ids are served by the threads of the data plane
+/// ([`serve::DataPlane`]), so that neither holds up the other.
 fn run(cli: Cli) -> anyhow::Result<()> {
     // That of the control plane.
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -58,6 +61,7 @@ fn run(cli: Cli) -> anyhow::Result<()> {
     result
 }
 
+/// Reads the configuration, starts the log, and runs the verb. A signal ends what is under way.
 async fn work(cli: Cli) -> anyhow::Result<()> {
     // Before anything takes its time: by default a SIGHUP would be the end.
     let mut orders = Orders::listen()?;

@@ -1,4 +1,7 @@
 //! What this server serves from, and what its listeners share.
+//!
+//! `leaf_node::Node` issues ids; this one adds what a server needs around it: limits that a reload
+//! may change, counts of waiting requests, the time zone of answers, and whether it is stopping.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -22,6 +25,8 @@ use crate::serve::Share;
 static NODES: AtomicU64 = AtomicU64::new(0);
 
 /// A node with listeners.
+///
+/// One per process, shared by all listeners. Tests may have several.
 pub(crate) struct Node {
     pub(crate) config: Config,
     pub(crate) live: Arc<Live>,
@@ -92,6 +97,7 @@ impl Node {
         self.ids.stores()
     }
 
+    /// Snowflake mode, where it is on.
     pub(crate) const fn snowflake(&self) -> Option<&Snowflake> {
         self.ids.snowflake()
     }
@@ -116,11 +122,14 @@ impl Node {
         self.stopping.store(true, Ordering::Relaxed);
     }
 
+    /// Whether the stop has begun.
     pub(crate) fn stopping(&self) -> bool {
         self.stopping.load(Ordering::Relaxed)
     }
 
     /// Gives the worker id back, then the unused ids.
+    ///
+    /// After the last request was answered.
     pub(crate) async fn close(&self) {
         self.ids.close().await;
     }
@@ -144,6 +153,7 @@ impl Node {
     }
 }
 
+/// How the clocks of the other nodes are asked for.
 fn peers(registry: Registry, own: Identity) -> Arc<dyn Peers> {
     Arc::new(HttpPeers::new(registry, own))
 }

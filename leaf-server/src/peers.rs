@@ -1,4 +1,7 @@
 //! The other nodes' clocks: found in the worker registry, asked over HTTP.
+//!
+//! Nothing here judges a clock: a node that does not answer in time is left out, and the rule that
+//! compares those that did is leaf-snowflake's.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -17,6 +20,8 @@ use tokio::task::JoinSet;
 const LONGEST: usize = 64;
 
 /// The nodes that the registry shows as alive.
+///
+/// Every node shows its HTTP address in its record there.
 #[derive(Debug)]
 pub(crate) struct HttpPeers {
     registry: Registry,
@@ -61,6 +66,9 @@ impl Peers for HttpPeers {
     }
 }
 
+/// Asks the node at an address for its clock, over a connection of its own. `None` where anything
+/// goes wrong: which clock is right does not depend on why one is not known. The caller bounds the
+/// time.
 async fn ask(address: &str) -> Option<UnixMillis> {
     let stream = TcpStream::connect(address).await.ok()?;
     let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.ok()?;

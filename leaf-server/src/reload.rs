@@ -1,4 +1,7 @@
 //! SIGHUP: reads the configuration again and takes over what can change while ids flow.
+//!
+//! Invariant: a configuration that is wrong changes nothing. What needs a restart is named in the
+//! log, and named again at the next reload.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, RwLock};
@@ -13,6 +16,8 @@ use crate::node::Node;
 const READ: Duration = Duration::from_secs(5);
 
 /// What requests look at and a reload may change.
+///
+/// Atomics and locks of their own, so that a request reads one value without waiting for a reload.
 #[derive(Debug, Default)]
 pub(crate) struct Live {
     pub(crate) max_count: AtomicUsize,
@@ -27,6 +32,8 @@ pub(crate) struct Live {
 }
 
 impl Live {
+    /// Takes over what can change. A changed password gets another number, so that connections
+    /// which have shown the old one must show the new one.
     fn follow(&self, config: &Config) {
         let store = |at: &AtomicUsize, value: u32| at.store(value as usize, Ordering::Relaxed);
         store(&self.max_count, config.http.max_count);
@@ -57,10 +64,12 @@ impl Live {
     }
 }
 
+/// Replaces a secret.
 fn set(at: &RwLock<Option<Secret>>, secret: &Option<Secret>) {
     at.write().expect("no holder of this lock panics").clone_from(secret);
 }
 
+/// The secret that counts now.
 fn get(at: &RwLock<Option<Secret>>) -> Option<Secret> {
     at.read().expect("no holder of this lock panics").clone()
 }
@@ -80,10 +89,12 @@ impl Reload {
         Self { sources, loaded, log, live }
     }
 
+    /// The configuration as it was at the start; what is live may differ.
     pub(crate) const fn config(&self) -> &Config {
         &self.loaded.config
     }
 
+    /// What requests look at.
     pub(crate) const fn live(&self) -> &Arc<Live> {
         &self.live
     }

@@ -1,4 +1,7 @@
 //! The verb `schema`: the tables of the configured segment stores and worker registry.
+//!
+//! Printed by default, so that a database administrator can look at them, change storage options,
+//! and run them with the rights that the server does not need. `--apply` runs them as they are.
 
 use std::io::Write;
 use std::sync::Arc;
@@ -11,6 +14,8 @@ use leaf_node::config::Config;
 use crate::node::explain;
 
 /// Prints the tables, or makes those that do not exist.
+///
+/// A table that exists is left alone, whatever its columns are: Leaf alters no table.
 pub(crate) async fn run(config: &Config, apply: bool) -> Result<()> {
     if config.segment.enabled {
         segment(config, apply).await?;
@@ -24,6 +29,7 @@ pub(crate) async fn run(config: &Config, apply: bool) -> Result<()> {
     Ok(())
 }
 
+/// The tables of the registry, where it has some.
 async fn tables(config: &Config, place: &RegistryPlace) -> Result<Option<Arc<dyn Administration>>> {
     if place.file(&config.data_dir).is_some() {
         crate::service::make_data_dir(config)?;
@@ -31,6 +37,7 @@ async fn tables(config: &Config, place: &RegistryPlace) -> Result<Option<Arc<dyn
     leaf_node::registry::tables(config).await.map_err(explain)
 }
 
+/// The tables of every segment store.
 async fn segment(config: &Config, apply: bool) -> Result<()> {
     let stores = config.segment.stores();
     for url in stores.iter() {
@@ -43,6 +50,7 @@ async fn segment(config: &Config, apply: bool) -> Result<()> {
     Ok(())
 }
 
+/// Prints the tables of one place, or makes those that are missing and says which.
 async fn show(admin: &dyn Administration, place: &str, apply: bool) -> Result<()> {
     let mut out = std::io::stdout();
     if apply {

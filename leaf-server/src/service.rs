@@ -25,6 +25,7 @@ use crate::resp::Resp;
 use crate::serve::{DataPlane, Listener};
 use crate::supervisor::{self, Order, Orders};
 
+/// How long until a claim is tried again while the registry is away.
 const CLAIM_RETRY: Duration = Duration::from_secs(1);
 /// How long until a claim is tried again while claims wait out a failover, for minutes.
 const FAILOVER_RETRY: Duration = Duration::from_secs(10);
@@ -56,6 +57,12 @@ impl fmt::Display for WorkerIdRefused {
 impl std::error::Error for WorkerIdRefused {}
 
 /// Serves ids until a signal arrives.
+///
+/// A second signal ends it at once, without giving the worker id back: the registry then keeps it
+/// for [`offline_for`](leaf_node::config::Snowflake::offline_for), and the ids in memory are lost.
+///
+/// # Errors
+/// It could not start, or the registry refused the worker id.
 pub(crate) async fn run(mut reload: Reload, mut orders: Orders) -> Result<()> {
     let config = reload.config().clone();
     make_data_dir(&config)?;
@@ -191,6 +198,9 @@ async fn watch(data_plane: &DataPlane) {
 }
 
 /// Claims the worker id; asks again while the registry is away.
+///
+/// Ends with the claim, or with a refusal that waiting does not cure. Ids of segments flow
+/// meanwhile.
 async fn claim(node: &Node) -> Result<()> {
     let Some(snowflake) = node.snowflake() else { return Ok(()) };
     loop {
@@ -223,6 +233,7 @@ async fn claim(node: &Node) -> Result<()> {
     }
 }
 
+/// Binds a listener; `key` is the configuration's, for the error.
 fn bind(address: SocketAddr, key: &str) -> Result<TcpListener> {
     let bound = || {
         let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
@@ -251,11 +262,13 @@ fn bind_redis(config: &Config) -> Result<Option<TcpListener>> {
     }
 }
 
+/// Binds the listener of gRPC, where one is configured.
 #[cfg(feature = "grpc")]
 fn bind_grpc(config: &Config) -> Result<Option<TcpListener>> {
     config.grpc.listen.map(|address| bind(address, "grpc.listen")).transpose()
 }
 
+/// Serves gRPC on the data plane.
 #[cfg(feature = "grpc")]
 fn start_grpc(
     listener: Option<TcpListener>,
@@ -268,6 +281,7 @@ fn start_grpc(
     listener.map(start)
 }
 
+/// Refuses a listener that this build cannot serve, instead of leaving it out in silence.
 #[cfg(not(feature = "grpc"))]
 fn bind_grpc(config: &Config) -> Result<Option<TcpListener>> {
     match config.grpc.listen {
@@ -276,11 +290,13 @@ fn bind_grpc(config: &Config) -> Result<Option<TcpListener>> {
     }
 }
 
+/// Nothing: this build has no gRPC. Any listener's type will do for one that is never there.
 #[cfg(not(feature = "grpc"))]
 fn start_grpc(_: Option<TcpListener>, _: &Arc<Node>, _: &DataPlane) -> Option<Listener<Http>> {
     None
 }
 
+/// Whether another process listens there.
 fn is_taken(error: &anyhow::Error) -> bool {
     let error = error.downcast_ref::<std::io::Error>();
     error.is_some_and(|error| error.kind() == std::io::ErrorKind::AddrInUse)

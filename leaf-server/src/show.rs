@@ -8,6 +8,8 @@ use leaf_node::config::Loaded;
 use serde_json::Value;
 
 /// Prints all keys. Passwords are left out.
+///
+/// Sorted by key. What it prints is a valid `leaf.toml`, but for the secrets.
 pub(crate) fn run(loaded: &Loaded) -> Result<()> {
     let document = serde_json::to_value(&loaded.config)?;
     let lines: Vec<_> = loaded

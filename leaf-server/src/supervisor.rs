@@ -9,6 +9,8 @@ use sd_notify::NotifyState;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 /// What an operator wants.
+///
+/// `Stop` is asked for by SIGTERM and SIGINT, `Reload` by SIGHUP.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Order {
     Stop,
@@ -23,6 +25,7 @@ pub(crate) struct Orders {
 }
 
 impl Orders {
+    /// Takes the signals over. From now on they no longer end the process by themselves.
     pub(crate) fn listen() -> Result<Self> {
         if getpid().is_init() {
             reap()?;
@@ -34,6 +37,7 @@ impl Orders {
         })
     }
 
+    /// The next order of any kind.
     pub(crate) async fn next(&mut self) -> Order {
         tokio::select! {
             _ = self.terminate.recv() => Order::Stop,
@@ -65,23 +69,29 @@ fn tell(states: &[NotifyState<'_>]) {
     let _ = sd_notify::notify(states);
 }
 
+/// The listeners are bound, or a reload has ended.
 pub(crate) fn ready() {
     tell(&[NotifyState::Ready]);
 }
 
+/// The stop has begun.
 pub(crate) fn stopping() {
     tell(&[NotifyState::Stopping, NotifyState::Status("stopping")]);
 }
 
+/// A reload has begun. systemd wants the time with it, to tell this reload's end from an earlier
+/// one's.
 pub(crate) fn reloading() {
     let states = NotifyState::monotonic_usec_now();
     tell(&states.map_or(vec![NotifyState::Reloading], |now| vec![NotifyState::Reloading, now]));
 }
 
+/// One line for `systemctl status`.
 pub(crate) fn status(text: &str) {
     tell(&[NotifyState::Status(text)]);
 }
 
+/// A sign of life for systemd's watchdog.
 pub(crate) fn alive() {
     tell(&[NotifyState::Watchdog]);
 }

@@ -17,11 +17,13 @@ pub(super) struct Environment {
 }
 
 impl Known {
+    /// The keys of a configuration. A field of type `Option` is a key, too: it serializes to null.
     pub(super) fn of(config: &Config) -> Self {
         let value = serde_json::to_value(config).expect("plain structs serialize");
         Self(flat(&value).into_iter().map(|(key, _)| key).collect())
     }
 
+    /// All keys, in the order of the structs.
     pub(super) fn iter(&self) -> impl Iterator<Item = &str> {
         self.0.iter().map(String::as_str)
     }
@@ -37,6 +39,7 @@ impl Known {
         self.check_below("", table)
     }
 
+    /// Checks a table that stands at `prefix`, and the tables in it.
     fn check_below(&self, prefix: &str, table: &toml::Table) -> Result<(), ConfigError> {
         for (name, value) in table {
             let key = join(prefix, name);
@@ -65,6 +68,7 @@ impl Known {
         Ok(())
     }
 
+    /// The refusal of a key, with the nearest known one where one is near, else with all.
     fn unknown(&self, key: &str) -> ConfigError {
         // What is no name at all may be a value at a wrong place.
         let is_name = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
@@ -82,13 +86,20 @@ impl Known {
         }
     }
 
+    /// The known key with the fewest typing errors between: insertions, deletions, replacements and
+    /// swaps. `None` where it is so far away that it would only mislead.
     fn nearest(&self, key: &str) -> Option<&str> {
         let distance = |known: &&String| strsim::damerau_levenshtein(known, key);
         let near = self.0.iter().min_by_key(distance)?;
         (distance(&near) <= 2 + key.len() / 4).then_some(near)
     }
 
-    /// Tells the variables that are keys from those that are not.
+    /// Tells the variables that are keys from those that are not. `LEAF_SEGMENT__STORE` is
+    /// `segment.store`: two underscores stand for the dot.
+    ///
+    /// A variable with two underscores can only be meant for Leaf, so that a wrong one is an error.
+    /// Others are ignored with one warning: Kubernetes sets `LEAF_PORT` and the like for a Service
+    /// named `leaf`.
     pub(super) fn sort_environment(
         &self,
         environment: Vec<(String, String)>,
@@ -138,6 +149,7 @@ pub(super) fn flat(document: &Value) -> Vec<(String, Value)> {
     all
 }
 
+/// The key of a name inside a section.
 fn join(prefix: &str, name: &str) -> String {
     if prefix.is_empty() { name.to_owned() } else { format!("{prefix}.{name}") }
 }

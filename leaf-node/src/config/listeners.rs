@@ -13,19 +13,22 @@ use super::{ConfigError, values};
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Http {
-    /// Its address.
+    /// Its address. Default 127.0.0.1:8080; with a `leaf.properties` 0.0.0.0:8080, as in the Java
+    /// program.
     #[serde(deserialize_with = "values::address")]
     pub listen: SocketAddr,
-    /// How many threads answer requests for ids; 0 is one per processor.
+    /// How many threads answer requests for ids; 0 to 1024. 0, the default, is one per processor.
     #[serde(deserialize_with = "values::whole_number")]
     pub threads: u32,
-    /// The most connections at a time.
+    /// The most connections at a time, 1 to 1,000,000; default 10,000. Others wait to be accepted,
+    /// unless one that was silent for a while makes room.
     #[serde(deserialize_with = "values::whole_number")]
     pub max_connections: u32,
-    /// The most ids that one request of `/v1` takes.
+    /// The most ids that one request of `/v1` takes, 1 to 1,000,000; default 1000.
     #[serde(deserialize_with = "values::whole_number")]
     pub max_count: u32,
-    /// The most requests that wait for ids at a time; more are answered 503 at once.
+    /// The most requests that wait for ids at a time, 1 to 1,000,000; default 10,000. Further ones
+    /// are answered 503 at once, which costs a balancer less than a timeout.
     #[serde(deserialize_with = "values::whole_number")]
     pub max_waiting: u32,
 }
@@ -34,13 +37,14 @@ pub struct Http {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Redis {
-    /// Its address; `off` for none.
+    /// Its address; `off` for none. Default [`Self::LISTEN`].
     #[serde(with = "values::address_or_off")]
     pub listen: Option<SocketAddr>,
     /// The most connections at a time.
     #[serde(deserialize_with = "values::whole_number")]
     pub max_connections: u32,
-    /// What clients must show with `AUTH`; none is needed where it is not given.
+    /// What clients must show with `AUTH`, 16 to 1024 printable ASCII characters; none is needed
+    /// where it is not given.
     pub password: Option<Secret>,
     /// A file that holds it.
     pub password_file: Option<PathBuf>,
@@ -50,7 +54,7 @@ pub struct Redis {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Grpc {
-    /// Its address; `off` for none.
+    /// Its address; `off`, the default, for none.
     #[serde(with = "values::address_or_off")]
     pub listen: Option<SocketAddr>,
     /// The most connections at a time.
@@ -62,11 +66,14 @@ pub struct Grpc {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Ops {
-    /// Its address.
+    /// Its address. Default 127.0.0.1:8081. Never on the listener for ids: what changes tags is not
+    /// in reach of those who fetch ids.
     #[serde(deserialize_with = "values::address")]
     pub listen: SocketAddr,
     /// What administration must show, as `Authorization: Bearer TOKEN`. Needed unless the listener
     /// is on loopback.
+    ///
+    /// 16 to 1024 printable ASCII characters.
     pub token: Option<Secret>,
     /// A file that holds it.
     pub token_file: Option<PathBuf>,
@@ -103,6 +110,9 @@ impl<'de> Deserialize<'de> for LogFormat {
 }
 
 /// A text that is never shown.
+///
+/// Neither `Debug` nor `Serialize` shows it: both write `***`. So a whole configuration can be
+/// printed.
 #[derive(Clone, PartialEq, Eq, Deserialize)]
 pub struct Secret(String);
 
@@ -151,6 +161,7 @@ impl Redis {
         Ok(())
     }
 
+    /// Refuses numbers out of bounds and a password that is too short to protect anything.
     pub(super) fn check(&self) -> Result<(), ConfigError> {
         check_bounds("redis.max_connections", self.max_connections, 1, 1_000_000)?;
         check_secret("redis.password", self.password.as_ref())
@@ -169,6 +180,7 @@ impl Default for Redis {
 }
 
 impl Grpc {
+    /// Refuses numbers out of bounds.
     pub(super) fn check(&self) -> Result<(), ConfigError> {
         check_bounds("grpc.max_connections", self.max_connections, 1, 1_000_000)
     }
@@ -193,6 +205,7 @@ impl Default for Log {
 }
 
 impl Http {
+    /// Refuses numbers out of bounds.
     pub(super) fn check(&self) -> Result<(), ConfigError> {
         let bounds = [
             ("http.threads", self.threads, 0, 1024),
@@ -207,6 +220,7 @@ impl Http {
     }
 }
 
+/// Refuses a number that is not between these, both included.
 fn check_bounds(key: &str, value: u32, least: u32, most: u32) -> Result<(), ConfigError> {
     match (least..=most).contains(&value) {
         true => Ok(()),
@@ -223,6 +237,8 @@ impl Ops {
         Ok(())
     }
 
+    /// Refuses a token that could be guessed. Whether one is needed depends on the listener's
+    /// address, which the server knows when it has bound it.
     pub(super) fn check(&self) -> Result<(), ConfigError> {
         check_secret("ops.token", self.token.as_ref())
     }
@@ -235,6 +251,8 @@ fn read_secret(key: &str, file: Option<&Path>) -> Result<Option<Secret>, ConfigE
     text.map(|text| text.map(Secret)).map_err(|error| ConfigError::new(format!("{key}: {error}")))
 }
 
+/// Refuses a secret that is short enough to be guessed, or whose characters a header or a command
+/// could not carry.
 fn check_secret(key: &str, secret: Option<&Secret>) -> Result<(), ConfigError> {
     let fits = |secret: &Secret| {
         (16..=1024).contains(&secret.0.len()) && secret.0.bytes().all(|c| c.is_ascii_graphic())

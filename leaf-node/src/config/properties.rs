@@ -37,6 +37,7 @@ pub(super) fn defaults() -> Value {
     })
 }
 
+/// Everything that the two Java programs read.
 const KEYS: [&str; 10] = [
     "leaf.name",
     "leaf.segment.enable",
@@ -182,16 +183,19 @@ pub(super) fn check(
     Err(ConfigError::new(format!("leaf.properties: {missing} is missing")))
 }
 
+/// A file of a Java Leaf whose keys are being translated.
 struct Java<'a> {
     found: &'a BTreeMap<String, String>,
     path: &'a Path,
 }
 
 impl Java<'_> {
+    /// The value of a key. An empty one counts as missing, as in Java.
     fn get(&self, key: &str) -> Option<&str> {
         self.found.get(key).map(String::as_str).filter(|value| !value.is_empty())
     }
 
+    /// An error about a key of this file. Never with its value: it may be a password.
     fn refuse<T>(&self, key: &str, why: &str) -> Result<T, ConfigError> {
         Err(ConfigError::new(format!("{}: {key}: {why}", self.path.display())))
     }
@@ -209,6 +213,8 @@ impl Java<'_> {
         mode.insert("enabled".into(), enabled.into());
     }
 
+    /// All settings of the file, in our keys. What it does not say is left out, so that the sources
+    /// below it keep their say.
     fn settings(&self, warnings: &mut Vec<String>) -> Result<Value, ConfigError> {
         let mut settings = Map::new();
         let mut segment = Map::new();
@@ -230,6 +236,10 @@ impl Java<'_> {
         Ok(settings.into())
     }
 
+    /// The keys of snowflake mode.
+    ///
+    /// The cache file of a Java Leaf on this machine, if there is one, bounds the first id: the
+    /// Java program wrote there when it issued ids last.
     fn snowflake(
         &self,
         settings: &mut Map<String, Value>,
@@ -271,6 +281,10 @@ impl Java<'_> {
     }
 
     /// The JDBC URL with user and password, as a URL of ours.
+    ///
+    /// Connector/J takes user and password also as parameters of the URL; `leaf.jdbc.username` and
+    /// `leaf.jdbc.password` outrank them. Parameters about TLS become `ssl-mode`; those that change
+    /// nothing for us are passed over; all others are named in a warning.
     fn store(&self, warnings: &mut Vec<String>) -> Result<Option<String>, ConfigError> {
         let key = "leaf.jdbc.url";
         let Some(jdbc) = self.get(key) else { return Ok(None) };
@@ -331,6 +345,7 @@ struct Tls {
 }
 
 impl Tls {
+    /// Notes a parameter; `false` where it is not about TLS.
     fn takes(&mut self, name: &str, value: &str) -> bool {
         let yes = value.eq_ignore_ascii_case("true");
         match name {
@@ -343,6 +358,8 @@ impl Tls {
         true
     }
 
+    /// The `ssl-mode` of our URLs that means the same. `sslMode` outranks the older parameters;
+    /// among these `useSSL=false` outranks those that ask for more.
     fn mode(&self) -> Option<&str> {
         match (&self.mode, self.wanted) {
             (Some(mode), _) => Some(mode),

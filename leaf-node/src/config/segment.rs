@@ -14,39 +14,48 @@ use super::{ConfigError, values};
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Segment {
-    /// Whether it is on.
+    /// Whether it is on; default true.
     #[serde(deserialize_with = "values::boolean")]
     pub enabled: bool,
-    /// The store of all tags that are in no shard.
+    /// The store of all tags that are in no shard; default `sqlite:leaf.db`, a file in the data
+    /// directory.
     #[serde(with = "values::text")]
     pub store: StoreUrl,
     /// A file that holds `store`, for secrets that are mounted as files.
     pub store_file: Option<PathBuf>,
     /// Other stores, each for the tags that match its patterns.
     pub shard: Vec<Shard>,
-    /// The dynamic step never falls below this.
+    /// The dynamic step starts at, and never falls below, the greater of this and the record's
+    /// step; 1 to [`Step::MAX`], default 1. A tag's own setting outranks it.
     #[serde(deserialize_with = "values::whole_number")]
     pub min_step: u32,
-    /// The dynamic step grows up to this.
+    /// The dynamic step grows up to this, or to the record's step where that is larger; 1 to
+    /// [`Step::MAX`], default 1,000,000. A tag's own setting outranks it.
     #[serde(deserialize_with = "values::whole_number")]
     pub max_step: u32,
-    /// How long a request waits for a refill.
+    /// How long a request waits for a refill, 10 ms to 60 s; default 2 s. Then it is refused.
     pub wait: Span,
-    /// How often the set of tags is read.
+    /// How often the set of tags is read, 1 s to 1 h; default 60 s. A tag that is asked for and not
+    /// known is looked up at once.
     pub refresh: Span,
-    /// How many tags of a store fetch at the same time.
+    /// How many tags of a store fetch at the same time, 1 to 10,000; default 64. Each uses a
+    /// connection for the length of one statement.
     #[serde(deserialize_with = "values::whole_number")]
     pub concurrent_fetches: u32,
-    /// Whether unused ids go back at a clean stop.
+    /// Whether unused ids go back at a clean stop, as far as nobody allocated from the tag since;
+    /// default true.
     #[serde(deserialize_with = "values::boolean")]
     pub give_back: bool,
-    /// Whether tags jump ahead when the database answers as another server.
+    /// Whether tags jump ahead when the database answers as another server; default true. A replica
+    /// that was promoted may lack the latest allocations.
     #[serde(deserialize_with = "values::boolean")]
     pub failover_guard: bool,
-    /// By how much.
+    /// By how much at least: more than a lost replication can have held. Default 10,000,000; never
+    /// less than `max_step`.
     #[serde(deserialize_with = "values::whole_number")]
     pub failover_margin: u32,
-    /// A file with the secret keys of scrambled ids, which only its owner may read.
+    /// A file with the secret keys of scrambled ids, which only its owner may read. Ids of a lost
+    /// key cannot be decoded, and scrambled tags cannot be served without it.
     pub keys_file: Option<PathBuf>,
 }
 
@@ -64,7 +73,8 @@ pub struct Shard {
     pub tags: Vec<TagPattern>,
 }
 
-/// Whether the file's group or everybody has a right on it.
+/// Whether the file's group or everybody has a right on it: a key that others can read keeps
+/// nothing secret.
 fn others_may_read(file: &Path) -> bool {
     use std::os::unix::fs::PermissionsExt as _;
     std::fs::metadata(file).is_ok_and(|found| found.permissions().mode() & 0o077 != 0)
@@ -157,6 +167,7 @@ impl Segment {
         Ok(())
     }
 
+    /// Refuses bounds that contradict each other, and shards that name no tags or no store.
     pub(super) fn check(&self) -> Result<(), ConfigError> {
         let refuse = |text: String| Err(ConfigError::new(text));
         let most = Step::MAX.get();

@@ -17,10 +17,10 @@ use super::{ConfigError, values};
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Snowflake {
-    /// Whether it is on.
+    /// Whether it is on; default true.
     #[serde(deserialize_with = "values::boolean")]
     pub enabled: bool,
-    /// Where worker ids come from.
+    /// Where worker ids come from; default `local`, which is for one node alone.
     #[serde(with = "values::text")]
     pub registry: RegistryKind,
     /// Where `zk_normal` and `zk_recycle` are.
@@ -28,7 +28,8 @@ pub struct Snowflake {
     pub zookeeper: Option<ZookeeperAddress>,
     /// A file that holds it.
     pub zookeeper_file: Option<PathBuf>,
-    /// How long ZooKeeper keeps a session that it hears nothing of.
+    /// How long ZooKeeper keeps a session that it hears nothing of, 1 s to 10 min; default 10 s. A
+    /// server may bound it further.
     pub session_timeout: Span,
     /// Where `mysql`, `postgres` and `sqlite` are. Default: the segment store.
     #[serde(with = "values::optional_text")]
@@ -41,7 +42,8 @@ pub struct Snowflake {
     /// A file that holds it.
     pub etcd_file: Option<PathBuf>,
     /// How long after its ceiling has passed a worker id that was not given back is given out
-    /// again.
+    /// again, 0 to 7 days; default 1 h. Long enough for a node to come back from a restart and find
+    /// its own.
     pub recycle_after: Span,
     /// No Java Leaf uses the registry any more: what they held is given out again.
     #[serde(deserialize_with = "values::boolean")]
@@ -57,11 +59,13 @@ pub struct Snowflake {
     /// How the clock is compared with those of the other nodes: `majority`, `mean` or `off`.
     #[serde(with = "values::text")]
     pub clock_check: ClockCheck,
-    /// How far their clocks may be from this one.
+    /// How far their clocks may be from this one, 1 ms to 1 h; default 5 s. Where too many differ
+    /// by more, the node claims no worker id, so that a wrong clock cannot push ids ahead.
     pub max_offset: Span,
-    /// How often the registry hears of this node.
+    /// How often the registry hears of this node, 100 ms to 60 s; default 3 s.
     pub report_interval: Span,
-    /// The longest that a start waits for a former holder's time to pass.
+    /// The longest that a start waits for a former holder's time to pass, 0 to 1 h; default 15 s. A
+    /// longer wait is refused with the moment from which it would succeed.
     pub startup_wait: Span,
     /// The worker id of `local`; with `datacenter_id`, the one within the datacenter.
     #[serde(deserialize_with = "values::whole_number")]
@@ -75,19 +79,25 @@ pub struct Snowflake {
     /// The worker ids of this registry, like `512..1023`, where another data centre has the rest.
     #[serde(with = "values::optional_text")]
     pub worker_range: Option<WorkerRange>,
-    /// How the bits are split: a preset's name, or a split like `t41-w10-s12/1ms`.
+    /// How the bits are split: a preset's name, or a split like `t41-w10-s12/1ms`. All nodes of a
+    /// registry have the same; another one is refused there, since ids of two layouts can be equal.
     #[serde(with = "values::text")]
     pub layout: Layout,
-    /// What timestamps count from, Unix ms (Java: twepoch). Default: the layout's own.
+    /// What timestamps count from, Unix ms (Java: twepoch). Default: the layout's own. A later
+    /// epoch makes smaller ids: never change it under a running system.
     #[serde(deserialize_with = "values::optional_whole_number")]
     pub epoch: Option<u64>,
-    /// How far the clock may fall back before ids stop.
+    /// How far the clock may fall back before ids stop; default 1 s. Within it ids go on from the
+    /// last timestamp.
     pub rollback_tolerance: Span,
-    /// How far the clock may jump ahead and still be followed.
+    /// How far the clock may jump ahead and still be followed; default 1 h. A wrong clock that was
+    /// followed could not be undone: timestamps never fall.
     pub max_step_forward: Span,
-    /// How long ids flow without the registry.
+    /// How long ids flow without the registry; default 10 min. As long another node has to wait for
+    /// the worker id of a node that vanished.
     pub offline_for: Span,
-    /// A quiet tick starts its sequence below this.
+    /// A quiet tick starts its sequence at a varying number below this; default 100, as in Java. So
+    /// ids that are taken modulo a number of shards spread evenly.
     #[serde(deserialize_with = "values::whole_number")]
     pub sequence_start: u64,
     /// Where a Java Leaf on this machine kept its cache file.
@@ -192,7 +202,8 @@ impl Snowflake {
         Ok(())
     }
 
-    /// The number at the end of the host name, with the offset.
+    /// The number at the end of the host name, with the offset. A StatefulSet of Kubernetes names
+    /// its pods `leaf-0`, `leaf-1` and so on, and never runs two of one name at a time.
     ///
     /// # Errors
     /// Where there is none, or one above the layout's greatest.
@@ -214,6 +225,8 @@ impl Snowflake {
         }
     }
 
+    /// Refuses times out of bounds and worker ids that do not fit the layout. `advertise` is the
+    /// node's name where it is configured.
     pub(super) fn check(&self, advertise: Option<&str>) -> Result<(), ConfigError> {
         self.check_worker_ids()?;
         let bounds = [
@@ -232,6 +245,8 @@ impl Snowflake {
         }
     }
 
+    /// Refuses worker ids and data centres that the layout has no bits for, and a node of the
+    /// registry `local` that is outside its own range.
     fn check_worker_ids(&self) -> Result<(), ConfigError> {
         let refuse = |text: String| Err(ConfigError::new(text));
         let (mut datacenters, mut greatest) = (0, self.layout.max_worker().get());
@@ -280,6 +295,7 @@ impl Snowflake {
     }
 }
 
+/// Refuses a map in which two names have one worker id: their ids would repeat.
 fn check_map(map: &BTreeMap<String, u32>, advertise: Option<&str>) -> Result<(), ConfigError> {
     let refuse = |text: &str| Err(ConfigError::new(text));
     // Without it the name is found later, and looked up then.

@@ -33,6 +33,17 @@ const LIVE: [&str; 12] = [
 ];
 
 /// What a command line says of the configuration.
+///
+/// ```
+/// use leaf_node::config::Sources;
+///
+/// let flags = vec![("segment.min_step", "100".to_owned())];
+/// let sources = Sources { flags, ..Sources::default() };
+/// let loaded = sources.load_without_environment()?;
+/// assert_eq!(loaded.config.segment.min_step, 100);
+/// assert_eq!(loaded.origins["segment.min_step"], "the command line");
+/// # Ok::<(), leaf_node::config::ConfigError>(())
+/// ```
 #[derive(Debug, Clone, Default)]
 pub struct Sources {
     /// The files, see [`Self::with_default_files`].
@@ -45,6 +56,8 @@ pub struct Sources {
 }
 
 /// A configuration that was read.
+///
+/// A server keeps it, to tell at a reload what changed.
 #[derive(Debug)]
 pub struct Loaded {
     /// The configuration.
@@ -127,6 +140,8 @@ impl Sources {
         self.load_with(Vec::new())
     }
 
+    /// Reads the files, and merges all sources. The files rank by their kind, not by their order: a
+    /// `leaf.properties` outranks a `leaf.toml`.
     fn load_with(&self, environment: Vec<(String, String)>) -> Result<Loaded, ConfigError> {
         let known = keys::Known::of(&Config::default());
         self.flags.iter().try_for_each(|(key, _)| known.check_key(key))?;
@@ -177,6 +192,7 @@ impl std::fmt::Debug for FileSource {
 }
 
 impl FileSource {
+    /// Reads one file, of at most 1 MiB.
     fn read(path: &Path, known: &keys::Known) -> Result<Self, ConfigError> {
         let refuse = |why: String| ConfigError(format!("read {}: {why}", path.display()));
         let found = std::fs::metadata(path).map_err(|error| refuse(error.to_string()))?;
@@ -198,7 +214,8 @@ impl FileSource {
         Self::toml(&text, path, known)
     }
 
-    /// A value outranks the file that a lower source names for it.
+    /// A value outranks the file that a lower source names for it: where this file gives
+    /// `ops.token`, an `ops.token_file` of a lower source no longer counts.
     fn drop_shadowed_files(&mut self, known: &keys::Known) {
         for in_file in known.iter().filter(|key| key.ends_with("_file")) {
             let key = in_file.trim_end_matches("_file");
@@ -209,6 +226,7 @@ impl FileSource {
         }
     }
 
+    /// Whether it is a file of a Java Leaf.
     fn is_properties(&self) -> bool {
         is_properties(Path::new(&self.name))
     }
@@ -219,11 +237,13 @@ impl FileSource {
         Self { name, settings: properties::defaults(), warnings: Vec::new() }
     }
 
+    /// A file of a Java Leaf, translated.
     pub(super) fn properties(bytes: &[u8], path: &Path) -> Result<Self, ConfigError> {
         let properties::Translated { settings, warnings } = properties::translate(bytes, path)?;
         Ok(Self { name: path.display().to_string(), settings, warnings })
     }
 
+    /// A `leaf.toml`, of which every key is known.
     pub(super) fn toml(text: &str, path: &Path, known: &keys::Known) -> Result<Self, ConfigError> {
         let table: toml::Table = text.parse().map_err(|error: toml::de::Error| {
             // The error's own text quotes the line, which may hold a password.
@@ -238,6 +258,10 @@ impl FileSource {
     }
 }
 
+/// Merges all sources, from the lowest to the highest, and notes for each key which one won.
+///
+/// # Errors
+/// A value that does not fit its key, whose file cannot be read, or that is out of bounds.
 fn merge(
     known: &keys::Known,
     files: Vec<FileSource>,
@@ -298,11 +322,14 @@ fn merge(
 
 type Builder = config::ConfigBuilder<config::builder::DefaultState>;
 
+/// Overrides one key; `None` takes its value away.
 fn set(builder: Builder, key: &str, value: Option<String>) -> Result<Builder, ConfigError> {
     builder.set_override(key, value).map_err(|error| ConfigError(describe(&error)))
 }
 
 /// With what files hold in place of their names: a secret may be replaced there.
+///
+/// Else a reload could not see that a secret changed, since the name of its file stays.
 fn with_files(mut document: Value) -> Value {
     match &mut document {
         Value::Object(fields) => {

@@ -1,4 +1,7 @@
 //! A duration as people write it: `5ms`, `1s`, `10min`.
+//!
+//! A number alone is refused: whether `30` means seconds or milliseconds differs from program to
+//! program.
 
 use std::time::Duration;
 
@@ -8,6 +11,8 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use super::ConfigError;
 
 /// A duration that is written like `10min`.
+///
+/// Serializes as it is read. Negative durations do not exist.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Span(Duration);
 

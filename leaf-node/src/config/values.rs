@@ -101,6 +101,7 @@ where
     read.map_err(|error| ConfigError::new(format!("{key}: {error}")))
 }
 
+/// A socket address. Host names are not taken: what they mean may change between two starts.
 pub(super) fn address<'de, D: Deserializer<'de>>(from: D) -> Result<SocketAddr, D::Error> {
     let text = String::deserialize(from)?;
     text.parse().map_err(|_| D::Error::custom("write it with an IP address, like 127.0.0.1:8080"))
@@ -135,6 +136,8 @@ pub(super) mod address_or_off {
     }
 }
 
+/// A whole number of the field's type. The environment and flags have texts, so that digits in a
+/// text count, too.
 pub(super) fn whole_number<'de, T, D>(from: D) -> Result<T, D::Error>
 where
     T: TryFrom<u64>,
@@ -143,6 +146,7 @@ where
     from.deserialize_any(WholeNumber(PhantomData))
 }
 
+/// The same, if there is a value.
 pub(super) fn optional_whole_number<'de, T, D>(from: D) -> Result<Option<T>, D::Error>
 where
     T: TryFrom<u64>,
@@ -167,6 +171,8 @@ where
     from.deserialize_option(Optional(PhantomData))
 }
 
+/// A table of names and whole numbers, if there is one: it cannot be written in an environment
+/// variable.
 pub(super) fn whole_numbers<'de, D>(from: D) -> Result<Option<BTreeMap<String, u32>>, D::Error>
 where
     D: Deserializer<'de>,

@@ -13,6 +13,7 @@ pub(super) fn of(headers: &HeaderMap) -> Result<Option<Duration>, &'static str> 
     parsed.map(Some).ok_or("grpc-timeout: give up to 8 digits and one of H, M, S, m, u, n")
 }
 
+/// `TimeoutValue TimeoutUnit`: at most eight digits and one of `HMSmun`.
 fn parse(text: &str) -> Option<Duration> {
     let (digits, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
     if !(1..=8).contains(&digits.len()) || !digits.bytes().all(|byte| byte.is_ascii_digit()) {

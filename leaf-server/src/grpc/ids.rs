@@ -1,4 +1,7 @@
 //! `leaf.v1.IdService`.
+//!
+//! The methods translate messages to calls of `ids.rs` and back. Limits on counts are those of
+//! HTTP; a refusal carries the reason that HTTP has in its problem type.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -22,6 +25,7 @@ use crate::node::Node;
 /// The most ids of one message, which is made whole.
 const MOST: usize = 10_000;
 
+/// The refusal of a request that names no source, or one that a later version knows.
 const NO_SOURCE: &str = "source: give a tag, or snowflake";
 
 /// Ids of one node.
@@ -30,18 +34,22 @@ pub(super) struct Ids {
     node: Arc<Node>,
 }
 
+/// What a method of the service returns.
 type Answer<T> = Result<Response<T>, Status>;
 
 impl Ids {
+    /// The service of a node.
     pub(super) const fn new(node: Arc<Node>) -> Self {
         Self { node }
     }
 }
 
+/// Why there is no id, as a status.
 fn failed(error: IdError) -> Status {
     status::of(&error)
 }
 
+/// A request that makes no sense.
 fn bad(text: impl Into<String>) -> Status {
     status::bad_request(text)
 }

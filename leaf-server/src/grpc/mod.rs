@@ -83,8 +83,10 @@ trait Reflect: Send + Sync {
     fn answer(&self, request: Request<Incoming>, old: bool) -> Answer<tonic::body::Body>;
 }
 
+/// Reflection in its version and in the one before, which many tools still ask for.
 struct Reflection<A, B>(ServerReflectionServer<A>, v1alpha::ServerReflectionServer<B>);
 
+/// An answer under way. Boxed, since each service has another type.
 type Answer<B> = Pin<Box<dyn Future<Output = Result<Response<B>, Infallible>> + Send>>;
 
 impl<A: ServerReflection, B: v1alpha::ServerReflection> Reflect for Reflection<A, B> {
@@ -288,6 +290,7 @@ struct Counted {
 }
 
 impl Counted {
+    /// A body that is not sent yet.
     fn of(body: tonic::body::Body, control: &Arc<Control>) -> Self {
         let unread = (!body.is_end_stream()).then(|| Unread::begin(control));
         Self { body, control: Arc::clone(control), unread }

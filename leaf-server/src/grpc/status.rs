@@ -13,6 +13,8 @@ const AGAIN: Duration = Duration::from_secs(1);
 /// Whose the reasons are, of `google.rpc.ErrorInfo`.
 const DOMAIN: &str = "leaf";
 
+/// Why there is no id. The codes say whether another try may help: `Unavailable` and
+/// `ResourceExhausted` do, all others do not.
 pub(super) fn of(error: &IdError) -> Status {
     let reason = error.reason();
     let code = match reason {
@@ -32,10 +34,12 @@ pub(super) fn of(error: &IdError) -> Status {
     with_reason(code, reason.word(), error.text())
 }
 
+/// The request makes no sense, whatever the state of the server is.
 pub(crate) fn bad_request(text: impl Into<String>) -> Status {
     with_reason(Code::InvalidArgument, Reason::BadRequest.word(), text)
 }
 
+/// Worth another try in a second.
 pub(super) fn unavailable(text: &str) -> Status {
     with_reason(Code::Unavailable, Reason::Unavailable.word(), text)
 }

@@ -28,6 +28,7 @@ pub(super) struct RequestBody {
 }
 
 impl RequestBody {
+    /// The body of a request that was just received.
     pub(super) fn new(incoming: Incoming, control: Arc<Control>) -> Self {
         Self { incoming, control }
     }

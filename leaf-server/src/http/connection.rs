@@ -32,6 +32,7 @@ use crate::serve::{
     version,
 };
 
+/// The most headers of a request; more are refused with 431.
 const HEADERS: usize = 64;
 /// What HTTP/2 buffers for one stream: a client that opens its windows and reads nothing costs so
 /// much a hundred times.
@@ -100,6 +101,8 @@ impl Protocol for Http {
     }
 }
 
+/// Serves a connection, in the version that its first bytes show, until the client or the server
+/// has had enough.
 async fn serve(stream: TcpStream, node: Arc<Node>, routes: Routes, control: Arc<Control>) {
     let Some(Some(version)) = control.unless(Order::Finish, version(&stream)).await else { return };
     let service = Answering { node, routes, control: Arc::clone(&control) };

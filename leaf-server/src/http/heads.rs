@@ -13,6 +13,10 @@ use memchr::memchr;
 const KEPT: usize = 64;
 
 /// Where in a connection's bytes the next one is, and what was seen of the head before it.
+///
+/// It sees what the parser sees, in the same pieces, and never changes a byte. Where the two
+/// disagree about where a request ends, both are wrong about the next one: so bodies are followed
+/// as well.
 #[derive(Debug, Default)]
 pub(super) struct Heads {
     at: Place,
@@ -27,6 +31,7 @@ pub(super) struct Heads {
     chunked: bool,
 }
 
+/// Where the next byte belongs.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 enum Place {
     #[default]
@@ -43,6 +48,9 @@ pub(super) struct Ambiguous;
 
 impl Heads {
     /// Takes the bytes that were read next.
+    ///
+    /// # Errors
+    /// A head may be read in two ways. Nothing after it can be trusted: the connection is given up.
     pub(super) fn read(&mut self, mut bytes: &[u8]) -> Result<(), Ambiguous> {
         while !bytes.is_empty() {
             match self.at {
@@ -93,6 +101,8 @@ impl Heads {
         self.whole_line(&line)
     }
 
+    /// A line of the head without its line feed. The first line of a head is the request line,
+    /// which is the parser's.
     fn whole_line(&mut self, line: &[u8]) -> Result<(), Ambiguous> {
         let Some(line) = line.strip_suffix(b"\r") else { return Err(Ambiguous) };
         if line.is_empty() {
@@ -122,6 +132,7 @@ impl Heads {
         Ok(())
     }
 
+    /// The empty line: decides by the headers what follows, a body or the next head.
     fn head_ends(&mut self) -> Result<(), Ambiguous> {
         self.lines = 0;
         let (length, chunked) = (self.length.take(), std::mem::take(&mut self.chunked));

@@ -18,9 +18,12 @@ use super::{java, v1};
 use crate::ids;
 use crate::node::Node;
 
+/// The path of segment ids of the Java Leaf, up to the tag.
 const SEGMENT: &str = "/api/segment/get/";
+/// The path of snowflake ids of the Java Leaf, up to a key that means nothing.
 const SNOWFLAKE: &str = "/api/snowflake/get/";
 
+/// What answers a route.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum To {
     SegmentId,
@@ -37,6 +40,8 @@ pub(super) enum To {
     Clock,
 }
 
+/// All routes of the listener. The first two are also answered by [`at_once`], where an id is in
+/// memory.
 pub(super) const ROUTES: &[Route<To>] = &[
     Route::new("GET, HEAD, POST", "/api/segment/get/{*key}", To::SegmentId),
     Route::new("GET, HEAD, POST", "/api/snowflake/get/{*key}", To::SnowflakeId),
@@ -82,6 +87,7 @@ pub(super) async fn route(node: &Arc<Node>, head: &Parts, body: &mut RequestBody
     reply.unwrap_or_else(|problem| problem.reply(form))
 }
 
+/// Finds the route and answers it. `HEAD` takes no id.
 async fn answer(node: &Arc<Node>, head: &Parts) -> Result<Reply, Problem> {
     let path = plain(head.uri.path());
     let Some((route, parameters)) = routes::find(ROUTES, path) else {

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use super::routes::Route;
 use super::{id_routes, ops};
 
+/// Methods and paths of a table, as the document writes them.
 fn of_table<T>(routes: &[Route<T>]) -> impl Iterator<Item = String> {
     routes.iter().flat_map(|route| {
         let path = route.path.replace('*', "");

@@ -22,6 +22,9 @@ use crate::serve::{Control, buffers, linger};
 /// How much is collected.
 const LIMIT: usize = 32 * 1024;
 /// A stream whose writes wait in an [`Outbox`].
+///
+/// hyper reads and writes it. Both ends share the state under a lock that is never contended: one
+/// task has both.
 pub(super) struct Collected<S>(Arc<Mutex<State<S>>>);
 
 /// Sends what was collected.

@@ -17,6 +17,9 @@ const UNKNOWN_TAG: &str = "unknown-tag";
 const UNAVAILABLE: &str = "unavailable";
 
 /// Why a request is not answered as its client hoped.
+///
+/// The type is `urn:leaf:problem:` and a word: programs go by the word, which never changes; the
+/// detail is for people and may.
 #[derive(Debug)]
 pub(super) struct Problem {
     status: StatusCode,
@@ -71,18 +74,22 @@ impl Form {
 }
 
 impl Problem {
+    /// A problem of a status and the word of its type.
     pub(super) fn new(status: StatusCode, kind: &'static str, detail: impl Into<String>) -> Self {
         Self { status, kind, detail: detail.into(), allow: None }
     }
 
+    /// The request makes no sense, whatever the state of the server is.
     pub(super) fn bad_request(detail: impl Into<String>) -> Self {
         Self::new(StatusCode::BAD_REQUEST, "bad-request", detail)
     }
 
+    /// There is no such route.
     pub(super) fn not_found(detail: impl Into<String>) -> Self {
         Self::new(StatusCode::NOT_FOUND, "not-found", detail)
     }
 
+    /// The mode that it needs is switched off.
     pub(super) fn disabled(mode: &'static str) -> Self {
         IdError::ModeDisabled(mode).into()
     }
@@ -92,6 +99,7 @@ impl Problem {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, UNAVAILABLE, detail)
     }
 
+    /// Its status of HTTP.
     #[cfg(feature = "grpc")]
     pub(super) const fn status(&self) -> StatusCode {
         self.status
@@ -103,21 +111,25 @@ impl Problem {
         self.kind
     }
 
+    /// What people read.
     #[cfg(feature = "grpc")]
     pub(super) fn detail(&self) -> &str {
         &self.detail
     }
 
+    /// Whether the tag does not exist.
     pub(super) fn is_unknown_tag(&self) -> bool {
         self.kind == UNKNOWN_TAG
     }
 
+    /// The route has other methods.
     pub(super) fn not_allowed(allow: &'static str) -> Self {
         let detail = format!("method not allowed: use {allow}");
         let status = StatusCode::METHOD_NOT_ALLOWED;
         Self { allow: Some(allow), ..Self::new(status, "method-not-allowed", detail) }
     }
 
+    /// The answer, with the headers that belong to its status.
     pub(super) fn reply(&self, form: Form) -> Reply {
         let mut reply = match form {
             Form::Text => reply::text(self.status, self.detail.clone()),

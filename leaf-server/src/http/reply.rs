@@ -10,6 +10,7 @@ use serde::Serialize;
 
 use super::reply_body::ReplyBody;
 
+/// An answer, whatever its body is made of.
 pub(super) type Reply = Response<ReplyBody>;
 
 const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
@@ -18,10 +19,13 @@ const HTML: HeaderValue = HeaderValue::from_static("text/html; charset=utf-8");
 const NOSNIFF: HeaderValue = HeaderValue::from_static("nosniff");
 const NO_STORE: HeaderValue = HeaderValue::from_static("no-store");
 
+/// An answer of one piece.
 pub(super) fn reply(status: StatusCode, kind: HeaderValue, body: impl Into<Bytes>) -> Reply {
     of(status, kind, ReplyBody::whole(body))
 }
 
+/// An answer that no cache keeps: an id that is served twice from a cache is an id that was issued
+/// twice.
 fn of(status: StatusCode, kind: HeaderValue, body: ReplyBody) -> Reply {
     let mut reply = Response::new(body);
     *reply.status_mut() = status;
@@ -41,11 +45,13 @@ pub(super) fn id(id: Id) -> Reply {
     text(StatusCode::OK, id.to_string())
 }
 
+/// A value as JSON.
 pub(super) fn json(status: StatusCode, value: &impl Serialize) -> Reply {
     // The values are plain structs.
     reply(status, JSON, serde_json::to_vec(value).unwrap_or_default())
 }
 
+/// A text that is JSON already.
 pub(super) fn json_text(text: String) -> Reply {
     reply(StatusCode::OK, JSON, text)
 }
@@ -55,6 +61,7 @@ pub(super) fn json_pieces(pieces: impl Iterator<Item = String> + Send + 'static)
     of(StatusCode::OK, JSON, ReplyBody::pieces(pieces))
 }
 
+/// A page. Browsers must not guess another type from what is in it.
 pub(super) fn html(page: String) -> Reply {
     let mut reply = reply(StatusCode::OK, HTML, page);
     reply.headers_mut().insert(X_CONTENT_TYPE_OPTIONS, NOSNIFF);

@@ -22,12 +22,15 @@ const LONGEST: usize = 40;
 /// The text of ids, made piece by piece.
 pub(super) type Pieces = Box<dyn Iterator<Item = String> + Send>;
 
+/// The body of an answer. One type for all, so that neither a route nor hyper needs a box around
+/// it.
 pub(super) struct ReplyBody {
     content: Content,
     /// Of an HTTP/2 connection.
     unread: Option<Unread>,
 }
 
+/// What is left to send.
 enum Content {
     Whole(Full<Bytes>),
     Pieces(Pieces),
@@ -37,6 +40,7 @@ enum Content {
 }
 
 impl ReplyBody {
+    /// A body of one piece, whose length is known.
     pub(super) fn whole(body: impl Into<Bytes>) -> Self {
         Self { content: Content::Whole(Full::new(body.into())), unread: None }
     }

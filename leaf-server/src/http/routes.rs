@@ -10,6 +10,7 @@ pub(super) struct Route<T> {
 }
 
 impl<T: Copy> Route<T> {
+    /// A row of a table of routes.
     pub(super) const fn new(methods: &'static str, path: &'static str, to: T) -> Self {
         Self { methods, path, to }
     }
@@ -23,6 +24,7 @@ pub(super) fn find<'path, T>(
     routes.iter().find_map(|route| Some((route, parameters(route.path, path)?)))
 }
 
+/// What stands in a path for the parameters of a template; `None` where the path has another form.
 fn parameters<'path>(template: &str, mut path: &'path str) -> Option<Vec<&'path str>> {
     let mut found = Vec::new();
     for part in template.split('/').skip(1) {

@@ -85,7 +85,8 @@ fn ids_json<T: Display>(
     reply::json_pieces([start].into_iter().chain(rest).chain([END.to_owned()]))
 }
 
-/// `GET /v1/segments/{tag}/ids?count=&as=text`
+/// `GET /v1/segments/{tag}/ids?count=&as=text`: so many ids of a tag, as numbers in strings or as
+/// texts of its template. They rise, and need not follow each other.
 pub(super) async fn segment_ids(
     node: &Node,
     handle: &TagHandle,
@@ -138,7 +139,7 @@ pub(super) fn tag_of(query: Option<&str>) -> Result<Option<&str>, Problem> {
     }
 }
 
-/// `GET /v1/ids/{text}?tag=`
+/// `GET /v1/ids/{text}?tag=`: the id that a text of a tag stands for.
 pub(super) fn read_text(handle: &TagHandle, text: &str) -> Result<Reply, Problem> {
     let text = percent_decode_str(text).decode_utf8_lossy();
     let id = handle.read_text(&text).map_err(|error| not_a_text(&error))?;
@@ -173,7 +174,7 @@ struct TagShown<'a> {
     max_count: usize,
 }
 
-/// `GET /v1/segments/{tag}`
+/// `GET /v1/segments/{tag}`: what a client must know before it leases.
 pub(super) fn tag(node: &Node, handle: &TagHandle) -> Reply {
     let facts = ids::facts(node, handle);
     let shown = TagShown {
@@ -198,7 +199,7 @@ struct ServerShown<'a> {
     snowflake: bool,
 }
 
-/// `GET /v1/server`
+/// `GET /v1/server`: what a client may want to know before it chooses among servers.
 pub(super) fn server(node: &Node) -> Reply {
     let shown = ServerShown {
         version: env!("CARGO_PKG_VERSION"),
@@ -210,7 +211,8 @@ pub(super) fn server(node: &Node) -> Reply {
     reply::json(StatusCode::OK, &shown)
 }
 
-/// `POST /v1/segments/{tag}/lease?count=`
+/// `POST /v1/segments/{tag}/lease?count=`: a contiguous range that the client hands out by itself.
+/// Never sent twice for one allocation: a client that got no answer leases again.
 pub(super) async fn lease(
     node: &Node,
     handle: &TagHandle,
@@ -234,7 +236,8 @@ struct Returned {
     returned: bool,
 }
 
-/// `POST /v1/segments/{tag}/return?ticket=&start=&end=`
+/// `POST /v1/segments/{tag}/return?ticket=&start=&end=`: gives the unused end of a leased range
+/// back. `returned` is false where somebody allocated since: then the ids are burned.
 pub(super) async fn return_unused(
     node: &Node,
     handle: &TagHandle,
@@ -245,7 +248,7 @@ pub(super) async fn return_unused(
     Ok(reply::json(StatusCode::OK, &Returned { returned }))
 }
 
-/// `?ticket=&start=&end=`
+/// `?ticket=&start=&end=`, each exactly once.
 fn ticket_and_range(query: Option<&str>) -> Result<(u64, IdRange), Problem> {
     let names = ["ticket", "start", "end"];
     let mut values: [Option<&str>; 3] = [None; 3];
@@ -276,7 +279,8 @@ fn ticket_and_range(query: Option<&str>) -> Result<(u64, IdRange), Problem> {
     Ok((ticket, range))
 }
 
-/// `GET /v1/snowflake/ids?count=`
+/// `GET /v1/snowflake/ids?count=&as=`: so many snowflake ids, as numbers in strings or in another
+/// form. They rise.
 pub(super) async fn snowflake_ids(
     node: &Node,
     query: Option<&str>,
@@ -312,7 +316,7 @@ impl Display for Written {
     }
 }
 
-/// `GET /v1/ids/{id}?as=`
+/// `GET /v1/ids/{id}?as=`: time, worker id and sequence of a snowflake id.
 pub(super) fn decode(node: &Node, text: &str, query: Option<&str>) -> Result<Reply, Problem> {
     let mut written = None;
     for pair in query.unwrap_or_default().split('&').filter(|pair| !pair.is_empty()) {

@@ -30,10 +30,12 @@ impl Words {
         self.0.shrink_to(8);
     }
 
+    /// How many words the command has, its name included.
     pub(super) const fn len(&self) -> usize {
         self.0.len()
     }
 
+    /// One word; an empty one where the command has fewer.
     pub(super) fn word<'a>(&self, input: &'a [u8], number: usize) -> &'a [u8] {
         self.0.get(number).map_or(&[], |at| &input[at.clone()])
     }
@@ -86,6 +88,9 @@ pub(super) fn increment(input: &[u8]) -> Option<(&str, usize)> {
     Some((tag, end + 2))
 }
 
+/// Reads `*2\r\n$4\r\nINCR\r\n$6\r\norders\r\n`: a count, then each word with its length before it.
+/// Every length is compared with its limit before a byte is waited for, so that a client cannot
+/// make this wait for more than [`LARGEST`] bytes.
 fn read_array(input: &[u8], words: &mut Vec<Range<usize>>) -> Result<Option<usize>, Malformed> {
     words.clear();
     let Some((count, mut at)) = number(input, 1, Malformed::Count)? else { return Ok(None) };
@@ -118,6 +123,9 @@ fn read_array(input: &[u8], words: &mut Vec<Range<usize>>) -> Result<Option<usiz
 }
 
 /// The number from `at` to the end of its line, and where the next line begins.
+///
+/// At most ten digits, so that no number overflows. A number that cannot become valid any more is
+/// refused before its line is complete.
 #[inline]
 fn number(input: &[u8], at: usize, wrong: Malformed) -> Result<Option<(i64, usize)>, Malformed> {
     let (negative, start) = match input.get(at) {
@@ -146,6 +154,8 @@ fn number(input: &[u8], at: usize, wrong: Malformed) -> Result<Option<(i64, usiz
 }
 
 /// A line of words with blanks between them.
+///
+/// As typed into `nc` or telnet. There is no quoting: no argument of any command has blanks in it.
 fn read_line(input: &[u8], words: &mut Vec<Range<usize>>) -> Result<Option<usize>, Malformed> {
     words.clear();
     let end = memchr::memchr(b'\n', &input[..input.len().min(LARGEST)]);

@@ -36,6 +36,9 @@ pub(super) enum Answered {
 type Refusal = String;
 
 /// Answers the command of `words`, the first `length` bytes of `input`.
+///
+/// `words` are those of the first command. `INCR`s of one tag that came together are answered
+/// together; those of several tags by [`increment_several`], which is tried before.
 pub(super) fn answer(
     node: &Node,
     session: &mut Session,
@@ -150,6 +153,11 @@ pub(super) fn equal_commands(input: &[u8], length: usize) -> usize {
     1 + following.take_while(|next| *next == command).count()
 }
 
+/// Runs a command whose name and number of words are right. `None`: it is answered. What may wait
+/// for a store is a task, which the connection runs.
+///
+/// # Errors
+/// The text of its `-ERR`.
 fn run(
     node: &Node,
     session: &mut Session,
@@ -291,6 +299,7 @@ fn form(word: &[u8]) -> Result<TextForm, Refusal> {
     text(word)?.parse().map_err(|()| format!("AS: give one of {}", names()))
 }
 
+/// `DECODE`: the parts of a snowflake id, as pairs of name and value.
 fn decode(node: &Node, to: &mut Replies, id: &str, form: Option<TextForm>) -> Result<(), Refusal> {
     let decoded = Decoded::of(node, id, form).map_err(|error| error.to_string())?;
     let number = |number: u64| itoa::Buffer::new().format(number).to_owned();
@@ -311,6 +320,7 @@ fn decode(node: &Node, to: &mut Replies, id: &str, form: Option<TextForm>) -> Re
     Ok(())
 }
 
+/// A word as text: names of tags are UTF-8.
 pub(super) fn text(word: &[u8]) -> Result<&str, Refusal> {
     std::str::from_utf8(word).map_err(|_| "an argument is not UTF-8".into())
 }

@@ -26,6 +26,8 @@ use crate::serve::{Control, Order, buffers, linger};
 /// room in the buffer besides.
 const UNSENT: usize = buffers::LENGTH - 4096;
 
+/// A client, from its first byte to its last. Its buffers are lent by the thread while bytes are in
+/// them ([`buffers`]): an idle connection holds none.
 pub(super) struct Connection {
     stream: TcpStream,
     node: Arc<Node>,
@@ -54,6 +56,7 @@ enum Outcome {
 }
 
 impl Connection {
+    /// A connection that was just accepted.
     pub(super) fn new(stream: TcpStream, node: Arc<Node>, control: Arc<Control>) -> Self {
         let session = Session::new(&node);
         Self {
@@ -104,6 +107,7 @@ impl Connection {
         poll_fn(|context| self.poll_receive(context)).await
     }
 
+    /// One look at the socket. Buffers are given back before it waits.
     fn poll_receive(&mut self, context: &mut Context<'_>) -> Poll<io::Result<bool>> {
         // What has arrived is answered yet; one that always has more to say does not hold up the
         // end.
@@ -124,7 +128,12 @@ impl Connection {
         if ends { Poll::Ready(Ok(false)) } else { Poll::Pending }
     }
 
-    /// Answers all commands that are there wholly.
+    /// Answers all commands that are there wholly. What is left of `input` is the beginning of a
+    /// command.
+    ///
+    /// A command that must wait lets the replies before it go first. While it waits the connection
+    /// can be closed: the ids that it is then given are lost, as a client's answer may be lost on
+    /// any network.
     async fn answer(&mut self) -> io::Result<Outcome> {
         let mut at = 0;
         let mut outcome = Outcome::Receive;
@@ -212,6 +221,8 @@ impl Connection {
         sent
     }
 
+    /// Writes as much as the socket takes. While the client does not read, it is in debt: the
+    /// listener closes it when that lasts too long.
     fn poll_send(
         &mut self,
         context: &mut Context<'_>,

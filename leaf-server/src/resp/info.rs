@@ -1,4 +1,8 @@
 //! What clients ask of a Redis server before they use it.
+//!
+//! Client libraries and tools ask for versions, roles and settings when they connect, and refuse to
+//! work where an answer is missing. The answers here are true of Leaf; what Redis alone has is left
+//! out.
 
 use std::fmt::Write as _;
 
@@ -14,7 +18,7 @@ pub(super) const REDIS_VERSION: &str = "7.0.0";
 /// The configuration of a Redis that is as durable: redis-benchmark asks for it.
 const CONFIG: [(&str, &str); 2] = [("save", ""), ("appendonly", "yes")];
 
-/// `INFO`
+/// `INFO`: the sections that clients look into, in the format of Redis.
 pub(super) fn state(node: &Node) -> String {
     let health = node.health_lately();
     // A client that asks waits until it is 0.
@@ -36,7 +40,7 @@ pub(super) fn state(node: &Node) -> String {
     text
 }
 
-/// `CONFIG GET name [name ...]`
+/// `CONFIG GET name [name ...]`: the names that are known, each with its value. Nothing can be set.
 pub(super) fn config(to: &mut Replies, words: &Words, input: &[u8]) -> Result<(), String> {
     if !words.word(input, 1).eq_ignore_ascii_case(b"GET") || words.len() < 3 {
         return Err("write CONFIG GET name: what is configured is set in leaf.toml".into());
@@ -56,7 +60,8 @@ pub(super) fn config(to: &mut Replies, words: &Words, input: &[u8]) -> Result<()
     Ok(())
 }
 
-/// `COMMAND [COUNT | DOCS [name ...] | INFO [name ...] | LIST]`
+/// `COMMAND [COUNT | DOCS [name ...] | INFO [name ...] | LIST]`: the table of commands, which
+/// clients of a cluster and `redis-cli` ask for.
 pub(super) fn commands(to: &mut Replies, words: &Words, input: &[u8]) -> Result<(), String> {
     let named: Vec<_> = words.of(input).skip(2).collect();
     let what = words.word(input, 1).to_ascii_uppercase();
@@ -81,7 +86,8 @@ pub(super) fn commands(to: &mut Replies, words: &Words, input: &[u8]) -> Result<
     Ok(())
 }
 
-/// Name, arity, flags, first and last key, step, categories, tips, key specifications, subcommands.
+/// One array per command: name, arity, flags, first and last key, step, categories, tips, key
+/// specifications, subcommands. A command that does not exist is nil.
 fn describe<'a>(to: &mut Replies, commands: impl Iterator<Item = Option<&'a Command>> + Clone) {
     to.array(commands.clone().count());
     for command in commands {
@@ -102,6 +108,7 @@ fn describe<'a>(to: &mut Replies, commands: impl Iterator<Item = Option<&'a Comm
     }
 }
 
+/// One map per command: what `redis-cli` shows as help while one types.
 fn document<'a>(to: &mut Replies, commands: impl Iterator<Item = &'a Command> + Clone) {
     to.map(commands.clone().count());
     for command in commands {

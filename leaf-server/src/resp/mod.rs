@@ -29,6 +29,9 @@ use crate::serve::{Control, Keeping, Protocol};
 const KEEP_ALIVE: Duration = Duration::from_secs(300);
 
 /// The Redis protocol on a listener.
+///
+/// The limits on connections are the listener's; what one connection may do is limited in
+/// `connection.rs`.
 pub(crate) struct Resp {
     node: Arc<Node>,
 }

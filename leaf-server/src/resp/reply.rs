@@ -14,6 +14,8 @@ pub(super) enum Version {
 }
 
 /// What is to be sent.
+///
+/// They are collected here and sent together when the commands that have arrived are answered.
 #[derive(Debug)]
 pub(super) struct Replies {
     pub(super) bytes: Vec<u8>,
@@ -21,6 +23,7 @@ pub(super) struct Replies {
 }
 
 impl Replies {
+    /// A short text without a line end, like `+OK`.
     pub(super) fn simple(&mut self, text: &str) {
         self.line(b'+', text);
     }
@@ -32,10 +35,13 @@ impl Replies {
         self.line(b' ', text);
     }
 
+    /// An integer of 64 bits. Clients in JavaScript lose digits of large ones: see above which
+    /// replies may be one.
     pub(super) fn integer(&mut self, value: i64) {
         self.number(b':', value);
     }
 
+    /// Bytes of any kind, with their length before them.
     pub(super) fn bulk(&mut self, bytes: &[u8]) {
         self.number(b'$', bytes.len() as i64);
         self.bytes.extend_from_slice(bytes);
@@ -47,6 +53,7 @@ impl Replies {
         self.bulk(itoa::Buffer::new().format(id.get()).as_bytes());
     }
 
+    /// No value.
     pub(super) fn null(&mut self) {
         self.bytes.extend_from_slice(match self.version {
             Version::Two => b"$-1\r\n",

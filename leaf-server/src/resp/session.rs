@@ -18,6 +18,7 @@ const LONGEST_NAME: usize = 128;
 /// The last number that a connection was given.
 static LAST: AtomicI64 = AtomicI64::new(0);
 
+/// Who a client is, and what it has chosen. Nothing of it outlives the connection.
 pub(super) struct Session {
     /// The replies that wait to be sent, in the version that the client chose.
     pub(super) replies: Replies,
@@ -30,6 +31,7 @@ pub(super) struct Session {
 }
 
 impl Session {
+    /// The session of a connection that has said nothing yet.
     pub(super) fn new(node: &Node) -> Self {
         Self {
             replies: Replies { bytes: Vec::new(), version: Version::Two },
@@ -78,7 +80,8 @@ impl Session {
         refused || is(b"MULTI")
     }
 
-    /// `AUTH [default] password`
+    /// `AUTH [default] password`. A wrong password is compared in constant time, and changes
+    /// nothing.
     pub(super) fn authenticate(&mut self, node: &Node, words: &Words, input: &[u8]) {
         let (user, password) = match words.len() {
             2 => (USER, words.word(input, 1)),
@@ -110,7 +113,8 @@ impl Session {
         false
     }
 
-    /// `HELLO [2|3 [AUTH user password] [SETNAME name]]`
+    /// `HELLO [2|3 [AUTH user password] [SETNAME name]]`: chooses the version of the protocol.
+    /// Nothing changes unless every option is right.
     pub(super) fn hello(&mut self, node: &Node, words: &Words, input: &[u8]) {
         let version = match words.word(input, 1) {
             _ if words.len() == 1 => self.replies.version,
@@ -169,7 +173,7 @@ impl Session {
         to.array(0);
     }
 
-    /// `RESET`
+    /// `RESET`: the connection is as it was at its beginning, the password included.
     pub(super) fn reset(&mut self, node: &Node) {
         self.shown = number_of_none(node);
         self.name.clear();
@@ -177,7 +181,8 @@ impl Session {
         self.replies.simple("RESET");
     }
 
-    /// `CLIENT ID | GETNAME | SETNAME name | SETINFO name value`
+    /// `CLIENT ID | GETNAME | SETNAME name | SETINFO name value`: what client libraries send when
+    /// they connect.
     pub(super) fn client(&mut self, words: &Words, input: &[u8]) -> Result<(), String> {
         let what = words.word(input, 1).to_ascii_uppercase();
         match (&what[..], words.len()) {
@@ -201,6 +206,7 @@ impl Session {
         Ok(())
     }
 
+    /// Names the connection. The same characters are refused as in Redis.
     fn set_name(&mut self, name: &[u8]) -> Result<(), String> {
         let fits = name.len() <= LONGEST_NAME && name.iter().all(u8::is_ascii_graphic);
         if !fits {

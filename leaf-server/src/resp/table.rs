@@ -1,6 +1,8 @@
 //! The commands: how each is called, and what clients are told of it.
 
 /// What a command does.
+///
+/// Several commands may share one: `LPOP` and `RPOP` do the same.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Verb {
     Increment,
@@ -26,6 +28,9 @@ pub(super) enum Verb {
 }
 
 /// One command.
+///
+/// `COMMAND DOCS`, `COMMAND INFO` and error texts are made from it, so that none of them can differ
+/// from what is done.
 #[derive(Debug)]
 pub(super) struct Command {
     /// In capitals.
@@ -152,14 +157,17 @@ pub(super) fn find(name: &[u8]) -> Option<&'static Command> {
 }
 
 impl Command {
+    /// Marks a command whose first argument is a tag.
     const fn of_a_tag(self) -> Self {
         Self { of_a_tag: true, ..self }
     }
 
+    /// Marks a command that uses ids up, which Redis calls a write.
     const fn takes(self) -> Self {
         Self { takes: true, ..self }
     }
 
+    /// Whether a command of so many words, its name included, is complete.
     pub(super) const fn takes_words(&self, count: usize) -> bool {
         self.words.0 <= count && count <= self.words.1
     }

@@ -1,4 +1,6 @@
 //! Commands that may have to wait for ids, and their replies.
+//!
+//! A task owns its words, since the buffer that they were read from is used again while it waits.
 
 use leaf_core::{Id, IdText, TextForm};
 use leaf_segment::{Ids as Taken, Order, SegmentErrorKind, TagHandle};
@@ -36,6 +38,8 @@ pub(super) enum Task {
 }
 
 /// How one id is told.
+///
+/// `INCR` answers with an integer, since that is what Redis answers; everything else with a string.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Form {
     Integer,
@@ -69,6 +73,8 @@ pub(super) enum Told {
 
 impl Task {
     /// Does it, and waits where it must.
+    ///
+    /// An error is the reply to each of the commands that the task stands for.
     pub(super) async fn perform(self, node: &Node) -> Reply {
         let commands = match self {
             Self::NextInOrder { commands, .. } => commands,
@@ -90,6 +96,7 @@ impl Task {
         }
     }
 
+    /// Does it, or tells why not.
     async fn attempt(self, node: &Node) -> Result<Reply, IdError> {
         Ok(match self {
             Self::Next { tag, form } => {
@@ -169,6 +176,8 @@ impl Task {
 }
 
 /// `None` for a tag that does not exist, or cannot.
+///
+/// A tag that is disabled counts as one that does not exist, as everywhere.
 fn existing(found: Result<TagHandle, IdError>) -> Result<Option<TagHandle>, IdError> {
     match found {
         Ok(handle) => Ok(Some(handle)),
@@ -220,6 +229,7 @@ impl Reply {
 }
 
 impl Told {
+    /// Writes the id as a string.
     pub(super) fn write(&self, to: &mut Replies) {
         match self {
             Self::Id(id) => to.id(*id),
@@ -228,6 +238,7 @@ impl Told {
     }
 }
 
+/// An id as a string, or nil where there is none.
 pub(super) fn text_or_nil(to: &mut Replies, id: Option<Told>) {
     match id {
         Some(id) => id.write(to),

@@ -56,6 +56,8 @@ struct Seen {
 }
 
 impl Control {
+    /// Notes that the connection speaks HTTP/2, which can say by itself that no more requests are
+    /// wanted.
     pub(crate) fn is_http2(&self) {
         self.http2.store(true, Ordering::Relaxed);
     }
@@ -90,6 +92,7 @@ impl Control {
         .await
     }
 
+    /// Orders, and wakes the connection's task. An order never becomes a milder one.
     fn give(&self, order: Order) {
         let word = match order {
             Order::Serve => 0,
@@ -103,6 +106,7 @@ impl Control {
         }
     }
 
+    /// What wakes the connection's task.
     fn waker(&self) -> MutexGuard<'_, Option<Waker>> {
         self.waker.lock().expect("no holder of this lock panics")
     }
@@ -151,15 +155,18 @@ impl Control {
         (silent, oldest.is_some())
     }
 
+    /// What the client owes.
     fn owed(&self) -> MutexGuard<'_, BTreeMap<u32, usize>> {
         self.owed.lock().expect("no holder of this lock panics")
     }
 
+    /// What the last sweep saw.
     fn seen(&self) -> MutexGuard<'_, Seen> {
         self.seen.lock().expect("no holder of this lock panics")
     }
 }
 
+/// Takes one debt of a sweep away.
 fn forget(owed: &mut BTreeMap<u32, usize>, mark: u32) {
     if let Some(count) = owed.get_mut(&mark) {
         *count -= 1;
@@ -183,6 +190,8 @@ pub(super) struct Open {
 }
 
 impl Connections {
+    /// The control of a connection that was just accepted; it is forgotten when the result is
+    /// dropped.
     pub(super) fn add(self: &Arc<Self>) -> Open {
         let control = Arc::<Control>::default();
         let mut open = self.open.lock().expect("no holder of this lock panics");
@@ -193,6 +202,7 @@ impl Connections {
         Open { all: Arc::clone(self), number, control }
     }
 
+    /// All connections that are open now.
     fn all(&self) -> Vec<Arc<Control>> {
         self.open.lock().expect("no holder of this lock panics").1.values().cloned().collect()
     }
@@ -205,6 +215,7 @@ impl Connections {
         }
     }
 
+    /// Orders all connections to end after what is under way.
     pub(super) fn finish(&self) {
         self.all().iter().for_each(|control| control.give(Order::Finish));
     }

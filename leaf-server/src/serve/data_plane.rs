@@ -17,6 +17,8 @@ pub(crate) struct DataPlane {
     threads: Arc<[Thread]>,
 }
 
+/// One thread with a runtime of its own: a connection never moves to another one, so that nothing
+/// of it is shared between processors.
 struct Thread {
     runtime: Handle,
     connections: AtomicUsize,
@@ -64,6 +66,7 @@ impl DataPlane {
 }
 
 impl Place {
+    /// The runtime of the thread that the connection was given to.
     pub(super) fn runtime(&self) -> &Handle {
         &self.plane.threads[self.thread].runtime
     }
@@ -76,6 +79,7 @@ impl Drop for Place {
 }
 
 impl Thread {
+    /// Starts a thread.
     fn start(number: usize) -> Result<Self> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.context("start a runtime of the data plane")?;
@@ -88,6 +92,7 @@ impl Thread {
         Ok(thread)
     }
 
+    /// A thread whose runtime runs already.
     fn of(runtime: Handle) -> Self {
         Self { runtime, connections: AtomicUsize::new(0), stop: CancellationToken::new() }
     }

@@ -21,6 +21,7 @@ use super::{Control, Order};
 const STREAMS: u32 = 100;
 /// A live HTTP/2 client answers a ping.
 const PING_EVERY: Duration = Duration::from_secs(20);
+/// The longest that the answer to a ping may take.
 const PING_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How an HTTP/2 connection begins, as far as no request of HTTP/1 does.
@@ -119,6 +120,8 @@ pub(crate) async fn drive(
 pub(crate) struct UnderWay(Arc<Control>);
 
 impl UnderWay {
+    /// Counts a request in. It is counted out when this is dropped, also when the client leaves
+    /// before.
     pub(crate) fn begin(control: &Arc<Control>) -> Self {
         control.under_way.fetch_add(1, Ordering::Relaxed);
         Self(Arc::clone(control))
@@ -141,6 +144,7 @@ pub(crate) struct Unread {
 }
 
 impl Unread {
+    /// The client has an answer to read.
     pub(crate) fn begin(control: &Arc<Control>) -> Self {
         Self { control: Arc::clone(control), mark: control.debt_begins(), begun: false }
     }

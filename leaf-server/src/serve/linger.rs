@@ -9,6 +9,7 @@ use tokio::io::ReadBuf;
 
 /// How long, and how much, a client may go on sending after its last answer.
 const LINGER: Duration = Duration::from_secs(2);
+/// See [`LINGER`].
 const LINGER_BYTES: usize = 4 * 1024 * 1024;
 
 /// After the last answer: reads what the client still sends, until it has closed its side or some

@@ -36,6 +36,9 @@ const LAST_ACCEPTS: usize = 4096;
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// What the connections of a listener speak, and how many there may be.
+///
+/// A protocol knows nothing of accepting, of places and of the end; the listener knows nothing of
+/// what is spoken.
 pub(crate) trait Protocol: Send + Sync + 'static {
     /// How connections are kept and ended.
     fn keeping(&self) -> Keeping;
@@ -101,6 +104,7 @@ struct Slots<P> {
 struct Slot<P>(Arc<Slots<P>>);
 
 impl<P: Protocol> Slots<P> {
+    /// The most connections now: what is configured, or what the open files leave room for.
     fn most(&self) -> usize {
         self.protocol.max_connections().min(self.files)
     }
@@ -146,6 +150,7 @@ impl<P: Protocol> Slots<P> {
 }
 
 impl<P> Slot<P> {
+    /// Counts a connection in, whatever the limit is. It is counted out when the result is dropped.
     fn of(slots: &Arc<Slots<P>>) -> Self {
         slots.taken.fetch_add(1, Ordering::AcqRel);
         Self(Arc::clone(slots))
@@ -210,6 +215,7 @@ struct Serving<P> {
 }
 
 impl<P: Protocol> Accepting<P> {
+    /// Accepts until it is stopped, and sweeps meanwhile: whoever is silent for long is ended.
     async fn run(self, stop: CancellationToken) {
         let mut sweeps = tokio::time::interval(self.serving.slots.keeping.sweep_every);
         // A process that was frozen does not catch up on them.
@@ -278,6 +284,7 @@ impl<P: Protocol> Accepting<P> {
 }
 
 impl<P: Protocol> Serving<P> {
+    /// Gives a connection to the thread of the data plane that has fewest.
     fn serve(&self, stream: std::net::TcpStream, slot: Slot<P>) {
         let place = self.plane.place();
         let (protocol, open) = (Arc::clone(&self.slots.protocol), self.connections.add());
@@ -309,6 +316,7 @@ impl Share {
         usize::try_from(self.of(limit.current.unwrap_or(u64::MAX))).unwrap_or(usize::MAX)
     }
 
+    /// A share of so many files.
     fn of(self, files: u64) -> u64 {
         let share = match self {
             // Of very few each listener has the same, and the rest is left to what is nobody's

@@ -43,6 +43,8 @@ pub(super) async fn answer(node: &Arc<Node>, head: &Parts, body: &mut RequestBod
     reply.map(ReplyBody::grpc)
 }
 
+/// Checks service, token and message, then lets the service answer. The checks are those of the
+/// HTTP routes, so that neither way is easier than the other.
 async fn call(
     node: &Arc<Node>,
     head: &Parts,
@@ -94,6 +96,7 @@ struct Admin {
     node: Arc<Node>,
 }
 
+/// What a method of the service returns.
 type Answer<T> = Result<Response<T>, Status>;
 
 /// What came of an operation, as a message.
@@ -104,10 +107,12 @@ fn answer_of<T, M>(done: Result<T, Problem>, message: impl FnOnce(T) -> M) -> An
     }
 }
 
+/// A request that makes no sense.
 fn bad(text: impl Into<String>) -> Status {
     grpc::bad_request(text)
 }
 
+/// A tag as a message; the fields are those of the JSON.
 fn tag(shown: TagShown) -> Tag {
     Tag {
         tag: shown.tag,
@@ -141,6 +146,7 @@ fn part(tags: &mut impl Iterator<Item = TagShown>) -> Vec<Tag> {
     tags.take(TAGS).map(tag).collect()
 }
 
+/// A worker id as a message.
 fn worker(shown: WorkerShown) -> Worker {
     Worker {
         worker: shown.worker,
@@ -153,6 +159,7 @@ fn worker(shown: WorkerShown) -> Worker {
     }
 }
 
+/// A time as the messages have it.
 fn millis(at: u64) -> i64 {
     i64::try_from(at).unwrap_or(i64::MAX)
 }
@@ -172,6 +179,8 @@ fn limit(name: &str, value: Option<u32>) -> Result<Option<Option<Step>>, Status>
     })
 }
 
+/// What is to be created. A number of an enumeration that this version does not know is refused,
+/// not ignored: it may be what makes ids unique.
 fn spec(new: CreateTagRequest) -> Result<TagSpec, Status> {
     let order = match v1::Order::try_from(new.order) {
         Ok(v1::Order::Unspecified) => None,

@@ -35,6 +35,7 @@ use crate::node::Node;
 /// How long an answer may take that needs a store or the registry.
 const ANSWER: Duration = Duration::from_secs(20);
 
+/// What answers a route.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum To {
     Alive,
@@ -52,6 +53,7 @@ pub(super) enum To {
     WorkerRetire,
 }
 
+/// All routes of the listener.
 pub(super) const ROUTES: &[Route<To>] = &[
     Route::new("GET, HEAD", "/healthz", To::Alive),
     Route::new("GET, HEAD", "/readyz", To::Ready),
@@ -86,6 +88,7 @@ pub(super) async fn route(node: &Arc<Node>, head: &Parts, body: &mut RequestBody
     reply
 }
 
+/// Finds the route, asks for the token where the route is an operator's, and answers it.
 async fn answer(node: &Arc<Node>, head: &Parts, body: &mut RequestBody) -> Result<Reply, Problem> {
     let path = head.uri.path();
     let Some((route, parameters)) = routes::find(ROUTES, path) else {

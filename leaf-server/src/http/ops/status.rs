@@ -7,6 +7,7 @@ use serde::Serialize;
 use super::super::reply::{self, Reply};
 use crate::node::{Node, Snowflake, Store};
 
+/// `GET /v1/status`.
 #[derive(Serialize)]
 struct Status {
     version: &'static str,
@@ -29,11 +30,13 @@ struct HealthShown {
     codes: Vec<&'static str>,
 }
 
+/// Segment mode.
 #[derive(Serialize)]
 struct Segment {
     stores: Vec<OneStore>,
 }
 
+/// A store, its health and its tags.
 #[derive(Serialize)]
 struct OneStore {
     store: String,
@@ -44,6 +47,7 @@ struct OneStore {
     stock: String,
 }
 
+/// Snowflake mode.
 #[derive(Serialize)]
 struct Flakes {
     #[serde(flatten)]
@@ -64,6 +68,7 @@ struct Flakes {
 }
 
 impl HealthShown {
+    /// A reason of several tags has several texts and one code.
     fn of(health: &Health) -> Self {
         let texts: Vec<&str> = health.reasons().iter().map(|reason| &*reason.text).collect();
         let mut codes: Vec<_> =
@@ -73,6 +78,8 @@ impl HealthShown {
     }
 }
 
+/// The answer to `GET /v1/status`: from memory alone, so that it comes also when store and registry
+/// are away.
 pub(super) fn show(node: &Node) -> Reply {
     let stores = node.stores().map(|stores| stores.iter().map(one_store).collect());
     let status = Status {
@@ -86,6 +93,7 @@ pub(super) fn show(node: &Node) -> Reply {
     reply::json(StatusCode::OK, &status)
 }
 
+/// A store as it is shown.
 fn one_store(store: &Store) -> OneStore {
     let views = store.generator.views();
     OneStore {
@@ -96,6 +104,7 @@ fn one_store(store: &Store) -> OneStore {
     }
 }
 
+/// Snowflake mode as it is shown.
 fn flakes(node: &Node, snowflake: &Snowflake) -> Flakes {
     let view = snowflake.generator.view();
     Flakes {

@@ -12,10 +12,13 @@ use super::super::problem::{Form, Problem};
 use super::super::reply::{self, Reply};
 use crate::node::Node;
 
+/// The columns of `/cache`, as the Java Leaf names the fields of its double buffer.
 const CACHE: [&str; 10] =
     ["name", "init", "next", "pos", "value0", "max0", "step0", "value1", "max1", "step1"];
+/// The columns of `/db`.
 const DB: [&str; 4] = ["tag", "max", "step", "description"];
 
+/// A table, as a page for browsers or as JSON for programs.
 fn page(title: &str, columns: &[&str], rows: Vec<Vec<Value>>, headers: &HeaderMap) -> Reply {
     if Form::accepted(headers, Form::Text) == Form::Json {
         let rows: Vec<Value> = rows
@@ -43,6 +46,7 @@ fn page(title: &str, columns: &[&str], rows: Vec<Vec<Value>>, headers: &HeaderMa
     ))
 }
 
+/// A text inside of HTML. Tags and descriptions are whatever somebody wrote into the database.
 fn escaped(text: &str) -> String {
     text.chars().fold(String::with_capacity(text.len()), |mut all, c| {
         match c {
@@ -63,6 +67,7 @@ pub(super) fn cache(node: &Node, headers: &HeaderMap) -> Reply {
     page("cache", &CACHE, views.iter().map(buffer).collect(), headers)
 }
 
+/// One row of `/cache`.
 fn buffer(view: &TagView) -> Vec<Value> {
     let slot = |at: usize| {
         let range = view.slots[at];

@@ -12,6 +12,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use super::super::problem::Problem;
 use crate::node::{Node, Store};
 
+/// The answer to `GET /v1/tags`.
 #[derive(Serialize)]
 pub(super) struct Tags {
     pub(super) tags: Vec<TagShown>,
@@ -19,12 +20,14 @@ pub(super) struct Tags {
     pub(super) failed: Vec<Failed>,
 }
 
+/// A store that could not be read, and why.
 #[derive(Serialize)]
 pub(super) struct Failed {
     pub(super) store: String,
     pub(super) detail: String,
 }
 
+/// The body of `POST /v1/tags`. What is not given has the default of `leaf tag create`.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Create {
@@ -44,6 +47,7 @@ pub(super) struct Create {
     description: Option<String>,
 }
 
+/// The body of `PATCH /v1/tags/{tag}`: what is not given stays; `null` takes a limit away.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Change {
@@ -59,6 +63,7 @@ pub(super) struct Change {
     max_take: Option<Option<Whole>>,
 }
 
+/// The body of `POST /v1/tags/{tag}/advance`.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Advance {
@@ -68,6 +73,7 @@ pub(super) struct Advance {
     pub(super) far: bool,
 }
 
+/// Its answer.
 #[derive(Serialize)]
 pub(super) struct Advanced {
     #[serde(flatten)]
@@ -76,6 +82,7 @@ pub(super) struct Advanced {
     pub(super) raised: bool,
 }
 
+/// The answer to `DELETE /v1/tags/{tag}`.
 #[derive(Serialize)]
 pub(super) struct Gone {
     pub(super) deleted: TagShown,
@@ -84,6 +91,7 @@ pub(super) struct Gone {
     pub(super) next_first: Option<i64>,
 }
 
+/// Writes a number of 64 bits as a string.
 fn as_text<S: Serializer>(number: &Option<i64>, to: S) -> Result<S::Ok, S::Error> {
     number.map(|number| number.to_string()).serialize(to)
 }
@@ -177,6 +185,7 @@ fn find<'a>(node: &'a Node, text: &str) -> Result<(&'a Store, Tag), Problem> {
     Ok((stores.of(text), tag))
 }
 
+/// A record as it is shown.
 fn shown(record: &TagRecord, store: &Store) -> TagShown {
     TagShown::of(record, &store.url)
 }
@@ -206,11 +215,14 @@ pub(super) async fn list(node: &Node) -> Result<Tags, Problem> {
     Ok(all)
 }
 
+/// One tag, as its store has it now.
 pub(super) async fn show(node: &Node, tag: &str) -> Result<TagShown, Problem> {
     let (store, tag) = find(node, tag)?;
     Ok(shown(&TagAdmin::new(&*store.open.store).read(&tag).await?, store))
 }
 
+/// Creates a tag. This node looks at its store again, so that it serves the tag at once; the others
+/// do when they are asked for it.
 pub(super) async fn create(node: &Node, tag: &str, spec: TagSpec) -> Result<TagShown, Problem> {
     let (store, tag) = find(node, tag)?;
     let new = spec.record(tag, &node.keys())?;
@@ -219,6 +231,7 @@ pub(super) async fn create(node: &Node, tag: &str, spec: TagSpec) -> Result<TagS
     Ok(shown(&record, store))
 }
 
+/// Changes the step or the settings. Other nodes follow at their next refresh.
 pub(super) async fn change(node: &Node, tag: &str, change: TagChange) -> Result<TagShown, Problem> {
     let (store, tag) = find(node, tag)?;
     if change == TagChange::default() {
@@ -231,6 +244,7 @@ pub(super) async fn change(node: &Node, tag: &str, change: TagChange) -> Result<
     Ok(shown(&record, store))
 }
 
+/// Raises `max_id`. Ids below that this node has in memory are still issued.
 pub(super) async fn advance(
     node: &Node,
     tag: &str,

@@ -9,11 +9,13 @@ use serde::{Deserialize, Serialize, Serializer};
 use super::super::problem::Problem;
 use crate::node::{Node, Snowflake};
 
+/// The answer to `GET /v1/workers`.
 #[derive(Serialize)]
 pub(super) struct Workers {
     pub(super) workers: Vec<WorkerShown>,
 }
 
+/// The answer to a release.
 #[derive(Serialize)]
 pub(super) struct Released {
     worker: u32,
@@ -21,15 +23,18 @@ pub(super) struct Released {
     pub(super) free_from_ms: UnixMillis,
 }
 
+/// Writes a time as a string of milliseconds.
 fn as_text<S: Serializer>(at: &UnixMillis, to: S) -> Result<S::Ok, S::Error> {
     to.collect_str(at)
 }
 
+/// The answer to a retirement.
 #[derive(Serialize)]
 pub(super) struct Retired {
     worker: u32,
 }
 
+/// The body of a release: what the operator is sure of.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Dead {
