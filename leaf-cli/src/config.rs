@@ -81,9 +81,13 @@ pub(crate) fn read(place: &Place) -> Result<Config> {
 /// how far ahead its holder may have issued ids.
 pub(crate) struct Registry {
     pub(crate) open: OpenRegistry,
+    /// How ids are composed: a record of another layout is not touched.
     pub(crate) layout: Layout,
+    /// How far ahead of its clock a holder's ceiling may be.
     pub(crate) offline_for: Duration,
+    /// How often a holder reports: one that did lately is alive.
     pub(crate) report_interval: Duration,
+    /// How far ahead of its clock a holder may issue ids.
     pub(crate) tolerance: Duration,
 }
 

@@ -15,11 +15,14 @@ use crate::output;
 struct Decoded {
     /// A string, see [`Output::Json`].
     id: String,
+    /// The start of the id's tick, Unix milliseconds.
     timestamp_ms: String,
+    /// The same in UTC; `-` beyond the calendar's end.
     time: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     datacenter: Option<u32>,
     worker: u32,
+    /// The number within the tick.
     sequence: u64,
     /// The id in each form that it fits into, by name.
     forms: serde_json::Map<String, serde_json::Value>,

@@ -19,6 +19,7 @@ use crate::config::{self, BadConfig};
 /// keys.
 #[derive(Debug)]
 pub(crate) struct Stores {
+    /// Each with the patterns of its tags.
     shards: Shards<Store>,
     data_dir: PathBuf,
     segment: Segment,

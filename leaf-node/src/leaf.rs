@@ -46,7 +46,9 @@ pub struct Leaf(Node);
 /// ```
 #[derive(Clone, Default)]
 pub struct LeafBuilder {
+    /// The configuration files.
     files: Vec<PathBuf>,
+    /// Keys and their values, which outrank the files.
     values: Vec<(&'static str, String)>,
 }
 

@@ -32,6 +32,7 @@ pub struct Node {
 struct Segment {
     generators: Shards<SegmentGenerator>,
     stores: Shards<Store>,
+    /// The keys of scrambled ids.
     keys: Arc<KeyRing>,
 }
 

@@ -33,12 +33,16 @@ pub struct StoreUrl(Kind);
 
 #[derive(Clone, PartialEq, Eq)]
 enum Kind {
+    /// A file, relative to the data directory.
     #[cfg(feature = "sqlite")]
     Sqlite(PathBuf),
+    /// The whole URL, password included: never shown.
     #[cfg(feature = "mysql")]
     Mysql(String),
+    /// The whole URL, password included: never shown.
     #[cfg(feature = "postgres")]
     Postgres(String),
+    /// The members of a cluster.
     #[cfg(feature = "etcd")]
     Etcd(crate::etcd::EtcdUrl),
     /// Built without any store.

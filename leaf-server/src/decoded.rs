@@ -27,13 +27,18 @@ pub(crate) enum DecodeError {
 /// the last digits.
 #[derive(Debug, Serialize)]
 pub(crate) struct Decoded {
+    /// In decimal digits, whatever the form was that it came in.
     pub(crate) id: String,
+    /// The start of the id's tick, Unix milliseconds.
     pub(crate) timestamp_ms: String,
     /// The timestamp as a date and a time of day in the configured time zone.
     pub(crate) time: Option<String>,
+    /// Only in a layout that names one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) datacenter: Option<u32>,
+    /// The worker id; within the data centre where there is one.
     pub(crate) worker: u32,
+    /// The number within the tick.
     pub(crate) sequence: u64,
 }
 

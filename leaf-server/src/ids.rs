@@ -26,18 +26,29 @@ pub(crate) const LARGEST_RANGE: usize = 1_000_000;
 /// everywhere and never change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Reason {
+    /// The request makes no sense, whatever the state of the server is.
     BadRequest,
+    /// No store has the tag.
     UnknownTag,
+    /// An operator has switched the tag off.
     Disabled,
+    /// The mode of ids is switched off on this node.
     ModeDisabled,
     NoTemplate,
+    /// A range was asked for of a tag whose ids do not follow each other.
     NoRanges,
+    /// A lease was asked for of a tag in strict order.
     StrictOrder,
+    /// The tag, or its running period, has no more numbers.
     Exhausted,
+    /// The layout's timestamps are used up.
     EndOfTime,
+    /// The tag's record went back, or cannot be used: an operator must look.
     Record,
+    /// Too many requests wait already.
     Busy,
     NoText,
+    /// A store, the registry or the clock is in the way; another try may succeed.
     Unavailable,
 }
 
@@ -107,8 +118,10 @@ pub(crate) enum IdError {
     /// Too many requests wait already; worth another try.
     #[error("{0}")]
     Busy(&'static str),
+    /// Why there is no id of a tag.
     #[error("{0}")]
     Segment(#[from] SegmentError),
+    /// Why there is no snowflake id.
     #[error("{0}")]
     Snowflake(#[from] SnowflakeError),
 }

@@ -29,6 +29,7 @@ static NODES: AtomicU64 = AtomicU64::new(0);
 /// One per process, shared by all listeners. Tests may have several.
 pub(crate) struct Node {
     pub(crate) config: Config,
+    /// What a reload may change.
     pub(crate) live: Arc<Live>,
     /// Which node of this process it is.
     pub(crate) number: u64,
@@ -37,9 +38,12 @@ pub(crate) struct Node {
     /// Where the ops listener is.
     pub(crate) ops: SocketAddr,
     pub(crate) layout: Layout,
+    /// Of the times in answers.
     pub(crate) time_zone: TimeZone,
+    /// Where ids come from.
     ids: leaf_node::Node,
     pub(crate) started: Instant,
+    /// Whether the stop has begun.
     stopping: AtomicBool,
     /// How many requests are waiting for ids.
     pub(crate) waiting: AtomicUsize,

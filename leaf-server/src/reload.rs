@@ -20,12 +20,19 @@ const READ: Duration = Duration::from_secs(5);
 /// Atomics and locks of their own, so that a request reads one value without waiting for a reload.
 #[derive(Debug, Default)]
 pub(crate) struct Live {
+    /// `http.max_count`, of every protocol.
     pub(crate) max_count: AtomicUsize,
+    /// `http.max_waiting`, of every protocol.
     pub(crate) max_waiting: AtomicUsize,
+    /// `http.max_connections`.
     pub(crate) max_connections: AtomicUsize,
+    /// `redis.max_connections`.
     pub(crate) max_redis_connections: AtomicUsize,
+    /// `grpc.max_connections`.
     pub(crate) max_grpc_connections: AtomicUsize,
+    /// `ops.token`.
     token: RwLock<Option<Secret>>,
+    /// `redis.password`.
     redis_password: RwLock<Option<Secret>>,
     /// How often that has changed.
     redis_password_number: AtomicU64,
@@ -77,6 +84,7 @@ fn get(at: &RwLock<Option<Secret>>) -> Option<Secret> {
 /// The configuration that counts, and the way to read it again.
 pub(crate) struct Reload {
     sources: Sources,
+    /// What counts now, to compare the next reading with.
     loaded: Loaded,
     log: Log,
     live: Arc<Live>,

@@ -18,6 +18,7 @@ use super::{Config, ConfigError};
 /// What a file says in our keys, and what its owner should know.
 #[derive(Debug)]
 pub(super) struct Translated {
+    /// In the form of a `leaf.toml`.
     pub(super) settings: Value,
     pub(super) warnings: Vec<String>,
 }
@@ -338,9 +339,13 @@ impl Java<'_> {
 /// What Connector/J calls TLS, in its old words and its new one.
 #[derive(Debug, Default)]
 struct Tls {
+    /// `sslMode`.
     mode: Option<String>,
+    /// `useSSL`.
     wanted: Option<bool>,
+    /// `requireSSL`.
     required: bool,
+    /// `verifyServerCertificate`.
     verified: bool,
 }
 

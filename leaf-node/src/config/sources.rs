@@ -103,8 +103,11 @@ impl Loaded {
 /// One file that was read.
 #[derive(Clone)]
 struct FileSource {
+    /// Its path, for errors and origins.
     name: String,
+    /// What it says, by section and key.
     settings: Value,
+    /// What its owner should know.
     warnings: Vec<String>,
 }
 

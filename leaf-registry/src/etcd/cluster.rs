@@ -5,7 +5,11 @@ use etcd_client::Client;
 use super::EtcdUrl;
 use super::error::needs_login;
 
-/// Made when it is first used, and anew after the cluster refused who we are.
+/// A connection to the members of a cluster: made when it is first used, and anew after the cluster
+/// refused who we are.
+///
+/// The client balances over the members by itself and reconnects; a member that is down costs a
+/// request at most.
 pub(super) struct Cluster {
     url: EtcdUrl,
     client: tokio::sync::Mutex<Option<Client>>,
@@ -18,10 +22,12 @@ impl std::fmt::Debug for Cluster {
 }
 
 impl Cluster {
+    /// A cluster that nobody has connected to yet.
     pub(super) fn new(url: EtcdUrl) -> Self {
         Self { url, client: tokio::sync::Mutex::default() }
     }
 
+    /// The client, connected if it was not. Cheap to call: clones share one connection.
     pub(super) async fn client(&self) -> Result<Client, etcd_client::Error> {
         let mut client = self.client.lock().await;
         if let Some(client) = &*client {

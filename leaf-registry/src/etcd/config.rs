@@ -9,6 +9,7 @@ use percent_encoding::percent_decode_str;
 
 /// The `{name}` in `/leaf/{name}/…` where the URL has none.
 const NAME: &str = "leaf";
+/// How long connecting to one member may take.
 const CONNECT: Duration = Duration::from_secs(1);
 /// Below the generator's own deadline: another member may answer the next attempt.
 const REQUEST: Duration = Duration::from_millis(1500);
@@ -27,8 +28,11 @@ const KEEP_ALIVE: (Duration, Duration) = (Duration::from_secs(2), Duration::from
 /// ```
 #[derive(Clone, PartialEq, Eq)]
 pub struct EtcdUrl {
+    /// User and password, decoded.
     login: Option<(String, String)>,
+    /// Each `host:port`.
     members: Vec<String>,
+    /// What is behind the hosts.
     name: Option<String>,
 }
 
@@ -41,14 +45,18 @@ impl EtcdUrl {
         self.name_or(NAME)
     }
 
+    /// The name in the URL, else this one.
     pub(super) fn name_or<'a>(&'a self, default: &'a str) -> &'a str {
         self.name.as_deref().unwrap_or(default)
     }
 
+    /// The members, each `host:port`.
     pub(super) fn members(&self) -> &[String] {
         &self.members
     }
 
+    /// What the client connects with. `require_leader` makes a member that lost its quorum refuse
+    /// reads: it would answer from the past.
     pub(super) fn options(&self) -> ConnectOptions {
         let options = ConnectOptions::new()
             .with_connect_timeout(CONNECT)

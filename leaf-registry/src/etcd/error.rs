@@ -22,8 +22,11 @@ pub(super) fn needs_login(error: &Error) -> bool {
         || text.contains("user name is empty")
 }
 
+/// The gRPC code of a token that the cluster does not know.
 const UNAUTHENTICATED: i32 = 16;
 
+/// What an error means for a store. What is not known counts as unavailable: to try again is
+/// harmless.
 fn kind(error: &Error) -> StoreErrorKind {
     match error {
         // The next request logs in again.

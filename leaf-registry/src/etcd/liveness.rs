@@ -14,8 +14,10 @@ use super::cluster::Cluster;
 
 /// How many intervals a key outlives its node.
 const SILENT: u32 = 3;
+/// How long one keep-alive may take before a new etcd lease is asked for.
 const PATIENCE: Duration = Duration::from_secs(2);
 
+/// The key that shows this node, and the task that keeps it.
 #[derive(Debug)]
 pub(super) struct Liveness {
     cluster: Arc<Cluster>,
@@ -26,6 +28,7 @@ pub(super) struct Liveness {
 }
 
 impl Liveness {
+    /// Shows nothing yet.
     pub(super) fn new(cluster: Arc<Cluster>, interval: Duration) -> Self {
         Self { cluster, interval, task: Mutex::default(), lease: Arc::default() }
     }
@@ -61,6 +64,7 @@ impl Liveness {
         }
     }
 
+    /// Ends the running task and puts another one, or none, in its place.
     fn replace(&self, task: Option<JoinHandle<()>>) {
         let mut current = self.task.lock().expect("no holder of this lock panics");
         if let Some(before) = std::mem::replace(&mut *current, task) {

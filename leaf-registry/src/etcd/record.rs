@@ -14,21 +14,26 @@ pub(super) const FORMAT_VERSION: u32 = 1;
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct Record {
     pub(super) version: u32,
+    /// Every number below is granted; the next allocation begins here.
     pub(super) max_id: i64,
+    /// How many numbers an allocation takes at least.
     pub(super) step: i64,
     /// As [`leaf_segment::Meaning::encode`] writes it; none in the record of a plain tag.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) meaning: Option<String>,
+    /// For people.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     description: Option<String>,
     /// As [`TagSettings::encode`] writes them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) settings: Option<serde_json::Value>,
+    /// What a later version of Leaf wrote, kept as it is.
     #[serde(flatten)]
     unknown: UnknownFields,
 }
 
 impl Record {
+    /// The record of a tag that is to be created.
     pub(super) fn of(new: &NewTag) -> Self {
         Self {
             version: FORMAT_VERSION,
@@ -42,6 +47,11 @@ impl Record {
         }
     }
 
+    /// Reads a record.
+    ///
+    /// # Errors
+    /// The text says whether the value is damaged or of a later version, which needs a newer
+    /// program.
     pub(super) fn decode(value: &[u8]) -> Result<Self, String> {
         let damaged = |error| format!("the value in etcd is no record: {error}");
         match Self::version(value).map_err(damaged)? {
@@ -62,6 +72,7 @@ impl Record {
         serde_json::from_slice(value).map(|Version { version }| version)
     }
 
+    /// The record as every store's code reads it.
     pub(super) fn row(&self, tag: &Tag) -> Row {
         Row {
             name: tag.as_str().into(),
@@ -72,6 +83,7 @@ impl Record {
         }
     }
 
+    /// The tag and the text of its settings, if it has some.
     pub(super) fn settings_text(&self, tag: &Tag) -> Option<(String, String)> {
         Some((tag.as_str().into(), self.settings.as_ref()?.to_string()))
     }
@@ -82,6 +94,7 @@ pub(super) fn settings_json(settings: &TagSettings) -> serde_json::Value {
     serde_json::from_str(&settings.encode()).expect("it was serialized")
 }
 
+/// The value of a record.
 pub(super) fn json(record: &Record) -> Vec<u8> {
     serde_json::to_vec(record).expect("numbers and texts serialize")
 }

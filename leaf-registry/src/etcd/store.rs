@@ -42,8 +42,11 @@ const PAGE: i64 = 1000;
 #[derive(Debug)]
 pub struct EtcdStore {
     cluster: Cluster,
+    /// The prefix of the keys of plain tags.
     plain: String,
+    /// The prefix of the keys of all other tags.
     sequences: String,
+    /// What each record was when this process wrote it last.
     seen: Mutex<HashMap<Tag, Seen>>,
     /// Whether a tag that is not plain was ever read.
     sequences_seen: AtomicBool,
@@ -53,13 +56,16 @@ pub struct EtcdStore {
 #[derive(Debug, Clone)]
 struct Seen {
     key: String,
+    /// The revision of the cluster that changed the key last.
     revision: i64,
+    /// The value as it was read: compared byte by byte.
     value: Vec<u8>,
     record: Record,
 }
 
 /// What became of a change.
 enum Changed<T> {
+    /// It was written.
     Done(T),
     /// Somebody else was faster: this is the record now, if it is still there.
     Late(Option<Seen>),
@@ -168,6 +174,9 @@ impl EtcdStore {
         Ok(record::read(rows, settings))
     }
 
+    /// Reads all records under a prefix, page by page, into rows and settings. A record that cannot
+    /// be read is left out with a warning, so that one of them does not keep all tags from being
+    /// served.
     async fn read_prefix(
         &self,
         prefix: &str,
@@ -238,6 +247,10 @@ impl EtcdStore {
     }
 
     /// Changes the record of a tag by `change`, in up to [`TRIES`] attempts.
+    ///
+    /// What was last seen of the record is tried first, so that a tag of this node alone costs one
+    /// round trip; `change` may then be called with a record that is old, and only what it says of
+    /// a fresh one counts.
     async fn change<T>(
         &self,
         what: &str,
@@ -283,6 +296,12 @@ impl EtcdStore {
     }
 
     /// Writes the record if it still has this revision.
+    ///
+    /// The transaction compares revision and value. Where it fails, it returns the record that is
+    /// there now, so that the next attempt needs no reading.
+    ///
+    /// # Errors
+    /// The answer is missing: the record may be either. What was remembered is forgotten by then.
     async fn replace<T>(
         &self,
         operation: &str,

@@ -50,10 +50,12 @@ impl EtcdWorkers {
         Self { cluster, records, live, liveness }
     }
 
+    /// The key of a worker id's record.
     fn key(&self, worker: WorkerId) -> String {
         format!("{}{worker}", self.records)
     }
 
+    /// Commits a transaction; tells whether its comparisons held.
     async fn transact(&self, operation: &str, txn: Txn) -> Result<bool, RegistryError> {
         let answer = async { self.cluster.client().await?.txn(txn).await };
         let answer = self.cluster.answer(answer.await).await;
@@ -62,6 +64,9 @@ impl EtcdWorkers {
     }
 
     /// All keys that start with `prefix`.
+    ///
+    /// Page by page. Not one moment in time: whoever acts on a record compares it again when it
+    /// writes.
     async fn all(&self, operation: &str, prefix: &str) -> Result<Vec<KeyValue>, RegistryError> {
         let (mut from, mut end) = (prefix.as_bytes().to_vec(), prefix.as_bytes().to_vec());
         // The key behind all that start with the prefix.
@@ -85,6 +90,7 @@ impl EtcdWorkers {
     }
 }
 
+/// What is stored at a key.
 fn found(kv: Option<&KeyValue>) -> Stored<Version> {
     Stored {
         record: kv.map_or(RecordState::Absent, |kv| RecordState::decode(kv.value())),

@@ -22,6 +22,9 @@ use crate::sql::values::{Value, bound, run_statements};
 #[derive(Debug)]
 pub(crate) struct Mysql;
 
+/// One record per worker id, never deleted. `record` is the JSON of [`WorkerRecord`], which holds
+/// ceiling and holder; `nonce` changes with every write; `seen_at` is the server's clock at the
+/// last write, for the list of live nodes.
 const FENCE: Table = Table {
     name: "leaf_worker_fence",
     statements: "\
@@ -35,6 +38,8 @@ CREATE TABLE leaf_worker_fence (
 ",
 };
 
+/// Who writes worker ids: the name of the server that wrote last, and since when, Unix
+/// milliseconds; 0 where it was the first.
 const WRITER: Table = Table {
     name: "leaf_worker_guard",
     statements: "\
@@ -48,7 +53,9 @@ INSERT INTO leaf_worker_guard (id, server_uid, since) VALUES (1, '', 0);
 ",
 };
 
+/// The tables of a registry without Java Leafs.
 pub(super) const FENCE_TABLES: &[Table] = &[FENCE, WRITER];
+/// Those of the registry that Java Leafs share.
 pub(super) const MIRRORED_TABLES: &[Table] = &[FENCE, WRITER, mirror::TABLE];
 
 /// A statement about one tag; the parameters of `$tail` come after it.

@@ -65,6 +65,8 @@ pub(super) async fn read(
     Ok(rows.into_iter().filter_map(|row| stored(row, since)).collect())
 }
 
+/// A row, and whether its mirror says what the fence says. Where it does not, a Java Leaf has
+/// written it since.
 fn stored(row: Row, since: i64) -> Option<StoredWorker<FenceVersion>> {
     let (id, nonce, record, ip_port, max_timestamp) = row;
     let (worker, mut found) = fences::stored(id, nonce.zip(record), since)?;
@@ -117,6 +119,7 @@ pub(super) async fn write(
     }
 }
 
+/// The ceiling as the table holds it.
 fn ceiling(record: &WorkerRecord) -> i64 {
     i64::try_from(record.fence.ceiling.get()).unwrap_or(i64::MAX)
 }

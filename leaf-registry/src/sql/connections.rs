@@ -17,6 +17,8 @@ use super::dialect::Dialect;
 use super::failover_guard::FailoverGuard;
 
 /// What is done on a connection.
+///
+/// What a kind of access allows decides when a connection may be used again after an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Access {
     /// Nothing is changed.
@@ -76,6 +78,9 @@ pub(crate) trait Connections: fmt::Debug + Send + Sync + 'static {
 }
 
 /// Runs `work` on a connection.
+///
+/// If the returned future is dropped half-way, the connection is closed: a server rolls back what
+/// was open on it.
 pub(crate) async fn run<C: Connections, T: Send>(
     connections: &C,
     access: Access,
@@ -94,10 +99,12 @@ pub(crate) async fn run<C: Connections, T: Send>(
 pub(crate) struct Checkout<DB: Database>(Option<PoolConnection<DB>>);
 
 impl<DB: Database> Checkout<DB> {
+    /// Takes a connection of the pool, or makes one where the pool has room.
     pub(crate) async fn from(pool: &Pool<DB>) -> Result<Self, sqlx::Error> {
         Ok(Self(Some(pool.acquire().await?)))
     }
 
+    /// The connection itself.
     pub(crate) fn connection(&mut self) -> &mut DB::Connection {
         self.0.as_mut().expect("taken out only by `give_back` and `drop`")
     }
@@ -117,8 +124,12 @@ impl<DB: Database> Drop for Checkout<DB> {
 }
 
 /// Connections to a server, made when they are needed.
+///
+/// Each generator fetches for many tags at a time, so that the pool bounds the load on the
+/// database, too.
 pub(crate) struct ServerPool<D: Dialect> {
     pool: Pool<D::Db>,
+    /// For errors; see [`LastFailure`].
     last_failure: LastFailure,
 }
 
@@ -202,6 +213,8 @@ impl<D: Dialect> Connections for ServerPool<D> {
 }
 
 /// The error of an operation, with what an operator can do about a table that is missing.
+///
+/// A conflict counts as worth another try; which errors are conflicts is the dialect's to know.
 pub(crate) fn classify<D: Dialect>(operation: String, error: WorkError) -> StoreError {
     let error = match error {
         WorkError::Refused(kind) => return StoreError::new(kind, operation),

@@ -50,8 +50,11 @@ const NO_SERVER_NAME_TEXT: &str = "the failover guard is off, so that a failover
 /// found it usable, or why it is off; and the lock of the jump.
 #[derive(Debug)]
 pub(crate) struct FailoverGuard {
+    /// The configured margin; `None` where the guard is switched off.
     margin: Option<i64>,
+    /// What the last connection showed; one of the constants above.
     state: AtomicU8,
+    /// The jumps of this process.
     jumps: Arc<Jumps>,
 }
 

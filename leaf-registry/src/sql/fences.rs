@@ -31,11 +31,15 @@ use crate::{Administration, Table};
 const SILENT: u32 = 3;
 
 /// The records of worker ids in an SQL database.
+///
+/// `guard` knows the name of the server at the other end of a connection, which `leaf_worker_guard`
+/// is compared with.
 #[derive(Debug)]
 pub(crate) struct SqlFences<D: Dialect> {
     connections: D::Connections,
     guard: Arc<FailoverGuard>,
     tables: &'static [Table],
+    /// The worker ids that the tables can hold.
     range: RangeInclusive<u32>,
     /// Whether each record has a mirror, which Java Leafs read and write.
     mirrored: bool,
@@ -69,6 +73,10 @@ impl<D: Dialect> SqlFences<D> {
 
     /// `since`: Unix milliseconds of the last failover, 0 if there was none. If another server
     /// wrote last and `purpose` is `Replace`, records this one as the writer.
+    ///
+    /// Recording waits for a lock on the row of `leaf_worker_guard`, so that of several nodes that
+    /// meet the new server one records the time and the others read it. Tables that were made by
+    /// hand, and that nobody has used, get their first writer without a failover.
     async fn find_or_record_failover(
         &self,
         connection: &mut Connection<D>,
@@ -112,6 +120,8 @@ impl<D: Dialect> SqlFences<D> {
         ours.filter(|since| self.latest_failover.note_and_check(*since))
     }
 
+    /// Reads the time of the last failover and then the records, all or one, on one connection:
+    /// both are of one server.
     async fn rows(
         &self,
         operation: String,
@@ -135,10 +145,13 @@ impl<D: Dialect> SqlFences<D> {
 /// Who wrote last.
 struct Writer {
     since: i64,
+    /// What the server calls itself; empty where nobody has written.
     name: String,
+    /// Whether it is the server at the other end of the connection.
     is_this_server: bool,
 }
 
+/// Reads who wrote last.
 async fn read_writer<D: Dialect>(
     connection: &mut Connection<D>,
     statement: &'static str,
@@ -167,6 +180,9 @@ pub(crate) async fn read<D: Dialect>(
 }
 
 /// Writes a record, without a mirror, if it is what was read.
+///
+/// One statement compares and writes. On a server it also compares who writes now and the time of
+/// the last failover: a write through an old primary changes nothing that the new one knows.
 pub(crate) async fn replace<D: Dialect>(
     connection: &mut Connection<D>,
     worker: i64,
@@ -358,7 +374,7 @@ fn peers(records: Vec<String>) -> Vec<Peer> {
     records.into_iter().filter_map(peer).collect()
 }
 
-/// How old the last report of a live node may be, in milliseconds.
+/// How old the last report of a live node may be, in milliseconds, by the database's clock.
 fn silent_ms(report_interval: Duration) -> i64 {
     let silent = report_interval.saturating_mul(SILENT).as_millis();
     i64::try_from(silent).unwrap_or(i64::MAX)

@@ -36,17 +36,24 @@ const TRIES: usize = 3;
 /// a tenth of them.
 const OWN_MARGIN: i64 = 10_000_000;
 
+/// Tag, `max_id`, step, description.
 const ALLOC_COLUMNS: &[Column] = &[Column::Text, Column::Int, Column::Int, Column::Text];
+/// Tag, `max_id`, step, description, meaning.
 const SEQUENCE_COLUMNS: &[Column] =
     &[Column::Text, Column::Int, Column::Int, Column::Text, Column::Text];
+/// Tag, settings.
 pub(super) const SETTINGS_COLUMNS: &[Column] = &[Column::Text, Column::Text];
 
 /// Segments in an SQL database.
+///
+/// Cheap to share: connections are taken from a pool for the length of one operation.
 #[derive(Debug)]
 pub(crate) struct SqlStore<D: Dialect> {
     pub(super) connections: D::Connections,
     pub(super) guard: Arc<FailoverGuard>,
+    /// `leaf_sequence`.
     sequences: OptionalTable,
+    /// `leaf_tag_settings`.
     settings: OptionalTable,
 }
 
@@ -85,6 +92,7 @@ enum Tried {
 }
 
 impl<D: Dialect> SqlStore<D> {
+    /// A store over these connections.
     pub(crate) fn new(connections: D::Connections, guard: Arc<FailoverGuard>) -> Self {
         let (sequences, settings) = (OptionalTable::default(), OptionalTable::default());
         Self { connections, guard, sequences, settings }
@@ -179,6 +187,8 @@ impl<D: Dialect> SqlStore<D> {
         }
     }
 
+    /// One try of an allocation: the statement that allocates, and only where it met no row the
+    /// reading that tells why. So the usual case costs one round trip.
     async fn try_allocate(
         &self,
         connection: &mut Connection<D>,
@@ -230,6 +240,7 @@ impl<D: Dialect> SqlStore<D> {
         }
     }
 
+    /// Reads both tables and the settings, one after the other.
     async fn read_once(
         &self,
         name: String,
@@ -257,6 +268,7 @@ impl<D: Dialect> SqlStore<D> {
     }
 }
 
+/// A row of either table; that of `leaf_alloc` has no meaning.
 fn tag_row(mut row: Cells) -> record::Row {
     record::Row {
         name: row.text(0).unwrap_or_default(),
@@ -267,6 +279,7 @@ fn tag_row(mut row: Cells) -> record::Row {
     }
 }
 
+/// The beginning of an error: what was done to which tag.
 pub(super) fn operation<D: Dialect>(what: &str, tag: &Tag) -> String {
     format!("{what} tag {:?} in {}", tag.as_str(), D::NAME)
 }
@@ -466,6 +479,7 @@ fn explain_sequences<D: Dialect>(error: sqlx::Error) -> sqlx::Error {
     }
 }
 
+/// A change that met no row: there is no such tag.
 fn met_its_row(met: bool) -> Result<(), WorkError> {
     if met { Ok(()) } else { Err(WorkError::Refused(StoreErrorKind::UnknownTag)) }
 }

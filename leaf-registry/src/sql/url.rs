@@ -10,19 +10,27 @@ use url::Url;
 
 use crate::SettingError;
 
-/// What a kind of database takes.
+/// The parameters that a kind of database takes in its URL, in the words of its own client.
 pub(crate) struct Parameters {
+    /// Its name, for errors.
     pub(crate) database: &'static str,
+    /// The parameter that says whether TLS is used.
     pub(crate) mode: &'static str,
+    /// Its values.
     pub(crate) modes: &'static [&'static str],
     /// Those that look at the server's certificate.
     pub(crate) verifying: &'static [&'static str],
+    /// The parameter that names a file of trusted certificates.
     pub(crate) ca: &'static str,
+    /// The parameter that names the client's certificate.
     pub(crate) certificate: &'static str,
+    /// The parameter that names its private key.
     pub(crate) key: &'static str,
+    /// Parameters that have nothing to do with TLS.
     pub(crate) others: &'static [&'static str],
 }
 
+/// Those of MySQL and MariaDB.
 #[cfg(feature = "mysql")]
 pub(crate) const MYSQL: Parameters = Parameters {
     database: "MySQL",
@@ -35,6 +43,7 @@ pub(crate) const MYSQL: Parameters = Parameters {
     others: &["charset", "collation", "socket", "statement-cache-capacity"],
 };
 
+/// Those of PostgreSQL, as libpq names them.
 #[cfg(feature = "postgres")]
 pub(crate) const POSTGRES: Parameters = Parameters {
     database: "PostgreSQL",
@@ -57,11 +66,17 @@ pub(crate) const POSTGRES: Parameters = Parameters {
 };
 
 impl Parameters {
+    /// The parameters that name files.
     fn files(&self) -> [&'static str; 3] {
         [self.ca, self.certificate, self.key]
     }
 
     /// Refuses unknown parameters, and a CA where the TLS mode does not verify.
+    ///
+    /// A URL that cannot be parsed passes here and is refused where it is opened.
+    ///
+    /// # Errors
+    /// The text names parameters and never their values, which may be parts of a password.
     pub(crate) fn check(&self, url: &str) -> Result<(), SettingError> {
         let refuse = |why: String| Err(SettingError::new(why));
         let Ok(url) = Url::parse(url) else { return Ok(()) };
@@ -105,6 +120,9 @@ impl Parameters {
     }
 
     /// The driver's options, once the files of certificates can be read.
+    ///
+    /// # Errors
+    /// A file of a certificate cannot be read, or the driver refuses the URL.
     pub(crate) fn options<O: FromStr<Err = sqlx::Error>>(
         &self,
         url: &str,
@@ -117,6 +135,8 @@ impl Parameters {
         url.parse().map_err(|error: sqlx::Error| refused.because(error))
     }
 
+    /// Whether each file can be read. The driver would tell of a missing one only with the first
+    /// connection.
     fn check_files(&self, url: &str) -> Result<(), String> {
         let Ok(url) = Url::parse(url) else { return Ok(()) };
         for (name, file) in url.query_pairs() {

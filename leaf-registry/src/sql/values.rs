@@ -105,7 +105,8 @@ macro_rules! run_statements {
     };
 }
 
-/// A statement with its parameters.
+/// A statement with its parameters, bound in their order. Texts are cloned: the query outlives what
+/// it was made from.
 macro_rules! bound {
     ($database:ty, $statement:expr, $values:expr, |$query:ident, $text:ident| $bind_tag:expr) => {{
         let mut query = sqlx::query::<$database>($statement);

@@ -24,6 +24,7 @@ use crate::sql::connections::{Access, Checkout, Connections, WorkError, classify
 /// Another process of the host may hold the write lock; below the generator's own deadline.
 const BUSY_TIMEOUT: Duration = Duration::from_millis(1500);
 
+/// An open file, with what is needed to notice that it was replaced.
 #[derive(Debug)]
 pub(crate) struct SqliteFile {
     /// One connection: SQLite has one writer anyway.

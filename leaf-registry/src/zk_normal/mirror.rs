@@ -8,10 +8,12 @@ use leaf_core::{UnixMillis, WorkerId};
 use leaf_snowflake::{Identity, JavaMirror, JavaReport, RegistryErrorKind, WorkerRecord};
 use serde::{Deserialize, Serialize};
 
+/// The content of a znode, in the names of the Java program.
 #[derive(Debug, Serialize, Deserialize)]
 struct Endpoint {
     ip: String,
     port: String,
+    /// The holder's clock at its last report, Unix milliseconds; ours is the ceiling.
     timestamp: u64,
 }
 
@@ -52,6 +54,7 @@ pub(super) fn parse(name: &str) -> Option<(&str, WorkerId)> {
     Some((who, WorkerId::new(number.parse().ok()?)))
 }
 
+/// The name of a worker id's znode.
 pub(super) fn name(who: &Identity, worker: WorkerId) -> String {
     format!("{who}-{:010}", worker.get())
 }

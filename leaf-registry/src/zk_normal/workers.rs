@@ -20,6 +20,9 @@ use crate::zookeeper::{Fences, Node, Session, Work, version};
 const NO_NAME: &str = "-";
 
 /// Worker ids in the tree of the original Java Leaf.
+///
+/// A worker id's znode is found by the number behind the last hyphen of its name. The name does not
+/// change, so that the last one found is remembered.
 #[derive(Debug)]
 pub(crate) struct ZkNormal {
     fences: Fences,
@@ -38,12 +41,14 @@ pub(crate) struct Version {
 }
 
 impl ZkNormal {
+    /// Worker ids of the cluster `name`. The session begins when it is first used.
     pub(crate) fn new(session: Arc<Session>, name: &str, report_interval: Duration) -> Self {
         let fences = Fences::new(session, name, report_interval);
         let forever = format!("{}/forever", fences.root);
         Self { fences, forever, cached_name: Mutex::default() }
     }
 
+    /// The worker id that was looked for last, and its znode.
     fn cached_name(&self) -> std::sync::MutexGuard<'_, Option<(WorkerId, String)>> {
         self.cached_name.lock().expect("no holder of this lock panics")
     }
@@ -84,6 +89,9 @@ impl ZkNormal {
 
     /// Makes a znode for `who`, and returns its number. If ZooKeeper's next number is above
     /// `greatest`, makes nothing and returns that number.
+    ///
+    /// ZooKeeper numbers the znodes of a folder one after the other and never uses a number again,
+    /// so that more nodes than worker ids over the years use them up: see zk_recycle.
     async fn make(
         &self,
         work: &Work,
@@ -105,6 +113,7 @@ impl ZkNormal {
     }
 }
 
+/// What is stored of a worker id: its fence, and what a Java Leaf sees of it.
 fn found(name: Option<String>, fence: &Node, node: &Node) -> Stored<Version> {
     let record = crate::zookeeper::recorded(fence);
     let mirror = match (&name, node) {

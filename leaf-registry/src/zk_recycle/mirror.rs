@@ -15,6 +15,7 @@ use crate::worker_ids::worker_id;
 /// As many as ten bits hold.
 pub(super) const COUNT: u32 = 1024;
 
+/// The content of a znode, in the names of the fork.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Entry {
@@ -22,9 +23,11 @@ struct Entry {
     last_used_ip: Option<String>,
     /// The fork's is a text; a number is taken as well.
     last_used_port: Option<Value>,
+    /// The holder's clock at its last report, Unix milliseconds; ours is the ceiling.
     last_used_timestamp: Option<u64>,
 }
 
+/// The content of an entry.
 fn encode(entry: &Entry) -> Vec<u8> {
     serde_json::to_vec(entry).expect("texts and numbers serialize")
 }

@@ -27,9 +27,12 @@ pub(crate) struct ZkRecycle {
     pools: String,
 }
 
+/// One of the two folders of the fork.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Pool {
+    /// `notuse`: free worker ids, some of which were used before.
     NotUse,
+    /// `inuse`: worker ids of live nodes, and of nodes that died a while ago.
     InUse,
 }
 
@@ -42,12 +45,14 @@ pub(crate) struct Version {
 }
 
 impl ZkRecycle {
+    /// Worker ids of the cluster `name`. The session begins when it is first used.
     pub(crate) fn new(session: Arc<Session>, name: &str, report_interval: Duration) -> Self {
         let fences = Fences::new(session, name, report_interval);
         let pools = format!("{}/recycle", fences.root);
         Self { fences, pools }
     }
 
+    /// The path of a pool.
     fn pool(&self, pool: Pool) -> String {
         match pool {
             Pool::NotUse => format!("{}/notuse", self.pools),
@@ -55,10 +60,12 @@ impl ZkRecycle {
         }
     }
 
+    /// The path of a worker id in a pool.
     fn path(&self, pool: Pool, worker: WorkerId) -> String {
         format!("{}/workId:{worker}", self.pool(pool))
     }
 
+    /// The paths of a worker id in both pools, in the order of [`Version`].
     fn both(&self, worker: WorkerId) -> [String; 2] {
         [self.path(Pool::NotUse, worker), self.path(Pool::InUse, worker)]
     }
@@ -97,6 +104,8 @@ impl ZkRecycle {
     }
 }
 
+/// What is stored of a worker id. An entry in the pool of used ones counts more than one in the
+/// other.
 fn found(fence: &Node, not_use: &Node, in_use: &Node) -> Stored<Version> {
     let record = crate::zookeeper::recorded(fence);
     let retired = record.written().is_some_and(|record| record.fence.state == FenceState::Retired);

@@ -9,6 +9,8 @@ pub(super) fn classify(operation: String, error: Error) -> RegistryError {
     RegistryError::new(kind(&error), operation).because(error)
 }
 
+/// What an error means for a registry. What is not known counts as unavailable: to try again is
+/// harmless.
 const fn kind(error: &Error) -> RegistryErrorKind {
     match error {
         Error::NoAuth

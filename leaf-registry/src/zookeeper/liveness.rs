@@ -76,6 +76,8 @@ impl Liveness {
             .await
     }
 
+    /// Ends the running task and puts another one, or none, in its place. Returns the path of the
+    /// znode that the ended one kept.
     fn replace(&self, task: Option<(String, JoinHandle<()>)>) -> Option<String> {
         let mut current = self.task.lock().expect("no holder of this lock panics");
         let (path, before) = std::mem::replace(&mut *current, task)?;
@@ -90,6 +92,8 @@ impl Drop for Liveness {
     }
 }
 
+/// Makes the znode, unless this session has it already. One of an earlier session would vanish with
+/// that.
 async fn keep(work: &Work, directory: &str, path: &str, address: &str) -> Result<(), Error> {
     let client = &work.client;
     match client.check_stat(path).await? {

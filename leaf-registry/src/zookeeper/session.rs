@@ -27,17 +27,25 @@ pub(crate) struct Session {
 }
 
 /// A session's client, and how the znodes that it makes are protected.
+///
+/// Znodes are made for everybody, as the Java programs make them, or with a login for this login
+/// alone.
 #[derive(Debug, Clone)]
 pub(crate) struct Work {
     pub(crate) client: Client,
+    /// Who may use the znodes that are made.
     acls: Acls<'static>,
 }
 
 impl Session {
+    /// A session that has not begun.
     pub(crate) fn new(address: ZookeeperAddress, timeout: Duration) -> Arc<Self> {
         Arc::new(Self { address, timeout, client: Mutex::default() })
     }
 
+    /// The session's client. Begins a session where there is none or the last one is over:
+    /// connects, makes the chroot, and waits until the member that it reached knows all that was
+    /// written before.
     async fn begin(&self) -> Result<Work, Error> {
         let mut client = self.client.lock().await;
         let acls = match self.address.login() {
@@ -76,6 +84,8 @@ impl Session {
     }
 
     /// Does `action` in the session.
+    ///
+    /// One attempt: who calls knows whether another one is harmless.
     pub(crate) async fn run<T>(
         &self,
         operation: &str,
@@ -90,14 +100,17 @@ impl Session {
 }
 
 impl Work {
+    /// For znodes that stay.
     pub(crate) fn persistent(&self) -> CreateOptions<'static> {
         CreateMode::Persistent.with_acls(self.acls)
     }
 
+    /// For znodes that go with the session.
     pub(crate) fn ephemeral(&self) -> CreateOptions<'static> {
         CreateMode::Ephemeral.with_acls(self.acls)
     }
 
+    /// For znodes that ZooKeeper numbers.
     pub(crate) fn sequential(&self) -> CreateOptions<'static> {
         CreateMode::PersistentSequential.with_acls(self.acls)
     }

@@ -19,11 +19,13 @@ pub(crate) struct ZkWorkers {
 }
 
 impl ZkWorkers {
+    /// Worker ids of the cluster `name`. The session begins when it is first used.
     pub(crate) fn new(session: Arc<Session>, name: &str, report_interval: Duration) -> Self {
         Self { fences: Fences::new(session, name, report_interval) }
     }
 }
 
+/// What is stored of a worker id. No Java Leaf looks at these.
 fn found(fence: &Node) -> Stored<Option<i32>> {
     Stored {
         record: recorded(fence),

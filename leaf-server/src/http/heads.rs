@@ -19,6 +19,7 @@ const KEPT: usize = 64;
 /// as well.
 #[derive(Debug, Default)]
 pub(super) struct Heads {
+    /// Where the next byte belongs.
     at: Place,
     /// The beginning of a line that has not ended yet.
     line: Vec<u8>,
@@ -26,14 +27,18 @@ pub(super) struct Heads {
     cut: bool,
     /// Its last byte, which may be beyond what is kept.
     last: u8,
+    /// How many lines of the running head have ended.
     lines: usize,
+    /// The `Content-Length` of the running head.
     length: Option<u64>,
+    /// Whether the running head has a `Transfer-Encoding`.
     chunked: bool,
 }
 
 /// Where the next byte belongs.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 enum Place {
+    /// In a head, or before one.
     #[default]
     Head,
     /// So many bytes of a body are left.

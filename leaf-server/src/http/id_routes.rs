@@ -26,17 +26,29 @@ const SNOWFLAKE: &str = "/api/snowflake/get/";
 /// What answers a route.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum To {
+    /// The next id of a tag, for clients of the Java Leaf.
     SegmentId,
+    /// The next snowflake id, for clients of the Java Leaf.
     SnowflakeId,
+    /// A snowflake id taken apart, in the words of the Java Leaf.
     DecodeJava,
+    /// Pages of the Java Leaf that are on the ops listener here.
     OnOps,
+    /// What a client may want to know of this server.
     Server,
+    /// What a client must know of a tag.
     Tag,
+    /// Several ids of a tag.
     SegmentIds,
+    /// A range of ids for a client to hand out.
     SegmentLease,
+    /// What was not used of such a range.
     SegmentReturn,
+    /// Several snowflake ids.
     SnowflakeIds,
+    /// A snowflake id taken apart, or the id that a tag's text stands for.
     Decode,
+    /// This node's clock, for the other nodes of the registry.
     Clock,
 }
 

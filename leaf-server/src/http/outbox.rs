@@ -32,10 +32,12 @@ pub(super) struct Outbox<S>(Arc<Mutex<State<S>>>);
 
 struct State<S> {
     stream: S,
+    /// Reads along what the client sends.
     heads: Heads,
     control: Arc<Control>,
     /// From `sent` on it is to be sent.
     collected: Vec<u8>,
+    /// Of what was collected, so much has been sent.
     sent: usize,
 }
 

@@ -22,10 +22,13 @@ const UNAVAILABLE: &str = "unavailable";
 /// detail is for people and may.
 #[derive(Debug)]
 pub(super) struct Problem {
+    /// The status of the answer.
     status: StatusCode,
     /// The last part of its type.
     kind: &'static str,
+    /// For people. Never with host names, SQL or secrets.
     detail: String,
+    /// The methods of the route, where the request had another.
     allow: Option<&'static str>,
 }
 
@@ -41,7 +44,9 @@ struct Details<'a> {
 /// In which form errors are told.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Form {
+    /// One line of text.
     Text,
+    /// Problem details.
     Json,
 }
 

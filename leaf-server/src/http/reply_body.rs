@@ -32,10 +32,14 @@ pub(super) struct ReplyBody {
 
 /// What is left to send.
 enum Content {
+    /// All of it, whose length is known.
     Whole(Full<Bytes>),
+    /// Made while the client takes it.
     Pieces(Pieces),
+    /// The body of a gRPC answer, with its trailers.
     #[cfg(feature = "grpc")]
     Grpc(tonic::body::Body),
+    /// Nothing is left.
     Done,
 }
 

@@ -44,14 +44,19 @@ impl Words {
 /// What was sent is no command. What follows it cannot be told from it: the connection ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Malformed {
+    /// The number of words is no number, or too great.
     #[error("invalid multibulk length")]
     Count,
+    /// The length of a word is no number, or too great.
     #[error("invalid bulk length")]
     Length,
+    /// A word does not begin as one.
     #[error("expected '$', got something else")]
     NoBulk,
+    /// A word is longer than its length says.
     #[error("a bulk string does not end with CR LF")]
     NoEnd,
+    /// See [`LARGEST`].
     #[error("the command is longer than 64 KiB")]
     TooLong,
 }

@@ -9,7 +9,9 @@ use leaf_core::Id;
 /// Which version of the protocol a client wants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Version {
+    /// RESP2, with which every connection begins.
     Two,
+    /// RESP3, which a client chooses with `HELLO 3`.
     Three,
 }
 

@@ -26,7 +26,9 @@ pub(super) struct Session {
     shown: Option<u64>,
     /// Whether a transaction was refused that the client has not ended yet.
     in_refused_transaction: bool,
+    /// What the client calls the connection; empty at first.
     name: String,
+    /// The answer to `CLIENT ID`: another one for every connection of this process.
     number: i64,
 }
 

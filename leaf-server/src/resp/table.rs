@@ -5,25 +5,45 @@
 /// Several commands may share one: `LPOP` and `RPOP` do the same.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Verb {
+    /// The next id of a tag, as an integer.
     Increment,
+    /// Several ids of a tag that follow each other.
     IncrementBy,
+    /// The highest id of a tag that this node issued.
     Get,
+    /// How many of the tags exist.
     Exists,
+    /// Ids of a tag, as strings or as texts.
     Segment,
+    /// Snowflake ids, as strings or in another form.
     Snowflake,
+    /// A snowflake id taken apart.
     Decode,
+    /// Ids of a tag, for clients that take them out of a list.
     Pop,
+    /// How many ids of a tag are in memory.
     Length,
+    /// Whether somebody answers.
     Ping,
+    /// The client's own word.
     Echo,
+    /// Shows the password.
     Auth,
+    /// Chooses the version of the protocol.
     Hello,
+    /// Chooses the one database.
     Select,
+    /// Makes the connection as it was at its beginning.
     Reset,
+    /// Ends the connection.
     Quit,
+    /// What the server knows of the connection.
     Client,
+    /// What the server knows of its commands.
     Command,
+    /// The state of the server.
     Info,
+    /// Settings that tools ask for.
     Config,
 }
 
@@ -40,6 +60,7 @@ pub(super) struct Command {
     pub(super) verb: Verb,
     /// The words behind its name.
     pub(super) usage: &'static str,
+    /// One sentence for people.
     pub(super) summary: &'static str,
     /// Whether the first word behind its name is a tag.
     pub(super) of_a_tag: bool,

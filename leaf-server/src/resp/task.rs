@@ -42,13 +42,17 @@ pub(super) enum Task {
 /// `INCR` answers with an integer, since that is what Redis answers; everything else with a string.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Form {
+    /// An integer.
     Integer,
+    /// A string.
     Text,
 }
 
 /// The reply to a [`Task`].
 pub(super) enum Reply {
+    /// One number.
     Integer(i64),
+    /// One id as a string, or nil.
     Text(Option<Told>),
     /// An array of so many.
     Ids(usize, Ids),
@@ -66,6 +70,7 @@ pub(super) type Ids = Box<dyn Iterator<Item = Told> + Send>;
 /// An id that is told as a string.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Told {
+    /// In digits.
     Id(Id),
     /// In a form of its own.
     Text(IdText),

@@ -35,7 +35,9 @@ pub(crate) struct Control {
     sweeps: AtomicU32,
     /// Whether a request's head could be read in two ways: the connection is given up.
     pub(crate) ambiguous: AtomicBool,
+    /// Whether it speaks HTTP/2.
     http2: AtomicBool,
+    /// The order that counts: 0, 1 and 2 stand for the three.
     order: AtomicU8,
     /// Whether `waker` is set: a task has one for all its life.
     registered: AtomicBool,
@@ -44,12 +46,14 @@ pub(crate) struct Control {
     /// What the client owes, an answer to read or the rest of a request to send: in which sweep it
     /// last did a part of each, with how many there are of each sweep.
     owed: Mutex<BTreeMap<u32, usize>>,
+    /// What the last sweep found.
     seen: Mutex<Seen>,
 }
 
 /// What a sweep found.
 #[derive(Debug, Default, Clone, Copy)]
 struct Seen {
+    /// How many requests had begun by then.
     requests: usize,
     /// For how many sweeps it has been that.
     silent: u32,

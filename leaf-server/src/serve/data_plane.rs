@@ -21,6 +21,7 @@ pub(crate) struct DataPlane {
 /// of it is shared between processors.
 struct Thread {
     runtime: Handle,
+    /// How many connections it serves: the next one goes where there are fewest.
     connections: AtomicUsize,
     /// Ends the thread when the data plane is dropped.
     stop: CancellationToken,

@@ -84,6 +84,7 @@ pub(crate) enum Share {
 
 /// A listener at work.
 pub(crate) struct Listener<P> {
+    /// Ends the accepting.
     stop: CancellationToken,
     connections: Arc<Connections>,
     slots: Arc<Slots<P>>,
@@ -94,8 +95,11 @@ pub(crate) struct Listener<P> {
 struct Slots<P> {
     protocol: Arc<P>,
     keeping: Keeping,
+    /// The most connections that the open files leave room for.
     files: usize,
+    /// How many connections there are.
     taken: AtomicUsize,
+    /// Told whenever one ends.
     freed: Notify,
     connections: Arc<Connections>,
 }

@@ -38,18 +38,31 @@ const ANSWER: Duration = Duration::from_secs(20);
 /// What answers a route.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum To {
+    /// Whether the process answers: a supervisor restarts it where it does not.
     Alive,
+    /// Whether ids can be had: a balancer sends nothing where it cannot.
     Ready,
+    /// Everything about this node, from memory.
     Status,
+    /// The double buffers, as on the page of the Java Leaf.
     Cache,
+    /// The table of tags, as on the page of the Java Leaf.
     Db,
+    /// Lists and creates tags.
     Tags,
+    /// Shows, changes and deletes a tag.
     Tag,
+    /// Raises a tag's next number.
     TagAdvance,
+    /// Gives the newest key to a tag of scrambled ids.
     TagRekey,
+    /// An id of a tag taken apart.
     TagId,
+    /// Lists the worker ids.
     Workers,
+    /// Frees the worker id of a dead holder.
     WorkerRelease,
+    /// Takes a worker id out of service for good.
     WorkerRetire,
 }
 

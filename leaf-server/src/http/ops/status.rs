@@ -14,6 +14,7 @@ struct Status {
     name: String,
     #[serde(flatten)]
     health: HealthShown,
+    /// How long the process has run, in seconds.
     running_for_s: u64,
     segment: Option<Segment>,
     snowflake: Option<Flakes>,
@@ -22,6 +23,7 @@ struct Status {
 /// A health as it is shown.
 #[derive(Serialize)]
 struct HealthShown {
+    /// `ready`, `degraded` or `not ready`.
     state: &'static str,
     /// What is wrong; `null` when nothing is.
     reason: Option<String>,
@@ -54,16 +56,21 @@ struct Flakes {
     health: HealthShown,
     registry: String,
     identity: String,
+    /// `null` before the first claim and after a loss.
     worker: Option<u32>,
     /// Whether the registry confirmed the worker id since the start.
     confirmed: bool,
     /// No id is issued at or above these.
     local_ceiling_ms: String,
+    /// No id has a timestamp at or above this until the registry confirms more.
     registry_ceiling_ms: String,
+    /// How far the ids' clock is ahead of the system's.
     clock_ahead_ms: Option<i64>,
     clock_steps_forward: u64,
     clock_steps_back: u64,
+    /// How often another holder, or a failover, ended a lease.
     leases_lost: u64,
+    /// How long the layout's timestamps last.
     days_left: u64,
 }
 
