@@ -186,7 +186,7 @@ fn tags_of_other_kinds_are_made_told_and_taken_apart() {
     let deleted = run(&["tag", "delete", "receipts", "--yes"]).ok();
     assert!(deleted.contains("--reset daily --time-zone Europe/Berlin --text "), "{deleted}");
 
-    std::fs::set_permissions(&keys, std::fs::Permissions::from_mode(0o640)).unwrap();
+    std::fs::set_permissions(&keys, std::fs::Permissions::from_mode(0o644)).unwrap();
     let open = run(&["tag", "rekey", "orders"]).failed(2);
     assert!(open.contains("chmod 600"), "{open}");
     run(&["tag", "list"]).ok();

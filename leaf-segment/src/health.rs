@@ -39,7 +39,7 @@ fn refused(tags: &TagMap) -> Health {
         0 => Health::Ready,
         count => {
             let text = format!(
-                "{count} tags need an operator: their records went back, or cannot be followed; the log says what to do"
+                "{count} tags need an operator: their records went back, or hold what this node cannot use; the log says what to do"
             );
             Health::degraded(HealthCode::TagRefused, text)
         }

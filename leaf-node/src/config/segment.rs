@@ -1,6 +1,7 @@
 //! The section `segment`.
 
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::PathBuf;
 
 use leaf_core::Step;
 use leaf_registry::{StoreOptions, StoreUrl};
@@ -73,11 +74,13 @@ pub struct Shard {
     pub tags: Vec<TagPattern>,
 }
 
-/// Whether the file's group or everybody has a right on it: a key that others can read keeps
-/// nothing secret.
-fn others_may_read(file: &Path) -> bool {
-    use std::os::unix::fs::PermissionsExt as _;
-    std::fs::metadata(file).is_ok_and(|found| found.permissions().mode() & 0o077 != 0)
+/// Whether others than its owner may read a file of this owner and mode, or write it: a key that
+/// others can read keeps nothing secret. The group of a file of root may read it: so systemd hands
+/// a credential to a service that has a user of its own.
+const fn others_may_read(owner: u32, mode: u32) -> bool {
+    const GROUP_MAY_READ: u32 = 0o040;
+    let refused = if owner == 0 { 0o077 & !GROUP_MAY_READ } else { 0o077 };
+    mode & refused != 0
 }
 
 impl Default for Segment {
@@ -143,7 +146,8 @@ impl Segment {
         let Some(file) = file else { return Ok(Keys::default()) };
         let refuse = |why: String| ConfigError::new(format!("segment.keys_file: {why}"));
         let text = leaf_registry::read_secret(file).map_err(|error| refuse(error.to_string()))?;
-        if others_may_read(file) {
+        let found = std::fs::metadata(file).map_err(|error| refuse(error.to_string()))?;
+        if others_may_read(found.uid(), found.mode()) {
             return Err(refuse(
                 "others than its owner can read the file: say `chmod 600` to it, and draw other keys if anybody has \
                  read these"
@@ -205,5 +209,24 @@ impl Segment {
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::others_may_read;
+
+    #[test]
+    fn keys_are_for_their_owner_and_for_a_service_that_root_gives_them_to() {
+        for (owner, mode, open) in [
+            (0, 0o100_600, false),
+            (0, 0o100_440, false),
+            (0, 0o100_660, true),
+            (0, 0o100_604, true),
+            (1000, 0o100_400, false),
+            (1000, 0o100_640, true),
+        ] {
+            assert_eq!(others_may_read(owner, mode), open, "{owner} {mode:o}");
+        }
     }
 }
