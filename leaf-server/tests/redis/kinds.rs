@@ -1,8 +1,8 @@
 //! What tags of each kind answer, and many of them in turn.
 
-use leaf_testkit::{HttpClient, RedisClient, RedisReply};
+use leaf_testkit::{HttpClient, LeafServer, RedisClient, RedisReply};
 
-use crate::{bulk, connect, start};
+use crate::{SERVER, bulk, connect, start};
 
 #[test]
 fn snowflake_ids_have_other_forms() {
@@ -163,17 +163,25 @@ fn commands_of_a_tag_in_strict_order_are_answered_together() {
     assert_eq!(client.command(&["PING"]).unwrap(), RedisReply::Simple("PONG".into()));
 }
 
-/// Commands of several tags that came together: some have ids in memory, some are new, one is in
-/// strict order, one does not exist.
+/// Commands of several tags that came together: some have ids in memory, some are new, some are in
+/// another store, one is in strict order, one has every second id, one does not exist.
 #[test]
 fn commands_of_many_tags_are_answered_in_their_order() {
     let directory = tempfile::tempdir().unwrap();
-    let server = start(directory.path(), &[]);
+    let config = directory.path().join("leaf.toml");
+    let shard = "[[segment.shard]]\nstore = 'sqlite:other.db'\ntags = ['tag-1*', 'nobody']\n";
+    std::fs::write(&config, shard).unwrap();
+    let args = ["--config", config.to_str().unwrap()];
+    let server = LeafServer::start(SERVER, directory.path(), &args, &[]);
     let mut ops = HttpClient::connect(server.ops()).unwrap();
     let mut client = connect(&server);
     let tags: Vec<_> = (0..40).map(|number| format!("tag-{number}")).collect();
     for (number, tag) in tags.iter().enumerate() {
-        let kind = if number == 20 { "\"order\":\"strict\"" } else { "\"step\":1000" };
+        let kind = match number {
+            20 => r#""order":"strict""#,
+            27 => r#""step":1000,"shape":"interleave:1/2""#,
+            _ => r#""step":1000"#,
+        };
         let body = format!("{{\"tag\":\"{tag}\",{kind}}}");
         let length = body.len();
         ops.send(&format!(
@@ -206,7 +214,8 @@ fn commands_of_many_tags_are_answered_in_their_order() {
         client.send(&batch).unwrap();
         for (number, taken) in taken.iter_mut().enumerate() {
             *taken += 1;
-            assert_eq!(client.read().unwrap(), RedisReply::Integer(*taken), "{round} {number}");
+            let id = if number == 27 { 2 * *taken + 1 } else { *taken };
+            assert_eq!(client.read().unwrap(), RedisReply::Integer(id), "{round} {number}");
             if number == 10 {
                 assert!(matches!(client.read().unwrap(), RedisReply::Error(_)));
                 assert_eq!(client.read().unwrap(), bulk(&taken.to_string()));
