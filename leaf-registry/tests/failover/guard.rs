@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use leaf_core::Tag;
 use leaf_segment::{Confirm, NewTag};
-use leaf_testkit::MariaDb;
 
 use crate::support::{Server, create, next, open, orders, step};
 
@@ -227,25 +226,11 @@ async fn few_rights_are_enough() {
     for server in Server::both().await {
         let store = open(&server.url(), Some(1_000_000)).await;
         create(&store).await;
-        let (database, grants, url) = match &server {
-            Server::Mysql(server, database) => {
-                let user = format!("few_{database}");
-                server.sql(&format!("CREATE USER {user}@'127.0.0.1' IDENTIFIED BY 'few'"));
-                let url = MariaDb::url(server.port(), database);
-                let user_at = format!("{user}@'127.0.0.1'");
-                (format!("{database}."), user_at, url.replace("leaf:leaf", &format!("{user}:few")))
-            }
-            Server::Postgres(_, database) => {
-                let user = format!("few_{database}");
-                server.sql(&format!("CREATE USER {user} PASSWORD 'few'")).await;
-                let url = server.url().replace("leaf:leaf", &format!("{user}:few"));
-                (String::new(), user, url)
-            }
-        };
+        let user = server.user("few").await;
 
         // The table of ids alone.
-        server.sql(&format!("GRANT SELECT, UPDATE ON {database}leaf_alloc TO {grants}")).await;
-        let few = open(&url, Some(1_000_000)).await;
+        server.grant("SELECT, UPDATE", "leaf_alloc", &user).await;
+        let few = open(&user.url, Some(1_000_000)).await;
         assert_eq!(next(&*few.store).await.start(), 1);
         assert_eq!(few.store.tags().await.unwrap().len(), 2);
         assert!(few.store.tag(&orders()).await.unwrap().is_some());
@@ -253,21 +238,87 @@ async fn few_rights_are_enough() {
         assert!(risks.iter().any(|risk| risk.contains("leaf_guard")), "{risks:?}");
 
         // And the guard's.
-        server.sql(&format!("GRANT SELECT, UPDATE ON {database}leaf_guard TO {grants}")).await;
-        let few = open(&url, Some(1_000_000)).await;
+        server.grant("SELECT, UPDATE", "leaf_guard", &user).await;
+        let few = open(&user.url, Some(1_000_000)).await;
         assert_eq!(next(&*few.store).await.start(), 11);
         server.another_server().await;
         assert_eq!(next(&*few.store).await.start(), 1_000_021);
 
         // Whoever may not reserve the name in the other table makes no tag.
-        server.sql(&format!("GRANT INSERT ON {database}leaf_alloc TO {grants}")).await;
+        server.grant("INSERT", "leaf_alloc", &user).await;
         let new = NewTag::new(Tag::parse("more").unwrap(), step(10));
         let refused = few.store.create(&new).await.unwrap_err();
         assert!(refused.to_string().contains("grant INSERT and DELETE on it"), "{refused}");
         assert!(store.store.tag(&new.tag).await.unwrap().is_none());
-        if let Server::Mysql(server, _) = &server {
-            server.sql(&format!("DROP USER {grants}"));
-        }
+        server.drop_user(user).await;
+    }
+}
+
+/// A node that has read tags of other kinds, and loses the right to: they are not deleted.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tags_do_not_go_with_the_right_to_read_them() {
+    for server in Server::both().await {
+        let all = open(&server.url(), None).await;
+        create(&all).await;
+        all.store.create(&NewTag::strict(Tag::parse("turns").unwrap())).await.unwrap();
+        let few = server.user("lost").await;
+        server.grant("SELECT", "leaf_alloc", &few).await;
+        server.grant("SELECT", "leaf_sequence", &few).await;
+        let store = open(&few.url, None).await;
+        assert_eq!(store.store.tags().await.unwrap().len(), 3);
+
+        server.revoke("SELECT", "leaf_sequence", &few).await;
+
+        let refused = store.store.tags().await.unwrap_err().to_string();
+        assert!(refused.contains("leaf_sequence"), "{refused}");
+        store.store.tag(&Tag::parse("turns").unwrap()).await.unwrap_err();
+        // Whoever has never read one has plain tags only.
+        assert_eq!(open(&few.url, None).await.store.tags().await.unwrap().len(), 2);
+        server.drop_user(few).await;
+    }
+}
+
+/// A server that does not tell who it is cannot be guarded: ids flow, and an operator is told.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_without_a_name_is_a_risk_that_is_told() {
+    let [_, server] = Server::both().await;
+    let store = open(&server.url(), Some(1_000_000)).await;
+    create(&store).await;
+    let few = server.user("nameless").await;
+    server.grant("SELECT, UPDATE", "leaf_alloc", &few).await;
+    server.grant("SELECT, UPDATE", "leaf_guard", &few).await;
+    server.sql("REVOKE EXECUTE ON FUNCTION pg_control_system() FROM PUBLIC").await;
+
+    let store = open(&few.url, Some(1_000_000)).await;
+
+    assert_eq!(next(&*store.store).await.start(), 1);
+    let risks = store.admin.risks().await.unwrap();
+    assert!(risks.iter().any(|risk| risk.contains("by what name")), "{risks:?}");
+    server.drop_user(few).await;
+}
+
+/// An import into a database that has failed over, from which nobody has allocated since, is refused
+/// while the tag still serves in its old store.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_import_that_the_guard_refuses_seals_nothing() {
+    let servers = Server::both().await;
+    for (new, old) in [(&servers[0], &servers[1]), (&servers[1], &servers[0])] {
+        let (from, to) = (open(&old.url(), None).await, open(&new.url(), Some(1_000_000)).await);
+        from.admin.apply().await.unwrap();
+        to.admin.apply().await.unwrap();
+        let tag = Tag::parse(if old.is_mysql() { "invoices" } else { "receipts" }).unwrap();
+        from.store.create(&NewTag::new(tag.clone(), step(10))).await.unwrap();
+        to.store.create(&NewTag::new(orders(), step(10))).await.unwrap();
+        new.another_server().await;
+
+        let import = async || leaf_registry::import(&tag, &*from.store, &*to.store, 0).await;
+        let refused = import().await.unwrap_err().to_string();
+
+        assert!(refused.contains("the new store: its database has failed over"), "{refused}");
+        from.store.allocate(&tag, step(10), step(10).into()).await.unwrap();
+        next(&*to.store).await;
+        assert_eq!(import().await.unwrap(), 11, "once a node has allocated");
+        to.store.delete(&orders()).await.unwrap();
     }
 }
 

@@ -66,6 +66,13 @@ pub(crate) enum Server {
     Postgres(Arc<Postgres>, String),
 }
 
+/// A user of a database.
+pub(crate) struct User {
+    /// As statements name it.
+    name: String,
+    pub(crate) url: String,
+}
+
 impl Server {
     pub(crate) async fn both() -> [Self; 2] {
         let mysql = spawn_blocking(MariaDb::shared).await.unwrap();
@@ -94,6 +101,42 @@ impl Server {
                 let (server, database) = (Arc::clone(server), database.clone());
                 spawn_blocking(move || server.sql(&database, &statement)).await.unwrap()
             }
+        }
+    }
+
+    pub(crate) const fn is_mysql(&self) -> bool {
+        matches!(self, Self::Mysql(..))
+    }
+
+    /// A new user without any right.
+    pub(crate) async fn user(&self, name: &str) -> User {
+        let (name, password, url) = match self {
+            Self::Mysql(_, database) => {
+                let name = format!("{name}_{database}");
+                (format!("{name}@'127.0.0.1'"), format!("IDENTIFIED BY '{name}'"), name)
+            }
+            Self::Postgres(_, database) => {
+                let name = format!("{name}_{database}");
+                (name.clone(), format!("PASSWORD '{name}'"), name)
+            }
+        };
+        self.sql(&format!("CREATE USER {name} {password}")).await;
+        let url = self.url().replace("leaf:leaf", &format!("{url}:{url}"));
+        User { name, url }
+    }
+
+    pub(crate) async fn grant(&self, rights: &str, table: &str, user: &User) {
+        self.sql(&format!("GRANT {rights} ON {table} TO {}", user.name)).await;
+    }
+
+    pub(crate) async fn revoke(&self, rights: &str, table: &str, user: &User) {
+        self.sql(&format!("REVOKE {rights} ON {table} FROM {}", user.name)).await;
+    }
+
+    /// Users of PostgreSQL go with their server: they have rights in a database that stays.
+    pub(crate) async fn drop_user(&self, user: User) {
+        if self.is_mysql() {
+            self.sql(&format!("DROP USER {}", user.name)).await;
         }
     }
 
