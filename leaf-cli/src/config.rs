@@ -96,8 +96,8 @@ impl Registry {
     ///
     /// # Errors
     /// [`BadConfig`] where there is nothing to administer: the registry keeps its record in
-    /// each node's data directory, or the records are in a file that does not exist yet. A file is never made here; an empty one would look
-    /// like a registry in which every worker id is free.
+    /// each node's data directory, or the records are in a file that does not exist yet. A file is
+    /// never made here; an empty one would look like a registry in which every worker id is free.
     pub(crate) async fn open(config: &Config) -> Result<Self> {
         let snowflake = &config.snowflake;
         let kind = snowflake.registry;

@@ -30,8 +30,8 @@ pub const fn of_registry(kind: &RegistryErrorKind) -> Option<&'static str> {
             Some("snowflake.worker_range sets them; `leaf worker list` shows who holds what")
         }
         RegistryErrorKind::OutsideRange { .. } => Some(
-            "snowflake.worker_range sets them: use etcd, postgres, sqlite or zk_recycle; zk_normal counts from 0, and with \
-             ordinal set snowflake.ordinal_offset",
+            "snowflake.worker_range sets them: zk_normal counts from 0, so give it the lower range; with ordinal set \
+             snowflake.ordinal_offset; before you choose another registry, stop all nodes of this one",
         ),
         RegistryErrorKind::OtherLayout { .. } => Some(
             "an empty registry is another `name` or database, or with the registry `local` another data directory",

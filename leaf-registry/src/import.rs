@@ -121,10 +121,17 @@ pub async fn import(
              and make it anew with {first} as its first id"
         ))
     };
-    if !to.replace_max_id(tag, SEALED, first).await.map_err(unclear)? {
-        return Err(unopened(String::new()));
+    if to.replace_max_id(tag, SEALED, first).await.map_err(unclear)? {
+        return Ok(first);
     }
-    Ok(first)
+    let now = to.tag(tag).await.map_err(unclear)?;
+    Err(match now.filter(|now| !now.is_sealed()) {
+        None => unopened(String::new()),
+        Some(_) => bad(format!(
+            "somebody else has opened it in the new store meanwhile: leave it as it is there, if its first id was \
+             {first} or more"
+        )),
+    })
 }
 
 /// Creates the tag sealed in the new store, or brings it into line there. Everything that may be

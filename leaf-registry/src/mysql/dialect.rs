@@ -350,9 +350,11 @@ INSERT INTO leaf_guard (id, server_uid) VALUES (1, ''), (2, '');
                 // commit must not begin another transaction. A narrow column must refuse a value
                 // that it cannot hold. A statement whose caller has left must not wait for its lock
                 // much longer. `skip` is computed from the new `max_id`, so columns must be
-                // assigned from left to right.
+                // assigned from left to right. (No empty text: to some modes of MariaDB that is
+                // NULL.)
                 "SET autocommit = 1, completion_type = 0, \
-                 sql_mode = CONCAT(REPLACE(REPLACE(@@sql_mode, 'ORACLE', ''), 'SIMULTANEOUS_ASSIGNMENT', ''), ',STRICT_TRANS_TABLES'), \
+                 sql_mode = CONCAT(REPLACE(REPLACE(@@sql_mode, 'ORACLE', 'STRICT_TRANS_TABLES'), \
+                 'SIMULTANEOUS_ASSIGNMENT', 'STRICT_TRANS_TABLES'), ',STRICT_TRANS_TABLES'), \
                  innodb_lock_wait_timeout = 1, lock_wait_timeout = 2",
             )
             .await?;

@@ -12,7 +12,6 @@
 //! Statements differ by [`Dialect`]; here is whether the guard is on, and the jump: one task of a
 //! process jumps at a time. It goes on after its caller's deadline, for at most a minute.
 
-use std::collections::HashMap;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -54,28 +53,8 @@ pub(crate) struct FailoverGuard {
     margin: Option<i64>,
     /// What the last connection showed; one of the constants above.
     state: AtomicU8,
-    /// The jumps of this process.
-    jumps: Arc<Jumps>,
-}
-
-/// The jumps of one process.
-#[derive(Debug, Default)]
-struct Jumps {
-    /// One at a time.
-    alone: Mutex<()>,
-    /// How many have ended well, of each table.
-    ended: std::sync::Mutex<HashMap<&'static str, u64>>,
-}
-
-impl Jumps {
-    fn ended(&self, table: &'static str) -> u64 {
-        let ended = self.ended.lock().expect("no holder of this lock panics");
-        ended.get(table).copied().unwrap_or_default()
-    }
-
-    fn note(&self, table: &'static str) {
-        *self.ended.lock().expect("no holder of this lock panics").entry(table).or_default() += 1;
-    }
+    /// Held by the task that jumps.
+    jumping: Arc<Mutex<()>>,
 }
 
 /// What a connection found.
@@ -101,7 +80,7 @@ const fn why_off(state: u8) -> Option<&'static str> {
 impl FailoverGuard {
     /// A guard that jumps by `margin`; `None`: never on.
     pub(crate) fn new(margin: Option<i64>) -> Self {
-        Self { margin, state: AtomicU8::new(UNKNOWN), jumps: Arc::default() }
+        Self { margin, state: AtomicU8::new(UNKNOWN), jumping: Arc::default() }
     }
 
     /// By how much every tag would jump, whether or not the guard is on yet; `None`: it never is.
@@ -139,7 +118,8 @@ impl FailoverGuard {
         }
     }
 
-    /// Takes over why the guard is off, unless it is on. The log tells each reason once.
+    /// Takes over why the guard is off, unless it is on. The log tells a reason again only after
+    /// another one.
     fn set_why_off(&self, why: u8) {
         let off = |state| (state != ON && state % LOGGED != why).then_some(why);
         // Nothing to change is no failure.
@@ -147,26 +127,22 @@ impl FailoverGuard {
     }
 
     /// Advances every tag by `margin` or more, in a task of its own: a caller that leaves after its
-    /// deadline does not undo it.
+    /// deadline does not undo it. If a jump is under way already, waits for its end: the caller
+    /// finds out whether that jump was its own, too, when it allocates again.
     pub(crate) async fn jump<D: Dialect>(
         self: &Arc<Self>,
         pool: Pool<D::Db>,
         statements: GuardStatements,
         margin: i64,
     ) -> Result<(), sqlx::Error> {
-        let jump = jump::<D>(pool, Arc::clone(self), statements, margin);
-        let table = statements.table;
-        let (jumping, before) = (Arc::clone(&self.jumps), self.jumps.ended(table));
+        let Ok(alone) = Arc::clone(&self.jumping).try_lock_owned() else {
+            drop(self.jumping.lock().await);
+            return Ok(());
+        };
+        let jump = timeout(JUMP, jump::<D>(pool, Arc::clone(self), statements, margin));
         let task = tokio::spawn(async move {
-            let _alone = jumping.alone.lock().await;
-            if jumping.ended(table) != before {
-                // Another caller's jump was this one's, too.
-                return Ok(Ok(()));
-            }
-            let result = timeout(JUMP, jump).await;
-            if let Ok(Ok(())) = result {
-                jumping.note(table);
-            }
+            let result = jump.await;
+            drop(alone);
             result
         });
         let late = || {

@@ -297,8 +297,8 @@ async fn a_server_without_a_name_is_a_risk_that_is_told() {
     server.drop_user(few).await;
 }
 
-/// An import into a database that has failed over, from which nobody has allocated since, is refused
-/// while the tag still serves in its old store.
+/// An import into a database that has failed over, from which nobody has allocated since, is
+/// refused while the tag still serves in its old store.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_import_that_the_guard_refuses_seals_nothing() {
     let servers = Server::both().await;

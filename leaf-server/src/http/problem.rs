@@ -220,9 +220,7 @@ impl From<RegistryError> for Problem {
     fn from(error: RegistryError) -> Self {
         let detail = hints::with(&error, hints::of_registry(error.kind()));
         match error.kind() {
-            RegistryErrorKind::Unavailable | RegistryErrorKind::FailedOver { .. } => {
-                Self::unavailable(detail)
-            }
+            RegistryErrorKind::Unavailable => Self::unavailable(detail),
             _ => Self::new(StatusCode::CONFLICT, "registry-refuses", detail),
         }
     }

@@ -130,8 +130,8 @@ impl Registry {
     /// timestamp used.
     ///
     /// # Errors
-    /// Those of [`Self::extend`]. Unless it is `Lost`, the worker id stays held until its ceiling
-    /// has passed.
+    /// Those of [`Self::extend`]. Unless it is `Lost`, the worker id may stay held until its
+    /// ceiling has passed.
     pub async fn release(&self, lease: Lease, last: Report) -> Result<(), RegistryError> {
         self.0.release(lease, last).await
     }

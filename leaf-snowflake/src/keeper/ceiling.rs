@@ -18,6 +18,7 @@ impl Keeper {
         &mut self,
         sequencer: &Sequencer,
         urgency: Urgency,
+        ids_clock: UnixMillis,
     ) -> Result<(), StateFileError> {
         let Some(saved) = &self.state.saved_lease else { return Ok(()) };
         if self.file.is_none() {
@@ -28,11 +29,10 @@ impl Keeper {
             }
             return Ok(());
         }
-        let clock = self.shared.clock.now().unwrap_or(UnixMillis::EPOCH);
         // The sequencer rounds a ceiling down to whole ticks: the window must span at least two.
         let ticks = 2 * self.config.layout.tick_length();
-        let wanted =
-            (clock + LOCAL_WINDOW.max(ticks)).max(sequencer.next_free() + LEAST_WINDOW.max(ticks));
+        let wanted = (ids_clock + LOCAL_WINDOW.max(ticks))
+            .max(sequencer.next_free() + LEAST_WINDOW.max(ticks));
         let ceiling = wanted.min(saved.fence.ceiling);
         let least = match urgency {
             Urgency::InTime => LEAST_RAISE,

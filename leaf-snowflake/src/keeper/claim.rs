@@ -213,7 +213,8 @@ impl Keeper {
         let floor = floor.map_err(|kind| RegistryError::new(kind, "start the lease"))?;
         let sequencer = Sequencer::new(layout, worker, floor, now, self.config.sequence_start);
         let sequencer = Arc::new(LeaseSequencer::new(sequencer));
-        self.raise(&sequencer, Urgency::CallersWait).await?;
+        let ids_clock = self.shared.clock.now().unwrap_or(UnixMillis::EPOCH);
+        self.raise(&sequencer, Urgency::CallersWait, ids_clock).await?;
         match lease {
             Some(_) => tracing::info!(%worker, term, "worker id claimed"),
             None => {

@@ -112,6 +112,14 @@ enum Event {
     Accept,
 }
 
+/// When a confirmed lease is written into the state file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Persist {
+    Now,
+    /// With the next raise of the ceiling.
+    WithNext,
+}
+
 /// Why a lease is over.
 enum End {
     Stopped,
@@ -238,6 +246,10 @@ impl Keeper {
                 Event::Stop => break End::Stopped,
                 Event::Look(urgency) => {
                     let now = Instant::now();
+                    // Read before the freeze is looked for: a freeze that comes after that is seen
+                    // at the next look, and what this one raises goes by a time before it. A disk
+                    // that is as slow as a freeze costs one question to the registry.
+                    let ids_clock = shared.clock.now().unwrap_or(UnixMillis::EPOCH);
                     if self.was_frozen() {
                         let until = now + ATTEMPT;
                         thawed = Some(Thawed { until, ask_again: request.is_some() });
@@ -245,12 +257,9 @@ impl Keeper {
                             request = Some(self.report(held));
                         }
                     }
-                    // The beginning of the look counts: a freeze while it writes to the disk is
-                    // seen at the next one. A disk that is as slow as that costs one question to
-                    // the registry.
-                    self.looked_at = self.shared.clock.boot();
                     let may_raise = thawed.is_none_or(|thawed| thawed.until <= now);
-                    let look = self.look(&held.sequencer, urgency, may_raise).await;
+                    let raise_by = may_raise.then_some(ids_clock);
+                    let look = self.look(&held.sequencer, urgency, raise_by).await;
                     let ask = look == Look::FarAhead && comparison.is_none() && compare_from <= now;
                     if let (true, Some(peers)) = (ask, &self.config.peers) {
                         compare_from = now + self.config.report_interval;
@@ -269,7 +278,10 @@ impl Keeper {
                 }
                 Event::Answer(answer) => {
                     request = None;
-                    if let Some(end) = self.take_answer(held, *answer).await {
+                    // Where ids wait for this answer, the raise that comes next writes it down
+                    // with the ceiling: a slow disk must not look like another freeze.
+                    let persist = if thawed.is_some() { Persist::WithNext } else { Persist::Now };
+                    if let Some(end) = self.take_answer(held, *answer, persist).await {
                         break end;
                     }
                     thawed = match thawed {
@@ -331,7 +343,12 @@ impl Keeper {
     }
 
     /// Takes note of the registry's answer; tells whether it ends the lease.
-    async fn take_answer(&mut self, held: &mut Held, answer: Answer) -> Option<End> {
+    async fn take_answer(
+        &mut self,
+        held: &mut Held,
+        answer: Answer,
+        persist: Persist,
+    ) -> Option<End> {
         let result = match answer {
             Answer::Extended(lease, result) => {
                 let lease = held.lease.insert(lease);
@@ -354,7 +371,9 @@ impl Keeper {
                     self.state.pending_claim = None;
                     // At once: after a reboot the saved lease counts only if its nonce is the one
                     // in the registry's record.
-                    self.persist_best_effort().await;
+                    if persist == Persist::Now {
+                        self.persist_best_effort().await;
+                    }
                 }
                 self.shared.clear_trouble(Trouble::Registry);
                 self.publish(true);
@@ -368,16 +387,23 @@ impl Keeper {
         }
     }
 
-    /// Whether this task did not run for more than a report interval, by the clock that goes on
-    /// while the process is stopped and the machine sleeps.
-    fn was_frozen(&self) -> bool {
+    /// Begins a look. Tells whether this task did not run for more than a report interval since the
+    /// beginning of the last one, by the clock that goes on while the process is stopped and the
+    /// machine sleeps.
+    fn was_frozen(&mut self) -> bool {
         let now = self.shared.clock.boot();
-        let since = now.saturating_sub(self.looked_at);
+        let since = now.saturating_sub(std::mem::replace(&mut self.looked_at, now));
         since > self.config.report_interval.max(2 * LOOK_EVERY)
     }
 
-    /// Looks at the clock, and raises the ceiling where it may.
-    async fn look(&mut self, sequencer: &Sequencer, urgency: Urgency, may_raise: bool) -> Look {
+    /// Looks at the clock, and raises the ceiling by this time of the ids' clock; `None`: not at
+    /// all.
+    async fn look(
+        &mut self,
+        sequencer: &Sequencer,
+        urgency: Urgency,
+        raise_by: Option<UnixMillis>,
+    ) -> Look {
         let look = self.shared.clock.look(sequencer.next_free());
         match look {
             Look::Fine => self.shared.clear_trouble(Trouble::Clock),
@@ -395,10 +421,8 @@ impl Keeper {
                 self.shared.set_trouble(Trouble::Clock, text);
             }
         }
-        if !may_raise {
-            return look;
-        }
-        match self.raise(sequencer, urgency).await {
+        let Some(ids_clock) = raise_by else { return look };
+        match self.raise(sequencer, urgency, ids_clock).await {
             Ok(()) => self.shared.clear_trouble(Trouble::StateFile),
             Err(error) => self.shared.set_trouble(Trouble::StateFile, error.to_string()),
         }
