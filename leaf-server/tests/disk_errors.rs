@@ -1,5 +1,6 @@
 //! W-10: the disk fails while a real server writes its state file. Ids stop before what is not
-//! durable, the error says what failed, and nothing is repeated afterwards. strace plays the disk.
+//! durable, the error says what failed, and nothing is repeated afterwards. strace plays the disk,
+//! also one that is only slow.
 #![allow(clippy::unwrap_used, reason = "tests may panic")]
 
 use std::path::Path;
@@ -7,17 +8,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leaf_testkit::{HttpClient, LeafServer, Ledger, require, wait_until};
+use tokio::time::Instant;
 
 const SERVER: &str = env!("CARGO_BIN_EXE_leaf-server");
 const SNOWFLAKE: &str = "/api/snowflake/get/x";
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// A server whose system calls on the state file fail like this from the fourth on.
-fn failing(directory: &Path, call: &str, error: &str) -> LeafServer {
+/// A server whose system calls of this name on the state file are changed as strace's `inject` says.
+fn injected(directory: &Path, call: &str, how: &str, env: &[&str]) -> LeafServer {
     let strace = require("strace", "strace").display().to_string();
     let state = directory.join("snowflake.state").display().to_string();
     let log = directory.join("strace.log").display().to_string();
-    let inject = format!("inject={call}:error={error}:when=4+");
+    let inject = format!("inject={call}:{how}");
     // -D: the process that is started, and killed in the end, is the server.
     let arguments = [
         "-D",
@@ -31,9 +33,9 @@ fn failing(directory: &Path, call: &str, error: &str) -> LeafServer {
         &format!("trace={call}"),
         "-e",
         &inject,
-        SERVER,
+        "env",
     ];
-    LeafServer::start_wrapped(&strace, &arguments, directory)
+    LeafServer::start_wrapped(&strace, &[&arguments[..], env, &[SERVER]].concat(), directory)
 }
 
 #[test]
@@ -51,7 +53,7 @@ fn a_failing_disk_stops_the_ids_and_is_named() {
         ledger.record(&issuer, server.id(SNOWFLAKE));
         server.kill();
 
-        let mut server = failing(directory.path(), call, error);
+        let mut server = injected(directory.path(), call, &format!("error={error}:when=4+"), &[]);
         let mut client = HttpClient::connect(server.ids()).unwrap();
         let refusal = wait_until("ids stop", MINUTE, || {
             let answer = client.request("GET", SNOWFLAKE).unwrap();
@@ -73,4 +75,36 @@ fn a_failing_disk_stops_the_ids_and_is_named() {
             ledger.record(&issuer, server.id(SNOWFLAKE));
         }
     }
+}
+
+/// Every sync takes longer than the interval of reports, after which a task that did not run counts
+/// as frozen: ids wait for the disk now and then, and for the registry's answer, but never for good.
+#[test]
+fn ids_flow_on_a_disk_that_is_slower_than_reports() {
+    let directory = tempfile::tempdir().unwrap();
+    let registry = "LEAF_SNOWFLAKE__REGISTRY=sqlite";
+    let env = [registry, "LEAF_SNOWFLAKE__REPORT_INTERVAL=100ms", "LEAF_SEGMENT__ENABLED=false"];
+    let pairs = env.map(|pair| pair.split_once('=').unwrap());
+    let pairs = pairs.map(|(name, value)| (name, value.to_owned()));
+    let ledger = Ledger::default();
+    let issuer: Arc<str> = "slow".into();
+    let mut server = LeafServer::start(SERVER, directory.path(), &[], &pairs);
+    ledger.record(&issuer, server.id(SNOWFLAKE));
+    server.kill();
+
+    let server = injected(directory.path(), "fdatasync", "delay_enter=250000", &env);
+    let mut client = HttpClient::connect(server.ids()).unwrap();
+    let begun = Instant::now();
+    let (mut last, mut longest) = (begun, Duration::ZERO);
+    while begun.elapsed() < Duration::from_secs(6) {
+        let answer = client.request("GET", SNOWFLAKE).unwrap();
+        if answer.status == 200 {
+            ledger.record(&issuer, answer.body.parse().unwrap());
+            longest = longest.max(last.elapsed());
+            last = Instant::now();
+        }
+    }
+    longest = longest.max(last.elapsed());
+    assert!(longest < Duration::from_secs(3), "no id for {longest:?}");
+    ledger.expect_at_least(1000);
 }
