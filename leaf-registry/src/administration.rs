@@ -7,6 +7,10 @@ use leaf_segment::StoreFuture;
 
 /// Shows and makes the tables of a segment store or of a worker registry, and looks at the settings
 /// of its server.
+///
+/// The tables themselves are documented in docs/stores.md and docs/registries.md; a program may
+/// show them with [`Self::tables`], so that an administrator can make them with other rights than
+/// the service has.
 pub trait Administration: fmt::Debug + Send + Sync + 'static {
     /// The tables, each with the statements that make it, to be read or run by hand.
     fn tables(&self) -> &'static [Table];

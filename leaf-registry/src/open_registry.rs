@@ -7,6 +7,9 @@ use leaf_snowflake::{ClaimPolicy, FenceStore, Identity, Registry};
 use crate::Administration;
 
 /// A registry that was opened.
+///
+/// Opened by [`RegistryPlace::open`](crate::RegistryPlace::open). Nothing is claimed, and no server
+/// is contacted, before the first call.
 #[derive(Debug, Clone)]
 pub struct OpenRegistry {
     /// The registry.

@@ -13,6 +13,10 @@ use leaf_snowflake::{ClaimPolicy, Identity, WorkerRange};
 use crate::{OpenRegistry, SettingError, StoreUrl, ZookeeperAddress};
 
 /// A kind of worker registry.
+///
+/// Worker ids of `local`, `ordinal`, `zk_normal` and `mysql` belong to names, or to whoever is
+/// configured with them; those of the others go to whoever claims them, and are given out again.
+/// See [`ClaimPolicy`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RegistryKind {
     /// From the configuration.
@@ -33,6 +37,7 @@ pub enum RegistryKind {
     Etcd,
 }
 
+/// What a configuration calls each kind.
 const NAMES: [(RegistryKind, &str); 8] = [
     (RegistryKind::Local, "local"),
     (RegistryKind::Ordinal, "ordinal"),
@@ -94,6 +99,19 @@ impl fmt::Display for RegistryPlace {
 }
 
 /// What a configuration says of where worker ids may be kept.
+///
+/// ```
+/// use leaf_registry::{RegistryKind, RegistryPlaces};
+///
+/// let store = "mysql://leaf:secret@db:3306/leaf".parse()?;
+/// let places = RegistryPlaces { segment_store: Some(store), ..RegistryPlaces::default() };
+///
+/// let place = places.of(RegistryKind::Mysql)?.expect("it needs a place");
+/// assert_eq!(place.to_string(), "mysql://leaf:***@db:3306/leaf");
+/// assert!(places.of(RegistryKind::Etcd).is_err(), "the segment store is of another kind");
+/// assert_eq!(places.of(RegistryKind::Local)?, None);
+/// # Ok::<(), leaf_registry::SettingError>(())
+/// ```
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RegistryPlaces {
     /// Where ZooKeeper is (in leaf-server: `snowflake.zookeeper`).
@@ -279,6 +297,13 @@ impl RegistryOptions {
     ///
     /// # Errors
     /// A text for the operator.
+    ///
+    /// ```
+    /// use leaf_registry::RegistryOptions;
+    ///
+    /// assert!(RegistryOptions::check_name("shop-eu.1").is_ok());
+    /// assert!(RegistryOptions::check_name("shop/eu").is_err(), "it would be two folders in ZooKeeper");
+    /// ```
     pub fn check_name(name: &str) -> Result<(), SettingError> {
         let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
         if name.is_empty() || name.len() > 64 || name.starts_with('.') || !name.chars().all(plain) {

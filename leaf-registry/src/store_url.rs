@@ -12,6 +12,7 @@ use leaf_segment::{StoreError, StoreFuture, TagStore};
 
 use crate::{Administration, OpenRegistry, RegistryKind, RegistryOptions};
 
+/// The schemes that a URL may begin with.
 const KINDS: [&str; 5] = ["sqlite", "mysql", "postgres", "postgresql", "etcd"];
 
 /// How to write one, for error texts.
@@ -31,6 +32,7 @@ const HOW: &str = "write sqlite:PATH, mysql://user:password@host:3306/database, 
 #[derive(Clone, PartialEq, Eq)]
 pub struct StoreUrl(Kind);
 
+/// What is behind a URL; which variants there are depends on the features of this build.
 #[derive(Clone, PartialEq, Eq)]
 enum Kind {
     /// A file, relative to the data directory.
@@ -113,6 +115,26 @@ impl StoreUrl {
     ///
     /// # Errors
     /// Where the URL or the file cannot be used.
+    ///
+    /// ```
+    /// # tokio::runtime::Runtime::new()?.block_on(async {
+    /// # let directory = tempfile::tempdir()?;
+    /// use leaf_core::{Step, Tag};
+    /// use leaf_registry::{StoreOptions, StoreUrl};
+    /// use leaf_segment::NewTag;
+    ///
+    /// let url: StoreUrl = "sqlite:leaf.db".parse()?;
+    /// let open = url.open(directory.path(), &StoreOptions::default()).await?;
+    /// open.admin.apply().await?;
+    /// let (orders, step) = (Tag::parse("orders")?, Step::new(1000)?);
+    /// open.store.create(&NewTag::new(orders.clone(), step)).await?;
+    ///
+    /// let range = open.store.allocate(&orders, step, step.into()).await?;
+    /// assert_eq!((range.start(), range.end()), (1, 1001));
+    /// open.store.close().await;
+    /// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn open<'a>(
         &'a self,
         data_dir: &'a Path,

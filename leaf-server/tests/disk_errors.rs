@@ -14,7 +14,8 @@ const SERVER: &str = env!("CARGO_BIN_EXE_leaf-server");
 const SNOWFLAKE: &str = "/api/snowflake/get/x";
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// A server whose system calls of this name on the state file are changed as strace's `inject` says.
+/// A server whose system calls of this name on the state file are changed as strace's `inject`
+/// says.
 fn injected(directory: &Path, call: &str, how: &str, env: &[&str]) -> LeafServer {
     let strace = require("strace", "strace").display().to_string();
     let state = directory.join("snowflake.state").display().to_string();
@@ -78,7 +79,8 @@ fn a_failing_disk_stops_the_ids_and_is_named() {
 }
 
 /// Every sync takes longer than the interval of reports, after which a task that did not run counts
-/// as frozen: ids wait for the disk now and then, and for the registry's answer, but never for good.
+/// as frozen: ids wait for the disk now and then, and for the registry's answer, but never for
+/// good.
 #[test]
 fn ids_flow_on_a_disk_that_is_slower_than_reports() {
     let directory = tempfile::tempdir().unwrap();
