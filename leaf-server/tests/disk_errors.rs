@@ -84,8 +84,12 @@ fn a_failing_disk_stops_the_ids_and_is_named() {
 #[test]
 fn ids_flow_on_a_disk_that_is_slower_than_reports() {
     let directory = tempfile::tempdir().unwrap();
-    let registry = "LEAF_SNOWFLAKE__REGISTRY=sqlite";
-    let env = [registry, "LEAF_SNOWFLAKE__REPORT_INTERVAL=100ms", "LEAF_SEGMENT__ENABLED=false"];
+    let env = [
+        "LEAF_SNOWFLAKE__REGISTRY=sqlite",
+        "LEAF_SNOWFLAKE__REPORT_INTERVAL=100ms",
+        "LEAF_SEGMENT__ENABLED=false",
+        "LEAF_ADVERTISE=slow:1",
+    ];
     let pairs = env.map(|pair| pair.split_once('=').unwrap());
     let pairs = pairs.map(|(name, value)| (name, value.to_owned()));
     let ledger = Ledger::default();
