@@ -128,16 +128,17 @@ impl FailoverGuard {
 
     /// Advances every tag by `margin` or more, in a task of its own: a caller that leaves after its
     /// deadline does not undo it. If a jump is under way already, waits for its end: the caller
-    /// finds out whether that jump was its own, too, when it allocates again.
+    /// finds out whether that jump was its own, too, when it allocates again. Tells whether this
+    /// call jumped.
     pub(crate) async fn jump<D: Dialect>(
         self: &Arc<Self>,
         pool: Pool<D::Db>,
         statements: GuardStatements,
         margin: i64,
-    ) -> Result<(), sqlx::Error> {
+    ) -> Result<bool, sqlx::Error> {
         let Ok(alone) = Arc::clone(&self.jumping).try_lock_owned() else {
             drop(self.jumping.lock().await);
-            return Ok(());
+            return Ok(false);
         };
         let jump = timeout(JUMP, jump::<D>(pool, Arc::clone(self), statements, margin));
         let task = tokio::spawn(async move {
@@ -149,7 +150,7 @@ impl FailoverGuard {
             io::Error::new(io::ErrorKind::TimedOut, "the failover guard's jump did not end in time")
         };
         match task.await {
-            Ok(Ok(result)) => result,
+            Ok(Ok(result)) => result.map(|()| true),
             Ok(Err(_)) => Err(late().into()),
             Err(panicked) => Err(io::Error::other(panicked).into()),
         }

@@ -294,7 +294,8 @@ impl<D: Dialect> RangeSource for SqlStore<D> {
         Box::pin(async move {
             let name = || operation::<D>("allocate", tag);
             let amount = i64::from(amount.get());
-            for _ in 0..TRIES {
+            let mut tries = 0;
+            while tries < TRIES {
                 let tried = run(&self.connections, Access::Statement, name(), async |connection| {
                     self.try_allocate(connection, tag, amount, expected).await
                 });
@@ -307,15 +308,19 @@ impl<D: Dialect> RangeSource for SqlStore<D> {
                             StoreError::new(StoreErrorKind::BadRecord(why), name())
                         });
                     }
-                    Tried::Again => {}
+                    Tried::Again => tries += 1,
                     Tried::OtherServer(guard, margin) => {
                         let pool = self.connections.pool().clone();
-                        self.guard.jump::<D>(pool, guard, margin).await.map_err(|error| {
-                            let (table, name) = (guard.table, D::NAME);
-                            let what =
-                                format!("advance every tag of {table} in {name} after a failover");
-                            StoreError::new(StoreErrorKind::Unavailable, what).because(error)
-                        })?;
+                        let by_us =
+                            self.guard.jump::<D>(pool, guard, margin).await.map_err(|error| {
+                                let (table, name) = (guard.table, D::NAME);
+                                let what = format!(
+                                    "advance every tag of {table} in {name} after a failover"
+                                );
+                                StoreError::new(StoreErrorKind::Unavailable, what).because(error)
+                            })?;
+                        // To have waited for another one's is no try: it may have failed.
+                        tries += usize::from(by_us);
                     }
                 }
             }
