@@ -128,7 +128,8 @@ pub(crate) async fn of_its_pools_only_what_is_safe_is_taken(f: Fixture) {
 
     // A Java Leaf has just taken it.
     pools.shift(3, "notuse", "inuse").await;
-    let again = ClaimRequest { nonce: uuid::Uuid::new_v4(), ..node.request.clone() };
+    let (now, nonce) = (NOW + seconds(9), uuid::Uuid::new_v4());
+    let again = ClaimRequest { now, nonce, ..node.request.clone() };
     let lease = node.claim_by(&again).await.unwrap();
     assert_eq!(lease.worker.get(), 4, "3 is the Java Leaf's");
 }
