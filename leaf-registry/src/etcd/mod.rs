@@ -5,6 +5,7 @@ mod cluster;
 mod config;
 mod error;
 mod liveness;
+mod reading;
 mod record;
 mod store;
 mod workers;

@@ -1,4 +1,4 @@
-//! Writing ceilings down, and raising them only then.
+//! Looking at the clock, writing ceilings down, and raising them only then.
 
 use super::*;
 
@@ -12,6 +12,48 @@ const LEAST_WINDOW: Duration = Duration::from_millis(200);
 const LEAST_RAISE: Duration = Duration::from_millis(200);
 
 impl Keeper {
+    /// Begins a look. Tells whether this task did not run for more than a report interval since the
+    /// beginning of the last one, by the clock that goes on while the process is stopped and the
+    /// machine sleeps.
+    pub(super) fn was_frozen(&mut self) -> bool {
+        let now = self.shared.clock.boot();
+        let since = now.saturating_sub(std::mem::replace(&mut self.looked_at, now));
+        since > self.config.report_interval.max(2 * LOOK_EVERY)
+    }
+
+    /// Looks at the clock, and raises the ceiling by this time of the ids' clock; `None`: not at
+    /// all.
+    pub(super) async fn look(
+        &mut self,
+        sequencer: &Sequencer,
+        urgency: Urgency,
+        raise_by: Option<UnixMillis>,
+    ) -> Look {
+        let look = self.shared.clock.look(sequencer.next_free());
+        match look {
+            Look::Fine => self.shared.clear_trouble(Trouble::Clock),
+            Look::StillBehind(_) | Look::Unclear => {}
+            Look::WentBack(by) => {
+                tracing::error!("the clock went back: {by:?} behind the ids; ids stop");
+            }
+            Look::CaughtUp => tracing::info!("the clock has caught up; ids flow again"),
+            Look::FarAhead => {
+                let limit = self.config.max_step_forward;
+                let text = format!(
+                    "the clock jumped ahead by more than {limit:?}: not followed; restart this \
+                     node, or accept the clock, if it is right"
+                );
+                self.shared.set_trouble(Trouble::Clock, text);
+            }
+        }
+        let Some(ids_clock) = raise_by else { return look };
+        match self.raise(sequencer, urgency, ids_clock).await {
+            Ok(()) => self.shared.clear_trouble(Trouble::StateFile),
+            Err(error) => self.shared.set_trouble(Trouble::StateFile, error.to_string()),
+        }
+        look
+    }
+
     /// Raises the ceiling of the sequencer, never beyond the registry's. With a state file: a short
     /// window ahead of the clock, after writing it down. Without one: to the registry's.
     pub(super) async fn raise(
