@@ -19,8 +19,8 @@ type Interface = (String, IpAddr);
 /// Names the key that is missing or wrong.
 ///
 /// The first rule that applies wins: `advertise`; a registry that needs no name gets the listener's
-/// address; `advertise_interface`; the listener's own address, if others can reach it; a guess,
-/// with a warning.
+/// address; `advertise_interface`; the listener's own address, unless it is loopback or
+/// unspecified; a guess, with a warning.
 pub fn find_identity(config: &Config) -> Result<(Identity, Option<String>), ConfigError> {
     let listen = config.http.listen;
     if let Some(name) = &config.advertise {

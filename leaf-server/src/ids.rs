@@ -203,7 +203,7 @@ async fn renewed(
 
 /// So many ids of a tag.
 ///
-/// They rise, and need not follow each other.
+/// Their numbers rise; only in strict order they follow each other.
 pub(crate) async fn take(node: &Node, handle: &TagHandle, count: usize) -> Result<Ids, IdError> {
     let _waiting = Waiting::for_ids(node)?;
     match handle.take_ids(count).await {

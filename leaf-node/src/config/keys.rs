@@ -23,7 +23,7 @@ impl Known {
         Self(flat(&value).into_iter().map(|(key, _)| key).collect())
     }
 
-    /// All keys, in the order of the structs.
+    /// All keys, sorted by name within each section.
     pub(super) fn iter(&self) -> impl Iterator<Item = &str> {
         self.0.iter().map(String::as_str)
     }

@@ -51,7 +51,8 @@ const NO_SERVER_NAME_TEXT: &str = "the failover guard is off, so that a failover
 pub(crate) struct FailoverGuard {
     /// The configured margin; `None` where the guard is switched off.
     margin: Option<i64>,
-    /// What the last connection showed; one of the constants above.
+    /// `ON` once any connection found the guard usable. Until then why the last one did not, and
+    /// whether the log has told it.
     state: AtomicU8,
     /// Held by the task that jumps.
     jumping: Arc<Mutex<()>>,

@@ -26,7 +26,7 @@ pub(super) struct Problem {
     status: StatusCode,
     /// The last part of its type.
     kind: &'static str,
-    /// For people. Never with host names, SQL or secrets.
+    /// For people, and never with secrets. For operators it may name stores and hosts.
     detail: String,
     /// The methods of the route, where the request had another.
     allow: Option<&'static str>,

@@ -86,7 +86,7 @@ fn ids_json<T: Display>(
 }
 
 /// `GET /v1/segments/{tag}/ids?count=&as=text`: so many ids of a tag, as numbers in strings or as
-/// texts of its template. They rise, and need not follow each other.
+/// texts of its template.
 pub(super) async fn segment_ids(
     node: &Node,
     handle: &TagHandle,

@@ -56,7 +56,7 @@ struct Flakes {
     health: HealthShown,
     registry: String,
     identity: String,
-    /// `null` before the first claim and after a loss.
+    /// `null` before the first claim.
     worker: Option<u32>,
     /// Whether the registry confirmed the worker id since the start.
     confirmed: bool,
@@ -68,7 +68,7 @@ struct Flakes {
     clock_ahead_ms: Option<i64>,
     clock_steps_forward: u64,
     clock_steps_back: u64,
-    /// How often another holder, or a failover, ended a lease.
+    /// How often a lease ended by itself: taken over, in doubt after a failover, or not continued.
     leases_lost: u64,
     /// How long the layout's timestamps last.
     days_left: u64,

@@ -221,8 +221,8 @@ pub(super) async fn show(node: &Node, tag: &str) -> Result<TagShown, Problem> {
     Ok(shown(&TagAdmin::new(&*store.open.store).read(&tag).await?, store))
 }
 
-/// Creates a tag. This node looks at its store again, so that it serves the tag at once; the others
-/// do when they are asked for it.
+/// Creates a tag. This node forgets that it may have refused the name, so that it looks the tag up
+/// when it is asked for it.
 pub(super) async fn create(node: &Node, tag: &str, spec: TagSpec) -> Result<TagShown, Problem> {
     let (store, tag) = find(node, tag)?;
     let new = spec.record(tag, &node.keys())?;
