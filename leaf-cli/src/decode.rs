@@ -17,7 +17,7 @@ struct Decoded {
     id: String,
     /// The start of the id's tick, Unix milliseconds.
     timestamp_ms: String,
-    /// The same in UTC; `-` beyond the calendar's end.
+    /// That moment as a date and a time of day in UTC; `-` beyond the calendar's end.
     time: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     datacenter: Option<u32>,

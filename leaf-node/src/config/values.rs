@@ -146,7 +146,7 @@ where
     from.deserialize_any(WholeNumber(PhantomData))
 }
 
-/// The same, if there is a value.
+/// A whole number of the type of the field, if there is a value.
 pub(super) fn optional_whole_number<'de, T, D>(from: D) -> Result<Option<T>, D::Error>
 where
     T: TryFrom<u64>,
