@@ -1,7 +1,7 @@
 //! The server's configuration, read as the server reads it, and the registry that it names.
 //!
 //! Invariant: what a command acts on is what the servers act on. So the configuration is read by
-//! the same code, from the same files and variables; `--store` replaces the store, and nothing
+//! the same code, from the same files and variables; `--store` replaces all stores, and nothing
 //! else.
 
 use std::fmt;
@@ -42,8 +42,8 @@ impl From<ConfigError> for BadConfig {
     }
 }
 
-/// Reads files, environment and flags. Only the sections that the command line needs are checked: a
-/// wrong listener address does not keep an operator from repairing a tag.
+/// Reads files, environment and flags. All sections are checked; only the server's secret files,
+/// which others may not read, are left alone.
 ///
 /// `--store` also drops `segment.shard`, since the patterns would send tags to stores that the
 /// caller did not name.

@@ -6,7 +6,7 @@
 //! How a command runs: `cli.rs` parses the command line, `config.rs` reads the server's
 //! configuration, `stores.rs` opens the stores of tags, and one file per command does the work. A
 //! command returns a [`Done`]; nothing but this file writes to standard output or picks an exit
-//! code.
+//! code, except `cli.rs` for help and for a wrong command line.
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "tests may panic"))]
 
 mod cli;

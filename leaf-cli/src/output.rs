@@ -57,8 +57,7 @@ fn json(value: &impl Serialize) -> String {
 /// What others wrote into a database must not steer the terminal: neither its control characters
 /// nor those that turn the direction of text.
 ///
-/// Each such character becomes U+FFFD. JSON needs none of this: its encoder escapes control
-/// characters.
+/// Each such character becomes U+FFFD. JSON is for programs and left as it is.
 pub(crate) fn printable(text: &str) -> String {
     let turns = |c: char| matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
     text.chars().map(|c| if c.is_control() || turns(c) { '\u{fffd}' } else { c }).collect()

@@ -20,7 +20,7 @@ use crate::stores::{Store, Stores};
 
 /// What a tag's ids are, beside their order.
 ///
-/// One cell of the table, like `scramble:63, key 1` or `slice 0/2, text {date}-{n:06}`.
+/// One cell of the table, like `scramble:63, key 1` or `slice 0/2, {date}-{n:06}`.
 fn ids(tag: &TagShown) -> String {
     let key = tag.key.map(|key| format!("key {key}"));
     let shape = tag.shape.clone().filter(|shape| shape != "plain");
@@ -178,8 +178,8 @@ fn limit(text: Option<String>) -> Result<Option<Option<Step>>> {
     }
 }
 
-/// Raises `max_id`, so that lower ids are never issued any more. Never lowers it: that would repeat
-/// ids.
+/// Raises `max_id`, so that the store grants no lower ids any more. Never lowers it: that would
+/// repeat ids.
 async fn advance(
     stores: &Stores,
     tag: &str,

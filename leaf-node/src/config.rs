@@ -3,9 +3,9 @@
 //! What it refuses is told in one line that names the key and never repeats a value.
 //!
 //! Reading and checking are two steps: [`Sources::load`] merges all sources into a [`Config`],
-//! reads the files that keys name (secrets), and then checks every value against its bounds. A
-//! `Config` that it returned is good; one that a program makes by hand is checked where it is
-//! opened.
+//! reads the files that keys name (secrets), and then checks every value against its bounds. Some
+//! bounds of snowflake mode are checked only when the node is opened; a `Config` that a program
+//! makes by hand gets none of the other checks.
 
 mod keys;
 mod listeners;
@@ -119,7 +119,7 @@ impl<'de> Deserialize<'de> for Guess {
 
 /// The configuration is wrong: exit code 2.
 ///
-/// The text names the key and never holds a value, so that it can be logged whatever it is about.
+/// The text names the key and never holds a secret, so that it can be logged.
 #[derive(Debug)]
 pub struct ConfigError(String);
 

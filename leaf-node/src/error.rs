@@ -1,7 +1,7 @@
 //! Why a node cannot be opened.
 //!
-//! Every variant is the operator's to correct: a server that cannot be reached is no error at
-//! opening.
+//! `Node::open` reaches no server: what it returns is the operator's to correct.
+//! `LeafBuilder::open` also fails where the registry yields no worker id.
 
 use leaf_registry::SettingError;
 use leaf_segment::{HighWaterMarksError, StoreError};

@@ -15,12 +15,12 @@ type Interface = (String, IpAddr);
 
 /// This node's identity, and what its operator should know about how it was found.
 ///
-/// # Errors
-/// Names the key that is missing or wrong.
-///
 /// The first rule that applies wins: `advertise`; a registry that needs no name gets the listener's
 /// address; `advertise_interface`; the listener's own address, unless it is loopback or
 /// unspecified; a guess, with a warning.
+///
+/// # Errors
+/// Names the key that is missing or wrong.
 pub fn find_identity(config: &Config) -> Result<(Identity, Option<String>), ConfigError> {
     let listen = config.http.listen;
     if let Some(name) = &config.advertise {

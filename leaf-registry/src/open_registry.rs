@@ -8,8 +8,8 @@ use crate::Administration;
 
 /// A registry that was opened.
 ///
-/// Opened by [`RegistryPlace::open`](crate::RegistryPlace::open). Nothing is claimed, and no server
-/// is contacted, before the first call.
+/// Where it has a place, [`RegistryPlace::open`](crate::RegistryPlace::open) opens it. Nothing is
+/// claimed, and no server is contacted, before the first call.
 #[derive(Debug, Clone)]
 pub struct OpenRegistry {
     /// The registry.

@@ -14,7 +14,7 @@ pub(crate) struct Row {
     pub(crate) name: String,
     /// Every number below is granted.
     pub(crate) max_id: Option<i64>,
-    /// How many numbers an allocation takes at least; not checked yet.
+    /// How many numbers a refill takes at least; not checked yet.
     pub(crate) step: Option<i64>,
     pub(crate) description: Option<String>,
     /// `None` for a plain tag, in the table that Java programs read.

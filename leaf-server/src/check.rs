@@ -81,8 +81,7 @@ async fn in_time(check: impl Future<Output = Result<String>>) -> Result<String> 
     }
 }
 
-/// Whether files can be written there: rights, a full disk and a read-only mount are found by
-/// trying.
+/// Whether files can be written there: missing rights and a read-only mount are found by trying.
 fn data_dir(config: &Config) -> Result<String> {
     let directory = &config.data_dir;
     match directory.metadata() {

@@ -239,8 +239,8 @@ impl Java<'_> {
 
     /// The keys of snowflake mode.
     ///
-    /// The cache file of a Java Leaf on this machine, if there is one, bounds the first id: the
-    /// Java program wrote there when it issued ids last.
+    /// The cache file of the community fork on this machine, if there is one, bounds the first id:
+    /// the fork wrote there when it issued ids last. The original's holds no time.
     fn snowflake(
         &self,
         settings: &mut Map<String, Value>,

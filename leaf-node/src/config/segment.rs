@@ -51,8 +51,8 @@ pub struct Segment {
     /// that was promoted may lack the latest allocations.
     #[serde(deserialize_with = "values::boolean")]
     pub failover_guard: bool,
-    /// By how much at least: more than a lost replication can have held. Default 10,000,000; never
-    /// less than `max_step`.
+    /// By how much at least, but for tags in strict order with few numbers: more than a lost
+    /// replication can have held. Default 10,000,000; never less than `max_step`.
     #[serde(deserialize_with = "values::whole_number")]
     pub failover_margin: u32,
     /// A file with the secret keys of scrambled ids, which only its owner may read. Ids of a lost

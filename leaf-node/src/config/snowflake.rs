@@ -20,7 +20,8 @@ pub struct Snowflake {
     /// Whether it is on; default true.
     #[serde(deserialize_with = "values::boolean")]
     pub enabled: bool,
-    /// Where worker ids come from; default `local`, which is for one node alone.
+    /// Where worker ids come from; default `local`, which is for one node, or for worker ids that
+    /// somebody assigns.
     #[serde(with = "values::text")]
     pub registry: RegistryKind,
     /// Where `zk_normal` and `zk_recycle` are.
@@ -93,8 +94,8 @@ pub struct Snowflake {
     /// How far the clock may jump ahead and still be followed; default 1 h. A wrong clock that was
     /// followed could not be undone: timestamps never fall.
     pub max_step_forward: Span,
-    /// How long ids flow without the registry; default 10 min. As long another node has to wait for
-    /// the worker id of a node that vanished.
+    /// How long ids flow without the registry; default 10 min. Another node waits as long, and
+    /// [`Self::recycle_after`] longer, for the worker id of a node that vanished.
     pub offline_for: Span,
     /// A quiet tick starts its sequence at a varying number below this; default 100, as in Java. So
     /// ids that are taken modulo a number of shards spread evenly.

@@ -25,8 +25,8 @@ pub(super) fn needs_login(error: &Error) -> bool {
 /// The gRPC code of a token that the cluster does not know.
 const UNAUTHENTICATED: i32 = 16;
 
-/// What an error means for a store. What is not known counts as unavailable: to try again is
-/// harmless.
+/// What an error means for a store. A code of gRPC that is not known counts as unavailable: to try
+/// again is harmless.
 fn kind(error: &Error) -> StoreErrorKind {
     match error {
         // The next request logs in again.

@@ -16,7 +16,7 @@ pub(super) struct Record {
     pub(super) version: u32,
     /// Every number below is granted; the next allocation begins here.
     pub(super) max_id: i64,
-    /// How many numbers an allocation takes at least.
+    /// How many numbers a refill takes at least.
     pub(super) step: i64,
     /// As [`leaf_segment::Meaning::encode`] writes it; none in the record of a plain tag.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -127,10 +127,10 @@ impl FailoverGuard {
         let _ = self.state.fetch_update(Ordering::Relaxed, Ordering::Relaxed, off);
     }
 
-    /// Advances every tag by `margin` or more, in a task of its own: a caller that leaves after its
-    /// deadline does not undo it. If a jump is under way already, waits for its end: the caller
-    /// finds out whether that jump was its own, too, when it allocates again. Tells whether this
-    /// call jumped.
+    /// Advances every tag by `margin` or more (those in strict order with few numbers by their own
+    /// margin), in a task of its own: a caller that leaves after its deadline does not undo it. If
+    /// a jump is under way already, waits for its end: the caller finds out whether that jump was
+    /// its own, too, when it allocates again. Tells whether this call jumped.
     pub(crate) async fn jump<D: Dialect>(
         self: &Arc<Self>,
         pool: Pool<D::Db>,

@@ -1,7 +1,8 @@
 //! `leaf.v1.IdService`.
 //!
 //! The methods translate messages to calls of `ids.rs` and back. Limits on counts are those of
-//! HTTP; a refusal carries the reason that HTTP has in its problem type.
+//! HTTP, and for a list at most [`MOST`]; a refusal carries the reason that HTTP has in its problem
+//! type.
 
 use std::pin::Pin;
 use std::sync::Arc;

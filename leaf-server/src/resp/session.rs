@@ -115,8 +115,8 @@ impl Session {
         false
     }
 
-    /// `HELLO [2|3 [AUTH user password] [SETNAME name]]`: chooses the version of the protocol.
-    /// Nothing changes unless every option is right.
+    /// `HELLO [2|3 [AUTH user password] [SETNAME name]]`: chooses the version of the protocol. The
+    /// version changes only if every option is right; a right password counts even then.
     pub(super) fn hello(&mut self, node: &Node, words: &Words, input: &[u8]) {
         let version = match words.word(input, 1) {
             _ if words.len() == 1 => self.replies.version,

@@ -39,7 +39,8 @@ pub(super) enum Task {
 
 /// How one id is told.
 ///
-/// `INCR` answers with an integer, since that is what Redis answers; everything else with a string.
+/// `INCR` and `INCRBY` answer with an integer, since that is what Redis answers; everything else
+/// with a string.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Form {
     /// An integer.
@@ -182,7 +183,7 @@ impl Task {
 
 /// `None` for a tag that does not exist, or cannot.
 ///
-/// A tag that is disabled counts as one that does not exist, as everywhere.
+/// A tag that is disabled counts as one that does not exist.
 fn existing(found: Result<TagHandle, IdError>) -> Result<Option<TagHandle>, IdError> {
     match found {
         Ok(handle) => Ok(Some(handle)),

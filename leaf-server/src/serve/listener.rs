@@ -219,7 +219,8 @@ struct Serving<P> {
 }
 
 impl<P: Protocol> Accepting<P> {
-    /// Accepts until it is stopped, and sweeps meanwhile: whoever is silent for long is ended.
+    /// Accepts until it is stopped, and sweeps meanwhile: whoever is silent for long is ended,
+    /// unless idle connections may stay.
     async fn run(self, stop: CancellationToken) {
         let mut sweeps = tokio::time::interval(self.serving.slots.keeping.sweep_every);
         // A process that was frozen does not catch up on them.
