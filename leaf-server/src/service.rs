@@ -59,7 +59,9 @@ impl std::error::Error for WorkerIdRefused {}
 /// Serves ids until a signal arrives.
 ///
 /// A second signal ends it at once, without giving the worker id back: the registry then keeps it
-/// for [`offline_for`](leaf_node::config::Snowflake::offline_for), and the ids in memory are lost.
+/// until its ceiling, up to [`offline_for`](leaf_node::config::Snowflake::offline_for) ahead, and
+/// [`recycle_after`](leaf_node::config::Snowflake::recycle_after) have passed, unless the same node
+/// starts again. The ids in memory are lost.
 ///
 /// # Errors
 /// It could not start, or the registry refused the worker id.

@@ -30,7 +30,7 @@ fn check(tag: &str) {
     let at = if tag == "ids" { server.ids() } else { server.ops() };
     // The same requests at every run; with --full others, and more.
     let how: &[&str] = match std::env::var_os("LEAF_TEST_FULL") {
-        None => &["--generation-deterministic", "--max-examples", "20"],
+        None => &["--generation-deterministic", "--max-examples", "8"],
         Some(_) => &["--max-examples", "300"],
     };
     let output = Command::new(program)

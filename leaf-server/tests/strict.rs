@@ -21,7 +21,10 @@ use leaf_testkit::{
 use tokio::time::Instant;
 
 const SERVER: &str = env!("CARGO_BIN_EXE_leaf-server");
-const CALLERS_PER_NODE: usize = 20;
+
+fn full() -> bool {
+    std::env::var_os("LEAF_TEST_FULL").is_some()
+}
 
 /// A server, and what is done to it.
 struct Node {
@@ -147,9 +150,9 @@ impl Calls {
 
 /// Kills, stops and cuts off one node after the other while all are asked.
 async fn attack(mut nodes: Vec<Node>) {
-    let seconds = if std::env::var_os("LEAF_TEST_FULL").is_some() { 60 } else { 8 };
+    let (seconds, callers_per_node) = if full() { (60, 20) } else { (6, 8) };
     let calls = Arc::new(Calls::default());
-    let callers: Vec<_> = (0..nodes.len() * CALLERS_PER_NODE)
+    let callers: Vec<_> = (0..nodes.len() * callers_per_node)
         .map(|number| {
             let places = Arc::clone(&nodes[number % nodes.len()].places);
             let calls = Arc::clone(&calls);

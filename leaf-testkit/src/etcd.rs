@@ -1,5 +1,6 @@
 //! A private etcd cluster.
 
+use std::net::TcpStream;
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, Weak};
@@ -189,6 +190,9 @@ impl Etcd {
                 let mut process = member.process.lock().expect("no holder of this lock panics");
                 assert!(process.ended().is_none(), "etcd ended: {}", process.output());
             }
+            // Until all listen there is no use in a client.
+            let listens = |port: &u16| TcpStream::connect(("127.0.0.1", *port)).is_ok();
+            self.ports().iter().all(listens).then_some(())?;
             self.try_ctl(&["endpoint", "health"]).ok()
         });
     }

@@ -36,14 +36,14 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// One client that asks for 50 ids at once, a thousand times a second at most.
+    /// One client that asks for 50 ids at once, 250 times a second at most.
     #[must_use]
     pub fn of(path: &str) -> Self {
         Self {
             path: path.into(),
             clients: 1,
             pipeline: 50,
-            pause: Duration::from_millis(1),
+            pause: Duration::from_millis(4),
             rising: true,
         }
     }

@@ -1,5 +1,6 @@
 //! A private MariaDB server.
 
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -8,10 +9,12 @@ use std::time::Duration;
 
 use tempfile::TempDir;
 
-use crate::process::is_root;
+use crate::process::{from_template, is_root};
 use crate::{Certificates, Process, free_port, require, wait_until};
 
 const PACKAGE: &str = "mariadb-server-core mariadb-client-core";
+/// Small: the log is a part of every server's data directory.
+const LOG_SIZE: &str = "--innodb-log-file-size=16M";
 
 /// The user of the tests. It must respect `read_only`, which `ALL` would not.
 pub(crate) const LEAF_USER: &str = "CREATE USER leaf@'127.0.0.1' IDENTIFIED BY 'leaf'; \
@@ -161,18 +164,18 @@ impl MariaDb {
 
     /// Makes its data.
     pub(crate) fn install(&self) {
-        let install = Command::new(require("mariadb-install-db", PACKAGE))
-            .args(["--no-defaults", "--auth-root-authentication-method=normal", "--skip-test-db"])
-            .arg(format!("--datadir={}", self.data().display()))
-            .env("TMPDIR", self.directory.path().join("tmp"))
-            .args(as_root())
-            .output()
-            .expect("mariadb-install-db runs");
-        assert!(
-            install.status.success(),
-            "mariadb-install-db: {}",
-            String::from_utf8_lossy(&install.stderr)
-        );
+        from_template("mariadb", &self.data(), |data| {
+            let install = Command::new(require("mariadb-install-db", PACKAGE))
+                .args(["--no-defaults", "--auth-root-authentication-method=normal"])
+                .args(["--skip-test-db", LOG_SIZE])
+                .arg(format!("--datadir={}", data.display()))
+                .env("TMPDIR", self.directory.path().join("tmp"))
+                .args(as_root())
+                .output()
+                .expect("mariadb-install-db runs");
+            let errors = String::from_utf8_lossy(&install.stderr);
+            assert!(install.status.success(), "mariadb-install-db: {errors}");
+        });
     }
 
     /// Starts it on its data, with more options than its own.
@@ -273,6 +276,8 @@ impl MariaDb {
                 return None;
             }
             drop(process);
+            // Until somebody listens there is no use in a client.
+            UnixStream::connect(self.socket()).ok()?;
             self.try_sql("SELECT 1").ok()
         });
     }
@@ -295,6 +300,7 @@ fn run(directory: &Path, port: u16, options: &[String], environment: &[(&str, St
         "--bind-address=127.0.0.1".into(),
         "--innodb-flush-log-at-trx-commit=1".into(),
         "--innodb-buffer-pool-size=64M".into(),
+        LOG_SIZE.into(),
         "--performance-schema=0".into(),
         "--skip-name-resolve=1".into(),
     ];

@@ -1,5 +1,6 @@
 //! A private PostgreSQL server.
 
+use std::net::TcpStream;
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -152,6 +153,12 @@ impl Postgres {
     /// When the statement fails.
     pub fn sql(&self, database: &str, statement: &str) -> String {
         wait_until("PostgreSQL answers", Duration::from_secs(60), || {
+            // Until somebody listens there is no use in a client.
+            if TcpStream::connect(("127.0.0.1", self.port)).is_err() {
+                let mut process = self.process.lock().expect("no holder of this lock panics");
+                assert!(process.ended().is_none(), "PostgreSQL ended: {}", process.output());
+                return None;
+            }
             let output = Command::new(require("psql", "postgresql-client"))
                 .args(["--no-psqlrc", "--quiet", "--tuples-only", "--no-align"])
                 .args(["--set=ON_ERROR_STOP=1", "--command", statement])

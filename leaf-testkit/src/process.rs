@@ -49,6 +49,11 @@ impl Process {
     ) -> Self {
         let mut command = Command::new(require("setpriv", "util-linux"));
         command.args(setpriv).args(["--pdeathsig", "KILL", "--", program]).args(args);
+        // Leaf tells of variables that it does not know, such as those for the tests.
+        let ours = std::env::vars_os().map(|(name, _)| name);
+        for name in ours.filter(|name| name.to_string_lossy().starts_with("LEAF_")) {
+            command.env_remove(name);
+        }
         command.envs(env.iter().map(|(name, value)| (name, value)));
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child =
@@ -146,6 +151,27 @@ impl User {
     }
 }
 
+/// Fills the directory `to` of a server with what `make` makes in a directory that it is given, and
+/// that is not there yet. Where the variable `LEAF_TEST_TEMPLATES` names a directory, this is done
+/// once, and every server, of any test program, gets a copy.
+pub(crate) fn from_template(name: &str, to: &Path, make: impl FnOnce(&Path)) {
+    let Some(place) = std::env::var_os("LEAF_TEST_TEMPLATES").map(PathBuf::from) else {
+        return make(to);
+    };
+    let template = place.join(name);
+    let lock = std::fs::File::create(place.join(format!("{name}.lock")));
+    let lock = lock.expect("a writable directory");
+    lock.lock().expect("a file that can be locked");
+    if !template.exists() {
+        let unfinished = place.join(format!("{name}.new"));
+        make(&unfinished);
+        std::fs::rename(&unfinished, &template).expect("both are ours");
+    }
+    drop(lock);
+    let copied = Command::new("cp").args(["-a", "--sparse=always"]).args([&template, to]).status();
+    assert!(copied.expect("cp runs").success(), "{} can be copied", template.display());
+}
+
 /// Whether this process is root.
 pub(crate) fn is_root() -> bool {
     use std::os::unix::fs::MetadataExt;
@@ -195,10 +221,12 @@ fn spawn(command: Command) -> std::io::Result<Child> {
 #[must_use]
 pub fn require(program: &str, package: &str) -> PathBuf {
     let path = std::env::var_os("PATH").unwrap_or_default();
-    let places = std::env::split_paths(&path).chain(["/usr/sbin".into(), "/sbin".into()]);
-    // Debian keeps PostgreSQL's servers of several versions apart.
+    // Debian keeps PostgreSQL's programs of several versions apart; its `psql` in the path is a
+    // script that looks for them, and takes five times as long.
     let versions = std::fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
-    let mut places = places.chain(versions.map(|version| version.path().join("bin")));
+    let places = versions.map(|version| version.path().join("bin"));
+    let mut places =
+        places.chain(std::env::split_paths(&path)).chain(["/usr/sbin".into(), "/sbin".into()]);
     places
         .find_map(|place| {
             let file = place.join(program);

@@ -426,13 +426,7 @@ mod full {
         };
     }
 
-    tests!(sqlite, mysql, postgres, zk_normal, zk_recycle);
-
-    /// One of them always.
-    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-    async fn etcd() {
-        crate::races::the_1025th_node_is_refused(crate::etcd().await).await;
-    }
+    tests!(sqlite, mysql, postgres, etcd, zk_normal, zk_recycle);
 }
 
 /// Of a quorum of ZooKeeper servers nothing falls back.
