@@ -222,7 +222,7 @@ async fn delete(stores: &Stores, tag: &str, yes: bool, output: Output) -> Result
     let deleted = store.tags().delete(&name(tag)?, yes.into()).await;
     let deleted = deleted.map_err(|error| match error {
         TagAdminError::Unconfirmed(why) => {
-            anyhow!("{why}: say --yes to delete it, or `leaf tag set {shell} --enabled false`")
+            anyhow!("{why}; say --yes to delete it, or `leaf tag set {shell} --enabled false`")
         }
         error => refused(error),
     })?;

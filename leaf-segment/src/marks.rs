@@ -1,6 +1,7 @@
 //! The regression guard's marks: per tag, the id below which no range is accepted.
 //!
-//! Invariants: a mark sinks only at a clean stop, to one past the last id that was handed out. Once
+//! Invariants: a mark sinks only where ids go back to the store: at a clean stop, to one past the
+//! last id that was handed out, and with the unused end of a leased range. Once
 //! [`HighWaterMarks::raise`] has returned without an error, the mark is on the disk. A torn or damaged line
 //! costs that line only.
 //!

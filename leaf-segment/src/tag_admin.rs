@@ -304,7 +304,8 @@ impl<'a> TagAdmin<'a> {
         usable(&record)?;
         if confirmed == Confirm::No {
             return Err(TagAdminError::Unconfirmed(format!(
-                "tag {:?} has handed out numbers below {}, whose ids repeat if it is made again lower",
+                "tag {:?} has granted numbers below {}: a new tag of this name that starts lower would \
+                 repeat their ids",
                 tag.as_str(),
                 record.max_id
             )));

@@ -68,7 +68,7 @@ impl Http {
 impl Protocol for Http {
     fn keeping(&self) -> Keeping {
         match self.routes {
-            // A silent connection ends after one minute to one and a half.
+            // A silent connection ends after 45 to 90 s.
             Routes::Ids => Keeping {
                 sweep_every: Duration::from_secs(15),
                 evict_after: 1,
@@ -76,7 +76,7 @@ impl Protocol for Http {
                 idle_stays: false,
                 files: self.node.share_of_files(),
             },
-            // Connections are few, and nobody needs to keep one: eight to ten seconds. Any that
+            // Connections are few, and nobody needs to keep one: 6 to 12 s. Any that
             // waits for no answer makes room, so that nobody can keep others from asking for
             // health.
             Routes::Ops => Keeping {

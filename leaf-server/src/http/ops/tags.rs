@@ -288,7 +288,8 @@ pub(super) async fn delete(
     let deleted = TagAdmin::new(&*store.open.store).delete(&tag, confirmed.into()).await;
     let deleted = deleted.map_err(|error| match error {
         TagAdminError::Unconfirmed(why) => {
-            let text = format!("{why}: repeat its name, {how}, or disable it");
+            let text =
+                format!("{why}. To delete it, repeat its name, {how}; or disable it instead");
             Problem::new(StatusCode::CONFLICT, "unconfirmed", text)
         }
         error => error.into(),
