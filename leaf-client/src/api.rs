@@ -16,13 +16,17 @@ use crate::transport::{Answer, Failure, Fault, Transport};
 const LOOK: Duration = Duration::from_millis(500);
 /// Pauses between rounds over all servers.
 const PAUSE: Duration = Duration::from_millis(100);
+/// They double up to this, and each is drawn from half to one and a half of its length.
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 
 /// What a client asks servers.
 #[derive(Debug)]
 pub(crate) struct Api {
+    /// The servers.
     pub(crate) pool: Pool,
+    /// How they are asked: connections and protocols.
     pub(crate) transport: Transport,
+    /// Of all requests together.
     pub(crate) budget: RetryBudget,
     /// How long one server may take.
     pub(crate) attempt: Duration,
@@ -170,6 +174,8 @@ impl Api {
         }
     }
 
+    /// Asks a server how it is, and tells its [`Endpoint`] what it said. It costs no budget: nobody
+    /// waits for it.
     async fn probe(&self, endpoint: &Endpoint) {
         match self.ask_only(endpoint, &AskServer).await {
             Ok(server) => {

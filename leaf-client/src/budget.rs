@@ -12,10 +12,13 @@ const PER_SECOND: f64 = 1.0;
 /// What can be saved up.
 const MOST: f64 = 10.0;
 
+/// How many retries may be made now, and when that was last reckoned. One for all requests of a
+/// client.
 #[derive(Debug)]
 pub(crate) struct RetryBudget(Mutex<(f64, Instant)>);
 
 impl RetryBudget {
+    /// A full one: a client that has just started may retry [`MOST`] times.
     pub(crate) fn new() -> Self {
         Self(Mutex::new((MOST, Instant::now())))
     }
@@ -30,6 +33,8 @@ impl RetryBudget {
         self.change(-1.0)
     }
 
+    /// Adds what the time since the last change has earned, then `by`. Returns whether it sufficed;
+    /// a budget that does not suffice is left as it is.
     fn change(&self, by: f64) -> bool {
         let mut budget = self.0.lock().expect("no holder of this lock panics");
         let now = Instant::now();

@@ -33,16 +33,24 @@ pub struct LeafClient {
     inner: Arc<Inner>,
 }
 
+/// What all clones of a client share.
 #[derive(Debug)]
 struct Inner {
+    /// The servers.
     api: Arc<Api>,
+    /// They again, as a store of ranges.
     source: Arc<ServerSource>,
+    /// The tags that have leases.
     segments: SegmentGenerator,
     /// The tags that have no leases.
     others: Mutex<HashMap<Tag, TagHandle>>,
+    /// Made when it is first wanted.
     snowflake: OnceLock<Snowflake>,
+    /// How long a call waits.
     deadline: Duration,
+    /// No handle is made any more.
     closed: AtomicBool,
+    /// Those that keep what is known of servers up to date; ended with the client.
     tasks: Vec<AbortHandle>,
 }
 
@@ -121,6 +129,7 @@ impl LeafClient {
         LeafClientBuilder::new()
     }
 
+    /// Starts the tasks of a client, as its builder says. Asks no server yet.
     pub(crate) fn open(of: &LeafClientBuilder, pool: Pool, transport: Transport) -> Self {
         let attempt = of.attempt;
         let api = Arc::new(Api { pool, transport, budget: RetryBudget::new(), attempt });
@@ -200,6 +209,7 @@ impl LeafClient {
         Ok(others.entry(parsed).or_insert(handle).clone())
     }
 
+    /// A stock of ids that is filled from this client's servers.
     fn stock(&self, name: String, of: IdsOf, most: usize, life: Option<Duration>) -> Arc<Stock> {
         Stock::new(Arc::clone(&self.inner.api), name, of, most, life, self.inner.deadline)
     }

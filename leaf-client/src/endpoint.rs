@@ -14,7 +14,9 @@ use crate::calls::Mode;
 
 /// So many errors in a row eject a server.
 const ERRORS: u32 = 3;
+/// How long a server is ejected the first time. Each time that it does not answer then, this doubles.
 const FIRST_EJECTION: Duration = Duration::from_secs(1);
+/// How long it is ejected at most.
 const LONGEST_EJECTION: Duration = Duration::from_secs(30);
 /// How long a server's zone and modes are believed: another one may be at its address by then.
 const BELIEVED: Duration = Duration::from_secs(60);
@@ -22,7 +24,9 @@ const BELIEVED: Duration = Duration::from_secs(60);
 /// What a server is asked by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Protocol {
+    /// HTTP/1.1, in JSON.
     Http,
+    /// gRPC, in protocol buffers over HTTP/2.
     #[cfg(feature = "grpc")]
     Grpc,
 }
@@ -31,6 +35,7 @@ pub(crate) enum Protocol {
 /// port.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Place {
+    /// What it is asked by.
     pub(crate) protocol: Protocol,
     /// Like `leaf.example.com:8080`.
     pub(crate) authority: String,
@@ -75,13 +80,18 @@ impl Place {
 /// A server at one address.
 #[derive(Debug)]
 pub(crate) struct Endpoint {
+    /// The configured URL that led to it.
     pub(crate) place: Place,
+    /// One of the addresses that its name has.
     pub(crate) address: SocketAddr,
+    /// What is known of it; locked for moments.
     state: Mutex<State>,
 }
 
+/// What is known of a server. An answer clears all of it but zone and modes.
 #[derive(Debug, Default)]
 struct State {
+    /// How many requests in a row it did not answer.
     errors: u32,
     /// How often it was ejected since it answered last, and until when it is.
     ejections: u32,
@@ -96,6 +106,7 @@ struct State {
 }
 
 impl State {
+    /// Until when it is believed not to have this mode.
     fn without(&mut self, mode: Mode) -> &mut Option<Instant> {
         match mode {
             Mode::Segment => &mut self.no_segments,
@@ -107,12 +118,16 @@ impl State {
 /// How gladly a server is asked, the best first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Rank {
+    /// Of the client's own zone; every server, where the client has none.
     Near,
+    /// Of another zone, or of one that it has not told yet.
     Far,
+    /// Until then. The one whose time is over first is asked first.
     Ejected(Instant),
 }
 
 impl Endpoint {
+    /// A server of which nothing is known yet.
     pub(crate) fn new(place: Place, address: SocketAddr) -> Self {
         Self { place, address, state: Mutex::default() }
     }
@@ -121,6 +136,7 @@ impl Endpoint {
         self.state.lock().expect("no holder of this lock panics")
     }
 
+    /// How gladly a client of this zone asks it.
     pub(crate) fn rank(&self, zone: Option<&str>) -> Rank {
         let state = self.state();
         if let Some(until) = state.ejected_until {
@@ -177,12 +193,14 @@ impl Endpoint {
         self.state().doubtful = true;
     }
 
+    /// Lets it alone for a while: twice as long as the last time, unless it answered in between.
     fn eject(&self, state: &mut State) {
         let pause = FIRST_EJECTION.saturating_mul(1 << state.ejections.min(10));
         state.ejections += 1;
         state.ejected_until = Some(Instant::now() + pause.min(LONGEST_EJECTION));
     }
 
+    /// It told its zone, or that it has none.
     pub(crate) fn told_zone(&self, zone: Option<String>) {
         self.state().zone = Some((zone, Instant::now() + BELIEVED));
     }

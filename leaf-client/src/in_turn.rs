@@ -17,13 +17,17 @@ use crate::api::{Api, AskError};
 use crate::calls::{AskIds, IdsOf};
 use crate::error::{ClientError, ClientErrorKind};
 
+/// Where the id of a caller that waits goes.
 type Caller = oneshot::Sender<Result<Id, AskError>>;
 
+/// A tag whose ids are asked for in turn. The task that asks lives as long as this.
 #[derive(Debug)]
 pub(crate) struct InTurn {
+    /// Shared with the task.
     asking: Arc<Asking>,
     /// Who waits for one id; `None` at the end.
     waiting: Mutex<Option<UnboundedSender<Caller>>>,
+    /// Why no more ids are asked for.
     ended: Mutex<Option<ClientErrorKind>>,
 }
 
@@ -34,7 +38,9 @@ struct Asking {
     /// Like `tag "orders"`.
     name: String,
     of: IdsOf,
+    /// The most ids of a request.
     most: AtomicUsize,
+    /// How long a caller waits.
     wait: Duration,
 }
 
@@ -65,11 +71,13 @@ impl InTurn {
         *self.waiting.lock().expect("no holder of this lock panics") = None;
     }
 
+    /// Refuses a call after the end.
     fn check(&self) -> Result<(), ClientError> {
         let ended = *self.ended.lock().expect("no holder of this lock panics");
         ended.map_or(Ok(()), |why| Err(ClientError::ended(self.name(), why)))
     }
 
+    /// The next id, by a request that is sent after this call began.
     pub(crate) async fn next(&self) -> Result<Id, ClientError> {
         self.check()?;
         let (caller, answer) = oneshot::channel();
@@ -143,6 +151,7 @@ impl Asking {
         }
     }
 
+    /// So many ids by one request, from whichever server serves it.
     async fn ask(&self, count: usize) -> Result<Vec<Id>, AskError> {
         // Its failure, which names a server, comes before its callers' deadlines.
         let deadline = Instant::now() + self.wait.mul_f64(0.9);

@@ -25,21 +25,27 @@ const FOUND_LOOK: Duration = Duration::from_millis(10);
 /// How long the look-up of one name may take.
 const LOOK_UP: Duration = Duration::from_secs(5);
 
+/// The servers behind the configured URLs.
 #[derive(Debug)]
 pub(crate) struct Pool {
+    /// The URLs.
     places: Vec<Place>,
+    /// The client's own zone.
     zone: Option<String>,
+    /// A server for each address that was found.
     known: RwLock<Vec<Arc<Endpoint>>>,
     /// Whoever holds it looks names up; when that is due again, name by name.
     look_up: tokio::sync::Mutex<Vec<Instant>>,
 }
 
 impl Pool {
+    /// No name is looked up yet: the first request, or the task that follows names, does so.
     pub(crate) fn new(places: Vec<Place>, zone: Option<String>) -> Self {
         let look_up = tokio::sync::Mutex::new(vec![Instant::now(); places.len()]);
         Self { places, zone, known: RwLock::default(), look_up }
     }
 
+    /// The servers that are known now, in no order.
     fn known(&self) -> Vec<Arc<Endpoint>> {
         self.known.read().expect("no holder of this lock panics").clone()
     }

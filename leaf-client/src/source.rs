@@ -131,6 +131,7 @@ impl ServerSource {
         Ok(record)
     }
 
+    /// Leases a range of so many ids, and remembers its ticket and the server that leased it.
     async fn lease(&self, tag: &Tag, amount: Step) -> Result<IdRange, StoreError> {
         let operation = || format!("lease ids of tag {:?}", tag.as_str());
         let deadline = Instant::now() + self.deadline;
@@ -184,6 +185,7 @@ impl ServerSource {
     }
 }
 
+/// An error of servers as the generator of leaf-segment knows errors of a store.
 fn store_error(operation: String, error: AskError) -> StoreError {
     let kind = match &error {
         AskError::Failed(_) => StoreErrorKind::Unavailable,

@@ -23,8 +23,10 @@ const LEAST: usize = 16;
 /// long half.
 const LASTS: Duration = Duration::from_secs(1);
 
+/// The ids of one tag, or snowflake ids, that this client has fetched and not handed out.
 #[derive(Debug)]
 pub(crate) struct Stock {
+    /// Whom it asks.
     api: Arc<Api>,
     /// Like `tag "orders"`.
     name: String,
@@ -34,31 +36,43 @@ pub(crate) struct Stock {
     most: AtomicUsize,
     /// How long an id may lie here.
     life: Option<Duration>,
+    /// How long a caller waits.
     wait: Duration,
+    /// The one that it was made in: lists are fetched there, whoever calls.
     runtime: Handle,
+    /// Locked for moments, never across a request.
     held: Mutex<Held>,
+    /// Whether a list is on its way: one at a time.
     fetching: AtomicBool,
     /// Told when a list has come, or did not.
     decided: Notify,
 }
 
+/// What changes with every id.
 #[derive(Debug)]
 struct Held {
+    /// The list that is used, then those that came after it.
     lists: VecDeque<List>,
     /// How many ids the next list has.
     size: usize,
+    /// When the last list was asked for: it lasts from then on.
     asked_at: Option<Instant>,
+    /// Why the last list did not come.
     failure: Option<AskError>,
+    /// Why no more ids leave.
     ended: Option<ClientErrorKind>,
 }
 
+/// The ids of one answer.
 #[derive(Debug)]
 struct List {
     ids: std::vec::IntoIter<Id>,
+    /// When those that are left are dropped.
     until: Option<Instant>,
 }
 
 impl Held {
+    /// The next id of the first list that has one and is not too old.
     fn take(&mut self) -> Option<Id> {
         loop {
             let list = self.lists.front_mut()?;
@@ -70,12 +84,14 @@ impl Held {
         }
     }
 
+    /// How many ids there are, old ones included.
     fn left(&self) -> usize {
         self.lists.iter().map(|list| list.ids.len()).sum()
     }
 }
 
 impl Stock {
+    /// An empty one. Call it in a tokio runtime.
     pub(crate) fn new(
         api: Arc<Api>,
         name: String,
@@ -178,11 +194,16 @@ impl Stock {
         Ok(ids)
     }
 
+    /// Lets the next list have at least so many ids.
     fn grow_to(&self, size: usize) {
         let mut held = self.held();
         held.size = held.size.max(size);
     }
 
+    /// Asks `take` again whenever a list has come or failed, until it yields something.
+    ///
+    /// # Errors
+    /// Why it ended; what a server refused; at the deadline, why the last list did not come.
     async fn wait_for<T>(
         self: &Arc<Self>,
         deadline: Instant,
@@ -229,6 +250,7 @@ impl Stock {
         });
     }
 
+    /// Fetches one list, a shorter one where servers refuse so many ids.
     async fn fetch_now(&self) {
         let mut count = self.next_size();
         let asked_at = Instant::now();
@@ -271,6 +293,7 @@ impl Stock {
     }
 }
 
+/// While it lives, a list is on its way. Whoever waits is told at its end.
 struct Fetching<'a>(&'a Stock);
 
 impl Drop for Fetching<'_> {

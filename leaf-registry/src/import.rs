@@ -95,7 +95,7 @@ pub async fn import(
     );
     let first = first_above(granted_below).ok_or_else(|| {
         bad(format!(
-            "it is sealed in the old store, which granted ids below {granted_below} while this began: there \
+            "it is sealed in the old store, which had granted ids below {granted_below} by then: there \
              is no id {gap} above"
         ))
     })?;

@@ -72,8 +72,8 @@ impl fmt::Display for RegistryKind {
 /// ids to names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum OnForeignHolder {
-    /// It waits until the holder's ceiling has passed, for its `startup_wait` at most; after that
-    /// the claim is refused.
+    /// It waits for the holder's ceiling to pass if that takes no longer than its `startup_wait`;
+    /// else the claim is refused at once.
     #[default]
     Wait,
     /// It takes another worker id: in `zk_normal` only, elsewhere as [`Self::Wait`].

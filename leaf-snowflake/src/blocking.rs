@@ -77,7 +77,8 @@ impl SnowflakeGenerator {
         self.generator.try_take(most)
     }
 
-    /// Takes the next id; blocks while the tick is used up, behind those that wait already.
+    /// Takes the next id. Blocks until the next tick or a higher ceiling where it must, after the
+    /// callers that wait already.
     ///
     /// # Errors
     /// After [`SnowflakeConfig::wait`](crate::SnowflakeConfig::wait): `Exhausted` or

@@ -44,9 +44,9 @@ pub struct SnowflakeConfig {
     /// node is a stranger to the worker id that it had: it takes another one, or, where it may not,
     /// is refused until the old ceiling is near.
     pub state_file: Option<PathBuf>,
-    /// How far the wall clock may fall behind the ids before they stop. It is also how far ahead of
-    /// the clock a restarted node may begin. 1 ms to 60 s, default 1 s; 5 ms is the Java Leaf's
-    /// rule.
+    /// How far the wall clock may fall behind the ids' clock before ids stop. It is also how far
+    /// ahead of the clock a restarted node may begin. 1 ms to 60 s, default 1 s; 5 ms is the Java
+    /// Leaf's rule.
     pub rollback_tolerance: Duration,
     /// A wall clock that jumps ahead by more than this is not followed. At least 1 s, default 1 h.
     pub max_step_forward: Duration,

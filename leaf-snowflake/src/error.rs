@@ -37,8 +37,8 @@ pub enum RegistryErrorKind {
     },
     /// The worker id can be claimed later, but not soon enough to wait.
     #[error(
-        "the worker id cannot be claimed before {floor} (Unix ms); this clock shows {now}, which is {} earlier: its last \
-         holder may have issued ids up to there, or it is kept back for that holder. Wait; correct the clock if it is wrong",
+        "the worker id cannot be claimed before {floor} (Unix ms); this clock shows {now}, which is {} earlier: the \
+         last holder of the worker id may have issued ids up to that time, or it is kept back for that holder. Wait; correct the clock if it is wrong",
         seconds(*.floor - *.now)
     )]
     FloorAhead {
@@ -104,8 +104,9 @@ pub enum RegistryErrorKind {
         /// When every ceiling granted before the failover has passed.
         until: UnixMillis,
     },
-    /// The registry's database has failed over, and the ceiling of this lease was so near that the
-    /// failover may have lost the claim of another node. Final for the lease: claim anew.
+    /// The registry's database has failed over, and the ceiling of this lease was past by then, or
+    /// nearly: another node may have claimed the worker id, and the failover may have lost that
+    /// claim. Final for the lease: claim anew.
     #[error(
         "the database of the worker ids has failed over, and another node's claim of this worker id may have \
          been lost there: this lease has ended"
@@ -266,7 +267,7 @@ pub enum SnowflakeErrorKind {
     /// The layout's timestamp is used up.
     #[error(
         "the clock shows {now} (Unix ms), and the timestamp bits of the layout are used up at {end}: \
-         correct the clock if it is wrong. A later epoch or a layout with more of them gives ids that may equal old ones: \
+         correct the clock if it is wrong. A later epoch or a layout with more timestamp bits gives ids that may equal old ones: \
          only where that does no harm"
     )]
     EndOfTime {

@@ -26,8 +26,8 @@ impl ForkGuard {
     /// Whether this process is a fork of the one that made the guard.
     #[inline]
     pub(crate) fn is_forked(&self, now_nanos: u64) -> bool {
-        let slice = now_nanos >> COMPARE_SHIFT;
-        slice != self.compared.load(Ordering::Relaxed) && self.compare(slice)
+        let interval = now_nanos >> COMPARE_SHIFT;
+        interval != self.compared.load(Ordering::Relaxed) && self.compare(interval)
     }
 
     /// Whether this process is a fork of the one that made the guard, as the system says now.
@@ -36,10 +36,10 @@ impl ForkGuard {
     }
 
     #[cold]
-    fn compare(&self, slice: u64) -> bool {
+    fn compare(&self, interval: u64) -> bool {
         let forked = self.is_child();
         if !forked {
-            self.compared.store(slice, Ordering::Relaxed);
+            self.compared.store(interval, Ordering::Relaxed);
         }
         forked
     }

@@ -97,7 +97,8 @@ impl SnowflakeGenerator {
         Ok(worker)
     }
 
-    /// No `async fn`, so that the keeper is compiled here, not again in every crate that claims.
+    /// A plain function, called from the async `claim`: so the keeper's future is compiled in this
+    /// crate, and not again in every crate that calls `claim`.
     fn spawn_keeper(&self, keeper: Keeper, held: Held) -> JoinHandle<()> {
         let (end, stop) = (EndOfIds(Arc::clone(&self.shared)), self.stop.clone());
         tokio::spawn(async move {
@@ -232,13 +233,14 @@ impl SnowflakeGenerator {
             return Err(SnowflakeErrorKind::Forked.into());
         }
         let _waiting = Waiting::count(&shared.waiting);
-        // If the turn does not come before the deadline, one more attempt yields the error to
-        // return: it has the same cause as the one at the head of the line.
+        // If the turn does not come before the deadline, one last attempt gives the result. If it
+        // fails, the reason is the one for which the caller at the head of the line waits.
         let turn = tokio::time::timeout_at(deadline, shared.turn.acquire()).await;
         loop {
             let raised = shared.raised.notified();
             tokio::pin!(raised);
-            // Registered before the look, so that a rise in between is not missed.
+            // Registered before the attempt, so that a ceiling that is raised in between is not
+            // missed.
             raised.as_mut().enable();
             let error = match shared.attempt(take) {
                 Err(error) if turn.is_ok() && is_worth_waiting(&error) => error,
@@ -306,7 +308,8 @@ impl SnowflakeGenerator {
         }
         self.stop.cancel();
         let mut state = self.keeper.lock().await;
-        // Replaced only then: a caller that gives up may call again.
+        // `state` stays `Running` until the keeper has ended: if this future is dropped, `close`
+        // can be called again and waits for the keeper.
         if let KeeperState::Running(keeper) = &mut *state
             && let Err(panic) = keeper.await
         {

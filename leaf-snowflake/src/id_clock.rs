@@ -186,9 +186,9 @@ impl IdClock {
         // Rounded to whole milliseconds, as the Java Leaf compares: with a tolerance of 5 ms a step
         // of 5 is served, one of 6 is not.
         if difference < -(self.tolerance + HALF_MILLI) {
-            // Stop even if every issued id lies behind the wall: a caller may have read the clock
-            // and be about to take an id. The next look sees it in `next_free`, and then follows
-            // the wall.
+            // Stop even if the wall clock is still later than every id issued so far: a caller may
+            // have read the ids' clock before the step and not have taken its id yet. The next look
+            // counts that id in `next_free`.
             watched.offset_before_stop = offset;
             self.offset.store(BLOCKED, Ordering::Release);
             return Look::WentBack(Duration::from_nanos(difference.unsigned_abs()));

@@ -54,7 +54,7 @@ impl JavaCache {
         let cache = Self::read(directory).map_err(SnowflakeErrorKind::BadConfig)?;
         match cache {
             Some(Self { worker, floor: Some(_), .. }) => tracing::info!(
-                "a Java Leaf had worker id {worker} on this machine: nothing below what it issued is used"
+                "a Java Leaf had worker id {worker} on this machine: ids start above every timestamp that it may have issued"
             ),
             Some(Self { worker, floor: None, .. }) => tracing::warn!(
                 "a Java Leaf had worker id {worker} on this machine, and its cache file holds no time: nothing is \

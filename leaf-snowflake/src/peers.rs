@@ -57,7 +57,7 @@ struct Reading {
 pub(crate) enum Verdict {
     /// Nobody answered.
     Alone,
-    /// `agreeing` of `reached` peers agree, which satisfies the rule.
+    /// The rule is satisfied; `agreeing` of `reached` peers agree one by one.
     Agrees {
         agreeing: usize,
         reached: usize,

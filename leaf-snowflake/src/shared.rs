@@ -20,7 +20,7 @@ use crate::{SavedLease, SnowflakeConfig, SnowflakeError, SnowflakeErrorKind, Sno
 pub(crate) struct Shared {
     pub(crate) clock: IdClock,
     pub(crate) fork: ForkGuard,
-    /// Told when a ceiling rose or the lease ended.
+    /// Told when a ceiling rose, and when a lease began or ended.
     pub(crate) raised: Notify,
     /// Whose turn it is among the callers that wait: first come, first served.
     pub(crate) turn: Semaphore,
@@ -347,7 +347,8 @@ impl Shared {
         match refusal {
             Refusal::Wait(tick) => {
                 let now = self.clock.now().unwrap_or_else(|| self.clock.wall());
-                // At least 1 ms: the reading is rounded down and may be of the tick itself.
+                // At least 1 ms: the clock may have reached that tick meanwhile, and then the
+                // difference is 0.
                 let after = (self.layout.instant(tick) - now).max(Duration::from_millis(1));
                 SnowflakeErrorKind::Exhausted { after }
             }

@@ -101,6 +101,14 @@ impl Galera {
         self.nodes[0].new_database()
     }
 
+    /// Lets clients see every conflict. By default a node tries a statement that lost once more.
+    ///
+    /// # Panics
+    /// When a node does not answer.
+    pub fn show_conflicts(&self) {
+        self.nodes.iter().for_each(|node| _ = node.sql("SET GLOBAL wsrep_retry_autocommit = 0"));
+    }
+
     /// How many transactions of a node were rolled back because they met another node's.
     ///
     /// # Panics

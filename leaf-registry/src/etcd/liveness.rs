@@ -23,7 +23,7 @@ pub(super) struct Liveness {
     cluster: Arc<Cluster>,
     interval: Duration,
     task: Mutex<Option<JoinHandle<()>>>,
-    /// The lease that the key goes with.
+    /// The etcd lease that the key is attached to.
     lease: Arc<Mutex<Option<i64>>>,
 }
 
@@ -79,7 +79,7 @@ impl Drop for Liveness {
     }
 }
 
-/// Makes lease and key, or asks for the lease once more.
+/// Grants an etcd lease and puts the key, or keeps the existing lease alive.
 async fn keep(
     cluster: &Cluster,
     lease: &Mutex<Option<i64>>,
@@ -99,7 +99,8 @@ async fn keep(
     let seconds = (interval * SILENT).as_secs().max(1).cast_signed();
     let id = client.lease_grant(seconds, None).await?.id();
     client.put(key, address, Some(PutOptions::new().with_lease(id))).await?;
-    // Only what has its key is kept alive.
+    // Remembered only now that the key is put: an etcd lease without its key must not be kept
+    // alive.
     *lease.lock().expect("no holder of this lock panics") = Some(id);
     Ok(())
 }

@@ -25,7 +25,8 @@ impl EtcdStore {
             Ok(()) => {
                 self.sequences_seen.fetch_or(rows.len() > plain, Ordering::Relaxed);
             }
-            // Once there were some, they have not gone with the right to read them.
+            // If sequences were read before, losing the right to read them does not mean that they
+            // are gone: it is an error.
             Err(error)
                 if *error.kind() != StoreErrorKind::Refused
                     || self.sequences_seen.load(Ordering::Relaxed) =>

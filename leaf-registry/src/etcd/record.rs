@@ -63,7 +63,8 @@ impl Record {
         }
     }
 
-    /// Read first of all: what a later version wrote may not be readable otherwise.
+    /// Read first of all: the rest of what a later version wrote may be unreadable for this
+    /// program.
     pub(super) fn version(value: &[u8]) -> Result<u32, serde_json::Error> {
         #[derive(Deserialize)]
         struct Version {

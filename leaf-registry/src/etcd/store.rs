@@ -5,10 +5,10 @@
 //! they do when a cluster is restored from a snapshot, and then the value tells.
 //!
 //! The record of a plain tag is JSON under `/leaf/{name}/segment/{tag}`, that of every other tag
-//! under `/leaf/{name}/sequence/{tag}`, with its meaning: a name stands in one of the two only,
-//! which the transaction that makes it compares. What was last seen of a record is remembered, so
-//! that a tag that nobody else allocates from costs one round trip; whoever comes late is told the
-//! new record by the same transaction.
+//! under `/leaf/{name}/sequence/{tag}`, with its meaning: a name stands under one of the two only:
+//! the transaction that makes a tag checks that neither key exists. What this process last wrote of
+//! a record is remembered, so that a tag that nobody else allocates from costs one round trip;
+//! whoever comes late is told the new record by the same transaction.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -44,8 +44,8 @@ pub struct EtcdStore {
     pub(super) plain: String,
     /// The prefix of the keys of all other tags.
     pub(super) sequences: String,
-    /// What each record was when this process wrote it last.
-    seen: Mutex<HashMap<Tag, Seen>>,
+    /// Each record as this process wrote it last.
+    last_written: Mutex<HashMap<Tag, Seen>>,
     /// Whether a tag that is not plain was ever read.
     pub(super) sequences_seen: AtomicBool,
 }
@@ -80,7 +80,7 @@ impl EtcdStore {
             cluster: Cluster::new(url),
             plain,
             sequences,
-            seen: Mutex::default(),
+            last_written: Mutex::default(),
             sequences_seen,
         }
     }
@@ -104,8 +104,8 @@ impl EtcdStore {
         [&self.plain, &self.sequences].map(|prefix| format!("{prefix}{}", tag.as_str()))
     }
 
-    fn seen(&self) -> MutexGuard<'_, HashMap<Tag, Seen>> {
-        self.seen.lock().expect("no holder of this lock panics")
+    fn last_written(&self) -> MutexGuard<'_, HashMap<Tag, Seen>> {
+        self.last_written.lock().expect("no holder of this lock panics")
     }
 
     /// What stands at the two keys of a tag.
@@ -167,9 +167,9 @@ impl EtcdStore {
 
     /// Changes the record of a tag by `change`, in up to [`TRIES`] attempts.
     ///
-    /// What was last seen of the record is tried first, so that a tag of this node alone costs one
-    /// round trip; `change` may then be called with a record that is old, and only what it says of
-    /// a fresh one counts.
+    /// What was last written of the record is tried first, so that a tag of this node alone costs
+    /// one round trip. `change` may then be called with a record that is old: if it refuses that,
+    /// it is called again with a fresh one.
     async fn change<T>(
         &self,
         what: &str,
@@ -178,7 +178,7 @@ impl EtcdStore {
     ) -> Result<T, StoreError> {
         let operation = format!("{what} tag {:?} in etcd", tag.as_str());
         // Taken out: after an unclear answer nothing is known of the record.
-        let mut seen = self.seen().remove(tag);
+        let mut seen = self.last_written().remove(tag);
         let mut fresh = false;
         for lost in 0..TRIES {
             let now = match seen.take() {
@@ -200,7 +200,8 @@ impl EtcdStore {
             };
             match self.replace(&operation, tag, &now, record, value).await? {
                 Changed::Done(value) => return Ok(value),
-                // What was remembered may have been made anew at the other key.
+                // If there is no record at this key any more, the tag may have been made anew at
+                // the other one: the next attempt reads both.
                 Changed::Late(now) => {
                     fresh |= now.is_some();
                     seen = now;
@@ -220,7 +221,8 @@ impl EtcdStore {
     /// there now, so that the next attempt needs no reading.
     ///
     /// # Errors
-    /// The answer is missing: the record may be either. What was remembered is forgotten by then.
+    /// Where the answer is missing, the record may have been written or not; else it was not. What
+    /// was remembered of it is forgotten by then.
     async fn replace<T>(
         &self,
         operation: &str,
@@ -244,7 +246,7 @@ impl EtcdStore {
         let answer = self.answer(operation, answer).await?;
         if answer.succeeded() {
             let revision = answer.header().map_or(0, etcd_client::ResponseHeader::revision);
-            self.seen().insert(tag.clone(), Seen { key, revision, value, record });
+            self.last_written().insert(tag.clone(), Seen { key, revision, value, record });
             return Ok(Changed::Done(outcome));
         }
         let now = answer.op_responses().into_iter().find_map(|answer| match answer {
@@ -386,7 +388,7 @@ impl TagStore for EtcdStore {
             let operation = format!("seal tag {:?} in etcd", tag.as_str());
             for lost in 0..TRIES {
                 // Read now: what is told in an error must not be old.
-                self.seen().remove(tag);
+                self.last_written().remove(tag);
                 let Some(now) = self.read(&operation, tag).await? else {
                     return Err(StoreError::new(StoreErrorKind::UnknownTag, operation).into());
                 };
@@ -411,7 +413,7 @@ impl TagStore for EtcdStore {
     fn delete<'a>(&'a self, tag: &'a Tag) -> StoreFuture<'a, ()> {
         Box::pin(async move {
             let operation = format!("delete tag {:?} in etcd", tag.as_str());
-            self.seen().remove(tag);
+            self.last_written().remove(tag);
             let mut client = self.client(&operation).await?;
             let both = self.keys(tag).map(|key| TxnOp::delete(key, None::<DeleteOptions>));
             let answer = client.txn(Txn::new().and_then(both)).await;

@@ -102,27 +102,27 @@ macro_rules! now {
 /// - `$sum`: what follows `SET max_id = LAST_INSERT_ID(`, its closing bracket included, and further
 ///   assignments;
 /// - `$more`: further columns to read;
-/// - `$made`: further columns of a new row, and its values;
-/// - `$same`: a further condition of an allocation;
+/// - `$insert_tail`: further columns of a new row, and its values;
+/// - `$condition`: a further condition of an allocation;
 /// - `$margin`: the row's own margin; `$skip`: what a jump sets besides.
 macro_rules! tags {
-    ($table:literal, $row:literal, $sum:literal, $more:literal, $made:literal, $same:literal, $margin:literal, $skip:literal) => {
+    ($table:literal, $row:literal, $sum:literal, $more:literal, $insert_tail:literal, $condition:literal, $margin:literal, $skip:literal) => {
         TagStatements {
             allocate: of_tag!(
                 concat!("UPDATE ", $table, " SET max_id = LAST_INSERT_ID(", $sum),
                 " AND step = ? AND max_id BETWEEN 0 AND ?",
-                $same
+                $condition
             ),
             allocate_guarded: of_tag!(
                 concat!("UPDATE ", $table, " SET max_id = LAST_INSERT_ID(", $sum),
                 " AND step = ? AND max_id BETWEEN 0 AND ?",
-                $same,
+                $condition,
                 guarded!($row)
             ),
             read: of_tag!(tags!(columns $table, $more)),
             read_all: tags!(columns $table, $more),
             create: concat!(
-                "INSERT INTO ", $table, " (biz_tag, max_id, step, description", $made
+                "INSERT INTO ", $table, " (biz_tag, max_id, step, description", $insert_tail
             ),
             set_step: of_tag!(concat!("UPDATE ", $table, " SET step = ?")),
             set_settings: of_tag!(concat!(
@@ -350,8 +350,8 @@ INSERT INTO leaf_guard (id, server_uid) VALUES (1, ''), (2, '');
                 // commit must not begin another transaction. A narrow column must refuse a value
                 // that it cannot hold. A statement whose caller has left must not wait for its lock
                 // much longer. `skip` is computed from the new `max_id`, so columns must be
-                // assigned from left to right. (No empty text: to some modes of MariaDB that is
-                // NULL.)
+                // assigned from left to right. (The modes are replaced by a harmless one, not by
+                // '': in some modes MariaDB takes '' for NULL.)
                 "SET autocommit = 1, completion_type = 0, \
                  sql_mode = CONCAT(REPLACE(REPLACE(@@sql_mode, 'ORACLE', 'STRICT_TRANS_TABLES'), \
                  'SIMULTANEOUS_ASSIGNMENT', 'STRICT_TRANS_TABLES'), ',STRICT_TRANS_TABLES'), \
@@ -399,7 +399,7 @@ INSERT INTO leaf_guard (id, server_uid) VALUES (1, ''), (2, '');
         }
     }
 
-    /// Fence and mirror change in one transaction, each if it is what was read.
+    /// Fence and mirror change in one transaction, if both are still what was read.
     async fn replace_fence(
         connection: &mut MySqlConnection,
         worker: i64,
@@ -439,7 +439,7 @@ fn risks(values: &[(String, String)]) -> Vec<String> {
         ),
         (
             is("log_bin", "ON") && !is("sync_binlog", "1"),
-            "sync_binlog is not 1: a crash may lose what replicas have seen, or the reverse; set it to 1",
+            "sync_binlog is not 1: after a crash replicas may have changes that the server lost, or lack changes that it kept; set it to 1",
         ),
     ];
     risks.into_iter().filter(|(risky, _)| *risky).map(|(_, text)| text.into()).collect()

@@ -83,7 +83,7 @@ fn stored(row: Row, since: i64) -> Option<StoredWorker<FenceVersion>> {
     Some((worker, found))
 }
 
-/// Writes the mirror of `record`; `false` when it is not what was read.
+/// Writes the mirror of `record`; `false` when the stored one is no longer what was read.
 pub(super) async fn write(
     connection: &mut MySqlConnection,
     worker: i64,

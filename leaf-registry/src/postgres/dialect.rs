@@ -81,19 +81,19 @@ macro_rules! now {
 /// The arguments are pieces of statements:
 /// - `$table`, and `$row`, its row in `leaf_guard`;
 /// - `$more`: further columns to read;
-/// - `$made`: further columns of a new row, and its values;
+/// - `$insert_tail`: further columns of a new row, and its values;
 /// - `$sum`: what an allocation sets `max_id` to, and further assignments;
-/// - `$same`: the condition of an allocation;
+/// - `$condition`: the condition of an allocation;
 /// - `$margin`: the row's own margin; `$skip`: what a jump sets besides.
 macro_rules! tags {
-    ($table:literal, $row:literal, $more:literal, $made:literal, $sum:literal, $same:literal, $margin:literal, $skip:literal) => {
+    ($table:literal, $row:literal, $more:literal, $insert_tail:literal, $sum:literal, $condition:literal, $margin:literal, $skip:literal) => {
         TagStatements {
-            allocate: tags!(allocate $table, $sum, $same, ""),
-            allocate_guarded: tags!(allocate $table, $sum, $same, guarded!($row)),
+            allocate: tags!(allocate $table, $sum, $condition, ""),
+            allocate_guarded: tags!(allocate $table, $sum, $condition, guarded!($row)),
             read: concat!(tags!(columns $table, $more), " WHERE biz_tag = $1"),
             read_all: tags!(columns $table, $more),
             create: concat!(
-                "INSERT INTO ", $table, " (biz_tag, max_id, step, description", $made
+                "INSERT INTO ", $table, " (biz_tag, max_id, step, description", $insert_tail
             ),
             set_step: concat!(
                 "UPDATE ", $table, " SET step = $1, update_time = now() WHERE biz_tag = $2"
@@ -114,9 +114,9 @@ macro_rules! tags {
             guard: Some(guard!($table, $row, $margin, $skip)),
         }
     };
-    (allocate $table:literal, $sum:literal, $same:literal, $guarded:expr) => {
+    (allocate $table:literal, $sum:literal, $condition:literal, $guarded:expr) => {
         concat!(
-            "UPDATE ", $table, " SET max_id = ", $sum, ", update_time = now() WHERE ", $same,
+            "UPDATE ", $table, " SET max_id = ", $sum, ", update_time = now() WHERE ", $condition,
             $guarded, " RETURNING max_id"
         )
     };

@@ -125,8 +125,8 @@ impl<DB: Database> Drop for Checkout<DB> {
 
 /// Connections to a server, made when they are needed.
 ///
-/// Each generator fetches for many tags at a time, so that the pool bounds the load on the
-/// database, too.
+/// A generator fetches for many tags at a time: so the size of the pool also bounds the load on the
+/// database.
 pub(crate) struct ServerPool<D: Dialect> {
     pool: Pool<D::Db>,
     /// For errors; see [`LastFailure`].

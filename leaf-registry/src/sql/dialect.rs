@@ -42,12 +42,12 @@ pub(crate) struct SettingsStatements {
 pub(crate) struct TagStatements {
     /// `leaf_alloc`: amount, tag, expected step, greatest start. `leaf_sequence`: amount, least,
     /// amount, least, tag, expected step, greatest start, expected meaning. Sets `max_id` to
-    /// max(`max_id`, least + `skip`) + amount; a greater `max_id` than the greatest start meets no
-    /// row. A replica may lack the first allocation of the running period. Its `max_id` is then of
-    /// the period before, and below the running period's first number even after a jump. So a jump
-    /// also adds its margin to the column `skip`, and the first allocation of a period starts
-    /// `skip` above the period's first number and sets `skip` to 0. Run by
-    /// [`Dialect::set_max_id`].
+    /// max(`max_id`, least + `skip`) + amount; no row is changed if `max_id` is above the greatest
+    /// start. A replica may lack the first allocation of the running period. Its `max_id` is then
+    /// of the period before, and below the running period's first number even after a jump. So a
+    /// jump also adds the row's own margin, if it has one, to the column `skip`, and the first
+    /// allocation of a period starts `skip` above the period's first number and sets `skip` to 0.
+    /// Run by [`Dialect::set_max_id`].
     pub(crate) allocate: &'static str,
     /// `allocate`, on the server that allocated last only.
     pub(crate) allocate_guarded: &'static str,
@@ -90,8 +90,9 @@ pub(crate) struct GuardStatements {
     pub(crate) limit_jump: &'static str,
     /// Locks the row -> the server that allocated last, this server.
     pub(crate) lock: &'static str,
-    /// least margin, margin in steps: advances every tag of the table that is not sealed by the
-    /// greater of both, or by the row's own margin if it has one; never up to `SEALED`.
+    /// least margin, margin in steps: adds to `max_id` of every tag of the table, unless it is
+    /// sealed, the row's own margin if it has one, else the greater of the two (the second times
+    /// its step); the sum stays below `SEALED`.
     pub(crate) advance_all: &'static str,
     /// Makes this server the one that allocated last.
     pub(crate) take: &'static str,
@@ -257,8 +258,8 @@ pub(crate) trait Dialect: fmt::Debug + Send + Sync + Sized + 'static {
         super::fences::read::<Self>(connection, worker, since)
     }
 
-    /// Writes a record if it is what was read, with its mirror for a Java Leaf; tells whether it
-    /// did.
+    /// Writes a record, with its mirror for a Java Leaf, if the stored one is still what was read;
+    /// tells whether it did.
     fn replace_fence(
         connection: &mut Connection<Self>,
         worker: i64,

@@ -43,7 +43,7 @@ const NO_TABLE_TEXT: &str = "the failover guard is off, so that a failover may r
      leaf_guard is not there, or this user may not SELECT and UPDATE it; make it with `leaf-server \
      schema --apply`, or set segment.failover_guard = false";
 const NO_SERVER_NAME_TEXT: &str = "the failover guard is off, so that a failover may repeat ids: this server does not tell \
-     by what name it can be known after a failover; set segment.failover_guard = false if it cannot fail over";
+     this user its identity, by which a failover would be noticed; set segment.failover_guard = false if it cannot fail over";
 
 /// The failover guard of one store: its margin; whether it is on, which it stays once a connection
 /// found it usable, or why it is off; and the lock of the jump.
@@ -129,8 +129,9 @@ impl FailoverGuard {
 
     /// Advances every tag by `margin` or more (those in strict order with few numbers by their own
     /// margin), in a task of its own: a caller that leaves after its deadline does not undo it. If
-    /// a jump is under way already, waits for its end: the caller finds out whether that jump was
-    /// its own, too, when it allocates again. Tells whether this call jumped.
+    /// a jump is under way already, waits for its end: that one may have been for the other table,
+    /// or may have failed, which the caller finds out when it allocates again. Tells whether this
+    /// call jumped.
     pub(crate) async fn jump<D: Dialect>(
         self: &Arc<Self>,
         pool: Pool<D::Db>,

@@ -32,8 +32,8 @@ const SILENT: u32 = 3;
 
 /// The records of worker ids in an SQL database.
 ///
-/// `guard` knows the name of the server at the other end of a connection, which `leaf_worker_guard`
-/// is compared with.
+/// `guard` never jumps here: it is for [`Dialect::identify_server`] alone, by which a connection
+/// knows its server's name, to be compared with `leaf_worker_guard`.
 #[derive(Debug)]
 pub(crate) struct SqlFences<D: Dialect> {
     connections: D::Connections,
@@ -71,8 +71,8 @@ impl<D: Dialect> SqlFences<D> {
         Self { tables, range, mirrored: true, ..self }
     }
 
-    /// `since`: Unix milliseconds of the last failover, 0 if there was none. If another server
-    /// wrote last and `purpose` is `Replace`, records this one as the writer.
+    /// Returns `since`, the time of the last failover in Unix milliseconds; 0 if there was none. If
+    /// another server wrote last and `purpose` is `Replace`, records this one as the writer.
     ///
     /// Recording waits for a lock on the row of `leaf_worker_guard`, so that of several nodes that
     /// meet the new server one records the time and the others read it. Tables that were made by
@@ -179,10 +179,11 @@ pub(crate) async fn read<D: Dialect>(
     Ok(rows.into_iter().filter_map(row).collect())
 }
 
-/// Writes a record, without a mirror, if it is what was read.
+/// Writes a record, without a mirror, if the stored one is still what was read.
 ///
-/// One statement compares and writes. On a server it also compares who writes now and the time of
-/// the last failover: a write through an old primary changes nothing that the new one knows.
+/// One statement compares and writes. On a database server it also compares who writes now, and the
+/// time of the last failover. So a claim that is based on what an old primary said cannot be
+/// written on the new one.
 pub(crate) async fn replace<D: Dialect>(
     connection: &mut Connection<D>,
     worker: i64,

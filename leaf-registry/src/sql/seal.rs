@@ -26,7 +26,7 @@ impl<D: Dialect> SqlStore<D> {
     pub(super) async fn seal(&self, tag: &Tag) -> Result<i64, SealError> {
         let (name, mut max_id) = (operation::<D>("seal", tag), None);
         let sealed = run(&self.connections, Access::Last, name.clone(), async |connection| {
-            self.seal_in_turn(connection, tag, &mut max_id).await
+            self.seal_with_retries(connection, tag, &mut max_id).await
         });
         match (sealed.await, max_id) {
             (Ok(true), Some(max_id)) => Ok(max_id),
@@ -42,13 +42,13 @@ impl<D: Dialect> SqlStore<D> {
         }
     }
 
-    /// Seals a tag. Sets `max_id` before the commit, so that the caller knows it also where the
-    /// commit's answer is lost. `false` where another server has allocated last.
+    /// Seals a tag. Sets the argument `last_max_id` before the commit, so that the caller knows it
+    /// even if the commit's answer is lost. `false` where another server has allocated last.
     async fn try_seal(
         &self,
         connection: &mut Connection<D>,
         tag: &Tag,
-        max_id: &mut Option<i64>,
+        last_max_id: &mut Option<i64>,
     ) -> Result<bool, WorkError> {
         let name = [Value::Tag(tag.as_str())];
         if let Some(begin) = D::BEGIN {
@@ -72,29 +72,29 @@ impl<D: Dialect> SqlStore<D> {
         let done = D::execute(connection, statement, &values).await?;
         let sealed = before == SEALED || D::affected(&done) > 0;
         if sealed {
-            *max_id = Some(before);
+            *last_max_id = Some(before);
         }
         Self::end(connection, if sealed { "COMMIT" } else { "ROLLBACK" }).await?;
         Ok(sealed)
     }
 
-    /// Repeats [`Self::try_seal`] after conflicts, which the server has rolled back.
-    async fn seal_in_turn(
+    /// Repeats [`Self::try_seal`] after conflicts; nothing is left of a try that lost.
+    async fn seal_with_retries(
         &self,
         connection: &mut Connection<D>,
         tag: &Tag,
-        max_id: &mut Option<i64>,
+        last_max_id: &mut Option<i64>,
     ) -> Result<bool, WorkError> {
         if let Some(limit) = D::LIMIT_LOCKS {
             D::run_text(connection, limit).await?;
         }
         let begun = Instant::now();
         loop {
-            let error = match self.try_seal(connection, tag, max_id).await {
+            let error = match self.try_seal(connection, tag, last_max_id).await {
                 Err(WorkError::Database(error)) if (D::ERRORS.is_conflict)(&error) => error,
                 sealed => return sealed,
             };
-            *max_id = None;
+            *last_max_id = None;
             if begun.elapsed() > SEAL_AGAIN_FOR {
                 return Err(error.into());
             }

@@ -7,9 +7,9 @@
 //!
 //! Plain tags stand in `leaf_alloc`, all others in `leaf_sequence`, and a name in one of the two
 //! only: whoever makes a tag inserts its name into `leaf_sequence` first, which locks the name, and
-//! checks the other table in the same transaction. The row of a plain tag is deleted again before
-//! the transaction ends. Whoever writes `leaf_alloc` by hand can break that; a name that is found
-//! twice yields no ids.
+//! checks the other table in the same transaction. For a plain tag the row in `leaf_sequence` is
+//! deleted again before the transaction ends. Whoever writes `leaf_alloc` by hand can break that; a
+//! name that is found twice yields no ids.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -57,9 +57,9 @@ pub(crate) struct SqlStore<D: Dialect> {
     settings: OptionalTable,
 }
 
-/// A table that older databases, and users with few rights, do not have. Once it had rows, not to
-/// be allowed to read it is an error: its tags are not deleted, and a slice without its settings
-/// has no end.
+/// A table that older databases, and users with few rights, do not have. Once rows were read from a
+/// table, it is no longer taken for empty when it cannot be read: that would look as if its tags
+/// were deleted, or as if a slice had no end.
 #[derive(Debug, Default)]
 struct OptionalTable {
     had_rows: AtomicBool,
@@ -135,7 +135,8 @@ impl<D: Dialect> SqlStore<D> {
         // Whoever makes the same name at the same time waits here, whichever table it is for.
         match D::execute(connection, D::SEQUENCE.create, &values).await {
             Ok(_) => {}
-            // There are plain tags only. A table that is hidden from this user is another error.
+            // `leaf_sequence` does not exist: so all tags are plain, and nothing needs to be locked
+            // there. If it exists and this user has no right on it, the error is another one.
             Err(error) if plain && (D::ERRORS.is_missing_table)(&error) => {
                 Self::end(connection, "ROLLBACK").await?;
                 if let Some(begin) = D::BEGIN {
@@ -201,7 +202,7 @@ impl<D: Dialect> SqlStore<D> {
         let table = if plain { D::ALLOC } else { D::SEQUENCE };
         let statement = margin.map_or(table.allocate, |_| table.allocate_guarded);
         let meaning = expected.meaning.encode();
-        let (sum, least) = (Value::Int(amount), Value::Int(expected.least));
+        let (amount_value, least) = (Value::Int(amount), Value::Int(expected.least));
         let (name, step) = (Value::Tag(tag.as_str()), Value::Int(expected.step.get().into()));
         let greatest = record::greatest_start(amount, expected);
         if expected.least > greatest {
@@ -210,8 +211,17 @@ impl<D: Dialect> SqlStore<D> {
         }
         let greatest = Value::Int(greatest);
         let values: &[Value<'_>] = match plain {
-            true => &[sum, name, step, greatest],
-            false => &[sum, least, sum, least, name, step, greatest, Value::Text(&meaning)],
+            true => &[amount_value, name, step, greatest],
+            false => &[
+                amount_value,
+                least,
+                amount_value,
+                least,
+                name,
+                step,
+                greatest,
+                Value::Text(&meaning),
+            ],
         };
         if let Some(end) = D::set_max_id(connection, statement, values).await? {
             return Ok(Tried::Granted(end));
@@ -319,7 +329,8 @@ impl<D: Dialect> RangeSource for SqlStore<D> {
                                 );
                                 StoreError::new(StoreErrorKind::Unavailable, what).because(error)
                             })?;
-                        // To have waited for another one's is no try: it may have failed.
+                        // Waiting for a jump of another task does not count as a try: that jump may
+                        // have failed.
                         tries += usize::from(by_us);
                     }
                 }

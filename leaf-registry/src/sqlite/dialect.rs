@@ -33,16 +33,17 @@ macro_rules! now {
     };
 }
 
-/// The statements about one table of tags. One file does not fail over: no statement is guarded.
+/// The statements about one table of tags. One file does not fail over: no statement is guarded. The
+/// arguments are pieces of statements, as in the dialect of PostgreSQL.
 macro_rules! tags {
-    ($table:literal, $more:literal, $made:literal, $sum:literal, $same:literal) => {
+    ($table:literal, $more:literal, $insert_tail:literal, $sum:literal, $condition:literal) => {
         TagStatements {
-            allocate: tags!(allocate $table, $sum, $same),
-            allocate_guarded: tags!(allocate $table, $sum, $same),
+            allocate: tags!(allocate $table, $sum, $condition),
+            allocate_guarded: tags!(allocate $table, $sum, $condition),
             read: concat!(tags!(columns $table, $more), " WHERE biz_tag = ?1"),
             read_all: tags!(columns $table, $more),
             create: concat!(
-                "INSERT INTO ", $table, " (biz_tag, max_id, step, description", $made
+                "INSERT INTO ", $table, " (biz_tag, max_id, step, description", $insert_tail
             ),
             set_step: concat!(
                 "UPDATE ", $table, " SET step = ?1, update_time = CURRENT_TIMESTAMP \
@@ -64,10 +65,10 @@ macro_rules! tags {
             guard: None,
         }
     };
-    (allocate $table:literal, $sum:literal, $same:literal) => {
+    (allocate $table:literal, $sum:literal, $condition:literal) => {
         concat!(
             "UPDATE ", $table, " SET max_id = ", $sum, ", update_time = CURRENT_TIMESTAMP WHERE ",
-            $same, " RETURNING max_id"
+            $condition, " RETURNING max_id"
         )
     };
     (replace $table:literal) => {

@@ -32,11 +32,11 @@ pub(super) fn of(record: &WorkerRecord) -> Vec<u8> {
 /// Whether Leaf or a Java Leaf wrote the content of a znode; an error text if neither did.
 pub(super) fn judge(
     holder: &str,
-    node: &[u8],
+    content: &[u8],
     record: Option<&WorkerRecord>,
 ) -> Result<JavaMirror, String> {
     let endpoint: Endpoint =
-        serde_json::from_slice(node).map_err(|error| format!("node of {holder}: {error}"))?;
+        serde_json::from_slice(content).map_err(|error| format!("znode of {holder}: {error}"))?;
     let ours = match record {
         Some(record) => record.fence.ceiling.get() == endpoint.timestamp,
         None => endpoint.timestamp == 0,

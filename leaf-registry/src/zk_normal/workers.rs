@@ -14,7 +14,7 @@ use leaf_snowflake::{
 use zookeeper_client::{Error, MultiWriteError};
 
 use super::mirror;
-use crate::zookeeper::{Fences, Node, Session, Work, version};
+use crate::zookeeper::{Fences, Session, Work, Znode, version};
 
 /// Stands for a name where there is none: no znode has it.
 const NO_NAME: &str = "-";
@@ -66,8 +66,9 @@ impl ZkNormal {
         Ok(name)
     }
 
-    /// Makes the folder of the znodes where there is none. Its number 0 is used up: a Java Leaf
-    /// that saw no folder a moment ago takes worker id 0, whatever number its znode gets.
+    /// Makes the folder of the znodes where there is none, and uses up its number 0, so that no
+    /// node of ours gets worker id 0: a Java Leaf that saw no folder a moment ago takes it,
+    /// whatever number its znode gets.
     async fn make_tree(&self, work: &Work) -> Result<(), Error> {
         work.client.mkdir(&self.fences.root, &work.persistent()).await?;
         // In one multi, so that nobody sees the folder before number 0 is used. Any child will do:
@@ -100,7 +101,8 @@ impl ZkNormal {
     ) -> Result<WorkerId, Error> {
         self.make_tree(work).await?;
         let stat = work.client.check_stat(&self.forever).await?;
-        // What a client is shown counts creations and deletions; the numbers count creations.
+        // `cversion` is creations plus deletions, `num_children` is creations minus deletions. Half
+        // of their sum is the creations, which is ZooKeeper's next number.
         let next = stat.map_or(0, |stat| (stat.cversion + stat.num_children) / 2);
         let next = u32::try_from(next).unwrap_or(u32::MAX);
         if next > greatest.get() {
@@ -114,16 +116,16 @@ impl ZkNormal {
 }
 
 /// What is stored of a worker id: its fence, and what a Java Leaf sees of it.
-fn found(name: Option<String>, fence: &Node, node: &Node) -> Stored<Version> {
+fn found(name: Option<String>, fence: &Znode, java: &Znode) -> Stored<Version> {
     let record = crate::zookeeper::recorded(fence);
-    let mirror = match (&name, node) {
+    let mirror = match (&name, java) {
         (Some(name), Some((content, _))) => {
             let holder = mirror::parse(name).map_or(name.as_str(), |(who, _)| who);
             mirror::judge(holder, content, record.written()).unwrap_or_else(JavaMirror::Damaged)
         }
         _ => JavaMirror::Missing,
     };
-    let version = Version { fence: version(fence), mirror: version(node), name };
+    let version = Version { fence: version(fence), mirror: version(java), name };
     Stored { record, mirror, version, failed_over_at: None }
 }
 
@@ -261,7 +263,8 @@ impl FenceStore for ZkNormal {
             match names.iter().filter_map(its).min() {
                 Some(first) if first < made => {
                     let own = format!("{}/{}", self.forever, mirror::name(who, made));
-                    // As it was made: if somebody has claimed it since, it stays.
+                    // Deleted only at version 0, as it was made: if somebody has claimed it since,
+                    // it stays.
                     match work.client.delete(&own, Some(0)).await {
                         Ok(()) | Err(Error::NoNode | Error::BadVersion) => Ok(first),
                         Err(error) => Err(error),

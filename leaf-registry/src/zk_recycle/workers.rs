@@ -17,7 +17,7 @@ use leaf_snowflake::{
 use zookeeper_client::{Error, MultiWriteError};
 
 use super::mirror;
-use crate::zookeeper::{Fences, Node, Session, Work, version};
+use crate::zookeeper::{Fences, Session, Work, Znode, version};
 
 /// Worker ids in the pools of the community fork.
 #[derive(Debug)]
@@ -106,13 +106,13 @@ impl ZkRecycle {
 
 /// What is stored of a worker id. An entry in the pool of used ones counts more than one in the
 /// other.
-fn found(fence: &Node, not_use: &Node, in_use: &Node) -> Stored<Version> {
+fn found(fence: &Znode, not_use: &Znode, in_use: &Znode) -> Stored<Version> {
     let record = crate::zookeeper::recorded(fence);
     let retired = record.written().is_some_and(|record| record.fence.state == FenceState::Retired);
     let mirror = match in_use.as_ref().or(not_use.as_ref()) {
         Some((content, _)) => mirror::judge(content, record.written(), in_use.is_some())
             .unwrap_or_else(JavaMirror::Damaged),
-        // Where Java Leafs do not find it.
+        // A retired worker id is in neither pool, so that Java Leafs do not find it.
         None if retired => JavaMirror::Agrees,
         None => JavaMirror::Missing,
     };

@@ -18,7 +18,7 @@ use crate::worker_ids::worker_id;
 const PAGE: usize = 100;
 
 /// Content and version.
-pub(crate) type Node = Option<(Vec<u8>, i32)>;
+pub(crate) type Znode = Option<(Vec<u8>, i32)>;
 
 /// The fences, and who is alive.
 #[derive(Debug)]
@@ -53,7 +53,7 @@ impl Fences {
         work: &Work,
         workers: &[WorkerId],
         beside: impl Fn(WorkerId) -> [String; N],
-    ) -> Result<Vec<(WorkerId, Node, [Node; N])>, Error> {
+    ) -> Result<Vec<(WorkerId, Znode, [Znode; N])>, Error> {
         let mut found = Vec::with_capacity(workers.len());
         for page in workers.chunks(PAGE) {
             let paths: Vec<_> = page
@@ -129,11 +129,11 @@ impl Fences {
 }
 
 /// A fence as its znode has it.
-pub(crate) fn recorded(node: &Node) -> RecordState {
-    node.as_ref().map_or(RecordState::Absent, |(content, _)| RecordState::decode(content))
+pub(crate) fn recorded(znode: &Znode) -> RecordState {
+    znode.as_ref().map_or(RecordState::Absent, |(content, _)| RecordState::decode(content))
 }
 
 /// The version to compare with.
-pub(crate) fn version(node: &Node) -> Option<i32> {
-    node.as_ref().map(|(_, version)| *version)
+pub(crate) fn version(znode: &Znode) -> Option<i32> {
+    znode.as_ref().map(|(_, version)| *version)
 }

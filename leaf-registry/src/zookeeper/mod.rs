@@ -10,6 +10,6 @@ mod liveness;
 mod session;
 mod workers;
 
-pub(crate) use fences::{Fences, Node, recorded, version};
+pub(crate) use fences::{Fences, Znode, recorded, version};
 pub(crate) use session::{Session, Work};
 pub(crate) use workers::ZkWorkers;

@@ -28,8 +28,8 @@ pub(crate) struct Session {
 
 /// A session's client, and how the znodes that it makes are protected.
 ///
-/// Znodes are made for everybody, as the Java programs make them, or with a login for this login
-/// alone.
+/// Without a login, znodes are open to everybody, as those of the Java programs are; with one, only
+/// this login may use them.
 #[derive(Debug, Clone)]
 pub(crate) struct Work {
     pub(crate) client: Client,

@@ -10,7 +10,7 @@ use leaf_snowflake::{
 };
 use zookeeper_client::Error;
 
-use super::{Fences, Node, Session, recorded, version};
+use super::{Fences, Session, Znode, recorded, version};
 
 /// Worker ids in ZooKeeper without a mirror.
 #[derive(Debug)]
@@ -26,7 +26,7 @@ impl ZkWorkers {
 }
 
 /// What is stored of a worker id. No Java Leaf looks at these.
-fn found(fence: &Node) -> Stored<Option<i32>> {
+fn found(fence: &Znode) -> Stored<Option<i32>> {
     Stored {
         record: recorded(fence),
         mirror: JavaMirror::Agrees,

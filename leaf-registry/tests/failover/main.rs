@@ -119,6 +119,7 @@ async fn a_restart_of_the_same_server_jumps_nowhere() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn galera_needs_no_guard() {
     let cluster = Arc::new(spawn_blocking(Galera::start).await.unwrap());
+    cluster.show_conflicts();
     let database = cluster.new_database();
     let urls: Vec<_> = cluster.ports().iter().map(|port| MariaDb::url(*port, &database)).collect();
     create(&open(&urls[0], None).await).await;

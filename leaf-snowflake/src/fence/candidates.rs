@@ -20,7 +20,7 @@ enum Rank {
     Released,
     /// No node has used it.
     Unused,
-    /// Another node's, perhaps dead.
+    /// All others: mostly another node's, perhaps a dead one's.
     Used,
 }
 
@@ -91,12 +91,12 @@ pub(super) const fn worth_waiting(refusal: &RegistryErrorKind) -> bool {
 /// The refusals of a claim so far: what the node is told when no candidate is left.
 #[derive(Debug, Default)]
 pub(super) struct Refusals {
-    /// The one that ends first, of those worth waiting for.
+    /// The first refusal that is worth waiting for; of several `NotYet` the one that ends first.
     soon: Option<RegistryErrorKind>,
     /// The first of a worker id that no node has used.
     of_unused: Option<RegistryErrorKind>,
-    /// That the database has failed over: then worker ids may be free that look as if they were in
-    /// use.
+    /// A refusal because the database has failed over. It is told instead of "all are in use": the
+    /// worker ids are refused because of the failover, and some of them may be free.
     failed_over: Option<RegistryErrorKind>,
     taken: usize,
     java: usize,
@@ -133,12 +133,12 @@ impl Refusals {
         if let (JavaMirror::Java(_), None) = (&stored.mirror, stored.record.written()) {
             self.java += 1;
         }
-        // What a Java Leaf has written since does not become free when this library's ceiling has
-        // passed.
+        // A worker id whose mirror a Java Leaf wrote last does not become free when the fence's
+        // ceiling passes.
         let ours = stored.record.written().filter(|_| stored.mirror == JavaMirror::Agrees);
         if let Some(record) = ours.filter(|it| it.fence.state != FenceState::Retired) {
-            // As the rules say, where they name a time: a worker id may have to rest past its
-            // ceiling.
+            // The time that the refusal names, if it names one: it may be later than the ceiling
+            // (`recycle_after`).
             let at = match &refusal {
                 RegistryErrorKind::FloorAhead { floor, .. } => *floor,
                 RegistryErrorKind::NotYet { at } => *at,

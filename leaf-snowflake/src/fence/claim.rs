@@ -1,11 +1,12 @@
 //! Which worker id a node takes.
 //!
 //! A node whose worker id is fixed, or belongs to its name, takes that one or is refused. Otherwise
-//! it tries an earlier attempt of the same claim; then, unless worker ids belong to identities,
-//! what its state file remembers, what else its instance has held, and what was given back; then
-//! those that no node has used; last those whose ceiling, and
-//! [`ClaimPolicy::recycle_after`](super::ClaimPolicy::recycle_after) after it, has passed. Nodes
-//! that race for one worker id spread: the node that lost makes its next attempt at random.
+//! it tries worker ids in this order: the one that an earlier attempt of the same claim wrote;
+//! then, unless worker ids belong to identities, the one in its state file, others that its
+//! instance has held, and those that were given back; then those that no node has used; last those
+//! whose ceiling, and [`ClaimPolicy::recycle_after`](super::ClaimPolicy::recycle_after) after it,
+//! has passed. Nodes that race for one worker id spread: the node that lost makes its next attempt
+//! at random.
 
 use leaf_core::{UnixMillis, WorkerId};
 

@@ -272,8 +272,8 @@ fn by_fence(
     reachable(fence.ceiling.max(issued), request).map_err(|error| explain(fence, error, request))
 }
 
-/// The local ceiling of the saved lease, if nobody else can have claimed the worker id since: where
-/// this node may continue without the registry.
+/// The first instant from which this node may continue without the registry: the local ceiling of
+/// the saved lease, if nobody else can have claimed the worker id since.
 fn by_saved_lease(request: &ClaimRequest) -> Result<UnixMillis, RegistryErrorKind> {
     let proven = request.saved.as_ref().filter(|saved| {
         saved.provenance == Provenance::Proven

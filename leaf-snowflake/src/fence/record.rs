@@ -36,7 +36,8 @@ pub struct Fence {
     pub reported_at: UnixMillis,
     /// The id of the holder's state file; without one, of its process.
     pub instance: Uuid,
-    /// New for every write: how a writer recognizes a write whose answer was lost.
+    /// New for every change, and the same for all attempts of it: how a writer recognizes a write
+    /// whose answer was lost.
     pub nonce: Uuid,
     /// The layout's [`shape`](leaf_core::Layout::shape). Ids of two layouts may be equal numbers.
     pub layout: String,

@@ -109,9 +109,9 @@ pub struct Report {
     /// The node's time, as in [`ClaimRequest::now`]. A store that meets a failover of its database
     /// records this time where the new server's clock is behind it.
     pub now: UnixMillis,
-    /// How far the clocks of the registry's nodes may differ, as in [`ClaimRequest::tolerance`].
-    /// Another node may have claimed the worker id this much before the holder's ceiling passed; if
-    /// a failover lost that claim, the holder finds its own record unchanged.
+    /// The `rollback_tolerance` of the nodes, as in [`ClaimRequest::tolerance`]. Another node may
+    /// have claimed the worker id this much before the holder's ceiling passed; if a failover lost
+    /// that claim, the holder finds its own record unchanged.
     pub tolerance: Duration,
     /// The holder issues no timestamp at or above this.
     pub ceiling: UnixMillis,
@@ -128,7 +128,8 @@ pub struct SavedLease {
     /// The node issued no timestamp at or above this.
     #[serde(with = "unix_millis")]
     pub local_ceiling: UnixMillis,
-    /// Whether the worker id was lost to another holder since.
+    /// Whether the lease has ended since (taken over, retired, in doubt after a failover, or
+    /// replaced): it must not be continued.
     pub lost: bool,
     /// Whether the file is provably the one that this machine wrote. Found out when the file is
     /// opened, never written down.

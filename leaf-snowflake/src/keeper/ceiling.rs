@@ -12,22 +12,22 @@ const LEAST_WINDOW: Duration = Duration::from_millis(200);
 const LEAST_RAISE: Duration = Duration::from_millis(200);
 
 impl Keeper {
-    /// Begins a look. Tells whether this task did not run for more than a report interval since the
-    /// beginning of the last one, by the clock that goes on while the process is stopped and the
-    /// machine sleeps.
+    /// Begins a look. Tells whether more than a report interval (and two looks) has passed since
+    /// the last look began, by the clock that goes on while the process is stopped and the machine
+    /// sleeps.
     pub(super) fn was_frozen(&mut self) -> bool {
         let now = self.shared.clock.boot();
         let since = now.saturating_sub(std::mem::replace(&mut self.looked_at, now));
         since > self.config.report_interval.max(2 * LOOK_EVERY)
     }
 
-    /// Looks at the clock, and raises the ceiling by this time of the ids' clock; `None`: not at
-    /// all.
+    /// Looks at the clock, and raises the ceiling, which is reckoned from `ids_clock`; `None`: does
+    /// not raise it.
     pub(super) async fn look(
         &mut self,
         sequencer: &Sequencer,
         urgency: Urgency,
-        raise_by: Option<UnixMillis>,
+        ids_clock: Option<UnixMillis>,
     ) -> Look {
         let look = self.shared.clock.look(sequencer.next_free());
         match look {
@@ -46,7 +46,7 @@ impl Keeper {
                 self.shared.set_trouble(Trouble::Clock, text);
             }
         }
-        let Some(ids_clock) = raise_by else { return look };
+        let Some(ids_clock) = ids_clock else { return look };
         match self.raise(sequencer, urgency, ids_clock).await {
             Ok(()) => self.shared.clear_trouble(Trouble::StateFile),
             Err(error) => self.shared.set_trouble(Trouble::StateFile, error.to_string()),

@@ -35,7 +35,7 @@ impl Keeper {
             Err(error) => match error.kind() {
                 SnowflakeErrorKind::Registry(away)
                     if *away.kind() == RegistryErrorKind::Unavailable
-                        && self.saved_lease().is_some() =>
+                        && self.usable_saved_lease().is_some() =>
                 {
                     self.shared.set_trouble(Trouble::Registry, away.to_string());
                     self.start(None).await
@@ -80,7 +80,7 @@ impl Keeper {
         }
         let after = JavaCache::read(directory).map_err(SnowflakeErrorKind::BadConfig)?;
         let Some(written) = after.filter(|_| after != self.java) else { return Ok(()) };
-        // The next attempt checks again.
+        // The next attempt watches whether it changes once more.
         self.java = after;
         self.least_floor = self.least_floor.max(written.floor.unwrap_or(UnixMillis::EPOCH));
         let holder = format!("the one that writes {}", directory.display());
@@ -127,7 +127,7 @@ impl Keeper {
                 RegistryErrorKind::NotYet { at } => (at - now).max(Duration::from_millis(1)),
                 RegistryErrorKind::Watch { worker, fingerprint, during } => {
                     watched.insert(worker, fingerprint);
-                    // Whoever had to be watched is waited for no less.
+                    // The time of the watch does not count towards `startup_wait`.
                     deadline = deadline + during;
                     during
                 }
@@ -172,8 +172,9 @@ impl Keeper {
         Ok(nonce)
     }
 
-    /// Where this node may continue without asking the registry: the saved lease, and its floor.
-    fn saved_lease(&self) -> Option<(SavedLease, UnixMillis)> {
+    /// The saved lease and its floor, if this node may continue with it without asking the
+    /// registry.
+    fn usable_saved_lease(&self) -> Option<(SavedLease, UnixMillis)> {
         let saved = self.state.saved_lease.as_ref()?;
         // Another data centre may have it by now.
         check_range(self.registry.range(), &saved.fence).ok()?;
@@ -196,7 +197,7 @@ impl Keeper {
                 };
                 (saved, lease.floor)
             }
-            None => self.saved_lease().ok_or(SnowflakeErrorKind::Starting)?,
+            None => self.usable_saved_lease().ok_or(SnowflakeErrorKind::Starting)?,
         };
         let term = saved.fence.term;
         let worker = WorkerId::new(saved.worker);

@@ -43,8 +43,8 @@ pub(crate) struct Keeper {
     registry: Registry,
     config: SnowflakeConfig,
     shared: Arc<Shared>,
-    /// Shared with the write under way: if the claim is dropped, the file stays open and locked
-    /// until the write ends.
+    /// Shared with the write under way: if the future of `claim` is dropped, the file stays open
+    /// and locked until the write ends.
     file: Option<Arc<Mutex<StateFile>>>,
     /// The state as last written, or with changes that the next write persists.
     state: State,
@@ -158,8 +158,9 @@ impl Keeper {
         });
         let mut least_floor = least_floor;
         if let (true, Some(saved)) = (registry.lives_in_state_file(), &state.saved_lease) {
-            // The file has room for one lease. A node that is given another worker id, and then the
-            // first one again, must not repeat what it issued with either.
+            // The file has room for one lease. The state file has room for one lease. So each lease
+            // starts at or above the end of the last one, whatever its worker id: else a node that
+            // gets another worker id, and later the first one again, would repeat ids.
             least_floor = least_floor.max(saved.local_ceiling);
         }
         let copied =
@@ -194,8 +195,9 @@ impl Keeper {
                 End::Forked => return,
                 End::Lost(error) => {
                     self.lose(&held, &error.to_string()).await;
-                    // After a failover this node may claim even where lost worker ids are not
-                    // replaced: no other holder is known.
+                    // A lease that ended in doubt after a failover was not seen to be taken over:
+                    // so this node may claim anew even where a node that lost its worker id must
+                    // stop.
                     let failed_over = *error.kind() == RegistryErrorKind::LeaseInDoubt;
                     (None, failed_over || self.registry.replaces_lost())
                 }
@@ -246,9 +248,10 @@ impl Keeper {
                 Event::Stop => break End::Stopped,
                 Event::Look(urgency) => {
                     let now = Instant::now();
-                    // Read before the freeze is looked for: a freeze that comes after that is seen
-                    // at the next look, and what this one raises goes by a time before it. A disk
-                    // that is as slow as a freeze costs one question to the registry.
+                    // Read before the check for a freeze. If a freeze begins after this line, the
+                    // next look notices it, and the ceiling that this look raises is computed from
+                    // a time before the freeze. A write that is as slow as a freeze counts as one,
+                    // and costs one request to the registry.
                     let ids_clock = shared.clock.now().unwrap_or(UnixMillis::EPOCH);
                     if self.was_frozen() {
                         let until = now + ATTEMPT;
@@ -258,8 +261,8 @@ impl Keeper {
                         }
                     }
                     let may_raise = thawed.is_none_or(|thawed| thawed.until <= now);
-                    let raise_by = may_raise.then_some(ids_clock);
-                    let look = self.look(&held.sequencer, urgency, raise_by).await;
+                    let raise_from = may_raise.then_some(ids_clock);
+                    let look = self.look(&held.sequencer, urgency, raise_from).await;
                     let ask = look == Look::FarAhead && comparison.is_none() && compare_from <= now;
                     if let (true, Some(peers)) = (ask, &self.config.peers) {
                         compare_from = now + self.config.report_interval;
@@ -278,8 +281,9 @@ impl Keeper {
                 }
                 Event::Answer(answer) => {
                     request = None;
-                    // Where ids wait for this answer, the raise that comes next writes it down
-                    // with the ceiling: a slow disk must not look like another freeze.
+                    // After a freeze the raise of the ceiling waits for this answer. Then the
+                    // confirmed lease is not written by itself: the raise writes it together with
+                    // the ceiling, since another slow write would look like another freeze.
                     let persist = if thawed.is_some() { Persist::WithNext } else { Persist::Now };
                     if let Some(end) = self.take_answer(held, *answer, persist).await {
                         break end;
@@ -294,7 +298,8 @@ impl Keeper {
                 }
                 Event::Compared(verdict) => {
                     comparison = None;
-                    // One that agrees may have followed the same wrong source of time.
+                    // A single peer that agrees is not enough: it may have followed the same wrong
+                    // source of time.
                     if let Verdict::Agrees { agreeing: 2.., .. } = verdict {
                         shared.accept_clock.notify_one();
                     }

@@ -47,7 +47,8 @@ pub(crate) struct StateFile {
     sequence: u64,
     /// What the file holds if nobody else writes it.
     known: Vec<u8>,
-    /// Where the last write failed: its slot may hold that page, what it held before, or a part.
+    /// Slot and page of the last write, if that did not succeed: the slot may hold that page, what
+    /// it held before, or a part of either.
     failed: Option<(usize, [u8; SLOT])>,
 }
 
