@@ -175,7 +175,8 @@ impl Refusals {
         });
         RegistryErrorKind::NoWorkerId(format!(
             "all {} worker ids are in use{java}{first}: stop a node, or, if the \
-             new ids may equal old ones without harm, use a layout with more worker bits and an empty registry",
+             new ids may equal old ones without harm and this kind of registry has more worker ids, use a \
+             layout with more worker bits and an empty registry",
             self.taken
         ))
     }
