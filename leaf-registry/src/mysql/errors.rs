@@ -56,9 +56,9 @@ fn kind(error: &sqlx::Error) -> StoreErrorKind {
         Some(1062) => StoreErrorKind::TagExists,
         // ER_DATA_OUT_OF_RANGE, ER_WARN_DATA_OUT_OF_RANGE (a narrow column)
         Some(1690 | 1264) => StoreErrorKind::Exhausted,
-        // Too many connections, shutdown, node not ready (Galera), lock wait timeout, deadlock,
-        // read-only, interrupted, killed.
-        Some(1040 | 1047 | 1053 | 1205 | 1213 | 1290 | 1317 | 1792 | 1836 | 1927 | 3024) => {
+        // Too many connections, shutdown, node not ready (Galera), lock wait timeout, read-only,
+        // interrupted, killed.
+        Some(1040 | 1047 | 1053 | 1205 | 1290 | 1317 | 1792 | 1836 | 1927 | 3024) => {
             StoreErrorKind::Unavailable
         }
         Some(_) => StoreErrorKind::Refused,
