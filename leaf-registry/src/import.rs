@@ -19,9 +19,9 @@ use leaf_segment::{
 pub(crate) const AFTER_FAILOVER: &str = "its database has failed over and no node has allocated from it since: let one do \
                               so, then try again";
 
-/// Moves `tag` from one store to another, and returns the first id that it will grant there, `gap`
-/// ids above what the old one granted. Nodes that still ask the old store go on with what they have
-/// in memory, and are then told that the tag was moved.
+/// Moves `tag` from one store to another, and returns the first id that the new store will grant,
+/// `gap` ids above what the old store granted. Nodes that still ask the old store go on with what
+/// they have in memory, and are then told that the tag was moved.
 ///
 /// Doing it again changes nothing and returns the `max_id` of the new store.
 ///

@@ -16,11 +16,11 @@
 //! A *fence* is the record of who holds a worker id and up to which timestamp. The *original* is
 //! Meituan's Java Leaf, the *community fork* its best known successor.
 //!
-//! Every backend but `ordinal` is a folder; `zookeeper/` is what those of ZooKeeper share. Those of
-//! the SQL databases are dialects (`dialect.rs`, `errors.rs`) of what `sql/` has; the others have
-//! `store.rs` for the segment store and `workers.rs` for the worker registry. `mirror.rs` is the
-//! record that a Java Leaf keeps beside ours. All pass one conformance suite on the real server
-//! (`tests/`).
+//! Every backend but `ordinal` is a folder; `zookeeper/` is what those of ZooKeeper share. The
+//! folders of the SQL databases have only a dialect (`dialect.rs`, `errors.rs`) of the code in
+//! `sql/`. In the others `workers.rs` is the worker registry; `etcd/store.rs` is the segment store
+//! of etcd. `mirror.rs` is the record that a Java Leaf keeps beside ours. All pass one conformance
+//! suite on the real server (`tests/`).
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "tests may panic"))]
 
 #[cfg(feature = "store")]

@@ -76,7 +76,8 @@ pub enum OnForeignHolder {
     /// else the claim is refused at once.
     #[default]
     Wait,
-    /// It takes another worker id: in `zk_normal` only, elsewhere as [`Self::Wait`].
+    /// It waits as with [`Self::Wait`] if that suffices, else it takes another worker id. In
+    /// `zk_normal` only; elsewhere as [`Self::Wait`].
     NewId,
 }
 
@@ -198,7 +199,8 @@ where
     parsed.map_err(|error| SettingError::new(format!("{}: {error}", shown(file))))
 }
 
-/// A file's name, unless it is the secret itself at a wrong place: a URL, or a key.
+/// A file's name for an error. It is hidden where it looks like the secret itself (a URL, or a
+/// key), which somebody gave in place of the file.
 fn shown(file: &Path) -> String {
     let name = file.display().to_string();
     let is_key = name.split(|c: char| !c.is_ascii_hexdigit()).any(|digits| digits.len() >= 32);

@@ -80,7 +80,7 @@ fn two_servers_and_a_java_node_on_one_row_never_share_an_id() {
                 while !done.load(Ordering::SeqCst) {
                     java_segment(&pool).await.for_each(|id| ledger.record(&issuer, id));
                     segments += 1;
-                    tokio::time::sleep(Duration::from_millis(100)).await;
+                    tokio::time::sleep(Duration::from_millis(10)).await;
                 }
                 segments
             })
@@ -110,7 +110,7 @@ fn two_servers_and_a_java_node_on_one_row_never_share_an_id() {
     let java_segments = java.join().unwrap();
 
     ledger.expect_at_least(wanted);
-    assert!(java_segments > 0, "the Java node took part");
+    assert!(java_segments >= 5, "the Java node took part: {java_segments} segments");
     let max_id: i64 = database
         .sql(&format!("SELECT max_id FROM {name}.leaf_alloc WHERE biz_tag = 'leaf-segment-test'"))
         .parse()

@@ -21,7 +21,7 @@ const LEAST_INTERVAL: Duration = Duration::from_millis(10);
 const LEAST_STEP_FORWARD: Duration = Duration::from_secs(1);
 /// Upper bound of `wait` and `startup_wait`.
 const LONGEST_WAIT: Duration = Duration::from_secs(3600);
-/// After a crash the worker id is blocked for other nodes that long.
+/// Upper bound of `offline_for`: after a crash no other node can take the worker id for that long.
 const LONGEST_OFFLINE: Duration = Duration::from_secs(7 * 24 * 3600);
 
 /// Settings of a [`SnowflakeGenerator`](crate::SnowflakeGenerator).

@@ -42,7 +42,8 @@ pub enum RegistryErrorKind {
         seconds(*.floor - *.now)
     )]
     FloorAhead {
-        /// Where the next holder may start.
+        /// The earliest time at which the worker id can be claimed: the floor of the next holder,
+        /// or the end of `recycle_after`.
         floor: UnixMillis,
         /// The wall clock.
         now: UnixMillis,
@@ -268,7 +269,7 @@ pub enum SnowflakeErrorKind {
     #[error(
         "the clock shows {now} (Unix ms), and the timestamp bits of the layout are used up at {end}: \
          correct the clock if it is wrong. A later epoch or a layout with more timestamp bits gives ids that may equal old ones: \
-         only where that does no harm"
+         change them only where that does no harm"
     )]
     EndOfTime {
         /// The clock.

@@ -23,7 +23,8 @@ impl ForkGuard {
         Self { pid: std::process::id(), compared: AtomicU64::new(u64::MAX) }
     }
 
-    /// Whether this process is a fork of the one that made the guard.
+    /// Whether this process is a fork of the one that made the guard, compared once an interval:
+    /// for the hot path.
     #[inline]
     pub(crate) fn is_forked(&self, now_nanos: u64) -> bool {
         let interval = now_nanos >> COMPARE_SHIFT;

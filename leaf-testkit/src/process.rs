@@ -163,7 +163,9 @@ pub(crate) fn from_template(name: &str, to: &Path, make: impl FnOnce(&Path)) {
     let lock = lock.expect("a writable directory");
     lock.lock().expect("a file that can be locked");
     if !template.exists() {
-        let unfinished = place.join(format!("{name}.new"));
+        // One that was not finished is not used.
+        let unfinished = tempfile::tempdir_in(&place).expect("a writable directory");
+        let unfinished = unfinished.path().join(name);
         make(&unfinished);
         std::fs::rename(&unfinished, &template).expect("both are ours");
     }
@@ -214,6 +216,11 @@ fn spawn(command: Command) -> std::io::Result<Child> {
     result.recv().expect("the spawner answers")
 }
 
+/// The number that a directory is named after, if any.
+fn version_of(directory: &Path) -> Option<u32> {
+    directory.file_name()?.to_str()?.parse().ok()
+}
+
 /// The path of an installed program.
 ///
 /// # Panics
@@ -224,7 +231,9 @@ pub fn require(program: &str, package: &str) -> PathBuf {
     // Debian keeps PostgreSQL's programs of several versions apart; its `psql` in the path is a
     // script that looks for them, and takes five times as long.
     let versions = std::fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
-    let places = versions.map(|version| version.path().join("bin"));
+    let mut versions: Vec<_> = versions.map(|version| version.path()).collect();
+    versions.sort_by_key(|directory| std::cmp::Reverse(version_of(directory)));
+    let places = versions.into_iter().map(|version| version.join("bin"));
     let mut places =
         places.chain(std::env::split_paths(&path)).chain(["/usr/sbin".into(), "/sbin".into()]);
     places

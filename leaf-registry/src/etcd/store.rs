@@ -54,7 +54,7 @@ pub struct EtcdStore {
 #[derive(Debug, Clone)]
 pub(super) struct Seen {
     key: String,
-    /// The revision of the cluster that changed the key last.
+    /// The cluster's revision at which the key was changed last (`mod_revision`).
     revision: i64,
     /// The value as it was read: compared byte by byte.
     value: Vec<u8>,

@@ -344,7 +344,7 @@ INSERT INTO leaf_guard (id, server_uid) VALUES (1, ''), (2, '');
         if guard.configured_margin().is_none() {
             return Ok(());
         }
-        // As text: a distant server is asked as seldom as can be.
+        // Plain text, not a prepared statement: a distant server is asked as seldom as can be.
         let name = raw_sql(concat!("SELECT ", server!())).fetch_one(&mut *connection).await;
         match name {
             Ok(_) => {}

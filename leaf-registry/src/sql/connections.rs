@@ -33,7 +33,7 @@ pub(crate) enum Access {
     Transaction,
     /// As `Transaction`, and leaves settings of its own behind: a server's connection is not used
     /// again.
-    Last,
+    TransactionThenClose,
 }
 
 /// Why work on a connection failed.
@@ -185,12 +185,12 @@ impl<D: Dialect> Connections for ServerPool<D> {
         let in_order = match &result {
             Ok(_) | Err(WorkError::Refused(_)) => true,
             Err(WorkError::Database(error)) => {
-                !matches!(access, Access::Transaction | Access::Last)
+                !matches!(access, Access::Transaction | Access::TransactionThenClose)
                     && (matches!((D::ERRORS.kind)(error), Exhausted | TagExists | UnknownTag)
                         || (D::ERRORS.is_conflict)(error))
             }
         };
-        if in_order && access != Access::Last {
+        if in_order && access != Access::TransactionThenClose {
             checkout.give_back();
         }
         result

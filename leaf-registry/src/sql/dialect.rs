@@ -41,13 +41,15 @@ pub(crate) struct SettingsStatements {
 #[derive(Debug)]
 pub(crate) struct TagStatements {
     /// `leaf_alloc`: amount, tag, expected step, greatest start. `leaf_sequence`: amount, least,
-    /// amount, least, tag, expected step, greatest start, expected meaning. Sets `max_id` to
-    /// max(`max_id`, least + `skip`) + amount; no row is changed if `max_id` is above the greatest
-    /// start. A replica may lack the first allocation of the running period. Its `max_id` is then
-    /// of the period before, and below the running period's first number even after a jump. So a
-    /// jump also adds the row's own margin, if it has one, to the column `skip`, and the first
-    /// allocation of a period starts `skip` above the period's first number and sets `skip` to 0.
-    /// Run by [`Dialect::set_max_id`].
+    /// amount, least, tag, expected step, greatest start, expected meaning. (Twice, since
+    /// placeholders of MySQL have no numbers.) Adds the amount to `max_id`; in `leaf_sequence` to
+    /// the greater of `max_id` and least + `skip`, where least is the first number of the running
+    /// period. No row is changed if `max_id` is above the greatest start. Why `skip`: a promoted
+    /// replica may lack the first allocation of the running period. Its `max_id` is then still in
+    /// the period before, and a margin added to it does not reach the numbers that were granted. So
+    /// a jump also adds the row's own margin, if it has one, to `skip`; the first allocation of the
+    /// next period begins that far above its first number and sets `skip` to 0. Run by
+    /// [`Dialect::set_max_id`].
     pub(crate) allocate: &'static str,
     /// `allocate`, on the server that allocated last only.
     pub(crate) allocate_guarded: &'static str,
@@ -90,9 +92,10 @@ pub(crate) struct GuardStatements {
     pub(crate) limit_jump: &'static str,
     /// Locks the row -> the server that allocated last, this server.
     pub(crate) lock: &'static str,
-    /// least margin, margin in steps: adds to `max_id` of every tag of the table, unless it is
-    /// sealed, the row's own margin if it has one, else the greater of the two (the second times
-    /// its step); the sum stays below `SEALED`.
+    /// Margin in ids, margin in steps. To `max_id` of every tag of the table that is not sealed it
+    /// adds the row's own margin; where the row has none, the greater of the first argument and the
+    /// second times the tag's step. The sum stays below `SEALED`. In `leaf_sequence` it adds the
+    /// row's own margin to `skip`, too.
     pub(crate) advance_all: &'static str,
     /// Makes this server the one that allocated last.
     pub(crate) take: &'static str,
@@ -129,8 +132,8 @@ pub(crate) struct WriterStatements {
     pub(crate) lock: &'static str,
     /// -> 1 when a worker id was ever claimed.
     pub(crate) used: &'static str,
-    /// 1 if no worker id was ever claimed (sets `since` to 0), else 0; lower bound of `since` in
-    /// Unix ms: makes this server the writer.
+    /// 1 if no worker id was ever claimed and no server was named yet (sets `since` to 0), else 0;
+    /// lower bound of `since` in Unix ms: makes this server the writer.
     pub(crate) take: &'static str,
     /// Makes this server the writer in a table that this connection has made, where the name is
     /// empty.

@@ -2,9 +2,9 @@
 //!
 //! A replica that is promoted may lack the last allocations of its primary. One row of
 //! `leaf_guard(id, server_uid)` per table of tags names the database server that allocated from it
-//! last; every allocation has it as a condition. A node that is connected to another one advances
-//! every tag of that table by the margin and writes the new name, in one transaction. So ids repeat
-//! only if a failover loses more than the margin; only a quorum store excludes that.
+//! last; every allocation has it as a condition. A node whose connection leads to another server
+//! advances every tag of that table by the margin and writes the new name, in one transaction. So
+//! ids repeat only if a failover loses more than the margin; only a quorum store excludes that.
 //!
 //! A missing row also counts as a failover: the replica may not have got it. Only whoever makes the
 //! table writes its own name without a jump.
@@ -112,8 +112,8 @@ impl FailoverGuard {
         let order = Ordering::Relaxed;
         match found {
             GuardTable::Usable => self.state.store(ON, order),
-            // Once on it stays on: a replica that was promoted may not have got the table yet, and
-            // must not be allocated from then.
+            // Once on it stays on: a replica that was promoted may not have got the table yet; in
+            // that case nothing may be allocated from it.
             GuardTable::Missing => self.set_why_off(NO_TABLE),
             GuardTable::NoServerName => self.set_why_off(NO_SERVER_NAME),
         }

@@ -25,9 +25,12 @@ impl<D: Dialect> SqlStore<D> {
     /// Seals a tag and tells its last `max_id`.
     pub(super) async fn seal(&self, tag: &Tag) -> Result<i64, SealError> {
         let (name, mut max_id) = (operation::<D>("seal", tag), None);
-        let sealed = run(&self.connections, Access::Last, name.clone(), async |connection| {
-            self.seal_with_retries(connection, tag, &mut max_id).await
-        });
+        let sealed = run(
+            &self.connections,
+            Access::TransactionThenClose,
+            name.clone(),
+            async |connection| self.seal_with_retries(connection, tag, &mut max_id).await,
+        );
         match (sealed.await, max_id) {
             (Ok(true), Some(max_id)) => Ok(max_id),
             (Ok(_), _) => {

@@ -89,7 +89,8 @@ impl Parameters {
         let mut given = Vec::new();
         for (name, value) in url.query_pairs() {
             if !known.contains(&&*name) {
-                // What is no name may be a password that should have been percent-encoded.
+                // The error does not repeat the unknown name: it may be a part of a password that
+                // was not percent-encoded.
                 return refuse(format!(
                     "unknown parameter in the {} URL: there are {}",
                     self.database,

@@ -1,8 +1,8 @@
 //! Parameters and results of statements, in the types that the databases share.
 //!
 //! `sqlx` binds and decodes by the type of the database, while the code above the dialects is
-//! generic over it: this file is the bridge. A statement costs a round trip, so the few allocations
-//! here do not count.
+//! generic over it: this file is the bridge. A statement costs a round trip, so the few heap
+//! allocations here do not count.
 
 /// A parameter of a statement.
 #[derive(Debug, Clone, Copy)]

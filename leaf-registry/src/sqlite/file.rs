@@ -85,8 +85,8 @@ impl SqliteFile {
     }
 
     /// Refuses what was read, written or is to be written, unless the paths still lead to what was
-    /// opened. To be called while the connection is held, on which a statement has run: nobody else
-    /// removes its log then.
+    /// opened. Call it while the connection is held and after a statement has run on it: the
+    /// connection then has the log open, so that nobody else removes it.
     fn check_in_place(&self) -> Result<(), StoreErrorKind> {
         self.check_file()?;
         let mut path = self.path.clone().into_os_string();
@@ -111,7 +111,7 @@ impl SqliteFile {
 
 /// Whether work begins with `BEGIN IMMEDIATE` and ends with `COMMIT`.
 const fn in_transaction(access: Access) -> bool {
-    matches!(access, Access::Write | Access::Transaction | Access::Last)
+    matches!(access, Access::Write | Access::Transaction | Access::TransactionThenClose)
 }
 
 impl Connections for SqliteFile {

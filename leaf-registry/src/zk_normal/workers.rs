@@ -1,6 +1,6 @@
-//! The worker registry `zk_normal`. Invariant: a znode is made for a name only where there is none,
-//! and its number is used by that name alone. A znode whose creation got no answer is found again:
-//! the session does one thing after the other.
+//! The worker registry `zk_normal`. Invariant: a znode is made for a name only where it has none,
+//! or asks for one more (`new_id`); its number is used by that name alone. A znode whose creation
+//! got no answer is found again: the session does one thing after the other.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -66,9 +66,9 @@ impl ZkNormal {
         Ok(name)
     }
 
-    /// Makes the folder of the znodes where there is none, and uses up its number 0, so that no
-    /// node of ours gets worker id 0: a Java Leaf that saw no folder a moment ago takes it,
-    /// whatever number its znode gets.
+    /// Makes the folder of the znodes where there is none, and uses up its number 0. A Java Leaf
+    /// that finds no folder takes worker id 0, whatever number its znode gets: if the folder is
+    /// made at that moment, no node of ours may get worker id 0, too.
     async fn make_tree(&self, work: &Work) -> Result<(), Error> {
         work.client.mkdir(&self.fences.root, &work.persistent()).await?;
         // In one multi, so that nobody sees the folder before number 0 is used. Any child will do:

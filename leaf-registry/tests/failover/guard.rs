@@ -293,7 +293,7 @@ async fn a_server_without_a_name_is_a_risk_that_is_told() {
 
     assert_eq!(next(&*store.store).await.start(), 1);
     let risks = store.admin.risks().await.unwrap();
-    assert!(risks.iter().any(|risk| risk.contains("by what name")), "{risks:?}");
+    assert!(risks.iter().any(|risk| risk.contains("its identity")), "{risks:?}");
     server.drop_user(few).await;
 }
 

@@ -28,7 +28,7 @@ enum Rank {
 #[derive(Debug)]
 pub(super) struct Candidate<V> {
     pub(super) worker: WorkerId,
-    /// Whether it is this instance's.
+    /// Whether its stored record names this instance or this claim; `false` where there is none.
     pub(super) own: bool,
     /// What is stored of it; `None` if no node has used it.
     pub(super) stored: Option<Stored<V>>,
@@ -69,11 +69,12 @@ pub(super) fn in_order<V>(
     let possible = |worker: &WorkerId| *worker <= greatest && range.contains(&worker.get());
     let listed = listed.into_iter().filter(|(worker, _)| possible(worker));
     let listed = listed.map(|(worker, stored)| {
-        let (rank, since) = rank(worker, &stored);
-        ((rank, since), Candidate { worker, own: rank <= Rank::Instance, stored: Some(stored) })
+        let (rank, last_used) = rank(worker, &stored);
+        ((rank, last_used), Candidate { worker, own: rank <= Rank::Instance, stored: Some(stored) })
     });
     let unused = unused.into_iter().map(|worker| {
-        // The record that this instance remembers may be gone with a restored backup.
+        // The record that this instance remembers may be gone with a restored backup. Then no
+        // record proves that the worker id is its own.
         let is_remembered = remembered == Some(worker.get()) && !bound;
         let rank = if is_remembered { Rank::Remembered } else { Rank::Unused };
         ((rank, UnixMillis::EPOCH), Candidate { worker, own: false, stored: None })
@@ -93,7 +94,7 @@ pub(super) const fn worth_waiting(refusal: &RegistryErrorKind) -> bool {
 pub(super) struct Refusals {
     /// The first refusal that is worth waiting for; of several `NotYet` the one that ends first.
     soon: Option<RegistryErrorKind>,
-    /// The first of a worker id that no node has used.
+    /// The refusal of a worker id that no node has used.
     of_unused: Option<RegistryErrorKind>,
     /// A refusal because the database has failed over. It is told instead of "all are in use": the
     /// worker ids are refused because of the failover, and some of them may be free.

@@ -68,7 +68,8 @@ pub struct WorkerView {
     pub worker: WorkerId,
     /// The node that holds it, or held it last.
     pub holder: Option<Identity>,
-    /// Its fence; `None` where there is no record that can be read: `remark` says why.
+    /// Its fence; `None` where there is no record, or none that can be read: then `remark` says
+    /// why.
     pub fence: Option<Fence>,
     /// What is wrong with its record or noteworthy about it, in words.
     pub remark: Option<String>,

@@ -103,7 +103,8 @@ pub(crate) fn check_range(
     })
 }
 
-/// A holder's report: its clock, by how much clocks may differ, and the ceiling that it wants.
+/// A holder's report: its clock, the rollback tolerance of the nodes, and the ceiling that it
+/// wants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Report {
     /// The node's time, as in [`ClaimRequest::now`]. A store that meets a failover of its database

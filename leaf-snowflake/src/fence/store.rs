@@ -1,4 +1,4 @@
-//! The port behind which fences are stored.
+//! The trait that every store of fences implements.
 //!
 //! A store reads and replaces records and decides nothing. Beside each record it may keep a *Java
 //! mirror*: the row or znode that a Java Leaf reads and writes for the same worker id.
@@ -133,10 +133,10 @@ pub trait FenceStore: fmt::Debug + Send + Sync + 'static {
 pub enum Purpose {
     /// To show it. A store that finds that its database has failed over changes nothing.
     Show,
-    /// To replace it at this time of the node's clock. If the store finds that its database has
-    /// failed over, it records the time of that: the later one of this time and the new server's
-    /// clock, since a promoted server whose clock is behind must not shorten the wait for what the
-    /// failover may have lost.
+    /// To replace it. The value is what the node's clock shows now. If the store finds that its
+    /// database has failed over, it records the time of the failover: the value, or the new
+    /// server's clock if that is later, since a promoted server whose clock is behind must not
+    /// shorten the wait for what the failover may have lost.
     Replace(UnixMillis),
 }
 
@@ -153,8 +153,8 @@ pub struct Stored<V> {
     /// What [`FenceStore::replace`] compares.
     pub version: V,
     /// When the store noticed the latest failover of its database, which may have lost writes;
-    /// `None` if there was none. A node that cannot prove that it held the worker id then waits
-    /// until every ceiling of that time has passed.
+    /// `None` if there was none. A node that cannot prove that it held the worker id at that time
+    /// has to wait until every ceiling of that time has passed.
     pub failed_over_at: Option<UnixMillis>,
 }
 

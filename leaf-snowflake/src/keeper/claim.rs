@@ -88,7 +88,7 @@ impl Keeper {
         Err(RegistryError::new(alive, "claim a worker id").into())
     }
 
-    /// Refuses a clock that most peers call wrong.
+    /// Refuses this node's clock unless the peers' clocks agree with it by the configured rule.
     async fn compare_clocks(&self) -> Result<(), SnowflakeError> {
         let Some(peers) = &self.config.peers else { return Ok(()) };
         let (peers, clock) = (Arc::clone(peers), Arc::clone(&self.config.clock));

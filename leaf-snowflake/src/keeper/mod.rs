@@ -50,7 +50,7 @@ pub(crate) struct Keeper {
     state: State,
     /// No id is issued below this.
     least_floor: UnixMillis,
-    /// What a Java Leaf left on this machine, as it was at the start.
+    /// What a Java Leaf left on this machine, as it was when it was last read.
     java: Option<JavaCache>,
     /// Whether the file was watched, and no other process was seen to write it.
     file_unshared: bool,
@@ -158,9 +158,9 @@ impl Keeper {
         });
         let mut least_floor = least_floor;
         if let (true, Some(saved)) = (registry.lives_in_state_file(), &state.saved_lease) {
-            // The file has room for one lease. The state file has room for one lease. So each lease
-            // starts at or above the end of the last one, whatever its worker id: else a node that
-            // gets another worker id, and later the first one again, would repeat ids.
+            // The state file has room for one lease. So each lease starts at or above the end of
+            // the last one, whatever its worker id: else a node that gets another worker id, and
+            // later the first one again, would repeat ids.
             least_floor = least_floor.max(saved.local_ceiling);
         }
         let copied =
@@ -439,7 +439,8 @@ impl Keeper {
         self.shared.end(Phase::Closed);
         let Some(saved) = &mut self.state.saved_lease else { return };
         saved.local_ceiling = next_free;
-        // Without an answer from the registry it is not this node's to give back.
+        // If the registry has not confirmed this lease (the node went on from its state file),
+        // there is nothing to give back there.
         let Some(lease) = held.lease else {
             return self.persist_best_effort().await.unwrap_or_default();
         };

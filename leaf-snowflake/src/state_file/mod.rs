@@ -8,10 +8,10 @@
 //!
 //! It is locked against a second process for as long as it is open. A file that does not have the
 //! inode and the machine id that it was written with is read, but as a copy
-//! ([`Provenance::Copied`]): another process may be living from the original. Two things go
-//! unnoticed: old contents that were written back into the file in place, and a volume that was
-//! cloned to another host where hosts have no machine id. Another boot or device is no proof either
-//! way ([`Provenance::Uncertain`]).
+//! ([`Provenance::Copied`]): another process may be living from the original. Two things are not
+//! recognized as a copy: old contents that were written back into the file in place, and a volume
+//! that was cloned to another host where hosts have no machine id. Another boot or device, which
+//! such a host has, is no proof either way ([`Provenance::Uncertain`]).
 //!
 //! Durable format, version 1: a slot is a page with a head line, see `page.rs`, and the JSON object
 //! `{version, instance, saved_lease, pending_claim, written_at}`. A reader ignores fields that it
