@@ -6,8 +6,14 @@ use sqlx::mysql::MySqlDatabaseError;
 
 use crate::sql::dialect::ErrorMeanings;
 
-pub(super) const MEANINGS: ErrorMeanings =
-    ErrorMeanings { kind, is_conflict, is_missing_table, is_missing_column, is_absent };
+pub(super) const MEANINGS: ErrorMeanings = ErrorMeanings {
+    kind,
+    is_conflict,
+    is_missing_table,
+    is_existing_table,
+    is_missing_column,
+    is_absent,
+};
 
 /// ER_LOCK_DEADLOCK, which Galera answers, too, when another member's transaction came first;
 /// ER_TRANSACTION_ROLLBACK_DURING_COMMIT, the same of Group Replication.
@@ -18,6 +24,11 @@ fn is_conflict(error: &sqlx::Error) -> bool {
 /// ER_NO_SUCH_TABLE
 fn is_missing_table(error: &sqlx::Error) -> bool {
     number(error) == Some(1146)
+}
+
+/// ER_TABLE_EXISTS_ERROR
+fn is_existing_table(error: &sqlx::Error) -> bool {
+    number(error) == Some(1050)
 }
 
 /// ER_TABLEACCESS_DENIED_ERROR

@@ -5,8 +5,14 @@ use leaf_segment::StoreErrorKind;
 
 use crate::sql::dialect::ErrorMeanings;
 
-pub(super) const MEANINGS: ErrorMeanings =
-    ErrorMeanings { kind, is_conflict, is_missing_table, is_missing_column, is_absent };
+pub(super) const MEANINGS: ErrorMeanings = ErrorMeanings {
+    kind,
+    is_conflict,
+    is_missing_table,
+    is_existing_table,
+    is_missing_column,
+    is_absent,
+};
 
 /// serialization_failure, deadlock_detected
 fn is_conflict(error: &sqlx::Error) -> bool {
@@ -16,6 +22,11 @@ fn is_conflict(error: &sqlx::Error) -> bool {
 /// undefined_table
 fn is_missing_table(error: &sqlx::Error) -> bool {
     code(error).as_deref() == Some("42P01")
+}
+
+/// duplicate_table; unique_violation, in the catalog, where another transaction made it just now
+fn is_existing_table(error: &sqlx::Error) -> bool {
+    matches!(code(error).as_deref(), Some("42P07" | "23505"))
 }
 
 /// undefined_column

@@ -79,8 +79,12 @@ pub(super) async fn make<D: Dialect>(
     let mut made = Vec::new();
     for table in tables {
         if !table_exists::<D>(connection, table.name).await? {
-            D::run_text(connection, table.statements).await?;
-            made.push(table.name);
+            match D::run_text(connection, table.statements).await {
+                Ok(()) => made.push(table.name),
+                // Somebody else has made it meanwhile, and its rows.
+                Err(error) if (D::ERRORS.is_existing_table)(&error) => {}
+                Err(error) => return Err(error),
+            }
         }
     }
     Ok(made)

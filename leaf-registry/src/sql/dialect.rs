@@ -150,6 +150,8 @@ pub(crate) struct ErrorMeanings {
     pub(crate) is_conflict: fn(&sqlx::Error) -> bool,
     /// Whether a table is missing.
     pub(crate) is_missing_table: fn(&sqlx::Error) -> bool,
+    /// Whether a table that was to be made exists already.
+    pub(crate) is_existing_table: fn(&sqlx::Error) -> bool,
     /// Whether a column is missing.
     pub(crate) is_missing_column: fn(&sqlx::Error) -> bool,
     /// Whether a table that need not be there is missing, or this user has no right on it.

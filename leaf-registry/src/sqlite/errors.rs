@@ -9,6 +9,7 @@ pub(super) const MEANINGS: ErrorMeanings = ErrorMeanings {
     // One connection writes at a time.
     is_conflict: |_| false,
     is_missing_table,
+    is_existing_table: |_| false,
     is_missing_column,
     is_absent: is_missing_table,
 };

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use leaf_segment::{Expected, NewTag, StoreErrorKind, TagStore};
 use leaf_testkit::MariaDb;
 
-use crate::fixture::{Database, fixture, mysql, postgres};
+use crate::fixture::{Database, fixture, mysql, open, postgres};
 use crate::{create, refusal, step, tag, tags_are_compared_as_bytes};
 
 /// Tables that others made, with other character sets and collations.
@@ -29,6 +29,37 @@ async fn tags_are_compared_as_bytes_whatever_the_columns_collation() {
         assert_eq!(store.tag(&tag("🍃")).await.unwrap(), None, "{change}");
         let kind = refusal(store.allocate(&tag("🍃"), step(10), step(10).into())).await;
         assert_eq!(kind, StoreErrorKind::UnknownTag, "{change}");
+    }
+}
+
+/// The nodes of a new cluster, each of which makes the tables before it starts.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_schema_that_several_make_at_once_is_made_once() {
+    for f in [mysql().await, postgres().await] {
+        let database = match &f.database {
+            Database::Mysql(server, _) => {
+                Database::Mysql(Arc::clone(server), server.new_database())
+            }
+            Database::Postgres(server, _) => {
+                Database::Postgres(Arc::clone(server), server.new_database())
+            }
+            _ => panic!("a server"),
+        };
+        let url = database.url(database.port());
+        let mut applying = tokio::task::JoinSet::new();
+        for _ in 0..8 {
+            let store = open(&url).await;
+            applying.spawn(async move { store.admin.apply().await.unwrap() });
+        }
+        let mut made = applying.join_all().await.concat();
+        made.sort_unstable();
+        assert_eq!(made, ["leaf_alloc", "leaf_guard", "leaf_sequence", "leaf_tag_settings"]);
+
+        // The guard knows its server: nothing jumps.
+        let store = open(&url).await.store;
+        let stock = tag("leaf-segment-test");
+        let range = store.allocate(&stock, step(10), step(2000).into()).await.unwrap();
+        assert_eq!(range.start(), 1, "{url}");
     }
 }
 
