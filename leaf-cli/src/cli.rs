@@ -227,7 +227,7 @@ pub(crate) enum Tag {
         /// The next number to be granted, at least; in a plain tag the next id
         #[arg(long, value_name = "ID", allow_negative_numbers = true)]
         at_least: i64,
-        /// Yes, by more than 10^12 or by more than half of segment.failover_margin: what is skipped
+        /// Yes, by more than 10^12 or by more than half of the failover margin: what is skipped
         /// is lost for ever, and replicas must have it before a failover
         #[arg(long)]
         yes: bool,

@@ -20,6 +20,8 @@ use crate::{SEALED, TagSettings};
 
 /// The version of the text.
 const FORMAT_VERSION: u32 = 1;
+/// The upper bound of a tag's own failover margin.
+const OWN_MARGIN: i64 = 10_000_000;
 /// The most residues of an interleaved tag, and the most slices.
 pub(crate) const MOST_PARTS: u32 = 1024;
 
@@ -247,6 +249,15 @@ impl Meaning {
             None => self.number_end(settings),
         };
         (end < 1 << 40).then_some(end)
+    }
+
+    /// The margin of the failover guard for such a tag where it is not the configured one: a tag in
+    /// strict order with few numbers jumps by a tenth of them, since the usual margin could use the
+    /// tag up, or a whole period of it. A tag in relaxed order needs the usual one, for its
+    /// segments.
+    pub(crate) fn own_failover_margin(self, settings: &TagSettings) -> Option<i64> {
+        let most = self.capacity(settings).filter(|_| self.order == Order::Strict)?;
+        Some(OWN_MARGIN.min(most / 10 + 1))
     }
 
     /// The meaning as a store keeps it: one line of JSON. The same meaning has the same text for

@@ -26,7 +26,7 @@ const DIGITS: u8 = 6;
 ///     ..TagSpec::default()
 /// };
 /// let new = spec.record(Tag::parse("orders")?, &KeyRing::default())?;
-/// assert_eq!(new.capacity(), Some(10_000));
+/// assert_eq!(new.own_failover_margin(), Some(1001));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug, Clone, Default)]

@@ -258,10 +258,19 @@ impl NewTag {
         Self { meaning: Meaning::STRICT, ..Self::new(tag, Step::MIN) }
     }
 
-    /// One past the greatest number of a period, or of the tag; `None` from 2^40 on.
+    /// The margin of a failover guard for this tag, if it is not the guard's own: a tag in strict
+    /// order with few numbers jumps by a tenth of them.
+    ///
+    /// ```
+    /// use leaf_core::{Step, Tag};
+    /// use leaf_segment::NewTag;
+    ///
+    /// let orders = NewTag::new(Tag::parse("orders").unwrap(), Step::MIN);
+    /// assert_eq!(orders.own_failover_margin(), None);
+    /// ```
     #[must_use]
-    pub fn capacity(&self) -> Option<i64> {
-        self.meaning.capacity(&self.settings)
+    pub fn own_failover_margin(&self) -> Option<i64> {
+        self.meaning.own_failover_margin(&self.settings)
     }
 
     /// The sample row that the Java Leaf's schema comes with: `leaf-segment-test`, first id 1, step

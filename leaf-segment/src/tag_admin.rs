@@ -282,9 +282,9 @@ impl<'a> TagAdmin<'a> {
                 "that skips {skips} ids, which are lost for ever: look at the number again"
             )));
         }
-        if let Some(margin) =
-            self.failover_margin.filter(|margin| skips > margin / 2 && far == Confirm::No)
-        {
+        let own = record.settings.as_ref().ok().and_then(|it| meaning.own_failover_margin(it));
+        let margin = self.failover_margin.map(|margin| own.unwrap_or(margin));
+        if let Some(margin) = margin.filter(|margin| skips > margin / 2 && far == Confirm::No) {
             return Err(TagAdminError::Unconfirmed(format!(
                 "that skips {skips} ids, and after a failover that loses it the tag goes on only {margin} \
                  ids (the failover margin) above where it is now, which may repeat ids: make sure that every \
@@ -417,6 +417,17 @@ mod tests {
         let refused = guarded.advance(&tag, far + 1001, Confirm::No).await.unwrap_err().to_string();
         assert!(refused.contains("every replica"), "{refused}");
         assert!(guarded.advance(&tag, far + 1001, Confirm::Yes).await.unwrap().1);
+        // A daily tag of four digits jumps by a tenth of its numbers, whatever the margin is.
+        let reset = crate::Reset::new(crate::Period::Daily, crate::Zone::utc(), 4);
+        let mut receipts = NewTag::strict(Tag::parse("receipts").unwrap());
+        receipts.meaning.reset = reset;
+        assert_eq!(receipts.own_failover_margin(), Some(1001));
+        admin.create(&receipts).await.unwrap();
+        let guarded = admin.with_failover_margin(Some(10_000_000));
+        assert!(guarded.advance(&receipts.tag, 501, Confirm::No).await.unwrap().1);
+        let refused = guarded.advance(&receipts.tag, 1101, Confirm::No).await.unwrap_err();
+        assert!(refused.to_string().contains("only 1001 ids"), "{refused}");
+
         for bad in [-1, i64::MAX] {
             let refused = admin.advance(&tag, bad, Confirm::Yes).await.unwrap_err();
             assert!(matches!(refused, TagAdminError::Refused(_)), "{refused}");

@@ -17,8 +17,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use futures_core::future::BoxFuture;
 use leaf_core::{IdRange, Step, Tag};
 use leaf_segment::{
-    Expected, Meaning, MeaningError, NewTag, Order, RangeSource, SealError, StoreError,
-    StoreErrorKind, StoreFuture, TagCatalog, TagRecord, TagSettings, TagStore,
+    Expected, Meaning, MeaningError, NewTag, RangeSource, SealError, StoreError, StoreErrorKind,
+    StoreFuture, TagCatalog, TagRecord, TagSettings, TagStore,
 };
 
 use super::connections::{
@@ -31,10 +31,6 @@ use crate::record;
 
 /// How often an allocation is tried while others change the record or the guard.
 const TRIES: usize = 3;
-
-/// The upper bound of a tag's own failover margin. A tag in strict order with few numbers jumps by
-/// a tenth of them.
-const OWN_MARGIN: i64 = 10_000_000;
 
 /// Tag, `max_id`, step, description.
 const ALLOC_COLUMNS: &[Column] = &[Column::Text, Column::Int, Column::Int, Column::Text];
@@ -115,17 +111,13 @@ impl<D: Dialect> SqlStore<D> {
     /// Makes a tag, whose name must be in neither table.
     async fn make_tag(connection: &mut Connection<D>, new: &NewTag) -> Result<(), WorkError> {
         let meaning = new.meaning.encode();
-        // A jump by the usual margin could use up a tag in strict order with few numbers, or a
-        // whole period of it. A tag in relaxed order needs the usual one, for its segments.
-        let small = new.capacity().filter(|_| new.meaning.order == Order::Strict);
-        let own_margin = small.map(|most| OWN_MARGIN.min(most / 10 + 1));
         let values = [
             Value::Text(new.tag.as_str()),
             Value::Int(new.max_id),
             Value::Int(new.step.get().into()),
             Value::MaybeText(new.description.as_deref()),
             Value::Text(&meaning),
-            Value::MaybeInt(own_margin),
+            Value::MaybeInt(new.own_failover_margin()),
         ];
         let name = [Value::Tag(new.tag.as_str())];
         let (row, plain) = (&values[..4], new.meaning.is_plain());
