@@ -89,7 +89,8 @@ fn what_a_power_loss_takes_away_was_never_relied_on() {
     let mut env: Vec<_> = clock.environment().map(preload).into_iter().chain(power.env()).collect();
     // Many small ranges.
     env.push(("LEAF_SEGMENT__MAX_STEP", "1".into()));
-    // Ids of one millisecond begin at the same number: two lives that share one repeat ids.
+    // Two ids a millisecond, so that those of one life reach into the time of the next.
+    env.push(("LEAF_SNOWFLAKE__LAYOUT", "t51-w10-s1/1ms".into()));
     env.push(("LEAF_SNOWFLAKE__SEQUENCE_START", "0".into()));
     let (mut behind, mut started) = (0.0, Instant::now());
     kill_under_load(full(10, 60), directory.path(), &env, || {
