@@ -304,8 +304,8 @@ impl<'a> TagAdmin<'a> {
         usable(&record)?;
         if confirmed == Confirm::No {
             return Err(TagAdminError::Unconfirmed(format!(
-                "tag {:?} has granted numbers below {}: a new tag of this name that starts lower would \
-                 repeat their ids",
+                "tag {:?}: a new tag of this name must start at {} or above, or it repeats ids that this \
+                 one granted",
                 tag.as_str(),
                 record.max_id
             )));

@@ -290,6 +290,9 @@ async fn calls_that_are_given_up_take_no_other_with_them() {
         hasty.spawn(tokio::time::timeout(Duration::from_millis(100), answer));
     }
     assert!(hasty.join_all().await.iter().all(Result::is_err), "it stands still");
+    // The server must find all calls and all their ends at once, also where the client's
+    // connection gets no processor for a while.
+    tokio::time::sleep(Duration::from_secs(1)).await;
     server.process_mut().signal("CONT");
     let answer = tokio::time::timeout(Duration::from_secs(20), patient).await.unwrap().unwrap();
     assert_eq!(answer.unwrap().status(), 200);
