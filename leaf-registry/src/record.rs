@@ -12,9 +12,9 @@ use leaf_segment::{
 #[derive(Debug, Clone)]
 pub(crate) struct Row {
     pub(crate) name: String,
-    /// Every number below is granted.
+    /// Every number less than this is granted.
     pub(crate) max_id: Option<i64>,
-    /// How many numbers a refill takes at least; not checked yet.
+    /// How many numbers a refill takes at least, as it is stored: [`Step::new`] checks it.
     pub(crate) step: Option<i64>,
     pub(crate) description: Option<String>,
     /// `None` for a plain tag, in the table that Java programs read.
@@ -28,8 +28,8 @@ impl Row {
 }
 
 /// The rows as records; `settings` maps each tag to the text of its settings. Invalid rows are
-/// skipped with a warning. A name that stands in both tables gets [`MeaningError::Twice`]: no id of
-/// it is issued.
+/// skipped with a warning. A name that stands in both places (`leaf_alloc` and
+/// `leaf_sequence`, or both prefixes of etcd) gets [`MeaningError::Twice`]: no id of it is issued.
 pub(crate) fn read(rows: Vec<Row>, settings: HashMap<String, String>) -> Vec<TagRecord> {
     let mut records = HashMap::with_capacity(rows.len());
     for row in rows {
@@ -60,8 +60,9 @@ pub(crate) fn greatest_start(amount: i64, expected: Expected) -> i64 {
     expected.end.min(SEALED - 1) - amount
 }
 
-/// Why an allocation of `amount` ids changed no row, given the row; `None` when nothing in it is
-/// wrong: then somebody has changed it meanwhile, or the failover guard has refused.
+/// What in this row forbids an allocation of `amount` ids; `None` where nothing does. After an SQL
+/// statement that changed no row, `None` means that somebody has changed the row meanwhile, or that
+/// the failover guard has refused.
 pub(crate) fn why_not(
     row: Option<&Row>,
     expected: Expected,

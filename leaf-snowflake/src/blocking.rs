@@ -1,8 +1,8 @@
 //! For callers without a tokio runtime.
 //!
 //! The generator gets a runtime of its own with one thread, on which the keeper works. Not for
-//! asynchronous code: there `open`, `take`, `close`, a `next` that must wait, and dropping the
-//! generator panic.
+//! asynchronous code, where these panic: `open`, `take`, `close`, a `next` that must wait, and the
+//! drop of the generator.
 
 use std::io;
 
@@ -27,7 +27,8 @@ use crate::{IdRun, Registry, SnowflakeConfig, SnowflakeError, SnowflakeView};
 /// ```
 #[derive(Debug)]
 pub struct SnowflakeGenerator {
-    // Before the runtime: the keeper is told to stop while it can still run.
+    // Declared, and so dropped, before the runtime: the keeper is told to stop while it can still
+    // run.
     generator: crate::SnowflakeGenerator,
     /// `None` only while it is dropped.
     runtime: Option<Runtime>,

@@ -179,7 +179,8 @@ pub enum RegistryErrorKind {
 }
 
 impl RegistryErrorKind {
-    /// Whether a lease ends with this answer of the registry to its report.
+    /// Whether a lease ends with this answer to its report, or to the claim that confirms a saved
+    /// lease.
     pub(crate) const fn ends_lease(&self) -> bool {
         matches!(
             self,

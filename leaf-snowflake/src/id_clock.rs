@@ -172,12 +172,13 @@ impl IdClock {
             if behind_ids > self.tolerance {
                 return Look::StillBehind(Duration::from_nanos(behind_ids.unsigned_abs()));
             }
-            let healed = target + behind_ids.max(0);
+            // The wall, or the last id where that is ahead.
+            let resumed = target + behind_ids.max(0);
             // If the wall has meanwhile jumped ahead by more than `max_step_forward`, resume at the
             // old offset; the next look reports `FarAhead`.
-            let followed = healed - watched.offset_before_stop <= self.max_step_forward;
+            let followed = resumed - watched.offset_before_stop <= self.max_step_forward;
             self.offset.store(
-                if followed { healed } else { watched.offset_before_stop },
+                if followed { resumed } else { watched.offset_before_stop },
                 Ordering::Release,
             );
             return Look::CaughtUp;

@@ -57,7 +57,8 @@ struct Reading {
 pub(crate) enum Verdict {
     /// Nobody answered.
     Alone,
-    /// The rule is satisfied; `agreeing` of `reached` peers agree one by one.
+    /// The rule is satisfied. Compared one by one, whatever the rule is, `agreeing` of `reached`
+    /// peers agree.
     Agrees {
         agreeing: usize,
         reached: usize,

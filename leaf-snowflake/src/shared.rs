@@ -52,7 +52,7 @@ struct Status {
 /// What can be in trouble, for health and log; [`Self::means`] says what it does to the ids.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Trouble {
-    /// No claim has succeeded yet. Not logged here: whoever called `Keeper::claim` logs the error.
+    /// No claim has succeeded yet. Not logged here: the error goes to whoever asked for the claim.
     Claim,
     Lease,
     Registry,
@@ -86,6 +86,7 @@ pub(crate) enum Phase {
     /// No worker id: before the first claim, or from the loss of one to the next.
     Starting,
     Held,
+    /// The worker id was lost, and this node may not claim another one: final.
     Lost,
     Closed,
 }

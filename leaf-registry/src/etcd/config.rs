@@ -13,7 +13,7 @@ const NAME: &str = "leaf";
 const CONNECT: Duration = Duration::from_secs(1);
 /// Below the generator's own deadline: another member may answer the next attempt.
 const REQUEST: Duration = Duration::from_millis(1500);
-/// A member that no longer answers is found out by then.
+/// How often a member is pinged, and how long its answer may take: then it counts as gone.
 const KEEP_ALIVE: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(1));
 
 /// `etcd://[user:password@]host:2379[,host:2379 …][/name]`; the password is percent-encoded.

@@ -14,7 +14,7 @@ pub(super) const FORMAT_VERSION: u32 = 1;
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct Record {
     pub(super) version: u32,
-    /// Every number below is granted; the next allocation begins here.
+    /// Every number less than this is granted; the next allocation begins here.
     pub(super) max_id: i64,
     /// How many numbers a refill takes at least.
     pub(super) step: i64,

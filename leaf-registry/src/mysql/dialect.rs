@@ -38,8 +38,8 @@ CREATE TABLE leaf_worker_fence (
 ",
 };
 
-/// Who writes worker ids: the name of the server that wrote last, and since when, Unix
-/// milliseconds; 0 where it was the first.
+/// Who writes worker ids: the name of the server that was written to last, and when the database
+/// failed over to it (`since`), Unix milliseconds; 0 where it was the first.
 const WRITER: Table = Table {
     name: "leaf_worker_guard",
     statements: "\
@@ -390,12 +390,12 @@ INSERT INTO leaf_guard (id, server_uid) VALUES (1, ''), (2, '');
     async fn read_fences(
         connection: &mut MySqlConnection,
         worker: Option<i64>,
-        since: i64,
+        failed_over_at: i64,
         mirrored: bool,
     ) -> Result<Vec<StoredWorker<FenceVersion>>, sqlx::Error> {
         match mirrored {
-            true => mirror::read(connection, worker, since).await,
-            false => fences::read::<Self>(connection, worker, since).await,
+            true => mirror::read(connection, worker, failed_over_at).await,
+            false => fences::read::<Self>(connection, worker, failed_over_at).await,
         }
     }
 

@@ -43,7 +43,7 @@ type Row = (i64, Option<String>, Option<String>, Option<String>, Option<i64>);
 pub(super) async fn read(
     connection: &mut MySqlConnection,
     worker: Option<i64>,
-    since: i64,
+    failed_over_at: i64,
 ) -> Result<Vec<StoredWorker<FenceVersion>>, sqlx::Error> {
     let rows: Vec<Row> = query_as(
         "SELECT CAST(f.worker_id AS SIGNED) AS id, f.nonce, f.record, \
@@ -62,14 +62,14 @@ pub(super) async fn read(
     .bind(worker)
     .fetch_all(connection)
     .await?;
-    Ok(rows.into_iter().filter_map(|row| stored(row, since)).collect())
+    Ok(rows.into_iter().filter_map(|row| stored(row, failed_over_at)).collect())
 }
 
 /// A row, and whether its mirror says what the fence says. Where it does not, a Java Leaf has
 /// written it since.
-fn stored(row: Row, since: i64) -> Option<StoredWorker<FenceVersion>> {
+fn stored(row: Row, failed_over_at: i64) -> Option<StoredWorker<FenceVersion>> {
     let (id, nonce, record, ip_port, max_timestamp) = row;
-    let (worker, mut found) = fences::stored(id, nonce.zip(record), since)?;
+    let (worker, mut found) = fences::stored(id, nonce.zip(record), failed_over_at)?;
     if let Some(ip_port) = ip_port {
         let ours = found.record.written().is_some_and(|record| {
             record.holder.as_str() == ip_port && max_timestamp == Some(ceiling(record))

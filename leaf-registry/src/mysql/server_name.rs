@@ -19,8 +19,8 @@ pub(super) async fn set(
     if guard.configured_margin().is_none() {
         return Ok(());
     }
-    // All of it is plain text in two packets, not prepared statements: a distant server is asked as
-    // seldom as can be. The update changes nothing, but needs the right that a jump will need.
+    // All of it is plain text in few packets, two on a single server, and not prepared statements:
+    // a distant server is asked as seldom as can be. The update changes nothing, but needs the right that a jump will need.
     let name = name(connection).await?;
     // What another member of the cluster has committed is read here, too.
     let wait = if name.starts_with("'galera/") { "SET SESSION wsrep_sync_wait = 1; " } else { "" };

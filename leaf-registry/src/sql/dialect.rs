@@ -1,11 +1,13 @@
 //! What differs between the SQL databases: statements, connections and the meaning of errors.
 //!
-//! Invariant of every dialect: what a statement changed is durable when [`Connections::finish`] has
-//! returned it, and an allocation computes its range from what its own statement answered.
+//! Invariant of every dialect: what a statement changed is durable once [`Connections::finish`] has
+//! returned `Ok`, and an allocation computes its range from what its own statement answered.
 //!
-//! The code of this folder also relies on this: `BEGIN`, `COMMIT` and `ROLLBACK` as text; tables by
-//! the names `leaf_guard` and `leaf_worker_guard`; a duplicate key is
-//! [`StoreErrorKind::TagExists`]; `prepare` and `identify_server` tell [`FailoverGuard::found`].
+//! The code of this folder also relies on this: `COMMIT` and `ROLLBACK` as text; a duplicate key is
+//! [`StoreErrorKind::TagExists`]. Of a dialect whose database can fail over it relies on tables with
+//! the names `leaf_guard` and `leaf_worker_guard`, and on a segment store's connections telling
+//! [`FailoverGuard::found`] whether the first one is usable, when they are made and in
+//! `identify_server`.
 //! How a statement knows its server (a variable of the session, a function) is the dialect's own.
 
 use std::fmt;
@@ -47,17 +49,17 @@ pub(crate) struct TagStatements {
     /// period. No row is changed if `max_id` is above the greatest start. Why `skip`: a promoted
     /// replica may lack the first allocation of the running period. Its `max_id` is then still in
     /// the period before, and a margin added to it does not reach the numbers that were granted. So
-    /// a jump also adds the row's own margin, if it has one, to `skip`; the first allocation of the
-    /// next period begins that far above its first number and sets `skip` to 0. Run by
+    /// a jump also adds the row's own margin, if it has one, to `skip`. The first allocation that
+    /// finds `max_id` in an earlier period begins that far above least, and sets `skip` to 0. Run by
     /// [`Dialect::set_max_id`].
     pub(crate) allocate: &'static str,
-    /// `allocate`, on the server that allocated last only.
+    /// `allocate`, only on the server that allocated last.
     pub(crate) allocate_guarded: &'static str,
     /// tag -> tag, `max_id`, step, description; from `leaf_sequence` also the meaning.
     pub(crate) read: &'static str,
     /// -> the columns of `read`, for all tags.
     pub(crate) read_all: &'static str,
-    /// tag as text, `max_id`, step, description; in `leaf_sequence` also the meaning and the row's
+    /// tag (as [`Value::Text`]), `max_id`, step, description; in `leaf_sequence` also the meaning and the row's
     /// own failover margin.
     pub(crate) create: &'static str,
     /// step, tag.
@@ -70,7 +72,7 @@ pub(crate) struct TagStatements {
     pub(crate) lock: &'static str,
     /// new `max_id`, tag, expected `max_id`.
     pub(crate) replace_max_id: &'static str,
-    /// `replace_max_id`, on the server that allocated last only.
+    /// `replace_max_id`, only on the server that allocated last.
     pub(crate) replace_max_id_guarded: &'static str,
     /// tag.
     pub(crate) delete: &'static str,
@@ -88,7 +90,7 @@ pub(crate) struct GuardStatements {
     pub(crate) allocated_last: &'static str,
     /// Makes this server the one that allocated last, where the row has an empty name.
     pub(crate) fill_empty: &'static str,
-    /// As text. Bounds how long a jump that was broken off can hold its locks.
+    /// Run by [`Dialect::run_text`]. Bounds how long a jump that was broken off can hold its locks.
     pub(crate) limit_jump: &'static str,
     /// Locks the row -> the server that allocated last, this server.
     pub(crate) lock: &'static str,
@@ -118,7 +120,7 @@ pub(crate) struct FenceStatements {
     pub(crate) insert: &'static str,
     /// milliseconds -> the records that were written within that time.
     pub(crate) peers: &'static str,
-    /// Where a database can fail over.
+    /// `Some` if the database can fail over.
     pub(crate) writer: Option<WriterStatements>,
 }
 
@@ -183,7 +185,7 @@ pub(crate) trait Dialect: fmt::Debug + Send + Sync + Sized + 'static {
     /// first lock or insert the row that makes transactions wait for one another, and only then
     /// read without a lock: MySQL takes the snapshot for all plain SELECTs at the first of them.
     const BEGIN: Option<&'static str>;
-    /// As text. Bounds how long a connection waits for locks of others, and how long it can hold
+    /// Run by [`Dialect::run_text`]. Bounds how long a connection waits for locks of others, and how long it can hold
     /// its own if this process or its host dies half-way. `None` where locks end with the process.
     const LIMIT_LOCKS: Option<&'static str>;
     /// name -> whether the table exists (1).
@@ -252,15 +254,16 @@ pub(crate) trait Dialect: fmt::Debug + Send + Sync + Sized + 'static {
         connection: &mut Connection<Self>,
     ) -> impl Future<Output = Result<Vec<String>, sqlx::Error>> + Send;
 
-    /// Reads all fences or one, with what a Java Leaf keeps beside them.
+    /// Reads all fences or one, with what a Java Leaf keeps beside them. `failed_over_at`, as it was
+    /// read from this server, becomes a part of what is read.
     fn read_fences(
         connection: &mut Connection<Self>,
         worker: Option<i64>,
-        since: i64,
+        failed_over_at: i64,
         mirrored: bool,
     ) -> impl Future<Output = Result<Vec<StoredWorker<FenceVersion>>, sqlx::Error>> + Send {
         let _ = mirrored;
-        super::fences::read::<Self>(connection, worker, since)
+        super::fences::read::<Self>(connection, worker, failed_over_at)
     }
 
     /// Writes a record, with its mirror for a Java Leaf, if the stored one is still what was read;

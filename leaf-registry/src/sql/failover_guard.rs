@@ -107,7 +107,7 @@ impl FailoverGuard {
         why.filter(|_| self.margin.is_some()).map(String::from)
     }
 
-    /// Takes over what a new connection found.
+    /// Takes over what a connection found.
     pub(crate) fn found(&self, found: GuardTable) {
         let order = Ordering::Relaxed;
         match found {

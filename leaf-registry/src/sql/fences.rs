@@ -84,19 +84,21 @@ impl<D: Dialect> SqlFences<D> {
     ) -> Result<i64, sqlx::Error> {
         let Some(writer) = D::FENCES.writer else { return Ok(0) };
         let last = read_writer::<D>(connection, writer.read).await?;
-        if let Some(since) = self.since_if_writer(last.as_ref()) {
-            return Ok(since);
+        if let Some(failed_over_at) = self.failed_over_at_if_writer(last.as_ref()) {
+            return Ok(failed_over_at);
         }
-        let Purpose::Replace(now) = purpose else { return Ok(last.map_or(0, |last| last.since)) };
+        let Purpose::Replace(now) = purpose else {
+            return Ok(last.map_or(0, |last| last.failed_over_at));
+        };
         // The server may have got another name since the connection was made.
         D::identify_server(connection, &self.guard).await?;
         D::run_text(connection, "BEGIN").await?;
         // For the lock alone: a locking read may show other data than the plain read below.
         D::fetch(connection, writer.lock, &[], &[]).await?;
         let last = read_writer::<D>(connection, writer.read).await?;
-        if let Some(since) = self.since_if_writer(last.as_ref()) {
+        if let Some(failed_over_at) = self.failed_over_at_if_writer(last.as_ref()) {
             D::run_text(connection, "ROLLBACK").await?;
-            return Ok(since);
+            return Ok(failed_over_at);
         }
         let used = D::fetch(connection, writer.used, &[], &[Column::Int]).await?;
         let used = used.first().and_then(|row| row.int(0)) == Some(1);
@@ -105,19 +107,20 @@ impl<D: Dialect> SqlFences<D> {
         let values = [Value::Int(new.into()), Value::Int(self.latest_failover.next_since(now))];
         D::execute(connection, writer.take, &values).await?;
         let taken = read_writer::<D>(connection, writer.read).await?;
-        let since = taken.ok_or(sqlx::Error::RowNotFound)?.since;
+        let failed_over_at = taken.ok_or(sqlx::Error::RowNotFound)?.failed_over_at;
         D::run_text(connection, "COMMIT").await?;
         if !new {
             log_failover(last.as_ref().map(|last| last.name.as_str()));
         }
-        self.latest_failover.note_and_check(since);
-        Ok(since)
+        self.latest_failover.note_and_check(failed_over_at);
+        Ok(failed_over_at)
     }
 
-    /// `since`, if this server is the recorded writer and not an outdated replica.
-    fn since_if_writer(&self, last: Option<&Writer>) -> Option<i64> {
-        let ours = last.filter(|last| last.is_this_server).map(|last| last.since);
-        ours.filter(|since| self.latest_failover.note_and_check(*since))
+    /// When the database failed over last, if this server is the recorded writer and not an outdated
+    /// replica.
+    fn failed_over_at_if_writer(&self, last: Option<&Writer>) -> Option<i64> {
+        let ours = last.filter(|last| last.is_this_server).map(|last| last.failed_over_at);
+        ours.filter(|at| self.latest_failover.note_and_check(*at))
     }
 
     /// Reads the time of the last failover and then the records, all or one, on one connection:
@@ -135,8 +138,11 @@ impl<D: Dialect> SqlFences<D> {
             _ => Access::Read,
         };
         let rows = run(&self.connections, access, operation, async |connection| {
-            let since = self.find_or_record_failover(connection, purpose).await?;
-            Ok((since, D::read_fences(connection, worker, since, self.mirrored).await?))
+            let failed_over_at = self.find_or_record_failover(connection, purpose).await?;
+            Ok((
+                failed_over_at,
+                D::read_fences(connection, worker, failed_over_at, self.mirrored).await?,
+            ))
         });
         rows.await.map_err(|error| translate(&error))
     }
@@ -144,7 +150,7 @@ impl<D: Dialect> SqlFences<D> {
 
 /// Who wrote last.
 struct Writer {
-    since: i64,
+    failed_over_at: i64,
     /// What the server calls itself; empty where nobody has written.
     name: String,
     /// Whether it is the server at the other end of the connection.
@@ -159,7 +165,7 @@ async fn read_writer<D: Dialect>(
     let columns = &[Column::Int, Column::Text, Column::Int];
     let row = D::fetch(connection, statement, &[], columns).await?.pop();
     Ok(row.map(|mut row| Writer {
-        since: row.int(0).unwrap_or(0),
+        failed_over_at: row.int(0).unwrap_or(0),
         name: row.text(1).unwrap_or_default(),
         is_this_server: row.int(2) == Some(1),
     }))
@@ -169,13 +175,13 @@ async fn read_writer<D: Dialect>(
 pub(crate) async fn read<D: Dialect>(
     connection: &mut Connection<D>,
     worker: Option<i64>,
-    since: i64,
+    failed_over_at: i64,
 ) -> Result<Vec<StoredWorker<FenceVersion>>, sqlx::Error> {
     let worker = worker.map(Value::Int);
     let statement = if worker.is_some() { D::FENCES.read } else { D::FENCES.list };
     let columns = &[Column::Int, Column::Text, Column::Text];
     let rows = D::fetch(connection, statement, worker.as_slice(), columns).await?;
-    let row = |mut row: Cells| stored(row.int(0)?, row.text(1).zip(row.text(2)), since);
+    let row = |mut row: Cells| stored(row.int(0)?, row.text(1).zip(row.text(2)), failed_over_at);
     Ok(rows.into_iter().filter_map(row).collect())
 }
 
@@ -200,7 +206,7 @@ pub(crate) async fn replace<D: Dialect>(
         None => D::FENCES.insert,
     };
     if D::FENCES.writer.is_some() {
-        values.push(Value::Int(read.since));
+        values.push(Value::Int(read.failed_over_at));
     }
     match D::execute(connection, statement, &values).await {
         Ok(done) => Ok(D::affected(&done) == 1),
@@ -217,7 +223,7 @@ impl<D: Dialect> FenceStore for SqlFences<D> {
         D::NAME
     }
 
-    fn range(&self) -> RangeInclusive<u32> {
+    fn storable(&self) -> RangeInclusive<u32> {
         self.range.clone()
     }
 
@@ -235,8 +241,8 @@ impl<D: Dialect> FenceStore for SqlFences<D> {
         purpose: Purpose,
     ) -> Result<Stored<FenceVersion>, RegistryError> {
         let operation = format!("read worker id {worker} in {}", D::NAME);
-        let (since, mut rows) = self.rows(operation, Some(worker), purpose).await?;
-        let row = rows.pop().or_else(|| stored(worker.get().into(), None, since));
+        let (failed_over_at, mut rows) = self.rows(operation, Some(worker), purpose).await?;
+        let row = rows.pop().or_else(|| stored(worker.get().into(), None, failed_over_at));
         Ok(row.expect("any u32 is a valid worker id").1)
     }
 
@@ -318,8 +324,9 @@ impl<D: Dialect> Administration for SqlFences<D> {
 pub(crate) struct FenceVersion {
     /// The record's nonce and text; `None`: there must be no record.
     pub(crate) record: Option<(String, String)>,
-    /// `leaf_worker_guard.since` as it was read; 0 where the database has no such table.
-    pub(crate) since: i64,
+    /// When the database failed over last, Unix milliseconds (`leaf_worker_guard.since` as it was
+    /// read); 0 where it never did, or has no such table.
+    pub(crate) failed_over_at: i64,
     /// The row of a Java Leaf, `ip_port` and `max_timestamp`; `None`: there must be none.
     pub(crate) mirror: Option<(String, Option<i64>)>,
 }
@@ -329,7 +336,7 @@ pub(crate) struct FenceVersion {
 pub(crate) fn stored(
     id: i64,
     record: Option<(String, String)>,
-    since: i64,
+    failed_over_at: i64,
 ) -> Option<StoredWorker<FenceVersion>> {
     let Some(worker) = u32::try_from(id).ok().map(WorkerId::new) else {
         tracing::warn!(id, "a row is left out: no worker id");
@@ -339,8 +346,11 @@ pub(crate) fn stored(
     let stored = Stored {
         record: text.map_or(RecordState::Absent, RecordState::decode),
         mirror: JavaMirror::Agrees,
-        failed_over_at: u64::try_from(since).ok().filter(|since| *since > 0).map(UnixMillis::new),
-        version: FenceVersion { record, since, mirror: None },
+        failed_over_at: u64::try_from(failed_over_at)
+            .ok()
+            .filter(|at| *at > 0)
+            .map(UnixMillis::new),
+        version: FenceVersion { record, failed_over_at, mirror: None },
     };
     Some((worker, stored))
 }
@@ -352,8 +362,8 @@ struct LatestFailover(AtomicI64);
 
 impl LatestFailover {
     /// Takes note of the `since` of a server, and tells whether the server is not outdated.
-    fn note_and_check(&self, since: i64) -> bool {
-        self.0.fetch_max(since, Ordering::SeqCst) <= since
+    fn note_and_check(&self, failed_over_at: i64) -> bool {
+        self.0.fetch_max(failed_over_at, Ordering::SeqCst) <= failed_over_at
     }
 
     /// The least `since` of a server that begins to write: this node's time, or 1 above the last

@@ -24,17 +24,17 @@ const SEAL_PAUSE: Duration = Duration::from_millis(20);
 impl<D: Dialect> SqlStore<D> {
     /// Seals a tag and tells its last `max_id`.
     pub(super) async fn seal(&self, tag: &Tag) -> Result<i64, SealError> {
-        let (name, mut max_id) = (operation::<D>("seal", tag), None);
+        let (operation, mut max_id) = (operation::<D>("seal", tag), None);
         let sealed = run(
             &self.connections,
             Access::TransactionThenClose,
-            name.clone(),
+            operation.clone(),
             async |connection| self.seal_with_retries(connection, tag, &mut max_id).await,
         );
         match (sealed.await, max_id) {
             (Ok(true), Some(max_id)) => Ok(max_id),
             (Ok(_), _) => {
-                let error = StoreError::new(StoreErrorKind::Unavailable, name);
+                let error = StoreError::new(StoreErrorKind::Unavailable, operation);
                 Err(error.because(AFTER_FAILOVER).into())
             }
             // If the tag was sealed before, the number that was read is SEALED, which tells

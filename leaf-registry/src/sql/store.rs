@@ -55,7 +55,7 @@ pub(crate) struct SqlStore<D: Dialect> {
 
 /// A table that older databases, and users with few rights, do not have. Once rows were read from a
 /// table, it is no longer taken for empty when it cannot be read: that would look as if its tags
-/// were deleted, or as if a slice had no end.
+/// were deleted or, of `leaf_tag_settings`, as if a tag had no slice and could use the ids of others.
 #[derive(Debug, Default)]
 struct OptionalTable {
     had_rows: AtomicBool,
@@ -234,10 +234,14 @@ impl<D: Dialect> SqlStore<D> {
 
     /// The records of one tag, or of all. A name that is found in both tables may have been made
     /// anew between the two readings: such an answer is read again.
-    async fn read(&self, name: String, tag: Option<&Tag>) -> Result<Vec<TagRecord>, StoreError> {
-        let records = self.read_once(name.clone(), tag).await?;
+    async fn read(
+        &self,
+        operation: String,
+        tag: Option<&Tag>,
+    ) -> Result<Vec<TagRecord>, StoreError> {
+        let records = self.read_once(operation.clone(), tag).await?;
         match records.iter().any(|record| record.meaning == Err(MeaningError::Twice)) {
-            true => self.read_once(name, tag).await,
+            true => self.read_once(operation, tag).await,
             false => Ok(records),
         }
     }
@@ -245,10 +249,10 @@ impl<D: Dialect> SqlStore<D> {
     /// Reads both tables and the settings, one after the other.
     async fn read_once(
         &self,
-        name: String,
+        operation: String,
         tag: Option<&Tag>,
     ) -> Result<Vec<TagRecord>, StoreError> {
-        run(&self.connections, Access::Read, name, async |connection| {
+        run(&self.connections, Access::Read, operation, async |connection| {
             let wanted = tag.map(|tag| Value::Tag(tag.as_str()));
             let wanted = wanted.as_slice();
             let (alloc, sequence, settings) = match tag {
@@ -294,20 +298,21 @@ impl<D: Dialect> RangeSource for SqlStore<D> {
         expected: Expected,
     ) -> StoreFuture<'a, IdRange> {
         Box::pin(async move {
-            let name = || operation::<D>("allocate", tag);
+            let operation = || operation::<D>("allocate", tag);
             let amount = i64::from(amount.get());
             let mut tries = 0;
             while tries < TRIES {
-                let tried = run(&self.connections, Access::Statement, name(), async |connection| {
-                    self.try_allocate(connection, tag, amount, expected).await
-                });
+                let tried =
+                    run(&self.connections, Access::Statement, operation(), async |connection| {
+                        self.try_allocate(connection, tag, amount, expected).await
+                    });
                 match tried.await? {
                     Tried::Granted(end) => {
                         let range = IdRange::new(end.saturating_sub(amount), end);
                         return range.ok_or_else(|| {
                             let why =
                                 format!("the server answered {end} to an addition of {amount}");
-                            StoreError::new(StoreErrorKind::BadRecord(why), name())
+                            StoreError::new(StoreErrorKind::BadRecord(why), operation())
                         });
                     }
                     Tried::Again => tries += 1,
@@ -327,7 +332,7 @@ impl<D: Dialect> RangeSource for SqlStore<D> {
                     }
                 }
             }
-            Err(StoreError::new(StoreErrorKind::Conflict, name()))
+            Err(StoreError::new(StoreErrorKind::Conflict, operation()))
         })
     }
 
@@ -360,16 +365,16 @@ impl<D: Dialect> TagCatalog for SqlStore<D> {
 
 impl<D: Dialect> TagStore for SqlStore<D> {
     fn create<'a>(&'a self, new: &'a NewTag) -> StoreFuture<'a, ()> {
-        let name = operation::<D>("create", &new.tag);
-        Box::pin(run(&self.connections, Access::Transaction, name, async |connection| {
+        let operation = operation::<D>("create", &new.tag);
+        Box::pin(run(&self.connections, Access::Transaction, operation, async |connection| {
             Self::make_tag(connection, new).await
         }))
     }
 
     fn set_step<'a>(&'a self, tag: &'a Tag, step: Step) -> StoreFuture<'a, ()> {
         Box::pin(async move {
-            let name = operation::<D>("set the step of", tag);
-            run(&self.connections, Access::Write, name, async |connection| {
+            let operation = operation::<D>("set the step of", tag);
+            run(&self.connections, Access::Write, operation, async |connection| {
                 let values = [Value::Int(step.get().into()), Value::Tag(tag.as_str())];
                 let met = Self::execute_on_its_table(connection, |table| table.set_step, &values);
                 met_its_row(met.await?)
@@ -381,8 +386,8 @@ impl<D: Dialect> TagStore for SqlStore<D> {
     fn set_settings<'a>(&'a self, tag: &'a Tag, settings: &'a TagSettings) -> StoreFuture<'a, ()> {
         Box::pin(async move {
             let settings = settings.encode();
-            let name = operation::<D>("change the settings of", tag);
-            run(&self.connections, Access::Write, name, async |connection| {
+            let operation = operation::<D>("change the settings of", tag);
+            run(&self.connections, Access::Write, operation, async |connection| {
                 let values = [Value::Text(&settings), Value::Tag(tag.as_str())];
                 let met =
                     Self::execute_on_its_table(connection, |table| table.set_settings, &values);
@@ -416,8 +421,8 @@ impl<D: Dialect> TagStore for SqlStore<D> {
         from: Meaning,
         to: Meaning,
     ) -> StoreFuture<'a, bool> {
-        let name = operation::<D>("replace the meaning of", tag);
-        Box::pin(run(&self.connections, Access::Write, name, async move |connection| {
+        let operation = operation::<D>("replace the meaning of", tag);
+        Box::pin(run(&self.connections, Access::Write, operation, async move |connection| {
             let (from, to) = (from.encode(), to.encode());
             let values = [Value::Text(&to), Value::Tag(tag.as_str()), Value::Text(&from)];
             let done = D::execute(connection, D::REPLACE_MEANING, &values).await;

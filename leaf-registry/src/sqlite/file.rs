@@ -37,7 +37,7 @@ pub(crate) struct SqliteFile {
     log: Arc<Mutex<Option<FileId>>>,
 }
 
-/// Device, inode and, since an inode is used again, the time when it was made, where the file
+/// Device, inode and, because inodes are reused, the time when the file was made, where the file
 /// system has it.
 type FileId = (u64, u64, Option<SystemTime>);
 

@@ -14,15 +14,15 @@ use leaf_snowflake::{
 use zookeeper_client::{Error, MultiWriteError};
 
 use super::mirror;
-use crate::zookeeper::{Fences, Session, Work, Znode, version};
+use crate::zookeeper::{Connected, Fences, Session, Znode, version};
 
 /// Stands for a name where there is none: no znode has it.
 const NO_NAME: &str = "-";
 
 /// Worker ids in the tree of the original Java Leaf.
 ///
-/// A worker id's znode is found by the number behind the last hyphen of its name. The name does not
-/// change, so that the last one found is remembered.
+/// A worker id's znode is found by the number behind the last hyphen of its name. Since that name
+/// never changes, the one that was found last is cached.
 #[derive(Debug)]
 pub(crate) struct ZkNormal {
     fences: Fences,
@@ -54,14 +54,18 @@ impl ZkNormal {
     }
 
     /// The name of a worker id's znode.
-    async fn name_of(&self, work: &Work, worker: WorkerId) -> Result<Option<String>, Error> {
+    async fn name_of(
+        &self,
+        connected: &Connected,
+        worker: WorkerId,
+    ) -> Result<Option<String>, Error> {
         if let Some((_, name)) = self.cached_name().as_ref().filter(|(known, _)| *known == worker) {
             return Ok(Some(name.clone()));
         }
-        let names = work.children(&self.forever).await?;
-        let is_its =
+        let names = connected.children(&self.forever).await?;
+        let has_number =
             |name: &String| mirror::parse(name).is_some_and(|(_, number)| number == worker);
-        let name = names.into_iter().find(is_its);
+        let name = names.into_iter().find(has_number);
         *self.cached_name() = name.clone().map(|name| (worker, name));
         Ok(name)
     }
@@ -69,14 +73,14 @@ impl ZkNormal {
     /// Makes the folder of the znodes where there is none, and uses up its number 0. A Java Leaf
     /// that finds no folder takes worker id 0, whatever number its znode gets: if the folder is
     /// made at that moment, no node of ours may get worker id 0, too.
-    async fn make_tree(&self, work: &Work) -> Result<(), Error> {
-        work.client.mkdir(&self.fences.root, &work.persistent()).await?;
+    async fn make_tree(&self, connected: &Connected) -> Result<(), Error> {
+        connected.client.mkdir(&self.fences.root, &connected.persistent()).await?;
         // In one multi, so that nobody sees the folder before number 0 is used. Any child will do:
         // a sequence number counts all children ever created.
         let unused = format!("{}/unused-0000000000", self.forever);
-        let mut multi = work.client.new_multi_writer();
-        multi.add_create(&self.forever, b"", &work.persistent())?;
-        multi.add_create(&unused, b"", &work.persistent())?;
+        let mut multi = connected.client.new_multi_writer();
+        multi.add_create(&self.forever, b"", &connected.persistent())?;
+        multi.add_create(&unused, b"", &connected.persistent())?;
         multi.add_delete(&unused, None)?;
         match multi.commit().await {
             Ok(_)
@@ -91,16 +95,17 @@ impl ZkNormal {
     /// Makes a znode for `who`, and returns its number. If ZooKeeper's next number is above
     /// `greatest`, makes nothing and returns that number.
     ///
-    /// ZooKeeper numbers the znodes of a folder one after the other and never uses a number again,
-    /// so that more nodes than worker ids over the years use them up: see zk_recycle.
+    /// ZooKeeper numbers the znodes of a folder one after the other and never uses a number again.
+    /// Once as many znodes were made, over the years, as there are worker ids, none is left. (The
+    /// tree of `zk_recycle` gives worker ids out again.)
     async fn make(
         &self,
-        work: &Work,
+        connected: &Connected,
         who: &Identity,
         greatest: WorkerId,
     ) -> Result<WorkerId, Error> {
-        self.make_tree(work).await?;
-        let stat = work.client.check_stat(&self.forever).await?;
+        self.make_tree(connected).await?;
+        let stat = connected.client.check_stat(&self.forever).await?;
         // `cversion` is creations plus deletions, `num_children` is creations minus deletions. Half
         // of their sum is the creations, which is ZooKeeper's next number.
         let next = stat.map_or(0, |stat| (stat.cversion + stat.num_children) / 2);
@@ -110,7 +115,7 @@ impl ZkNormal {
         }
         let path = format!("{}/{who}-", self.forever);
         let content = mirror::content(who, 0);
-        let (_, number) = work.client.create(&path, &content, &work.sequential()).await?;
+        let (_, number) = connected.client.create(&path, &content, &connected.sequential()).await?;
         Ok(WorkerId::new(u32::try_from(number.into_i64()).unwrap_or(u32::MAX)))
     }
 }
@@ -139,13 +144,13 @@ impl FenceStore for ZkNormal {
     async fn list(&self, _purpose: Purpose) -> Result<Vec<StoredWorker<Version>>, RegistryError> {
         self.fences
             .session
-            .run("read the worker ids in ZooKeeper", async |work| {
-                let names = work.children(&self.forever).await?;
+            .run("read the worker ids in ZooKeeper", async |connected| {
+                let names = connected.children(&self.forever).await?;
                 let mut named: BTreeMap<_, _> = names
                     .into_iter()
                     .filter_map(|name| Some((mirror::parse(&name)?.1, name)))
                     .collect();
-                let mut workers = self.fences.workers(work).await?;
+                let mut workers = self.fences.workers(connected).await?;
                 workers.extend(named.keys());
                 workers.sort_unstable();
                 workers.dedup();
@@ -153,7 +158,7 @@ impl FenceStore for ZkNormal {
                     let name = named.get(&worker).map_or(NO_NAME, String::as_str);
                     [format!("{}/{name}", self.forever)]
                 };
-                let read = self.fences.read(work, &workers, path).await?;
+                let read = self.fences.read(connected, &workers, path).await?;
                 let known = read.into_iter().map(|(worker, fence, [node])| {
                     (worker, found(named.remove(&worker), &fence, &node))
                 });
@@ -182,10 +187,10 @@ impl FenceStore for ZkNormal {
         let operation = format!("read worker id {worker} in ZooKeeper");
         self.fences
             .session
-            .run(&operation, async |work| {
-                let name = self.name_of(work, worker).await?;
+            .run(&operation, async |connected| {
+                let name = self.name_of(connected, worker).await?;
                 let path = format!("{}/{}", self.forever, name.as_deref().unwrap_or(NO_NAME));
-                let read = self.fences.read(work, &[worker], |_| [path.clone()]).await?;
+                let read = self.fences.read(connected, &[worker], |_| [path.clone()]).await?;
                 let [(_, fence, [node])] = read.as_slice() else {
                     return Err(Error::UnexpectedError(
                         "read one worker id, got another number of answers".into(),
@@ -207,16 +212,19 @@ impl FenceStore for ZkNormal {
     ) -> Result<bool, RegistryError> {
         let content = mirror::of(record);
         self.fences
-            .write(worker, read.version.fence, record, |work, multi| match read.version.mirror {
-                Some(version) => {
-                    let name = read.version.name.as_deref().unwrap_or_default();
-                    let path = format!("{}/{name}", self.forever);
-                    multi.add_set_data(&path, &content, Some(version))
-                }
-                // It was deleted by hand: it gets its own name again.
-                None => {
-                    let path = format!("{}/{}", self.forever, mirror::name(&record.holder, worker));
-                    multi.add_create(&path, &content, &work.persistent())
+            .write(worker, read.version.fence, record, |connected, multi| {
+                match read.version.mirror {
+                    Some(version) => {
+                        let name = read.version.name.as_deref().unwrap_or_default();
+                        let path = format!("{}/{name}", self.forever);
+                        multi.add_set_data(&path, &content, Some(version))
+                    }
+                    // It was deleted by hand: it gets its own name again.
+                    None => {
+                        let path =
+                            format!("{}/{}", self.forever, mirror::name(&record.holder, worker));
+                        multi.add_create(&path, &content, &connected.persistent())
+                    }
                 }
             })
             .await
@@ -230,7 +238,7 @@ impl FenceStore for ZkNormal {
     ) -> Result<Option<WorkerId>, RegistryError> {
         let operation = format!("look for {who} in ZooKeeper");
         mirror::check(who).map_err(|kind| RegistryError::new(kind, &*operation))?;
-        let its = |stored: &Stored<Version>| {
+        let belongs = |stored: &Stored<Version>| {
             let name = stored.version.name.as_deref().and_then(mirror::parse);
             name.is_some_and(|(name, _)| name == who.as_str())
         };
@@ -247,25 +255,25 @@ impl FenceStore for ZkNormal {
             }
             _ => 3,
         };
-        let own = listed.iter().filter(|(_, found)| its(found));
+        let own = listed.iter().filter(|(_, found)| belongs(found));
         if let Some((worker, _)) = own.min_by_key(|(_, found)| rank(found)) {
             return Ok(Some(*worker));
         }
         let greatest = request.layout.max_worker();
-        let make = async |work: &Work| {
-            let made = self.make(work, who, greatest).await?;
+        let make = async |connected: &Connected| {
+            let made = self.make(connected, who, greatest).await?;
             // Whoever made one at the same time sees the first of them, too.
-            let names = work.children(&self.forever).await?;
-            let its = |name: &String| match mirror::parse(name) {
+            let names = connected.children(&self.forever).await?;
+            let number = |name: &String| match mirror::parse(name) {
                 Some((name, worker)) if name == who.as_str() => Some(worker),
                 _ => None,
             };
-            match names.iter().filter_map(its).min() {
+            match names.iter().filter_map(number).min() {
                 Some(first) if first < made => {
                     let own = format!("{}/{}", self.forever, mirror::name(who, made));
                     // Deleted only at version 0, as it was made: if somebody has claimed it since,
                     // it stays.
-                    match work.client.delete(&own, Some(0)).await {
+                    match connected.client.delete(&own, Some(0)).await {
                         Ok(()) | Err(Error::NoNode | Error::BadVersion) => Ok(first),
                         Err(error) => Err(error),
                     }
@@ -282,7 +290,7 @@ impl FenceStore for ZkNormal {
         greatest: WorkerId,
     ) -> Result<Option<WorkerId>, RegistryError> {
         let operation = format!("make another znode for {who} in ZooKeeper");
-        let make = async |work: &Work| self.make(work, who, greatest).await;
+        let make = async |connected: &Connected| self.make(connected, who, greatest).await;
         self.fences.session.run(&operation, make).await.map(Some)
     }
 

@@ -17,7 +17,7 @@ use leaf_snowflake::{
 use zookeeper_client::{Error, MultiWriteError};
 
 use super::mirror;
-use crate::zookeeper::{Fences, Session, Work, Znode, version};
+use crate::zookeeper::{Connected, Fences, Session, Znode, version};
 
 /// Worker ids in the pools of the community fork.
 #[derive(Debug)]
@@ -32,7 +32,7 @@ pub(crate) struct ZkRecycle {
 enum Pool {
     /// `notuse`: free worker ids, some of which were used before.
     NotUse,
-    /// `inuse`: worker ids of live nodes, and of nodes that died a while ago.
+    /// `inuse`: worker ids of live nodes, and of nodes that died without giving them back.
     InUse,
 }
 
@@ -71,11 +71,11 @@ impl ZkRecycle {
     }
 
     /// The worker ids in the pool `notuse`; creates the pools if there are none.
-    async fn not_in_use(&self, work: &Work) -> Result<BTreeSet<WorkerId>, Error> {
-        let names = match work.client.list_children(&self.pool(Pool::NotUse)).await {
+    async fn not_in_use(&self, connected: &Connected) -> Result<BTreeSet<WorkerId>, Error> {
+        let names = match connected.client.list_children(&self.pool(Pool::NotUse)).await {
             Err(Error::NoNode) => {
-                self.make(work).await?;
-                work.client.list_children(&self.pool(Pool::NotUse)).await?
+                self.make(connected).await?;
+                connected.client.list_children(&self.pool(Pool::NotUse)).await?
             }
             names => names?,
         };
@@ -84,13 +84,13 @@ impl ZkRecycle {
 
     /// Makes a new tree. The pool of unused ids is made last and as a whole: a tree that has it is
     /// complete.
-    async fn make(&self, work: &Work) -> Result<(), Error> {
-        work.client.mkdir(&self.pool(Pool::InUse), &work.persistent()).await?;
-        let mut multi = work.client.new_multi_writer();
-        multi.add_create(&self.pool(Pool::NotUse), b"", &work.persistent())?;
+    async fn make(&self, connected: &Connected) -> Result<(), Error> {
+        connected.client.mkdir(&self.pool(Pool::InUse), &connected.persistent()).await?;
+        let mut multi = connected.client.new_multi_writer();
+        multi.add_create(&self.pool(Pool::NotUse), b"", &connected.persistent())?;
         for worker in (0..mirror::COUNT).map(WorkerId::new) {
             let path = self.path(Pool::NotUse, worker);
-            multi.add_create(&path, &mirror::unused(worker), &work.persistent())?;
+            multi.add_create(&path, &mirror::unused(worker), &connected.persistent())?;
         }
         match multi.commit().await {
             // Another node, or a Java Leaf, has made them. What it left half-filled stays so.
@@ -128,20 +128,20 @@ impl FenceStore for ZkRecycle {
         "ZooKeeper"
     }
 
-    fn range(&self) -> RangeInclusive<u32> {
+    fn storable(&self) -> RangeInclusive<u32> {
         0..=mirror::COUNT - 1
     }
 
     async fn list(&self, _purpose: Purpose) -> Result<Vec<StoredWorker<Version>>, RegistryError> {
         self.fences
             .session
-            .run("read the worker ids in ZooKeeper", async |work| {
-                let in_use = work.children(&self.pool(Pool::InUse)).await?;
+            .run("read the worker ids in ZooKeeper", async |connected| {
+                let in_use = connected.children(&self.pool(Pool::InUse)).await?;
                 let mut known: BTreeSet<_> =
                     in_use.iter().filter_map(|name| mirror::parse(name)).collect();
-                known.extend(self.fences.workers(work).await?);
+                known.extend(self.fences.workers(connected).await?);
                 let known: Vec<_> = known.into_iter().collect();
-                let read = self.fences.read(work, &known, |worker| self.both(worker)).await?;
+                let read = self.fences.read(connected, &known, |worker| self.both(worker)).await?;
                 let known = read.into_iter().map(|(worker, fence, [not_use, in_use])| {
                     (worker, found(&fence, &not_use, &in_use))
                 });
@@ -157,9 +157,9 @@ impl FenceStore for ZkRecycle {
     ) -> Result<Vec<WorkerId>, RegistryError> {
         self.fences
             .session
-            .run("read the unused worker ids in ZooKeeper", async |work| {
+            .run("read the unused worker ids in ZooKeeper", async |connected| {
                 let used: BTreeSet<_> = listed.iter().map(|(worker, _)| *worker).collect();
-                let mut unused = self.not_in_use(work).await?;
+                let mut unused = self.not_in_use(connected).await?;
                 unused.retain(|worker| !used.contains(worker) && *worker <= greatest);
                 Ok(unused.into_iter().collect())
             })
@@ -174,8 +174,9 @@ impl FenceStore for ZkRecycle {
         let operation = format!("read worker id {worker} in ZooKeeper");
         self.fences
             .session
-            .run(&operation, async |work| {
-                let read = self.fences.read(work, &[worker], |worker| self.both(worker)).await?;
+            .run(&operation, async |connected| {
+                let read =
+                    self.fences.read(connected, &[worker], |worker| self.both(worker)).await?;
                 match read.as_slice() {
                     [(_, fence, [not_use, in_use])] => Ok(found(fence, not_use, in_use)),
                     _ => Err(Error::UnexpectedError(
@@ -200,7 +201,7 @@ impl FenceStore for ZkRecycle {
         };
         let written = self
             .fences
-            .write(worker, read.version.fence, record, |work, multi| {
+            .write(worker, read.version.fence, record, |connected, multi| {
                 let pools =
                     [(Pool::NotUse, read.version.not_use), (Pool::InUse, read.version.in_use)];
                 // Deletes first, then creates; deletes the znode from every pool but the target.
@@ -214,7 +215,7 @@ impl FenceStore for ZkRecycle {
                     match version {
                         _ if goes_to != Some(pool) => {}
                         Some(version) => multi.add_set_data(&path, &content, Some(version))?,
-                        None => multi.add_create(&path, &content, &work.persistent())?,
+                        None => multi.add_create(&path, &content, &connected.persistent())?,
                     }
                 }
                 Ok(())
@@ -224,8 +225,8 @@ impl FenceStore for ZkRecycle {
             // Perhaps not another writer: a Java Leaf that died while it made the tree may have
             // left out `inuse`. (Leaf makes `inuse` first.)
             let operation = "make the pools in ZooKeeper";
-            let make = async |work: &Work| {
-                work.client.mkdir(&self.pool(Pool::InUse), &work.persistent()).await
+            let make = async |connected: &Connected| {
+                connected.client.mkdir(&self.pool(Pool::InUse), &connected.persistent()).await
             };
             self.fences.session.run(operation, make).await?;
         }

@@ -11,7 +11,7 @@ use leaf_snowflake::{Identity, Peer, RecordState, RegistryError, WorkerRecord};
 use zookeeper_client::{Error, MultiWriteError, MultiWriter};
 
 use super::liveness::Liveness;
-use super::{Session, Work};
+use super::{Connected, Session};
 use crate::worker_ids::worker_id;
 
 /// How many worker ids one request reads.
@@ -42,15 +42,15 @@ impl Fences {
     }
 
     /// The worker ids that have a fence.
-    pub(crate) async fn workers(&self, work: &Work) -> Result<Vec<WorkerId>, Error> {
-        let names = work.children(&format!("{}/fence", self.root)).await?;
+    pub(crate) async fn workers(&self, connected: &Connected) -> Result<Vec<WorkerId>, Error> {
+        let names = connected.children(&format!("{}/fence", self.root)).await?;
         Ok(names.iter().filter_map(|name| worker_id(name)).collect())
     }
 
     /// For each worker id its fence and the znodes at `beside`, read at one moment.
     pub(crate) async fn read<const N: usize>(
         &self,
-        work: &Work,
+        connected: &Connected,
         workers: &[WorkerId],
         beside: impl Fn(WorkerId) -> [String; N],
     ) -> Result<Vec<(WorkerId, Znode, [Znode; N])>, Error> {
@@ -60,7 +60,7 @@ impl Fences {
                 .iter()
                 .flat_map(|worker| [self.path(*worker)].into_iter().chain(beside(*worker)))
                 .collect();
-            let mut nodes = work.read(&paths).await?.into_iter();
+            let mut nodes = connected.read(&paths).await?.into_iter();
             for worker in page {
                 let fence = nodes.next().flatten();
                 found.push((*worker, fence, [(); N].map(|()| nodes.next().flatten())));
@@ -76,23 +76,25 @@ impl Fences {
         worker: WorkerId,
         version: Option<i32>,
         record: &WorkerRecord,
-        mirror: impl Fn(&Work, &mut MultiWriter<'_>) -> Result<(), Error>,
+        mirror: impl Fn(&Connected, &mut MultiWriter<'_>) -> Result<(), Error>,
     ) -> Result<bool, RegistryError> {
         let operation = format!("write worker id {worker} in ZooKeeper");
         let path = self.path(worker);
         self.session
-            .run(&operation, async |work| {
+            .run(&operation, async |connected| {
                 let mut made = false;
                 loop {
-                    let mut multi = work.client.new_multi_writer();
+                    let mut multi = connected.client.new_multi_writer();
                     let content = record.encode();
                     match version {
                         Some(version) => {
                             multi.add_set_data(&path, content.as_bytes(), Some(version))?;
                         }
-                        None => multi.add_create(&path, content.as_bytes(), &work.persistent())?,
+                        None => {
+                            multi.add_create(&path, content.as_bytes(), &connected.persistent())?
+                        }
                     }
-                    mirror(work, &mut multi)?;
+                    mirror(connected, &mut multi)?;
                     match multi.commit().await {
                         Ok(_) => return Ok(true),
                         Err(MultiWriteError::OperationFailed {
@@ -101,7 +103,7 @@ impl Fences {
                         }) if version.is_none() && !made => {
                             made = true;
                             let fences = format!("{}/fence", self.root);
-                            work.client.mkdir(&fences, &work.persistent()).await?;
+                            connected.client.mkdir(&fences, &connected.persistent()).await?;
                         }
                         Err(MultiWriteError::OperationFailed {
                             source: Error::NoNode | Error::NodeExists | Error::BadVersion,

@@ -9,7 +9,7 @@ use leaf_snowflake::{Identity, Peer, RegistryError};
 use tokio::task::JoinHandle;
 use zookeeper_client::Error;
 
-use super::{Session, Work};
+use super::{Connected, Session};
 
 /// Deadline of one write.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -36,8 +36,8 @@ impl Liveness {
         let (kept, address, interval) = (path.clone(), address.to_string(), self.interval);
         let task = tokio::spawn(async move {
             loop {
-                let keep = session.run("show this node as alive in ZooKeeper", async |work| {
-                    keep(work, &directory, &kept, &address).await
+                let keep = session.run("show this node as alive in ZooKeeper", async |connected| {
+                    keep(connected, &directory, &kept, &address).await
                 });
                 if let Ok(Err(error)) = tokio::time::timeout(PATIENCE, keep).await {
                     tracing::debug!("{error}");
@@ -51,8 +51,8 @@ impl Liveness {
     /// Takes it away.
     pub(super) async fn withdraw(&self) {
         let Some(path) = self.replace(None) else { return };
-        let gone = self.session.run("show this node as gone in ZooKeeper", async |work| {
-            work.client.delete(&path, None).await
+        let gone = self.session.run("show this node as gone in ZooKeeper", async |connected| {
+            connected.client.delete(&path, None).await
         });
         // Else it goes with the session.
         let _ = gone.await;
@@ -61,11 +61,11 @@ impl Liveness {
     /// The nodes that are alive.
     pub(super) async fn peers(&self) -> Result<Vec<Peer>, RegistryError> {
         self.session
-            .run("look for live nodes in ZooKeeper", async |work| {
-                let names = work.children(&self.directory).await?;
+            .run("look for live nodes in ZooKeeper", async |connected| {
+                let names = connected.children(&self.directory).await?;
                 let paths: Vec<_> =
                     names.iter().map(|name| format!("{}/{name}", self.directory)).collect();
-                let contents = work.read(&paths).await?;
+                let contents = connected.read(&paths).await?;
                 let peer = |(name, node): (&String, Option<(Vec<u8>, i32)>)| {
                     let address = String::from_utf8(node?.0).ok()?;
                     let address = Identity::parse(&address).ok()?;
@@ -94,8 +94,13 @@ impl Drop for Liveness {
 
 /// Makes the znode, unless this session has it already. One of an earlier session would vanish with
 /// that.
-async fn keep(work: &Work, directory: &str, path: &str, address: &str) -> Result<(), Error> {
-    let client = &work.client;
+async fn keep(
+    connected: &Connected,
+    directory: &str,
+    path: &str,
+    address: &str,
+) -> Result<(), Error> {
+    let client = &connected.client;
     match client.check_stat(path).await? {
         Some(stat) if stat.ephemeral_owner == client.session_id().0 => return Ok(()),
         // Of a session that is over, or about to be.
@@ -105,10 +110,10 @@ async fn keep(work: &Work, directory: &str, path: &str, address: &str) -> Result
         },
         None => {}
     }
-    match client.create(path, address.as_bytes(), &work.ephemeral()).await {
+    match client.create(path, address.as_bytes(), &connected.ephemeral()).await {
         Err(Error::NoNode) => {
-            client.mkdir(directory, &work.persistent()).await?;
-            client.create(path, address.as_bytes(), &work.ephemeral()).await?;
+            client.mkdir(directory, &connected.persistent()).await?;
+            client.create(path, address.as_bytes(), &connected.ephemeral()).await?;
             Ok(())
         }
         created => created.map(|_| ()),

@@ -11,5 +11,5 @@ mod session;
 mod workers;
 
 pub(crate) use fences::{Fences, Znode, recorded, version};
-pub(crate) use session::{Session, Work};
+pub(crate) use session::{Connected, Session};
 pub(crate) use workers::ZkWorkers;

@@ -31,7 +31,7 @@ pub(crate) struct Session {
 /// Without a login, znodes are open to everybody, as those of the Java programs are; with one, only
 /// this login may use them.
 #[derive(Debug, Clone)]
-pub(crate) struct Work {
+pub(crate) struct Connected {
     pub(crate) client: Client,
     /// Who may use the znodes that are made.
     acls: Acls<'static>,
@@ -46,14 +46,14 @@ impl Session {
     /// The session's client. Begins a session where there is none or the last one is over:
     /// connects, makes the chroot, and waits until the member that it reached knows all that was
     /// written before.
-    async fn begin(&self) -> Result<Work, Error> {
+    async fn begin(&self) -> Result<Connected, Error> {
         let mut client = self.client.lock().await;
         let acls = match self.address.login() {
             Some(_) => Acls::creator_all(),
             None => Acls::anyone_all(),
         };
         if let Some(client) = client.as_ref().filter(|client| !client.state().is_terminated()) {
-            return Ok(Work { client: client.clone(), acls });
+            return Ok(Connected { client: client.clone(), acls });
         }
         let mut connector = Client::connector()
             .with_session_timeout(self.timeout)
@@ -63,24 +63,25 @@ impl Session {
             connector = connector.with_auth("digest", login.as_bytes());
         }
         let connected = connector.connect(self.address.cluster()).await?;
-        let work = Work { client: connected, acls };
+        let connected = Connected { client: connected, acls };
         // The chroot is not made by connecting to it.
-        if let (path, Ok(root)) = (work.client.path().to_owned(), work.client.clone().chroot("/"))
+        if let (path, Ok(root)) =
+            (connected.client.path().to_owned(), connected.client.clone().chroot("/"))
             && path != "/"
         {
-            match root.mkdir(&path, &work.persistent()).await {
+            match root.mkdir(&path, &connected.persistent()).await {
                 // The chroot may exist although this login may not create its parents: go on.
                 Ok(()) | Err(Error::NoAuth) => {}
                 Err(error) => return Err(error),
             }
         }
         // Another member than before may be behind: what is read now must be what was written then.
-        match work.client.sync("/").await {
+        match connected.client.sync("/").await {
             Ok(()) | Err(Error::NoNode) => {}
             Err(error) => return Err(error),
         }
-        *client = Some(work.client.clone());
-        Ok(work)
+        *client = Some(connected.client.clone());
+        Ok(connected)
     }
 
     /// Does `action` in the session.
@@ -89,7 +90,7 @@ impl Session {
     pub(crate) async fn run<T>(
         &self,
         operation: &str,
-        action: impl AsyncFnOnce(&Work) -> Result<T, Error>,
+        action: impl AsyncFnOnce(&Connected) -> Result<T, Error>,
     ) -> Result<T, RegistryError> {
         let result = match self.begin().await {
             Ok(connected) => action(&connected).await,
@@ -99,7 +100,7 @@ impl Session {
     }
 }
 
-impl Work {
+impl Connected {
     /// For znodes that stay.
     pub(crate) fn persistent(&self) -> CreateOptions<'static> {
         CreateMode::Persistent.with_acls(self.acls)

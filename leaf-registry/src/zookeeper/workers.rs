@@ -48,10 +48,10 @@ impl FenceStore for ZkWorkers {
     ) -> Result<Vec<StoredWorker<Self::Version>>, RegistryError> {
         self.fences
             .session
-            .run("read the worker ids in ZooKeeper", async |work| {
-                let mut workers = self.fences.workers(work).await?;
+            .run("read the worker ids in ZooKeeper", async |connected| {
+                let mut workers = self.fences.workers(connected).await?;
                 workers.sort_unstable();
-                let read = self.fences.read(work, &workers, |_| []).await?;
+                let read = self.fences.read(connected, &workers, |_| []).await?;
                 Ok(read.into_iter().map(|(worker, fence, [])| (worker, found(&fence))).collect())
             })
             .await
@@ -65,8 +65,8 @@ impl FenceStore for ZkWorkers {
         let operation = format!("read worker id {worker} in ZooKeeper");
         self.fences
             .session
-            .run(&operation, async |work| {
-                match self.fences.read(work, &[worker], |_| []).await?.as_slice() {
+            .run(&operation, async |connected| {
+                match self.fences.read(connected, &[worker], |_| []).await?.as_slice() {
                     [(_, fence, [])] => Ok(found(fence)),
                     _ => Err(Error::UnexpectedError(
                         "read one worker id, got another number of answers".into(),

@@ -140,7 +140,7 @@ pub(crate) async fn records_are_continued_and_handed_back(f: Fixture) {
     let successor = f.node("10.1.46.33:8080").await;
     let lease = after_watching(&successor, now).await.unwrap();
     assert_eq!(lease.worker.get(), worker);
-    assert_eq!(lease.floor, NOW + seconds(7), "4 s past its last report");
+    assert_eq!(lease.fence.floor, NOW + seconds(7), "4 s past its last report");
     let records = successor.registry().workers().await.unwrap();
     let other = records.iter().find(|record| record.worker.get() == other_worker).unwrap();
     let remark = other.remark.clone().unwrap();

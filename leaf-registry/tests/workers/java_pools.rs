@@ -145,7 +145,7 @@ pub(crate) async fn a_dead_nodes_worker_id_among_java_leafs(f: Fixture) {
     pools.recycle(0).await;
     let again = node.after_a_crash(&lease, NOW + millis(800));
     let mut lease = node.claim_by(&ClaimRequest { now: later, ..again }).await.unwrap();
-    assert_eq!((lease.worker.get(), lease.floor), (0, NOW + millis(800)), "its own");
+    assert_eq!((lease.worker.get(), lease.fence.floor), (0, NOW + millis(800)), "its own");
 
     // The same, and a Java Leaf takes it before its node is back.
     pools.recycle(0).await;
@@ -217,7 +217,7 @@ pub(crate) async fn their_worker_ids_are_adopted_when_they_are_gone(f: Fixture) 
     let early = node.claim_at(NOW + seconds(100)).await.unwrap_err();
     assert!(matches!(early.kind(), RegistryErrorKind::NoWorkerId(_)), "{early}");
     let lease = after_watching(&node, NOW + seconds(3700)).await.unwrap();
-    assert_eq!((lease.worker.get(), lease.floor), (0, NOW + seconds(4)));
+    assert_eq!((lease.worker.get(), lease.fence.floor), (0, NOW + seconds(4)));
 }
 
 /// A move of the fork that was undone half-way, by hand: our next move takes it out of the wrong

@@ -53,7 +53,7 @@ async fn a_worker_id_is_claimed_extended_and_given_back(f: Fixture) {
     // Where worker ids belong to names, another instance of the same name.
     let next = f.node(if f.bound() { "10.0.0.1:1" } else { "10.0.0.2:1" }).await;
     let lease = next.claim_at(NOW + seconds(5)).await.unwrap();
-    assert_eq!((lease.worker, lease.floor), (worker, NOW + seconds(5)), "at once, no later");
+    assert_eq!((lease.worker, lease.fence.floor), (worker, NOW + seconds(5)), "at once, no later");
     assert_eq!(lease.fence.term, 2);
 }
 
@@ -149,7 +149,7 @@ async fn ambiguous_answers_are_sorted_out(f: Fixture) {
         };
         assert_eq!(lease.fence.term, 1, "{swallowed}: found again, not made twice");
         assert_eq!(lease.fence.nonce, node.request.nonce);
-        assert!(lease.floor <= NOW + seconds(1));
+        assert!(lease.fence.floor <= NOW + seconds(1));
 
         proxy.set(Fault::SwallowAfter(swallowed));
         let extended = node.registry().extend(&mut lease, report(NOW + seconds(601)));
@@ -307,7 +307,7 @@ async fn operators_release_and_retire(f: Fixture) {
     assert!(again.to_string().contains("released already"), "{again}");
     let next = f.node("10.0.0.1:1").await;
     let lease = next.claim_at(free).await.unwrap();
-    assert_eq!((lease.worker, lease.floor), (worker, free));
+    assert_eq!((lease.worker, lease.fence.floor), (worker, free));
 
     registry.retire_worker(worker, node_settings(NOW)).await.unwrap();
     let mut lost = lease;

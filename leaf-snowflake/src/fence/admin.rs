@@ -140,7 +140,7 @@ impl<S: FenceStore> StoreRules<S> {
     ) -> Result<Fence, RegistryError> {
         let what = format!("{what} worker id {worker}");
         let refuse = |why: String| self.error(RegistryErrorKind::Refused, &what).because(why);
-        let (range, greatest) = (self.store.range(), settings.layout.max_worker().get());
+        let (range, greatest) = (self.store.storable(), settings.layout.max_worker().get());
         let greatest = greatest.min(*range.end());
         if !(*range.start()..=greatest).contains(&worker.get()) {
             return Err(refuse(format!("give a worker id from {} to {greatest}", range.start())));
@@ -182,7 +182,8 @@ fn next_record<V>(
         address: before.map_or_else(|| holder.clone(), |record| record.address.clone()),
         holder,
         fence: Fence {
-            // Above every term that a lost record may have had.
+            // The milliseconds since 1970 are above every term that a lost record may have had: a term
+            // counts claims.
             term: before.map_or(settings.now.get(), |record| record.fence.term + 1),
             floor: ceiling,
             ceiling,

@@ -28,7 +28,8 @@ enum Rank {
 #[derive(Debug)]
 pub(super) struct Candidate<V> {
     pub(super) worker: WorkerId,
-    /// Whether its stored record names this instance or this claim; `false` where there is none.
+    /// Whether its stored record names this claim or, where worker ids do not belong to names, this
+    /// instance; `false` where there is none.
     pub(super) own: bool,
     /// What is stored of it; `None` if no node has used it.
     pub(super) stored: Option<Stored<V>>,
@@ -69,8 +70,11 @@ pub(super) fn in_order<V>(
     let possible = |worker: &WorkerId| *worker <= greatest && range.contains(&worker.get());
     let listed = listed.into_iter().filter(|(worker, _)| possible(worker));
     let listed = listed.map(|(worker, stored)| {
-        let (rank, last_used) = rank(worker, &stored);
-        ((rank, last_used), Candidate { worker, own: rank <= Rank::Instance, stored: Some(stored) })
+        let (rank, used_until) = rank(worker, &stored);
+        (
+            (rank, used_until),
+            Candidate { worker, own: rank <= Rank::Instance, stored: Some(stored) },
+        )
     });
     let unused = unused.into_iter().map(|worker| {
         // The record that this instance remembers may be gone with a restored backup. Then no

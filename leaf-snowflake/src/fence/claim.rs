@@ -47,8 +47,8 @@ impl<S: FenceStore> StoreRules<S> {
             }
             let mut unused = self.store.unused(&listed, request.layout.max_worker()).await?;
             unused.retain(|worker| self.in_range(*worker));
-            let range = self.store.range();
-            let mut candidates = in_order(request, self.policy.bound, range, listed, unused);
+            let storable = self.store.storable();
+            let mut candidates = in_order(request, self.policy.bound, storable, listed, unused);
             candidates.retain(|candidate| self.in_range(candidate.worker));
             if let Some(lease) = self.claim_one(who, request, candidates, conflicts).await? {
                 return Ok(lease);
@@ -57,7 +57,7 @@ impl<S: FenceStore> StoreRules<S> {
         Err(self.busy("claim a worker id"))
     }
 
-    /// Whether the registry has this worker id.
+    /// Whether this registry may give this worker id out.
     fn in_range(&self, worker: WorkerId) -> bool {
         self.policy.range.is_none_or(|range| range.contains(worker))
     }
@@ -178,6 +178,6 @@ impl<S: FenceStore> StoreRules<S> {
             unknown: previous.map(|record| record.unknown.clone()).unwrap_or_default(),
         };
         let written = self.store.replace(worker, stored, &record).await?;
-        Ok(written.then(|| Lease::new(worker, floor, record.fence)))
+        Ok(written.then(|| Lease::new(worker, record.fence)))
     }
 }

@@ -21,8 +21,8 @@ use crate::RegistryErrorKind;
 const WATCH_JAVA: Duration = Duration::from_secs(7);
 /// How long after its last report a Java Leaf may still issue ids.
 const JAVA_PAST_REPORT: Duration = Duration::from_secs(4);
-/// How far the clocks of a database and of the nodes may differ: ceilings are by the nodes' clocks,
-/// the time of a failover by the later one of the database's and a node's.
+/// How far the clocks of a database and of the nodes may differ. A ceiling is a time of a node's
+/// clock; the time of a failover is the later one of the database's clock and a node's.
 pub(super) const DATABASE_CLOCK_DIFFERENCE: Duration = Duration::from_secs(30);
 
 /// What is known of a worker id when a node wants to issue ids with it.
@@ -79,10 +79,9 @@ impl<'a> RegistryEvidence<'a> {
 /// The first instant that the node of `request` may use, were it the next holder of `worker`.
 ///
 /// # Errors
-/// `Watch` when the record must be seen unchanged for a while first; `NotYet` when a wait of at
-/// most
-/// [`ClaimRequest::startup_wait`] is enough, `FloorAhead` or `InUse` when it is not; `Unavailable` when the
-/// saved lease alone proves nothing; `FailedOver`, `OtherLayout`, `Retired`, `JavaHolds`,
+/// `Watch` when the record must be seen unchanged for a while first, `InUse` when it changed
+/// meanwhile; `NotYet` when a wait of at most [`ClaimRequest::startup_wait`] is enough, `FloorAhead`
+/// or `InUse` when it is not; `Unavailable` when the saved lease alone proves nothing; `FailedOver`, `OtherLayout`, `Retired`, `JavaHolds`,
 /// `JavaAlive`, `NoWorkerId`, `Damaged`, `NewerFormat`. Nothing may be written then.
 pub(crate) fn first_timestamp(
     worker: WorkerId,

@@ -6,7 +6,7 @@
 
 use std::collections::VecDeque;
 
-use leaf_core::{UnixMillis, WorkerId};
+use leaf_core::WorkerId;
 use uuid::Uuid;
 
 use super::Fence;
@@ -20,8 +20,6 @@ const REMEMBERED_WRITES: usize = 300;
 pub struct Lease {
     /// The worker id.
     pub worker: WorkerId,
-    /// The first instant that may be used.
-    pub floor: UnixMillis,
     /// The fence as this holder last wrote it.
     pub fence: Fence,
     /// The nonce of a write whose answer has not arrived.
@@ -33,8 +31,8 @@ pub struct Lease {
 
 impl Lease {
     /// The lease of the holder that wrote `fence`.
-    pub(crate) const fn new(worker: WorkerId, floor: UnixMillis, fence: Fence) -> Self {
-        Self { worker, floor, fence, pending: None, earlier: VecDeque::new() }
+    pub(crate) const fn new(worker: WorkerId, fence: Fence) -> Self {
+        Self { worker, fence, pending: None, earlier: VecDeque::new() }
     }
 
     /// If this lease wrote `record`, returns the nonce for the next write; `None` if another holder

@@ -30,8 +30,8 @@ pub struct Fence {
     /// The holder of this term issues no timestamp at or above this.
     #[serde(with = "unix_millis")]
     pub ceiling: UnixMillis,
-    /// The clock of whoever last wrote the fence: the wall clock, or the ids' clock of a holder
-    /// that issues ids.
+    /// The writer's clock at the last claim, report or command of an operator: the wall clock, or
+    /// the ids' clock of a holder that issues ids. A report never lowers it, a release leaves it.
     #[serde(with = "unix_millis")]
     pub reported_at: UnixMillis,
     /// The id of the holder's state file; without one, of its process.

@@ -107,12 +107,14 @@ pub(crate) fn check_range(
 /// wants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Report {
-    /// The node's time, as in [`ClaimRequest::now`]. A store that meets a failover of its database
-    /// records this time where the new server's clock is behind it.
+    /// The node's time, as in [`ClaimRequest::now`]. If the registry's database has failed over, it
+    /// is the earliest time that the failover may be given.
     pub now: UnixMillis,
-    /// The `rollback_tolerance` of the nodes, as in [`ClaimRequest::tolerance`]. Another node may
-    /// have claimed the worker id this much before the holder's ceiling passed; if a failover lost
-    /// that claim, the holder finds its own record unchanged.
+    /// The `rollback_tolerance` of the nodes, as in [`ClaimRequest::tolerance`]: another node may
+    /// claim the worker id this much before the holder's ceiling passes. If a failover lost that
+    /// claim, the holder finds its own record unchanged. So after a failover a lease is in doubt
+    /// unless its ceiling is later than the failover by more than this and the difference of
+    /// clocks.
     pub tolerance: Duration,
     /// The holder issues no timestamp at or above this.
     pub ceiling: UnixMillis,

@@ -44,7 +44,7 @@ pub trait FenceStore: fmt::Debug + Send + Sync + 'static {
     }
 
     /// The worker ids that the store can keep.
-    fn range(&self) -> RangeInclusive<u32> {
+    fn storable(&self) -> RangeInclusive<u32> {
         0..=u32::MAX
     }
 
@@ -68,7 +68,8 @@ pub trait FenceStore: fmt::Debug + Send + Sync + 'static {
         greatest: WorkerId,
     ) -> impl Future<Output = Result<Vec<WorkerId>, RegistryError>> + Send {
         let used: BTreeSet<_> = listed.iter().map(|(worker, _)| *worker).collect();
-        let range = *self.range().start()..=greatest.get().min(*self.range().end());
+        let storable = self.storable();
+        let range = *storable.start()..=greatest.get().min(*storable.end());
         let unused = range.map(WorkerId::new).filter(|worker| !used.contains(worker)).collect();
         async { Ok(unused) }
     }
@@ -234,8 +235,8 @@ impl<S: FenceStore> FenceStore for Arc<S> {
         (**self).restore(who, saved);
     }
 
-    fn range(&self) -> RangeInclusive<u32> {
-        (**self).range()
+    fn storable(&self) -> RangeInclusive<u32> {
+        (**self).storable()
     }
 
     fn admin_may_create(&self) -> bool {

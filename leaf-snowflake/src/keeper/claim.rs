@@ -112,7 +112,8 @@ impl Keeper {
             let now = self.shared.clock.wall();
             self.config.check_against(now)?;
             let nonce = self.pending_claim().await?;
-            let request = ClaimRequest { watched: watched.clone(), ..self.request(now, nonce) };
+            let request =
+                ClaimRequest { watched: watched.clone(), ..self.claim_request(now, nonce) };
             let claim = self.registry.claim(&self.config.identity, &request);
             let answer = tokio::time::timeout(ATTEMPT, claim).await;
             let error = match answer.unwrap_or_else(|_| Err(no_answer("claim a worker id"))) {
@@ -140,7 +141,7 @@ impl Keeper {
         }
     }
 
-    fn request(&self, now: UnixMillis, nonce: Uuid) -> ClaimRequest {
+    fn claim_request(&self, now: UnixMillis, nonce: Uuid) -> ClaimRequest {
         ClaimRequest {
             now,
             instance: self.state.instance,
@@ -178,7 +179,7 @@ impl Keeper {
         let saved = self.state.saved_lease.as_ref()?;
         // Another data centre may have it by now.
         check_range(self.registry.range(), &saved.fence).ok()?;
-        let request = self.request(self.shared.clock.wall(), Uuid::nil());
+        let request = self.claim_request(self.shared.clock.wall(), Uuid::nil());
         let worker = WorkerId::new(saved.worker);
         let floor = first_timestamp(worker, Evidence::SavedLease, &request).ok()?;
         Some((saved.clone(), floor))
@@ -191,11 +192,11 @@ impl Keeper {
                 let saved = SavedLease {
                     worker: lease.worker.get(),
                     fence: lease.fence.clone(),
-                    local_ceiling: lease.floor,
+                    local_ceiling: lease.fence.floor,
                     lost: false,
                     provenance: Provenance::Proven,
                 };
-                (saved, lease.floor)
+                (saved, lease.fence.floor)
             }
             None => self.usable_saved_lease().ok_or(SnowflakeErrorKind::Starting)?,
         };
@@ -209,7 +210,7 @@ impl Keeper {
         let layout = self.config.layout;
         let now = self.shared.clock.wall();
         // The clock may have been set since the registry was asked.
-        let request = self.request(now, Uuid::nil());
+        let request = self.claim_request(now, Uuid::nil());
         let floor = first_timestamp(worker, Evidence::Granted(floor), &request);
         let floor = floor.map_err(|kind| RegistryError::new(kind, "start the lease"))?;
         let sequencer = Sequencer::new(layout, worker, floor, now, self.config.sequence_start);
@@ -229,11 +230,11 @@ impl Keeper {
 
     /// Asks for the lease that the state file remembered, while ids flow under it: `next_free` is
     /// the first instant above the ids issued so far, `now` the ids' clock.
-    pub(super) fn confirm(&self, now: UnixMillis, next_free: UnixMillis) -> Request {
+    pub(super) fn confirm(&self, now: UnixMillis, next_free: UnixMillis) -> PendingRequest {
         let nonce = self.state.pending_claim.unwrap_or_else(Uuid::new_v4);
-        let mut request = self.request(now, nonce);
-        let over = self.pending_watches.iter().filter(|(_, (_, until))| *until <= Instant::now());
-        request.watched = over.map(|(worker, (fingerprint, _))| (*worker, *fingerprint)).collect();
+        let mut request = self.claim_request(now, nonce);
+        let ended = self.pending_watches.iter().filter(|(_, (_, until))| *until <= Instant::now());
+        request.watched = ended.map(|(worker, (fingerprint, _))| (*worker, *fingerprint)).collect();
         if let Some(saved) = &mut request.saved {
             saved.local_ceiling = next_free;
         }
@@ -250,7 +251,7 @@ impl Keeper {
     pub(super) fn continues(&self, lease: &Lease, next_free: UnixMillis) -> bool {
         self.state.saved_lease.as_ref().is_some_and(|saved| {
             (saved.worker, saved.fence.term + 1) == (lease.worker.get(), lease.fence.term)
-                && lease.floor <= next_free
+                && lease.fence.floor <= next_free
         })
     }
 

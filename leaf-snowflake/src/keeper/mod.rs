@@ -68,8 +68,8 @@ const LOGGED_JUMP: Duration = Duration::from_secs(1);
 
 /// Set after a freeze: this task did not run for more than a report interval, and another node, or
 /// an operator who took this one for dead, may have changed the record since. The local ceiling is
-/// not raised until a request that was sent after the freeze has ended (even with an error), or
-/// `until` has passed.
+/// not raised until a request that was sent after the freeze is answered, or fails, or `until` has
+/// passed.
 #[derive(Debug, Clone, Copy)]
 struct Thawed {
     /// A registry that does not answer is waited for until then.
@@ -95,7 +95,7 @@ impl Held {
 }
 
 /// A request to the registry that borrows neither the keeper nor the lease.
-type Request = BoxFuture<'static, Answer>;
+type PendingRequest = BoxFuture<'static, Answer>;
 
 enum Answer {
     Extended(Lease, Result<(), RegistryError>),
@@ -224,7 +224,7 @@ impl Keeper {
     async fn keep(&mut self, held: &mut Held, stop: &CancellationToken) -> End {
         let mut looks = every(LOOK_EVERY);
         let mut reports = every(self.config.report_interval);
-        let mut request: Option<Request> = None;
+        let mut request: Option<PendingRequest> = None;
         let mut comparison: Option<BoxFuture<'static, Verdict>> = None;
         let mut compare_from = Instant::now();
         let mut thawed: Option<Thawed> = None;
@@ -250,8 +250,9 @@ impl Keeper {
                     let now = Instant::now();
                     // Read before the check for a freeze. If a freeze begins after this line, the
                     // next look notices it, and the ceiling that this look raises is computed from
-                    // a time before the freeze. A write that is as slow as a freeze counts as one,
-                    // and costs one request to the registry.
+                    // a time before the freeze. Looks wait for the write of the state file, so a
+                    // write that takes longer than a report interval is taken for a freeze, too: it
+                    // costs one request to the registry.
                     let ids_clock = shared.clock.now().unwrap_or(UnixMillis::EPOCH);
                     if self.was_frozen() {
                         let until = now + ATTEMPT;
@@ -311,7 +312,7 @@ impl Keeper {
                             "the clock's jump ahead by {jump:?} was vouched for: ids follow it"
                         );
                     }
-                    // The registry ceiling is as far behind as the clock was.
+                    // The registry ceiling was computed from the time before the jump: raise it now.
                     reports.reset_immediately();
                 }
             }
@@ -330,7 +331,7 @@ impl Keeper {
     }
 
     /// Raises the registry ceiling, or asks for the lease that the state file remembers.
-    fn report(&self, held: &mut Held) -> Request {
+    fn report(&self, held: &mut Held) -> PendingRequest {
         // By the ids' own clock: a wall that jumped ahead must not lock the worker id for years.
         let next_free = held.sequencer.next_free();
         let now = self.shared.clock.now().unwrap_or(UnixMillis::EPOCH).max(next_free);

@@ -112,9 +112,9 @@ impl Record {
         let copied = provenance == Provenance::Copied;
         State {
             instance: if copied { Uuid::new_v4() } else { self.instance },
-            // Every clone of a volume holds the same pending claim: two would both take the record
-            // of that one claim for their own, and no watching tells them apart. So the claim is
-            // forgotten, and its worker id is a stranger's until its ceiling has passed.
+            // Every clone of a volume holds the same pending claim. Two clones would recognize the
+            // same record as their own claim, and no watching tells them apart. So the claim is
+            // forgotten; its worker id then counts as another node's until its ceiling has passed.
             pending_claim: self.pending_claim.filter(|_| provenance == Provenance::Proven),
             saved_lease: self.saved_lease.map(|saved| SavedLease { provenance, ..saved }),
             unknown: self.unknown,
