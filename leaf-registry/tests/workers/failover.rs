@@ -69,10 +69,13 @@ async fn lost_claims_repeat_nothing(
     // And who can prove that it held its worker id over the failover starts at once.
     let request = again(crashed.after_a_crash(&crashed_lease, now + millis(900)), later);
     let restarted = crashed.claim_by(&request).await.unwrap();
-    assert_eq!((restarted.worker, restarted.floor), (crashed_lease.worker, now + millis(900)));
+    assert_eq!(
+        (restarted.worker, restarted.fence.floor),
+        (crashed_lease.worker, now + millis(900))
+    );
 
     let claimed = stranger.claim_at(until).await.unwrap();
-    assert!(claimed.floor >= until, "above all that was lost: {}", claimed.floor);
+    assert!(claimed.fence.floor >= until, "above all that was lost: {}", claimed.fence.floor);
 }
 
 /// Until the database answers.

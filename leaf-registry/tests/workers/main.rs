@@ -68,7 +68,7 @@ async fn a_restart_keeps_the_worker_id_at_once(f: Fixture) {
     let again = node.after_a_crash(&lease, NOW + millis(900));
     let next = node.claim_by(&ClaimRequest { now: NOW + seconds(2), ..again }).await.unwrap();
 
-    assert_eq!((next.worker, next.floor), (lease.worker, NOW + millis(900)));
+    assert_eq!((next.worker, next.fence.floor), (lease.worker, NOW + millis(900)));
     assert_eq!(next.fence.term, lease.fence.term + 1);
 }
 
@@ -91,7 +91,11 @@ async fn the_loser_is_told(f: Fixture) {
     let at = NOW + seconds(600);
     let new = small("10.0.0.1:1").await;
     let taken = new.claim_at(at).await.unwrap();
-    assert_eq!((taken.worker, taken.floor), (lease.worker, at), "above all that the first issued");
+    assert_eq!(
+        (taken.worker, taken.fence.floor),
+        (lease.worker, at),
+        "above all that the first issued"
+    );
 
     for _ in 0..2 {
         let lost = old.registry().extend(&mut lease, report(at + seconds(600))).await;
@@ -274,7 +278,7 @@ async fn a_damaged_record_is_named_and_mended(f: Fixture) {
     registry.repair_worker(other, node_settings(NOW)).await.unwrap();
     if f.bound() {
         let owner = f.node("10.0.0.1:1").await.claim_at(free).await.unwrap();
-        assert_eq!((owner.worker, owner.floor), (worker, free));
+        assert_eq!((owner.worker, owner.fence.floor), (worker, free));
     }
     let mut zombie = lease;
     let lost = node.registry().extend(&mut zombie, report(NOW + seconds(700))).await;

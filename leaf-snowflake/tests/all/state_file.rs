@@ -209,7 +209,7 @@ fn a_node_that_started_alone_and_was_overtaken_repeats_nothing() {
         assert_eq!(Some(thieves[1].worker), alone.worker());
         for _ in 0..100 {
             if let Ok(id) = alone.try_next() {
-                assert!(alone.layout().decode(id).unwrap().timestamp < thieves[1].floor);
+                assert!(alone.layout().decode(id).unwrap().timestamp < thieves[1].fence.floor);
                 assert!(ids.insert(id));
             }
             cluster.pass(millis(100)).await;
