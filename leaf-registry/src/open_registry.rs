@@ -36,6 +36,6 @@ impl OpenRegistry {
     ) -> Self {
         let store = Arc::new(store);
         let admin = Some(Arc::clone(&store) as _);
-        Self { registry: Registry::new(store, policy, address), admin }
+        Self { registry: Registry::shared(store, policy, address), admin }
     }
 }

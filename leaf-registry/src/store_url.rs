@@ -32,7 +32,8 @@ const HOW: &str = "write sqlite:PATH, mysql://user:password@host:3306/database, 
 #[derive(Clone, PartialEq, Eq)]
 pub struct StoreUrl(Kind);
 
-/// What is behind a URL; which variants there are depends on the features of this build.
+/// What is behind a URL. Which variants there are depends on the features of this build: there may
+/// be none, and a `match` without arms needs the place itself, not a reference to it.
 #[derive(Clone, PartialEq, Eq)]
 enum Kind {
     /// A file, relative to the data directory.
@@ -47,15 +48,6 @@ enum Kind {
     /// The members of a cluster.
     #[cfg(feature = "etcd")]
     Etcd(crate::etcd::EtcdUrl),
-    /// Built without any store.
-    #[cfg(not(any(
-        feature = "sqlite",
-        feature = "mysql",
-        feature = "postgres",
-        feature = "etcd"
-    )))]
-    #[allow(dead_code, reason = "there is no value of it")]
-    Nothing(std::convert::Infallible),
 }
 
 /// What may be chosen about a store, besides where it is.
@@ -145,24 +137,17 @@ impl StoreUrl {
         // A box, because an `async fn` would be compiled, drivers and all, in every crate that
         // calls it.
         Box::pin(async move {
-            Ok(match &self.0 {
+            Ok(match self.0 {
                 #[cfg(feature = "sqlite")]
-                Kind::Sqlite(path) => {
+                Kind::Sqlite(ref path) => {
                     OpenStore::of(crate::sqlite::store(&data_dir.join(path)).await?)
                 }
                 #[cfg(feature = "mysql")]
-                Kind::Mysql(url) => OpenStore::of(crate::mysql::store(url, options)?),
+                Kind::Mysql(ref url) => OpenStore::of(crate::mysql::store(url, options)?),
                 #[cfg(feature = "postgres")]
-                Kind::Postgres(url) => OpenStore::of(crate::postgres::store(url, options)?),
+                Kind::Postgres(ref url) => OpenStore::of(crate::postgres::store(url, options)?),
                 #[cfg(feature = "etcd")]
-                Kind::Etcd(url) => OpenStore::of(crate::etcd::EtcdStore::open(url.clone())),
-                #[cfg(not(any(
-                    feature = "sqlite",
-                    feature = "mysql",
-                    feature = "postgres",
-                    feature = "etcd"
-                )))]
-                Kind::Nothing(nothing) => match *nothing {},
+                Kind::Etcd(ref url) => OpenStore::of(crate::etcd::EtcdStore::open(url.clone())),
             })
         })
     }
@@ -171,7 +156,7 @@ impl StoreUrl {
 impl StoreUrl {
     /// Whether worker ids of this kind may be kept there.
     pub(crate) fn holds_workers_of(&self, kind: RegistryKind) -> bool {
-        let own = match &self.0 {
+        let own = match self.0 {
             #[cfg(feature = "sqlite")]
             Kind::Sqlite(_) => RegistryKind::Sqlite,
             #[cfg(feature = "mysql")]
@@ -180,13 +165,6 @@ impl StoreUrl {
             Kind::Postgres(_) => RegistryKind::Postgres,
             #[cfg(feature = "etcd")]
             Kind::Etcd(_) => RegistryKind::Etcd,
-            #[cfg(not(any(
-                feature = "sqlite",
-                feature = "mysql",
-                feature = "postgres",
-                feature = "etcd"
-            )))]
-            Kind::Nothing(nothing) => match *nothing {},
         };
         kind == own || kind == RegistryKind::Ordinal
     }
@@ -202,36 +180,29 @@ impl StoreUrl {
         let _ = data_dir;
         let (policy, address) = (options.policy(kind, fixed), options.address.clone());
         let interval = options.report_interval;
-        Ok(match &self.0 {
+        Ok(match self.0 {
             #[cfg(feature = "sqlite")]
-            Kind::Sqlite(path) => {
+            Kind::Sqlite(ref path) => {
                 let path = data_dir.join(path);
                 let workers = crate::sqlite::fences(&path, interval).await?;
                 OpenRegistry::with_tables(workers, policy, address)
             }
             #[cfg(feature = "mysql")]
-            Kind::Mysql(url) => {
+            Kind::Mysql(ref url) => {
                 let mirrored = kind == RegistryKind::Mysql;
                 let workers = crate::mysql::fences(url, mirrored, interval)?;
                 OpenRegistry::with_tables(workers, policy, address)
             }
             #[cfg(feature = "postgres")]
-            Kind::Postgres(url) => {
+            Kind::Postgres(ref url) => {
                 let workers = crate::postgres::fences(url, interval)?;
                 OpenRegistry::with_tables(workers, policy, address)
             }
             #[cfg(feature = "etcd")]
-            Kind::Etcd(url) => {
+            Kind::Etcd(ref url) => {
                 let workers = crate::etcd::EtcdWorkers::open(url.clone(), &options.name, interval);
                 OpenRegistry::new(workers, policy, address)
             }
-            #[cfg(not(any(
-                feature = "sqlite",
-                feature = "mysql",
-                feature = "postgres",
-                feature = "etcd"
-            )))]
-            Kind::Nothing(nothing) => match *nothing {},
         })
     }
 }
@@ -296,22 +267,15 @@ impl FromStr for StoreUrl {
 
 impl fmt::Display for StoreUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.0 {
+        match self.0 {
             #[cfg(feature = "sqlite")]
-            Kind::Sqlite(path) => write!(f, "sqlite:{}", path.display()),
+            Kind::Sqlite(ref path) => write!(f, "sqlite:{}", path.display()),
             #[cfg(feature = "mysql")]
-            Kind::Mysql(url) => f.write_str(&redact(url)),
+            Kind::Mysql(ref url) => f.write_str(&redact(url)),
             #[cfg(feature = "postgres")]
-            Kind::Postgres(url) => f.write_str(&redact(url)),
+            Kind::Postgres(ref url) => f.write_str(&redact(url)),
             #[cfg(feature = "etcd")]
-            Kind::Etcd(url) => url.fmt(f),
-            #[cfg(not(any(
-                feature = "sqlite",
-                feature = "mysql",
-                feature = "postgres",
-                feature = "etcd"
-            )))]
-            Kind::Nothing(nothing) => match *nothing {},
+            Kind::Etcd(ref url) => url.fmt(f),
         }
     }
 }

@@ -7,7 +7,6 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use leaf_core::sequencer::{Refusal, Sequencer};
 use leaf_core::{Health, Id, Layout, WorkerId};
@@ -232,7 +231,6 @@ impl SnowflakeGenerator {
             // The line that it would stand in is its parent's.
             return Err(SnowflakeErrorKind::Forked.into());
         }
-        let _waiting = Waiting::count(&shared.waiting);
         // If the turn does not come before the deadline, one last attempt gives the result. If it
         // fails, the reason is the one for which the caller at the head of the line waits.
         let turn = tokio::time::timeout_at(deadline, shared.turn.acquire()).await;
@@ -324,22 +322,6 @@ impl SnowflakeGenerator {
 fn is_worth_waiting(error: &SnowflakeError) -> bool {
     let kind = error.kind();
     matches!(kind, SnowflakeErrorKind::Exhausted { .. } | SnowflakeErrorKind::CeilingReached)
-}
-
-/// Counts one caller that waits, for as long as it lives.
-struct Waiting<'a>(&'a AtomicUsize);
-
-impl<'a> Waiting<'a> {
-    fn count(waiting: &'a AtomicUsize) -> Self {
-        waiting.fetch_add(1, Ordering::Relaxed);
-        Self(waiting)
-    }
-}
-
-impl Drop for Waiting<'_> {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
-    }
 }
 
 /// How many ids at once can be had well within the time that a caller waits.

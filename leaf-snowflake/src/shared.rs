@@ -3,7 +3,6 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::Duration;
 
@@ -22,11 +21,10 @@ pub(crate) struct Shared {
     pub(crate) fork: ForkGuard,
     /// Told when a ceiling rose, and when a lease began or ended.
     pub(crate) raised: Notify,
-    /// Whose turn it is among the callers that wait: first come, first served.
-    pub(crate) turn: Semaphore,
-    /// How many callers wait. Others that are ready to wait queue behind them; `try_next` and
+    /// Whose turn it is among the callers that wait: first come, first served. While somebody waits,
+    /// its one permit is taken, and others that are ready to wait queue behind; `try_next` and
     /// `try_take` do not.
-    pub(crate) waiting: AtomicUsize,
+    pub(crate) turn: Semaphore,
     /// Wakes the keeper: a caller met the ceiling.
     pub(crate) wake: Notify,
     /// Tells the keeper to follow a clock that jumped ahead.
@@ -102,7 +100,6 @@ impl Shared {
             fork: ForkGuard::new(),
             raised: Notify::new(),
             turn: Semaphore::new(1),
-            waiting: AtomicUsize::new(0),
             wake: Notify::new(),
             accept_clock: Notify::new(),
             layout: config.layout,
@@ -174,7 +171,7 @@ impl Shared {
         &self,
         take: impl Fn(&Sequencer, u64) -> Result<T, Refusal>,
     ) -> Result<T, Option<SnowflakeError>> {
-        if self.waiting.load(Ordering::Relaxed) > 0 {
+        if self.turn.available_permits() == 0 {
             return Err(None);
         }
         self.attempt(take).map_err(Some)

@@ -4,11 +4,11 @@
 //! simplest way: one keep-alive request per report interval; after any trouble a new etcd lease is
 //! granted, and the key is put again.
 
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use etcd_client::PutOptions;
-use tokio::task::JoinHandle;
+use tokio_util::task::AbortOnDropHandle;
 
 use super::cluster::Cluster;
 
@@ -22,7 +22,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 pub(super) struct Liveness {
     cluster: Arc<Cluster>,
     interval: Duration,
-    task: Mutex<Option<JoinHandle<()>>>,
+    task: Mutex<Option<AbortOnDropHandle<()>>>,
     /// The etcd lease that the key is attached to.
     lease: Arc<Mutex<Option<i64>>>,
 }
@@ -31,6 +31,10 @@ impl Liveness {
     /// Shows nothing yet.
     pub(super) fn new(cluster: Arc<Cluster>, interval: Duration) -> Self {
         Self { cluster, interval, task: Mutex::default(), lease: Arc::default() }
+    }
+
+    fn task(&self) -> MutexGuard<'_, Option<AbortOnDropHandle<()>>> {
+        self.task.lock().expect("no holder of this lock panics")
     }
 
     /// Keeps the key from now on.
@@ -51,31 +55,17 @@ impl Liveness {
                 tokio::time::sleep(interval).await;
             }
         });
-        self.replace(Some(task));
+        *self.task() = Some(AbortOnDropHandle::new(task));
     }
 
     /// Takes the key away.
     pub(super) async fn withdraw(&self) {
-        self.replace(None);
+        *self.task() = None;
         let lease = self.lease.lock().expect("no holder of this lock panics").take();
         if let (Some(lease), Ok(mut client)) = (lease, self.cluster.client().await) {
             // Else it ends by itself.
             let _ = client.lease_revoke(lease).await;
         }
-    }
-
-    /// Ends the running task and puts another one, or none, in its place.
-    fn replace(&self, task: Option<JoinHandle<()>>) {
-        let mut current = self.task.lock().expect("no holder of this lock panics");
-        if let Some(before) = std::mem::replace(&mut *current, task) {
-            before.abort();
-        }
-    }
-}
-
-impl Drop for Liveness {
-    fn drop(&mut self) {
-        self.replace(None);
     }
 }
 

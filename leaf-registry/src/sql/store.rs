@@ -232,6 +232,17 @@ impl<D: Dialect> SqlStore<D> {
         Ok(if is_ours { Tried::Again } else { Tried::OtherServer(guard, margin) })
     }
 
+    /// Changes something of a tag by one statement, or by several that commit together; `what` names
+    /// it in errors.
+    async fn write<T: Send>(
+        &self,
+        what: &str,
+        tag: &Tag,
+        work: impl AsyncFnOnce(&mut Connection<D>) -> Result<T, WorkError>,
+    ) -> Result<T, StoreError> {
+        run(&self.connections, Access::Write, operation::<D>(what, tag), work).await
+    }
+
     /// The records of one tag, or of all. A name that is found in both tables may have been made
     /// anew between the two readings: such an answer is read again.
     async fn read(
@@ -373,8 +384,7 @@ impl<D: Dialect> TagStore for SqlStore<D> {
 
     fn set_step<'a>(&'a self, tag: &'a Tag, step: Step) -> StoreFuture<'a, ()> {
         Box::pin(async move {
-            let operation = operation::<D>("set the step of", tag);
-            run(&self.connections, Access::Write, operation, async |connection| {
+            self.write("set the step of", tag, async |connection| {
                 let values = [Value::Int(step.get().into()), Value::Tag(tag.as_str())];
                 let met = Self::execute_on_its_table(connection, |table| table.set_step, &values);
                 met_its_row(met.await?)
@@ -386,8 +396,7 @@ impl<D: Dialect> TagStore for SqlStore<D> {
     fn set_settings<'a>(&'a self, tag: &'a Tag, settings: &'a TagSettings) -> StoreFuture<'a, ()> {
         Box::pin(async move {
             let settings = settings.encode();
-            let operation = operation::<D>("change the settings of", tag);
-            run(&self.connections, Access::Write, operation, async |connection| {
+            self.write("change the settings of", tag, async |connection| {
                 let values = [Value::Text(&settings), Value::Tag(tag.as_str())];
                 let met =
                     Self::execute_on_its_table(connection, |table| table.set_settings, &values);
@@ -398,21 +407,16 @@ impl<D: Dialect> TagStore for SqlStore<D> {
     }
 
     fn advance<'a>(&'a self, tag: &'a Tag, at_least: i64) -> StoreFuture<'a, i64> {
-        Box::pin(run(
-            &self.connections,
-            Access::Write,
-            operation::<D>("advance", tag),
-            async move |connection: &mut Connection<D>| {
-                let values = [Value::Int(at_least), Value::Tag(tag.as_str())];
-                let max_id = D::set_max_id(connection, D::ALLOC.advance, &values).await;
-                let mut max_id = empty_if_unencodable::<D, _>(max_id)?;
-                if max_id.is_none() {
-                    let advanced = D::set_max_id(connection, D::SEQUENCE.advance, &values).await;
-                    max_id = empty_if_absent::<D, _>(advanced)?;
-                }
-                max_id.ok_or(WorkError::Refused(StoreErrorKind::UnknownTag))
-            },
-        ))
+        Box::pin(self.write("advance", tag, async move |connection: &mut Connection<D>| {
+            let values = [Value::Int(at_least), Value::Tag(tag.as_str())];
+            let max_id = D::set_max_id(connection, D::ALLOC.advance, &values).await;
+            let mut max_id = empty_if_unencodable::<D, _>(max_id)?;
+            if max_id.is_none() {
+                let advanced = D::set_max_id(connection, D::SEQUENCE.advance, &values).await;
+                max_id = empty_if_absent::<D, _>(advanced)?;
+            }
+            max_id.ok_or(WorkError::Refused(StoreErrorKind::UnknownTag))
+        }))
     }
 
     fn replace_meaning<'a>(
@@ -421,8 +425,7 @@ impl<D: Dialect> TagStore for SqlStore<D> {
         from: Meaning,
         to: Meaning,
     ) -> StoreFuture<'a, bool> {
-        let operation = operation::<D>("replace the meaning of", tag);
-        Box::pin(run(&self.connections, Access::Write, operation, async move |connection| {
+        Box::pin(self.write("replace the meaning of", tag, async move |connection| {
             let (from, to) = (from.encode(), to.encode());
             let values = [Value::Text(&to), Value::Tag(tag.as_str()), Value::Text(&from)];
             let done = D::execute(connection, D::REPLACE_MEANING, &values).await;
@@ -431,10 +434,9 @@ impl<D: Dialect> TagStore for SqlStore<D> {
     }
 
     fn replace_max_id<'a>(&'a self, tag: &'a Tag, from: i64, to: i64) -> StoreFuture<'a, bool> {
-        Box::pin(run(
-            &self.connections,
-            Access::Write,
-            operation::<D>("replace max_id of", tag),
+        Box::pin(self.write(
+            "replace max_id of",
+            tag,
             async move |connection: &mut Connection<D>| {
                 let guarded = self.guard.active_margin().is_some();
                 let statement = |table: &TagStatements| match guarded {
@@ -452,18 +454,13 @@ impl<D: Dialect> TagStore for SqlStore<D> {
     }
 
     fn delete<'a>(&'a self, tag: &'a Tag) -> StoreFuture<'a, ()> {
-        Box::pin(run(
-            &self.connections,
-            Access::Write,
-            operation::<D>("delete", tag),
-            async move |connection: &mut Connection<D>| {
-                let tag = [Value::Tag(tag.as_str())];
-                let settings = D::execute(connection, D::SETTINGS.delete, &tag).await;
-                empty_if_absent::<D, _>(settings.map(|_| ()))?;
-                let met = Self::execute_on_its_table(connection, |table| table.delete, &tag);
-                met_its_row(met.await?)
-            },
-        ))
+        Box::pin(self.write("delete", tag, async move |connection: &mut Connection<D>| {
+            let tag = [Value::Tag(tag.as_str())];
+            let settings = D::execute(connection, D::SETTINGS.delete, &tag).await;
+            empty_if_absent::<D, _>(settings.map(|_| ()))?;
+            let met = Self::execute_on_its_table(connection, |table| table.delete, &tag);
+            met_its_row(met.await?)
+        }))
     }
 }
 

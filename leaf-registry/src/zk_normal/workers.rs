@@ -190,16 +190,11 @@ impl FenceStore for ZkNormal {
             .run(&operation, async |connected| {
                 let name = self.name_of(connected, worker).await?;
                 let path = format!("{}/{}", self.forever, name.as_deref().unwrap_or(NO_NAME));
-                let read = self.fences.read(connected, &[worker], |_| [path.clone()]).await?;
-                let [(_, fence, [node])] = read.as_slice() else {
-                    return Err(Error::UnexpectedError(
-                        "read one worker id, got another number of answers".into(),
-                    ));
-                };
+                let (fence, [node]) = self.fences.read_one(connected, worker, [path]).await?;
                 if node.is_none() {
                     *self.cached_name() = None;
                 }
-                Ok(found(name, fence, node))
+                Ok(found(name, &fence, &node))
             })
             .await
     }
@@ -295,14 +290,14 @@ impl FenceStore for ZkNormal {
     }
 
     fn announce(&self, who: &Identity, address: &Identity) {
-        self.fences.announce(who, address);
+        self.fences.liveness.announce(who, address);
     }
 
     async fn withdraw(&self) {
-        self.fences.withdraw().await;
+        self.fences.liveness.withdraw().await;
     }
 
     async fn peers(&self) -> Result<Vec<Peer>, RegistryError> {
-        self.fences.peers().await
+        self.fences.liveness.peers().await
     }
 }

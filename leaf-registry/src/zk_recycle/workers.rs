@@ -175,14 +175,9 @@ impl FenceStore for ZkRecycle {
         self.fences
             .session
             .run(&operation, async |connected| {
-                let read =
-                    self.fences.read(connected, &[worker], |worker| self.both(worker)).await?;
-                match read.as_slice() {
-                    [(_, fence, [not_use, in_use])] => Ok(found(fence, not_use, in_use)),
-                    _ => Err(Error::UnexpectedError(
-                        "read one worker id, got another number of answers".into(),
-                    )),
-                }
+                let (fence, [not_use, in_use]) =
+                    self.fences.read_one(connected, worker, self.both(worker)).await?;
+                Ok(found(&fence, &not_use, &in_use))
             })
             .await
     }
@@ -234,14 +229,14 @@ impl FenceStore for ZkRecycle {
     }
 
     fn announce(&self, who: &Identity, address: &Identity) {
-        self.fences.announce(who, address);
+        self.fences.liveness.announce(who, address);
     }
 
     async fn withdraw(&self) {
-        self.fences.withdraw().await;
+        self.fences.liveness.withdraw().await;
     }
 
     async fn peers(&self) -> Result<Vec<Peer>, RegistryError> {
-        self.fences.peers().await
+        self.fences.liveness.peers().await
     }
 }

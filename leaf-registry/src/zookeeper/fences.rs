@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leaf_core::WorkerId;
-use leaf_snowflake::{Identity, Peer, RecordState, RegistryError, WorkerRecord};
+use leaf_snowflake::{RecordState, RegistryError, WorkerRecord};
 use zookeeper_client::{Error, MultiWriteError, MultiWriter};
 
 use super::liveness::Liveness;
@@ -20,13 +20,14 @@ const PAGE: usize = 100;
 /// Content and version.
 pub(crate) type Znode = Option<(Vec<u8>, i32)>;
 
-/// The fences, and who is alive.
+/// The fences of a cluster.
 #[derive(Debug)]
 pub(crate) struct Fences {
     pub(crate) session: Arc<Session>,
     /// `/snowflake/{name}`.
     pub(crate) root: String,
-    liveness: Liveness,
+    /// Which nodes are alive.
+    pub(crate) liveness: Liveness,
 }
 
 impl Fences {
@@ -67,6 +68,19 @@ impl Fences {
             }
         }
         Ok(found)
+    }
+
+    /// The fence of one worker id and the znodes at `beside`, read at one moment.
+    pub(crate) async fn read_one<const N: usize>(
+        &self,
+        connected: &Connected,
+        worker: WorkerId,
+        beside: [String; N],
+    ) -> Result<(Znode, [Znode; N]), Error> {
+        let paths: Vec<_> = [self.path(worker)].into_iter().chain(beside).collect();
+        let mut nodes = connected.read(&paths).await?.into_iter();
+        let fence = nodes.next().flatten();
+        Ok((fence, [(); N].map(|()| nodes.next().flatten())))
     }
 
     /// Writes a fence, with what `mirror` adds to the multi; `false` when a version is not the one
@@ -115,18 +129,6 @@ impl Fences {
                 }
             })
             .await
-    }
-
-    pub(crate) fn announce(&self, who: &Identity, address: &Identity) {
-        self.liveness.announce(who, address);
-    }
-
-    pub(crate) async fn withdraw(&self) {
-        self.liveness.withdraw().await;
-    }
-
-    pub(crate) async fn peers(&self) -> Result<Vec<Peer>, RegistryError> {
-        self.liveness.peers().await
     }
 }
 

@@ -2,11 +2,11 @@
 //!
 //! Nothing but the comparison of clocks looks at it.
 
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use leaf_snowflake::{Identity, Peer, RegistryError};
-use tokio::task::JoinHandle;
+use tokio_util::task::AbortOnDropHandle;
 use zookeeper_client::Error;
 
 use super::{Connected, Session};
@@ -15,22 +15,26 @@ use super::{Connected, Session};
 const PATIENCE: Duration = Duration::from_secs(2);
 
 #[derive(Debug)]
-pub(super) struct Liveness {
+pub(crate) struct Liveness {
     session: Arc<Session>,
     /// Where the live nodes are.
     directory: String,
     interval: Duration,
     /// The task that keeps this node's ephemeral znode, and that znode's path.
-    task: Mutex<Option<(String, JoinHandle<()>)>>,
+    task: Mutex<Option<(String, AbortOnDropHandle<()>)>>,
 }
 
 impl Liveness {
-    pub(super) const fn new(session: Arc<Session>, directory: String, interval: Duration) -> Self {
+    pub(crate) const fn new(session: Arc<Session>, directory: String, interval: Duration) -> Self {
         Self { session, directory, interval, task: Mutex::new(None) }
     }
 
+    fn task(&self) -> MutexGuard<'_, Option<(String, AbortOnDropHandle<()>)>> {
+        self.task.lock().expect("no holder of this lock panics")
+    }
+
     /// Creates and keeps this node's ephemeral znode.
-    pub(super) fn announce(&self, who: &Identity, address: &Identity) {
+    pub(crate) fn announce(&self, who: &Identity, address: &Identity) {
         let path = format!("{}/{who}", self.directory);
         let (session, directory) = (Arc::clone(&self.session), self.directory.clone());
         let (kept, address, interval) = (path.clone(), address.to_string(), self.interval);
@@ -45,12 +49,12 @@ impl Liveness {
                 tokio::time::sleep(interval).await;
             }
         });
-        self.replace(Some((path, task)));
+        *self.task() = Some((path, AbortOnDropHandle::new(task)));
     }
 
     /// Takes it away.
-    pub(super) async fn withdraw(&self) {
-        let Some(path) = self.replace(None) else { return };
+    pub(crate) async fn withdraw(&self) {
+        let Some((path, _)) = self.task().take() else { return };
         let gone = self.session.run("show this node as gone in ZooKeeper", async |connected| {
             connected.client.delete(&path, None).await
         });
@@ -59,7 +63,7 @@ impl Liveness {
     }
 
     /// The nodes that are alive.
-    pub(super) async fn peers(&self) -> Result<Vec<Peer>, RegistryError> {
+    pub(crate) async fn peers(&self) -> Result<Vec<Peer>, RegistryError> {
         self.session
             .run("look for live nodes in ZooKeeper", async |connected| {
                 let names = connected.children(&self.directory).await?;
@@ -74,21 +78,6 @@ impl Liveness {
                 Ok(names.iter().zip(contents).filter_map(peer).collect())
             })
             .await
-    }
-
-    /// Ends the running task and puts another one, or none, in its place. Returns the path of the
-    /// znode that the ended one kept.
-    fn replace(&self, task: Option<(String, JoinHandle<()>)>) -> Option<String> {
-        let mut current = self.task.lock().expect("no holder of this lock panics");
-        let (path, before) = std::mem::replace(&mut *current, task)?;
-        before.abort();
-        Some(path)
-    }
-}
-
-impl Drop for Liveness {
-    fn drop(&mut self) {
-        self.replace(None);
     }
 }
 

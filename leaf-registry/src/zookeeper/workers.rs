@@ -66,12 +66,8 @@ impl FenceStore for ZkWorkers {
         self.fences
             .session
             .run(&operation, async |connected| {
-                match self.fences.read(connected, &[worker], |_| []).await?.as_slice() {
-                    [(_, fence, [])] => Ok(found(fence)),
-                    _ => Err(Error::UnexpectedError(
-                        "read one worker id, got another number of answers".into(),
-                    )),
-                }
+                let (fence, []) = self.fences.read_one(connected, worker, []).await?;
+                Ok(found(&fence))
             })
             .await
     }
@@ -86,14 +82,14 @@ impl FenceStore for ZkWorkers {
     }
 
     fn announce(&self, who: &Identity, address: &Identity) {
-        self.fences.announce(who, address);
+        self.fences.liveness.announce(who, address);
     }
 
     async fn withdraw(&self) {
-        self.fences.withdraw().await;
+        self.fences.liveness.withdraw().await;
     }
 
     async fn peers(&self) -> Result<Vec<Peer>, RegistryError> {
-        self.fences.peers().await
+        self.fences.liveness.peers().await
     }
 }

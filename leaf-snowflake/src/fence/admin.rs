@@ -45,100 +45,118 @@ impl NodeSettings {
     }
 }
 
-impl<S: FenceStore> StoreRules<S> {
-    pub(super) async fn admin_release(
-        &self,
-        worker: WorkerId,
-        settings: NodeSettings,
-    ) -> Result<UnixMillis, RegistryError> {
-        let fence = self.administer("release", worker, &settings, |stored| {
-            let record = match &stored.record {
-                RecordState::Written(record) => record,
-                RecordState::Absent => return Err("no node holds it".into()),
-                RecordState::Newer(_) | RecordState::Damaged(_) => return Err(unreadable(stored)),
-            };
-            agrees(&stored.mirror)?;
-            match record.fence.state {
-                FenceState::Held => {}
-                FenceState::Released => return Err("it was released already".into()),
-                FenceState::Retired => return Err("it is retired".into()),
-            }
-            let last_report = record.fence.reported_at;
-            if last_report > settings.now + OPERATOR_CLOCK_DIFFERENCE {
-                return Err(format!(
-                    "its holder's clock was ahead: it reported at {last_report} (Unix ms); wait until \
-                     then, or retire the worker id"
-                ));
-            }
-            if last_report + 2 * settings.report_interval > settings.now {
-                return Err(format!(
-                    "its holder, {}, reported at {last_report} (Unix ms), a moment ago: stop that \
-                     process first",
-                    record.holder
-                ));
-            }
-            let mut next = next_record(worker, stored, &settings, FenceState::Released)?;
-            next.fence.ceiling = settings.safely_after(last_report).min(record.fence.ceiling);
-            Ok(next)
-        });
-        Ok(fence.await?.ceiling)
-    }
+/// What an operator wants of a worker id.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum AdminCommand {
+    Release,
+    Retire,
+    Repair,
+}
 
-    pub(super) async fn admin_retire(
-        &self,
+impl AdminCommand {
+    /// The record that replaces what is stored, or why the command is refused.
+    fn apply<V>(
+        self,
         worker: WorkerId,
-        settings: NodeSettings,
-    ) -> Result<(), RegistryError> {
-        let retired = self.administer("retire", worker, &settings, |stored| {
-            match &stored.record {
-                RecordState::Newer(_) | RecordState::Damaged(_) => return Err(unreadable(stored)),
-                RecordState::Absent | RecordState::Written(_) => {}
-            }
-            agrees(&stored.mirror)?;
-            next_record(worker, stored, &settings, FenceState::Retired)
-        });
-        retired.await.map(|_| ())
-    }
-
-    pub(super) async fn admin_repair(
-        &self,
-        worker: WorkerId,
-        settings: NodeSettings,
-    ) -> Result<UnixMillis, RegistryError> {
-        let fence = self.administer("repair", worker, &settings, |stored| {
-            if let RecordState::Newer(_) = stored.record {
-                return Err(unreadable(stored));
-            }
-            let damaged = matches!(stored.record, RecordState::Damaged(_))
-                || matches!(stored.mirror, JavaMirror::Damaged(_) | JavaMirror::Missing);
-            if !damaged {
-                return Err("nothing is wrong with its record".into());
-            }
-            let retired = stored.record.written().map(|record| record.fence.state)
-                == Some(FenceState::Retired);
-            let state = if retired { FenceState::Retired } else { FenceState::Released };
-            let mut next = next_record(worker, stored, &settings, state)?;
-            // The old ceiling may be unreadable. It was granted before now, so it is `offline_for`
-            // ahead of now at most.
-            let unknown_ceiling = settings.safely_after(settings.now + settings.offline_for);
-            next.fence.ceiling = next.fence.ceiling.max(unknown_ceiling);
-            if let JavaMirror::Java(JavaReport { at: Some(report), .. }) = &stored.mirror {
-                next.fence.ceiling = next.fence.ceiling.max(settings.safely_after(*report));
-            }
-            Ok(next)
-        });
-        Ok(fence.await?.ceiling)
-    }
-
-    /// Replaces a record by what `change` makes of what is stored.
-    async fn administer(
-        &self,
-        what: &str,
-        worker: WorkerId,
+        stored: &Stored<V>,
         settings: &NodeSettings,
-        change: impl Fn(&Stored<S::Version>) -> Result<WorkerRecord, String> + Send,
+    ) -> Result<WorkerRecord, String> {
+        match self {
+            Self::Release => release(worker, stored, settings),
+            Self::Retire => retire(worker, stored, settings),
+            Self::Repair => repair(worker, stored, settings),
+        }
+    }
+}
+
+fn release<V>(
+    worker: WorkerId,
+    stored: &Stored<V>,
+    settings: &NodeSettings,
+) -> Result<WorkerRecord, String> {
+    let record = match &stored.record {
+        RecordState::Written(record) => record,
+        RecordState::Absent => return Err("no node holds it".into()),
+        RecordState::Newer(_) | RecordState::Damaged(_) => return Err(unreadable(stored)),
+    };
+    agrees(&stored.mirror)?;
+    match record.fence.state {
+        FenceState::Held => {}
+        FenceState::Released => return Err("it was released already".into()),
+        FenceState::Retired => return Err("it is retired".into()),
+    }
+    let last_report = record.fence.reported_at;
+    if last_report > settings.now + OPERATOR_CLOCK_DIFFERENCE {
+        return Err(format!(
+            "its holder's clock was ahead: it reported at {last_report} (Unix ms); wait until \
+             then, or retire the worker id"
+        ));
+    }
+    if last_report + 2 * settings.report_interval > settings.now {
+        return Err(format!(
+            "its holder, {}, reported at {last_report} (Unix ms), a moment ago: stop that \
+             process first",
+            record.holder
+        ));
+    }
+    let mut next = next_record(worker, stored, settings, FenceState::Released)?;
+    next.fence.ceiling = settings.safely_after(last_report).min(record.fence.ceiling);
+    Ok(next)
+}
+
+fn retire<V>(
+    worker: WorkerId,
+    stored: &Stored<V>,
+    settings: &NodeSettings,
+) -> Result<WorkerRecord, String> {
+    match &stored.record {
+        RecordState::Newer(_) | RecordState::Damaged(_) => return Err(unreadable(stored)),
+        RecordState::Absent | RecordState::Written(_) => {}
+    }
+    agrees(&stored.mirror)?;
+    next_record(worker, stored, settings, FenceState::Retired)
+}
+
+fn repair<V>(
+    worker: WorkerId,
+    stored: &Stored<V>,
+    settings: &NodeSettings,
+) -> Result<WorkerRecord, String> {
+    if let RecordState::Newer(_) = stored.record {
+        return Err(unreadable(stored));
+    }
+    let damaged = matches!(stored.record, RecordState::Damaged(_))
+        || matches!(stored.mirror, JavaMirror::Damaged(_) | JavaMirror::Missing);
+    if !damaged {
+        return Err("nothing is wrong with its record".into());
+    }
+    let retired =
+        stored.record.written().map(|record| record.fence.state) == Some(FenceState::Retired);
+    let state = if retired { FenceState::Retired } else { FenceState::Released };
+    let mut next = next_record(worker, stored, settings, state)?;
+    // The old ceiling may be unreadable. It was granted before now, so it is `offline_for` ahead of
+    // now at most.
+    let unknown_ceiling = settings.safely_after(settings.now + settings.offline_for);
+    next.fence.ceiling = next.fence.ceiling.max(unknown_ceiling);
+    if let JavaMirror::Java(JavaReport { at: Some(report), .. }) = &stored.mirror {
+        next.fence.ceiling = next.fence.ceiling.max(settings.safely_after(*report));
+    }
+    Ok(next)
+}
+
+impl<S: FenceStore> StoreRules<S> {
+    /// Replaces a record by what the command makes of what is stored.
+    pub(super) async fn run_command(
+        &self,
+        command: AdminCommand,
+        worker: WorkerId,
+        settings: NodeSettings,
     ) -> Result<Fence, RegistryError> {
-        let what = format!("{what} worker id {worker}");
+        let what = match command {
+            AdminCommand::Release => format!("release worker id {worker}"),
+            AdminCommand::Retire => format!("retire worker id {worker}"),
+            AdminCommand::Repair => format!("repair worker id {worker}"),
+        };
         let refuse = |why: String| self.error(RegistryErrorKind::Refused, &what).because(why);
         let (range, greatest) = (self.store.storable(), settings.layout.max_worker().get());
         let greatest = greatest.min(*range.end());
@@ -152,7 +170,7 @@ impl<S: FenceStore> StoreRules<S> {
             if nothing && !self.store.admin_may_create() {
                 return Err(refuse("no node has used it".into()));
             }
-            let record = change(&stored).map_err(refuse)?;
+            let record = command.apply(worker, &stored, &settings).map_err(refuse)?;
             if self.store.replace(worker, &stored, &record).await? {
                 return Ok(record.fence);
             }

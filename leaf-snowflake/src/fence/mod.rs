@@ -50,5 +50,5 @@ pub use store::{FenceStore, JavaMirror, JavaReport, Peer, Purpose, Stored, Store
 pub use worker_range::{WorkerRange, WorkerRangeError};
 
 pub(crate) use floor::{Evidence, first_timestamp};
-pub(crate) use record::{Unreadable, Versioned, unix_millis};
+pub(crate) use record::{Unreadable, Versioned};
 pub(crate) use request::check_range;

@@ -25,14 +25,11 @@ pub struct Fence {
     /// Incremented by every new claim. A holder whose term is lower can no longer write.
     pub term: u64,
     /// The holder of this term issues no timestamp below this.
-    #[serde(with = "unix_millis")]
     pub floor: UnixMillis,
     /// The holder of this term issues no timestamp at or above this.
-    #[serde(with = "unix_millis")]
     pub ceiling: UnixMillis,
     /// The writer's clock at the last claim, report or command of an operator: the wall clock, or
     /// the ids' clock of a holder that issues ids. A report never lowers it, a release leaves it.
-    #[serde(with = "unix_millis")]
     pub reported_at: UnixMillis,
     /// The id of the holder's state file; without one, of its process.
     pub instance: Uuid,
@@ -42,7 +39,6 @@ pub struct Fence {
     /// The layout's [`shape`](leaf_core::Layout::shape). Ids of two layouts may be equal numbers.
     pub layout: String,
     /// The layout's epoch. Ids of two epochs may be equal numbers.
-    #[serde(with = "unix_millis")]
     pub epoch_ms: UnixMillis,
     /// The [`WorkerRange`](super::WorkerRange) of the registry; `None`: all worker ids.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -196,19 +192,5 @@ impl RecordState {
             Self::Written(record) => Some(record),
             Self::Absent | Self::Newer(_) | Self::Damaged(_) => None,
         }
-    }
-}
-
-/// [`UnixMillis`] as a plain number.
-pub(crate) mod unix_millis {
-    use leaf_core::UnixMillis;
-    use serde::{Deserialize, Deserializer, Serializer};
-
-    pub(crate) fn serialize<S: Serializer>(at: &UnixMillis, to: S) -> Result<S::Ok, S::Error> {
-        to.serialize_u64(at.get())
-    }
-
-    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<UnixMillis, D::Error> {
-        u64::deserialize(from).map(UnixMillis::new)
     }
 }

@@ -11,6 +11,7 @@ use std::time::Duration;
 use futures_core::future::BoxFuture;
 use leaf_core::{UnixMillis, WorkerId};
 
+use super::admin::AdminCommand;
 use super::floor::DATABASE_CLOCK_DIFFERENCE;
 use super::{
     ClaimRequest, Fence, FenceState, FenceStore, Identity, JavaMirror, Lease, NodeSettings, Peer,
@@ -81,6 +82,15 @@ impl Registry {
     /// A registry over `store`. `address` is where other nodes reach this node's HTTP; `None`
     /// stands for its identity.
     pub fn new(store: impl FenceStore, policy: ClaimPolicy, address: Option<Identity>) -> Self {
+        Self::shared(Arc::new(store), policy, address)
+    }
+
+    /// [`Self::new`] over a store that others use, too.
+    pub fn shared(
+        store: Arc<impl FenceStore>,
+        policy: ClaimPolicy,
+        address: Option<Identity>,
+    ) -> Self {
         Self(Arc::new(StoreRules { store, policy, address }))
     }
 
@@ -91,15 +101,9 @@ impl Registry {
         self.0.lives_in_state_file()
     }
 
-    /// Whether a node whose worker id was taken over may claim another. Where worker ids belong to
-    /// identities it stops instead.
-    pub(crate) fn replaces_lost(&self) -> bool {
-        self.0.replaces_lost()
-    }
-
-    /// The worker ids that this registry gives out; `None`: all.
-    pub(crate) fn range(&self) -> Option<WorkerRange> {
-        self.0.range()
+    /// Which worker ids nodes may take.
+    pub(crate) fn policy(&self) -> &ClaimPolicy {
+        self.0.policy()
     }
 
     /// Takes a worker id for `who`.
@@ -166,7 +170,7 @@ impl Registry {
         worker: WorkerId,
         settings: NodeSettings,
     ) -> Result<UnixMillis, RegistryError> {
-        self.0.release_worker(worker, settings).await
+        Ok(self.0.administer(AdminCommand::Release, worker, settings).await?.ceiling)
     }
 
     /// Takes a worker id out of service for good. A holder loses it at its next report.
@@ -178,7 +182,7 @@ impl Registry {
         worker: WorkerId,
         settings: NodeSettings,
     ) -> Result<(), RegistryError> {
-        self.0.retire_worker(worker, settings).await
+        self.0.administer(AdminCommand::Retire, worker, settings).await.map(|_| ())
     }
 
     /// Writes a damaged record anew, or restores the missing Java mirror of a worker id. Returns
@@ -193,14 +197,21 @@ impl Registry {
         worker: WorkerId,
         settings: NodeSettings,
     ) -> Result<UnixMillis, RegistryError> {
-        self.0.repair_worker(worker, settings).await
+        Ok(self.0.administer(AdminCommand::Repair, worker, settings).await?.ceiling)
     }
 }
 
 impl<S: FenceStore> From<S> for Registry {
     /// A registry over `store` with the default policy: worker ids belong to no node in particular.
     fn from(store: S) -> Self {
-        Self::new(store, ClaimPolicy::default(), None)
+        Self::from(Arc::new(store))
+    }
+}
+
+impl<S: FenceStore> From<Arc<S>> for Registry {
+    /// As from the store itself, which others may use, too.
+    fn from(store: Arc<S>) -> Self {
+        Self::shared(store, ClaimPolicy::default(), None)
     }
 }
 
@@ -208,8 +219,7 @@ impl<S: FenceStore> From<S> for Registry {
 /// be one.
 pub(super) trait Rules: fmt::Debug + Send + Sync {
     fn lives_in_state_file(&self) -> bool;
-    fn replaces_lost(&self) -> bool;
-    fn range(&self) -> Option<WorkerRange>;
+    fn policy(&self) -> &ClaimPolicy;
     fn claim<'a>(
         &'a self,
         who: &'a Identity,
@@ -223,27 +233,18 @@ pub(super) trait Rules: fmt::Debug + Send + Sync {
     fn release(&self, lease: Lease, last: Report) -> BoxFuture<'_, Result<(), RegistryError>>;
     fn workers(&self) -> BoxFuture<'_, Result<Vec<WorkerView>, RegistryError>>;
     fn peers(&self) -> BoxFuture<'_, Result<Vec<Peer>, RegistryError>>;
-    fn release_worker(
+    fn administer(
         &self,
+        command: AdminCommand,
         worker: WorkerId,
         settings: NodeSettings,
-    ) -> BoxFuture<'_, Result<UnixMillis, RegistryError>>;
-    fn retire_worker(
-        &self,
-        worker: WorkerId,
-        settings: NodeSettings,
-    ) -> BoxFuture<'_, Result<(), RegistryError>>;
-    fn repair_worker(
-        &self,
-        worker: WorkerId,
-        settings: NodeSettings,
-    ) -> BoxFuture<'_, Result<UnixMillis, RegistryError>>;
+    ) -> BoxFuture<'_, Result<Fence, RegistryError>>;
 }
 
 /// A store with the policy by which its worker ids are given out.
 #[derive(Debug)]
 pub(super) struct StoreRules<S> {
-    pub(super) store: S,
+    pub(super) store: Arc<S>,
     pub(super) policy: ClaimPolicy,
     /// Where this node answers HTTP.
     address: Option<Identity>,
@@ -254,12 +255,8 @@ impl<S: FenceStore> Rules for StoreRules<S> {
         self.store.lives_in_state_file()
     }
 
-    fn replaces_lost(&self) -> bool {
-        !self.policy.bound
-    }
-
-    fn range(&self) -> Option<WorkerRange> {
-        self.policy.range
+    fn policy(&self) -> &ClaimPolicy {
+        &self.policy
     }
 
     fn claim<'a>(
@@ -317,28 +314,13 @@ impl<S: FenceStore> Rules for StoreRules<S> {
         Box::pin(self.store.peers())
     }
 
-    fn release_worker(
+    fn administer(
         &self,
+        command: AdminCommand,
         worker: WorkerId,
         settings: NodeSettings,
-    ) -> BoxFuture<'_, Result<UnixMillis, RegistryError>> {
-        Box::pin(self.admin_release(worker, settings))
-    }
-
-    fn retire_worker(
-        &self,
-        worker: WorkerId,
-        settings: NodeSettings,
-    ) -> BoxFuture<'_, Result<(), RegistryError>> {
-        Box::pin(self.admin_retire(worker, settings))
-    }
-
-    fn repair_worker(
-        &self,
-        worker: WorkerId,
-        settings: NodeSettings,
-    ) -> BoxFuture<'_, Result<UnixMillis, RegistryError>> {
-        Box::pin(self.admin_repair(worker, settings))
+    ) -> BoxFuture<'_, Result<Fence, RegistryError>> {
+        Box::pin(self.run_command(command, worker, settings))
     }
 }
 

@@ -7,7 +7,7 @@ use leaf_core::{Layout, UnixMillis, WorkerId};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use super::{Fence, FenceState, UnknownFields, WorkerRange, unix_millis};
+use super::{Fence, FenceState, UnknownFields, WorkerRange};
 use crate::RegistryErrorKind;
 
 /// What a node knows and wants when it claims a worker id.
@@ -129,7 +129,6 @@ pub struct SavedLease {
     /// registry is told.
     pub fence: Fence,
     /// The node issued no timestamp at or above this.
-    #[serde(with = "unix_millis")]
     pub local_ceiling: UnixMillis,
     /// Whether the lease has ended since (taken over, retired, in doubt after a failover, or
     /// replaced): it must not be continued.

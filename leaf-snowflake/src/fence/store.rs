@@ -7,7 +7,6 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::future::Future;
 use std::ops::RangeInclusive;
-use std::sync::Arc;
 
 use leaf_core::{UnixMillis, WorkerId};
 use uuid::Uuid;
@@ -217,90 +216,4 @@ pub struct Peer {
     pub identity: Identity,
     /// Where it answers HTTP, like `10.0.0.7:8080`.
     pub address: Identity,
-}
-
-/// A store that several registries share.
-impl<S: FenceStore> FenceStore for Arc<S> {
-    type Version = S::Version;
-
-    fn name(&self) -> &'static str {
-        (**self).name()
-    }
-
-    fn lives_in_state_file(&self) -> bool {
-        (**self).lives_in_state_file()
-    }
-
-    fn restore(&self, who: &Identity, saved: &SavedLease) {
-        (**self).restore(who, saved);
-    }
-
-    fn storable(&self) -> RangeInclusive<u32> {
-        (**self).storable()
-    }
-
-    fn admin_may_create(&self) -> bool {
-        (**self).admin_may_create()
-    }
-
-    async fn list(
-        &self,
-        purpose: Purpose,
-    ) -> Result<Vec<StoredWorker<Self::Version>>, RegistryError> {
-        (**self).list(purpose).await
-    }
-
-    async fn unused(
-        &self,
-        listed: &[StoredWorker<Self::Version>],
-        greatest: WorkerId,
-    ) -> Result<Vec<WorkerId>, RegistryError> {
-        (**self).unused(listed, greatest).await
-    }
-
-    async fn read(
-        &self,
-        worker: WorkerId,
-        purpose: Purpose,
-    ) -> Result<Stored<Self::Version>, RegistryError> {
-        (**self).read(worker, purpose).await
-    }
-
-    async fn replace(
-        &self,
-        worker: WorkerId,
-        read: &Stored<Self::Version>,
-        record: &WorkerRecord,
-    ) -> Result<bool, RegistryError> {
-        (**self).replace(worker, read, record).await
-    }
-
-    async fn assigned(
-        &self,
-        who: &Identity,
-        request: &ClaimRequest,
-        listed: &[StoredWorker<Self::Version>],
-    ) -> Result<Option<WorkerId>, RegistryError> {
-        (**self).assigned(who, request, listed).await
-    }
-
-    async fn assign_another(
-        &self,
-        who: &Identity,
-        greatest: WorkerId,
-    ) -> Result<Option<WorkerId>, RegistryError> {
-        (**self).assign_another(who, greatest).await
-    }
-
-    fn announce(&self, who: &Identity, address: &Identity) {
-        (**self).announce(who, address);
-    }
-
-    async fn withdraw(&self) {
-        (**self).withdraw().await;
-    }
-
-    async fn peers(&self) -> Result<Vec<Peer>, RegistryError> {
-        (**self).peers().await
-    }
 }

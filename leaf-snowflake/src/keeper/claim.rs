@@ -178,7 +178,7 @@ impl Keeper {
     fn usable_saved_lease(&self) -> Option<(SavedLease, UnixMillis)> {
         let saved = self.state.saved_lease.as_ref()?;
         // Another data centre may have it by now.
-        check_range(self.registry.range(), &saved.fence).ok()?;
+        check_range(self.registry.policy().range, &saved.fence).ok()?;
         let request = self.claim_request(self.shared.clock.wall(), Uuid::nil());
         let worker = WorkerId::new(saved.worker);
         let floor = first_timestamp(worker, Evidence::SavedLease, &request).ok()?;

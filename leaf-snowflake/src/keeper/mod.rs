@@ -199,7 +199,7 @@ impl Keeper {
                     // so this node may claim anew even where a node that lost its worker id must
                     // stop.
                     let failed_over = *error.kind() == RegistryErrorKind::LeaseInDoubt;
-                    (None, failed_over || self.registry.replaces_lost())
+                    (None, failed_over || !self.registry.policy().bound)
                 }
                 End::Moved(lease) => {
                     self.lose(

@@ -149,7 +149,7 @@ async fn a_node_without_its_registry_hears_of_a_java_leaf() {
         let home = tempfile::tempdir().unwrap();
         let store = Arc::new(WithJava::default());
         let policy = ClaimPolicy { adopt_java_ids: true, ..ClaimPolicy::default() };
-        let registry = Registry::new(Arc::clone(&store), policy, None);
+        let registry = Registry::shared(Arc::clone(&store), policy, None);
         let own = || config("a:1", &clock, Some(home.path()));
         let start = async || SnowflakeGenerator::open(registry.clone(), own()).await;
         let java_reports = || store.report(clock.wall_millis() - seconds(5));

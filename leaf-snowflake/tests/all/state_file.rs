@@ -57,7 +57,7 @@ fn a_killed_node_goes_on_at_once_and_repeats_nothing() {
 fn a_killed_node_whose_clock_went_back_an_hour_refuses_and_writes_nothing() {
     let cluster = Cluster::new();
     let policy = ClaimPolicy { fixed: Some(WorkerId::new(0)), ..ClaimPolicy::default() };
-    let registry = Registry::new(Arc::clone(&cluster.store), policy, None);
+    let registry = Registry::shared(Arc::clone(&cluster.store), policy, None);
     let start = async || SnowflakeGenerator::open(registry.clone(), cluster.config("a")).await;
     until_killed(async || start().await.unwrap().next().await.unwrap());
     cluster.clock.set_wall(START - seconds(3600));
