@@ -8,7 +8,6 @@ use leaf_snowflake::{
     FenceStore, Identity, JavaMirror, Peer, Purpose, RegistryError, Stored, StoredWorker,
     WorkerRecord,
 };
-use zookeeper_client::Error;
 
 use super::{Fences, Session, Znode, recorded, version};
 
