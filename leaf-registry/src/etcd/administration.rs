@@ -1,5 +1,6 @@
 //! What an operator prepares and should know of a cluster.
 
+use etcd_client::Client;
 use leaf_segment::{NewTag, StoreErrorKind, StoreFuture, TagCatalog, TagStore};
 
 use super::store::EtcdStore;
@@ -27,10 +28,8 @@ impl Administration for EtcdStore {
     fn risks(&self) -> StoreFuture<'_, Vec<String>> {
         Box::pin(async {
             let operation = "look at the members of etcd";
-            let mut client = self.client(operation).await?.cluster_client();
-            let members = client.member_list().await;
-            let members = self.answer(operation, members).await?;
-            let count = members.members().len();
+            let list = async |client: Client| client.cluster_client().member_list().await;
+            let count = self.cluster.run(operation, list).await?.members().len();
             Ok((count < 3)
                 .then(|| {
                     format!(

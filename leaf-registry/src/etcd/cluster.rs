@@ -1,9 +1,13 @@
 //! A connection to an etcd cluster, for segments and for worker ids.
 
-use etcd_client::Client;
+use etcd_client::{Client, GetOptions, KeyValue};
+use leaf_segment::StoreError;
 
 use super::EtcdUrl;
-use super::error::needs_login;
+use super::error::{classify, needs_login};
+
+/// How many keys one request reads.
+const PAGE: i64 = 1000;
 
 /// A connection to the members of a cluster: made when it is first used, and anew after the cluster
 /// refused who we are.
@@ -48,5 +52,43 @@ impl Cluster {
             *self.client.lock().await = None;
         }
         answer
+    }
+
+    /// Sends one request; its error is classified.
+    pub(super) async fn run<T>(
+        &self,
+        operation: &str,
+        request: impl AsyncFnOnce(Client) -> Result<T, etcd_client::Error>,
+    ) -> Result<T, StoreError> {
+        let answer = async { request(self.client().await?).await };
+        self.answer(answer.await).await.map_err(|error| classify(operation.into(), error))
+    }
+
+    /// Calls `each` with all keys that start with `prefix`.
+    ///
+    /// Page by page. Not one moment in time: whoever acts on a record compares it again when it
+    /// writes.
+    pub(super) async fn read_prefix(
+        &self,
+        operation: &str,
+        prefix: &str,
+        mut each: impl FnMut(&KeyValue),
+    ) -> Result<(), StoreError> {
+        let (mut from, mut end) = (prefix.as_bytes().to_vec(), prefix.as_bytes().to_vec());
+        // The key behind all that start with the prefix.
+        if let Some(last) = end.last_mut() {
+            *last += 1;
+        }
+        loop {
+            let options = GetOptions::new().with_range(end.clone()).with_limit(PAGE);
+            let answer =
+                self.run(operation, async move |mut client| client.get(from, Some(options)).await);
+            let answer = answer.await?;
+            answer.kvs().iter().for_each(&mut each);
+            match answer.kvs().last().filter(|_| answer.more()) {
+                Some(last) => from = [last.key(), &[0]].concat(),
+                None => return Ok(()),
+            }
+        }
     }
 }

@@ -3,16 +3,12 @@
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
 
-use etcd_client::GetOptions;
 use leaf_core::Tag;
 use leaf_segment::{StoreError, StoreErrorKind, TagRecord};
 
 use super::record::{FORMAT_VERSION, Record};
 use super::store::EtcdStore;
 use crate::record;
-
-/// How many keys one request reads.
-const PAGE: i64 = 1000;
 
 impl EtcdStore {
     /// The records of all tags. A role without a right on the keys of sequences has plain tags
@@ -48,55 +44,39 @@ impl EtcdStore {
         settings: &mut HashMap<String, String>,
     ) -> Result<(), StoreError> {
         let operation = "read the tags in etcd";
-        let mut client = self.client(operation).await?;
-        let mut from = prefix.as_bytes().to_vec();
-        // The key behind all that start with the prefix.
-        let mut end = from.clone();
-        if let Some(last) = end.last_mut() {
-            *last += 1;
-        }
-        loop {
-            let options = GetOptions::new().with_range(end.clone()).with_limit(PAGE);
-            let answer = client.get(from, Some(options)).await;
-            let answer = self.answer(operation, answer).await?;
-            for kv in answer.kvs() {
-                let name = kv.key_str().ok().and_then(|key| key.strip_prefix(prefix));
-                match (name.map(Tag::parse), self.parse(kv, operation)) {
-                    (Some(Ok(tag)), Ok(seen)) => {
-                        rows.push(seen.record.row(&tag));
-                        settings.extend(seen.record.settings_text(&tag));
-                    }
-                    // A record of a later version: list the tag with settings that this program
-                    // refuses as newer, too. Nodes then keep serving its ids in memory and allocate
-                    // no more.
-                    (Some(Ok(tag)), Err(_))
-                        if Record::version(kv.value()).is_ok_and(|it| it > FORMAT_VERSION) =>
-                    {
-                        let version = Record::version(kv.value()).unwrap_or_default();
-                        let name = tag.as_str().to_owned();
-                        settings.insert(name.clone(), format!("{{\"version\":{version}}}"));
-                        rows.push(record::Row {
-                            name,
-                            max_id: Some(0),
-                            step: None,
-                            description: None,
-                            meaning: None,
-                        });
-                    }
-                    (Some(Ok(_)), Err(error)) => {
-                        let key = String::from_utf8_lossy(kv.key());
-                        tracing::warn!(%key, "a tag is left out: {error}");
-                    }
-                    _ => tracing::warn!(
-                        key = %String::from_utf8_lossy(kv.key()),
-                        "a key in etcd is left out: its name is no valid tag"
-                    ),
+        let read = self.cluster.read_prefix(operation, prefix, |kv| {
+            let name = kv.key_str().ok().and_then(|key| key.strip_prefix(prefix));
+            match (name.map(Tag::parse), self.parse(kv, operation)) {
+                (Some(Ok(tag)), Ok(seen)) => {
+                    rows.push(seen.record.row(&tag));
+                    settings.extend(seen.record.settings_text(&tag));
                 }
+                // A record of a later version: list the tag with settings that this program refuses
+                // as newer, too. Nodes then keep serving its ids in memory and allocate no more.
+                (Some(Ok(tag)), Err(_))
+                    if Record::version(kv.value()).is_ok_and(|it| it > FORMAT_VERSION) =>
+                {
+                    let version = Record::version(kv.value()).unwrap_or_default();
+                    let name = tag.as_str().to_owned();
+                    settings.insert(name.clone(), format!("{{\"version\":{version}}}"));
+                    rows.push(record::Row {
+                        name,
+                        max_id: Some(0),
+                        step: None,
+                        description: None,
+                        meaning: None,
+                    });
+                }
+                (Some(Ok(_)), Err(error)) => {
+                    let key = String::from_utf8_lossy(kv.key());
+                    tracing::warn!(%key, "a tag is left out: {error}");
+                }
+                _ => tracing::warn!(
+                    key = %String::from_utf8_lossy(kv.key()),
+                    "a key in etcd is left out: its name is no valid tag"
+                ),
             }
-            match answer.kvs().last().filter(|_| answer.more()) {
-                Some(last) => from = [last.key(), &[0]].concat(),
-                None => return Ok(()),
-            }
-        }
+        });
+        read.await
     }
 }

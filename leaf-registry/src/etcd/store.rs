@@ -16,7 +16,8 @@ use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
 use etcd_client::{
-    Client, Compare, CompareOp, DeleteOptions, GetOptions, PutOptions, Txn, TxnOp, TxnOpResponse,
+    Compare, CompareOp, DeleteOptions, GetOptions, PutOptions, Txn, TxnOp, TxnOpResponse,
+    TxnResponse,
 };
 use futures_core::future::BoxFuture;
 use leaf_core::{IdRange, Step, Tag};
@@ -27,7 +28,6 @@ use leaf_segment::{
 
 use super::EtcdUrl;
 use super::cluster::Cluster;
-use super::error::classify;
 use super::record::{Record, json, settings_json};
 use crate::record;
 
@@ -39,7 +39,7 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(20);
 /// Segments in etcd.
 #[derive(Debug)]
 pub struct EtcdStore {
-    cluster: Cluster,
+    pub(super) cluster: Cluster,
     /// The prefix of the keys of plain tags.
     pub(super) plain: String,
     /// The prefix of the keys of all other tags.
@@ -85,19 +85,6 @@ impl EtcdStore {
         }
     }
 
-    pub(super) async fn client(&self, operation: &str) -> Result<Client, StoreError> {
-        self.cluster.client().await.map_err(|error| classify(operation.into(), error))
-    }
-
-    /// The answer, or its error, classified.
-    pub(super) async fn answer<T>(
-        &self,
-        operation: &str,
-        answer: Result<T, etcd_client::Error>,
-    ) -> Result<T, StoreError> {
-        self.cluster.answer(answer).await.map_err(|error| classify(operation.into(), error))
-    }
-
     /// The keys at which a record of the tag can stand: that of a plain one, and that of all
     /// others.
     fn keys(&self, tag: &Tag) -> [String; 2] {
@@ -108,13 +95,16 @@ impl EtcdStore {
         self.last_written.lock().expect("no holder of this lock panics")
     }
 
+    /// Commits a transaction.
+    async fn commit(&self, operation: &str, transaction: Txn) -> Result<TxnResponse, StoreError> {
+        self.cluster.run(operation, async |mut client| client.txn(transaction).await).await
+    }
+
     /// What stands at the two keys of a tag.
     async fn read_both(&self, operation: &str, tag: &Tag) -> Result<Vec<Seen>, StoreError> {
-        let mut client = self.client(operation).await?;
         let keys = self.keys(tag);
         let both = keys.clone().map(|key| TxnOp::get(key, None::<GetOptions>));
-        let answer = client.txn(Txn::new().and_then(both)).await;
-        let answer = match self.answer(operation, answer).await {
+        let answer = match self.commit(operation, Txn::new().and_then(both)).await {
             // A role without a right on the keys of sequences has plain tags only, unless it has
             // read others.
             Err(error)
@@ -122,8 +112,7 @@ impl EtcdStore {
                     && !self.sequences_seen.load(Ordering::Relaxed) =>
             {
                 let plain = TxnOp::get(keys[0].clone(), None::<GetOptions>);
-                let answer = client.txn(Txn::new().and_then([plain])).await;
-                self.answer(operation, answer).await?
+                self.commit(operation, Txn::new().and_then([plain])).await?
             }
             answer => answer?,
         };
@@ -232,7 +221,6 @@ impl EtcdStore {
         outcome: T,
     ) -> Result<Changed<T>, StoreError> {
         let key = before.key.clone();
-        let mut client = self.client(operation).await?;
         let unchanged = [
             Compare::mod_revision(key.clone(), CompareOp::Equal, before.revision),
             Compare::value(key.clone(), CompareOp::Equal, before.value.clone()),
@@ -242,8 +230,7 @@ impl EtcdStore {
             .when(unchanged)
             .and_then([TxnOp::put(key.clone(), value.clone(), None::<PutOptions>)])
             .or_else([TxnOp::get(key.clone(), None::<GetOptions>)]);
-        let answer = client.txn(transaction).await;
-        let answer = self.answer(operation, answer).await?;
+        let answer = self.commit(operation, transaction).await?;
         if answer.succeeded() {
             let revision = answer.header().map_or(0, etcd_client::ResponseHeader::revision);
             self.last_written().insert(tag.clone(), Seen { key, revision, value, record });
@@ -311,13 +298,12 @@ impl TagStore for EtcdStore {
     fn create<'a>(&'a self, new: &'a NewTag) -> StoreFuture<'a, ()> {
         Box::pin(async move {
             let operation = format!("create tag {:?} in etcd", new.tag.as_str());
-            let mut client = self.client(&operation).await?;
             let keys = self.keys(&new.tag);
             let key = keys[usize::from(!new.meaning.is_plain())].clone();
             let neither = keys.map(|key| Compare::version(key, CompareOp::Equal, 0));
             let put = TxnOp::put(key, json(&Record::of(new)), None::<PutOptions>);
-            let answer = client.txn(Txn::new().when(neither).and_then([put])).await;
-            match self.answer(&operation, answer).await?.succeeded() {
+            let transaction = Txn::new().when(neither).and_then([put]);
+            match self.commit(&operation, transaction).await?.succeeded() {
                 true => Ok(()),
                 false => Err(StoreError::new(StoreErrorKind::TagExists, operation)),
             }
@@ -414,10 +400,8 @@ impl TagStore for EtcdStore {
         Box::pin(async move {
             let operation = format!("delete tag {:?} in etcd", tag.as_str());
             self.last_written().remove(tag);
-            let mut client = self.client(&operation).await?;
             let both = self.keys(tag).map(|key| TxnOp::delete(key, None::<DeleteOptions>));
-            let answer = client.txn(Txn::new().and_then(both)).await;
-            let answer = self.answer(&operation, answer).await?;
+            let answer = self.commit(&operation, Txn::new().and_then(both)).await?;
             let deleted = answer.op_responses().into_iter().any(|response| {
                 matches!(response, TxnOpResponse::Delete(response) if response.deleted() > 0)
             });

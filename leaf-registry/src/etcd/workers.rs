@@ -9,7 +9,7 @@
 
 use std::time::Duration;
 
-use etcd_client::{Compare, CompareOp, GetOptions, KeyValue, PutOptions, Txn, TxnOp};
+use etcd_client::{Client, Compare, CompareOp, KeyValue, PutOptions, Txn, TxnOp};
 use leaf_core::WorkerId;
 use leaf_snowflake::{
     FenceStore, Identity, JavaMirror, Peer, Purpose, RecordState, RegistryError, Stored,
@@ -18,12 +18,8 @@ use leaf_snowflake::{
 
 use super::EtcdUrl;
 use super::cluster::Cluster;
-use super::error::classify;
 use super::liveness::Liveness;
 use crate::worker_ids::{translate, worker_id};
-
-/// How many keys one request reads.
-const PAGE: i64 = 1000;
 
 /// Worker ids in etcd.
 #[derive(Debug)]
@@ -54,40 +50,6 @@ impl EtcdWorkers {
     fn key(&self, worker: WorkerId) -> String {
         format!("{}{worker}", self.records)
     }
-
-    /// Commits a transaction; tells whether its comparisons held.
-    async fn transact(&self, operation: &str, txn: Txn) -> Result<bool, RegistryError> {
-        let answer = async { self.cluster.client().await?.txn(txn).await };
-        let answer = self.cluster.answer(answer.await).await;
-        let answer = answer.map_err(|error| translate(&classify(operation.into(), error)))?;
-        Ok(answer.succeeded())
-    }
-
-    /// All keys that start with `prefix`.
-    ///
-    /// Page by page. Not one moment in time: whoever acts on a record compares it again when it
-    /// writes.
-    async fn all(&self, operation: &str, prefix: &str) -> Result<Vec<KeyValue>, RegistryError> {
-        let (mut from, mut end) = (prefix.as_bytes().to_vec(), prefix.as_bytes().to_vec());
-        // The key behind all that start with the prefix.
-        if let Some(last) = end.last_mut() {
-            *last += 1;
-        }
-        let mut all = Vec::new();
-        loop {
-            let options = GetOptions::new().with_range(end.clone()).with_limit(PAGE);
-            let answer = async { self.cluster.client().await?.get(from, Some(options)).await };
-            let answer = self.cluster.answer(answer.await).await;
-            let mut answer =
-                answer.map_err(|error| translate(&classify(operation.into(), error)))?;
-            let more = answer.more();
-            all.extend(answer.take_kvs());
-            match all.last().filter(|_| more) {
-                Some(last) => from = [last.key(), &[0]].concat(),
-                None => return Ok(all),
-            }
-        }
-    }
 }
 
 /// What is stored at a key.
@@ -109,16 +71,17 @@ impl FenceStore for EtcdWorkers {
 
     async fn list(&self, _purpose: Purpose) -> Result<Vec<StoredWorker<Version>>, RegistryError> {
         let mut known = Vec::new();
-        for kv in self.all("read the worker ids in etcd", &self.records).await? {
+        let read = self.cluster.read_prefix("read the worker ids in etcd", &self.records, |kv| {
             let name = kv.key_str().ok().and_then(|key| key.strip_prefix(&self.records));
             match name.and_then(worker_id) {
-                Some(worker) => known.push((worker, found(Some(&kv)))),
+                Some(worker) => known.push((worker, found(Some(kv)))),
                 None => tracing::warn!(
                     key = %String::from_utf8_lossy(kv.key()),
                     "a key in etcd is left out: no worker id"
                 ),
             }
-        }
+        });
+        read.await.map_err(|error| translate(&error))?;
         known.sort_by_key(|(worker, _)| *worker);
         Ok(known)
     }
@@ -129,9 +92,8 @@ impl FenceStore for EtcdWorkers {
         _purpose: Purpose,
     ) -> Result<Stored<Version>, RegistryError> {
         let operation = format!("read worker id {worker} in etcd");
-        let answer = async { self.cluster.client().await?.get(self.key(worker), None).await };
-        let answer = self.cluster.answer(answer.await).await;
-        let answer = answer.map_err(|error| translate(&classify(operation, error)))?;
+        let get = async |mut client: Client| client.get(self.key(worker), None).await;
+        let answer = self.cluster.run(&operation, get).await.map_err(|error| translate(&error))?;
         Ok(found(answer.kvs().first()))
     }
 
@@ -151,7 +113,9 @@ impl FenceStore for EtcdWorkers {
         };
         let put = TxnOp::put(key, record.encode(), None::<PutOptions>);
         let operation = format!("write worker id {worker} in etcd");
-        self.transact(&operation, Txn::new().when(unchanged).and_then([put])).await
+        let txn = Txn::new().when(unchanged).and_then([put]);
+        let answer = self.cluster.run(&operation, async |mut client| client.txn(txn).await).await;
+        answer.map(|answer| answer.succeeded()).map_err(|error| translate(&error))
     }
 
     fn announce(&self, who: &Identity, address: &Identity) {
@@ -163,12 +127,16 @@ impl FenceStore for EtcdWorkers {
     }
 
     async fn peers(&self) -> Result<Vec<Peer>, RegistryError> {
-        let kvs = self.all("look for live nodes in etcd", &self.live).await?;
+        let mut peers = Vec::new();
         let peer = |kv: &KeyValue| {
             let name = kv.key_str().ok()?.strip_prefix(&self.live)?;
             let address = Identity::parse(kv.value_str().ok()?).ok()?;
             Some(Peer { identity: Identity::parse(name).ok()?, address })
         };
-        Ok(kvs.iter().filter_map(peer).collect())
+        let read = self.cluster.read_prefix("look for live nodes in etcd", &self.live, |kv| {
+            peers.extend(peer(kv));
+        });
+        read.await.map_err(|error| translate(&error))?;
+        Ok(peers)
     }
 }
