@@ -25,11 +25,6 @@ pub(crate) struct Cli {
     pub(crate) command: Command,
 }
 
-fn form(name: &str) -> Result<TextForm, String> {
-    let names = || TextForm::ALL.map(TextForm::name).join(", ");
-    name.parse().map_err(|()| format!("give one of {}", names()))
-}
-
 /// How the ids of a tag follow each other when several servers issue them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Order {
@@ -49,7 +44,7 @@ impl From<Order> for leaf_segment::Order {
 }
 
 /// Where the stores are.
-#[derive(Debug, Default, Args)]
+#[derive(Debug, Clone, Default, Args)]
 pub(crate) struct Place {
     /// The server's configuration file, leaf.toml or leaf.properties, or both; default: those in
     /// the working directory
@@ -67,14 +62,10 @@ pub(crate) struct Place {
 impl Place {
     /// One place for each store that is named.
     pub(crate) fn each(&self) -> Vec<Self> {
-        let of = |store: Vec<String>| Self {
-            config: self.config.clone(),
-            store,
-            data_dir: self.data_dir.clone(),
-        };
+        let of = |store: &String| Self { store: vec![store.clone()], ..self.clone() };
         match self.store.as_slice() {
-            [] => vec![of(Vec::new())],
-            stores => stores.iter().map(|store| of(vec![store.clone()])).collect(),
+            [] => vec![self.clone()],
+            stores => stores.iter().map(of).collect(),
         }
     }
 }
@@ -109,7 +100,7 @@ pub(crate) enum Command {
         #[arg(long, conflicts_with = "form")]
         tag: Option<String>,
         /// How it is written, where that is not to be guessed: uuid, ulid, tsid or objectid
-        #[arg(long = "as", value_name = "FORM", value_parser = form)]
+        #[arg(long = "as", value_name = "FORM")]
         form: Option<TextForm>,
     },
     /// Look for what could cost ids or their uniqueness, as the stores are set up now. Several --store, of several
@@ -155,46 +146,7 @@ pub(crate) enum Tag {
     /// One tag.
     Show { tag: String },
     /// Make a tag. Its first id is --first.
-    Create {
-        tag: String,
-        /// How many ids one trip to the store reserves: those of about ten minutes. Not in strict
-        /// order
-        #[arg(long, allow_negative_numbers = true)]
-        step: Option<i64>,
-        /// strict: a request that is sent after another one was answered gets a greater id,
-        /// whichever servers they asked; each id waits for the store. Fixed when the tag is made,
-        /// like every option below
-        #[arg(long, value_enum)]
-        order: Option<Order>,
-        /// scramble:63, scramble:53 or scramble:d10 (ten digits): ids that show neither how many
-        /// there are nor their order, by the newest key of segment.keys_file. interleave:0/2: every
-        /// second id, for the first of two stores
-        #[arg(long, value_name = "SHAPE", default_value_t)]
-        shape: ShapeName,
-        /// One of several equal parts of all ids, counted from 0, for one of several data centres
-        #[arg(long, value_name = "INDEX/COUNT")]
-        slice: Option<String>,
-        /// 53: all slices together are the ids that JavaScript's numbers hold; else 63
-        #[arg(long, value_name = "63|53")]
-        slice_bits: Option<u8>,
-        /// The numbers begin at 1 again: daily, monthly or yearly. In strict order
-        #[arg(long, value_name = "PERIOD")]
-        reset: Option<Period>,
-        /// The time zone of midnight (--reset) and of the date (--text), like Europe/Berlin;
-        /// default UTC
-        #[arg(long, value_name = "ZONE")]
-        time_zone: Option<String>,
-        /// How ids are written where a text is asked for, like "ORD-{date:%y%m%d}{n:06}{luhn}"
-        #[arg(long, value_name = "TEMPLATE")]
-        text: Option<String>,
-        /// The first number, which is the first id of a plain tag; default 1, or the first of the
-        /// slice
-        #[arg(long, allow_negative_numbers = true)]
-        first: Option<i64>,
-        /// What it is for, at most 256 characters
-        #[arg(long)]
-        description: Option<String>,
-    },
+    Create(Create),
     /// Change the step. Running servers follow with their next fetch.
     SetStep {
         tag: String,
@@ -250,6 +202,49 @@ pub(crate) enum Tag {
         /// These alone; all where none is named
         tags: Vec<String>,
     },
+}
+
+/// What a new tag is to be like.
+#[derive(Debug, Args)]
+pub(crate) struct Create {
+    pub(crate) tag: String,
+    /// How many ids one trip to the store reserves: those of about ten minutes. Not in strict
+    /// order
+    #[arg(long, allow_negative_numbers = true)]
+    pub(crate) step: Option<i64>,
+    /// strict: a request that is sent after another one was answered gets a greater id,
+    /// whichever servers they asked; each id waits for the store. Fixed when the tag is made,
+    /// like every option below
+    #[arg(long, value_enum)]
+    pub(crate) order: Option<Order>,
+    /// scramble:63, scramble:53 or scramble:d10 (ten digits): ids that show neither how many
+    /// there are nor their order, by the newest key of segment.keys_file. interleave:0/2: every
+    /// second id, for the first of two stores
+    #[arg(long, value_name = "SHAPE", default_value_t)]
+    pub(crate) shape: ShapeName,
+    /// One of several equal parts of all ids, counted from 0, for one of several data centres
+    #[arg(long, value_name = "INDEX/COUNT")]
+    pub(crate) slice: Option<String>,
+    /// 53: all slices together are the ids that JavaScript's numbers hold; else 63
+    #[arg(long, value_name = "63|53")]
+    pub(crate) slice_bits: Option<u8>,
+    /// The numbers begin at 1 again: daily, monthly or yearly. In strict order
+    #[arg(long, value_name = "PERIOD")]
+    pub(crate) reset: Option<Period>,
+    /// The time zone of midnight (--reset) and of the date (--text), like Europe/Berlin;
+    /// default UTC
+    #[arg(long, value_name = "ZONE")]
+    pub(crate) time_zone: Option<String>,
+    /// How ids are written where a text is asked for, like "ORD-{date:%y%m%d}{n:06}{luhn}"
+    #[arg(long, value_name = "TEMPLATE")]
+    pub(crate) text: Option<String>,
+    /// The first number, which is the first id of a plain tag; default 1, or the first of the
+    /// slice
+    #[arg(long, allow_negative_numbers = true)]
+    pub(crate) first: Option<i64>,
+    /// What it is for, at most 256 characters
+    #[arg(long)]
+    pub(crate) description: Option<String>,
 }
 
 /// Reads the command line; `Err` holds the exit code after the text was printed.

@@ -76,7 +76,7 @@ fn compare(
 /// that could not be read is a finding itself, so that the others are still looked at.
 async fn look(stores: &Stores, findings: &mut Vec<Finding>) -> Vec<(String, Vec<TagRecord>)> {
     let mut read = Vec::new();
-    for store in stores.iter() {
+    for store in stores.shards.iter() {
         let mut found = |finding: String| {
             findings.push(Finding { store: store.url.to_string(), finding });
         };
@@ -85,7 +85,7 @@ async fn look(stores: &Stores, findings: &mut Vec<Finding>) -> Vec<(String, Vec<
                 for record in &records {
                     let tag = record.tag.as_str();
                     // `schema --apply` makes the stock tag in every store.
-                    if !stores.is_of(tag, store) && record.tag != NewTag::sample().tag {
+                    if !stores.shards.is_of(tag, store) && record.tag != NewTag::sample().tag {
                         found(format!(
                             "tag {tag:?} is kept here, but segment.shard sends it to another store: \
                              delete it here with `leaf --store`, or change the patterns"

@@ -25,7 +25,7 @@ use std::time::Duration;
 
 use anyhow::anyhow;
 use cli::{Command, Place};
-use config::{BadConfig, Registry};
+use leaf_node::config::ConfigError;
 use leaf_node::hints;
 use stores::Stores;
 use tracing_subscriber::EnvFilter;
@@ -59,8 +59,9 @@ fn main() -> ExitCode {
                 with_stores(place, async |stores| tag::run(stores, command, output).await).await
             }
             Command::Worker { command } => {
-                let registry = Registry::open(&config::read(place)?).await?;
-                let done = worker::run(&registry, command, output);
+                let config = config::read(place)?;
+                let registry = config::registry(&config).await?;
+                let done = worker::run(&registry, &config.snowflake, command, output);
                 let late = || anyhow!("no answer from the registry within {REGISTRY:?}");
                 tokio::time::timeout(REGISTRY, done).await.unwrap_or_else(|_| Err(late()))
             }
@@ -92,7 +93,7 @@ fn main() -> ExitCode {
             let _ = std::io::stdout().write_all(text.as_bytes());
             trouble.map_or(ExitCode::SUCCESS, |trouble| fail(&trouble))
         }
-        Err(error) if error.is::<BadConfig>() => {
+        Err(error) if error.is::<ConfigError>() => {
             complain(&error);
             ExitCode::from(2)
         }

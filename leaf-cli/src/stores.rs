@@ -6,12 +6,12 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
-use leaf_node::config::Segment;
+use leaf_node::config::{ConfigError, Segment};
 use leaf_registry::{OpenStore, StoreOptions, StoreUrl};
 use leaf_segment::{KeyRing, Shards, TagAdmin};
 
 use crate::cli::Place;
-use crate::config::{self, BadConfig};
+use crate::config;
 
 /// The stores, each with its URL, found by tag.
 ///
@@ -20,7 +20,7 @@ use crate::config::{self, BadConfig};
 #[derive(Debug)]
 pub(crate) struct Stores {
     /// Each with the patterns of its tags.
-    shards: Shards<Store>,
+    pub(crate) shards: Shards<Store>,
     data_dir: PathBuf,
     segment: Segment,
 }
@@ -48,35 +48,20 @@ impl Stores {
     /// The keys of scrambled ids, from `segment.keys_file`. Read where they are needed only: few
     /// users may read that file.
     pub(crate) fn keys(&self) -> Result<KeyRing> {
-        Ok(KeyRing::new(self.segment.read_keys().map_err(BadConfig::from)?))
-    }
-
-    /// The store of a tag.
-    pub(crate) fn of(&self, tag: &str) -> &Store {
-        self.shards.of(tag)
-    }
-
-    /// Whether a tag of this name belongs into `store`.
-    pub(crate) fn is_of(&self, tag: &str, store: &Store) -> bool {
-        self.shards.is_of(tag, store)
-    }
-
-    /// Every store once, however many patterns lead to it.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &Store> {
-        self.shards.iter()
+        Ok(KeyRing::new(self.segment.read_keys()?))
     }
 
     /// A store that is not configured, like the source of an import; `key` is the flag that named
     /// it, for errors. It has the default options: the configured ones are about the stores of the
     /// servers.
     pub(crate) async fn other(&self, key: &str, url: &str) -> Result<Store> {
-        let url = url.parse().map_err(|error| BadConfig::new(format!("{key}: {error}")))?;
+        let url = url.parse().map_err(|error| ConfigError::new(format!("{key}: {error}")))?;
         Store::open(url, &self.data_dir, &StoreOptions::default()).await
     }
 
     /// Ends all connections.
     pub(crate) async fn close(&self) {
-        for store in self.iter() {
+        for store in self.shards.iter() {
             store.open.store.close().await;
         }
     }
@@ -99,7 +84,7 @@ impl Store {
                 "{url} does not exist in {}: start leaf-server once, or say --data-dir or --store",
                 data_dir.display()
             );
-            return Err(BadConfig::new(text).into());
+            return Err(ConfigError::new(text).into());
         }
         let open = url.open(data_dir, options).await?;
         Ok(Self { url, open })

@@ -6,6 +6,7 @@
 use anyhow::{Result, anyhow, bail};
 use comfy_table::CellAlignment::{self, Left, Right};
 use leaf_core::{Step, Tag as TagName};
+use leaf_node::config::ConfigError;
 use leaf_node::records::TagShown;
 use leaf_segment::{
     KeyRing, Order, SEALED, ShapeName, TagAdminError, TagChange, TagRecord, TagSpec,
@@ -14,7 +15,6 @@ use serde::Serialize;
 
 use crate::Done;
 use crate::cli::{Output, Tag};
-use crate::config::BadConfig;
 use crate::output::{self, Row, quoted};
 use crate::stores::{Store, Stores};
 
@@ -77,46 +77,32 @@ impl Row for TagShown {
 /// Runs a command and returns what is to be printed.
 ///
 /// # Errors
-/// [`BadConfig`] for what makes no sense whatever the store holds; else errors of the store. What
+/// [`ConfigError`] for what makes no sense whatever the store holds; else errors of the store. What
 /// can lose ids needs `--yes`.
 pub(crate) async fn run(stores: &Stores, command: Tag, output: Output) -> Result<Done> {
     match command {
         Tag::List => Ok(list(stores, output).await),
         Tag::Show { tag } => show(stores, &tag, output).await,
-        Tag::Create {
-            tag,
-            step,
-            order,
-            shape,
-            slice,
-            slice_bits,
-            reset,
-            time_zone,
-            text,
-            first,
-            description,
-        } => {
-            let step = step.map(size).transpose()?;
-            let order = order.map(Into::into);
+        Tag::Create(new) => {
             let spec = TagSpec {
-                step,
-                order,
-                shape,
-                slice,
-                slice_bits,
-                reset,
-                time_zone,
-                text,
-                first,
-                description,
+                step: new.step.map(size).transpose()?,
+                order: new.order.map(Into::into),
+                shape: new.shape,
+                slice: new.slice,
+                slice_bits: new.slice_bits,
+                reset: new.reset,
+                time_zone: new.time_zone,
+                text: new.text,
+                first: new.first,
+                description: new.description,
             };
-            let keys = match shape {
+            let keys = match spec.shape {
                 ShapeName::Scramble(_) => stores.keys()?,
                 _ => KeyRing::default(),
             };
-            let new = spec.record(name(&tag)?, &keys).map_err(refused)?;
-            let store = stores.of(&tag);
-            shown(store, store.tags().create(&new).await.map_err(refused)?, output)
+            let record = spec.record(name(&new.tag)?, &keys).map_err(refused)?;
+            let store = stores.shards.of(&new.tag);
+            shown(store, store.tags().create(&record).await.map_err(refused)?, output)
         }
         Tag::SetStep { tag, step } => {
             let change = TagChange { step: Some(size(step)?), ..TagChange::default() };
@@ -133,7 +119,7 @@ pub(crate) async fn run(stores: &Stores, command: Tag, output: Output) -> Result
             change_tag(stores, &tag, change, output).await
         }
         Tag::Rekey { tag } => {
-            let store = stores.of(&tag);
+            let store = stores.shards.of(&tag);
             let rekeyed = store.tags().rekey(&name(&tag)?, &stores.keys()?).await;
             shown(store, rekeyed.map_err(refused)?, output)
         }
@@ -149,10 +135,11 @@ pub(crate) async fn run(stores: &Stores, command: Tag, output: Output) -> Result
 async fn list(stores: &Stores, output: Output) -> Done {
     let mut all = Vec::new();
     let mut trouble = None;
-    for store in stores.iter() {
+    for store in stores.shards.iter() {
         match store.open.store.tags().await {
             Ok(records) => {
-                let own = records.iter().filter(|record| stores.is_of(record.tag.as_str(), store));
+                let own =
+                    records.iter().filter(|record| stores.shards.is_of(record.tag.as_str(), store));
                 all.extend(own.map(|record| TagShown::of(record, &store.url)));
             }
             Err(error) => trouble = Some(anyhow!(error).context(store.url.to_string())),
@@ -164,7 +151,7 @@ async fn list(stores: &Stores, output: Output) -> Done {
 
 /// Changes what a running server picks up at its next refresh: the step and the settings.
 async fn change_tag(stores: &Stores, tag: &str, change: TagChange, output: Output) -> Result<Done> {
-    let store = stores.of(tag);
+    let store = stores.shards.of(tag);
     shown(store, store.tags().change(&name(tag)?, change).await.map_err(refused)?, output)
 }
 
@@ -187,7 +174,7 @@ async fn advance(
     yes: bool,
     output: Output,
 ) -> Result<Done> {
-    let store = stores.of(tag);
+    let store = stores.shards.of(tag);
     let advanced = store.tags().advance(&name(tag)?, at_least, yes.into()).await;
     let (record, raised) = advanced.map_err(|error| match error {
         TagAdminError::Unconfirmed(why) => anyhow!("{why}, then say --yes"),
@@ -201,7 +188,7 @@ async fn advance(
 
 /// One tag, as a row or as JSON.
 async fn show(stores: &Stores, tag: &str, output: Output) -> Result<Done> {
-    let store = stores.of(tag);
+    let store = stores.shards.of(tag);
     shown(store, store.tags().read(&name(tag)?).await.map_err(refused)?, output)
 }
 
@@ -218,7 +205,7 @@ fn shown(store: &Store, record: TagRecord, output: Output) -> Result<Done> {
 /// Deletes a tag, and prints the command that makes it again without repeating an id: only now is
 /// it known how far the tag had granted ids.
 async fn delete(stores: &Stores, tag: &str, yes: bool, output: Output) -> Result<Done> {
-    let (store, shell) = (stores.of(tag), quoted(tag));
+    let (store, shell) = (stores.shards.of(tag), quoted(tag));
     let deleted = store.tags().delete(&name(tag)?, yes.into()).await;
     let deleted = deleted.map_err(|error| match error {
         TagAdminError::Unconfirmed(why) => {
@@ -270,7 +257,7 @@ fn options(tag: &TagShown) -> String {
 /// The record is read because the meaning of the ids is in it: the shape, the key number and the
 /// template. Needs the file of keys only for scrambled ids.
 pub(crate) async fn decode(stores: &Stores, tag: &str, id: &str, output: Output) -> Result<Done> {
-    let record = stores.of(tag).tags().read(&name(tag)?).await.map_err(refused)?;
+    let record = stores.shards.of(tag).tags().read(&name(tag)?).await.map_err(refused)?;
     let scrambled = record.meaning.as_ref().is_ok_and(|meaning| meaning.key().is_some());
     let keys = if scrambled { stores.keys()? } else { KeyRing::default() };
     let told = leaf_node::records::decode(&record, &keys, id)?;
@@ -318,8 +305,8 @@ async fn import(
     output: Output,
 ) -> Result<Done> {
     let source = stores.other("--from", from).await?;
-    if stores.iter().any(|store| store.url == source.url) {
-        return Err(BadConfig::new("--from is a store that the tags would go to").into());
+    if stores.shards.iter().any(|store| store.url == source.url) {
+        return Err(ConfigError::new("--from is a store that the tags would go to").into());
     }
     let mut records = source.open.store.tags().await?;
     if let Some(missing) =
@@ -332,7 +319,7 @@ async fn import(
     let mut imported = Vec::new();
     let mut failed = 0_usize;
     for (done, record) in records.iter().enumerate() {
-        let store = stores.of(record.tag.as_str());
+        let store = stores.shards.of(record.tag.as_str());
         let (from, to) = (&*source.open.store, &*store.open.store);
         match leaf_registry::import(&record.tag, from, to, gap).await {
             Ok(first) => imported.push(Imported {
@@ -358,18 +345,18 @@ async fn import(
 /// What makes no sense is the command line's fault.
 fn refused(error: TagAdminError) -> anyhow::Error {
     match error {
-        TagAdminError::Refused(why) | TagAdminError::Conflict(why) => BadConfig::new(why).into(),
+        TagAdminError::Refused(why) | TagAdminError::Conflict(why) => ConfigError::new(why).into(),
         error => error.into(),
     }
 }
 
 /// A tag's name from the command line.
 fn name(tag: &str) -> Result<TagName> {
-    TagName::parse(tag).map_err(|error| BadConfig::new(format!("TAG: {error}")).into())
+    TagName::parse(tag).map_err(|error| ConfigError::new(format!("TAG: {error}")).into())
 }
 
 /// A step or a limit from the command line.
 fn size(step: i64) -> Result<Step> {
     Step::new(step)
-        .map_err(|_| BadConfig::new(format!("a step or count is 1 to {}", Step::MAX)).into())
+        .map_err(|_| ConfigError::new(format!("a step or count is 1 to {}", Step::MAX)).into())
 }

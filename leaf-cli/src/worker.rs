@@ -4,16 +4,16 @@
 //! what is asked before and what is printed after. Each command that can lead to repeated ids wants
 //! a flag that says what the caller is sure of.
 
-use anyhow::{Result, ensure};
+use anyhow::Result;
 use comfy_table::CellAlignment::{self, Left, Right};
-use leaf_core::{Clock, UnixMillis, WorkerId};
+use leaf_core::{UnixMillis, WorkerId};
+use leaf_node::config::{ConfigError, Snowflake};
 use leaf_node::records::WorkerShown;
-use leaf_snowflake::{NodeSettings, Registry, SystemClock};
+use leaf_snowflake::Registry;
 use serde::Serialize;
 
 use crate::Done;
 use crate::cli::{Output, Worker};
-use crate::config::{self, BadConfig};
 use crate::output::{self, Row};
 
 impl Row for WorkerShown {
@@ -51,16 +51,17 @@ struct Freed {
 /// Runs a command and returns what is to be printed.
 ///
 /// # Errors
-/// [`BadConfig`] without the flag that confirms; errors of the registry, which say what must
+/// [`ConfigError`] without the flag that confirms; errors of the registry, which say what must
 /// change.
 pub(crate) async fn run(
-    registry: &config::Registry,
+    registry: &Registry,
+    nodes: &Snowflake,
     command: Worker,
     output: Output,
 ) -> Result<Done> {
     match command {
         Worker::List => {
-            let records = registry.open.registry.workers().await?;
+            let records = registry.workers().await?;
             let shown: Vec<_> = records.iter().map(WorkerShown::of).collect();
             Ok(output::rows(&shown, output).into())
         }
@@ -72,8 +73,8 @@ pub(crate) async fn run(
                      away, would repeat ids",
                 );
             }
-            let (worker, open) = (WorkerId::new(worker), administrable(registry)?);
-            let free = open.release_worker(worker, node_settings(registry)).await?;
+            let worker = WorkerId::new(worker);
+            let free = registry.release_worker(worker, nodes.node_settings()).await?;
             Ok(freed(worker, free, "released", output))
         }
         Worker::Retire { worker, yes } => {
@@ -81,7 +82,7 @@ pub(crate) async fn run(
                 return sure("--yes", "a retired worker id is never used again");
             }
             let worker = WorkerId::new(worker);
-            administrable(registry)?.retire_worker(worker, node_settings(registry)).await?;
+            registry.retire_worker(worker, nodes.node_settings()).await?;
             let text = format!("worker id {worker} is retired");
             Ok(output::one(&serde_json::json!({ "worker": worker.get() }), text, output).into())
         }
@@ -92,35 +93,16 @@ pub(crate) async fn run(
                     "nobody, no Java Leaf either, may go on with what is repaired",
                 );
             }
-            let (worker, open) = (WorkerId::new(worker), administrable(registry)?);
-            let free = open.repair_worker(worker, node_settings(registry)).await?;
+            let worker = WorkerId::new(worker);
+            let free = registry.repair_worker(worker, nodes.node_settings()).await?;
             Ok(freed(worker, free, "repaired", output))
         }
     }
 }
 
-/// The registry, if its records are outside of the nodes.
-fn administrable(registry: &config::Registry) -> Result<&Registry> {
-    let registry = &registry.open.registry;
-    ensure!(!registry.lives_in_state_file(), "this registry has nothing to administer");
-    Ok(registry)
-}
-
 /// The refusal of a command that was not confirmed: which flag to add, and what must be true then.
 fn sure(flag: &str, why: &str) -> Result<Done> {
-    Err(BadConfig::new(format!("say {flag} to be sure: {why}")).into())
-}
-
-/// What the rules need to know of the nodes. They are configured alike, so this configuration
-/// stands for all of them.
-fn node_settings(registry: &config::Registry) -> NodeSettings {
-    NodeSettings {
-        now: SystemClock.wall_millis(),
-        layout: registry.layout,
-        offline_for: registry.offline_for,
-        report_interval: registry.report_interval,
-        tolerance: registry.tolerance,
-    }
+    Err(ConfigError::new(format!("say {flag} to be sure: {why}")).into())
 }
 
 /// The answer of a command that made a worker id free, from a moment on that may lie ahead.

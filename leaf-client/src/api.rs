@@ -1,6 +1,6 @@
 //! The requests of a client: to one server after the other, under a deadline.
 
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -10,7 +10,7 @@ use crate::calls::{Ask, AskServer};
 use crate::endpoint::Endpoint;
 use crate::error::ClientErrorKind;
 use crate::pool::Pool;
-use crate::transport::{Answer, Failure, Fault, Transport};
+use crate::transport::{Failure, Fault, Transport};
 
 /// How often servers are looked after.
 const LOOK: Duration = Duration::from_millis(500);
@@ -33,24 +33,15 @@ pub(crate) struct Api {
 }
 
 /// Why a request failed.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, thiserror::Error)]
 pub(crate) enum AskError {
     /// No server served it; another time one may.
-    Failed(Failure),
+    #[error(transparent)]
+    Failed(#[from] Failure),
     /// A server said no, and others will, too.
+    #[error("{text}")]
     Refused { kind: ClientErrorKind, text: String },
 }
-
-impl std::fmt::Display for AskError {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Failed(failure) => failure.fmt(f),
-            Self::Refused { text, .. } => f.write_str(text),
-        }
-    }
-}
-
-impl std::error::Error for AskError {}
 
 impl AskError {
     /// Whether fewer ids may be had.
@@ -76,18 +67,14 @@ impl Api {
             let chosen = chosen.unwrap_or_else(|_| {
                 Err(Failure::of_names("the servers' addresses were not found in time"))
             });
-            let endpoint = chosen.map_err(AskError::Failed)?;
+            let endpoint = chosen?;
             let within = self.attempt.min(deadline.saturating_duration_since(Instant::now()));
             let failure = match self.transport.ask(&endpoint, ask, within, self.attempt).await {
-                Ok(Answer::Good(answer)) => {
+                Err(AskError::Failed(failure)) => failure,
+                answered => {
                     endpoint.succeeded();
-                    return Ok((answer, endpoint));
+                    return answered.map(|answer| (answer, endpoint));
                 }
-                Ok(Answer::Refused { kind, text }) => {
-                    endpoint.succeeded();
-                    return Err(AskError::Refused { kind, text });
-                }
-                Err(failure) => failure,
             };
             match failure.fault {
                 Fault::Server => endpoint.failed(),
@@ -138,38 +125,30 @@ impl Api {
         endpoint: &Endpoint,
         ask: &A,
     ) -> Result<A::Answer, AskError> {
-        match self.transport.ask(endpoint, ask, self.attempt, self.attempt).await {
-            Ok(Answer::Good(answer)) => Ok(answer),
-            Ok(Answer::Refused { kind, text }) => Err(AskError::Refused { kind, text }),
-            Err(failure) => Err(AskError::Failed(failure)),
-        }
+        self.transport.ask(endpoint, ask, self.attempt, self.attempt).await
     }
 
-    /// Looks names up until the client is gone.
-    pub(crate) async fn follow_names(api: Weak<Self>) {
+    /// Looks names up until it is aborted.
+    pub(crate) async fn follow_names(self: Arc<Self>) {
         loop {
-            let Some(api) = api.upgrade() else { return };
-            if let Err(failure) = api.pool.look_names_up().await {
+            if let Err(failure) = self.pool.look_names_up().await {
                 tracing::debug!("{failure}");
             }
-            drop(api);
             tokio::time::sleep(LOOK).await;
         }
     }
 
-    /// Asks servers how they are, where that is in doubt, until the client is gone.
-    pub(crate) async fn look_after(api: Weak<Self>) {
+    /// Asks servers how they are, where that is in doubt, until it is aborted.
+    pub(crate) async fn look_after(self: Arc<Self>) {
         loop {
-            let Some(api) = api.upgrade() else { return };
-            let probes = api.pool.to_probe().into_iter().map(|endpoint| {
-                let api = Arc::clone(&api);
+            let probes = self.pool.to_probe().into_iter().map(|endpoint| {
+                let api = Arc::clone(&self);
                 tokio::spawn(async move { api.probe(&endpoint).await })
             });
             for probe in probes.collect::<Vec<_>>() {
                 // It tells the endpoint.
                 let _ = probe.await;
             }
-            drop(api);
             tokio::time::sleep(LOOK).await;
         }
     }

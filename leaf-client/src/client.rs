@@ -144,8 +144,8 @@ impl LeafClient {
         };
         let segments = SegmentGenerator::start(Arc::clone(&source) as _, config);
         let care = [
-            tokio::spawn(Api::look_after(Arc::downgrade(&api))).abort_handle(),
-            tokio::spawn(Api::follow_names(Arc::downgrade(&api))).abort_handle(),
+            tokio::spawn(Arc::clone(&api).look_after()).abort_handle(),
+            tokio::spawn(Arc::clone(&api).follow_names()).abort_handle(),
         ];
         let inner = Inner {
             api,

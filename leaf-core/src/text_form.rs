@@ -306,11 +306,12 @@ impl fmt::Display for TextForm {
 }
 
 impl FromStr for TextForm {
-    type Err = ();
+    type Err = &'static str;
 
     /// Reads a name, in capitals or small letters.
-    fn from_str(name: &str) -> Result<Self, ()> {
-        Self::ALL.into_iter().find(|form| form.name().eq_ignore_ascii_case(name)).ok_or(())
+    fn from_str(name: &str) -> Result<Self, Self::Err> {
+        let found = Self::ALL.into_iter().find(|form| form.name().eq_ignore_ascii_case(name));
+        found.ok_or("give one of uuid, ulid, tsid, objectid")
     }
 }
 

@@ -16,7 +16,6 @@ mod sources;
 mod span;
 mod values;
 
-use std::fmt;
 use std::path::PathBuf;
 
 use leaf_registry::{RegistryOptions, RegistryPlace, RegistryPlaces};
@@ -120,7 +119,8 @@ impl<'de> Deserialize<'de> for Guess {
 /// The configuration is wrong: exit code 2.
 ///
 /// The text names the key and never holds a secret, so that it can be logged.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
 pub struct ConfigError(String);
 
 impl ConfigError {
@@ -130,14 +130,6 @@ impl ConfigError {
         Self(text.into())
     }
 }
-
-impl fmt::Display for ConfigError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for ConfigError {}
 
 impl Config {
     /// Reads what is kept in files.

@@ -14,8 +14,8 @@ use crate::config::ConfigError;
 #[non_exhaustive]
 pub enum OpenError {
     /// The configuration is wrong; the text names the key.
-    #[error("{0}")]
-    Config(ConfigError),
+    #[error(transparent)]
+    Config(#[from] ConfigError),
     /// The data directory cannot be made.
     #[error("make the data directory {path}: {error}")]
     DataDir {
@@ -28,8 +28,8 @@ pub enum OpenError {
     #[error("the file of the regression guard's marks: {0}")]
     HighWaterMarks(HighWaterMarksError),
     /// A segment store cannot be opened.
-    #[error("{0}")]
-    Store(StoreError),
+    #[error(transparent)]
+    Store(#[from] StoreError),
     /// The worker registry cannot be opened.
     #[error("snowflake.registry: {0}")]
     Registry(StoreError),
@@ -38,20 +38,8 @@ pub enum OpenError {
     Snowflake(SnowflakeError),
 }
 
-impl From<ConfigError> for OpenError {
-    fn from(error: ConfigError) -> Self {
-        Self::Config(error)
-    }
-}
-
 impl From<SettingError> for OpenError {
     fn from(error: SettingError) -> Self {
         Self::Config(ConfigError::new(error.to_string()))
-    }
-}
-
-impl From<StoreError> for OpenError {
-    fn from(error: StoreError) -> Self {
-        Self::Store(error)
     }
 }

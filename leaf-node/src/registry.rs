@@ -1,10 +1,8 @@
 //! Opens the worker registry that the configuration names.
 
-use std::sync::Arc;
-
 use leaf_core::WorkerId;
 use leaf_registry::local::{self, LocalWorkers};
-use leaf_registry::{Administration, OpenRegistry, RegistryKind, RegistryOptions};
+use leaf_registry::{OpenRegistry, RegistryKind, RegistryOptions, RegistryPlace};
 use leaf_snowflake::Identity;
 
 use crate::OpenError;
@@ -58,22 +56,16 @@ fn options(config: &Config, address: Option<Identity>) -> RegistryOptions {
     }
 }
 
-/// Opens the registry for an operator, who asks for no worker id; `None` for a registry whose
-/// record is in each node's state file.
+/// Opens the registry at `place`, that of the configuration, for an operator, who asks for no worker
+/// id.
 ///
 /// # Errors
-/// `Config` and `Registry`. A server is not contacted yet.
-pub async fn open_to_administer(config: &Config) -> Result<Option<OpenRegistry>, OpenError> {
-    let Some(place) = config.registry_place()? else { return Ok(None) };
+/// `Registry`. A server is not contacted yet.
+pub async fn open_to_administer(
+    config: &Config,
+    place: &RegistryPlace,
+) -> Result<OpenRegistry, OpenError> {
     let options = options(config, None);
     let open = place.open(config.snowflake.registry, None, &config.data_dir, &options).await;
-    open.map(Some).map_err(OpenError::Registry)
-}
-
-/// The tables of the registry; `None` where it has none. They do not depend on this node.
-///
-/// # Errors
-/// `Config` and `Registry`. A server is not contacted yet.
-pub async fn tables(config: &Config) -> Result<Option<Arc<dyn Administration>>, OpenError> {
-    Ok(open_to_administer(config).await?.and_then(|open| open.admin))
+    open.map_err(OpenError::Registry)
 }

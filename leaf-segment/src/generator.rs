@@ -25,7 +25,7 @@ use crate::known_tags::{KnownTags, TagMap};
 use crate::rate;
 use crate::shape::Mapping;
 use crate::store_client::StoreClient;
-use crate::tag_state::Leftovers;
+use crate::tag_state::{Leftovers, TagState};
 use crate::unknown_tags::UnknownTags;
 use crate::{
     KeyRing, Meaning, SegmentConfig, SegmentError, SegmentErrorKind, SegmentSource, StoreError,
@@ -118,7 +118,8 @@ impl SegmentGenerator {
     /// The handle of a tag that is already known; never waits.
     #[must_use]
     pub fn known(&self, tag: &str) -> Option<TagHandle> {
-        self.shared.known(tag)
+        let tags = self.shared.tags.load();
+        tags.get(tag).filter(|handle| !handle.state.has_ended()).cloned()
     }
 
     /// A look-up of one's own, faster than [`Self::known`]: keep one per thread.
@@ -263,10 +264,6 @@ impl Shared {
         requests.join_all().await;
     }
 
-    fn known(&self, tag: &str) -> Option<TagHandle> {
-        self.tags.load().get(tag).filter(|handle| !handle.state.has_ended()).cloned()
-    }
-
     fn unknown(&self) -> MutexGuard<'_, UnknownTags> {
         self.unknown.lock().expect("no holder of this lock panics")
     }
@@ -354,7 +351,8 @@ impl Shared {
             Ok(mapping) => (mapping, None),
             Err(why) => (None, Some(why)),
         };
-        let handle = TagHandle::new(record, meaning, mapping, Arc::clone(&self.store_client));
+        let state = TagState::new(record, meaning, mapping, Arc::clone(&self.store_client));
+        let handle = TagHandle { state: Arc::new(state) };
         if let Some(why) = refusal {
             handle.state.end(why);
         }
@@ -388,20 +386,14 @@ impl Shared {
         shared.store_client.spawn(async move {
             let _ = answer.send(task.ask_store(&name).await);
         });
-        match received.await {
-            Ok(Ok(Ok(handle))) => Ok(handle),
-            Ok(Ok(Err(why))) => Err(SegmentError::new(why, tag.as_str())),
-            Ok(Err(error)) => Err(SegmentError::of_store(&tag, Arc::new(error))),
-            Err(_) => Err(SegmentError::new(SegmentErrorKind::Closed, tag.as_str())),
-        }
+        let closed = |_| Err(SegmentError::new(SegmentErrorKind::Closed, tag.as_str()));
+        received.await.unwrap_or_else(closed)
     }
 
-    async fn ask_store(
-        &self,
-        tag: &Tag,
-    ) -> Result<Result<TagHandle, SegmentErrorKind>, StoreError> {
+    async fn ask_store(&self, tag: &Tag) -> Result<TagHandle, SegmentError> {
         let what = format!("look up tag {:?}", tag.as_str());
-        let record = self.store_client.ask(&what, self.store_client.store.tag(tag)).await?;
+        let record = self.store_client.ask(&what, self.store_client.store.tag(tag)).await;
+        let record = record.map_err(|error| SegmentError::of_store(tag, Arc::new(error)))?;
         let mut why = SegmentErrorKind::UnknownTag;
         if let Some(record) = record {
             let _alone = self.changing.lock().expect("no holder of this lock panics");
@@ -409,12 +401,12 @@ impl Shared {
             let handle = self.apply_record(&mut tags, &record);
             self.tags.store(Arc::new(tags));
             match usable(&record, &self.store_client.config.keys) {
-                Ok(_) => return Ok(Ok(handle)),
+                Ok(_) => return Ok(handle),
                 Err(refusal) => why = refusal,
             }
         }
         self.unknown().remember(tag.clone(), why.clone());
-        Ok(Err(why))
+        Err(SegmentError::new(why, tag.as_str()))
     }
 
     /// The handle of a tag, from a reading of the whole set that begins after this call.

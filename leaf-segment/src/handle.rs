@@ -13,11 +13,10 @@ use tokio::time::Instant;
 use crate::buffer::Take;
 use crate::group_commit;
 use crate::refill::{self, Direct};
-use crate::shape::{Ids, Mapping};
-use crate::store_client::StoreClient;
+use crate::shape::Ids;
 use crate::tag_state::TagState;
 use crate::texts::{TextError, Texts};
-use crate::{Meaning, Order, SegmentError, SegmentErrorKind, TagRecord};
+use crate::{Meaning, Order, SegmentError, SegmentErrorKind};
 
 /// A tag, ready to hand out ids. Cheap to clone; keep it instead of looking the tag up again.
 ///
@@ -31,15 +30,6 @@ pub struct TagHandle {
 }
 
 impl TagHandle {
-    pub(crate) fn new(
-        record: &TagRecord,
-        meaning: Meaning,
-        mapping: Option<Mapping>,
-        store_client: Arc<StoreClient>,
-    ) -> Self {
-        Self { state: Arc::new(TagState::new(record, meaning, mapping, store_client)) }
-    }
-
     /// The tag.
     #[must_use]
     pub fn tag(&self) -> &Tag {
@@ -52,13 +42,8 @@ impl TagHandle {
     #[must_use]
     pub fn try_next(&self) -> Option<Id> {
         match self.state.buffer.take() {
-            Take::Some(id) => Some(id),
-            Take::SomeAndPrefetch(id) => {
-                refill::start(&self.state);
-                Some(id)
-            }
             Take::Empty => self.try_next_of_numbers(),
-            Take::Closed => None,
+            taken => self.taken(taken),
         }
     }
 

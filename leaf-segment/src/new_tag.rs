@@ -119,18 +119,15 @@ impl TagSpec {
     /// # Errors
     /// `Refused`, with what does not go together and what to do instead.
     pub fn record(self, tag: Tag, keys: &KeyRing) -> Result<NewTag, TagAdminError> {
-        let zone = match &self.time_zone {
-            Some(name) => Some(self.zone(name)?),
-            None => None,
-        };
+        let unknown = "time_zone: give a name of the IANA database, like Europe/Berlin or UTC";
+        let find = |name: &String| Zone::find(name).map_or_else(|| refuse(unknown), Ok);
+        let zone = self.time_zone.as_ref().map(find).transpose()?;
         let template: Option<Template> = match self.text.as_deref().map(str::parse).transpose() {
             Ok(template) => template,
             Err(error) => return refuse(format!("text: {error}")),
         };
-        let reset = match self.reset {
-            Some(period) => Some(reset(period, zone.unwrap_or_else(Zone::utc), template.as_ref())?),
-            None => None,
-        };
+        let of = |period| reset(period, zone.unwrap_or_else(Zone::utc), template.as_ref());
+        let reset = self.reset.map(of).transpose()?;
         let order = self.order.unwrap_or(match reset {
             Some(_) => Order::Strict,
             None => Order::Relaxed,
@@ -166,15 +163,6 @@ impl TagSpec {
         };
         let description = self.description;
         Ok(NewTag { tag, max_id: first, step, meaning, settings, description })
-    }
-
-    fn zone(&self, name: &str) -> Result<Zone, TagAdminError> {
-        match Zone::find(name) {
-            Some(zone) => Ok(zone),
-            None => {
-                refuse("time_zone: give a name of the IANA database, like Europe/Berlin or UTC")
-            }
-        }
     }
 
     fn shape(&self, tag: &Tag, keys: &KeyRing) -> Result<Shape, TagAdminError> {
@@ -254,17 +242,12 @@ fn reset(period: Period, zone: Zone, text: Option<&Template>) -> Result<Reset, T
         return Ok(reset.expect("six digits"));
     };
     let (year, month, day) = text.date_parts();
-    let whole = match period {
-        Period::Daily => year && month && day,
-        Period::Monthly => year && month,
-        Period::Yearly => year,
+    let (whole, format) = match period {
+        Period::Daily => (year && month && day, "%y%m%d"),
+        Period::Monthly => (year && month, "%y%m"),
+        Period::Yearly => (year, "%y"),
     };
     if !whole {
-        let format = match period {
-            Period::Daily => "%y%m%d",
-            Period::Monthly => "%y%m",
-            Period::Yearly => "%y",
-        };
         return refuse(format!(
             "text: numbers that begin again need their period in the text, or two ids would have one text: put \
              {{date:{format}}} into it"

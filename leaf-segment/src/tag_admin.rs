@@ -265,17 +265,15 @@ impl<'a> TagAdmin<'a> {
     ) -> Result<(TagRecord, bool), TagAdminError> {
         check_id("the next id", at_least)?;
         let record = self.read(tag).await?;
-        usable(&record)?;
+        let meaning = usable(&record)?;
         if record.is_sealed() {
-            let kind = StoreErrorKind::Moved;
-            return Err(TagAdminError::Conflict(kind.to_string()));
+            return Err(TagAdminError::Conflict(StoreErrorKind::Moved.to_string()));
         }
         if at_least <= record.max_id {
             return Ok((record, false));
         }
         let skips = at_least.saturating_sub(record.max_id);
         // A year ahead in the digits of a period would end the tag for a year.
-        let meaning = usable(&record)?;
         let most = meaning.reset.map_or(FAR, |reset| FAR.min(reset.capacity() * PERIODS));
         if skips > most && far == Confirm::No {
             return Err(TagAdminError::Unconfirmed(format!(

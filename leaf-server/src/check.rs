@@ -10,8 +10,6 @@ use leaf_node::config::Config;
 use leaf_node::hints;
 use leaf_registry::OpenRegistry;
 
-use crate::node::explain;
-
 /// How long one place may take to answer.
 ///
 /// A store that is away must not keep a deployment waiting.
@@ -124,7 +122,6 @@ async fn workers(config: &Config) -> Result<String> {
     {
         return Ok("does not exist: the server makes it".into());
     }
-    let OpenRegistry { registry, .. } =
-        leaf_node::registry::open(config, None).await.map_err(explain)?;
+    let OpenRegistry { registry, .. } = leaf_node::registry::open(config, None).await?;
     Ok(format!("{} worker ids in use or used before", registry.workers().await?.len()))
 }

@@ -13,6 +13,7 @@ use leaf_segment::{
     Ids, KnownTags, LeasedRange, Order, SegmentError, SegmentErrorKind, Shards, TagHandle, Texts,
 };
 use leaf_snowflake::{IdRun, SnowflakeError, SnowflakeErrorKind, SnowflakeGenerator, SystemClock};
+use serde::Serialize;
 
 use crate::node::Node;
 
@@ -127,8 +128,8 @@ pub(crate) enum IdError {
 }
 
 thread_local! {
-    /// The tags that are known, as this thread of the data plane saw them last, and of which node.
-    static KNOWN: RefCell<Option<(u64, Shards<KnownTags>)>> = const { RefCell::new(None) };
+    /// The tags that are known, as this thread of the data plane saw them last.
+    static KNOWN: RefCell<Option<Shards<KnownTags>>> = const { RefCell::new(None) };
 }
 
 /// Uses the handle of a tag that this node knows by this name; allocates nothing.
@@ -152,12 +153,9 @@ pub(crate) fn next_of_each(node: &Node, names: &[&str], mut using: impl FnMut(Id
 
 /// Uses the tags that are known, as this thread sees them.
 fn with_known<T>(node: &Node, using: impl FnOnce(&mut Shards<KnownTags>) -> T) -> Option<T> {
-    let segments = node.segments()?;
+    let segments = node.ids.segments()?;
     KNOWN.with_borrow_mut(|known| {
-        Some(using(match known {
-            Some((of, known)) if *of == node.number => known,
-            known => &mut known.insert((node.number, segments.map(|shard| shard.known_tags()))).1,
-        }))
+        Some(using(known.get_or_insert_with(|| segments.map(|shard| shard.known_tags()))))
     })
 }
 
@@ -167,7 +165,7 @@ fn with_known<T>(node: &Node, using: impl FnOnce(&mut Shards<KnownTags>) -> T) -
 /// The mode is switched off, the tag does not exist, or its store cannot be asked. Too many
 /// look-ups at a time are refused.
 pub(crate) async fn handle(node: &Node, tag: &str) -> Result<TagHandle, IdError> {
-    let segments = node.segments().ok_or(IdError::ModeDisabled("segment"))?;
+    let segments = node.ids.segments().ok_or(IdError::ModeDisabled("segment"))?;
     match known(node, tag, TagHandle::clone) {
         Some(handle) => Ok(handle),
         None => {
@@ -264,7 +262,7 @@ pub(crate) async fn return_unused(
 
 /// A snowflake id where one is there already and nobody waits for it.
 pub(crate) fn snowflake_at_once(node: &Node) -> Option<Id> {
-    node.snowflake()?.generator.try_next_unless_queued()
+    node.ids.snowflake()?.generator.try_next_unless_queued()
 }
 
 /// The next snowflake id.
@@ -309,12 +307,14 @@ impl IdError {
 }
 
 /// What a client must know of a tag.
-pub(crate) struct TagFacts {
+#[derive(Serialize)]
+pub(crate) struct TagFacts<'a> {
+    tag: &'a str,
     pub(crate) order: Order,
     /// Whether its ids can be leased.
     pub(crate) leases: bool,
     /// How many ids a node reserves at least; `None` where nobody reserves any.
-    pub(crate) step: Option<Step>,
+    pub(crate) step: Option<u32>,
     /// The most ids of a lease.
     pub(crate) max_take: usize,
     /// The most ids of a list.
@@ -322,13 +322,14 @@ pub(crate) struct TagFacts {
 }
 
 /// What clients are told of a tag before they lease from it.
-pub(crate) fn facts(node: &Node, handle: &TagHandle) -> TagFacts {
+pub(crate) fn facts<'a>(node: &Node, handle: &'a TagHandle) -> TagFacts<'a> {
     let order = handle.meaning().order;
     let relaxed = order == Order::Relaxed;
     TagFacts {
+        tag: handle.tag().as_str(),
         order,
         leases: relaxed && handle.meaning().has_ranges(),
-        step: handle.step().filter(|_| relaxed),
+        step: handle.step().filter(|_| relaxed).map(Step::get),
         max_take: handle.max_take().min(LARGEST_RANGE),
         max_count: most_ids(node).min(handle.max_take()),
     }
@@ -336,7 +337,7 @@ pub(crate) fn facts(node: &Node, handle: &TagHandle) -> TagFacts {
 
 /// The generator of snowflake ids.
 pub(crate) fn snowflake(node: &Node) -> Result<&SnowflakeGenerator, IdError> {
-    let snowflake = node.snowflake().ok_or(IdError::ModeDisabled("snowflake"))?;
+    let snowflake = node.ids.snowflake().ok_or(IdError::ModeDisabled("snowflake"))?;
     Ok(&snowflake.generator)
 }
 

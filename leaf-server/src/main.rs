@@ -29,6 +29,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use cli::{Cli, Verb};
+use leaf_node::OpenError;
 use leaf_node::config::ConfigError;
 use service::WorkerIdRefused;
 use supervisor::Orders;
@@ -104,7 +105,8 @@ fn exit_code(error: &anyhow::Error) -> ExitCode {
         return ExitCode::SUCCESS;
     }
     complain(&format_args!("{error:#}"));
-    if error.is::<ConfigError>() {
+    let not_opened = error.downcast_ref();
+    if error.is::<ConfigError>() || matches!(not_opened, Some(OpenError::Config(_))) {
         ExitCode::from(2)
     } else if error.is::<WorkerIdRefused>() {
         ExitCode::from(3)

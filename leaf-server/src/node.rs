@@ -4,35 +4,30 @@
 //! may change, counts of waiting requests, the time zone of answers, and whether it is stopping.
 
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use jiff::tz::TimeZone;
 use leaf_core::{Health, HealthCode, Layout};
+use leaf_node::Surroundings;
 use leaf_node::config::Config;
-use leaf_node::{OpenError, Surroundings};
 pub(crate) use leaf_node::{Snowflake, Store};
-use leaf_segment::{KeyRing, Keys, SegmentGenerator, Shards};
 use leaf_snowflake::{Identity, Peers, Registry};
 use tokio::time::Instant;
 
 use crate::peers::HttpPeers;
 use crate::reload::Live;
-use crate::serve::Share;
-
-static NODES: AtomicU64 = AtomicU64::new(0);
+use crate::serve::{Keeping, Share};
 
 /// A node with listeners.
 ///
-/// One per process, shared by all listeners. Tests may have several.
+/// One per process, shared by all listeners.
 pub(crate) struct Node {
     pub(crate) config: Config,
     /// What a reload may change.
     pub(crate) live: Arc<Live>,
-    /// Which node of this process it is.
-    pub(crate) number: u64,
     /// How many listeners for ids there are.
     listeners: u32,
     /// Where the ops listener is.
@@ -41,7 +36,7 @@ pub(crate) struct Node {
     /// Of the times in answers.
     pub(crate) time_zone: TimeZone,
     /// Where ids come from.
-    ids: leaf_node::Node,
+    pub(crate) ids: leaf_node::Node,
     pub(crate) started: Instant,
     /// Whether the stop has begun.
     stopping: AtomicBool,
@@ -64,7 +59,7 @@ impl Node {
         listeners: u32,
     ) -> Result<Self> {
         let around = Surroundings { http: Some(ids), peers: Some(&peers) };
-        let ids = leaf_node::Node::open(config, around).await.map_err(explain)?;
+        let ids = leaf_node::Node::open(config, around).await?;
         let time_zone = match &config.time_zone {
             Some(name) => TimeZone::get(name).context("time_zone")?,
             None => TimeZone::system(),
@@ -72,7 +67,6 @@ impl Node {
         Ok(Self {
             config: config.clone(),
             live,
-            number: NODES.fetch_add(1, Ordering::Relaxed),
             listeners,
             ops,
             layout: config.snowflake.layout(),
@@ -86,39 +80,16 @@ impl Node {
         })
     }
 
-    /// What each listener for ids may use of the open files.
-    pub(crate) const fn share_of_files(&self) -> Share {
-        Share::Large(self.listeners)
-    }
-
-    /// The tags' generators.
-    pub(crate) fn segments(&self) -> Option<&Shards<SegmentGenerator>> {
-        self.ids.segments()
-    }
-
-    /// The stores of the tags.
-    pub(crate) fn stores(&self) -> Option<&Shards<Store>> {
-        self.ids.stores()
-    }
-
-    /// Snowflake mode, where it is on.
-    pub(crate) const fn snowflake(&self) -> Option<&Snowflake> {
-        self.ids.snowflake()
-    }
-
-    /// How often the sets of tags are read, from now on.
-    pub(crate) fn set_refresh(&self, refresh: Duration) {
-        self.ids.set_refresh(refresh);
-    }
-
-    /// The keys of scrambled ids.
-    pub(crate) fn keys(&self) -> Arc<KeyRing> {
-        self.ids.keys()
-    }
-
-    /// Takes other keys of scrambled ids over.
-    pub(crate) fn set_keys(&self, keys: Keys) {
-        self.ids.set_keys(keys);
+    /// How a listener for ids keeps its connections. Unless idle ones may stay, a silent one ends
+    /// after 45 to 90 s.
+    pub(crate) const fn keeping(&self, idle_stays: bool) -> Keeping {
+        Keeping {
+            sweep_every: Duration::from_secs(15),
+            evict_after: 1,
+            evict_at_once: false,
+            idle_stays,
+            files: Share::Large(self.listeners),
+        }
     }
 
     /// From now on this node says that it is not ready, so that balancers send nothing new.
@@ -129,13 +100,6 @@ impl Node {
     /// Whether the stop has begun.
     pub(crate) fn stopping(&self) -> bool {
         self.stopping.load(Ordering::Relaxed)
-    }
-
-    /// Gives the worker id back, then the unused ids.
-    ///
-    /// After the last request was answered.
-    pub(crate) async fn close(&self) {
-        self.ids.close().await;
     }
 
     /// Whether this node could answer within the last second. Looking at all tags is not for the
@@ -160,12 +124,4 @@ impl Node {
 /// How the clocks of the other nodes are asked for.
 fn peers(registry: Registry, own: Identity) -> Arc<dyn Peers> {
     Arc::new(HttpPeers::new(registry, own))
-}
-
-/// A configuration that is wrong has an exit code of its own, by its type.
-pub(crate) fn explain(error: OpenError) -> anyhow::Error {
-    match error {
-        OpenError::Config(error) => error.into(),
-        error => error.into(),
-    }
 }

@@ -129,8 +129,8 @@ impl Reload {
         let (live, rest) = self.loaded.changes(&newer);
         self.log.follow(&newer.config.log);
         self.live.follow(&newer.config);
-        node.set_keys(keys);
-        node.set_refresh(newer.config.segment.refresh.duration());
+        node.ids.set_keys(keys);
+        node.ids.set_refresh(newer.config.segment.refresh.duration());
         match live.as_slice() {
             [] => tracing::info!("reload: nothing that can change while running has changed"),
             keys => tracing::info!("reload: took over {}", keys.join(", ")),

@@ -4,14 +4,11 @@
 //! and run them with the rights that the server does not need. `--apply` runs them as they are.
 
 use std::io::Write;
-use std::sync::Arc;
 
 use anyhow::Result;
-use leaf_registry::{Administration, RegistryPlace};
+use leaf_registry::Administration;
 
 use leaf_node::config::Config;
-
-use crate::node::explain;
 
 /// Prints the tables, or makes those that do not exist.
 ///
@@ -22,19 +19,16 @@ pub(crate) async fn run(config: &Config, apply: bool) -> Result<()> {
     }
     if config.snowflake.enabled
         && let Some(place) = config.registry_place()?
-        && let Some(tables) = tables(config, &place).await?
     {
-        show(&*tables, &place.to_string(), apply).await?;
+        if place.file(&config.data_dir).is_some() {
+            crate::service::make_data_dir(config)?;
+        }
+        let open = leaf_node::registry::open_to_administer(config, &place).await?;
+        if let Some(tables) = open.admin {
+            show(&*tables, &place.to_string(), apply).await?;
+        }
     }
     Ok(())
-}
-
-/// The tables of the registry, where it has some.
-async fn tables(config: &Config, place: &RegistryPlace) -> Result<Option<Arc<dyn Administration>>> {
-    if place.file(&config.data_dir).is_some() {
-        crate::service::make_data_dir(config)?;
-    }
-    leaf_node::registry::tables(config).await.map_err(explain)
 }
 
 /// The tables of every segment store.

@@ -3,7 +3,6 @@
 //! Start: bind the ports, lock the state file, serve, and claim the worker id last. Stop: not
 //! ready, stop accepting, finish what is under way, give the worker id back, then the ids.
 
-use std::fmt;
 use std::io::Write;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -22,7 +21,7 @@ use crate::http::Http;
 use crate::node::Node;
 use crate::reload::Reload;
 use crate::resp::Resp;
-use crate::serve::{DataPlane, Listener};
+use crate::serve::{DataPlane, Listener, Protocol};
 use crate::supervisor::{self, Order, Orders};
 
 /// How long until a claim is tried again while the registry is away.
@@ -45,16 +44,9 @@ const TELL_AGAIN: Duration = Duration::from_secs(10);
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// The registry refuses this node a worker id, and will until somebody sees to it: exit code 3.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
+#[error("snowflake: {0}")]
 pub(crate) struct WorkerIdRefused(String);
-
-impl fmt::Display for WorkerIdRefused {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "snowflake: {}", self.0)
-    }
-}
-
-impl std::error::Error for WorkerIdRefused {}
 
 /// Serves ids until a signal arrives.
 ///
@@ -82,8 +74,8 @@ pub(crate) async fn run(mut reload: Reload, mut orders: Orders) -> Result<()> {
 
     announce(&config, ids_at, redis_at, grpc_at, ops_at);
     let ids = Listener::start(ids, Http::ids(Arc::clone(&node)), data_plane.clone());
-    let redis =
-        redis.map(|redis| Listener::start(redis, Resp::new(Arc::clone(&node)), data_plane.clone()));
+    let redis = redis
+        .map(|redis| Listener::start(redis, Resp { node: Arc::clone(&node) }, data_plane.clone()));
     let grpc = start_grpc(grpc, &node, &data_plane);
     let ops = Listener::start(ops, Http::ops(Arc::clone(&node)), DataPlane::here());
     supervisor::ready();
@@ -97,24 +89,22 @@ pub(crate) async fn run(mut reload: Reload, mut orders: Orders) -> Result<()> {
     tokio::select! {
         () = async {
             let deadline = Instant::now() + grace.max(LEAST_GRACE);
-            let redis = async {
-                if let Some(redis) = redis {
-                    redis.drain(ANNOUNCE, requests).await;
-                }
-            };
-            let grpc = async {
-                if let Some(grpc) = grpc {
-                    grpc.drain(ANNOUNCE, requests).await;
-                }
-            };
-            tokio::join!(ids.drain(ANNOUNCE, requests), redis, grpc);
+            let ids = ids.drain(ANNOUNCE, requests);
+            tokio::join!(ids, drain(redis, requests), drain(grpc, requests));
             // What operators have begun needs the stores.
             ops.drain(PROBES, requests.max(Instant::now() + ANNOUNCE).min(deadline)).await;
-            if tokio::time::timeout_at(deadline, node.close()).await.is_err() {
+            if tokio::time::timeout_at(deadline, node.ids.close()).await.is_err() {
                 tracing::error!("worker id and unused ids could not be given back within {grace:?}");
             }
         } => outcome,
         () = second(&mut orders) => bail!("second signal: stopped at once, without giving the worker id back"),
+    }
+}
+
+/// Lets the connections of a listener end, where there is one.
+async fn drain<P: Protocol>(listener: Option<Listener<P>>, deadline: Instant) {
+    if let Some(listener) = listener {
+        listener.drain(ANNOUNCE, deadline).await;
     }
 }
 
@@ -204,7 +194,7 @@ async fn watch(data_plane: &DataPlane) {
 /// Ends with the claim, or with a refusal that waiting does not cure. Ids of segments flow
 /// meanwhile.
 async fn claim(node: &Node) -> Result<()> {
-    let Some(snowflake) = node.snowflake() else { return Ok(()) };
+    let Some(snowflake) = node.ids.snowflake() else { return Ok(()) };
     loop {
         let error = match snowflake.generator.claim().await {
             Ok(_) => return Ok(()),

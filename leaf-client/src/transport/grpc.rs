@@ -16,7 +16,8 @@ use tonic::metadata::MetadataValue;
 use tonic::{Code, Request, Response, Status};
 use tonic_types::StatusExt as _;
 
-use super::{Answer, Failure, Fault, causes, judge, not_an_answer, one_line, unauthorized};
+use super::{Failure, Fault, causes, judge, not_an_answer, one_line, unauthorized};
+use crate::api::AskError;
 use crate::calls::Ask;
 use crate::endpoint::Endpoint;
 
@@ -91,7 +92,7 @@ impl Grpc {
         endpoint: &Endpoint,
         ask: &A,
         within: Duration,
-    ) -> Result<Answer<A::Answer>, Failure> {
+    ) -> Result<A::Answer, AskError> {
         let place: Uri = format!("http://{}", endpoint.address)
             .parse()
             .map_err(|error| Failure::of(endpoint, format!("{error}")))?;
@@ -100,9 +101,8 @@ impl Grpc {
             IdServiceClient::with_origin(connections, place).max_decoding_message_size(ask.limit());
         let client = Client { stub, authorization: self.authorization.clone(), within };
         match ask.grpc(client).await {
-            Ok(Some(answer)) => Ok(Answer::Good(answer)),
-            Ok(None) => Err(not_an_answer(endpoint)),
-            Err(status) => refused(endpoint, &status),
+            Ok(answer) => answer.ok_or_else(|| not_an_answer(endpoint)),
+            Err(status) => Err(refused(endpoint, &status)),
         }
     }
 }
@@ -120,18 +120,18 @@ fn connections() -> Connections {
 }
 
 /// Whether an answer that is none is a server's failure.
-fn refused<T>(endpoint: &Endpoint, status: &Status) -> Result<Answer<T>, Failure> {
+fn refused(endpoint: &Endpoint, status: &Status) -> AskError {
     if matches!(status.code(), Code::Unauthenticated | Code::PermissionDenied) {
-        return Ok(unauthorized(endpoint, &status.code().to_string()));
+        return unauthorized(endpoint, &status.code().to_string());
     }
     let Some(info) = status.get_details_error_info().filter(|info| info.domain == "leaf") else {
         let text = format!("{}, and no word of a leaf-server", one_line(&causes(status)));
-        return Err(match status.code() {
+        return match status.code() {
             // An older server.
-            Code::Unimplemented => Failure::of(endpoint, text).with(Fault::None),
+            Code::Unimplemented => Failure::of(endpoint, text).with(Fault::None).into(),
             // Of this process: no connection, or no answer.
-            _ => Failure::of(endpoint, text),
-        });
+            _ => Failure::of(endpoint, text).into(),
+        };
     };
     let lasting =
         matches!(status.code(), Code::InvalidArgument | Code::NotFound | Code::FailedPrecondition);

@@ -10,7 +10,8 @@ use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 
-use super::{Answer, Failure, causes, judge, not_an_answer, unauthorized};
+use super::{Failure, causes, judge, not_an_answer, unauthorized};
+use crate::api::AskError;
 use crate::calls::Ask;
 use crate::endpoint::Endpoint;
 use crate::wire::Problem;
@@ -39,7 +40,7 @@ impl Http {
         &self,
         endpoint: &Endpoint,
         ask: &A,
-    ) -> Result<Answer<A::Answer>, Failure> {
+    ) -> Result<A::Answer, AskError> {
         let fail = |why: String| Failure::of(endpoint, why);
         let (method, path) = ask.http();
         let mut request = Request::builder()
@@ -56,21 +57,20 @@ impl Http {
         let body = Limited::new(answer.into_body(), ask.limit()).collect().await;
         let body = body.map_err(|error| fail(format!("its answer broke off: {error}")))?.to_bytes();
         if status == StatusCode::OK {
-            let answer = ask.read(&body).ok_or_else(|| not_an_answer(endpoint))?;
-            return Ok(Answer::Good(answer));
+            return ask.read(&body).ok_or_else(|| not_an_answer(endpoint));
         }
-        refused(endpoint, status, &body)
+        Err(refused(endpoint, status, &body))
     }
 }
 
 /// Whether an answer that is none is a server's failure.
-fn refused<T>(endpoint: &Endpoint, status: StatusCode, body: &[u8]) -> Result<Answer<T>, Failure> {
+fn refused(endpoint: &Endpoint, status: StatusCode, body: &[u8]) -> AskError {
     if matches!(status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN) {
-        return Ok(unauthorized(endpoint, &status.to_string()));
+        return unauthorized(endpoint, &status.to_string());
     }
     let problem = serde_json::from_slice::<Problem>(body).ok().filter(Problem::is_of_leaf);
     let Some(problem) = problem else {
-        return Err(Failure::of(endpoint, format!("{status}, and no word of a leaf-server")));
+        return Failure::of(endpoint, format!("{status}, and no word of a leaf-server")).into();
     };
     let lasting = status.is_client_error();
     let text = problem.text();

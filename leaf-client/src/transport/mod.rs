@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use hyper::header::HeaderValue;
 
+use crate::api::AskError;
 use crate::calls::Ask;
 use crate::endpoint::{Endpoint, Protocol};
 use crate::error::ClientErrorKind;
@@ -19,18 +20,6 @@ pub(crate) struct Transport {
     http: http::Http,
     #[cfg(feature = "grpc")]
     grpc: grpc::Grpc,
-}
-
-/// An answer that is no failure of the server: what was asked for, or why the client does not get
-/// it.
-#[derive(Debug)]
-pub(crate) enum Answer<T> {
-    Good(T),
-    /// Others would say the same.
-    Refused {
-        kind: ClientErrorKind,
-        text: String,
-    },
 }
 
 /// Why a server did not serve.
@@ -100,7 +89,7 @@ impl Transport {
         ask: &A,
         within: Duration,
         attempt: Duration,
-    ) -> Result<Answer<A::Answer>, Failure> {
+    ) -> Result<A::Answer, AskError> {
         let asked = async {
             match endpoint.place.protocol {
                 Protocol::Http => self.http.ask(endpoint, ask).await,
@@ -115,7 +104,7 @@ impl Transport {
                 self.grpc.forget(endpoint);
             }
             let fault = if within < attempt { Fault::Trouble } else { Fault::Server };
-            Err(Failure::of(endpoint, format!("no answer within {within:?}")).with(fault))
+            Err(Failure::of(endpoint, format!("no answer within {within:?}")).with(fault).into())
         };
         tokio::time::timeout(within, asked).await.unwrap_or_else(late)
     }
@@ -123,18 +112,13 @@ impl Transport {
 
 /// Whether the refusal of a leaf-server is its failure, by its word for programs; `lasting` where
 /// others of that kind would be refused by every server.
-fn judge<T>(
-    endpoint: &Endpoint,
-    reason: &str,
-    text: String,
-    lasting: bool,
-) -> Result<Answer<T>, Failure> {
+fn judge(endpoint: &Endpoint, reason: &str, text: String, lasting: bool) -> AskError {
     let kind = match reason {
         // Others may make ids of that mode.
-        "mode-disabled" => return Err(Failure::of(endpoint, text).with(Fault::NoSuchMode)),
+        "mode-disabled" => return Failure::of(endpoint, text).with(Fault::NoSuchMode).into(),
         // Of this server: its clock, its store, how busy it is.
         "unavailable" | "end-of-time" => {
-            return Err(Failure::of(endpoint, text).with(Fault::Trouble));
+            return Failure::of(endpoint, text).with(Fault::Trouble).into();
         }
         "unknown-tag" => ClientErrorKind::UnknownTag,
         "disabled" => ClientErrorKind::Disabled,
@@ -142,21 +126,21 @@ fn judge<T>(
         "bad-request" => ClientErrorKind::BadCount,
         "strict-order" | "no-ranges" => ClientErrorKind::NoRanges,
         _ if lasting || reason == "record" => ClientErrorKind::Refused,
-        _ => return Err(Failure::of(endpoint, text).with(Fault::Trouble)),
+        _ => return Failure::of(endpoint, text).with(Fault::Trouble).into(),
     };
-    Ok(Answer::Refused { kind, text: format!("{endpoint}: {text}") })
+    AskError::Refused { kind, text: format!("{endpoint}: {text}") }
 }
 
 /// An answer to another question, or none of a leaf-server.
-fn not_an_answer(endpoint: &Endpoint) -> Failure {
-    Failure::of(endpoint, "its answer is not what a leaf-server answers to that")
+fn not_an_answer(endpoint: &Endpoint) -> AskError {
+    Failure::of(endpoint, "its answer is not what a leaf-server answers to that").into()
 }
 
 /// The refusal of a server, or of a gateway before it, that wants another token.
-fn unauthorized<T>(endpoint: &Endpoint, status: &str) -> Answer<T> {
+fn unauthorized(endpoint: &Endpoint, status: &str) -> AskError {
     let text =
         format!("{endpoint}: {status}: give the token that it asks for to the client's builder");
-    Answer::Refused { kind: ClientErrorKind::Unauthorized, text }
+    AskError::Refused { kind: ClientErrorKind::Unauthorized, text }
 }
 
 /// What a server says, as far as it can stand in a line.

@@ -266,19 +266,13 @@ impl Layout {
     #[inline]
     #[must_use]
     pub const fn compose(self, tick: u64, worker: WorkerId, sequence: u64) -> Option<Id> {
-        let worker = worker.get() as u64;
-        let (timestamp_shift, timestamp_bits) = self.place(Field::Timestamp);
-        let (worker_shift, worker_bits) = self.place(Field::Worker);
-        let (sequence_shift, sequence_bits) = self.place(Field::Sequence);
-        if tick > max_of(timestamp_bits)
-            || worker > max_of(worker_bits)
-            || sequence > max_of(sequence_bits)
+        if tick > self.max_tick()
+            || worker.get() > self.max_worker().get()
+            || sequence > self.max_sequence()
         {
             return None;
         }
-        Some(Id::from_low_bits(
-            tick << timestamp_shift | worker << worker_shift | sequence << sequence_shift,
-        ))
+        Some(self.composer(worker).id(tick << self.bits(Field::Sequence) | sequence))
     }
 
     /// Takes an id apart; `None` when it has bits that this layout does not use.

@@ -8,14 +8,6 @@ use super::{Config, ConfigError};
 /// All keys, dotted: `segment.store`.
 pub(super) struct Known(Vec<String>);
 
-/// What the environment says.
-pub(super) struct Environment {
-    /// Keys and their values.
-    pub(super) settings: Vec<(String, String)>,
-    /// About variables that are no keys.
-    pub(super) warnings: Vec<String>,
-}
-
 impl Known {
     /// The keys of a configuration. A field of type `Option` is a key, too: it serializes to null.
     pub(super) fn of(config: &Config) -> Self {
@@ -33,14 +25,9 @@ impl Known {
         if self.0.iter().any(|known| known == key) { Ok(()) } else { Err(self.unknown(key)) }
     }
 
-    /// Refuses a key of `table` that does not exist. What stands below a key is its value's own
-    /// matter only where the value is a map.
-    pub(super) fn check_table(&self, table: &toml::Table) -> Result<(), ConfigError> {
-        self.check_below("", table)
-    }
-
-    /// Checks a table that stands at `prefix`, and the tables in it.
-    fn check_below(&self, prefix: &str, table: &toml::Table) -> Result<(), ConfigError> {
+    /// Refuses a key of the table at `prefix`, or of the tables in it, that does not exist. What
+    /// stands below a key is its value's own matter only where the value is a map.
+    pub(super) fn check_table(&self, prefix: &str, table: &toml::Table) -> Result<(), ConfigError> {
         for (name, value) in table {
             let key = join(prefix, name);
             let section = self
@@ -48,7 +35,7 @@ impl Known {
                 .iter()
                 .any(|known| known.strip_prefix(&key).is_some_and(|rest| rest.starts_with('.')));
             match value {
-                toml::Value::Table(inner) if section => self.check_below(&key, inner)?,
+                toml::Value::Table(inner) if section => self.check_table(&key, inner)?,
                 // What stands below is part of the value, perhaps of a secret.
                 toml::Value::Table(_) if self.0.contains(&key) && key != "snowflake.worker_ids" => {
                     return Err(ConfigError(format!("{key}: expected a single value")));
@@ -103,7 +90,8 @@ impl Known {
     pub(super) fn sort_environment(
         &self,
         environment: Vec<(String, String)>,
-    ) -> Result<Environment, ConfigError> {
+        warnings: &mut Vec<String>,
+    ) -> Result<Vec<(String, String)>, ConfigError> {
         let mut settings = Vec::new();
         let mut ignored = Vec::new();
         for (name, value) in environment {
@@ -120,10 +108,12 @@ impl Known {
             }
         }
         ignored.sort();
-        let warning = (!ignored.is_empty()).then(|| {
-            format!("these variables are no keys of Leaf and are ignored: {}", ignored.join(", "))
-        });
-        Ok(Environment { settings, warnings: warning.into_iter().collect() })
+        if !ignored.is_empty() {
+            let ignored = ignored.join(", ");
+            warnings
+                .push(format!("these variables are no keys of Leaf and are ignored: {ignored}"));
+        }
+        Ok(settings)
     }
 }
 

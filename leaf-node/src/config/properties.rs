@@ -15,14 +15,6 @@ use leaf_registry::RegistryKind;
 
 use super::{Config, ConfigError};
 
-/// What a file says in our keys, and what its owner should know.
-#[derive(Debug)]
-pub(super) struct Translated {
-    /// In the form of a `leaf.toml`.
-    pub(super) settings: Value,
-    pub(super) warnings: Vec<String>,
-}
-
 /// Where a setting is said to come from that the file leaves out.
 pub(super) const DEFAULT_ORIGIN: &str = "default of a Java Leaf";
 
@@ -88,8 +80,9 @@ const WITHOUT_EFFECT: [&str; 32] = [
     "zeroDateTimeBehavior",
 ];
 
-/// Reads the text of a file; `path` is for error texts.
-pub(super) fn translate(text: &[u8], path: &Path) -> Result<Translated, ConfigError> {
+/// What the text of a file says in our keys, in the form of a `leaf.toml`, and what its owner should
+/// know; `path` is for error texts.
+pub(super) fn translate(text: &[u8], path: &Path) -> Result<(Value, Vec<String>), ConfigError> {
     let mut found = BTreeMap::new();
     let read = java_properties::PropertiesIter::new(text).read_into(|key, value| {
         found.insert(key, value);
@@ -129,7 +122,7 @@ pub(super) fn translate(text: &[u8], path: &Path) -> Result<Translated, ConfigEr
     }
     let file = Java { found: &found, path };
     let settings = file.settings(&mut warnings)?;
-    Ok(Translated { settings, warnings })
+    Ok((settings, warnings))
 }
 
 /// What is passed over, and how much of it better goes unnamed.

@@ -5,9 +5,9 @@ use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use leaf_core::{Layout, UnixMillis, WorkerId};
+use leaf_core::{Clock as _, Layout, UnixMillis, WorkerId};
 use leaf_registry::{OnForeignHolder, RegistryKind, StoreUrl, ZookeeperAddress};
-use leaf_snowflake::{PeerRule, WorkerRange};
+use leaf_snowflake::{NodeSettings, PeerRule, SystemClock, WorkerRange};
 use serde::{Deserialize, Serialize};
 
 use super::span::Span;
@@ -185,6 +185,18 @@ impl Snowflake {
     pub fn worker_id(&self) -> WorkerId {
         let within = |datacenter| self.layout.worker_in(datacenter, self.worker_id);
         self.datacenter_id.and_then(within).unwrap_or(WorkerId::new(self.worker_id))
+    }
+
+    /// What the rules of administration need to know of the nodes: they are configured alike.
+    #[must_use]
+    pub fn node_settings(&self) -> NodeSettings {
+        NodeSettings {
+            now: SystemClock.wall_millis(),
+            layout: self.layout(),
+            offline_for: self.offline_for.duration(),
+            report_interval: self.report_interval.duration(),
+            tolerance: self.rollback_tolerance.duration(),
+        }
     }
 
     /// Reads what is kept in files.

@@ -242,7 +242,7 @@ impl FileSource {
 
     /// A file of a Java Leaf, translated.
     pub(super) fn properties(bytes: &[u8], path: &Path) -> Result<Self, ConfigError> {
-        let properties::Translated { settings, warnings } = properties::translate(bytes, path)?;
+        let (settings, warnings) = properties::translate(bytes, path)?;
         Ok(Self { name: path.display().to_string(), settings, warnings })
     }
 
@@ -254,7 +254,7 @@ impl FileSource {
             let line = before.unwrap_or_default().matches('\n').count() + 1;
             ConfigError(format!("{}, line {line}: {}", path.display(), error.message()))
         })?;
-        known.check_table(&table)?;
+        known.check_table("", &table)?;
         let settings = serde_json::to_value(table);
         let settings = settings.map_err(|error| ConfigError(error.to_string()))?;
         Ok(Self { name: path.display().to_string(), settings, warnings: Vec::new() })
@@ -288,11 +288,10 @@ fn merge(
         warnings.append(&mut file.warnings);
         builder = builder.add_source(file);
     }
-    let mut sorted = known.sort_environment(environment)?;
+    let mut variables = known.sort_environment(environment, &mut warnings)?;
     // A value before the file that may hold it: of the two the file counts.
-    sorted.settings.sort();
-    warnings.extend(sorted.warnings);
-    let variables = sorted.settings.into_iter().map(|(key, value)| {
+    variables.sort();
+    let variables = variables.into_iter().map(|(key, value)| {
         let variable = keys::variable(&key);
         (key, value, variable)
     });

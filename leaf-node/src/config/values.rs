@@ -146,29 +146,22 @@ where
     from.deserialize_any(WholeNumber(PhantomData))
 }
 
+/// What [`whole_number`] reads.
+struct Number<T>(T);
+
+impl<'de, T: TryFrom<u64>> Deserialize<'de> for Number<T> {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        whole_number(from).map(Self)
+    }
+}
+
 /// A whole number of the type of the field, if there is a value.
 pub(super) fn optional_whole_number<'de, T, D>(from: D) -> Result<Option<T>, D::Error>
 where
     T: TryFrom<u64>,
     D: Deserializer<'de>,
 {
-    struct Optional<T>(PhantomData<T>);
-    impl<'de, T: TryFrom<u64>> Visitor<'de> for Optional<T> {
-        type Value = Option<T>;
-
-        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            f.write_str("a whole number")
-        }
-
-        fn visit_none<E: Error>(self) -> Result<Self::Value, E> {
-            Ok(None)
-        }
-
-        fn visit_some<D: Deserializer<'de>>(self, from: D) -> Result<Self::Value, D::Error> {
-            whole_number(from).map(Some)
-        }
-    }
-    from.deserialize_option(Optional(PhantomData))
+    Ok(Option::<Number<T>>::deserialize(from)?.map(|Number(number)| number))
 }
 
 /// A table of names and whole numbers, if there is one: it cannot be written in an environment
@@ -177,12 +170,6 @@ pub(super) fn whole_numbers<'de, D>(from: D) -> Result<Option<BTreeMap<String, u
 where
     D: Deserializer<'de>,
 {
-    struct Number(u32);
-    impl<'de> Deserialize<'de> for Number {
-        fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-            whole_number(from).map(Self)
-        }
-    }
     struct Numbers;
     impl<'de> Visitor<'de> for Numbers {
         type Value = Option<BTreeMap<String, u32>>;
@@ -223,10 +210,6 @@ pub(super) fn boolean<'de, D: Deserializer<'de>>(from: D) -> Result<bool, D::Err
             Ok(value)
         }
 
-        fn visit_i64<E: Error>(self, _: i64) -> Result<bool, E> {
-            Err(E::custom("expected true or false"))
-        }
-
         fn visit_str<E: Error>(self, text: &str) -> Result<bool, E> {
             // The environment holds texts only.
             text.parse().map_err(|_| E::custom("expected true or false"))
@@ -265,14 +248,6 @@ impl<T: TryFrom<u64>> Visitor<'_> for WholeNumber<T> {
 
     fn visit_u128<E: Error>(self, value: u128) -> Result<T, E> {
         Self::take(value)
-    }
-
-    fn visit_bool<E: Error>(self, _: bool) -> Result<T, E> {
-        Err(E::custom("expected a whole number"))
-    }
-
-    fn visit_f64<E: Error>(self, _: f64) -> Result<T, E> {
-        Err(E::custom("expected a whole number"))
     }
 
     fn visit_str<E: Error>(self, text: &str) -> Result<T, E> {

@@ -8,7 +8,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use futures_util::{Stream, stream};
-use leaf_core::{Clock as _, Id, IdRange, Step, SystemClock};
+use leaf_core::{Clock as _, Id, IdRange, SystemClock};
 use leaf_proto::v1::id_service_server::IdService;
 use leaf_proto::v1::{
     ClockRequest, ClockResponse, DecodeRequest, DecodeResponse, DescribeServerRequest,
@@ -19,8 +19,8 @@ use leaf_proto::v1::{
 use leaf_segment::{LeasedRange, Order, TagHandle};
 use tonic::{Code, Request, Response, Status};
 
-use super::status;
-use crate::ids::{self, IdError, Reason};
+use super::status::{self, bad_request as bad};
+use crate::ids::{self, Reason};
 use crate::node::Node;
 
 /// The most ids of one message, which is made whole.
@@ -32,28 +32,11 @@ const NO_SOURCE: &str = "source: give a tag, or snowflake";
 /// Ids of one node.
 #[derive(Clone)]
 pub(super) struct Ids {
-    node: Arc<Node>,
+    pub(super) node: Arc<Node>,
 }
 
 /// What a method of the service returns.
 type Answer<T> = Result<Response<T>, Status>;
-
-impl Ids {
-    /// The service of a node.
-    pub(super) const fn new(node: Arc<Node>) -> Self {
-        Self { node }
-    }
-}
-
-/// Why there is no id, as a status.
-fn failed(error: IdError) -> Status {
-    status::of(&error)
-}
-
-/// A request that makes no sense.
-fn bad(text: impl Into<String>) -> Status {
-    status::bad_request(text)
-}
 
 /// So many ids of a source.
 async fn take(
@@ -63,12 +46,12 @@ async fn take(
 ) -> Result<Vec<i64>, Status> {
     match source {
         next_ids_request::Source::Tag(tag) => {
-            let handle = ids::handle(node, tag).await.map_err(failed)?;
-            let ids = ids::take(node, &handle, count).await.map_err(failed)?;
+            let handle = ids::handle(node, tag).await?;
+            let ids = ids::take(node, &handle, count).await?;
             Ok(ids.map(Id::get).collect())
         }
         next_ids_request::Source::Snowflake(_) => {
-            let runs = ids::snowflake_take(node, count).await.map_err(failed)?;
+            let runs = ids::snowflake_take(node, count).await?;
             Ok(runs.into_iter().flatten().map(Id::get).collect())
         }
     }
@@ -90,19 +73,16 @@ impl IdService for Ids {
         let id = match request.into_inner().source.ok_or_else(|| bad(NO_SOURCE))? {
             next_id_request::Source::Tag(tag) => {
                 match ids::known(node, &tag, TagHandle::try_next).flatten() {
-                    Some(id) => Ok(id),
-                    None => match ids::handle(node, &tag).await {
-                        Ok(handle) => ids::next(node, &handle).await,
-                        Err(error) => Err(error),
-                    },
+                    Some(id) => id,
+                    None => ids::next(node, &ids::handle(node, &tag).await?).await?,
                 }
             }
             next_id_request::Source::Snowflake(_) => match ids::snowflake_at_once(node) {
-                Some(id) => Ok(id),
-                None => ids::snowflake_next(node).await,
+                Some(id) => id,
+                None => ids::snowflake_next(node).await?,
             },
         };
-        Ok(Response::new(NextIdResponse { id: id.map_err(failed)?.get() }))
+        Ok(Response::new(NextIdResponse { id: id.get() }))
     }
 
     async fn next_ids(&self, request: Request<NextIdsRequest>) -> Answer<NextIdsResponse> {
@@ -122,7 +102,7 @@ impl IdService for Ids {
         let count = count(&self.node, request.count)?;
         let source = request.source.ok_or_else(|| bad(NO_SOURCE))?;
         if let next_ids_request::Source::Tag(tag) = &source {
-            let handle = ids::handle(&self.node, tag).await.map_err(failed)?;
+            let handle = ids::handle(&self.node, tag).await?;
             if handle.meaning().order == Order::Strict {
                 let text = "the tag is in strict order, which ids that are taken ahead would break: ask for them with \
                             NextIds";
@@ -161,8 +141,8 @@ impl IdService for Ids {
         if !(1..=ids::LARGEST_RANGE).contains(&count) {
             return Err(bad(format!("count: give 1 to {}", ids::LARGEST_RANGE)));
         }
-        let handle = ids::handle(&self.node, &tag).await.map_err(failed)?;
-        let leased = ids::lease(&self.node, &handle, count).await.map_err(failed)?;
+        let handle = ids::handle(&self.node, &tag).await?;
+        let leased = ids::lease(&self.node, &handle, count).await?;
         let LeasedRange { range, ticket } = leased;
         Ok(Response::new(LeaseRangeResponse { start: range.start(), end: range.end(), ticket }))
     }
@@ -176,9 +156,9 @@ impl IdService for Ids {
         let range = range.ok_or_else(|| {
             bad("start, end: give the first unused id, and the end of the range that was leased")
         })?;
-        let handle = ids::handle(&self.node, &tag).await.map_err(failed)?;
+        let handle = ids::handle(&self.node, &tag).await?;
         let returned = ids::return_unused(&self.node, &handle, ticket, range).await;
-        Ok(Response::new(ReturnRangeResponse { returned: returned.map_err(failed)? }))
+        Ok(Response::new(ReturnRangeResponse { returned: returned? }))
     }
 
     async fn decode(&self, request: Request<DecodeRequest>) -> Answer<DecodeResponse> {
@@ -205,14 +185,14 @@ impl IdService for Ids {
         request: Request<DescribeTagRequest>,
     ) -> Answer<DescribeTagResponse> {
         let DescribeTagRequest { tag } = request.into_inner();
-        let handle = ids::handle(&self.node, &tag).await.map_err(failed)?;
+        let handle = ids::handle(&self.node, &tag).await?;
         let facts = ids::facts(&self.node, &handle);
         let small = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
         Ok(Response::new(DescribeTagResponse {
             tag,
             order: super::order(facts.order).into(),
             leases: facts.leases,
-            step: facts.step.map(Step::get),
+            step: facts.step,
             max_take: small(facts.max_take),
             max_count: small(facts.max_count.min(MOST)),
         }))
@@ -227,8 +207,8 @@ impl IdService for Ids {
             version: env!("CARGO_PKG_VERSION").into(),
             zone: node.config.zone.clone(),
             ready: node.health_lately().can_answer(),
-            segment: node.segments().is_some(),
-            snowflake: node.snowflake().is_some(),
+            segment: node.ids.segments().is_some(),
+            snowflake: node.ids.snowflake().is_some(),
         }))
     }
 }

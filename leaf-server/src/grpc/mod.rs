@@ -31,9 +31,7 @@ use tonic::{Code, Status};
 use tonic_health::ServingStatus;
 use tonic_health::pb::health_server::HealthServer;
 use tonic_health::server::{HealthReporter, HealthService};
-use tonic_reflection::server::{
-    Builder, v1::ServerReflection, v1::ServerReflectionServer, v1alpha,
-};
+use tonic_reflection::server::Builder;
 
 use self::ids::Ids;
 pub(crate) use self::request::{check, explained, is_meant};
@@ -75,28 +73,16 @@ pub(crate) struct Grpc {
 struct Services {
     ids: IdServiceServer<Ids>,
     health: HealthServer<HealthService>,
-    reflection: Arc<dyn Reflect>,
+    reflection: Reflect,
+    /// In the version before, which many tools still ask for.
+    old_reflection: Reflect,
 }
 
-/// Answers questions about the services, in both versions of the protocol that tools speak.
-trait Reflect: Send + Sync {
-    fn answer(&self, request: Request<Incoming>, old: bool) -> Answer<tonic::body::Body>;
-}
-
-/// Reflection in its version and in the one before, which many tools still ask for.
-struct Reflection<A, B>(ServerReflectionServer<A>, v1alpha::ServerReflectionServer<B>);
+/// Answers questions about the services.
+type Reflect = Arc<dyn Fn(Request<Incoming>) -> Answer<tonic::body::Body> + Send + Sync>;
 
 /// An answer under way. Boxed, since each service has another type.
 type Answer<B> = Pin<Box<dyn Future<Output = Result<Response<B>, Infallible>> + Send>>;
-
-impl<A: ServerReflection, B: v1alpha::ServerReflection> Reflect for Reflection<A, B> {
-    fn answer(&self, request: Request<Incoming>, old: bool) -> Answer<tonic::body::Body> {
-        match old {
-            false => self.0.clone().call(request),
-            true => self.1.clone().call(request),
-        }
-    }
-}
 
 impl Grpc {
     /// Call it in a tokio runtime: a task of it follows the node's health.
@@ -109,23 +95,18 @@ impl Grpc {
                 .with_service_name(SERVICE_NAME)
                 .with_service_name(HEALTH)
         };
-        let reflection = Reflection(
-            reflection()
-                .build_v1()
-                .expect("the descriptors are ours")
-                .max_decoding_message_size(LARGEST),
-            reflection()
-                .build_v1alpha()
-                .expect("the descriptors are ours")
-                .max_decoding_message_size(LARGEST),
-        );
+        let new = reflection().build_v1().expect("the descriptors are ours");
+        let new = new.max_decoding_message_size(LARGEST);
+        let old = reflection().build_v1alpha().expect("the descriptors are ours");
+        let old = old.max_decoding_message_size(LARGEST);
         let reporter = HealthReporter::new();
         let services = Services {
-            ids: IdServiceServer::new(Ids::new(Arc::clone(&node)))
+            ids: IdServiceServer::new(Ids { node: Arc::clone(&node) })
                 .max_decoding_message_size(LARGEST),
             health: HealthServer::new(HealthService::from_health_reporter(reporter.clone()))
                 .max_decoding_message_size(LARGEST),
-            reflection: Arc::new(reflection),
+            reflection: Arc::new(move |request| new.clone().call(request)),
+            old_reflection: Arc::new(move |request| old.clone().call(request)),
         };
         tokio::spawn(report(Arc::downgrade(&node), reporter));
         Self { node, services }
@@ -166,14 +147,8 @@ async fn ended(control: &Control) {
 
 impl Protocol for Grpc {
     fn keeping(&self) -> Keeping {
-        Keeping {
-            sweep_every: Duration::from_secs(15),
-            evict_after: 1,
-            evict_at_once: false,
-            // HTTP/2 asks by pings whether a client is still there.
-            idle_stays: true,
-            files: self.node.share_of_files(),
-        }
+        // HTTP/2 asks by pings whether a client is still there.
+        self.node.keeping(true)
     }
 
     fn max_connections(&self) -> usize {
@@ -220,11 +195,9 @@ impl Service<Request<Incoming>> for Answering {
             let reply = match service {
                 SERVICE_NAME => whole(request, services.ids, &control).await,
                 HEALTH => whole(request, services.health, &control).await,
-                "grpc.reflection.v1.ServerReflection" => {
-                    services.reflection.answer(request, false).await
-                }
+                "grpc.reflection.v1.ServerReflection" => (services.reflection)(request).await,
                 "grpc.reflection.v1alpha.ServerReflection" => {
-                    services.reflection.answer(request, true).await
+                    (services.old_reflection)(request).await
                 }
                 _ => {
                     let text = "no such service: there are leaf.v1.IdService, grpc.health.v1.Health and reflection; \

@@ -15,23 +15,25 @@ const DOMAIN: &str = "leaf";
 
 /// Why there is no id. The codes say whether another try may help: `Unavailable` and
 /// `ResourceExhausted` do, all others do not.
-pub(super) fn of(error: &IdError) -> Status {
-    let reason = error.reason();
-    let code = match reason {
-        Reason::BadRequest => Code::InvalidArgument,
-        Reason::UnknownTag => Code::NotFound,
-        Reason::Disabled
-        | Reason::ModeDisabled
-        | Reason::NoTemplate
-        | Reason::NoRanges
-        | Reason::StrictOrder
-        | Reason::Exhausted
-        | Reason::EndOfTime => Code::FailedPrecondition,
-        Reason::Record => Code::Internal,
-        Reason::Busy => Code::ResourceExhausted,
-        Reason::NoText | Reason::Unavailable => Code::Unavailable,
-    };
-    with_reason(code, reason.word(), error.text())
+impl From<IdError> for Status {
+    fn from(error: IdError) -> Self {
+        let reason = error.reason();
+        let code = match reason {
+            Reason::BadRequest => Code::InvalidArgument,
+            Reason::UnknownTag => Code::NotFound,
+            Reason::Disabled
+            | Reason::ModeDisabled
+            | Reason::NoTemplate
+            | Reason::NoRanges
+            | Reason::StrictOrder
+            | Reason::Exhausted
+            | Reason::EndOfTime => Code::FailedPrecondition,
+            Reason::Record => Code::Internal,
+            Reason::Busy => Code::ResourceExhausted,
+            Reason::NoText | Reason::Unavailable => Code::Unavailable,
+        };
+        with_reason(code, reason.word(), error.text())
+    }
 }
 
 /// The request makes no sense, whatever the state of the server is.

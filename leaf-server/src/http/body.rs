@@ -1,7 +1,6 @@
 //! The body of a request, with limits on its size and its time.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use http_body_util::{BodyExt, Limited};
@@ -11,7 +10,7 @@ use hyper::header::HeaderMap;
 use serde::de::DeserializeOwned;
 
 use super::problem::Problem;
-use crate::serve::Control;
+use crate::serve::{Control, UnderWay};
 
 /// The largest body of a request for ids, which means nothing: a connection may hold a hundred of
 /// them.
@@ -25,12 +24,14 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 pub(super) struct RequestBody {
     incoming: Incoming,
     control: Arc<Control>,
+    /// Not while the client is waited for: its connection may have to make room then.
+    under_way: Option<UnderWay>,
 }
 
 impl RequestBody {
     /// The body of a request that was just received.
-    pub(super) fn new(incoming: Incoming, control: Arc<Control>) -> Self {
-        Self { incoming, control }
+    pub(super) fn new(incoming: Incoming, control: Arc<Control>, under_way: UnderWay) -> Self {
+        Self { incoming, control, under_way: Some(under_way) }
     }
 
     /// Whether all of it was read.
@@ -39,32 +40,15 @@ impl RequestBody {
     }
 }
 
-/// While the client is waited for its request is not under way: its connection may have to make
-/// room.
-struct Waited<'a>(&'a Control);
-
-impl<'a> Waited<'a> {
-    fn begin(control: &'a Control) -> Self {
-        control.under_way.fetch_sub(1, Ordering::Relaxed);
-        Self(control)
-    }
-}
-
-impl Drop for Waited<'_> {
-    fn drop(&mut self) {
-        self.0.under_way.fetch_add(1, Ordering::Relaxed);
-    }
-}
-
 /// Reads all of it, if it has so many bytes at most.
 pub(super) async fn read(body: &mut RequestBody, most: usize) -> Result<Bytes, Problem> {
     if body.is_read() {
         return Ok(Bytes::new());
     }
-    let waited = Waited::begin(&body.control);
+    body.under_way = None;
     let all = Limited::new(&mut body.incoming, most).collect();
     let all = tokio::time::timeout(TIMEOUT, all).await;
-    drop(waited);
+    body.under_way = Some(UnderWay::begin(&body.control));
     let Ok(all) = all else {
         let text = format!("the body did not arrive within {TIMEOUT:?}");
         return Err(Problem::new(StatusCode::REQUEST_TIMEOUT, "too-slow", text));

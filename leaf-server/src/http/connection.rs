@@ -7,10 +7,10 @@
 //! listener looks at all its connections now and then, see [`Control`].
 
 use std::convert::Infallible;
+use std::future::{Ready, ready};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::task::{Context, Poll};
 use std::time::Duration;
 
 use hyper::body::{Body, Incoming};
@@ -20,6 +20,7 @@ use hyper::service::Service;
 use hyper::{Method, Request, Version};
 use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
+use tokio_util::either::Either;
 
 use super::body::RequestBody;
 use super::outbox;
@@ -68,14 +69,7 @@ impl Http {
 impl Protocol for Http {
     fn keeping(&self) -> Keeping {
         match self.routes {
-            // A silent connection ends after 45 to 90 s.
-            Routes::Ids => Keeping {
-                sweep_every: Duration::from_secs(15),
-                evict_after: 1,
-                evict_at_once: false,
-                idle_stays: false,
-                files: self.node.share_of_files(),
-            },
+            Routes::Ids => self.node.keeping(false),
             // Connections are few, and nobody needs to keep one: 6 to 12 s. Any that
             // waits for no answer makes room, so that nobody can keep others from asking for
             // health.
@@ -122,6 +116,12 @@ async fn serve(stream: TcpStream, node: Arc<Node>, routes: Routes, control: Arc<
     }
 }
 
+/// An answer that is there, or will be.
+type Answer = Either<
+    Ready<Result<Reply, Infallible>>,
+    Pin<Box<dyn Future<Output = Result<Reply, Infallible>> + Send>>,
+>;
+
 /// Answers the requests of a connection.
 #[derive(Clone)]
 struct Answering {
@@ -144,29 +144,28 @@ impl Service<Request<Incoming>> for Answering {
             if http1 {
                 reply.headers_mut().insert(CONNECTION, CLOSE);
             }
-            return Answer::Ready(Some(reply));
+            return Either::Left(ready(Ok(reply)));
         }
         if routes == Routes::Ids
             && request.body().is_end_stream()
             && let Some(reply) = id_routes::at_once(&self.node, &request)
         {
-            return Answer::Ready(Some(self.announced(reply, http1)));
+            return Either::Left(ready(Ok(self.announced(reply, http1))));
         }
         let under_way = UnderWay::begin(&self.control);
         let this = self.clone();
-        Answer::Waiting(Box::pin(async move {
+        Either::Right(Box::pin(async move {
             let (head, body) = request.into_parts();
-            let mut body = RequestBody::new(body, Arc::clone(&this.control));
+            let mut body = RequestBody::new(body, Arc::clone(&this.control), under_way);
             let mut reply = match routes {
                 Routes::Ids => id_routes::route(&this.node, &head, &mut body).await,
                 Routes::Ops => ops::route(&this.node, &head, &mut body).await,
             };
-            drop(under_way);
             if http1 && !body.is_read() {
                 // What is left of it cannot be told from a next request.
                 reply.headers_mut().insert(CONNECTION, CLOSE);
             }
-            this.announced(reply, http1)
+            Ok(this.announced(reply, http1))
         }))
     }
 }
@@ -201,25 +200,5 @@ impl Answering {
             reply.headers_mut().insert(CONNECTION, CLOSE);
         }
         reply
-    }
-}
-
-/// An answer that is there, or will be.
-enum Answer {
-    Ready(Option<Reply>),
-    Waiting(Pin<Box<dyn Future<Output = Reply> + Send>>),
-}
-
-impl Future for Answer {
-    type Output = Result<Reply, Infallible>;
-
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        match &mut *self {
-            // Polled again after its end it would be `None`.
-            Self::Ready(reply) => {
-                reply.take().map_or(Poll::Pending, |reply| Poll::Ready(Ok(reply)))
-            }
-            Self::Waiting(reply) => reply.as_mut().poll(context).map(Ok),
-        }
     }
 }

@@ -23,11 +23,11 @@ const UNAVAILABLE: &str = "unavailable";
 #[derive(Debug)]
 pub(super) struct Problem {
     /// The status of the answer.
-    status: StatusCode,
+    pub(super) status: StatusCode,
     /// The last part of its type.
-    kind: &'static str,
+    pub(super) kind: &'static str,
     /// For people, and never with secrets. For operators it may name stores and hosts.
-    detail: String,
+    pub(super) detail: String,
     /// The methods of the route, where the request had another.
     allow: Option<&'static str>,
 }
@@ -102,24 +102,6 @@ impl Problem {
     /// Worth another try in a second.
     pub(super) fn unavailable(detail: impl Into<String>) -> Self {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, UNAVAILABLE, detail)
-    }
-
-    /// Its status of HTTP.
-    #[cfg(feature = "grpc")]
-    pub(super) const fn status(&self) -> StatusCode {
-        self.status
-    }
-
-    /// The last part of its type.
-    #[cfg(feature = "grpc")]
-    pub(super) const fn kind(&self) -> &'static str {
-        self.kind
-    }
-
-    /// What people read.
-    #[cfg(feature = "grpc")]
-    pub(super) fn detail(&self) -> &str {
-        &self.detail
     }
 
     /// Whether the tag does not exist.

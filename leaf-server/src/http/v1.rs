@@ -2,12 +2,14 @@
 //! above 2^53.
 
 use std::fmt::{self, Display, Write};
+use std::str::FromStr;
 
 use hyper::{StatusCode, Version};
-use leaf_core::{Id, IdRange, IdText, Step, TextForm};
-use leaf_segment::{LeasedRange, Order, TagHandle, TextError};
+use leaf_core::{Id, IdRange, IdText, TextForm};
+use leaf_segment::{LeasedRange, TagHandle, TextError};
 use percent_encoding::percent_decode_str;
 use serde::Serialize;
+use serde_json::json;
 
 use super::problem::Problem;
 use super::reply::{self, Reply};
@@ -17,46 +19,50 @@ use crate::node::Node;
 
 /// `?count=`, 1 where it is not given.
 fn count(query: Option<&str>, most: usize) -> Result<usize, Problem> {
-    let unknown = "unknown parameter: there is `count`";
-    match count_and_form(query, most, unknown)? {
-        (count, None) => Ok(count),
-        (_, Some(_)) => Err(Problem::bad_request(unknown)),
-    }
+    let [count] = parameters(query, ["count"], "unknown parameter: there is `count`")?;
+    read_count(count, most)
+}
+
+/// A number of ids, 1 where none is given.
+fn read_count(count: Option<&str>, most: usize) -> Result<usize, Problem> {
+    let count = count.map_or(Some(1), number).filter(|count| (1..=most).contains(count));
+    count.ok_or_else(|| Problem::bad_request(format!("count: give 1 to {most}")))
+}
+
+/// Digits alone: a `+` is a blank in a query.
+fn number<T: FromStr>(text: &str) -> Option<T> {
+    text.parse().ok().filter(|_| text.bytes().all(|byte| byte.is_ascii_digit()))
 }
 
 /// `?as=`, the form of the ids.
 fn form(name: &str) -> Result<TextForm, Problem> {
-    let forms = || TextForm::ALL.map(TextForm::name).join(", ");
-    name.parse().map_err(|()| Problem::bad_request(format!("as: give one of {}", forms())))
+    name.parse().map_err(|why| Problem::bad_request(format!("as: {why}")))
 }
 
-/// `?count=` and `?as=`. The text refuses any other.
-fn count_and_form<'a>(
+/// `?count=` and `?as=`.
+fn count_and_form(query: Option<&str>, most: usize) -> Result<(usize, Option<&str>), Problem> {
+    let unknown = "unknown parameter: there are `count` and `as`";
+    let [count, form] = parameters(query, ["count", "as"], unknown)?;
+    Ok((read_count(count, most)?, form))
+}
+
+/// The values of these parameters, each of which is given once at most. The text refuses any other.
+fn parameters<'a, const N: usize>(
     query: Option<&'a str>,
-    most: usize,
-    unknown: &'static str,
-) -> Result<(usize, Option<&'a str>), Problem> {
-    let refuse = || Err(Problem::bad_request(format!("count: give 1 to {most}")));
-    let (mut count, mut written) = (None, None);
+    names: [&str; N],
+    unknown: &str,
+) -> Result<[Option<&'a str>; N], Problem> {
+    let mut values = [None; N];
     for pair in query.unwrap_or_default().split('&').filter(|pair| !pair.is_empty()) {
-        match pair.split_once('=').unwrap_or((pair, "")) {
-            ("count", _) if count.is_some() => {
-                return Err(Problem::bad_request("count is given twice"));
-            }
-            // Digits alone: a `+` is a blank in a query.
-            ("count", text) if !text.bytes().all(|byte| byte.is_ascii_digit()) => return refuse(),
-            ("count", text) => match text.parse() {
-                Ok(number) if (1..=most).contains(&number) => count = Some(number),
-                _ => return refuse(),
-            },
-            ("as", _) if written.is_some() => {
-                return Err(Problem::bad_request("as is given twice"));
-            }
-            ("as", name) => written = Some(name),
-            _ => return Err(Problem::bad_request(unknown)),
+        let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+        let at = names.iter().position(|known| *known == name);
+        match at.map(|at| &mut values[at]) {
+            Some(place @ None) => *place = Some(value),
+            Some(_) => return Err(Problem::bad_request(format!("{name} is given twice"))),
+            None => return Err(Problem::bad_request(unknown)),
         }
     }
-    Ok((count.unwrap_or(1), written))
+    Ok(values)
 }
 
 /// `{"ids":["1","2"]}`. Over HTTP/1 whole, with its length: answers leave one after the other, and
@@ -93,8 +99,7 @@ pub(super) async fn segment_ids(
     query: Option<&str>,
     version: Version,
 ) -> Result<Reply, Problem> {
-    let unknown = "unknown parameter: there are `count` and `as`";
-    let texts = match count_and_form(query, ids::most_ids(node), unknown)? {
+    let texts = match count_and_form(query, ids::most_ids(node))? {
         (count, None) => {
             let ids = ids::take(node, handle, count).await?;
             return Ok(ids_json(count, ids, version));
@@ -159,33 +164,9 @@ struct Lease<'a> {
     ticket: String,
 }
 
-/// What a client must know of a tag.
-#[derive(Serialize)]
-struct TagShown<'a> {
-    tag: &'a str,
-    order: Order,
-    /// Whether its ids can be leased.
-    leases: bool,
-    /// How many ids a node reserves at least; `null` where nobody reserves any.
-    step: Option<u32>,
-    /// The most ids of a lease.
-    max_take: usize,
-    /// The most ids of a list.
-    max_count: usize,
-}
-
 /// `GET /v1/segments/{tag}`: what a client must know before it leases.
 pub(super) fn tag(node: &Node, handle: &TagHandle) -> Reply {
-    let facts = ids::facts(node, handle);
-    let shown = TagShown {
-        tag: handle.tag().as_str(),
-        order: facts.order,
-        leases: facts.leases,
-        step: facts.step.map(Step::get),
-        max_take: facts.max_take,
-        max_count: facts.max_count,
-    };
-    reply::json(StatusCode::OK, &shown)
+    reply::json(StatusCode::OK, &ids::facts(node, handle))
 }
 
 /// What a client may want to know of the server that it talks to.
@@ -205,8 +186,8 @@ pub(super) fn server(node: &Node) -> Reply {
         version: env!("CARGO_PKG_VERSION"),
         zone: node.config.zone.as_deref(),
         ready: node.health_lately().can_answer(),
-        segment: node.segments().is_some(),
-        snowflake: node.snowflake().is_some(),
+        segment: node.ids.segments().is_some(),
+        snowflake: node.ids.snowflake().is_some(),
     };
     reply::json(StatusCode::OK, &shown)
 }
@@ -230,12 +211,6 @@ pub(super) async fn lease(
     Ok(reply::json(StatusCode::OK, &lease))
 }
 
-/// `{"returned":true}`
-#[derive(Serialize)]
-struct Returned {
-    returned: bool,
-}
-
 /// `POST /v1/segments/{tag}/return?ticket=&start=&end=`: gives the unused end of a leased range
 /// back. `returned` is false where somebody allocated since: then the ids are burned.
 pub(super) async fn return_unused(
@@ -245,33 +220,18 @@ pub(super) async fn return_unused(
 ) -> Result<Reply, Problem> {
     let (ticket, unused) = ticket_and_range(query)?;
     let returned = ids::return_unused(node, handle, ticket, unused).await?;
-    Ok(reply::json(StatusCode::OK, &Returned { returned }))
+    Ok(reply::json(StatusCode::OK, &json!({ "returned": returned })))
 }
 
 /// `?ticket=&start=&end=`, each exactly once.
 fn ticket_and_range(query: Option<&str>) -> Result<(u64, IdRange), Problem> {
-    let names = ["ticket", "start", "end"];
-    let mut values: [Option<&str>; 3] = [None; 3];
-    for pair in query.unwrap_or_default().split('&').filter(|pair| !pair.is_empty()) {
-        let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
-        let at = names.iter().position(|known| *known == name);
-        match at.map(|at| &mut values[at]) {
-            Some(place @ None) => *place = Some(value),
-            Some(_) => return Err(Problem::bad_request(format!("{name} is given twice"))),
-            None => {
-                let text = "unknown parameter: there are `ticket`, `start` and `end`";
-                return Err(Problem::bad_request(text));
-            }
-        }
-    }
+    let unknown = "unknown parameter: there are `ticket`, `start` and `end`";
+    let values = parameters(query, ["ticket", "start", "end"], unknown)?;
     let [ticket, start, end] = values.map(Option::unwrap_or_default);
     let is_hex = |text: &str| text.len() == 16 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
     let ticket = u64::from_str_radix(ticket, 16).ok().filter(|_| is_hex(ticket));
     let ticket = ticket
         .ok_or_else(|| Problem::bad_request("ticket: give the 16 characters of the lease's"))?;
-    // Digits alone: a `+` is a blank in a query.
-    let digits = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
-    let number = |text: &str| text.parse().ok().filter(|_| digits(text));
     let range = number(start).zip(number(end)).and_then(|(start, end)| IdRange::new(start, end));
     let range = range.ok_or_else(|| {
         Problem::bad_request("start, end: give the first unused id, and the lease's end")
@@ -287,8 +247,7 @@ pub(super) async fn snowflake_ids(
     version: Version,
 ) -> Result<Reply, Problem> {
     ids::snowflake(node)?;
-    let unknown = "unknown parameter: there are `count` and `as`";
-    let (count, form) = count_and_form(query, ids::most_ids(node), unknown)?;
+    let (count, form) = count_and_form(query, ids::most_ids(node))?;
     let Some(form) = form.map(self::form).transpose()? else {
         let runs = ids::snowflake_take(node, count).await?;
         return Ok(ids_json(count, runs.into_iter().flatten(), version));

@@ -224,10 +224,9 @@ fn run(
             }
             if let Some(form) = written {
                 ids::fits(node, form).map_err(|error| error.to_string())?;
-                return Ok(Some(Task::Written { count: many, form }));
             }
-            if let Some(count) = many {
-                return Ok(Some(Task::Snowflakes { count }));
+            if many.is_some() || written.is_some() {
+                return Ok(Some(Task::Snowflakes { count: many, form: written }));
             }
             match ids::snowflake_at_once(node) {
                 Some(id) => to.id(id),
@@ -295,8 +294,7 @@ fn next(node: &Node, to: &mut Replies, tag: &str) -> Result<Option<Task>, Refusa
 
 /// The name of a form of snowflake ids.
 fn form(word: &[u8]) -> Result<TextForm, Refusal> {
-    let names = || TextForm::ALL.map(TextForm::name).join(", ");
-    text(word)?.parse().map_err(|()| format!("AS: give one of {}", names()))
+    text(word)?.parse().map_err(|why| format!("AS: {why}"))
 }
 
 /// `DECODE`: the parts of a snowflake id, as pairs of name and value.

@@ -51,12 +51,9 @@ pub(super) fn config(to: &mut Replies, words: &Words, input: &[u8]) -> Result<()
             .skip(2)
             .any(|word| word == b"*" || name.as_bytes().eq_ignore_ascii_case(word))
     };
-    let known = CONFIG.iter().filter(|(name, _)| asked(name));
-    to.map(known.clone().count());
-    for (name, value) in known {
-        to.bulk(name.as_bytes());
-        to.bulk(value.as_bytes());
-    }
+    let known: Vec<_> = CONFIG.into_iter().filter(|(name, _)| asked(name)).collect();
+    to.map(known.len());
+    to.pairs(&known);
     Ok(())
 }
 
@@ -115,11 +112,6 @@ fn document<'a>(to: &mut Replies, commands: impl Iterator<Item = &'a Command> + 
         to.bulk(command.name.to_ascii_lowercase().as_bytes());
         to.map(3);
         let usage = format!("{} Usage: {} {}", command.summary, command.name, command.usage);
-        for (key, value) in
-            [("summary", usage.trim_end()), ("since", "1.0.0"), ("group", "generic")]
-        {
-            to.bulk(key.as_bytes());
-            to.bulk(value.as_bytes());
-        }
+        to.pairs(&[("summary", usage.trim_end()), ("since", "1.0.0"), ("group", "generic")]);
     }
 }

@@ -33,25 +33,13 @@ const KEEP_ALIVE: Duration = Duration::from_secs(300);
 /// The limits on connections are the listener's; what one connection may do is limited in
 /// `connection.rs`.
 pub(crate) struct Resp {
-    node: Arc<Node>,
-}
-
-impl Resp {
-    pub(crate) const fn new(node: Arc<Node>) -> Self {
-        Self { node }
-    }
+    pub(crate) node: Arc<Node>,
 }
 
 impl Protocol for Resp {
     fn keeping(&self) -> Keeping {
-        Keeping {
-            sweep_every: Duration::from_secs(15),
-            evict_after: 1,
-            evict_at_once: false,
-            // Clients keep connections in pools, and take one that was closed for an error.
-            idle_stays: true,
-            files: self.node.share_of_files(),
-        }
+        // Clients keep connections in pools, and take one that was closed for an error.
+        self.node.keeping(true)
     }
 
     fn max_connections(&self) -> usize {

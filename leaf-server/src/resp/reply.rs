@@ -76,6 +76,14 @@ impl Replies {
         }
     }
 
+    /// Pairs of a map: the key and its value, each a bulk string.
+    pub(super) fn pairs(&mut self, pairs: &[(&str, &str)]) {
+        for (key, value) in pairs {
+            self.bulk(key.as_bytes());
+            self.bulk(value.as_bytes());
+        }
+    }
+
     /// A text of several lines.
     pub(super) fn text(&mut self, text: &str) {
         match self.version {

@@ -159,18 +159,12 @@ impl Session {
         let to = &mut self.replies;
         to.version = version;
         to.map(7);
-        for (key, value) in [("server", "leaf"), ("version", REDIS_VERSION)] {
-            to.bulk(key.as_bytes());
-            to.bulk(value.as_bytes());
-        }
+        to.pairs(&[("server", "leaf"), ("version", REDIS_VERSION)]);
         to.bulk(b"proto");
         to.integer(if version == Version::Two { 2 } else { 3 });
         to.bulk(b"id");
         to.integer(self.number);
-        for (key, value) in [("mode", "standalone"), ("role", "master")] {
-            to.bulk(key.as_bytes());
-            to.bulk(value.as_bytes());
-        }
+        to.pairs(&[("mode", "standalone"), ("role", "master")]);
         to.bulk(b"modules");
         to.array(0);
     }

@@ -3,7 +3,7 @@
 //! A task owns its words, since the buffer that they were read from is used again while it waits.
 
 use leaf_core::{Id, IdText, TextForm};
-use leaf_segment::{Ids as Taken, Order, SegmentErrorKind, TagHandle};
+use leaf_segment::{Order, SegmentErrorKind, TagHandle};
 
 use super::commands::equal_commands;
 use super::reply::Replies;
@@ -25,10 +25,8 @@ pub(super) enum Task {
     TakeContiguous { tag: String, count: usize },
     /// The next snowflake id.
     Snowflake,
-    /// Several snowflake ids.
-    Snowflakes { count: usize },
-    /// The next snowflake id in another form, or several.
-    Written { count: Option<usize>, form: TextForm },
+    /// The next snowflake id in another form, or several, in digits where no form is asked for.
+    Snowflakes { count: Option<usize>, form: Option<TextForm> },
     /// The highest id of a tag that this node issued.
     Last { tag: String },
     /// How many ids of a tag are in memory.
@@ -57,8 +55,6 @@ pub(super) enum Reply {
     Text(Option<Told>),
     /// An array of so many.
     Ids(usize, Ids),
-    /// The replies to as many commands.
-    Integers(Taken),
     /// The reply to each of so many commands.
     Errors(usize, IdError),
     /// Replies of their own.
@@ -125,7 +121,7 @@ impl Task {
                         }
                         Reply::Each(each)
                     }
-                    ids => Reply::Integers(ids?),
+                    ids => Reply::Each(ids?.map(Ok).collect()),
                 }
             }
             Self::Take { tag, count } => {
@@ -147,15 +143,12 @@ impl Task {
                 Reply::Integer(ids::take_contiguous(node, &handle, count).await?.end() - 1)
             }
             Self::Snowflake => Reply::Text(Some(Told::Id(ids::snowflake_next(node).await?))),
-            Self::Snowflakes { count } => {
-                let runs = ids::snowflake_take(node, count).await?;
-                Reply::Ids(count, Box::new(runs.into_iter().flatten().map(Told::Id)))
-            }
-            Self::Written { count, form } => {
+            Self::Snowflakes { count, form } => {
                 let runs = ids::snowflake_take(node, count.unwrap_or(1)).await?;
                 let layout = node.layout;
-                // In digits where the form ended this very moment.
-                let write = move |id| form.write(layout, id).map_or(Told::Id(id), Told::Text);
+                // In digits also where the form ended this very moment.
+                let text = move |id| form.and_then(|form| form.write(layout, id).ok());
+                let write = move |id| text(id).map_or(Told::Id(id), Told::Text);
                 let mut ids = runs.into_iter().flatten().map(write);
                 match count {
                     Some(count) => Reply::Ids(count, Box::new(ids)),
@@ -207,11 +200,6 @@ impl Reply {
         match self {
             Self::Integer(value) => to.integer(value),
             Self::Text(id) => text_or_nil(to, id),
-            Self::Integers(ids) => {
-                for id in ids {
-                    to.integer(id.get());
-                }
-            }
             Self::Each(replies) => {
                 for reply in replies {
                     match reply {

@@ -98,12 +98,7 @@ impl Control {
 
     /// Orders, and wakes the connection's task. An order never becomes a milder one.
     fn give(&self, order: Order) {
-        let word = match order {
-            Order::Serve => 0,
-            Order::Finish => 1,
-            Order::Close => 2,
-        };
-        self.order.fetch_max(word, Ordering::SeqCst);
+        self.order.fetch_max(order as u8, Ordering::SeqCst);
         let waker = self.waker().clone();
         if let Some(waker) = waker {
             waker.wake();

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use anyhow::{Context as _, Result};
 use tokio::runtime::Handle;
-use tokio_util::sync::CancellationToken;
+use tokio_util::sync::{CancellationToken, DropGuard};
 
 /// Where connections are served.
 #[derive(Clone)]
@@ -24,7 +24,7 @@ struct Thread {
     /// How many connections it serves: the next one goes where there are fewest.
     connections: AtomicUsize,
     /// Ends the thread when the data plane is dropped.
-    stop: CancellationToken,
+    _stop: DropGuard,
 }
 
 /// A connection's place on a thread.
@@ -46,7 +46,7 @@ impl DataPlane {
 
     /// The runtime that this code runs on, as one thread.
     pub(crate) fn here() -> Self {
-        Self { threads: [Thread::of(Handle::current())].into() }
+        Self { threads: [Thread::of(Handle::current(), CancellationToken::new())].into() }
     }
 
     /// A place on the thread with the fewest connections.
@@ -84,8 +84,8 @@ impl Thread {
     fn start(number: usize) -> Result<Self> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.context("start a runtime of the data plane")?;
-        let thread = Self::of(runtime.handle().clone());
-        let stop = thread.stop.clone();
+        let stop = CancellationToken::new();
+        let thread = Self::of(runtime.handle().clone(), stop.clone());
         std::thread::Builder::new()
             .name(format!("leaf-data-{number}"))
             .spawn(move || runtime.block_on(stop.cancelled()))
@@ -94,13 +94,7 @@ impl Thread {
     }
 
     /// A thread whose runtime runs already.
-    fn of(runtime: Handle) -> Self {
-        Self { runtime, connections: AtomicUsize::new(0), stop: CancellationToken::new() }
-    }
-}
-
-impl Drop for Thread {
-    fn drop(&mut self) {
-        self.stop.cancel();
+    fn of(runtime: Handle, stop: CancellationToken) -> Self {
+        Self { runtime, connections: AtomicUsize::new(0), _stop: stop.drop_guard() }
     }
 }

@@ -86,7 +86,6 @@ pub(crate) enum Share {
 pub(crate) struct Listener<P> {
     /// Ends the accepting.
     stop: CancellationToken,
-    connections: Arc<Connections>,
     slots: Arc<Slots<P>>,
     task: JoinHandle<()>,
 }
@@ -171,7 +170,7 @@ impl<P> Drop for Slot<P> {
 impl<P: Protocol> Listener<P> {
     /// Serves the connections that are accepted, on the threads of `plane`.
     pub(crate) fn start(listener: TcpListener, protocol: P, plane: DataPlane) -> Self {
-        let (stop, connections) = (CancellationToken::new(), Arc::<Connections>::default());
+        let stop = CancellationToken::new();
         let keeping = protocol.keeping();
         let slots = Arc::new(Slots {
             protocol: Arc::new(protocol),
@@ -179,13 +178,11 @@ impl<P: Protocol> Listener<P> {
             files: keeping.files.of_the_limit(),
             taken: AtomicUsize::new(0),
             freed: Notify::new(),
-            connections: Arc::clone(&connections),
+            connections: Arc::default(),
         });
-        let serving =
-            Serving { plane, connections: Arc::clone(&connections), slots: Arc::clone(&slots) };
-        let accepting = Accepting { listener, serving };
-        let task = tokio::spawn(accepting.run(stop.clone()));
-        Self { stop, connections, slots, task }
+        let serving = Serving { plane, slots: Arc::clone(&slots) };
+        let task = tokio::spawn(serving.accept(listener, stop.clone()));
+        Self { stop, slots, task }
     }
 
     /// Stops accepting, announces the end for some time, lets requests under way finish until the
@@ -194,10 +191,10 @@ impl<P: Protocol> Listener<P> {
         self.stop.cancel();
         // The task ends by this only.
         let _ = self.task.await;
-        self.connections.announce_end();
+        self.slots.connections.announce_end();
         let announced = Instant::now() + announce;
         let _ = tokio::time::timeout_at(announced.min(deadline), self.slots.empty()).await;
-        self.connections.finish();
+        self.slots.connections.finish();
         if tokio::time::timeout_at(deadline, self.slots.empty()).await.is_err() {
             let left = self.slots.taken.load(Ordering::Relaxed);
             tracing::warn!("{left} connections did not end in time");
@@ -205,24 +202,17 @@ impl<P: Protocol> Listener<P> {
     }
 }
 
-/// The task that accepts.
-struct Accepting<P> {
-    listener: TcpListener,
-    serving: Serving<P>,
-}
-
 /// What becomes of connections that were accepted.
 struct Serving<P> {
     plane: DataPlane,
-    connections: Arc<Connections>,
     slots: Arc<Slots<P>>,
 }
 
-impl<P: Protocol> Accepting<P> {
+impl<P: Protocol> Serving<P> {
     /// Accepts until it is stopped, and sweeps meanwhile: whoever is silent for long is ended,
     /// unless idle connections may stay.
-    async fn run(self, stop: CancellationToken) {
-        let mut sweeps = tokio::time::interval(self.serving.slots.keeping.sweep_every);
+    async fn accept(self, listener: TcpListener, stop: CancellationToken) {
+        let mut sweeps = tokio::time::interval(self.slots.keeping.sweep_every);
         // A process that was frozen does not catch up on them.
         sweeps.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut out_of_files = false;
@@ -232,16 +222,15 @@ impl<P: Protocol> Accepting<P> {
             let accepted = async {
                 if newcomer.is_none() {
                     // The runtime that serves it must be the one that watches it.
-                    newcomer = Some(self.listener.accept().await?.0.into_std()?);
+                    newcomer = Some(listener.accept().await?.0.into_std()?);
                 }
-                Ok::<_, std::io::Error>(self.serving.slots.take().await)
+                Ok::<_, std::io::Error>(self.slots.take().await)
             };
             let accepted = tokio::select! {
                 biased;
                 () = stop.cancelled() => break,
                 _ = sweeps.tick() => {
-                    let idle_stays = self.serving.slots.keeping.idle_stays;
-                    self.serving.connections.sweep(SILENT_SWEEPS, idle_stays);
+                    self.slots.connections.sweep(SILENT_SWEEPS, self.slots.keeping.idle_stays);
                     continue;
                 }
                 accepted = accepted => accepted,
@@ -250,7 +239,7 @@ impl<P: Protocol> Accepting<P> {
                 Ok(slot) => {
                     out_of_files = false;
                     if let Some(stream) = newcomer.take() {
-                        self.serving.serve(stream, slot);
+                        self.serve(stream, slot);
                     }
                 }
                 // It has gone again.
@@ -266,15 +255,14 @@ impl<P: Protocol> Accepting<P> {
         }
         // Those whose connection stands already, as far as their client can tell; above the limit,
         // too: no more come. The listener does not block: with no more of them it says so.
-        let Self { listener, serving } = self;
         if let Some(stream) = newcomer {
-            serving.serve(stream, Slot::of(&serving.slots));
+            self.serve(stream, Slot::of(&self.slots));
         }
         let Ok(listener) = listener.into_std() else { return };
         for _ in 0..LAST_ACCEPTS {
             match listener.accept() {
                 Ok((stream, _)) if stream.set_nonblocking(true).is_ok() => {
-                    serving.serve(stream, Slot::of(&serving.slots));
+                    self.serve(stream, Slot::of(&self.slots));
                 }
                 // It has gone again.
                 Ok(_) => {}
@@ -286,13 +274,11 @@ impl<P: Protocol> Accepting<P> {
             }
         }
     }
-}
 
-impl<P: Protocol> Serving<P> {
     /// Gives a connection to the thread of the data plane that has fewest.
     fn serve(&self, stream: std::net::TcpStream, slot: Slot<P>) {
         let place = self.plane.place();
-        let (protocol, open) = (Arc::clone(&self.slots.protocol), self.connections.add());
+        let (protocol, open) = (Arc::clone(&self.slots.protocol), self.slots.connections.add());
         place.runtime().clone().spawn(async move {
             // A client that breaks off is not the server's error.
             if let Ok(stream) = TcpStream::from_std(stream) {

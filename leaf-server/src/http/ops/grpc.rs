@@ -28,7 +28,7 @@ use super::super::problem::Problem;
 use super::super::reply::Reply;
 use super::super::reply_body::ReplyBody;
 use super::{authorize, detached, tags, workers};
-use crate::grpc;
+use crate::grpc::{self, bad_request as bad};
 use crate::node::Node;
 
 /// So many tags are in one message of a list: clients take 4 MiB by default.
@@ -38,7 +38,7 @@ const TAGS: usize = 500;
 pub(super) async fn answer(node: &Arc<Node>, head: &Parts, body: &mut RequestBody) -> Reply {
     let reply = match call(node, head, body).await {
         Ok(reply) => reply,
-        Err(problem) => status(&problem).into_http(),
+        Err(problem) => Status::from(problem).into_http(),
     };
     reply.map(ReplyBody::grpc)
 }
@@ -73,22 +73,24 @@ async fn call(
 }
 
 /// A refusal as gRPC has it.
-fn status(problem: &Problem) -> Status {
-    let code = match (problem.kind(), problem.status()) {
-        ("tag-exists", _) => Code::AlreadyExists,
-        ("mode-disabled", _) => Code::FailedPrecondition,
-        // Done in part, or not known to be done.
-        ("half-deleted" | "unclear", _) => Code::Aborted,
-        (_, StatusCode::BAD_REQUEST | StatusCode::PAYLOAD_TOO_LARGE) => Code::InvalidArgument,
-        (_, StatusCode::UNAUTHORIZED) => Code::Unauthenticated,
-        (_, StatusCode::FORBIDDEN) => Code::PermissionDenied,
-        (_, StatusCode::NOT_FOUND) => Code::NotFound,
-        (_, StatusCode::REQUEST_TIMEOUT) => Code::DeadlineExceeded,
-        (_, StatusCode::CONFLICT) => Code::FailedPrecondition,
-        (_, StatusCode::SERVICE_UNAVAILABLE) => Code::Unavailable,
-        _ => Code::Internal,
-    };
-    grpc::with_reason(code, problem.kind(), problem.detail())
+impl From<Problem> for Status {
+    fn from(problem: Problem) -> Self {
+        let code = match (problem.kind, problem.status) {
+            ("tag-exists", _) => Code::AlreadyExists,
+            ("mode-disabled", _) => Code::FailedPrecondition,
+            // Done in part, or not known to be done.
+            ("half-deleted" | "unclear", _) => Code::Aborted,
+            (_, StatusCode::BAD_REQUEST | StatusCode::PAYLOAD_TOO_LARGE) => Code::InvalidArgument,
+            (_, StatusCode::UNAUTHORIZED) => Code::Unauthenticated,
+            (_, StatusCode::FORBIDDEN) => Code::PermissionDenied,
+            (_, StatusCode::NOT_FOUND) => Code::NotFound,
+            (_, StatusCode::REQUEST_TIMEOUT) => Code::DeadlineExceeded,
+            (_, StatusCode::CONFLICT) => Code::FailedPrecondition,
+            (_, StatusCode::SERVICE_UNAVAILABLE) => Code::Unavailable,
+            _ => Code::Internal,
+        };
+        grpc::with_reason(code, problem.kind, problem.detail)
+    }
 }
 
 /// Administers the stores and the registry of a node.
@@ -98,19 +100,6 @@ struct Admin {
 
 /// What a method of the service returns.
 type Answer<T> = Result<Response<T>, Status>;
-
-/// What came of an operation, as a message.
-fn answer_of<T, M>(done: Result<T, Problem>, message: impl FnOnce(T) -> M) -> Answer<M> {
-    match done {
-        Ok(done) => Ok(Response::new(message(done))),
-        Err(problem) => Err(status(&problem)),
-    }
-}
-
-/// A request that makes no sense.
-fn bad(text: impl Into<String>) -> Status {
-    grpc::bad_request(text)
-}
 
 /// A tag as a message; the fields are those of the JSON.
 fn tag(shown: TagShown) -> Tag {
@@ -166,8 +155,7 @@ fn millis(at: u64) -> i64 {
 
 /// A step where one is given.
 fn step(name: &str, value: Option<u32>) -> Result<Option<Step>, Status> {
-    let step = value.map(|value| tags::step(name, value.into()));
-    step.transpose().map_err(|problem| status(&problem))
+    Ok(value.map(|value| tags::step(name, value.into())).transpose()?)
 }
 
 /// A limit where one is given; 0 stands for the servers' own.
@@ -217,7 +205,7 @@ impl AdminService for Admin {
 
     async fn list_tags(&self, _: Request<ListTagsRequest>) -> Answer<Self::ListTagsStream> {
         let failed = |it: tags::Failed| FailedStore { store: it.store, detail: it.detail };
-        let all = tags::list(&self.node).await.map_err(|problem| status(&problem))?;
+        let all = tags::list(&self.node).await?;
         let failed = all.failed.into_iter().map(failed).collect();
         let mut tags = all.tags.into_iter();
         let first = ListTagsResponse { tags: part(&mut tags), failed };
@@ -231,13 +219,14 @@ impl AdminService for Admin {
 
     async fn get_tag(&self, request: Request<GetTagRequest>) -> Answer<Tag> {
         let GetTagRequest { tag: name } = request.into_inner();
-        answer_of(tags::show(&self.node, &name).await, tag)
+        Ok(Response::new(tag(tags::show(&self.node, &name).await?)))
     }
 
     async fn create_tag(&self, request: Request<CreateTagRequest>) -> Answer<Tag> {
         let request = request.into_inner();
         let name = request.tag.clone();
-        answer_of(tags::create(&self.node, &name, spec(request)?).await, tag)
+        let made = tags::create(&self.node, &name, spec(request)?).await?;
+        Ok(Response::new(tag(made)))
     }
 
     async fn change_tag(&self, request: Request<ChangeTagRequest>) -> Answer<Tag> {
@@ -249,30 +238,25 @@ impl AdminService for Admin {
             max_step: limit("max_step", request.max_step)?,
             max_take: limit("max_take", request.max_take)?,
         };
-        answer_of(tags::change(&self.node, &request.tag, change).await, tag)
+        Ok(Response::new(tag(tags::change(&self.node, &request.tag, change).await?)))
     }
 
     async fn advance_tag(&self, request: Request<AdvanceTagRequest>) -> Answer<AdvanceTagResponse> {
         let AdvanceTagRequest { tag: name, at_least, far } = request.into_inner();
-        let advanced = tags::advance(&self.node, &name, at_least, far.into()).await;
-        answer_of(advanced, |done| AdvanceTagResponse {
-            tag: Some(tag(done.tag)),
-            raised: done.raised,
-        })
+        let done = tags::advance(&self.node, &name, at_least, far.into()).await?;
+        Ok(Response::new(AdvanceTagResponse { tag: Some(tag(done.tag)), raised: done.raised }))
     }
 
     async fn rekey_tag(&self, request: Request<RekeyTagRequest>) -> Answer<Tag> {
         let RekeyTagRequest { tag: name } = request.into_inner();
-        answer_of(tags::rekey(&self.node, &name).await, tag)
+        Ok(Response::new(tag(tags::rekey(&self.node, &name).await?)))
     }
 
     async fn delete_tag(&self, request: Request<DeleteTagRequest>) -> Answer<DeleteTagResponse> {
         let DeleteTagRequest { tag: name, confirm } = request.into_inner();
-        let gone = tags::delete(&self.node, &name, Some(&confirm), "as `confirm`").await;
-        answer_of(gone, |gone| DeleteTagResponse {
-            deleted: Some(tag(gone.deleted)),
-            next_first: gone.next_first,
-        })
+        let gone = tags::delete(&self.node, &name, Some(&confirm), "as `confirm`").await?;
+        let (deleted, next_first) = (Some(tag(gone.deleted)), gone.next_first);
+        Ok(Response::new(DeleteTagResponse { deleted, next_first }))
     }
 
     async fn decode_tag_id(
@@ -280,20 +264,20 @@ impl AdminService for Admin {
         request: Request<DecodeTagIdRequest>,
     ) -> Answer<DecodeTagIdResponse> {
         let DecodeTagIdRequest { tag: name, id } = request.into_inner();
-        answer_of(tags::decode(&self.node, &name, &id).await, |told| DecodeTagIdResponse {
+        let told = tags::decode(&self.node, &name, &id).await?;
+        Ok(Response::new(DecodeTagIdResponse {
             tag: told.tag,
             id: told.id,
             number: told.number,
             key: told.key.map(u32::from),
             period: told.period,
             granted: told.granted,
-        })
+        }))
     }
 
     async fn list_workers(&self, _: Request<ListWorkersRequest>) -> Answer<ListWorkersResponse> {
-        answer_of(workers::list(&self.node).await, |all| ListWorkersResponse {
-            workers: all.workers.into_iter().map(worker).collect(),
-        })
+        let all = workers::list(&self.node).await?.workers;
+        Ok(Response::new(ListWorkersResponse { workers: all.into_iter().map(worker).collect() }))
     }
 
     async fn release_worker(
@@ -301,11 +285,9 @@ impl AdminService for Admin {
         request: Request<ReleaseWorkerRequest>,
     ) -> Answer<ReleaseWorkerResponse> {
         let ReleaseWorkerRequest { worker, holder_is_dead } = request.into_inner();
-        let done = workers::release(&self.node, WorkerId::new(worker), holder_is_dead).await;
-        answer_of(done, |released| ReleaseWorkerResponse {
-            worker,
-            free_from_unix_millis: millis(released.free_from_ms.get()),
-        })
+        let done = workers::release(&self.node, WorkerId::new(worker), holder_is_dead).await?;
+        let free_from_unix_millis = millis(done.free_from_ms.get());
+        Ok(Response::new(ReleaseWorkerResponse { worker, free_from_unix_millis }))
     }
 
     async fn retire_worker(
@@ -313,7 +295,7 @@ impl AdminService for Admin {
         request: Request<RetireWorkerRequest>,
     ) -> Answer<RetireWorkerResponse> {
         let RetireWorkerRequest { worker, for_good } = request.into_inner();
-        let done = workers::retire(&self.node, WorkerId::new(worker), for_good).await;
-        answer_of(done, |_| RetireWorkerResponse { worker })
+        workers::retire(&self.node, WorkerId::new(worker), for_good).await?;
+        Ok(Response::new(RetireWorkerResponse { worker }))
     }
 }

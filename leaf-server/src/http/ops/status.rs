@@ -88,14 +88,14 @@ impl HealthShown {
 /// The answer to `GET /v1/status`: from memory alone, so that it comes also when store and registry
 /// are away.
 pub(super) fn show(node: &Node) -> Reply {
-    let stores = node.stores().map(|stores| stores.iter().map(one_store).collect());
+    let stores = node.ids.stores().map(|stores| stores.iter().map(one_store).collect());
     let status = Status {
         version: env!("CARGO_PKG_VERSION"),
         name: node.config.name.clone(),
         health: HealthShown::of(&node.health()),
         running_for_s: node.started.elapsed().as_secs(),
         segment: stores.map(|stores| Segment { stores }),
-        snowflake: node.snowflake().map(|snowflake| flakes(node, snowflake)),
+        snowflake: node.ids.snowflake().map(|snowflake| flakes(node, snowflake)),
     };
     reply::json(StatusCode::OK, &status)
 }

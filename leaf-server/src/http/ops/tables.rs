@@ -63,7 +63,7 @@ fn escaped(text: &str) -> String {
 
 /// What each tag's double buffer holds.
 pub(super) fn cache(node: &Node, headers: &HeaderMap) -> Reply {
-    let views = node.segments().map(leaf_segment::Shards::views).unwrap_or_default();
+    let views = node.ids.segments().map(leaf_segment::Shards::views).unwrap_or_default();
     page("cache", &CACHE, views.iter().map(buffer).collect(), headers)
 }
 
@@ -97,7 +97,7 @@ fn buffer(view: &TagView) -> Vec<Value> {
 
 /// The records in the stores.
 pub(super) async fn db(node: &Node, headers: &HeaderMap) -> Result<Reply, Problem> {
-    let Some(stores) = node.stores() else { return Err(Problem::disabled("segment")) };
+    let Some(stores) = node.ids.stores() else { return Err(Problem::disabled("segment")) };
     let mut rows = Vec::new();
     for store in stores.iter() {
         let mut records = store.open.store.tags().await?;

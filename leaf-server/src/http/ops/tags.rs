@@ -180,7 +180,7 @@ impl Change {
 
 /// The store of a tag, and the tag itself.
 fn find<'a>(node: &'a Node, text: &str) -> Result<(&'a Store, Tag), Problem> {
-    let Some(stores) = node.stores() else { return Err(Problem::disabled("segment")) };
+    let Some(stores) = node.ids.stores() else { return Err(Problem::disabled("segment")) };
     let tag = Tag::parse(text).map_err(|error| Problem::bad_request(error.to_string()))?;
     Ok((stores.of(text), tag))
 }
@@ -192,7 +192,7 @@ fn shown(record: &TagRecord, store: &Store) -> TagShown {
 
 /// Tags of stores that cannot be read are missing; the others are there.
 pub(super) async fn list(node: &Node) -> Result<Tags, Problem> {
-    let Some(stores) = node.stores() else { return Err(Problem::disabled("segment")) };
+    let Some(stores) = node.ids.stores() else { return Err(Problem::disabled("segment")) };
     let mut all = Tags { tags: Vec::new(), failed: Vec::new() };
     let mut answered = false;
     for store in stores.iter() {
@@ -225,7 +225,7 @@ pub(super) async fn show(node: &Node, tag: &str) -> Result<TagShown, Problem> {
 /// when it is asked for it.
 pub(super) async fn create(node: &Node, tag: &str, spec: TagSpec) -> Result<TagShown, Problem> {
     let (store, tag) = find(node, tag)?;
-    let new = spec.record(tag, &node.keys())?;
+    let new = spec.record(tag, &node.ids.keys())?;
     let record = TagAdmin::new(&*store.open.store).create(&new).await?;
     store.generator.look_again(&record.tag);
     Ok(shown(&record, store))
@@ -261,14 +261,14 @@ pub(super) async fn advance(
 /// Gives the newest key of this node to a tag whose ids are scrambled.
 pub(super) async fn rekey(node: &Node, tag: &str) -> Result<TagShown, Problem> {
     let (store, tag) = find(node, tag)?;
-    Ok(shown(&TagAdmin::new(&*store.open.store).rekey(&tag, &node.keys()).await?, store))
+    Ok(shown(&TagAdmin::new(&*store.open.store).rekey(&tag, &node.ids.keys()).await?, store))
 }
 
 /// Takes an id of a tag apart, in digits or in the tag's texts.
 pub(super) async fn decode(node: &Node, tag: &str, id: &str) -> Result<TagIdShown, Problem> {
     let (store, tag) = find(node, tag)?;
     let record = TagAdmin::new(&*store.open.store).read(&tag).await?;
-    leaf_node::records::decode(&record, &node.keys(), id).map_err(|error| match error {
+    leaf_node::records::decode(&record, &node.ids.keys(), id).map_err(|error| match error {
         TagIdError::Text(_) | TagIdError::NotOfTag => {
             Problem::new(StatusCode::NOT_FOUND, "no-such-id", error.to_string())
         }

@@ -1,10 +1,11 @@
 //! The worker ids of the registry, and the JSON forms of `/v1/workers`.
 
 use hyper::StatusCode;
-use leaf_core::{Clock, UnixMillis, WorkerId};
+use leaf_core::{UnixMillis, WorkerId};
 use leaf_node::records::WorkerShown;
-use leaf_snowflake::{NodeSettings, Registry, SystemClock};
+use leaf_snowflake::Registry;
 use serde::{Deserialize, Serialize, Serializer};
+use serde_json::{Value, json};
 
 use super::super::problem::Problem;
 use crate::node::{Node, Snowflake};
@@ -28,12 +29,6 @@ fn as_text<S: Serializer>(at: &UnixMillis, to: S) -> Result<S::Ok, S::Error> {
     to.collect_str(at)
 }
 
-/// The answer to a retirement.
-#[derive(Serialize)]
-pub(super) struct Retired {
-    worker: u32,
-}
-
 /// The body of a release: what the operator is sure of.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -50,7 +45,7 @@ pub(super) struct ForGood {
 }
 
 fn mode(node: &Node) -> Result<&Snowflake, Problem> {
-    node.snowflake().ok_or_else(|| Problem::disabled("snowflake"))
+    node.ids.snowflake().ok_or_else(|| Problem::disabled("snowflake"))
 }
 
 fn registry(node: &Node) -> Result<&Registry, Problem> {
@@ -67,16 +62,6 @@ fn registry(node: &Node) -> Result<&Registry, Problem> {
 pub(super) fn worker(text: &str) -> Result<WorkerId, Problem> {
     let number = text.parse().map(WorkerId::new);
     number.map_err(|_| Problem::bad_request("worker id: give its number"))
-}
-
-fn node_settings(node: &Node) -> NodeSettings {
-    NodeSettings {
-        now: SystemClock.wall_millis(),
-        layout: node.layout,
-        offline_for: node.config.snowflake.offline_for.duration(),
-        report_interval: node.config.snowflake.report_interval.duration(),
-        tolerance: node.config.snowflake.rollback_tolerance.duration(),
-    }
 }
 
 pub(super) async fn list(node: &Node) -> Result<Workers, Problem> {
@@ -100,7 +85,7 @@ pub(super) async fn release(
              would repeat ids",
         ));
     }
-    let free = registry.release_worker(worker, node_settings(node)).await?;
+    let free = registry.release_worker(worker, node.config.snowflake.node_settings()).await?;
     Ok(Released { worker: worker.get(), free_from_ms: free })
 }
 
@@ -108,11 +93,11 @@ pub(super) async fn retire(
     node: &Node,
     worker: WorkerId,
     for_good: bool,
-) -> Result<Retired, Problem> {
+) -> Result<Value, Problem> {
     let registry = registry(node)?;
     if !for_good {
         return Err(unconfirmed("a retired worker id is never used again"));
     }
-    registry.retire_worker(worker, node_settings(node)).await?;
-    Ok(Retired { worker: worker.get() })
+    registry.retire_worker(worker, node.config.snowflake.node_settings()).await?;
+    Ok(json!({ "worker": worker.get() }))
 }
