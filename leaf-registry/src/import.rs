@@ -154,10 +154,10 @@ async fn make_sealed(
     let old_settings = old.settings.as_ref();
     let old_settings =
         old_settings.map_err(|error| refuse(StoreErrorKind::BadRecord(error.to_string())))?;
-    if let Some(Err(newer @ (TagSettingsError::Newer(_) | TagSettingsError::Lost(_)))) =
+    if let Some(Err(unreadable @ (TagSettingsError::Newer(_) | TagSettingsError::Lost(_)))) =
         new.as_ref().map(|new| &new.settings)
     {
-        let why = format!("in the new store {newer}");
+        let why = format!("in the new store {unreadable}");
         return Err(refuse(StoreErrorKind::BadRecord(why)));
     }
     let settings = match new {

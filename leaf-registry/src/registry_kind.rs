@@ -244,8 +244,8 @@ pub struct RegistryOptions {
     pub report_interval: Duration,
     /// How long ZooKeeper keeps a session without hearing of it.
     pub session_timeout: Duration,
-    /// How long after its ceiling has passed a worker id that was not released is given out again;
-    /// in `mysql`, where worker ids belong to names, a released one, too.
+    /// A worker id that was not released is given out again this long after its ceiling has passed.
+    /// In `mysql`, where worker ids belong to identities, so is a released one.
     pub recycle_after: Duration,
     /// No Java Leaf uses the registry any more: what they held is given out again.
     pub adopt_java_ids: bool,

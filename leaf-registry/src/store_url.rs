@@ -33,7 +33,7 @@ const HOW: &str = "write sqlite:PATH, mysql://user:password@host:3306/database, 
 pub struct StoreUrl(Kind);
 
 /// What is behind a URL. Which variants there are depends on the features of this build: there may
-/// be none, and a `match` without arms needs the place itself, not a reference to it.
+/// be none, and a `match` without arms compiles on `self.0`, not on `&self.0`.
 #[derive(Clone, PartialEq, Eq)]
 enum Kind {
     /// A file, relative to the data directory.

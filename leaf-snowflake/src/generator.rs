@@ -1,8 +1,8 @@
 //! The public API of snowflake mode.
 //!
-//! Mostly a call reads the clock once and takes a position, or a run of them, from the lease. What
-//! it cannot have at once it waits for with a deadline: the next tick by sleeping, a ceiling by
-//! waking the keeper. Those that wait are served in the order in which they came; who never waits
+//! Mostly a call reads the clock once and takes a timestamp with a sequence, or a run of them, from
+//! the lease. If there is none now, the call waits, up to a deadline: it sleeps until the next tick,
+//! or wakes the keeper, which raises the ceiling. Those that wait are served in the order in which they came; who never waits
 //! (`try_next`, `try_take`) does not stand in that line.
 
 use std::fmt;

@@ -104,7 +104,7 @@ impl IdClock {
     /// that it is right. Returns by how much.
     pub(crate) fn follow(&self) -> Duration {
         let target = nanos(self.clock.wall()) - nanos(self.clock.boot());
-        // BLOCKED is less than any target: it is the watcher's to lift.
+        // BLOCKED would pass the comparison, but only a look may end a stop.
         let ahead = |offset| (offset != BLOCKED && offset < target).then_some(target);
         let before = self.offset.fetch_update(Ordering::AcqRel, Ordering::Acquire, ahead);
         before.map_or(Duration::ZERO, |before| {

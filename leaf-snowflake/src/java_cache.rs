@@ -16,8 +16,8 @@ use serde::Deserialize;
 use crate::{SnowflakeConfig, SnowflakeError, SnowflakeErrorKind};
 
 /// How long after its last report a Java Leaf may still issue ids: it reports every 3 s.
-const PAST_REPORT: Duration = Duration::from_secs(4);
-/// A live one has written the file anew by then: two reports, and one second for the write.
+const ISSUES_AFTER_REPORT: Duration = Duration::from_secs(4);
+/// A live Java Leaf writes the file anew within this time: two reports, and one second for the write.
 pub(crate) const WATCH: Duration = Duration::from_secs(7);
 const LARGEST: u64 = 64 * 1024;
 
@@ -32,7 +32,7 @@ pub(crate) struct JavaCache {
 impl JavaCache {
     /// If the file is unchanged at this time, no live Java Leaf writes it.
     pub(crate) fn silent_at(&self) -> Option<UnixMillis> {
-        self.floor.map(|floor| floor - PAST_REPORT + WATCH)
+        self.floor.map(|floor| floor - ISSUES_AFTER_REPORT + WATCH)
     }
 }
 
@@ -83,7 +83,7 @@ impl JavaCache {
     }
 
     fn new(worker: u32, reported: Option<u64>) -> Self {
-        Self { worker, floor: reported.map(|at| UnixMillis::new(at) + PAST_REPORT) }
+        Self { worker, floor: reported.map(|at| UnixMillis::new(at) + ISSUES_AFTER_REPORT) }
     }
 }
 

@@ -20,7 +20,7 @@ use crate::{Identity, SnowflakeErrorKind};
 
 /// Deadline of one question.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// No more than the first so many are asked.
+/// At most this many are asked, the first of the list.
 const MOST_ASKED: usize = 32;
 /// A peer answers in whole milliseconds.
 const RESOLUTION: Duration = Duration::from_millis(1);

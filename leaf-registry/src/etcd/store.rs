@@ -210,8 +210,9 @@ impl EtcdStore {
     /// there now, so that the next attempt needs no reading.
     ///
     /// # Errors
-    /// Where the answer is missing, the record may have been written or not; else it was not. What
-    /// was remembered of it is forgotten by then.
+    /// Where the answer is missing, the record may have been written or not; else it was not. After
+    /// an error nothing is remembered of the record: `change` and `seal` have taken it out of
+    /// `last_written`.
     async fn replace<T>(
         &self,
         operation: &str,
@@ -321,10 +322,11 @@ impl TagStore for EtcdStore {
         Box::pin(self.change("change the settings of", tag, |record| {
             let before =
                 record.settings.as_ref().map(|text| TagSettings::decode(&text.to_string()));
-            if let Some(Err(newer @ (TagSettingsError::Newer(_) | TagSettingsError::Lost(_)))) =
-                before
+            if let Some(Err(
+                unreadable @ (TagSettingsError::Newer(_) | TagSettingsError::Lost(_)),
+            )) = before
             {
-                return Err(StoreErrorKind::BadRecord(newer.to_string()));
+                return Err(StoreErrorKind::BadRecord(unreadable.to_string()));
             }
             record.settings = Some(settings_json(settings));
             Ok(())
@@ -347,6 +349,7 @@ impl TagStore for EtcdStore {
         Box::pin(async move {
             let replaced = self.change("replace the meaning of", tag, move |record| {
                 if record.meaning != Some(from.encode()) {
+                    // `false`, by `was_replaced`.
                     return Err(StoreErrorKind::UnknownTag);
                 }
                 record.meaning = Some(to.encode());
@@ -360,6 +363,7 @@ impl TagStore for EtcdStore {
         Box::pin(async move {
             let replaced = self.change("replace max_id of", tag, move |record| {
                 if record.max_id != from {
+                    // `false`, by `was_replaced`.
                     return Err(StoreErrorKind::UnknownTag);
                 }
                 record.max_id = to;

@@ -69,8 +69,8 @@ macro_rules! of_tag {
     };
 }
 
-/// The failover guard as one more condition. As bytes: whatever the table's collation, it cannot
-/// fail.
+/// The failover guard as one more condition. Compared as bytes, so that no
+/// collation of the table makes the statement an error.
 macro_rules! guarded {
     ($row:literal) => {
         concat!(

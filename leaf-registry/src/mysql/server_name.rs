@@ -79,8 +79,8 @@ async fn name(connection: &mut MySqlConnection) -> Result<String, sqlx::Error> {
             return Ok(format!("'group/{group}'"));
         }
     }
-    // MariaDB derives its `server_uid` from hardware and port, which containers may share; two
-    // servers of one replication have different numbers.
+    // MariaDB derives its `server_uid` from hardware and port, which containers may share. So
+    // `server_id` is added, which differs between the servers of one replication.
     let name = ["server_uuid", "server_uid"].into_iter().find(|name| value(name).is_some());
     let name = name.unwrap_or("hostname");
     Ok(format!("CONCAT_WS('/', @@global.{name}, @@global.server_id)"))

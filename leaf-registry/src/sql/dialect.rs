@@ -6,7 +6,7 @@
 //! The code of this folder also relies on this: `COMMIT` and `ROLLBACK` as text; a duplicate key is
 //! [`StoreErrorKind::TagExists`]. Of a dialect whose database can fail over it relies on tables with
 //! the names `leaf_guard` and `leaf_worker_guard`, and on a segment store's connections telling
-//! [`FailoverGuard::found`] whether the first one is usable, when they are made and in
+//! [`FailoverGuard::found`] whether `leaf_guard` is usable, when they are made and in
 //! `identify_server`.
 //! How a statement knows its server (a variable of the session, a function) is the dialect's own.
 
@@ -112,11 +112,11 @@ pub(crate) struct FenceStatements {
     pub(crate) list: &'static str,
     /// worker id -> the columns of `list`.
     pub(crate) read: &'static str,
-    /// new nonce, new record, worker id, nonce, record; where there is a `writer`, also
-    /// `leaf_worker_guard.since` as it was read.
+    /// new nonce, new record, worker id, nonce, record; if the database can fail over (`writer` is
+    /// `Some`), also `leaf_worker_guard.since` as it was read.
     pub(crate) update: &'static str,
-    /// nonce, record, worker id; where there is a `writer`, also `leaf_worker_guard.since` as it
-    /// was read.
+    /// nonce, record, worker id; if the database can fail over, also `leaf_worker_guard.since` as
+    /// it was read.
     pub(crate) insert: &'static str,
     /// milliseconds -> the records that were written within that time.
     pub(crate) peers: &'static str,
@@ -134,8 +134,8 @@ pub(crate) struct WriterStatements {
     pub(crate) lock: &'static str,
     /// -> 1 when a worker id was ever claimed.
     pub(crate) used: &'static str,
-    /// 1 if no worker id was ever claimed and no server was named yet (sets `since` to 0), else 0;
-    /// lower bound of `since` in Unix ms: makes this server the writer.
+    /// whether the table is new (1: no worker id was ever claimed and no server named, so `since`
+    /// becomes 0; else 0), lower bound of `since` in Unix ms. Makes this server the writer.
     pub(crate) take: &'static str,
     /// Makes this server the writer in a table that this connection has made, where the name is
     /// empty.
@@ -254,8 +254,8 @@ pub(crate) trait Dialect: fmt::Debug + Send + Sync + Sized + 'static {
         connection: &mut Connection<Self>,
     ) -> impl Future<Output = Result<Vec<String>, sqlx::Error>> + Send;
 
-    /// Reads all fences or one, with what a Java Leaf keeps beside them. `failed_over_at`, as it was
-    /// read from this server, becomes a part of what is read.
+    /// Reads all fences or one, with what a Java Leaf keeps beside them. The argument
+    /// `failed_over_at`, which the caller has read from this server, is copied into each result.
     fn read_fences(
         connection: &mut Connection<Self>,
         worker: Option<i64>,

@@ -167,7 +167,7 @@ impl FenceStore for ZkNormal {
             .await
     }
 
-    fn admin_may_create(&self) -> bool {
+    fn admin_may_create_record(&self) -> bool {
         false
     }
 
@@ -257,7 +257,8 @@ impl FenceStore for ZkNormal {
         let greatest = request.layout.max_worker();
         let make = async |connected: &Connected| {
             let made = self.make(connected, who, greatest).await?;
-            // Whoever made one at the same time sees the first of them, too.
+            // Another process of this identity may have made a znode at the same time: both list them
+            // all now, and both take the lowest number.
             let names = connected.children(&self.forever).await?;
             let number = |name: &String| match mirror::parse(name) {
                 Some((name, worker)) if name == who.as_str() => Some(worker),

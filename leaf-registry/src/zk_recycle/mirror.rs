@@ -51,8 +51,8 @@ pub(super) fn of(worker: WorkerId, record: &WorkerRecord) -> Vec<u8> {
 }
 
 /// Whether Leaf or a Java Leaf wrote the entry; an error text if neither did. An entry in `inuse`
-/// that is unused, or that Leaf has released, counts as a Java Leaf's: the fork moves it first and
-/// writes its name later.
+/// that names no holder, or whose fence is released, counts as a Java Leaf's: the fork moves an
+/// entry first and writes the holder into it later.
 pub(super) fn judge(
     content: &[u8],
     record: Option<&WorkerRecord>,

@@ -1,7 +1,7 @@
 //! The fences of a cluster of Leaf nodes in ZooKeeper.
 //!
-//! Invariant: a fence changes only in one multi with its mirror, each at the version that was read
-//! at the same moment; no fence is ever deleted.
+//! Invariant: a fence and its mirror change only together, in one multi that compares both
+//! versions, and both versions were read at one moment; no fence is ever deleted.
 
 use std::sync::Arc;
 use std::time::Duration;

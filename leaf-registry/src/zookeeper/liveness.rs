@@ -81,8 +81,8 @@ impl Liveness {
     }
 }
 
-/// Makes the znode, unless this session has it already. One of an earlier session would vanish with
-/// that.
+/// Makes the znode, unless this session has it already. One of an earlier session is replaced: it
+/// vanishes when that session ends.
 async fn keep(
     connected: &Connected,
     directory: &str,

@@ -35,7 +35,8 @@ pub struct NodeSettings {
 }
 
 impl NodeSettings {
-    /// An instant above every timestamp that a holder may have issued up to `instant` or now. A
+    /// An instant above every timestamp that a holder may have issued up to `instant` or up to
+    /// now, whichever is later. A
     /// report interval is added since a holder that lives after all learns of the change at its
     /// next report; the tolerance, since ids may run ahead of the clock; and how far clocks may
     /// differ.
@@ -167,7 +168,7 @@ impl<S: FenceStore> StoreRules<S> {
             let stored = self.store.read(worker, Purpose::Replace(settings.now)).await?;
             let nothing =
                 stored.record == RecordState::Absent && stored.mirror == JavaMirror::Missing;
-            if nothing && !self.store.admin_may_create() {
+            if nothing && !self.store.admin_may_create_record() {
                 return Err(refuse("no node has used it".into()));
             }
             let record = command.apply(worker, &stored, &settings).map_err(refuse)?;

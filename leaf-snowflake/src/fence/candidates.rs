@@ -28,8 +28,8 @@ enum Rank {
 #[derive(Debug)]
 pub(super) struct Candidate<V> {
     pub(super) worker: WorkerId,
-    /// Whether its stored record names this claim or, where worker ids do not belong to names, this
-    /// instance; `false` where there is none.
+    /// Whether its stored record has the nonce of this claim or, where worker ids do not belong to
+    /// identities, the id of this instance; `false` where there is none.
     pub(super) own: bool,
     /// What is stored of it; `None` if no node has used it.
     pub(super) stored: Option<Stored<V>>,

@@ -5,8 +5,8 @@
 //! then, unless worker ids belong to identities, the one in its state file, others that its
 //! instance has held, and those that were given back; then those that no node has used; last those
 //! whose ceiling, and [`ClaimPolicy::recycle_after`](super::ClaimPolicy::recycle_after) after it,
-//! has passed. A node that lost a race for a worker id begins its next attempt at a candidate that
-//! it draws, so that nodes that race spread.
+//! has passed. A node that lost a race for a worker id begins its next attempt at a random
+//! candidate, so that competing nodes try different ones.
 
 use leaf_core::{UnixMillis, WorkerId};
 

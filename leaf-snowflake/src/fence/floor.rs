@@ -20,7 +20,7 @@ use crate::RegistryErrorKind;
 /// one second for the write.
 const WATCH_JAVA: Duration = Duration::from_secs(7);
 /// How long after its last report a Java Leaf may still issue ids.
-const JAVA_PAST_REPORT: Duration = Duration::from_secs(4);
+const JAVA_ISSUES_AFTER_REPORT: Duration = Duration::from_secs(4);
 /// How far the clocks of a database and of the nodes may differ. A ceiling is a time of a node's
 /// clock; the time of a failover is the later one of the database's clock and a node's.
 pub(super) const DATABASE_CLOCK_DIFFERENCE: Duration = Duration::from_secs(30);
@@ -118,8 +118,8 @@ fn by_registry(
         }
         JavaMirror::Damaged(_) => return Err(RegistryErrorKind::Damaged),
         JavaMirror::Java(report) => {
-            let past = past_java(worker, report, fence, evidence, &request)?;
-            request.least_floor = request.least_floor.max(past);
+            let above_java = above_java(worker, report, fence, evidence, &request)?;
+            request.least_floor = request.least_floor.max(above_java);
             // The Java fingerprint includes the fence's nonce, so the fence counts as watched, too.
             if let Some(fence) = fence {
                 request.watched.insert(worker, fence.nonce);
@@ -136,8 +136,8 @@ fn by_registry(
         request.least_floor = request.least_floor.max(until);
     }
     let Some(fence) = fence else {
-        // A record that was there may be gone with a restored backup: what this instance issued
-        // stands.
+        // The restore of a backup may have removed the record: the floor is above what this
+        // instance has issued all the same.
         let mut floor = request.issued_below(worker);
         if evidence.only_record && request.saved.is_none() {
             // A state file that is gone may have allowed ids up to the tolerance ahead of the
@@ -171,26 +171,26 @@ fn by_registry(
 }
 
 /// The first instant above what a Java Leaf issued, once it was seen not to report.
-fn past_java(
+fn above_java(
     worker: WorkerId,
     report: &JavaReport,
     fence: Option<&Fence>,
     evidence: RegistryEvidence<'_>,
     request: &ClaimRequest,
 ) -> Result<UnixMillis, RegistryErrorKind> {
-    let past = report.at.map_or(UnixMillis::EPOCH, |at| at + JAVA_PAST_REPORT);
+    let above_java = report.at.map_or(UnixMillis::EPOCH, |at| at + JAVA_ISSUES_AFTER_REPORT);
     if evidence.selection == Selection::Candidate {
         if !evidence.policy.adopt_java_ids {
             return Err(RegistryErrorKind::JavaHolds);
         }
-        let free = past + evidence.policy.recycle_after;
+        let free = above_java + evidence.policy.recycle_after;
         if free > request.now {
             return Err(RegistryErrorKind::FloorAhead { floor: free, now: request.now });
         }
     }
     let fingerprint = report.fingerprint(fence.map(|fence| fence.nonce));
     match request.watched.get(&worker) {
-        Some(before) if *before == fingerprint => Ok(past),
+        Some(before) if *before == fingerprint => Ok(above_java),
         Some(_) => Err(RegistryErrorKind::JavaAlive { holder: report.holder.clone() }),
         None => {
             let during = WATCH_JAVA.max(2 * request.report_interval);

@@ -1,6 +1,7 @@
 //! A held worker id, and how its holder recognizes its own writes.
 //!
-//! Invariant: a record counts as this lease's only if one of the lease's own writes has its nonce.
+//! Invariant: a record counts as this lease's only if its nonce is that of one of the lease's own
+//! writes.
 //! A write whose answer was lost keeps its nonce for the next attempt, so that it is recognized
 //! whenever it arrives.
 

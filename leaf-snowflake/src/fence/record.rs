@@ -176,7 +176,7 @@ impl RecordState {
     fn decode_known(text: &[u8]) -> Result<Self, String> {
         let Text { holder, address, fence, unknown, .. } =
             serde_json::from_slice(text).map_err(|error| error.to_string())?;
-        // The next term must have a number, too.
+        // The next term is this one plus 1, which must not overflow.
         if fence.term > u64::MAX / 2 {
             return Err("its term is out of range".into());
         }

@@ -1,7 +1,7 @@
 //! A registry of worker ids: a store, and the rules that apply to it.
 //!
-//! Invariant: a record is replaced only by compare-and-set against what was just read. A write that
-//! meets another's is tried again from the read on; a write whose answer was lost is recognized by
+//! Invariant: a record is replaced only by compare-and-set against what was just read. If another
+//! writer was faster, the record is read and written again; a write whose answer was lost is recognized by
 //! its nonce.
 
 use std::fmt;
@@ -19,7 +19,8 @@ use super::{
 };
 use crate::{RegistryError, RegistryErrorKind};
 
-/// How often a write that met another's is tried again before the caller gets an error.
+/// How often a record is read and written again because another writer was faster, before the
+/// caller gets an error.
 pub(super) const TRIES: usize = 30;
 
 /// Which worker ids a node may take from a registry.
@@ -42,8 +43,8 @@ pub struct ClaimPolicy {
     /// No Java Leaf uses the registry any more: worker ids of Java Leafs are given out like any
     /// other.
     pub adopt_java_ids: bool,
-    /// A node whose own worker id another instance holds is assigned a new one instead of a
-    /// refusal.
+    /// If another instance holds this node's worker id, the node is assigned a new one; otherwise
+    /// it is refused.
     pub new_id: bool,
 }
 
@@ -209,7 +210,7 @@ impl<S: FenceStore> From<S> for Registry {
 }
 
 impl<S: FenceStore> From<Arc<S>> for Registry {
-    /// As from the store itself, which others may use, too.
+    /// As `From<S>`, over a store that other code shares.
     fn from(store: Arc<S>) -> Self {
         Self::shared(store, ClaimPolicy::default(), None)
     }

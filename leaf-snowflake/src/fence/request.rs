@@ -29,7 +29,7 @@ pub struct ClaimRequest {
     /// issued every timestamp below.
     pub least_floor: UnixMillis,
     /// The worker ids whose records were watched as long as [`RegistryErrorKind::Watch`] asked for,
-    /// each with the fingerprint that it named. Several, because an instance may have held several
+    /// each with the fingerprint in that error, a value that changes when the record does. Several, because an instance may have held several
     /// worker ids.
     pub watched: BTreeMap<WorkerId, Uuid>,
     /// How far ahead of the clock the ceiling in the registry shall be.
@@ -107,14 +107,14 @@ pub(crate) fn check_range(
 /// wants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Report {
-    /// The node's time, as in [`ClaimRequest::now`]. If the registry's database has failed over, it
-    /// is the earliest time that the failover may be given.
+    /// The node's time, as in [`ClaimRequest::now`]. If the registry's database has failed over, the
+    /// time that is recorded for the failover is this one or a later one.
     pub now: UnixMillis,
     /// The `rollback_tolerance` of the nodes, as in [`ClaimRequest::tolerance`]: another node may
     /// claim the worker id this much before the holder's ceiling passes. If a failover lost that
     /// claim, the holder finds its own record unchanged. So after a failover a lease is in doubt
-    /// unless its ceiling is later than the failover by more than this and the difference of
-    /// clocks.
+    /// unless its ceiling is later than the failover by more than the sum of this tolerance and the
+    /// possible difference of clocks.
     pub tolerance: Duration,
     /// The holder issues no timestamp at or above this.
     pub ceiling: UnixMillis,

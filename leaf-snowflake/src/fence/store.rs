@@ -49,7 +49,7 @@ pub trait FenceStore: fmt::Debug + Send + Sync + 'static {
 
     /// Whether an operator may administer a worker id that has no record yet; `false` where the
     /// store creates each when a node needs it.
-    fn admin_may_create(&self) -> bool {
+    fn admin_may_create_record(&self) -> bool {
         true
     }
 
@@ -135,8 +135,8 @@ pub enum Purpose {
     Show,
     /// To replace it. The value is what the node's clock shows now. If the store finds that its
     /// database has failed over, it records the time of the failover: the value, or the new
-    /// server's clock if that is later, since a promoted server whose clock is behind must not
-    /// shorten the wait for what the failover may have lost.
+    /// server's clock if that is later. The clock of a promoted server may be behind; alone it would
+    /// end too early the wait until all claims that the failover may have lost have expired.
     Replace(UnixMillis),
 }
 
@@ -181,7 +181,8 @@ pub struct JavaReport {
 }
 
 impl JavaReport {
-    /// Stands for this report, together with the nonce of the fence, while the record is watched.
+    /// A value that changes when this report or the nonce of the fence does: compared before and
+    /// after a watch.
     pub(crate) fn fingerprint(&self, fence: Option<Uuid>) -> Uuid {
         let at = u128::from(self.at.map_or(0, UnixMillis::get));
         Uuid::from_u128(fence.unwrap_or_default().as_u128() ^ (at + 1))

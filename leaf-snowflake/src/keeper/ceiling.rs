@@ -8,7 +8,7 @@ const LOCAL_WINDOW: Duration = Duration::from_millis(800);
 /// Least distance from the last id to the local ceiling. Small: after each crash ids restart at
 /// that ceiling, so a crash loop pushes them ahead by this much each time.
 const LEAST_WINDOW: Duration = Duration::from_millis(200);
-/// The local ceiling is not written again for less than this.
+/// A raise of the local ceiling by less than this is not written.
 const LEAST_RAISE: Duration = Duration::from_millis(200);
 
 impl Keeper {
@@ -77,7 +77,7 @@ impl Keeper {
             .max(sequencer.next_free() + LEAST_WINDOW.max(ticks));
         let ceiling = wanted.min(saved.fence.ceiling);
         let least = match urgency {
-            Urgency::InTime => LEAST_RAISE,
+            Urgency::NobodyWaits => LEAST_RAISE,
             Urgency::CallersWait => Duration::from_millis(1),
         };
         if ceiling - saved.local_ceiling < least {
@@ -91,7 +91,7 @@ impl Keeper {
         Ok(())
     }
 
-    /// Writes the state down, and takes it over once it is durable.
+    /// Writes `state` to the file and, once it is durable, makes it `self.state`.
     pub(super) async fn write(&mut self, state: State) -> Result<(), StateFileError> {
         if let Some(file) = &self.file {
             // A write that was given up half-way must not land after this one.

@@ -109,7 +109,7 @@ enum Event {
     Report,
     Answer(Box<Answer>),
     Compared(Verdict),
-    Accept,
+    AcceptClock,
 }
 
 /// When a confirmed lease is written into the state file.
@@ -190,7 +190,7 @@ impl Keeper {
     /// lost one is replaced.
     pub(crate) async fn run(mut self, mut held: Held, stop: CancellationToken) {
         loop {
-            let (given, may_claim) = match self.keep(&mut held, &stop).await {
+            let (granted, may_claim) = match self.keep(&mut held, &stop).await {
                 End::Stopped => return self.release(held).await,
                 End::Forked => return,
                 End::Lost(error) => {
@@ -212,7 +212,7 @@ impl Keeper {
                     (Some(lease), true)
                 }
             };
-            let replaced = stop.run_until_cancelled(self.replace(given, may_claim)).await;
+            let replaced = stop.run_until_cancelled(self.replace(granted, may_claim)).await;
             held = match replaced {
                 Some(Some(held)) => held,
                 Some(None) => return self.shared.end(Phase::Lost),
@@ -233,12 +233,12 @@ impl Keeper {
         let end = loop {
             let event = tokio::select! {
                 () = stop.cancelled() => Event::Stop,
-                _ = looks.tick() => Event::Look(Urgency::InTime),
+                _ = looks.tick() => Event::Look(Urgency::NobodyWaits),
                 () = shared.wake.notified() => Event::Look(Urgency::CallersWait),
                 _ = reports.tick() => Event::Report,
                 answer = finish(&mut request) => Event::Answer(Box::new(answer)),
                 verdict = finish(&mut comparison) => Event::Compared(verdict),
-                () = shared.accept_clock.notified() => Event::Accept,
+                () = shared.accept_clock.notified() => Event::AcceptClock,
             };
             if shared.fork.is_child() {
                 // The lease, the file and the registry's connection are the parent's.
@@ -282,9 +282,10 @@ impl Keeper {
                 }
                 Event::Answer(answer) => {
                     request = None;
-                    // After a freeze the raise of the ceiling waits for this answer. Then the
-                    // confirmed lease is not written by itself: the raise writes it together with
-                    // the ceiling, since another slow write would look like another freeze.
+                    // After a freeze the raise of the ceiling waits for this answer. In that
+                    // case the confirmed lease is not written separately but together with the
+                    // raised ceiling: the freeze may have been a slow write and nothing else, and
+                    // one more write could be slow again.
                     let persist = if thawed.is_some() { Persist::WithNext } else { Persist::Now };
                     if let Some(end) = self.take_answer(held, *answer, persist).await {
                         break end;
@@ -305,7 +306,7 @@ impl Keeper {
                         shared.accept_clock.notify_one();
                     }
                 }
-                Event::Accept => {
+                Event::AcceptClock => {
                     let jump = shared.clock.follow();
                     if jump >= LOGGED_JUMP {
                         tracing::warn!(
@@ -406,14 +407,14 @@ impl Keeper {
         }
     }
 
-    /// A worker id in place of the lost one: `given`, or one that is claimed now. `None` where this
+    /// A worker id in place of the lost one: `granted`, or one that is claimed now. `None` where this
     /// node may not claim another by itself.
-    async fn replace(&mut self, mut given: Option<Lease>, may_claim: bool) -> Option<Held> {
+    async fn replace(&mut self, mut granted: Option<Lease>, may_claim: bool) -> Option<Held> {
         if !may_claim {
             return None;
         }
         loop {
-            let claimed = match given.take() {
+            let claimed = match granted.take() {
                 Some(lease) => self.start(Some(lease)).await,
                 None => self.claim().await,
             };
@@ -464,7 +465,7 @@ impl Keeper {
 /// Whether somebody waits for the ceiling to rise.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Urgency {
-    InTime,
+    NobodyWaits,
     CallersWait,
 }
 

@@ -10,8 +10,8 @@
 //! inode and the machine id that it was written with is read, but as a copy
 //! ([`Provenance::Copied`]): another process may be living from the original. Two things are not
 //! recognized as a copy: old contents that were written back into the file in place, and a volume
-//! that was cloned to another host where hosts have no machine id. Another boot or device, which
-//! such a host has, is no proof either way ([`Provenance::Uncertain`]).
+//! that was cloned to another host where hosts have no machine id. There the file is
+//! seen on another boot or device, which proves nothing either way ([`Provenance::Uncertain`]).
 //!
 //! Durable format, version 1: a slot is a page with a head line, see `page.rs`, and the JSON object
 //! `{version, instance, saved_lease, pending_claim, written_at}`. A reader ignores fields that it
@@ -38,11 +38,11 @@ use crate::{FORMAT_VERSION, Provenance, SavedLease, UnknownFields};
 pub(crate) struct StateFile {
     file: File,
     path: PathBuf,
-    place: Place,
-    /// The place that the file named when it was opened. It is written down again until a new lease
-    /// replaces the loaded one, so that a start that fails does not turn an uncertain or copied
+    origin: Origin,
+    /// Where the file said, when it was opened, that it was written. That is written down again until
+    /// a new lease replaces the loaded one, so that a start that fails does not turn an uncertain or copied
     /// file into a proven one.
-    place_before: Place,
+    origin_before: Origin,
     /// The sequence number of the last write.
     sequence: u64,
     /// What the file holds if nobody else writes it.
@@ -68,7 +68,7 @@ pub(crate) struct State {
 
 /// Which file on which machine.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-struct Place {
+struct Origin {
     /// `/etc/machine-id`; `None` where there is none, as in many containers.
     machine: Option<String>,
     /// The kernel's id of this boot.
@@ -80,8 +80,8 @@ struct Place {
     inode: u64,
 }
 
-impl Place {
-    /// Whether a file that was written at `other` is provably the one at this place.
+impl Origin {
+    /// Whether a file that was written at `other` is provably the one that is here.
     fn provenance(&self, other: &Self) -> Provenance {
         if (&self.machine, self.inode) != (&other.machine, other.inode) {
             Provenance::Copied
@@ -99,15 +99,15 @@ struct Record {
     instance: Uuid,
     saved_lease: Option<SavedLease>,
     pending_claim: Option<Uuid>,
-    written_at: Place,
+    written_at: Origin,
     #[serde(flatten)]
     unknown: UnknownFields,
 }
 
 impl Record {
-    /// The state, as it is to a process at `here`. A copy is another instance: the original may
-    /// be in use.
-    fn state(self, here: &Place) -> State {
+    /// The state as a process must treat it that has opened the file at `here`. A copy is another
+    /// instance: the original may be in use.
+    fn state(self, here: &Origin) -> State {
         let provenance = here.provenance(&self.written_at);
         let copied = provenance == Provenance::Copied;
         State {
@@ -203,18 +203,18 @@ impl StateFile {
             Err(TryLockError::Error(error)) => return Err(StateFileError::io("lock", path)(error)),
         }
         let found = file.metadata().map_err(StateFileError::io("look at", path))?;
-        let place = Place {
+        let origin = Origin {
             machine: system_id("/etc/machine-id"),
             boot: system_id("/proc/sys/kernel/random/boot_id"),
             device: Some(found.dev()),
             inode: found.ino(),
         };
-        let place_before = place.clone();
+        let origin_before = origin.clone();
         let mut this = Self {
             file,
             path: path.to_owned(),
-            place,
-            place_before,
+            origin,
+            origin_before,
             sequence: 0,
             known: Vec::new(),
             failed: None,
@@ -255,10 +255,10 @@ impl StateFile {
         let mut expected = self.known.clone();
         let pages = self.pages()?;
         if let (Some((slot, page)), true) = (&self.failed, pages.len() == expected.len()) {
-            let place = *slot..*slot + SLOT;
-            let found = &pages[place.clone()];
+            let range = *slot..*slot + SLOT;
+            let found = &pages[range.clone()];
             if found == page || decode(found).is_none() {
-                expected[place.clone()].copy_from_slice(&pages[place]);
+                expected[range.clone()].copy_from_slice(&pages[range]);
             }
         }
         if pages == expected { Ok(pages) } else { Err(StateFileError::Locked(self.path.clone())) }
@@ -298,8 +298,8 @@ impl StateFile {
         }
         let record: Record = serde_json::from_str(text).map_err(|_| damaged())?;
         self.sequence = sequence;
-        self.place_before = record.written_at.clone();
-        let state = record.state(&self.place);
+        self.origin_before = record.written_at.clone();
+        let state = record.state(&self.origin);
         self.known = pages;
         Ok(Some(state))
     }
@@ -312,7 +312,7 @@ impl StateFile {
     pub(crate) fn write(&mut self, state: &State) -> Result<(), StateFileError> {
         let io = |action| StateFileError::io(action, &self.path);
         let at_path = fs::metadata(&self.path).map(|found| found.ino());
-        if at_path.ok() != Some(self.place.inode) {
+        if at_path.ok() != Some(self.origin.inode) {
             return Err(StateFileError::Replaced(self.path.clone()));
         }
         // The lock may not exclude other hosts: if another process has written since, refuse.
@@ -324,8 +324,8 @@ impl StateFile {
             saved_lease: state.saved_lease.clone(),
             pending_claim: state.pending_claim,
             written_at: match &state.saved_lease {
-                Some(saved) if saved.provenance != Provenance::Proven => self.place_before.clone(),
-                _ => self.place.clone(),
+                Some(saved) if saved.provenance != Provenance::Proven => self.origin_before.clone(),
+                _ => self.origin.clone(),
             },
             unknown: state.unknown.clone(),
         };

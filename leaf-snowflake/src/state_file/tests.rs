@@ -173,7 +173,7 @@ proptest! {
             instance: uuid::Uuid::from_u128(1),
             saved_lease: Some(saved((writes + 1) * 1000)),
             pending_claim: None,
-            written_at: Place { machine: None, boot: None, device: None, inode: 1 },
+            written_at: Origin { machine: None, boot: None, device: None, inode: 1 },
             unknown: UnknownFields::default(),
         };
         let page = encode(writes + 1, &serde_json::to_string(&record).unwrap()).unwrap();
@@ -216,12 +216,12 @@ fn a_truncated_file_is_damage_never_an_older_memory() {
 #[test]
 fn a_reboot_is_noticed() {
     let here =
-        Place { machine: Some("m".into()), boot: Some("2".into()), device: Some(5), inode: 1 };
+        Origin { machine: Some("m".into()), boot: Some("2".into()), device: Some(5), inode: 1 };
     let provenance = |machine: &str, boot: Option<&str>, inode| {
         let (machine, boot) = (Some(machine.to_owned()), boot.map(str::to_owned));
-        here.provenance(&Place { machine, boot, device: Some(5), inode })
+        here.provenance(&Origin { machine, boot, device: Some(5), inode })
     };
-    assert_eq!(here.provenance(&Place { device: Some(6), ..here.clone() }), Provenance::Uncertain);
+    assert_eq!(here.provenance(&Origin { device: Some(6), ..here.clone() }), Provenance::Uncertain);
 
     assert_eq!(provenance("m", Some("2"), 1), Provenance::Proven);
     assert_eq!(provenance("m", Some("1"), 1), Provenance::Uncertain);
