@@ -103,8 +103,9 @@ pub(crate) enum Command {
         #[arg(long = "as", value_name = "FORM")]
         form: Option<TextForm>,
     },
-    /// Look for what could cost ids or their uniqueness, as the stores are set up now. Several --store, of several
-    /// data centres, are also compared: which tags can have the same id in two of them.
+    /// Look for what could cost ids or their uniqueness, as the stores are set up now. Several
+    /// --store, of several data centres, are also compared: which tags can have the same id in two
+    /// of them.
     Doctor,
 }
 

@@ -14,7 +14,8 @@ use crate::calls::Mode;
 
 /// So many errors in a row eject a server.
 const ERRORS: u32 = 3;
-/// How long a server is ejected the first time. Each time that it does not answer then, this doubles.
+/// How long a server is ejected the first time. Each time that it does not answer then, this
+/// doubles.
 const FIRST_EJECTION: Duration = Duration::from_secs(1);
 /// How long it is ejected at most.
 const LONGEST_EJECTION: Duration = Duration::from_secs(30);

@@ -84,7 +84,8 @@ impl TagHandle {
     ///
     /// # Errors
     /// `BadCount` for 0 or more than the tag allows; `NoRanges` in a tag whose ids have none, see
-    /// [`Self::take_ids`]; else those of [`Self::next`]. Ids that were taken before an error are lost, which makes a gap.
+    /// [`Self::take_ids`]; else those of [`Self::next`]. Ids that were taken before an error are
+    /// lost, which makes a gap.
     pub async fn take(&self, count: usize) -> Result<Vec<IdRange>, ClientError> {
         match &self.ids {
             TagIds::Leased(handle) => Ok(handle.take(count).await?),

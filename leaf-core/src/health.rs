@@ -1,7 +1,8 @@
 //! Whether a generator can answer now, and why not.
 //!
 //! The distinction carries the service through an outage: a dead store with stock left is
-//! *degraded*, not *not ready*; else one database would take every node out of the balancer at once.
+//! *degraded*, not *not ready*; else one database would take every node out of the balancer at
+//! once.
 
 use std::fmt;
 

@@ -2,10 +2,9 @@
 //! layouts and the sequence logic of snowflake ids.
 //!
 //! Values cannot hold a wrong state: an [`Id`] is never negative, a [`Tag`] never malformed, a
-//! [`Layout`] never wider than 63 bits. This crate does no I/O: code that needs the time takes a [`Clock`] or a tick as
-//! an argument. A program that brings its own clock and its
-//! own storage can compose snowflake ids with [`Layout`] and [`sequencer`] alone, see
-//! `examples/own_clock.rs`.
+//! [`Layout`] never wider than 63 bits. This crate does no I/O: code that needs the time takes a
+//! [`Clock`] or a tick as an argument. A program that brings its own clock and its own storage can
+//! compose snowflake ids with [`Layout`] and [`sequencer`] alone, see `examples/own_clock.rs`.
 //!
 //! The feature `serde` makes the types readable and writable by serde; `scramble` adds ids that
 //! show neither how many there are nor their order; `system-clock` adds the clocks of the machine.

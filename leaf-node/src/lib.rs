@@ -1,7 +1,7 @@
 //! A Leaf node as a library.
 //!
-//! [`Leaf`] is the whole service inside a program: ids of tags and snowflake ids, from the same stores and
-//! registries as `leaf-server`, without a network call to it.
+//! [`Leaf`] is the whole service inside a program: ids of tags and snowflake ids, from the same
+//! stores and registries as `leaf-server`, without a network call to it.
 //!
 //! ```
 //! # tokio::runtime::Runtime::new()?.block_on(async {

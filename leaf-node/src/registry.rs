@@ -56,8 +56,8 @@ fn options(config: &Config, address: Option<Identity>) -> RegistryOptions {
     }
 }
 
-/// Opens the registry at `place`, that of the configuration, for an operator, who asks for no worker
-/// id.
+/// Opens the registry at `place`, that of the configuration, for an operator, who asks for no
+/// worker id.
 ///
 /// # Errors
 /// `Registry`. A server is not contacted yet.

@@ -8,8 +8,9 @@ use crate::Administration;
 
 /// A registry that was opened.
 ///
-/// [`RegistryPlace::open`](crate::RegistryPlace::open) opens one that is kept in a server or a file;
-/// the others need no place. Nothing is claimed, and no server is contacted, before the first call.
+/// [`RegistryPlace::open`](crate::RegistryPlace::open) opens one that is kept in a server or a
+/// file; the others need no place. Nothing is claimed, and no server is contacted, before the first
+/// call.
 #[derive(Debug, Clone)]
 pub struct OpenRegistry {
     /// The registry.

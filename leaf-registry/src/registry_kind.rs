@@ -186,8 +186,8 @@ impl RegistryPlaces {
 /// The most that a file with one setting holds.
 const LARGEST_SETTING: u64 = 64 * 1024;
 
-/// Reads a URL or an address from a file, where secrets are mounted as files. White space around it
-/// does not count.
+/// Reads a URL or an address from a file: for deployments that mount secrets as files. White space
+/// around it does not count.
 ///
 /// # Errors
 /// A text that names the file and never repeats what it holds.

@@ -114,8 +114,8 @@ impl TagHandle {
     }
 
     /// Hands out ids to one thread, a run of up to `size` at a time, see
-    /// [`TagHandle::local`](crate::TagHandle::local): most ids cost no atomic operation; they rise within one thread
-    /// only.
+    /// [`TagHandle::local`](crate::TagHandle::local): most ids cost no atomic operation; they rise
+    /// within one thread only.
     #[must_use]
     pub fn local(&self, size: usize) -> LocalIds {
         LocalIds { ids: self.handle.local(size), runtime: Arc::clone(&self.runtime) }
@@ -160,7 +160,8 @@ impl TagHandle {
     ///
     /// # Errors
     /// Those of [`Self::next`]; `BadCount` for 0 or more than
-    /// [`SegmentConfig::max_take`](crate::SegmentConfig::max_take); `NoRanges` in a tag whose ids are none.
+    /// [`SegmentConfig::max_take`](crate::SegmentConfig::max_take); `NoRanges` in a tag whose ids
+    /// are none.
     pub fn take(&self, count: usize) -> Result<Vec<IdRange>, SegmentError> {
         self.runtime.block_on(self.handle.take(count))
     }

@@ -22,8 +22,8 @@ use crate::{Meaning, Order, SegmentError, SegmentErrorKind};
 ///
 /// When the tag's record is deleted, disabled or made again, or its ids get another key, the handle
 /// ends: every call then fails with [`SegmentErrorKind::UnknownTag`],
-/// [`SegmentErrorKind::Disabled`] or
-/// [`SegmentErrorKind::Changed`], also after the record was made or enabled again. Ask the generator for a new handle.
+/// [`SegmentErrorKind::Disabled`] or [`SegmentErrorKind::Changed`], also after the record was made
+/// or enabled again. Ask the generator for a new handle.
 #[derive(Clone)]
 pub struct TagHandle {
     pub(crate) state: Arc<TagState>,

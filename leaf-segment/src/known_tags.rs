@@ -46,9 +46,9 @@ impl KnownTags {
     /// that [`Self::get`] returns, until it breaks off.
     ///
     /// For callers that take ids of many tags in turn. What the look-up and the next id read from
-    /// memory is read for
-    /// [`Self::AT_A_TIME`] tags at once here. One after the other they would wait for memory each, since to take an id is an
-    /// atomic addition, behind which the processor begins no reading before it is done.
+    /// memory is read for [`Self::AT_A_TIME`] tags at once here. One after the other they would
+    /// wait for memory each, since to take an id is an atomic addition, behind which the processor
+    /// begins no reading before it is done.
     pub fn each<'a>(
         &'a mut self,
         tags: &[&str],

@@ -2,8 +2,8 @@
 //!
 //! Invariants: a mark sinks only where ids go back to the store: at a clean stop, to one past the
 //! last id that was handed out, and with the unused end of a leased range. Once
-//! [`HighWaterMarks::raise`] has returned without an error, the mark is on the disk. A torn or damaged line
-//! costs that line only.
+//! [`HighWaterMarks::raise`] has returned without an error, the mark is on the disk. A torn or
+//! damaged line costs that line only.
 //!
 //! The file is text. Its first line is `crc32 version N`, every other one a change: `crc32 mark
 //! tag`. The last line of a tag counts. When the file has grown it is replaced whole, by a rename;

@@ -126,8 +126,8 @@ impl SnowflakeGenerator {
     }
 
     /// Sets the ids' clock to the wall clock at once if the wall clock is ahead, even beyond
-    /// [`SnowflakeConfig::max_step_forward`](crate::SnowflakeConfig::max_step_forward). Call it only after checking that the
-    /// wall clock is right.
+    /// [`SnowflakeConfig::max_step_forward`](crate::SnowflakeConfig::max_step_forward). Call it
+    /// only after checking that the wall clock is right.
     pub fn accept_clock(&self) {
         self.generator.accept_clock();
     }

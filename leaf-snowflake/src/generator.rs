@@ -1,9 +1,9 @@
 //! The public API of snowflake mode.
 //!
 //! Mostly a call reads the clock once and takes a timestamp with a sequence, or a run of them, from
-//! the lease. If there is none now, the call waits, up to a deadline: it sleeps until the next tick,
-//! or wakes the keeper, which raises the ceiling. Those that wait are served in the order in which they came; who never waits
-//! (`try_next`, `try_take`) does not stand in that line.
+//! the lease. If there is none now, the call waits, up to a deadline: it sleeps until the next
+//! tick, or wakes the keeper, which raises the ceiling. Those that wait are served in the order in
+//! which they came; who never waits (`try_next`, `try_take`) does not stand in that line.
 
 use std::fmt;
 use std::sync::Arc;
@@ -214,8 +214,9 @@ impl SnowflakeGenerator {
         Instant::now() + self.shared.wait
     }
 
-    /// Waits for this caller's turn, then for what the next attempt lacks. `error`: why the first
-    /// attempt failed; `None` if it was not made, because others were waiting.
+    /// Waits for this caller's turn, then for the next tick or a higher ceiling, whichever it
+    /// needs. `error`: why the first attempt failed; `None` if it was not made, because others were
+    /// waiting.
     #[cold]
     async fn wait_for<T>(
         &self,
@@ -288,7 +289,8 @@ impl SnowflakeGenerator {
     }
 
     /// Sets the ids' clock to the wall clock at once if the wall clock is ahead, even beyond
-    /// [`SnowflakeConfig::max_step_forward`]. Call it only after checking that the wall clock is right.
+    /// [`SnowflakeConfig::max_step_forward`]. Call it only after checking that the wall clock is
+    /// right.
     pub fn accept_clock(&self) {
         self.shared.accept_clock.notify_one();
     }

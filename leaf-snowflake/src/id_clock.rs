@@ -7,8 +7,8 @@
 //! ([`IdClock::follow`]).
 //!
 //! A wall clock that falls behind by more than the tolerance stops the ids (the offset is then
-//! [`BLOCKED`]) until it is within the tolerance of the last id issued: the Java Leaf's rule, where the
-//! tolerance is 5 ms. A wall clock that jumps ahead by more than `max_step_forward` is not
+//! [`BLOCKED`]) until it is within the tolerance of the last id issued: the Java Leaf's rule, where
+//! the tolerance is 5 ms. A wall clock that jumps ahead by more than `max_step_forward` is not
 //! followed.
 
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -127,7 +127,8 @@ impl IdClock {
         self.now_nanos().map(|nanos| UnixMillis::new(nanos / 1_000_000))
     }
 
-    /// By how many milliseconds the ids' clock is ahead of the wall; `None` while they stand still.
+    /// By how many milliseconds the ids' clock is ahead of the wall; `None` while ids are stopped
+    /// because the wall clock went back.
     pub(crate) fn ahead_of_wall(&self) -> Option<i64> {
         let offset = self.offset.load(Ordering::Acquire);
         let target = nanos(self.clock.wall()) - nanos(self.clock.boot());

@@ -17,7 +17,8 @@ use crate::{SnowflakeConfig, SnowflakeError, SnowflakeErrorKind};
 
 /// How long after its last report a Java Leaf may still issue ids: it reports every 3 s.
 const ISSUES_AFTER_REPORT: Duration = Duration::from_secs(4);
-/// A live Java Leaf writes the file anew within this time: two reports, and one second for the write.
+/// A live Java Leaf writes the file anew within this time: two reports, and one second for the
+/// write.
 pub(crate) const WATCH: Duration = Duration::from_secs(7);
 const LARGEST: u64 = 64 * 1024;
 

@@ -11,8 +11,8 @@ use leaf_core::sequencer::Sequencer;
 
 /// The sequencer of one lease, and a link to the lease that replaced it.
 ///
-/// Worker id, floor, ceiling and the next free timestamp and sequence are one object, so that no caller can combine the worker
-/// id of an old lease with the timestamps of a new one.
+/// Worker id, floor, ceiling and the next free timestamp and sequence are one object, so that no
+/// caller can combine the worker id of an old lease with the timestamps of a new one.
 #[derive(Debug)]
 pub(crate) struct LeaseSequencer {
     sequencer: Sequencer,

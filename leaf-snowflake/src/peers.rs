@@ -57,8 +57,8 @@ struct Reading {
 pub(crate) enum Verdict {
     /// Nobody answered.
     Alone,
-    /// The rule is satisfied. Compared one by one, whatever the rule is, `agreeing` of `reached`
-    /// peers agree.
+    /// The rule is satisfied. `agreeing` counts the peers that each agree by themselves, also where
+    /// the rule is the mean.
     Agrees {
         agreeing: usize,
         reached: usize,

@@ -21,9 +21,9 @@ pub(crate) struct Shared {
     pub(crate) fork: ForkGuard,
     /// Told when a ceiling rose, and when a lease began or ended.
     pub(crate) raised: Notify,
-    /// Whose turn it is among the callers that wait: first come, first served. While somebody waits,
-    /// its one permit is taken, and others that are ready to wait queue behind; `try_next` and
-    /// `try_take` do not.
+    /// Whose turn it is among the callers that wait: first come, first served. While somebody
+    /// waits, its one permit is taken, and others that are ready to wait queue behind; `try_next`
+    /// and `try_take` do not.
     pub(crate) turn: Semaphore,
     /// Wakes the keeper: a caller met the ceiling.
     pub(crate) wake: Notify,

@@ -214,7 +214,8 @@ impl Template {
     /// template does not have is 1.
     ///
     /// # Errors
-    /// [`TemplateError::OtherText`], or [`TemplateError::Altered`] where only the check digits are wrong.
+    /// [`TemplateError::OtherText`], or [`TemplateError::Altered`] where only the check digits are
+    /// wrong.
     pub fn read(&self, text: &str) -> Result<(i64, Option<Day>), TemplateError> {
         let (number, day) =
             self.parse(text).ok_or_else(|| TemplateError::OtherText(self.text.clone()))?;

@@ -80,8 +80,8 @@ const WITHOUT_EFFECT: [&str; 32] = [
     "zeroDateTimeBehavior",
 ];
 
-/// What the text of a file says in our keys, in the form of a `leaf.toml`, and what its owner should
-/// know; `path` is for error texts.
+/// What the text of a file says in our keys, in the form of a `leaf.toml`, and what its owner
+/// should know; `path` is for error texts.
 pub(super) fn translate(text: &[u8], path: &Path) -> Result<(Value, Vec<String>), ConfigError> {
     let mut found = BTreeMap::new();
     let read = java_properties::PropertiesIter::new(text).read_into(|key, value| {

@@ -51,8 +51,9 @@ impl EtcdStore {
                     rows.push(seen.record.row(&tag));
                     settings.extend(seen.record.settings_text(&tag));
                 }
-                // A record of a later version: list the tag with settings that this program refuses
-                // as newer, too. Nodes then keep serving its ids in memory and allocate no more.
+                // A record of a later version: list the tag with made-up settings of that version,
+                // which nodes refuse as newer: they keep serving its ids in memory and allocate no
+                // more.
                 (Some(Ok(tag)), Err(_))
                     if Record::version(kv.value()).is_ok_and(|it| it > FORMAT_VERSION) =>
                 {

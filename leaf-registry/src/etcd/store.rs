@@ -349,7 +349,7 @@ impl TagStore for EtcdStore {
         Box::pin(async move {
             let replaced = self.change("replace the meaning of", tag, move |record| {
                 if record.meaning != Some(from.encode()) {
-                    // `false`, by `was_replaced`.
+                    // `was_replaced` turns this error into `false`.
                     return Err(StoreErrorKind::UnknownTag);
                 }
                 record.meaning = Some(to.encode());
@@ -363,7 +363,7 @@ impl TagStore for EtcdStore {
         Box::pin(async move {
             let replaced = self.change("replace max_id of", tag, move |record| {
                 if record.max_id != from {
-                    // `false`, by `was_replaced`.
+                    // `was_replaced` turns this error into `false`.
                     return Err(StoreErrorKind::UnknownTag);
                 }
                 record.max_id = to;
@@ -424,7 +424,8 @@ async fn pause(lost: u32) {
     tokio::time::sleep(pause.mul_f64(fastrand::f64())).await;
 }
 
-/// [`EtcdStore::change`] answers `UnknownTag` for a record that is missing or not the expected one: that is `false`.
+/// [`EtcdStore::change`] answers `UnknownTag` for a record that is missing or not the expected one:
+/// that is `false`.
 fn was_replaced(replaced: Result<(), StoreError>) -> Result<bool, StoreError> {
     match replaced {
         Ok(()) => Ok(true),

@@ -1,8 +1,8 @@
 //! `leaf_workerid_alloc`, the table of the community fork's MySQL registry: the mirror of the
 //! fence.
 //!
-//! A row's id is the worker id, from 1 to 1023; `max_timestamp` is the holder's clock at its last
-//! report, and for us the ceiling. Java nodes insert and report without asking anybody.
+//! A row's id is the worker id, from 1 to 1023; into `max_timestamp` a Java Leaf writes its clock
+//! at its last report, and Leaf the ceiling. Java nodes insert and report without asking anybody.
 
 use std::ops::RangeInclusive;
 

@@ -31,8 +31,8 @@ pub(crate) fn fences(
     mirrored: bool,
     report_interval: Duration,
 ) -> Result<SqlFences<Mysql>, StoreError> {
-    // Not used to jump. With a margin, `server_name::set` gives each connection `@leaf_server`,
-    // which the fence statements compare.
+    // This guard never jumps. It has a margin (0) only because `server_name::set` then sets
+    // `@leaf_server` on each connection, which the fence statements compare.
     let guard = Arc::new(FailoverGuard::new(Some(0)));
     // A report and a claim at a time.
     let pool = ServerPool::new(MYSQL.options(url)?, &guard, 2);

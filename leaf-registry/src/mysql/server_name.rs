@@ -20,9 +20,10 @@ pub(super) async fn set(
         return Ok(());
     }
     // All of it is plain text in few packets, two on a single server, and not prepared statements:
-    // a distant server is asked as seldom as can be. The update changes nothing, but needs the right that a jump will need.
+    // a distant server is asked as seldom as can be. The update changes nothing, but needs the
+    // right that a jump will need.
     let name = name(connection).await?;
-    // What another member of the cluster has committed is read here, too.
+    // On Galera reads on this connection wait for what other members have committed.
     let wait = if name.starts_with("'galera/") { "SET SESSION wsrep_sync_wait = 1; " } else { "" };
     let statements = format!(
         "{wait}SET @leaf_server = {name}; SELECT id FROM leaf_guard WHERE id = 1; \

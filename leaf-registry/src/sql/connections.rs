@@ -18,7 +18,7 @@ use super::failover_guard::FailoverGuard;
 
 /// What is done on a connection.
 ///
-/// What a kind of access allows decides when a connection may be used again after an error.
+/// The kind of access decides whether a connection may be used again after an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Access {
     /// Nothing is changed.
@@ -239,7 +239,7 @@ impl<D: Dialect> fmt::Debug for ServerPool<D> {
 }
 
 /// If a column of `leaf_tag_settings` is missing, makes the error say what to do.
-pub(crate) fn explain_old_settings<D: Dialect, T>(
+pub(crate) fn explain_missing_column<D: Dialect, T>(
     result: Result<T, sqlx::Error>,
 ) -> Result<T, sqlx::Error> {
     result.map_err(|error| match (D::ERRORS.is_missing_column)(&error) {

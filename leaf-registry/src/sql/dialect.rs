@@ -4,10 +4,9 @@
 //! returned `Ok`, and an allocation computes its range from what its own statement answered.
 //!
 //! The code of this folder also relies on this: `COMMIT` and `ROLLBACK` as text; a duplicate key is
-//! [`StoreErrorKind::TagExists`]. Of a dialect whose database can fail over it relies on tables with
-//! the names `leaf_guard` and `leaf_worker_guard`, and on a segment store's connections telling
-//! [`FailoverGuard::found`] whether `leaf_guard` is usable, when they are made and in
-//! `identify_server`.
+//! [`StoreErrorKind::TagExists`]. If the database can fail over, the dialect has the tables
+//! `leaf_guard` and `leaf_worker_guard`, and in a segment store its `prepare` and `identify_server`
+//! tell [`FailoverGuard::found`] whether `leaf_guard` is usable.
 //! How a statement knows its server (a variable of the session, a function) is the dialect's own.
 
 use std::fmt;
@@ -46,12 +45,14 @@ pub(crate) struct TagStatements {
     /// amount, least, tag, expected step, greatest start, expected meaning. (Twice, since
     /// placeholders of MySQL have no numbers.) Adds the amount to `max_id`; in `leaf_sequence` to
     /// the greater of `max_id` and least + `skip`, where least is the first number of the running
-    /// period. No row is changed if `max_id` is above the greatest start. Why `skip`: a promoted
-    /// replica may lack the first allocation of the running period. Its `max_id` is then still in
-    /// the period before, and a margin added to it does not reach the numbers that were granted. So
-    /// a jump also adds the row's own margin, if it has one, to `skip`. The first allocation that
-    /// finds `max_id` in an earlier period begins that far above least, and sets `skip` to 0. Run by
+    /// period. No row is changed if `max_id` is above the greatest start. Run by
     /// [`Dialect::set_max_id`].
+    ///
+    /// `skip`, a column of `leaf_sequence`, is how many numbers the next period leaves out at its
+    /// beginning. A jump adds the row's own margin to it, if it has one; the first allocation that
+    /// finds `max_id` in an earlier period sets it to 0. It is needed because a promoted replica
+    /// may lack the first allocation of the running period. Its `max_id` is then still in the
+    /// period before, and a margin added to it does not reach the numbers that were granted.
     pub(crate) allocate: &'static str,
     /// `allocate`, only on the server that allocated last.
     pub(crate) allocate_guarded: &'static str,
@@ -59,8 +60,8 @@ pub(crate) struct TagStatements {
     pub(crate) read: &'static str,
     /// -> the columns of `read`, for all tags.
     pub(crate) read_all: &'static str,
-    /// tag (as [`Value::Text`]), `max_id`, step, description; in `leaf_sequence` also the meaning and the row's
-    /// own failover margin.
+    /// tag (as [`Value::Text`]), `max_id`, step, description; in `leaf_sequence` also the meaning
+    /// and the row's own failover margin.
     pub(crate) create: &'static str,
     /// step, tag.
     pub(crate) set_step: &'static str,
@@ -95,9 +96,9 @@ pub(crate) struct GuardStatements {
     /// Locks the row -> the server that allocated last, this server.
     pub(crate) lock: &'static str,
     /// Margin in ids, margin in steps. To `max_id` of every tag of the table that is not sealed it
-    /// adds the row's own margin; where the row has none, the greater of the first argument and the
-    /// second times the tag's step. The sum stays below `SEALED`. In `leaf_sequence` it adds the
-    /// row's own margin to `skip`, too.
+    /// adds the row's own margin. Where the row has none, it adds the margin in ids, or the margin
+    /// in steps multiplied by the tag's step, whichever is greater. The sum stays below `SEALED`.
+    /// In `leaf_sequence` it adds the row's own margin to `skip`, too.
     pub(crate) advance_all: &'static str,
     /// Makes this server the one that allocated last.
     pub(crate) take: &'static str,
@@ -134,8 +135,8 @@ pub(crate) struct WriterStatements {
     pub(crate) lock: &'static str,
     /// -> 1 when a worker id was ever claimed.
     pub(crate) used: &'static str,
-    /// whether the table is new (1: no worker id was ever claimed and no server named, so `since`
-    /// becomes 0; else 0), lower bound of `since` in Unix ms. Makes this server the writer.
+    /// 1 if the table is new (no worker id was ever claimed and no server is named), else 0; lower
+    /// bound of `since` in Unix ms. Makes this server the writer. In a new table `since` becomes 0.
     pub(crate) take: &'static str,
     /// Makes this server the writer in a table that this connection has made, where the name is
     /// empty.
@@ -185,8 +186,9 @@ pub(crate) trait Dialect: fmt::Debug + Send + Sync + Sized + 'static {
     /// first lock or insert the row that makes transactions wait for one another, and only then
     /// read without a lock: MySQL takes the snapshot for all plain SELECTs at the first of them.
     const BEGIN: Option<&'static str>;
-    /// Run by [`Dialect::run_text`]. Bounds how long a connection waits for locks of others, and how long it can hold
-    /// its own if this process or its host dies half-way. `None` where locks end with the process.
+    /// Run by [`Dialect::run_text`]. Bounds how long a connection waits for locks of others, and
+    /// how long it can hold its own if this process or its host dies half-way. `None` where locks
+    /// end with the process.
     const LIMIT_LOCKS: Option<&'static str>;
     /// name -> whether the table exists (1).
     const TABLE_EXISTS: &'static str;

@@ -22,7 +22,7 @@ use sqlx::{Connection as _, Pool};
 use tokio::sync::Mutex;
 use tokio::time::timeout;
 
-use super::connections::{empty_if_absent, explain_old_settings};
+use super::connections::{empty_if_absent, explain_missing_column};
 use super::dialect::{Dialect, GuardStatements};
 use super::store::SETTINGS_COLUMNS;
 use super::values::{Cells, Column, Value};
@@ -171,7 +171,8 @@ async fn jump<D: Dialect>(
     D::identify_server(&mut connection, &guard).await?;
     D::run_text(&mut connection, statements.limit_jump).await?;
     let settings = D::fetch(&mut connection, D::SETTINGS.read_all, &[], SETTINGS_COLUMNS).await;
-    let largest = largest_amount(empty_if_absent::<D, _>(explain_old_settings::<D, _>(settings))?)?;
+    let largest =
+        largest_amount(empty_if_absent::<D, _>(explain_missing_column::<D, _>(settings))?)?;
     let margin = margin.max(largest.saturating_mul(STEPS));
 
     D::run_text(&mut connection, "BEGIN").await?;

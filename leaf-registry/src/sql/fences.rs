@@ -116,8 +116,8 @@ impl<D: Dialect> SqlFences<D> {
         Ok(failed_over_at)
     }
 
-    /// When the database failed over last, if this server is the recorded writer and not an outdated
-    /// replica.
+    /// When the database failed over last, if this server is the recorded writer and not an
+    /// outdated replica.
     fn failed_over_at_if_writer(&self, last: Option<&Writer>) -> Option<i64> {
         let ours = last.filter(|last| last.is_this_server).map(|last| last.failed_over_at);
         ours.filter(|at| self.latest_failover.note_and_check(*at))

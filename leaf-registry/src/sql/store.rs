@@ -22,7 +22,7 @@ use leaf_segment::{
 };
 
 use super::connections::{
-    Access, Connections, WorkError, empty_if_absent, explain_old_settings, run,
+    Access, Connections, WorkError, empty_if_absent, explain_missing_column, run,
 };
 use super::dialect::{Connection, Dialect, GuardStatements, TagStatements};
 use super::failover_guard::FailoverGuard;
@@ -55,7 +55,8 @@ pub(crate) struct SqlStore<D: Dialect> {
 
 /// A table that older databases, and users with few rights, do not have. Once rows were read from a
 /// table, it is no longer taken for empty when it cannot be read: that would look as if its tags
-/// were deleted or, of `leaf_tag_settings`, as if a tag had no slice and could use the ids of others.
+/// were deleted or, of `leaf_tag_settings`, as if a tag had no slice and could use the ids of
+/// others.
 #[derive(Debug, Default)]
 struct OptionalTable {
     had_rows: AtomicBool,
@@ -180,8 +181,8 @@ impl<D: Dialect> SqlStore<D> {
         }
     }
 
-    /// One try of an allocation: the statement that allocates, and only where it met no row the
-    /// reading that tells why. So the usual case costs one round trip.
+    /// One try of an allocation: the statement that allocates; only if it changed no row, a second
+    /// one that reads why. So the usual case costs one round trip.
     async fn try_allocate(
         &self,
         connection: &mut Connection<D>,
@@ -232,8 +233,8 @@ impl<D: Dialect> SqlStore<D> {
         Ok(if is_ours { Tried::Again } else { Tried::OtherServer(guard, margin) })
     }
 
-    /// Changes something of a tag by one statement, or by several that commit together; `what` names
-    /// it in errors.
+    /// Changes something of a tag by one statement, or by several that commit together; `what`
+    /// names it in errors.
     async fn write<T: Send>(
         &self,
         what: &str,
@@ -275,7 +276,7 @@ impl<D: Dialect> SqlStore<D> {
             let sequences = D::fetch(connection, sequence, wanted, SEQUENCE_COLUMNS).await;
             rows.extend(self.sequences.rows::<D>(sequences)?);
             let settings = D::fetch(connection, settings, wanted, SETTINGS_COLUMNS);
-            let settings = explain_old_settings::<D, _>(settings.await);
+            let settings = explain_missing_column::<D, _>(settings.await);
             let settings = self.settings.rows::<D>(settings)?;
             let texts = |mut row: Cells| Some((row.text(0)?, row.text(1)?));
             let settings = settings.into_iter().filter_map(texts).collect();
@@ -400,7 +401,7 @@ impl<D: Dialect> TagStore for SqlStore<D> {
                 let values = [Value::Text(&settings), Value::Tag(tag.as_str())];
                 let met =
                     Self::execute_on_its_table(connection, |table| table.set_settings, &values);
-                met_its_row(explain_old_settings::<D, _>(met.await)?)
+                met_its_row(explain_missing_column::<D, _>(met.await)?)
             })
             .await
         })

@@ -33,8 +33,8 @@ macro_rules! now {
     };
 }
 
-/// The statements about one table of tags. One file does not fail over: no statement is guarded. The
-/// arguments are pieces of statements, as in the dialect of PostgreSQL.
+/// The statements about one table of tags. One file does not fail over: no statement is guarded.
+/// The arguments are pieces of statements, as in the dialect of PostgreSQL.
 macro_rules! tags {
     ($table:literal, $more:literal, $insert_tail:literal, $sum:literal, $condition:literal) => {
         TagStatements {

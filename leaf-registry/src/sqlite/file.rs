@@ -21,7 +21,8 @@ use sqlx::{Sqlite, SqlitePool, query};
 
 use crate::sql::connections::{Access, Checkout, Connections, WorkError, classify};
 
-/// Another process of the host may hold the write lock; below the generator's own deadline.
+/// How long to wait for another process of the host that holds the write lock. Less than the
+/// generator's own deadline.
 const BUSY_TIMEOUT: Duration = Duration::from_millis(1500);
 
 /// An open file, with what is needed to notice that it was replaced.

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 struct Endpoint {
     ip: String,
     port: String,
-    /// The holder's clock at its last report, Unix milliseconds; ours is the ceiling.
+    /// Unix milliseconds. A Java Leaf writes its clock at its last report, Leaf the ceiling.
     timestamp: u64,
 }
 

@@ -257,8 +257,8 @@ impl FenceStore for ZkNormal {
         let greatest = request.layout.max_worker();
         let make = async |connected: &Connected| {
             let made = self.make(connected, who, greatest).await?;
-            // Another process of this identity may have made a znode at the same time: both list them
-            // all now, and both take the lowest number.
+            // Another process of this identity may have made a znode at the same time: both list
+            // them all now, and both take the lowest number.
             let names = connected.children(&self.forever).await?;
             let number = |name: &String| match mirror::parse(name) {
                 Some((name, worker)) if name == who.as_str() => Some(worker),

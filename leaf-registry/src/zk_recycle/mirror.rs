@@ -23,7 +23,7 @@ struct Entry {
     last_used_ip: Option<String>,
     /// The fork's is a text; a number is taken as well.
     last_used_port: Option<Value>,
-    /// The holder's clock at its last report, Unix milliseconds; ours is the ceiling.
+    /// Unix milliseconds. A Java Leaf writes its clock at its last report, Leaf the ceiling.
     last_used_timestamp: Option<u64>,
 }
 

@@ -2,8 +2,8 @@
 //!
 //! Within a session the server does what it is asked in order, also over a lost connection: a
 //! request without an answer takes effect before any later request, or never. A session that is
-//! over does not come back: the next request begins another. Nothing here decides who holds what,
-//! so neither does the end of a session.
+//! over does not come back: the next request begins another. A session does not decide who holds a
+//! worker id, so nobody loses one when a session ends.
 
 use std::sync::Arc;
 use std::time::Duration;

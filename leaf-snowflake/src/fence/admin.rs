@@ -201,8 +201,8 @@ fn next_record<V>(
         address: before.map_or_else(|| holder.clone(), |record| record.address.clone()),
         holder,
         fence: Fence {
-            // The milliseconds since 1970 are above every term that a lost record may have had: a term
-            // counts claims.
+            // The milliseconds since 1970 are above every term that a lost record may have had: a
+            // term counts claims.
             term: before.map_or(settings.now.get(), |record| record.fence.term + 1),
             floor: ceiling,
             ceiling,

@@ -80,9 +80,10 @@ impl<'a> RegistryEvidence<'a> {
 ///
 /// # Errors
 /// `Watch` when the record must be seen unchanged for a while first, `InUse` when it changed
-/// meanwhile; `NotYet` when a wait of at most [`ClaimRequest::startup_wait`] is enough, `FloorAhead`
-/// or `InUse` when it is not; `Unavailable` when the saved lease alone proves nothing; `FailedOver`, `OtherLayout`, `Retired`, `JavaHolds`,
-/// `JavaAlive`, `NoWorkerId`, `Damaged`, `NewerFormat`. Nothing may be written then.
+/// meanwhile; `NotYet` when a wait of at most [`ClaimRequest::startup_wait`] is enough,
+/// `FloorAhead` or `InUse` when it is not; `Unavailable` when the saved lease alone proves nothing;
+/// `FailedOver`, `OtherLayout`, `Retired`, `JavaHolds`, `JavaAlive`, `NoWorkerId`, `Damaged`,
+/// `NewerFormat`. Nothing may be written then.
 pub(crate) fn first_timestamp(
     worker: WorkerId,
     evidence: Evidence<'_>,

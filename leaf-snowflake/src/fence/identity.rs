@@ -22,8 +22,8 @@ impl Identity {
     /// Checks `text` and makes it an identity.
     ///
     /// # Errors
-    /// [`IdentityError`] when it is empty, longer than 127 characters, or contains a slash or anything
-    /// but visible ASCII.
+    /// [`IdentityError`] when it is empty, longer than 127 characters, or contains a slash or
+    /// anything but visible ASCII.
     pub fn parse(text: &str) -> Result<Self, IdentityError> {
         let visible = text.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'/');
         if text.is_empty() || text.len() > 127 || !visible {

@@ -8,8 +8,8 @@ use leaf_core::WorkerId;
 use super::{FenceStore, JavaMirror, Purpose, RecordState, Stored, StoredWorker, WorkerRecord};
 use crate::{RegistryError, RegistryErrorKind};
 
-/// A [`FenceStore`] without a server: a [`Registry`](super::Registry) applies the same rules to it as
-/// to any other.
+/// A [`FenceStore`] without a server: a [`Registry`](super::Registry) applies the same rules to it
+/// as to any other.
 #[derive(Debug, Default)]
 pub struct MemoryFenceStore {
     inner: Mutex<Inner>,

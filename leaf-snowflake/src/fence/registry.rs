@@ -1,8 +1,8 @@
 //! A registry of worker ids: a store, and the rules that apply to it.
 //!
 //! Invariant: a record is replaced only by compare-and-set against what was just read. If another
-//! writer was faster, the record is read and written again; a write whose answer was lost is recognized by
-//! its nonce.
+//! writer was faster, the record is read and written again; a write whose answer was lost is
+//! recognized by its nonce.
 
 use std::fmt;
 use std::sync::Arc;
@@ -37,8 +37,8 @@ pub struct ClaimPolicy {
     /// centre say, can give out the others. `None`: all. All nodes of the registry must be
     /// configured alike.
     pub range: Option<WorkerRange>,
-    /// How long after its ceiling has passed a worker id that was not released is given out again;
-    /// where worker ids are [bound](Self::bound), a released one, too.
+    /// A worker id that was not released is given out again this long after its ceiling has passed;
+    /// where worker ids are [bound](Self::bound), so is a released one.
     pub recycle_after: Duration,
     /// No Java Leaf uses the registry any more: worker ids of Java Leafs are given out like any
     /// other.
@@ -161,8 +161,8 @@ impl Registry {
 
     /// Frees the worker id of a holder that is dead and will never be started again on its data
     /// directory. Returns the instant from which it can be claimed; where worker ids belong to
-    /// identities, other nodes wait
-    /// [`ClaimPolicy::recycle_after`] longer. A holder that lives after all loses it at its next report.
+    /// identities, other nodes wait [`ClaimPolicy::recycle_after`] longer. A holder that lives
+    /// after all loses it at its next report.
     ///
     /// # Errors
     /// `Refused` with the way out, also for a holder that reported a moment ago; `Unavailable`.

@@ -29,8 +29,8 @@ pub struct ClaimRequest {
     /// issued every timestamp below.
     pub least_floor: UnixMillis,
     /// The worker ids whose records were watched as long as [`RegistryErrorKind::Watch`] asked for,
-    /// each with the fingerprint in that error, a value that changes when the record does. Several, because an instance may have held several
-    /// worker ids.
+    /// each with the fingerprint in that error, a value that changes when the record does. Several,
+    /// because an instance may have held several worker ids.
     pub watched: BTreeMap<WorkerId, Uuid>,
     /// How far ahead of the clock the ceiling in the registry shall be.
     pub offline_for: Duration,
@@ -107,8 +107,8 @@ pub(crate) fn check_range(
 /// wants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Report {
-    /// The node's time, as in [`ClaimRequest::now`]. If the registry's database has failed over, the
-    /// time that is recorded for the failover is this one or a later one.
+    /// The node's time, as in [`ClaimRequest::now`]. A failover of the registry's database that
+    /// is noticed in this call is recorded with this time, or a later one.
     pub now: UnixMillis,
     /// The `rollback_tolerance` of the nodes, as in [`ClaimRequest::tolerance`]: another node may
     /// claim the worker id this much before the holder's ceiling passes. If a failover lost that

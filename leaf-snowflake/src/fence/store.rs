@@ -135,8 +135,8 @@ pub enum Purpose {
     Show,
     /// To replace it. The value is what the node's clock shows now. If the store finds that its
     /// database has failed over, it records the time of the failover: the value, or the new
-    /// server's clock if that is later. The clock of a promoted server may be behind; alone it would
-    /// end too early the wait until all claims that the failover may have lost have expired.
+    /// server's clock if that is later. The clock of a promoted server may be behind: by that
+    /// clock alone, the wait for the lost claims to expire would end too early.
     Replace(UnixMillis),
 }
 

@@ -64,8 +64,8 @@ impl Keeper {
     ) -> Result<(), StateFileError> {
         let Some(saved) = &self.state.saved_lease else { return Ok(()) };
         if self.file.is_none() {
-            // Told only if it rose: otherwise a waiting caller and the keeper would wake each other
-            // forever.
+            // Waiting callers are woken only if the ceiling rose: otherwise they and the keeper
+            // would wake each other forever.
             if sequencer.raise(saved.fence.ceiling) {
                 self.shared.raised.notify_waiters();
             }

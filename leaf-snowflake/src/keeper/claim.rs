@@ -177,7 +177,8 @@ impl Keeper {
     /// registry.
     fn usable_saved_lease(&self) -> Option<(SavedLease, UnixMillis)> {
         let saved = self.state.saved_lease.as_ref()?;
-        // Another data centre may have it by now.
+        // If the range of worker ids was reconfigured, this one may belong to the registry of
+        // another data centre now.
         check_range(self.registry.policy().range, &saved.fence).ok()?;
         let request = self.claim_request(self.shared.clock.wall(), Uuid::nil());
         let worker = WorkerId::new(saved.worker);

@@ -57,7 +57,8 @@ pub(crate) struct Keeper {
     /// The records that the registry wants to be seen unchanged before it confirms a lease: the
     /// fingerprint of each, and until when it is watched.
     pending_watches: BTreeMap<WorkerId, (Uuid, Instant)>,
-    /// The write under way. One that was given up is waited for before the next.
+    /// The write under way. If its caller stopped waiting for it, the next write first waits until
+    /// it has ended.
     writing: Option<JoinHandle<Result<(), StateFileError>>>,
     /// The boot clock at the last look.
     looked_at: Duration,
@@ -313,7 +314,8 @@ impl Keeper {
                             "the clock's jump ahead by {jump:?} was vouched for: ids follow it"
                         );
                     }
-                    // The registry ceiling was computed from the time before the jump: raise it now.
+                    // The registry ceiling was computed from the time before the jump: raise it
+                    // now.
                     reports.reset_immediately();
                 }
             }
@@ -407,8 +409,8 @@ impl Keeper {
         }
     }
 
-    /// A worker id in place of the lost one: `granted`, or one that is claimed now. `None` where this
-    /// node may not claim another by itself.
+    /// A worker id in place of the lost one: `granted`, or one that is claimed now. `None` where
+    /// this node may not claim another by itself.
     async fn replace(&mut self, mut granted: Option<Lease>, may_claim: bool) -> Option<Held> {
         if !may_claim {
             return None;

@@ -10,8 +10,9 @@
 //! inode and the machine id that it was written with is read, but as a copy
 //! ([`Provenance::Copied`]): another process may be living from the original. Two things are not
 //! recognized as a copy: old contents that were written back into the file in place, and a volume
-//! that was cloned to another host where hosts have no machine id. There the file is
-//! seen on another boot or device, which proves nothing either way ([`Provenance::Uncertain`]).
+//! that was cloned to another host where hosts have no machine id. In the
+//! second case only boot or device differ, which proves nothing either way
+//! ([`Provenance::Uncertain`]).
 //!
 //! Durable format, version 1: a slot is a page with a head line, see `page.rs`, and the JSON object
 //! `{version, instance, saved_lease, pending_claim, written_at}`. A reader ignores fields that it
@@ -39,8 +40,8 @@ pub(crate) struct StateFile {
     file: File,
     path: PathBuf,
     origin: Origin,
-    /// Where the file said, when it was opened, that it was written. That is written down again until
-    /// a new lease replaces the loaded one, so that a start that fails does not turn an uncertain or copied
+    /// The origin that the file named when it was opened. Writes repeat it until a new lease
+    /// replaces the loaded one, so that a start that fails does not turn an uncertain or copied
     /// file into a proven one.
     origin_before: Origin,
     /// The sequence number of the last write.
@@ -105,7 +106,7 @@ struct Record {
 }
 
 impl Record {
-    /// The state as a process must treat it that has opened the file at `here`. A copy is another
+    /// The state as a process that has opened the file at `here` must treat it. A copy is another
     /// instance: the original may be in use.
     fn state(self, here: &Origin) -> State {
         let provenance = here.provenance(&self.written_at);
@@ -223,8 +224,8 @@ impl StateFile {
         Ok((this, state))
     }
 
-    /// Makes the file under another name and links it in place, so that nobody sees half of it and
-    /// of two processes that start at once only one makes it.
+    /// Makes the file under another name and links it in place, so that nobody sees half of it,
+    /// and so that only one process makes it if two start at once.
     fn make(path: &Path) -> Result<(), StateFileError> {
         let directory = path.parent().filter(|d| !d.as_os_str().is_empty());
         let directory = directory.unwrap_or(Path::new("."));
