@@ -35,7 +35,7 @@ pub(crate) struct Api {
 /// Why a request failed.
 #[derive(Debug, Clone, thiserror::Error)]
 pub(crate) enum AskError {
-    /// No server served it; another time one may.
+    /// It was not served; another time, or by another server, it may be.
     #[error(transparent)]
     Failed(#[from] Failure),
     /// A server said no, and others will, too.

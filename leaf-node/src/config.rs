@@ -116,9 +116,10 @@ impl<'de> Deserialize<'de> for Guess {
     }
 }
 
-/// The configuration is wrong: exit code 2.
+/// The configuration or the command line is wrong, which the caller can correct: exit code 2. Never
+/// a failure of a store: scripts can tell the two apart.
 ///
-/// The text names the key and never holds a secret, so that it can be logged.
+/// The text names the key or the flag and never holds a secret, so that it can be logged.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct ConfigError(String);

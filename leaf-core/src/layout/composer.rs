@@ -67,7 +67,11 @@ mod tests {
                 let position = tick << layout.bits(Field::Sequence) | sequence;
 
                 let id = layout.composer(worker).id(position);
-                prop_assert_eq!(Some(id), layout.compose(tick, worker, sequence));
+                let at = |field, value: u64| value << layout.place(field).0;
+                let bits = at(Field::Timestamp, tick)
+                    | at(Field::Worker, worker.get().into())
+                    | at(Field::Sequence, sequence);
+                prop_assert_eq!(id, Id::from_low_bits(bits));
             }
         }
     }

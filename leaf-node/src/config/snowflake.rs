@@ -187,7 +187,8 @@ impl Snowflake {
         self.datacenter_id.and_then(within).unwrap_or(WorkerId::new(self.worker_id))
     }
 
-    /// What the rules of administration need to know of the nodes: they are configured alike.
+    /// What the rules of administration need to know of the nodes (they are configured alike), and
+    /// the time now: for one command.
     #[must_use]
     pub fn node_settings(&self) -> NodeSettings {
         NodeSettings {

@@ -4,7 +4,7 @@
 //! returned `Ok`, and an allocation computes its range from what its own statement answered.
 //!
 //! The code of this folder also relies on this: `COMMIT` and `ROLLBACK` as text; a duplicate key is
-//! [`StoreErrorKind::TagExists`]. If the database can fail over, the dialect has the tables
+//! [`StoreErrorKind::TagExists`]. If the database can fail over, it understands `BEGIN` as text, the dialect has the tables
 //! `leaf_guard` and `leaf_worker_guard`, and in a segment store its `prepare` and `identify_server`
 //! tell [`FailoverGuard::found`] whether `leaf_guard` is usable.
 //! How a statement knows its server (a variable of the session, a function) is the dialect's own.

@@ -233,8 +233,8 @@ impl<D: Dialect> SqlStore<D> {
         Ok(if is_ours { Tried::Again } else { Tried::OtherServer(guard, margin) })
     }
 
-    /// Changes something of a tag by one statement, or by several that commit together; `what`
-    /// names it in errors.
+    /// Changes something of a tag; `what` names it in errors. On a server each statement of `work`
+    /// commits by itself, see [`Access::Write`].
     async fn write<T: Send>(
         &self,
         what: &str,

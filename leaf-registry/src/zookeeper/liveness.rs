@@ -54,7 +54,9 @@ impl Liveness {
 
     /// Takes it away.
     pub(crate) async fn withdraw(&self) {
-        let Some((path, _)) = self.task().take() else { return };
+        let Some((path, task)) = self.task().take() else { return };
+        // Ends it first: it would make the znode again.
+        drop(task);
         let gone = self.session.run("show this node as gone in ZooKeeper", async |connected| {
             connected.client.delete(&path, None).await
         });

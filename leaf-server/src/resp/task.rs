@@ -57,7 +57,7 @@ pub(super) enum Reply {
     Ids(usize, Ids),
     /// The reply to each of so many commands.
     Errors(usize, IdError),
-    /// Replies of their own.
+    /// A reply of its own to each of several commands.
     Each(Vec<Result<Id, IdError>>),
 }
 

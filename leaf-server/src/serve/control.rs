@@ -11,15 +11,15 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll, Waker};
 
-/// How a connection goes on.
+/// How a connection goes on; by number, as it is kept in [`Control`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Order {
     /// As it is.
-    Serve,
+    Serve = 0,
     /// To its end, after what is under way.
-    Finish,
+    Finish = 1,
     /// It ends now.
-    Close,
+    Close = 2,
 }
 
 /// One connection, as its listener sees it. What every request touches stands on one cache line:

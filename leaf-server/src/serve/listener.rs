@@ -202,7 +202,7 @@ impl<P: Protocol> Listener<P> {
     }
 }
 
-/// What becomes of connections that were accepted.
+/// The task that accepts connections and gives them to threads.
 struct Serving<P> {
     plane: DataPlane,
     slots: Arc<Slots<P>>,
