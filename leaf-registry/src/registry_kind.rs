@@ -245,7 +245,7 @@ pub struct RegistryOptions {
     /// How long ZooKeeper keeps a session without hearing of it.
     pub session_timeout: Duration,
     /// A worker id that was not released is given out again this long after its ceiling has passed.
-    /// In `mysql`, where worker ids belong to identities, so is a released one.
+    /// In `mysql`, where worker ids belong to identities, a released one waits as long, too.
     pub recycle_after: Duration,
     /// No Java Leaf uses the registry any more: what they held is given out again.
     pub adopt_java_ids: bool,

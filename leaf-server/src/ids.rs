@@ -128,8 +128,8 @@ pub(crate) enum IdError {
 }
 
 thread_local! {
-    /// The tags that are known, as this thread of the data plane saw them last. Of the one node that
-    /// a process has.
+    /// The tags that are known, as this thread of the data plane saw them last. Of the one node
+    /// that a process has.
     static KNOWN: RefCell<Option<Shards<KnownTags>>> = const { RefCell::new(None) };
 }
 
@@ -307,8 +307,8 @@ impl IdError {
     }
 }
 
-/// What a client must know of a tag. As JSON it is the answer of `GET /v1/segments/{tag}`: the names
-/// of the fields are API.
+/// What a client must know of a tag. As JSON it is the answer of `GET /v1/segments/{tag}`: the
+/// names of the fields are API.
 #[derive(Serialize)]
 pub(crate) struct TagFacts<'a> {
     tag: &'a str,

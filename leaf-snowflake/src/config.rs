@@ -60,8 +60,8 @@ pub struct SnowflakeConfig {
     /// How long a caller waits, for the next tick or a ceiling: up to 1 h, default 2 s.
     pub wait: Duration,
     /// A tick starts its sequence at a pseudo-random value below this, so that `id % n` spreads
-    /// evenly (not if the ids of the tick before overflowed into it). At most 1/16 of the
-    /// sequence's range; 0 starts every tick at 0. Default 100.
+    /// evenly. (A tick that begins because the sequence of the one before was used up starts at 0.)
+    /// At most 1/16 of the sequence's range; 0 starts every tick at 0. Default 100.
     pub sequence_start: u64,
     /// The clocks. Default [`SystemClock`].
     pub clock: Arc<dyn Clock>,

@@ -232,8 +232,9 @@ impl SnowflakeGenerator {
             // The line that it would stand in is its parent's.
             return Err(SnowflakeErrorKind::Forked.into());
         }
-        // If the turn does not come before the deadline, one last attempt gives the result. If it
-        // fails, the reason is the one for which the caller at the head of the line waits.
+        // If the turn does not come before the deadline, this caller makes one last attempt and
+        // returns its result. An error of that attempt is also what keeps the first caller in the
+        // line waiting, so it is the right one to return.
         let turn = tokio::time::timeout_at(deadline, shared.turn.acquire()).await;
         loop {
             let raised = shared.raised.notified();

@@ -31,7 +31,7 @@ pub struct SnowflakeView {
     pub clock_steps: ClockSteps,
     /// How many leases this process has lost since it started: taken over, in doubt after a
     /// failover, or replaced by a lease with which ids cannot go on (of another worker id, of a
-    /// term further on, or with a floor above the ids issued so far).
+    /// term that is not the next one, or with a floor above the ids issued so far).
     pub leases_lost: u64,
     /// Whole days until the layout's timestamp is used up.
     pub days_left: u64,

@@ -66,8 +66,8 @@ impl Cluster {
 
     /// Calls `each` with all keys that start with `prefix`.
     ///
-    /// Page by page. Not one moment in time: whoever acts on a record compares it again when it
-    /// writes.
+    /// It reads page by page, so the keys are not all of one moment: whoever acts on a record
+    /// compares it again when it writes.
     pub(super) async fn read_prefix(
         &self,
         operation: &str,

@@ -2,7 +2,8 @@
 //!
 //! Invariant: a range counts only when the transaction that took it compared the record's revision
 //! and its value, and succeeded. Revisions do not come back when a key is deleted and made again;
-//! they do when a cluster is restored from a snapshot, and then the value tells.
+//! they do when a cluster is restored from a snapshot, and then the compared value shows that the
+//! record is another one.
 //!
 //! The record of a plain tag is JSON under `/leaf/{name}/segment/{tag}`, that of every other tag
 //! under `/leaf/{name}/sequence/{tag}`, with its meaning: a name stands under one of the two only:

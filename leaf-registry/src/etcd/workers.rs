@@ -2,7 +2,7 @@
 //!
 //! Invariant: a record is replaced by a transaction that compares its revision and its value.
 //! Revisions do not come back when a key is deleted and made again; they do when a cluster is
-//! restored from a snapshot, and then the value tells.
+//! restored from a snapshot, and then the compared value shows that the record is another one.
 //!
 //! Records are JSON under `/leaf/{name}/workers/{N}`. They are not attached to an etcd lease:
 //! whether a node is alive decides nothing. Live nodes are seen under `/leaf/{name}/live/`.

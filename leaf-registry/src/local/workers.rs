@@ -68,8 +68,8 @@ impl FenceStore for LocalStore {
 
     fn restore(&self, who: &Identity, saved: &SavedLease) {
         let (holder, address) = (who.clone(), who.clone());
-        let (fence, unknown) = (saved.fence.clone(), Default::default());
-        let record = WorkerRecord { holder, address, fence, unknown };
+        let (fence, unknown_fields) = (saved.fence.clone(), Default::default());
+        let record = WorkerRecord { holder, address, fence, unknown: unknown_fields };
         *self.record() = Some((WorkerId::new(saved.worker), record));
     }
 

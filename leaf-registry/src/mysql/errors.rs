@@ -36,8 +36,8 @@ fn is_forbidden(error: &sqlx::Error) -> bool {
     number(error) == Some(1142)
 }
 
-/// A table that need not be there: it is missing, or this user has no right on it. Without any
-/// right on the table both are the same answer.
+/// A table that need not be there: it is missing, or this user has no right on it. To a user
+/// without any right on the table the server gives the same error in both cases.
 pub(super) fn is_absent(error: &sqlx::Error) -> bool {
     is_missing_table(error) || is_forbidden(error)
 }

@@ -31,8 +31,8 @@ pub(crate) fn fences(
     mirrored: bool,
     report_interval: Duration,
 ) -> Result<SqlFences<Mysql>, StoreError> {
-    // This guard never jumps. It has a margin (0) only because `server_name::set` then sets
-    // `@leaf_server` on each connection, which the fence statements compare.
+    // This guard never jumps. `server_name::set` sets `@leaf_server` only if the guard has a
+    // margin, and the fence statements compare that variable: hence the margin 0.
     let guard = Arc::new(FailoverGuard::new(Some(0)));
     // A report and a claim at a time.
     let pool = ServerPool::new(MYSQL.options(url)?, &guard, 2);

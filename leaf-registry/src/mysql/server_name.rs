@@ -19,9 +19,9 @@ pub(super) async fn set(
     if guard.configured_margin().is_none() {
         return Ok(());
     }
-    // All of it is plain text in few packets, two on a single server, and not prepared statements:
-    // a distant server is asked as seldom as can be. The update changes nothing, but needs the
-    // right that a jump will need.
+    // All of it is plain text and not prepared statements, in few packets (two, if the server is in
+    // no cluster): a distant server is asked as seldom as can be. The update changes nothing, but
+    // needs the right that a jump will need.
     let name = name(connection).await?;
     // On Galera reads on this connection wait for what other members have committed.
     let wait = if name.starts_with("'galera/") { "SET SESSION wsrep_sync_wait = 1; " } else { "" };

@@ -1,8 +1,8 @@
 //! The statements of PostgreSQL.
 //!
 //! The row of `UPDATE … RETURNING` arrives before its commit: whoever stops reading there takes a
-//! range that may not be durable. So every answer is read to its end. A server that commits without
-//! waiting for its disk (`synchronous_commit = off`) is told to wait on every connection.
+//! range that may not be durable. So every answer is read to its end. On every connection a server
+//! that commits without waiting for its disk (`synchronous_commit = off`) is told to wait for it.
 //!
 //! The server's name is its system identifier, which all replicas share, and its timeline, which a
 //! promotion and a recovery to a point in time begin anew. The statements read it themselves.

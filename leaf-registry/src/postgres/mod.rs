@@ -28,7 +28,8 @@ pub(crate) fn fences(
     url: &str,
     report_interval: Duration,
 ) -> Result<SqlFences<Postgresql>, StoreError> {
-    // The segments' guard is not wanted here: the statements name the server themselves.
+    // No margin: PostgreSQL's statements ask the server for its name themselves, so connections
+    // need not be prepared for it.
     let guard = Arc::new(FailoverGuard::new(None));
     // A report and a claim at a time.
     let pool = ServerPool::new(POSTGRES.options(url)?, &guard, 2);

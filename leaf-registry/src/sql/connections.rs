@@ -39,7 +39,7 @@ pub(crate) enum Access {
 /// Why work on a connection failed.
 #[derive(Debug)]
 pub(crate) enum WorkError {
-    /// The database said so, or did not answer.
+    /// The database answered with an error, or did not answer.
     Database(sqlx::Error),
     /// What was read forbids it; the connection is in order.
     Refused(StoreErrorKind),

@@ -4,9 +4,9 @@
 //! returned `Ok`, and an allocation computes its range from what its own statement answered.
 //!
 //! The code of this folder also relies on this: `COMMIT` and `ROLLBACK` as text; a duplicate key is
-//! [`StoreErrorKind::TagExists`]. If the database can fail over, it understands `BEGIN` as text, the dialect has the tables
-//! `leaf_guard` and `leaf_worker_guard`, and in a segment store its `prepare` and `identify_server`
-//! tell [`FailoverGuard::found`] whether `leaf_guard` is usable.
+//! [`StoreErrorKind::TagExists`]. If the database can fail over, it understands `BEGIN` as text,
+//! the dialect has the tables `leaf_guard` and `leaf_worker_guard`, and in a segment store its
+//! `prepare` and `identify_server` tell [`FailoverGuard::found`] whether `leaf_guard` is usable.
 //! How a statement knows its server (a variable of the session, a function) is the dialect's own.
 
 use std::fmt;
@@ -114,7 +114,7 @@ pub(crate) struct FenceStatements {
     /// worker id -> the columns of `list`.
     pub(crate) read: &'static str,
     /// new nonce, new record, worker id, nonce, record; if the database can fail over (`writer` is
-    /// `Some`), also `leaf_worker_guard.since` as it was read.
+    /// `Some`), also `leaf_worker_guard.since` (when the last failover was noticed) as it was read.
     pub(crate) update: &'static str,
     /// nonce, record, worker id; if the database can fail over, also `leaf_worker_guard.since` as
     /// it was read.

@@ -107,7 +107,7 @@ impl FailoverGuard {
         why.filter(|_| self.margin.is_some()).map(String::from)
     }
 
-    /// Takes over what a connection found.
+    /// Notes what a connection found.
     pub(crate) fn found(&self, found: GuardTable) {
         let order = Ordering::Relaxed;
         match found {
@@ -119,8 +119,8 @@ impl FailoverGuard {
         }
     }
 
-    /// Takes over why the guard is off, unless it is on. The log tells a reason again only after
-    /// another one.
+    /// Notes why the guard is off; does nothing once it is on. The log tells a reason again only
+    /// after another one.
     fn set_why_off(&self, why: u8) {
         let off = |state| (state != ON && state % LOGGED != why).then_some(why);
         // Nothing to change is no failure.

@@ -133,7 +133,7 @@ impl<D: Dialect> SqlFences<D> {
     ) -> Result<(i64, Vec<StoredWorker<FenceVersion>>), RegistryError> {
         let worker = worker.map(|worker| i64::from(worker.get()));
         let access = match (purpose, D::FENCES.writer) {
-            // It may find that another server writes now.
+            // A transaction begins where another server writes now, to record that.
             (Purpose::Replace(_), Some(_)) => Access::Transaction,
             _ => Access::Read,
         };

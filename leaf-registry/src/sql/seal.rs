@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 use super::connections::{Access, WorkError, empty_if_absent, run};
 use super::dialect::{Connection, Dialect};
-use super::store::{SqlStore, no_row_if_unencodable, operation};
+use super::store::{SqlStore, no_row_if_tag_unencodable, operation};
 use super::values::{Column, Value};
 use crate::import::AFTER_FAILOVER;
 
@@ -58,7 +58,7 @@ impl<D: Dialect> SqlStore<D> {
             D::run_text(connection, begin).await?;
         }
         let row = D::fetch(connection, D::ALLOC.lock, &name, &[Column::Int]).await;
-        let (mut row, mut table) = (no_row_if_unencodable::<D, _>(row)?, D::ALLOC);
+        let (mut row, mut table) = (no_row_if_tag_unencodable::<D, _>(row)?, D::ALLOC);
         if row.is_empty() {
             let sequence = D::fetch(connection, D::SEQUENCE.lock, &name, &[Column::Int]).await;
             (row, table) = (empty_if_absent::<D, _>(sequence)?, D::SEQUENCE);

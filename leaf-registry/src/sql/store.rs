@@ -102,7 +102,7 @@ impl<D: Dialect> SqlStore<D> {
         values: &[Value<'_>],
     ) -> Result<bool, sqlx::Error> {
         let done = D::execute(connection, statement(&D::ALLOC), values).await;
-        if no_row_if_unencodable::<D, _>(done.map(|done| D::affected(&done) > 0))? {
+        if no_row_if_tag_unencodable::<D, _>(done.map(|done| D::affected(&done) > 0))? {
             return Ok(true);
         }
         let done = D::execute(connection, statement(&D::SEQUENCE), values).await;
@@ -147,7 +147,7 @@ impl<D: Dialect> SqlStore<D> {
             Self::write_settings(connection, new, &D::ALLOC).await?;
         } else {
             let taken = D::fetch(connection, D::ALLOC.read, &name, ALLOC_COLUMNS).await;
-            if !no_row_if_unencodable::<D, _>(taken)?.is_empty() {
+            if !no_row_if_tag_unencodable::<D, _>(taken)?.is_empty() {
                 Self::end(connection, "ROLLBACK").await?;
                 return Err(WorkError::Refused(StoreErrorKind::TagExists));
             }
@@ -272,7 +272,7 @@ impl<D: Dialect> SqlStore<D> {
                 None => (D::ALLOC.read_all, D::SEQUENCE.read_all, D::SETTINGS.read_all),
             };
             let rows = D::fetch(connection, alloc, wanted, ALLOC_COLUMNS).await;
-            let mut rows = no_row_if_unencodable::<D, _>(rows)?;
+            let mut rows = no_row_if_tag_unencodable::<D, _>(rows)?;
             let sequences = D::fetch(connection, sequence, wanted, SEQUENCE_COLUMNS).await;
             rows.extend(self.sequences.rows::<D>(sequences)?);
             let settings = D::fetch(connection, settings, wanted, SETTINGS_COLUMNS);
@@ -411,7 +411,7 @@ impl<D: Dialect> TagStore for SqlStore<D> {
         Box::pin(self.write("advance", tag, async move |connection: &mut Connection<D>| {
             let values = [Value::Int(at_least), Value::Tag(tag.as_str())];
             let max_id = D::set_max_id(connection, D::ALLOC.advance, &values).await;
-            let mut max_id = no_row_if_unencodable::<D, _>(max_id)?;
+            let mut max_id = no_row_if_tag_unencodable::<D, _>(max_id)?;
             if max_id.is_none() {
                 let advanced = D::set_max_id(connection, D::SEQUENCE.advance, &values).await;
                 max_id = empty_if_absent::<D, _>(advanced)?;
@@ -466,7 +466,7 @@ impl<D: Dialect> TagStore for SqlStore<D> {
 }
 
 /// Treats a tag that the table's character set cannot hold as one that no row has.
-pub(super) fn no_row_if_unencodable<D: Dialect, T: Default>(
+pub(super) fn no_row_if_tag_unencodable<D: Dialect, T: Default>(
     result: Result<T, sqlx::Error>,
 ) -> Result<T, sqlx::Error> {
     match result {

@@ -178,7 +178,7 @@ CREATE TABLE leaf_sequence (
 
     run_statements!(sqlx::Sqlite, |query, tag| query.bind(tag));
 
-    /// None that could be seen: the settings that matter are made on every connection.
+    /// There is nothing to ask the file: each connection sets the settings that matter itself.
     async fn risks(_connection: &mut SqliteConnection) -> Result<Vec<String>, sqlx::Error> {
         Ok(Vec::new())
     }

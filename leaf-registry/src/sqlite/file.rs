@@ -62,11 +62,11 @@ impl SqliteFile {
             .synchronous(SqliteSynchronous::Full)
             .busy_timeout(BUSY_TIMEOUT);
         let log = Arc::<Mutex<Option<FileId>>>::default();
-        let used = Arc::clone(&log);
+        let log_in_use = Arc::clone(&log);
         let pool = SqlitePoolOptions::new()
             // The last connection that closes removes the log, and the next one makes another.
             .after_connect(move |_, _| {
-                *used.lock().expect("no holder of this lock panics") = None;
+                *log_in_use.lock().expect("no holder of this lock panics") = None;
                 Box::pin(async { Ok(()) })
             })
             .max_connections(1)

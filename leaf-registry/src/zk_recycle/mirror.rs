@@ -2,7 +2,7 @@
 //! one of them.
 //!
 //! The fork fills 0 to 1024, of which the last fits no ten bits; it moves a znode by deleting and
-//! creating it; a fork that dies in between loses the znode. Ours has the ceiling in
+//! creating it; a node of the fork that dies in between loses the znode. Ours has the ceiling in
 //! `lastUsedTimestamp`.
 
 use leaf_core::{UnixMillis, WorkerId};

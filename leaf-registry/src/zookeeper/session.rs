@@ -75,7 +75,8 @@ impl Session {
                 Err(error) => return Err(error),
             }
         }
-        // Another member than before may be behind: what is read now must be what was written then.
+        // This session may be on a member that lags behind: wait until it knows all that was
+        // written in earlier sessions.
         match connected.client.sync("/").await {
             Ok(()) | Err(Error::NoNode) => {}
             Err(error) => return Err(error),

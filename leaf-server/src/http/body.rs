@@ -20,8 +20,9 @@ pub(super) const OF_OPERATORS: usize = 16 * 1024;
 /// How long a body may take.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The body of a request that is under way. It lives until the request is answered, also where there
-/// is no body: while it holds `under_way`, the connection is not closed to make room for others.
+/// The body of a request that is under way. It lives until the request is answered, also where
+/// there is no body: while it holds `under_way`, the connection is not closed to make room for
+/// others.
 pub(super) struct RequestBody {
     incoming: Incoming,
     control: Arc<Control>,

@@ -35,11 +35,10 @@ pub struct NodeSettings {
 }
 
 impl NodeSettings {
-    /// An instant above every timestamp that a holder may have issued up to `instant` or up to
-    /// now, whichever is later. A
-    /// report interval is added since a holder that lives after all learns of the change at its
-    /// next report; the tolerance, since ids may run ahead of the clock; and how far clocks may
-    /// differ.
+    /// An instant above every timestamp that a holder may have issued up to `instant` or up to now,
+    /// whichever is later. Added are a report interval, because a holder that is alive in spite of
+    /// the command learns of the change at its next report; the tolerance, because ids may run
+    /// ahead of the clock; and the possible difference of clocks.
     fn safely_after(&self, instant: UnixMillis) -> UnixMillis {
         let margin = self.report_interval + self.tolerance + OPERATOR_CLOCK_DIFFERENCE;
         instant.max(self.now) + margin

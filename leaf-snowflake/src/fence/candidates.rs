@@ -29,7 +29,7 @@ enum Rank {
 pub(super) struct Candidate<V> {
     pub(super) worker: WorkerId,
     /// Whether its stored record has the nonce of this claim or, where worker ids do not belong to
-    /// identities, the id of this instance; `false` where there is none.
+    /// identities, the id of this instance; `false` where no record is stored.
     pub(super) own: bool,
     /// What is stored of it; `None` if no node has used it.
     pub(super) stored: Option<Stored<V>>,
@@ -96,14 +96,16 @@ pub(super) const fn worth_waiting(refusal: &RegistryErrorKind) -> bool {
 /// The refusals of a claim so far: what the node is told when no candidate is left.
 #[derive(Debug, Default)]
 pub(super) struct Refusals {
-    /// The first refusal that is worth waiting for; of several `NotYet` the one that ends first.
-    soon: Option<RegistryErrorKind>,
+    /// The refusal after which it is worth to wait and claim again: the first such one, or of
+    /// several `NotYet` the one with the earliest end.
+    retry_after: Option<RegistryErrorKind>,
     /// The refusal of a worker id that no node has used.
     of_unused: Option<RegistryErrorKind>,
     /// A refusal because the database has failed over. It is told instead of "all are in use": the
     /// worker ids are refused because of the failover, and some of them may be free.
     failed_over: Option<RegistryErrorKind>,
-    taken: usize,
+    /// How many worker ids were refused.
+    refused: usize,
     java: usize,
     /// The worker id that becomes free first, and when.
     first_free: Option<(UnixMillis, WorkerId)>,
@@ -114,8 +116,9 @@ impl Refusals {
         self.of_unused.is_some()
     }
 
-    pub(super) const fn count_taken(&mut self) {
-        self.taken += 1;
+    /// Counts a worker id that is refused as others were.
+    pub(super) const fn count_refused(&mut self) {
+        self.refused += 1;
     }
 
     pub(super) fn add<V>(
@@ -125,7 +128,7 @@ impl Refusals {
         refusal: RegistryErrorKind,
         request: &ClaimRequest,
     ) {
-        self.taken += 1;
+        self.refused += 1;
         // What this instance remembers of one worker id says nothing about the others.
         let remembered = request.saved.as_ref().is_some_and(|saved| saved.worker == worker.get());
         let unused = stored.mirror == JavaMirror::Agrees && stored.record == RecordState::Absent;
@@ -152,7 +155,7 @@ impl Refusals {
             let free = (at, worker);
             self.first_free = Some(self.first_free.map_or(free, |first| first.min(free)));
         }
-        let sooner = match (&refusal, &self.soon) {
+        let sooner = match (&refusal, &self.retry_after) {
             (
                 RegistryErrorKind::NotYet { at, .. },
                 Some(RegistryErrorKind::NotYet { at: before, .. }),
@@ -161,14 +164,14 @@ impl Refusals {
             _ => false,
         };
         if sooner {
-            self.soon = Some(refusal);
+            self.retry_after = Some(refusal);
         }
     }
 
     pub(super) fn conclude(self) -> RegistryErrorKind {
         // If an unused worker id was refused, its refusal is the real reason: without it the claim
         // would have succeeded.
-        if let Some(refusal) = self.soon.or(self.of_unused).or(self.failed_over) {
+        if let Some(refusal) = self.retry_after.or(self.of_unused).or(self.failed_over) {
             return refusal;
         }
         let java = match self.java {
@@ -182,7 +185,7 @@ impl Refusals {
             "all {} worker ids are in use{java}{first}: stop a node, or, if the \
              new ids may equal old ones without harm and this kind of registry has more worker ids, use a \
              layout with more worker bits and an empty registry",
-            self.taken
+            self.refused
         ))
     }
 }

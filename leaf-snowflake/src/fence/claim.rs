@@ -131,7 +131,7 @@ impl<S: FenceStore> StoreRules<S> {
                 Some(stored) => stored,
                 // What forbids one unused worker id forbids them all.
                 None if refusals.unused_is_refused() => {
-                    refusals.count_taken();
+                    refusals.count_refused();
                     continue;
                 }
                 None => self.store.read(worker, Purpose::Replace(request.now)).await?,

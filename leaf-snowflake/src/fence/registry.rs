@@ -38,7 +38,7 @@ pub struct ClaimPolicy {
     /// configured alike.
     pub range: Option<WorkerRange>,
     /// A worker id that was not released is given out again this long after its ceiling has passed;
-    /// where worker ids are [bound](Self::bound), so is a released one.
+    /// where worker ids are [bound](Self::bound), a released one waits as long, too.
     pub recycle_after: Duration,
     /// No Java Leaf uses the registry any more: worker ids of Java Leafs are given out like any
     /// other.

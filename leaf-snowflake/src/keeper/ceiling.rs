@@ -118,8 +118,8 @@ impl Keeper {
         Ok(())
     }
 
-    /// Writes the state down where losing the write costs a wait, not a repeated id. A failure is
-    /// logged, and `None` is returned.
+    /// Writes the state down; only for writes whose loss costs a wait, never a repeated id. A
+    /// failure is logged, and `None` is returned.
     pub(super) async fn persist_best_effort(&mut self) -> Option<()> {
         let written = self.write(self.state.clone()).await;
         written.inspect_err(|error| tracing::warn!("{error}")).ok()

@@ -378,8 +378,8 @@ impl Keeper {
                 if let Some(saved) = &mut self.state.saved_lease {
                     saved.fence = lease.fence.clone();
                     self.state.pending_claim = None;
-                    // At once: after a reboot the saved lease counts only if its nonce is the one
-                    // in the registry's record.
+                    // Written now, not with the next raise: after a reboot the saved lease counts
+                    // only if its nonce is the one in the registry's record.
                     if persist == Persist::Now {
                         self.persist_best_effort().await;
                     }

@@ -15,7 +15,8 @@
 //! ([`Provenance::Uncertain`]).
 //!
 //! Durable format, version 1: a slot is a page with a head line, see `page.rs`, and the JSON object
-//! `{version, instance, saved_lease, pending_claim, written_at}`. A reader ignores fields that it
+//! `{version, instance, saved_lease, pending_claim, written_at}`, where `written_at`
+//! is a file on a machine, not a time. A reader ignores fields that it
 //! does not know and keeps them when it rewrites the file.
 
 mod page;
@@ -100,7 +101,9 @@ struct Record {
     instance: Uuid,
     saved_lease: Option<SavedLease>,
     pending_claim: Option<Uuid>,
-    written_at: Origin,
+    /// Where the file was written.
+    #[serde(rename = "written_at")]
+    origin: Origin,
     #[serde(flatten)]
     unknown: UnknownFields,
 }
@@ -109,7 +112,7 @@ impl Record {
     /// The state as a process that has opened the file at `here` must treat it. A copy is another
     /// instance: the original may be in use.
     fn state(self, here: &Origin) -> State {
-        let provenance = here.provenance(&self.written_at);
+        let provenance = here.provenance(&self.origin);
         let copied = provenance == Provenance::Copied;
         State {
             instance: if copied { Uuid::new_v4() } else { self.instance },
@@ -299,7 +302,7 @@ impl StateFile {
         }
         let record: Record = serde_json::from_str(text).map_err(|_| damaged())?;
         self.sequence = sequence;
-        self.origin_before = record.written_at.clone();
+        self.origin_before = record.origin.clone();
         let state = record.state(&self.origin);
         self.known = pages;
         Ok(Some(state))
@@ -324,7 +327,7 @@ impl StateFile {
             instance: state.instance,
             saved_lease: state.saved_lease.clone(),
             pending_claim: state.pending_claim,
-            written_at: match &state.saved_lease {
+            origin: match &state.saved_lease {
                 Some(saved) if saved.provenance != Provenance::Proven => self.origin_before.clone(),
                 _ => self.origin.clone(),
             },

@@ -173,7 +173,7 @@ proptest! {
             instance: uuid::Uuid::from_u128(1),
             saved_lease: Some(saved((writes + 1) * 1000)),
             pending_claim: None,
-            written_at: Origin { machine: None, boot: None, device: None, inode: 1 },
+            origin: Origin { machine: None, boot: None, device: None, inode: 1 },
             unknown: UnknownFields::default(),
         };
         let page = encode(writes + 1, &serde_json::to_string(&record).unwrap()).unwrap();
