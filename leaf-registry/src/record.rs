@@ -22,6 +22,7 @@ pub(crate) struct Row {
 }
 
 impl Row {
+    /// What the numbers mean; plain where the column is empty.
     fn meaning(&self) -> Result<Meaning, MeaningError> {
         self.meaning.as_deref().map_or(Ok(Meaning::PLAIN), Meaning::decode)
     }

@@ -390,6 +390,7 @@ impl RegistryPlace {
     }
 }
 
+/// Opens a registry of this kind in ZooKeeper.
 #[cfg(feature = "zookeeper")]
 fn open_zookeeper(
     address: &ZookeeperAddress,

@@ -208,6 +208,7 @@ impl StoreUrl {
 }
 
 impl OpenStore {
+    /// A store, as its users see it and as an operator does.
     fn of(store: impl TagStore + Administration) -> Self {
         let store = Arc::new(store);
         Self { admin: Arc::clone(&store) as _, store }
@@ -215,6 +216,7 @@ impl OpenStore {
 }
 
 impl SettingError {
+    /// An error of this text, which must hold no secret.
     pub(crate) fn new(text: impl Into<String>) -> Self {
         Self(text.into())
     }

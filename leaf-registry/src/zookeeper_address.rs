@@ -25,10 +25,12 @@ pub struct ZookeeperAddress {
 
 #[cfg(feature = "zookeeper")]
 impl ZookeeperAddress {
+    /// `user:password`, if the address has them.
     pub(crate) fn login(&self) -> Option<&str> {
         self.login.as_deref()
     }
 
+    /// The address without the login.
     pub(crate) fn cluster(&self) -> &str {
         &self.cluster
     }

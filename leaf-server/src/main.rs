@@ -34,6 +34,7 @@ use leaf_node::config::ConfigError;
 use service::WorkerIdRefused;
 use supervisor::Orders;
 
+/// Runs the command and turns its error into an exit code.
 fn main() -> ExitCode {
     let cli = match cli::parse() {
         Ok(cli) => cli,

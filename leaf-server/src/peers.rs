@@ -31,6 +31,7 @@ pub(crate) struct HttpPeers {
 }
 
 impl HttpPeers {
+    /// The other nodes of `registry`; this one, `own`, is left out.
     pub(crate) const fn new(registry: Registry, own: Identity) -> Self {
         Self { registry, own, told: AtomicBool::new(false) }
     }

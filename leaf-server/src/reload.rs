@@ -91,6 +91,7 @@ pub(crate) struct Reload {
 }
 
 impl Reload {
+    /// What a reload reads again, and what it compares with.
     pub(crate) fn new(sources: Sources, loaded: Loaded, log: Log) -> Self {
         let live = Arc::new(Live::default());
         live.follow(&loaded.config);

@@ -33,6 +33,7 @@ impl Liveness {
         Self { cluster, interval, task: Mutex::default(), lease: Arc::default() }
     }
 
+    /// The task, locked for a moment.
     fn task(&self) -> MutexGuard<'_, Option<AbortOnDropHandle<()>>> {
         self.task.lock().expect("no holder of this lock panics")
     }

@@ -66,6 +66,7 @@ impl Record {
     /// Read first of all: the rest of what a later version wrote may be unreadable for this
     /// program.
     pub(super) fn version(value: &[u8]) -> Result<u32, serde_json::Error> {
+        /// A record, of which only the version is read.
         #[derive(Deserialize)]
         struct Version {
             version: u32,

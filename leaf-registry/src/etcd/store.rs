@@ -92,6 +92,7 @@ impl EtcdStore {
         [&self.plain, &self.sequences].map(|prefix| format!("{prefix}{}", tag.as_str()))
     }
 
+    /// What is remembered, locked for a moment.
     fn last_written(&self) -> MutexGuard<'_, HashMap<Tag, Seen>> {
         self.last_written.lock().expect("no holder of this lock panics")
     }

@@ -49,6 +49,7 @@ pub fn registry(workers: LocalWorkers, range: Option<WorkerRange>) -> Registry {
 }
 
 impl LocalStore {
+    /// The record, locked for a moment.
     fn record(&self) -> MutexGuard<'_, Option<(WorkerId, WorkerRecord)>> {
         self.record.lock().expect("no holder of this lock panics")
     }

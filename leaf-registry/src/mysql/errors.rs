@@ -6,6 +6,7 @@ use sqlx::mysql::MySqlDatabaseError;
 
 use crate::sql::dialect::ErrorMeanings;
 
+/// What the errors of MySQL and MariaDB mean.
 pub(super) const MEANINGS: ErrorMeanings = ErrorMeanings {
     kind,
     is_conflict,
@@ -52,6 +53,7 @@ pub(super) fn is_read_only(error: &sqlx::Error) -> bool {
     number(error) == Some(1290)
 }
 
+/// The number of an error of the server.
 fn number(error: &sqlx::Error) -> Option<u16> {
     let database = error.as_database_error()?;
     Some(database.try_downcast_ref::<MySqlDatabaseError>()?.number())

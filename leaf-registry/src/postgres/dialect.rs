@@ -23,6 +23,7 @@ use crate::sql::values::{bound, run_statements};
 #[derive(Debug)]
 pub(crate) struct Postgresql;
 
+/// The tables of a registry.
 pub(super) const FENCE_TABLES: &[Table] = &[
     Table {
         name: "leaf_worker_fence",

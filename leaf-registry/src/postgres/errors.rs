@@ -5,6 +5,7 @@ use leaf_segment::StoreErrorKind;
 
 use crate::sql::dialect::ErrorMeanings;
 
+/// What the errors of PostgreSQL mean.
 pub(super) const MEANINGS: ErrorMeanings = ErrorMeanings {
     kind,
     is_conflict,
@@ -55,6 +56,7 @@ pub(super) fn is_standby(error: &sqlx::Error) -> bool {
     code(error).as_deref() == Some("55000")
 }
 
+/// The SQLSTATE of an error of the server.
 fn code(error: &sqlx::Error) -> Option<String> {
     error.as_database_error()?.code().map(Into::into)
 }

@@ -32,9 +32,13 @@ const JUMP: Duration = Duration::from_secs(60);
 /// A jump is at least so many of a tag's own steps.
 const STEPS: i64 = 10;
 
+/// No connection has looked yet.
 const UNKNOWN: u8 = 0;
+/// `leaf_guard` is there and usable: stays so until the process ends.
 const ON: u8 = 1;
+/// `leaf_guard` is missing, or this user may not change it.
 const NO_TABLE: u8 = 2;
+/// The server does not tell who it is.
 const NO_SERVER_NAME: u8 = 3;
 /// Added to `NO_TABLE` or `NO_SERVER_NAME` once the log has told it.
 const LOGGED: u8 = 4;

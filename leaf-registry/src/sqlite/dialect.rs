@@ -14,6 +14,7 @@ use crate::sql::values::{bound, run_statements};
 #[derive(Debug)]
 pub(crate) struct Sqlite;
 
+/// The tables of a registry.
 pub(super) const FENCE_TABLES: &[Table] = &[Table {
     name: "leaf_worker_fence",
     statements: "\

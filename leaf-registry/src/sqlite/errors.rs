@@ -4,6 +4,7 @@ use leaf_segment::StoreErrorKind;
 
 use crate::sql::dialect::ErrorMeanings;
 
+/// What the errors of SQLite mean.
 pub(super) const MEANINGS: ErrorMeanings = ErrorMeanings {
     kind,
     // One connection writes at a time.

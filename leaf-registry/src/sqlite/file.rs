@@ -101,6 +101,7 @@ impl SqliteFile {
         Ok(())
     }
 
+    /// Whether the file is still the one that was opened.
     fn check_file(&self) -> Result<(), StoreErrorKind> {
         match identity(&self.path) {
             Ok(Some(found)) if found == self.identity => Ok(()),

@@ -31,6 +31,7 @@ pub(crate) struct Fences {
 }
 
 impl Fences {
+    /// The fences of the cluster `name`.
     pub(crate) fn new(session: Arc<Session>, name: &str, report_interval: Duration) -> Self {
         let root = format!("/snowflake/{name}");
         let liveness =
@@ -38,6 +39,7 @@ impl Fences {
         Self { session, root, liveness }
     }
 
+    /// The znode of a fence.
     pub(crate) fn path(&self, worker: WorkerId) -> String {
         format!("{}/fence/{worker}", self.root)
     }

@@ -14,6 +14,7 @@ use super::{Connected, Session};
 /// Deadline of one write.
 const PATIENCE: Duration = Duration::from_secs(2);
 
+/// The znode that shows this node, and the task that keeps it.
 #[derive(Debug)]
 pub(crate) struct Liveness {
     session: Arc<Session>,
@@ -25,10 +26,12 @@ pub(crate) struct Liveness {
 }
 
 impl Liveness {
+    /// Shows nothing yet.
     pub(crate) const fn new(session: Arc<Session>, directory: String, interval: Duration) -> Self {
         Self { session, directory, interval, task: Mutex::new(None) }
     }
 
+    /// The task, locked for a moment.
     fn task(&self) -> MutexGuard<'_, Option<(String, AbortOnDropHandle<()>)>> {
         self.task.lock().expect("no holder of this lock panics")
     }

@@ -39,6 +39,7 @@ const HEADERS: usize = 64;
 /// much a hundred times.
 const SEND_BUFFER: usize = 4 * 1024;
 
+/// The value of `Connection` that announces the end.
 const CLOSE: HeaderValue = HeaderValue::from_static("close");
 
 /// What a listener serves.

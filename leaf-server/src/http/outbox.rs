@@ -30,6 +30,7 @@ pub(super) struct Collected<S>(Arc<Mutex<State<S>>>);
 /// Sends what was collected.
 pub(super) struct Outbox<S>(Arc<Mutex<State<S>>>);
 
+/// What both ends of a connection share.
 struct State<S> {
     stream: S,
     /// Reads along what the client sends.
@@ -63,11 +64,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Outbox<S> {
     }
 }
 
+/// The state; nobody panics while it is locked.
 fn lock<S>(state: &Mutex<State<S>>) -> MutexGuard<'_, State<S>> {
     state.lock().expect("no holder of this lock panics")
 }
 
 impl<S: AsyncWrite + Unpin> State<S> {
+    /// Sends what is collected, as far as the socket takes it.
     fn poll_send(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         while self.sent < self.collected.len() {
             let rest = &self.collected[self.sent..];

@@ -11,9 +11,12 @@ use serde::Serialize;
 use super::reply::{self, Reply};
 use crate::ids::{IdError, Reason};
 
+/// The content type of RFC 9457.
 const PROBLEM: HeaderValue = HeaderValue::from_static("application/problem+json");
 
+/// The last part of the problem type of a tag that does not exist.
 const UNKNOWN_TAG: &str = "unknown-tag";
+/// The last part of the problem type of what another try may cure.
 const UNAVAILABLE: &str = "unavailable";
 
 /// Why a request is not answered as its client hoped.

@@ -72,7 +72,9 @@ fn ids_json<T: Display>(
     mut ids: impl Iterator<Item = T> + Send + 'static,
     version: Version,
 ) -> Reply {
+    /// What stands before a list of ids.
     const START: &str = "{\"ids\":[";
+    /// What stands behind it.
     const END: &str = "]}";
     if version < Version::HTTP_2 {
         // An id has up to 19 digits, two quotes and a comma; a text of it more.

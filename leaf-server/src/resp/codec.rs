@@ -80,7 +80,9 @@ pub(super) fn read(input: &[u8], words: &mut Words) -> Result<Option<usize>, Mal
 /// client libraries write it. A quick look: for anything else it is `None`, also where [`read`]
 /// would find the same command.
 pub(super) fn increment(input: &[u8]) -> Option<(&str, usize)> {
+    /// The beginning of `INCR` with one argument, as most clients send it.
     const CAPITALS: &[u8] = b"*2\r\n$4\r\nINCR\r\n$";
+    /// The same in small letters.
     const LETTERS: &[u8] = b"*2\r\n$4\r\nincr\r\n$";
     let (beginning, _) = input.split_at_checked(CAPITALS.len())?;
     if beginning != CAPITALS && beginning != LETTERS {

@@ -97,6 +97,7 @@ impl Replies {
         }
     }
 
+    /// Writes a number after the byte of its kind.
     fn number(&mut self, kind: u8, value: i64) {
         self.bytes.push(kind);
         self.bytes.extend_from_slice(itoa::Buffer::new().format(value).as_bytes());

@@ -68,6 +68,7 @@ pub(super) struct Command {
     pub(super) takes: bool,
 }
 
+/// No limit on the number of arguments.
 const ANY: usize = usize::MAX;
 
 /// Those that take ids first: they are looked for most often.

@@ -10,6 +10,7 @@ pub(crate) const LENGTH: usize = 16 * 1024;
 const KEPT: usize = 32;
 
 thread_local! {
+    /// The buffers of this thread that nobody uses.
     static FREE: RefCell<Vec<Vec<u8>>> = const { RefCell::new(Vec::new()) };
 }
 

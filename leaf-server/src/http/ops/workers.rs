@@ -37,6 +37,7 @@ pub(super) struct Dead {
     pub(super) holder_is_dead: bool,
 }
 
+/// The body of a request to retire a worker id.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct ForGood {
@@ -44,10 +45,12 @@ pub(super) struct ForGood {
     pub(super) for_good: bool,
 }
 
+/// Snowflake mode, if it is on.
 fn mode(node: &Node) -> Result<&Snowflake, Problem> {
     node.ids.snowflake().ok_or_else(|| Problem::disabled("snowflake"))
 }
 
+/// The registry, if it keeps records outside the state file.
 fn registry(node: &Node) -> Result<&Registry, Problem> {
     let registry = &mode(node)?.open.registry;
     if registry.lives_in_state_file() {
@@ -64,15 +67,18 @@ pub(super) fn worker(text: &str) -> Result<WorkerId, Problem> {
     number.map_err(|_| Problem::bad_request("worker id: give its number"))
 }
 
+/// All worker ids of the registry.
 pub(super) async fn list(node: &Node) -> Result<Workers, Problem> {
     let records = mode(node)?.open.registry.workers().await?;
     Ok(Workers { workers: records.iter().map(WorkerShown::of).collect() })
 }
 
+/// A command that the body does not confirm.
 fn unconfirmed(why: &str) -> Problem {
     Problem::new(StatusCode::CONFLICT, "unconfirmed", why)
 }
 
+/// Frees a dead node's worker id.
 pub(super) async fn release(
     node: &Node,
     worker: WorkerId,
@@ -89,6 +95,7 @@ pub(super) async fn release(
     Ok(Released { worker: worker.get(), free_from_ms: free })
 }
 
+/// Takes a worker id out of service for good.
 pub(super) async fn retire(
     node: &Node,
     worker: WorkerId,
