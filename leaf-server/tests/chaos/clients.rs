@@ -26,6 +26,8 @@ pub(crate) struct Clients {
     stop: Arc<AtomicBool>,
     /// Of each node and route.
     issued: Vec<(usize, Space, Arc<AtomicU64>)>,
+    /// Whether an answer was neither ids nor 503.
+    unexplained: Arc<AtomicBool>,
     threads: Vec<JoinHandle<Vec<Answers>>>,
 }
 
@@ -37,6 +39,7 @@ struct Client {
     pause: Duration,
     stop: Arc<AtomicBool>,
     issued: Arc<AtomicU64>,
+    unexplained: Arc<AtomicBool>,
     connections: Arc<AtomicU64>,
     history: Vec<Answers>,
 }
@@ -46,6 +49,7 @@ impl Clients {
     pub(crate) fn start(addresses: Vec<Address>, start: Instant, pause: Duration) -> Self {
         let (stop, connections) = (Arc::<AtomicBool>::default(), Arc::<AtomicU64>::default());
         let (mut issued, mut threads) = (Vec::new(), Vec::new());
+        let unexplained = Arc::<AtomicBool>::default();
         for (node, address) in addresses.into_iter().enumerate() {
             for (path, space) in ROUTES {
                 let count = Arc::<AtomicU64>::default();
@@ -58,6 +62,7 @@ impl Clients {
                     pause,
                     stop: Arc::clone(&stop),
                     issued: count,
+                    unexplained: Arc::clone(&unexplained),
                     connections: Arc::clone(&connections),
                     history: Vec::new(),
                 };
@@ -70,7 +75,12 @@ impl Clients {
                 }));
             }
         }
-        Self { stop, issued, threads }
+        Self { stop, issued, unexplained, threads }
+    }
+
+    /// Whether a node has answered what no fault explains. The judge will say what.
+    pub(crate) fn saw_the_unexplained(&self) -> bool {
+        self.unexplained.load(Ordering::SeqCst)
     }
 
     /// After all is well again each of these nodes hands out every kind of id.
@@ -123,15 +133,17 @@ impl Client {
         let connection = self.connections.fetch_add(1, Ordering::SeqCst);
         while !self.ended() {
             let invoke = self.now();
-            let (mut ids, mut refused) = (Vec::new(), 0);
+            let (mut ids, mut refused, mut unexplained) = (Vec::new(), 0, None);
             let asked = http.pipeline(self.path, PIPELINE, |answer| match answer.status {
                 200 => ids.push(answer.body.parse().expect("a number")),
                 503 => refused += 1,
-                _ => panic!("{}: {} {}", self.path, answer.status, answer.body),
+                status => unexplained = Some(format!("{status} {}", answer.body)),
             });
+            self.unexplained.fetch_or(unexplained.is_some(), Ordering::SeqCst);
             self.issued.fetch_add(ids.len() as u64, Ordering::SeqCst);
             let (space, complete) = (self.space, self.now());
-            let answers = Answers { process, connection, space, invoke, complete, ids, refused };
+            let answers =
+                Answers { process, connection, space, invoke, complete, ids, refused, unexplained };
             self.history.push(answers);
             if asked.is_err() {
                 return;

@@ -56,6 +56,9 @@ pub(crate) struct Answers {
     pub(crate) ids: Vec<i64>,
     /// How many were answered 503.
     pub(crate) refused: u32,
+    /// The last answer that was neither ids nor 503: no fault of a run explains it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) unexplained: Option<String>,
 }
 
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
@@ -138,6 +141,9 @@ pub(crate) fn check(lines: &[Line]) -> Verdict {
         .collect();
     for space in SPACES {
         let of_space: Vec<_> = answers.iter().copied().filter(|it| it.space == space).collect();
+        if let Some(answer) = of_space.iter().find_map(|it| it.unexplained.as_ref()) {
+            verdict.broken(format!("{space:?}: answered {answer}"));
+        }
         unique(space, &of_space, &mut verdict);
         in_order(space, &of_space, &mut verdict);
         if let Some(max_id) = end.max_id.get(&space) {
@@ -342,7 +348,17 @@ pub(crate) fn check_the_judge() {
     let answers = |process, connection, invoke, complete, ids: &[i64]| {
         let ids = ids.to_vec();
         let space = Space::Snowflake;
-        Line::Answers(Answers { process, connection, space, invoke, complete, ids, refused: 0 })
+        let (refused, unexplained) = (0, None);
+        Line::Answers(Answers {
+            process,
+            connection,
+            space,
+            invoke,
+            complete,
+            ids,
+            refused,
+            unexplained,
+        })
     };
     let end = || {
         Line::End(End { length: 1_000_000, worker_bits: 2, offline_for: 1000, ..End::default() })
@@ -355,6 +371,11 @@ pub(crate) fn check_the_judge() {
     let (one, two) = ((0, 0), (1, 0));
     told(&[answers(one, 1, 0, 9, &[id(5, 0, 1)]), answers(two, 2, 0, 9, &[id(5, 0, 1)])], "twice");
     told(&[answers(one, 1, 0, 9, &[id(5, 0, 2), id(5, 0, 1)])], "on one connection");
+    let Line::Answers(strange) = answers(one, 1, 0, 9, &[]) else {
+        unreachable!("it is made above")
+    };
+    let unexplained = Some("500 why".to_owned());
+    told(&[Line::Answers(Answers { unexplained, ..strange })], "answered 500 why");
     told(
         &[answers(one, 1, 0, 9, &[id(5, 0, 2)]), answers(one, 2, 10, 19, &[id(5, 0, 1)])],
         "after 81922 was answered",

@@ -177,13 +177,16 @@ fn run(runtime: &Runtime, length: Duration, seed: u64) -> Vec<Line> {
     }
     cluster.heal();
     let healed = Instant::now();
-    while !cluster.all_ready() && !FAILED.load(Ordering::SeqCst) {
+    let give_up = || FAILED.load(Ordering::SeqCst) || clients.saw_the_unexplained();
+    while !cluster.all_ready() && !give_up() {
         assert!(healed.elapsed() < RECOVERY, "not well again: {}", cluster.describe());
         cluster.tick();
         std::thread::sleep(Duration::from_millis(50));
     }
-    println!("all ready {:.1} s after the last fault", healed.elapsed().as_secs_f64());
-    clients.expect_more_from(NODES, Duration::from_secs(10));
+    if !give_up() {
+        println!("all ready {:.1} s after the last fault", healed.elapsed().as_secs_f64());
+        clients.expect_more_from(NODES, Duration::from_secs(10));
+    }
     let length = start.elapsed();
     let mut lines = clients.end();
     let end = cluster.end(runtime, seed, length);
