@@ -64,6 +64,18 @@ fn fail_over(guard: bool) -> Outcome {
     idle.wait_ready();
     let mut ids = take(&busy, 1000);
     ids.extend(take(&idle, 50));
+    // The idle server fetches its next segment now. If the replica lacked that one, the regression
+    // guard would refuse what the replica offers.
+    let max_id = |database: &MariaDb| {
+        database.sql(&format!(
+            "SELECT max_id FROM {name}.leaf_alloc WHERE biz_tag = 'leaf-segment-test'"
+        ))
+    };
+    wait_until("the replica has all that was granted", Duration::from_secs(30), || {
+        let before = max_id(&primary);
+        std::thread::sleep(Duration::from_millis(500));
+        (max_id(&primary) == before && max_id(&replica) == before).then_some(())
+    });
 
     // What one server is granted from now on only the primary knows.
     replica.sql("STOP SLAVE IO_THREAD");
