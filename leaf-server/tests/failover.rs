@@ -1,5 +1,5 @@
 //! A failover to a replica that lacks the last allocations, under running servers.
-#![allow(clippy::unwrap_used, reason = "tests may panic")]
+#![allow(clippy::unwrap_used, clippy::disallowed_methods, reason = "tests may panic and sleep")]
 
 use std::collections::HashSet;
 use std::time::Duration;
