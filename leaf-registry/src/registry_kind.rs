@@ -121,8 +121,8 @@ pub struct RegistryPlaces {
     pub database: Option<StoreUrl>,
     /// Where etcd is (`snowflake.etcd`).
     pub etcd: Option<StoreUrl>,
-    /// The segment store (`segment.store`). It holds the records of the registry too where the
-    /// registry's own place is not given and the store is of its kind.
+    /// The segment store (`segment.store`). It also holds the registry's records, if no place is
+    /// given for the registry and the store is a database of the registry's kind.
     pub segment_store: Option<StoreUrl>,
 }
 
@@ -206,7 +206,7 @@ fn shown(file: &Path) -> String {
     let is_key = name.split(|c: char| !c.is_ascii_hexdigit()).any(|digits| digits.len() >= 32);
     match is_key || name.contains("://") || name.contains(['@', '=']) {
         true => "(this is no file name)".into(),
-        // One line.
+        // Without line breaks, so that the error stays on one line.
         false => name.replace(char::is_control, "?"),
     }
 }
@@ -247,14 +247,15 @@ pub struct RegistryOptions {
     /// A worker id that was not released is given out again this long after its ceiling has passed.
     /// In `mysql`, where worker ids belong to identities, a released one waits as long, too.
     pub recycle_after: Duration,
-    /// No Java Leaf uses the registry any more: what they held is given out again.
+    /// Whether worker ids that Java Leafs held are given out again. Only for a registry that no
+    /// Java Leaf uses any more.
     pub adopt_java_ids: bool,
     /// What a node does whose own worker id is held by another instance.
     pub on_foreign_holder: OnForeignHolder,
     /// The worker ids that this registry gives out, so that another registry can give out the
     /// others; `None`: all.
     pub worker_range: Option<WorkerRange>,
-    /// Where this node answers HTTP; its identity where this is `None`.
+    /// The address at which this node answers HTTP. `None`: the node's identity is that address.
     pub address: Option<Identity>,
 }
 

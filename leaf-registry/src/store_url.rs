@@ -33,7 +33,8 @@ const HOW: &str = "write sqlite:PATH, mysql://user:password@host:3306/database, 
 pub struct StoreUrl(Kind);
 
 /// What is behind a URL. Which variants there are depends on the features of this build: there may
-/// be none, and a `match` without arms compiles on `self.0`, not on `&self.0`.
+/// be none. So the code matches on `self.0` with `ref` patterns: a `match` without arms compiles on
+/// an empty enum, but not on a reference to one.
 #[derive(Clone, PartialEq, Eq)]
 enum Kind {
     /// A file, relative to the data directory.

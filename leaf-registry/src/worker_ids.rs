@@ -1,10 +1,12 @@
-//! What the stores of worker ids share: names in paths, and errors of a database as the registry's.
+//! What the stores of worker ids share: worker ids in names of keys and znodes, and errors of a
+//! database as the registry's.
 
 use leaf_core::WorkerId;
 use leaf_segment::{StoreError, StoreErrorKind};
 use leaf_snowflake::{RegistryError, RegistryErrorKind};
 
-/// A worker id that is a name in a path, in its canonical form: `7`, not `007`.
+/// Reads a worker id from the last part of the path of a key or a znode. Only the canonical form
+/// counts: `7`, not `007`.
 pub(crate) fn worker_id(name: &str) -> Option<WorkerId> {
     name.parse().ok().map(WorkerId::new).filter(|worker| worker.to_string() == name)
 }

@@ -71,7 +71,7 @@ pub struct SnowflakeConfig {
     /// Where the other nodes' clocks are read at the start and before a great jump ahead is
     /// followed. Without (the default) nobody is asked.
     pub peers: Option<Arc<dyn Peers>>,
-    /// When the peers' clocks agree with this one. Default [`PeerRule::Majority`].
+    /// What counts as agreement of the peers' clocks with this one. Default [`PeerRule::Majority`].
     pub peer_rule: PeerRule,
     /// How far a clock may be from this one and still agree, not counting the uncertainty of the
     /// round trip. Default 5 s.

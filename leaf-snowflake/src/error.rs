@@ -64,8 +64,8 @@ pub enum RegistryErrorKind {
         /// for it.
         last_report: Option<Duration>,
     },
-    /// The record must be seen unchanged for a while before it counts as this node's own, or its
-    /// holder as silent.
+    /// The record must be seen unchanged for a while: only then does it count as this node's own,
+    /// or does its holder count as silent.
     #[error("watching for {during:?} whether somebody else reports under the worker id")]
     Watch {
         /// The worker id.

@@ -80,8 +80,8 @@ impl SnowflakeGenerator {
     ///
     /// # Errors
     /// `Registry`, `StateFile`, `ClockRefused`, `EndOfTime`, `BadConfig`, and `Closed` after
-    /// [`Self::close`]. Once it has succeeded it returns the worker id that is held, `Starting`
-    /// while a lost one is being replaced, or `Lost`.
+    /// [`Self::close`]. Called again after a success, it claims nothing: it returns the worker id
+    /// that is held, `Starting` while a lost one is being replaced, or `Lost`.
     pub async fn claim(&self) -> Result<WorkerId, SnowflakeError> {
         let mut state = self.keeper.lock().await;
         let KeeperState::Idle(keeper) = &mut *state else {
@@ -233,8 +233,8 @@ impl SnowflakeGenerator {
             return Err(SnowflakeErrorKind::Forked.into());
         }
         // If the turn does not come before the deadline, this caller makes one last attempt and
-        // returns its result. An error of that attempt is also what keeps the first caller in the
-        // line waiting, so it is the right one to return.
+        // returns its result. If that fails, then for the reason for which the first caller in the
+        // line still waits (the tick is used up, or the ceiling is reached).
         let turn = tokio::time::timeout_at(deadline, shared.turn.acquire()).await;
         loop {
             let raised = shared.raised.notified();

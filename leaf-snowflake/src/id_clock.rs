@@ -185,8 +185,8 @@ impl IdClock {
             return Look::CaughtUp;
         }
         let difference = target - offset;
-        // Rounded to whole milliseconds, as the Java Leaf compares: with a tolerance of 5 ms a step
-        // of 5 is served, one of 6 is not.
+        // Rounded to whole milliseconds, as the Java Leaf compares: with a tolerance of 5 ms
+        // ids flow on after a step back of 5 ms, and stop after one of 6.
         if difference < -(self.tolerance + HALF_MILLI) {
             // Stop even if the wall clock is still later than every id issued so far: a caller may
             // have read the ids' clock before the step and not have taken its id yet. The next look

@@ -34,7 +34,7 @@ pub trait Peers: fmt::Debug + Send + Sync + 'static {
     fn ask<'a>(&'a self, peer: &'a Identity) -> BoxFuture<'a, Option<UnixMillis>>;
 }
 
-/// When the peers' clocks agree with one's own.
+/// What counts as agreement of the peers' clocks with one's own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum PeerRule {
     /// More than half of those that answer are within `max_offset`.

@@ -10,7 +10,7 @@ use super::error::{classify, needs_login};
 const PAGE: i64 = 1000;
 
 /// A connection to the members of a cluster: made when it is first used, and anew after the cluster
-/// refused who we are.
+/// refused the login.
 ///
 /// The client balances over the members by itself and reconnects; a member that is down costs a
 /// request at most.

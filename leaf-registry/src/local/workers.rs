@@ -74,7 +74,8 @@ impl FenceStore for LocalStore {
         *self.record() = Some((WorkerId::new(saved.worker), record));
     }
 
-    /// Nothing for [`Purpose::Show`]: the state file has no other node's record.
+    /// The own record, for a claim. Nothing for [`Purpose::Show`], which asks for the other nodes'
+    /// records: the state file has none.
     async fn list(&self, purpose: Purpose) -> Result<Vec<StoredWorker<()>>, RegistryError> {
         let worker = self.record().as_ref().map(|(worker, _)| *worker);
         match (purpose, worker) {

@@ -58,7 +58,7 @@ pub(super) const FENCE_TABLES: &[Table] = &[FENCE, WRITER];
 /// Those of the registry that Java Leafs share.
 pub(super) const MIRRORED_TABLES: &[Table] = &[FENCE, WRITER, mirror::TABLE];
 
-/// A statement about one tag; the parameters of `$tail` come after it.
+/// A statement about one tag: `$head`, the condition on the tag (its name), `$tail`.
 macro_rules! of_tag {
     ($head:expr $(, $tail:expr)*) => {
         concat!(
@@ -102,7 +102,7 @@ macro_rules! now {
 /// - `$sum`: what follows `SET max_id = LAST_INSERT_ID(`, its closing bracket included, and further
 ///   assignments;
 /// - `$more`: further columns to read;
-/// - `$insert_tail`: further columns of a new row, and its values;
+/// - `$insert_tail`: the rest of an INSERT: further columns, and the values;
 /// - `$condition`: a further condition of an allocation;
 /// - `$margin`: the row's own margin; `$skip`: what a jump sets besides.
 macro_rules! tags {
@@ -350,8 +350,10 @@ INSERT INTO leaf_guard (id, server_uid) VALUES (1, ''), (2, '');
                 // commit must not begin another transaction. A narrow column must refuse a value
                 // that it cannot hold. A statement whose caller has left must not wait for its lock
                 // much longer. `skip` is computed from the new `max_id`, so columns must be
-                // assigned from left to right. (The modes are replaced by a harmless one, not by
-                // '': in some modes MariaDB takes '' for NULL.)
+                // assigned from left to right. For these the modes ORACLE and
+                // SIMULTANEOUS_ASSIGNMENT must be off. They are replaced by STRICT_TRANS_TABLES,
+                // which is wanted anyway, and not by '', which MariaDB takes for NULL in some
+                // modes: then the whole text would be NULL.
                 "SET autocommit = 1, completion_type = 0, \
                  sql_mode = CONCAT(REPLACE(REPLACE(@@sql_mode, 'ORACLE', 'STRICT_TRANS_TABLES'), \
                  'SIMULTANEOUS_ASSIGNMENT', 'STRICT_TRANS_TABLES'), ',STRICT_TRANS_TABLES'), \

@@ -124,7 +124,7 @@ fn ceiling(record: &WorkerRecord) -> i64 {
     i64::try_from(record.fence.ceiling.get()).unwrap_or(i64::MAX)
 }
 
-/// The two halves that the Java program keeps beside the whole.
+/// `ip` and `port`, which the Java program keeps beside `ip_port`.
 fn ip_and_port(who: &Identity) -> (&str, &str) {
     who.as_str().rsplit_once(':').unwrap_or((who.as_str(), ""))
 }

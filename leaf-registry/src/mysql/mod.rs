@@ -34,7 +34,7 @@ pub(crate) fn fences(
     // This guard never jumps. `server_name::set` sets `@leaf_server` only if the guard has a
     // margin, and the fence statements compare that variable: hence the margin 0.
     let guard = Arc::new(FailoverGuard::new(Some(0)));
-    // A report and a claim at a time.
+    // Two connections: a report and a claim may run at the same time.
     let pool = ServerPool::new(MYSQL.options(url)?, &guard, 2);
     let fences = SqlFences::new(pool, guard, dialect::FENCE_TABLES, report_interval);
     Ok(match mirrored {

@@ -31,7 +31,7 @@ pub(crate) fn fences(
     // No margin: PostgreSQL's statements ask the server for its name themselves, so connections
     // need not be prepared for it.
     let guard = Arc::new(FailoverGuard::new(None));
-    // A report and a claim at a time.
+    // Two connections: a report and a claim may run at the same time.
     let pool = ServerPool::new(POSTGRES.options(url)?, &guard, 2);
     Ok(SqlFences::new(pool, guard, dialect::FENCE_TABLES, report_interval))
 }

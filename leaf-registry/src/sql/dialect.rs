@@ -43,16 +43,17 @@ pub(crate) struct SettingsStatements {
 pub(crate) struct TagStatements {
     /// `leaf_alloc`: amount, tag, expected step, greatest start. `leaf_sequence`: amount, least,
     /// amount, least, tag, expected step, greatest start, expected meaning. (Twice, since
-    /// placeholders of MySQL have no numbers.) Adds the amount to `max_id`; in `leaf_sequence` to
-    /// the greater of `max_id` and least + `skip`, where least is the first number of the running
-    /// period. No row is changed if `max_id` is above the greatest start. Run by
+    /// placeholders of MySQL have no numbers.) Sets `max_id` to `max_id` + amount; in
+    /// `leaf_sequence` to max(`max_id`, least + `skip`) + amount, where least is the first number
+    /// of the running period. No row is changed if `max_id` is above the greatest start. Run by
     /// [`Dialect::set_max_id`].
     ///
-    /// `skip`, a column of `leaf_sequence`, is how many numbers the next period leaves out at its
-    /// beginning. A jump adds the row's own margin to it, if it has one; the first allocation that
-    /// finds `max_id` in an earlier period sets it to 0. It is needed because a promoted replica
-    /// may lack the first allocation of the running period. Its `max_id` is then still in the
-    /// period before, and a margin added to it does not reach the numbers that were granted.
+    /// `skip`, a column of `leaf_sequence`: how many numbers are left out at the beginning of the
+    /// first period after the one that `max_id` is in. A jump adds the tag's own margin to it, if
+    /// it has one; the allocation that enters the new period sets it to 0. A promoted replica may
+    /// lack the first allocation of the running period. Its `max_id` is then still in an earlier
+    /// period, so a margin added to `max_id` does not reach the numbers that were granted in the
+    /// running one; `skip` does.
     pub(crate) allocate: &'static str,
     /// `allocate`, only on the server that allocated last.
     pub(crate) allocate_guarded: &'static str,
@@ -89,20 +90,20 @@ pub(crate) struct GuardStatements {
     pub(crate) table: &'static str,
     /// -> whether this server is the one that allocated last (1).
     pub(crate) allocated_last: &'static str,
-    /// Makes this server the one that allocated last, where the row has an empty name.
+    /// Makes this server the one that allocated last, where the guard's row names no server yet.
     pub(crate) fill_empty: &'static str,
     /// Run by [`Dialect::run_text`]. Bounds how long a jump that was broken off can hold its locks.
     pub(crate) limit_jump: &'static str,
-    /// Locks the row -> the server that allocated last, this server.
+    /// Locks the guard's row -> the server that allocated last, this server.
     pub(crate) lock: &'static str,
     /// Margin in ids, margin in steps. To `max_id` of every tag of the table that is not sealed it
-    /// adds the row's own margin. Where the row has none, it adds the margin in ids, or the margin
-    /// in steps multiplied by the tag's step, whichever is greater. The sum stays below `SEALED`.
-    /// In `leaf_sequence` it adds the row's own margin to `skip`, too.
+    /// adds the tag's own margin (`failover_margin`). Where the tag has none, it adds the margin in
+    /// ids, or the margin in steps multiplied by the tag's step, whichever is greater. The sum
+    /// stays below `SEALED`. In `leaf_sequence` it adds the tag's own margin to `skip`, too.
     pub(crate) advance_all: &'static str,
     /// Makes this server the one that allocated last.
     pub(crate) take: &'static str,
-    /// `take`, where the row is missing.
+    /// `take`, where the guard's row is missing.
     pub(crate) insert_missing: &'static str,
 }
 
@@ -138,8 +139,8 @@ pub(crate) struct WriterStatements {
     /// 1 if the table is new (no worker id was ever claimed and no server is named), else 0; lower
     /// bound of `since` in Unix ms. Makes this server the writer. In a new table `since` becomes 0.
     pub(crate) take: &'static str,
-    /// Makes this server the writer in a table that this connection has made, where the name is
-    /// empty.
+    /// Makes this server the writer in a table that this connection has made, where the row names
+    /// no server yet.
     pub(crate) fill_empty: &'static str,
 }
 

@@ -123,8 +123,8 @@ impl FailoverGuard {
         }
     }
 
-    /// Notes why the guard is off; does nothing once it is on. The log tells a reason again only
-    /// after another one.
+    /// Notes why the guard is off; does nothing once it is on. A reason is logged once, and
+    /// again only if another reason was found in between.
     fn set_why_off(&self, why: u8) {
         let off = |state| (state != ON && state % LOGGED != why).then_some(why);
         // Nothing to change is no failure.

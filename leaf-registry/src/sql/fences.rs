@@ -66,7 +66,8 @@ impl<D: Dialect> SqlFences<D> {
         }
     }
 
-    /// Keeps a mirror of each record, in these tables, for the worker ids of Java Leafs.
+    /// Keeps a mirror of each record for Java Leafs, in these tables. `range`: the worker ids that
+    /// a Java Leaf can have, and so the only ones.
     pub(crate) fn mirrored(self, tables: &'static [Table], range: RangeInclusive<u32>) -> Self {
         Self { tables, range, mirrored: true, ..self }
     }
@@ -319,7 +320,7 @@ impl<D: Dialect> Administration for SqlFences<D> {
     }
 }
 
-/// What a database compares.
+/// What was read of a worker id: [`replace`] writes only if the database still has exactly this.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct FenceVersion {
     /// The record's nonce and text; `None`: there must be no record.

@@ -388,7 +388,7 @@ impl<D: Dialect> TagStore for SqlStore<D> {
             self.write("set the step of", tag, async |connection| {
                 let values = [Value::Int(step.get().into()), Value::Tag(tag.as_str())];
                 let met = Self::execute_on_its_table(connection, |table| table.set_step, &values);
-                met_its_row(met.await?)
+                unknown_tag_unless(met.await?)
             })
             .await
         })
@@ -401,7 +401,7 @@ impl<D: Dialect> TagStore for SqlStore<D> {
                 let values = [Value::Text(&settings), Value::Tag(tag.as_str())];
                 let met =
                     Self::execute_on_its_table(connection, |table| table.set_settings, &values);
-                met_its_row(explain_missing_column::<D, _>(met.await)?)
+                unknown_tag_unless(explain_missing_column::<D, _>(met.await)?)
             })
             .await
         })
@@ -460,7 +460,7 @@ impl<D: Dialect> TagStore for SqlStore<D> {
             let settings = D::execute(connection, D::SETTINGS.delete, &tag).await;
             empty_if_absent::<D, _>(settings.map(|_| ()))?;
             let met = Self::execute_on_its_table(connection, |table| table.delete, &tag);
-            met_its_row(met.await?)
+            unknown_tag_unless(met.await?)
         }))
     }
 }
@@ -490,7 +490,7 @@ fn explain_sequences<D: Dialect>(error: sqlx::Error) -> sqlx::Error {
     }
 }
 
-/// A change that met no row: there is no such tag.
-fn met_its_row(met: bool) -> Result<(), WorkError> {
+/// The error `UnknownTag` if a change met no row.
+fn unknown_tag_unless(met: bool) -> Result<(), WorkError> {
     if met { Ok(()) } else { Err(WorkError::Refused(StoreErrorKind::UnknownTag)) }
 }

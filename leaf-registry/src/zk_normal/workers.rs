@@ -1,6 +1,7 @@
 //! The worker registry `zk_normal`. Invariant: a znode is made for a name only where it has none,
-//! or asks for one more (`new_id`); its number is used by that name alone. A znode whose creation
-//! got no answer is found again: the session does one thing after the other.
+//! or asks for one more (`new_id`); its number is used by that name alone. If a creation gets no
+//! answer, the next listing shows whether the znode was made: within a session ZooKeeper never
+//! carries out a request after a later one.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};

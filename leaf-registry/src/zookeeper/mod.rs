@@ -1,5 +1,5 @@
-//! What the ZooKeeper registries share (the session, the fences, who is alive), and the store of
-//! `ordinal`.
+//! What the ZooKeeper registries share (the session, the fences, who is alive), and the records of
+//! `ordinal` where they are kept in ZooKeeper.
 //!
 //! Under `/snowflake/{name}`, where the Java programs keep their trees, ours are `fence/{N}`,
 //! PERSISTENT and never deleted, and `temporary/{identity}`, EPHEMERAL.

@@ -106,6 +106,7 @@ pub(super) struct Refusals {
     failed_over: Option<RegistryErrorKind>,
     /// How many worker ids were refused.
     refused: usize,
+    /// How many of them Java Leafs have.
     java: usize,
     /// The worker id that becomes free first, and when.
     first_free: Option<(UnixMillis, WorkerId)>,

@@ -118,13 +118,14 @@ impl<S: FenceStore> StoreRules<S> {
         conflicts: usize,
     ) -> Result<Option<Lease>, RegistryError> {
         let mut refusals = Refusals::default();
-        // A node that lost a race looks elsewhere among what is free, further away each time.
-        let own_end =
+        // After a lost race: begin at a random candidate behind this node's own ones. The range
+        // that it is drawn from doubles with each race lost.
+        let first_other =
             candidates.iter().rposition(|candidate| candidate.own).map_or(0, |last| last + 1);
-        let others = candidates.len() - own_end;
+        let others = candidates.len() - first_other;
         if conflicts > 0 && others > 1 {
             let spread = others.min(1 << conflicts.min(10));
-            candidates[own_end..].rotate_left(fastrand::usize(..spread));
+            candidates[first_other..].rotate_left(fastrand::usize(..spread));
         }
         for Candidate { worker, own, stored } in candidates {
             let stored = match stored {

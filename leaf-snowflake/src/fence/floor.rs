@@ -255,10 +255,10 @@ fn by_fence(
     // An earlier attempt of this very claim, whose answer was lost: nothing was issued under it,
     // though perhaps under the lease before.
     if fence.nonce == request.nonce {
-        let follows = |saved: &SavedLease| {
+        let directly_before = |saved: &SavedLease| {
             saved.provenance == Provenance::Proven && saved.fence.term + 1 == fence.term
         };
-        let floor = if own.is_some_and(follows) { issued } else { fence.floor };
+        let floor = if own.is_some_and(directly_before) { issued } else { fence.floor };
         return reachable(floor.max(issued), request);
     }
     let is_current = |saved: &SavedLease| match saved.provenance {

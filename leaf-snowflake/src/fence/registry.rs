@@ -336,7 +336,7 @@ impl<S: FenceStore> StoreRules<S> {
         lease: &mut Lease,
         what: &str,
         report: Report,
-        change: impl Fn(&mut Fence) + Send,
+        edit: impl Fn(&mut Fence) + Send,
     ) -> Result<(), RegistryError> {
         let what = format!("{what} worker id {}", lease.worker);
         for _ in 0..TRIES {
@@ -349,7 +349,7 @@ impl<S: FenceStore> StoreRules<S> {
                 return Err(self.error(RegistryErrorKind::LeaseInDoubt, &what));
             }
             let mut record = self.written(&stored, &what)?.clone();
-            let Some(nonce) = lease.recognize(&record.fence) else {
+            let Some(next_nonce) = lease.recognize(&record.fence) else {
                 return Err(self.error(RegistryErrorKind::Lost, &what));
             };
             match &stored.mirror {
@@ -362,8 +362,8 @@ impl<S: FenceStore> StoreRules<S> {
                     return Err(self.error(RegistryErrorKind::Damaged, &what).because(why.clone()));
                 }
             }
-            change(&mut record.fence);
-            record.fence.nonce = nonce;
+            edit(&mut record.fence);
+            record.fence.nonce = next_nonce;
             if self.store.replace(lease.worker, &stored, &record).await? {
                 lease.confirm(record.fence);
                 return Ok(());

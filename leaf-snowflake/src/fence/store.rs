@@ -48,7 +48,7 @@ pub trait FenceStore: fmt::Debug + Send + Sync + 'static {
     }
 
     /// Whether an operator may administer a worker id that has no record yet; `false` where the
-    /// store creates each when a node needs it.
+    /// store creates a worker id only when a node needs one.
     fn admin_may_create_record(&self) -> bool {
         true
     }

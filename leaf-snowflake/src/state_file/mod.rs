@@ -41,7 +41,7 @@ pub(crate) struct StateFile {
     file: File,
     path: PathBuf,
     origin: Origin,
-    /// The origin that the file named when it was opened. Writes repeat it until a new lease
+    /// The origin that stood in the file when it was opened. Writes repeat it until a new lease
     /// replaces the loaded one, so that a start that fails does not turn an uncertain or copied
     /// file into a proven one.
     origin_before: Origin,
