@@ -60,7 +60,7 @@ orders             relaxed  plain    5000    50  no              -       500    
     assert_eq!((&json["step"], &json["enabled"]), (&50.into(), &false.into()));
 
     let refused = run(&["tag", "delete", "orders"]).failed(1);
-    assert!(refused.contains("--yes") && refused.contains("start at 5000"), "{refused}");
+    assert!(refused.contains("--yes") && refused.contains("at 5000 now"), "{refused}");
     let deleted = run(&["tag", "delete", "orders", "--yes"]).ok();
     assert!(deleted.contains("leaf tag create orders --first 5000 --step 50"), "{deleted}");
     let gone = run(&["tag", "show", "orders"]).failed(1);

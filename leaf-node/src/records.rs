@@ -176,7 +176,9 @@ impl WorkerShown {
             ceiling_ms: fence.map(|fence| fence.ceiling.get()),
             term: fence.map(|fence| fence.term),
             remark: record.remark.as_ref().map(|remark| match record.needs_repair {
-                true => format!("{remark}: `leaf worker repair {}`", record.worker),
+                true => {
+                    format!("{remark}: `leaf worker repair {} --holder-is-dead`", record.worker)
+                }
                 false => remark.clone(),
             }),
         }

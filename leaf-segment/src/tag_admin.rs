@@ -301,11 +301,14 @@ impl<'a> TagAdmin<'a> {
         let record = self.read(tag).await?;
         usable(&record)?;
         if confirmed == Confirm::No {
+            // What a sealed tag has granted, the store knows that it moved to.
+            let now = match record.is_sealed() {
+                true => String::new(),
+                false => format!(" (at {} now; the deletion tells the last number)", record.max_id),
+            };
             return Err(TagAdminError::Unconfirmed(format!(
-                "tag {:?}: a new tag of this name must start at {} or above, or it repeats ids that this \
-                 one granted",
-                tag.as_str(),
-                record.max_id
+                "tag {:?}: a new tag of this name must start where this one ended{now}, or it repeats ids",
+                tag.as_str()
             )));
         }
         let record = self.seal(record).await?;

@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use leaf_core::sequencer::{Refusal, Sequencer};
 use leaf_core::{Health, Id, Layout, WorkerId};
+use tokio::sync::{AcquireError, SemaphorePermit};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -197,12 +198,21 @@ impl SnowflakeGenerator {
         }
         let deadline = self.deadline();
         let (mut runs, mut missing) = (Vec::with_capacity(1), count);
+        // Kept until all ids are there. If each run had to wait in the line anew, callers that want
+        // more than the layout has would all advance together, and none would be done in time.
+        let mut turn = None;
         while missing > 0 {
             let most = missing as u64;
             let take = |sequencer: &Sequencer, tick| sequencer.take_run(tick, most);
-            let run = match self.shared.attempt_in_turn(take) {
-                Ok(run) => run,
-                Err(error) => self.wait_for(take, error, deadline).await?,
+            let run = match &turn {
+                Some(turn) => self.wait_in_turn(take, turn, deadline).await?,
+                None => match self.shared.attempt_in_turn(take) {
+                    Ok(run) => run,
+                    Err(error) => {
+                        let turn = turn.insert(self.line_up(error, deadline).await?);
+                        self.wait_in_turn(take, turn, deadline).await?
+                    }
+                },
             };
             missing -= run.len();
             runs.push(run);
@@ -214,9 +224,8 @@ impl SnowflakeGenerator {
         Instant::now() + self.shared.wait
     }
 
-    /// Waits for this caller's turn, then for the next tick or a higher ceiling, whichever it
-    /// needs. `error`: why the first attempt failed; `None` if it was not made, because others were
-    /// waiting.
+    /// Waits in the line, and then for the next tick or a higher ceiling, whichever the caller needs.
+    /// `error`: why the first attempt failed; `None` if it was not made, because others were waiting.
     #[cold]
     async fn wait_for<T>(
         &self,
@@ -224,6 +233,16 @@ impl SnowflakeGenerator {
         error: Option<SnowflakeError>,
         deadline: Instant,
     ) -> Result<T, SnowflakeError> {
+        let turn = self.line_up(error, deadline).await?;
+        self.wait_in_turn(take, &turn, deadline).await
+    }
+
+    /// Waits for this caller's turn. `error` as in [`Self::wait_for`]: not every one is worth waiting.
+    async fn line_up(
+        &self,
+        error: Option<SnowflakeError>,
+        deadline: Instant,
+    ) -> Result<Turn<'_>, SnowflakeError> {
         if let Some(error) = error.filter(|error| !is_worth_waiting(error)) {
             return Err(error);
         }
@@ -232,18 +251,29 @@ impl SnowflakeGenerator {
             // The line that it would stand in is its parent's.
             return Err(SnowflakeErrorKind::Forked.into());
         }
-        // If the turn does not come before the deadline, this caller makes one last attempt and
-        // returns its result. If that fails, then for the reason for which the first caller in the
-        // line still waits (the tick is used up, or the ceiling is reached).
-        let turn = tokio::time::timeout_at(deadline, shared.turn.acquire()).await;
+        Ok(tokio::time::timeout_at(deadline, shared.turn.acquire()).await.ok())
+    }
+
+    /// Waits for the next tick or a higher ceiling, whichever the caller needs.
+    ///
+    /// If the turn did not come before the deadline, this caller makes one last attempt and returns
+    /// its result. If that fails, then for the reason for which the first caller in the line still
+    /// waits (the tick is used up, or the ceiling is reached).
+    async fn wait_in_turn<T>(
+        &self,
+        take: impl Fn(&Sequencer, u64) -> Result<T, Refusal>,
+        turn: &Turn<'_>,
+        deadline: Instant,
+    ) -> Result<T, SnowflakeError> {
+        let shared = &*self.shared;
         loop {
             let raised = shared.raised.notified();
             tokio::pin!(raised);
             // Registered before the attempt, so that a ceiling that is raised in between is not
             // missed.
             raised.as_mut().enable();
-            let error = match shared.attempt(take) {
-                Err(error) if turn.is_ok() && is_worth_waiting(&error) => error,
+            let error = match shared.attempt(&take) {
+                Err(error) if turn.is_some() && is_worth_waiting(&error) => error,
                 result => return result,
             };
             let in_time = match error.kind() {
@@ -320,6 +350,9 @@ impl SnowflakeGenerator {
         self.shared.end(Phase::Closed);
     }
 }
+
+/// A caller's turn among those that wait; `None` if it did not come before the caller's deadline.
+type Turn<'a> = Option<Result<SemaphorePermit<'a>, AcquireError>>;
 
 /// Whether a caller waits after this error: for the next tick or a higher ceiling.
 fn is_worth_waiting(error: &SnowflakeError) -> bool {

@@ -49,7 +49,7 @@ fn tags_are_made_changed_raised_and_deleted() {
         &ops(&server, "DELETE", &format!("{path}?confirm=other"), ""),
         409,
         "unconfirmed",
-        "must start at",
+        "must start where",
     );
     let gone = ops(&server, "DELETE", &format!("{path}?confirm=a%2Fb%20%E8%AE%A2"), "").json();
     let number = |value: &serde_json::Value| value.as_str().unwrap().parse::<i64>().unwrap();

@@ -402,8 +402,14 @@ impl<S: FenceStore> StoreRules<S> {
 
 /// What an operator sees of a worker id.
 fn view<V>(worker: WorkerId, stored: Stored<V>) -> WorkerView {
-    let needs_repair = matches!(stored.record, RecordState::Damaged(_))
-        || matches!(stored.mirror, JavaMirror::Missing | JavaMirror::Damaged(_));
+    let needs_repair = match stored.record {
+        // A repair would lose what a later version wrote.
+        RecordState::Newer(_) => false,
+        RecordState::Damaged(_) => true,
+        RecordState::Absent | RecordState::Written(_) => {
+            matches!(stored.mirror, JavaMirror::Missing | JavaMirror::Damaged(_))
+        }
+    };
     let java = stored.mirror.remark();
     let (holder, fence, remark) = match stored.record {
         RecordState::Written(record) => (Some(record.holder), Some(record.fence), None),

@@ -43,6 +43,27 @@ async fn a_full_millisecond_is_slept_over() {
     }
 }
 
+/// Callers that want twice as many ids as the layout has until their deadline: those that came
+/// first get all of theirs. Were they served a run at a time, none would be done in time.
+#[tokio::test]
+async fn lists_beyond_the_limit_are_served_one_after_the_other() {
+    let registry = Arc::new(MemoryFenceStore::default());
+    let mut config = SnowflakeConfig::new(Identity::parse("a:1").unwrap());
+    config.layout = "t36-w10-s2/10ms".parse().unwrap();
+    let flakes = Arc::new(SnowflakeGenerator::open(registry, config).await.unwrap());
+
+    let takers = (0..16).map(|_| {
+        let flakes = Arc::clone(&flakes);
+        async move { flakes.take(100).await }
+    });
+    let outcomes = takers.collect::<tokio::task::JoinSet<_>>().join_all().await;
+
+    let lists: Vec<_> = outcomes.into_iter().flatten().collect();
+    assert!(lists.len() >= 2, "of 8 that the layout has ids for, {} were done", lists.len());
+    let ids: HashSet<_> = lists.iter().flatten().collect();
+    assert_eq!(ids.len(), 100 * lists.len());
+}
+
 #[tokio::test(start_paused = true)]
 async fn senseless_settings_are_refused_by_name() {
     let clock = Arc::new(ManualClock::at(UnixMillis::new(1_000_000)));
