@@ -11,7 +11,7 @@ pub(crate) fn worker_id(name: &str) -> Option<WorkerId> {
     name.parse().ok().map(WorkerId::new).filter(|worker| worker.to_string() == name)
 }
 
-/// A database's error as the registry's.
+/// Turns a database's error into one of the registry.
 pub(crate) fn translate(error: &StoreError) -> RegistryError {
     let kind = match error.kind() {
         // The SQLite file was replaced: the lease's record is not in the new one.

@@ -331,7 +331,8 @@ impl SnowflakeErrorKind {
         match self {
             Self::Starting | Self::BadCount { .. } | Self::BadConfig(_) => HealthCode::Starting,
             Self::CeilingReached => HealthCode::CeilingReached,
-            // Exhausted for longer than callers wait: the ids are ahead of the clock.
+            // Health is asked only about an exhaustion that lasts longer than callers wait: the ids
+            // are ahead of the clock.
             Self::Exhausted { .. } | Self::ClockBehind { .. } | Self::ClockRefused { .. } => {
                 HealthCode::Clock
             }

@@ -167,8 +167,8 @@ impl SnowflakeGenerator {
     ///
     /// # Errors
     /// Those of [`Self::next`]; ids that were taken before are then lost, which makes a gap.
-    /// `BadCount` unless `count` is 1 to 1,000,000, and no more than the layout holds in half of
-    /// [`SnowflakeConfig::wait`].
+    /// `BadCount` unless `count` is 1 to 1,000,000, and no more than the layout can issue in half
+    /// the time of [`SnowflakeConfig::wait`].
     pub async fn take(&self, count: usize) -> Result<Vec<Id>, SnowflakeError> {
         let mut ids = Vec::with_capacity(count.min(self.most_at_once));
         ids.extend(self.take_runs(count).await?.into_iter().flatten());
@@ -198,8 +198,9 @@ impl SnowflakeGenerator {
         }
         let deadline = self.deadline();
         let (mut runs, mut missing) = (Vec::with_capacity(1), count);
-        // Kept until all ids are there. If each run had to wait in the line anew, callers that want
-        // more than the layout has would all advance together, and none would be done in time.
+        // Kept until all ids are there. If each run waited in the line anew, callers that together
+        // want more ids than the layout gives until their deadlines would all advance slowly, and
+        // none would be done in time.
         let mut turn = None;
         while missing > 0 {
             let most = missing as u64;
@@ -224,8 +225,9 @@ impl SnowflakeGenerator {
         Instant::now() + self.shared.wait
     }
 
-    /// Waits in the line, and then for the next tick or a higher ceiling, whichever the caller needs.
-    /// `error`: why the first attempt failed; `None` if it was not made, because others were waiting.
+    /// Waits in the line, and then for the next tick or a higher ceiling, whichever the caller
+    /// needs. `error`: why the first attempt failed; `None` if it was not made, because others were
+    /// waiting.
     #[cold]
     async fn wait_for<T>(
         &self,
@@ -237,7 +239,8 @@ impl SnowflakeGenerator {
         self.wait_in_turn(take, &turn, deadline).await
     }
 
-    /// Waits for this caller's turn. `error` as in [`Self::wait_for`]: not every one is worth waiting.
+    /// Waits for this caller's turn. `error` as in [`Self::wait_for`]; one that waiting does not
+    /// cure is returned at once.
     async fn line_up(
         &self,
         error: Option<SnowflakeError>,
@@ -257,8 +260,8 @@ impl SnowflakeGenerator {
     /// Waits for the next tick or a higher ceiling, whichever the caller needs.
     ///
     /// If the turn did not come before the deadline, this caller makes one last attempt and returns
-    /// its result. If that fails, then for the reason for which the first caller in the line still
-    /// waits (the tick is used up, or the ceiling is reached).
+    /// its result. That can fail only for the reason that keeps the first caller in the line
+    /// waiting, too: the tick is used up, or the ceiling is reached.
     async fn wait_in_turn<T>(
         &self,
         take: impl Fn(&Sequencer, u64) -> Result<T, Refusal>,

@@ -3,8 +3,8 @@
 //! Invariant: between two looks at the wall clock it advances exactly with the boot clock, so that
 //! nothing on the hot path can see a step. It reads `boot + offset`; a watcher moves the offset
 //! towards the wall by at most 500 ppm. Three exceptions set it at once: the start of a lease
-//! ([`IdClock::anchor`]), the end of a stop ([`Look::CaughtUp`]), and a jump that was vouched for
-//! ([`IdClock::follow`]).
+//! ([`IdClock::anchor`]), the moment when stopped ids flow again ([`Look::CaughtUp`]), and a jump
+//! that was vouched for ([`IdClock::follow`]).
 //!
 //! A wall clock that falls behind by more than the tolerance stops the ids (the offset is then
 //! [`BLOCKED`]) until it is within the tolerance of the last id issued: the Java Leaf's rule, where

@@ -1,5 +1,5 @@
-//! The record of a tag in etcd: JSON of version 1. What a later version of Leaf added to it is
-//! kept; a record of a greater version is refused.
+//! The record of a tag in etcd: JSON in format 1. Fields that a later Leaf added within format 1
+//! are kept; a record in a later format is refused.
 
 use leaf_core::{Tag, UnknownFields};
 use leaf_segment::{NewTag, TagSettings};

@@ -391,7 +391,8 @@ impl TagStore for EtcdStore {
                     Ok(Changed::Done(())) => return Ok(before),
                     Ok(Changed::Late(_)) => pause(lost).await,
                     Err(error) => {
-                        // Only where the answer is missing may it be sealed all the same.
+                        // If the answer is missing, the tag may have been sealed nevertheless;
+                        // after any other error it was not.
                         let unclear = error.retryable() && before != SEALED;
                         return Err(SealError { error, max_id: unclear.then_some(before) });
                     }

@@ -23,7 +23,7 @@ pub(super) async fn set(
     // no cluster): a distant server is asked as seldom as can be. The update changes nothing, but
     // needs the right that a jump will need.
     let name = name(connection).await?;
-    // On Galera reads on this connection wait for what other members have committed.
+    // In a Galera cluster, reads on this connection wait for what other members have committed.
     let wait = if name.starts_with("'galera/") { "SET SESSION wsrep_sync_wait = 1; " } else { "" };
     let statements = format!(
         "{wait}SET @leaf_server = {name}; SELECT id FROM leaf_guard WHERE id = 1; \

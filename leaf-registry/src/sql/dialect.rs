@@ -3,8 +3,9 @@
 //! Invariant of every dialect: what a statement changed is durable once [`Connections::finish`] has
 //! returned `Ok`, and an allocation computes its range from what its own statement answered.
 //!
-//! The code of this folder also relies on this: `COMMIT` and `ROLLBACK` as text; a duplicate key is
-//! [`StoreErrorKind::TagExists`]. If the database can fail over, it understands `BEGIN` as text,
+//! The code of this folder also relies on this: the database accepts `COMMIT` and `ROLLBACK`, sent
+//! unprepared ([`Dialect::run_text`]); a duplicate key is
+//! [`StoreErrorKind::TagExists`]. If the database can fail over, it accepts `BEGIN`, too,
 //! the dialect has the tables `leaf_guard` and `leaf_worker_guard`, and in a segment store its
 //! `prepare` and `identify_server` tell [`FailoverGuard::found`] whether `leaf_guard` is usable.
 //! How a statement knows its server (a variable of the session, a function) is the dialect's own.
@@ -41,19 +42,20 @@ pub(crate) struct SettingsStatements {
 /// as in [`SettingsStatements`].
 #[derive(Debug)]
 pub(crate) struct TagStatements {
-    /// `leaf_alloc`: amount, tag, expected step, greatest start. `leaf_sequence`: amount, least,
-    /// amount, least, tag, expected step, greatest start, expected meaning. (Twice, since
-    /// placeholders of MySQL have no numbers.) Sets `max_id` to `max_id` + amount; in
-    /// `leaf_sequence` to max(`max_id`, least + `skip`) + amount, where least is the first number
-    /// of the running period. No row is changed if `max_id` is above the greatest start. Run by
-    /// [`Dialect::set_max_id`].
+    /// `leaf_alloc`: amount, tag, expected step, greatest start. Sets `max_id` to `max_id` +
+    /// amount.
     ///
-    /// `skip`, a column of `leaf_sequence`: how many numbers are left out at the beginning of the
-    /// first period after the one that `max_id` is in. A jump adds the tag's own margin to it, if
-    /// it has one; the allocation that enters the new period sets it to 0. A promoted replica may
-    /// lack the first allocation of the running period. Its `max_id` is then still in an earlier
-    /// period, so a margin added to `max_id` does not reach the numbers that were granted in the
-    /// running one; `skip` does.
+    /// `leaf_sequence`: amount, least, amount, least, tag, expected step, greatest start, expected
+    /// meaning. (Twice, since placeholders of MySQL have no numbers.) Here *least* is the first
+    /// number of the running period. Sets `max_id` to max(`max_id`, least + `skip`) + amount.
+    ///
+    /// No row is changed if `max_id` is above the greatest start. Run by [`Dialect::set_max_id`].
+    ///
+    /// Why the column `skip`: a promoted replica may lack the first allocation of the running
+    /// period. Its `max_id` is then still in an earlier period, and a margin added to it does not
+    /// reach the numbers that were granted in the running one. So a jump also adds the tag's own
+    /// margin, if it has one, to `skip`: that many numbers are left out when the tag next enters a
+    /// new period. The allocation that enters it sets `skip` to 0.
     pub(crate) allocate: &'static str,
     /// `allocate`, only on the server that allocated last.
     pub(crate) allocate_guarded: &'static str,
@@ -68,7 +70,7 @@ pub(crate) struct TagStatements {
     pub(crate) set_step: &'static str,
     /// settings, tag. Meets no row when there is no such tag.
     pub(crate) set_settings: &'static str,
-    /// least `max_id`, tag. Run by [`Dialect::set_max_id`].
+    /// the least value that `max_id` shall have, tag. Run by [`Dialect::set_max_id`].
     pub(crate) advance: &'static str,
     /// tag -> `max_id`; nobody else changes the row until the transaction ends.
     pub(crate) lock: &'static str,
@@ -136,8 +138,9 @@ pub(crate) struct WriterStatements {
     pub(crate) lock: &'static str,
     /// -> 1 when a worker id was ever claimed.
     pub(crate) used: &'static str,
-    /// 1 if the table is new (no worker id was ever claimed and no server is named), else 0; lower
-    /// bound of `since` in Unix ms. Makes this server the writer. In a new table `since` becomes 0.
+    /// whether the table is new (1: no worker id was ever claimed and no server is named; else 0),
+    /// least value of `since` in Unix ms. Makes this server the writer, and sets `since`: in a new
+    /// table to 0, else to the server's clock or that least value, whichever is later.
     pub(crate) take: &'static str,
     /// Makes this server the writer in a table that this connection has made, where the row names
     /// no server yet.

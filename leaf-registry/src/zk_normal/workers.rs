@@ -1,5 +1,5 @@
-//! The worker registry `zk_normal`. Invariant: a znode is made for a name only where it has none,
-//! or asks for one more (`new_id`); its number is used by that name alone. If a creation gets no
+//! The worker registry `zk_normal`. Invariant: an identity gets a znode only if it has none or asks
+//! for one more (`new_id`); a znode's number is used by that identity alone. If a creation gets no
 //! answer, the next listing shows whether the znode was made: within a session ZooKeeper never
 //! carries out a request after a later one.
 
@@ -17,7 +17,7 @@ use zookeeper_client::{Error, MultiWriteError};
 use super::mirror;
 use crate::zookeeper::{Connected, Fences, Session, Znode, version};
 
-/// Stands for a name where there is none: no znode has it.
+/// Used in the path of a worker id that has no znode: no znode has this name, so nothing is found.
 const NO_NAME: &str = "-";
 
 /// Worker ids in the tree of the original Java Leaf.

@@ -104,8 +104,8 @@ impl ZkRecycle {
     }
 }
 
-/// What is stored of a worker id. An entry in the pool of used ones counts more than one in the
-/// other.
+/// What is stored of a worker id. If it is in both pools, the entry in
+/// `inuse` counts.
 fn found(fence: &Znode, not_use: &Znode, in_use: &Znode) -> Stored<Version> {
     let record = crate::zookeeper::recorded(fence);
     let retired = record.written().is_some_and(|record| record.fence.state == FenceState::Retired);

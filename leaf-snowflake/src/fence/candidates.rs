@@ -130,7 +130,8 @@ impl Refusals {
         request: &ClaimRequest,
     ) {
         self.refused += 1;
-        // What this instance remembers of one worker id says nothing about the others.
+        // The remembered worker id may be refused because of what this instance issued with it,
+        // which says nothing about other unused ones.
         let remembered = request.saved.as_ref().is_some_and(|saved| saved.worker == worker.get());
         let unused = stored.mirror == JavaMirror::Agrees && stored.record == RecordState::Absent;
         if unused && !remembered {

@@ -1,12 +1,12 @@
 //! Which worker id a node takes.
 //!
-//! A node whose worker id is fixed, or belongs to its name, takes that one or is refused. Otherwise
-//! it tries worker ids in this order: the one that an earlier attempt of the same claim wrote;
-//! then, unless worker ids belong to identities, the one in its state file, others that its
-//! instance has held, and those that were given back; then those that no node has used; last those
-//! whose ceiling, and [`ClaimPolicy::recycle_after`](super::ClaimPolicy::recycle_after) after it,
-//! has passed. A node that lost a race for a worker id begins its next attempt at a random
-//! candidate, so that competing nodes try different ones.
+//! A node with a fixed worker id, or whose identity has a worker id already, takes that one or is
+//! refused. All others try worker ids in this order: the one that an earlier attempt of the same
+//! claim wrote; then, unless worker ids belong to identities, the one in its state file, others
+//! that its instance has held, and those that were given back; then those that no node has used;
+//! last those whose ceiling, and [`ClaimPolicy::recycle_after`](super::ClaimPolicy::recycle_after)
+//! after it, has passed. A node that lost a race for a worker id begins its next attempt at a
+//! random candidate, so that competing nodes try different ones.
 
 use leaf_core::{UnixMillis, WorkerId};
 

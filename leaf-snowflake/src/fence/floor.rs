@@ -153,8 +153,8 @@ fn by_registry(
     if !other_instance || !kept_back || evidence.selection == Selection::Assigned {
         return floor;
     }
-    // Another instance's worker id that was not released (where worker ids belong to identities, a
-    // released one, too) is given out only `recycle_after` past its ceiling.
+    // A worker id of another instance is given out only `recycle_after` past its ceiling: unless it
+    // was released, and where worker ids belong to identities always.
     let free = fence.ceiling + evidence.policy.recycle_after;
     match floor {
         Ok(_) | Err(RegistryErrorKind::NotYet { .. }) if free > request.now => {
@@ -252,8 +252,9 @@ fn by_fence(
             && saved.fence.instance == fence.instance
             && fence.instance == request.instance
     });
-    // An earlier attempt of this very claim, whose answer was lost: nothing was issued under it,
-    // though perhaps under the lease before.
+    // An earlier attempt of this very claim, whose answer was lost: nothing was issued under it. If
+    // this node held the term directly before, it may have issued ids under that one, and goes on
+    // above those; else it starts at the floor that the attempt wrote.
     if fence.nonce == request.nonce {
         let directly_before = |saved: &SavedLease| {
             saved.provenance == Provenance::Proven && saved.fence.term + 1 == fence.term

@@ -1,9 +1,8 @@
 //! A held worker id, and how its holder recognizes its own writes.
 //!
-//! Invariant: a record counts as this lease's only if its nonce is that of one of the lease's own
-//! writes.
-//! A write whose answer was lost keeps its nonce for the next attempt, so that it is recognized
-//! whenever it arrives.
+//! Invariant: a lease takes a record for its own only if the record's nonce is that of one of the
+//! lease's own writes. A write whose answer was lost keeps its nonce for the next attempt, so that
+//! it is recognized whenever it arrives.
 
 use std::collections::VecDeque;
 

@@ -13,7 +13,7 @@
 //! | `floor.rs` | from when a node may issue: the one function that answers it |
 //! | `claim.rs` | which worker id a node takes |
 //! | `candidates.rs` | in which order worker ids are tried, and what a refusal says |
-//! | `lease.rs` | whether a record was written by a lease, also by a write whose answer was lost |
+//! | `lease.rs` | whether a lease wrote a record, even if the answer to that write was lost |
 //! | `registry.rs` | how a lease is extended and released |
 //! | `admin.rs` | what an operator may change |
 //!

@@ -36,9 +36,10 @@ pub struct Fence {
     /// New for every change, and the same for all attempts of it: how a writer recognizes a write
     /// whose answer was lost.
     pub nonce: Uuid,
-    /// The layout's [`shape`](leaf_core::Layout::shape). Ids of two layouts may be equal numbers.
+    /// How the layout splits the bits ([`Layout::shape`](leaf_core::Layout::shape)). A claim with
+    /// another layout is refused: ids of two layouts may be equal numbers.
     pub layout: String,
-    /// The layout's epoch. Ids of two epochs may be equal numbers.
+    /// The layout's epoch. A claim with another one is refused, for the same reason.
     pub epoch_ms: UnixMillis,
     /// The [`WorkerRange`](super::WorkerRange) of the registry; `None`: all worker ids.
     #[serde(default, skip_serializing_if = "Option::is_none")]

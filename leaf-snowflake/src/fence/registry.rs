@@ -28,8 +28,8 @@ pub(super) const TRIES: usize = 30;
 pub struct ClaimPolicy {
     /// A worker id belongs to the identity that claimed it last. A node takes its own; else an
     /// unused one; else one whose ceiling passed [`recycle_after`](Self::recycle_after) ago. A node
-    /// whose worker id was taken over stops, so that an operator can look, instead of claiming
-    /// another.
+    /// whose worker id was taken over does not claim another one: it stops, so that an operator can
+    /// look.
     pub bound: bool,
     /// The only worker id that this node may take.
     pub fixed: Option<WorkerId>,

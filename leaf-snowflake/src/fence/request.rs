@@ -44,7 +44,7 @@ pub struct ClaimRequest {
 
 impl ClaimRequest {
     /// The fence of the next term, whose holder is this node, from `floor` on. The ceiling never
-    /// falls below that of the fence before: a holder may be issuing up to it.
+    /// falls below that of the fence before: the holder of that one may still issue up to it.
     pub(crate) fn next_fence(&self, previous: Option<&Fence>, floor: UnixMillis) -> Fence {
         let (term, ceiling) = match previous {
             None => (1, UnixMillis::EPOCH),

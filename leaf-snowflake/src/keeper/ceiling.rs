@@ -12,9 +12,9 @@ const LEAST_WINDOW: Duration = Duration::from_millis(200);
 const LEAST_RAISE: Duration = Duration::from_millis(200);
 
 impl Keeper {
-    /// Begins a look. Tells whether the last look began longer ago than a report interval, and than
-    /// two intervals of looks. It goes by the boot clock, which runs on while the process is
-    /// stopped or the machine sleeps.
+    /// Begins a look. Tells whether the last look began longer ago than a report interval or two
+    /// intervals of looks, whichever is longer. It goes by the boot clock, which runs on while the
+    /// process is stopped or the machine sleeps.
     pub(super) fn was_frozen(&mut self) -> bool {
         let now = self.shared.clock.boot();
         let since = now.saturating_sub(std::mem::replace(&mut self.looked_at, now));

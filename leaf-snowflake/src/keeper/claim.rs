@@ -80,7 +80,7 @@ impl Keeper {
         }
         let after = JavaCache::read(directory).map_err(SnowflakeErrorKind::BadConfig)?;
         let Some(written) = after.filter(|_| after != self.java) else { return Ok(()) };
-        // The next attempt watches whether it changes once more.
+        // The next attempt watches for a further change.
         self.java = after;
         self.least_floor = self.least_floor.max(written.floor.unwrap_or(UnixMillis::EPOCH));
         let holder = format!("the one that writes {}", directory.display());

@@ -196,9 +196,9 @@ impl Keeper {
                 End::Forked => return,
                 End::Lost(error) => {
                     self.lose(&held, &error.to_string()).await;
-                    // A lease that ended in doubt after a failover was not seen to be taken over:
-                    // so this node may claim anew even where a node that lost its worker id must
-                    // stop.
+                    // After a failover the lease is only in doubt; nobody is known to have taken
+                    // it over. So this node may claim anew, also where a node whose worker id was
+                    // taken over must stop.
                     let failed_over = *error.kind() == RegistryErrorKind::LeaseInDoubt;
                     (None, failed_over || !self.registry.policy().bound)
                 }

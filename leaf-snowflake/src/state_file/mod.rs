@@ -15,9 +15,9 @@
 //! ([`Provenance::Uncertain`]).
 //!
 //! Durable format, version 1: a slot is a page with a head line, see `page.rs`, and the JSON object
-//! `{version, instance, saved_lease, pending_claim, written_at}`, where `written_at`
-//! is a file on a machine, not a time. A reader ignores fields that it
-//! does not know and keeps them when it rewrites the file.
+//! `{version, instance, saved_lease, pending_claim, written_at}`, where `written_at` is the place
+//! of writing (machine, boot, device, inode), not a time. A reader ignores fields that it does not
+//! know and keeps them when it rewrites the file.
 
 mod page;
 #[cfg(test)]
