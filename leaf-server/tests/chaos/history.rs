@@ -320,8 +320,8 @@ fn available(space: Space, answers: &[&Answers], lines: &[Line], end: &End, verd
         kinds.join(", ")
     ));
     let waits = space == Space::Snowflake && end.together;
-    // By how much a seed strikes at a time, and by the other tests beside it, the same run has
-    // snowflake ids in 75 to 90 % of its seconds.
+    // The seed decides how hard a run is struck, and the machine how soon it recovers: one run had
+    // snowflake ids in 75 % of its seconds beside other tests, and in 90 % alone.
     let floor = if waits {
         0.2
     } else if space == Space::Snowflake {
