@@ -69,8 +69,8 @@ impl FenceStore for LocalStore {
 
     fn restore(&self, who: &Identity, saved: &SavedLease) {
         let (holder, address) = (who.clone(), who.clone());
-        let (fence, unknown_fields) = (saved.fence.clone(), Default::default());
-        let record = WorkerRecord { holder, address, fence, unknown: unknown_fields };
+        let fence = saved.fence.clone();
+        let record = WorkerRecord { holder, address, fence, unknown: Default::default() };
         *self.record() = Some((WorkerId::new(saved.worker), record));
     }
 

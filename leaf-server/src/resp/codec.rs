@@ -82,7 +82,7 @@ pub(super) fn read(input: &[u8], words: &mut Words) -> Result<Option<usize>, Mal
 pub(super) fn increment(input: &[u8]) -> Option<(&str, usize)> {
     /// The beginning of `INCR` with one argument, as most clients send it.
     const CAPITALS: &[u8] = b"*2\r\n$4\r\nINCR\r\n$";
-    /// The same in small letters.
+    /// The beginning of `incr` with one argument, for clients that write commands in small letters.
     const LETTERS: &[u8] = b"*2\r\n$4\r\nincr\r\n$";
     let (beginning, _) = input.split_at_checked(CAPITALS.len())?;
     if beginning != CAPITALS && beginning != LETTERS {
