@@ -25,9 +25,10 @@ fn is_missing_table(error: &sqlx::Error) -> bool {
     code(error).as_deref() == Some("42P01")
 }
 
-/// duplicate_table; unique_violation, in the catalog, where another transaction made it just now
+/// duplicate_table; and where another transaction makes it at this moment, a unique_violation in the
+/// catalog, or a duplicate_object: each table has a row type of its name.
 fn is_existing_table(error: &sqlx::Error) -> bool {
-    matches!(code(error).as_deref(), Some("42P07" | "23505"))
+    matches!(code(error).as_deref(), Some("42P07" | "42710" | "23505"))
 }
 
 /// undefined_column

@@ -81,8 +81,11 @@ pub(super) async fn make<D: Dialect>(
         if !table_exists::<D>(connection, table.name).await? {
             match D::run_text(connection, table.statements).await {
                 Ok(()) => made.push(table.name),
-                // Somebody else has made it meanwhile, and its rows.
-                Err(error) if (D::ERRORS.is_existing_table)(&error) => {}
+                // Somebody else has made it meanwhile, and its rows. If it is not there, then
+                // something else has its name.
+                Err(error)
+                    if (D::ERRORS.is_existing_table)(&error)
+                        && table_exists::<D>(connection, table.name).await? => {}
                 Err(error) => return Err(error),
             }
         }
