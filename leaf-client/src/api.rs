@@ -61,6 +61,7 @@ impl Api {
     ) -> Result<(A::Answer, Arc<Endpoint>), AskError> {
         self.budget.earn();
         let mut tried: Vec<Arc<Endpoint>> = Vec::new();
+        let mut told = None;
         loop {
             let chosen =
                 tokio::time::timeout_at(deadline, self.pool.choose(&tried, ask.mode())).await;
@@ -78,10 +79,11 @@ impl Api {
             };
             match failure.fault {
                 Fault::Server => endpoint.failed(),
-                Fault::Trouble => endpoint.refused(),
+                Fault::Trouble | Fault::CutShort => endpoint.refused(),
                 Fault::NoSuchMode => endpoint.has_not(ask.mode()),
                 Fault::None => {}
             }
+            let failure = failure.or(told);
             tried.push(endpoint);
             let again = Instant::now() < deadline
                 && self.pool.has_another(&tried, ask.mode())
@@ -90,6 +92,7 @@ impl Api {
                 return Err(AskError::Failed(failure));
             }
             tracing::debug!("{failure}; another server is asked");
+            told = Some(failure);
         }
     }
 
@@ -100,9 +103,10 @@ impl Api {
         deadline: Instant,
     ) -> Result<A::Answer, AskError> {
         let mut pause = PAUSE;
+        let mut told = None;
         loop {
             let failure = match self.ask(ask, deadline).await {
-                Err(AskError::Failed(failure)) => failure,
+                Err(AskError::Failed(failure)) => failure.or(told),
                 answer => return answer.map(|(answer, _)| answer),
             };
             loop {
@@ -116,6 +120,7 @@ impl Api {
                     break;
                 }
             }
+            told = Some(failure);
         }
     }
 

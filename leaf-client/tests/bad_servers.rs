@@ -204,6 +204,32 @@ async fn a_server_in_trouble_is_not_flooded() {
     assert!((6..22).contains(&asked), "{asked}");
 }
 
+/// The end of the caller's time tells less than what a server said before.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_reason_outlives_a_last_try_without_an_answer() {
+    let away = r#"{"type":"urn:leaf:problem:unavailable","detail":"the store is away"}"#;
+    let asked = AtomicUsize::new(0);
+    let url = server(move |line, _| {
+        if !line.contains("orders") {
+            return http("404 Not Found", "");
+        }
+        match asked.fetch_add(1, Ordering::SeqCst) {
+            // Late enough that the next try has less than the 350 ms of an attempt.
+            0 => {
+                std::thread::sleep(Duration::from_millis(300));
+                http("503 Service Unavailable", away)
+            }
+            // Nothing comes: the request stays without an answer.
+            _ => String::new(),
+        }
+    })
+    .await;
+    let client = builder(&url).build().unwrap();
+    let error = client.tag("orders").await.unwrap_err();
+    assert_eq!(error.kind(), ClientErrorKind::Unavailable);
+    assert!(error.to_string().contains("the store is away"), "{error}");
+}
+
 #[test]
 fn what_cannot_be_used_is_refused_at_once() {
     let bad = [

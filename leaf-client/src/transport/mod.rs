@@ -41,6 +41,8 @@ pub(crate) enum Fault {
     Trouble,
     /// It does not have the mode that the request is for.
     NoSuchMode,
+    /// It did not answer, and had less time than an attempt has.
+    CutShort,
     /// Nothing.
     None,
 }
@@ -52,6 +54,14 @@ impl Failure {
 
     pub(crate) fn with(self, fault: Fault) -> Self {
         Self { fault, ..self }
+    }
+
+    /// What is told of the two: what a server said says more than that the time was over.
+    pub(crate) fn or(self, earlier: Option<Self>) -> Self {
+        match (self.fault, earlier) {
+            (Fault::CutShort, Some(earlier)) => earlier,
+            _ => self,
+        }
     }
 
     /// One that no server is to blame for.
@@ -103,8 +113,9 @@ impl Transport {
             if endpoint.place.protocol == Protocol::Grpc {
                 self.grpc.forget(endpoint);
             }
-            let fault = if within < attempt { Fault::Trouble } else { Fault::Server };
-            Err(Failure::of(endpoint, format!("no answer within {within:?}")).with(fault).into())
+            let fault = if within < attempt { Fault::CutShort } else { Fault::Server };
+            let why = format!("no answer within {} ms", within.as_millis());
+            Err(Failure::of(endpoint, why).with(fault).into())
         };
         tokio::time::timeout(within, asked).await.unwrap_or_else(late)
     }
