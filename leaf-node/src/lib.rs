@@ -34,4 +34,4 @@ pub mod registry;
 pub use error::OpenError;
 pub use identity::find_identity;
 pub use leaf::{Leaf, LeafBuilder};
-pub use node::{Node, Snowflake, Store, Surroundings};
+pub use node::{Node, Snowflake, Store, Surroundings, check_marks, check_snowflake};

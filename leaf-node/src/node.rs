@@ -6,6 +6,7 @@
 
 use std::fmt;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,7 +14,8 @@ use leaf_core::Health;
 use leaf_registry::{OpenRegistry, OpenStore, StoreUrl};
 use leaf_segment::{HighWaterMarks, KeyRing, Keys, SegmentConfig, SegmentGenerator, Shards};
 use leaf_snowflake::{
-    Identity, Peers, Registry, SnowflakeConfig, SnowflakeErrorKind, SnowflakeGenerator,
+    Identity, Peers, Registry, SnowflakeConfig, SnowflakeError, SnowflakeErrorKind,
+    SnowflakeGenerator,
 };
 
 use crate::config::{ClockCheck, Config, ConfigError};
@@ -164,7 +166,7 @@ impl Segment {
     /// The tables of a SQLite file are made here, since nobody else could have made them; those of
     /// a server are an operator's to make (`leaf-server schema`).
     async fn open(config: &Config) -> Result<Self, OpenError> {
-        let marks = HighWaterMarks::open(&config.data_dir.join("segment.marks"));
+        let marks = HighWaterMarks::open(&marks_file(config));
         let marks = Arc::new(marks.map_err(OpenError::HighWaterMarks)?);
         let keys = Arc::new(KeyRing::new(config.segment.read_keys()?));
         let open = async |url: &StoreUrl| -> Result<Store, OpenError> {
@@ -185,6 +187,60 @@ impl Segment {
     }
 }
 
+/// Where the regression guard's marks are.
+fn marks_file(config: &Config) -> PathBuf {
+    config.data_dir.join("segment.marks")
+}
+
+/// Refuses a file of the regression guard's marks with which [`Node::open`] refuses to start.
+///
+/// Changes nothing, and may run while a node uses the data directory.
+///
+/// # Errors
+/// `HighWaterMarks`.
+pub fn check_marks(config: &Config) -> Result<(), OpenError> {
+    HighWaterMarks::check(&marks_file(config)).map_err(OpenError::HighWaterMarks)
+}
+
+/// Refuses settings, a state file and a Java Leaf's cache with which [`Node::open`] refuses to
+/// start.
+///
+/// Changes nothing, and may run while a node uses the data directory.
+///
+/// # Errors
+/// `Config`, `Snowflake`.
+pub fn check_snowflake(config: &Config, identity: &Identity) -> Result<(), OpenError> {
+    generator_config(config, identity).check().map_err(not_prepared)
+}
+
+/// The settings of the generator of snowflake ids.
+fn generator_config(config: &Config, identity: &Identity) -> SnowflakeConfig {
+    let snowflake = &config.snowflake;
+    SnowflakeConfig {
+        layout: snowflake.layout(),
+        state_file: Some(config.data_dir.join("snowflake.state")),
+        rollback_tolerance: snowflake.rollback_tolerance.duration(),
+        max_step_forward: snowflake.max_step_forward.duration(),
+        offline_for: snowflake.offline_for.duration(),
+        report_interval: snowflake.report_interval.duration(),
+        startup_wait: snowflake.startup_wait.duration(),
+        max_offset: snowflake.max_offset.duration(),
+        sequence_start: snowflake.sequence_start,
+        java_cache: snowflake.java_cache.clone(),
+        ..SnowflakeConfig::new(identity.clone())
+    }
+}
+
+/// Settings that make no sense are the configuration's fault.
+fn not_prepared(error: SnowflakeError) -> OpenError {
+    match error.kind() {
+        SnowflakeErrorKind::BadConfig(_) | SnowflakeErrorKind::EndOfTime { .. } => {
+            ConfigError::new(format!("snowflake: {error}")).into()
+        }
+        _ => OpenError::Snowflake(error),
+    }
+}
+
 impl Snowflake {
     /// Opens the registry and prepares the generator. Nothing is claimed yet: that needs the
     /// registry, which may be away, while a node must be able to start.
@@ -201,31 +257,12 @@ impl Snowflake {
         {
             admin.apply().await?;
         }
-        let snowflake = &config.snowflake;
-        let mut settings = SnowflakeConfig {
-            layout: snowflake.layout(),
-            state_file: Some(config.data_dir.join("snowflake.state")),
-            rollback_tolerance: snowflake.rollback_tolerance.duration(),
-            max_step_forward: snowflake.max_step_forward.duration(),
-            offline_for: snowflake.offline_for.duration(),
-            report_interval: snowflake.report_interval.duration(),
-            startup_wait: snowflake.startup_wait.duration(),
-            max_offset: snowflake.max_offset.duration(),
-            sequence_start: snowflake.sequence_start,
-            java_cache: snowflake.java_cache.clone(),
-            ..SnowflakeConfig::new(identity.clone())
-        };
-        if let (ClockCheck::By(rule), Some(peers)) = (snowflake.clock_check, around.peers) {
+        let mut settings = generator_config(config, &identity);
+        if let (ClockCheck::By(rule), Some(peers)) = (config.snowflake.clock_check, around.peers) {
             settings.peer_rule = rule;
             settings.peers = Some(peers(open.registry.clone(), identity.clone()));
         }
         let generator = SnowflakeGenerator::prepare(open.registry.clone(), settings);
-        let generator = generator.map_err(|error| match error.kind() {
-            SnowflakeErrorKind::BadConfig(_) | SnowflakeErrorKind::EndOfTime { .. } => {
-                ConfigError::new(format!("snowflake: {error}")).into()
-            }
-            _ => OpenError::Snowflake(error),
-        })?;
-        Ok(Self { generator, open, identity })
+        Ok(Self { generator: generator.map_err(not_prepared)?, open, identity })
     }
 }

@@ -137,6 +137,32 @@ impl HighWaterMarks {
         })
     }
 
+    /// Refuses a file that [`Self::open`] refuses, but for a lock, which it does not look at, and
+    /// changes nothing: for a program that looks at its configuration while another one may use the
+    /// file. A file that does not exist is in order.
+    ///
+    /// # Errors
+    /// When the file cannot be read or written.
+    ///
+    /// ```
+    /// use leaf_segment::HighWaterMarks;
+    ///
+    /// # let directory = tempfile::tempdir()?;
+    /// HighWaterMarks::check(&directory.path().join("segment.marks"))?;
+    /// assert!(HighWaterMarks::check(directory.path()).is_err(), "a directory");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn check(path: &Path) -> Result<(), HighWaterMarksError> {
+        let failed =
+            |operation, source| HighWaterMarksError { operation, path: path.into(), source };
+        match OpenOptions::new().read(true).append(true).open(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            opened => opened.map_err(|error| failed("open", error))?,
+        };
+        let text = std::fs::read(path).map_err(|error| failed("read", error))?;
+        parse(&text).map(|_| ()).map_err(|error| failed("read", error))
+    }
+
     /// The mark of a tag.
     #[must_use]
     pub fn get(&self, tag: &Tag) -> Option<i64> {

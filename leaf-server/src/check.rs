@@ -3,12 +3,14 @@
 
 use std::fmt::Display;
 use std::io::Write;
+use std::path::Path;
 use std::time::Duration;
 
-use anyhow::{Result, bail};
+use anyhow::{Context as _, Result, bail};
 use leaf_node::config::Config;
 use leaf_node::hints;
 use leaf_registry::OpenRegistry;
+use leaf_snowflake::Identity;
 
 /// How long one place may take to answer.
 ///
@@ -47,6 +49,8 @@ pub(crate) async fn run(config: &Config) -> Result<()> {
     report.tell(&"configuration", Ok("every key and value is known".into()))?;
     report.tell(&format!("data directory {}", config.data_dir.display()), data_dir(config))?;
     if config.segment.enabled {
+        let marks = leaf_node::check_marks(config).map(|()| "usable".into());
+        report.tell(&"segment.marks", marks.map_err(Into::into))?;
         if config.segment.keys_file.is_some() {
             let keys = config.segment.read_keys().map(|keys| format!("{keys}"));
             report.tell(&"segment.keys_file", keys.map_err(Into::into))?;
@@ -57,18 +61,32 @@ pub(crate) async fn run(config: &Config) -> Result<()> {
         }
     }
     if config.snowflake.enabled {
-        let identity = leaf_node::find_identity(config);
-        let warned = identity.map(|(identity, warning)| warning.unwrap_or(identity.to_string()));
-        report.tell(&"identity", warned.map_err(Into::into))?;
-        let place = config.registry_place()?.map(|place| format!(" {place}")).unwrap_or_default();
-        let what = format!("{} registry{place}", config.snowflake.registry);
-        report.tell(&what, in_time(workers(config)).await)?;
+        snowflake(config, &mut report).await?;
     }
     match report.failures {
         0 => Ok(()),
         1 => bail!("one check failed"),
         failures => bail!("{failures} checks failed"),
     }
+}
+
+/// Looks at identity, state file and registry.
+async fn snowflake(config: &Config, report: &mut Report) -> Result<()> {
+    let found = leaf_node::find_identity(config);
+    // Without one, what depends on it is not looked at.
+    let identity = found.as_ref().ok().map(|(identity, _)| identity.clone());
+    let warned = found.map(|(identity, warning)| warning.unwrap_or(identity.to_string()));
+    report.tell(&"identity", warned.map_err(Into::into))?;
+    if let Some(identity) = &identity {
+        let usable = leaf_node::check_snowflake(config, identity);
+        report.tell(
+            &"snowflake.state, clock",
+            usable.map(|()| "usable".into()).map_err(Into::into),
+        )?;
+    }
+    let place = config.registry_place()?.map(|place| format!(" {place}")).unwrap_or_default();
+    let what = format!("{} registry{place}", config.snowflake.registry);
+    report.tell(&what, in_time(workers(config, identity.as_ref())).await)
 }
 
 /// Bounds one look at a server.
@@ -79,30 +97,42 @@ async fn in_time(check: impl Future<Output = Result<String>>) -> Result<String> 
     }
 }
 
-/// Whether files can be written there: missing rights and a read-only mount are found by trying.
+/// Whether files can be written there, or the server can make it.
 fn data_dir(config: &Config) -> Result<String> {
     let directory = &config.data_dir;
-    match directory.metadata() {
-        Ok(found) if !found.is_dir() => bail!("is no directory"),
-        Ok(_) => {
-            let probe = directory.join(format!(".check-{}", std::process::id()));
-            std::fs::write(&probe, "")?;
-            std::fs::remove_file(&probe)?;
-            Ok("can be written".into())
-        }
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            Ok("does not exist: the server makes it".into())
-        }
-        Err(error) => Err(error.into()),
+    if directory.try_exists()? {
+        writable(directory)?;
+        return Ok("can be written".into());
     }
+    let above = directory.ancestors().find(|above| above.exists());
+    writable(above.unwrap_or(Path::new(".")))?;
+    Ok("does not exist: the server makes it".into())
+}
+
+/// Whether the server can make a file that does not exist. It makes no directory for it but the
+/// data directory.
+fn new_file(file: &Path, config: &Config) -> Result<String> {
+    let above = file.parent().filter(|above| !above.as_os_str().is_empty());
+    let directory = above.unwrap_or(Path::new("."));
+    if directory != config.data_dir || directory.try_exists()? {
+        writable(directory)?;
+    }
+    Ok("does not exist: the server makes it".into())
+}
+
+/// Refuses a directory in which no file can be made: missing rights and a read-only mount are found
+/// by trying.
+fn writable(directory: &Path) -> Result<()> {
+    let probe = directory.join(format!(".check-{}", std::process::id()));
+    std::fs::write(&probe, "")
+        .and_then(|()| std::fs::remove_file(&probe))
+        .with_context(|| format!("{} cannot be written", directory.display()))
 }
 
 /// Whether the tags of a store can be read, and which settings of its server put ids at risk.
 async fn store(config: &Config, url: &leaf_registry::StoreUrl) -> Result<String> {
-    if let Some(file) = url.file(&config.data_dir)
-        && !file.exists()
-    {
-        return Ok("does not exist: the server makes it".into());
+    if let Some(file) = url.file(&config.data_dir).filter(|file| !file.exists()) {
+        return new_file(&file, config);
     }
     let open = url.open(&config.data_dir, &config.segment.store_options()).await?;
     let tags = open.store.tags().await?.len();
@@ -114,14 +144,17 @@ async fn store(config: &Config, url: &leaf_registry::StoreUrl) -> Result<String>
     })
 }
 
-/// Whether the records of the registry can be read. Nothing is claimed.
-async fn workers(config: &Config) -> Result<String> {
+/// Whether the records of the registry can be read, and whether this node may claim at all. Nothing
+/// is claimed.
+async fn workers(config: &Config, identity: Option<&Identity>) -> Result<String> {
     if let Some(place) = config.registry_place()?
-        && let Some(file) = place.file(&config.data_dir)
-        && !file.exists()
+        && let Some(file) = place.file(&config.data_dir).filter(|file| !file.exists())
     {
-        return Ok("does not exist: the server makes it".into());
+        return new_file(&file, config);
     }
     let OpenRegistry { registry, .. } = leaf_node::registry::open(config, None).await?;
+    if let Some(identity) = identity {
+        registry.check(identity, config.snowflake.layout())?;
+    }
     Ok(format!("{} worker ids in use or used before", registry.workers().await?.len()))
 }

@@ -110,3 +110,75 @@ fn check_reaches_everything_beside_the_running_server_and_changes_nothing() {
     let wrong = run(directory.path(), &["check"], &[("LEAF_HTTP__LISTEN", "nowhere")]);
     assert_eq!(wrong.status.code(), Some(2));
 }
+
+/// What refuses the start, whatever servers answer: a configuration that `check` passes starts.
+#[test]
+fn check_refuses_what_the_start_refuses() {
+    let refused = |what: &str, prepare: &dyn Fn(&Path), env: &[(&str, &str)]| {
+        let directory = tempfile::tempdir().unwrap();
+        prepare(directory.path());
+        let listen = format!("127.0.0.1:{}", free_port());
+        let any = "127.0.0.1:0".to_owned();
+        let mut all = vec![("LEAF_HTTP__LISTEN", &*listen), ("LEAF_OPS__LISTEN", &any)];
+        all.extend([("LEAF_REDIS__LISTEN", &*any), ("LEAF_GRPC__LISTEN", &any)]);
+        all.extend(env);
+
+        let checked = run(directory.path(), &["check"], &all);
+        let shown = text(&checked.stdout) + &text(&checked.stderr);
+        assert_eq!(checked.status.code(), Some(1), "{what}: {shown}");
+        assert!(shown.contains("FAIL  ") && shown.contains("one check failed"), "{what}: {shown}");
+        let mut command = Command::new("timeout");
+        command.args(["20", SERVER]).envs(all).current_dir(directory.path());
+        let started = command.output().unwrap();
+        let code = started.status.code().unwrap();
+        assert!((1..=3).contains(&code), "{what}: {code}, {}", text(&started.stderr));
+        // Both say the same.
+        let why = text(&started.stderr);
+        let why = why.lines().last().unwrap().trim_start_matches("leaf-server: ");
+        let why = why.trim_start_matches("snowflake: ");
+        (shown, why.to_owned())
+    };
+    let data = |directory: &Path| {
+        std::fs::create_dir(directory.join("leaf-data")).unwrap();
+        directory.join("leaf-data")
+    };
+    let same = |what: &str, prepare: &dyn Fn(&Path), env: &[(&str, &str)]| {
+        let (shown, why) = refused(what, prepare, env);
+        assert!(shown.contains(&why), "{what}: {shown}{why}");
+    };
+    let nothing = |_: &Path| {};
+
+    refused("no data directory", &nothing, &[("LEAF_DATA_DIR", "/proc/leaf/data")]);
+    let store = ("LEAF_SEGMENT__STORE", "sqlite:missing/leaf.db");
+    refused("no directory for the store", &nothing, &[store]);
+    let marks = |at: &Path| std::fs::create_dir(data(at).join("segment.marks")).unwrap();
+    same("a directory in place of marks", &marks, &[]);
+    let state = |at: &Path| std::fs::write(data(at).join("snowflake.state"), "canary").unwrap();
+    same("a damaged state file", &state, &[]);
+    let java = |at: &Path| std::fs::write(at.join("workerID.properties"), "workerID=x").unwrap();
+    same("an unreadable cache of Java", &java, &[("LEAF_SNOWFLAKE__JAVA_CACHE", ".")]);
+    let ordinal = [
+        ("LEAF_SNOWFLAKE__REGISTRY", "ordinal"),
+        ("LEAF_SNOWFLAKE__HOST_NAME", "web-9"),
+        ("LEAF_SNOWFLAKE__WORKER_RANGE", "0..7"),
+    ];
+    same("an ordinal outside the range", &nothing, &ordinal);
+    let map = |at: &Path| {
+        let file = "[snowflake]\nworker_ids = { \"10.0.0.7:8080\" = 1 }\n";
+        std::fs::write(at.join("leaf.toml"), file).unwrap();
+    };
+    same("a name that is not in the map", &map, &[("LEAF_ADVERTISE_INTERFACE", "lo")]);
+    let zookeeper = format!("127.0.0.1:{}", free_port());
+    let hyphen = [
+        ("LEAF_SNOWFLAKE__REGISTRY", "zk_normal"),
+        ("LEAF_SNOWFLAKE__ZOOKEEPER", &*zookeeper),
+        ("LEAF_ADVERTISE", "leaf-7:8080"),
+    ];
+    same("a name that Java cannot read", &nothing, &hyphen);
+    // The clock's milliseconds are part of the text.
+    let (shown, why) =
+        refused("a later epoch", &nothing, &[("LEAF_SNOWFLAKE__EPOCH", "4000000000000")]);
+    for text in [shown, why] {
+        assert!(text.contains("before the layout's epoch 4000000000000"), "{text}");
+    }
+}

@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use leaf_core::{Clock, Layout, UnixMillis};
 
+use crate::java_cache::JavaCache;
+use crate::state_file::StateFile;
 use crate::{Identity, PeerRule, Peers, SnowflakeError, SnowflakeErrorKind, SystemClock};
 
 /// A clock that shows less is wrong: this version was made on 2026-11-01.
@@ -106,8 +108,37 @@ impl SnowflakeConfig {
         }
     }
 
+    /// Refuses settings and files with which [`SnowflakeGenerator::prepare`] refuses to start, and
+    /// changes nothing: for a program that looks at its configuration while another one may use the
+    /// state file.
+    ///
+    /// # Errors
+    /// `BadConfig`, `EndOfTime`, `StateFile`.
+    ///
+    /// ```
+    /// use leaf_core::{Layout, UnixMillis};
+    /// use leaf_snowflake::{Identity, SnowflakeConfig};
+    ///
+    /// let mut config = SnowflakeConfig::new(Identity::parse("10.0.0.7:8080")?);
+    /// config.layout = Layout::LEAF.with_epoch(UnixMillis::new(4_000_000_000_000));
+    /// assert!(config.check().is_err(), "the epoch is in the future");
+    /// # Ok::<(), leaf_snowflake::IdentityError>(())
+    /// ```
+    ///
+    /// [`SnowflakeGenerator::prepare`]: crate::SnowflakeGenerator::prepare
+    pub fn check(&self) -> Result<(), SnowflakeError> {
+        self.check_settings()?;
+        if let Some(path) = &self.state_file {
+            StateFile::check(path)?;
+        }
+        if let Some(directory) = &self.java_cache {
+            JavaCache::read(directory).map_err(SnowflakeErrorKind::BadConfig)?;
+        }
+        Ok(())
+    }
+
     /// Refuses settings that make no sense.
-    pub(crate) fn check(&self) -> Result<(), SnowflakeError> {
+    pub(crate) fn check_settings(&self) -> Result<(), SnowflakeError> {
         let shortest_offline = self.report_interval.saturating_mul(2);
         let bad = if self.report_interval < LEAST_INTERVAL {
             format!(

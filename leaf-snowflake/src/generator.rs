@@ -59,7 +59,7 @@ impl SnowflakeGenerator {
         registry: impl Into<Registry>,
         config: SnowflakeConfig,
     ) -> Result<Self, SnowflakeError> {
-        config.check()?;
+        config.check_settings()?;
         let registry = registry.into();
         if registry.lives_in_state_file() && config.state_file.is_none() {
             let why = "this registry keeps its record in the state file: give one";

@@ -26,7 +26,8 @@ pub enum LocalWorkers {
 /// The state file of this node as a [`FenceStore`].
 #[derive(Debug)]
 struct LocalStore {
-    workers: LocalWorkers,
+    /// `None` where the policy has the worker id.
+    by_identity: Option<HashMap<String, WorkerId>>,
     /// The record of this node's last lease.
     record: Mutex<Option<(WorkerId, WorkerRecord)>>,
 }
@@ -43,15 +44,26 @@ struct LocalStore {
 /// ```
 #[must_use]
 pub fn registry(workers: LocalWorkers, range: Option<WorkerRange>) -> Registry {
+    let (fixed, by_identity) = match workers {
+        LocalWorkers::Fixed(worker) => (Some(worker), None),
+        LocalWorkers::ByIdentity(map) => (None, Some(map)),
+    };
     // Worker ids belong to nodes: no node takes another's.
-    let policy = ClaimPolicy { bound: true, range, ..ClaimPolicy::default() };
-    Registry::new(LocalStore { workers, record: Mutex::default() }, policy, None)
+    let policy = ClaimPolicy { bound: true, fixed, range, ..ClaimPolicy::default() };
+    Registry::new(LocalStore { by_identity, record: Mutex::default() }, policy, None)
 }
 
 impl LocalStore {
     /// The record, locked for a moment.
     fn record(&self) -> MutexGuard<'_, Option<(WorkerId, WorkerRecord)>> {
         self.record.lock().expect("no holder of this lock panics")
+    }
+
+    /// The worker id that is configured for `who`.
+    fn worker_of(&self, who: &Identity) -> Result<Option<WorkerId>, RegistryErrorKind> {
+        let Some(map) = &self.by_identity else { return Ok(None) };
+        let not_assigned = || RegistryErrorKind::NotAssigned { identity: who.clone() };
+        map.get(who.as_str()).copied().map(Some).ok_or_else(not_assigned)
     }
 }
 
@@ -72,6 +84,10 @@ impl FenceStore for LocalStore {
         let fence = saved.fence.clone();
         let record = WorkerRecord { holder, address, fence, unknown: Default::default() };
         *self.record() = Some((WorkerId::new(saved.worker), record));
+    }
+
+    fn check_identity(&self, who: &Identity) -> Result<(), RegistryErrorKind> {
+        self.worker_of(who).map(|_| ())
     }
 
     /// The own record, for a claim. Nothing for [`Purpose::Show`], which asks for the other nodes'
@@ -108,12 +124,7 @@ impl FenceStore for LocalStore {
         _request: &ClaimRequest,
         _listed: &[StoredWorker<()>],
     ) -> Result<Option<WorkerId>, RegistryError> {
-        let assigned = match &self.workers {
-            LocalWorkers::Fixed(worker) => Some(*worker),
-            LocalWorkers::ByIdentity(map) => map.get(who.as_str()).copied(),
-        };
-        let not_assigned = || RegistryErrorKind::NotAssigned { identity: who.clone() };
-        let error = || RegistryError::new(not_assigned(), "claim the configured worker id");
-        assigned.map(Some).ok_or_else(error)
+        let error = |kind| RegistryError::new(kind, "claim the configured worker id");
+        self.worker_of(who).map_err(error)
     }
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 use leaf_core::WorkerId;
 use leaf_snowflake::{
     ClaimRequest, FenceState, FenceStore, Identity, JavaMirror, Peer, Purpose, RegistryError,
-    Stored, StoredWorker, WorkerRecord,
+    RegistryErrorKind, Stored, StoredWorker, WorkerRecord,
 };
 use zookeeper_client::{Error, MultiWriteError};
 
@@ -142,6 +142,10 @@ impl FenceStore for ZkNormal {
         "ZooKeeper"
     }
 
+    fn check_identity(&self, who: &Identity) -> Result<(), RegistryErrorKind> {
+        mirror::check(who)
+    }
+
     async fn list(&self, _purpose: Purpose) -> Result<Vec<StoredWorker<Version>>, RegistryError> {
         self.fences
             .session
@@ -233,7 +237,6 @@ impl FenceStore for ZkNormal {
         listed: &[StoredWorker<Version>],
     ) -> Result<Option<WorkerId>, RegistryError> {
         let operation = format!("look for {who} in ZooKeeper");
-        mirror::check(who).map_err(|kind| RegistryError::new(kind, &*operation))?;
         let belongs = |stored: &Stored<Version>| {
             let name = stored.version.name.as_deref().and_then(mirror::parse);
             name.is_some_and(|(name, _)| name == who.as_str())

@@ -39,6 +39,7 @@ async fn one_process_at_a_time() {
 
     let error = HighWaterMarks::open(&path).unwrap_err().to_string();
     assert!(error.contains("another process uses it"), "{error}");
+    HighWaterMarks::check(&path).unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -120,6 +121,7 @@ fn a_format_of_a_later_version_is_refused_and_left_as_it_is() {
     let refused = HighWaterMarks::open(&path).unwrap_err().to_string();
 
     assert!(refused.contains("format version 2") && refused.contains("update"), "{refused}");
+    assert_eq!(HighWaterMarks::check(&path).unwrap_err().to_string(), refused);
     assert_eq!(std::fs::read_to_string(&path).unwrap(), text);
 }
 

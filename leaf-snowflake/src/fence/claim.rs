@@ -8,7 +8,7 @@
 //! after it, has passed. A node that lost a race for a worker id begins its next attempt at a
 //! random candidate, so that competing nodes try different ones.
 
-use leaf_core::{UnixMillis, WorkerId};
+use leaf_core::{Layout, UnixMillis, WorkerId};
 
 use super::candidates::{Candidate, Refusals, in_order, worth_waiting};
 use super::floor::{Evidence, RegistryEvidence, Selection, first_timestamp};
@@ -26,6 +26,7 @@ impl<S: FenceStore> StoreRules<S> {
         who: &Identity,
         request: &ClaimRequest,
     ) -> Result<Lease, RegistryError> {
+        self.check_claim(who, request.layout)?;
         for conflicts in 0..TRIES {
             let listed = self.store.list(Purpose::Replace(request.now)).await?;
             // All records, not only the one that this node would take: ids of two layouts may be
@@ -57,6 +58,28 @@ impl<S: FenceStore> StoreRules<S> {
         Err(self.busy("claim a worker id"))
     }
 
+    /// What is refused whatever the records say: an identity, and a fixed worker id.
+    pub(super) fn check_claim(&self, who: &Identity, layout: Layout) -> Result<(), RegistryError> {
+        let identity = self.store.check_identity(who);
+        identity.map_err(|kind| self.error(kind, "claim a worker id"))?;
+        match self.policy.fixed {
+            Some(worker) => self.check_assigned(worker, layout.max_worker()),
+            None => Ok(()),
+        }
+    }
+
+    /// Refuses a worker id that belongs to a node, but is above `greatest` or outside the range.
+    fn check_assigned(&self, worker: WorkerId, greatest: WorkerId) -> Result<(), RegistryError> {
+        let kind = match self.policy.range {
+            _ if worker > greatest => RegistryErrorKind::BeyondLayout { worker, greatest },
+            Some(range) if !range.contains(worker) => {
+                RegistryErrorKind::OutsideRange { worker, range }
+            }
+            _ => return Ok(()),
+        };
+        Err(self.error(kind, &format!("claim worker id {worker}")))
+    }
+
     /// Whether this registry may give this worker id out.
     fn in_range(&self, worker: WorkerId) -> bool {
         self.policy.range.is_none_or(|range| range.contains(worker))
@@ -72,14 +95,7 @@ impl<S: FenceStore> StoreRules<S> {
         for _ in 0..TRIES {
             let what = format!("claim worker id {worker}");
             let greatest = request.layout.max_worker();
-            if worker > greatest {
-                let kind = RegistryErrorKind::BeyondLayout { worker, greatest };
-                return Err(self.error(kind, &what));
-            }
-            if let Some(range) = self.policy.range.filter(|range| !range.contains(worker)) {
-                let kind = RegistryErrorKind::OutsideRange { worker, range };
-                return Err(self.error(kind, &what));
-            }
+            self.check_assigned(worker, greatest)?;
             let stored = self.store.read(worker, Purpose::Replace(request.now)).await?;
             let refusal = match self.floor(worker, &stored, Selection::Assigned, request) {
                 Ok(floor) => match self.take(who, worker, &stored, floor, request).await? {

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_core::future::BoxFuture;
-use leaf_core::{UnixMillis, WorkerId};
+use leaf_core::{Layout, UnixMillis, WorkerId};
 
 use super::admin::AdminCommand;
 use super::floor::DATABASE_CLOCK_DIFFERENCE;
@@ -105,6 +105,26 @@ impl Registry {
     /// Which worker ids nodes may take.
     pub(crate) fn policy(&self) -> &ClaimPolicy {
         self.0.policy()
+    }
+
+    /// Refuses a claim of `who` that [`Self::claim`] refuses whatever the store's records say. Asks
+    /// no server: for a program that looks at its configuration before it starts.
+    ///
+    /// # Errors
+    /// `BadIdentity`, `NotAssigned`, and for a fixed worker id `BeyondLayout`, `OutsideRange`.
+    ///
+    /// ```
+    /// use leaf_core::{Layout, WorkerId};
+    /// use leaf_snowflake::{ClaimPolicy, Identity, MemoryFenceStore, Registry};
+    ///
+    /// let policy = ClaimPolicy { fixed: Some(WorkerId::new(1024)), ..ClaimPolicy::default() };
+    /// let registry = Registry::new(MemoryFenceStore::default(), policy, None);
+    /// let who = Identity::parse("10.0.0.7:8080")?;
+    /// assert!(registry.check(&who, Layout::LEAF).is_err(), "the layout ends at 1023");
+    /// # Ok::<(), leaf_snowflake::IdentityError>(())
+    /// ```
+    pub fn check(&self, who: &Identity, layout: Layout) -> Result<(), RegistryError> {
+        self.0.check(who, layout)
     }
 
     /// Takes a worker id for `who`.
@@ -221,6 +241,7 @@ impl<S: FenceStore> From<Arc<S>> for Registry {
 pub(super) trait Rules: fmt::Debug + Send + Sync {
     fn lives_in_state_file(&self) -> bool;
     fn policy(&self) -> &ClaimPolicy;
+    fn check(&self, who: &Identity, layout: Layout) -> Result<(), RegistryError>;
     fn claim<'a>(
         &'a self,
         who: &'a Identity,
@@ -258,6 +279,10 @@ impl<S: FenceStore> Rules for StoreRules<S> {
 
     fn policy(&self) -> &ClaimPolicy {
         &self.policy
+    }
+
+    fn check(&self, who: &Identity, layout: Layout) -> Result<(), RegistryError> {
+        self.check_claim(who, layout)
     }
 
     fn claim<'a>(

@@ -12,7 +12,7 @@ use leaf_core::{UnixMillis, WorkerId};
 use uuid::Uuid;
 
 use super::{ClaimRequest, Identity, RecordState, SavedLease, WorkerRecord};
-use crate::RegistryError;
+use crate::{RegistryError, RegistryErrorKind};
 
 /// Stores one record per worker id with compare-and-set, and lists the live nodes.
 ///
@@ -45,6 +45,15 @@ pub trait FenceStore: fmt::Debug + Send + Sync + 'static {
     /// The worker ids that the store can keep.
     fn storable(&self) -> RangeInclusive<u32> {
         0..=u32::MAX
+    }
+
+    /// Refuses an identity that can never have a worker id here. Asks no server.
+    ///
+    /// # Errors
+    /// `BadIdentity`, `NotAssigned`.
+    fn check_identity(&self, who: &Identity) -> Result<(), RegistryErrorKind> {
+        let _ = who;
+        Ok(())
     }
 
     /// Whether an operator may administer a worker id that has no record yet; `false` where the

@@ -189,18 +189,14 @@ impl StateFile {
     /// # Errors
     /// Every [`StateFileError`] but `Replaced`.
     pub(crate) fn open(path: &Path) -> Result<(Self, Option<State>), StateFileError> {
-        if fs::metadata(path).is_ok_and(|found| !found.is_file()) {
-            let not_a_file = io::Error::new(io::ErrorKind::InvalidInput, "not a regular file");
-            return Err(StateFileError::io("open", path)(not_a_file));
-        }
-        let file = match OpenOptions::new().read(true).write(true).open(path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+        let file = match open_file(path)? {
+            Some(file) => file,
+            None => {
                 Self::make(path)?;
-                OpenOptions::new().read(true).write(true).open(path)
+                let gone = || StateFileError::io("open", path)(io::ErrorKind::NotFound.into());
+                open_file(path)?.ok_or_else(gone)?
             }
-            opened => opened,
-        }
-        .map_err(StateFileError::io("open", path))?;
+        };
         match file.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => return Err(StateFileError::Locked(path.to_owned())),
@@ -225,6 +221,18 @@ impl StateFile {
         };
         let state = this.read()?;
         Ok((this, state))
+    }
+
+    /// Refuses a file that [`Self::open`] refuses, but for a lock, which it does not look at: a
+    /// process may have the file open and write to it.
+    ///
+    /// # Errors
+    /// `NewerFormat`, `Unversioned`, `Damaged`, `Io`.
+    pub(crate) fn check(path: &Path) -> Result<(), StateFileError> {
+        match open_file(path)? {
+            Some(file) => newest(&read_pages(&file, path)?, path).map(|_| ()),
+            None => Ok(()),
+        }
     }
 
     /// Makes the file under another name and links it in place, so that nobody sees half of it,
@@ -257,7 +265,7 @@ impl StateFile {
     /// `Locked` when another process wrote it; `Io`.
     pub(crate) fn check_untouched(&self) -> Result<Vec<u8>, StateFileError> {
         let mut expected = self.known.clone();
-        let pages = self.pages()?;
+        let pages = read_pages(&self.file, &self.path)?;
         if let (Some((slot, page)), true) = (&self.failed, pages.len() == expected.len()) {
             let range = *slot..*slot + SLOT;
             let found = &pages[range.clone()];
@@ -268,44 +276,15 @@ impl StateFile {
         if pages == expected { Ok(pages) } else { Err(StateFileError::Locked(self.path.clone())) }
     }
 
-    fn pages(&self) -> Result<Vec<u8>, StateFileError> {
-        let mut pages = Vec::with_capacity(2 * SLOT);
-        let mut file = &self.file;
-        file.rewind().map_err(StateFileError::io("read", &self.path))?;
-        let mut limited = file.take(2 * SLOT as u64 + 1);
-        limited.read_to_end(&mut pages).map_err(StateFileError::io("read", &self.path))?;
-        Ok(pages)
-    }
-
     fn read(&mut self) -> Result<Option<State>, StateFileError> {
-        let pages = self.pages()?;
-        let damaged = || StateFileError::Damaged(self.path.clone());
-        // No write changes the length: what is cut off may have been the newer slot.
-        if pages.len() != 2 * SLOT {
-            return Err(damaged());
-        }
-        let newest = pages.chunks(SLOT).filter_map(decode).max_by_key(|(sequence, _)| *sequence);
-        let (sequence, text) = newest.ok_or_else(damaged)?;
-        if text.is_empty() {
-            self.known = pages;
-            return Ok(None);
-        }
-        match Versioned::check(text.as_bytes()) {
-            Ok(()) => {}
-            Err(Unreadable::Newer(version)) => {
-                return Err(StateFileError::NewerFormat { path: self.path.clone(), version });
-            }
-            Err(Unreadable::Unversioned) => {
-                return Err(StateFileError::Unversioned(self.path.clone()));
-            }
-            Err(Unreadable::Damaged(_)) => return Err(damaged()),
-        }
-        let record: Record = serde_json::from_str(text).map_err(|_| damaged())?;
-        self.sequence = sequence;
-        self.origin_before = record.origin.clone();
-        let state = record.state(&self.origin);
+        let pages = read_pages(&self.file, &self.path)?;
+        let newest = newest(&pages, &self.path)?;
         self.known = pages;
-        Ok(Some(state))
+        Ok(newest.map(|(sequence, record)| {
+            self.sequence = sequence;
+            self.origin_before = record.origin.clone();
+            record.state(&self.origin)
+        }))
     }
 
     /// Writes `state` into the older slot and syncs it: on success it is durable.
@@ -347,6 +326,52 @@ impl StateFile {
         self.known[slot..slot + SLOT].copy_from_slice(&page);
         Ok(())
     }
+}
+
+/// Opens the file, which is `None` where it does not exist.
+fn open_file(path: &Path) -> Result<Option<File>, StateFileError> {
+    if fs::metadata(path).is_ok_and(|found| !found.is_file()) {
+        let not_a_file = io::Error::new(io::ErrorKind::InvalidInput, "not a regular file");
+        return Err(StateFileError::io("open", path)(not_a_file));
+    }
+    match OpenOptions::new().read(true).write(true).open(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        opened => opened.map(Some).map_err(StateFileError::io("open", path)),
+    }
+}
+
+/// All that the file holds, and one byte more if it is too long.
+fn read_pages(mut file: &File, path: &Path) -> Result<Vec<u8>, StateFileError> {
+    let mut pages = Vec::with_capacity(2 * SLOT);
+    file.rewind().map_err(StateFileError::io("read", path))?;
+    let mut limited = file.take(2 * SLOT as u64 + 1);
+    limited.read_to_end(&mut pages).map_err(StateFileError::io("read", path))?;
+    Ok(pages)
+}
+
+/// The newest record in the pages of the file at `path`, and its sequence number; `None` where
+/// nothing was ever written.
+fn newest(pages: &[u8], path: &Path) -> Result<Option<(u64, Record)>, StateFileError> {
+    let damaged = || StateFileError::Damaged(path.to_owned());
+    // No write changes the length: what is cut off may have been the newer slot.
+    if pages.len() != 2 * SLOT {
+        return Err(damaged());
+    }
+    let newest = pages.chunks(SLOT).filter_map(decode).max_by_key(|(sequence, _)| *sequence);
+    let (sequence, text) = newest.ok_or_else(damaged)?;
+    if text.is_empty() {
+        return Ok(None);
+    }
+    match Versioned::check(text.as_bytes()) {
+        Ok(()) => {}
+        Err(Unreadable::Newer(version)) => {
+            return Err(StateFileError::NewerFormat { path: path.to_owned(), version });
+        }
+        Err(Unreadable::Unversioned) => return Err(StateFileError::Unversioned(path.to_owned())),
+        Err(Unreadable::Damaged(_)) => return Err(damaged()),
+    }
+    let record = serde_json::from_str(text).map_err(|_| damaged())?;
+    Ok(Some((sequence, record)))
 }
 
 fn system_id(file: &str) -> Option<String> {

@@ -208,9 +208,27 @@ fn a_truncated_file_is_damage_never_an_older_memory() {
         file.write_all_at(&whole[..length], 0).unwrap();
         let opened = StateFile::open(&path);
         assert!(matches!(opened, Err(StateFileError::Damaged(_))), "{length}: {opened:?}");
+        let checked = StateFile::check(&path);
+        assert!(matches!(checked, Err(StateFileError::Damaged(_))), "{length}: {checked:?}");
     };
 
     (0..whole.len()).for_each(damaged);
+}
+
+#[test]
+fn a_check_changes_nothing_and_passes_a_file_in_use() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = path(&directory);
+    StateFile::check(&path).unwrap();
+    assert!(!path.exists());
+
+    let (mut file, _) = StateFile::open(&path).unwrap();
+    StateFile::check(&path).unwrap();
+    file.write(&state(1000)).unwrap();
+    let before = fs::read(&path).unwrap();
+    StateFile::check(&path).unwrap();
+    assert_eq!(fs::read(&path).unwrap(), before);
+    file.write(&state(2000)).unwrap();
 }
 
 #[test]
