@@ -225,18 +225,23 @@ impl SegmentError {
         Self { kind, tag: tag.into(), store_error: None }
     }
 
-    pub(crate) fn of_tag(kind: SegmentErrorKind, tag: &Tag, error: Arc<StoreError>) -> Self {
-        Self { kind, tag: tag.as_str().into(), store_error: Some(error) }
-    }
-
     /// The error of a caller whom the store's failure left without an id.
     pub(crate) fn of_store(tag: &Tag, error: Arc<StoreError>) -> Self {
         let kind = match error.kind() {
-            StoreErrorKind::Refused | StoreErrorKind::Replaced => SegmentErrorKind::StoreRefused,
+            StoreErrorKind::UnknownTag => SegmentErrorKind::UnknownTag,
+            StoreErrorKind::MeaningChanged => SegmentErrorKind::Changed,
+            StoreErrorKind::BadRecord(_) => SegmentErrorKind::Record,
             StoreErrorKind::Exhausted => SegmentErrorKind::Exhausted,
-            _ => SegmentErrorKind::StoreDown,
+            StoreErrorKind::ClockBehind { .. } => SegmentErrorKind::ClockBehind,
+            StoreErrorKind::Regression { .. } => SegmentErrorKind::Guard,
+            StoreErrorKind::Moved => SegmentErrorKind::Moved,
+            StoreErrorKind::Refused | StoreErrorKind::Replaced => SegmentErrorKind::StoreRefused,
+            StoreErrorKind::StepChanged(_)
+            | StoreErrorKind::TagExists
+            | StoreErrorKind::Conflict
+            | StoreErrorKind::Unavailable => SegmentErrorKind::StoreDown,
         };
-        Self::of_tag(kind, tag, error)
+        Self { kind, tag: tag.as_str().into(), store_error: Some(error) }
     }
 
     /// The kind.

@@ -393,7 +393,18 @@ impl Shared {
     async fn ask_store(&self, tag: &Tag) -> Result<TagHandle, SegmentError> {
         let what = format!("look up tag {:?}", tag.as_str());
         let record = self.store_client.ask(&what, self.store_client.store.tag(tag)).await;
-        let record = record.map_err(|error| SegmentError::of_store(tag, Arc::new(error)))?;
+        let record = match record {
+            Ok(record) => record,
+            Err(error) => {
+                let told = error.to_string();
+                let error = SegmentError::of_store(tag, Arc::new(error));
+                if *error.kind() == SegmentErrorKind::Record {
+                    tracing::error!("{told}");
+                    self.unknown().remember(tag.clone(), SegmentErrorKind::Record);
+                }
+                return Err(error);
+            }
+        };
         let mut why = SegmentErrorKind::UnknownTag;
         if let Some(record) = record {
             let _alone = self.changing.lock().expect("no holder of this lock panics");

@@ -96,8 +96,9 @@ pub enum MeaningError {
     Damaged(String),
     /// Two records have the tag's name, one of them plain.
     #[error(
-        "two records have its name, one plain (leaf_alloc) and one not (leaf_sequence): delete the one that was \
-         made by mistake by hand, and advance the other above both"
+        "two records have its name, a plain one (in table leaf_alloc, in etcd below segment/) and another (in \
+         table leaf_sequence, in etcd below sequence/): delete the one that was made by mistake by hand, and \
+         advance the other above both"
     )]
     Twice,
 }

@@ -342,19 +342,11 @@ impl TagState {
         let full =
             self.meaning.reset.is_some() && *failure.error.kind() == StoreErrorKind::Exhausted;
         let holds = if full { FULL_HOLDS } else { ERROR_HOLDS };
-        if failure.error.retryable() || failure.at.elapsed() > holds {
+        let refused = *failure.error.kind() == StoreErrorKind::Refused;
+        if refused || failure.error.retryable() || failure.at.elapsed() > holds {
             return None;
         }
-        let kind = match failure.error.kind() {
-            StoreErrorKind::UnknownTag => SegmentErrorKind::UnknownTag,
-            StoreErrorKind::Exhausted => SegmentErrorKind::Exhausted,
-            StoreErrorKind::ClockBehind { .. } => SegmentErrorKind::ClockBehind,
-            StoreErrorKind::Moved => SegmentErrorKind::Moved,
-            StoreErrorKind::Regression { .. } => SegmentErrorKind::Guard,
-            StoreErrorKind::Refused => return None,
-            _ => SegmentErrorKind::Record,
-        };
-        Some(SegmentError::of_tag(kind, &self.tag, Arc::clone(&failure.error)))
+        Some(SegmentError::of_store(&self.tag, Arc::clone(&failure.error)))
     }
 
     /// What the store said to the last attempt, if that was an outage less than `within` ago.

@@ -12,7 +12,10 @@ mod sqlite_file;
 use std::sync::Arc;
 
 use leaf_core::{IdRange, Step, StepError, Tag};
-use leaf_segment::{Meaning, NewTag, SEALED, StoreErrorKind, TagRecord, TagSettings, TagStore};
+use leaf_segment::{
+    Meaning, NewTag, SEALED, SegmentConfig, SegmentErrorKind, SegmentGenerator, StoreErrorKind,
+    TagRecord, TagSettings, TagStore,
+};
 use leaf_testkit::{Etcd, Fault, MariaDb, Postgres};
 
 use fixture::{Database, Fixture, etcd, fixture, mysql, postgres, sqlite};
@@ -151,6 +154,12 @@ async fn bad_rows_are_errors_of_their_tag_only(f: Fixture) {
             server.ctl(&["put", &format!("/leaf/{name}/segment/text"), "max_id=1"]);
             let kind = refusal(f.store.allocate(&tag("text"), step(1), step(1).into())).await;
             assert!(matches!(kind, StoreErrorKind::BadRecord(_)), "{kind}");
+            let segments = SegmentGenerator::start(f.store.clone(), SegmentConfig::default());
+            let error = segments.tag("text").await.unwrap_err();
+            assert_eq!(*error.kind(), SegmentErrorKind::Record, "no outage of the store");
+            assert!(error.store_error().is_some());
+            let again = segments.tag("text").await.unwrap_err();
+            assert!(again.store_error().is_none(), "remembered, not asked again");
         }
         _ => {
             f.sql("INSERT INTO leaf_alloc (biz_tag, max_id, step) VALUES (' padded', 1, 1)").await;
