@@ -8,7 +8,7 @@ const LOCAL_WINDOW: Duration = Duration::from_millis(800);
 /// Least distance from the last id to the local ceiling. Small: after each crash ids restart at
 /// that ceiling, so a crash loop pushes them ahead by this much each time.
 const LEAST_WINDOW: Duration = Duration::from_millis(200);
-/// A raise of the local ceiling by less than this is not written.
+/// A raise of the local ceiling by less than this is not written while at least as much is left.
 const LEAST_RAISE: Duration = Duration::from_millis(200);
 
 impl Keeper {
@@ -76,9 +76,12 @@ impl Keeper {
         let wanted = (ids_clock + LOCAL_WINDOW.max(ticks))
             .max(sequencer.next_free() + LEAST_WINDOW.max(ticks));
         let ceiling = wanted.min(saved.fence.ceiling);
+        // Ids that run ahead of the clock have little left: without this, those under load would
+        // reach the ceiling before each raise, and wait for the disk.
+        let left = saved.local_ceiling - sequencer.next_free().max(ids_clock);
         let least = match urgency {
-            Urgency::NobodyWaits => LEAST_RAISE,
-            Urgency::CallersWait => Duration::from_millis(1),
+            Urgency::NobodyWaits if left >= LEAST_RAISE => LEAST_RAISE,
+            _ => Duration::from_millis(1),
         };
         if ceiling - saved.local_ceiling < least {
             return Ok(());

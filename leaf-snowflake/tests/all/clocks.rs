@@ -286,3 +286,45 @@ async fn a_clock_of_the_wrong_speed_keeps_the_order() {
         assert_eq!(refused > 0, percent < 100, "{refused} refusals at {percent} %");
     }
 }
+
+/// Takes all that there is; the error is why there is no more.
+fn take_until_refused(flakes: &SnowflakeGenerator) -> SnowflakeErrorKind {
+    loop {
+        if let Err(error) = flakes.try_take(100_000) {
+            return error.kind().clone();
+        }
+    }
+}
+
+/// After a crash ids run ahead of the clock, under load up to the ceiling: a matter of moments. A
+/// ceiling that the clock has reached is trouble.
+#[tokio::test(start_paused = true)]
+async fn a_ceiling_is_trouble_once_the_clock_has_reached_it() {
+    let cluster = Cluster::new();
+    cluster.live_and_die("a");
+    let flakes = cluster.open("a").await;
+    // Nothing is awaited: the keeper raises nothing meanwhile.
+    while !matches!(take_until_refused(&flakes), SnowflakeErrorKind::CeilingReached) {
+        cluster.clock.advance(millis(1));
+    }
+    assert_eq!(flakes.health(), Health::Ready);
+
+    cluster.clock.advance(seconds(2));
+    let health = flakes.health();
+    assert!(!health.can_answer() && health.to_string().contains("ceiling"), "{health}");
+    cluster.pass(seconds(1)).await;
+    assert_eq!(flakes.health(), Health::Ready);
+}
+
+/// The ceiling is raised before ids that run ahead of the clock reach it.
+#[tokio::test(start_paused = true)]
+async fn ids_that_run_ahead_never_wait_for_the_ceiling() {
+    let cluster = Cluster::new();
+    cluster.live_and_die("a");
+    let flakes = cluster.open("a").await;
+    for milli in 0..1500 {
+        let refused = take_until_refused(&flakes);
+        assert!(matches!(refused, SnowflakeErrorKind::Exhausted { .. }), "{milli} ms: {refused}");
+        cluster.pass(millis(1)).await;
+    }
+}
