@@ -351,11 +351,12 @@ INSERT INTO leaf_guard (id, server_uid) VALUES (1, ''), (2, '');
                 // that it cannot hold. A statement whose caller has left must not wait for its lock
                 // much longer. `skip` is computed from the new `max_id`, so columns must be
                 // assigned from left to right. For this the mode SIMULTANEOUS_ASSIGNMENT must be
-                // off, and ORACLE, too. They are replaced by STRICT_TRANS_TABLES, which is wanted
-                // anyway, and not by '', which MariaDB takes for NULL in some modes: then the whole
-                // text would be NULL.
+                // off, and ORACLE, too; and EMPTY_STRING_IS_NULL, in which the tables cannot be
+                // made. They are replaced by STRICT_TRANS_TABLES, which is wanted anyway, and not
+                // by '', which may be NULL here: then the whole text would be NULL.
                 "SET autocommit = 1, completion_type = 0, \
-                 sql_mode = CONCAT(REPLACE(REPLACE(@@sql_mode, 'ORACLE', 'STRICT_TRANS_TABLES'), \
+                 sql_mode = CONCAT(REPLACE(REPLACE(REPLACE(@@sql_mode, \
+                 'EMPTY_STRING_IS_NULL', 'STRICT_TRANS_TABLES'), 'ORACLE', 'STRICT_TRANS_TABLES'), \
                  'SIMULTANEOUS_ASSIGNMENT', 'STRICT_TRANS_TABLES'), ',STRICT_TRANS_TABLES'), \
                  innodb_lock_wait_timeout = 1, lock_wait_timeout = 2",
             )

@@ -97,28 +97,36 @@ async fn a_narrow_column_is_exhausted_not_saturated() {
     assert_eq!(kind, StoreErrorKind::Exhausted);
 }
 
-/// A server that assigns all columns at once, from the values before: an allocation must still end
-/// the `skip` of a period.
+/// A server may take '' for NULL, or assign all columns at once, from the values before: an
+/// allocation must still end the `skip` of a period.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn simultaneous_assignment_changes_nothing() {
-    let server = tokio::task::spawn_blocking(MariaDb::start).await.unwrap();
-    let database = server.new_database();
-    server.sql("SET GLOBAL sql_mode = 'SIMULTANEOUS_ASSIGNMENT'");
-    let f = fixture(Database::Mysql(Arc::new(server), database)).await;
-    f.store.create(&NewTag::strict(tag("turns"))).await.unwrap();
-    f.sql("UPDATE leaf_sequence SET skip = 5").await;
-    let store = f.another().await;
-    let take = async |least| {
-        let expected = Expected::new(step(1), NewTag::strict(tag("turns")).meaning);
-        store
-            .allocate(&tag("turns"), step(1), Expected { least, ..expected })
-            .await
-            .unwrap()
-            .start()
-    };
+async fn the_servers_modes_change_nothing() {
+    let server = Arc::new(tokio::task::spawn_blocking(MariaDb::start).await.unwrap());
+    for mode in [
+        "SIMULTANEOUS_ASSIGNMENT",
+        "EMPTY_STRING_IS_NULL",
+        "ORACLE",
+        "ANSI_QUOTES,NO_BACKSLASH_ESCAPES",
+        "EMPTY_STRING_IS_NULL,ORACLE,SIMULTANEOUS_ASSIGNMENT",
+    ] {
+        let database = server.new_database();
+        server.sql(&format!("SET GLOBAL sql_mode = '{mode}'"));
+        let f = fixture(Database::Mysql(Arc::clone(&server), database)).await;
+        f.store.create(&NewTag::strict(tag("turns"))).await.unwrap();
+        f.sql("UPDATE leaf_sequence SET skip = 5").await;
+        let store = f.another().await;
+        let take = async |least| {
+            let expected = Expected::new(step(1), NewTag::strict(tag("turns")).meaning);
+            let expected = Expected { least, ..expected };
+            store.allocate(&tag("turns"), step(1), expected).await.unwrap().start()
+        };
 
-    assert_eq!(take(1000).await, 1005, "after the jump");
-    assert_eq!(take(2000).await, 2000, "the next period begins at its beginning");
+        assert_eq!(take(1000).await, 1005, "{mode}: after the jump");
+        assert_eq!(take(2000).await, 2000, "{mode}: the next period begins at its beginning");
+        create(&*store, r"a\'b", 10).await;
+        let range = store.allocate(&tag(r"a\'b"), step(10), step(10).into()).await.unwrap();
+        assert_eq!(range.start(), 1, "{mode}");
+    }
 }
 
 /// G-16: tags move between real databases while nodes allocate from both, of any step, and the old
