@@ -3,10 +3,12 @@
 //! Mostly a call reads the clock once and takes a timestamp with a sequence, or a run of them, from
 //! the lease. If there is none now, the call waits, up to a deadline: it sleeps until the next
 //! tick, or wakes the keeper, which raises the ceiling. Those that wait are served in the order in
-//! which they came; who never waits (`try_next`, `try_take`) does not stand in that line.
+//! which they came, a list as a whole; who never waits (`try_next`, `try_take`) does not stand in
+//! that line.
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use leaf_core::sequencer::{Refusal, Sequencer};
 use leaf_core::{Health, Id, Layout, WorkerId};
@@ -142,7 +144,8 @@ impl SnowflakeGenerator {
         self.shared.attempt(|sequencer: &Sequencer, tick| sequencer.take_run(tick, most as u64))
     }
 
-    /// Takes the next id, and waits for the next tick or for the ceiling where it must.
+    /// Takes the next id, and waits for the next tick or for the ceiling where it must, behind those
+    /// who wait already: the list of a caller of [`Self::take`] is completed first.
     ///
     /// # Errors
     /// After [`SnowflakeConfig::wait`]: `Exhausted` or `CeilingReached`. At once: `Starting`,
@@ -167,7 +170,8 @@ impl SnowflakeGenerator {
     ///
     /// # Errors
     /// Those of [`Self::next`]; ids that were taken before are then lost, which makes a gap.
-    /// `BadCount` unless `count` is 1 to 1,000,000, and no more than the layout can issue in half
+    /// `Exhausted` also where the list could not be complete before [`SnowflakeConfig::wait`] ends,
+    /// since those who came earlier have taken too long: no id is taken then. `BadCount` unless `count` is 1 to 1,000,000, and no more than the layout can issue in half
     /// the time of [`SnowflakeConfig::wait`].
     pub async fn take(&self, count: usize) -> Result<Vec<Id>, SnowflakeError> {
         let mut ids = Vec::with_capacity(count.min(self.most_at_once));
@@ -211,6 +215,7 @@ impl SnowflakeGenerator {
                     Ok(run) => run,
                     Err(error) => {
                         let turn = turn.insert(self.line_up(error, deadline).await?);
+                        self.check_time_for(missing, turn, deadline)?;
                         self.wait_in_turn(take, turn, deadline).await?
                     }
                 },
@@ -291,6 +296,29 @@ impl SnowflakeGenerator {
                 return Err(error);
             }
         }
+    }
+
+    /// Refuses a list that cannot be complete by its deadline, before any id is taken for it. Under
+    /// a steady load of more than the layout gives, all lists wait about as long as they can: if
+    /// each then took ids until its deadline, none would be complete, and all ids would be lost.
+    fn check_time_for(
+        &self,
+        missing: usize,
+        turn: &Turn<'_>,
+        deadline: Instant,
+    ) -> Result<(), SnowflakeError> {
+        let layout = self.shared.layout;
+        let ticks = missing as u64 / (layout.max_sequence() + 1);
+        // A quarter more, so that sleeps that take a little too long cost no list.
+        let needed = Duration::from_millis(layout.unit().millis()).mul_f64(1.25 * ticks as f64);
+        if missing == 1 || turn.is_some() && Instant::now() + needed <= deadline {
+            return Ok(());
+        }
+        let too_late = |sequencer: &Sequencer, tick| {
+            let refusal = sequencer.refuses(tick, Duration::ZERO);
+            Err(refusal.unwrap_or(Refusal::Wait(tick + ticks.max(1))))
+        };
+        self.shared.attempt(too_late)
     }
 
     #[cold]

@@ -64,6 +64,37 @@ async fn lists_beyond_the_limit_are_served_one_after_the_other() {
     assert_eq!(ids.len(), 100 * lists.len());
 }
 
+/// More lists than the layout has ids for, again and again: it goes on to serve as many as it can.
+/// If each list were begun that cannot be complete in time, soon none would be.
+#[tokio::test(start_paused = true)]
+async fn lists_are_served_at_the_full_rate_under_a_steady_overload() {
+    let cluster = Cluster::new();
+    let mut config = cluster.config("a:1");
+    config.layout = "t36-w10-s2/10ms".parse().unwrap();
+    let flakes = Arc::new(open(&cluster.store, config).await.unwrap());
+    let (mut lists, mut ids) = (Vec::new(), HashSet::new());
+
+    // Five lists a second, where the layout has ids for four; in the end those that still wait.
+    for number in 0..80 {
+        if number < 60 {
+            let flakes = Arc::clone(&flakes);
+            lists.push(tokio::spawn(async move { flakes.take(100).await }));
+        }
+        for _ in 0..20 {
+            cluster.pass(millis(10)).await;
+        }
+    }
+
+    let mut late = 0;
+    for (number, list) in lists.into_iter().enumerate() {
+        if let Ok(list) = list.await.unwrap() {
+            late += usize::from(number >= 30);
+            assert!(list.into_iter().all(|id| ids.insert(id)));
+        }
+    }
+    assert!(late >= 20, "of 24 that the layout has ids for in 6 s, {late} were done");
+}
+
 #[tokio::test(start_paused = true)]
 async fn senseless_settings_are_refused_by_name() {
     let clock = Arc::new(ManualClock::at(UnixMillis::new(1_000_000)));
