@@ -33,11 +33,15 @@ async fn node(open: &OpenRegistry, name: &str) -> SnowflakeGenerator {
 async fn a_worker_id_from_its_list_to_its_end() {
     let home = tempfile::tempdir().unwrap();
     std::fs::create_dir(home.path().join("leaf-data")).unwrap();
-    let text = "[snowflake]\nregistry = 'sqlite'\nreport_interval = '1s'\n";
+    let file = home.path().join("leaf-data/leaf.db");
+    let text = format!(
+        "[snowflake]\nregistry = 'sqlite'\ndatabase = 'sqlite:{}'\nreport_interval = '1s'\n",
+        file.display()
+    );
     std::fs::write(home.path().join("leaf.toml"), text).unwrap();
     let run = |args: &[&str]| leaf(home.path(), args);
     let absent = run(&["worker", "list"]).failed(2);
-    assert!(absent.contains("sqlite:leaf.db does not exist"), "{absent}");
+    assert!(absent.contains("leaf.db does not exist"), "{absent}");
     let registry = open(home.path()).await;
     let life = {
         // A runtime of its own, that ends without a word.

@@ -16,9 +16,9 @@ mod sources;
 mod span;
 mod values;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use leaf_registry::{RegistryOptions, RegistryPlace, RegistryPlaces};
+use leaf_registry::{RegistryKind, RegistryOptions, RegistryPlace, RegistryPlaces};
 use leaf_snowflake::Identity;
 use serde::{Deserialize, Deserializer, Serialize};
 
@@ -203,6 +203,18 @@ impl Config {
             etcd: self.snowflake.etcd.clone(),
             segment_store: Some(self.segment.store.clone()),
         };
-        places.of(self.snowflake.registry).map_err(|error| ConfigError(error.to_string()))
+        let place = places.of(self.snowflake.registry);
+        let place = place.map_err(|error| ConfigError(error.to_string()))?;
+        let file = place.as_ref().and_then(|place| place.file(Path::new("")));
+        if self.snowflake.registry == RegistryKind::Sqlite
+            && file.is_some_and(|file| file.is_relative())
+        {
+            return Err(ConfigError::new(
+                "snowflake.database: the processes of a host share the file, and a relative path is in the data \
+                 directory, of which each has its own, so that all would get one worker id: give an absolute path, \
+                 like sqlite:/var/lib/leaf/workers.db; a single process needs no registry but `local`",
+            ));
+        }
+        Ok(place)
     }
 }

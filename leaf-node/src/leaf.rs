@@ -138,7 +138,7 @@ impl LeafBuilder {
     }
 
     /// Where worker ids come from: `zk-normal://host:2181,host:2181/chroot`, `zk-recycle://…`,
-    /// `mysql://…`, `postgres://…`, `sqlite:PATH`, `etcd://…`, or `local`.
+    /// `mysql://…`, `postgres://…`, `sqlite:/PATH`, `etcd://…`, or `local`.
     #[must_use]
     pub fn registry(self, place: &str) -> Self {
         let (scheme, rest) = place.split_once(':').unwrap_or((place, ""));
@@ -228,7 +228,7 @@ mod tests {
             ("zk-recycle://a:2181/leaf", RegistryKind::ZkRecycle, "a:2181/leaf"),
             ("mysql://leaf:canary@db/leaf", RegistryKind::Mysql, "mysql://leaf:***@db/leaf"),
             ("postgresql://db/leaf", RegistryKind::Postgres, "postgresql://db/leaf"),
-            ("sqlite:workers.db", RegistryKind::Sqlite, "sqlite:workers.db"),
+            ("sqlite:/leaf/workers.db", RegistryKind::Sqlite, "sqlite:/leaf/workers.db"),
         ] {
             let builder = Leaf::builder().registry(place);
             assert!(!format!("{builder:?}").contains("canary"), "{builder:?}");

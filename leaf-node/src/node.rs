@@ -210,6 +210,7 @@ pub fn check_marks(config: &Config) -> Result<(), OpenError> {
 /// # Errors
 /// `Config`, `Snowflake`.
 pub fn check_snowflake(config: &Config, identity: &Identity) -> Result<(), OpenError> {
+    identity::address(identity, config.http.listen)?;
     generator_config(config, identity).check().map_err(not_prepared)
 }
 

@@ -3,7 +3,7 @@
 
 use std::fmt::Display;
 use std::io::Write;
-use std::path::Path;
+use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
@@ -39,14 +39,16 @@ impl Report {
     }
 }
 
-/// Looks at everything that the configuration names: data directory, keys, stores, identity and
-/// registry. All of it, even after a failure: an operator wants the whole list at once.
+/// Looks at everything that the configuration names: addresses, files, keys, stores, identity and
+/// registry. All of it, even after a failure: an operator wants the whole list at once. Only what
+/// takes an identity is left out where there is none.
 ///
 /// # Errors
 /// Where at least one look failed.
 pub(crate) async fn run(config: &Config) -> Result<()> {
     let mut report = Report { failures: 0 };
     report.tell(&"configuration", Ok("every key and value is known".into()))?;
+    report.tell(&"addresses", listeners(config))?;
     report.tell(&format!("data directory {}", config.data_dir.display()), data_dir(config))?;
     if config.segment.enabled {
         let marks = leaf_node::check_marks(config).map(|()| "usable".into());
@@ -73,7 +75,6 @@ pub(crate) async fn run(config: &Config) -> Result<()> {
 /// Looks at identity, state file and registry.
 async fn snowflake(config: &Config, report: &mut Report) -> Result<()> {
     let found = leaf_node::find_identity(config);
-    // Without one, what depends on it is not looked at.
     let identity = found.as_ref().ok().map(|(identity, _)| identity.clone());
     let warned = found.map(|(identity, warning)| warning.unwrap_or(identity.to_string()));
     report.tell(&"identity", warned.map_err(Into::into))?;
@@ -100,24 +101,61 @@ async fn in_time(check: impl Future<Output = Result<String>>) -> Result<String> 
 /// Whether files can be written there, or the server can make it.
 fn data_dir(config: &Config) -> Result<String> {
     let directory = &config.data_dir;
-    if directory.try_exists()? {
+    // A link that leads nowhere is there, too, and cannot be written.
+    if directory.symlink_metadata().is_ok() {
         writable(directory)?;
         return Ok("can be written".into());
     }
     let above = directory.ancestors().find(|above| above.exists());
     writable(above.unwrap_or(Path::new(".")))?;
-    Ok("does not exist: the server makes it".into())
+    Ok("does not exist yet: the server makes it".into())
 }
 
-/// Whether the server can make a file that does not exist. It makes no directory for it but the
-/// data directory.
+/// Whether the server can make a file that does not exist or is empty. It makes no directory for it
+/// but the data directory, with those above it, which [`data_dir`] has looked at.
 fn new_file(file: &Path, config: &Config) -> Result<String> {
-    let above = file.parent().filter(|above| !above.as_os_str().is_empty());
-    let directory = above.unwrap_or(Path::new("."));
-    if directory != config.data_dir || directory.try_exists()? {
+    let file = resolved(file)?;
+    let directory = file.parent().unwrap_or(Path::new("/"));
+    if directory.exists() || !resolved(&config.data_dir)?.starts_with(directory) {
         writable(directory)?;
     }
-    Ok("does not exist: the server makes it".into())
+    Ok("does not exist yet: the server makes it".into())
+}
+
+/// An absolute path without `.` and `..`. Nothing needs to exist there.
+fn resolved(path: &Path) -> Result<PathBuf> {
+    let mut resolved = PathBuf::new();
+    for part in std::path::absolute(path)?.components() {
+        match part {
+            Component::ParentDir => _ = resolved.pop(),
+            part => resolved.push(part),
+        }
+    }
+    Ok(resolved)
+}
+
+/// Whether there is nothing at this path, or a file without content.
+fn is_new(file: &Path) -> bool {
+    file.metadata().map_or(true, |found| found.is_file() && found.len() == 0)
+}
+
+/// Whether this host has the addresses to listen at. Their ports may be in use, by this server.
+fn listeners(config: &Config) -> Result<String> {
+    let own = [
+        ("http.listen", Some(config.http.listen)),
+        ("redis.listen", config.redis.listen),
+        ("grpc.listen", config.grpc.listen),
+        ("ops.listen", Some(config.ops.listen)),
+    ];
+    let mut addresses = Vec::new();
+    for (key, address) in own {
+        if let Some(address) = address {
+            let bound = std::net::TcpListener::bind((address.ip(), 0));
+            bound.with_context(|| format!("{key} {address}"))?;
+            addresses.push(address.to_string());
+        }
+    }
+    Ok(addresses.join(", "))
 }
 
 /// Refuses a directory in which no file can be made: missing rights and a read-only mount are found
@@ -131,7 +169,7 @@ fn writable(directory: &Path) -> Result<()> {
 
 /// Whether the tags of a store can be read, and which settings of its server put ids at risk.
 async fn store(config: &Config, url: &leaf_registry::StoreUrl) -> Result<String> {
-    if let Some(file) = url.file(&config.data_dir).filter(|file| !file.exists()) {
+    if let Some(file) = url.file(&config.data_dir).filter(|file| is_new(file)) {
         return new_file(&file, config);
     }
     let open = url.open(&config.data_dir, &config.segment.store_options()).await?;
@@ -148,13 +186,16 @@ async fn store(config: &Config, url: &leaf_registry::StoreUrl) -> Result<String>
 /// is claimed.
 async fn workers(config: &Config, identity: Option<&Identity>) -> Result<String> {
     if let Some(place) = config.registry_place()?
-        && let Some(file) = place.file(&config.data_dir).filter(|file| !file.exists())
+        && let Some(file) = place.file(&config.data_dir).filter(|file| is_new(file))
     {
         return new_file(&file, config);
     }
     let OpenRegistry { registry, .. } = leaf_node::registry::open(config, None).await?;
     if let Some(identity) = identity {
         registry.check(identity, config.snowflake.layout())?;
+    }
+    if registry.lives_in_state_file() {
+        return Ok("worker ids are configured".into());
     }
     Ok(format!("{} worker ids in use or used before", registry.workers().await?.len()))
 }

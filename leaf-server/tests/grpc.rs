@@ -98,9 +98,11 @@ fn other_protocols_and_silence_end() {
 /// done.
 #[test]
 fn administration_over_grpc() {
+    let shared = tempfile::tempdir().unwrap();
+    let workers = format!("sqlite:{}", shared.path().join("workers.db").display());
     let registry = [
         ("LEAF_SNOWFLAKE__REGISTRY", "sqlite"),
-        ("LEAF_SNOWFLAKE__DATABASE", "sqlite:workers.db"),
+        ("LEAF_SNOWFLAKE__DATABASE", workers.as_str()),
         ("LEAF_ADVERTISE", "10.0.0.7:8080"),
     ];
     let (_directory, server) = start_with(&registry);

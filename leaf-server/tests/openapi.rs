@@ -20,10 +20,11 @@ fn check(tag: &str) {
     let key = "1 = 000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f";
     std::fs::write(&keys, key).unwrap();
     std::fs::set_permissions(&keys, std::fs::Permissions::from_mode(0o600)).unwrap();
+    let workers = directory.path().join("workers.db");
     let env = [
         ("LEAF_SEGMENT__KEYS_FILE", keys.display().to_string()),
         ("LEAF_SNOWFLAKE__REGISTRY", "sqlite".to_owned()),
-        ("LEAF_SNOWFLAKE__DATABASE", "sqlite:workers.db".to_owned()),
+        ("LEAF_SNOWFLAKE__DATABASE", format!("sqlite:{}", workers.display())),
         ("LEAF_ADVERTISE", "10.0.0.7:8080".to_owned()),
     ];
     let server = LeafServer::start(SERVER, &directory.path().join("data"), &[], &env);

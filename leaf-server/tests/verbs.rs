@@ -1,10 +1,11 @@
 //! `leaf-server check` and `leaf-server config`.
 #![allow(clippy::unwrap_used, reason = "tests may panic")]
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use std::time::Duration;
 
-use leaf_testkit::{LeafServer, free_port};
+use leaf_testkit::{LeafServer, free_port, wait_until};
 
 const SERVER: &str = env!("CARGO_BIN_EXE_leaf-server");
 
@@ -77,7 +78,7 @@ fn check_reaches_everything_beside_the_running_server_and_changes_nothing() {
     let directory = tempfile::tempdir().unwrap();
     let empty = run(directory.path(), &["check"], &[]);
     assert!(empty.status.success(), "{}{}", text(&empty.stdout), text(&empty.stderr));
-    assert!(text(&empty.stdout).contains("does not exist: the server makes it"));
+    assert!(text(&empty.stdout).contains("does not exist yet: the server makes it"));
     assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0, "nothing was made");
 
     let data = directory.path().join("leaf-data");
@@ -126,7 +127,7 @@ fn check_refuses_what_the_start_refuses() {
         let checked = run(directory.path(), &["check"], &all);
         let shown = text(&checked.stdout) + &text(&checked.stderr);
         assert_eq!(checked.status.code(), Some(1), "{what}: {shown}");
-        assert!(shown.contains("FAIL  ") && shown.contains("one check failed"), "{what}: {shown}");
+        assert!(shown.contains("FAIL  ") && shown.contains("failed"), "{what}: {shown}");
         let mut command = Command::new("timeout");
         command.args(["20", SERVER]).envs(all).current_dir(directory.path());
         let started = command.output().unwrap();
@@ -175,10 +176,52 @@ fn check_refuses_what_the_start_refuses() {
         ("LEAF_ADVERTISE", "leaf-7:8080"),
     ];
     same("a name that Java cannot read", &nothing, &hyphen);
+    refused("an address of another host", &nothing, &[("LEAF_HTTP__LISTEN", "192.0.2.1:8080")]);
+    let long = "n".repeat(127);
+    same("a name too long for a port", &nothing, &[("LEAF_ADVERTISE", &*long)]);
+    let link = |at: &Path| std::os::unix::fs::symlink("nowhere", at.join("leaf-data")).unwrap();
+    refused("a link that leads nowhere", &link, &[]);
     // The clock's milliseconds are part of the text.
     let (shown, why) =
         refused("a later epoch", &nothing, &[("LEAF_SNOWFLAKE__EPOCH", "4000000000000")]);
     for text in [shown, why] {
         assert!(text.contains("before the layout's epoch 4000000000000"), "{text}");
+    }
+}
+
+/// A store beside, above or in a data directory that the start makes.
+#[test]
+fn check_passes_what_the_start_makes() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = |path: &str| directory.path().join(path);
+    std::fs::write(at("empty.db"), "").unwrap();
+    let cases: [(PathBuf, PathBuf, PathBuf); 4] = [
+        ("one".into(), "../beside.db".into(), at("beside.db")),
+        (at("x/two"), at("x/above.db"), at("x/above.db")),
+        ("three".into(), at("three/in.db"), at("three/in.db")),
+        ("four".into(), at("empty.db"), at("empty.db")),
+    ];
+    for (data, store, file) in cases {
+        let data = data.display().to_string();
+        let store = format!("sqlite:{}", store.display());
+        let any = "127.0.0.1:0";
+        let env = [
+            ("LEAF_DATA_DIR", &*data),
+            ("LEAF_SEGMENT__STORE", &store),
+            ("LEAF_HTTP__LISTEN", any),
+            ("LEAF_OPS__LISTEN", any),
+            ("LEAF_REDIS__LISTEN", any),
+        ];
+        let checked = run(directory.path(), &["check"], &env);
+        assert!(checked.status.success(), "{data}: {}", text(&checked.stdout));
+        let mut command = Command::new("timeout");
+        let mut server =
+            command.args(["20", SERVER]).envs(env).current_dir(directory.path()).spawn().unwrap();
+        wait_until("the server makes its tables", Duration::from_secs(20), || {
+            file.metadata().is_ok_and(|found| found.len() > 0).then_some(())
+        });
+        assert!(server.try_wait().unwrap().is_none(), "{data}: it does not run");
+        Command::new("kill").arg(server.id().to_string()).status().unwrap();
+        assert!(server.wait().unwrap().success(), "{data}");
     }
 }

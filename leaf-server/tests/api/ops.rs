@@ -127,9 +127,11 @@ fn with_a_token_administration_needs_it_and_health_does_not() {
 
 #[test]
 fn worker_ids_are_listed_released_and_retired() {
+    let shared = tempfile::tempdir().unwrap();
+    let workers = format!("sqlite:{}", shared.path().join("workers.db").display());
     let registry = [
         ("LEAF_SNOWFLAKE__REGISTRY", "sqlite"),
-        ("LEAF_SNOWFLAKE__DATABASE", "sqlite:workers.db"),
+        ("LEAF_SNOWFLAKE__DATABASE", workers.as_str()),
         ("LEAF_ADVERTISE", "10.0.0.7:8080"),
         // So that a killed node's worker id is asked about, not taken.
         ("LEAF_SNOWFLAKE__REPORT_INTERVAL", "100ms"),

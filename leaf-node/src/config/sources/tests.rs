@@ -217,6 +217,11 @@ fn a_bad_value_is_named() {
             "[snowflake]\nregistry = 'mysql'\ndatabase = 'sqlite:x.db'",
             "snowflake.database sqlite:x.db is not of the kind mysql",
         ),
+        ("[snowflake]\nregistry = 'sqlite'", "give an absolute path"),
+        (
+            "[snowflake]\nregistry = 'sqlite'\ndatabase = 'sqlite:workers.db'",
+            "give an absolute path",
+        ),
         ("[snowflake]\ndatabase = 'canary'", "snowflake.database: unknown kind of store"),
         ("[snowflake]\ndatabase_file = '/none'", "snowflake.database_file: /none: "),
         ("[snowflake]\nregistry = 'etcd'", "snowflake.etcd is missing"),
