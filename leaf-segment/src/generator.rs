@@ -325,7 +325,11 @@ impl Shared {
                     && record.meaning == Ok(handle.meaning())
                     && handle.state.is_made_as(record) =>
             {
+                let suspect = handle.state.control().suspect();
                 handle.state.record_seen(record);
+                if !suspect {
+                    handle.state.tell_if_suspect(record);
+                }
                 // Its key it has, whatever became of the file of keys since.
                 if !record.is_enabled() {
                     handle.state.end(SegmentErrorKind::Disabled);
@@ -353,8 +357,9 @@ impl Shared {
         };
         let state = TagState::new(record, meaning, mapping, Arc::clone(&self.store_client));
         let handle = TagHandle { state: Arc::new(state) };
-        if let Some(why) = refusal {
-            handle.state.end(why);
+        match refusal {
+            Some(why) => handle.state.end(why),
+            None => handle.state.tell_if_suspect(record),
         }
         tags.insert(record.tag.clone(), handle.clone());
         handle
@@ -396,11 +401,14 @@ impl Shared {
         let record = match record {
             Ok(record) => record,
             Err(error) => {
-                let told = error.to_string();
+                let why = SegmentErrorKind::Record;
                 let error = SegmentError::of_store(tag, Arc::new(error));
-                if *error.kind() == SegmentErrorKind::Record {
-                    tracing::error!("{told}");
-                    self.unknown().remember(tag.clone(), SegmentErrorKind::Record);
+                // Told once: it may be asked for again and again.
+                if *error.kind() == why
+                    && self.unknown().remember(tag.clone(), why.clone()) != Some(why)
+                    && let Some(store_error) = error.store_error()
+                {
+                    tracing::error!("{store_error}");
                 }
                 return Err(error);
             }

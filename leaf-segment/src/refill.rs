@@ -129,11 +129,11 @@ pub(crate) fn fetch_directly(
         loop {
             let turn = tokio::select! {
                 // A caller who leaves also leaves the queue, so that others do not wait for it.
-                () = answer.closed() => return,
+                () = answer.closed() => break,
                 turn = state.fetch_turn.lock() => turn,
             };
             if answer.is_closed() || state.immediate_error().is_some() {
-                return;
+                break;
             }
             let before = state.control().before(state.store_client.config.marks.get(&state.tag));
             let fetched = fetch(&state, Amount::Exactly(count)).await;
@@ -158,6 +158,11 @@ pub(crate) fn fetch_directly(
                     }
                 }
             }
+        }
+        if failures > 0 {
+            // The refill goes on without callers, whom a balancer may keep away as long as this
+            // node is not ready.
+            start(&state);
         }
     });
     range

@@ -271,6 +271,18 @@ impl TagState {
         self.step_seen(record.step);
     }
 
+    /// Logs why the tag needs an operator, where its record is the reason.
+    pub(crate) fn tell_if_suspect(&self, record: &TagRecord) {
+        if !self.control().suspect() {
+            return;
+        }
+        let settings = record.settings.as_ref().err().map(ToString::to_string);
+        let why = settings.or_else(|| record.step.err().map(|error| error.to_string()));
+        if let Some(why) = why {
+            tracing::error!(tag = ?self.tag.as_str(), "no ids but those in memory: {why}");
+        }
+    }
+
     /// Takes over a step that was read from the record.
     pub(crate) fn step_seen(&self, step: Result<Step, StepError>) {
         let mut control = self.control();

@@ -40,14 +40,16 @@ impl UnknownTags {
         (since.elapsed() < HOLDS).then(|| why.clone())
     }
 
-    /// The store does not have the tag, or it is disabled there.
-    pub(crate) fn remember(&mut self, tag: Tag, why: SegmentErrorKind) {
+    /// The store does not have the tag, or it is disabled there, or its record cannot be read.
+    /// Returns what was remembered of it before.
+    pub(crate) fn remember(&mut self, tag: Tag, why: SegmentErrorKind) -> Option<SegmentErrorKind> {
         if self.names.len() >= ENTRIES {
             self.names.retain(|_, (_, since)| since.elapsed() < HOLDS);
         }
-        if self.names.len() < ENTRIES {
-            self.names.insert(tag, (why, Instant::now()));
+        if self.names.len() >= ENTRIES {
+            return None;
         }
+        self.names.insert(tag, (why, Instant::now())).map(|(before, _)| before)
     }
 
     /// The tag may be there by now.

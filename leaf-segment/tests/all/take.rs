@@ -129,3 +129,20 @@ fn without_a_runtime_it_blocks() {
     segments.close();
     assert_eq!(*orders.next().unwrap_err().kind(), SegmentErrorKind::Closed);
 }
+
+/// A node that is not ready gets no callers from a balancer: it must find out by itself that the
+/// store answers again, also where the last ones asked for more than the buffer holds.
+#[tokio::test(start_paused = true)]
+async fn after_an_outage_it_is_ready_without_a_caller() {
+    let store = store_with("orders", 10).await;
+    let segments = open(&store).await;
+    let orders = segments.tag("orders").await.unwrap();
+    store.set_down(true);
+    orders.take_contiguous(500).await.unwrap_err();
+    assert!(!segments.health().can_answer(), "{}", segments.health());
+
+    store.set_down(false);
+    tokio::time::sleep(Duration::from_secs(10)).await;
+
+    assert_eq!(segments.health(), Health::Ready);
+}
