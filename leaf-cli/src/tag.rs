@@ -177,7 +177,9 @@ async fn advance(
     let store = stores.shards.of(tag);
     let advanced = store.tags().advance(&name(tag)?, at_least, yes.into()).await;
     let (record, raised) = advanced.map_err(|error| match error {
-        TagAdminError::Unconfirmed(why) => anyhow!("{why}, then say --yes"),
+        TagAdminError::Unconfirmed(why) => {
+            ConfigError::new(format!("{why}, then say --yes")).into()
+        }
         error => refused(error),
     })?;
     let now = record.max_id;
@@ -209,7 +211,9 @@ async fn delete(stores: &Stores, tag: &str, yes: bool, output: Output) -> Result
     let deleted = store.tags().delete(&name(tag)?, yes.into()).await;
     let deleted = deleted.map_err(|error| match error {
         TagAdminError::Unconfirmed(why) => {
-            anyhow!("{why}; say --yes to delete it, or `leaf tag set {shell} --enabled false`")
+            let text =
+                format!("{why}; say --yes to delete it, or `leaf tag set {shell} --enabled false`");
+            ConfigError::new(text).into()
         }
         error => refused(error),
     })?;

@@ -59,7 +59,7 @@ orders             relaxed  plain    5000    50  no              -       500    
     assert_eq!(json["max_id"], "5000", "a string: JavaScript loses digits above 2^53");
     assert_eq!((&json["step"], &json["enabled"]), (&50.into(), &false.into()));
 
-    let refused = run(&["tag", "delete", "orders"]).failed(1);
+    let refused = run(&["tag", "delete", "orders"]).failed(2);
     assert!(refused.contains("--yes") && refused.contains("at 5000 now"), "{refused}");
     let deleted = run(&["tag", "delete", "orders", "--yes"]).ok();
     assert!(deleted.contains("leaf tag create orders --first 5000 --step 50"), "{deleted}");
@@ -231,7 +231,7 @@ fn mistakes_are_refused_with_what_to_do() {
         (&["tag", "set", stock, "--min-step", "x"], 2, "1 to 2147483647"),
         (&["tag", "set", stock, "--min-step", "9", "--max-step", "8"], 2, "above max_step"),
         (&["tag", "advance", stock, "--at-least", "9223372036854775807"], 2, "the next id is 0 to"),
-        (&["tag", "advance", stock, "--at-least", "2000000000000"], 1, "say --yes"),
+        (&["tag", "advance", stock, "--at-least", "2000000000000"], 2, "say --yes"),
         (&["tag", "advance", stock, "--at-least", "1"], 1, "unchanged: max_id is 1"),
         (&["tag", "set-step", "other", "5"], 1, "no such tag"),
         (&["tag", "list", "--store", "redis://u:canary@h"], 2, "unknown kind of store"),

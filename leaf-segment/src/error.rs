@@ -174,7 +174,7 @@ pub enum SegmentErrorKind {
     #[error("the tag is disabled")]
     Disabled,
     /// The tag has no ids left below 2^63, or in its slice, shape, template or period.
-    #[error("the tag's ids are used up")]
+    #[error("the tag's ids are used up, or, where its numbers begin again, those of this period")]
     Exhausted,
     /// Numbers of a later period were granted already: this host's clock is behind, or another one
     /// is ahead.

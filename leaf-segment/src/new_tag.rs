@@ -156,7 +156,7 @@ impl TagSpec {
             (Order::Strict, None) => Step::MIN,
             (Order::Relaxed, None) => {
                 return refuse(
-                    "a tag in relaxed order needs a step: how many ids one trip to the store reserves",
+                    "a tag in relaxed order needs a step: how many ids one trip to the store reserves, like 1000",
                 );
             }
             (Order::Strict, Some(_)) => return refuse(crate::tag_admin::NO_STEP),

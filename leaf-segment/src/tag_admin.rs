@@ -16,7 +16,7 @@ const FAR: i64 = 1_000_000_000_000;
 /// month's end alone is 71 days.
 const PERIODS: i64 = 200;
 pub(crate) const NO_STEP: &str =
-    "a tag in strict order has no step: every request goes to the store";
+    "a tag in strict order has no step, since every request goes to the store: leave it out";
 /// What the column holds.
 const DESCRIPTION_CHARS: usize = 256;
 

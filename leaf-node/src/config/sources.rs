@@ -154,6 +154,10 @@ impl Sources {
         }
         // However they are named on the command line.
         read.sort_by_key(FileSource::is_properties);
+        if read.windows(2).any(|pair| pair[0].is_properties() == pair[1].is_properties()) {
+            let why = "two configuration files of one kind: give one .toml, one .properties, or one of each";
+            return Err(ConfigError::new(why));
+        }
         merge(&known, read, environment, &self.flags, self.stores_only)
     }
 }

@@ -252,7 +252,7 @@ pub struct CreateTagRequest {
     pub time_zone: ::core::option::Option<::prost::alloc::string::String>,
     #[prost(string, optional, tag = "9")]
     pub text: ::core::option::Option<::prost::alloc::string::String>,
-    /// The first id.
+    /// The first number; in a plain tag the first id.
     #[prost(int64, optional, tag = "10")]
     pub first: ::core::option::Option<i64>,
     #[prost(string, optional, tag = "11")]

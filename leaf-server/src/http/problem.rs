@@ -180,7 +180,12 @@ impl From<TagAdminError> for Problem {
         match error {
             TagAdminError::Store(error) => error.into(),
             TagAdminError::Conflict(why) => Self::new(StatusCode::CONFLICT, "conflict", why),
-            TagAdminError::Unconfirmed(why) => Self::new(StatusCode::CONFLICT, "unconfirmed", why),
+            // Of an advance: a deletion says more.
+            TagAdminError::Unconfirmed(why) => Self::new(
+                StatusCode::CONFLICT,
+                "unconfirmed",
+                format!("{why}; say `far` where that is meant"),
+            ),
             error @ TagAdminError::HalfDeleted { .. } => {
                 Self::new(StatusCode::SERVICE_UNAVAILABLE, "half-deleted", error.to_string())
             }

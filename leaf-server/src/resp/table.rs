@@ -120,8 +120,14 @@ pub(super) const COMMANDS: &[Command] = &[
         "The highest id of a tag that this node issued, or nil.",
     )
     .of_a_tag(),
-    command("EXISTS", (2, 65), Verb::Exists, "tag [tag ...]", "How many of the tags exist.")
-        .of_a_tag(),
+    command(
+        "EXISTS",
+        (2, 65),
+        Verb::Exists,
+        "tag [tag ...], 64 at most",
+        "How many of the tags exist.",
+    )
+    .of_a_tag(),
     command("LLEN", (2, 2), Verb::Length, "tag", "How many ids of a tag this node has in memory.")
         .of_a_tag(),
     command(

@@ -95,7 +95,7 @@ fn release<V>(
     if last_report + 2 * settings.report_interval > settings.now {
         return Err(format!(
             "its holder, {}, reported at {last_report} (Unix ms), a moment ago: stop that \
-             process first",
+             process first; if it is dead, ask again in some seconds",
             record.holder
         ));
     }

@@ -46,6 +46,26 @@ fn the_redis_listener_can_be_switched_off() {
 }
 
 #[test]
+fn of_each_kind_one_file_is_read() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = |name: &str| {
+        std::fs::write(directory.path().join(name), "").unwrap();
+        directory.path().join(name)
+    };
+    let load = |files: &[&str]| {
+        let files = files.iter().map(|name| file(name)).collect();
+        Sources { files, flags: Vec::new(), stores_only: false }.load_without_environment()
+    };
+    for two in [["a.toml", "b.toml"], ["a.properties", "b.properties"]] {
+        let refused = load(&two).unwrap_err().to_string();
+        assert!(refused.contains("two configuration files of one kind"), "{refused}");
+    }
+    // Read, and judged by what is in them.
+    let read = load(&["a.properties", "b.toml"]).unwrap_err().to_string();
+    assert!(read.contains("leaf.jdbc.url is missing"), "{read}");
+}
+
+#[test]
 fn the_environment_outranks_the_file_and_flags_outrank_both() {
     let file = "data_dir = 'file'\n[http]\nlisten = '127.0.0.1:1'";
     let environment = [("LEAF_DATA_DIR", "env"), ("LEAF_HTTP__LISTEN", "127.0.0.1:2")];

@@ -88,7 +88,7 @@ pub(super) async fn release(
     if !holder_is_dead {
         return Err(unconfirmed(
             "a holder that lives, or is started again on its data directory while the registry is away, \
-             would repeat ids",
+             would repeat ids: say `holder_is_dead` where it is",
         ));
     }
     let free = registry.release_worker(worker, node.config.snowflake.node_settings()).await?;
@@ -103,7 +103,9 @@ pub(super) async fn retire(
 ) -> Result<Value, Problem> {
     let registry = registry(node)?;
     if !for_good {
-        return Err(unconfirmed("a retired worker id is never used again"));
+        return Err(unconfirmed(
+            "a retired worker id is never used again: say `for_good` where that is meant",
+        ));
     }
     registry.retire_worker(worker, node.config.snowflake.node_settings()).await?;
     Ok(json!({ "worker": worker.get() }))
