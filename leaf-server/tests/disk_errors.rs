@@ -84,8 +84,11 @@ fn a_failing_disk_stops_the_ids_and_is_named() {
 #[test]
 fn ids_flow_on_a_disk_that_is_slower_than_reports() {
     let directory = tempfile::tempdir().unwrap();
+    let workers = directory.path().join("workers.db");
+    let workers = format!("LEAF_SNOWFLAKE__DATABASE=sqlite:{}", workers.display());
     let env = [
         "LEAF_SNOWFLAKE__REGISTRY=sqlite",
+        workers.as_str(),
         "LEAF_SNOWFLAKE__REPORT_INTERVAL=100ms",
         "LEAF_SEGMENT__ENABLED=false",
         "LEAF_ADVERTISE=slow:1",

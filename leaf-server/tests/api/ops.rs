@@ -144,9 +144,7 @@ fn worker_ids_are_listed_released_and_retired() {
     // Another node of the registry, which dies.
     let env: Vec<_> = registry.iter().map(|(name, value)| (*name, (*value).to_owned())).collect();
     let other = directory.path().join("other");
-    let shared = format!("sqlite:{}", directory.path().join("workers.db").display());
     let mut env = env;
-    env[1].1 = shared;
     env[2].1 = "10.0.0.8:8080".to_owned();
     let mut dead = LeafServer::start(SERVER, &other, &[], &env);
     dead.kill();
