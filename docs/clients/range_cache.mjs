@@ -2,7 +2,7 @@
 // numbers lose digits above 2^53.
 //
 //     node range_cache.mjs orders 5 http://127.0.0.1:8080
-import { realpathSync } from "node:fs";
+import { existsSync, realpathSync } from "node:fs";
 import { pathToFileURL } from "node:url";
 
 /** Hands out ids; leases the next range when half of one is used. */
@@ -57,7 +57,8 @@ export class RangeCache {
   }
 }
 
-if (process.argv[1] && import.meta.url === pathToFileURL(realpathSync(process.argv[1])).href) {
+const program = existsSync(process.argv[1] ?? "") ? realpathSync(process.argv[1]) : "/";
+if (import.meta.url === pathToFileURL(program).href) {
   const [tag, count, ...servers] = process.argv.slice(2);
   const ids = new RangeCache(servers, tag);
   for (let n = 0; n < Number(count); n++) console.log(String(await ids.nextId()));

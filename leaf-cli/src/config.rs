@@ -63,7 +63,7 @@ pub(crate) async fn registry(config: &Config) -> Result<Registry> {
         && !file.exists()
     {
         let text = format!(
-            "{place} does not exist in {}: start leaf-server once, or say --data-dir",
+            "{place} does not exist: start leaf-server once, or, where the path is relative, say --data-dir (now {})",
             config.data_dir.display()
         );
         return Err(ConfigError::new(text).into());

@@ -1,7 +1,8 @@
 //! `leaf`: the command line for the administration of Leaf.
 //!
 //! It works straight on the configured store, not through a server, and holds no id logic. Exit
-//! codes: 0 done, 1 it could not be done, 2 the command line or the configuration is wrong.
+//! codes: 0 done, 1 it could not be done, 2 the command line or the configuration is wrong, or the
+//! command was not confirmed.
 //!
 //! How a command runs: `cli.rs` parses the command line, `config.rs` reads the server's
 //! configuration, `stores.rs` opens the stores of tags, and one file per command does the work. A

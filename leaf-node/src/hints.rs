@@ -25,8 +25,8 @@ pub const fn of_registry(kind: &RegistryErrorKind) -> Option<&'static str> {
             Some("`leaf worker list` shows which node holds which worker id")
         }
         RegistryErrorKind::InUse { .. } => Some(
-            "`leaf worker list` shows who holds it, and `leaf worker release N --holder-is-dead` frees it where that \
-             holder is dead for good",
+            "in a registry that nodes share, `leaf worker list` shows who holds it, and `leaf worker release N \
+             --holder-is-dead` frees it where that holder is dead for good",
         ),
         RegistryErrorKind::BadIdentity(_) => Some("set `advertise`"),
         RegistryErrorKind::Damaged => Some("`leaf worker repair N --holder-is-dead` repairs it"),

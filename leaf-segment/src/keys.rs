@@ -64,8 +64,8 @@ pub enum KeysError {
 pub enum KeyProblem {
     /// There is no key of this version.
     #[error(
-        "key {0} is missing: copy its line into segment.keys_file from another server or a backup, and send SIGHUP (or \
-         set that key of the configuration and restart); a new key does not help"
+        "key {0} is missing: copy its line into the file of segment.keys_file (set it where it is not set) from another \
+         server or a backup, and send SIGHUP; a new key does not help"
     )]
     Missing(u8),
     /// There is another key of this version than the one that the tag was made with.

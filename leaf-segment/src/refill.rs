@@ -160,9 +160,12 @@ pub(crate) fn fetch_directly(
             }
         }
         if failures > 0 {
-            // The refill goes on without callers, whom a balancer may keep away as long as this
-            // node is not ready.
-            start(&state);
+            // The store is asked on without callers, whom a balancer may keep away as long as this
+            // node is not ready. The refill does so if it has something to fetch.
+            match state.numbers().next_is_ready() {
+                true => state.store_client.read_soon.notify_one(),
+                false => start(&state),
+            }
         }
     });
     range

@@ -13,6 +13,8 @@ use crate::SegmentErrorKind;
 
 /// How long a refusal is repeated without a look at the store.
 const HOLDS: Duration = Duration::from_secs(1);
+/// How long [`UnknownTags::remember`] tells what was remembered before.
+const FORGOTTEN: Duration = Duration::from_secs(60);
 /// How many names are remembered.
 const ENTRIES: usize = 1000;
 /// How many look-ups of single tags may begin at once, and in each second.
@@ -41,7 +43,7 @@ impl UnknownTags {
     }
 
     /// The store does not have the tag, or it is disabled there, or its record cannot be read.
-    /// Returns what was remembered of it before.
+    /// Returns what was remembered of it within the last minute.
     pub(crate) fn remember(&mut self, tag: Tag, why: SegmentErrorKind) -> Option<SegmentErrorKind> {
         if self.names.len() >= ENTRIES {
             self.names.retain(|_, (_, since)| since.elapsed() < HOLDS);
@@ -49,7 +51,8 @@ impl UnknownTags {
         if self.names.len() >= ENTRIES {
             return None;
         }
-        self.names.insert(tag, (why, Instant::now())).map(|(before, _)| before)
+        let before = self.names.insert(tag, (why, Instant::now()));
+        before.filter(|(_, since)| since.elapsed() < FORGOTTEN).map(|(before, _)| before)
     }
 
     /// The tag may be there by now.

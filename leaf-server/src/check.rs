@@ -106,20 +106,35 @@ fn data_dir(config: &Config) -> Result<String> {
         writable(directory)?;
         return Ok("can be written".into());
     }
-    let above = directory.ancestors().find(|above| above.exists());
+    let above = directory.ancestors().find(|above| above.symlink_metadata().is_ok());
     writable(above.unwrap_or(Path::new(".")))?;
     Ok("does not exist yet: the server makes it".into())
 }
 
-/// Whether the server can make a file that does not exist or is empty. It makes no directory for it
-/// but the data directory, with those above it, which [`data_dir`] has looked at.
-fn new_file(file: &Path, config: &Config) -> Result<String> {
+/// Whether the server can make a file that does not exist, or fill one that is empty; `None` where
+/// it has content, at which the caller looks.
+///
+/// The server makes no directory for it but the data directory, with those above it, at which
+/// [`data_dir`] has looked.
+fn new_file(file: &Path, config: &Config) -> Result<Option<String>> {
+    if let Ok(found) = file.metadata() {
+        let empty = found.is_file() && found.len() == 0;
+        if empty {
+            let opened = std::fs::OpenOptions::new().append(true).open(file);
+            opened.with_context(|| format!("{} cannot be written", file.display()))?;
+        }
+        return Ok(empty.then(|| "is empty: the server makes its tables".into()));
+    }
+    // Its way may lead through the data directory, which may not exist.
     let file = resolved(file)?;
+    if file.exists() {
+        return Ok(Some("exists, and is looked at once the data directory does".into()));
+    }
     let directory = file.parent().unwrap_or(Path::new("/"));
     if directory.exists() || !resolved(&config.data_dir)?.starts_with(directory) {
         writable(directory)?;
     }
-    Ok("does not exist yet: the server makes it".into())
+    Ok(Some("does not exist yet: the server makes it".into()))
 }
 
 /// An absolute path without `.` and `..`. Nothing needs to exist there.
@@ -132,11 +147,6 @@ fn resolved(path: &Path) -> Result<PathBuf> {
         }
     }
     Ok(resolved)
-}
-
-/// Whether there is nothing at this path, or a file without content.
-fn is_new(file: &Path) -> bool {
-    file.metadata().map_or(true, |found| found.is_file() && found.len() == 0)
 }
 
 /// Whether this host has the addresses to listen at. Their ports may be in use, by this server.
@@ -169,8 +179,10 @@ fn writable(directory: &Path) -> Result<()> {
 
 /// Whether the tags of a store can be read, and which settings of its server put ids at risk.
 async fn store(config: &Config, url: &leaf_registry::StoreUrl) -> Result<String> {
-    if let Some(file) = url.file(&config.data_dir).filter(|file| is_new(file)) {
-        return new_file(&file, config);
+    if let Some(file) = url.file(&config.data_dir)
+        && let Some(found) = new_file(&file, config)?
+    {
+        return Ok(found);
     }
     let open = url.open(&config.data_dir, &config.segment.store_options()).await?;
     let tags = open.store.tags().await?.len();
@@ -186,9 +198,10 @@ async fn store(config: &Config, url: &leaf_registry::StoreUrl) -> Result<String>
 /// is claimed.
 async fn workers(config: &Config, identity: Option<&Identity>) -> Result<String> {
     if let Some(place) = config.registry_place()?
-        && let Some(file) = place.file(&config.data_dir).filter(|file| is_new(file))
+        && let Some(file) = place.file(&config.data_dir)
+        && let Some(found) = new_file(&file, config)?
     {
-        return new_file(&file, config);
+        return Ok(found);
     }
     let OpenRegistry { registry, .. } = leaf_node::registry::open(config, None).await?;
     if let Some(identity) = identity {

@@ -181,6 +181,7 @@ fn check_refuses_what_the_start_refuses() {
     same("a name too long for a port", &nothing, &[("LEAF_ADVERTISE", &*long)]);
     let link = |at: &Path| std::os::unix::fs::symlink("nowhere", at.join("leaf-data")).unwrap();
     refused("a link that leads nowhere", &link, &[]);
+    refused("a directory below it", &link, &[("LEAF_DATA_DIR", "leaf-data/below")]);
     // The clock's milliseconds are part of the text.
     let (shown, why) =
         refused("a later epoch", &nothing, &[("LEAF_SNOWFLAKE__EPOCH", "4000000000000")]);

@@ -170,8 +170,9 @@ impl SnowflakeGenerator {
     ///
     /// # Errors
     /// Those of [`Self::next`]; ids that were taken before are then lost, which makes a gap.
-    /// `Exhausted` also where the list could not be complete before [`SnowflakeConfig::wait`] ends,
-    /// since those who came earlier have taken too long: no id is taken then. `BadCount` unless `count` is 1 to 1,000,000, and no more than the layout can issue in half
+    /// `Exhausted` also when this caller's turn comes and the rest of
+    /// [`SnowflakeConfig::wait`] is too short for the list. `BadCount` unless `count` is 1 to
+    /// 1,000,000, and no more than the layout can issue in half
     /// the time of [`SnowflakeConfig::wait`].
     pub async fn take(&self, count: usize) -> Result<Vec<Id>, SnowflakeError> {
         let mut ids = Vec::with_capacity(count.min(self.most_at_once));
@@ -298,27 +299,39 @@ impl SnowflakeGenerator {
         }
     }
 
-    /// Refuses a list that cannot be complete by its deadline, before any id is taken for it. Under
-    /// a steady load of more than the layout gives, all lists wait about as long as they can: if
-    /// each then took ids until its deadline, none would be complete, and all ids would be lost.
+    /// Refuses a list that cannot be complete by its deadline, rather than take ids for it that would
+    /// be lost. Under a steady load of more than the layout gives, all lists wait about as long as
+    /// they can: if each took ids until its deadline, none would be complete.
     fn check_time_for(
         &self,
         missing: usize,
         turn: &Turn<'_>,
         deadline: Instant,
     ) -> Result<(), SnowflakeError> {
-        let layout = self.shared.layout;
-        let ticks = missing as u64 / (layout.max_sequence() + 1);
-        // A quarter more, so that sleeps that take a little too long cost no list.
-        let needed = Duration::from_millis(layout.unit().millis()).mul_f64(1.25 * ticks as f64);
-        if missing == 1 || turn.is_some() && Instant::now() + needed <= deadline {
+        if missing == 1 {
             return Ok(());
         }
-        let too_late = |sequencer: &Sequencer, tick| {
-            let refusal = sequencer.refuses(tick, Duration::ZERO);
-            Err(refusal.unwrap_or(Refusal::Wait(tick + ticks.max(1))))
-        };
-        self.shared.attempt(too_late)
+        let layout = self.shared.layout;
+        let unit = Duration::from_millis(layout.unit().millis());
+        // A little more than a tick, since sleeps take a little too long.
+        let each = unit + (unit / 4).min(Duration::from_millis(10));
+        let left = deadline.saturating_duration_since(Instant::now());
+        self.shared.attempt(|sequencer: &Sequencer, tick| {
+            let (available, first) = match sequencer.available(tick) {
+                Ok(available) => (available, tick),
+                Err(Refusal::Wait(next)) => (0, next.saturating_sub(1)),
+                // The keeper raises it in a moment.
+                Err(Refusal::Ceiling) => (0, tick),
+                Err(refusal) => return Err(refusal),
+            };
+            let later = (missing as u64).saturating_sub(available);
+            let ticks = (first - tick) + later.div_ceil(layout.max_sequence() + 1);
+            let needed = each.saturating_mul(u32::try_from(ticks).unwrap_or(u32::MAX));
+            match ticks == 0 || turn.is_some() && needed <= left {
+                true => Ok(()),
+                false => Err(Refusal::Wait(tick + ticks)),
+            }
+        })
     }
 
     #[cold]

@@ -291,10 +291,12 @@ impl Shared {
         };
         if let Some(refusal) = sequencer.refuses(self.layout.tick_at(now), self.wait) {
             let why = self.explain(refusal);
-            // In the first second after a crash ids may run ahead of the clock, under load up to
-            // the ceiling, which the keeper raises again and again. If it cannot, the clock reaches
-            // the ceiling within a second, too.
-            let ran_ahead = refusal == Refusal::Ceiling && sequencer.next_free() > now;
+            // After a crash ids may run ahead of the clock for a while, under load up to the
+            // ceiling, which the keeper raises again and again. That it cannot is told once the
+            // clock has reached the ceiling, or at once where the clock is far behind it.
+            let ahead = sequencer.next_free() - now;
+            let ran_ahead =
+                refusal == Refusal::Ceiling && ahead > Duration::ZERO && ahead <= self.wait;
             if !ran_ahead {
                 return not_ready(&why);
             }

@@ -186,6 +186,17 @@ impl Sequencer {
         (last + 1) << self.sequence_bits
     }
 
+    /// How many ids could be taken at tick `now` without a wait, if nobody else took some: at least
+    /// 1.
+    ///
+    /// # Errors
+    /// The [`Refusal`] of [`Self::take`].
+    pub fn available(&self, now: u64) -> Result<u64, Refusal> {
+        let position = self.next_position(self.word.load(Ordering::Acquire), now)?;
+        let tick = self.allow(position)?;
+        Ok(self.usable_end(tick, now).saturating_sub(position).max(1))
+    }
+
     /// What [`Self::take`] would refuse at tick `now`, without taking anything; `None` when it
     /// would give out an id, or would after a wait of at most `patience`.
     #[must_use]

@@ -134,15 +134,25 @@ fn without_a_runtime_it_blocks() {
 /// store answers again, also where the last ones asked for more than the buffer holds.
 #[tokio::test(start_paused = true)]
 async fn after_an_outage_it_is_ready_without_a_caller() {
-    let store = store_with("orders", 10).await;
-    let segments = open(&store).await;
-    let orders = segments.tag("orders").await.unwrap();
-    store.set_down(true);
-    orders.take_contiguous(500).await.unwrap_err();
-    assert!(!segments.health().can_answer(), "{}", segments.health());
+    for full in [false, true] {
+        let store = store_with("orders", 10).await;
+        store.create(&NewTag::new(tag("leased"), step(10))).await.unwrap();
+        let segments = open(&store).await;
+        let orders = segments.tag("orders").await.unwrap();
+        segments.tag("leased").await.unwrap().take_contiguous(500).await.unwrap();
+        if full {
+            // Both segments are there: the refill has nothing to fetch.
+            orders.next().await.unwrap();
+            orders.next().await.unwrap();
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
+        store.set_down(true);
+        orders.take_contiguous(500).await.unwrap_err();
+        assert!(!segments.health().can_answer(), "{}", segments.health());
 
-    store.set_down(false);
-    tokio::time::sleep(Duration::from_secs(10)).await;
+        store.set_down(false);
+        tokio::time::sleep(Duration::from_secs(10)).await;
 
-    assert_eq!(segments.health(), Health::Ready);
+        assert_eq!(segments.health(), Health::Ready, "{full}");
+    }
 }

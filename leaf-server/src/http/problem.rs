@@ -184,7 +184,7 @@ impl From<TagAdminError> for Problem {
             TagAdminError::Unconfirmed(why) => Self::new(
                 StatusCode::CONFLICT,
                 "unconfirmed",
-                format!("{why}; say `far` where that is meant"),
+                format!("{why}; set `far` where that is meant"),
             ),
             error @ TagAdminError::HalfDeleted { .. } => {
                 Self::new(StatusCode::SERVICE_UNAVAILABLE, "half-deleted", error.to_string())

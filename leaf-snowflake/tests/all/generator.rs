@@ -65,34 +65,57 @@ async fn lists_beyond_the_limit_are_served_one_after_the_other() {
 }
 
 /// More lists than the layout has ids for, again and again: it goes on to serve as many as it can.
-/// If each list were begun that cannot be complete in time, soon none would be.
+/// If lists were begun that cannot be complete in time, soon few or none would be.
 #[tokio::test(start_paused = true)]
 async fn lists_are_served_at_the_full_rate_under_a_steady_overload() {
-    let cluster = Cluster::new();
-    let mut config = cluster.config("a:1");
-    config.layout = "t36-w10-s2/10ms".parse().unwrap();
-    let flakes = Arc::new(open(&cluster.store, config).await.unwrap());
-    let (mut lists, mut ids) = (Vec::new(), HashSet::new());
+    // The layout has 400 ids a second: 4 of the long lists, 57 of the short ones, which end in the
+    // middle of a tick. At intervals of so many ticks another one comes.
+    for (length, interval, possible) in [(100, 20, 24), (7, 1, 342)] {
+        let cluster = Cluster::new();
+        let mut config = cluster.config("a:1");
+        config.layout = "t36-w10-s2/10ms".parse().unwrap();
+        let flakes = Arc::new(open(&cluster.store, config).await.unwrap());
+        let (mut lists, mut ids) = (Vec::new(), HashSet::new());
 
-    // Five lists a second, where the layout has ids for four; in the end those that still wait.
-    for number in 0..80 {
-        if number < 60 {
-            let flakes = Arc::clone(&flakes);
-            lists.push(tokio::spawn(async move { flakes.take(100).await }));
-        }
-        for _ in 0..20 {
+        // For 12 s, and 4 s for those that still wait.
+        for tick in 0..1600 {
+            if tick < 1200 && tick % interval == 0 {
+                let flakes = Arc::clone(&flakes);
+                lists.push(tokio::spawn(async move { flakes.take(length).await }));
+            }
             cluster.pass(millis(10)).await;
         }
-    }
 
-    let mut late = 0;
-    for (number, list) in lists.into_iter().enumerate() {
-        if let Ok(list) = list.await.unwrap() {
-            late += usize::from(number >= 30);
-            assert!(list.into_iter().all(|id| ids.insert(id)));
+        let (half, mut late) = (lists.len() / 2, 0);
+        for (number, list) in lists.into_iter().enumerate() {
+            if let Ok(list) = list.await.unwrap() {
+                late += usize::from(number >= half);
+                assert!(list.into_iter().all(|id| ids.insert(id)));
+            }
         }
+        assert!(late * 10 >= possible * 9, "{late} of {possible} lists of {length} were done");
     }
-    assert!(late >= 20, "of 24 that the layout has ids for in 6 s, {late} were done");
+}
+
+/// Two callers who want all ids of a tick of a second: the second one waits for the next tick.
+#[tokio::test(start_paused = true)]
+async fn a_list_is_not_refused_that_fits() {
+    let cluster = Cluster::new();
+    let mut config = cluster.config("a:1");
+    config.layout = "t31-w10-s12/1s".parse().unwrap();
+    let flakes = Arc::new(open(&cluster.store, config).await.unwrap());
+    cluster.pass(millis(2100)).await;
+
+    let lists: Vec<_> = (0..2)
+        .map(|_| {
+            let flakes = Arc::clone(&flakes);
+            tokio::spawn(async move { flakes.take(4096).await })
+        })
+        .collect();
+    cluster.pass(millis(1950)).await;
+    for list in lists {
+        assert_eq!(list.await.unwrap().unwrap().len(), 4096);
+    }
 }
 
 #[tokio::test(start_paused = true)]

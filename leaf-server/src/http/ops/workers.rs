@@ -88,7 +88,7 @@ pub(super) async fn release(
     if !holder_is_dead {
         return Err(unconfirmed(
             "a holder that lives, or is started again on its data directory while the registry is away, \
-             would repeat ids: say `holder_is_dead` where it is",
+             would repeat ids: set `holder_is_dead` where it is dead for good",
         ));
     }
     let free = registry.release_worker(worker, node.config.snowflake.node_settings()).await?;
@@ -104,7 +104,7 @@ pub(super) async fn retire(
     let registry = registry(node)?;
     if !for_good {
         return Err(unconfirmed(
-            "a retired worker id is never used again: say `for_good` where that is meant",
+            "a retired worker id is never used again: set `for_good` where that is meant",
         ));
     }
     registry.retire_worker(worker, node.config.snowflake.node_settings()).await?;
