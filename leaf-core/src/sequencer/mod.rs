@@ -191,6 +191,19 @@ impl Sequencer {
     ///
     /// # Errors
     /// The [`Refusal`] of [`Self::take`].
+    ///
+    /// ```
+    /// use leaf_core::sequencer::Sequencer;
+    /// use leaf_core::{Layout, UnixMillis, WorkerId};
+    ///
+    /// let now = UnixMillis::new(1_800_000_000_000);
+    /// let sequencer = Sequencer::new(Layout::LEAF, WorkerId::new(7), now, now, 0);
+    /// sequencer.raise(now + std::time::Duration::from_secs(1));
+    /// let tick = Layout::LEAF.tick_at(now);
+    /// sequencer.take_run(tick, 96)?;
+    /// assert_eq!(sequencer.available(tick), Ok(4000));
+    /// # Ok::<(), leaf_core::sequencer::Refusal>(())
+    /// ```
     pub fn available(&self, now: u64) -> Result<u64, Refusal> {
         let position = self.next_position(self.word.load(Ordering::Acquire), now)?;
         let tick = self.allow(position)?;

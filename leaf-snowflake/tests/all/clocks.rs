@@ -316,6 +316,23 @@ async fn a_ceiling_is_trouble_once_the_clock_has_reached_it() {
     assert_eq!(flakes.health(), Health::Ready);
 }
 
+/// A clock that was set back by less than the tolerance: ids are ahead of it by more than a caller
+/// waits, so that a ceiling that is not raised is trouble at once.
+#[tokio::test(start_paused = true)]
+async fn a_ceiling_far_ahead_of_the_clock_is_trouble_at_once() {
+    let cluster = Cluster::new();
+    cluster.live_and_die("a");
+    cluster.clock.set_wall(START - seconds(50));
+    let mut config = cluster.config("a");
+    config.rollback_tolerance = seconds(60);
+    let flakes = open(&cluster.store, config).await.unwrap();
+    while !matches!(take_until_refused(&flakes), SnowflakeErrorKind::CeilingReached) {
+        cluster.clock.advance(millis(1));
+    }
+    let health = flakes.health();
+    assert!(!health.can_answer() && health.to_string().contains("ceiling"), "{health}");
+}
+
 /// The ceiling is raised before ids that run ahead of the clock reach it.
 #[tokio::test(start_paused = true)]
 async fn ids_that_run_ahead_never_wait_for_the_ceiling() {
