@@ -125,7 +125,7 @@ fn new_file(file: &Path, config: &Config) -> Result<Option<String>> {
         }
         return Ok(empty.then(|| "is empty: the server makes its tables".into()));
     }
-    // Its way may lead through the data directory, which may not exist.
+    // The path may lead through the data directory, which may not exist.
     let file = resolved(file)?;
     if file.exists() {
         return Ok(Some("exists, and is looked at once the data directory does".into()));
