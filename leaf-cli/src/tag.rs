@@ -3,6 +3,8 @@
 //! Every rule about tags is in leaf-segment (`TagAdmin`, `TagSpec`), where the server's
 //! administration uses it, too. This file turns flags into its types, and its results into rows.
 
+use std::fmt::Write as _;
+
 use anyhow::{Result, anyhow, bail};
 use comfy_table::CellAlignment::{self, Left, Right};
 use leaf_core::{Step, Tag as TagName};
@@ -165,8 +167,8 @@ fn limit(text: Option<String>) -> Result<Option<Option<Step>>> {
     }
 }
 
-/// Raises `max_id`, so that the store grants no lower ids any more. Never lowers it: that would
-/// repeat ids.
+/// Repairs a tag: raises `max_id`, so that the store grants no lower ids any more, and lets every
+/// node drop the ids from before. Never lowers `max_id`: that would repeat ids.
 async fn advance(
     stores: &Stores,
     tag: &str,
@@ -182,9 +184,15 @@ async fn advance(
         }
         error => refused(error),
     })?;
-    let now = record.max_id;
+    let was = if raised { "" } else { "max_id was that high already; " };
     let mut done = shown(store, record, output)?;
-    done.trouble = (!raised).then(|| anyhow!("unchanged: max_id is {now} already"));
+    if output == Output::Table {
+        writeln!(
+            done.text,
+            "{was}within its segment.refresh (60 s by default) every node drops the ids that it has of this \
+             tag from before. A node that cannot read the store issues them still: restart it"
+        )?;
+    }
     Ok(done)
 }
 

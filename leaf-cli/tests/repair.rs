@@ -127,6 +127,44 @@ async fn a_restored_backup_is_refused_by_whoever_remembers() {
     assert_distinct(ids);
 }
 
+/// G-26: a database that went back granted a node what another one has in memory, and nobody noticed.
+/// The repair takes it from both.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_repair_reaches_both_nodes() {
+    let (server, name, url) = database().await;
+    let directories = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+    let first = Node::start(&url, directories[0].path()).await;
+    let issued = first.take(10).await;
+    server.sql(&format!("UPDATE {name}.leaf_alloc SET max_id = 1"));
+    let second = Node::start(&url, directories[1].path()).await;
+    assert_eq!(second.take(10).await, issued, "the same ids, and neither node can know");
+
+    let args = ["tag", "advance", TAG, "--at-least", "100000", "--store", &url];
+    let told = leaf(directories[0].path(), &args).ok();
+    assert!(told.contains("every node drops the ids that it has"), "{told}");
+    let mut ids = Vec::new();
+    for node in [&first, &second] {
+        node.segments.read_soon();
+        let changed = async {
+            while node.handle.next().await.is_ok() {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(10), changed).await.unwrap();
+        let error = node.handle.next().await.unwrap_err();
+        assert_eq!(*error.kind(), SegmentErrorKind::Changed, "{error}");
+        let again = node.segments.tag(TAG).await.unwrap();
+        for _ in 0..1000 {
+            ids.push(again.next().await.unwrap().get());
+        }
+        node.segments.close().await;
+    }
+    assert!(ids.iter().all(|id| *id >= 100_000), "an id of before the repair: {ids:?}");
+    assert_distinct(ids);
+    // Nothing of before went back, and it is repeated with the same number without harm.
+    assert!(leaf(directories[0].path(), &args).ok().contains("was that high already"));
+}
+
 /// G-04: semi-synchronous replication that fell back to asynchronous is told, before it costs ids.
 #[test]
 fn the_doctor_names_replication_that_fell_back() {

@@ -117,6 +117,7 @@ impl Ask for AskTag<'_> {
             step: told.step.map(i64::from),
             max_take: told.max_take.into(),
             max_count: told.max_count as usize,
+            generation: told.generation.and_then(|text| text.parse().ok()),
         }))
     }
 }

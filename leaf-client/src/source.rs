@@ -11,7 +11,7 @@ use std::time::Duration;
 use leaf_core::{IdRange, Step, Tag};
 use leaf_segment::{
     Expected, Meaning, NewTag, RangeSource, StoreError, StoreErrorKind, StoreFuture, TagCatalog,
-    TagRecord, TagSettings,
+    TagGeneration, TagRecord, TagSettings,
 };
 use tokio::time::Instant;
 
@@ -87,6 +87,7 @@ impl ServerSource {
         let settings = TagSettings {
             max_step: Some(most),
             max_take: Some(Step::new(shown.max_take).unwrap_or(Step::MIN)),
+            generation: shown.generation,
             ..TagSettings::default()
         };
         TagRecord {
@@ -211,7 +212,13 @@ impl RangeSource for ServerSource {
         Box::pin(self.lease(tag, amount))
     }
 
-    fn give_back<'a>(&'a self, tag: &'a Tag, unused: IdRange) -> StoreFuture<'a, bool> {
+    /// Tickets are of the generation in which they were leased: the server compares it.
+    fn give_back<'a>(
+        &'a self,
+        tag: &'a Tag,
+        _: Option<TagGeneration>,
+        unused: IdRange,
+    ) -> StoreFuture<'a, bool> {
         Box::pin(self.return_tail(tag, unused))
     }
 }

@@ -1,8 +1,8 @@
 //! What servers answer. Fields that this version does not know are left out: a later server may
 //! have more.
 
-use leaf_segment::Order;
-use serde::Deserialize;
+use leaf_segment::{Order, TagGeneration};
+use serde::{Deserialize, Deserializer};
 
 use crate::transport::one_line;
 
@@ -27,6 +27,15 @@ pub(crate) struct TagShown {
     pub(crate) step: Option<i64>,
     pub(crate) max_take: i64,
     pub(crate) max_count: usize,
+    /// `None` from a server of an earlier version, too.
+    #[serde(default, deserialize_with = "generation")]
+    pub(crate) generation: Option<TagGeneration>,
+}
+
+/// Which making or repair of a tag a text names; what is no such text names none.
+fn generation<'de, D: Deserializer<'de>>(from: D) -> Result<Option<TagGeneration>, D::Error> {
+    let text = Option::<String>::deserialize(from)?;
+    Ok(text.and_then(|text| text.parse().ok()))
 }
 
 /// `POST /v1/segments/{tag}/lease`

@@ -101,6 +101,7 @@ fn orders() -> DescribeTagResponse {
         step: Some(10),
         max_take: 1000,
         max_count: 100,
+        generation: None,
     }
 }
 

@@ -12,7 +12,8 @@
 
 use leaf_core::Tag;
 use leaf_segment::{
-    NewTag, SEALED, SealError, StoreError, StoreErrorKind, TagRecord, TagSettingsError, TagStore,
+    NewTag, SEALED, SealError, StoreError, StoreErrorKind, TagGeneration, TagRecord, TagSettings,
+    TagSettingsError, TagStore, TagUpdate,
 };
 
 /// Why a store refused to replace a `max_id` although it was the expected one.
@@ -23,14 +24,15 @@ pub(crate) const AFTER_FAILOVER: &str = "its database has failed over and no nod
 /// `gap` ids above what the old store granted. Nodes that still ask the old store go on with what
 /// they have in memory, and are then told that the tag was moved.
 ///
-/// Doing it again changes nothing and returns the `max_id` of the new store.
+/// Doing it again changes nothing and returns the `max_id` of the new store: the settings of the
+/// tag there say which record it was imported from.
 ///
 /// # Errors
 /// `UnknownTag` in the old store; `TagExists` where the new store has granted ids of a tag of this
 /// name, or has it with another meaning; `Exhausted` when the ids end before the gap; `BadRecord`
 /// where step, meaning or settings of the old row cannot be read, where somebody else moves the tag
-/// at the same time, and where an import was broken off after the old store was sealed; failures of
-/// the stores.
+/// at the same time, where an import was broken off after the old store was sealed, and where the
+/// old tag is sealed and the new one was not imported from it; failures of the stores.
 ///
 /// ```
 /// use leaf_core::{Step, Tag};
@@ -62,19 +64,21 @@ pub async fn import(
     let new = to.tag(tag).await?;
     if old.is_sealed() {
         return match new {
-            Some(new) if !new.is_sealed() => Ok(new.max_id),
-            _ => Err(bad(
-                "it is sealed in the old store and not open in the new one: either a third store has it, or \
-                 an import or a deletion was broken off. Only when no other store has it, delete it in the \
-                 new store and make it anew there, with a first id above every one that was handed out"
+            Some(new) if new.is_sealed() => Err(bad(UNFINISHED.into())),
+            None => Err(bad(UNFINISHED.into())),
+            Some(new) if is_import_of(&old, &new) => Ok(new.max_id),
+            Some(_) => Err(bad(
+                "it is sealed in the old store, and the one in the new store was not imported from there: a deletion was \
+                 broken off, perhaps. Find out which ids the old one granted (the log or the answer of the deletion says \
+                 so), advance the one in the new store above them, and delete the old one"
                     .into(),
             )),
         };
     }
-    make_sealed(&old, new, to, &refuse).await?;
+    let sealed = make_sealed(&old, new, to, &refuse).await?;
     let first_above = |max_id: i64| max_id.max(1).checked_add(gap).filter(|first| *first < SEALED);
     first_above(old.max_id).ok_or_else(|| refuse(StoreErrorKind::Exhausted))?;
-    let granted_below = from.seal(tag).await.map_err(|SealError { error, max_id }| match max_id {
+    let granted_below = from.seal(tag, old.generation()).await.map_err(|SealError { error, max_id }| match max_id {
         None => error,
         Some(max_id) => {
             let first = first_above(max_id).unwrap_or(max_id);
@@ -112,7 +116,8 @@ pub async fn import(
         (from.tag(tag).await.map_err(failed)?, &old.meaning)
         && now != *made
     {
-        to.replace_meaning(tag, *made, now).await.map_err(failed)?;
+        let update = TagUpdate { meaning: Some(now), ..TagUpdate::of(sealed.clone()) };
+        to.update(&update).await.map_err(failed)?;
     }
     let unclear = |error: StoreError| {
         bad(format!(
@@ -121,7 +126,8 @@ pub async fn import(
              and make it anew with {first} as its first id"
         ))
     };
-    if to.replace_max_id(tag, SEALED, first).await.map_err(unclear)? {
+    let opened = to.replace_max_id(tag, sealed.generation(), SEALED, first).await;
+    if opened.map_err(unclear)? {
         return Ok(first);
     }
     let now = to.tag(tag).await.map_err(unclear)?;
@@ -134,14 +140,31 @@ pub async fn import(
     })
 }
 
-/// Creates the tag sealed in the new store, or brings it into line there. Everything that may be
-/// refused is tried here, before the tag is sealed in the old store.
+/// What to do where an import or a deletion was broken off.
+const UNFINISHED: &str = "it is sealed in the old store and not open in the new one: either a third store has it, or an import or a \
+     deletion was broken off. Only when no other store has it, delete it in the new store and make it anew there, with a \
+     first id above every one that was handed out";
+
+/// What the settings of an imported tag say of the record that it was imported from: its
+/// generation, or that it had none.
+fn origin(old: &TagRecord) -> String {
+    old.generation().map_or_else(|| "-".into(), |generation| generation.to_string())
+}
+
+/// Whether `new` was imported from the record `old` of another store.
+fn is_import_of(old: &TagRecord, new: &TagRecord) -> bool {
+    let imported = new.settings.as_ref().ok().and_then(|settings| settings.imported.as_ref());
+    imported == Some(&origin(old))
+}
+
+/// Creates the tag sealed in the new store, or brings it into line there, and returns its record.
+/// Everything that may be refused is tried here, before the tag is sealed in the old store.
 async fn make_sealed(
     old: &TagRecord,
     new: Option<TagRecord>,
     to: &dyn TagStore,
     refuse: &impl Fn(StoreErrorKind) -> StoreError,
-) -> Result<(), StoreError> {
+) -> Result<TagRecord, StoreError> {
     let tag = &old.tag;
     let not_writable =
         || refuse(StoreErrorKind::Unavailable).because(format!("the new store: {AFTER_FAILOVER}"));
@@ -160,38 +183,41 @@ async fn make_sealed(
         let why = format!("in the new store {unreadable}");
         return Err(refuse(StoreErrorKind::BadRecord(why)));
     }
-    let settings = match new {
+    let settings = TagSettings {
+        generation: Some(TagGeneration::draw()),
+        imported: Some(origin(old)),
+        ..old_settings.clone()
+    };
+    let sealed = match new {
         None => {
-            let description = old.description.clone();
-            let (tag, settings) = (tag.clone(), old_settings.clone());
+            let (tag, description) = (tag.clone(), old.description.clone());
             let new = NewTag { tag, max_id: SEALED, step, meaning, settings, description };
             to.create(&new).await?;
-            Ok(new.settings)
+            new.into()
         }
         // Made, by `schema --apply` say, and never used; or sealed because it was moved out of the
         // new store earlier.
         Some(new) if new.max_id <= 1 || new.is_sealed() => {
-            if !new.is_sealed() && !to.replace_max_id(tag, new.max_id, SEALED).await? {
+            let seal = to.replace_max_id(tag, new.generation(), new.max_id, SEALED);
+            if !new.is_sealed() && !seal.await? {
                 let now = to.tag(tag).await?.map(|now| now.max_id);
                 return Err(match now == Some(new.max_id) {
                     true => not_writable(),
                     false => refuse(StoreErrorKind::TagExists),
                 });
             }
-            to.set_step(tag, step).await?;
-            new.settings
+            let (step, settings) = (Some(step), Some(settings));
+            let seen = TagRecord { max_id: SEALED, ..new };
+            to.update(&TagUpdate { step, settings, ..TagUpdate::of(seen) }).await?
         }
         Some(_) => return Err(refuse(StoreErrorKind::TagExists)),
     };
-    if settings.as_ref() != Ok(old_settings) {
-        to.set_settings(tag, old_settings).await?;
-    }
     // Changes nothing. It shows that the failover guard lets the new store be written, before the
     // old one is sealed.
-    if !to.replace_max_id(tag, SEALED, SEALED).await? {
+    if !to.replace_max_id(tag, sealed.generation(), SEALED, SEALED).await? {
         return Err(not_writable());
     }
-    Ok(())
+    Ok(sealed)
 }
 
 #[cfg(test)]
@@ -274,6 +300,22 @@ mod tests {
         let error = import(&orders(), &old, &new, 0).await.unwrap_err().to_string();
         assert!(error.contains("above every one that was handed out"), "{error}");
         assert!(grant(&old, 1).await.is_err() && grant(&new, 1).await.is_err());
+    }
+
+    /// A deletion was broken off in the old store, and the new one has a tag of this name that knows
+    /// nothing of the ids that the old one granted.
+    #[tokio::test]
+    async fn a_half_deleted_tag_is_not_taken_for_an_imported_one() {
+        for used in [false, true] {
+            let (old, new) = (MemoryStore::with_tags([at(500)]), MemoryStore::with_tags([at(1)]));
+            let generation = old.tag(&orders()).await.unwrap().unwrap().generation();
+            assert_eq!(old.seal(&orders(), generation).await.unwrap(), 500);
+            if used {
+                grant(&new, 10).await.unwrap();
+            }
+            let refused = import(&orders(), &old, &new, 0).await.unwrap_err();
+            assert!(refused.to_string().contains("was not imported from there"), "{refused}");
+        }
     }
 
     #[tokio::test]

@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex};
 use leaf_core::{IdRange, Step, Tag};
 use leaf_segment::{
     Expected, NewTag, RangeSource, SegmentConfig, SegmentGenerator, StoreError, StoreErrorKind,
-    StoreFuture, TagCatalog, TagRecord,
+    StoreFuture, TagCatalog, TagGeneration, TagRecord,
 };
 
 /// One tag, whose next id is in a file of eight bytes. The lock keeps the threads of this process
@@ -65,7 +65,13 @@ impl RangeSource for FileStore {
         })
     }
 
-    fn give_back<'a>(&'a self, tag: &'a Tag, unused: IdRange) -> StoreFuture<'a, bool> {
+    /// The file has one tag, which is never made again: every generation is the same.
+    fn give_back<'a>(
+        &'a self,
+        tag: &'a Tag,
+        _: Option<TagGeneration>,
+        unused: IdRange,
+    ) -> StoreFuture<'a, bool> {
         Box::pin(async move {
             self.unknown(tag)?;
             let is_last = |next| (next == unused.end()).then_some(unused.start());

@@ -66,6 +66,10 @@ pub enum StoreErrorKind {
         /// One past the last id granted before.
         mark: i64,
     },
+    /// The record is not the one that the change was decided on: it was changed, repaired or made
+    /// again since. Nothing was changed.
+    #[error("the tag was changed, repaired or made again meanwhile: look at it again, then repeat")]
+    RecordChanged,
     /// Another change of the record came first, and this one was undone whole: try again at once.
     #[error("others changed the record at the same time")]
     Conflict,
@@ -167,8 +171,9 @@ pub enum SegmentErrorKind {
     /// Both segments are used up and the refill did not arrive in time.
     #[error("out of ids: the next segment did not arrive within {0:?}")]
     Deadline(Duration),
-    /// The record was made again, or its ids have another key: another handle serves them.
-    #[error("the tag was made again or got another key: ask for it anew")]
+    /// The record was made again or repaired, or its ids have another key: another handle serves
+    /// them.
+    #[error("the tag was made again, repaired or got another key: ask for it anew")]
     Changed,
     /// The tag is disabled.
     #[error("the tag is disabled")]
@@ -229,7 +234,9 @@ impl SegmentError {
     pub(crate) fn of_store(tag: &Tag, error: Arc<StoreError>) -> Self {
         let kind = match error.kind() {
             StoreErrorKind::UnknownTag => SegmentErrorKind::UnknownTag,
-            StoreErrorKind::MeaningChanged => SegmentErrorKind::Changed,
+            StoreErrorKind::MeaningChanged | StoreErrorKind::RecordChanged => {
+                SegmentErrorKind::Changed
+            }
             StoreErrorKind::BadRecord(_) => SegmentErrorKind::Record,
             StoreErrorKind::Exhausted => SegmentErrorKind::Exhausted,
             StoreErrorKind::ClockBehind { .. } => SegmentErrorKind::ClockBehind,

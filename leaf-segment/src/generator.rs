@@ -241,6 +241,7 @@ impl Shared {
         for handle in self.tags.load().values() {
             let Some(leftovers) = handle.state.take_leftovers() else { continue };
             let (store_client, tag) = (Arc::clone(&self.store_client), handle.tag().clone());
+            let generation = handle.state.generation();
             requests.spawn(async move {
                 let Ok(_permit) = store_client.permits.acquire().await else { return };
                 let Leftovers { unused, granted_end, issued_end } = leftovers;
@@ -252,7 +253,7 @@ impl Shared {
                 let Some(unused) = unused.filter(|_| store_client.config.give_back) else {
                     return;
                 };
-                let request = store_client.store.give_back(&tag, unused);
+                let request = store_client.store.give_back(&tag, generation, unused);
                 match store_client.ask("give back unused ids", request).await {
                     Ok(true) => tracing::debug!(tag = ?tag.as_str(), "gave {unused} back"),
                     // Somebody allocated since.

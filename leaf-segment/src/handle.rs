@@ -16,12 +16,12 @@ use crate::refill::{self, Direct};
 use crate::shape::Ids;
 use crate::tag_state::TagState;
 use crate::texts::{TextError, Texts};
-use crate::{Meaning, Order, SegmentError, SegmentErrorKind};
+use crate::{Meaning, Order, SegmentError, SegmentErrorKind, TagGeneration};
 
 /// A tag, ready to hand out ids. Cheap to clone; keep it instead of looking the tag up again.
 ///
-/// When the tag's record is deleted, disabled or made again, or its ids get another key, the handle
-/// ends: every call then fails with [`SegmentErrorKind::UnknownTag`],
+/// When the tag's record is deleted, disabled, made again or repaired, or its ids get another key,
+/// the handle ends: every call then fails with [`SegmentErrorKind::UnknownTag`],
 /// [`SegmentErrorKind::Disabled`] or [`SegmentErrorKind::Changed`], also after the record was made
 /// or enabled again. Ask the generator for a new handle.
 #[derive(Clone)]
@@ -189,6 +189,13 @@ impl TagHandle {
     #[must_use]
     pub fn meaning(&self) -> Meaning {
         self.state.meaning
+    }
+
+    /// Which making or repair of the tag this handle's ids are of; `None` where the record has no
+    /// generation.
+    #[must_use]
+    pub fn generation(&self) -> Option<TagGeneration> {
+        self.state.generation()
     }
 
     /// The step of the tag's record: how many ids a node reserves at least. `None` where the record

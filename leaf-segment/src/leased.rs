@@ -163,7 +163,7 @@ async fn give_back(
         return Ok(false);
     }
     let _permit = permits.acquire().await.expect("the semaphore is never closed");
-    let request = store.give_back(&state.tag, unused);
+    let request = store.give_back(&state.tag, state.generation(), unused);
     let returned = state.store_client.ask("give back a leased range", request).await;
     returned.map_err(|error| SegmentError::of_store(&state.tag, error.into()))
 }

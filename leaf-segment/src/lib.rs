@@ -54,6 +54,7 @@ mod store;
 mod store_client;
 mod sync;
 mod tag_admin;
+mod tag_generation;
 mod tag_id;
 mod tag_state;
 mod texts;
@@ -79,9 +80,10 @@ pub use shape::Ids;
 pub use shards::{Shards, TagPattern, TagPatternError};
 pub use store::{
     Expected, NewTag, RangeSource, SEALED, SealError, SegmentSource, StoreFuture, TagCatalog,
-    TagRecord, TagStore,
+    TagRecord, TagStore, TagUpdate,
 };
 pub use tag_admin::{Confirm, Deleted, TagAdmin, TagAdminError, TagChange};
+pub use tag_generation::{TagGeneration, TagGenerationError};
 pub use tag_id::{TagId, TagIdError};
 pub use texts::{TextError, Texts};
 pub use view::{FetchView, TagView};

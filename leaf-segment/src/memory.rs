@@ -9,8 +9,8 @@ use futures_core::future::BoxFuture;
 use leaf_core::{IdRange, Step, Tag};
 
 use crate::{
-    Expected, Meaning, NewTag, RangeSource, SEALED, SealError, StoreError, StoreErrorKind,
-    StoreFuture, TagCatalog, TagRecord, TagSettings, TagStore,
+    Expected, NewTag, RangeSource, SEALED, SealError, StoreError, StoreErrorKind, StoreFuture,
+    TagCatalog, TagGeneration, TagRecord, TagStore, TagUpdate,
 };
 
 /// A [`TagStore`] without a disk.
@@ -25,7 +25,7 @@ impl MemoryStore {
     /// A store that holds these records.
     #[must_use]
     pub fn with_tags(tags: impl IntoIterator<Item = NewTag>) -> Self {
-        let records = tags.into_iter().map(|new| (new.tag.clone(), new.into()));
+        let records = tags.into_iter().map(|new| (new.tag.clone(), record(&new)));
         Self { records: Mutex::new(records.collect()), delay: Duration::ZERO }
     }
 
@@ -102,8 +102,13 @@ impl RangeSource for MemoryStore {
         })
     }
 
-    fn give_back<'a>(&'a self, tag: &'a Tag, unused: IdRange) -> StoreFuture<'a, bool> {
-        self.replace_max_id(tag, unused.end(), unused.start())
+    fn give_back<'a>(
+        &'a self,
+        tag: &'a Tag,
+        generation: Option<TagGeneration>,
+        unused: IdRange,
+    ) -> StoreFuture<'a, bool> {
+        self.replace_max_id(tag, generation, unused.end(), unused.start())
     }
 }
 
@@ -126,51 +131,28 @@ impl TagStore for MemoryStore {
             let operation = format!("create tag {:?} in memory", new.tag.as_str());
             Err(StoreError::new(StoreErrorKind::TagExists, operation))
         } else {
-            records.insert(new.tag.clone(), new.clone().into());
+            records.insert(new.tag.clone(), record(new));
             Ok(())
         };
         Box::pin(async { result })
     }
 
-    fn set_step<'a>(&'a self, tag: &'a Tag, step: Step) -> StoreFuture<'a, ()> {
-        self.with(tag, "set the step of", |record| {
-            record.step = Ok(step);
-            Ok(())
+    fn update<'a>(&'a self, update: &'a TagUpdate) -> StoreFuture<'a, TagRecord> {
+        self.with(&update.seen.tag, "change", |record| {
+            *record = update.apply(record)?;
+            Ok(record.clone())
         })
     }
 
-    fn set_settings<'a>(&'a self, tag: &'a Tag, settings: &'a TagSettings) -> StoreFuture<'a, ()> {
-        self.with(tag, "change the settings of", |record| {
-            record.settings = Ok(settings.clone());
-            Ok(())
-        })
-    }
-
-    fn advance<'a>(&'a self, tag: &'a Tag, at_least: i64) -> StoreFuture<'a, i64> {
-        self.with(tag, "advance", |record| {
-            record.max_id = record.max_id.max(at_least);
-            Ok(record.max_id)
-        })
-    }
-
-    fn replace_meaning<'a>(
+    fn replace_max_id<'a>(
         &'a self,
         tag: &'a Tag,
-        from: Meaning,
-        to: Meaning,
+        generation: Option<TagGeneration>,
+        from: i64,
+        to: i64,
     ) -> StoreFuture<'a, bool> {
-        self.with(tag, "replace the meaning of", |record| {
-            let unchanged = record.meaning == Ok(from);
-            if unchanged {
-                record.meaning = Ok(to);
-            }
-            Ok(unchanged)
-        })
-    }
-
-    fn replace_max_id<'a>(&'a self, tag: &'a Tag, from: i64, to: i64) -> StoreFuture<'a, bool> {
         self.with(tag, "replace max_id of", |record| {
-            let unchanged = record.max_id == from;
+            let unchanged = record.max_id == from && record.generation() == generation;
             if unchanged {
                 record.max_id = to;
             }
@@ -178,16 +160,40 @@ impl TagStore for MemoryStore {
         })
     }
 
-    fn seal<'a>(&'a self, tag: &'a Tag) -> BoxFuture<'a, Result<i64, SealError>> {
-        let sealed = self.with(tag, "seal", |record| Ok(mem::replace(&mut record.max_id, SEALED)));
+    fn seal<'a>(
+        &'a self,
+        tag: &'a Tag,
+        generation: Option<TagGeneration>,
+    ) -> BoxFuture<'a, Result<i64, SealError>> {
+        let sealed = self.with(tag, "seal", |record| match record.generation() == generation {
+            true => Ok(mem::replace(&mut record.max_id, SEALED)),
+            false => Err(StoreErrorKind::RecordChanged),
+        });
         Box::pin(async { Ok(sealed.await?) })
     }
 
-    fn delete<'a>(&'a self, tag: &'a Tag) -> StoreFuture<'a, ()> {
-        let removed = self.records().remove(tag).map(|_| ());
+    fn delete<'a>(
+        &'a self,
+        tag: &'a Tag,
+        generation: Option<TagGeneration>,
+    ) -> StoreFuture<'a, ()> {
+        let mut records = self.records();
+        let deleted = match records.get(tag) {
+            None => Err(StoreErrorKind::UnknownTag),
+            Some(record) if !record.is_sealed() || record.generation() != generation => {
+                Err(StoreErrorKind::RecordChanged)
+            }
+            Some(_) => Ok(()),
+        };
+        if deleted.is_ok() {
+            records.remove(tag);
+        }
         let operation = format!("delete tag {:?} in memory", tag.as_str());
-        Box::pin(async move {
-            removed.ok_or_else(|| StoreError::new(StoreErrorKind::UnknownTag, operation))
-        })
+        Box::pin(async { deleted.map_err(|kind| StoreError::new(kind, operation)) })
     }
+}
+
+/// The record of a tag that is made.
+fn record(new: &NewTag) -> TagRecord {
+    NewTag { settings: new.settings.of_new_tag(), ..new.clone() }.into()
 }

@@ -366,7 +366,7 @@ async fn fetch_in_order(
 /// Gives a refused range back, so that refusing does not carry the record past the mark. Tried
 /// once, at once: later the same `max_id` may be an operator's repair, or another node's range.
 async fn give_back(state: &TagState, refused: IdRange) -> bool {
-    let request = state.store_client.store.give_back(&state.tag, refused);
+    let request = state.store_client.store.give_back(&state.tag, state.generation(), refused);
     match state.store_client.ask("give back a refused range", request).await {
         Ok(given_back) => given_back,
         Err(error) => {

@@ -4,12 +4,14 @@
 //! version does not know outlive a change of the others; a greater version number is an error,
 //! never a default.
 //!
-//! Slice, template and time zone are chosen when the tag is made, and kept by every change.
+//! Slice, template and time zone are chosen when the tag is made, and kept by every change. The
+//! generation changes only when the tag is made or repaired.
 
 use leaf_core::{Step, Template, UnknownFields};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
+use crate::TagGeneration;
 use crate::meaning::{MOST_PARTS, parts};
 use crate::period::Zone;
 
@@ -46,6 +48,12 @@ pub struct TagSettings {
     /// The time zone of the date in texts; default UTC. A tag whose numbers begin again has it in
     /// its meaning.
     pub time_zone: Option<Zone>,
+    /// Which making or repair of the tag the record is of; `None` in a record that was made without
+    /// Leaf, by plain SQL say, and never repaired.
+    pub generation: Option<TagGeneration>,
+    /// The record of another store that the tag was imported from, by its generation; `-` where it
+    /// had none. `None` in a tag that was made in this store.
+    pub imported: Option<String>,
     /// What a later version of Leaf added.
     pub unknown: UnknownFields,
 }
@@ -104,6 +112,10 @@ struct Text {
     text: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     time_zone: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    generation: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    imported: Option<String>,
     #[serde(flatten)]
     unknown: UnknownFields,
 }
@@ -122,12 +134,22 @@ impl Default for TagSettings {
             slice: None,
             text: None,
             time_zone: None,
+            generation: None,
+            imported: None,
             unknown: UnknownFields::default(),
         }
     }
 }
 
 impl TagSettings {
+    /// These settings for a tag that is to be made: with a generation of its own, unless they have
+    /// one.
+    #[must_use]
+    pub fn of_new_tag(&self) -> Self {
+        let generation = self.generation.or_else(|| Some(TagGeneration::draw()));
+        Self { generation, ..self.clone() }
+    }
+
     /// The settings as a store keeps them: one line of JSON.
     #[must_use]
     pub fn encode(&self) -> String {
@@ -142,6 +164,8 @@ impl TagSettings {
             slice_bits: self.slice.map(Slice::bits).filter(|bits| *bits != 63),
             text: self.text.as_ref().map(ToString::to_string),
             time_zone: self.time_zone.map(|zone| zone.name().into()),
+            generation: self.generation.map(|generation| generation.to_string()),
+            imported: self.imported.clone(),
             unknown: self.unknown.clone(),
         };
         serde_json::to_string(&text).expect("numbers and texts serialize")
@@ -184,6 +208,8 @@ impl TagSettings {
         let template = text.text.map(|text| text.parse().map_err(|_| newer("text", &text)));
         let zone =
             text.time_zone.map(|name| Zone::find(&name).ok_or_else(|| newer("time zone", &name)));
+        let generation =
+            text.generation.map(|text| text.parse().map_err(|_| newer("generation", &text)));
         Ok(Self {
             enabled: text.enabled,
             min_step: step("min_step", text.min_step)?,
@@ -192,6 +218,8 @@ impl TagSettings {
             slice: slice.transpose()?,
             text: template.transpose()?,
             time_zone: zone.transpose()?,
+            generation: generation.transpose()?,
+            imported: text.imported,
             unknown: text.unknown,
         })
     }
@@ -261,6 +289,10 @@ mod tests {
         let read = TagSettings::decode(made).unwrap();
         assert_eq!(read.slice, Slice::new(2, 8, 53));
         assert_eq!(read.encode(), made);
+        let made = r#"{"version":1,"enabled":true,"generation":"00c0ffee00c0ffee"}"#;
+        let read = TagSettings::decode(made).unwrap();
+        assert_eq!(read.generation.map(|it| it.to_string()), Some("00c0ffee00c0ffee".into()));
+        assert_eq!(read.encode(), made);
     }
 
     #[test]
@@ -279,6 +311,7 @@ mod tests {
             r#"{"version":1,"slice":"1/2","slice_bits":52}"#,
             r#"{"version":1,"text":"no number"}"#,
             r#"{"version":1,"time_zone":"Moon/Tycho"}"#,
+            r#"{"version":1,"generation":"7"}"#,
         ] {
             let refused = TagSettings::decode(newer).unwrap_err();
             assert!(matches!(refused, TagSettingsError::Newer(_)), "{newer}: {refused}");

@@ -10,7 +10,9 @@ use std::fmt;
 use futures_core::future::BoxFuture;
 use leaf_core::{IdRange, Step, StepError, Tag};
 
-use crate::{Meaning, MeaningError, StoreError, TagSettings, TagSettingsError};
+use crate::{
+    Meaning, MeaningError, StoreError, StoreErrorKind, TagGeneration, TagSettings, TagSettingsError,
+};
 
 /// The `max_id` of a tag that nobody may allocate from any more, because it was moved to another
 /// store or is about to be deleted. No allocation reaches it: the last id that can be granted is
@@ -38,12 +40,18 @@ pub trait RangeSource: fmt::Debug + Send + Sync + 'static {
     ) -> StoreFuture<'a, IdRange>;
 
     /// Takes an allocation back: sets `max_id` from the end of `unused` to its start, if nobody
-    /// allocated from the tag since and, where a database can fail over, the server is the one that
-    /// allocated last; tells whether it did. The caller hands none of these ids out.
+    /// allocated from the tag since, its record is of this generation and, where a database can
+    /// fail over, the server is the one that allocated last; tells whether it did. The caller hands
+    /// none of these ids out.
     ///
     /// # Errors
     /// Failures of the store.
-    fn give_back<'a>(&'a self, tag: &'a Tag, unused: IdRange) -> StoreFuture<'a, bool>;
+    fn give_back<'a>(
+        &'a self,
+        tag: &'a Tag,
+        generation: Option<TagGeneration>,
+        unused: IdRange,
+    ) -> StoreFuture<'a, bool>;
 
     /// Ends the connections, after the last call.
     fn close(&self) -> BoxFuture<'_, ()> {
@@ -103,62 +111,118 @@ impl<T: RangeSource + TagCatalog + ?Sized> SegmentSource for T {}
 /// Keeps the records of tags, and lets an operator change them. `leaf-registry` implements it for
 /// databases.
 pub trait TagStore: SegmentSource {
-    /// Makes a new record.
+    /// Makes a new record, of a generation of its own unless `new` names one.
     ///
     /// # Errors
     /// `TagExists`, or failures of the store.
     fn create<'a>(&'a self, new: &'a NewTag) -> StoreFuture<'a, ()>;
 
-    /// Changes the record's step. Running generators follow at their next fetch.
+    /// Changes a record if it is still the one that the change was decided on, see
+    /// [`TagUpdate::apply`], and returns it as it is then. Running generators follow with their
+    /// next refresh.
     ///
     /// # Errors
-    /// `UnknownTag`, or failures of the store.
-    fn set_step<'a>(&'a self, tag: &'a Tag, step: Step) -> StoreFuture<'a, ()>;
+    /// `UnknownTag`; those of [`TagUpdate::apply`]; failures of the store.
+    fn update<'a>(&'a self, update: &'a TagUpdate) -> StoreFuture<'a, TagRecord>;
 
-    /// Changes the record's settings. Running generators follow with their next refresh.
-    ///
-    /// # Errors
-    /// `UnknownTag`, or failures of the store.
-    fn set_settings<'a>(&'a self, tag: &'a Tag, settings: &'a TagSettings) -> StoreFuture<'a, ()>;
-
-    /// Raises `max_id` to `at_least` and returns what it is then. Never lowers it.
-    ///
-    /// # Errors
-    /// `UnknownTag`, or failures of the store.
-    fn advance<'a>(&'a self, tag: &'a Tag, at_least: i64) -> StoreFuture<'a, i64>;
-
-    /// Changes the record's meaning to `to` if it is `from`; tells whether it did. For another key
-    /// of scrambled ids.
+    /// Sets `max_id` to `to` if it is `from` and the record is of this generation; tells whether it
+    /// did. A store that has failed over may say no until the next allocation. Opens a tag that is
+    /// sealed, say.
     ///
     /// # Errors
     /// Failures of the store.
-    fn replace_meaning<'a>(
+    fn replace_max_id<'a>(
         &'a self,
         tag: &'a Tag,
-        from: Meaning,
-        to: Meaning,
+        generation: Option<TagGeneration>,
+        from: i64,
+        to: i64,
     ) -> StoreFuture<'a, bool>;
 
-    /// Sets `max_id` to `to` if it is `from`; tells whether it did. A store that has failed over
-    /// may say no until the next allocation. Opens a tag that is sealed, say.
+    /// Sets `max_id` to [`SEALED`] if the record is of this generation, and returns what it was:
+    /// every allocation was below, and none comes after. A store that locks rows lets it wait its
+    /// turn among those who allocate; one that does not tries many times.
     ///
     /// # Errors
-    /// Failures of the store.
-    fn replace_max_id<'a>(&'a self, tag: &'a Tag, from: i64, to: i64) -> StoreFuture<'a, bool>;
+    /// [`SealError`]: `UnknownTag`; `RecordChanged` where it is of another generation; failures of
+    /// the store.
+    fn seal<'a>(
+        &'a self,
+        tag: &'a Tag,
+        generation: Option<TagGeneration>,
+    ) -> BoxFuture<'a, Result<i64, SealError>>;
 
-    /// Sets `max_id` to [`SEALED`], and returns what it was: every allocation was below, and none
-    /// comes after. A store that locks rows lets it wait its turn among those who allocate; one
-    /// that does not tries many times.
+    /// Removes a record that is sealed and of this generation. Made again with a lower `max_id`,
+    /// its ids would repeat.
     ///
     /// # Errors
-    /// [`SealError`]: `UnknownTag`, or failures of the store.
-    fn seal<'a>(&'a self, tag: &'a Tag) -> BoxFuture<'a, Result<i64, SealError>>;
+    /// `UnknownTag`; `RecordChanged` where it is open, or of another generation; failures of the
+    /// store.
+    fn delete<'a>(&'a self, tag: &'a Tag, generation: Option<TagGeneration>)
+    -> StoreFuture<'a, ()>;
+}
 
-    /// Removes the record. Made again with a lower `max_id`, its ids would repeat.
+/// A change of a record, and the record that it was decided on.
+///
+/// ```
+/// use leaf_core::{Step, Tag};
+/// use leaf_segment::{NewTag, TagRecord, TagUpdate};
+///
+/// let orders: TagRecord = NewTag::new(Tag::parse("orders")?, Step::new(100)?).into();
+/// let update = TagUpdate { at_least: Some(5000), ..TagUpdate::of(orders.clone()) };
+/// assert_eq!(update.apply(&orders)?.max_id, 5000);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug, Clone)]
+pub struct TagUpdate {
+    /// The record as it was read.
+    pub seen: TagRecord,
+    /// Its new step.
+    pub step: Option<Step>,
+    /// `max_id` is raised to this, and in any case by one.
+    pub at_least: Option<i64>,
+    /// What its numbers shall mean: with another key of scrambled ids, say.
+    pub meaning: Option<Meaning>,
+    /// Its new settings.
+    pub settings: Option<TagSettings>,
+}
+
+impl TagUpdate {
+    /// A change of nothing, to be filled in.
+    #[must_use]
+    pub const fn of(seen: TagRecord) -> Self {
+        Self { seen, step: None, at_least: None, meaning: None, settings: None }
+    }
+
+    /// The record that `now` becomes. Every store calls this while nobody else can change the
+    /// record.
+    ///
+    /// `max_id` always moves when it is raised: what was granted before the change then cannot be
+    /// given back after it, since that names the `max_id` that it was granted up to.
     ///
     /// # Errors
-    /// `UnknownTag`, or failures of the store.
-    fn delete<'a>(&'a self, tag: &'a Tag) -> StoreFuture<'a, ()>;
+    /// `RecordChanged` where meaning, settings or generation of `now` are not those that were seen;
+    /// `Moved` where a sealed tag was to be raised; `Exhausted` where there is no greater `max_id`.
+    pub fn apply(&self, now: &TagRecord) -> Result<TagRecord, StoreErrorKind> {
+        if now.meaning != self.seen.meaning || now.settings != self.seen.settings {
+            return Err(StoreErrorKind::RecordChanged);
+        }
+        let max_id = match self.at_least {
+            None => now.max_id,
+            Some(_) if now.is_sealed() => return Err(StoreErrorKind::Moved),
+            Some(at_least) => (now.max_id + 1).max(at_least),
+        };
+        if max_id == SEALED && !now.is_sealed() {
+            return Err(StoreErrorKind::Exhausted);
+        }
+        Ok(TagRecord {
+            max_id,
+            step: self.step.map_or(now.step, Ok),
+            meaning: self.meaning.map_or_else(|| now.meaning.clone(), Ok),
+            settings: self.settings.clone().map_or_else(|| now.settings.clone(), Ok),
+            ..now.clone()
+        })
+    }
 }
 
 /// Why a tag was not sealed, or is not known to be. A number in it is to be kept: it is told once.
@@ -221,6 +285,13 @@ impl TagRecord {
     #[must_use]
     pub const fn is_sealed(&self) -> bool {
         self.max_id == SEALED
+    }
+
+    /// Which making or repair of the tag it is of; `None` where it has none, or the settings cannot
+    /// be read.
+    #[must_use]
+    pub fn generation(&self) -> Option<TagGeneration> {
+        self.settings.as_ref().ok().and_then(|settings| settings.generation)
     }
 
     /// Whether ids are handed out. Settings that cannot be read do not end a tag that is in use.

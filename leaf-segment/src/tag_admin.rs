@@ -1,13 +1,15 @@
 //! What an operator does with tags, and the rules that keep ids from being lost or repeated by it.
 //!
 //! Invariant: `max_id` never falls, and a tag is deleted only once it is known exactly what it
-//! granted: it is sealed first. What cannot be taken back is asked for twice.
+//! granted: it is sealed first. What cannot be taken back is asked for twice. A change is written
+//! only over the record that it was decided on: one that was repaired or made again meanwhile stays
+//! as it is.
 
 use leaf_core::{Step, Tag};
 
 use crate::{
-    KeyRing, Meaning, NewTag, Order, SealError, Shape, StoreError, StoreErrorKind, TagRecord,
-    TagSettings, TagSettingsError, TagStore,
+    KeyRing, Meaning, NewTag, Order, SealError, Shape, StoreError, StoreErrorKind, TagGeneration,
+    TagRecord, TagSettings, TagSettingsError, TagStore, TagUpdate,
 };
 
 /// A raise by more than this is asked about: nothing brings the ids back.
@@ -17,6 +19,8 @@ const FAR: i64 = 1_000_000_000_000;
 const PERIODS: i64 = 200;
 pub(crate) const NO_STEP: &str =
     "a tag in strict order has no step, since every request goes to the store: leave it out";
+/// How often a change is decided anew because somebody else changed the record first.
+const TRIES: u32 = 8;
 /// What the column holds.
 const DESCRIPTION_CHARS: usize = 256;
 
@@ -154,58 +158,67 @@ impl<'a> TagAdmin<'a> {
                 "the description has {length} characters: give at most {DESCRIPTION_CHARS}"
             )));
         }
-        self.store.create(new).await?;
-        Ok(new.clone().into())
+        let new = NewTag { settings: new.settings.of_new_tag(), ..new.clone() };
+        self.store.create(&new).await?;
+        Ok(new.into())
     }
 
-    /// Changes step and settings. The settings are written as a whole: of two operators who change
-    /// them at once the later one's stand.
+    /// Writes the change that `decide` makes of the record. If somebody else changes the record
+    /// first, it is read and decided on again, unless it was repaired or made again.
+    async fn update(
+        &self,
+        tag: &Tag,
+        decide: impl Fn(&TagRecord) -> Result<TagUpdate, TagAdminError>,
+    ) -> Result<TagRecord, TagAdminError> {
+        let mut record = self.read(tag).await?;
+        let generation = record.generation();
+        for _ in 1..TRIES {
+            match self.store.update(&decide(&record)?).await {
+                Err(error) if *error.kind() == StoreErrorKind::RecordChanged => {
+                    record = self.read(tag).await?;
+                    if record.generation() != generation {
+                        return Err(error.into());
+                    }
+                }
+                updated => return Ok(updated?),
+            }
+        }
+        Ok(self.store.update(&decide(&record)?).await?)
+    }
+
+    /// Changes step and settings. Of two operators who change different settings at once, both
+    /// changes stand.
     ///
     /// # Errors
     /// `Conflict` where `min_step` would be above `max_step`; `UnknownTag`; failures of the store.
     pub async fn change(&self, tag: &Tag, change: TagChange) -> Result<TagRecord, TagAdminError> {
-        let record = self.read(tag).await?;
-        let meaning = usable(&record)?;
-        let steps = [change.min_step.flatten(), change.max_step.flatten(), change.step];
-        if meaning.order == Order::Strict && steps.iter().any(Option::is_some) {
-            return Err(TagAdminError::Conflict(NO_STEP.into()));
-        }
-        let operation = || format!("change the settings of tag {:?}", tag.as_str());
-        let damaged = record.settings.is_err();
-        let before = match record.settings {
-            Ok(settings) => settings,
-            // Setting them again repairs them. Whether it was enabled is not known.
-            Err(TagSettingsError::Damaged(_)) if change.enabled.is_some() => TagSettings::default(),
-            Err(error) => {
-                let way_out = match error {
-                    TagSettingsError::Damaged(_) => ", and say whether the tag is enabled",
-                    TagSettingsError::Newer(_) | TagSettingsError::Lost(_) => "",
-                };
-                let why = StoreErrorKind::BadRecord(format!("{error}{way_out}"));
-                return Err(StoreError::new(why, operation()).into());
+        self.update(tag, |record| {
+            let meaning = usable(record)?;
+            let steps = [change.min_step.flatten(), change.max_step.flatten(), change.step];
+            if meaning.order == Order::Strict && steps.iter().any(Option::is_some) {
+                return Err(TagAdminError::Conflict(NO_STEP.into()));
             }
-        };
-        let settings = TagSettings {
-            enabled: change.enabled.unwrap_or(before.enabled),
-            min_step: change.min_step.unwrap_or(before.min_step),
-            max_step: change.max_step.unwrap_or(before.max_step),
-            max_take: change.max_take.unwrap_or(before.max_take),
-            ..before.clone()
-        };
-        if settings.min_step.zip(settings.max_step).is_some_and(|(min, max)| min > max) {
-            return Err(TagAdminError::Conflict("min_step would be above max_step".into()));
-        }
-        if settings != before || damaged {
-            self.store.set_settings(tag, &settings).await?;
-        }
-        if let Some(step) = change.step {
-            self.store.set_step(tag, step).await?;
-        }
-        Ok(TagRecord {
-            step: change.step.map_or(record.step, Ok),
-            settings: Ok(settings),
-            ..record
+            let before = match &record.settings {
+                // Setting them again repairs them. Whether it was enabled is not known.
+                Err(TagSettingsError::Damaged(_)) if change.enabled.is_some() => {
+                    TagSettings::default().of_new_tag()
+                }
+                _ => readable_settings(record)?.clone(),
+            };
+            let settings = TagSettings {
+                enabled: change.enabled.unwrap_or(before.enabled),
+                min_step: change.min_step.unwrap_or(before.min_step),
+                max_step: change.max_step.unwrap_or(before.max_step),
+                max_take: change.max_take.unwrap_or(before.max_take),
+                ..before
+            };
+            if settings.min_step.zip(settings.max_step).is_some_and(|(min, max)| min > max) {
+                return Err(TagAdminError::Conflict("min_step would be above max_step".into()));
+            }
+            let settings = Some(settings).filter(|it| record.settings.as_ref() != Ok(it));
+            Ok(TagUpdate { step: change.step, settings, ..TagUpdate::of(record.clone()) })
         })
+        .await
     }
 
     /// Gives the newest key to a tag whose ids are scrambled: ids from now on are made with it, and
@@ -216,43 +229,24 @@ impl<'a> TagAdmin<'a> {
     /// `Conflict` where the tag's ids are not scrambled, where `keys` has none that is newer, and
     /// in a tag that is sealed; `UnknownTag`; failures of the store.
     pub async fn rekey(&self, tag: &Tag, keys: &KeyRing) -> Result<TagRecord, TagAdminError> {
-        let record = self.read(tag).await?;
-        let meaning = usable(&record)?;
-        if record.is_sealed() {
-            return Err(TagAdminError::Conflict(StoreErrorKind::Moved.to_string()));
-        }
-        let Shape::Scramble { domain, key } = meaning.shape else {
-            return Err(TagAdminError::Conflict(
-                "the tag's ids are not scrambled: it has no key".into(),
-            ));
-        };
-        let newer = keys.newest(domain, tag).filter(|newest| newest.key().version > key.version);
-        let Some(newer) = newer else {
-            let (now, most) = (key.version, domain.max_version());
-            let way_out = match now < most {
-                true => format!(
-                    "add a line `{} = KEY` to the file of segment.keys_file on every server first, KEY as \
-                     `openssl rand -hex 32` draws it",
-                    now + 1
-                ),
-                false => format!("scramble:{domain} has no version above: make a new tag"),
-            };
-            return Err(TagAdminError::Conflict(format!(
-                "the tag has key {now}, and there is no newer one: {way_out}"
-            )));
-        };
-        let to = Meaning { shape: Shape::Scramble { domain, key: newer.key() }, ..meaning };
-        match self.store.replace_meaning(tag, meaning, to).await? {
-            true => Ok(TagRecord { meaning: Ok(to), ..record }),
-            false => {
-                let operation = format!("rekey tag {:?}", tag.as_str());
-                Err(StoreError::new(StoreErrorKind::Conflict, operation).into())
+        self.update(tag, |record| {
+            let meaning = usable(record)?;
+            if record.is_sealed() {
+                return Err(TagAdminError::Conflict(StoreErrorKind::Moved.to_string()));
             }
-        }
+            let meaning = Some(with_newer_key(meaning, tag, keys)?);
+            Ok(TagUpdate { meaning, ..TagUpdate::of(record.clone()) })
+        })
+        .await
     }
 
-    /// Raises the next id to be granted to `at_least`; `far` confirms a raise by more than 10^12,
-    /// or by more than half of the failover margin. `false` when it is there already.
+    /// Repairs a tag: raises the next number to be granted to `at_least`, and in any case by one,
+    /// and gives the record a new generation. So every node that reads the record drops the ids of
+    /// this tag that it has in memory, which a database may have granted twice, and nothing that
+    /// was granted before can be given back. `far` confirms a raise by more than 10^12, or by more
+    /// than half of the failover margin.
+    ///
+    /// Returns the record, and whether `max_id` was lower than `at_least` before.
     ///
     /// # Errors
     /// `Refused` for what is no id, `Conflict` for a tag that is sealed, `Unconfirmed`,
@@ -264,33 +258,50 @@ impl<'a> TagAdmin<'a> {
         far: Confirm,
     ) -> Result<(TagRecord, bool), TagAdminError> {
         check_id("the next id", at_least)?;
-        let record = self.read(tag).await?;
-        let meaning = usable(&record)?;
-        if record.is_sealed() {
-            return Err(TagAdminError::Conflict(StoreErrorKind::Moved.to_string()));
-        }
-        if at_least <= record.max_id {
-            return Ok((record, false));
-        }
+        let generation = Some(TagGeneration::draw());
+        let repaired = self.update(tag, |record| {
+            let meaning = usable(record)?;
+            if record.is_sealed() {
+                return Err(TagAdminError::Conflict(StoreErrorKind::Moved.to_string()));
+            }
+            let settings = readable_settings(record)?;
+            if far == Confirm::No {
+                self.confirm_jump(record, meaning, at_least)?;
+            }
+            let settings = TagSettings { generation, ..settings.clone() };
+            let (at_least, settings) = (Some(at_least), Some(settings));
+            Ok(TagUpdate { at_least, settings, ..TagUpdate::of(record.clone()) })
+        });
+        let record = repaired.await?;
+        let raised = record.max_id == at_least;
+        Ok((record, raised))
+    }
+
+    /// Refuses a raise that loses many ids, or that a failover may lose.
+    fn confirm_jump(
+        &self,
+        record: &TagRecord,
+        meaning: Meaning,
+        at_least: i64,
+    ) -> Result<(), TagAdminError> {
         let skips = at_least.saturating_sub(record.max_id);
         // A year ahead in the digits of a period would end the tag for a year.
         let most = meaning.reset.map_or(FAR, |reset| FAR.min(reset.capacity() * PERIODS));
-        if skips > most && far == Confirm::No {
+        if skips > most {
             return Err(TagAdminError::Unconfirmed(format!(
                 "that skips {skips} ids, which are lost for ever: look at the number again"
             )));
         }
         let own = record.settings.as_ref().ok().and_then(|it| meaning.own_failover_margin(it));
         let margin = self.failover_margin.map(|margin| own.unwrap_or(margin));
-        if let Some(margin) = margin.filter(|margin| skips > margin / 2 && far == Confirm::No) {
-            return Err(TagAdminError::Unconfirmed(format!(
+        match margin.filter(|margin| skips > margin / 2) {
+            Some(margin) => Err(TagAdminError::Unconfirmed(format!(
                 "that skips {skips} ids, and after a failover that loses it the tag goes on only {margin} \
                  ids (the failover margin) above where it is now, which may repeat ids: make sure that every \
                  replica gets it"
-            )));
+            ))),
+            None => Ok(()),
         }
-        let max_id = self.store.advance(tag, at_least).await?;
-        Ok((TagRecord { max_id, ..record }, true))
     }
 
     /// Removes a tag.
@@ -311,9 +322,10 @@ impl<'a> TagAdmin<'a> {
                 tag.as_str()
             )));
         }
+        let generation = record.generation();
         let record = self.seal(record).await?;
         let next_first = (!record.is_sealed()).then_some(record.max_id);
-        match (self.store.delete(tag).await, next_first) {
+        match (self.store.delete(tag, generation).await, next_first) {
             (Ok(()), next_first) => Ok(Deleted { record, next_first }),
             // Somebody else removed what was sealed here.
             (Err(error), next_first @ Some(_)) if *error.kind() == StoreErrorKind::UnknownTag => {
@@ -330,7 +342,7 @@ impl<'a> TagAdmin<'a> {
         if record.is_sealed() {
             return Ok(record);
         }
-        match self.store.seal(&record.tag).await {
+        match self.store.seal(&record.tag, record.generation()).await {
             Ok(max_id) => {
                 // Whoever asked may be gone, and nothing else knows the number.
                 let tag = record.tag.as_str();
@@ -352,6 +364,44 @@ fn usable(record: &TagRecord) -> Result<Meaning, TagAdminError> {
         let kind = StoreErrorKind::BadRecord(error.to_string());
         StoreError::new(kind, format!("change tag {:?}", record.tag.as_str())).into()
     })
+}
+
+/// The record's settings; an error with the way out where they cannot be read.
+fn readable_settings(record: &TagRecord) -> Result<&TagSettings, TagAdminError> {
+    record.settings.as_ref().map_err(|error| {
+        let way_out = match error {
+            TagSettingsError::Damaged(_) => ", and say whether the tag is enabled",
+            TagSettingsError::Newer(_) | TagSettingsError::Lost(_) => "",
+        };
+        let why = StoreErrorKind::BadRecord(format!("{error}{way_out}"));
+        let operation = format!("change the settings of tag {:?}", record.tag.as_str());
+        StoreError::new(why, operation).into()
+    })
+}
+
+/// The meaning with the newest key that `keys` has for the tag.
+fn with_newer_key(meaning: Meaning, tag: &Tag, keys: &KeyRing) -> Result<Meaning, TagAdminError> {
+    let Shape::Scramble { domain, key } = meaning.shape else {
+        return Err(TagAdminError::Conflict(
+            "the tag's ids are not scrambled: it has no key".into(),
+        ));
+    };
+    let newer = keys.newest(domain, tag).filter(|newest| newest.key().version > key.version);
+    let Some(newer) = newer else {
+        let (now, most) = (key.version, domain.max_version());
+        let way_out = match now < most {
+            true => format!(
+                "add a line `{} = KEY` to the file of segment.keys_file on every server first, KEY as \
+                 `openssl rand -hex 32` draws it",
+                now + 1
+            ),
+            false => format!("scramble:{domain} has no version above: make a new tag"),
+        };
+        return Err(TagAdminError::Conflict(format!(
+            "the tag has key {now}, and there is no newer one: {way_out}"
+        )));
+    };
+    Ok(Meaning { shape: Shape::Scramble { domain, key: newer.key() }, ..meaning })
 }
 
 /// An id that somebody wrote. The greatest would use the tag up.
@@ -406,10 +456,12 @@ mod tests {
         let (store, tag) = store();
         let admin = TagAdmin::new(&store);
         assert!(admin.advance(&tag, 5000, Confirm::No).await.unwrap().1);
+        let before = admin.read(&tag).await.unwrap().generation();
         let (record, raised) = admin.advance(&tag, 4000, Confirm::No).await.unwrap();
-        assert_eq!((record.max_id, raised), (5000, false));
+        assert_eq!((record.max_id, raised), (5001, false), "what was granted cannot come back");
+        assert_ne!(record.generation(), before);
 
-        let far = FAR + 5001;
+        let far = FAR + 5002;
         let refused = admin.advance(&tag, far, Confirm::No).await.unwrap_err();
         assert!(matches!(refused, TagAdminError::Unconfirmed(_)), "{refused}");
         assert_eq!(admin.advance(&tag, far, Confirm::Yes).await.unwrap().0.max_id, far);

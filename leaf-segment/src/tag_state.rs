@@ -22,7 +22,7 @@ use crate::store_client::StoreClient;
 use crate::texts::Text;
 use crate::{
     Expected, Meaning, SegmentError, SegmentErrorKind, Slice, StoreError, StoreErrorKind,
-    TagRecord, TagSettings, TagSettingsError, Zone,
+    TagGeneration, TagRecord, TagSettings, TagSettingsError, Zone,
 };
 
 /// An error that only an operator can cure is told to callers for this long before the store is
@@ -48,8 +48,8 @@ pub(crate) struct TagState {
     pub(crate) meaning: Meaning,
     /// How ids are written, where the tag has a template.
     pub(crate) text: Option<Text>,
-    /// What was chosen when the tag was made, beside its meaning; `None` where the settings could
-    /// not be read.
+    /// What was chosen when the tag was made or repaired, beside its meaning; `None` where the
+    /// settings could not be read.
     made: Option<Made>,
     pub(crate) store_client: Arc<StoreClient>,
     /// Who waits for ids in strict order; empty in every other tag.
@@ -70,11 +70,11 @@ pub(crate) struct TagState {
     control: Mutex<TagControl>,
 }
 
-type Made = (Option<Slice>, Option<Template>, Option<Zone>);
+type Made = (Option<TagGeneration>, Option<Slice>, Option<Template>, Option<Zone>);
 
-/// What is chosen when a tag is made, of its settings.
+/// What is chosen when a tag is made or repaired, of its settings.
 fn made(settings: &TagSettings) -> Made {
-    (settings.slice, settings.text.clone(), settings.time_zone)
+    (settings.generation, settings.slice, settings.text.clone(), settings.time_zone)
 }
 
 /// Numbers, and what makes ids of them.
@@ -258,9 +258,15 @@ impl TagState {
         self.control.lock().expect("no holder of this lock panics")
     }
 
-    /// Whether the record is still the one that this state was made for: a tag of the same meaning
-    /// may have been made again with another slice or template. Settings that cannot be read tell
-    /// nothing.
+    /// The generation of the record that this state was made for: what was granted to it is given
+    /// back to that one only.
+    pub(crate) fn generation(&self) -> Option<TagGeneration> {
+        self.made.as_ref().and_then(|(generation, ..)| *generation)
+    }
+
+    /// Whether the record is still the one that this state was made for: the tag may have been made
+    /// again, or repaired because the database had granted ids twice. Settings that cannot be read
+    /// tell nothing.
     pub(crate) fn is_made_as(&self, record: &TagRecord) -> bool {
         record.settings.as_ref().map_or(true, |settings| self.made == Some(made(settings)))
     }

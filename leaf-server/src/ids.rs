@@ -321,6 +321,9 @@ pub(crate) struct TagFacts<'a> {
     pub(crate) max_take: usize,
     /// The most ids of a list.
     pub(crate) max_count: usize,
+    /// Which making or repair of the tag its record is of: who holds leased ids of another one
+    /// drops them.
+    pub(crate) generation: Option<String>,
 }
 
 /// What clients are told of a tag before they lease from it.
@@ -334,6 +337,7 @@ pub(crate) fn facts<'a>(node: &Node, handle: &'a TagHandle) -> TagFacts<'a> {
         step: handle.step().filter(|_| relaxed).map(Step::get),
         max_take: handle.max_take().min(LARGEST_RANGE),
         max_count: most_ids(node).min(handle.max_take()),
+        generation: handle.generation().map(|generation| generation.to_string()),
     }
 }
 

@@ -8,6 +8,7 @@
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "tests may panic"))]
 
 mod certificates;
+mod edit;
 mod etcd;
 mod fake_clock;
 mod galera;
@@ -27,6 +28,7 @@ mod wait;
 mod zookeeper;
 
 pub use certificates::Certificates;
+pub use edit::Edit;
 pub use etcd::Etcd;
 pub use fake_clock::FakeClock;
 pub use galera::Galera;

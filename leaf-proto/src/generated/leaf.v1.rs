@@ -137,6 +137,10 @@ pub struct DescribeTagResponse {
     /// The most ids of a message.
     #[prost(uint32, tag = "6")]
     pub max_count: u32,
+    /// Which making or repair of the tag its record is of; left out where it has none. Who holds
+    /// leased ids of another one drops them.
+    #[prost(string, optional, tag = "7")]
+    pub generation: ::core::option::Option<::prost::alloc::string::String>,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct DescribeServerRequest {}

@@ -2,10 +2,10 @@
 //! are kept; a record in a later format is refused.
 
 use leaf_core::{Tag, UnknownFields};
-use leaf_segment::{NewTag, TagSettings};
+use leaf_segment::{NewTag, TagGeneration, TagRecord, TagSettings};
 use serde::{Deserialize, Serialize};
 
-use crate::record::Row;
+use crate::record::{self, Row};
 
 /// The version of a record.
 pub(super) const FORMAT_VERSION: u32 = 1;
@@ -41,8 +41,7 @@ impl Record {
             step: i64::from(new.step.get()),
             meaning: (!new.meaning.is_plain()).then(|| new.meaning.encode()),
             description: new.description.clone(),
-            settings: (new.settings != TagSettings::default())
-                .then(|| settings_json(&new.settings)),
+            settings: Some(settings_json(&new.settings.of_new_tag())),
             unknown: UnknownFields::default(),
         }
     }
@@ -83,6 +82,18 @@ impl Record {
             description: self.description.clone(),
             meaning: self.meaning.clone(),
         }
+    }
+
+    /// The record as administration reads it; `None` if `max_id` or the tag is invalid.
+    pub(super) fn shown(&self, tag: &Tag) -> Option<TagRecord> {
+        let settings = self.settings_text(tag).into_iter().collect();
+        record::read(vec![self.row(tag)], settings).pop()
+    }
+
+    /// Which making or repair of the tag the record is of.
+    pub(super) fn generation(&self) -> Option<TagGeneration> {
+        let settings = self.settings.as_ref()?;
+        TagSettings::decode(&settings.to_string()).ok()?.generation
     }
 
     /// The tag and the text of its settings, if it has some.

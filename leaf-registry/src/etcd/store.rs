@@ -23,8 +23,8 @@ use etcd_client::{
 use futures_core::future::BoxFuture;
 use leaf_core::{IdRange, Step, Tag};
 use leaf_segment::{
-    Expected, Meaning, MeaningError, NewTag, RangeSource, SEALED, SealError, StoreError,
-    StoreErrorKind, StoreFuture, TagCatalog, TagRecord, TagSettings, TagSettingsError, TagStore,
+    Expected, MeaningError, NewTag, RangeSource, SEALED, SealError, StoreError, StoreErrorKind,
+    StoreFuture, TagCatalog, TagGeneration, TagRecord, TagStore, TagUpdate,
 };
 
 use super::EtcdUrl;
@@ -60,6 +60,16 @@ pub(super) struct Seen {
     /// The value as it was read: compared byte by byte.
     value: Vec<u8>,
     pub(super) record: Record,
+}
+
+impl Seen {
+    /// That the record is still this one.
+    fn unchanged(&self) -> [Compare; 2] {
+        [
+            Compare::mod_revision(self.key.clone(), CompareOp::Equal, self.revision),
+            Compare::value(self.key.clone(), CompareOp::Equal, self.value.clone()),
+        ]
+    }
 }
 
 /// What became of a change.
@@ -224,13 +234,9 @@ impl EtcdStore {
         outcome: T,
     ) -> Result<Changed<T>, StoreError> {
         let key = before.key.clone();
-        let unchanged = [
-            Compare::mod_revision(key.clone(), CompareOp::Equal, before.revision),
-            Compare::value(key.clone(), CompareOp::Equal, before.value.clone()),
-        ];
         let value = json(&record);
         let transaction = Txn::new()
-            .when(unchanged)
+            .when(before.unchanged())
             .and_then([TxnOp::put(key.clone(), value.clone(), None::<PutOptions>)])
             .or_else([TxnOp::get(key.clone(), None::<GetOptions>)]);
         let answer = self.commit(operation, transaction).await?;
@@ -269,8 +275,13 @@ impl RangeSource for EtcdStore {
         }))
     }
 
-    fn give_back<'a>(&'a self, tag: &'a Tag, unused: IdRange) -> StoreFuture<'a, bool> {
-        self.replace_max_id(tag, unused.end(), unused.start())
+    fn give_back<'a>(
+        &'a self,
+        tag: &'a Tag,
+        generation: Option<TagGeneration>,
+        unused: IdRange,
+    ) -> StoreFuture<'a, bool> {
+        self.replace_max_id(tag, generation, unused.end(), unused.start())
     }
 }
 
@@ -313,69 +324,60 @@ impl TagStore for EtcdStore {
         })
     }
 
-    fn set_step<'a>(&'a self, tag: &'a Tag, step: Step) -> StoreFuture<'a, ()> {
-        Box::pin(self.change("set the step of", tag, move |record| {
-            record.step = i64::from(step.get());
-            Ok(())
-        }))
-    }
-
-    fn set_settings<'a>(&'a self, tag: &'a Tag, settings: &'a TagSettings) -> StoreFuture<'a, ()> {
-        Box::pin(self.change("change the settings of", tag, |record| {
-            let before =
-                record.settings.as_ref().map(|text| TagSettings::decode(&text.to_string()));
-            if let Some(Err(
-                unreadable @ (TagSettingsError::Newer(_) | TagSettingsError::Lost(_)),
-            )) = before
-            {
-                return Err(StoreErrorKind::BadRecord(unreadable.to_string()));
+    fn update<'a>(&'a self, update: &'a TagUpdate) -> StoreFuture<'a, TagRecord> {
+        let tag = &update.seen.tag;
+        Box::pin(self.change("change", tag, move |record| {
+            let now = record.shown(tag).ok_or(StoreErrorKind::UnknownTag)?;
+            let now = update.apply(&now)?;
+            record.max_id = now.max_id;
+            if let Some(step) = update.step {
+                record.step = i64::from(step.get());
             }
-            record.settings = Some(settings_json(settings));
-            Ok(())
+            if let Some(meaning) = update.meaning {
+                record.meaning = Some(meaning.encode());
+            }
+            if let Some(settings) = &update.settings {
+                record.settings = Some(settings_json(settings));
+            }
+            Ok(now)
         }))
     }
 
-    fn advance<'a>(&'a self, tag: &'a Tag, at_least: i64) -> StoreFuture<'a, i64> {
-        Box::pin(self.change("advance", tag, move |record| {
-            record.max_id = record.max_id.max(at_least);
-            Ok(record.max_id)
-        }))
-    }
-
-    fn replace_meaning<'a>(
+    fn replace_max_id<'a>(
         &'a self,
         tag: &'a Tag,
-        from: Meaning,
-        to: Meaning,
+        generation: Option<TagGeneration>,
+        from: i64,
+        to: i64,
     ) -> StoreFuture<'a, bool> {
         Box::pin(async move {
-            let replaced = self.change("replace the meaning of", tag, move |record| {
-                if record.meaning != Some(from.encode()) {
-                    // `was_replaced` turns this error into `false`.
-                    return Err(StoreErrorKind::UnknownTag);
-                }
-                record.meaning = Some(to.encode());
-                Ok(())
-            });
-            was_replaced(replaced.await)
-        })
-    }
-
-    fn replace_max_id<'a>(&'a self, tag: &'a Tag, from: i64, to: i64) -> StoreFuture<'a, bool> {
-        Box::pin(async move {
             let replaced = self.change("replace max_id of", tag, move |record| {
-                if record.max_id != from {
-                    // `was_replaced` turns this error into `false`.
-                    return Err(StoreErrorKind::UnknownTag);
+                if record.max_id != from || record.generation() != generation {
+                    return Err(StoreErrorKind::RecordChanged);
                 }
                 record.max_id = to;
                 Ok(())
             });
-            was_replaced(replaced.await)
+            match replaced.await {
+                Ok(()) => Ok(true),
+                Err(error)
+                    if matches!(
+                        error.kind(),
+                        StoreErrorKind::RecordChanged | StoreErrorKind::UnknownTag
+                    ) =>
+                {
+                    Ok(false)
+                }
+                Err(error) => Err(error),
+            }
         })
     }
 
-    fn seal<'a>(&'a self, tag: &'a Tag) -> BoxFuture<'a, Result<i64, SealError>> {
+    fn seal<'a>(
+        &'a self,
+        tag: &'a Tag,
+        generation: Option<TagGeneration>,
+    ) -> BoxFuture<'a, Result<i64, SealError>> {
         Box::pin(async move {
             let operation = format!("seal tag {:?} in etcd", tag.as_str());
             for lost in 0..TRIES {
@@ -384,6 +386,9 @@ impl TagStore for EtcdStore {
                 let Some(now) = self.read(&operation, tag).await? else {
                     return Err(StoreError::new(StoreErrorKind::UnknownTag, operation).into());
                 };
+                if now.record.generation() != generation {
+                    return Err(StoreError::new(StoreErrorKind::RecordChanged, operation).into());
+                }
                 let before = now.record.max_id;
                 let mut sealed = now.record.clone();
                 sealed.max_id = SEALED;
@@ -403,18 +408,26 @@ impl TagStore for EtcdStore {
         })
     }
 
-    fn delete<'a>(&'a self, tag: &'a Tag) -> StoreFuture<'a, ()> {
+    fn delete<'a>(
+        &'a self,
+        tag: &'a Tag,
+        generation: Option<TagGeneration>,
+    ) -> StoreFuture<'a, ()> {
         Box::pin(async move {
             let operation = format!("delete tag {:?} in etcd", tag.as_str());
             self.last_written().remove(tag);
-            let both = self.keys(tag).map(|key| TxnOp::delete(key, None::<DeleteOptions>));
-            let answer = self.commit(&operation, Txn::new().and_then(both)).await?;
-            let deleted = answer.op_responses().into_iter().any(|response| {
-                matches!(response, TxnOpResponse::Delete(response) if response.deleted() > 0)
-            });
-            match deleted {
+            let refuse = |kind| Err(StoreError::new(kind, operation.clone()));
+            let Some(now) = self.read(&operation, tag).await? else {
+                return refuse(StoreErrorKind::UnknownTag);
+            };
+            if now.record.max_id != SEALED || now.record.generation() != generation {
+                return refuse(StoreErrorKind::RecordChanged);
+            }
+            let delete = TxnOp::delete(now.key.clone(), None::<DeleteOptions>);
+            let transaction = Txn::new().when(now.unchanged()).and_then([delete]);
+            match self.commit(&operation, transaction).await?.succeeded() {
                 true => Ok(()),
-                false => Err(StoreError::new(StoreErrorKind::UnknownTag, operation)),
+                false => refuse(StoreErrorKind::RecordChanged),
             }
         })
     }
@@ -425,14 +438,4 @@ impl TagStore for EtcdStore {
 async fn pause(lost: u32) {
     let pause = LONGEST_PAUSE.mul_f64(f64::from(lost) / f64::from(TRIES));
     tokio::time::sleep(pause.mul_f64(fastrand::f64())).await;
-}
-
-/// [`EtcdStore::change`] answers `UnknownTag` for a record that is missing or not the expected one:
-/// that is `false`.
-fn was_replaced(replaced: Result<(), StoreError>) -> Result<bool, StoreError> {
-    match replaced {
-        Ok(()) => Ok(true),
-        Err(error) if *error.kind() == StoreErrorKind::UnknownTag => Ok(false),
-        Err(error) => Err(error),
-    }
 }

@@ -81,6 +81,18 @@ macro_rules! guarded {
     };
 }
 
+/// The settings of so many tags of a name match a pattern, as one more condition. In REPEATABLE
+/// READ, which `prepare` sets, the settings stay as they were read until the statement ends.
+macro_rules! of_generation {
+    () => {
+        concat!(
+            " AND (",
+            of_tag!("SELECT COUNT(*) FROM leaf_tag_settings", " AND settings LIKE ?"),
+            ") = ?"
+        )
+    };
+}
+
 /// Whether this server is the one that writes worker ids.
 macro_rules! is_writer {
     () => {
@@ -124,16 +136,20 @@ macro_rules! tags {
             create: concat!(
                 "INSERT INTO ", $table, " (biz_tag, max_id, step, description", $insert_tail
             ),
-            set_step: of_tag!(concat!("UPDATE ", $table, " SET step = ?")),
+            update: of_tag!(concat!("UPDATE ", $table, " SET max_id = ?, step = COALESCE(?, step)")),
             set_settings: of_tag!(concat!(
                 "REPLACE INTO leaf_tag_settings (settings, biz_tag) SELECT ?, biz_tag FROM ",
                 $table
             )),
-            advance: of_tag!(concat!(
-                "UPDATE ", $table, " SET max_id = LAST_INSERT_ID(GREATEST(max_id, ?))"
-            )),
-            lock: of_tag!(
-                concat!("SELECT CAST(max_id AS SIGNED) FROM ", $table), " FOR UPDATE"
+            lock: of_tag!(tags!(columns $table, $more), " FOR UPDATE"),
+            give_back: of_tag!(
+                concat!("UPDATE ", $table, " SET max_id = ?"), " AND max_id = ?", of_generation!()
+            ),
+            give_back_guarded: of_tag!(
+                concat!("UPDATE ", $table, " SET max_id = ?"),
+                " AND max_id = ?",
+                of_generation!(),
+                guarded!($row)
             ),
             replace_max_id: of_tag!(
                 concat!("UPDATE ", $table, " SET max_id = ?"), " AND max_id = ?"
@@ -275,8 +291,7 @@ INSERT INTO leaf_guard (id, server_uid) VALUES (1, ''), (2, '');
         "failover_margin",
         "skip = skip + COALESCE(failover_margin, 0), "
     );
-    const REPLACE_MEANING: &'static str =
-        of_tag!("UPDATE leaf_sequence SET meaning = ?", " AND meaning = ?");
+    const SET_MEANING: &'static str = of_tag!("UPDATE leaf_sequence SET meaning = ?");
 
     const SETTINGS: SettingsStatements = SettingsStatements {
         read: of_tag!("SELECT biz_tag, settings FROM leaf_tag_settings"),

@@ -64,6 +64,14 @@ macro_rules! guarded {
     };
 }
 
+/// The settings of so many tags of a name match a pattern, as one more condition. Settings and row
+/// are read in one snapshot.
+macro_rules! of_generation {
+    () => {
+        " AND (SELECT count(*) FROM leaf_tag_settings WHERE biz_tag = $4 AND settings LIKE $5) = $6"
+    };
+}
+
 /// Whether this server is the one that writes worker ids.
 macro_rules! is_writer {
     () => {
@@ -96,19 +104,18 @@ macro_rules! tags {
             create: concat!(
                 "INSERT INTO ", $table, " (biz_tag, max_id, step, description", $insert_tail
             ),
-            set_step: concat!(
-                "UPDATE ", $table, " SET step = $1, update_time = now() WHERE biz_tag = $2"
+            update: concat!(
+                "UPDATE ", $table, " SET max_id = $1, step = coalesce($2, step), \
+                 update_time = now() WHERE biz_tag = $3"
             ),
             set_settings: concat!(
                 "INSERT INTO leaf_tag_settings (biz_tag, settings) SELECT biz_tag, $1 FROM ",
                 $table,
                 " WHERE biz_tag = $2 ON CONFLICT (biz_tag) DO UPDATE SET settings = excluded.settings"
             ),
-            advance: concat!(
-                "UPDATE ", $table, " SET max_id = greatest(max_id, $1), update_time = now() \
-                 WHERE biz_tag = $2 RETURNING max_id"
-            ),
-            lock: concat!("SELECT max_id FROM ", $table, " WHERE biz_tag = $1 FOR UPDATE"),
+            lock: concat!(tags!(columns $table, $more), " WHERE biz_tag = $1 FOR UPDATE"),
+            give_back: tags!(replace $table, of_generation!()),
+            give_back_guarded: tags!(replace $table, concat!(of_generation!(), guarded!($row))),
             replace_max_id: tags!(replace $table, ""),
             replace_max_id_guarded: tags!(replace $table, guarded!($row)),
             delete: concat!("DELETE FROM ", $table, " WHERE biz_tag = $1"),
@@ -264,8 +271,8 @@ INSERT INTO leaf_guard (id, server_uid) VALUES (1, ''), (2, '');
         "failover_margin",
         "skip = skip + coalesce(failover_margin, 0), "
     );
-    const REPLACE_MEANING: &'static str = "UPDATE leaf_sequence SET meaning = $1, update_time = now() \
-                                           WHERE biz_tag = $2 AND meaning = $3";
+    const SET_MEANING: &'static str =
+        "UPDATE leaf_sequence SET meaning = $1, update_time = now() WHERE biz_tag = $2";
 
     const SETTINGS: SettingsStatements = SettingsStatements {
         read: "SELECT biz_tag, settings FROM leaf_tag_settings WHERE biz_tag = $1",

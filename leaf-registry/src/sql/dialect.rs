@@ -66,14 +66,18 @@ pub(crate) struct TagStatements {
     /// tag (as [`Value::Text`]), `max_id`, step, description; in `leaf_sequence` also the meaning
     /// and the row's own failover margin.
     pub(crate) create: &'static str,
-    /// step, tag.
-    pub(crate) set_step: &'static str,
+    /// `max_id`, step (NULL leaves it as it is), tag. For a row that is locked.
+    pub(crate) update: &'static str,
     /// settings, tag. Meets no row when there is no such tag.
     pub(crate) set_settings: &'static str,
-    /// the least value that `max_id` shall have, tag. Run by [`Dialect::set_max_id`].
-    pub(crate) advance: &'static str,
-    /// tag -> `max_id`; nobody else changes the row until the transaction ends.
+    /// tag -> the columns of `read`; nobody else changes the row until the transaction ends.
     pub(crate) lock: &'static str,
+    /// new `max_id`, tag, expected `max_id`, tag, pattern, count. Changes the row only if the
+    /// settings of so many (0 or 1) tags of this name match the pattern of LIKE: so the statement
+    /// names the generation that it was decided on.
+    pub(crate) give_back: &'static str,
+    /// `give_back`, only on the server that allocated last.
+    pub(crate) give_back_guarded: &'static str,
     /// new `max_id`, tag, expected `max_id`.
     pub(crate) replace_max_id: &'static str,
     /// `replace_max_id`, only on the server that allocated last.
@@ -180,8 +184,8 @@ pub(crate) trait Dialect: fmt::Debug + Send + Sync + Sized + 'static {
     const ALLOC: TagStatements;
     /// The statements about `leaf_sequence`.
     const SEQUENCE: TagStatements;
-    /// new meaning, tag, expected meaning.
-    const REPLACE_MEANING: &'static str;
+    /// new meaning, tag. For a row of `leaf_sequence` that is locked.
+    const SET_MEANING: &'static str;
     /// The statements about settings.
     const SETTINGS: SettingsStatements;
     /// The statements of a store of worker ids.

@@ -9,7 +9,7 @@ pub(crate) mod connections;
 pub(crate) mod dialect;
 pub(crate) mod failover_guard;
 pub(crate) mod fences;
-mod seal;
+mod locked;
 pub(crate) mod store;
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 pub(crate) mod url;

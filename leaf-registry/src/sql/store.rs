@@ -17,8 +17,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use futures_core::future::BoxFuture;
 use leaf_core::{IdRange, Step, Tag};
 use leaf_segment::{
-    Expected, Meaning, MeaningError, NewTag, RangeSource, SealError, StoreError, StoreErrorKind,
-    StoreFuture, TagCatalog, TagRecord, TagSettings, TagStore,
+    Expected, MeaningError, NewTag, RangeSource, SealError, StoreError, StoreErrorKind,
+    StoreFuture, TagCatalog, TagGeneration, TagRecord, TagStore, TagUpdate,
 };
 
 use super::connections::{
@@ -33,9 +33,9 @@ use crate::record;
 const TRIES: usize = 3;
 
 /// Tag, `max_id`, step, description.
-const ALLOC_COLUMNS: &[Column] = &[Column::Text, Column::Int, Column::Int, Column::Text];
+pub(super) const ALLOC_COLUMNS: &[Column] = &[Column::Text, Column::Int, Column::Int, Column::Text];
 /// Tag, `max_id`, step, description, meaning.
-const SEQUENCE_COLUMNS: &[Column] =
+pub(super) const SEQUENCE_COLUMNS: &[Column] =
     &[Column::Text, Column::Int, Column::Int, Column::Text, Column::Text];
 /// Tag, settings.
 pub(super) const SETTINGS_COLUMNS: &[Column] = &[Column::Text, Column::Text];
@@ -95,18 +95,50 @@ impl<D: Dialect> SqlStore<D> {
         Self { connections, guard, sequences, settings }
     }
 
-    /// Runs a statement about one tag, on the table that has it; tells whether it met its row.
-    async fn execute_on_its_table(
+    /// Sets `max_id` from the end of `unused` to its start if nobody allocated since, in a record
+    /// of this generation; tells whether it did. One statement, since a stop gives the ids of many
+    /// tags back. No other change can come between what it compares and what it writes: a repair
+    /// moves `max_id` ([`TagUpdate::apply`]), and a tag that is made again has another row, whose
+    /// settings are written in the same transaction.
+    async fn try_give_back(
+        &self,
         connection: &mut Connection<D>,
-        statement: impl Fn(&TagStatements) -> &'static str,
-        values: &[Value<'_>],
-    ) -> Result<bool, sqlx::Error> {
-        let done = D::execute(connection, statement(&D::ALLOC), values).await;
-        if no_row_if_tag_unencodable::<D, _>(done.map(|done| D::affected(&done) > 0))? {
-            return Ok(true);
+        tag: &Tag,
+        generation: Option<TagGeneration>,
+        unused: IdRange,
+    ) -> Result<bool, WorkError> {
+        let guarded = self.guard.active_margin().is_some();
+        let (pattern, count) = match generation {
+            Some(generation) => (format!("%\"generation\":\"{generation}\"%"), 1),
+            None => ("%\"generation\":%".into(), 0),
+        };
+        let name = Value::Tag(tag.as_str());
+        let values = [
+            Value::Int(unused.start()),
+            name,
+            Value::Int(unused.end()),
+            name,
+            Value::Text(&pattern),
+            Value::Int(count),
+        ];
+        for table in [D::ALLOC, D::SEQUENCE] {
+            let statement = if guarded { table.give_back_guarded } else { table.give_back };
+            let mut done = D::execute(connection, statement, &values).await;
+            if let (Err(error), None) = (&done, generation)
+                && (D::ERRORS.is_absent)(error)
+            {
+                // The database of a Java Leaf, without the table of settings: no record has a
+                // generation.
+                let statement =
+                    if guarded { table.replace_max_id_guarded } else { table.replace_max_id };
+                done = D::execute(connection, statement, &values[..3]).await;
+            }
+            let met = no_row_if_tag_unencodable::<D, _>(done.map(|done| D::affected(&done) > 0));
+            if empty_if_absent::<D, _>(met)? {
+                return Ok(true);
+            }
         }
-        let done = D::execute(connection, statement(&D::SEQUENCE), values).await;
-        empty_if_absent::<D, _>(done.map(|done| D::affected(&done) > 0))
+        Ok(false)
     }
 
     /// Makes a tag, whose name must be in neither table.
@@ -156,17 +188,15 @@ impl<D: Dialect> SqlStore<D> {
         Ok(Self::end(connection, "COMMIT").await?)
     }
 
-    /// Writes the settings of a tag that was just made, if it has some.
+    /// Writes the settings of a tag that was just made, with its generation.
     async fn write_settings(
         connection: &mut Connection<D>,
         new: &NewTag,
         table: &TagStatements,
     ) -> Result<(), WorkError> {
-        if new.settings != TagSettings::default() {
-            let settings = new.settings.encode();
-            let values = [Value::Text(&settings), Value::Tag(new.tag.as_str())];
-            D::execute(connection, table.set_settings, &values).await?;
-        }
+        let settings = new.settings.of_new_tag().encode();
+        let values = [Value::Text(&settings), Value::Tag(new.tag.as_str())];
+        D::execute(connection, table.set_settings, &values).await?;
         Ok(())
     }
 
@@ -233,17 +263,6 @@ impl<D: Dialect> SqlStore<D> {
         Ok(if is_ours { Tried::Again } else { Tried::OtherServer(guard, margin) })
     }
 
-    /// Changes something of a tag; `what` names it in errors. On a server each statement of `work`
-    /// commits by itself, see [`Access::Write`].
-    async fn write<T: Send>(
-        &self,
-        what: &str,
-        tag: &Tag,
-        work: impl AsyncFnOnce(&mut Connection<D>) -> Result<T, WorkError>,
-    ) -> Result<T, StoreError> {
-        run(&self.connections, Access::Write, operation::<D>(what, tag), work).await
-    }
-
     /// The records of one tag, or of all. A name that is found in both tables may have been made
     /// anew between the two readings: such an answer is read again.
     async fn read(
@@ -278,12 +297,17 @@ impl<D: Dialect> SqlStore<D> {
             let settings = D::fetch(connection, settings, wanted, SETTINGS_COLUMNS);
             let settings = explain_missing_column::<D, _>(settings.await);
             let settings = self.settings.rows::<D>(settings)?;
-            let texts = |mut row: Cells| Some((row.text(0)?, row.text(1)?));
-            let settings = settings.into_iter().filter_map(texts).collect();
-            Ok(record::read(rows.into_iter().map(tag_row).collect(), settings))
+            Ok(records(rows, settings))
         })
         .await
     }
+}
+
+/// The records of rows of either table, with their settings.
+pub(super) fn records(rows: Vec<Cells>, settings: Vec<Cells>) -> Vec<TagRecord> {
+    let texts = |mut row: Cells| Some((row.text(0)?, row.text(1)?));
+    let settings = settings.into_iter().filter_map(texts).collect();
+    record::read(rows.into_iter().map(tag_row).collect(), settings)
 }
 
 /// A row of either table; that of `leaf_alloc` has no meaning.
@@ -348,8 +372,16 @@ impl<D: Dialect> RangeSource for SqlStore<D> {
         })
     }
 
-    fn give_back<'a>(&'a self, tag: &'a Tag, unused: IdRange) -> StoreFuture<'a, bool> {
-        self.replace_max_id(tag, unused.end(), unused.start())
+    fn give_back<'a>(
+        &'a self,
+        tag: &'a Tag,
+        generation: Option<TagGeneration>,
+        unused: IdRange,
+    ) -> StoreFuture<'a, bool> {
+        let operation = operation::<D>("give ids back of", tag);
+        Box::pin(run(&self.connections, Access::Write, operation, async move |connection| {
+            self.try_give_back(connection, tag, generation, unused).await
+        }))
     }
 
     /// SQLite also moves what is in its write-ahead log into the file.
@@ -383,85 +415,34 @@ impl<D: Dialect> TagStore for SqlStore<D> {
         }))
     }
 
-    fn set_step<'a>(&'a self, tag: &'a Tag, step: Step) -> StoreFuture<'a, ()> {
-        Box::pin(async move {
-            self.write("set the step of", tag, async |connection| {
-                let values = [Value::Int(step.get().into()), Value::Tag(tag.as_str())];
-                let met = Self::execute_on_its_table(connection, |table| table.set_step, &values);
-                unknown_tag_unless(met.await?)
-            })
-            .await
-        })
+    fn update<'a>(&'a self, update: &'a TagUpdate) -> StoreFuture<'a, TagRecord> {
+        Box::pin(self.update_record(update))
     }
 
-    fn set_settings<'a>(&'a self, tag: &'a Tag, settings: &'a TagSettings) -> StoreFuture<'a, ()> {
-        Box::pin(async move {
-            let settings = settings.encode();
-            self.write("change the settings of", tag, async |connection| {
-                let values = [Value::Text(&settings), Value::Tag(tag.as_str())];
-                let met =
-                    Self::execute_on_its_table(connection, |table| table.set_settings, &values);
-                unknown_tag_unless(explain_missing_column::<D, _>(met.await)?)
-            })
-            .await
-        })
-    }
-
-    fn advance<'a>(&'a self, tag: &'a Tag, at_least: i64) -> StoreFuture<'a, i64> {
-        Box::pin(self.write("advance", tag, async move |connection: &mut Connection<D>| {
-            let values = [Value::Int(at_least), Value::Tag(tag.as_str())];
-            let max_id = D::set_max_id(connection, D::ALLOC.advance, &values).await;
-            let mut max_id = no_row_if_tag_unencodable::<D, _>(max_id)?;
-            if max_id.is_none() {
-                let advanced = D::set_max_id(connection, D::SEQUENCE.advance, &values).await;
-                max_id = empty_if_absent::<D, _>(advanced)?;
-            }
-            max_id.ok_or(WorkError::Refused(StoreErrorKind::UnknownTag))
-        }))
-    }
-
-    fn replace_meaning<'a>(
+    fn replace_max_id<'a>(
         &'a self,
         tag: &'a Tag,
-        from: Meaning,
-        to: Meaning,
+        generation: Option<TagGeneration>,
+        from: i64,
+        to: i64,
     ) -> StoreFuture<'a, bool> {
-        Box::pin(self.write("replace the meaning of", tag, async move |connection| {
-            let (from, to) = (from.encode(), to.encode());
-            let values = [Value::Text(&to), Value::Tag(tag.as_str()), Value::Text(&from)];
-            let done = D::execute(connection, D::REPLACE_MEANING, &values).await;
-            Ok(empty_if_absent::<D, _>(done.map(|done| D::affected(&done) > 0))?)
-        }))
+        Box::pin(self.replace_locked(tag, generation, from, to))
     }
 
-    fn replace_max_id<'a>(&'a self, tag: &'a Tag, from: i64, to: i64) -> StoreFuture<'a, bool> {
-        Box::pin(self.write(
-            "replace max_id of",
-            tag,
-            async move |connection: &mut Connection<D>| {
-                let guarded = self.guard.active_margin().is_some();
-                let statement = |table: &TagStatements| match guarded {
-                    true => table.replace_max_id_guarded,
-                    false => table.replace_max_id,
-                };
-                let values = [Value::Int(to), Value::Tag(tag.as_str()), Value::Int(from)];
-                Ok(Self::execute_on_its_table(connection, statement, &values).await?)
-            },
-        ))
+    fn seal<'a>(
+        &'a self,
+        tag: &'a Tag,
+        generation: Option<TagGeneration>,
+    ) -> BoxFuture<'a, Result<i64, SealError>> {
+        Box::pin(self.seal_locked(tag, generation))
     }
 
-    fn seal<'a>(&'a self, tag: &'a Tag) -> BoxFuture<'a, Result<i64, SealError>> {
-        Box::pin(self.seal(tag))
-    }
-
-    fn delete<'a>(&'a self, tag: &'a Tag) -> StoreFuture<'a, ()> {
-        Box::pin(self.write("delete", tag, async move |connection: &mut Connection<D>| {
-            let tag = [Value::Tag(tag.as_str())];
-            let settings = D::execute(connection, D::SETTINGS.delete, &tag).await;
-            empty_if_absent::<D, _>(settings.map(|_| ()))?;
-            let met = Self::execute_on_its_table(connection, |table| table.delete, &tag);
-            unknown_tag_unless(met.await?)
-        }))
+    fn delete<'a>(
+        &'a self,
+        tag: &'a Tag,
+        generation: Option<TagGeneration>,
+    ) -> StoreFuture<'a, ()> {
+        Box::pin(self.delete_locked(tag, generation))
     }
 }
 
@@ -488,9 +469,4 @@ fn explain_sequences<D: Dialect>(error: sqlx::Error) -> sqlx::Error {
         ),
         false => error,
     }
-}
-
-/// The error `UnknownTag` if a change met no row.
-fn unknown_tag_unless(met: bool) -> Result<(), WorkError> {
-    if met { Ok(()) } else { Err(WorkError::Refused(StoreErrorKind::UnknownTag)) }
 }

@@ -46,20 +46,18 @@ macro_rules! tags {
             create: concat!(
                 "INSERT INTO ", $table, " (biz_tag, max_id, step, description", $insert_tail
             ),
-            set_step: concat!(
-                "UPDATE ", $table, " SET step = ?1, update_time = CURRENT_TIMESTAMP \
-                 WHERE biz_tag = ?2"
+            update: concat!(
+                "UPDATE ", $table, " SET max_id = ?1, step = coalesce(?2, step), \
+                 update_time = CURRENT_TIMESTAMP WHERE biz_tag = ?3"
             ),
             set_settings: concat!(
                 "REPLACE INTO leaf_tag_settings (biz_tag, settings) SELECT biz_tag, ?1 FROM ",
                 $table, " WHERE biz_tag = ?2"
             ),
-            advance: concat!(
-                "UPDATE ", $table, " SET max_id = MAX(max_id, ?1), \
-                 update_time = CURRENT_TIMESTAMP WHERE biz_tag = ?2 RETURNING max_id"
-            ),
             // A transaction that writes has the whole file.
-            lock: concat!("SELECT max_id FROM ", $table, " WHERE biz_tag = ?1"),
+            lock: concat!(tags!(columns $table, $more), " WHERE biz_tag = ?1"),
+            give_back: tags!(give_back $table),
+            give_back_guarded: tags!(give_back $table),
             replace_max_id: tags!(replace $table),
             replace_max_id_guarded: tags!(replace $table),
             delete: concat!("DELETE FROM ", $table, " WHERE biz_tag = ?1"),
@@ -76,6 +74,12 @@ macro_rules! tags {
         concat!(
             "UPDATE ", $table, " SET max_id = ?1, update_time = CURRENT_TIMESTAMP \
              WHERE biz_tag = ?2 AND max_id = ?3"
+        )
+    };
+    (give_back $table:literal) => {
+        concat!(
+            tags!(replace $table),
+            " AND (SELECT count(*) FROM leaf_tag_settings WHERE biz_tag = ?4 AND settings LIKE ?5) = ?6"
         )
     };
     (columns $table:literal, $more:literal) => {
@@ -145,8 +149,8 @@ CREATE TABLE leaf_sequence (
         "MAX(max_id, ?4) + ?3",
         "biz_tag = ?5 AND step = ?6 AND max_id BETWEEN 0 AND ?7 AND meaning = ?8"
     );
-    const REPLACE_MEANING: &'static str = "UPDATE leaf_sequence SET meaning = ?1, update_time = CURRENT_TIMESTAMP \
-         WHERE biz_tag = ?2 AND meaning = ?3";
+    const SET_MEANING: &'static str =
+        "UPDATE leaf_sequence SET meaning = ?1, update_time = CURRENT_TIMESTAMP WHERE biz_tag = ?2";
 
     const SETTINGS: SettingsStatements = SettingsStatements {
         read: "SELECT biz_tag, settings FROM leaf_tag_settings WHERE biz_tag = ?1",

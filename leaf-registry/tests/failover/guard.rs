@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use leaf_core::Tag;
 use leaf_segment::{Confirm, NewTag};
+use leaf_testkit::Edit as _;
 
 use crate::support::{Server, create, next, open, orders, step};
 
@@ -318,7 +319,7 @@ async fn an_import_that_the_guard_refuses_seals_nothing() {
         from.store.allocate(&tag, step(10), step(10).into()).await.unwrap();
         next(&*to.store).await;
         assert_eq!(import().await.unwrap(), 11, "once a node has allocated");
-        to.store.delete(&orders()).await.unwrap();
+        to.store.remove(&orders()).await.unwrap();
     }
 }
 

@@ -5,6 +5,7 @@
 
 mod etcd_users;
 mod fixture;
+mod generations;
 mod sequences;
 mod servers;
 mod settings;
@@ -19,9 +20,14 @@ use leaf_segment::{
     Meaning, NewTag, SEALED, SegmentConfig, SegmentErrorKind, SegmentGenerator, StoreErrorKind,
     TagRecord, TagSettings, TagStore,
 };
+use leaf_testkit::Edit as _;
 use leaf_testkit::{Etcd, Fault, MariaDb, Postgres};
 
 use fixture::{Database, Fixture, etcd, fixture, mysql, postgres, sqlite};
+use generations::{
+    a_change_is_written_only_over_the_record_that_it_was_decided_on,
+    what_was_granted_before_a_repair_does_not_come_back,
+};
 use sequences::{
     a_key_is_replaced_once, a_name_is_in_one_of_the_two_places,
     a_sequence_is_allocated_from_as_what_it_is, a_tag_is_made_with_its_settings,
@@ -67,7 +73,7 @@ async fn the_first_range_is_the_records_own(f: Fixture) {
             step: Ok(step(2000)),
             description: Some("Test leaf Segment Mode Get Id".into()),
             meaning: Ok(Meaning::PLAIN),
-            settings: Ok(TagSettings::default()),
+            settings: Ok(TagSettings { generation: record.generation(), ..TagSettings::default() }),
         }
     );
 }
@@ -112,9 +118,9 @@ async fn tags_are_compared_as_bytes(f: Fixture) {
         let kind = refusal(f.store.allocate(&tag(other), step(10), step(10).into())).await;
         assert_eq!(kind, StoreErrorKind::UnknownTag, "{other}");
         assert_eq!(f.store.tag(&tag(other)).await.unwrap(), None);
-        assert_eq!(f.store.advance(&tag(other), 99).await.unwrap_err().kind(), &kind);
+        assert_eq!(f.store.raise(&tag(other), 99).await.unwrap_err().kind(), &kind);
         assert_eq!(f.store.set_step(&tag(other), step(9)).await.unwrap_err().kind(), &kind);
-        assert_eq!(f.store.delete(&tag(other)).await.unwrap_err().kind(), &kind);
+        assert_eq!(f.store.remove(&tag(other)).await.unwrap_err().kind(), &kind);
     }
 
     assert_eq!(f.store.tag(&tag("order")).await.unwrap().unwrap().max_id, 1);
@@ -206,18 +212,18 @@ async fn a_sealed_tag_grants_nothing(f: Fixture) {
     create(&*f.store, "moved", 10).await;
     let range = f.store.allocate(&tag("moved"), step(10), step(10).into()).await.unwrap();
 
-    assert_eq!(f.store.seal(&tag("moved")).await.unwrap(), range.end());
-    assert_eq!(f.store.seal(&tag("moved")).await.unwrap(), SEALED, "it is");
-    let unknown = f.store.seal(&tag("unknown")).await.unwrap_err();
+    assert_eq!(f.store.seal_now(&tag("moved")).await.unwrap(), range.end());
+    assert_eq!(f.store.seal_now(&tag("moved")).await.unwrap(), SEALED, "it is");
+    let unknown = f.store.seal_now(&tag("unknown")).await.unwrap_err();
     assert_eq!(*unknown.error.kind(), StoreErrorKind::UnknownTag);
 
     for amount in [1, 10, i64::from(i32::MAX)] {
         let kind = refusal(f.store.allocate(&tag("moved"), step(amount), step(10).into())).await;
         assert_eq!(kind, StoreErrorKind::Moved);
     }
-    let unused = f.store.replace_max_id(&tag("moved"), range.end(), range.start()).await;
+    let unused = f.store.put_back(&tag("moved"), range).await;
     assert!(!unused.unwrap(), "nothing is given back any more");
-    assert_eq!(f.store.advance(&tag("moved"), 5000).await.unwrap(), SEALED);
+    assert_eq!(refusal(f.store.raise(&tag("moved"), 5000)).await, StoreErrorKind::Moved);
     assert!(f.store.tag(&tag("moved")).await.unwrap().unwrap().is_sealed());
 }
 
@@ -251,7 +257,7 @@ async fn a_busy_tag_is_sealed(f: Fixture) {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
 
-    let end = f.store.seal(&tag("busy")).await.unwrap();
+    let end = f.store.seal_now(&tag("busy")).await.unwrap();
 
     let (mut last, mut unclear) = (0, false);
     for node in nodes {
@@ -267,19 +273,18 @@ async fn administration(f: Fixture) {
     let again = NewTag::new(tag("orders"), step(10));
     assert_eq!(refusal(f.store.create(&again)).await, StoreErrorKind::TagExists);
 
-    assert_eq!(f.store.advance(&tag("orders"), 5000).await.unwrap(), 5000);
-    assert_eq!(f.store.advance(&tag("orders"), 10).await.unwrap(), 5000, "never lowered");
+    assert_eq!(f.store.raise(&tag("orders"), 5000).await.unwrap(), 5000);
+    assert_eq!(f.store.raise(&tag("orders"), 10).await.unwrap(), 5001, "never lowered");
 
     let range = f.store.allocate(&tag("orders"), step(10), step(10).into()).await.unwrap();
     let tail = IdRange::new(range.start() + 4, range.end()).unwrap();
-    let give_back =
-        async || f.store.replace_max_id(&tag("orders"), tail.end(), tail.start()).await.unwrap();
+    let give_back = async || f.store.put_back(&tag("orders"), tail).await.unwrap();
     assert!(give_back().await);
     assert!(!give_back().await, "somebody allocated since");
     let next = f.store.allocate(&tag("orders"), step(10), step(10).into()).await.unwrap();
     assert_eq!(next.start(), tail.start());
 
-    f.store.delete(&tag("orders")).await.unwrap();
+    f.store.remove(&tag("orders")).await.unwrap();
     assert_eq!(f.store.tag(&tag("orders")).await.unwrap(), None);
 }
 
@@ -393,7 +398,7 @@ async fn a_restart_under_load_repeats_nothing(f: Fixture) {
 }
 
 async fn the_schema_is_made_once_and_never_touched_again(f: Fixture) {
-    f.store.delete(&tag("leaf-segment-test")).await.unwrap();
+    f.store.remove(&tag("leaf-segment-test")).await.unwrap();
 
     if let Database::Etcd(..) = f.database {
         // Without tables the stock tag is made wherever there is no tag at all.
@@ -457,6 +462,8 @@ backends!(sqlite, mysql, postgres, etcd; {
     what_a_tag_means_is_never_guessed,
     the_schema_is_made_once_and_never_touched_again,
     a_dropped_request_disturbs_no_later_one,
+    what_was_granted_before_a_repair_does_not_come_back,
+    a_change_is_written_only_over_the_record_that_it_was_decided_on,
 });
 
 /// What only a server can do to its clients.

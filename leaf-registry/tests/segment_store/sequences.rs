@@ -1,7 +1,10 @@
 //! Tags that are not plain: they stand in a place of their own, with their meaning.
 
 use leaf_core::IdRange;
-use leaf_segment::{Expected, Meaning, MeaningError, NewTag, StoreErrorKind, TagSettings};
+use leaf_segment::{
+    Expected, Meaning, MeaningError, NewTag, StoreErrorKind, TagSettings, TagUpdate,
+};
+use leaf_testkit::Edit as _;
 
 use crate::fixture::{Database, Fixture};
 use crate::{create, refusal, step, tag};
@@ -35,17 +38,18 @@ pub(crate) async fn a_sequence_is_allocated_from_as_what_it_is(f: Fixture) {
     // Everything else that is done with a tag.
     let settings = TagSettings { enabled: false, ..TagSettings::default() };
     f.store.set_settings(&turns, &settings).await.unwrap();
-    assert_eq!(f.store.tag(&turns).await.unwrap().unwrap().settings, Ok(settings));
-    assert_eq!(f.store.advance(&turns, 100).await.unwrap(), 100);
-    assert!(f.store.give_back(&turns, range(90, 100)).await.unwrap());
-    assert!(!f.store.give_back(&turns, range(90, 100)).await.unwrap());
+    let shown = f.store.tag(&turns).await.unwrap().unwrap().settings.unwrap();
+    assert_eq!(TagSettings { generation: None, ..shown }, settings);
+    assert_eq!(f.store.raise(&turns, 100).await.unwrap(), 100);
+    assert!(f.store.put_back(&turns, range(90, 100)).await.unwrap());
+    assert!(!f.store.put_back(&turns, range(90, 100)).await.unwrap());
     f.store.set_step(&turns, step(7)).await.unwrap();
     let changed = refusal(f.store.allocate(&turns, one, strict())).await;
     assert_eq!(changed, StoreErrorKind::StepChanged(step(7)));
     f.store.set_step(&turns, one).await.unwrap();
-    assert_eq!(f.store.seal(&turns).await.unwrap(), 90);
+    assert_eq!(f.store.seal_now(&turns).await.unwrap(), 90);
     assert_eq!(refusal(f.store.allocate(&turns, one, strict())).await, StoreErrorKind::Moved);
-    f.store.delete(&turns).await.unwrap();
+    f.store.remove(&turns).await.unwrap();
     assert_eq!(f.store.tag(&turns).await.unwrap(), None);
     let gone = refusal(f.store.allocate(&turns, one, strict())).await;
     assert_eq!(gone, StoreErrorKind::UnknownTag);
@@ -91,6 +95,8 @@ pub(crate) async fn a_tag_is_made_with_its_settings(f: Fixture) {
     for new in [plain, strict] {
         f.store.create(&new).await.unwrap();
         let read = f.another().await.tag(&new.tag).await.unwrap().unwrap();
+        assert!(read.generation().is_some());
+        let settings = TagSettings { generation: read.generation(), ..settings.clone() };
         assert_eq!(read.settings, Ok(settings.clone()), "{:?}", new.tag);
         // A second one is refused, and changes no settings.
         let other = NewTag { settings: TagSettings::default(), ..new.clone() };
@@ -118,12 +124,13 @@ pub(crate) async fn a_key_is_replaced_once(f: Fixture) {
     let take =
         async |meaning| f.store.allocate(&orders, step(5), Expected::new(step(10), meaning)).await;
     assert_eq!(take(old).await.unwrap(), range(1, 6));
-    assert!(f.store.replace_meaning(&orders, old, new).await.unwrap());
-    assert!(!f.store.replace_meaning(&orders, old, new).await.unwrap());
+    let seen = f.store.record(&orders).await.unwrap();
+    let update = TagUpdate { meaning: Some(new), ..TagUpdate::of(seen) };
+    assert_eq!(f.store.update(&update).await.unwrap().meaning, Ok(new));
+    assert_eq!(refusal(f.store.update(&update)).await, StoreErrorKind::RecordChanged);
     assert_eq!(refusal(take(old)).await, StoreErrorKind::MeaningChanged);
     assert_eq!(take(new).await.unwrap(), range(6, 11), "the numbers go on");
     assert_eq!(f.another().await.tag(&orders).await.unwrap().unwrap().meaning, Ok(new));
-    assert!(!f.store.replace_meaning(&tag("none"), old, new).await.unwrap());
 }
 
 /// What an allocation from a sequence as from a plain tag is told.
@@ -243,13 +250,13 @@ async fn without_the_table_there_are_plain_tags_only() {
         f.sql("DROP TABLE leaf_sequence").await;
         create(&*f.store, "orders", 10).await;
         f.store.allocate(&tag("orders"), step(10), step(10).into()).await.unwrap();
-        f.store.advance(&tag("orders"), 50).await.unwrap();
+        f.store.raise(&tag("orders"), 50).await.unwrap();
         assert_eq!(f.store.tags().await.unwrap().len(), 2);
         assert_eq!(f.store.tag(&tag("turns")).await.unwrap(), None);
         let error = f.store.create(&NewTag::strict(tag("turns"))).await.unwrap_err().to_string();
         assert!(error.contains("leaf-server schema --apply"), "{error}");
-        f.store.delete(&tag("orders")).await.unwrap();
-        let gone = refusal(f.store.delete(&tag("orders"))).await;
+        f.store.remove(&tag("orders")).await.unwrap();
+        let gone = refusal(f.store.remove(&tag("orders"))).await;
         assert_eq!(gone, StoreErrorKind::UnknownTag);
         assert_eq!(f.open.admin.apply().await.unwrap(), ["leaf_sequence"]);
         f.store.create(&NewTag::strict(tag("turns"))).await.unwrap();

@@ -3,6 +3,7 @@
 use leaf_segment::{
     MemoryStore, NewTag, StoreErrorKind, TagCatalog as _, TagSettings, TagSettingsError,
 };
+use leaf_testkit::Edit as _;
 
 use crate::fixture::{Database, Fixture};
 use crate::{create, refusal, step, tag};
@@ -24,18 +25,23 @@ pub(crate) async fn settings_are_kept_beside_the_record(f: Fixture) {
     f.store.set_settings(&tag("orders"), &settings).await.unwrap();
 
     let record = f.another().await.tag(&tag("orders")).await.unwrap().unwrap();
+    let settings = TagSettings { generation: record.generation(), ..settings };
     assert_eq!(record.settings, Ok(settings.clone()));
     let records = f.store.tags().await.unwrap();
     let of = |name: &str| {
         records.iter().find(|record| record.tag == tag(name)).unwrap().settings.clone()
     };
     assert_eq!(of("orders"), Ok(settings));
-    assert_eq!(of("leaf-segment-test"), Ok(TagSettings::default()));
+    let sample = of("leaf-segment-test").unwrap();
+    assert_eq!(sample, TagSettings { generation: sample.generation, ..TagSettings::default() });
 
-    f.store.delete(&tag("orders")).await.unwrap();
+    let of_the_first = record.generation();
+    f.store.remove(&tag("orders")).await.unwrap();
     create(&*f.store, "orders", 10).await;
     let record = f.store.tag(&tag("orders")).await.unwrap().unwrap();
-    assert_eq!(record.settings, Ok(TagSettings::default()), "they do not outlive the tag");
+    let settings = record.settings.clone().unwrap();
+    assert_ne!(record.generation(), of_the_first, "they do not outlive the tag");
+    assert_eq!(TagSettings { generation: None, ..settings }, TagSettings::default());
 }
 
 /// One field more is kept; a new version is refused, and no administration overwrites it.

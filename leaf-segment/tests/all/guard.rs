@@ -10,6 +10,7 @@ use leaf_segment::{
     Confirm, HighWaterMarks, NewTag, SegmentConfig, SegmentErrorKind, SegmentGenerator,
     SegmentSource, StoreErrorKind, TagAdmin, TagCatalog, TagSettings, TagStore,
 };
+use leaf_testkit::Edit as _;
 use tokio::time::Instant;
 
 /// A failover to a replica that lost the direct fetch, while the prefetch was on its way.
@@ -35,7 +36,7 @@ async fn a_tag_made_again_from_the_start_repeats_nothing() {
     let store = store_with("orders", 1000).await;
     let segments = open(&store).await;
     segments.tag("orders").await.unwrap().next().await.unwrap();
-    store.delete(&tag("orders")).await.unwrap();
+    store.inner.remove(&tag("orders")).await.unwrap();
     tokio::time::sleep(Duration::from_secs(61)).await;
 
     store.create(&NewTag::new(tag("orders"), step(1000))).await.unwrap();
@@ -45,7 +46,7 @@ async fn a_tag_made_again_from_the_start_repeats_nothing() {
     let refused = error.store_error().unwrap().kind().clone();
     assert_eq!(refused, StoreErrorKind::Regression { start: 1, mark: 1001 });
 
-    store.advance(&tag("orders"), 5000).await.unwrap();
+    store.inner.raise(&tag("orders"), 5000).await.unwrap();
     tokio::time::sleep(Duration::from_secs(2)).await;
     assert_eq!(orders.next().await.unwrap().get(), 5000);
 }
@@ -65,8 +66,7 @@ async fn went_back(busy: bool) {
         orders.next().await.unwrap();
     }
     let before = store.inner.tag(&tag("orders")).await.unwrap().unwrap().max_id;
-    store.delete(&tag("orders")).await.unwrap();
-    store.create(&NewTag::new(tag("orders"), step(1000))).await.unwrap();
+    restore(&store, 1).await;
     *store.busy.lock().unwrap() = busy;
     let allocations = store.allocations.load(Ordering::SeqCst);
     while orders.try_next().is_some() {}
@@ -80,15 +80,19 @@ async fn went_back(busy: bool) {
     assert!(busy || record.max_id == 1, "refused ranges do not move the record");
     assert_eq!(store.allocations.load(Ordering::SeqCst), allocations + 1, "asked once");
 
-    store.advance(&tag("orders"), before + 50_000).await.unwrap();
+    store.inner.raise(&tag("orders"), before + 50_000).await.unwrap();
     tokio::time::sleep(Duration::from_millis(1100)).await;
     assert_eq!(orders.next().await.unwrap().get(), before + 50_000);
 }
 
-/// A store restored from a backup: all it knows of the tag is lost.
+/// A store restored from a backup: it knows less of the tag, and the generation as it was.
 async fn restore(store: &TestStore, max_id: i64) {
-    let _ = store.delete(&tag("orders")).await;
-    let record = NewTag { max_id, ..NewTag::new(tag("orders"), step(1000)) };
+    let settings = match store.inner.record(&tag("orders")).await {
+        Ok(record) => record.settings.unwrap(),
+        Err(_) => TagSettings::default(),
+    };
+    let _ = store.inner.remove(&tag("orders")).await;
+    let record = NewTag { max_id, settings, ..NewTag::new(tag("orders"), step(1000)) };
     store.create(&record).await.unwrap();
 }
 
@@ -113,7 +117,7 @@ async fn a_restart_remembers_what_was_granted() {
     assert!(refused.to_string().contains("advance the tag to at least 1001"), "{refused}");
     assert_eq!(segments.views()[0].mark, Some(1001));
 
-    store.advance(&tag("orders"), 1001).await.unwrap();
+    store.inner.raise(&tag("orders"), 1001).await.unwrap();
     tokio::time::sleep(Duration::from_millis(1100)).await;
     assert_eq!(orders.next().await.unwrap().get(), 1001);
 }
@@ -127,7 +131,7 @@ async fn the_mark_of_a_deleted_tag_outlives_it() {
     let segments = open_with_marks(&store, &file).await;
     segments.tag("orders").await.unwrap().next().await.unwrap();
     drop(segments);
-    store.delete(&tag("orders")).await.unwrap();
+    store.inner.remove(&tag("orders")).await.unwrap();
     open_with_marks(&store, &file).await.close().await;
 
     restore(&store, 1).await;
@@ -160,7 +164,7 @@ async fn a_disk_that_keeps_no_marks_costs_no_ids_and_is_told() {
     let name = "x".repeat(128);
     let store = store_with(&name, 1000).await;
     let small = TagSettings { max_step: Some(step(1000)), ..TagSettings::default() };
-    store.set_settings(&tag(&name), &small).await.unwrap();
+    store.inner.set_settings(&tag(&name), &small).await.unwrap();
     let segments = open_with_marks(&store, &folder.join("segment.marks")).await;
     // A write still reaches the open file, but the rename of a new one fails: make it due.
     let orders = segments.tag(&name).await.unwrap();
@@ -231,8 +235,8 @@ async fn nothing_is_handed_out_that_the_next_handle_does_not_know() {
         store.set_delay(Duration::ZERO);
         let off = TagSettings { enabled: false, ..TagSettings::default() };
         match made_again {
-            true => store.delete(&tag("orders")).await.unwrap(),
-            false => store.set_settings(&tag("orders"), &off).await.unwrap(),
+            true => store.inner.remove(&tag("orders")).await.unwrap(),
+            false => store.inner.set_settings(&tag("orders"), &off).await.unwrap(),
         }
         tokio::time::sleep(Duration::from_millis(500)).await;
         orders.next().await.unwrap_err();
@@ -240,7 +244,7 @@ async fn nothing_is_handed_out_that_the_next_handle_does_not_know() {
             true => restore(&store, 1001).await,
             false => {
                 let on = TagSettings::default();
-                store.set_settings(&tag("orders"), &on).await.unwrap();
+                store.inner.set_settings(&tag("orders"), &on).await.unwrap();
             }
         }
         tokio::time::sleep(Duration::from_millis(900)).await;
@@ -269,7 +273,7 @@ async fn a_refusal_outlives_disabling_the_tag() {
 
     let off = TagSettings { enabled: false, ..TagSettings::default() };
     for settings in [off, TagSettings::default()] {
-        store.set_settings(&tag("orders"), &settings).await.unwrap();
+        store.inner.set_settings(&tag("orders"), &settings).await.unwrap();
         tokio::time::sleep(Duration::from_secs(61)).await;
     }
     let orders = segments.tag("orders").await.unwrap();
@@ -284,7 +288,7 @@ async fn whoever_was_granted_nothing_leaves_the_mark_alone() {
     let marks = Arc::new(HighWaterMarks::default());
     let config = SegmentConfig { marks: Arc::clone(&marks), ..SegmentConfig::default() };
     let (from, to) = (store_with("orders", 1000).await, store_with("orders", 1000).await);
-    to.advance(&tag("orders"), 10_000).await.unwrap();
+    to.inner.raise(&tag("orders"), 10_000).await.unwrap();
     let open = async |store: &Arc<TestStore>| {
         SegmentGenerator::open(Arc::clone(store) as Arc<dyn SegmentSource>, config.clone()).await
     };

@@ -10,6 +10,7 @@ use leaf_segment::{
     KeyProblem, KeyRing, NewTag, SegmentConfig, SegmentErrorKind, SegmentGenerator, TagAdmin,
     TagSpec, TagStore,
 };
+use leaf_testkit::Edit as _;
 
 use crate::support::{TestStore, open, step, tag};
 
@@ -40,7 +41,7 @@ async fn a_tag_with_another_slice_is_another_tag() {
     let node = open(&store).await;
     let orders = node.tag("orders").await.unwrap();
     assert_eq!(orders.next().await.unwrap().get(), 2 << 60);
-    store.delete(&tag("orders")).await.unwrap();
+    store.inner.remove(&tag("orders")).await.unwrap();
     store.create(&made(slice("3/8"), &keys)).await.unwrap();
     tokio::time::sleep(Duration::from_secs(61)).await;
 

@@ -10,6 +10,7 @@ use leaf_segment::{
     NewTag, SegmentConfig, SegmentErrorKind, SegmentGenerator, SegmentSource, StoreErrorKind,
     TagCatalog, TagStore,
 };
+use leaf_testkit::Edit as _;
 use tokio::time::Instant;
 
 #[tokio::test(start_paused = true)]
@@ -171,7 +172,7 @@ async fn a_step_changed_in_the_record_counts_at_the_next_fetch() {
     let orders = open(&store).await.tag("orders").await.unwrap();
     orders.next().await.unwrap();
 
-    store.set_step(&tag("orders"), step(500)).await.unwrap();
+    store.inner.set_step(&tag("orders"), step(500)).await.unwrap();
     for _ in 0..10 {
         orders.next().await.unwrap();
     }
@@ -188,7 +189,7 @@ async fn a_bad_step_is_an_error_until_it_is_repaired() {
     let orders = segments.tag("orders").await.unwrap();
     assert_eq!(*orders.next().await.unwrap_err().kind(), SegmentErrorKind::Record);
 
-    store.set_step(&tag("orders"), step(10)).await.unwrap();
+    store.inner.set_step(&tag("orders"), step(10)).await.unwrap();
     tokio::time::sleep(Duration::from_millis(1100)).await;
 
     assert_eq!(orders.next().await.unwrap().get(), 1);

@@ -7,9 +7,10 @@ use std::time::Duration;
 
 use crate::support::{TestStore, step, store_with, tag};
 use leaf_segment::{
-    HighWaterMarks, NewTag, SegmentConfig, SegmentGenerator, SegmentSource, TagCatalog, TagHandle,
-    TagSettings, TagStore,
+    Confirm, HighWaterMarks, NewTag, SegmentConfig, SegmentGenerator, SegmentSource, TagAdmin,
+    TagCatalog, TagHandle, TagSettings, TagStore,
 };
+use leaf_testkit::Edit as _;
 use proptest::prelude::*;
 
 #[derive(Debug, Clone)]
@@ -24,6 +25,8 @@ enum Action {
     /// A number in the row that is no step.
     BreakStep(i64),
     Advance(i64),
+    /// An operator repairs the tag, perhaps with a number that is too low.
+    Repair(i64),
     Enabled(bool),
     Down(bool),
     Slow(u64),
@@ -45,6 +48,7 @@ fn action(nodes: usize, store_may_go_back: bool) -> BoxedStrategy<Action> {
         2 => prop_oneof![Just(1), Just(10), 1i64..1000, Just(10_000_000)].prop_map(Action::SetStep),
         1 => prop_oneof![Just(0), Just(-5), Just(i64::MAX)].prop_map(Action::BreakStep),
         1 => (0i64..5000).prop_map(Action::Advance),
+        1 => (1i64..5000).prop_map(Action::Repair),
         1 => any::<bool>().prop_map(Action::Enabled),
         1 => any::<bool>().prop_map(Action::Down),
         2 => (0u64..80).prop_map(Action::Slow),
@@ -123,17 +127,20 @@ async fn run(nodes: usize, actions: Vec<Action>) {
                 });
             }
             Action::SetStep(size) => {
-                let _ = store.set_step(&orders, step(size)).await;
+                let _ = store.inner.set_step(&orders, step(size)).await;
             }
             Action::BreakStep(size) => store.inner.break_step(&orders, size),
             Action::Advance(more) => {
                 if let Some(record) = store.inner.tag(&orders).await.unwrap() {
-                    store.advance(&orders, record.max_id + more).await.unwrap();
+                    store.inner.raise(&orders, record.max_id + more).await.unwrap();
                 }
+            }
+            Action::Repair(at_least) => {
+                let _ = TagAdmin::new(&*store).advance(&orders, at_least, Confirm::Yes).await;
             }
             Action::Enabled(enabled) => {
                 let settings = TagSettings { enabled, ..TagSettings::default() };
-                let _ = store.set_settings(&orders, &settings).await;
+                let _ = store.inner.set_settings(&orders, &settings).await;
             }
             Action::Down(down) => store.set_down(down),
             Action::Slow(millis) => store.set_delay(Duration::from_millis(millis)),
@@ -150,14 +157,16 @@ async fn run(nodes: usize, actions: Vec<Action>) {
             Action::GoBack(by) => {
                 if let Some(record) = store.inner.tag(&orders).await.unwrap() {
                     let step = record.step.unwrap_or(step(100));
-                    store.delete(&orders).await.unwrap();
+                    store.inner.remove(&orders).await.unwrap();
                     let max_id = (record.max_id - by).max(0);
-                    let row = NewTag { max_id, ..NewTag::new(orders.clone(), step) };
+                    // A backup has the generation, too.
+                    let settings = record.settings.unwrap();
+                    let row = NewTag { max_id, settings, ..NewTag::new(orders.clone(), step) };
                     store.create(&row).await.unwrap();
                 }
             }
             Action::MakeAgain => {
-                let _ = store.delete(&orders).await;
+                let _ = store.inner.remove(&orders).await;
                 tokio::time::sleep(Duration::from_millis(100)).await;
                 store.create(&NewTag::new(orders.clone(), step(100))).await.unwrap();
             }

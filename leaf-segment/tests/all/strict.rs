@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use leaf_segment::{Meaning, NewTag, SegmentErrorKind, TagStore};
 use leaf_testkit::CallLog;
+use leaf_testkit::Edit as _;
 
 use crate::support::{TestStore, open, open_with_marks, step, tag};
 
@@ -168,7 +169,7 @@ async fn a_tag_that_is_made_again_in_another_order_is_found_anew() {
     let node = open(&store).await;
     let turns = node.tag("turns").await.unwrap();
     assert_eq!(turns.next().await.unwrap().get(), 1);
-    store.delete(&tag("turns")).await.unwrap();
+    store.inner.remove(&tag("turns")).await.unwrap();
     let plain = NewTag { max_id: 2, ..NewTag::new(tag("turns"), step(10)) };
     store.create(&plain).await.unwrap();
 
@@ -188,7 +189,7 @@ async fn a_stock_of_the_plain_tag_before_it_breaks_the_order_until_the_next_refr
     let (old, new) = (open(&store).await, open(&store).await);
     let stock = old.tag("turns").await.unwrap();
     assert_eq!(stock.next().await.unwrap().get(), 1);
-    store.delete(&tag("turns")).await.unwrap();
+    store.inner.remove(&tag("turns")).await.unwrap();
     store.create(&NewTag { max_id: 2001, ..NewTag::strict(tag("turns")) }).await.unwrap();
     tokio::time::sleep(Duration::from_secs(1)).await;
 

@@ -7,9 +7,9 @@ use std::time::Duration;
 use futures_core::future::BoxFuture;
 use leaf_core::{IdRange, Step, Tag};
 use leaf_segment::{
-    Expected, HighWaterMarks, Meaning, MemoryStore, NewTag, RangeSource, SealError, SegmentConfig,
-    SegmentGenerator, StoreError, StoreErrorKind, StoreFuture, TagCatalog, TagRecord, TagSettings,
-    TagStore,
+    Expected, HighWaterMarks, MemoryStore, NewTag, RangeSource, SealError, SegmentConfig,
+    SegmentGenerator, StoreError, StoreErrorKind, StoreFuture, TagCatalog, TagGeneration,
+    TagRecord, TagStore, TagUpdate,
 };
 
 /// A memory store behind a bad line.
@@ -64,8 +64,13 @@ impl RangeSource for TestStore {
         })
     }
 
-    fn give_back<'a>(&'a self, tag: &'a Tag, unused: IdRange) -> StoreFuture<'a, bool> {
-        self.replace_max_id(tag, unused.end(), unused.start())
+    fn give_back<'a>(
+        &'a self,
+        tag: &'a Tag,
+        generation: Option<TagGeneration>,
+        unused: IdRange,
+    ) -> StoreFuture<'a, bool> {
+        self.replace_max_id(tag, generation, unused.end(), unused.start())
     }
 }
 
@@ -91,45 +96,42 @@ impl TagStore for TestStore {
         self.inner.create(new)
     }
 
-    fn set_step<'a>(&'a self, tag: &'a Tag, step: Step) -> StoreFuture<'a, ()> {
-        self.inner.set_step(tag, step)
+    fn update<'a>(&'a self, update: &'a TagUpdate) -> StoreFuture<'a, TagRecord> {
+        self.inner.update(update)
     }
 
-    fn set_settings<'a>(&'a self, tag: &'a Tag, settings: &'a TagSettings) -> StoreFuture<'a, ()> {
-        self.inner.set_settings(tag, settings)
-    }
-
-    fn advance<'a>(&'a self, tag: &'a Tag, to: i64) -> StoreFuture<'a, i64> {
-        self.inner.advance(tag, to)
-    }
-
-    fn replace_meaning<'a>(
+    fn replace_max_id<'a>(
         &'a self,
         tag: &'a Tag,
-        from: Meaning,
-        to: Meaning,
+        generation: Option<TagGeneration>,
+        from: i64,
+        to: i64,
     ) -> StoreFuture<'a, bool> {
-        self.inner.replace_meaning(tag, from, to)
-    }
-
-    fn replace_max_id<'a>(&'a self, tag: &'a Tag, from: i64, to: i64) -> StoreFuture<'a, bool> {
         if *self.busy.lock().unwrap() {
             return Box::pin(async { Ok(false) });
         }
-        self.inner.replace_max_id(tag, from, to)
+        self.inner.replace_max_id(tag, generation, from, to)
     }
 
-    fn seal<'a>(&'a self, tag: &'a Tag) -> BoxFuture<'a, Result<i64, SealError>> {
+    fn seal<'a>(
+        &'a self,
+        tag: &'a Tag,
+        generation: Option<TagGeneration>,
+    ) -> BoxFuture<'a, Result<i64, SealError>> {
         if *self.busy.lock().unwrap() {
             let error =
                 StoreError::new(StoreErrorKind::Conflict, "seal").because("others allocate");
             return Box::pin(async { Err(error.into()) });
         }
-        self.inner.seal(tag)
+        self.inner.seal(tag, generation)
     }
 
-    fn delete<'a>(&'a self, tag: &'a Tag) -> StoreFuture<'a, ()> {
-        self.inner.delete(tag)
+    fn delete<'a>(
+        &'a self,
+        tag: &'a Tag,
+        generation: Option<TagGeneration>,
+    ) -> StoreFuture<'a, ()> {
+        self.inner.delete(tag, generation)
     }
 }
 

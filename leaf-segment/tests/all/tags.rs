@@ -6,6 +6,7 @@ use std::time::Duration;
 use crate::support::{open, step, store_with, tag};
 use leaf_core::Health;
 use leaf_segment::{NewTag, SegmentErrorKind, TagStore};
+use leaf_testkit::Edit as _;
 
 #[tokio::test(start_paused = true)]
 async fn a_new_tag_is_found_at_once() {
@@ -99,7 +100,7 @@ async fn a_deleted_tag_ends_with_the_refresh_even_the_last_one() {
     let orders = segments.tag("orders").await.unwrap();
     orders.next().await.unwrap();
 
-    store.delete(&tag("orders")).await.unwrap();
+    store.inner.remove(&tag("orders")).await.unwrap();
     tokio::time::sleep(Duration::from_secs(61)).await;
 
     assert_eq!(*orders.next().await.unwrap_err().kind(), SegmentErrorKind::UnknownTag);

@@ -7,6 +7,7 @@ use std::time::Duration;
 use crate::support::{open, step, store_with, tag};
 use leaf_core::{Health, IdRange};
 use leaf_segment::{MemoryStore, NewTag, SegmentConfig, SegmentErrorKind, TagStore, blocking};
+use leaf_testkit::Edit as _;
 use tokio::time::Instant;
 
 fn ids(ranges: &[IdRange]) -> Vec<i64> {
@@ -94,7 +95,7 @@ async fn a_direct_fetch_fails_like_any_other_and_recovers() {
 
     store.set_down(false);
     assert_eq!(ids(&orders.take(5000).await.unwrap()).len(), 5000);
-    store.inner.delete(&tag("orders")).await.unwrap();
+    store.inner.remove(&tag("orders")).await.unwrap();
     let error = orders.take(5000).await.unwrap_err();
     assert_eq!(*error.kind(), SegmentErrorKind::UnknownTag);
 }

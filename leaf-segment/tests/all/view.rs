@@ -8,6 +8,7 @@ use leaf_core::{Health, Id, IdRange};
 use leaf_segment::{
     NewTag, SegmentConfig, SegmentErrorKind, SegmentGenerator, SegmentSource, Shards, TagStore,
 };
+use leaf_testkit::Edit as _;
 
 fn range(start: i64, end: i64) -> Option<IdRange> {
     IdRange::new(start, end)
@@ -87,7 +88,7 @@ async fn shows_the_rate_the_errors_and_the_end() {
 
     let issued = segments.views()[0].issued;
     store.set_down(false);
-    store.delete(&tag("orders")).await.unwrap();
+    store.inner.remove(&tag("orders")).await.unwrap();
     tokio::time::sleep(Duration::from_secs(61)).await;
     let view = segments.views().remove(0);
     assert_eq!((view.ended, view.issued), (Some(SegmentErrorKind::UnknownTag), issued));

@@ -195,6 +195,7 @@ impl IdService for Ids {
             step: facts.step,
             max_take: small(facts.max_take),
             max_count: small(facts.max_count.min(MOST)),
+            generation: facts.generation,
         }))
     }
 

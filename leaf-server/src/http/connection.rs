@@ -160,7 +160,9 @@ impl Service<Request<Incoming>> for Answering {
             let mut body = RequestBody::new(body, Arc::clone(&this.control), under_way);
             let mut reply = match routes {
                 Routes::Ids => id_routes::route(&this.node, &head, &mut body).await,
-                Routes::Ops => ops::route(&this.node, &head, &mut body).await,
+                // In a box of its own: it is several times as large, and there may be many thousand
+                // requests for ids at a time.
+                Routes::Ops => Box::pin(ops::route(&this.node, &head, &mut body)).await,
             };
             if http1 && !body.is_read() {
                 // What is left of it cannot be told from a next request.

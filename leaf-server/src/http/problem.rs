@@ -200,6 +200,9 @@ impl From<StoreError> for Problem {
         match error.kind() {
             StoreErrorKind::UnknownTag => Self::new(StatusCode::NOT_FOUND, UNKNOWN_TAG, detail),
             StoreErrorKind::TagExists => Self::new(StatusCode::CONFLICT, "tag-exists", detail),
+            StoreErrorKind::RecordChanged | StoreErrorKind::Moved => {
+                Self::new(StatusCode::CONFLICT, "conflict", detail)
+            }
             StoreErrorKind::Refused => Self::new(StatusCode::BAD_GATEWAY, "store-refuses", detail),
             _ => Self::unavailable(detail),
         }

@@ -128,7 +128,7 @@ fn a_client_sees_what_a_tag_and_a_server_offer() {
     assert_eq!(shown, expected);
     let expected = json!({
         "tag": "leaf-segment-test", "order": "relaxed", "leases": true, "step": 2000, "max_take": 1_000_000,
-        "max_count": 1000,
+        "max_count": 1000, "generation": null,
     });
     assert_eq!(server.get(TAG).json(), expected);
     for (new, leases, step) in [
@@ -139,6 +139,7 @@ fn a_client_sees_what_a_tag_and_a_server_offer() {
         let new: serde_json::Value = serde_json::from_str(new).unwrap();
         let shown = server.get(&format!("/v1/segments/{}", new["tag"].as_str().unwrap())).json();
         assert_eq!((&shown["leases"], &shown["step"]), (&json!(leases), &step), "{shown}");
+        assert_eq!(shown["generation"].as_str().map(str::len), Some(16), "{shown}");
     }
     problem(&server.get("/v1/segments/nope"), 404, "unknown-tag", "no such tag");
 }

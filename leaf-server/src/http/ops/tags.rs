@@ -231,7 +231,7 @@ pub(super) async fn create(node: &Node, tag: &str, spec: TagSpec) -> Result<TagS
     Ok(shown(&record, store))
 }
 
-/// Changes the step or the settings. Other nodes follow at their next refresh.
+/// Changes the step or the settings. This node follows at once, others at their next refresh.
 pub(super) async fn change(node: &Node, tag: &str, change: TagChange) -> Result<TagShown, Problem> {
     let (store, tag) = find(node, tag)?;
     if change == TagChange::default() {
@@ -241,10 +241,12 @@ pub(super) async fn change(node: &Node, tag: &str, change: TagChange) -> Result<
     }
     let record = TagAdmin::new(&*store.open.store).change(&tag, change).await?;
     store.generator.look_again(&tag);
+    store.generator.read_soon();
     Ok(shown(&record, store))
 }
 
-/// Raises `max_id`. Ids below that this node has in memory are still issued.
+/// Repairs a tag. This node drops at once what it has in memory of it, others at their next
+/// refresh.
 pub(super) async fn advance(
     node: &Node,
     tag: &str,
@@ -255,13 +257,16 @@ pub(super) async fn advance(
     let admin =
         TagAdmin::new(&*store.open.store).with_failover_margin(store.open.admin.failover_margin());
     let (record, raised) = admin.advance(&tag, at_least, far).await?;
+    store.generator.read_soon();
     Ok(Advanced { tag: shown(&record, store), raised })
 }
 
 /// Gives the newest key of this node to a tag whose ids are scrambled.
 pub(super) async fn rekey(node: &Node, tag: &str) -> Result<TagShown, Problem> {
     let (store, tag) = find(node, tag)?;
-    Ok(shown(&TagAdmin::new(&*store.open.store).rekey(&tag, &node.ids.keys()).await?, store))
+    let record = TagAdmin::new(&*store.open.store).rekey(&tag, &node.ids.keys()).await?;
+    store.generator.read_soon();
+    Ok(shown(&record, store))
 }
 
 /// Takes an id of a tag apart, in digits or in the tag's texts.
@@ -294,5 +299,6 @@ pub(super) async fn delete(
         }
         error => error.into(),
     })?;
+    store.generator.read_soon();
     Ok(Gone { deleted: shown(&deleted.record, store), next_first: deleted.next_first })
 }

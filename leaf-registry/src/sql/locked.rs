@@ -1,0 +1,305 @@
+//! Changes of one record, decided on while its row is locked.
+//!
+//! Invariant: from the reading of a record to the end of its change nobody else changes it, its
+//! settings included: whoever does locks the row first. So what is decided on the record holds when
+//! it is written, and the number that a seal tells is the end of the last range that anybody was
+//! granted.
+
+use std::time::Duration;
+
+use leaf_core::Tag;
+use leaf_segment::{
+    SEALED, SealError, StoreError, StoreErrorKind, TagGeneration, TagRecord, TagUpdate,
+};
+use tokio::time::Instant;
+
+use super::connections::{Access, WorkError, empty_if_absent, explain_missing_column, run};
+use super::dialect::{Connection, Dialect, TagStatements};
+use super::store::{
+    ALLOC_COLUMNS, SEQUENCE_COLUMNS, SETTINGS_COLUMNS, SqlStore, no_row_if_tag_unencodable,
+    operation, records,
+};
+use super::values::Value;
+use crate::import::AFTER_FAILOVER;
+
+/// For how long a change is tried again after conflicts with others on other members of a Galera
+/// cluster.
+const AGAIN_FOR: Duration = Duration::from_secs(10);
+/// The longest pause between two tries.
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// A record whose row is locked until the transaction ends.
+struct Locked {
+    /// The table that it is in.
+    table: TagStatements,
+    record: TagRecord,
+    /// Whether the table of settings can be read.
+    has_settings: bool,
+}
+
+/// What is done with a locked record.
+trait Change<D: Dialect>: Send {
+    /// What the caller is told.
+    type Done: Send;
+
+    /// Decides on the record, and writes it. Called once more after a conflict, when nothing is
+    /// left of the try before.
+    fn apply(
+        &mut self,
+        store: &SqlStore<D>,
+        connection: &mut Connection<D>,
+        locked: &Locked,
+    ) -> impl Future<Output = Result<Self::Done, WorkError>> + Send;
+}
+
+impl<D: Dialect> Change<D> for &TagUpdate {
+    type Done = TagRecord;
+
+    async fn apply(
+        &mut self,
+        _: &SqlStore<D>,
+        connection: &mut Connection<D>,
+        locked: &Locked,
+    ) -> Result<TagRecord, WorkError> {
+        let now = TagUpdate::apply(self, &locked.record).map_err(WorkError::Refused)?;
+        let step = Value::MaybeInt(now.step.ok().map(|step| step.get().into()));
+        let name = Value::Tag(now.tag.as_str());
+        let values = [Value::Int(now.max_id), step, name];
+        D::execute(connection, locked.table.update, &values).await?;
+        // That of a plain tag never changes, and has no column.
+        if let Some(meaning) = self.meaning {
+            let meaning = meaning.encode();
+            D::execute(connection, D::SET_MEANING, &[Value::Text(&meaning), name]).await?;
+        }
+        if let Some(settings) = &self.settings {
+            let settings = settings.encode();
+            let values = [Value::Text(&settings), name];
+            let written = D::execute(connection, locked.table.set_settings, &values).await;
+            explain_missing_column::<D, _>(written)?;
+        }
+        Ok(now)
+    }
+}
+
+/// Sets `max_id` to `to` if it is `from`, in a record of this generation; tells whether it did.
+struct ReplaceMaxId {
+    generation: Option<TagGeneration>,
+    from: i64,
+    to: i64,
+}
+
+impl<D: Dialect> Change<D> for ReplaceMaxId {
+    type Done = bool;
+
+    async fn apply(
+        &mut self,
+        store: &SqlStore<D>,
+        connection: &mut Connection<D>,
+        locked: &Locked,
+    ) -> Result<bool, WorkError> {
+        let record = &locked.record;
+        let unchanged = record.generation() == self.generation && record.max_id == self.from;
+        Ok(unchanged && store.write_max_id(connection, locked, self.to).await?)
+    }
+}
+
+/// Seals a record of this generation, and tells what `max_id` was; `None` where another server has
+/// allocated last.
+struct Seal {
+    generation: Option<TagGeneration>,
+    /// What `max_id` was. Set before the commit, so that it is known even if the commit's answer is
+    /// lost.
+    max_id: Option<i64>,
+}
+
+impl<D: Dialect> Change<D> for Seal {
+    type Done = Option<i64>;
+
+    async fn apply(
+        &mut self,
+        store: &SqlStore<D>,
+        connection: &mut Connection<D>,
+        locked: &Locked,
+    ) -> Result<Option<i64>, WorkError> {
+        self.max_id = None;
+        if locked.record.generation() != self.generation {
+            return Err(WorkError::Refused(StoreErrorKind::RecordChanged));
+        }
+        let before = locked.record.max_id;
+        if before == SEALED {
+            return Ok(Some(before));
+        }
+        if !store.write_max_id(connection, locked, SEALED).await? {
+            return Ok(None);
+        }
+        self.max_id = Some(before);
+        Ok(self.max_id)
+    }
+}
+
+/// Removes a sealed record of this generation, and its settings.
+struct Delete {
+    generation: Option<TagGeneration>,
+}
+
+impl<D: Dialect> Change<D> for Delete {
+    type Done = ();
+
+    async fn apply(
+        &mut self,
+        _: &SqlStore<D>,
+        connection: &mut Connection<D>,
+        locked: &Locked,
+    ) -> Result<(), WorkError> {
+        if !locked.record.is_sealed() || locked.record.generation() != self.generation {
+            return Err(WorkError::Refused(StoreErrorKind::RecordChanged));
+        }
+        let name = [Value::Tag(locked.record.tag.as_str())];
+        if locked.has_settings {
+            D::execute(connection, D::SETTINGS.delete, &name).await?;
+        }
+        D::execute(connection, locked.table.delete, &name).await?;
+        Ok(())
+    }
+}
+
+impl<D: Dialect> SqlStore<D> {
+    /// Changes a record as [`TagUpdate::apply`] says.
+    pub(super) async fn update_record(&self, update: &TagUpdate) -> Result<TagRecord, StoreError> {
+        self.change_locked("change", &update.seen.tag, &mut &*update).await
+    }
+
+    /// Sets `max_id` to `to` if it is `from`, in a record of this generation; tells whether it did.
+    pub(super) async fn replace_locked(
+        &self,
+        tag: &Tag,
+        generation: Option<TagGeneration>,
+        from: i64,
+        to: i64,
+    ) -> Result<bool, StoreError> {
+        let mut replace = ReplaceMaxId { generation, from, to };
+        match self.change_locked("replace max_id of", tag, &mut replace).await {
+            Err(error) if *error.kind() == StoreErrorKind::UnknownTag => Ok(false),
+            replaced => replaced,
+        }
+    }
+
+    /// Seals a tag and tells its last `max_id`.
+    pub(super) async fn seal_locked(
+        &self,
+        tag: &Tag,
+        generation: Option<TagGeneration>,
+    ) -> Result<i64, SealError> {
+        let mut seal = Seal { generation, max_id: None };
+        match self.change_locked("seal", tag, &mut seal).await {
+            Ok(Some(max_id)) => Ok(max_id),
+            Ok(None) => {
+                let error =
+                    StoreError::new(StoreErrorKind::Unavailable, operation::<D>("seal", tag));
+                Err(error.because(AFTER_FAILOVER).into())
+            }
+            Err(error) => Err(SealError { error, max_id: seal.max_id }),
+        }
+    }
+
+    /// Removes a sealed record of this generation, and its settings.
+    pub(super) async fn delete_locked(
+        &self,
+        tag: &Tag,
+        generation: Option<TagGeneration>,
+    ) -> Result<(), StoreError> {
+        self.change_locked("delete", tag, &mut Delete { generation }).await
+    }
+
+    /// Writes the `max_id` of a locked record; `false` where another server has allocated last.
+    async fn write_max_id(
+        &self,
+        connection: &mut Connection<D>,
+        locked: &Locked,
+        to: i64,
+    ) -> Result<bool, WorkError> {
+        let statement = match self.guard.active_margin() {
+            Some(_) => locked.table.replace_max_id_guarded,
+            None => locked.table.replace_max_id,
+        };
+        let (tag, from) = (locked.record.tag.as_str(), locked.record.max_id);
+        let values = [Value::Int(to), Value::Tag(tag), Value::Int(from)];
+        let done = D::execute(connection, statement, &values).await?;
+        Ok(D::affected(&done) > 0)
+    }
+
+    /// Locks a record, applies a change to it, and keeps that if it succeeded. After a conflict it
+    /// is tried again.
+    async fn change_locked<C: Change<D>>(
+        &self,
+        what: &str,
+        tag: &Tag,
+        change: &mut C,
+    ) -> Result<C::Done, StoreError> {
+        let operation = operation::<D>(what, tag);
+        run(&self.connections, Access::TransactionThenClose, operation, async |connection| {
+            if let Some(limit) = D::LIMIT_LOCKS {
+                D::run_text(connection, limit).await?;
+            }
+            let begun = Instant::now();
+            loop {
+                let error = match self.try_change_locked(connection, tag, change).await {
+                    Err(WorkError::Database(error)) if (D::ERRORS.is_conflict)(&error) => error,
+                    done => return done,
+                };
+                if begun.elapsed() > AGAIN_FOR {
+                    return Err(error.into());
+                }
+                Self::end(connection, "ROLLBACK").await?;
+                tokio::time::sleep(PAUSE.mul_f64(fastrand::f64())).await;
+            }
+        })
+        .await
+    }
+
+    async fn try_change_locked<C: Change<D>>(
+        &self,
+        connection: &mut Connection<D>,
+        tag: &Tag,
+        change: &mut C,
+    ) -> Result<C::Done, WorkError> {
+        let changed = match self.lock(connection, tag).await {
+            Ok(locked) => change.apply(self, connection, &locked).await,
+            Err(error) => Err(error),
+        };
+        match &changed {
+            Ok(_) => Self::end(connection, "COMMIT").await?,
+            Err(WorkError::Refused(_)) => Self::end(connection, "ROLLBACK").await?,
+            Err(WorkError::Database(_)) => {}
+        }
+        changed
+    }
+
+    /// Begins a transaction and locks a tag's row, in the table that has it; then reads the
+    /// settings.
+    async fn lock(&self, connection: &mut Connection<D>, tag: &Tag) -> Result<Locked, WorkError> {
+        let name = [Value::Tag(tag.as_str())];
+        // Whether the table can be read is found out before the transaction: an error would end it
+        // in PostgreSQL.
+        let settings = D::fetch(connection, D::SETTINGS.read, &name, SETTINGS_COLUMNS).await;
+        let has_settings = match settings {
+            Err(error) if (D::ERRORS.is_absent)(&error) => false,
+            read => explain_missing_column::<D, _>(read).map(|_| true)?,
+        };
+        if let Some(begin) = D::BEGIN {
+            D::run_text(connection, begin).await?;
+        }
+        let row = D::fetch(connection, D::ALLOC.lock, &name, ALLOC_COLUMNS).await;
+        let (mut rows, mut table) = (no_row_if_tag_unencodable::<D, _>(row)?, D::ALLOC);
+        if rows.is_empty() {
+            let sequence = D::fetch(connection, D::SEQUENCE.lock, &name, SEQUENCE_COLUMNS).await;
+            (rows, table) = (empty_if_absent::<D, _>(sequence)?, D::SEQUENCE);
+        }
+        let settings = match has_settings {
+            true => D::fetch(connection, D::SETTINGS.read, &name, SETTINGS_COLUMNS).await?,
+            false => Vec::new(),
+        };
+        let record = records(rows, settings).pop().ok_or(StoreErrorKind::UnknownTag);
+        Ok(Locked { table, record: record.map_err(WorkError::Refused)?, has_settings })
+    }
+}

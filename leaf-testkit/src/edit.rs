@@ -1,0 +1,113 @@
+//! Changes of a tag's record, by a test that is alone with it.
+//!
+//! A store changes a record only for a caller that names the record as it read it. Here it is read
+//! just before.
+
+use leaf_core::{IdRange, Step, Tag};
+use leaf_segment::{
+    SealError, StoreError, StoreErrorKind, TagRecord, TagSettings, TagStore, TagUpdate,
+};
+
+/// What a test does to the records of a store.
+pub trait Edit: TagStore {
+    /// Reads a record that must be there.
+    ///
+    /// # Errors
+    /// `UnknownTag`, or failures of the store.
+    fn record(&self, tag: &Tag) -> impl Future<Output = Result<TagRecord, StoreError>> + Send {
+        async {
+            let unknown = || StoreError::new(StoreErrorKind::UnknownTag, "read for an edit");
+            self.tag(tag).await?.ok_or_else(unknown)
+        }
+    }
+
+    /// Sets the step.
+    ///
+    /// # Errors
+    /// Those of [`TagStore::update`].
+    fn set_step(
+        &self,
+        tag: &Tag,
+        step: Step,
+    ) -> impl Future<Output = Result<(), StoreError>> + Send {
+        async move {
+            let seen = self.record(tag).await?;
+            let update = TagUpdate { step: Some(step), ..TagUpdate::of(seen) };
+            self.update(&update).await.map(|_| ())
+        }
+    }
+
+    /// Sets the settings, all but the generation.
+    ///
+    /// # Errors
+    /// Those of [`TagStore::update`].
+    fn set_settings(
+        &self,
+        tag: &Tag,
+        settings: &TagSettings,
+    ) -> impl Future<Output = Result<(), StoreError>> + Send {
+        async move {
+            let seen = self.record(tag).await?;
+            let generation = seen.generation();
+            let settings = Some(TagSettings { generation, ..settings.clone() });
+            let update = TagUpdate { settings, ..TagUpdate::of(seen) };
+            self.update(&update).await.map(|_| ())
+        }
+    }
+
+    /// Raises `max_id` as plain SQL would: the generation stays.
+    ///
+    /// # Errors
+    /// Those of [`TagStore::update`].
+    fn raise(
+        &self,
+        tag: &Tag,
+        at_least: i64,
+    ) -> impl Future<Output = Result<i64, StoreError>> + Send {
+        async move {
+            let seen = self.record(tag).await?;
+            let update = TagUpdate { at_least: Some(at_least), ..TagUpdate::of(seen) };
+            self.update(&update).await.map(|record| record.max_id)
+        }
+    }
+
+    /// Gives ids back that were granted in the record's generation.
+    ///
+    /// # Errors
+    /// Failures of the store.
+    fn put_back(
+        &self,
+        tag: &Tag,
+        unused: IdRange,
+    ) -> impl Future<Output = Result<bool, StoreError>> + Send {
+        async move {
+            let generation = self.record(tag).await?.generation();
+            self.give_back(tag, generation, unused).await
+        }
+    }
+
+    /// Seals a tag.
+    ///
+    /// # Errors
+    /// Those of [`TagStore::seal`].
+    fn seal_now(&self, tag: &Tag) -> impl Future<Output = Result<i64, SealError>> + Send {
+        async move {
+            let generation = self.record(tag).await?.generation();
+            self.seal(tag, generation).await
+        }
+    }
+
+    /// Deletes a tag.
+    ///
+    /// # Errors
+    /// Those of [`TagStore::seal`] and [`TagStore::delete`].
+    fn remove(&self, tag: &Tag) -> impl Future<Output = Result<(), StoreError>> + Send {
+        async move {
+            let generation = self.record(tag).await?.generation();
+            self.seal(tag, generation).await.map_err(|sealing| sealing.error)?;
+            self.delete(tag, generation).await
+        }
+    }
+}
+
+impl<T: TagStore + ?Sized> Edit for T {}
