@@ -12,6 +12,8 @@ use arc_swap::ArcSwap;
 use leaf_core::{KeyId, MasterKey, Scramble, ScrambleDomain, Tag};
 use thiserror::Error;
 
+use crate::{Meaning, Shape};
+
 /// The greatest version that any domain has.
 const MOST: u8 = 9;
 
@@ -117,6 +119,27 @@ impl KeyRing {
     #[must_use]
     pub fn newest(&self, domain: ScrambleDomain, tag: &Tag) -> Option<Scramble> {
         (1..=domain.max_version()).rev().find_map(|version| self.of_version(domain, version, tag))
+    }
+
+    /// The meaning of a tag with its newest key; a text for operators where it has no newer one.
+    pub(crate) fn newer_meaning(&self, meaning: Meaning, tag: &Tag) -> Result<Meaning, String> {
+        let Shape::Scramble { domain, key } = meaning.shape else {
+            return Err("the tag's ids are not scrambled: it has no key".into());
+        };
+        let newer = self.newest(domain, tag).filter(|newest| newest.key().version > key.version);
+        let Some(newer) = newer else {
+            let (now, most) = (key.version, domain.max_version());
+            let way_out = match now < most {
+                true => format!(
+                    "add a line `{} = KEY` to the file of segment.keys_file on every server first, KEY as \
+                     `openssl rand -hex 32` draws it",
+                    now + 1
+                ),
+                false => format!("scramble:{domain} has no version above: make a new tag"),
+            };
+            return Err(format!("the tag has key {now}, and there is no newer one: {way_out}"));
+        };
+        Ok(Meaning { shape: Shape::Scramble { domain, key: newer.key() }, ..meaning })
     }
 }
 

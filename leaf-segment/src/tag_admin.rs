@@ -8,7 +8,7 @@
 use leaf_core::{Step, Tag};
 
 use crate::{
-    KeyRing, Meaning, NewTag, Order, SealError, Shape, StoreError, StoreErrorKind, TagGeneration,
+    KeyRing, Meaning, NewTag, Order, SealError, StoreError, StoreErrorKind, TagGeneration,
     TagRecord, TagSettings, TagSettingsError, TagStore, TagUpdate,
 };
 
@@ -234,8 +234,8 @@ impl<'a> TagAdmin<'a> {
             if record.is_sealed() {
                 return Err(TagAdminError::Conflict(StoreErrorKind::Moved.to_string()));
             }
-            let meaning = Some(with_newer_key(meaning, tag, keys)?);
-            Ok(TagUpdate { meaning, ..TagUpdate::of(record.clone()) })
+            let newer = keys.newer_meaning(meaning, tag).map_err(TagAdminError::Conflict)?;
+            Ok(TagUpdate { meaning: Some(newer), ..TagUpdate::of(record.clone()) })
         })
         .await
     }
@@ -377,31 +377,6 @@ fn readable_settings(record: &TagRecord) -> Result<&TagSettings, TagAdminError> 
         let operation = format!("change the settings of tag {:?}", record.tag.as_str());
         StoreError::new(why, operation).into()
     })
-}
-
-/// The meaning with the newest key that `keys` has for the tag.
-fn with_newer_key(meaning: Meaning, tag: &Tag, keys: &KeyRing) -> Result<Meaning, TagAdminError> {
-    let Shape::Scramble { domain, key } = meaning.shape else {
-        return Err(TagAdminError::Conflict(
-            "the tag's ids are not scrambled: it has no key".into(),
-        ));
-    };
-    let newer = keys.newest(domain, tag).filter(|newest| newest.key().version > key.version);
-    let Some(newer) = newer else {
-        let (now, most) = (key.version, domain.max_version());
-        let way_out = match now < most {
-            true => format!(
-                "add a line `{} = KEY` to the file of segment.keys_file on every server first, KEY as \
-                 `openssl rand -hex 32` draws it",
-                now + 1
-            ),
-            false => format!("scramble:{domain} has no version above: make a new tag"),
-        };
-        return Err(TagAdminError::Conflict(format!(
-            "the tag has key {now}, and there is no newer one: {way_out}"
-        )));
-    };
-    Ok(Meaning { shape: Shape::Scramble { domain, key: newer.key() }, ..meaning })
 }
 
 /// An id that somebody wrote. The greatest would use the tag up.
