@@ -57,6 +57,13 @@ func (cache *RangeCache) Next() (int64, error) {
 	return cache.next - 1, nil
 }
 
+// BeginAnew drops what was leased. For a process that goes on from a snapshot, before it takes an id.
+func (cache *RangeCache) BeginAnew() {
+	cache.mutex.Lock()
+	defer cache.mutex.Unlock()
+	cache.next, cache.end, cache.spare = 0, 0, nil
+}
+
 func (cache *RangeCache) fetch() lease {
 	err := fmt.Errorf("no servers")
 	for _, server := range cache.Servers {

@@ -10,6 +10,11 @@ export class RangeCache {
   constructor(servers, tag, size = 1000, timeout = 1000) {
     Object.assign(this, { servers, size: BigInt(size), timeout });
     this.path = `/v1/segments/${encodeURIComponent(tag)}/lease?count=${size}`;
+    this.beginAnew();
+  }
+
+  /** Drops what was leased. For a process that goes on from a snapshot, before it takes an id. */
+  beginAnew() {
     this.next = 0n;
     this.end = 0n;
     this.spare = null;
@@ -26,8 +31,12 @@ export class RangeCache {
       const due = !this.spare && this.end - this.next <= this.size / 2n;
       const rested = this.next === this.end || performance.now() - this.failedAt > 100;
       if (due && rested && !this.fetching) {
-        this.fetching = this.#fetch().finally(() => (this.fetching = null));
-        this.fetching.catch(() => {}); // Whoever waits for it is told.
+        const fetching = this.#fetch();
+        this.fetching = fetching;
+        // Whoever waits for it is told of its error. What arrives after `beginAnew` is dropped.
+        const done = (spare) => this.fetching === fetching && Object.assign(this, { spare, fetching: null });
+        const failed = () => done(null) && (this.failedAt = performance.now());
+        fetching.then(done, failed);
       }
       if (this.next < this.end) return this.next++;
       await this.fetching;
@@ -46,13 +55,11 @@ export class RangeCache {
         if (end - start !== this.size || start < this.end) {
           throw new Error(`${start} to ${end} is no new range: ask an operator`);
         }
-        this.spare = [start, end];
-        return;
+        return [start, end];
       } catch (failure) {
         error = new Error(`no ids: ${server}: ${failure.cause ?? failure.message}`);
       }
     }
-    this.failedAt = performance.now();
     throw error;
   }
 }

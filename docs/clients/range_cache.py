@@ -11,39 +11,53 @@ import urllib.parse
 import urllib.request
 
 
+class _Leased:
+    """What one process has leased."""
+
+    def __init__(self):
+        self.process = os.getpid()
+        self.changed = threading.Condition()
+        self.next, self.end, self.spare = 0, 0, None
+        self.fetching, self.error, self.failed_at = False, None, 0.0
+
+
 class RangeCache:
     """Hands out ids; leases the next range when half of one is used. For many threads, and in forked processes."""
 
     def __init__(self, servers, tag, size=1000, timeout=1.0):
         self.servers, self.size, self.timeout = list(servers), size, timeout
         self.path = f"/v1/segments/{urllib.parse.quote(tag, safe='')}/lease?count={size}"
-        self._begin()
-        # A child process must not hand out its parent's ids.
-        os.register_at_fork(after_in_child=self._begin)
+        self.begin_anew()
 
-    def _begin(self):
-        self.changed = threading.Condition()
-        self.next, self.end, self.spare = 0, 0, None
-        self.fetching, self.error, self.failed_at = False, None, 0.0
+    def begin_anew(self):
+        """Drops what was leased. For a process that goes on from a snapshot, before it takes an id."""
+        self._leased = _Leased()
 
     def next_id(self):
         late = time.monotonic() + self.timeout * len(self.servers)
-        with self.changed:
-            while True:
-                if self.next >= self.end and self.spare:
-                    (self.next, self.end), self.spare = self.spare, None
-                due = not self.spare and self.end - self.next <= self.size // 2
-                if due and not self.fetching and time.monotonic() - self.failed_at > 0.1:
-                    self.fetching, self.error = True, None
-                    threading.Thread(target=self._fetch, daemon=True).start()
-                if self.next < self.end:
-                    self.next += 1
-                    return self.next - 1
-                if self.error or time.monotonic() > late:
-                    raise RuntimeError(f"no ids: {self.error or 'no answer'}")
-                self.changed.wait(self.timeout)
+        while True:
+            leased = self._leased
+            # A forked process must not hand out its parent's ids. Python's own hooks do not run when C code forks.
+            if leased.process != os.getpid():
+                self.begin_anew()
+                continue
+            with leased.changed:
+                if leased is not self._leased:
+                    continue
+                if leased.next >= leased.end and leased.spare:
+                    (leased.next, leased.end), leased.spare = leased.spare, None
+                due = not leased.spare and leased.end - leased.next <= self.size // 2
+                if due and not leased.fetching and time.monotonic() - leased.failed_at > 0.1:
+                    leased.fetching, leased.error = True, None
+                    threading.Thread(target=self._fetch, args=[leased], daemon=True).start()
+                if leased.next < leased.end:
+                    leased.next += 1
+                    return leased.next - 1
+                if leased.error or time.monotonic() > late:
+                    raise RuntimeError(f"no ids: {leased.error or 'no answer'}")
+                leased.changed.wait(self.timeout)
 
-    def _fetch(self):
+    def _fetch(self, leased):
         spare, error = None, None
         for server in self.servers:
             try:
@@ -51,15 +65,15 @@ class RangeCache:
                 with urllib.request.urlopen(request, timeout=self.timeout) as answer:
                     lease = json.load(answer)
                 spare = int(lease["start"]), int(lease["end"])
-                if spare[1] - spare[0] != self.size or spare[0] < self.end:
+                if spare[1] - spare[0] != self.size or spare[0] < leased.end:
                     raise ValueError(f"{spare} is no new range: ask an operator")
                 break
             except Exception as failure:
                 spare, error = None, f"{server}: {failure}"
-        with self.changed:
-            self.spare, self.fetching = spare, False
-            self.error, self.failed_at = (None, 0.0) if spare else (error, time.monotonic())
-            self.changed.notify_all()
+        with leased.changed:
+            leased.spare, leased.fetching = spare, False
+            leased.error, leased.failed_at = (None, 0.0) if spare else (error, time.monotonic())
+            leased.changed.notify_all()
 
 
 if __name__ == "__main__":

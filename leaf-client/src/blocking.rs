@@ -87,6 +87,11 @@ impl LeafClient {
         Snowflake { ids: self.client.snowflake(), runtime: Arc::clone(&self.runtime) }
     }
 
+    /// Drops every id that this client holds, see [`crate::LeafClient::begin_anew`].
+    pub fn begin_anew(&self) {
+        self.client.begin_anew();
+    }
+
     /// Ends every handle and gives unused ids back.
     pub fn close(&self) {
         self.runtime.block_on(self.client.close());

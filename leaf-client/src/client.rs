@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Duration;
 
 use leaf_core::{Health, Tag};
@@ -45,7 +45,7 @@ struct Inner {
     /// The tags that have no leases.
     others: Mutex<HashMap<Tag, TagHandle>>,
     /// Made when it is first wanted.
-    snowflake: OnceLock<Snowflake>,
+    snowflake: Mutex<Option<Snowflake>>,
     /// How long a call waits.
     deadline: Duration,
     /// No handle is made any more.
@@ -63,6 +63,20 @@ impl Drop for Inner {
 impl Inner {
     fn others(&self) -> MutexGuard<'_, HashMap<Tag, TagHandle>> {
         self.others.lock().expect("no holder of this lock panics")
+    }
+
+    fn snowflake(&self) -> MutexGuard<'_, Option<Snowflake>> {
+        self.snowflake.lock().expect("no holder of this lock panics")
+    }
+
+    /// Ends the handles that hold ids of lists.
+    fn end_lists(&self, why: ClientErrorKind) {
+        for (_, handle) in self.others().drain() {
+            handle.ids.end(why);
+        }
+        if let Some(snowflake) = self.snowflake().take() {
+            snowflake.stock.end(why);
+        }
     }
 
     fn closed(&self) -> bool {
@@ -152,7 +166,7 @@ impl LeafClient {
             source,
             segments,
             others: Mutex::default(),
-            snowflake: OnceLock::new(),
+            snowflake: Mutex::default(),
             deadline: of.deadline,
             closed: AtomicBool::new(false),
             tasks: care.into(),
@@ -217,7 +231,8 @@ impl LeafClient {
     /// Snowflake ids.
     #[must_use]
     pub fn snowflake(&self) -> Snowflake {
-        let made = self.inner.snowflake.get_or_init(|| {
+        let mut made = self.inner.snowflake();
+        let made = made.get_or_insert_with(|| {
             let name = "snowflake ids".to_owned();
             Snowflake {
                 stock: self.stock(name, IdsOf::Snowflake, SNOWFLAKES, Some(SNOWFLAKE_LIFE)),
@@ -227,6 +242,14 @@ impl LeafClient {
             made.stock.end(ClientErrorKind::Closed);
         }
         made.clone()
+    }
+
+    /// Drops every id that this client holds. Each handle ends with `Changed`: ask for new ones. For
+    /// a process that goes on from a snapshot of its memory (AWS Lambda SnapStart, CRIU), from which
+    /// other processes go on, too: call it there before an id is taken, while no call is under way.
+    pub fn begin_anew(&self) {
+        self.inner.segments.begin_anew();
+        self.inner.end_lists(ClientErrorKind::Changed);
     }
 
     /// Whether ids of leased ranges can be had: `Degraded` while no server answers and the stock
@@ -240,12 +263,7 @@ impl LeafClient {
     pub async fn close(&self) {
         let inner = &*self.inner;
         inner.closed.store(true, Ordering::Release);
-        for (_, handle) in inner.others().drain() {
-            handle.ids.end(ClientErrorKind::Closed);
-        }
-        if let Some(snowflake) = inner.snowflake.get() {
-            snowflake.stock.end(ClientErrorKind::Closed);
-        }
+        inner.end_lists(ClientErrorKind::Closed);
         inner.segments.close().await;
         inner.tasks.iter().for_each(AbortHandle::abort);
     }

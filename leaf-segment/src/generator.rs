@@ -164,6 +164,14 @@ impl SegmentGenerator {
         self.shared.unknown().forget(tag);
     }
 
+    /// Drops every id that is in memory. Each handle ends with `Changed`; [`Self::tag`] gives a new
+    /// one, which fetches anew. For a process that goes on from a snapshot of its memory (AWS Lambda
+    /// SnapStart, CRIU), from which other processes go on, too: call it there before an id is taken.
+    /// Nothing is given back.
+    pub fn begin_anew(&self) {
+        self.shared.end_all(&SegmentErrorKind::Changed);
+    }
+
     /// Whether ids can be handed out now.
     #[must_use]
     pub fn health(&self) -> Health {

@@ -7,6 +7,7 @@
 )]
 
 mod all_protocols;
+mod begin_anew;
 mod other_languages;
 mod servers;
 

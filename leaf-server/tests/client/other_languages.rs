@@ -49,36 +49,6 @@ fn range_caches_in_other_languages_work() {
     ledger.expect_at_least(5000);
 }
 
-/// A forked process hands out none of its parent's ids.
-#[test]
-fn the_range_cache_in_python_knows_that_it_was_forked() {
-    let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/clients");
-    let directory = tempfile::tempdir().unwrap();
-    let server = start(directory.path(), &[]);
-    let program = r#"
-import os, sys
-sys.path.insert(0, sys.argv[1])
-from range_cache import RangeCache
-ids = RangeCache([sys.argv[2]], "leaf-segment-test", 100)
-mine = [ids.next_id() for _ in range(10)]
-child = os.fork()
-mine += [ids.next_id() for _ in range(200)]
-os.write(1, "".join(f"{id}\n" for id in (mine if child else mine[10:])).encode())
-if child:
-    assert os.waitpid(child, 0)[1] == 0
-"#;
-    let python = leaf_testkit::require("python3", "python3");
-    let mut command = std::process::Command::new(python);
-    command.args(["-c", program]).arg(docs).arg(format!("http://{}", server.ids()));
-    let output = command.output().unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let (ledger, name) = (Ledger::default(), Arc::<str>::from("python"));
-    for line in String::from_utf8(output.stdout).unwrap().lines() {
-        ledger.record(&name, line.parse().unwrap());
-    }
-    ledger.expect_at_least(410);
-}
-
 /// The programs of a page: language and text.
 fn programs(page: &str) -> Vec<(String, String)> {
     let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs");
