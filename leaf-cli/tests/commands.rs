@@ -343,6 +343,24 @@ fn import_moves_tags_and_seals_them_where_they_were() {
     assert!(deleted.contains("the store that it moved to"), "{deleted}");
 }
 
+/// G-29: as a container gets a file that is mounted alone.
+#[test]
+fn a_file_that_is_mounted_alone_is_refused() {
+    let (home, other) = (home(), tempfile::tempdir().unwrap());
+    let data = home.path().join("leaf-data/leaf.db");
+    let script = r#"touch "$2/leaf.db" && mount --bind "$1" "$2/leaf.db" && exec "$0" tag list --data-dir "$2""#;
+    let mut unshare = std::process::Command::new("unshare");
+    if !rustix::process::getuid().is_root() {
+        unshare.arg("--map-root-user");
+    }
+    unshare.args(["--mount", "sh", "-c", script, env!("CARGO_BIN_EXE_leaf")]);
+    let output = unshare.arg(&data).arg(other.path()).output().unwrap();
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success(), "opened under a second name: {output:?}");
+    assert!(error.contains("share the directory"), "{output:?}");
+    assert!(!other.path().join("leaf.db-wal").exists());
+}
+
 #[test]
 fn what_a_database_holds_does_not_steer_the_terminal() {
     let home = home();

@@ -14,8 +14,9 @@ pub(crate) fn worker_id(name: &str) -> Option<WorkerId> {
 /// Turns a database's error into one of the registry.
 pub(crate) fn translate(error: &StoreError) -> RegistryError {
     let kind = match error.kind() {
-        // The SQLite file was replaced: the lease's record is not in the new one.
-        StoreErrorKind::Replaced => RegistryErrorKind::Lost,
+        // The SQLite file or the state of etcd is another one: the lease's record is not in there, or
+        // an older one is.
+        StoreErrorKind::Replaced | StoreErrorKind::WentBack => RegistryErrorKind::Lost,
         _ if error.retryable() => RegistryErrorKind::Unavailable,
         _ => RegistryErrorKind::Refused,
     };

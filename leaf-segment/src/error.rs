@@ -86,6 +86,18 @@ pub enum StoreErrorKind {
          older copy was put back"
     )]
     Replaced,
+    /// The store is not the one that this process knew, or an earlier state of it.
+    #[error(
+        "the store went back, or is another one (a restored snapshot, perhaps): stop all nodes, advance every tag above all \
+         ids that were granted, then start the nodes again"
+    )]
+    WentBack,
+    /// The store's file has two names, and each would get a log of its own.
+    #[error(
+        "the file has a second name (a hard link, or a mount of the file alone): SQLite keeps a log for each name, and ids \
+         would repeat; remove the other name, or share the directory instead of the file"
+    )]
+    SecondName,
     /// The tag is sealed here: it was moved to another store, or is being moved or deleted.
     #[error(
         "the tag is sealed here: it was moved to another store (ask that one), or an import or a deletion was \
@@ -135,10 +147,16 @@ impl StoreError {
         )
     }
 
+    /// Whether the store does not know what it granted to this process: nothing of that may be
+    /// issued any more, since the store may grant it once more.
+    pub(crate) const fn is_another_store(&self) -> bool {
+        matches!(self.kind, StoreErrorKind::Replaced | StoreErrorKind::WentBack)
+    }
+
     /// Whether the store itself is in trouble, whatever is asked of it.
     pub(crate) const fn is_outage(&self) -> bool {
-        use StoreErrorKind::{Refused, Replaced, Unavailable};
-        matches!(self.kind, Unavailable | Refused | Replaced)
+        use StoreErrorKind::{Refused, Replaced, SecondName, Unavailable, WentBack};
+        matches!(self.kind, Unavailable | Refused | Replaced | SecondName | WentBack)
     }
 }
 
@@ -242,7 +260,10 @@ impl SegmentError {
             StoreErrorKind::ClockBehind { .. } => SegmentErrorKind::ClockBehind,
             StoreErrorKind::Regression { .. } => SegmentErrorKind::Guard,
             StoreErrorKind::Moved => SegmentErrorKind::Moved,
-            StoreErrorKind::Refused | StoreErrorKind::Replaced => SegmentErrorKind::StoreRefused,
+            StoreErrorKind::Refused
+            | StoreErrorKind::Replaced
+            | StoreErrorKind::SecondName
+            | StoreErrorKind::WentBack => SegmentErrorKind::StoreRefused,
             StoreErrorKind::StepChanged(_)
             | StoreErrorKind::TagExists
             | StoreErrorKind::Conflict

@@ -29,7 +29,7 @@ use crate::tag_state::{Leftovers, TagState};
 use crate::unknown_tags::UnknownTags;
 use crate::{
     KeyRing, Meaning, SegmentConfig, SegmentError, SegmentErrorKind, SegmentSource, StoreError,
-    StoreErrorKind, TagRecord, TagView,
+    TagRecord, TagView,
 };
 
 /// How soon a refresh that failed is tried again.
@@ -284,16 +284,14 @@ impl Shared {
         // A tag that is looked up while the records are read may be newer than they are.
         let before = self.tags.load_full();
         let records =
-            match self.store_client.ask("read the tags", self.store_client.store.tags()).await {
+            match self.store_client.read("read the tags", self.store_client.store.tags()).await {
                 Ok(records) => records,
                 Err(error) => {
                     // Told once per outage; how it is now, the health says.
                     if !self.refresh_fails.swap(true, Ordering::Relaxed) {
                         tracing::warn!("{error}; asking again every {REFRESH_RETRY:?}");
                     }
-                    if *error.kind() == StoreErrorKind::Replaced {
-                        // What is in memory was granted by the old file: the new one may grant it
-                        // once more.
+                    if error.is_another_store() {
                         self.end_all(&SegmentErrorKind::StoreRefused);
                     }
                     self.read.send_replace(Read { number, failure: Some(Arc::new(error)) });
@@ -406,7 +404,7 @@ impl Shared {
 
     async fn ask_store(&self, tag: &Tag) -> Result<TagHandle, SegmentError> {
         let what = format!("look up tag {:?}", tag.as_str());
-        let record = self.store_client.ask(&what, self.store_client.store.tag(tag)).await;
+        let record = self.store_client.read(&what, self.store_client.store.tag(tag)).await;
         let record = match record {
             Ok(record) => record,
             Err(error) => {

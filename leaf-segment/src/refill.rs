@@ -181,7 +181,10 @@ pub(crate) fn record_failure(state: &TagState, error: &Arc<StoreError>) -> bool 
     let before = before.map(|before| before.error.kind().clone());
     match error.kind() {
         StoreErrorKind::StepChanged(step) => state.step_seen(Ok(*step)),
-        StoreErrorKind::Unavailable | StoreErrorKind::Conflict | StoreErrorKind::Refused => {}
+        StoreErrorKind::Unavailable
+        | StoreErrorKind::Conflict
+        | StoreErrorKind::Refused
+        | StoreErrorKind::SecondName => {}
         StoreErrorKind::UnknownTag => {
             tracing::warn!(tag = ?state.tag.as_str(), "the tag's record is gone");
             state.end(SegmentErrorKind::UnknownTag);
@@ -193,8 +196,7 @@ pub(crate) fn record_failure(state: &TagState, error: &Arc<StoreError>) -> bool 
             state.store_client.read_soon.notify_one();
             return false;
         }
-        // What is in memory was granted by the old file: the new one may grant it once more.
-        StoreErrorKind::Replaced => {
+        _ if error.is_another_store() => {
             tracing::error!(tag = ?state.tag.as_str(), "{error}");
             state.end(SegmentErrorKind::StoreRefused);
             // All its tags are concerned: whoever reads them ends them.
@@ -241,7 +243,7 @@ pub(crate) async fn fetch(state: &Arc<TagState>, wanted: Amount) -> Result<IdRan
     let StoreClient { store, config, permits, .. } = &*state.store_client;
     let permit = permits.acquire().await.expect("the semaphore is never closed");
     if state.control().suspect() {
-        let record = state.store_client.ask(&operation(), store.tag(&state.tag)).await?;
+        let record = state.store_client.read(&operation(), store.tag(&state.tag)).await?;
         let record = record.ok_or_else(|| refuse(StoreErrorKind::UnknownTag))?;
         state.record_seen(&record);
         state.control().check(record.max_id, config.marks.get(&state.tag)).map_err(refuse)?;

@@ -2,14 +2,20 @@
 //! to operators.
 
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use leaf_core::Tag;
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, Semaphore};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::{SegmentConfig, SegmentSource, StoreError, StoreErrorKind};
+
+/// For so long after a write that the store refused its answers to reads do not count as recovery.
+/// Tags that want ids ask again more often.
+const REFUSES_WRITES: Duration = Duration::from_secs(15);
 
 /// The store of a generator, and what its tags share: the configuration, the limit of concurrent
 /// fetches, and the tasks that talk to the store.
@@ -24,7 +30,15 @@ pub(crate) struct StoreClient {
     /// The whole set of tags is to be read soon.
     pub(crate) read_soon: Arc<Notify>,
     /// What the store said to the last request, of whatever tag, if it did not serve it.
-    trouble: Mutex<Option<String>>,
+    trouble: Mutex<Option<Trouble>>,
+}
+
+/// Why the store did not serve a request.
+#[derive(Debug)]
+struct Trouble {
+    text: String,
+    /// It refused a write then: that it answers reads does not show that it takes writes again.
+    write_refused_at: Option<Instant>,
 }
 
 impl StoreClient {
@@ -62,10 +76,30 @@ impl StoreClient {
 
     /// What keeps the store from serving; for operators.
     pub(crate) fn trouble(&self) -> Option<String> {
-        self.trouble.lock().expect("no holder of this lock panics").clone()
+        let trouble = self.trouble.lock().expect("no holder of this lock panics");
+        trouble.as_ref().map(|trouble| trouble.text.clone())
     }
 
-    /// One request to the store under the attempt's deadline; notes what came of it.
+    /// One read under the attempt's deadline; notes what came of it. A full etcd, say, answers
+    /// reads and refuses writes: its trouble stays for a while unless a write succeeds.
+    pub(crate) async fn read<T>(
+        &self,
+        what: &str,
+        request: impl Future<Output = Result<T, StoreError>>,
+    ) -> Result<T, StoreError> {
+        let result = self.attempt(what, request).await;
+        let refuses_writes = {
+            let trouble = self.trouble.lock().expect("no holder of this lock panics");
+            let refused_at = trouble.as_ref().and_then(|trouble| trouble.write_refused_at);
+            refused_at.is_some_and(|at| at.elapsed() < REFUSES_WRITES)
+        };
+        if result.is_err() || !refuses_writes {
+            self.set_trouble(what, result.as_ref().err(), None);
+        }
+        result
+    }
+
+    /// One write under the attempt's deadline; notes what came of it.
     pub(crate) async fn ask<T>(
         &self,
         what: &str,
@@ -89,10 +123,53 @@ impl StoreClient {
         })
     }
 
-    /// Notes what came of a request to the store.
+    /// Notes what came of a write.
     pub(crate) fn note(&self, what: &str, error: Option<&StoreError>) {
-        let trouble = error.filter(|error| error.is_outage());
-        let trouble = trouble.map(|it| format!("{} ({what}; the log says more)", it.kind()));
+        let refused = error.filter(|error| *error.kind() == StoreErrorKind::Refused);
+        self.set_trouble(what, error, refused.map(|_| Instant::now()));
+    }
+
+    fn set_trouble(
+        &self,
+        what: &str,
+        error: Option<&StoreError>,
+        write_refused_at: Option<Instant>,
+    ) {
+        let trouble = error.filter(|error| error.is_outage()).map(|it| Trouble {
+            text: format!("{} ({what}; the log says more)", it.kind()),
+            write_refused_at,
+        });
         *self.trouble.lock().expect("no holder of this lock panics") = trouble;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::MemoryStore;
+
+    /// S-21: a store that answers reads and refuses writes does not look well after each read.
+    #[tokio::test(start_paused = true)]
+    async fn reads_do_not_hide_that_writes_are_refused() {
+        let client = StoreClient::new(Arc::new(MemoryStore::default()), SegmentConfig::default());
+        let fail = async |kind| {
+            let _ = client.ask("write", async { Err::<(), _>(StoreError::new(kind, "x")) }).await;
+        };
+        let read = async || client.read("read", async { Ok(()) }).await.unwrap();
+        for _ in 0..10 {
+            fail(StoreErrorKind::Refused).await;
+            tokio::time::sleep(REFUSES_WRITES / 2).await;
+            read().await;
+            assert!(client.trouble().is_some());
+        }
+        tokio::time::sleep(REFUSES_WRITES).await;
+        read().await;
+        assert_eq!(client.trouble(), None, "nobody has wanted to write since");
+        fail(StoreErrorKind::Refused).await;
+        client.ask("write", async { Ok(()) }).await.unwrap();
+        assert_eq!(client.trouble(), None);
+        fail(StoreErrorKind::Unavailable).await;
+        read().await;
+        assert_eq!(client.trouble(), None, "a line that is back");
     }
 }

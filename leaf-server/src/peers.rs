@@ -3,8 +3,6 @@
 //! Nothing here judges a clock: a node that does not answer in time is left out, and the rule that
 //! compares those that did is leaf-snowflake's.
 
-use std::sync::atomic::{AtomicBool, Ordering};
-
 use futures_core::future::BoxFuture;
 use http_body_util::{BodyExt, Empty, Limited};
 use hyper::body::Bytes;
@@ -12,7 +10,7 @@ use hyper::client::conn::http1;
 use hyper::{Request, StatusCode};
 use hyper_util::rt::TokioIo;
 use leaf_core::UnixMillis;
-use leaf_snowflake::{Identity, Peers, Registry};
+use leaf_snowflake::{Identity, Peers, Registry, RegistryError};
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 
@@ -26,33 +24,21 @@ const LONGEST: usize = 64;
 pub(crate) struct HttpPeers {
     registry: Registry,
     own: Identity,
-    /// Whether the log knows that they cannot be listed.
-    told: AtomicBool,
 }
 
 impl HttpPeers {
     /// The other nodes of `registry`; this one, `own`, is left out.
     pub(crate) const fn new(registry: Registry, own: Identity) -> Self {
-        Self { registry, own, told: AtomicBool::new(false) }
+        Self { registry, own }
     }
 }
 
 impl Peers for HttpPeers {
-    fn list(&self) -> BoxFuture<'_, Vec<Identity>> {
+    fn list(&self) -> BoxFuture<'_, Result<Vec<Identity>, RegistryError>> {
         Box::pin(async {
-            match self.registry.peers().await {
-                Ok(peers) => {
-                    self.told.store(false, Ordering::Relaxed);
-                    let others = peers.into_iter().filter(|peer| peer.identity != self.own);
-                    others.map(|peer| peer.address).collect()
-                }
-                Err(error) => {
-                    if !self.told.swap(true, Ordering::Relaxed) {
-                        tracing::warn!("{error}: the clock is not compared");
-                    }
-                    Vec::new()
-                }
-            }
+            let peers = self.registry.peers().await?;
+            let others = peers.into_iter().filter(|peer| peer.identity != self.own);
+            Ok(others.map(|peer| peer.address).collect())
         })
     }
 

@@ -64,7 +64,7 @@ fn two_servers_and_a_java_node_on_one_row_never_share_an_id() {
     let database = MariaDb::shared();
     let name = database.new_database();
     let url = MariaDb::url(database.port(), &name);
-    assert!(schema(&url, true).contains("made leaf_alloc"));
+    assert!(schema(&url, true).contains("made leaf_guard, leaf_alloc"));
     let servers = [start(&url, false), start(&url, false)];
     let ledger = Arc::new(Ledger::default());
     let done = Arc::new(AtomicBool::new(false));
@@ -218,7 +218,7 @@ fn the_schema_is_printed_and_made_once() {
     assert!(schema(&url, false).contains("CREATE TABLE leaf_alloc"));
     assert_eq!(database.sql(&format!("SHOW TABLES IN {name}")), "");
     let made = schema(&url, true);
-    assert!(made.contains("made leaf_alloc") && !made.contains("WARN"), "{made}");
+    assert!(made.contains("made leaf_guard, leaf_alloc") && !made.contains("WARN"), "{made}");
     assert!(schema(&url, true).contains("nothing to make"));
 
     let columns = database.sql(&format!(
@@ -262,7 +262,7 @@ fn without_the_guards_table_ids_are_served_and_the_log_says_so_once() {
     let name = database.new_database();
     let url = MariaDb::url(database.port(), &name);
     schema(&url, true);
-    database.sql(&format!("USE {name}; DROP TABLE leaf_guard; DROP TABLE leaf_tag_settings"));
+    database.sql(&format!("USE {name}; DROP TABLE leaf_guard, leaf_tag_settings, leaf_sequence"));
     let (_directory, server) = start(&url, false);
 
     let mut client = HttpClient::connect(server.ids()).unwrap();

@@ -36,7 +36,7 @@ fn a_store_that_is_away_takes_no_other_stores_tags_with_it() {
     let mut schema = LeafServer::process(SERVER, &data, &schema, &[]);
     assert!(schema.wait(Duration::from_secs(20)).success(), "{}", schema.output());
     let made = schema.output();
-    assert_eq!(made.matches("made leaf_alloc, leaf_tag_settings").count(), 3, "{made}");
+    assert_eq!(made.matches("leaf_alloc, leaf_tag_settings").count(), 3, "{made}");
     assert!(!made.contains("leaf:leaf"), "no password: {made}");
     let row = "INSERT INTO leaf_alloc (biz_tag, max_id, step) VALUES";
     mysql.sql(&format!("USE {in_mysql}; {row} ('my', 1, 10), ('wrong', 1, 10)"));

@@ -15,11 +15,14 @@ use std::time::Duration;
 use futures_core::future::BoxFuture;
 use leaf_core::{Clock, UnixMillis};
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 
-use crate::{Identity, SnowflakeErrorKind};
+use crate::{Identity, RegistryError, RegistryErrorKind, SnowflakeErrorKind};
 
 /// Deadline of one question.
 const PATIENCE: Duration = Duration::from_secs(1);
+/// How long after a failure the registry is asked again who the peers are.
+const LIST_AGAIN: Duration = Duration::from_millis(100);
 /// At most this many are asked, the first of the list.
 const MOST_ASKED: usize = 32;
 /// A peer answers in whole milliseconds.
@@ -27,8 +30,11 @@ const RESOLUTION: Duration = Duration::from_millis(1);
 
 /// Finds and asks the other live nodes.
 pub trait Peers: fmt::Debug + Send + Sync + 'static {
-    /// The other live nodes. Empty when there are none, or none can be found.
-    fn list(&self) -> BoxFuture<'_, Vec<Identity>>;
+    /// The other live nodes; empty when there are none.
+    ///
+    /// # Errors
+    /// Why they are not known. Without a list no worker id is claimed.
+    fn list(&self) -> BoxFuture<'_, Result<Vec<Identity>, RegistryError>>;
 
     /// What the peer's wall clock shows; `None` when it does not answer.
     fn ask<'a>(&'a self, peer: &'a Identity) -> BoxFuture<'a, Option<UnixMillis>>;
@@ -80,26 +86,45 @@ impl Verdict {
 }
 
 /// Asks the peers and compares.
+///
+/// # Errors
+/// Why it is not known who they are. A connection that breaks is no reason: the registry is asked
+/// again, for two seconds in all.
 pub(crate) async fn compare(
     peers: Arc<dyn Peers>,
     clock: Arc<dyn Clock>,
     rule: PeerRule,
     max_offset: Duration,
-) -> Verdict {
-    // The registry may have to be connected to first.
-    let listed = tokio::time::timeout(2 * PATIENCE, peers.list()).await.unwrap_or_else(|_| {
-        tracing::warn!(
-            "the registry did not list the live nodes in time: the clock is not compared"
-        );
-        Vec::new()
-    });
+) -> Result<Verdict, RegistryError> {
+    let listed = list(&*peers).await?;
     let mut questions = JoinSet::new();
     for peer in listed.into_iter().take(MOST_ASKED) {
         let (peers, clock) = (Arc::clone(&peers), Arc::clone(&clock));
         questions.spawn(async move { read(&*peers, &*clock, &peer).await });
     }
     let answers = questions.join_all().await;
-    judge(rule, max_offset, &answers.into_iter().flatten().collect::<Vec<_>>())
+    Ok(judge(rule, max_offset, &answers.into_iter().flatten().collect::<Vec<_>>()))
+}
+
+/// The live nodes, by several attempts.
+async fn list(peers: &dyn Peers) -> Result<Vec<Identity>, RegistryError> {
+    let until = Instant::now() + 2 * PATIENCE;
+    loop {
+        let operation = "look for live nodes";
+        let listed = tokio::time::timeout_at(until, peers.list()).await.unwrap_or_else(|_| {
+            let away = RegistryError::new(RegistryErrorKind::Unavailable, operation);
+            Err(away.because("no answer in time"))
+        });
+        match listed {
+            Err(error)
+                if *error.kind() == RegistryErrorKind::Unavailable
+                    && Instant::now() + LIST_AGAIN < until =>
+            {
+                tokio::time::sleep(LIST_AGAIN).await;
+            }
+            listed => return listed,
+        }
+    }
 }
 
 async fn read(peers: &dyn Peers, clock: &dyn Clock, peer: &Identity) -> Option<Reading> {
@@ -187,8 +212,8 @@ mod tests {
     }
 
     impl Peers for Slow {
-        fn list(&self) -> BoxFuture<'_, Vec<Identity>> {
-            Box::pin(async { vec![Identity::parse("slow:1").unwrap()] })
+        fn list(&self) -> BoxFuture<'_, Result<Vec<Identity>, RegistryError>> {
+            Box::pin(async { Ok(vec![Identity::parse("slow:1").unwrap()]) })
         }
 
         fn ask<'a>(&'a self, _: &'a Identity) -> BoxFuture<'a, Option<UnixMillis>> {
@@ -204,7 +229,9 @@ mod tests {
         let ask = async |round_trip, offset| {
             let peer = Slow { clock: Arc::clone(&clock), round_trip, offset };
             let within = Duration::from_millis(100);
-            compare(Arc::new(peer), Arc::clone(&clock) as _, PeerRule::Majority, within).await
+            let compared =
+                compare(Arc::new(peer), Arc::clone(&clock) as _, PeerRule::Majority, within);
+            compared.await.unwrap()
         };
         let millis = Duration::from_millis;
 
@@ -219,8 +246,8 @@ mod tests {
     struct Silent;
 
     impl Peers for Silent {
-        fn list(&self) -> BoxFuture<'_, Vec<Identity>> {
-            Box::pin(async { vec![Identity::parse("gone:1").unwrap(); 100] })
+        fn list(&self) -> BoxFuture<'_, Result<Vec<Identity>, RegistryError>> {
+            Box::pin(async { Ok(vec![Identity::parse("gone:1").unwrap(); 100]) })
         }
 
         fn ask<'a>(&'a self, _: &'a Identity) -> BoxFuture<'a, Option<UnixMillis>> {
@@ -235,7 +262,7 @@ mod tests {
 
         let verdict = compare(Arc::new(Silent), clock, PeerRule::Majority, MAX_OFFSET).await;
 
-        assert_eq!(verdict, Verdict::Alone);
+        assert_eq!(verdict.unwrap(), Verdict::Alone);
         assert!(started.elapsed() <= 2 * PATIENCE);
     }
 }

@@ -1,6 +1,7 @@
 //! A private etcd cluster.
 
 use std::net::TcpStream;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, Weak};
@@ -17,7 +18,7 @@ const PACKAGE: &str = "etcd-server etcd-client";
 pub struct Etcd {
     members: Vec<Member>,
     /// After the members: they are killed first.
-    _directory: TempDir,
+    directory: TempDir,
     names: AtomicU32,
 }
 
@@ -82,7 +83,7 @@ impl Etcd {
             Member { process, client_port: *client, args }
         };
         let members = ports.iter().enumerate().map(start).collect();
-        let cluster = Self { members, _directory: directory, names: AtomicU32::new(0) };
+        let cluster = Self { members, directory, names: AtomicU32::new(0) };
         cluster.wait_for_answer();
         cluster
     }
@@ -114,7 +115,14 @@ impl Etcd {
         self.try_ctl(args).unwrap_or_else(|error| panic!("etcdctl {args:?}: {error}"))
     }
 
-    fn try_ctl(&self, args: &[&str]) -> Result<String, String> {
+    /// [`ctl`](Self::ctl), where it may fail; else what it says.
+    ///
+    /// # Errors
+    /// What the client prints when it fails.
+    ///
+    /// # Panics
+    /// When it cannot be run.
+    pub fn try_ctl(&self, args: &[&str]) -> Result<String, String> {
         let endpoints: Vec<_> =
             self.ports().iter().map(|port| format!("127.0.0.1:{port}")).collect();
         let output = Command::new(require("etcdctl", PACKAGE))
@@ -178,6 +186,53 @@ impl Etcd {
             self.start_again(number);
         }
         self.wait_for_answer();
+    }
+
+    /// Saves the state of a cluster of one member.
+    ///
+    /// # Panics
+    /// When that fails.
+    #[must_use]
+    pub fn snapshot(&self) -> PathBuf {
+        let file = self.directory.path().join(format!("snapshot-{}", free_port()));
+        self.ctl(&["snapshot", "save", &file.display().to_string()]);
+        file
+    }
+
+    /// Kills the only member, and starts it again with the state of a snapshot, as a new cluster of
+    /// this token.
+    ///
+    /// # Panics
+    /// When that fails, and where there are several members.
+    pub fn restore(&self, snapshot: &Path, token: &str) {
+        let [member] = &self.members[..] else { panic!("a cluster of one member") };
+        self.crash(0);
+        let flag = |name: &str| {
+            let start = format!("--{name}=");
+            member.args.iter().find_map(|arg| arg.strip_prefix(&start)).expect("it has the flag")
+        };
+        std::fs::remove_dir_all(flag("data-dir")).expect("its data can be removed");
+        let mut restore = Command::new(require("etcdctl", PACKAGE));
+        restore.env("ETCDCTL_API", "3").args(["snapshot", "restore"]).arg(snapshot);
+        for name in ["name", "data-dir", "initial-cluster", "initial-advertise-peer-urls"] {
+            restore.arg(format!("--{name}={}", flag(name)));
+        }
+        restore.arg(format!("--initial-cluster-token={token}"));
+        let output = restore.output().expect("the client runs");
+        assert!(output.status.success(), "{output:?}");
+        self.start_again(0);
+        self.wait_for_answer();
+    }
+
+    /// The token that the cluster was made with.
+    ///
+    /// # Panics
+    /// Never: each member has it.
+    #[must_use]
+    pub fn token(&self) -> &str {
+        let args = self.members[0].args.iter();
+        let mut token = args.filter_map(|arg| arg.strip_prefix("--initial-cluster-token="));
+        token.next().expect("it has the flag")
     }
 
     /// Waits until every member serves.

@@ -6,6 +6,12 @@ use leaf_segment::{NewTag, StoreErrorKind, StoreFuture, TagCatalog, TagStore};
 use super::store::EtcdStore;
 use crate::{Administration, Table};
 
+const MIB: i64 = 1 << 20;
+/// Half of etcd's default quota.
+const LARGE: i64 = 1 << 30;
+const NO_HISTORY: &str =
+    "let it compact by itself: --auto-compaction-retention=1h on every member; then defragment it";
+
 /// etcd has no tables; `apply` creates the sample tag if the store has no tag.
 impl Administration for EtcdStore {
     fn tables(&self) -> &'static [Table] {
@@ -29,15 +35,25 @@ impl Administration for EtcdStore {
         Box::pin(async {
             let operation = "look at the members of etcd";
             let list = async |client: Client| client.cluster_client().member_list().await;
-            let count = self.cluster.run(operation, list).await?.members().len();
-            Ok((count < 3)
-                .then(|| {
-                    format!(
-                        "etcd has {count} members: no quorum outlives the loss of one; run three"
-                    )
-                })
-                .into_iter()
-                .collect())
+            let count = self.cluster.ask(operation, list).await?.members().len();
+            let mut risks = Vec::new();
+            if count < 3 {
+                let outlives = "no quorum outlives the loss of one; run three";
+                risks.push(format!("etcd has {count} members: {outlives}"));
+            }
+            let status = async |client: Client| client.maintenance_client().status().await;
+            let status = self.cluster.ask("look at the size of etcd", status).await?;
+            let size = status.db_size() / MIB;
+            if status.db_size() > LARGE {
+                risks.push(format!(
+                    "etcd's database has {size} MiB, and by default it takes no writes beyond 2048 ({NO_HISTORY})"
+                ));
+            }
+            let errors = status.errors().iter();
+            risks.extend(
+                errors.map(|error| format!("etcd reports {error}: see \"etcd\" in docs/stores.md")),
+            );
+            Ok(risks)
         })
     }
 }

@@ -1,7 +1,15 @@
 //! A connection to an etcd cluster, for segments and for worker ids.
+//!
+//! Invariant: no answer counts that shows a state of the cluster before one that this process has
+//! seen, nor any that comes after. A cluster that was restored from a snapshot goes back to the
+//! revision of the snapshot, and may have another id; whoever goes on with it repeats what was
+//! granted since. Every answer to a transaction or a linearizable read carries both, and the
+//! revision is at least that of any answer before the request was sent.
 
-use etcd_client::{Client, GetOptions, KeyValue};
-use leaf_segment::StoreError;
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+
+use etcd_client::{Client, GetOptions, GetResponse, KeyValue, ResponseHeader, TxnResponse};
+use leaf_segment::{StoreError, StoreErrorKind};
 
 use super::EtcdUrl;
 use super::error::{classify, needs_login};
@@ -17,6 +25,30 @@ const PAGE: i64 = 1000;
 pub(super) struct Cluster {
     url: EtcdUrl,
     client: tokio::sync::Mutex<Option<Client>>,
+    /// The cluster's id, once an answer has shown it; 0 before.
+    id: AtomicU64,
+    /// The greatest revision of any answer.
+    revision: AtomicI64,
+    /// Whether an answer has shown another cluster, or an earlier state.
+    went_back: AtomicBool,
+}
+
+/// An answer that shows the state of the cluster.
+pub(super) trait Answer {
+    /// Its header, which says of which cluster it is, and of which revision.
+    fn header(&self) -> Option<&ResponseHeader>;
+}
+
+impl Answer for TxnResponse {
+    fn header(&self) -> Option<&ResponseHeader> {
+        Self::header(self)
+    }
+}
+
+impl Answer for GetResponse {
+    fn header(&self) -> Option<&ResponseHeader> {
+        Self::header(self)
+    }
 }
 
 impl std::fmt::Debug for Cluster {
@@ -28,7 +60,13 @@ impl std::fmt::Debug for Cluster {
 impl Cluster {
     /// A cluster that nobody has connected to yet.
     pub(super) fn new(url: EtcdUrl) -> Self {
-        Self { url, client: tokio::sync::Mutex::default() }
+        Self {
+            url,
+            client: tokio::sync::Mutex::default(),
+            id: AtomicU64::new(0),
+            revision: AtomicI64::new(0),
+            went_back: AtomicBool::new(false),
+        }
     }
 
     /// The client, connected if it was not. Cheap to call: clones share one connection.
@@ -54,14 +92,55 @@ impl Cluster {
         answer
     }
 
-    /// Sends one request; its error is classified.
-    pub(super) async fn run<T>(
+    /// Sends one request that any member may answer from what it knows; its error is classified.
+    pub(super) async fn ask<T>(
         &self,
         operation: &str,
         request: impl AsyncFnOnce(Client) -> Result<T, etcd_client::Error>,
     ) -> Result<T, StoreError> {
         let answer = async { request(self.client().await?).await };
         self.answer(answer.await).await.map_err(|error| classify(operation.into(), error))
+    }
+
+    /// Sends one transaction or linearizable read; its error is classified.
+    ///
+    /// # Errors
+    /// `WentBack` from the first answer on that shows another cluster, or an earlier state of it.
+    pub(super) async fn run<T: Answer>(
+        &self,
+        operation: &str,
+        request: impl AsyncFnOnce(Client) -> Result<T, etcd_client::Error>,
+    ) -> Result<T, StoreError> {
+        let went_back = || StoreError::new(StoreErrorKind::WentBack, operation);
+        if self.went_back.load(Ordering::Acquire) {
+            return Err(went_back());
+        }
+        // Before the request: an answer that was sent earlier may arrive later.
+        let known = self.revision.load(Ordering::Acquire);
+        let answer = self.ask(operation, request).await?;
+        if let Some(header) = answer.header()
+            && let Some(how) = self.compare(header, known)
+        {
+            if !self.went_back.swap(true, Ordering::AcqRel) {
+                tracing::error!("etcd {how}: {}", StoreErrorKind::WentBack);
+            }
+            return Err(went_back().because(how));
+        }
+        Ok(answer)
+    }
+
+    /// Remembers what an answer shows of the cluster; tells how it differs from what was known.
+    fn compare(&self, header: &ResponseHeader, known: i64) -> Option<String> {
+        let (id, revision) = (header.cluster_id(), header.revision());
+        let first = self.id.compare_exchange(0, id, Ordering::AcqRel, Ordering::Acquire);
+        if let Err(before) = first
+            && before != id
+        {
+            return Some(format!("is another cluster: its id was {before:x}, and is {id:x}"));
+        }
+        let before = self.revision.fetch_max(revision, Ordering::AcqRel);
+        let lost = format!("went back from revision {} to {revision}", before.max(known));
+        (revision < known).then_some(lost)
     }
 
     /// Calls `each` with all keys that start with `prefix`.

@@ -9,7 +9,14 @@ const REFUSALS: [i32; 4] = [3, 7, 9, 12];
 
 /// The error of an operation, classified.
 pub(super) fn classify(operation: String, error: Error) -> StoreError {
-    StoreError::new(kind(&error), operation).because(error)
+    let classified = StoreError::new(kind(&error), operation);
+    match error.to_string().contains(NO_SPACE) {
+        true => classified.because(format!(
+            "{error}: compact its history, defragment it, and disarm the alarm (etcdctl compact, defrag, alarm disarm); \
+             to prevent it, see \"etcd\" in docs/stores.md"
+        )),
+        false => classified.because(error),
+    }
 }
 
 /// Whether the cluster does not take our login any more: users or roles have changed since, which
@@ -22,6 +29,10 @@ pub(super) fn needs_login(error: &Error) -> bool {
         || text.contains("user name is empty")
 }
 
+/// The text of etcd's error above its quota (`--quota-backend-bytes`): it answers reads, and
+/// refuses writes.
+const NO_SPACE: &str = "database space exceeded";
+
 /// The gRPC code of a token that the cluster does not know.
 const UNAUTHENTICATED: i32 = 16;
 
@@ -31,6 +42,8 @@ fn kind(error: &Error) -> StoreErrorKind {
     match error {
         // The next request logs in again.
         error if needs_login(error) => StoreErrorKind::Unavailable,
+        // Until somebody makes room and disarms the alarm.
+        Error::GRpcStatus(status) if status.message().contains(NO_SPACE) => StoreErrorKind::Refused,
         Error::GRpcStatus(status) if !REFUSALS.contains(&(status.code() as i32)) => {
             StoreErrorKind::Unavailable
         }

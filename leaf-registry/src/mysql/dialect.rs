@@ -11,8 +11,8 @@ use super::{errors, mirror, server_name};
 use crate::Table;
 use crate::sql::connections::ServerPool;
 use crate::sql::dialect::{
-    Dialect, ErrorMeanings, FenceStatements, GuardStatements, SettingsStatements, TagStatements,
-    WriterStatements,
+    Dialect, ErrorMeanings, FenceStatements, GuardStatements, MarginStatements, SettingsStatements,
+    TagStatements, WriterStatements,
 };
 use crate::sql::failover_guard::FailoverGuard;
 use crate::sql::fences::{self, FenceVersion};
@@ -220,9 +220,20 @@ impl Dialect for Mysql {
 
     const NAME: &'static str = "mysql";
 
-    /// `leaf_alloc` is the table as the Java Leaf's own script makes it, in a character set that
+    /// The guard's table comes first, see `administration`. `leaf_alloc` is the table as the Java Leaf's own script makes it, in a character set that
     /// holds every tag.
     const SEGMENT_TABLES: &'static [Table] = &[
+        Table {
+            name: "leaf_guard",
+            statements: "\
+CREATE TABLE leaf_guard (
+    id         TINYINT      NOT NULL,
+    server_uid VARCHAR(255) NOT NULL,
+    PRIMARY KEY (id)
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin;
+INSERT INTO leaf_guard (id, server_uid) VALUES (1, ''), (2, ''), (3, '0');
+",
+        },
         Table {
             name: "leaf_alloc",
             statements: "\
@@ -264,17 +275,6 @@ CREATE TABLE leaf_sequence (
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin;
 ",
         },
-        Table {
-            name: "leaf_guard",
-            statements: "\
-CREATE TABLE leaf_guard (
-    id         TINYINT      NOT NULL,
-    server_uid VARCHAR(255) NOT NULL,
-    PRIMARY KEY (id)
-) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin;
-INSERT INTO leaf_guard (id, server_uid) VALUES (1, ''), (2, '');
-",
-        },
     ];
 
     const ALLOC: TagStatements =
@@ -298,6 +298,11 @@ INSERT INTO leaf_guard (id, server_uid) VALUES (1, ''), (2, '');
         read_all: "SELECT biz_tag, settings FROM leaf_tag_settings",
         delete: of_tag!("DELETE FROM leaf_tag_settings"),
     };
+
+    const MARGIN: Option<MarginStatements> = Some(MarginStatements {
+        read: "SELECT server_uid FROM leaf_guard WHERE id = 3",
+        replace: "UPDATE leaf_guard SET server_uid = ? WHERE id = 3 AND server_uid = ?",
+    });
 
     const FENCES: FenceStatements = FenceStatements {
         list: "SELECT CAST(worker_id AS SIGNED), nonce, record FROM leaf_worker_fence \
@@ -362,14 +367,16 @@ INSERT INTO leaf_guard (id, server_uid) VALUES (1, ''), (2, '');
         connection
             .execute(
                 // A range counts when its statement was answered: it must be committed then, and a
-                // commit must not begin another transaction. A narrow column must refuse a value
+                // commit must not begin another transaction. The isolation level is that which
+                // `of_generation` needs. A narrow column must refuse a value
                 // that it cannot hold. A statement whose caller has left must not wait for its lock
                 // much longer. `skip` is computed from the new `max_id`, so columns must be
                 // assigned from left to right. For this the mode SIMULTANEOUS_ASSIGNMENT must be
                 // off, and ORACLE, too; and EMPTY_STRING_IS_NULL, in which the tables cannot be
                 // made. They are replaced by STRICT_TRANS_TABLES, which is wanted anyway, and not
                 // by '', which may be NULL here: then the whole text would be NULL.
-                "SET autocommit = 1, completion_type = 0, \
+                "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ; \
+                 SET autocommit = 1, completion_type = 0, \
                  sql_mode = CONCAT(REPLACE(REPLACE(REPLACE(@@sql_mode, \
                  'EMPTY_STRING_IS_NULL', 'STRICT_TRANS_TABLES'), 'ORACLE', 'STRICT_TRANS_TABLES'), \
                  'SIMULTANEOUS_ASSIGNMENT', 'STRICT_TRANS_TABLES'), ',STRICT_TRANS_TABLES'), \
@@ -390,7 +397,7 @@ INSERT INTO leaf_guard (id, server_uid) VALUES (1, ''), (2, '');
         let mut values: Vec<(String, String)> = query_as(
             "SHOW GLOBAL VARIABLES WHERE Variable_name IN \
              ('innodb_flush_log_at_trx_commit', 'sync_binlog', 'log_bin', \
-              'rpl_semi_sync_master_enabled', 'rpl_semi_sync_source_enabled')",
+              'rpl_semi_sync_master_enabled', 'rpl_semi_sync_source_enabled', 'server_uid')",
         )
         .fetch_all(&mut *connection)
         .await?;
@@ -446,6 +453,7 @@ fn risks(values: &[(String, String)]) -> Vec<String> {
             && is(&format!("rpl_semi_sync_{role}_status"), "OFF")
     });
     let risks = [
+        (is("server_uid", server_name::UNKNOWN), server_name::UNKNOWN_TEXT),
         (
             semi_sync,
             "semi-synchronous replication has fallen back to asynchronous: a failover now would lose \
@@ -461,4 +469,20 @@ fn risks(values: &[(String, String)]) -> Vec<String> {
         ),
     ];
     risks.into_iter().filter(|(risky, _)| *risky).map(|(_, text)| text.into()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The variable is made of the machine's hardware address; no test can take that away.
+    #[test]
+    fn a_server_without_a_name_of_its_own_is_a_risk() {
+        let told = |uid: &str| {
+            let flushed = ("innodb_flush_log_at_trx_commit".into(), "1".into());
+            risks(&[flushed, ("server_uid".into(), uid.into())])
+        };
+        assert_eq!(told("7M0Tp1Vv5rC2zK8aJ9dQw3eXyZs="), [""; 0]);
+        assert!(told("unknown")[0].contains("server_id"));
+    }
 }

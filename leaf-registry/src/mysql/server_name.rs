@@ -6,10 +6,19 @@
 //! cluster whose members commit by quorum the name is the cluster's: a switch within the cluster
 //! loses nothing; only a switch to another cluster counts as a failover.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use sqlx::{AssertSqlSafe, MySqlConnection, Row, query_as, raw_sql};
 
 use super::errors::{is_absent, is_read_only};
 use crate::sql::failover_guard::{FailoverGuard, GuardTable};
+
+/// What MariaDB's `server_uid` says where it could not read the hardware address.
+pub(super) const UNKNOWN: &str = "unknown";
+pub(super) const UNKNOWN_TEXT: &str = "the server's server_uid is unknown, so that only server_id tells it from others: give every server \
+     that may take over from another one a server_id of its own, or a failover is not noticed";
+/// Whether the log has told it.
+static TOLD: AtomicBool = AtomicBool::new(false);
 
 /// Gives a connection its server's name and finds out whether the guard is on.
 pub(super) async fn set(
@@ -84,6 +93,9 @@ async fn name(connection: &mut MySqlConnection) -> Result<String, sqlx::Error> {
     // `server_id` is added, which differs between the servers of one replication.
     let name = ["server_uuid", "server_uid"].into_iter().find(|name| value(name).is_some());
     let name = name.unwrap_or("hostname");
+    if name == "server_uid" && value(name) == Some(UNKNOWN) && !TOLD.swap(true, Ordering::Relaxed) {
+        tracing::warn!("{UNKNOWN_TEXT}");
+    }
     Ok(format!("CONCAT_WS('/', @@global.{name}, @@global.server_id)"))
 }
 

@@ -13,8 +13,8 @@ use super::errors;
 use crate::Table;
 use crate::sql::connections::ServerPool;
 use crate::sql::dialect::{
-    Dialect, ErrorMeanings, FenceStatements, GuardStatements, SettingsStatements, TagStatements,
-    WriterStatements,
+    Dialect, ErrorMeanings, FenceStatements, GuardStatements, MarginStatements, SettingsStatements,
+    TagStatements, WriterStatements,
 };
 use crate::sql::failover_guard::{FailoverGuard, GuardTable};
 use crate::sql::values::{bound, run_statements};
@@ -199,6 +199,16 @@ impl Dialect for Postgresql {
 
     const SEGMENT_TABLES: &'static [Table] = &[
         Table {
+            name: "leaf_guard",
+            statements: "\
+CREATE TABLE leaf_guard (
+    id         SMALLINT NOT NULL PRIMARY KEY,
+    server_uid TEXT     NOT NULL
+);
+INSERT INTO leaf_guard (id, server_uid) VALUES (1, ''), (2, ''), (3, '0');
+",
+        },
+        Table {
             name: "leaf_alloc",
             statements: "\
 CREATE TABLE leaf_alloc (
@@ -236,16 +246,6 @@ CREATE TABLE leaf_sequence (
 );
 ",
         },
-        Table {
-            name: "leaf_guard",
-            statements: "\
-CREATE TABLE leaf_guard (
-    id         SMALLINT NOT NULL PRIMARY KEY,
-    server_uid TEXT     NOT NULL
-);
-INSERT INTO leaf_guard (id, server_uid) VALUES (1, ''), (2, '');
-",
-        },
     ];
 
     const ALLOC: TagStatements = tags!(
@@ -279,6 +279,11 @@ INSERT INTO leaf_guard (id, server_uid) VALUES (1, ''), (2, '');
         read_all: "SELECT biz_tag, settings FROM leaf_tag_settings",
         delete: "DELETE FROM leaf_tag_settings WHERE biz_tag = $1",
     };
+
+    const MARGIN: Option<MarginStatements> = Some(MarginStatements {
+        read: "SELECT server_uid FROM leaf_guard WHERE id = 3",
+        replace: "UPDATE leaf_guard SET server_uid = $1 WHERE id = 3 AND server_uid = $2",
+    });
 
     const FENCES: FenceStatements = FenceStatements {
         list: "SELECT worker_id::bigint, nonce, record FROM leaf_worker_fence ORDER BY worker_id",

@@ -20,9 +20,18 @@ impl<D: Dialect> Administration for SqlStore<D> {
             Access::Write,
             name,
             async |connection: &mut Connection<D>| {
+                // The guard's table is made before these, so that one of them beside none of the
+                // guard's was not made by somebody who makes the tables at this moment.
+                let is_leafs = table_exists::<D>(connection, "leaf_sequence").await?
+                    || table_exists::<D>(connection, "leaf_tag_settings").await?;
                 let made = make::<D>(connection, D::SEGMENT_TABLES).await?;
                 D::identify_server(connection, &self.guard).await?;
-                if made.contains(&"leaf_guard") && self.guard.active_margin().is_some() {
+                if made.contains(&"leaf_guard") && is_leafs {
+                    tracing::warn!(
+                        "leaf_guard was missing beside other tables of Leaf, so that it is not known which server was \
+                         allocated from last: the first allocation advances every tag, as after a failover"
+                    );
+                } else if made.contains(&"leaf_guard") && self.guard.active_margin().is_some() {
                     for guard in [D::ALLOC.guard, D::SEQUENCE.guard].into_iter().flatten() {
                         D::execute(connection, guard.fill_empty, &[]).await?;
                     }
@@ -37,6 +46,7 @@ impl<D: Dialect> Administration for SqlStore<D> {
                     // lost anything of it.
                     D::execute(connection, guard.insert_missing, &[]).await?;
                 }
+                self.guard.store_margin::<D>(connection).await?;
                 Ok(made)
             },
         ))

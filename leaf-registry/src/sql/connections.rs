@@ -153,7 +153,10 @@ impl<D: Dialect> ServerPool<D> {
             .after_connect(move |connection, _| {
                 let (guard, noted) = (Arc::clone(&guard), Arc::clone(&noted));
                 Box::pin(async move {
-                    let prepared = D::prepare(connection, &guard).await;
+                    let mut prepared = D::prepare(connection, &guard).await;
+                    if prepared.is_ok() {
+                        prepared = guard.store_margin::<D>(connection).await;
+                    }
                     *noted.lock().expect("no holder of this lock panics") =
                         prepared.as_ref().err().map(ToString::to_string);
                     prepared
@@ -239,10 +242,8 @@ impl<D: Dialect> fmt::Debug for ServerPool<D> {
 }
 
 /// If a column of `leaf_tag_settings` is missing, makes the error say what to do.
-pub(crate) fn explain_missing_column<D: Dialect, T>(
-    result: Result<T, sqlx::Error>,
-) -> Result<T, sqlx::Error> {
-    result.map_err(|error| match (D::ERRORS.is_missing_column)(&error) {
+pub(crate) fn explain_missing_column<D: Dialect>(error: sqlx::Error) -> sqlx::Error {
+    match (D::ERRORS.is_missing_column)(&error) {
         true => sqlx::Error::Configuration(
             format!(
                 "{error}; the table does not have the columns that `leaf-server schema` shows: correct the table, and keep \
@@ -251,7 +252,7 @@ pub(crate) fn explain_missing_column<D: Dialect, T>(
             .into(),
         ),
         false => error,
-    })
+    }
 }
 
 /// Treats an optional table that is missing, or that this user may not use, as empty.

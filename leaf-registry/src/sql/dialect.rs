@@ -113,6 +113,15 @@ pub(crate) struct GuardStatements {
     pub(crate) insert_missing: &'static str,
 }
 
+/// The statements about the greatest margin of any node, in row 3 of `leaf_guard`, as digits.
+#[derive(Debug)]
+pub(crate) struct MarginStatements {
+    /// -> the margin.
+    pub(crate) read: &'static str,
+    /// new margin, the margin as it was read.
+    pub(crate) replace: &'static str,
+}
+
 /// The statements of a store of worker ids. Comments as in [`SettingsStatements`].
 #[derive(Debug)]
 pub(crate) struct FenceStatements {
@@ -188,6 +197,8 @@ pub(crate) trait Dialect: fmt::Debug + Send + Sync + Sized + 'static {
     const SET_MEANING: &'static str;
     /// The statements about settings.
     const SETTINGS: SettingsStatements;
+    /// `None` where the database cannot fail over.
+    const MARGIN: Option<MarginStatements> = None;
     /// The statements of a store of worker ids.
     const FENCES: FenceStatements;
     /// Begins a transaction; `None` where [`Connections::begin`] has begun one. In a transaction,

@@ -7,14 +7,18 @@
 //! ids repeat only if a failover loses more than the margin; only a quorum store excludes that.
 //!
 //! A missing row also counts as a failover: the replica may not have got it. Only whoever makes the
-//! table writes its own name without a jump.
+//! table writes its own name without a jump, and only where the database had no other table of Leaf:
+//! beside those the guard's table was lost, and with it the name of the last server.
+//!
+//! Nodes may be configured with different margins. Each writes its own down when it connects if it is
+//! greater than the one that is stored, and whoever jumps does so by the greatest.
 //!
 //! Statements differ by [`Dialect`]; here is whether the guard is on, and the jump: one task of a
 //! process jumps at a time. It goes on after its caller's deadline, for at most a minute.
 
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::time::Duration;
 
 use leaf_segment::{TagSettings, TagSettingsError};
@@ -23,7 +27,7 @@ use tokio::sync::Mutex;
 use tokio::time::timeout;
 
 use super::connections::{empty_if_absent, explain_missing_column};
-use super::dialect::{Dialect, GuardStatements};
+use super::dialect::{Connection, Dialect, GuardStatements};
 use super::store::SETTINGS_COLUMNS;
 use super::values::{Cells, Column, Value};
 
@@ -60,6 +64,8 @@ pub(crate) struct FailoverGuard {
     state: AtomicU8,
     /// Held by the task that jumps.
     jumping: Arc<Mutex<()>>,
+    /// Whether this process has let the others know its margin, on the server that it knows.
+    margin_is_stored: AtomicBool,
 }
 
 /// What a connection found.
@@ -85,7 +91,12 @@ const fn why_off(state: u8) -> Option<&'static str> {
 impl FailoverGuard {
     /// A guard that jumps by `margin`; `None`: never on.
     pub(crate) fn new(margin: Option<i64>) -> Self {
-        Self { margin, state: AtomicU8::new(UNKNOWN), jumping: Arc::default() }
+        Self {
+            margin,
+            state: AtomicU8::new(UNKNOWN),
+            jumping: Arc::default(),
+            margin_is_stored: AtomicBool::new(false),
+        }
     }
 
     /// By how much every tag would jump, whether or not the guard is on yet; `None`: it never is.
@@ -131,6 +142,32 @@ impl FailoverGuard {
         let _ = self.state.fetch_update(Ordering::Relaxed, Ordering::Relaxed, off);
     }
 
+    /// Lets every node that jumps know this node's margin. On a server that takes no writes it stays
+    /// as it is: nothing is allocated there either.
+    pub(crate) async fn store_margin<D: Dialect>(
+        &self,
+        connection: &mut Connection<D>,
+    ) -> Result<(), sqlx::Error> {
+        let is_on = self.state.load(Ordering::Relaxed) == ON;
+        let (Some(margin), Some(statements), true) = (self.margin, D::MARGIN, is_on) else {
+            return Ok(());
+        };
+        if self.margin_is_stored.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        let Some(stored) = stored_margin::<D>(connection).await? else { return Ok(()) };
+        if margin_of(&stored) < margin {
+            let own = margin.to_string();
+            let values = [Value::Text(&own), Value::Text(&stored)];
+            if let Err(error) = D::execute(connection, statements.replace, &values).await {
+                tracing::debug!("the failover margin was not written down: {error}");
+                return Ok(());
+            }
+        }
+        self.margin_is_stored.store(true, Ordering::Relaxed);
+        Ok(())
+    }
+
     /// Advances every tag by `margin` or more (those in strict order with few numbers by their own
     /// margin), in a task of its own: a caller that leaves after its deadline does not undo it. If
     /// a jump is under way already, waits for its end: that one may have been for the other table,
@@ -142,6 +179,8 @@ impl FailoverGuard {
         statements: GuardStatements,
         margin: i64,
     ) -> Result<bool, sqlx::Error> {
+        // The next connection lets the server know that was met.
+        self.margin_is_stored.store(false, Ordering::Relaxed);
         let Ok(alone) = Arc::clone(&self.jumping).try_lock_owned() else {
             drop(self.jumping.lock().await);
             return Ok(false);
@@ -163,6 +202,21 @@ impl FailoverGuard {
     }
 }
 
+/// The greatest margin of any node, as it is stored; `None` where it is not.
+async fn stored_margin<D: Dialect>(
+    connection: &mut Connection<D>,
+) -> Result<Option<String>, sqlx::Error> {
+    let Some(statements) = D::MARGIN else { return Ok(None) };
+    let rows = D::fetch(connection, statements.read, &[], &[Column::Text]).await;
+    let row = empty_if_absent::<D, _>(rows)?.pop();
+    Ok(row.and_then(|mut row| row.text(0)))
+}
+
+/// The number of a stored margin; 0 where somebody has written something else.
+fn margin_of(stored: &str) -> i64 {
+    stored.parse().unwrap_or(0)
+}
+
 /// Advances every tag, unless somebody else has done so meanwhile. Takes a connection of its own,
 /// which is not used again.
 async fn jump<D: Dialect>(
@@ -175,9 +229,10 @@ async fn jump<D: Dialect>(
     D::identify_server(&mut connection, &guard).await?;
     D::run_text(&mut connection, statements.limit_jump).await?;
     let settings = D::fetch(&mut connection, D::SETTINGS.read_all, &[], SETTINGS_COLUMNS).await;
-    let largest =
-        largest_amount(empty_if_absent::<D, _>(explain_missing_column::<D, _>(settings))?)?;
-    let margin = margin.max(largest.saturating_mul(STEPS));
+    let settings = empty_if_absent::<D, _>(settings).map_err(explain_missing_column::<D>)?;
+    let largest = largest_amount(settings)?;
+    let stored = stored_margin::<D>(&mut connection).await?.unwrap_or_default();
+    let margin = margin.max(margin_of(&stored)).max(largest.saturating_mul(STEPS));
 
     D::run_text(&mut connection, "BEGIN").await?;
     let servers = D::fetch(&mut connection, statements.lock, &[], &[Column::Text, Column::Text]);

@@ -75,7 +75,7 @@ impl<D: Dialect> Change<D> for &TagUpdate {
             let settings = settings.encode();
             let values = [Value::Text(&settings), name];
             let written = D::execute(connection, locked.table.set_settings, &values).await;
-            explain_missing_column::<D, _>(written)?;
+            written.map_err(explain_missing_column::<D>)?;
         }
         Ok(now)
     }
@@ -282,10 +282,14 @@ impl<D: Dialect> SqlStore<D> {
         // Whether the table can be read is found out before the transaction: an error would end it
         // in PostgreSQL.
         let settings = D::fetch(connection, D::SETTINGS.read, &name, SETTINGS_COLUMNS).await;
-        let has_settings = match settings {
-            Err(error) if (D::ERRORS.is_absent)(&error) => false,
-            read => explain_missing_column::<D, _>(read).map(|_| true)?,
-        };
+        let has_settings = settings.is_ok();
+        if let Err(error) = settings {
+            let sequences = D::fetch(connection, D::SEQUENCE.read, &name, SEQUENCE_COLUMNS).await;
+            let error = self.explain_settings(error, sequences.is_ok());
+            if !(D::ERRORS.is_absent)(&error) {
+                return Err(error.into());
+            }
+        }
         if let Some(begin) = D::BEGIN {
             D::run_text(connection, begin).await?;
         }

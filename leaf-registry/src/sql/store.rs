@@ -211,6 +211,23 @@ impl<D: Dialect> SqlStore<D> {
         }
     }
 
+    /// What it means that the settings cannot be read. Only in the database of a Java Leaf no tag
+    /// has any: where this user can use one of Leaf's other tables (`is_leafs`, or the guard's), the
+    /// tags may have slices, or be disabled.
+    pub(super) fn explain_settings(&self, error: sqlx::Error, is_leafs: bool) -> sqlx::Error {
+        let absent = (D::ERRORS.is_absent)(&error);
+        if !absent || !(is_leafs || self.guard.active_margin().is_some()) {
+            return explain_missing_column::<D>(error);
+        }
+        sqlx::Error::Configuration(
+            format!(
+                "{error}; the settings of the tags (slices, templates, whether they are enabled) are not known: grant this \
+                 user SELECT on leaf_tag_settings, or put the table back from a backup"
+            )
+            .into(),
+        )
+    }
+
     /// One try of an allocation: the statement that allocates; only if it changed no row, a second
     /// one that reads why. So the usual case costs one round trip.
     async fn try_allocate(
@@ -293,9 +310,13 @@ impl<D: Dialect> SqlStore<D> {
             let rows = D::fetch(connection, alloc, wanted, ALLOC_COLUMNS).await;
             let mut rows = no_row_if_tag_unencodable::<D, _>(rows)?;
             let sequences = D::fetch(connection, sequence, wanted, SEQUENCE_COLUMNS).await;
+            let is_leafs = sequences.is_ok();
             rows.extend(self.sequences.rows::<D>(sequences)?);
-            let settings = D::fetch(connection, settings, wanted, SETTINGS_COLUMNS);
-            let settings = explain_missing_column::<D, _>(settings.await);
+            let settings = D::fetch(connection, settings, wanted, SETTINGS_COLUMNS).await;
+            let settings = match settings {
+                Err(error) => Err(self.explain_settings(error, is_leafs)),
+                settings => settings,
+            };
             let settings = self.settings.rows::<D>(settings)?;
             Ok(records(rows, settings))
         })

@@ -7,7 +7,8 @@
 //!
 //! SQLite goes on in a file that was removed or renamed, while the next process opens what is at
 //! the path by then: each would grant what the other grants. So nothing counts unless the paths of
-//! the file and of its write-ahead log still lead to those that were opened.
+//! the file and of its write-ahead log still lead to those that were opened. Nor if the file has a
+//! second name: whoever opens it there keeps another log, and neither sees what the other commits.
 
 use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
@@ -38,14 +39,30 @@ pub(crate) struct SqliteFile {
     log: Arc<Mutex<Option<FileId>>>,
 }
 
+/// Whether something is mounted at this path itself: one file that is shared under another name.
+/// `false` where the system does not tell (Linux before 5.8).
+fn is_mount(path: &Path) -> bool {
+    #[cfg(target_os = "linux")]
+    {
+        use rustix::fs::{AtFlags, CWD, StatxAttributes, StatxFlags, statx};
+        statx(CWD, path, AtFlags::empty(), StatxFlags::empty())
+            .is_ok_and(|found| found.stx_attributes.contains(StatxAttributes::MOUNT_ROOT))
+    }
+    #[cfg(not(target_os = "linux"))]
+    false
+}
+
 /// Device, inode and, because inodes are reused, the time when the file was made, where the file
 /// system has it.
 type FileId = (u64, u64, Option<SystemTime>);
 
-/// The identity of what is at `path`; `None` where nothing is.
-fn identity(path: &Path) -> std::io::Result<Option<FileId>> {
+/// The identity of what is at `path`, and how many names it has; `None` where nothing is.
+fn identity(path: &Path) -> std::io::Result<Option<(FileId, u64)>> {
     match std::fs::metadata(path) {
-        Ok(found) => Ok(Some((found.dev(), found.ino(), found.created().ok()))),
+        Ok(found) => {
+            let identity = (found.dev(), found.ino(), found.created().ok());
+            Ok(Some((identity, found.nlink())))
+        }
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
         Err(error) => Err(error),
     }
@@ -55,6 +72,12 @@ impl SqliteFile {
     /// Opens the file, and makes it where it does not exist.
     pub(super) async fn open(path: &Path) -> Result<Self, StoreError> {
         let failed = |error| classify::<super::Sqlite>(format!("open {}", path.display()), error);
+        let second_name = || failed(WorkError::Refused(StoreErrorKind::SecondName));
+        let names = |path| identity(path).ok().flatten().map_or(0, |(_, names)| names);
+        // Before SQLite makes a log beside this name.
+        if is_mount(path) || names(path) > 1 {
+            return Err(second_name());
+        }
         let options = SqliteConnectOptions::new()
             .filename(path)
             .create_if_missing(true)
@@ -80,7 +103,7 @@ impl SqliteFile {
         // A later connection must not make the file anew.
         pool.set_connect_options(options.create_if_missing(false));
         let identity = identity(path).map_err(|error| failed(sqlx::Error::Io(error).into()))?;
-        let identity =
+        let (identity, _) =
             identity.ok_or_else(|| failed(WorkError::Refused(StoreErrorKind::Replaced)))?;
         Ok(Self { pool, path: path.to_owned(), identity, log })
     }
@@ -93,6 +116,7 @@ impl SqliteFile {
         let mut path = self.path.clone().into_os_string();
         path.push("-wal");
         let found = identity(Path::new(&path)).map_err(|_| StoreErrorKind::Unavailable)?;
+        let found = found.map(|(identity, _)| identity);
         let mut log = self.log.lock().expect("no holder of this lock panics");
         if log.is_some() && found != *log {
             return Err(StoreErrorKind::Replaced);
@@ -104,7 +128,8 @@ impl SqliteFile {
     /// Whether the file is still the one that was opened.
     fn check_file(&self) -> Result<(), StoreErrorKind> {
         match identity(&self.path) {
-            Ok(Some(found)) if found == self.identity => Ok(()),
+            Ok(Some((found, 0..=1))) if found == self.identity => Ok(()),
+            Ok(Some((found, _))) if found == self.identity => Err(StoreErrorKind::SecondName),
             Ok(_) => Err(StoreErrorKind::Replaced),
             Err(_) => Err(StoreErrorKind::Unavailable),
         }
@@ -159,10 +184,13 @@ impl Connections for SqliteFile {
         result
     }
 
-    /// If the file was removed or replaced, reports that instead of SQLite's error.
+    /// If the file was removed or replaced, or has a second name, reports that instead of SQLite's
+    /// error.
     fn explain(&self, operation: String, error: WorkError) -> StoreError {
         match self.check_file() {
-            Err(StoreErrorKind::Replaced) => StoreError::new(StoreErrorKind::Replaced, operation),
+            Err(kind @ (StoreErrorKind::Replaced | StoreErrorKind::SecondName)) => {
+                StoreError::new(kind, operation)
+            }
             _ => classify::<super::Sqlite>(operation, error),
         }
     }

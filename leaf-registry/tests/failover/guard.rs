@@ -64,6 +64,41 @@ async fn a_name_that_was_lost_is_another_name() {
     }
 }
 
+/// The table of guards was lost, and with it the name of the last server: it is not made anew as if
+/// nothing had been.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_guard_that_is_made_beside_used_tables_makes_tags_jump() {
+    for server in Server::both().await {
+        let store = open(&server.url(), Some(1_000_000)).await;
+        create(&store).await;
+        assert_eq!(next(&*store.store).await.start(), 1);
+        store.store.close().await;
+        server.sql("DROP TABLE leaf_guard").await;
+
+        let fresh = open(&server.url(), Some(1_000_000)).await;
+        assert_eq!(fresh.admin.apply().await.unwrap(), ["leaf_guard"]);
+        assert_eq!(next(&*fresh.store).await.start(), 1_000_011);
+    }
+}
+
+/// Of nodes with different margins any may be the one that jumps.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_greatest_margin_of_any_node_counts() {
+    for server in Server::both().await {
+        let great = open(&server.url(), Some(1_000_000)).await;
+        create(&great).await;
+        let small = open(&server.url(), Some(1000)).await;
+        assert_eq!(next(&*small.store).await.start(), 1);
+        assert_eq!(next(&*great.store).await.start(), 11);
+        server.sql("UPDATE leaf_guard SET server_uid = 'another' WHERE id < 3").await;
+        assert_eq!(next(&*small.store).await.start(), 1_000_021);
+        // One that is smaller does not lower it.
+        let smallest = open(&server.url(), Some(1)).await;
+        server.sql("UPDATE leaf_guard SET server_uid = 'another' WHERE id < 3").await;
+        assert_eq!(next(&*smallest.store).await.start(), 2_000_031);
+    }
+}
+
 /// The two tables of tags are guarded each by itself: whoever jumps with one leaves the other to
 /// those who may use it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -265,6 +300,7 @@ async fn tags_do_not_go_with_the_right_to_read_them() {
         let few = server.user("lost").await;
         server.grant("SELECT", "leaf_alloc", &few).await;
         server.grant("SELECT", "leaf_sequence", &few).await;
+        server.grant("SELECT", "leaf_tag_settings", &few).await;
         let store = open(&few.url, None).await;
         assert_eq!(store.store.tags().await.unwrap().len(), 3);
 
@@ -274,6 +310,7 @@ async fn tags_do_not_go_with_the_right_to_read_them() {
         assert!(refused.contains("leaf_sequence"), "{refused}");
         store.store.tag(&Tag::parse("turns").unwrap()).await.unwrap_err();
         // Whoever has never read one has plain tags only.
+        server.revoke("SELECT", "leaf_tag_settings", &few).await;
         assert_eq!(open(&few.url, None).await.store.tags().await.unwrap().len(), 2);
         server.drop_user(few).await;
     }

@@ -3,6 +3,7 @@
 //! A new backend is one more line in `backends!` and one function that makes an empty store.
 #![allow(clippy::unwrap_used, reason = "tests may panic")]
 
+mod etcd_back;
 mod etcd_users;
 mod fixture;
 mod generations;

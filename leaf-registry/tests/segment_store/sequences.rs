@@ -276,7 +276,34 @@ async fn settings_that_vanish_are_an_error() {
     let error = f.store.tags().await.unwrap_err().to_string();
     assert!(error.contains("leaf_tag_settings"), "{error}");
     f.store.tag(&tag("orders")).await.unwrap_err();
-    // A database of a Java Leaf has no such table.
-    let fresh = f.another().await.tag(&tag("orders")).await.unwrap().unwrap();
-    assert_eq!(fresh.settings, Ok(TagSettings::default()));
+}
+
+/// G-30: a process that never could read the settings: their table was lost, or its user has no
+/// right on it. Only in the database of a Java Leaf no tag has any.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_the_settings_only_the_tags_of_a_java_leaf_are_served() {
+    for f in [crate::sqlite().await, crate::mysql().await, crate::postgres().await] {
+        let settings = TagSettings::decode(r#"{"version":1,"enabled":false}"#).unwrap();
+        let orders = tag("orders");
+        let new = NewTag { settings, ..NewTag::new(orders.clone(), step(10)) };
+        f.store.create(&new).await.unwrap();
+        f.sql("ALTER TABLE leaf_tag_settings RENAME TO not_readable").await;
+        let fresh = f.another().await;
+        for error in [
+            fresh.tags().await.unwrap_err(),
+            fresh.tag(&orders).await.unwrap_err(),
+            fresh.seal(&orders, None).await.unwrap_err().error,
+        ] {
+            assert_eq!(*error.kind(), StoreErrorKind::Refused, "{error}");
+            assert!(error.to_string().contains("grant this user SELECT on"), "{error}");
+        }
+        f.sql("DROP TABLE leaf_sequence").await;
+        if !f.url.starts_with("sqlite") {
+            let error = f.another().await.tags().await.unwrap_err().to_string();
+            assert!(error.contains("grant this user"), "the guard's table is there: {error}");
+            f.sql("DROP TABLE leaf_guard").await;
+        }
+        let java = f.another().await.tag(&orders).await.unwrap().unwrap();
+        assert_eq!(java.settings, Ok(TagSettings::default()));
+    }
 }

@@ -1,5 +1,6 @@
 //! The file of an embedded store: what happens to it under a process that has it open.
 
+use leaf_registry::StoreOptions;
 use leaf_segment::StoreErrorKind;
 
 use crate::fixture::{self, Database, sqlite};
@@ -47,4 +48,28 @@ async fn a_file_that_is_not_in_its_place_grants_nothing() {
         let kind = refusal(f.store.allocate(&tag("orders"), step(10), step(10).into())).await;
         assert_eq!(kind, StoreErrorKind::Replaced, "also while there is a good file");
     }
+}
+
+/// G-29: a hard link is a second name, under which SQLite keeps another log.
+#[tokio::test]
+async fn a_file_with_two_names_grants_nothing() {
+    let f = sqlite().await;
+    let Database::Sqlite(directory) = &f.database else { unreachable!() };
+    let (file, other) = (directory.path().join("leaf.db"), directory.path().join("other.db"));
+    create(&*f.store, "orders", 10).await;
+    let orders = tag("orders");
+    let take = || f.store.allocate(&orders, step(10), step(10).into());
+    assert_eq!(take().await.unwrap().start(), 1);
+    std::fs::hard_link(&file, &other).unwrap();
+    assert_eq!(refusal(take()).await, StoreErrorKind::SecondName);
+    assert_eq!(refusal(f.store.tags()).await, StoreErrorKind::SecondName);
+    for name in [&file, &other] {
+        let url: leaf_registry::StoreUrl = format!("sqlite:{}", name.display()).parse().unwrap();
+        let refused = url.open(directory.path(), &StoreOptions::default()).await.unwrap_err();
+        assert_eq!(*refused.kind(), StoreErrorKind::SecondName, "{refused}");
+        assert!(refused.to_string().contains("share the directory"), "{refused}");
+    }
+    assert!(!directory.path().join("other.db-wal").exists(), "nobody opened it there");
+    std::fs::remove_file(other).unwrap();
+    assert!(take().await.unwrap().start() > 10, "and it goes on");
 }

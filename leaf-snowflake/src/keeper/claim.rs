@@ -29,8 +29,15 @@ impl Keeper {
     async fn try_claim(&mut self) -> Result<Held, SnowflakeError> {
         self.watch_file().await?;
         self.watch_java_cache().await?;
-        self.compare_clocks().await?;
-        match self.take_worker_id().await {
+        // What no answer of the registry can change is told at once.
+        self.registry.check(&self.config.identity, self.config.layout)?;
+        // Who cannot ask for the peers must not claim either: its clock may be wrong. One that can go
+        // on without the registry does.
+        let claimed = match self.compare_clocks().await? {
+            Ok(()) => self.take_worker_id().await,
+            Err(unlisted) => Err(unlisted.into()),
+        };
+        match claimed {
             Ok(lease) => self.start(Some(lease)).await,
             Err(error) => match error.kind() {
                 SnowflakeErrorKind::Registry(away)
@@ -88,12 +95,17 @@ impl Keeper {
         Err(RegistryError::new(alive, "claim a worker id").into())
     }
 
-    /// Refuses this node's clock unless the peers' clocks agree with it by the configured rule.
-    async fn compare_clocks(&self) -> Result<(), SnowflakeError> {
-        let Some(peers) = &self.config.peers else { return Ok(()) };
+    /// Refuses this node's clock unless the peers' clocks agree with it by the configured rule. The
+    /// inner error says why the registry could not tell who they are.
+    async fn compare_clocks(&self) -> Result<Result<(), RegistryError>, SnowflakeError> {
+        let Some(peers) = &self.config.peers else { return Ok(Ok(())) };
         let (peers, clock) = (Arc::clone(peers), Arc::clone(&self.config.clock));
         let verdict =
             peers::compare(peers, clock, self.config.peer_rule, self.config.max_offset).await;
+        let verdict = match verdict {
+            Ok(verdict) => verdict,
+            Err(unlisted) => return Ok(Err(unlisted)),
+        };
         match verdict {
             Verdict::Alone => tracing::debug!("no peer answers: the clock is not compared"),
             Verdict::Agrees { agreeing, reached } => {
@@ -101,7 +113,7 @@ impl Keeper {
             }
             Verdict::Refuses { .. } => {}
         }
-        verdict.refusal().map_or(Ok(()), |refusal| Err(refusal.into()))
+        verdict.refusal().map_or(Ok(Ok(())), |refusal| Err(refusal.into()))
     }
 
     async fn take_worker_id(&mut self) -> Result<Lease, SnowflakeError> {
@@ -221,7 +233,7 @@ impl Keeper {
         match lease {
             Some(_) => tracing::info!(%worker, term, "worker id claimed"),
             None => {
-                tracing::warn!(%worker, term, "the registry is away: going on from the state file")
+                tracing::warn!(%worker, term, "the registry is away: going on from the state file; the clock is not compared")
             }
         }
         self.shared.start(Arc::clone(&sequencer));

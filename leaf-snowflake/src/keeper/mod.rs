@@ -109,7 +109,7 @@ enum Event {
     Look(Urgency),
     Report,
     Answer(Box<Answer>),
-    Compared(Verdict),
+    Compared(Result<Verdict, RegistryError>),
     AcceptClock,
 }
 
@@ -226,7 +226,7 @@ impl Keeper {
         let mut looks = every(LOOK_EVERY);
         let mut reports = every(self.config.report_interval);
         let mut request: Option<PendingRequest> = None;
-        let mut comparison: Option<BoxFuture<'static, Verdict>> = None;
+        let mut comparison: Option<BoxFuture<'static, Result<Verdict, RegistryError>>> = None;
         let mut compare_from = Instant::now();
         let mut thawed: Option<Thawed> = None;
         let shared = Arc::clone(&self.shared);
@@ -303,7 +303,7 @@ impl Keeper {
                     comparison = None;
                     // A single peer that agrees is not enough: it may have followed the same wrong
                     // source of time.
-                    if let Verdict::Agrees { agreeing: 2.., .. } = verdict {
+                    if let Ok(Verdict::Agrees { agreeing: 2.., .. }) = verdict {
                         shared.accept_clock.notify_one();
                     }
                 }

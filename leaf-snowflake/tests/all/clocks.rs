@@ -1,12 +1,14 @@
 //! Clocks that go back, jump ahead, strobe, run too fast, end, or are plainly wrong.
 
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures_core::future::BoxFuture;
 use leaf_core::{Clock, Health, Layout, ManualClock, UnixMillis};
 use leaf_snowflake::{
-    Identity, MemoryFenceStore, PeerRule, Peers, Registry, SnowflakeErrorKind, SnowflakeGenerator,
+    Identity, MemoryFenceStore, PeerRule, Peers, Registry, RegistryError, RegistryErrorKind,
+    SnowflakeErrorKind, SnowflakeGenerator,
 };
 
 use crate::support::*;
@@ -132,13 +134,21 @@ async fn an_accepted_jump_ahead_is_followed_at_once() {
 struct Neighbours {
     right: Arc<ManualClock>,
     offsets: Mutex<Vec<i64>>,
+    /// So many times the list is not had: the connection to the registry breaks.
+    broken: AtomicI64,
 }
 
 impl Peers for Neighbours {
-    fn list(&self) -> BoxFuture<'_, Vec<Identity>> {
+    fn list(&self) -> BoxFuture<'_, Result<Vec<Identity>, RegistryError>> {
+        let broken = self.broken.fetch_sub(1, Ordering::Relaxed);
+        if broken > 0 {
+            let error = RegistryError::new(RegistryErrorKind::Unavailable, "look for live nodes");
+            return Box::pin(async { Err(error) });
+        }
+        self.broken.store(0, Ordering::Relaxed);
         let count = self.offsets.lock().unwrap().len();
         let peers = (0..count).map(|n| Identity::parse(&format!("peer:{n}")).unwrap()).collect();
-        Box::pin(async { peers })
+        Box::pin(async { Ok(peers) })
     }
 
     fn ask<'a>(&'a self, peer: &'a Identity) -> BoxFuture<'a, Option<UnixMillis>> {
@@ -152,16 +162,21 @@ impl Peers for Neighbours {
 /// W-13: a node whose clock most peers call wrong claims nothing; a peer that is wrong is outvoted.
 #[tokio::test(start_paused = true)]
 async fn peers_refuse_a_bad_clock_before_it_claims() {
-    let start = async |ahead: u64, offsets: &[i64], rule| {
+    let start_after = async |broken: i64, ahead: u64, offsets: &[i64], rule| {
         let right = Arc::new(ManualClock::at(START));
         let clock = Arc::new(ManualClock::at(START + millis(ahead)));
         let registry = Arc::new(MemoryFenceStore::default());
         let mut config = config("a:1", &clock, None);
-        config.peers = Some(Arc::new(Neighbours { right, offsets: Mutex::new(offsets.into()) }));
+        config.peers = Some(Arc::new(Neighbours {
+            right,
+            offsets: Mutex::new(offsets.into()),
+            broken: AtomicI64::new(broken),
+        }));
         config.peer_rule = rule;
         let opened = open(&registry, config).await;
         (opened, Registry::from(Arc::clone(&registry)).workers().await.unwrap().len())
     };
+    let start = async |ahead, offsets: &[i64], rule| start_after(0, ahead, offsets, rule).await;
     const DAY: i64 = 86_400_000;
 
     let (refused, claimed) = start(600_000, &[0, 3, -2, 1], PeerRule::Majority).await;
@@ -175,13 +190,27 @@ async fn peers_refuse_a_bad_clock_before_it_claims() {
     assert!(start(600_000, &[], PeerRule::Majority).await.0.is_ok(), "nobody to ask");
     assert!(start(0, &[4000], PeerRule::Majority).await.0.is_ok());
     assert!(start(0, &[-6000], PeerRule::Majority).await.0.is_err(), "one of two is wrong");
+
+    // A connection that breaks is no reason not to compare.
+    for broken in [1, 5, 1000] {
+        let (refused, claimed) = start_after(broken, 600_000, &[0, 3], PeerRule::Majority).await;
+        let error = refused.unwrap_err();
+        let refused = matches!(error.kind(), SnowflakeErrorKind::ClockRefused { .. });
+        assert_eq!(refused, broken < 1000, "{broken}: {error}");
+        assert_eq!(claimed, 0, "{broken}: nothing was written");
+    }
+    assert!(start_after(5, 0, &[0, 3], PeerRule::Majority).await.0.is_ok());
 }
 
 /// W-08, W-13: a great jump ahead is followed when two peers or more agree with it, no earlier.
 #[tokio::test(start_paused = true)]
 async fn peers_vouch_for_a_jump_ahead() {
     let (clock, right) = (Arc::new(ManualClock::at(START)), Arc::new(ManualClock::at(START)));
-    let peers = Arc::new(Neighbours { right: Arc::clone(&right), offsets: Mutex::default() });
+    let peers = Arc::new(Neighbours {
+        right: Arc::clone(&right),
+        offsets: Mutex::default(),
+        broken: AtomicI64::new(0),
+    });
     let mut config = config("a:1", &clock, None);
     config.peers = Some(Arc::clone(&peers) as _);
     let flakes = open(&Arc::default(), config).await.unwrap();
