@@ -29,6 +29,9 @@ const SILENT_SWEEPS: u32 = 4;
 const UNREAD_TIMEOUT: Duration = Duration::from_secs(30);
 /// How soon the next one is asked to make room where the last one did not.
 const EVICT_AGAIN: Duration = Duration::from_millis(50);
+/// How soon somebody is looked for again who can make room, where nobody could: one may have been
+/// silent for long enough meanwhile, or the limit been raised.
+const LOOK_AGAIN: Duration = Duration::from_millis(200);
 /// How many that the system has accepted are still served at the end: as many as it lets wait, so
 /// that clients that connect again and again cannot hold the stop.
 const LAST_ACCEPTS: usize = 4096;
@@ -132,8 +135,7 @@ impl<P: Protocol> Slots<P> {
             }
             let Keeping { evict_after, evict_at_once, .. } = self.keeping;
             let evicted = self.connections.evict(evict_after, evict_at_once);
-            // The limit may be raised meanwhile.
-            let pause = if evicted { EVICT_AGAIN } else { Duration::from_secs(1) };
+            let pause = if evicted { EVICT_AGAIN } else { LOOK_AGAIN };
             let _ = tokio::time::timeout(pause, freed).await;
         }
     }
