@@ -164,7 +164,8 @@ impl<'a> TagAdmin<'a> {
     }
 
     /// Writes the change that `decide` makes of the record. If somebody else changes the record
-    /// first, it is read and decided on again, unless it was repaired or made again.
+    /// first, or all the time, it is read and decided on again, unless it was repaired or made
+    /// again.
     async fn update(
         &self,
         tag: &Tag,
@@ -174,7 +175,12 @@ impl<'a> TagAdmin<'a> {
         let generation = record.generation();
         for _ in 1..TRIES {
             match self.store.update(&decide(&record)?).await {
-                Err(error) if *error.kind() == StoreErrorKind::RecordChanged => {
+                Err(error)
+                    if matches!(
+                        error.kind(),
+                        StoreErrorKind::RecordChanged | StoreErrorKind::Conflict
+                    ) =>
+                {
                     record = self.read(tag).await?;
                     if record.generation() != generation {
                         return Err(error.into());

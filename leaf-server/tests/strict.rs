@@ -15,8 +15,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use leaf_testkit::{
-    CallLog, Etcd, Fault, FaultProxy, Galera, HttpClient, LeafServer, Ledger, MariaDb, RedisClient,
-    RedisReply,
+    CallLog, Etcd, Fault, FaultProxy, Galera, HttpClient, LeafServer, Ledger, MariaDb, Postgres,
+    RedisClient, RedisReply,
 };
 use tokio::time::Instant;
 
@@ -149,7 +149,12 @@ impl Calls {
 }
 
 /// Kills, stops and cuts off one node after the other while all are asked.
-async fn attack(mut nodes: Vec<Node>) {
+async fn attack(nodes: Vec<Node>) {
+    attack_over(nodes, None::<fn() -> SocketAddr>).await;
+}
+
+/// The same, and in the middle the database fails over: `fail_over` says where it is then.
+async fn attack_over(mut nodes: Vec<Node>, mut fail_over: Option<impl FnOnce() -> SocketAddr>) {
     let (seconds, callers_per_node) = if full() { (60, 20) } else { (6, 8) };
     let calls = Arc::new(Calls::default());
     let callers: Vec<_> = (0..nodes.len() * callers_per_node)
@@ -188,6 +193,10 @@ async fn attack(mut nodes: Vec<Node>) {
         }
         faults += 1;
         tokio::time::sleep(Duration::from_millis(400)).await;
+        if let Some(fail_over) = fail_over.take_if(|_| faults == 4) {
+            let promoted = tokio::task::block_in_place(fail_over);
+            nodes.iter().for_each(|node| node.proxy.point_to(promoted));
+        }
     }
     calls.done.store(true, Ordering::SeqCst);
     for caller in callers {
@@ -261,4 +270,78 @@ async fn strict_order_holds_on_galera() {
         nodes.push(Node::start(local(port), url).await);
     }
     attack(nodes).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn strict_order_holds_on_postgres() {
+    let server = tokio::task::spawn_blocking(Postgres::shared).await.unwrap();
+    let name = server.new_database();
+    let url = |port| Postgres::url(port, &name);
+    tokio::task::block_in_place(|| create_now(&url(server.port())));
+    let mut nodes = Vec::new();
+    for _ in 0..3 {
+        nodes.push(Node::start(local(server.port()), url).await);
+    }
+    attack(nodes).await;
+}
+
+/// Three processes on one file. It has no line that could break.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn strict_order_holds_on_sqlite() {
+    let directory = tempfile::tempdir().unwrap();
+    let url = format!("sqlite:{}", directory.path().join("shared.db").display());
+    tokio::task::block_in_place(|| create_now(&url));
+    let mut nodes = Vec::new();
+    for _ in 0..3 {
+        nodes.push(Node::start(local(1), |_| url.clone()).await);
+    }
+    attack(nodes).await;
+}
+
+/// An asynchronous replica is promoted that lacks half a second of allocations: the order holds over
+/// the jump.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn strict_order_holds_over_a_promotion_of_postgres() {
+    let primary = tokio::task::spawn_blocking(Postgres::start).await.unwrap();
+    let name = primary.new_database();
+    let url = |port| Postgres::url(port, &name);
+    tokio::task::block_in_place(|| create_now(&url(primary.port())));
+    let replica = tokio::task::block_in_place(|| primary.start_replica());
+    let mut nodes = Vec::new();
+    for _ in 0..3 {
+        nodes.push(Node::start(local(primary.port()), url).await);
+    }
+    let fail_over = || {
+        replica.stop_following();
+        std::thread::sleep(Duration::from_millis(500));
+        primary.crash();
+        replica.promote();
+        local(replica.port())
+    };
+    attack_over(nodes, Some(fail_over)).await;
+    let jumped = replica.sql(&name, "SELECT max_id FROM leaf_sequence WHERE biz_tag = 'turns'");
+    assert!(jumped.trim().parse::<i64>().unwrap() > 10_000_000, "it was a failover: {jumped}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn strict_order_holds_over_a_promotion_of_mariadb() {
+    let (primary, replica) = tokio::task::spawn_blocking(MariaDb::start_replicated).await.unwrap();
+    let name = primary.new_database();
+    let url = |port| MariaDb::url(port, &name);
+    tokio::task::block_in_place(|| create_now(&url(primary.port())));
+    let mut nodes = Vec::new();
+    for _ in 0..3 {
+        nodes.push(Node::start(local(primary.port()), url).await);
+    }
+    let fail_over = || {
+        replica.sql("STOP SLAVE IO_THREAD");
+        std::thread::sleep(Duration::from_millis(500));
+        primary.crash();
+        replica.sql("STOP SLAVE; SET GLOBAL read_only = 0");
+        local(replica.port())
+    };
+    attack_over(nodes, Some(fail_over)).await;
+    let of_turns = format!("SELECT max_id FROM {name}.leaf_sequence WHERE biz_tag = 'turns'");
+    let jumped = replica.sql(&of_turns);
+    assert!(jumped.trim().parse::<i64>().unwrap() > 10_000_000, "it was a failover: {jumped}");
 }

@@ -51,6 +51,12 @@ impl HttpClient {
         Ok(Self { stream: BufReader::new(stream) })
     }
 
+    /// The connection, after all that was asked on it was answered.
+    #[must_use]
+    pub fn into_stream(self) -> TcpStream {
+        self.stream.into_inner()
+    }
+
     /// One request, on a connection of its own.
     ///
     /// # Panics

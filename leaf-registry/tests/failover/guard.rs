@@ -81,6 +81,22 @@ async fn a_guard_that_is_made_beside_used_tables_makes_tags_jump() {
     }
 }
 
+/// G-25: ids that are given back after a failover, before anybody has allocated: the replica may lack
+/// what others were granted behind them.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_is_given_back_to_a_server_that_did_not_grant_it() {
+    for server in Server::both().await {
+        let store = open(&server.url(), Some(1000)).await;
+        create(&store).await;
+        // The replica has this one, and lacks another node's that came behind it.
+        let granted = next(&*store.store).await;
+        server.another_server().await;
+        let unused = leaf_core::IdRange::new(granted.start() + 3, granted.end()).unwrap();
+        assert!(!store.store.put_back(&orders(), unused).await.unwrap(), "the jump starts lower");
+        assert_eq!(next(&*store.store).await.start(), granted.end() + 1000);
+    }
+}
+
 /// Of nodes with different margins any may be the one that jumps.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_greatest_margin_of_any_node_counts() {

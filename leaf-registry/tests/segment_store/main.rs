@@ -7,6 +7,7 @@ mod etcd_back;
 mod etcd_users;
 mod fixture;
 mod generations;
+mod give_back;
 mod sequences;
 mod servers;
 mod settings;
@@ -29,6 +30,7 @@ use generations::{
     a_change_is_written_only_over_the_record_that_it_was_decided_on,
     what_was_granted_before_a_repair_does_not_come_back,
 };
+use give_back::ids_that_are_given_back_under_faults_are_issued_once;
 use sequences::{
     a_key_is_replaced_once, a_name_is_in_one_of_the_two_places,
     a_sequence_is_allocated_from_as_what_it_is, a_tag_is_made_with_its_settings,
@@ -452,6 +454,7 @@ backends!(sqlite, mysql, postgres, etcd; {
     a_sealed_tag_grants_nothing,
     a_busy_tag_is_sealed,
     administration,
+    ids_that_are_given_back_under_faults_are_issued_once,
     settings_are_kept_beside_the_record,
     settings_of_a_later_version_are_not_overruled,
     a_sequence_is_allocated_from_as_what_it_is,
