@@ -8,11 +8,13 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use leaf_core::Health;
 use leaf_registry::{OpenRegistry, OpenStore, StoreUrl};
-use leaf_segment::{HighWaterMarks, KeyRing, Keys, SegmentConfig, SegmentGenerator, Shards};
+use leaf_segment::{
+    HighWaterMarks, KeyRing, Keys, SegmentConfig, SegmentGenerator, Shards, StoreError,
+};
 use leaf_snowflake::{
     Identity, Peers, Registry, SnowflakeConfig, SnowflakeError, SnowflakeErrorKind,
     SnowflakeGenerator,
@@ -20,6 +22,10 @@ use leaf_snowflake::{
 
 use crate::config::{ClockCheck, Config, ConfigError};
 use crate::{OpenError, identity, registry};
+
+/// How long a start waits for an SQLite file that another program has locked.
+const LOCKED: Duration = Duration::from_secs(60);
+const LOCKED_AGAIN: Duration = Duration::from_millis(200);
 
 /// The generators of a node, and what is behind them. A mode that is switched off is `None`.
 #[derive(Debug)]
@@ -170,9 +176,10 @@ impl Segment {
         let marks = Arc::new(marks.map_err(OpenError::HighWaterMarks)?);
         let keys = Arc::new(KeyRing::new(config.segment.read_keys()?));
         let open = async |url: &StoreUrl| -> Result<Store, OpenError> {
-            let open = url.open(&config.data_dir, &config.segment.store_options()).await?;
+            let options = config.segment.store_options();
+            let open = unless_locked(async || url.open(&config.data_dir, &options).await).await?;
             if url.file(&config.data_dir).is_some() {
-                open.admin.apply().await?;
+                unless_locked(async || open.admin.apply().await).await?;
             }
             let settings = SegmentConfig {
                 marks: Arc::clone(&marks),
@@ -185,6 +192,32 @@ impl Segment {
         let stores = config.segment.stores().try_map(open).await?;
         Ok(Self { generators: stores.map(|store| store.generator.clone()), stores, keys })
     }
+}
+
+/// Tries again while another program has an SQLite file locked: a backup, or a shell that forgot to
+/// end its transaction.
+async fn unless_locked<T>(
+    mut attempt: impl AsyncFnMut() -> Result<T, StoreError>,
+) -> Result<T, StoreError> {
+    let until = Instant::now() + LOCKED;
+    let mut told = false;
+    loop {
+        match attempt().await {
+            Err(error) if error.retryable() && is_locked(&error) && Instant::now() < until => {
+                if !told {
+                    tracing::warn!("{error}: waiting for up to {LOCKED:?}");
+                    told = true;
+                }
+                tokio::time::sleep(LOCKED_AGAIN).await;
+            }
+            done => return done,
+        }
+    }
+}
+
+/// Whether that is why: SQLite's text for SQLITE_BUSY and SQLITE_LOCKED.
+fn is_locked(error: &StoreError) -> bool {
+    error.cause().is_some_and(|cause| cause.to_string().contains(" is locked"))
 }
 
 /// Where the regression guard's marks are.
@@ -256,7 +289,7 @@ impl Snowflake {
         if let (Some(admin), Some(place)) = (&open.admin, place)
             && place.file(&config.data_dir).is_some()
         {
-            admin.apply().await?;
+            unless_locked(async || admin.apply().await).await?;
         }
         let mut settings = generator_config(config, &identity);
         if let (ClockCheck::By(rule), Some(peers)) = (config.snowflake.clock_check, around.peers) {

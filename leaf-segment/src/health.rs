@@ -5,7 +5,7 @@ use leaf_core::{Health, HealthCode};
 use crate::handle::TagHandle;
 use crate::known_tags::TagMap;
 use crate::store_client::StoreClient;
-use crate::{Order, SegmentErrorKind};
+use crate::{Order, SegmentErrorKind, StoreErrorKind};
 
 /// The health of these tags. `loaded`: whether the set of tags was ever read.
 pub(crate) fn of(store_client: &StoreClient, loaded: bool, tags: &TagMap) -> Health {
@@ -87,8 +87,12 @@ fn keyless(tags: &TagMap) -> Health {
 /// Whether a tag waits for an operator.
 pub(crate) fn needs_operator(handle: &TagHandle) -> bool {
     let control = handle.state.control();
+    let bad_record = control
+        .failure
+        .as_ref()
+        .is_some_and(|failure| matches!(failure.error.kind(), StoreErrorKind::BadRecord(_)));
     match &control.ended {
-        None => control.suspect(),
+        None => control.suspect() || bad_record,
         Some(why) => matches!(why, SegmentErrorKind::Record | SegmentErrorKind::Key(_)),
     }
 }

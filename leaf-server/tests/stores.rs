@@ -145,3 +145,62 @@ fn a_tag_that_was_made_again_too_low_is_refused() {
     });
     assert!(refused.body.contains("granted before"), "{}", refused.body);
 }
+
+/// S-22: a trigger changes what the database answers to an allocation: nothing is issued, and it is
+/// said where an operator looks.
+#[test]
+fn a_trigger_that_changes_the_answer_is_named() {
+    let mysql = MariaDb::shared();
+    let name = mysql.new_database();
+    let url = MariaDb::url(mysql.port(), &name);
+    let home = tempfile::tempdir().unwrap();
+    let schema = ["schema", "--apply", "--segment-store", &url];
+    let mut made = LeafServer::process(SERVER, home.path(), &schema, &[]);
+    assert!(made.wait(Duration::from_secs(20)).success());
+    mysql.sql(&format!(
+        "CREATE TRIGGER {name}.counts AFTER UPDATE ON {name}.leaf_alloc FOR EACH ROW \
+         SET @n = LAST_INSERT_ID(0)"
+    ));
+    let env = [("LEAF_SNOWFLAKE__ENABLED", "false".to_owned())];
+    let server = LeafServer::start(SERVER, home.path(), &["--segment-store", &url], &env);
+    let answer = server.get(&path("leaf-segment-test"));
+    assert_eq!(answer.status, 500, "{}", answer.body);
+    let ready = HttpClient::once(server.ops(), "GET", "/readyz").body;
+    assert!(ready.contains("1 tags need an operator"), "{ready}");
+    assert!(server.output().contains("if a trigger on the table uses"), "{}", server.output());
+    mysql.sql(&format!("DROP TRIGGER {name}.counts"));
+    wait_until("ids flow", Duration::from_secs(20), || {
+        (server.get(&path("leaf-segment-test")).status == 200).then_some(())
+    });
+    wait_until("it is ready", Duration::from_secs(10), || {
+        let ready = HttpClient::once(server.ops(), "GET", "/readyz").body;
+        (ready.trim() == "ready").then_some(())
+    });
+}
+
+/// S-23: another program has the file locked when the server starts.
+#[test]
+fn a_locked_file_is_waited_for() {
+    let home = tempfile::tempdir().unwrap();
+    LeafServer::start(SERVER, home.path(), &[], &[]).kill();
+    let program = "import sqlite3, sys, time\n\
+                   c = sqlite3.connect(sys.argv[1], isolation_level=None)\n\
+                   c.execute('BEGIN IMMEDIATE')\n\
+                   print('locked', flush=True)\n\
+                   time.sleep(4)\n\
+                   c.execute('ROLLBACK')";
+    let mut holder = std::process::Command::new(leaf_testkit::require("python3", "python3"))
+        .args(["-c", program])
+        .arg(home.path().join("leaf.db"))
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    let output = std::io::BufReader::new(holder.stdout.take().unwrap());
+    std::io::BufRead::read_line(&mut { output }, &mut line).unwrap();
+    assert_eq!(line, "locked\n");
+    let server = LeafServer::start(SERVER, home.path(), &[], &[]);
+    assert!(server.output().contains("is locked: waiting for up to 60s"), "{}", server.output());
+    assert!(server.id(&path("leaf-segment-test")) > 0);
+    assert!(holder.wait().unwrap().success());
+}

@@ -3,6 +3,7 @@
 mod dialect;
 mod errors;
 mod mirror;
+mod risks;
 mod server_name;
 
 use std::sync::Arc;

@@ -367,8 +367,10 @@ impl<D: Dialect> RangeSource for SqlStore<D> {
                     Tried::Granted(end) => {
                         let range = IdRange::new(end.saturating_sub(amount), end);
                         return range.ok_or_else(|| {
-                            let why =
-                                format!("the server answered {end} to an addition of {amount}");
+                            let why = format!(
+                                "the server answered {end} to an addition of {amount}: if a trigger on the table uses \
+                                 LAST_INSERT_ID, drop it"
+                            );
                             StoreError::new(StoreErrorKind::BadRecord(why), operation())
                         });
                     }

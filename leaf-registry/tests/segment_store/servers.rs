@@ -174,3 +174,16 @@ async fn an_import_under_load_repeats_nothing() {
     ranges.sort_by_key(|range| range.start());
     assert!(ranges.windows(2).all(|pair| !pair[0].overlaps(pair[1])));
 }
+
+/// S-22: the doctor names triggers before one of them changes an answer.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn triggers_are_a_risk() {
+    let f = crate::mysql().await;
+    assert_eq!(f.open.admin.risks().await.unwrap(), [""; 0]);
+    f.sql(
+        "CREATE TRIGGER counts AFTER UPDATE ON leaf_alloc FOR EACH ROW SET @n = LAST_INSERT_ID(0)",
+    )
+    .await;
+    let risks = f.open.admin.risks().await.unwrap();
+    assert!(risks.len() == 1 && risks[0].contains("the trigger counts"), "{risks:?}");
+}
