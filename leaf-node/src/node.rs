@@ -8,7 +8,7 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use leaf_core::Health;
 use leaf_registry::{OpenRegistry, OpenStore, StoreUrl};
@@ -19,6 +19,7 @@ use leaf_snowflake::{
     Identity, Peers, Registry, SnowflakeConfig, SnowflakeError, SnowflakeErrorKind,
     SnowflakeGenerator,
 };
+use tokio::time::Instant;
 
 use crate::config::{ClockCheck, Config, ConfigError};
 use crate::{OpenError, identity, registry};

@@ -210,5 +210,9 @@ async fn workers(config: &Config, identity: Option<&Identity>) -> Result<String>
     if registry.lives_in_state_file() {
         return Ok("worker ids are configured".into());
     }
-    Ok(format!("{} worker ids in use or used before", registry.workers().await?.len()))
+    let used = format!("{} worker ids in use or used before", registry.workers().await?.len());
+    Ok(match registry.warning_of_a_new_cluster().await? {
+        Some(warning) => format!("{used}. WARNING: {warning}"),
+        None => used,
+    })
 }

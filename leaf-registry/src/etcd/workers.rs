@@ -9,7 +9,7 @@
 
 use std::time::Duration;
 
-use etcd_client::{Client, Compare, CompareOp, KeyValue, PutOptions, Txn, TxnOp};
+use etcd_client::{Client, Compare, CompareOp, GetOptions, KeyValue, PutOptions, Txn, TxnOp};
 use leaf_core::WorkerId;
 use leaf_snowflake::{
     FenceStore, Identity, JavaMirror, Peer, Purpose, RecordState, RegistryError, Stored,
@@ -20,6 +20,9 @@ use super::EtcdUrl;
 use super::cluster::Cluster;
 use super::liveness::Liveness;
 use crate::worker_ids::{translate, worker_id};
+
+/// How many other clusters are looked for.
+const MOST_CLUSTERS: usize = 10;
 
 /// Worker ids in etcd.
 #[derive(Debug)]
@@ -124,6 +127,27 @@ impl FenceStore for EtcdWorkers {
 
     async fn withdraw(&self) {
         self.liveness.withdraw().await;
+    }
+
+    /// By steps from one name to the next: a cluster may have many keys.
+    async fn other_clusters(&self) -> Result<Vec<String>, RegistryError> {
+        let mut others = Vec::new();
+        let mut from = String::from("/leaf/");
+        for _ in 0..MOST_CLUSTERS {
+            let options = GetOptions::new().with_range("/leaf0").with_limit(1).with_keys_only();
+            let start = from.clone();
+            let get = async move |mut client: Client| client.get(start, Some(options)).await;
+            let answer = self.cluster.run("look for other clusters in etcd", get).await;
+            let answer = answer.map_err(|error| translate(&error))?;
+            let key = answer.kvs().first().and_then(|kv| kv.key_str().ok());
+            let Some(name) = key.and_then(|key| key.split('/').nth(2)) else { break };
+            if !self.records.starts_with(&format!("/leaf/{name}/")) {
+                others.push(name.to_owned());
+            }
+            // `0` comes behind `/`.
+            from = format!("/leaf/{name}0");
+        }
+        Ok(others)
     }
 
     async fn peers(&self) -> Result<Vec<Peer>, RegistryError> {

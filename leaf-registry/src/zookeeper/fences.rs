@@ -14,6 +14,8 @@ use super::liveness::Liveness;
 use super::{Connected, Session};
 use crate::worker_ids::worker_id;
 
+/// How many other clusters are named.
+const MOST_CLUSTERS: usize = 10;
 /// How many worker ids one request reads.
 const PAGE: usize = 100;
 
@@ -37,6 +39,19 @@ impl Fences {
         let liveness =
             Liveness::new(Arc::clone(&session), format!("{root}/temporary"), report_interval);
         Self { session, root, liveness }
+    }
+
+    /// The names of other clusters.
+    pub(crate) async fn other_clusters(&self) -> Result<Vec<String>, RegistryError> {
+        self.session
+            .run("look for other clusters in ZooKeeper", async |connected| {
+                let mut names = connected.children("/snowflake").await?;
+                names.retain(|name| self.root != format!("/snowflake/{name}"));
+                names.sort_unstable();
+                names.truncate(MOST_CLUSTERS);
+                Ok(names)
+            })
+            .await
     }
 
     /// The znode of a fence.

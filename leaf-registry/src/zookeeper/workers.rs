@@ -88,6 +88,10 @@ impl FenceStore for ZkWorkers {
         self.fences.liveness.withdraw().await;
     }
 
+    async fn other_clusters(&self) -> Result<Vec<String>, RegistryError> {
+        self.fences.other_clusters().await
+    }
+
     async fn peers(&self) -> Result<Vec<Peer>, RegistryError> {
         self.fences.liveness.peers().await
     }

@@ -7,6 +7,7 @@ mod failover;
 mod fixture;
 mod java;
 mod java_pools;
+mod new_clusters;
 mod races;
 mod versions;
 

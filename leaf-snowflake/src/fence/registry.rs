@@ -170,6 +170,24 @@ impl Registry {
         self.0.workers().await
     }
 
+    /// What an operator should know before the first node of this cluster claims a worker id: that
+    /// the registry has other clusters, and that `name` may be misspelt. `None` where this cluster
+    /// has worker ids, or is alone.
+    ///
+    /// # Errors
+    /// `Unavailable`, `Refused`.
+    pub async fn warning_of_a_new_cluster(&self) -> Result<Option<String>, RegistryError> {
+        let others = self.0.others_beside_a_new_cluster().await?;
+        let names: Vec<_> = others.iter().map(|name| format!("{name:?}")).collect();
+        Ok((!names.is_empty()).then(|| {
+            format!(
+                "no node of this cluster has used the registry before, and it has other clusters: {}. If this node belongs \
+                 to one of them, its key `name` is misspelt, and its ids will repeat theirs",
+                names.join(", ")
+            )
+        }))
+    }
+
     /// The nodes that are alive as far as the registry knows, this one included once it has
     /// claimed. Empty where the registry cannot tell.
     ///
@@ -254,6 +272,8 @@ pub(super) trait Rules: fmt::Debug + Send + Sync {
     ) -> BoxFuture<'a, Result<(), RegistryError>>;
     fn release(&self, lease: Lease, last: Report) -> BoxFuture<'_, Result<(), RegistryError>>;
     fn workers(&self) -> BoxFuture<'_, Result<Vec<WorkerView>, RegistryError>>;
+    /// Other clusters, where this one has no worker id yet.
+    fn others_beside_a_new_cluster(&self) -> BoxFuture<'_, Result<Vec<String>, RegistryError>>;
     fn peers(&self) -> BoxFuture<'_, Result<Vec<Peer>, RegistryError>>;
     fn administer(
         &self,
@@ -333,6 +353,15 @@ impl<S: FenceStore> Rules for StoreRules<S> {
         Box::pin(async {
             let listed = self.store.list(Purpose::Show).await?;
             Ok(listed.into_iter().map(|(worker, stored)| view(worker, stored)).collect())
+        })
+    }
+
+    fn others_beside_a_new_cluster(&self) -> BoxFuture<'_, Result<Vec<String>, RegistryError>> {
+        Box::pin(async {
+            match self.store.list(Purpose::Show).await?.is_empty() {
+                true => self.store.other_clusters().await,
+                false => Ok(Vec::new()),
+            }
         })
     }
 

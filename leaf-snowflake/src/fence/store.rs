@@ -131,6 +131,12 @@ pub trait FenceStore: fmt::Debug + Send + Sync + 'static {
         async {}
     }
 
+    /// The names of other clusters whose worker ids stand in the same place, a few of them; empty
+    /// where a place has one cluster.
+    fn other_clusters(&self) -> impl Future<Output = Result<Vec<String>, RegistryError>> + Send {
+        async { Ok(Vec::new()) }
+    }
+
     /// The nodes that are alive, this one included; empty where the store cannot tell.
     fn peers(&self) -> impl Future<Output = Result<Vec<Peer>, RegistryError>> + Send {
         async { Ok(Vec::new()) }

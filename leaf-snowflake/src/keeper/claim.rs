@@ -34,7 +34,10 @@ impl Keeper {
         // Who cannot ask for the peers must not claim either: its clock may be wrong. One that can go
         // on without the registry does.
         let claimed = match self.compare_clocks().await? {
-            Ok(()) => self.take_worker_id().await,
+            Ok(()) => {
+                self.warn_of_a_new_cluster().await;
+                self.take_worker_id().await
+            }
             Err(unlisted) => Err(unlisted.into()),
         };
         match claimed {
@@ -114,6 +117,19 @@ impl Keeper {
             Verdict::Refuses { .. } => {}
         }
         verdict.refusal().map_or(Ok(Ok(())), |refusal| Err(refusal.into()))
+    }
+
+    /// Tells an operator that this node is the first of its cluster where others are: a name that is
+    /// misspelt makes a second cluster, whose ids repeat those of the first.
+    async fn warn_of_a_new_cluster(&self) {
+        if self.state.saved_lease.is_some() {
+            return;
+        }
+        let warning = self.registry.warning_of_a_new_cluster();
+        // Who may not look, or gets no answer, learns what it must from the claim.
+        if let Ok(Ok(Some(warning))) = tokio::time::timeout(ATTEMPT, warning).await {
+            tracing::warn!("{warning}");
+        }
     }
 
     async fn take_worker_id(&mut self) -> Result<Lease, SnowflakeError> {
