@@ -185,13 +185,20 @@ async fn advance(
         error => refused(error),
     })?;
     let was = if raised { "" } else { "max_id was that high already; " };
+    let then = match record.generation() {
+        Some(_) => {
+            "within its segment.refresh (60 s by default) every node drops the ids that it has of this tag from before, and \
+             within another minute so does leaf-client. A node that cannot read the store issues them still: restart it"
+        }
+        // The database of a Java Leaf.
+        None => {
+            "there is no table leaf_tag_settings that could tell the nodes: restart all that may have ids of this tag from \
+             before, or make the table with `leaf-server schema --apply` and repeat this"
+        }
+    };
     let mut done = shown(store, record, output)?;
     if output == Output::Table {
-        writeln!(
-            done.text,
-            "{was}within its segment.refresh (60 s by default) every node drops the ids that it has of this \
-             tag from before. A node that cannot read the store issues them still: restart it"
-        )?;
+        writeln!(done.text, "{was}{then}")?;
     }
     Ok(done)
 }

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Duration;
 
 use leaf_core::{Health, Tag};
-use leaf_segment::{Meaning, Order, SegmentConfig, SegmentGenerator};
+use leaf_segment::{Meaning, Order, SegmentConfig, SegmentGenerator, TagGeneration};
 use tokio::task::AbortHandle;
 
 use crate::api::{Api, AskError};
@@ -42,8 +42,8 @@ struct Inner {
     source: Arc<ServerSource>,
     /// The tags that have leases.
     segments: SegmentGenerator,
-    /// The tags that have no leases.
-    others: Mutex<HashMap<Tag, TagHandle>>,
+    /// The tags that have no leases, with the generation that their servers have shown.
+    others: Mutex<HashMap<Tag, Other>>,
     /// Made when it is first wanted.
     snowflake: Mutex<Option<Snowflake>>,
     /// How long a call waits.
@@ -54,6 +54,15 @@ struct Inner {
     tasks: Vec<AbortHandle>,
 }
 
+/// A tag without leases.
+#[derive(Debug)]
+struct Other {
+    handle: TagHandle,
+    /// `None` where no server has named one: the tag has none, or the servers are of an earlier
+    /// version.
+    generation: Option<TagGeneration>,
+}
+
 impl Drop for Inner {
     fn drop(&mut self) {
         self.tasks.iter().for_each(AbortHandle::abort);
@@ -61,7 +70,7 @@ impl Drop for Inner {
 }
 
 impl Inner {
-    fn others(&self) -> MutexGuard<'_, HashMap<Tag, TagHandle>> {
+    fn others(&self) -> MutexGuard<'_, HashMap<Tag, Other>> {
         self.others.lock().expect("no holder of this lock panics")
     }
 
@@ -71,8 +80,8 @@ impl Inner {
 
     /// Ends the handles that hold ids of lists.
     fn end_lists(&self, why: ClientErrorKind) {
-        for (_, handle) in self.others().drain() {
-            handle.ids.end(why);
+        for (_, other) in self.others().drain() {
+            other.handle.ids.end(why);
         }
         if let Some(snowflake) = self.snowflake().take() {
             snowflake.stock.end(why);
@@ -100,7 +109,7 @@ impl Inner {
             for tag in names {
                 tokio::time::sleep(pause).await;
                 let Some(inner) = inner.upgrade().filter(|inner| !inner.closed()) else { return };
-                let other = inner.others().get(&tag).cloned();
+                let other = inner.others().get(&tag).map(|other| other.handle.clone());
                 match other {
                     Some(handle) => inner.follow_other(&handle).await,
                     // What it said is kept; where it said nothing, what is known stays.
@@ -114,9 +123,20 @@ impl Inner {
         }
     }
 
+    /// Whether a tag without leases was made again, or repaired, since its handle was made. A server
+    /// of an earlier version names no generation, which tells nothing.
+    fn is_of_another_generation(&self, tag: &Tag, shown: Option<TagGeneration>) -> bool {
+        let others = self.others();
+        let known = others.get(tag).and_then(|other| other.generation);
+        shown.is_some() && shown != known
+    }
+
     /// Ends the handle of a tag without leases that is not what it was.
     async fn follow_other(&self, handle: &TagHandle) {
         let why = match self.source.shown(&handle.tag).await {
+            Ok(shown) if self.is_of_another_generation(&handle.tag, shown.generation) => {
+                ClientErrorKind::Changed
+            }
             Ok(shown) => match &handle.ids {
                 TagIds::Listed(stock) if !shown.leases && shown.order == Order::Relaxed => {
                     return stock.set_most(shown.max_count);
@@ -194,8 +214,8 @@ impl LeafClient {
         }
         let parsed = Tag::parse(tag)
             .map_err(|error| ClientError::new(ClientErrorKind::BadTag, error.to_string()))?;
-        if let Some(handle) = inner.others().get(&parsed) {
-            return Ok(handle.clone());
+        if let Some(other) = inner.others().get(&parsed) {
+            return Ok(other.handle.clone());
         }
         let shown = inner.source.shown(&parsed).await;
         let shown = shown.map_err(|error| ClientError::asking(&name, &error))?;
@@ -220,7 +240,8 @@ impl LeafClient {
             return Err(ClientError::ended(&format!("tag {tag:?}"), ClientErrorKind::Closed));
         }
         // Another caller may have been faster.
-        Ok(others.entry(parsed).or_insert(handle).clone())
+        let other = Other { handle, generation: shown.generation };
+        Ok(others.entry(parsed).or_insert(other).handle.clone())
     }
 
     /// A stock of ids that is filled from this client's servers.

@@ -80,14 +80,21 @@ impl ServerSource {
 
     /// The record that a double buffer needs; one of another meaning for a tag that has no leases,
     /// so that a handle that had some ends.
+    ///
+    /// A server of an earlier version names no generation: the known one stays, or handles would end
+    /// with each answer of such a server among newer ones.
     fn record(&self, tag: &Tag, shown: &TagShown) -> TagRecord {
+        let used = self.used();
+        let known = used.get(tag).and_then(|used| used.record.as_ref());
+        let generation = shown.generation.or_else(|| known.and_then(TagRecord::generation));
+        drop(used);
         let meaning = if shown.leases { Meaning::PLAIN } else { Meaning::STRICT };
         let most = Step::new(shown.max_take).unwrap_or(Step::MIN).min(self.max_lease);
         let step = Step::new(shown.step.unwrap_or(1)).map(|step| step.min(most));
         let settings = TagSettings {
             max_step: Some(most),
             max_take: Some(Step::new(shown.max_take).unwrap_or(Step::MIN)),
-            generation: shown.generation,
+            generation,
             ..TagSettings::default()
         };
         TagRecord {

@@ -68,8 +68,8 @@ pub async fn import(
             None => Err(bad(UNFINISHED.into())),
             Some(new) if is_import_of(&old, &new) => Ok(new.max_id),
             Some(_) => Err(bad(
-                "it is sealed in the old store, and the one in the new store was not imported from there: a deletion was \
-                 broken off, perhaps. Find out which ids the old one granted (the log or the answer of the deletion says \
+                "it is sealed in the old store, and the one in the new store was not imported from there by this version: an \
+                 earlier version imported it (then nothing is to be done), or a deletion was broken off. Find out which ids the old one granted (the log or the answer of the deletion says \
                  so), advance the one in the new store above them, and delete the old one"
                     .into(),
             )),

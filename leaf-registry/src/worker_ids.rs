@@ -17,6 +17,8 @@ pub(crate) fn translate(error: &StoreError) -> RegistryError {
         // The SQLite file or the state of etcd is another one: the lease's record is not in there, or
         // an older one is.
         StoreErrorKind::Replaced | StoreErrorKind::WentBack => RegistryErrorKind::Lost,
+        // A node may go on from its state file, as without the registry.
+        StoreErrorKind::Full => RegistryErrorKind::Unavailable,
         _ if error.retryable() => RegistryErrorKind::Unavailable,
         _ => RegistryErrorKind::Refused,
     };

@@ -76,6 +76,9 @@ pub enum StoreErrorKind {
     /// The store cannot be reached or is busy; another attempt may succeed.
     #[error("store unavailable")]
     Unavailable,
+    /// The store answers reads and takes no writes until somebody makes room.
+    #[error("the store is full")]
+    Full,
     /// The store refuses; it will again until somebody changes something.
     #[error("store refused")]
     Refused,
@@ -155,8 +158,8 @@ impl StoreError {
 
     /// Whether the store itself is in trouble, whatever is asked of it.
     pub(crate) const fn is_outage(&self) -> bool {
-        use StoreErrorKind::{Refused, Replaced, SecondName, Unavailable, WentBack};
-        matches!(self.kind, Unavailable | Refused | Replaced | SecondName | WentBack)
+        use StoreErrorKind::{Full, Refused, Replaced, SecondName, Unavailable, WentBack};
+        matches!(self.kind, Unavailable | Full | Refused | Replaced | SecondName | WentBack)
     }
 }
 
@@ -260,7 +263,8 @@ impl SegmentError {
             StoreErrorKind::ClockBehind { .. } => SegmentErrorKind::ClockBehind,
             StoreErrorKind::Regression { .. } => SegmentErrorKind::Guard,
             StoreErrorKind::Moved => SegmentErrorKind::Moved,
-            StoreErrorKind::Refused
+            StoreErrorKind::Full
+            | StoreErrorKind::Refused
             | StoreErrorKind::Replaced
             | StoreErrorKind::SecondName
             | StoreErrorKind::WentBack => SegmentErrorKind::StoreRefused,

@@ -183,6 +183,7 @@ pub(crate) fn record_failure(state: &TagState, error: &Arc<StoreError>) -> bool 
         StoreErrorKind::StepChanged(step) => state.step_seen(Ok(*step)),
         StoreErrorKind::Unavailable
         | StoreErrorKind::Conflict
+        | StoreErrorKind::Full
         | StoreErrorKind::Refused
         | StoreErrorKind::SecondName => {}
         StoreErrorKind::UnknownTag => {

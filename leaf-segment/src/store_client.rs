@@ -93,7 +93,7 @@ impl StoreClient {
             let refused_at = trouble.as_ref().and_then(|trouble| trouble.write_refused_at);
             refused_at.is_some_and(|at| at.elapsed() < REFUSES_WRITES)
         };
-        if result.is_err() || !refuses_writes {
+        if !refuses_writes {
             self.set_trouble(what, result.as_ref().err(), None);
         }
         result
@@ -125,7 +125,9 @@ impl StoreClient {
 
     /// Notes what came of a write.
     pub(crate) fn note(&self, what: &str, error: Option<&StoreError>) {
-        let refused = error.filter(|error| *error.kind() == StoreErrorKind::Refused);
+        let refuses =
+            |it: &&StoreError| matches!(it.kind(), StoreErrorKind::Refused | StoreErrorKind::Full);
+        let refused = error.filter(refuses);
         self.set_trouble(what, error, refused.map(|_| Instant::now()));
     }
 
@@ -157,7 +159,7 @@ mod tests {
         };
         let read = async || client.read("read", async { Ok(()) }).await.unwrap();
         for _ in 0..10 {
-            fail(StoreErrorKind::Refused).await;
+            fail(StoreErrorKind::Full).await;
             tokio::time::sleep(REFUSES_WRITES / 2).await;
             read().await;
             assert!(client.trouble().is_some());

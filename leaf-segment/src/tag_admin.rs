@@ -5,7 +5,10 @@
 //! only over the record that it was decided on: one that was repaired or made again meanwhile stays
 //! as it is.
 
+use std::time::Duration;
+
 use leaf_core::{Step, Tag};
+use tokio::time::Instant;
 
 use crate::{
     KeyRing, Meaning, NewTag, Order, SealError, StoreError, StoreErrorKind, TagGeneration,
@@ -21,6 +24,8 @@ pub(crate) const NO_STEP: &str =
     "a tag in strict order has no step, since every request goes to the store: leave it out";
 /// How often a change is decided anew because somebody else changed the record first.
 const TRIES: u32 = 8;
+/// For how long: a store has tried for some time itself.
+const TRIES_WITHIN: Duration = Duration::from_secs(5);
 /// What the column holds.
 const DESCRIPTION_CHARS: usize = 256;
 
@@ -164,23 +169,21 @@ impl<'a> TagAdmin<'a> {
     }
 
     /// Writes the change that `decide` makes of the record. If somebody else changes the record
-    /// first, or all the time, it is read and decided on again, unless it was repaired or made
-    /// again.
+    /// first, or all the time, it is read and decided on again, for some seconds, unless it was
+    /// repaired or made again.
     async fn update(
         &self,
         tag: &Tag,
         decide: impl Fn(&TagRecord) -> Result<TagUpdate, TagAdminError>,
     ) -> Result<TagRecord, TagAdminError> {
         let mut record = self.read(tag).await?;
-        let generation = record.generation();
+        let (generation, begun) = (record.generation(), Instant::now());
+        let overtaken = |error: &StoreError| {
+            matches!(error.kind(), StoreErrorKind::RecordChanged | StoreErrorKind::Conflict)
+        };
         for _ in 1..TRIES {
             match self.store.update(&decide(&record)?).await {
-                Err(error)
-                    if matches!(
-                        error.kind(),
-                        StoreErrorKind::RecordChanged | StoreErrorKind::Conflict
-                    ) =>
-                {
+                Err(error) if overtaken(&error) && begun.elapsed() < TRIES_WITHIN => {
                     record = self.read(tag).await?;
                     if record.generation() != generation {
                         return Err(error.into());
@@ -336,6 +339,13 @@ impl<'a> TagAdmin<'a> {
             // Somebody else removed what was sealed here.
             (Err(error), next_first @ Some(_)) if *error.kind() == StoreErrorKind::UnknownTag => {
                 Ok(Deleted { record, next_first })
+            }
+            // Somebody else has deleted it meanwhile, and made it again: that one is not to be deleted.
+            (Err(error), Some(next_first)) if *error.kind() == StoreErrorKind::RecordChanged => {
+                Err(TagAdminError::Conflict(format!(
+                    "{error}. The one that was deleted granted ids below {next_first}: the one that is there now must not \
+                     start lower"
+                )))
             }
             // It stays sealed: a deletion whose answer was lost may still come.
             (Err(error), Some(next_first)) => Err(TagAdminError::HalfDeleted { error, next_first }),

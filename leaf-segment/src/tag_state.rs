@@ -273,7 +273,11 @@ impl TagState {
 
     /// Takes over what was read from the record.
     pub(crate) fn record_seen(&self, record: &TagRecord) {
-        self.control().settings = record.settings.clone();
+        let mut control = self.control();
+        control.settings = record.settings.clone();
+        // It may have been corrected: the next request tells.
+        control.failure.take_if(|it| matches!(it.error.kind(), StoreErrorKind::BadRecord(_)));
+        drop(control);
         self.step_seen(record.step);
     }
 

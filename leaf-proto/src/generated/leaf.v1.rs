@@ -1527,7 +1527,7 @@ pub mod admin_service_client {
                 .insert(GrpcMethod::new("leaf.v1.AdminService", "ChangeTag"));
             self.inner.unary(req, path, codec).await
         }
-        /// Raises the next number of a tag; never lowers it.
+        /// Repairs a tag: raises its next number, never lowers it, and lets every node drop the ids of it that it has in memory.
         pub async fn advance_tag(
             &mut self,
             request: impl tonic::IntoRequest<super::AdvanceTagRequest>,
@@ -1740,7 +1740,7 @@ pub mod admin_service_server {
             &self,
             request: tonic::Request<super::ChangeTagRequest>,
         ) -> std::result::Result<tonic::Response<super::Tag>, tonic::Status>;
-        /// Raises the next number of a tag; never lowers it.
+        /// Repairs a tag: raises its next number, never lowers it, and lets every node drop the ids of it that it has in memory.
         async fn advance_tag(
             &self,
             request: tonic::Request<super::AdvanceTagRequest>,

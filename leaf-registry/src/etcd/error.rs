@@ -43,7 +43,7 @@ fn kind(error: &Error) -> StoreErrorKind {
         // The next request logs in again.
         error if needs_login(error) => StoreErrorKind::Unavailable,
         // Until somebody makes room and disarms the alarm.
-        Error::GRpcStatus(status) if status.message().contains(NO_SPACE) => StoreErrorKind::Refused,
+        Error::GRpcStatus(status) if status.message().contains(NO_SPACE) => StoreErrorKind::Full,
         Error::GRpcStatus(status) if !REFUSALS.contains(&(status.code() as i32)) => {
             StoreErrorKind::Unavailable
         }

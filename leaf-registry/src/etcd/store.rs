@@ -222,7 +222,8 @@ impl EtcdStore {
     /// there now, so that the next attempt needs no reading.
     ///
     /// # Errors
-    /// Where the answer is missing, the record may have been written or not; else it was not. After
+    /// Where the answer is missing, or is `WentBack`, the record may have been written or not; else it
+    /// was not. After
     /// an error nothing is remembered of the record: `change` and `seal` have taken it out of
     /// `last_written`.
     async fn replace<T>(
@@ -396,9 +397,10 @@ impl TagStore for EtcdStore {
                     Ok(Changed::Done(())) => return Ok(before),
                     Ok(Changed::Late(_)) => pause(lost).await,
                     Err(error) => {
-                        // If the answer is missing, the tag may have been sealed nevertheless;
-                        // after any other error it was not.
-                        let unclear = error.retryable() && before != SEALED;
+                        // If the answer is missing, or shows another state of the cluster, the tag
+                        // may have been sealed nevertheless; after any other error it was not.
+                        let went_back = *error.kind() == StoreErrorKind::WentBack;
+                        let unclear = (error.retryable() || went_back) && before != SEALED;
                         return Err(SealError { error, max_id: unclear.then_some(before) });
                     }
                 }

@@ -141,8 +141,15 @@ impl FenceStore for EtcdWorkers {
             let answer = answer.map_err(|error| translate(&error))?;
             let key = answer.kvs().first().and_then(|kv| kv.key_str().ok());
             let Some(name) = key.and_then(|key| key.split('/').nth(2)) else { break };
-            if !self.records.starts_with(&format!("/leaf/{name}/")) {
-                others.push(name.to_owned());
+            // A name may have tags only.
+            let workers = format!("/leaf/{name}/workers/");
+            if workers != self.records {
+                let options = GetOptions::new().with_prefix().with_limit(1).with_keys_only();
+                let get = async move |mut client: Client| client.get(workers, Some(options)).await;
+                let answer = self.cluster.run("look for other clusters in etcd", get).await;
+                if !answer.map_err(|error| translate(&error))?.kvs().is_empty() {
+                    others.push(name.to_owned());
+                }
             }
             // `0` comes behind `/`.
             from = format!("/leaf/{name}0");

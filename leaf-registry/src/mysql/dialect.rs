@@ -302,6 +302,7 @@ CREATE TABLE leaf_sequence (
     const MARGIN: Option<MarginStatements> = Some(MarginStatements {
         read: "SELECT server_uid FROM leaf_guard WHERE id = 3",
         replace: "UPDATE leaf_guard SET server_uid = ? WHERE id = 3 AND server_uid = ?",
+        insert_missing: "INSERT IGNORE INTO leaf_guard (id, server_uid) VALUES (3, '0')",
     });
 
     const FENCES: FenceStatements = FenceStatements {

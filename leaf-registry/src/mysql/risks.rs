@@ -33,8 +33,8 @@ pub(super) async fn of(connection: &mut MySqlConnection) -> Result<Vec<String>, 
     found.extend(triggers.into_iter().map(|(trigger, table)| {
         format!(
             "table {table} has the trigger {trigger}: one that uses LAST_INSERT_ID, or inserts into a table with an \
-             AUTO_INCREMENT column, changes what an allocation is answered, and Leaf then refuses the tag; drop it, or make \
-             sure that it does neither"
+             AUTO_INCREMENT column, changes what an allocation is answered (MariaDB then answers 0, and Leaf refuses the \
+             tag); drop it, or make sure that it does neither"
         )
     }));
     Ok(found)

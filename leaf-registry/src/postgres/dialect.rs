@@ -283,6 +283,7 @@ CREATE TABLE leaf_sequence (
     const MARGIN: Option<MarginStatements> = Some(MarginStatements {
         read: "SELECT server_uid FROM leaf_guard WHERE id = 3",
         replace: "UPDATE leaf_guard SET server_uid = $1 WHERE id = 3 AND server_uid = $2",
+        insert_missing: "INSERT INTO leaf_guard (id, server_uid) VALUES (3, '0') ON CONFLICT DO NOTHING",
     });
 
     const FENCES: FenceStatements = FenceStatements {

@@ -46,6 +46,9 @@ impl<D: Dialect> Administration for SqlStore<D> {
                     // lost anything of it.
                     D::execute(connection, guard.insert_missing, &[]).await?;
                 }
+                if let (Some(_), Some(margin)) = (self.guard.active_margin(), D::MARGIN) {
+                    D::execute(connection, margin.insert_missing, &[]).await?;
+                }
                 self.guard.store_margin::<D>(connection).await?;
                 Ok(made)
             },

@@ -120,6 +120,8 @@ pub(crate) struct MarginStatements {
     pub(crate) read: &'static str,
     /// new margin, the margin as it was read.
     pub(crate) replace: &'static str,
+    /// Makes the row with the margin 0 where it is not there: a table of an earlier version.
+    pub(crate) insert_missing: &'static str,
 }
 
 /// The statements of a store of worker ids. Comments as in [`SettingsStatements`].

@@ -33,6 +33,8 @@ use super::values::{Cells, Column, Value};
 
 /// How long a jump may take: it writes every tag.
 const JUMP: Duration = Duration::from_secs(60);
+/// How often the margin is written while others write theirs.
+const MARGIN_TRIES: u32 = 5;
 /// A jump is at least so many of a tag's own steps.
 const STEPS: i64 = 10;
 
@@ -155,8 +157,13 @@ impl FailoverGuard {
         if self.margin_is_stored.load(Ordering::Relaxed) {
             return Ok(());
         }
-        let Some(stored) = stored_margin::<D>(connection).await? else { return Ok(()) };
-        if margin_of(&stored) < margin {
+        // Another node may write its own in between.
+        for _ in 0..MARGIN_TRIES {
+            let Some(stored) = stored_margin::<D>(connection).await? else { return Ok(()) };
+            if margin_of(&stored) >= margin {
+                self.margin_is_stored.store(true, Ordering::Relaxed);
+                return Ok(());
+            }
             let own = margin.to_string();
             let values = [Value::Text(&own), Value::Text(&stored)];
             if let Err(error) = D::execute(connection, statements.replace, &values).await {
@@ -164,7 +171,6 @@ impl FailoverGuard {
                 return Ok(());
             }
         }
-        self.margin_is_stored.store(true, Ordering::Relaxed);
         Ok(())
     }
 
@@ -179,7 +185,7 @@ impl FailoverGuard {
         statements: GuardStatements,
         margin: i64,
     ) -> Result<bool, sqlx::Error> {
-        // The next connection lets the server know that was met.
+        // It is another server, which may not have it.
         self.margin_is_stored.store(false, Ordering::Relaxed);
         let Ok(alone) = Arc::clone(&self.jumping).try_lock_owned() else {
             drop(self.jumping.lock().await);
@@ -248,6 +254,7 @@ async fn jump<D: Dialect>(
     let take = if named.is_some() { statements.take } else { statements.insert_missing };
     D::execute(&mut connection, take, &[]).await?;
     D::run_text(&mut connection, "COMMIT").await?;
+    guard.store_margin::<D>(&mut connection).await?;
     let (last, own) = named.unwrap_or_default();
     tracing::warn!(
         "the database's server changed from {last:?} to {:?} (a failover?): every tag of {} was advanced by \

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use leaf_core::Tag;
 use leaf_segment::{
-    SEALED, SealError, StoreError, StoreErrorKind, TagGeneration, TagRecord, TagUpdate,
+    SEALED, SealError, StoreError, StoreErrorKind, TagGeneration, TagRecord, TagSettings, TagUpdate,
 };
 use tokio::time::Instant;
 
@@ -50,6 +50,9 @@ trait Change<D: Dialect>: Send {
         connection: &mut Connection<D>,
         locked: &Locked,
     ) -> impl Future<Output = Result<Self::Done, WorkError>> + Send;
+
+    /// What was applied was undone, whole.
+    fn undone(&mut self) {}
 }
 
 impl<D: Dialect> Change<D> for &TagUpdate {
@@ -61,7 +64,12 @@ impl<D: Dialect> Change<D> for &TagUpdate {
         connection: &mut Connection<D>,
         locked: &Locked,
     ) -> Result<TagRecord, WorkError> {
-        let now = TagUpdate::apply(self, &locked.record).map_err(WorkError::Refused)?;
+        let mut now = TagUpdate::apply(self, &locked.record).map_err(WorkError::Refused)?;
+        // The database of a Java Leaf has no place for a generation.
+        let keeps_settings = locked.has_settings || !only_generation_differs(&now, &locked.record);
+        if !keeps_settings {
+            now.settings.clone_from(&locked.record.settings);
+        }
         let step = Value::MaybeInt(now.step.ok().map(|step| step.get().into()));
         let name = Value::Tag(now.tag.as_str());
         let values = [Value::Int(now.max_id), step, name];
@@ -71,7 +79,7 @@ impl<D: Dialect> Change<D> for &TagUpdate {
             let meaning = meaning.encode();
             D::execute(connection, D::SET_MEANING, &[Value::Text(&meaning), name]).await?;
         }
-        if let Some(settings) = &self.settings {
+        if let Some(settings) = self.settings.as_ref().filter(|_| keeps_settings) {
             let settings = settings.encode();
             let values = [Value::Text(&settings), name];
             let written = D::execute(connection, locked.table.set_settings, &values).await;
@@ -79,6 +87,15 @@ impl<D: Dialect> Change<D> for &TagUpdate {
         }
         Ok(now)
     }
+}
+
+/// Whether two records have the same settings but for the generation.
+fn only_generation_differs(a: &TagRecord, b: &TagRecord) -> bool {
+    let others = |record: &TagRecord| {
+        let settings = record.settings.clone();
+        settings.map(|settings| TagSettings { generation: None, ..settings })
+    };
+    others(a) == others(b)
 }
 
 /// Sets `max_id` to `to` if it is `from`, in a record of this generation; tells whether it did.
@@ -121,7 +138,6 @@ impl<D: Dialect> Change<D> for Seal {
         connection: &mut Connection<D>,
         locked: &Locked,
     ) -> Result<Option<i64>, WorkError> {
-        self.max_id = None;
         if locked.record.generation() != self.generation {
             return Err(WorkError::Refused(StoreErrorKind::RecordChanged));
         }
@@ -134,6 +150,10 @@ impl<D: Dialect> Change<D> for Seal {
         }
         self.max_id = Some(before);
         Ok(self.max_id)
+    }
+
+    fn undone(&mut self) {
+        self.max_id = None;
     }
 }
 
@@ -247,6 +267,7 @@ impl<D: Dialect> SqlStore<D> {
                     Err(WorkError::Database(error)) if (D::ERRORS.is_conflict)(&error) => error,
                     done => return done,
                 };
+                change.undone();
                 if begun.elapsed() > AGAIN_FOR {
                     return Err(error.into());
                 }
@@ -298,6 +319,10 @@ impl<D: Dialect> SqlStore<D> {
         if rows.is_empty() {
             let sequence = D::fetch(connection, D::SEQUENCE.lock, &name, SEQUENCE_COLUMNS).await;
             (rows, table) = (empty_if_absent::<D, _>(sequence)?, D::SEQUENCE);
+        }
+        // Also before an error of `leaf_sequence` ends the transaction.
+        if rows.is_empty() {
+            return Err(WorkError::Refused(StoreErrorKind::UnknownTag));
         }
         let settings = match has_settings {
             true => D::fetch(connection, D::SETTINGS.read, &name, SETTINGS_COLUMNS).await?,

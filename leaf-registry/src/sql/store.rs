@@ -18,7 +18,7 @@ use futures_core::future::BoxFuture;
 use leaf_core::{IdRange, Step, Tag};
 use leaf_segment::{
     Expected, MeaningError, NewTag, RangeSource, SealError, StoreError, StoreErrorKind,
-    StoreFuture, TagCatalog, TagGeneration, TagRecord, TagStore, TagUpdate,
+    StoreFuture, TagCatalog, TagGeneration, TagRecord, TagSettings, TagStore, TagUpdate,
 };
 
 use super::connections::{
@@ -125,7 +125,7 @@ impl<D: Dialect> SqlStore<D> {
             let statement = if guarded { table.give_back_guarded } else { table.give_back };
             let mut done = D::execute(connection, statement, &values).await;
             if let (Err(error), None) = (&done, generation)
-                && (D::ERRORS.is_absent)(error)
+                && (D::ERRORS.is_missing_table)(error)
             {
                 // The database of a Java Leaf, without the table of settings: no record has a
                 // generation.
@@ -164,11 +164,17 @@ impl<D: Dialect> SqlStore<D> {
             // there. If it exists and this user has no right on it, the error is another one.
             Err(error) if plain && (D::ERRORS.is_missing_table)(&error) => {
                 Self::end(connection, "ROLLBACK").await?;
+                let read = D::fetch(connection, D::SETTINGS.read, &name, SETTINGS_COLUMNS).await;
+                // The database of a Java Leaf has no place for a generation.
+                let others = TagSettings { generation: None, ..new.settings.clone() };
+                let of_java = read.is_err() && others == TagSettings::default();
                 if let Some(begin) = D::BEGIN {
                     D::run_text(connection, begin).await?;
                 }
                 D::execute(connection, D::ALLOC.create, row).await?;
-                Self::write_settings(connection, new, &D::ALLOC).await?;
+                if !of_java {
+                    Self::write_settings(connection, new, &D::ALLOC).await?;
+                }
                 return Ok(Self::end(connection, "COMMIT").await?);
             }
             Err(error) => return Err(explain_sequences::<D>(error).into()),
@@ -211,9 +217,8 @@ impl<D: Dialect> SqlStore<D> {
         }
     }
 
-    /// What it means that the settings cannot be read. Only in the database of a Java Leaf no tag
-    /// has any: where this user can use one of Leaf's other tables (`is_leafs`, or the guard's), the
-    /// tags may have slices, or be disabled.
+    /// What it means that the settings cannot be read. Where this user can use one of Leaf's other
+    /// tables (`is_leafs`, or the guard's), the tags may have slices, or be disabled.
     pub(super) fn explain_settings(&self, error: sqlx::Error, is_leafs: bool) -> sqlx::Error {
         let absent = (D::ERRORS.is_absent)(&error);
         if !absent || !(is_leafs || self.guard.active_margin().is_some()) {

@@ -104,7 +104,7 @@ async fn a_full_cluster_says_what_to_do() {
 
     for _ in 0..2 {
         let error = opened.store.allocate(&orders, step(10), step(10).into()).await.unwrap_err();
-        assert_eq!(*error.kind(), StoreErrorKind::Refused, "{error}");
+        assert_eq!(*error.kind(), StoreErrorKind::Full, "{error}");
         assert!(error.to_string().contains("disarm the alarm"), "{error}");
         assert!(opened.store.tag(&orders).await.unwrap().is_some(), "it answers reads");
     }

@@ -303,7 +303,14 @@ async fn without_the_settings_only_the_tags_of_a_java_leaf_are_served() {
             assert!(error.contains("grant this user"), "the guard's table is there: {error}");
             f.sql("DROP TABLE leaf_guard").await;
         }
-        let java = f.another().await.tag(&orders).await.unwrap().unwrap();
-        assert_eq!(java.settings, Ok(TagSettings::default()));
+        let java = f.another().await;
+        let record = java.tag(&orders).await.unwrap().unwrap();
+        assert_eq!(record.settings, Ok(TagSettings::default()));
+        // Tags are made and repaired there, too, without a generation.
+        let (admin, more) = (leaf_segment::TagAdmin::new(&*java), tag("more"));
+        admin.create(&NewTag::new(more.clone(), step(10))).await.unwrap();
+        let (record, raised) = admin.advance(&more, 500, leaf_segment::Confirm::No).await.unwrap();
+        assert_eq!((record.max_id, raised, record.generation()), (500, true, None));
+        assert_eq!(java.tag(&more).await.unwrap().unwrap(), record);
     }
 }

@@ -175,15 +175,34 @@ async fn an_import_under_load_repeats_nothing() {
     assert!(ranges.windows(2).all(|pair| !pair[0].overlaps(pair[1])));
 }
 
-/// S-22: the doctor names triggers before one of them changes an answer.
+/// S-22: a trigger that changes what an allocation is answered. The doctor names it, and nothing is
+/// granted by a wrong answer.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn triggers_are_a_risk() {
+async fn triggers_are_named_and_change_nothing() {
     let f = crate::mysql().await;
+    create(&*f.store, "orders", 10).await;
+    f.sql("CREATE TABLE audit (n BIGINT AUTO_INCREMENT PRIMARY KEY) AUTO_INCREMENT = 7000000")
+        .await;
     assert_eq!(f.open.admin.risks().await.unwrap(), [""; 0]);
-    f.sql(
-        "CREATE TRIGGER counts AFTER UPDATE ON leaf_alloc FOR EACH ROW SET @n = LAST_INSERT_ID(0)",
-    )
-    .await;
-    let risks = f.open.admin.risks().await.unwrap();
-    assert!(risks.len() == 1 && risks[0].contains("the trigger counts"), "{risks:?}");
+    let mut least = 1;
+    for act in [
+        "SET @n = LAST_INSERT_ID(0)",
+        "SET @n = LAST_INSERT_ID(5000000)",
+        "INSERT INTO audit VALUES ()",
+    ] {
+        f.sql(&format!("CREATE TRIGGER counts AFTER UPDATE ON leaf_alloc FOR EACH ROW {act}"))
+            .await;
+        let risks = f.open.admin.risks().await.unwrap();
+        assert!(risks.len() == 1 && risks[0].contains("the trigger counts"), "{risks:?}");
+        for _ in 0..2 {
+            let granted = f.store.allocate(&tag("orders"), step(10), step(10).into()).await;
+            println!("{act}: {granted:?}");
+            let now = f.store.tag(&tag("orders")).await.unwrap().unwrap().max_id;
+            if let Ok(range) = granted {
+                assert_eq!((range.start() >= least, range.end()), (true, now), "{act}");
+            }
+            least = now;
+        }
+        f.sql("DROP TRIGGER counts").await;
+    }
 }

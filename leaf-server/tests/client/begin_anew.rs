@@ -309,3 +309,37 @@ async fn a_client_begins_anew() {
         client.close().await;
     }
 }
+
+/// G-26: a repair ends the handles of a client, also those of tags without leases; a repair reaches
+/// them through the server.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_repair_ends_a_clients_handles() {
+    let directory = tempfile::tempdir().unwrap();
+    let server = start(directory.path(), &[("LEAF_SEGMENT__REFRESH", "1s")]);
+    make_tag(&server, r#"{"tag":"plain","step":100}"#);
+    make_tag(&server, r#"{"tag":"mixed","step":100,"shape":"interleave:0/2"}"#);
+    for protocol in PROTOCOLS {
+        let builder = protocol.builder(&[&server]).refresh(Duration::from_secs(1));
+        let client = builder.build().unwrap();
+        for tag in ["plain", "mixed"] {
+            let handle = client.tag(tag).await.unwrap();
+            let before = handle.next().await.unwrap().get();
+            let mut ops = leaf_testkit::HttpClient::connect(server.ops()).unwrap();
+            let headers = "Host: localhost\r\nContent-Type: application/json\r\n";
+            let body = format!(r#"{{"at_least":"{}"}}"#, before + 100_000);
+            let path = format!("/v1/tags/{tag}/advance");
+            assert_eq!(ops.ask("POST", &path, headers, &body).unwrap().status, 200);
+            let changed = async {
+                while handle.next().await.is_ok() {
+                    tokio::time::sleep(Duration::from_millis(100)).await;
+                }
+            };
+            tokio::time::timeout(Duration::from_secs(20), changed).await.expect("it ends");
+            let error = handle.next().await.unwrap_err();
+            assert_eq!(error.kind(), ClientErrorKind::Changed, "{tag}: {error}");
+            let after = client.tag(tag).await.unwrap().next().await.unwrap().get();
+            assert!(after >= before + 100_000, "{tag}: {after} after {before}");
+        }
+        client.close().await;
+    }
+}
