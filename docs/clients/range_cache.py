@@ -28,6 +28,8 @@ class RangeCache:
         self.servers, self.size, self.timeout = list(servers), size, timeout
         self.path = f"/v1/segments/{urllib.parse.quote(tag, safe='')}/lease?count={size}"
         self.begin_anew()
+        # Where Python forks, also a child that gets a process id which was in use before.
+        os.register_at_fork(after_in_child=self.begin_anew)
 
     def begin_anew(self):
         """Drops what was leased. For a process that goes on from a snapshot, before it takes an id."""

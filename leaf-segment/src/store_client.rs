@@ -39,6 +39,9 @@ struct Trouble {
     text: String,
     /// It refused a write then: that it answers reads does not show that it takes writes again.
     write_refused_at: Option<Instant>,
+    /// It refused a read then: that it takes writes does not show that it answers reads again. They
+    /// are tried twice a second until one succeeds.
+    read_refused: bool,
 }
 
 impl StoreClient {
@@ -88,15 +91,21 @@ impl StoreClient {
         request: impl Future<Output = Result<T, StoreError>>,
     ) -> Result<T, StoreError> {
         let result = self.attempt(what, request).await;
-        let refuses_writes = {
-            let trouble = self.trouble.lock().expect("no holder of this lock panics");
-            let refused_at = trouble.as_ref().and_then(|trouble| trouble.write_refused_at);
-            refused_at.is_some_and(|at| at.elapsed() < REFUSES_WRITES)
-        };
+        let refuses_writes = self.troubled(|trouble| {
+            trouble.write_refused_at.is_some_and(|at| at.elapsed() < REFUSES_WRITES)
+        });
         if !refuses_writes {
-            self.set_trouble(what, result.as_ref().err(), None);
+            let error = result.as_ref().err();
+            let read_refused = error.is_some_and(|it| *it.kind() == StoreErrorKind::Refused);
+            self.set_trouble(what, error, None, read_refused);
         }
         result
+    }
+
+    /// Whether there is trouble of this sort.
+    fn troubled(&self, sort: impl Fn(&Trouble) -> bool) -> bool {
+        let trouble = self.trouble.lock().expect("no holder of this lock panics");
+        trouble.as_ref().is_some_and(sort)
     }
 
     /// One write under the attempt's deadline; notes what came of it.
@@ -128,7 +137,9 @@ impl StoreClient {
         let refuses =
             |it: &&StoreError| matches!(it.kind(), StoreErrorKind::Refused | StoreErrorKind::Full);
         let refused = error.filter(refuses);
-        self.set_trouble(what, error, refused.map(|_| Instant::now()));
+        if error.is_some() || !self.troubled(|trouble| trouble.read_refused) {
+            self.set_trouble(what, error, refused.map(|_| Instant::now()), false);
+        }
     }
 
     fn set_trouble(
@@ -136,10 +147,12 @@ impl StoreClient {
         what: &str,
         error: Option<&StoreError>,
         write_refused_at: Option<Instant>,
+        read_refused: bool,
     ) {
         let trouble = error.filter(|error| error.is_outage()).map(|it| Trouble {
             text: format!("{} ({what}; the log says more)", it.kind()),
             write_refused_at,
+            read_refused,
         });
         *self.trouble.lock().expect("no holder of this lock panics") = trouble;
     }
@@ -173,5 +186,12 @@ mod tests {
         fail(StoreErrorKind::Unavailable).await;
         read().await;
         assert_eq!(client.trouble(), None, "a line that is back");
+        // Without the right to read the settings, say, the node does not know what holds.
+        let refused = async { Err::<(), _>(StoreError::new(StoreErrorKind::Refused, "x")) };
+        let _ = client.read("read", refused).await;
+        client.ask("write", async { Ok(()) }).await.unwrap();
+        assert!(client.trouble().is_some(), "writes do not hide that reads are refused");
+        read().await;
+        assert_eq!(client.trouble(), None);
     }
 }

@@ -153,10 +153,7 @@ impl<D: Dialect> ServerPool<D> {
             .after_connect(move |connection, _| {
                 let (guard, noted) = (Arc::clone(&guard), Arc::clone(&noted));
                 Box::pin(async move {
-                    let mut prepared = D::prepare(connection, &guard).await;
-                    if prepared.is_ok() {
-                        prepared = guard.store_margin::<D>(connection).await;
-                    }
+                    let prepared = D::prepare(connection, &guard).await;
                     *noted.lock().expect("no holder of this lock panics") =
                         prepared.as_ref().err().map(ToString::to_string);
                     prepared
@@ -261,6 +258,16 @@ pub(crate) fn empty_if_absent<D: Dialect, T: Default>(
 ) -> Result<T, sqlx::Error> {
     match result {
         Err(error) if (D::ERRORS.is_absent)(&error) => Ok(T::default()),
+        result => result,
+    }
+}
+
+/// Treats a tag that the table's character set cannot hold as one that no row has.
+pub(crate) fn no_row_if_tag_unencodable<D: Dialect, T: Default>(
+    result: Result<T, sqlx::Error>,
+) -> Result<T, sqlx::Error> {
+    match result {
+        Err(error) if (D::ERRORS.kind)(&error) == StoreErrorKind::UnknownTag => Ok(T::default()),
         result => result,
     }
 }

@@ -10,15 +10,16 @@
 //! table writes its own name without a jump, and only where the database had no other table of Leaf:
 //! beside those the guard's table was lost, and with it the name of the last server.
 //!
-//! Nodes may be configured with different margins. Each writes its own down when it connects if it is
-//! greater than the one that is stored, and whoever jumps does so by the greatest.
+//! Nodes may be configured with different margins. Each writes its own down whenever it reads the
+//! tags, and after a jump, if it is greater than the one that is stored; whoever jumps does so by the
+//! greatest.
 //!
 //! Statements differ by [`Dialect`]; here is whether the guard is on, and the jump: one task of a
 //! process jumps at a time. It goes on after its caller's deadline, for at most a minute.
 
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
 
 use leaf_segment::{TagSettings, TagSettingsError};
@@ -66,8 +67,6 @@ pub(crate) struct FailoverGuard {
     state: AtomicU8,
     /// Held by the task that jumps.
     jumping: Arc<Mutex<()>>,
-    /// Whether this process has let the others know its margin, on the server that it knows.
-    margin_is_stored: AtomicBool,
 }
 
 /// What a connection found.
@@ -93,12 +92,7 @@ const fn why_off(state: u8) -> Option<&'static str> {
 impl FailoverGuard {
     /// A guard that jumps by `margin`; `None`: never on.
     pub(crate) fn new(margin: Option<i64>) -> Self {
-        Self {
-            margin,
-            state: AtomicU8::new(UNKNOWN),
-            jumping: Arc::default(),
-            margin_is_stored: AtomicBool::new(false),
-        }
+        Self { margin, state: AtomicU8::new(UNKNOWN), jumping: Arc::default() }
     }
 
     /// By how much every tag would jump, whether or not the guard is on yet; `None`: it never is.
@@ -154,14 +148,10 @@ impl FailoverGuard {
         let (Some(margin), Some(statements), true) = (self.margin, D::MARGIN, is_on) else {
             return Ok(());
         };
-        if self.margin_is_stored.load(Ordering::Relaxed) {
-            return Ok(());
-        }
         // Another node may write its own in between.
         for _ in 0..MARGIN_TRIES {
             let Some(stored) = stored_margin::<D>(connection).await? else { return Ok(()) };
             if margin_of(&stored) >= margin {
-                self.margin_is_stored.store(true, Ordering::Relaxed);
                 return Ok(());
             }
             let own = margin.to_string();
@@ -185,8 +175,6 @@ impl FailoverGuard {
         statements: GuardStatements,
         margin: i64,
     ) -> Result<bool, sqlx::Error> {
-        // It is another server, which may not have it.
-        self.margin_is_stored.store(false, Ordering::Relaxed);
         let Ok(alone) = Arc::clone(&self.jumping).try_lock_owned() else {
             drop(self.jumping.lock().await);
             return Ok(false);

@@ -13,11 +13,12 @@ use leaf_segment::{
 };
 use tokio::time::Instant;
 
-use super::connections::{Access, WorkError, empty_if_absent, explain_missing_column, run};
+use super::connections::{
+    Access, WorkError, empty_if_absent, explain_missing_column, no_row_if_tag_unencodable, run,
+};
 use super::dialect::{Connection, Dialect, TagStatements};
 use super::store::{
-    ALLOC_COLUMNS, SEQUENCE_COLUMNS, SETTINGS_COLUMNS, SqlStore, no_row_if_tag_unencodable,
-    operation, records,
+    ALLOC_COLUMNS, SEQUENCE_COLUMNS, SETTINGS_COLUMNS, SqlStore, operation, records,
 };
 use super::values::Value;
 use crate::import::AFTER_FAILOVER;

@@ -22,7 +22,8 @@ use leaf_segment::{
 };
 
 use super::connections::{
-    Access, Connections, WorkError, empty_if_absent, explain_missing_column, run,
+    Access, Connections, WorkError, empty_if_absent, explain_missing_column,
+    no_row_if_tag_unencodable, run,
 };
 use super::dialect::{Connection, Dialect, GuardStatements, TagStatements};
 use super::failover_guard::FailoverGuard;
@@ -323,6 +324,9 @@ impl<D: Dialect> SqlStore<D> {
                 settings => settings,
             };
             let settings = self.settings.rows::<D>(settings)?;
+            if tag.is_none() {
+                self.guard.store_margin::<D>(connection).await?;
+            }
             Ok(records(rows, settings))
         })
         .await
@@ -471,16 +475,6 @@ impl<D: Dialect> TagStore for SqlStore<D> {
         generation: Option<TagGeneration>,
     ) -> StoreFuture<'a, ()> {
         Box::pin(self.delete_locked(tag, generation))
-    }
-}
-
-/// Treats a tag that the table's character set cannot hold as one that no row has.
-pub(super) fn no_row_if_tag_unencodable<D: Dialect, T: Default>(
-    result: Result<T, sqlx::Error>,
-) -> Result<T, sqlx::Error> {
-    match result {
-        Err(error) if (D::ERRORS.kind)(&error) == StoreErrorKind::UnknownTag => Ok(T::default()),
-        result => result,
     }
 }
 

@@ -35,6 +35,9 @@ pub(crate) struct SqliteFile {
     /// The identity of the file that was opened. It is read without opening the file again: to
     /// close a second descriptor would end the process's locks on it.
     identity: FileId,
+    /// Where the write-ahead log is: SQLite makes it beside the file itself, where `path` is a
+    /// symbolic link.
+    log_path: PathBuf,
     /// The identity of the write-ahead log that the connection uses, once it was seen.
     log: Arc<Mutex<Option<FileId>>>,
 }
@@ -105,7 +108,11 @@ impl SqliteFile {
         let identity = identity(path).map_err(|error| failed(sqlx::Error::Io(error).into()))?;
         let (identity, _) =
             identity.ok_or_else(|| failed(WorkError::Refused(StoreErrorKind::Replaced)))?;
-        Ok(Self { pool, path: path.to_owned(), identity, log })
+        let real = std::fs::canonicalize(path);
+        let mut log_path =
+            real.map_err(|error| failed(sqlx::Error::Io(error).into()))?.into_os_string();
+        log_path.push("-wal");
+        Ok(Self { pool, path: path.to_owned(), identity, log_path: log_path.into(), log })
     }
 
     /// Refuses what was read, written or is to be written, unless the paths still lead to what was
@@ -113,9 +120,7 @@ impl SqliteFile {
     /// connection then has the log open, so that nobody else removes it.
     fn check_in_place(&self) -> Result<(), StoreErrorKind> {
         self.check_file()?;
-        let mut path = self.path.clone().into_os_string();
-        path.push("-wal");
-        let found = identity(Path::new(&path)).map_err(|_| StoreErrorKind::Unavailable)?;
+        let found = identity(&self.log_path).map_err(|_| StoreErrorKind::Unavailable)?;
         let found = found.map(|(identity, _)| identity);
         let mut log = self.log.lock().expect("no holder of this lock panics");
         if log.is_some() && found != *log {

@@ -106,6 +106,11 @@ async fn the_greatest_margin_of_any_node_counts() {
         let small = open(&server.url(), Some(1000)).await;
         assert_eq!(next(&*small.store).await.start(), 1);
         assert_eq!(next(&*great.store).await.start(), 11);
+        // A replica may lack it: every node writes its own again when it reads the tags.
+        server.sql("UPDATE leaf_guard SET server_uid = '0' WHERE id = 3").await;
+        small.store.tags().await.unwrap();
+        great.store.tags().await.unwrap();
+        small.store.tags().await.unwrap();
         server.sql("UPDATE leaf_guard SET server_uid = 'another' WHERE id < 3").await;
         assert_eq!(next(&*small.store).await.start(), 1_000_021);
         // One that is smaller does not lower it.

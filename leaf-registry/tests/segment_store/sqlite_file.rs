@@ -73,3 +73,24 @@ async fn a_file_with_two_names_grants_nothing() {
     std::fs::remove_file(other).unwrap();
     assert!(take().await.unwrap().start() > 10, "and it goes on");
 }
+
+/// A symbolic link is no second name; the log is beside what it leads to.
+#[tokio::test]
+async fn a_log_that_is_gone_is_noticed_through_a_symbolic_link() {
+    let f = sqlite().await;
+    let Database::Sqlite(directory) = &f.database else { unreachable!() };
+    create(&*f.store, "orders", 10).await;
+    let link = tempfile::tempdir().unwrap();
+    std::os::unix::fs::symlink(directory.path().join("leaf.db"), link.path().join("l.db")).unwrap();
+    let linked = fixture::open(&format!("sqlite:{}", link.path().join("l.db").display())).await;
+    let orders = tag("orders");
+    let take = || linked.store.allocate(&orders, step(10), step(10).into());
+    assert_eq!(take().await.unwrap().start(), 1);
+    let direct = f.store.allocate(&orders, step(10), step(10).into()).await.unwrap();
+    assert_eq!(direct.start(), 11, "it is one file");
+    assert_eq!(take().await.unwrap().start(), 21);
+    for end in ["wal", "shm"] {
+        std::fs::remove_file(directory.path().join(format!("leaf.db-{end}"))).unwrap();
+    }
+    assert_eq!(refusal(take()).await, StoreErrorKind::Replaced);
+}

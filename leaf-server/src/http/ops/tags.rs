@@ -245,8 +245,8 @@ pub(super) async fn change(node: &Node, tag: &str, change: TagChange) -> Result<
     Ok(shown(&record, store))
 }
 
-/// Repairs a tag. This node drops at once what it has in memory of it, others at their next
-/// refresh.
+/// Repairs a tag. This node drops what it has in memory of it within half a second, others at their
+/// next refresh.
 pub(super) async fn advance(
     node: &Node,
     tag: &str,
