@@ -153,7 +153,7 @@ async fn attack(nodes: Vec<Node>) {
     attack_over(nodes, None::<fn() -> SocketAddr>).await;
 }
 
-/// The same, and in the middle the database fails over: `fail_over` says where it is then.
+/// Attacks nodes, and lets the database fail over in the middle: `fail_over` says where it is then.
 async fn attack_over(mut nodes: Vec<Node>, mut fail_over: Option<impl FnOnce() -> SocketAddr>) {
     let (seconds, callers_per_node) = if full() { (60, 20) } else { (6, 8) };
     let calls = Arc::new(Calls::default());
