@@ -1,10 +1,11 @@
 //! A connection to an etcd cluster, for segments and for worker ids.
 //!
-//! Invariant: no answer counts that shows a state of the cluster before one that this process has
-//! seen, nor any that comes after. A cluster that was restored from a snapshot goes back to the
-//! revision of the snapshot, and may have another id; whoever goes on with it repeats what was
-//! granted since. Every answer to a transaction or a linearizable read carries both, and the
-//! revision is at least that of any answer before the request was sent.
+//! Invariant: once an answer shows an older state of the cluster than this process has seen, or
+//! another cluster, neither that answer nor any later one counts. A cluster that was restored from a
+//! snapshot has an older revision than before, and perhaps another id. It has forgotten what it
+//! granted since the snapshot, and would grant it again. Each answer to a transaction or to a
+//! linearizable read carries id and revision. In a cluster that did not go back, this revision is
+//! never lower than one that was seen before the request was sent.
 
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 

@@ -81,8 +81,9 @@ macro_rules! guarded {
     };
 }
 
-/// The settings of so many tags of a name match a pattern, as one more condition. In REPEATABLE
-/// READ, which `prepare` sets, the settings stay as they were read until the statement ends.
+/// One more condition: how many rows of settings a tag has (0 or 1) that match a pattern of LIKE. At
+/// the isolation level REPEATABLE READ, which `prepare` sets, nobody changes the settings between
+/// this condition and the end of the statement.
 macro_rules! of_generation {
     () => {
         concat!(

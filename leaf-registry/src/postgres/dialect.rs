@@ -64,8 +64,8 @@ macro_rules! guarded {
     };
 }
 
-/// The settings of so many tags of a name match a pattern, as one more condition. Settings and row
-/// are read in one snapshot.
+/// One more condition: how many rows of settings a tag has (0 or 1) that match a pattern of LIKE. The
+/// statement reads the settings and the tag's row in one snapshot.
 macro_rules! of_generation {
     () => {
         " AND (SELECT count(*) FROM leaf_tag_settings WHERE biz_tag = $4 AND settings LIKE $5) = $6"

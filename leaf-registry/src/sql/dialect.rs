@@ -72,9 +72,9 @@ pub(crate) struct TagStatements {
     pub(crate) set_settings: &'static str,
     /// tag -> the columns of `read`; nobody else changes the row until the transaction ends.
     pub(crate) lock: &'static str,
-    /// new `max_id`, tag, expected `max_id`, tag, pattern, count. Changes the row only if the
-    /// settings of so many (0 or 1) tags of this name match the pattern of LIKE: so the statement
-    /// names the generation that it was decided on.
+    /// new `max_id`, tag, expected `max_id`, tag, pattern, count. Changes the row only if the tag
+    /// has `count` (0 or 1) rows of settings that match the pattern of LIKE. The pattern contains
+    /// the generation in which the ids were granted.
     pub(crate) give_back: &'static str,
     /// `give_back`, only on the server that allocated last.
     pub(crate) give_back_guarded: &'static str,

@@ -10,9 +10,9 @@
 //! table writes its own name without a jump, and only where the database had no other table of Leaf:
 //! beside those the guard's table was lost, and with it the name of the last server.
 //!
-//! Nodes may be configured with different margins. Each writes its own down whenever it reads the
-//! tags, and after a jump, if it is greater than the one that is stored; whoever jumps does so by the
-//! greatest.
+//! Nodes may be configured with different margins. Row 3 of the table holds the greatest, and a jump
+//! uses that one. Each node compares its own margin with row 3 whenever it reads the tags, and after
+//! a jump, and writes its own there if it is greater.
 //!
 //! Statements differ by [`Dialect`]; here is whether the guard is on, and the jump: one task of a
 //! process jumps at a time. It goes on after its caller's deadline, for at most a minute.
@@ -138,8 +138,8 @@ impl FailoverGuard {
         let _ = self.state.fetch_update(Ordering::Relaxed, Ordering::Relaxed, off);
     }
 
-    /// Lets every node that jumps know this node's margin. On a server that takes no writes it stays
-    /// as it is: nothing is allocated there either.
+    /// Writes this node's margin into row 3 of `leaf_guard`, if it is greater than the one there. A
+    /// server that takes no writes is left as it is: nothing is allocated there either.
     pub(crate) async fn store_margin<D: Dialect>(
         &self,
         connection: &mut Connection<D>,

@@ -1,9 +1,9 @@
 //! Changes of one record, decided on while its row is locked.
 //!
-//! Invariant: from the reading of a record to the end of its change nobody else changes it, its
-//! settings included: whoever does locks the row first. So what is decided on the record holds when
-//! it is written, and the number that a seal tells is the end of the last range that anybody was
-//! granted.
+//! Invariant: nobody else changes a record, or its settings, between the moment when it is read here
+//! and the end of the transaction, since every change locks the tag's row first. So the record that
+//! a change was decided on is the record that it is written over. And when a tag is sealed, the
+//! `max_id` that is returned is the end of the last range that anybody was granted.
 
 use std::time::Duration;
 
