@@ -94,6 +94,16 @@ async fn look(stores: &Stores, findings: &mut Vec<Finding>) -> Vec<(String, Vec<
                     if let Err(error) = &record.meaning {
                         found(format!("tag {}: {error}", quoted(tag)));
                     }
+                    if let (Some(ended), Ok(meaning)) = (record.ended(), &record.meaning) {
+                        let (tag, max_id) = (record.tag.clone(), record.max_id);
+                        let new = NewTag { max_id, meaning: *meaning, ..NewTag::strict(tag) };
+                        if let Err(why) = ended.check(&new) {
+                            found(format!(
+                                "tag {}: {why} (`leaf tag advance`)",
+                                quoted(record.tag.as_str())
+                            ));
+                        }
+                    }
                     if let Err(error) = record.step {
                         let tag = quoted(tag);
                         found(format!("tag {tag}: {error}; `leaf tag set-step {tag} STEP`"));

@@ -11,7 +11,8 @@ use leaf_core::{Step, Tag as TagName};
 use leaf_node::config::ConfigError;
 use leaf_node::records::TagShown;
 use leaf_segment::{
-    KeyRing, Order, SEALED, ShapeName, TagAdminError, TagChange, TagRecord, TagSpec,
+    EndedTag, KeyRing, Order, SEALED, Shape, ShapeName, TagAdminError, TagChange, TagRecord,
+    TagSpec,
 };
 use serde::Serialize;
 
@@ -234,19 +235,45 @@ async fn delete(stores: &Stores, tag: &str, yes: bool, output: Output) -> Result
     })?;
     let shown = TagShown::of(&deleted.record, &store.url);
     let kind = options(&shown);
-    let text = match deleted.next_first {
-        Some(first) => format!(
-            "deleted tag {tag:?} of {}; made again, let it start no lower: \
-             leaf tag create {shell} --first {first} {kind}",
-            store.url
+    let url = &store.url;
+    let text = match deleted.ended {
+        Some(ended) if deleted.record.is_sealed() => format!(
+            "deleted tag {tag:?} of {url}. It was sealed, after it had granted {ended}: if it was moved to another store, do \
+             not make it again here"
         ),
+        Some(EndedTag { next, .. }) => {
+            let other = match deleted.record.meaning.as_ref().map(|meaning| meaning.shape) {
+                Ok(Shape::Plain) | Err(_) => String::new(),
+                Ok(_) => {
+                    let below = deleted.ended.map_or(0, EndedTag::ids_below);
+                    format!("\nin any other shape let its ids be {below} or more")
+                }
+            };
+            format!(
+                "deleted tag {tag:?} of {url}; made again, let it start no lower: \
+                 leaf tag create {shell} --first {next} {kind}{other}"
+            )
+        }
         None => format!(
-            "deleted tag {tag:?} of {}, which was sealed: how far it granted ids is known to the store that it \
-             moved to, or was told to whoever tried to delete it before",
-            store.url
+            "deleted tag {tag:?} of {url}, which was sealed: how far it granted ids is known to the store that it \
+             moved to, or was told to whoever tried to delete it before"
         ),
     };
-    Ok(output::one(&shown, text, output).into())
+    let number = |of: fn(EndedTag) -> i64| deleted.ended.map(|ended| of(ended).to_string());
+    let (next_first, ids_below) = (number(|ended| ended.next), number(EndedTag::ids_below));
+    Ok(output::one(&Gone { tag: shown, next_first, ids_below }, text, output).into())
+}
+
+/// A tag that was deleted.
+#[derive(Debug, Serialize)]
+struct Gone {
+    #[serde(flatten)]
+    tag: TagShown,
+    /// Made again in the same shape, it must not start below this number. A string, see
+    /// [`Output::Json`].
+    next_first: Option<String>,
+    /// Made again in any other shape, it must not issue ids below this one.
+    ids_below: Option<String>,
 }
 
 /// What a tag like this one is made with.

@@ -65,7 +65,28 @@ orders             relaxed  plain    5000    50  no              -       500    
     let deleted = run(&["tag", "delete", "orders", "--yes"]).ok();
     assert!(deleted.contains("leaf tag create orders --first 5000 --step 50"), "{deleted}");
     let gone = run(&["tag", "show", "orders"]).failed(1);
-    assert!(gone.contains("no such tag: create it first; `leaf tag create` creates one"), "{gone}");
+    assert!(gone.contains("no such tag: create it first"), "{gone}");
+    assert!(gone.contains("had granted ids below 5000; `leaf tag create` creates one"), "{gone}");
+    let low = run(&["tag", "create", "orders", "--step", "50"]).failed(1);
+    assert!(low.contains("let the first number be 5000 or more"), "{low}");
+}
+
+/// G-33: the numbers of one shape are not those of another.
+#[test]
+fn a_deletion_tells_where_every_shape_may_start() {
+    let home = home();
+    let run = |args: &[&str]| leaf(home.path(), args);
+    let create = ["tag", "create", "orders", "--step", "10", "--first", "1001", "--shape"];
+    run(&[&create[..], &["interleave:0/8"]].concat()).ok();
+    let deleted = run(&["tag", "delete", "orders", "--yes"]).ok();
+    assert!(deleted.contains("--first 1001 --step 10 --shape interleave:0/8"), "{deleted}");
+    assert!(deleted.contains("in any other shape let its ids be 8008 or more"), "{deleted}");
+    let low = run(&[&create[..], &["interleave:0/2"]].concat()).failed(1);
+    assert!(low.contains("let the first number be 4004 or more"), "{low}");
+    run(&[&create[..], &["interleave:0/8"]].concat()).ok();
+    let deleted = run(&["tag", "delete", "orders", "--yes", "-o", "json"]).ok();
+    let json: serde_json::Value = serde_json::from_str(&deleted).unwrap();
+    assert_eq!((&json["next_first"], &json["ids_below"]), (&"1001".into(), &"8008".into()));
 }
 
 #[test]
@@ -340,7 +361,7 @@ fn import_moves_tags_and_seals_them_where_they_were() {
     assert!(run(&[&["tag", "show", "used"][..], &old].concat()).ok().contains("50"));
 
     let deleted = run(&[&["tag", "delete", "orders", "--yes"][..], &old].concat()).ok();
-    assert!(deleted.contains("the store that it moved to"), "{deleted}");
+    assert!(deleted.contains("if it was moved to another store"), "{deleted}");
 }
 
 /// G-29: as a container gets a file that is mounted alone.

@@ -189,3 +189,32 @@ fn the_doctor_names_replication_that_fell_back() {
     assert!(found.out.contains("has fallen back to asynchronous") && found.code == 1, "{found:?}");
     assert!(!found.out.contains("leaf:leaf"), "no password: {found:?}");
 }
+
+/// G-33: plain SQL is not asked what a deleted tag granted.
+#[test]
+fn the_doctor_names_a_row_below_the_ids_of_a_deleted_tag() {
+    let (mysql, home) = (MariaDb::shared(), tempfile::tempdir().unwrap());
+    let database = mysql.new_database();
+    let url = MariaDb::url(mysql.port(), &database);
+    let run = |args: &[&str]| leaf(home.path(), &[args, &["--store", &url]].concat());
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let place: StoreUrl = url.parse().unwrap();
+        let open = place.open(home.path(), &StoreOptions::default()).await.unwrap();
+        open.admin.apply().await.unwrap();
+        open.store.close().await;
+    });
+    run(&["tag", "create", "orders", "--step", "10", "--first", "500"]).ok();
+    run(&["tag", "delete", "orders", "--yes"]).ok();
+    let insert = |max_id: u32| {
+        let table = format!("{database}.leaf_alloc");
+        mysql.sql(&format!(
+            "REPLACE INTO {table} (biz_tag, max_id, step) VALUES ('orders', {max_id}, 10)"
+        ));
+    };
+    insert(499);
+    let found = run(&["doctor"]);
+    assert!(found.out.contains("orders") && found.out.contains("500 or more"), "{found:?}");
+    insert(500);
+    run(&["doctor"]).ok();
+}

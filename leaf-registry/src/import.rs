@@ -10,7 +10,7 @@
 //! Breaking off in between leaves a tag that is sealed in one store or in both: no ids, but none
 //! twice.
 
-use leaf_core::Tag;
+use leaf_core::{Step, Tag};
 use leaf_segment::{
     NewTag, SEALED, SealError, StoreError, StoreErrorKind, TagGeneration, TagRecord, TagSettings,
     TagSettingsError, TagStore, TagUpdate,
@@ -29,7 +29,8 @@ pub(crate) const AFTER_FAILOVER: &str = "its database has failed over and no nod
 ///
 /// # Errors
 /// `UnknownTag` in the old store; `TagExists` where the new store has granted ids of a tag of this
-/// name, or has it with another meaning; `Exhausted` when the ids end before the gap; `BadRecord`
+/// name, or has it with another meaning; `UsedBefore` where it had one that granted more and was
+/// deleted; `Exhausted` when the ids end before the gap; `BadRecord`
 /// where step, meaning or settings of the old row cannot be read, where somebody else moves the tag
 /// at the same time, where an import was broken off after the old store was sealed, and where the
 /// old tag is sealed and the new one was not imported from it; failures of the stores.
@@ -75,9 +76,13 @@ pub async fn import(
             )),
         };
     }
-    let sealed = make_sealed(&old, new, to, &refuse).await?;
     let first_above = |max_id: i64| max_id.max(1).checked_add(gap).filter(|first| *first < SEALED);
-    first_above(old.max_id).ok_or_else(|| refuse(StoreErrorKind::Exhausted))?;
+    let first = first_above(old.max_id).ok_or_else(|| refuse(StoreErrorKind::Exhausted))?;
+    if let (Some(ended), Ok(meaning)) = (to.ended(tag).await?, old.meaning.clone()) {
+        let here = NewTag { max_id: first, meaning, ..NewTag::new(tag.clone(), Step::MIN) };
+        ended.check(&here).map_err(|why| refuse(StoreErrorKind::UsedBefore(why)))?;
+    }
+    let sealed = make_sealed(&old, new, to, &refuse).await?;
     let granted_below = from.seal(tag, old.generation()).await.map_err(|SealError { error, max_id }| match max_id {
         None => error,
         Some(max_id) => {
@@ -186,6 +191,7 @@ async fn make_sealed(
     let settings = TagSettings {
         generation: Some(TagGeneration::draw()),
         imported: Some(origin(old)),
+        ended: None,
         ..old_settings.clone()
     };
     let sealed = match new {
@@ -223,7 +229,7 @@ async fn make_sealed(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use leaf_core::{IdRange, Step};
+    use leaf_core::IdRange;
     use leaf_segment::{MemoryStore, RangeSource as _, TagCatalog as _};
     use proptest::prelude::*;
 

@@ -29,6 +29,9 @@ pub enum StoreErrorKind {
     /// The record exists already.
     #[error("the tag exists already")]
     TagExists,
+    /// A tag of this name was deleted, and the new one would issue ids of it again.
+    #[error("{0}")]
+    UsedBefore(String),
     /// The record's step is not the one that the caller saw.
     #[error("the record's step is now {0}")]
     StepChanged(Step),
@@ -270,6 +273,7 @@ impl SegmentError {
             | StoreErrorKind::WentBack => SegmentErrorKind::StoreRefused,
             StoreErrorKind::StepChanged(_)
             | StoreErrorKind::TagExists
+            | StoreErrorKind::UsedBefore(_)
             | StoreErrorKind::Conflict
             | StoreErrorKind::Unavailable => SegmentErrorKind::StoreDown,
         };

@@ -30,6 +30,7 @@
 pub mod blocking;
 mod buffer;
 mod config;
+mod ended_tag;
 mod error;
 mod generator;
 mod group_commit;
@@ -62,6 +63,7 @@ mod unknown_tags;
 mod view;
 
 pub use config::SegmentConfig;
+pub use ended_tag::EndedTag;
 pub use error::{SegmentError, SegmentErrorKind, StoreError, StoreErrorKind};
 pub use generator::SegmentGenerator;
 pub use handle::TagHandle;

@@ -182,7 +182,7 @@ pub(crate) fn parts(text: &str) -> Option<(u32, u32)> {
 
 impl Shape {
     /// The first number that stands for no id below `ids`.
-    fn numbers_below(self, ids: i64) -> i64 {
+    pub(crate) fn numbers_below(self, ids: i64) -> i64 {
         match self {
             Self::Plain => ids,
             Self::Interleave(Interleave { index, of }) => {

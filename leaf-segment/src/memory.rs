@@ -1,7 +1,6 @@
 //! A store in memory: for tests, simulations and examples. It forgets everything at exit.
 
 use std::collections::BTreeMap;
-use std::mem;
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -9,14 +8,16 @@ use futures_core::future::BoxFuture;
 use leaf_core::{IdRange, Step, Tag};
 
 use crate::{
-    Expected, NewTag, RangeSource, SEALED, SealError, StoreError, StoreErrorKind, StoreFuture,
-    TagCatalog, TagGeneration, TagRecord, TagStore, TagUpdate,
+    EndedTag, Expected, NewTag, RangeSource, SEALED, SealError, StoreError, StoreErrorKind,
+    StoreFuture, TagCatalog, TagGeneration, TagRecord, TagStore, TagUpdate,
 };
 
 /// A [`TagStore`] without a disk.
 #[derive(Debug, Default)]
 pub struct MemoryStore {
     records: Mutex<BTreeMap<Tag, TagRecord>>,
+    /// The tags that were deleted.
+    ended: Mutex<BTreeMap<Tag, EndedTag>>,
     /// How long an allocation takes to be answered.
     delay: Duration,
 }
@@ -26,7 +27,7 @@ impl MemoryStore {
     #[must_use]
     pub fn with_tags(tags: impl IntoIterator<Item = NewTag>) -> Self {
         let records = tags.into_iter().map(|new| (new.tag.clone(), record(&new)));
-        Self { records: Mutex::new(records.collect()), delay: Duration::ZERO }
+        Self { records: Mutex::new(records.collect()), ..Self::default() }
     }
 
     /// Lets the store answer an allocation only after `delay`, as a database does.
@@ -40,6 +41,10 @@ impl MemoryStore {
         if let Some(record) = self.records().get_mut(tag) {
             record.step = Step::new(step);
         }
+    }
+
+    fn ended_tags(&self) -> MutexGuard<'_, BTreeMap<Tag, EndedTag>> {
+        self.ended.lock().expect("no holder of this lock panics")
     }
 
     fn records(&self) -> MutexGuard<'_, BTreeMap<Tag, TagRecord>> {
@@ -127,14 +132,18 @@ impl TagCatalog for MemoryStore {
 impl TagStore for MemoryStore {
     fn create<'a>(&'a self, new: &'a NewTag) -> StoreFuture<'a, ()> {
         let mut records = self.records();
-        let result = if records.contains_key(&new.tag) {
-            let operation = format!("create tag {:?} in memory", new.tag.as_str());
-            Err(StoreError::new(StoreErrorKind::TagExists, operation))
-        } else {
-            records.insert(new.tag.clone(), record(new));
-            Ok(())
+        let mut ended = self.ended_tags();
+        let result = match ended.get(&new.tag).map(|ended| ended.check(new)) {
+            _ if records.contains_key(&new.tag) => Err(StoreErrorKind::TagExists),
+            Some(Err(why)) => Err(StoreErrorKind::UsedBefore(why)),
+            Some(Ok(())) | None => {
+                ended.remove(&new.tag);
+                records.insert(new.tag.clone(), record(new));
+                Ok(())
+            }
         };
-        Box::pin(async { result })
+        let operation = format!("create tag {:?} in memory", new.tag.as_str());
+        Box::pin(async { result.map_err(|kind| StoreError::new(kind, operation)) })
     }
 
     fn update<'a>(&'a self, update: &'a TagUpdate) -> StoreFuture<'a, TagRecord> {
@@ -166,7 +175,11 @@ impl TagStore for MemoryStore {
         generation: Option<TagGeneration>,
     ) -> BoxFuture<'a, Result<i64, SealError>> {
         let sealed = self.with(tag, "seal", |record| match record.generation() == generation {
-            true => Ok(mem::replace(&mut record.max_id, SEALED)),
+            true => {
+                let before = record.max_id;
+                *record = record.sealed();
+                Ok(before)
+            }
             false => Err(StoreErrorKind::RecordChanged),
         });
         Box::pin(async { Ok(sealed.await?) })
@@ -186,10 +199,17 @@ impl TagStore for MemoryStore {
             Some(_) => Ok(()),
         };
         if deleted.is_ok() {
-            records.remove(tag);
+            let ended = records.remove(tag).and_then(|record| record.ended());
+            self.ended_tags().extend(ended.map(|ended| (tag.clone(), ended)));
         }
         let operation = format!("delete tag {:?} in memory", tag.as_str());
         Box::pin(async { deleted.map_err(|kind| StoreError::new(kind, operation)) })
+    }
+
+    fn ended<'a>(&'a self, tag: &'a Tag) -> StoreFuture<'a, Option<EndedTag>> {
+        let of_record = self.records().get(tag).and_then(TagRecord::ended);
+        let ended = of_record.or_else(|| self.ended_tags().get(tag).copied());
+        Box::pin(async move { Ok(ended) })
     }
 }
 

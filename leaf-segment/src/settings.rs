@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use crate::TagGeneration;
+use crate::ended_tag::{self, EndedTag};
 use crate::meaning::{MOST_PARTS, parts};
 use crate::period::Zone;
 
@@ -54,6 +55,8 @@ pub struct TagSettings {
     /// The record of another store that the tag was imported from, by its generation; `-` where it
     /// had none. `None` in a tag that was made in this store.
     pub imported: Option<String>,
+    /// What the tag had granted when it was sealed. After a deletion, the settings consist of this.
+    pub ended: Option<EndedTag>,
     /// What a later version of Leaf added.
     pub unknown: UnknownFields,
 }
@@ -116,6 +119,8 @@ struct Text {
     generation: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     imported: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    ended: Option<ended_tag::Text>,
     #[serde(flatten)]
     unknown: UnknownFields,
 }
@@ -136,6 +141,7 @@ impl Default for TagSettings {
             time_zone: None,
             generation: None,
             imported: None,
+            ended: None,
             unknown: UnknownFields::default(),
         }
     }
@@ -147,7 +153,13 @@ impl TagSettings {
     #[must_use]
     pub fn of_new_tag(&self) -> Self {
         let generation = self.generation.or_else(|| Some(TagGeneration::draw()));
-        Self { generation, ..self.clone() }
+        Self { generation, ended: None, ..self.clone() }
+    }
+
+    /// What stays in the place of the settings of a tag that is deleted.
+    #[must_use]
+    pub fn of_deleted_tag(ended: EndedTag) -> Self {
+        Self { ended: Some(ended), ..Self::default() }
     }
 
     /// The settings as a store keeps them: one line of JSON.
@@ -166,6 +178,7 @@ impl TagSettings {
             time_zone: self.time_zone.map(|zone| zone.name().into()),
             generation: self.generation.map(|generation| generation.to_string()),
             imported: self.imported.clone(),
+            ended: self.ended.map(EndedTag::text),
             unknown: self.unknown.clone(),
         };
         serde_json::to_string(&text).expect("numbers and texts serialize")
@@ -210,6 +223,8 @@ impl TagSettings {
             text.time_zone.map(|name| Zone::find(&name).ok_or_else(|| newer("time zone", &name)));
         let generation =
             text.generation.map(|text| text.parse().map_err(|_| newer("generation", &text)));
+        let ended =
+            text.ended.map(|text| EndedTag::read(&text).ok_or_else(|| newer("end", &text.shown())));
         Ok(Self {
             enabled: text.enabled,
             min_step: step("min_step", text.min_step)?,
@@ -220,6 +235,7 @@ impl TagSettings {
             time_zone: zone.transpose()?,
             generation: generation.transpose()?,
             imported: text.imported,
+            ended: ended.transpose()?,
             unknown: text.unknown,
         })
     }

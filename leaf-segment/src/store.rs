@@ -11,7 +11,8 @@ use futures_core::future::BoxFuture;
 use leaf_core::{IdRange, Step, StepError, Tag};
 
 use crate::{
-    Meaning, MeaningError, StoreError, StoreErrorKind, TagGeneration, TagSettings, TagSettingsError,
+    EndedTag, Meaning, MeaningError, StoreError, StoreErrorKind, TagGeneration, TagSettings,
+    TagSettingsError,
 };
 
 /// The `max_id` of a tag that nobody may allocate from any more, because it was moved to another
@@ -114,7 +115,7 @@ pub trait TagStore: SegmentSource {
     /// Makes a new record, of a generation of its own unless `new` names one.
     ///
     /// # Errors
-    /// `TagExists`, or failures of the store.
+    /// `TagExists`; `UsedBefore` where [`EndedTag::check`] refuses it; failures of the store.
     fn create<'a>(&'a self, new: &'a NewTag) -> StoreFuture<'a, ()>;
 
     /// Changes a record if it is still the one that the change was decided on, see
@@ -140,7 +141,8 @@ pub trait TagStore: SegmentSource {
     ) -> StoreFuture<'a, bool>;
 
     /// Sets `max_id` to [`SEALED`] if the record is of this generation, and returns what it was:
-    /// every allocation was below, and none comes after. A store that locks rows lets it wait its
+    /// every allocation was below, and none comes after. The settings remember it, where they can be
+    /// read and written. A store that locks rows lets it wait its
     /// turn among those who allocate; one that does not tries many times.
     ///
     /// # Errors
@@ -152,14 +154,20 @@ pub trait TagStore: SegmentSource {
         generation: Option<TagGeneration>,
     ) -> BoxFuture<'a, Result<i64, SealError>>;
 
-    /// Removes a record that is sealed and of this generation. Made again with a lower `max_id`,
-    /// its ids would repeat.
+    /// Removes a record that is sealed and of this generation. What its settings remember of the
+    /// seal stays ([`Self::ended`]).
     ///
     /// # Errors
     /// `UnknownTag`; `RecordChanged` where it is open, or of another generation; failures of the
     /// store.
     fn delete<'a>(&'a self, tag: &'a Tag, generation: Option<TagGeneration>)
     -> StoreFuture<'a, ()>;
+
+    /// What is remembered of the tag's last seal, whether the record is still there or was deleted.
+    ///
+    /// # Errors
+    /// Failures of the store.
+    fn ended<'a>(&'a self, tag: &'a Tag) -> StoreFuture<'a, Option<EndedTag>>;
 }
 
 /// A change of a record, and the record that it was decided on.
@@ -292,6 +300,25 @@ impl TagRecord {
     #[must_use]
     pub fn generation(&self) -> Option<TagGeneration> {
         self.settings.as_ref().ok().and_then(|settings| settings.generation)
+    }
+
+    /// What the record becomes when it is sealed: its settings, if they can be read, remember what
+    /// it had granted.
+    #[must_use]
+    pub fn sealed(&self) -> Self {
+        let mut sealed = Self { max_id: SEALED, ..self.clone() };
+        if let (Ok(settings), Ok(meaning)) = (&mut sealed.settings, &self.meaning)
+            && !self.is_sealed()
+        {
+            settings.ended = Some(EndedTag { meaning: *meaning, next: self.max_id });
+        }
+        sealed
+    }
+
+    /// What the record's settings remember of its last seal.
+    #[must_use]
+    pub fn ended(&self) -> Option<EndedTag> {
+        self.settings.as_ref().ok().and_then(|settings| settings.ended)
     }
 
     /// Whether ids are handed out. Settings that cannot be read do not end a tag that is in use.

@@ -11,8 +11,8 @@ use leaf_core::{Step, Tag};
 use tokio::time::Instant;
 
 use crate::{
-    KeyRing, Meaning, NewTag, Order, SealError, StoreError, StoreErrorKind, TagGeneration,
-    TagRecord, TagSettings, TagSettingsError, TagStore, TagUpdate,
+    EndedTag, KeyRing, Meaning, NewTag, Order, SealError, StoreError, StoreErrorKind,
+    TagGeneration, TagRecord, TagSettings, TagSettingsError, TagStore, TagUpdate,
 };
 
 /// A raise by more than this is asked about: nothing brings the ids back.
@@ -99,14 +99,14 @@ pub enum TagAdminError {
     /// A tag may be sealed now, and was not deleted. Nothing but this error knows how far it
     /// had granted ids.
     #[error(
-        "{error}; the tag may be sealed now: delete it again, and remember that it granted \
-         ids below {next_first}: made again, it must start no lower"
+        "{error}; the tag may be sealed now: delete it again, and remember that it granted {ended}: made again, it must \
+         start no lower"
     )]
     HalfDeleted {
         /// What failed.
         error: StoreError,
-        /// Made again, the tag must not start below.
-        next_first: i64,
+        /// What it granted.
+        ended: Box<EndedTag>,
     },
     /// The store.
     #[error(transparent)]
@@ -118,10 +118,11 @@ pub enum TagAdminError {
 pub struct Deleted {
     /// Its record, as it was before.
     pub record: TagRecord,
-    /// Made again, it must not start below: ids up to here were granted. `None` where that is not
-    /// known: the tag had been moved to another store, or was sealed by a deletion that failed,
-    /// which told it.
-    pub next_first: Option<i64>,
+    /// What it granted, which no new tag of its name may grant. If the tag was sealed before, then
+    /// only until it was sealed: the store that it may have moved to knows what it granted there.
+    /// `None` where nobody wrote it down: an earlier version of Leaf sealed it, or the database has
+    /// no table of settings.
+    pub ended: Option<EndedTag>,
 }
 
 impl<'a> TagAdmin<'a> {
@@ -143,11 +144,18 @@ impl<'a> TagAdmin<'a> {
     /// # Errors
     /// `UnknownTag`, or failures of the store.
     pub async fn read(&self, tag: &Tag) -> Result<TagRecord, TagAdminError> {
-        let record = self.store.tag(tag).await?;
-        record.ok_or_else(|| {
-            let operation = format!("read tag {:?}", tag.as_str());
-            StoreError::new(StoreErrorKind::UnknownTag, operation).into()
-        })
+        if let Some(record) = self.store.tag(tag).await? {
+            return Ok(record);
+        }
+        let operation = format!("read tag {:?}", tag.as_str());
+        let unknown = StoreError::new(StoreErrorKind::UnknownTag, operation);
+        Err(match self.store.ended(tag).await? {
+            Some(ended) => {
+                unknown.because(format!("one of this name was deleted, and had granted {ended}"))
+            }
+            None => unknown,
+        }
+        .into())
     }
 
     /// Makes a tag.
@@ -319,7 +327,7 @@ impl<'a> TagAdmin<'a> {
     /// `Unconfirmed` unless `confirmed`, `UnknownTag`, `HalfDeleted`, failures of the store.
     pub async fn delete(&self, tag: &Tag, confirmed: Confirm) -> Result<Deleted, TagAdminError> {
         let record = self.read(tag).await?;
-        usable(&record)?;
+        let meaning = usable(&record)?;
         if confirmed == Confirm::No {
             // What a sealed tag has granted, the store knows that it moved to.
             let now = match record.is_sealed() {
@@ -332,41 +340,47 @@ impl<'a> TagAdmin<'a> {
             )));
         }
         let generation = record.generation();
-        let record = self.seal(record).await?;
-        let next_first = (!record.is_sealed()).then_some(record.max_id);
-        match (self.store.delete(tag, generation).await, next_first) {
-            (Ok(()), next_first) => Ok(Deleted { record, next_first }),
+        let (record, ended) = self.seal(record, meaning).await?;
+        match (self.store.delete(tag, generation).await, ended) {
+            (Ok(()), ended) => Ok(Deleted { record, ended }),
             // Somebody else removed what was sealed here.
-            (Err(error), next_first @ Some(_)) if *error.kind() == StoreErrorKind::UnknownTag => {
-                Ok(Deleted { record, next_first })
+            (Err(error), ended @ Some(_)) if *error.kind() == StoreErrorKind::UnknownTag => {
+                Ok(Deleted { record, ended })
             }
             // Somebody else has deleted it meanwhile, and made it again: that one is not to be deleted.
-            (Err(error), Some(next_first)) if *error.kind() == StoreErrorKind::RecordChanged => {
+            (Err(error), Some(ended)) if *error.kind() == StoreErrorKind::RecordChanged => {
                 Err(TagAdminError::Conflict(format!(
-                    "{error}. The one that was deleted granted ids below {next_first}: the one that is there now must not \
-                     start lower"
+                    "{error}. The one that was deleted granted {ended}: the one that is there now must not start lower"
                 )))
             }
             // It stays sealed: a deletion whose answer was lost may still come.
-            (Err(error), Some(next_first)) => Err(TagAdminError::HalfDeleted { error, next_first }),
+            (Err(error), Some(ended)) => {
+                Err(TagAdminError::HalfDeleted { error, ended: Box::new(ended) })
+            }
             (Err(error), None) => Err(error.into()),
         }
     }
 
-    /// Closes a tag for allocations, and returns its record as it was then.
-    async fn seal(&self, record: TagRecord) -> Result<TagRecord, TagAdminError> {
+    /// Closes a tag for allocations, and returns its record as it was then, and what it granted.
+    async fn seal(
+        &self,
+        record: TagRecord,
+        meaning: Meaning,
+    ) -> Result<(TagRecord, Option<EndedTag>), TagAdminError> {
         if record.is_sealed() {
-            return Ok(record);
+            let ended = record.ended();
+            return Ok((record, ended));
         }
+        let ended = |next| EndedTag { meaning, next };
         match self.store.seal(&record.tag, record.generation()).await {
             Ok(max_id) => {
-                // Whoever asked may be gone, and nothing else knows the number.
-                let tag = record.tag.as_str();
-                tracing::info!("tag {tag:?} is sealed: it granted ids below {max_id}");
-                Ok(TagRecord { max_id, ..record })
+                // Whoever asked may be gone.
+                let (tag, ended) = (record.tag.as_str(), ended(max_id));
+                tracing::info!("tag {tag:?} is sealed: it granted {ended}");
+                Ok((TagRecord { max_id, ..record }, Some(ended)))
             }
-            Err(SealError { error, max_id: Some(next_first) }) => {
-                Err(TagAdminError::HalfDeleted { error, next_first })
+            Err(SealError { error, max_id: Some(next) }) => {
+                Err(TagAdminError::HalfDeleted { error, ended: Box::new(ended(next)) })
             }
             Err(SealError { error, max_id: None }) => Err(error.into()),
         }
@@ -404,94 +418,4 @@ fn check_id(what: &str, id: i64) -> Result<(), TagAdminError> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::MemoryStore;
-    use crate::RangeSource as _;
-
-    fn step(value: i64) -> Step {
-        Step::new(value).unwrap()
-    }
-
-    fn store() -> (MemoryStore, Tag) {
-        let stock = NewTag::sample();
-        let tag = stock.tag.clone();
-        (MemoryStore::with_tags([stock]), tag)
-    }
-
-    #[tokio::test]
-    async fn only_what_is_named_changes() {
-        let (store, tag) = store();
-        let admin = TagAdmin::new(&store);
-        let limits = TagChange {
-            min_step: Some(Some(step(10))),
-            max_step: Some(Some(step(20))),
-            ..TagChange::default()
-        };
-        admin.change(&tag, limits).await.unwrap();
-        let off = TagChange { enabled: Some(false), ..TagChange::default() };
-        let record = admin.change(&tag, off).await.unwrap();
-        let settings = record.settings.unwrap();
-        assert_eq!((settings.min_step, settings.enabled), (Some(step(10)), false));
-
-        let crossed = TagChange { step: Some(step(7)), min_step: Some(Some(step(21))), ..off };
-        let error = admin.change(&tag, crossed).await.unwrap_err().to_string();
-        assert_eq!(error, "min_step would be above max_step");
-        assert_eq!(admin.read(&tag).await.unwrap().step, Ok(step(2000)), "nothing was changed");
-        let free = TagChange { max_step: Some(None), ..TagChange::default() };
-        assert_eq!(admin.change(&tag, free).await.unwrap().settings.unwrap().max_step, None);
-    }
-
-    #[tokio::test]
-    async fn the_next_id_never_falls_and_jumps_far_only_when_confirmed() {
-        let (store, tag) = store();
-        let admin = TagAdmin::new(&store);
-        assert!(admin.advance(&tag, 5000, Confirm::No).await.unwrap().1);
-        let before = admin.read(&tag).await.unwrap().generation();
-        let (record, raised) = admin.advance(&tag, 4000, Confirm::No).await.unwrap();
-        assert_eq!((record.max_id, raised), (5001, false), "what was granted cannot come back");
-        assert_ne!(record.generation(), before);
-
-        let far = FAR + 5002;
-        let refused = admin.advance(&tag, far, Confirm::No).await.unwrap_err();
-        assert!(matches!(refused, TagAdminError::Unconfirmed(_)), "{refused}");
-        assert_eq!(admin.advance(&tag, far, Confirm::Yes).await.unwrap().0.max_id, far);
-        let guarded = admin.with_failover_margin(Some(1000));
-        assert!(guarded.advance(&tag, far + 500, Confirm::No).await.unwrap().1);
-        let refused = guarded.advance(&tag, far + 1001, Confirm::No).await.unwrap_err().to_string();
-        assert!(refused.contains("every replica"), "{refused}");
-        assert!(guarded.advance(&tag, far + 1001, Confirm::Yes).await.unwrap().1);
-        // A daily tag of four digits jumps by a tenth of its numbers, whatever the margin is.
-        let reset = crate::Reset::new(crate::Period::Daily, crate::Zone::utc(), 4);
-        let mut receipts = NewTag::strict(Tag::parse("receipts").unwrap());
-        receipts.meaning.reset = reset;
-        assert_eq!(receipts.own_failover_margin(), Some(1001));
-        admin.create(&receipts).await.unwrap();
-        let guarded = admin.with_failover_margin(Some(10_000_000));
-        assert!(guarded.advance(&receipts.tag, 501, Confirm::No).await.unwrap().1);
-        let refused = guarded.advance(&receipts.tag, 1101, Confirm::No).await.unwrap_err();
-        assert!(refused.to_string().contains("only 1001 ids"), "{refused}");
-
-        for bad in [-1, i64::MAX] {
-            let refused = admin.advance(&tag, bad, Confirm::Yes).await.unwrap_err();
-            assert!(matches!(refused, TagAdminError::Refused(_)), "{refused}");
-        }
-    }
-
-    #[tokio::test]
-    async fn a_tag_is_deleted_when_confirmed_and_tells_where_to_go_on() {
-        let (store, tag) = store();
-        let admin = TagAdmin::new(&store);
-        let refused = admin.delete(&tag, Confirm::No).await.unwrap_err();
-        assert!(matches!(refused, TagAdminError::Unconfirmed(_)), "{refused}");
-        let granted = store.allocate(&tag, step(2000), step(2000).into()).await.unwrap();
-        assert_eq!(admin.delete(&tag, Confirm::Yes).await.unwrap().next_first, Some(granted.end()));
-        let gone = admin.read(&tag).await.unwrap_err().to_string();
-        assert!(gone.contains("no such tag"), "{gone}");
-
-        let long = NewTag { description: Some("x".repeat(257)), ..NewTag::sample() };
-        let refused = admin.create(&long).await.unwrap_err().to_string();
-        assert!(refused.contains("give at most 256"), "{refused}");
-        assert!(admin.create(&NewTag { max_id: -1, ..NewTag::sample() }).await.is_err());
-    }
-}
+mod tests;

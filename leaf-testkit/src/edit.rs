@@ -97,13 +97,16 @@ pub trait Edit: TagStore {
         }
     }
 
-    /// Deletes a tag.
+    /// Deletes a tag as if it had granted nothing, so that a test can make it again too low, as in a
+    /// store that went back.
     ///
     /// # Errors
     /// Those of [`TagStore::seal`] and [`TagStore::delete`].
     fn remove(&self, tag: &Tag) -> impl Future<Output = Result<(), StoreError>> + Send {
         async move {
-            let generation = self.record(tag).await?.generation();
+            let record = self.record(tag).await?;
+            let generation = record.generation();
+            self.replace_max_id(tag, generation, record.max_id, 0).await?;
             self.seal(tag, generation).await.map_err(|sealing| sealing.error)?;
             self.delete(tag, generation).await
         }

@@ -314,10 +314,13 @@ pub struct DeleteTagRequest {
 pub struct DeleteTagResponse {
     #[prost(message, optional, tag = "1")]
     pub deleted: ::core::option::Option<Tag>,
-    /// Made again, it must not start below. Left out for a tag that had moved to another store, or whose deletion had failed
-    /// half-way: that failure told it.
+    /// Made again in the same shape, it must not start below this number. Left out where nobody wrote it down: an earlier
+    /// version of Leaf had sealed the tag, or the database has no table of settings.
     #[prost(int64, optional, tag = "2")]
     pub next_first: ::core::option::Option<i64>,
+    /// Made again in any other shape, it must not issue ids below this one. Left out as next_first is.
+    #[prost(int64, optional, tag = "3")]
+    pub ids_below: ::core::option::Option<i64>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct DecodeTagIdRequest {

@@ -47,6 +47,7 @@ impl EtcdStore {
         let read = self.cluster.read_prefix(operation, prefix, |kv| {
             let name = kv.key_str().ok().and_then(|key| key.strip_prefix(prefix));
             match (name.map(Tag::parse), self.parse(kv, operation)) {
+                (Some(Ok(_)), Ok(seen)) if seen.record.deleted => {}
                 (Some(Ok(tag)), Ok(seen)) => {
                     rows.push(seen.record.row(&tag));
                     settings.extend(seen.record.settings_text(&tag));

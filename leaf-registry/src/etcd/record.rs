@@ -2,7 +2,7 @@
 //! are kept; a record in a later format is refused.
 
 use leaf_core::{Tag, UnknownFields};
-use leaf_segment::{NewTag, TagGeneration, TagRecord, TagSettings};
+use leaf_segment::{EndedTag, NewTag, TagGeneration, TagRecord, TagSettings};
 use serde::{Deserialize, Serialize};
 
 use crate::record::{self, Row};
@@ -27,6 +27,10 @@ pub(super) struct Record {
     /// As [`TagSettings::encode`] writes them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) settings: Option<serde_json::Value>,
+    /// Whether the tag was deleted. Nothing but its settings counts then, which remember what it had
+    /// granted. A version of Leaf that does not know this field takes the tag for a sealed one.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(super) deleted: bool,
     /// What a later version of Leaf wrote, kept as it is.
     #[serde(flatten)]
     unknown: UnknownFields,
@@ -42,8 +46,17 @@ impl Record {
             meaning: (!new.meaning.is_plain()).then(|| new.meaning.encode()),
             description: new.description.clone(),
             settings: Some(settings_json(&new.settings.of_new_tag())),
+            deleted: false,
             unknown: UnknownFields::default(),
         }
+    }
+
+    /// What stays of this record when it is deleted; `None` where it does not remember its seal.
+    pub(super) fn of_deleted(&self) -> Option<Self> {
+        let settings = TagSettings::of_deleted_tag(self.ended()?);
+        let settings = Some(settings_json(&settings));
+        let unknown = UnknownFields::default();
+        Some(Self { deleted: true, settings, unknown, description: None, ..self.clone() })
     }
 
     /// Reads a record.
@@ -90,10 +103,19 @@ impl Record {
         record::read(vec![self.row(tag)], settings).pop()
     }
 
+    fn settings(&self) -> Option<TagSettings> {
+        let settings = self.settings.as_ref()?;
+        TagSettings::decode(&settings.to_string()).ok()
+    }
+
     /// Which making or repair of the tag the record is of.
     pub(super) fn generation(&self) -> Option<TagGeneration> {
-        let settings = self.settings.as_ref()?;
-        TagSettings::decode(&settings.to_string()).ok()?.generation
+        self.settings()?.generation
+    }
+
+    /// What the record remembers of its last seal.
+    pub(super) fn ended(&self) -> Option<EndedTag> {
+        self.settings()?.ended
     }
 
     /// The tag and the text of its settings, if it has some.

@@ -7,7 +7,8 @@
 //!
 //! The record of a plain tag is JSON under `/leaf/{name}/segment/{tag}`, that of every other tag
 //! under `/leaf/{name}/sequence/{tag}`, with its meaning: a name stands under one of the two only:
-//! the transaction that makes a tag checks that neither key exists. What this process last wrote of
+//! the transaction that makes a tag checks that neither key has a record. A tag that was deleted
+//! leaves a record behind that remembers what it had granted. What this process last wrote of
 //! a record is remembered, so that a tag that nobody else allocates from costs one round trip;
 //! whoever comes late is told the new record by the same transaction.
 
@@ -23,8 +24,8 @@ use etcd_client::{
 use futures_core::future::BoxFuture;
 use leaf_core::{IdRange, Step, Tag};
 use leaf_segment::{
-    Expected, MeaningError, NewTag, RangeSource, SEALED, SealError, StoreError, StoreErrorKind,
-    StoreFuture, TagCatalog, TagGeneration, TagRecord, TagStore, TagUpdate,
+    EndedTag, Expected, MeaningError, NewTag, RangeSource, SEALED, SealError, StoreError,
+    StoreErrorKind, StoreFuture, TagCatalog, TagGeneration, TagRecord, TagStore, TagUpdate,
 };
 
 use super::EtcdUrl;
@@ -112,8 +113,15 @@ impl EtcdStore {
         self.cluster.run(operation, async |mut client| client.txn(transaction).await).await
     }
 
-    /// What stands at the two keys of a tag.
+    /// The records at the two keys of a tag, but that of a deleted one.
     async fn read_both(&self, operation: &str, tag: &Tag) -> Result<Vec<Seen>, StoreError> {
+        let mut found = self.read_keys(operation, tag).await?;
+        found.retain(|seen| !seen.record.deleted);
+        Ok(found)
+    }
+
+    /// What stands at the two keys of a tag.
+    async fn read_keys(&self, operation: &str, tag: &Tag) -> Result<Vec<Seen>, StoreError> {
         let keys = self.keys(tag);
         let both = keys.clone().map(|key| TxnOp::get(key, None::<GetOptions>));
         let answer = match self.commit(operation, Txn::new().and_then(both)).await {
@@ -252,7 +260,8 @@ impl EtcdStore {
             }
             _ => None,
         });
-        Ok(Changed::Late(now.flatten().transpose()?))
+        let now = now.flatten().transpose()?;
+        Ok(Changed::Late(now.filter(|seen| !seen.record.deleted)))
     }
 }
 
@@ -313,15 +322,40 @@ impl TagStore for EtcdStore {
     fn create<'a>(&'a self, new: &'a NewTag) -> StoreFuture<'a, ()> {
         Box::pin(async move {
             let operation = format!("create tag {:?} in etcd", new.tag.as_str());
+            let refuse = |kind| Err(StoreError::new(kind, operation.clone()));
             let keys = self.keys(&new.tag);
-            let key = keys[usize::from(!new.meaning.is_plain())].clone();
-            let neither = keys.map(|key| Compare::version(key, CompareOp::Equal, 0));
-            let put = TxnOp::put(key, json(&Record::of(new)), None::<PutOptions>);
-            let transaction = Txn::new().when(neither).and_then([put]);
-            match self.commit(&operation, transaction).await?.succeeded() {
-                true => Ok(()),
-                false => Err(StoreError::new(StoreErrorKind::TagExists, operation)),
+            let put = json(&Record::of(new));
+            for lost in 0..TRIES {
+                let found = self.read_keys(&operation, &new.tag).await?;
+                if found.iter().any(|seen| !seen.record.deleted) {
+                    return refuse(StoreErrorKind::TagExists);
+                }
+                let mut ended = found.iter().filter_map(|seen| seen.record.ended());
+                if let Err(why) = ended.try_for_each(|ended| ended.check(new)) {
+                    return refuse(StoreErrorKind::UsedBefore(why));
+                }
+                let (mut unchanged, mut change) = (Vec::new(), Vec::new());
+                for (key, is_plain) in keys.iter().zip([true, false]) {
+                    let deleted = found.iter().find(|seen| seen.key == *key);
+                    match deleted {
+                        Some(deleted) => unchanged.extend(deleted.unchanged()),
+                        None => {
+                            unchanged.push(Compare::version(key.clone(), CompareOp::Equal, 0));
+                        }
+                    }
+                    if is_plain == new.meaning.is_plain() {
+                        change.push(TxnOp::put(key.clone(), put.clone(), None::<PutOptions>));
+                    } else if deleted.is_some() {
+                        change.push(TxnOp::delete(key.clone(), None::<DeleteOptions>));
+                    }
+                }
+                let transaction = Txn::new().when(unchanged).and_then(change);
+                if self.commit(&operation, transaction).await?.succeeded() {
+                    return Ok(());
+                }
+                pause(lost).await;
             }
+            refuse(StoreErrorKind::Conflict)
         })
     }
 
@@ -393,6 +427,11 @@ impl TagStore for EtcdStore {
                 let before = now.record.max_id;
                 let mut sealed = now.record.clone();
                 sealed.max_id = SEALED;
+                if let Some(shown) = now.record.shown(tag)
+                    && let Ok(settings) = shown.sealed().settings
+                {
+                    sealed.settings = Some(settings_json(&settings));
+                }
                 match self.replace(&operation, tag, &now, sealed, ()).await {
                     Ok(Changed::Done(())) => return Ok(before),
                     Ok(Changed::Late(_)) => pause(lost).await,
@@ -425,12 +464,23 @@ impl TagStore for EtcdStore {
             if now.record.max_id != SEALED || now.record.generation() != generation {
                 return refuse(StoreErrorKind::RecordChanged);
             }
-            let delete = TxnOp::delete(now.key.clone(), None::<DeleteOptions>);
+            let delete = match now.record.of_deleted() {
+                Some(end) => TxnOp::put(now.key.clone(), json(&end), None::<PutOptions>),
+                None => TxnOp::delete(now.key.clone(), None::<DeleteOptions>),
+            };
             let transaction = Txn::new().when(now.unchanged()).and_then([delete]);
             match self.commit(&operation, transaction).await?.succeeded() {
                 true => Ok(()),
                 false => refuse(StoreErrorKind::RecordChanged),
             }
+        })
+    }
+
+    fn ended<'a>(&'a self, tag: &'a Tag) -> StoreFuture<'a, Option<EndedTag>> {
+        Box::pin(async move {
+            let operation = format!("read the end of tag {:?} in etcd", tag.as_str());
+            let found = self.read_keys(&operation, tag).await?;
+            Ok(found.iter().find_map(|seen| seen.record.ended()))
         })
     }
 }

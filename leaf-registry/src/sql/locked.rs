@@ -81,10 +81,7 @@ impl<D: Dialect> Change<D> for &TagUpdate {
             D::execute(connection, D::SET_MEANING, &[Value::Text(&meaning), name]).await?;
         }
         if let Some(settings) = self.settings.as_ref().filter(|_| keeps_settings) {
-            let settings = settings.encode();
-            let values = [Value::Text(&settings), name];
-            let written = D::execute(connection, locked.table.set_settings, &values).await;
-            written.map_err(explain_missing_column::<D>)?;
+            locked.write_settings::<D>(connection, settings).await?;
         }
         Ok(now)
     }
@@ -149,6 +146,10 @@ impl<D: Dialect> Change<D> for Seal {
         if !store.write_max_id(connection, locked, SEALED).await? {
             return Ok(None);
         }
+        let sealed = locked.record.sealed();
+        if let Some(settings) = sealed.settings.ok().filter(|_| locked.has_settings) {
+            locked.write_settings::<D>(connection, &settings).await?;
+        }
         self.max_id = Some(before);
         Ok(self.max_id)
     }
@@ -158,7 +159,8 @@ impl<D: Dialect> Change<D> for Seal {
     }
 }
 
-/// Removes a sealed record of this generation, and its settings.
+/// Removes a sealed record of this generation. Of its settings it leaves what they remember of the
+/// seal.
 struct Delete {
     generation: Option<TagGeneration>,
 }
@@ -176,11 +178,31 @@ impl<D: Dialect> Change<D> for Delete {
             return Err(WorkError::Refused(StoreErrorKind::RecordChanged));
         }
         let name = [Value::Tag(locked.record.tag.as_str())];
-        if locked.has_settings {
-            D::execute(connection, D::SETTINGS.delete, &name).await?;
+        match locked.record.ended() {
+            Some(ended) => {
+                locked.write_settings::<D>(connection, &TagSettings::of_deleted_tag(ended)).await?;
+            }
+            None if locked.has_settings => {
+                D::execute(connection, D::SETTINGS.delete, &name).await?;
+            }
+            None => {}
         }
         D::execute(connection, locked.table.delete, &name).await?;
         Ok(())
+    }
+}
+
+impl Locked {
+    /// Writes the settings of the record.
+    async fn write_settings<D: Dialect>(
+        &self,
+        connection: &mut Connection<D>,
+        settings: &TagSettings,
+    ) -> Result<(), WorkError> {
+        let settings = settings.encode();
+        let values = [Value::Text(&settings), Value::Tag(self.record.tag.as_str())];
+        let written = D::execute(connection, self.table.set_settings, &values).await;
+        written.map(|_| ()).map_err(|error| explain_missing_column::<D>(error).into())
     }
 }
 
@@ -223,7 +245,8 @@ impl<D: Dialect> SqlStore<D> {
         }
     }
 
-    /// Removes a sealed record of this generation, and its settings.
+    /// Removes a sealed record of this generation. Of its settings it leaves what they remember of
+    /// the seal.
     pub(super) async fn delete_locked(
         &self,
         tag: &Tag,

@@ -10,6 +10,7 @@ pub(crate) mod dialect;
 pub(crate) mod failover_guard;
 pub(crate) mod fences;
 mod locked;
+mod making;
 pub(crate) mod store;
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 pub(crate) mod url;

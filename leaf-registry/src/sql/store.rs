@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use futures_core::future::BoxFuture;
 use leaf_core::{IdRange, Step, Tag};
 use leaf_segment::{
-    Expected, MeaningError, NewTag, RangeSource, SealError, StoreError, StoreErrorKind,
+    EndedTag, Expected, MeaningError, NewTag, RangeSource, SealError, StoreError, StoreErrorKind,
     StoreFuture, TagCatalog, TagGeneration, TagRecord, TagSettings, TagStore, TagUpdate,
 };
 
@@ -25,7 +25,7 @@ use super::connections::{
     Access, Connections, WorkError, empty_if_absent, explain_missing_column,
     no_row_if_tag_unencodable, run,
 };
-use super::dialect::{Connection, Dialect, GuardStatements, TagStatements};
+use super::dialect::{Connection, Dialect, GuardStatements};
 use super::failover_guard::FailoverGuard;
 use super::values::{Cells, Column, Value};
 use crate::record;
@@ -140,71 +140,6 @@ impl<D: Dialect> SqlStore<D> {
             }
         }
         Ok(false)
-    }
-
-    /// Makes a tag, whose name must be in neither table.
-    async fn make_tag(connection: &mut Connection<D>, new: &NewTag) -> Result<(), WorkError> {
-        let meaning = new.meaning.encode();
-        let values = [
-            Value::Text(new.tag.as_str()),
-            Value::Int(new.max_id),
-            Value::Int(new.step.get().into()),
-            Value::MaybeText(new.description.as_deref()),
-            Value::Text(&meaning),
-            Value::MaybeInt(new.own_failover_margin()),
-        ];
-        let name = [Value::Tag(new.tag.as_str())];
-        let (row, plain) = (&values[..4], new.meaning.is_plain());
-        if let Some(begin) = D::BEGIN {
-            D::run_text(connection, begin).await?;
-        }
-        // Whoever makes the same name at the same time waits here, whichever table it is for.
-        match D::execute(connection, D::SEQUENCE.create, &values).await {
-            Ok(_) => {}
-            // `leaf_sequence` does not exist: so all tags are plain, and nothing needs to be locked
-            // there. If it exists and this user has no right on it, the error is another one.
-            Err(error) if plain && (D::ERRORS.is_missing_table)(&error) => {
-                Self::end(connection, "ROLLBACK").await?;
-                let read = D::fetch(connection, D::SETTINGS.read, &name, SETTINGS_COLUMNS).await;
-                // The database of a Java Leaf has no place for a generation.
-                let others = TagSettings { generation: None, ..new.settings.clone() };
-                let of_java = read.is_err() && others == TagSettings::default();
-                if let Some(begin) = D::BEGIN {
-                    D::run_text(connection, begin).await?;
-                }
-                D::execute(connection, D::ALLOC.create, row).await?;
-                if !of_java {
-                    Self::write_settings(connection, new, &D::ALLOC).await?;
-                }
-                return Ok(Self::end(connection, "COMMIT").await?);
-            }
-            Err(error) => return Err(explain_sequences::<D>(error).into()),
-        }
-        if plain {
-            D::execute(connection, D::ALLOC.create, row).await?;
-            D::execute(connection, D::SEQUENCE.delete, &name).await?;
-            Self::write_settings(connection, new, &D::ALLOC).await?;
-        } else {
-            let taken = D::fetch(connection, D::ALLOC.read, &name, ALLOC_COLUMNS).await;
-            if !no_row_if_tag_unencodable::<D, _>(taken)?.is_empty() {
-                Self::end(connection, "ROLLBACK").await?;
-                return Err(WorkError::Refused(StoreErrorKind::TagExists));
-            }
-            Self::write_settings(connection, new, &D::SEQUENCE).await?;
-        }
-        Ok(Self::end(connection, "COMMIT").await?)
-    }
-
-    /// Writes the settings of a tag that was just made, with its generation.
-    async fn write_settings(
-        connection: &mut Connection<D>,
-        new: &NewTag,
-        table: &TagStatements,
-    ) -> Result<(), WorkError> {
-        let settings = new.settings.of_new_tag().encode();
-        let values = [Value::Text(&settings), Value::Tag(new.tag.as_str())];
-        D::execute(connection, table.set_settings, &values).await?;
-        Ok(())
     }
 
     /// Ends the transaction of [`Dialect::BEGIN`], where there is one.
@@ -338,6 +273,12 @@ pub(super) fn records(rows: Vec<Cells>, settings: Vec<Cells>) -> Vec<TagRecord> 
     let texts = |mut row: Cells| Some((row.text(0)?, row.text(1)?));
     let settings = settings.into_iter().filter_map(texts).collect();
     record::read(rows.into_iter().map(tag_row).collect(), settings)
+}
+
+/// What a row of settings remembers of the tag's last seal.
+pub(super) fn ended_tag(mut settings: Vec<Cells>) -> Option<EndedTag> {
+    let text = settings.pop()?.text(1)?;
+    TagSettings::decode(&text).ok()?.ended
 }
 
 /// A row of either table; that of `leaf_alloc` has no meaning.
@@ -476,19 +417,17 @@ impl<D: Dialect> TagStore for SqlStore<D> {
     ) -> StoreFuture<'a, ()> {
         Box::pin(self.delete_locked(tag, generation))
     }
-}
 
-/// The error of a user who may not write `leaf_sequence`, with the way out.
-fn explain_sequences<D: Dialect>(error: sqlx::Error) -> sqlx::Error {
-    let forbidden = (D::ERRORS.is_absent)(&error) && !(D::ERRORS.is_missing_table)(&error);
-    match forbidden {
-        true => sqlx::Error::Configuration(
-            format!(
-                "{error}; a tag's name is reserved in leaf_sequence, whatever its order: make the table with \
-                 `leaf-server schema --apply` where it is missing, and grant INSERT and DELETE on it"
-            )
-            .into(),
-        ),
-        false => error,
+    fn ended<'a>(&'a self, tag: &'a Tag) -> StoreFuture<'a, Option<EndedTag>> {
+        let operation = operation::<D>("read the end of", tag);
+        Box::pin(run(&self.connections, Access::Read, operation, async move |connection| {
+            let name = [Value::Tag(tag.as_str())];
+            let rows = D::fetch(connection, D::SETTINGS.read, &name, SETTINGS_COLUMNS).await;
+            let rows = no_row_if_tag_unencodable::<D, _>(rows);
+            Ok(match rows {
+                Err(error) if (D::ERRORS.is_absent)(&error) => None,
+                rows => ended_tag(rows?),
+            })
+        }))
     }
 }

@@ -408,7 +408,7 @@ async fn a_tag_made_again_does_not_start_where_a_failover_lands() {
         }
         let admin = leaf_segment::TagAdmin::new(&*store.store);
         let deleted = admin.delete(&orders(), Confirm::Yes).await.unwrap();
-        let first = deleted.next_first.unwrap();
+        let first = deleted.ended.unwrap().next;
         admin.create(&NewTag { max_id: first, ..NewTag::new(orders(), step(10)) }).await.unwrap();
         for _ in 0..24 {
             ranges.push(next(&*store.store).await);

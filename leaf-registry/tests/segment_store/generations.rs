@@ -2,7 +2,8 @@
 
 use leaf_core::IdRange;
 use leaf_segment::{
-    Confirm, NewTag, SEALED, StoreErrorKind, TagAdmin, TagGeneration, TagSettings, TagUpdate,
+    Confirm, EndedTag, Expected, Interleave, Meaning, MemoryStore, NewTag, SEALED, Shape,
+    StoreErrorKind, TagAdmin, TagGeneration, TagSettings, TagUpdate,
 };
 use leaf_testkit::Edit as _;
 
@@ -88,4 +89,55 @@ pub(crate) async fn a_change_is_written_only_over_the_record_that_it_was_decided
     let deleted = refusal(f.store.delete(&orders, generation)).await;
     assert_eq!(deleted, StoreErrorKind::RecordChanged);
     f.store.delete(&orders, now.generation()).await.unwrap();
+}
+
+/// G-33: what a tag granted is remembered beyond its deletion, in whatever shape the next one is.
+pub(crate) async fn a_deleted_tag_is_not_made_again_below_its_ids(f: Fixture) {
+    let orders = tag("orders");
+    let admin = TagAdmin::new(&*f.store);
+    let shaped = |index, of| Meaning {
+        shape: Shape::Interleave(Interleave::new(index, of).unwrap()),
+        ..Meaning::PLAIN
+    };
+    let new =
+        |meaning, max_id| NewTag { meaning, max_id, ..NewTag::new(orders.clone(), step(1000)) };
+    let first = new(shaped(0, 8), 1);
+    f.store.create(&first).await.unwrap();
+    let expected = Expected::new(step(1000), first.meaning);
+    f.store.allocate(&orders, step(1000), expected).await.unwrap();
+    let deleted = admin.delete(&orders, Confirm::Yes).await.unwrap();
+    let ended = EndedTag { meaning: first.meaning, next: 1001 };
+    assert_eq!(deleted.ended, Some(ended));
+    assert_eq!(f.store.tag(&orders).await.unwrap(), None);
+    assert!(f.store.tags().await.unwrap().iter().all(|record| record.tag != orders));
+    assert_eq!(f.store.ended(&orders).await.unwrap(), Some(ended));
+    let gone = admin.delete(&orders, Confirm::Yes).await.unwrap_err().to_string();
+    assert!(gone.contains("ids below 8008"), "whose answer was lost: {gone}");
+
+    for low in [new(Meaning::PLAIN, 1001), new(shaped(0, 2), 1001), new(shaped(0, 8), 1000)] {
+        let refused = refusal(f.store.create(&low)).await;
+        assert!(matches!(refused, StoreErrorKind::UsedBefore(_)), "{refused}");
+        assert_eq!(f.store.ended(&orders).await.unwrap(), Some(ended));
+    }
+    let source = MemoryStore::with_tags([new(Meaning::PLAIN, 8007)]);
+    let refused = leaf_registry::import(&orders, &source, &*f.store, 0).await.unwrap_err();
+    assert!(matches!(refused.kind(), StoreErrorKind::UsedBefore(_)), "{refused}");
+
+    // Once more from where it ended, and then in another shape.
+    f.store.create(&new(shaped(0, 8), 1001)).await.unwrap();
+    assert_eq!(f.store.record(&orders).await.unwrap().ended(), None);
+    admin.delete(&orders, Confirm::Yes).await.unwrap();
+    f.store.create(&new(Meaning::PLAIN, 8008)).await.unwrap();
+    let plain = Expected::new(step(1000), Meaning::PLAIN);
+    let granted = f.store.allocate(&orders, step(1000), plain).await.unwrap();
+    assert_eq!(granted.start(), 8008);
+
+    // A deletion that was broken off after the seal: the next one knows the number.
+    let generation = f.store.record(&orders).await.unwrap().generation();
+    assert_eq!(f.store.seal(&orders, generation).await.unwrap(), 9008);
+    let deleted = admin.delete(&orders, Confirm::Yes).await.unwrap();
+    assert_eq!(deleted.ended, Some(EndedTag { meaning: Meaning::PLAIN, next: 9008 }));
+    let least = new(shaped(0, 2), 4504);
+    assert!(f.store.create(&NewTag { max_id: 4503, ..least.clone() }).await.is_err());
+    f.store.create(&least).await.unwrap();
 }

@@ -28,6 +28,7 @@ use leaf_testkit::{Etcd, Fault, MariaDb, Postgres};
 use fixture::{Database, Fixture, etcd, fixture, mysql, postgres, sqlite};
 use generations::{
     a_change_is_written_only_over_the_record_that_it_was_decided_on,
+    a_deleted_tag_is_not_made_again_below_its_ids,
     what_was_granted_before_a_repair_does_not_come_back,
 };
 use give_back::ids_that_are_given_back_under_faults_are_issued_once;
@@ -468,6 +469,7 @@ backends!(sqlite, mysql, postgres, etcd; {
     a_dropped_request_disturbs_no_later_one,
     what_was_granted_before_a_repair_does_not_come_back,
     a_change_is_written_only_over_the_record_that_it_was_decided_on,
+    a_deleted_tag_is_not_made_again_below_its_ids,
 });
 
 /// What only a server can do to its clients.

@@ -91,8 +91,8 @@ async fn an_old_ticket_and_a_clean_stop_leave_a_tag_that_was_made_again_alone() 
     let orders = node.tag("orders").await.unwrap();
     let leased = orders.lease(50).await.unwrap();
     other.tag("orders").await.unwrap().lease(50).await.unwrap();
-    let deleted = TagAdmin::new(&*store).delete(&tag("orders"), Confirm::Yes).await.unwrap();
-    assert_eq!(deleted.next_first, Some(101));
+    // By hand, since Leaf makes no tag again below the ids of the last one.
+    store.inner.remove(&tag("orders")).await.unwrap();
     store.create(&NewTag { max_id: 51, ..NewTag::strict(tag("orders")) }).await.unwrap();
 
     let unused = IdRange::new(11, 51).unwrap();

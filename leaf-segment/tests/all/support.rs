@@ -7,7 +7,7 @@ use std::time::Duration;
 use futures_core::future::BoxFuture;
 use leaf_core::{IdRange, Step, Tag};
 use leaf_segment::{
-    Expected, HighWaterMarks, MemoryStore, NewTag, RangeSource, SealError, SegmentConfig,
+    EndedTag, Expected, HighWaterMarks, MemoryStore, NewTag, RangeSource, SealError, SegmentConfig,
     SegmentGenerator, StoreError, StoreErrorKind, StoreFuture, TagCatalog, TagGeneration,
     TagRecord, TagStore, TagUpdate,
 };
@@ -132,6 +132,10 @@ impl TagStore for TestStore {
         generation: Option<TagGeneration>,
     ) -> StoreFuture<'a, ()> {
         self.inner.delete(tag, generation)
+    }
+
+    fn ended<'a>(&'a self, tag: &'a Tag) -> StoreFuture<'a, Option<EndedTag>> {
+        self.inner.ended(tag)
     }
 }
 

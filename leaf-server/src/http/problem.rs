@@ -200,6 +200,7 @@ impl From<StoreError> for Problem {
         match error.kind() {
             StoreErrorKind::UnknownTag => Self::new(StatusCode::NOT_FOUND, UNKNOWN_TAG, detail),
             StoreErrorKind::TagExists => Self::new(StatusCode::CONFLICT, "tag-exists", detail),
+            StoreErrorKind::UsedBefore(_) => Self::new(StatusCode::CONFLICT, "used-before", detail),
             StoreErrorKind::RecordChanged | StoreErrorKind::Moved => {
                 Self::new(StatusCode::CONFLICT, "conflict", detail)
             }

@@ -77,6 +77,7 @@ impl From<Problem> for Status {
     fn from(problem: Problem) -> Self {
         let code = match (problem.kind, problem.status) {
             ("tag-exists", _) => Code::AlreadyExists,
+            ("used-before", _) => Code::FailedPrecondition,
             ("mode-disabled", _) => Code::FailedPrecondition,
             // Done in part, or not known to be done.
             ("half-deleted" | "unclear", _) => Code::Aborted,
@@ -255,8 +256,9 @@ impl AdminService for Admin {
     async fn delete_tag(&self, request: Request<DeleteTagRequest>) -> Answer<DeleteTagResponse> {
         let DeleteTagRequest { tag: name, confirm } = request.into_inner();
         let gone = tags::delete(&self.node, &name, Some(&confirm), "as `confirm`").await?;
-        let (deleted, next_first) = (Some(tag(gone.deleted)), gone.next_first);
-        Ok(Response::new(DeleteTagResponse { deleted, next_first }))
+        let tags::Gone { deleted, next_first, ids_below } = gone;
+        let deleted = Some(tag(deleted));
+        Ok(Response::new(DeleteTagResponse { deleted, next_first, ids_below }))
     }
 
     async fn decode_tag_id(

@@ -4,8 +4,8 @@ use hyper::StatusCode;
 use leaf_core::{Step, Tag};
 use leaf_node::records::{TagIdShown, TagShown};
 use leaf_segment::{
-    Confirm, Order, Period, ShapeName, TagAdmin, TagAdminError, TagChange, TagIdError, TagRecord,
-    TagSpec,
+    Confirm, EndedTag, Order, Period, ShapeName, TagAdmin, TagAdminError, TagChange, TagIdError,
+    TagRecord, TagSpec,
 };
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
@@ -86,9 +86,13 @@ pub(super) struct Advanced {
 #[derive(Serialize)]
 pub(super) struct Gone {
     pub(super) deleted: TagShown,
-    /// Made again, it must not start below. Not there for a tag that had moved to another store.
+    /// Made again in the same shape, it must not start below this number. Not there where nobody
+    /// wrote it down.
     #[serde(skip_serializing_if = "Option::is_none", serialize_with = "as_text")]
     pub(super) next_first: Option<i64>,
+    /// Made again in any other shape, it must not issue ids below this one.
+    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "as_text")]
+    pub(super) ids_below: Option<i64>,
 }
 
 /// Writes a number of 64 bits as a string.
@@ -300,5 +304,9 @@ pub(super) async fn delete(
         error => error.into(),
     })?;
     store.generator.read_soon();
-    Ok(Gone { deleted: shown(&deleted.record, store), next_first: deleted.next_first })
+    Ok(Gone {
+        deleted: shown(&deleted.record, store),
+        next_first: deleted.ended.map(|ended| ended.next),
+        ids_below: deleted.ended.map(EndedTag::ids_below),
+    })
 }

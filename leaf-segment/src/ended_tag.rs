@@ -1,0 +1,215 @@
+//! What is remembered of a tag that was sealed or deleted, so that no later tag of its name issues
+//! its ids again.
+//!
+//! Invariant: the memory is written in the same transaction as the seal, and outlives the deletion.
+//! Every id that the ended tag issued is either below [`EndedTag::ids_below`], or, in a tag of the
+//! same shape and key, the id of a number below [`EndedTag::next`]. A new tag is made only if none
+//! of its ids is among them. So the memory of the newest ended tag stands for all before it.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::meaning::Shape;
+use crate::{Meaning, NewTag, SEALED};
+
+/// The last state of a tag that was sealed or deleted, as the settings of its name keep it.
+///
+/// ```
+/// use leaf_core::{Step, Tag};
+/// use leaf_segment::{EndedTag, Interleave, Meaning, NewTag, Shape};
+///
+/// let part = Interleave::new(0, 8).ok_or("a part")?;
+/// let meaning = Meaning { shape: Shape::Interleave(part), ..Meaning::PLAIN };
+/// let ended = EndedTag { meaning, next: 1001 };
+/// assert_eq!(ended.ids_below(), 8008);
+///
+/// let plain = NewTag::new(Tag::parse("orders")?, Step::new(100)?);
+/// assert!(ended.check(&NewTag { max_id: 1001, ..plain.clone() }).is_err());
+/// assert!(ended.check(&NewTag { max_id: 8008, ..plain.clone() }).is_ok());
+/// assert!(ended.check(&NewTag { meaning, max_id: 1001, ..plain }).is_ok());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct EndedTag {
+    /// What its numbers meant.
+    pub meaning: Meaning,
+    /// Every number that it granted is below this.
+    pub next: i64,
+}
+
+/// As the settings hold it. A plain tag has no meaning, as in its record.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Text {
+    next: i64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    meaning: Option<String>,
+}
+
+impl Text {
+    /// For an error.
+    pub(crate) fn shown(&self) -> String {
+        self.meaning.clone().unwrap_or_else(|| self.next.to_string())
+    }
+}
+
+impl EndedTag {
+    /// All ids that the tag issued are below this.
+    #[must_use]
+    pub fn ids_below(self) -> i64 {
+        match self.meaning.shape {
+            Shape::Plain => Some(self.next),
+            Shape::Interleave(part) => part.id(self.next),
+            // They lie anywhere among those of their key.
+            Shape::Scramble { domain, key } => {
+                domain.capacity().checked_mul(i64::from(key.version) + 1)
+            }
+        }
+        .unwrap_or(SEALED)
+    }
+
+    /// Refuses a new tag of this name that could issue an id of the ended one.
+    ///
+    /// # Errors
+    /// The text says where such a tag may start, if it may be made at all.
+    pub fn check(self, new: &NewTag) -> Result<(), String> {
+        let (shape, below) = (new.meaning.shape, self.ids_below());
+        // One that grants nothing, before it is opened.
+        if new.max_id == SEALED {
+            return Ok(());
+        }
+        let least = match shape {
+            _ if shape == self.meaning.shape => Some(self.next),
+            Shape::Plain | Shape::Interleave(_) => Some(shape.numbers_below(below)),
+            Shape::Scramble { domain, key } => {
+                let first = domain.capacity().checked_mul(key.version.into());
+                first.filter(|first| *first >= below).map(|_| 0)
+            }
+        };
+        match least {
+            Some(least) if new.max_id >= least => Ok(()),
+            Some(least) => Err(format!(
+                "a tag of this name was deleted, and had granted {self}: let the first number be {least} or more, or choose \
+                 another name"
+            )),
+            None => Err(format!(
+                "a tag of this name was deleted, and had granted {self}, and those of {shape} lie anywhere: choose \
+                 another name, or a key of a higher version"
+            )),
+        }
+    }
+
+    /// As the settings hold it.
+    pub(crate) fn text(self) -> Text {
+        let meaning = (!self.meaning.is_plain()).then(|| self.meaning.encode());
+        Text { next: self.next, meaning }
+    }
+
+    /// Reads [`Self::text`]; `None` for what a later version of Leaf wrote.
+    pub(crate) fn read(text: &Text) -> Option<Self> {
+        let meaning = text.meaning.as_deref().map_or(Ok(Meaning::PLAIN), Meaning::decode);
+        Some(Self { meaning: meaning.ok()?, next: text.next })
+    }
+}
+
+/// What it granted, as it is told to operators: `numbers below 1001 of interleave:0/8, which are ids
+/// below 8008`.
+impl fmt::Display for EndedTag {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.meaning.shape {
+            Shape::Plain => write!(f, "ids below {}", self.next),
+            shape => {
+                let (next, ids) = (self.next, self.ids_below());
+                write!(f, "numbers below {next} of {shape}, which are ids below {ids}")
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use leaf_core::{Id, ScrambleDomain, Step, Tag};
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::KeyRing;
+    use crate::meaning::Interleave;
+    use crate::shape::Mapping;
+
+    const KEYS: &str = "1 = 000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f\n\
+                        2 = 101112131415161718191a1b1c1d1e1f000102030405060708090a0b0c0d0e0f\n";
+
+    fn ring(keys: usize) -> KeyRing {
+        let lines: Vec<_> = KEYS.lines().take(keys).collect();
+        KeyRing::new(lines.join("\n").parse().unwrap())
+    }
+
+    fn shapes(tag: &Tag) -> Vec<Shape> {
+        let mut shapes = vec![Shape::Plain];
+        for (index, of) in [(0, 2), (1, 2), (0, 8), (7, 8)] {
+            shapes.push(Shape::Interleave(Interleave::new(index, of).unwrap()));
+        }
+        for keys in 1..=2 {
+            let domain = ScrambleDomain::Digits10;
+            let key = ring(keys).newest(domain, tag).unwrap().key();
+            shapes.push(Shape::Scramble { domain, key });
+        }
+        shapes
+    }
+
+    fn ids(shape: Shape, tag: &Tag, numbers: std::ops::Range<i64>) -> Vec<i64> {
+        let mapping = Mapping::of(shape, tag, &ring(2)).unwrap();
+        let id = |number| Id::new(number).unwrap();
+        let made = |number| mapping.as_ref().map_or(id(number), |mapping| mapping.id(id(number)));
+        numbers.map(|number| made(number).get()).collect()
+    }
+
+    proptest! {
+        /// G-33: a chain of tags of one name, of any shapes: no id twice, whatever is allowed, and
+        /// the least number that a refusal names is allowed.
+        #[test]
+        fn no_tag_of_a_chain_issues_an_id_of_another(
+            acts in prop::collection::vec((0usize..7, 0i64..300, 1i64..100), 1..12),
+        ) {
+            let tag = Tag::parse("orders").unwrap();
+            let shapes = shapes(&tag);
+            let mut ended: Option<EndedTag> = None;
+            let mut issued = HashSet::new();
+            for (shape, first, amount) in acts {
+                let shape = shapes[shape];
+                let meaning = Meaning { shape, ..Meaning::PLAIN };
+                let plain = NewTag::new(tag.clone(), Step::MIN);
+                let mut new = NewTag { meaning, max_id: first, ..plain };
+                if let Some(Err(why)) = ended.map(|ended| ended.check(&new)) {
+                    let named = why.split("first number be ").nth(1);
+                    let Some(named) = named.and_then(|rest| rest.split(' ').next()) else { continue };
+                    new.max_id = named.parse().unwrap();
+                    let less = NewTag { max_id: new.max_id - 1, ..new.clone() };
+                    prop_assert!(ended.unwrap().check(&less).is_err());
+                    prop_assert!(ended.unwrap().check(&new).is_ok());
+                }
+                if new.max_id > 1 << 30 {
+                    // Above every number of the small domain.
+                    continue;
+                }
+                for id in ids(shape, &tag, new.max_id..new.max_id + amount) {
+                    prop_assert!(issued.insert(id), "{id} of {shape}");
+                }
+                ended = Some(EndedTag { meaning, next: new.max_id + amount });
+            }
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_counted_further_is_refused() {
+        let part = Interleave::new(1, 2).unwrap();
+        let meaning = Meaning { shape: Shape::Interleave(part), ..Meaning::PLAIN };
+        let ended = EndedTag { meaning, next: i64::MAX - 5 };
+        assert_eq!(ended.ids_below(), SEALED);
+        let new = NewTag::new(Tag::parse("orders").unwrap(), Step::MIN);
+        assert!(ended.check(&NewTag { max_id: SEALED - 1, ..new.clone() }).is_err());
+        assert!(ended.check(&NewTag { max_id: SEALED, ..new }).is_ok());
+    }
+}
