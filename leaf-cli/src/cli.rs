@@ -103,6 +103,14 @@ pub(crate) enum Command {
         #[arg(long = "as", value_name = "FORM")]
         form: Option<TextForm>,
     },
+    /// Which of the configured stores each of them believes to be. A store remembers its place, and
+    /// refuses servers whose segment.store or segment.shard say otherwise.
+    Shards {
+        /// Tell the stores their places by this configuration, after a change of segment.shard.
+        /// Servers of the former configuration may go on until the command is repeated
+        #[arg(long)]
+        apply: bool,
+    },
     /// Look for what could cost ids or their uniqueness, as the stores are set up now. Several
     /// --store, of several data centres, are also compared: which tags can have the same id in two
     /// of them.

@@ -11,8 +11,8 @@ use serde::Serialize;
 use crate::Done;
 use crate::cli::Output;
 use crate::output::{self, Row, quoted};
-use crate::overlap;
 use crate::stores::Stores;
+use crate::{overlap, shards};
 
 /// What was found in a store.
 #[derive(Debug, Serialize)]
@@ -80,6 +80,10 @@ async fn look(stores: &Stores, findings: &mut Vec<Finding>) -> Vec<(String, Vec<
         let mut found = |finding: String| {
             findings.push(Finding { store: store.url.to_string(), finding });
         };
+        match shards::doubts(store).await {
+            Ok(doubts) => doubts.into_iter().for_each(&mut found),
+            Err(error) => found(error.to_string()),
+        }
         match store.open.store.tags().await {
             Ok(records) => {
                 for record in &records {

@@ -16,6 +16,7 @@ mod decode;
 mod doctor;
 mod output;
 mod overlap;
+mod shards;
 mod stores;
 mod tag;
 mod worker;
@@ -72,6 +73,9 @@ fn main() -> ExitCode {
             Command::Decode { id, tag: Some(tag), .. } => {
                 with_stores(place, async |stores| tag::decode(stores, &tag, &id, output).await)
                     .await
+            }
+            Command::Shards { apply } => {
+                with_stores(place, async |stores| shards::run(stores, apply, output).await).await
             }
             Command::Doctor => {
                 let mut centres = Vec::new();

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Result;
 use leaf_node::config::{ConfigError, Segment};
 use leaf_registry::{OpenStore, StoreOptions, StoreUrl};
-use leaf_segment::{KeyRing, Shards, TagAdmin};
+use leaf_segment::{KeyRing, ShardPlace, Shards, TagAdmin};
 
 use crate::cli::Place;
 use crate::config;
@@ -32,6 +32,8 @@ pub(crate) struct Stores {
 pub(crate) struct Store {
     pub(crate) url: StoreUrl,
     pub(crate) open: OpenStore,
+    /// Which of the configured stores it is; `None` for one that the command line names.
+    pub(crate) place: Option<ShardPlace>,
 }
 
 impl Stores {
@@ -39,9 +41,15 @@ impl Stores {
     pub(crate) async fn open(place: &Place) -> Result<Self> {
         let config = config::read(place)?;
         let (data_dir, options) = (&config.data_dir, config.segment.store_options());
-        let urls = config.segment.stores();
-        let shards =
-            urls.try_map(async |url| Store::open(url.clone(), data_dir, &options).await).await?;
+        let is_named = !place.store.is_empty();
+        let open = async |(place, url): (ShardPlace, &StoreUrl)| {
+            let place = Some(place).filter(|_| !is_named);
+            Ok::<_, anyhow::Error>(Store {
+                place,
+                ..Store::open(url.clone(), data_dir, &options).await?
+            })
+        };
+        let shards = config.segment.stores().placed().try_map(open).await?;
         Ok(Self { shards, data_dir: config.data_dir, segment: config.segment })
     }
 
@@ -74,6 +82,14 @@ impl Store {
         TagAdmin::new(&*self.open.store).with_failover_margin(self.open.admin.failover_margin())
     }
 
+    /// Refuses a store that servers with another configuration use.
+    pub(crate) async fn check_place(&self) -> Result<()> {
+        match &self.place {
+            Some(place) => Ok(leaf_node::check_place(&*self.open.admin, place).await?),
+            None => Ok(()),
+        }
+    }
+
     /// Opens a store, which makes no connection to a server. A SQLite file must exist: a mistyped
     /// `--data-dir` would make an empty one and then report that there are no tags.
     async fn open(url: StoreUrl, data_dir: &Path, options: &StoreOptions) -> Result<Self> {
@@ -87,6 +103,6 @@ impl Store {
             return Err(ConfigError::new(text).into());
         }
         let open = url.open(data_dir, options).await?;
-        Ok(Self { url, open })
+        Ok(Self { url, open, place: None })
     }
 }

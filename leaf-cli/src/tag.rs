@@ -105,6 +105,10 @@ pub(crate) async fn run(stores: &Stores, command: Tag, output: Output) -> Result
             };
             let record = spec.record(name(&new.tag)?, &keys).map_err(refused)?;
             let store = stores.shards.of(&new.tag);
+            store.check_place().await?;
+            let (all, tag) = (&stores.shards, &record.tag);
+            let checked = leaf_node::check_new_tag(all, tag, |store| (&store.url, &store.open));
+            checked.await.map_err(refused)?;
             shown(store, store.tags().create(&record).await.map_err(refused)?, output)
         }
         Tag::SetStep { tag, step } => {
@@ -351,9 +355,6 @@ async fn import(
     output: Output,
 ) -> Result<Done> {
     let source = stores.other("--from", from).await?;
-    if stores.shards.iter().any(|store| store.url == source.url) {
-        return Err(ConfigError::new("--from is a store that the tags would go to").into());
-    }
     let mut records = source.open.store.tags().await?;
     if let Some(missing) =
         tags.iter().find(|tag| !records.iter().any(|record| record.tag.as_str() == tag.as_str()))
@@ -361,6 +362,13 @@ async fn import(
         bail!("{} has no tag {missing:?}", source.url);
     }
     records.retain(|record| tags.is_empty() || tags.iter().any(|tag| tag == record.tag.as_str()));
+    // The source may be one of the stores, after a change of `segment.shard`: what belongs there
+    // stays.
+    let stays = |record: &TagRecord| stores.shards.of(record.tag.as_str()).url == source.url;
+    if records.iter().all(stays) && !records.is_empty() {
+        return Err(ConfigError::new("--from is a store that the tags would go to").into());
+    }
+    records.retain(|record| !stays(record));
     records.sort_by(|a, b| a.tag.cmp(&b.tag));
     let mut imported = Vec::new();
     let mut failed = 0_usize;

@@ -316,6 +316,9 @@ fn every_tag_is_sought_in_its_shard() {
         ("sqlite:orders.db".into(), "sqlite:leaf.db".into())
     );
     assert_eq!(run(&["tag", "list"]).ok().lines().count(), 4, "each once, and the stock tag once");
+    let found = run(&["doctor"]);
+    assert!(found.code == 1 && found.out.contains("leaf shards --apply"), "{found:?}");
+    run(&["shards", "--apply"]).ok();
     assert_eq!(run(&["doctor"]).ok(), "nothing found\n");
 
     // What an operator forgot when the patterns changed.
@@ -327,6 +330,49 @@ fn every_tag_is_sought_in_its_shard() {
     std::fs::remove_file(home.path().join("leaf-data/orders.db")).unwrap();
     std::fs::create_dir(home.path().join("leaf-data/orders.db")).unwrap();
     assert_eq!(run(&["tag", "list"]).code, 1);
+}
+
+/// G-34: the shards change while servers of the old configuration run.
+#[test]
+fn stores_are_told_that_the_shards_changed() {
+    let home = home();
+    make(&home.path().join("leaf-data/orders.db"));
+    let (old, new) = (home.path().join("old.toml"), home.path().join("new.toml"));
+    std::fs::write(&old, "").unwrap();
+    let shard = "[[segment.shard]]\nstore = 'sqlite:orders.db'\ntags = ['order*']\n";
+    std::fs::write(&new, shard).unwrap();
+    let with = |file: &Path, args: &[&str]| {
+        let config = ["--config", file.to_str().unwrap()];
+        leaf(home.path(), &[args, &config].concat())
+    };
+    with(&old, &["shards", "--apply"]).ok();
+    with(&old, &["tag", "create", "orders", "--step", "10", "--first", "500"]).ok();
+
+    let refused = with(&new, &["tag", "create", "users", "--step", "10"]).failed(1);
+    assert!(refused.contains("another place") && refused.contains("the only store"), "{refused}");
+    let refused = with(&new, &["tag", "create", "orders", "--step", "10"]).failed(2);
+    assert!(refused.contains("leaf tag import --from"), "{refused}");
+    let refused = with(&new, &["shards", "--apply"]).failed(1);
+    assert!(refused.contains("orders in sqlite:leaf.db"), "{refused}");
+    let moved = with(&new, &["tag", "import", "--from", "sqlite:leaf.db"]).ok();
+    assert!(moved.contains("500") && !moved.contains("leaf-segment-test"), "{moved}");
+
+    let told = with(&new, &["shards", "--apply"]).ok();
+    assert!(told.contains("with the former configuration"), "{told}");
+    for file in [&old, &new] {
+        let name = file.file_stem().unwrap().to_str().unwrap();
+        with(file, &["tag", "create", name, "--step", "10"]).ok();
+    }
+    let found = with(&new, &["doctor"]);
+    assert!(found.code == 1 && found.out.contains("of two configurations"), "{found:?}");
+    let told = with(&new, &["shards", "--apply"]).ok();
+    assert!(told.contains("only servers with this configuration"), "{told}");
+    with(&old, &["tag", "create", "late", "--step", "10"]).failed(1);
+    with(&new, &["tag", "delete", "orders", "--yes", "--store", "sqlite:leaf.db"]).ok();
+    assert_eq!(with(&new, &["doctor"]).ok(), "nothing found\n");
+    let listed = with(&new, &["shards", "-o", "json"]).ok();
+    let listed: serde_json::Value = serde_json::from_str(&listed).unwrap();
+    assert_eq!(listed[0]["remembered"], "the store of order*, of 2 stores");
 }
 
 /// G-16: tags move to another store, as often as it is tried, and the old one grants no id of them

@@ -52,6 +52,10 @@ pub const fn of_registry(kind: &RegistryErrorKind) -> Option<&'static str> {
 pub const fn of_store(kind: &StoreErrorKind) -> Option<&'static str> {
     match kind {
         StoreErrorKind::UnknownTag => Some("`leaf tag create` creates one"),
+        StoreErrorKind::OtherPlace => Some(
+            "correct segment.store or segment.shard (`leaf shards` shows what the stores remember); only if the stores are meant to \
+             change, move the tags, then tell the stores with `leaf shards --apply`",
+        ),
         StoreErrorKind::BadRecord(_) => Some("`leaf doctor` names the command that corrects it"),
         _ => None,
     }

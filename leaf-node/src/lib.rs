@@ -30,8 +30,10 @@ mod leaf;
 mod node;
 pub mod records;
 pub mod registry;
+mod shards;
 
 pub use error::OpenError;
 pub use identity::find_identity;
 pub use leaf::{Leaf, LeafBuilder};
 pub use node::{Node, Snowflake, Store, Surroundings, check_marks, check_snowflake};
+pub use shards::{check_new_tag, check_place, claim_place};

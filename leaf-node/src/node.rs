@@ -13,7 +13,7 @@ use std::time::Duration;
 use leaf_core::Health;
 use leaf_registry::{OpenRegistry, OpenStore, StoreUrl};
 use leaf_segment::{
-    HighWaterMarks, KeyRing, Keys, SegmentConfig, SegmentGenerator, Shards, StoreError,
+    HighWaterMarks, KeyRing, Keys, SegmentConfig, SegmentGenerator, ShardPlace, Shards, StoreError,
 };
 use leaf_snowflake::{
     Identity, Peers, Registry, SnowflakeConfig, SnowflakeError, SnowflakeErrorKind,
@@ -22,6 +22,7 @@ use leaf_snowflake::{
 use tokio::time::Instant;
 
 use crate::config::{ClockCheck, Config, ConfigError};
+use crate::shards::PlacedStore;
 use crate::{OpenError, identity, registry};
 
 /// How long a start waits for an SQLite file that another program has locked.
@@ -52,6 +53,8 @@ pub struct Store {
     pub url: StoreUrl,
     /// The store.
     pub open: OpenStore,
+    /// Which of the configured stores it is.
+    pub place: ShardPlace,
     /// The generator of its tags.
     pub generator: SegmentGenerator,
 }
@@ -176,21 +179,24 @@ impl Segment {
         let marks = HighWaterMarks::open(&marks_file(config));
         let marks = Arc::new(marks.map_err(OpenError::HighWaterMarks)?);
         let keys = Arc::new(KeyRing::new(config.segment.read_keys()?));
-        let open = async |url: &StoreUrl| -> Result<Store, OpenError> {
+        let open = async |(place, url): (ShardPlace, &StoreUrl)| -> Result<_, OpenError> {
             let options = config.segment.store_options();
             let open = unless_locked(async || url.open(&config.data_dir, &options).await).await?;
             if url.file(&config.data_dir).is_some() {
                 unless_locked(async || open.admin.apply().await).await?;
             }
+            Ok((place, (url.clone(), open)))
+        };
+        let placed = PlacedStore::of(config.segment.stores().placed().try_map(open).await?);
+        let stores = placed.map(|placed| {
             let settings = SegmentConfig {
                 marks: Arc::clone(&marks),
                 keys: Arc::clone(&keys),
                 ..config.segment.generator()
             };
-            let generator = SegmentGenerator::start(open.store.clone(), settings);
-            Ok(Store { url: url.clone(), open, generator })
-        };
-        let stores = config.segment.stores().try_map(open).await?;
+            let generator = SegmentGenerator::start(Arc::clone(placed) as _, settings);
+            placed.with_generator(generator)
+        });
         Ok(Self { generators: stores.map(|store| store.generator.clone()), stores, keys })
     }
 }

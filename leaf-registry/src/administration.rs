@@ -5,6 +5,10 @@ use std::fmt;
 
 use leaf_segment::StoreFuture;
 
+/// Where a store keeps what it remembers of its place, among the settings of tags. It is no name of
+/// a tag: those do not begin with white space.
+pub(crate) const SHARD_MEMORY: &str = " shards";
+
 /// Shows and makes the tables of a segment store or of a worker registry, and looks at the settings
 /// of its server.
 ///
@@ -28,6 +32,30 @@ pub trait Administration: fmt::Debug + Send + Sync + 'static {
     /// # Errors
     /// Failures of the store.
     fn risks(&self) -> StoreFuture<'_, Vec<String>>;
+
+    /// What a segment store remembers of its place among the shards, see
+    /// [`ShardMemory`](leaf_segment::ShardMemory); `None` where nobody has written it, where the
+    /// database has no table for it, and in a registry.
+    ///
+    /// # Errors
+    /// Failures of the store.
+    fn shard_memory(&self) -> StoreFuture<'_, Option<String>> {
+        Box::pin(async { Ok(None) })
+    }
+
+    /// Replaces what a segment store remembers of its place, if that is still `before`; tells
+    /// whether it did.
+    ///
+    /// # Errors
+    /// Failures of the store: this user may not write there, say.
+    fn remember_shard<'a>(
+        &'a self,
+        before: Option<&'a str>,
+        after: &'a str,
+    ) -> StoreFuture<'a, bool> {
+        let _ = (before, after);
+        Box::pin(async { Ok(false) })
+    }
 
     /// By how many ids the store's failover guard advances every tag when another server answers;
     /// `None` (the default) where it has none.

@@ -104,6 +104,9 @@ pub enum StoreErrorKind {
          would repeat; remove the other name, or share the directory instead of the file"
     )]
     SecondName,
+    /// The store remembers another place among the shards than the configuration gives it.
+    #[error("the configuration gives the store another place among the shards than it had")]
+    OtherPlace,
     /// The tag is sealed here: it was moved to another store, or is being moved or deleted.
     #[error(
         "the tag is sealed here: it was moved to another store (ask that one), or an import or a deletion was \
@@ -161,8 +164,13 @@ impl StoreError {
 
     /// Whether the store itself is in trouble, whatever is asked of it.
     pub(crate) const fn is_outage(&self) -> bool {
-        use StoreErrorKind::{Full, Refused, Replaced, SecondName, Unavailable, WentBack};
-        matches!(self.kind, Unavailable | Full | Refused | Replaced | SecondName | WentBack)
+        use StoreErrorKind::{
+            Full, OtherPlace, Refused, Replaced, SecondName, Unavailable, WentBack,
+        };
+        matches!(
+            self.kind,
+            Unavailable | Full | Refused | Replaced | SecondName | WentBack | OtherPlace
+        )
     }
 }
 
@@ -270,6 +278,7 @@ impl SegmentError {
             | StoreErrorKind::Refused
             | StoreErrorKind::Replaced
             | StoreErrorKind::SecondName
+            | StoreErrorKind::OtherPlace
             | StoreErrorKind::WentBack => SegmentErrorKind::StoreRefused,
             StoreErrorKind::StepChanged(_)
             | StoreErrorKind::TagExists

@@ -49,6 +49,7 @@ mod rate;
 mod refill;
 mod settings;
 mod shape;
+mod shard_place;
 mod shards;
 mod step_policy;
 mod store;
@@ -79,6 +80,7 @@ pub use new_tag::{ShapeName, TagSpec};
 pub use period::{Period, Reset, Zone};
 pub use settings::{Slice, TagSettings, TagSettingsError};
 pub use shape::Ids;
+pub use shard_place::{ShardMemory, ShardMemoryError, ShardPlace};
 pub use shards::{Shards, TagPattern, TagPatternError};
 pub use store::{
     Expected, NewTag, RangeSource, SEALED, SealError, SegmentSource, StoreFuture, TagCatalog,

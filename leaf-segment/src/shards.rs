@@ -129,6 +129,24 @@ impl<T> Shards<T> {
         Shards { shards, rest: make(&self.rest) }
     }
 
+    /// What `make` makes of the patterns of each shard and of the shard; the rest has no pattern.
+    pub(crate) fn map_with_patterns<U>(
+        self,
+        mut make: impl FnMut(&[TagPattern], T) -> U,
+    ) -> Shards<U> {
+        let mut shards = Vec::with_capacity(self.shards.len());
+        for (patterns, shard) in self.shards {
+            let made = make(&patterns, shard);
+            shards.push((patterns, made));
+        }
+        Shards { shards, rest: make(&[], self.rest) }
+    }
+
+    /// The patterns of each shard but the rest.
+    pub(crate) fn patterns(&self) -> impl Iterator<Item = &[TagPattern]> {
+        self.shards.iter().map(|(patterns, _)| patterns.as_slice())
+    }
+
     /// What `make` makes of each shard, one after the other, found by the same tags.
     ///
     /// # Errors

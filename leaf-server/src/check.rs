@@ -10,6 +10,7 @@ use anyhow::{Context as _, Result, bail};
 use leaf_node::config::Config;
 use leaf_node::hints;
 use leaf_registry::OpenRegistry;
+use leaf_segment::ShardPlace;
 use leaf_snowflake::Identity;
 
 /// How long one place may take to answer.
@@ -57,8 +58,8 @@ pub(crate) async fn run(config: &Config) -> Result<()> {
             let keys = config.segment.read_keys().map(|keys| format!("{keys}"));
             report.tell(&"segment.keys_file", keys.map_err(Into::into))?;
         }
-        for url in config.segment.stores().iter() {
-            let found = in_time(store(config, url)).await;
+        for (place, url) in config.segment.stores().placed().iter() {
+            let found = in_time(store(config, place, url)).await;
             report.tell(&format!("segment store {url}"), found)?;
         }
     }
@@ -178,13 +179,18 @@ fn writable(directory: &Path) -> Result<()> {
 }
 
 /// Whether the tags of a store can be read, and which settings of its server put ids at risk.
-async fn store(config: &Config, url: &leaf_registry::StoreUrl) -> Result<String> {
+async fn store(
+    config: &Config,
+    place: &ShardPlace,
+    url: &leaf_registry::StoreUrl,
+) -> Result<String> {
     if let Some(file) = url.file(&config.data_dir)
         && let Some(found) = new_file(&file, config)?
     {
         return Ok(found);
     }
     let open = url.open(&config.data_dir, &config.segment.store_options()).await?;
+    leaf_node::check_place(&*open.admin, place).await?;
     let tags = open.store.tags().await?.len();
     let risks = open.admin.risks().await?;
     open.store.close().await;

@@ -1,9 +1,10 @@
 //! What an operator prepares and should know of a cluster.
 
-use etcd_client::Client;
+use etcd_client::{Client, Compare, CompareOp, KeyValue, Txn, TxnOp};
 use leaf_segment::{NewTag, StoreErrorKind, StoreFuture, TagCatalog, TagStore};
 
 use super::store::EtcdStore;
+use crate::administration::SHARD_MEMORY;
 use crate::{Administration, Table};
 
 const MIB: i64 = 1 << 20;
@@ -28,6 +29,36 @@ impl Administration for EtcdStore {
                 }
             }
             Ok(Vec::new())
+        })
+    }
+
+    fn shard_memory(&self) -> StoreFuture<'_, Option<String>> {
+        Box::pin(async {
+            let key = format!("{}{SHARD_MEMORY}", self.plain);
+            let operation = "read the place of etcd among the shards";
+            let get = async |mut client: Client| client.get(key, None).await;
+            let answer = self.cluster.run(operation, get).await?;
+            let text = |kv: &KeyValue| String::from_utf8_lossy(kv.value()).into_owned();
+            Ok(answer.kvs().first().map(text))
+        })
+    }
+
+    fn remember_shard<'a>(
+        &'a self,
+        before: Option<&'a str>,
+        after: &'a str,
+    ) -> StoreFuture<'a, bool> {
+        Box::pin(async move {
+            let key = format!("{}{SHARD_MEMORY}", self.plain);
+            let unchanged = match before {
+                None => Compare::version(key.clone(), CompareOp::Equal, 0),
+                Some(before) => Compare::value(key.clone(), CompareOp::Equal, before),
+            };
+            let put = TxnOp::put(key, after, None);
+            let transaction = Txn::new().when([unchanged]).and_then([put]);
+            let operation = "write the place of etcd among the shards";
+            let commit = async |mut client: Client| client.txn(transaction).await;
+            Ok(self.cluster.run(operation, commit).await?.succeeded())
         })
     }
 

@@ -8,6 +8,7 @@ use leaf_segment::{StoreError, StoreErrorKind, TagRecord};
 
 use super::record::{FORMAT_VERSION, Record};
 use super::store::EtcdStore;
+use crate::administration::SHARD_MEMORY;
 use crate::record;
 
 impl EtcdStore {
@@ -46,6 +47,9 @@ impl EtcdStore {
         let operation = "read the tags in etcd";
         let read = self.cluster.read_prefix(operation, prefix, |kv| {
             let name = kv.key_str().ok().and_then(|key| key.strip_prefix(prefix));
+            if name == Some(SHARD_MEMORY) {
+                return;
+            }
             match (name.map(Tag::parse), self.parse(kv, operation)) {
                 (Some(Ok(_)), Ok(seen)) if seen.record.deleted => {}
                 (Some(Ok(tag)), Ok(seen)) => {

@@ -298,6 +298,8 @@ CREATE TABLE leaf_sequence (
         read: of_tag!("SELECT biz_tag, settings FROM leaf_tag_settings"),
         read_all: "SELECT biz_tag, settings FROM leaf_tag_settings",
         delete: of_tag!("DELETE FROM leaf_tag_settings"),
+        insert: "INSERT INTO leaf_tag_settings (biz_tag, settings) VALUES (?, ?)",
+        replace: "UPDATE leaf_tag_settings SET settings = ? WHERE biz_tag = ? AND settings = ?",
     };
 
     const MARGIN: Option<MarginStatements> = Some(MarginStatements {

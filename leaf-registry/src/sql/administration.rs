@@ -1,11 +1,12 @@
 //! The tables of segments in an SQL database, and what an operator should know of it.
 
-use leaf_segment::StoreFuture;
+use leaf_segment::{StoreErrorKind, StoreFuture};
 
-use super::connections::{Access, run};
+use super::connections::{Access, empty_if_absent, run};
 use super::dialect::{Connection, Dialect};
-use super::store::SqlStore;
+use super::store::{SETTINGS_COLUMNS, SqlStore};
 use super::values::{Column, Value};
+use crate::administration::SHARD_MEMORY;
 use crate::{Administration, Table};
 
 impl<D: Dialect> Administration for SqlStore<D> {
@@ -53,6 +54,38 @@ impl<D: Dialect> Administration for SqlStore<D> {
                 Ok(made)
             },
         ))
+    }
+
+    fn shard_memory(&self) -> StoreFuture<'_, Option<String>> {
+        let operation = format!("read the place of {} among the shards", D::NAME);
+        Box::pin(run(&self.connections, Access::Read, operation, async |connection| {
+            let name = [Value::Tag(SHARD_MEMORY)];
+            let rows = D::fetch(connection, D::SETTINGS.read, &name, SETTINGS_COLUMNS).await;
+            Ok(empty_if_absent::<D, _>(rows)?.pop().and_then(|mut row| row.text(1)))
+        }))
+    }
+
+    fn remember_shard<'a>(
+        &'a self,
+        before: Option<&'a str>,
+        after: &'a str,
+    ) -> StoreFuture<'a, bool> {
+        let operation = format!("write the place of {} among the shards", D::NAME);
+        Box::pin(run(&self.connections, Access::Write, operation, async move |connection| {
+            let (name, after) = (Value::Text(SHARD_MEMORY), Value::Text(after));
+            let done = match before {
+                None => D::execute(connection, D::SETTINGS.insert, &[name, after]).await,
+                Some(before) => {
+                    let values = [after, name, Value::Text(before)];
+                    D::execute(connection, D::SETTINGS.replace, &values).await
+                }
+            };
+            match done {
+                // Somebody else was faster.
+                Err(error) if (D::ERRORS.kind)(&error) == StoreErrorKind::TagExists => Ok(false),
+                done => Ok(D::affected(&done?) > 0),
+            }
+        }))
     }
 
     fn failover_margin(&self) -> Option<i64> {

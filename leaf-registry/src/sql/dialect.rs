@@ -35,6 +35,10 @@ pub(crate) struct SettingsStatements {
     pub(crate) read_all: &'static str,
     /// tag.
     pub(crate) delete: &'static str,
+    /// name, text. Of a name that is no tag's.
+    pub(crate) insert: &'static str,
+    /// text, name, the text before.
+    pub(crate) replace: &'static str,
 }
 
 /// The statements about one of the two tables of tags. `leaf_alloc` has the plain tags, as a Java

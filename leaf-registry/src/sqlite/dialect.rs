@@ -156,6 +156,8 @@ CREATE TABLE leaf_sequence (
         read: "SELECT biz_tag, settings FROM leaf_tag_settings WHERE biz_tag = ?1",
         read_all: "SELECT biz_tag, settings FROM leaf_tag_settings",
         delete: "DELETE FROM leaf_tag_settings WHERE biz_tag = ?1",
+        insert: "INSERT INTO leaf_tag_settings (biz_tag, settings) VALUES (?1, ?2)",
+        replace: "UPDATE leaf_tag_settings SET settings = ?1 WHERE biz_tag = ?2 AND settings = ?3",
     };
 
     const FENCES: FenceStatements = FenceStatements {

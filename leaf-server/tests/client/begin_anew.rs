@@ -131,9 +131,16 @@ print(ids.next_id())
             "class Anew {{
                  public static void main(String[] args) throws Exception {{
                      RangeCache ids = new RangeCache(java.util.List.of(args), {TAG:?}, 100);
-                     System.out.println(ids.nextId());
+                     System.out.println(next(ids));
                      ids.beginAnew();
-                     System.out.println(ids.nextId());
+                     System.out.println(next(ids));
+                 }}
+                 // On a busy machine the first request of a new JVM takes longer than the deadline.
+                 static long next(RangeCache ids) throws Exception {{
+                     for (int tries = 0; ; tries++) {{
+                         try {{ return ids.nextId(); }}
+                         catch (IllegalStateException late) {{ if (tries == 20) throw late; }}
+                     }}
                  }}
              }}"
         );

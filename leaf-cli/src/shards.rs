@@ -1,0 +1,142 @@
+//! `leaf shards`: which of the configured stores each of them believes to be.
+//!
+//! Invariant: `--apply` writes nothing while a tag is open in a store to which the configuration
+//! does not send it: servers would look for it in another one.
+
+use std::fmt::Write as _;
+
+use anyhow::{Result, bail};
+use comfy_table::CellAlignment::{self, Left};
+use leaf_node::config::ConfigError;
+use leaf_segment::{NewTag, ShardMemory, StoreError};
+use serde::Serialize;
+
+use crate::Done;
+use crate::cli::Output;
+use crate::output::{self, Row, quoted};
+use crate::stores::{Store, Stores};
+
+/// A store and its place.
+#[derive(Debug, Serialize)]
+struct Shown {
+    store: String,
+    /// By the configuration.
+    configured: String,
+    /// What the store remembers, the newest first; `None` where nothing was written.
+    remembered: Option<String>,
+}
+
+impl Row for Shown {
+    const COLUMNS: &'static [(&'static str, CellAlignment)] =
+        &[("store", Left), ("configured", Left), ("remembered", Left)];
+
+    fn cells(&self) -> Vec<String> {
+        let remembered = self.remembered.clone().unwrap_or_else(|| "-".into());
+        vec![self.store.clone(), self.configured.clone(), remembered]
+    }
+}
+
+/// What is doubtful about a configured store's place.
+pub(crate) async fn doubts(store: &Store) -> Result<Vec<String>, StoreError> {
+    let Some(place) = &store.place else { return Ok(Vec::new()) };
+    leaf_node::check_place(&*store.open.admin, place).await?;
+    let memory = store.open.admin.shard_memory().await?;
+    let memory = memory.and_then(|text| ShardMemory::decode(&text).ok());
+    Ok(match memory {
+        None if !place.is_only() => vec![
+            "the store does not remember its place among the shards, so that a wrong configuration is not noticed: \
+             `leaf shards --apply`"
+                .into(),
+        ],
+        Some(memory) if memory.is_changing() => vec![format!(
+            "servers of two configurations may use the store ({memory}): once all have the newer one, repeat `leaf shards --apply`"
+        )],
+        _ => Vec::new(),
+    })
+}
+
+/// Shows the places; with `apply`, writes those of the configuration.
+pub(crate) async fn run(stores: &Stores, apply: bool, output: Output) -> Result<Done> {
+    let mut before = Vec::new();
+    for store in stores.shards.iter() {
+        if store.place.is_none() {
+            return Err(ConfigError::new(
+                "`leaf shards` is about the stores of the configuration: leave --store out",
+            )
+            .into());
+        }
+        before.push(store.open.admin.shard_memory().await?);
+    }
+    let mut told = String::new();
+    if apply {
+        refuse_strays(stores).await?;
+        for (store, before) in stores.shards.iter().zip(&mut before) {
+            writeln!(told, "{}: {}", store.url, remember(store, before).await?)?;
+        }
+    }
+    let shown = |(store, remembered): (&Store, &Option<String>)| {
+        let memory = remembered.as_deref().map(ShardMemory::decode);
+        Shown {
+            store: store.url.to_string(),
+            configured: store.place.as_ref().map(ToString::to_string).unwrap_or_default(),
+            remembered: memory.map(|memory| match memory {
+                Ok(memory) => memory.to_string(),
+                Err(error) => error.to_string(),
+            }),
+        }
+    };
+    let rows: Vec<_> = stores.shards.iter().zip(&before).map(shown).collect();
+    let told = if output == Output::Table { told } else { String::new() };
+    Ok((output::rows(&rows, output) + &told).into())
+}
+
+/// Writes a store's place beside the one before, or alone if it is the newest already; tells what
+/// that means.
+async fn remember(store: &Store, before: &mut Option<String>) -> Result<&'static str> {
+    let Some(place) = store.place.clone() else { bail!("{} has no place", store.url) };
+    let known = before.as_deref().map(ShardMemory::decode).transpose()?;
+    let (after, told) = match known {
+        None => (ShardMemory::new(place), "servers with this configuration may use it"),
+        Some(known) => {
+            let after = known.with(place);
+            let told = match after.is_changing() {
+                true => {
+                    "servers with this and with the former configuration may use it: once all have this one, repeat the command"
+                }
+                false => "only servers with this configuration may use it",
+            };
+            (after, told)
+        }
+    };
+    let after = after.encode();
+    if before.as_ref() != Some(&after) {
+        if !store.open.admin.remember_shard(before.as_deref(), &after).await? {
+            bail!("{}: somebody else has changed its place meanwhile: try again", store.url);
+        }
+        *before = Some(after);
+    }
+    Ok(told)
+}
+
+/// Refuses tags that are open in a store to which the configuration does not send them.
+async fn refuse_strays(stores: &Stores) -> Result<()> {
+    let mut strays = Vec::new();
+    for store in stores.shards.iter() {
+        for record in store.open.store.tags().await? {
+            let is_sample = record.tag == NewTag::sample().tag;
+            if !stores.shards.is_of(record.tag.as_str(), store) && !record.is_sealed() && !is_sample
+            {
+                strays.push(format!("{} in {}", quoted(record.tag.as_str()), store.url));
+            }
+        }
+    }
+    if strays.is_empty() {
+        return Ok(());
+    }
+    let (count, some) = (strays.len(), strays.iter().take(10).cloned().collect::<Vec<_>>());
+    bail!(
+        "{count} tags are open in a store to which the configuration does not send them ({}): move them first with \
+         `leaf tag import --from`",
+        some.join(", ")
+    )
+}

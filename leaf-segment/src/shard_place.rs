@@ -1,0 +1,240 @@
+//! Which of several stores a store is, as it remembers it itself.
+//!
+//! Invariant: two places are equal only if the patterns of all shards are the same, in the same
+//! order, and it is the same shard of them. (They are compared by a checksum of 32 bits, since the
+//! place must fit into a column.) So a store that remembers its place refuses a program
+//! whose configuration has swapped, removed, added or changed a shard, before a tag is looked for in
+//! the wrong store.
+//!
+//! A store remembers two places at most: while the servers are restarted one after the other with
+//! other shards, it is used by those of the old and of the new configuration.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::{Shards, TagPattern};
+
+/// The version of the text.
+const FORMAT_VERSION: u32 = 1;
+/// So much of the patterns is kept for people.
+const SHOWN_CHARS: usize = 200;
+/// The old and the new one.
+const MOST: usize = 2;
+
+/// Which shard of which set a store is.
+///
+/// ```
+/// use leaf_segment::Shards;
+///
+/// let shards = Shards::new("main").with(vec!["order*".parse()?], "orders").placed();
+/// let (place, url) = shards.of("users");
+/// assert_eq!(*url, "main");
+/// assert_eq!(place.to_string(), "the store of all other tags, of 2 stores");
+/// assert_ne!(*place, Shards::new("main").placed().of("users").0);
+/// # Ok::<(), leaf_segment::TagPatternError>(())
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ShardPlace {
+    /// The checksum (CRC-32) of the patterns of all shards, in their order.
+    set: String,
+    /// Which of them this is, from 0 on. The last one is for all other tags.
+    shard: usize,
+    /// How many there are.
+    of: usize,
+    /// Its patterns, or their beginning, for people.
+    #[serde(default)]
+    tags: String,
+}
+
+/// The places that a store remembers, the newest first. A node of any of them may use it.
+///
+/// ```
+/// use leaf_segment::{ShardMemory, Shards};
+///
+/// let (one, _) = Shards::new(()).placed().of("").clone();
+/// let (two, _) = Shards::new(()).with(vec!["order*".parse()?], ()).placed().of("").clone();
+/// let memory = ShardMemory::new(one.clone());
+/// assert!(memory.allows(&one) && !memory.allows(&two));
+/// let both = ShardMemory::decode(&memory.with(two.clone()).encode())?;
+/// assert!(both.allows(&one) && both.allows(&two));
+/// assert!(!both.with(two).allows(&one));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ShardMemory {
+    places: Vec<ShardPlace>,
+}
+
+/// What a store remembers cannot be read, or is of a later version of Leaf.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("what the store remembers of its place among the shards cannot be read: {0}")]
+pub struct ShardMemoryError(String);
+
+#[derive(Serialize, Deserialize)]
+struct Text {
+    version: u32,
+    places: Vec<ShardPlace>,
+}
+
+impl ShardPlace {
+    /// Each shard with its place.
+    fn of_shards<T>(shards: Shards<T>) -> Shards<(Self, T)> {
+        let patterns: Vec<Vec<String>> = shards
+            .patterns()
+            .map(|patterns| patterns.iter().map(TagPattern::to_string).collect())
+            .collect();
+        let patterns = serde_json::to_vec(&patterns).expect("texts serialize");
+        let set = format!("{:08x}", crc32fast::hash(&patterns));
+        let of = shards.iter().count();
+        let mut shard = 0;
+        shards.map_with_patterns(|patterns, store| {
+            let tags = patterns.iter().map(TagPattern::to_string).collect::<Vec<_>>().join(", ");
+            let tags = tags.chars().take(SHOWN_CHARS).collect();
+            let place = Self { set: set.clone(), shard, of, tags };
+            shard += 1;
+            (place, store)
+        })
+    }
+}
+
+impl<T> Shards<T> {
+    /// Each of them with its place.
+    #[must_use]
+    pub fn placed(self) -> Shards<(ShardPlace, T)> {
+        ShardPlace::of_shards(self)
+    }
+}
+
+impl ShardPlace {
+    /// Whether there is no other store.
+    #[must_use]
+    pub const fn is_only(&self) -> bool {
+        self.of == 1
+    }
+}
+
+/// `the only store`, `the store of order*, payment*, of 2 stores`.
+impl fmt::Display for ShardPlace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { set, shard, of, tags } = self;
+        match of {
+            1 => f.write_str("the only store"),
+            _ if shard + 1 == *of => write!(f, "the store of all other tags, of {of} stores"),
+            _ if tags.is_empty() => write!(f, "shard {shard} of the {of} stores {set}"),
+            _ => write!(f, "the store of {tags}, of {of} stores"),
+        }
+    }
+}
+
+impl ShardMemory {
+    /// That of a store that was used at this place only.
+    #[must_use]
+    pub fn new(place: ShardPlace) -> Self {
+        Self { places: vec![place] }
+    }
+
+    /// Whether a node of this place may use the store.
+    #[must_use]
+    pub fn allows(&self, place: &ShardPlace) -> bool {
+        self.places.contains(place)
+    }
+
+    /// Whether nodes of another place may use it, too.
+    #[must_use]
+    pub const fn is_changing(&self) -> bool {
+        self.places.len() > 1
+    }
+
+    /// With `place` as the newest one, beside the one that was the newest before. If `place` is the
+    /// newest already, it alone is left.
+    #[must_use]
+    pub fn with(&self, place: ShardPlace) -> Self {
+        let mut places = vec![place];
+        if self.places.first() != places.first() {
+            places.extend(self.places.iter().take(MOST - 1).cloned());
+        }
+        Self { places }
+    }
+
+    /// The text that a store keeps. It is also a text of a tag's settings, for versions of Leaf that
+    /// know no places.
+    ///
+    /// # Panics
+    /// Never: numbers and texts serialize.
+    #[must_use]
+    pub fn encode(&self) -> String {
+        let text = Text { version: FORMAT_VERSION, places: self.places.clone() };
+        serde_json::to_string(&text).expect("numbers and texts serialize")
+    }
+
+    /// Reads what [`Self::encode`] wrote.
+    ///
+    /// # Errors
+    /// The text is damaged, or of a later version of Leaf.
+    pub fn decode(text: &str) -> Result<Self, ShardMemoryError> {
+        let read: Result<Text, _> = serde_json::from_str(text);
+        let text = read.map_err(|error| ShardMemoryError(error.to_string()))?;
+        match text.version {
+            FORMAT_VERSION => Ok(Self { places: text.places }),
+            newer => Err(ShardMemoryError(format!("version {newer}: upgrade this program"))),
+        }
+    }
+}
+
+/// The places, the newest first.
+impl fmt::Display for ShardMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let places: Vec<_> = self.places.iter().map(ShardPlace::to_string).collect();
+        f.write_str(&places.join("; before that "))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::TagSettings;
+
+    fn places(shards: &[&[&str]]) -> Vec<ShardPlace> {
+        let all = shards.iter().fold(Shards::new(()), |all, patterns| {
+            all.with(patterns.iter().map(|pattern| pattern.parse().unwrap()).collect(), ())
+        });
+        all.placed().iter().map(|(place, ())| place.clone()).collect()
+    }
+
+    #[test]
+    fn every_change_of_the_shards_is_another_place() {
+        let sets: [&[&[&str]]; 8] = [
+            &[],
+            &[&["a*"]],
+            &[&["a"], &["b"]],
+            &[&["b"], &["a"]],
+            &[&["a", "b"]],
+            &[&["ab"]],
+            &[&["a"], &["b"], &["c"]],
+            &[&["a"], &[]],
+        ];
+        let all: Vec<_> = sets.iter().flat_map(|set| places(set)).collect();
+        for (at, one) in all.iter().enumerate() {
+            assert!(!all[..at].contains(one), "{one:?}");
+        }
+        assert_eq!(places(sets[2]), places(sets[2]));
+    }
+
+    /// The text of version 1. It must be read for ever.
+    #[test]
+    fn version_1_is_read_and_fits_the_column() {
+        let long = "x".repeat(128);
+        let [place, _] = &places(&[&[&long, &long]])[..] else { unreachable!() };
+        let both = ShardMemory::new(place.clone()).with(places(&[])[0].clone());
+        assert!(both.is_changing() && both.encode().len() < 1000);
+        assert_eq!(ShardMemory::decode(&both.encode()), Ok(both.clone()));
+        assert!(TagSettings::decode(&both.encode()).is_ok(), "an older version reads all settings");
+        let text = r#"{"version":1,"places":[{"set":"0d4cbb29","shard":0,"of":1,"tags":""}]}"#;
+        let memory = ShardMemory::decode(text).unwrap();
+        assert!(memory.allows(&places(&[])[0]));
+        assert_eq!((memory.encode(), memory.to_string()), (text.into(), "the only store".into()));
+        assert!(ShardMemory::decode(r#"{"version":2,"places":[]}"#).is_err());
+        assert!(ShardMemory::decode("{}").is_err());
+    }
+}
