@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use leaf_testkit::{HttpClient, LeafServer, Ledger, require, wait_until};
+use leaf_testkit::{Etcd, HttpClient, LeafServer, Ledger, Process, require, wait_until};
 use tokio::time::Instant;
 
 const SERVER: &str = env!("CARGO_BIN_EXE_leaf-server");
@@ -116,4 +116,63 @@ fn ids_flow_on_a_disk_that_is_slower_than_reports() {
     longest = longest.max(last.elapsed());
     assert!(longest < Duration::from_secs(3), "no id for {longest:?}");
     ledger.expect_at_least(1000);
+}
+
+/// W-28: an operator releases the worker id of a node that lives and cannot write. Killed, and
+/// started without its registry, it must not go on with what its state file says: another node may
+/// have the worker id.
+#[test]
+fn a_lost_worker_id_is_not_resumed_from_a_disk_that_refused_writes() {
+    let home = tempfile::tempdir().unwrap();
+    let etcd = Etcd::start(1);
+    let registry = Etcd::url(&etcd.ports(), "leaf");
+    let start = |directory: &Path, advertise: &str| {
+        let env = [
+            ("LEAF_SNOWFLAKE__REGISTRY", "etcd".to_owned()),
+            ("LEAF_SNOWFLAKE__ETCD", registry.clone()),
+            ("LEAF_SNOWFLAKE__REPORT_INTERVAL", "500ms".into()),
+            ("LEAF_SEGMENT__ENABLED", "false".into()),
+            ("LEAF_ADVERTISE", advertise.into()),
+        ];
+        LeafServer::launch(SERVER, directory, &[], &env)
+    };
+    let holder = home.path().join("holder");
+    let mut server = start(&holder, "holder:1");
+    server.wait_ready();
+    server.id(SNOWFLAKE);
+    let strace = require("strace", "strace").display().to_string();
+    let state = holder.join("snowflake.state").display().to_string();
+    let pid = server.pid().to_string();
+    let disk = ["-f", "-qq", "-o", "/dev/null", "-P", &state, "-e", "trace=pwrite64", "-e"];
+    let full = ["inject=pwrite64:error=ENOSPC", "-p", &pid];
+    let all: Vec<_> = disk.iter().chain(&full).map(ToString::to_string).collect();
+    let _disk = Process::start(&strace, &all, &[]);
+    wait_until("the disk is full", MINUTE, || {
+        server.output().contains("No space left").then_some(())
+    });
+    let mut next = start(&home.path().join("next"), "next:1");
+    next.wait_ready();
+    server.process_mut().signal("STOP");
+    let mut ops = HttpClient::connect(next.ops()).unwrap();
+    let headers = "Host: localhost\r\nContent-Type: application/json\r\n";
+    let sure = r#"{"holder_is_dead":true}"#;
+    wait_until("the holder counts as silent", MINUTE, || {
+        let released = ops.ask("POST", "/v1/workers/0/release", headers, sure).unwrap();
+        (released.status == 200).then_some(())
+    });
+    server.process_mut().signal("CONT");
+    wait_until("the loss is noticed", MINUTE, || {
+        server.output().contains("the ids of this lease stop").then_some(())
+    });
+    wait_until("the state file is gone", MINUTE, || {
+        (!holder.join("snowflake.state").exists()).then_some(())
+    });
+    server.kill();
+
+    drop(etcd);
+    let server = start(&holder, "holder:1");
+    let begun = Instant::now();
+    while begun.elapsed() < Duration::from_secs(3) {
+        assert_ne!(server.get(SNOWFLAKE).status, 200);
+    }
 }

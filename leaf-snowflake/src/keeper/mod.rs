@@ -2,8 +2,8 @@
 //! gives the worker id back.
 //!
 //! Invariants: a ceiling in memory rises only after it was written down: the registry's by a
-//! confirmed extension, the local one by a synced write that does not exceed the registry's. At a
-//! clean stop the state file says that the lease is over before the registry is told so.
+//! confirmed extension, the local one by a synced write that does not exceed the registry's. The loss
+//! of a lease is written into the state file, or else the file is removed. At a clean stop the state file says that the lease is over before the registry is told so.
 
 mod ceiling;
 mod claim;
@@ -25,7 +25,7 @@ use crate::java_cache::JavaCache;
 use crate::lease_chain::LeaseSequencer;
 use crate::peers::{self, Verdict};
 use crate::shared::{Phase, Shared, Trouble};
-use crate::state_file::{State, StateFile};
+use crate::state_file::{self, State, StateFile};
 use crate::{
     FenceState, Lease, Provenance, Registry, RegistryError, RegistryErrorKind, Report, SavedLease,
     SnowflakeConfig, SnowflakeError, SnowflakeErrorKind, StateFileError, UnknownFields,
@@ -403,9 +403,14 @@ impl Keeper {
         self.shared.lease_lost();
         tracing::error!(worker = %held.worker(), "{why}; the ids of this lease stop");
         self.least_floor = self.least_floor.max(next_free.unwrap_or(UnixMillis::EPOCH));
-        if let Some(saved) = &mut self.state.saved_lease {
-            saved.lost = true;
-            self.persist_best_effort().await;
+        let Some(saved) = &mut self.state.saved_lease else { return };
+        saved.lost = true;
+        if self.persist_best_effort().await.is_some() {
+            return;
+        }
+        // A start that cannot ask the registry would go on with this lease beside its new holder.
+        if let Some(path) = &self.config.state_file {
+            state_file::abandon(path);
         }
     }
 

@@ -328,6 +328,23 @@ impl StateFile {
     }
 }
 
+/// Removes a file that takes no writes, so that no later start goes on with what it says. Many disks
+/// allow that even when they are full.
+pub(crate) fn abandon(path: &Path) {
+    match fs::remove_file(path) {
+        Ok(()) => tracing::error!(
+            "{} was removed, since the loss of the worker id could not be written there: restart this process once the disk \
+             takes writes",
+            path.display()
+        ),
+        Err(error) => tracing::error!(
+            "the loss of the worker id could not be written, and {} not be removed ({error}): remove it by hand, or a \
+             start without the registry repeats ids",
+            path.display()
+        ),
+    }
+}
+
 /// Opens the file, which is `None` where it does not exist.
 fn open_file(path: &Path) -> Result<Option<File>, StateFileError> {
     if fs::metadata(path).is_ok_and(|found| !found.is_file()) {
