@@ -1,7 +1,7 @@
 //! `leaf.v1.IdService`.
 //!
 //! The methods translate messages to calls of `ids.rs` and back. Limits on counts are those of
-//! HTTP, and for a list at most [`MOST`]; a refusal carries the reason that HTTP has in its problem
+//! HTTP, and for a list at most [`MOST`]; lists count in the [`Budget`] of their connection; a refusal carries the reason that HTTP has in its problem
 //! type.
 
 use std::pin::Pin;
@@ -19,6 +19,7 @@ use leaf_proto::v1::{
 use leaf_segment::{LeasedRange, Order, TagHandle};
 use tonic::{Code, Request, Response, Status};
 
+use super::budget::{Budget, Slot};
 use super::status::{self, bad_request as bad};
 use crate::ids::{self, Reason};
 use crate::node::Node;
@@ -66,6 +67,18 @@ fn count(node: &Node, asked: u32) -> Result<usize, Status> {
     }
 }
 
+/// An answer whose messages hold what is in the slot.
+fn counted<T>(mut answer: Response<T>, slot: Slot) -> Response<T> {
+    answer.extensions_mut().insert(slot);
+    answer
+}
+
+/// The budget of the connection that a request came on.
+fn budget<T>(request: &Request<T>) -> Result<Budget, Status> {
+    let budget = request.extensions().get::<Budget>().cloned();
+    budget.ok_or_else(|| Status::internal("the connection has no budget"))
+}
+
 #[tonic::async_trait]
 impl IdService for Ids {
     async fn next_id(&self, request: Request<NextIdRequest>) -> Answer<NextIdResponse> {
@@ -86,11 +99,14 @@ impl IdService for Ids {
     }
 
     async fn next_ids(&self, request: Request<NextIdsRequest>) -> Answer<NextIdsResponse> {
+        let budget = budget(&request)?;
         let request = request.into_inner();
         let count = count(&self.node, request.count)?;
         let source = request.source.ok_or_else(|| bad(NO_SOURCE))?;
+        let slot = Slot::default();
+        budget.hold(count, &slot).await;
         let ids = take(&self.node, &source, count).await?;
-        Ok(Response::new(NextIdsResponse { ids }))
+        Ok(counted(Response::new(NextIdsResponse { ids }), slot))
     }
 
     type StreamIdsStream = Pin<Box<dyn Stream<Item = Result<NextIdsResponse, Status>> + Send>>;
@@ -98,6 +114,7 @@ impl IdService for Ids {
     /// Ids are taken ahead of the client as far as the windows of HTTP/2 reach: some thousands are
     /// lost to one that leaves.
     async fn stream_ids(&self, request: Request<NextIdsRequest>) -> Answer<Self::StreamIdsStream> {
+        let budget = budget(&request)?;
         let request = request.into_inner();
         let count = count(&self.node, request.count)?;
         let source = request.source.ok_or_else(|| bad(NO_SOURCE))?;
@@ -113,9 +130,13 @@ impl IdService for Ids {
                 ));
             }
         }
-        let state = Some((Arc::clone(&self.node), source));
+        let slot = Slot::default();
+        // Before there is an answer, since even an empty one has a buffer.
+        budget.hold(count, &slot).await;
+        let state = Some((Arc::clone(&self.node), source, budget, slot.clone()));
         let answers = stream::unfold(state, move |state| async move {
-            let (node, source) = state?;
+            let (node, source, budget, slot) = state?;
+            budget.hold_on(count, &slot).await;
             if node.stopping() {
                 return Some((
                     Err(status::unavailable("this server stops: ask another one")),
@@ -127,12 +148,12 @@ impl IdService for Ids {
                     // One message at a time: others of this thread, and the client's windows, get
                     // their turn.
                     tokio::task::yield_now().await;
-                    Some((Ok(NextIdsResponse { ids }), Some((node, source))))
+                    Some((Ok(NextIdsResponse { ids }), Some((node, source, budget, slot))))
                 }
                 Err(status) => Some((Err(status), None)),
             }
         });
-        Ok(Response::new(Box::pin(answers)))
+        Ok(counted(Response::new(Box::pin(answers)), slot))
     }
 
     async fn lease_range(&self, request: Request<LeaseRangeRequest>) -> Answer<LeaseRangeResponse> {

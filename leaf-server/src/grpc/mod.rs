@@ -4,6 +4,7 @@
 //! request with one message is read whole before it counts as under way, so that a client that
 //! sends slowly can be ended.
 
+mod budget;
 mod deadline;
 mod ids;
 mod request;
@@ -33,6 +34,7 @@ use tonic_health::pb::health_server::HealthServer;
 use tonic_health::server::{HealthReporter, HealthService};
 use tonic_reflection::server::Builder;
 
+use self::budget::{Budget, Slot};
 use self::ids::Ids;
 pub(crate) use self::request::{check, explained, is_meant};
 pub(crate) use self::status::{bad_request, with_reason};
@@ -54,7 +56,7 @@ const LARGEST: usize = 1024;
 const ARRIVES: Duration = Duration::from_secs(10);
 /// What is buffered for one answer: a client that opens its windows and reads nothing costs so much
 /// a hundred times.
-const SEND_BUFFER: usize = 16 * 1024;
+const SEND_BUFFER: usize = 4 * 1024;
 /// How long an answer that was given may take on its way, at the end.
 const LAST_ANSWERS: Duration = Duration::from_millis(300);
 /// The health service.
@@ -162,8 +164,11 @@ impl Protocol for Grpc {
         let Ok(Some(Some(Version::HTTP_2))) = tokio::time::timeout(ARRIVES, begun).await else {
             return;
         };
-        let answering =
-            Answering { services: self.services.clone(), control: Arc::clone(&control) };
+        let answering = Answering {
+            services: self.services.clone(),
+            control: Arc::clone(&control),
+            budget: Budget::new(),
+        };
         tokio::select! {
             () = serve_http2(stream, answering, &control, SEND_BUFFER) => {}
             () = ended(&control) => {}
@@ -175,6 +180,7 @@ impl Protocol for Grpc {
 struct Answering {
     services: Services,
     control: Arc<Control>,
+    budget: Budget,
 }
 
 impl Service<Request<Incoming>> for Answering {
@@ -185,8 +191,10 @@ impl Service<Request<Incoming>> for Answering {
     fn call(&self, request: Request<Incoming>) -> Self::Future {
         self.control.requests.fetch_add(1, Ordering::Relaxed);
         let (services, control) = (self.services.clone(), Arc::clone(&self.control));
+        let budget = self.budget.clone();
         Box::pin(async move {
-            let (head, body) = request.into_parts();
+            let (mut head, body) = request.into_parts();
+            head.extensions.insert(budget);
             if !is_meant(&head) {
                 return Ok(request::unsupported().map(|body| Counted::of(body, &control)));
             }
@@ -205,7 +213,10 @@ impl Service<Request<Incoming>> for Answering {
                     Ok(Status::unimplemented(text).into_http())
                 }
             };
-            reply.map(|reply| reply.map(|body| Counted::of(body, &control)))
+            reply.map(|mut reply| {
+                let slot = reply.extensions_mut().remove::<Slot>();
+                reply.map(|body| Counted { slot, ..Counted::of(body, &control) })
+            })
         })
     }
 }
@@ -260,13 +271,15 @@ struct Counted {
     body: tonic::body::Body,
     control: Arc<Control>,
     unread: Option<Unread>,
+    /// What a list holds of the connection's budget.
+    slot: Option<Slot>,
 }
 
 impl Counted {
     /// A body that is not sent yet.
     fn of(body: tonic::body::Body, control: &Arc<Control>) -> Self {
         let unread = (!body.is_end_stream()).then(|| Unread::begin(control));
-        Self { body, control: Arc::clone(control), unread }
+        Self { body, control: Arc::clone(control), unread, slot: None }
     }
 }
 
@@ -285,7 +298,17 @@ impl Body for Counted {
             // There is nothing that the client could take.
             (Poll::Ready(None) | Poll::Pending, _) => self.unread = None,
         }
-        frame
+        frame.map_ok(|frame| {
+            frame.map_data(|bytes| {
+                // A message lies in a buffer of 8 KiB or more, which would wait with it until the
+                // client reads.
+                let bytes = Bytes::copy_from_slice(&bytes);
+                match &self.slot {
+                    Some(slot) => slot.guard(bytes),
+                    None => bytes,
+                }
+            })
+        })
     }
 
     fn is_end_stream(&self) -> bool {

@@ -1,0 +1,82 @@
+//! How much of its answers a connection may hold in memory.
+//!
+//! Invariant: the lists of ids that were made for a connection and not sent yet are at most [`BYTES`]
+//! together, or one list. Who asks for a hundred lists at once and reads none costs no more than
+//! that; the other calls wait until the client reads, or until the connection is closed because
+//! nothing is read.
+//!
+//! A list counts until its bytes were written to the socket: they go with it ([`Slot::guard`]).
+
+use std::sync::{Arc, Mutex};
+
+use hyper::body::Bytes;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+/// What a connection may hold. It is a limit of the rate, too: of so many bytes in each round trip.
+const BYTES: usize = 160 * 1024;
+/// The budget is counted in parts of so many bytes.
+const PART: usize = 1024;
+/// A large id in a message.
+const ID: usize = 10;
+/// What a message costs beside its ids: the buffer that it is encoded in.
+const MESSAGE: usize = 8 * 1024;
+
+/// The budget of one connection.
+#[derive(Clone)]
+pub(super) struct Budget(Arc<Semaphore>);
+
+/// What an answer's next message holds of the budget. The answer has a clone in its extensions.
+#[derive(Clone, Default)]
+pub(super) struct Slot(Arc<Mutex<Option<OwnedSemaphorePermit>>>);
+
+/// The bytes of a message, and what they hold until they are freed.
+struct Guarded {
+    bytes: Bytes,
+    _permit: OwnedSemaphorePermit,
+}
+
+impl AsRef<[u8]> for Guarded {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+impl Budget {
+    /// That of a new connection.
+    pub(super) fn new() -> Self {
+        Self(Arc::new(Semaphore::new(BYTES / PART)))
+    }
+
+    /// [`Self::hold`], unless the slot holds something for the next message already.
+    pub(super) async fn hold_on(&self, ids: usize, slot: &Slot) {
+        if slot.is_empty() {
+            self.hold(ids, slot).await;
+        }
+    }
+
+    /// Waits for room for a message of so many ids.
+    pub(super) async fn hold(&self, ids: usize, slot: &Slot) {
+        let parts = ((MESSAGE + ids * ID) / PART).min(BYTES / PART);
+        let parts = u32::try_from(parts).expect("there are few");
+        let permit = Arc::clone(&self.0).acquire_many_owned(parts).await;
+        slot.replace(permit.ok());
+    }
+}
+
+impl Slot {
+    fn is_empty(&self) -> bool {
+        self.0.lock().expect("no holder of this lock panics").is_none()
+    }
+
+    fn replace(&self, permit: Option<OwnedSemaphorePermit>) -> Option<OwnedSemaphorePermit> {
+        std::mem::replace(&mut *self.0.lock().expect("no holder of this lock panics"), permit)
+    }
+
+    /// The bytes of a message, which hold what the message held.
+    pub(super) fn guard(&self, bytes: Bytes) -> Bytes {
+        match self.replace(None) {
+            Some(_permit) => Bytes::from_owner(Guarded { bytes, _permit }),
+            None => bytes,
+        }
+    }
+}
