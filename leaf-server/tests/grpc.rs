@@ -203,7 +203,10 @@ fn a_client_that_reads_no_stream_costs_little_and_is_closed() {
         })
         .collect();
     let before = server.resident_kib();
-    let clients: Vec<_> = (0..20).map(|_| raw(&server, 0, &streams)).collect();
+    // With windows of nothing; and of a little, so that the first messages are on their way and
+    // the streams wait for the next ones.
+    let clients: Vec<_> =
+        (0..20).map(|number| raw(&server, (number % 2) * 255, &streams)).collect();
     // As long as one of them is there, others are served.
     for _ in 0..20 {
         assert!(server.id("/api/segment/get/leaf-segment-test") > 0);

@@ -12,6 +12,8 @@ use std::sync::{Arc, Mutex};
 use hyper::body::Bytes;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+use crate::serve::{Control, Unread};
+
 /// What a connection may hold. It is a limit of the rate, too: of so many bytes in each round trip.
 const BYTES: usize = 160 * 1024;
 /// The budget is counted in parts of so many bytes.
@@ -33,6 +35,8 @@ pub(super) struct Slot(Arc<Mutex<Option<OwnedSemaphorePermit>>>);
 struct Guarded {
     bytes: Bytes,
     _permit: OwnedSemaphorePermit,
+    /// The stream itself may wait for the budget meanwhile, and then owes nothing.
+    _unread: Unread,
 }
 
 impl AsRef<[u8]> for Guarded {
@@ -72,10 +76,13 @@ impl Slot {
         std::mem::replace(&mut *self.0.lock().expect("no holder of this lock panics"), permit)
     }
 
-    /// The bytes of a message, which hold what the message held.
-    pub(super) fn guard(&self, bytes: Bytes) -> Bytes {
+    /// The bytes of a message, which hold what the message held, and which the client owes to read.
+    pub(super) fn guard(&self, bytes: Bytes, control: &Arc<Control>) -> Bytes {
         match self.replace(None) {
-            Some(_permit) => Bytes::from_owner(Guarded { bytes, _permit }),
+            Some(_permit) => {
+                let _unread = Unread::begin(control);
+                Bytes::from_owner(Guarded { bytes, _permit, _unread })
+            }
             None => bytes,
         }
     }

@@ -304,7 +304,7 @@ impl Body for Counted {
                 // client reads.
                 let bytes = Bytes::copy_from_slice(&bytes);
                 match &self.slot {
-                    Some(slot) => slot.guard(bytes),
+                    Some(slot) => slot.guard(bytes, &self.control),
                     None => bytes,
                 }
             })
