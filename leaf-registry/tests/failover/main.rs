@@ -1,6 +1,7 @@
 //! Failovers of the databases: PostgreSQL by the guard, Galera and etcd by their quorum.
 #![allow(clippy::unwrap_used, reason = "tests may panic")]
 
+mod crashes;
 mod faults;
 mod guard;
 mod support;
