@@ -11,7 +11,7 @@ use serde::Serialize;
 use crate::Done;
 use crate::cli::Output;
 use crate::output::{self, Row, quoted};
-use crate::stores::Stores;
+use crate::stores::{Store, Stores};
 use crate::{overlap, shards};
 
 /// What was found in a store.
@@ -72,6 +72,24 @@ fn compare(
     }
 }
 
+/// A tag in a store to which `segment.shard` does not send it, and what to do with it. `owner` is the
+/// store to which it is sent.
+async fn stray(record: &TagRecord, owner: &Store) -> String {
+    let (tag, url) = (quoted(record.tag.as_str()), &owner.url);
+    let there = owner.open.store.tag(&record.tag).await;
+    let what = match there {
+        _ if record.is_sealed() => "it is sealed: delete it here with `leaf --store`".into(),
+        Ok(Some(there)) if leaf_node::is_open(&there) => format!(
+            "it is open there, too, and both may have granted the same ids: stop its use, advance it there above all ids that \
+             either granted (here below {}), then delete it here with `leaf --store`",
+            record.max_id
+        ),
+        Ok(_) => "move it there with `leaf tag import --from`, or change the patterns".into(),
+        Err(error) => format!("that store does not answer ({error})"),
+    };
+    format!("tag {tag} is kept here, but segment.shard sends it to {url}: {what}")
+}
+
 /// Looks at every store of one configuration. Returns the tags of those that could be read; one
 /// that could not be read is a finding itself, so that the others are still looked at.
 async fn look(stores: &Stores, findings: &mut Vec<Finding>) -> Vec<(String, Vec<TagRecord>)> {
@@ -88,12 +106,11 @@ async fn look(stores: &Stores, findings: &mut Vec<Finding>) -> Vec<(String, Vec<
             Ok(records) => {
                 for record in &records {
                     let tag = record.tag.as_str();
-                    // `schema --apply` makes the stock tag in every store.
-                    if !stores.shards.is_of(tag, store) && record.tag != NewTag::sample().tag {
-                        found(format!(
-                            "tag {tag:?} is kept here, but segment.shard sends it to another store: \
-                             delete it here with `leaf --store`, or change the patterns"
-                        ));
+                    if !stores.shards.is_of(tag, store)
+                        && (record.is_sealed() || leaf_node::is_open(record))
+                    {
+                        let owner = stores.shards.of(tag);
+                        found(stray(record, owner).await);
                     }
                     if let Err(error) = &record.meaning {
                         found(format!("tag {}: {error}", quoted(tag)));

@@ -8,7 +8,7 @@ use std::fmt::Write as _;
 use anyhow::{Result, bail};
 use comfy_table::CellAlignment::{self, Left};
 use leaf_node::config::ConfigError;
-use leaf_segment::{NewTag, ShardMemory, StoreError};
+use leaf_segment::{ShardMemory, ShardMemoryError, StoreError};
 use serde::Serialize;
 
 use crate::Done;
@@ -39,9 +39,7 @@ impl Row for Shown {
 /// What is doubtful about a configured store's place.
 pub(crate) async fn doubts(store: &Store) -> Result<Vec<String>, StoreError> {
     let Some(place) = &store.place else { return Ok(Vec::new()) };
-    leaf_node::check_place(&*store.open.admin, place).await?;
-    let memory = store.open.admin.shard_memory().await?;
-    let memory = memory.and_then(|text| ShardMemory::decode(&text).ok());
+    let memory = leaf_node::check_place(&*store.open.admin, place).await?;
     Ok(match memory {
         None if !place.is_only() => vec![
             "the store does not remember its place among the shards, so that a wrong configuration is not noticed: \
@@ -70,8 +68,9 @@ pub(crate) async fn run(stores: &Stores, apply: bool, output: Output) -> Result<
     let mut told = String::new();
     if apply {
         refuse_strays(stores).await?;
+        let end = ends_the_change(stores, &before)?;
         for (store, before) in stores.shards.iter().zip(&mut before) {
-            writeln!(told, "{}: {}", store.url, remember(store, before).await?)?;
+            writeln!(told, "{}: {}", store.url, remember(store, before, end).await?)?;
         }
     }
     let shown = |(store, remembered): (&Store, &Option<String>)| {
@@ -90,23 +89,39 @@ pub(crate) async fn run(stores: &Stores, apply: bool, output: Output) -> Result<
     Ok((output::rows(&rows, output) + &told).into())
 }
 
-/// Writes a store's place beside the one before, or alone if it is the newest already; tells what
-/// that means.
-async fn remember(store: &Store, before: &mut Option<String>) -> Result<&'static str> {
-    let Some(place) = store.place.clone() else { bail!("{} has no place", store.url) };
-    let known = before.as_deref().map(ShardMemory::decode).transpose()?;
-    let (after, told) = match known {
-        None => (ShardMemory::new(place), "servers with this configuration may use it"),
-        Some(known) => {
-            let after = known.with(place);
-            let told = match after.is_changing() {
-                true => {
-                    "servers with this and with the former configuration may use it: once all have this one, repeat the command"
-                }
-                false => "only servers with this configuration may use it",
-            };
-            (after, told)
+/// What a store remembers; nothing where the text is damaged, which is written anew.
+fn known(text: Option<&str>) -> Result<Option<ShardMemory>, ShardMemoryError> {
+    match text.map(ShardMemory::decode).transpose() {
+        Err(ShardMemoryError::Damaged(_)) => Ok(None),
+        known => known,
+    }
+}
+
+/// Whether every store has its place as the newest one, so that the former places can go. After a run
+/// that reached some of the stores only, the next one does what that one should have done.
+fn ends_the_change(stores: &Stores, before: &[Option<String>]) -> Result<bool> {
+    for (store, before) in stores.shards.iter().zip(before) {
+        let known = known(before.as_deref())?;
+        if known.map(|known| known.newest().cloned()) != Some(store.place.clone()) {
+            return Ok(false);
         }
+    }
+    Ok(true)
+}
+
+/// Writes a store's place beside the former one or, at the `end` of a change, alone; tells what that
+/// means.
+async fn remember(store: &Store, before: &mut Option<String>, end: bool) -> Result<&'static str> {
+    let Some(place) = store.place.clone() else { bail!("{} has no place", store.url) };
+    let after = match known(before.as_deref())? {
+        Some(known) if !end => known.with(place),
+        _ => ShardMemory::new(place),
+    };
+    let told = match after.is_changing() {
+        true => {
+            "servers with this and with the former configuration may use it: once all have this one, repeat the command"
+        }
+        false => "only servers with this configuration may use it",
     };
     let after = after.encode();
     if before.as_ref() != Some(&after) {
@@ -123,9 +138,7 @@ async fn refuse_strays(stores: &Stores) -> Result<()> {
     let mut strays = Vec::new();
     for store in stores.shards.iter() {
         for record in store.open.store.tags().await? {
-            let is_sample = record.tag == NewTag::sample().tag;
-            if !stores.shards.is_of(record.tag.as_str(), store) && !record.is_sealed() && !is_sample
-            {
+            if !stores.shards.is_of(record.tag.as_str(), store) && leaf_node::is_open(&record) {
                 strays.push(format!("{} in {}", quoted(record.tag.as_str()), store.url));
             }
         }

@@ -82,14 +82,6 @@ impl Store {
         TagAdmin::new(&*self.open.store).with_failover_margin(self.open.admin.failover_margin())
     }
 
-    /// Refuses a store that servers with another configuration use.
-    pub(crate) async fn check_place(&self) -> Result<()> {
-        match &self.place {
-            Some(place) => Ok(leaf_node::check_place(&*self.open.admin, place).await?),
-            None => Ok(()),
-        }
-    }
-
     /// Opens a store, which makes no connection to a server. A SQLite file must exist: a mistyped
     /// `--data-dir` would make an empty one and then report that there are no tags.
     async fn open(url: StoreUrl, data_dir: &Path, options: &StoreOptions) -> Result<Self> {

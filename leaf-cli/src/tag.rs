@@ -105,9 +105,12 @@ pub(crate) async fn run(stores: &Stores, command: Tag, output: Output) -> Result
             };
             let record = spec.record(name(&new.tag)?, &keys).map_err(refused)?;
             let store = stores.shards.of(&new.tag);
-            store.check_place().await?;
-            let (all, tag) = (&stores.shards, &record.tag);
-            let checked = leaf_node::check_new_tag(all, tag, |store| (&store.url, &store.open));
+            if let Some(place) = &store.place {
+                let checked = leaf_node::check_creator(&*store.open.admin, place).await;
+                checked.map_err(refused)?;
+            }
+            let all = &stores.shards;
+            let checked = leaf_node::check_new_tag(all, &record, |store| (&store.url, &store.open));
             checked.await.map_err(refused)?;
             shown(store, store.tags().create(&record).await.map_err(refused)?, output)
         }

@@ -359,10 +359,11 @@ fn stores_are_told_that_the_shards_changed() {
 
     let told = with(&new, &["shards", "--apply"]).ok();
     assert!(told.contains("with the former configuration"), "{told}");
-    for file in [&old, &new] {
-        let name = file.file_stem().unwrap().to_str().unwrap();
-        with(file, &["tag", "create", name, "--step", "10"]).ok();
-    }
+    // Both may go on; a tag that both made would be in two stores.
+    with(&new, &["tag", "create", "order-new", "--step", "10"]).ok();
+    let refused = with(&old, &["tag", "create", "order-new", "--step", "10"]).failed(2);
+    assert!(refused.contains("make tags with the newer one"), "{refused}");
+    with(&old, &["tag", "set-step", "leaf-segment-test", "20"]).ok();
     let found = with(&new, &["doctor"]);
     assert!(found.code == 1 && found.out.contains("of two configurations"), "{found:?}");
     let told = with(&new, &["shards", "--apply"]).ok();
@@ -373,6 +374,17 @@ fn stores_are_told_that_the_shards_changed() {
     let listed = with(&new, &["shards", "-o", "json"]).ok();
     let listed: serde_json::Value = serde_json::from_str(&listed).unwrap();
     assert_eq!(listed[0]["remembered"], "the store of order*, of 2 stores");
+
+    // What a store remembers of a deleted tag holds for the store that the tag belongs to now.
+    let rest = ["--store", "sqlite:leaf.db"];
+    leaf(home.path(), &[&["tag", "create", "order-9", "--step", "10"][..], &rest].concat()).ok();
+    let raise = ["tag", "advance", "order-9", "--at-least", "70"];
+    leaf(home.path(), &[&raise[..], &rest].concat()).ok();
+    let found = with(&new, &["doctor"]);
+    assert!(found.out.contains("move it there with"), "{found:?}");
+    leaf(home.path(), &[&["tag", "delete", "order-9", "--yes"][..], &rest].concat()).ok();
+    let refused = with(&new, &["tag", "create", "order-9", "--step", "10"]).failed(2);
+    assert!(refused.contains("be 70 or more"), "{refused}");
 }
 
 /// G-16: tags move to another store, as often as it is tried, and the old one grants no id of them

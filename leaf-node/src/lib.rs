@@ -36,4 +36,4 @@ pub use error::OpenError;
 pub use identity::find_identity;
 pub use leaf::{Leaf, LeafBuilder};
 pub use node::{Node, Snowflake, Store, Surroundings, check_marks, check_snowflake};
-pub use shards::{check_new_tag, check_place, claim_place};
+pub use shards::{check_creator, check_new_tag, check_place, is_open};

@@ -10,7 +10,7 @@
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock, RwLock};
+use std::sync::{Arc, OnceLock, RwLock, Weak};
 
 use futures_core::future::BoxFuture;
 use leaf_core::{IdRange, Step, Tag};
@@ -37,22 +37,28 @@ pub(crate) struct PlacedStore {
     /// The open tags here that belong to another store, as they were read last; `None` before the
     /// first attempt.
     strays: RwLock<Option<HashSet<Tag>>>,
+    /// Whether the store takes no place: this user may only read there, or it has no table for it.
+    keeps_no_place: AtomicBool,
     /// All stores of the node, this one too.
-    all: Arc<OnceLock<Vec<Arc<PlacedStore>>>>,
+    all: Arc<OnceLock<Vec<Weak<PlacedStore>>>>,
 }
 
-/// Compares what the store remembers with its place by the configuration.
+/// Compares what the store remembers with its place by the configuration, and returns it; `None` where
+/// it remembers nothing.
 ///
 /// # Errors
-/// `OtherPlace`; `Refused` where it cannot be read; failures of the store.
-pub async fn check_place(admin: &dyn Administration, place: &ShardPlace) -> Result<(), StoreError> {
-    let Some(text) = admin.shard_memory().await? else { return Ok(()) };
+/// `OtherPlace`, also where it cannot be read; failures of the store.
+pub async fn check_place(
+    admin: &dyn Administration,
+    place: &ShardPlace,
+) -> Result<Option<ShardMemory>, StoreError> {
+    let Some(text) = admin.shard_memory().await? else { return Ok(None) };
     let operation = "look at the store's place among the shards";
     let refuse = |kind, why: String| StoreError::new(kind, operation).because(why);
     let memory = ShardMemory::decode(&text)
-        .map_err(|error| refuse(StoreErrorKind::Refused, error.to_string()))?;
+        .map_err(|error| refuse(StoreErrorKind::OtherPlace, error.to_string()))?;
     match memory.allows(place) {
-        true => Ok(()),
+        true => Ok(Some(memory)),
         false => Err(refuse(
             StoreErrorKind::OtherPlace,
             format!("by the configuration it is {place}, and it was used as {memory}"),
@@ -60,50 +66,54 @@ pub async fn check_place(admin: &dyn Administration, place: &ShardPlace) -> Resu
     }
 }
 
-/// Tells a store that remembers nothing its place, then compares it. Where the store cannot keep it,
-/// nothing is compared: this user may only read there, or the database is that of a Java Leaf.
+/// Refuses to make a tag in the store of this place while servers of two configurations use it, unless
+/// the place is the newer one: those of the newer one may have made the tag in another store.
 ///
 /// # Errors
-/// Those of [`check_place`].
-pub async fn claim_place(admin: &dyn Administration, place: &ShardPlace) -> Result<(), StoreError> {
-    if admin.shard_memory().await?.is_none() {
-        let own = ShardMemory::new(place.clone()).encode();
-        match admin.remember_shard(None, &own).await {
-            Ok(_) => {}
-            Err(error) if error.retryable() => return Err(error),
-            Err(error) => {
-                tracing::debug!("the store does not remember its place among the shards: {error}");
-            }
-        }
+/// `Conflict`; those of [`check_place`].
+pub async fn check_creator(
+    admin: &dyn Administration,
+    place: &ShardPlace,
+) -> Result<(), TagAdminError> {
+    match check_place(admin, place).await? {
+        Some(memory) if memory.newest() != Some(place) => Err(TagAdminError::Conflict(format!(
+            "the stores of the tags are being changed ({memory}), and this program has the former configuration: make tags \
+             with the newer one"
+        ))),
+        _ => Ok(()),
     }
-    check_place(admin, place).await
 }
 
-/// Refuses to make a tag that another of the stores has, too.
+/// Refuses to make a tag that another of the stores has, too, or whose ids a deleted tag of its name
+/// issued there. The other stores must answer.
 ///
 /// # Errors
 /// `Conflict`, with the store that has it; failures of a store.
 pub async fn check_new_tag<'a, T>(
     stores: &'a Shards<T>,
-    tag: &Tag,
+    new: &NewTag,
     open: impl Fn(&'a T) -> (&'a StoreUrl, &'a OpenStore),
 ) -> Result<(), TagAdminError> {
-    let own = stores.of(tag.as_str());
+    let own = stores.of(new.tag.as_str());
     for other in stores.iter().filter(|other| !std::ptr::eq(*other, own)) {
         let (url, store) = open(other);
-        if store.store.tag(tag).await?.as_ref().is_some_and(is_open) {
+        if store.store.tag(&new.tag).await?.as_ref().is_some_and(is_open) {
             return Err(TagAdminError::Conflict(format!(
                 "the tag belongs to {}, and is open in {url}: move it with `leaf tag import --from`",
                 open(own).0
             )));
         }
+        if let Some(Err(why)) = store.store.ended(&new.tag).await?.map(|ended| ended.check(new)) {
+            return Err(TagAdminError::Conflict(format!("in {url} {why}")));
+        }
     }
     Ok(())
 }
 
-/// Whether ids can be granted of the tag. The sample tag, which `schema --apply` makes in every
+/// Whether ids can be granted of the tag, or were. The sample tag, which `schema --apply` makes in every
 /// database, counts only where it was used.
-fn is_open(record: &TagRecord) -> bool {
+#[must_use]
+pub fn is_open(record: &TagRecord) -> bool {
     let sample = record.tag == NewTag::sample().tag && record.max_id <= 1;
     !record.is_sealed() && !sample
 }
@@ -127,11 +137,12 @@ impl PlacedStore {
                 index: index - 1,
                 owners: owners.clone(),
                 is_right: AtomicBool::new(false),
+                keeps_no_place: AtomicBool::new(false),
                 strays: RwLock::default(),
                 all: Arc::clone(&all),
             })
         });
-        let _ = all.set(placed.iter().map(Arc::clone).collect());
+        let _ = all.set(placed.iter().map(Arc::downgrade).collect());
         placed
     }
 
@@ -141,13 +152,29 @@ impl PlacedStore {
         Store { url, open, place, generator }
     }
 
+    /// Tells a store that remembers nothing its place, then compares it. Where the store cannot keep
+    /// it, nothing is compared.
     async fn claim(&self) -> Result<(), StoreError> {
-        let checked = claim_place(&*self.open.admin, &self.place).await;
+        let admin = &*self.open.admin;
+        let mut checked = check_place(admin, &self.place).await;
+        if let (Ok(None), false) = (&checked, self.keeps_no_place.load(Ordering::Relaxed)) {
+            let own = ShardMemory::new(self.place.clone()).encode();
+            match admin.remember_shard(None, &own).await {
+                // Or somebody else was faster.
+                Ok(_) => checked = check_place(admin, &self.place).await,
+                Err(error) => {
+                    tracing::debug!(
+                        "the store does not remember its place among the shards: {error}"
+                    );
+                    self.keeps_no_place.store(!error.retryable(), Ordering::Relaxed);
+                }
+            }
+        }
         // A store that is away has not changed its mind.
         if !checked.as_ref().is_err_and(StoreError::retryable) {
             self.is_right.store(checked.is_ok(), Ordering::Release);
         }
-        checked
+        checked.map(drop)
     }
 
     /// Whether this store has an open tag of the name, though it belongs to another one.
@@ -166,8 +193,8 @@ impl PlacedStore {
 
     /// Refuses a tag that is open in another store, too.
     async fn check_tag(&self, tag: &Tag) -> Result<(), StoreError> {
-        for other in self.all.get().into_iter().flatten().filter(|it| it.index != self.index) {
-            if other.has_stray(tag).await {
+        for other in self.all.get().into_iter().flatten().filter_map(Weak::upgrade) {
+            if other.index != self.index && other.has_stray(tag).await {
                 let (own, other) = (&self.url, &other.url);
                 let why = format!(
                     "it belongs to {own}, and is open in {other}, too, so that both would grant its ids: advance it in {own} above \
@@ -213,7 +240,13 @@ impl RangeSource for PlacedStore {
 
 impl TagCatalog for PlacedStore {
     fn tag<'a>(&'a self, tag: &'a Tag) -> StoreFuture<'a, Option<TagRecord>> {
-        self.open.store.tag(tag)
+        Box::pin(async move {
+            // In a wrong store a tag that is not found may be in another one.
+            if !self.is_right.load(Ordering::Acquire) {
+                self.claim().await?;
+            }
+            self.open.store.tag(tag).await
+        })
     }
 
     fn tags(&self) -> StoreFuture<'_, Vec<TagRecord>> {

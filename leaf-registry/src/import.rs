@@ -12,8 +12,8 @@
 
 use leaf_core::{Step, Tag};
 use leaf_segment::{
-    NewTag, SEALED, SealError, StoreError, StoreErrorKind, TagGeneration, TagRecord, TagSettings,
-    TagSettingsError, TagStore, TagUpdate,
+    EndedTag, NewTag, SEALED, SealError, StoreError, StoreErrorKind, TagGeneration, TagRecord,
+    TagSettings, TagSettingsError, TagStore, TagUpdate,
 };
 
 /// Why a store refused to replace a `max_id` although it was the expected one.
@@ -78,11 +78,12 @@ pub async fn import(
     }
     let first_above = |max_id: i64| max_id.max(1).checked_add(gap).filter(|first| *first < SEALED);
     let first = first_above(old.max_id).ok_or_else(|| refuse(StoreErrorKind::Exhausted))?;
-    if let (Some(ended), Ok(meaning)) = (to.ended(tag).await?, old.meaning.clone()) {
+    let ended = to.ended(tag).await?;
+    if let (Some(ended), Ok(meaning)) = (ended, old.meaning.clone()) {
         let here = NewTag { max_id: first, meaning, ..NewTag::new(tag.clone(), Step::MIN) };
         ended.check(&here).map_err(|why| refuse(StoreErrorKind::UsedBefore(why)))?;
     }
-    let sealed = make_sealed(&old, new, to, &refuse).await?;
+    let sealed = make_sealed(&old, new, ended, to, &refuse).await?;
     let granted_below = from.seal(tag, old.generation()).await.map_err(|SealError { error, max_id }| match max_id {
         None => error,
         Some(max_id) => {
@@ -167,6 +168,7 @@ fn is_import_of(old: &TagRecord, new: &TagRecord) -> bool {
 async fn make_sealed(
     old: &TagRecord,
     new: Option<TagRecord>,
+    ended: Option<EndedTag>,
     to: &dyn TagStore,
     refuse: &impl Fn(StoreErrorKind) -> StoreError,
 ) -> Result<TagRecord, StoreError> {
@@ -191,7 +193,8 @@ async fn make_sealed(
     let settings = TagSettings {
         generation: Some(TagGeneration::draw()),
         imported: Some(origin(old)),
-        ended: None,
+        // It is not opened yet, and may never be.
+        ended,
         ..old_settings.clone()
     };
     let sealed = match new {

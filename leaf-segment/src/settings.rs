@@ -153,7 +153,7 @@ impl TagSettings {
     #[must_use]
     pub fn of_new_tag(&self) -> Self {
         let generation = self.generation.or_else(|| Some(TagGeneration::draw()));
-        Self { generation, ended: None, ..self.clone() }
+        Self { generation, ..self.clone() }
     }
 
     /// What stays in the place of the settings of a tag that is deleted.

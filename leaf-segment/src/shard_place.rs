@@ -34,9 +34,9 @@ const MOST: usize = 2;
 /// assert_ne!(*place, Shards::new("main").placed().of("users").0);
 /// # Ok::<(), leaf_segment::TagPatternError>(())
 /// ```
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct ShardPlace {
-    /// The checksum (CRC-32) of the patterns of all shards, in their order.
+    /// The checksum (CRC-32) of the patterns of all shards, in the order of the shards.
     set: String,
     /// Which of them this is, from 0 on. The last one is for all other tags.
     shard: usize,
@@ -58,7 +58,7 @@ pub struct ShardPlace {
 /// assert!(memory.allows(&one) && !memory.allows(&two));
 /// let both = ShardMemory::decode(&memory.with(two.clone()).encode())?;
 /// assert!(both.allows(&one) && both.allows(&two));
-/// assert!(!both.with(two).allows(&one));
+/// assert!(!ShardMemory::new(two).allows(&one));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -66,10 +66,18 @@ pub struct ShardMemory {
     places: Vec<ShardPlace>,
 }
 
-/// What a store remembers cannot be read, or is of a later version of Leaf.
+/// A text from which the places cannot be read.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("what the store remembers of its place among the shards cannot be read: {0}")]
-pub struct ShardMemoryError(String);
+pub enum ShardMemoryError {
+    /// A later version of Leaf wrote it.
+    #[error(
+        "what the store remembers of its place is of a later version of Leaf ({0}): upgrade this program"
+    )]
+    Newer(u32),
+    /// Somebody has changed it by hand.
+    #[error("what the store remembers of its place cannot be read ({0})")]
+    Damaged(String),
+}
 
 #[derive(Serialize, Deserialize)]
 struct Text {
@@ -77,12 +85,25 @@ struct Text {
     places: Vec<ShardPlace>,
 }
 
+impl PartialEq for ShardPlace {
+    fn eq(&self, other: &Self) -> bool {
+        (&self.set, self.shard, self.of) == (&other.set, other.shard, other.of)
+    }
+}
+
+impl Eq for ShardPlace {}
+
 impl ShardPlace {
     /// Each shard with its place.
     fn of_shards<T>(shards: Shards<T>) -> Shards<(Self, T)> {
         let patterns: Vec<Vec<String>> = shards
             .patterns()
-            .map(|patterns| patterns.iter().map(TagPattern::to_string).collect())
+            .map(|patterns| {
+                let mut texts: Vec<_> = patterns.iter().map(TagPattern::to_string).collect();
+                // Within a shard their order means nothing.
+                texts.sort();
+                texts
+            })
             .collect();
         let patterns = serde_json::to_vec(&patterns).expect("texts serialize");
         let set = format!("{:08x}", crc32fast::hash(&patterns));
@@ -140,20 +161,24 @@ impl ShardMemory {
         self.places.contains(place)
     }
 
+    /// The newest place.
+    #[must_use]
+    pub fn newest(&self) -> Option<&ShardPlace> {
+        self.places.first()
+    }
+
     /// Whether nodes of another place may use it, too.
     #[must_use]
     pub const fn is_changing(&self) -> bool {
         self.places.len() > 1
     }
 
-    /// With `place` as the newest one, beside the one that was the newest before. If `place` is the
-    /// newest already, it alone is left.
+    /// With `place` as the newest one, beside the one that was the newest before.
     #[must_use]
     pub fn with(&self, place: ShardPlace) -> Self {
-        let mut places = vec![place];
-        if self.places.first() != places.first() {
-            places.extend(self.places.iter().take(MOST - 1).cloned());
-        }
+        let others = self.places.iter().filter(|other| **other != place);
+        let mut places: Vec<_> = others.take(MOST - 1).cloned().collect();
+        places.insert(0, place);
         Self { places }
     }
 
@@ -173,12 +198,17 @@ impl ShardMemory {
     /// # Errors
     /// The text is damaged, or of a later version of Leaf.
     pub fn decode(text: &str) -> Result<Self, ShardMemoryError> {
-        let read: Result<Text, _> = serde_json::from_str(text);
-        let text = read.map_err(|error| ShardMemoryError(error.to_string()))?;
-        match text.version {
-            FORMAT_VERSION => Ok(Self { places: text.places }),
-            newer => Err(ShardMemoryError(format!("version {newer}: upgrade this program"))),
+        #[derive(Deserialize)]
+        struct Version {
+            version: u32,
         }
+        let damaged = |error: serde_json::Error| ShardMemoryError::Damaged(error.to_string());
+        match serde_json::from_str(text).map_err(damaged)? {
+            Version { version: FORMAT_VERSION } => {}
+            Version { version } => return Err(ShardMemoryError::Newer(version)),
+        }
+        let Text { places, .. } = serde_json::from_str(text).map_err(damaged)?;
+        Ok(Self { places })
     }
 }
 
@@ -234,7 +264,8 @@ mod tests {
         let memory = ShardMemory::decode(text).unwrap();
         assert!(memory.allows(&places(&[])[0]));
         assert_eq!((memory.encode(), memory.to_string()), (text.into(), "the only store".into()));
-        assert!(ShardMemory::decode(r#"{"version":2,"places":[]}"#).is_err());
-        assert!(ShardMemory::decode("{}").is_err());
+        let newer = ShardMemory::decode(r#"{"version":2,"places":1}"#);
+        assert_eq!(newer, Err(ShardMemoryError::Newer(2)));
+        assert!(matches!(ShardMemory::decode("{}"), Err(ShardMemoryError::Damaged(_))));
     }
 }

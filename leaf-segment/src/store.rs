@@ -310,7 +310,8 @@ impl TagRecord {
         if let (Ok(settings), Ok(meaning)) = (&mut sealed.settings, &self.meaning)
             && !self.is_sealed()
         {
-            settings.ended = Some(EndedTag { meaning: *meaning, next: self.max_id });
+            let ended = EndedTag { meaning: *meaning, next: self.max_id };
+            settings.ended = Some(settings.ended.map_or(ended, |before| before.max(ended)));
         }
         sealed
     }

@@ -34,15 +34,12 @@ pub(crate) async fn run(config: &Config, apply: bool) -> Result<()> {
 /// The tables of every segment store.
 async fn segment(config: &Config, apply: bool) -> Result<()> {
     let stores = config.segment.stores();
-    for (place, url) in stores.placed().iter() {
+    for url in stores.iter() {
         if url.file(&config.data_dir).is_some() {
             crate::service::make_data_dir(config)?;
         }
         let open = url.open(&config.data_dir, &config.segment.store_options()).await?;
         show(&*open.admin, &url.to_string(), apply).await?;
-        if apply {
-            leaf_node::claim_place(&*open.admin, place).await?;
-        }
     }
     Ok(())
 }

@@ -315,7 +315,8 @@ pub struct DeleteTagResponse {
     #[prost(message, optional, tag = "1")]
     pub deleted: ::core::option::Option<Tag>,
     /// Made again in the same shape, it must not start below this number. Left out where nobody wrote it down: an earlier
-    /// version of Leaf had sealed the tag, or the database has no table of settings.
+    /// version of Leaf had sealed the tag, or the database has no table of settings. Of a tag that was sealed before (its
+    /// max_id is the greatest) it is the number at the seal: if it was moved, the other store has granted more since.
     #[prost(int64, optional, tag = "2")]
     pub next_first: ::core::option::Option<i64>,
     /// Made again in any other shape, it must not issue ids below this one. Left out as next_first is.

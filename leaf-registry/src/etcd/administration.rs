@@ -23,8 +23,12 @@ impl Administration for EtcdStore {
         Box::pin(async {
             if self.tags().await?.is_empty() {
                 match self.create(&NewTag::sample()).await {
-                    // Another process made it at the same time.
-                    Err(error) if *error.kind() == StoreErrorKind::TagExists => {}
+                    // Another process made it at the same time, or it was used and deleted.
+                    Err(error)
+                        if matches!(
+                            error.kind(),
+                            StoreErrorKind::TagExists | StoreErrorKind::UsedBefore(_)
+                        ) => {}
                     created => created?,
                 }
             }

@@ -2,7 +2,9 @@
 //! are kept; a record in a later format is refused.
 
 use leaf_core::{Tag, UnknownFields};
-use leaf_segment::{EndedTag, NewTag, TagGeneration, TagRecord, TagSettings};
+use leaf_segment::{
+    EndedTag, NewTag, StoreErrorKind, TagGeneration, TagRecord, TagSettings, TagSettingsError,
+};
 use serde::{Deserialize, Serialize};
 
 use crate::record::{self, Row};
@@ -53,7 +55,7 @@ impl Record {
 
     /// What stays of this record when it is deleted; `None` where it does not remember its seal.
     pub(super) fn of_deleted(&self) -> Option<Self> {
-        let settings = TagSettings::of_deleted_tag(self.ended()?);
+        let settings = TagSettings::of_deleted_tag(self.ended().ok()??);
         let settings = Some(settings_json(&settings));
         let unknown = UnknownFields::default();
         Some(Self { deleted: true, settings, unknown, description: None, ..self.clone() })
@@ -103,19 +105,30 @@ impl Record {
         record::read(vec![self.row(tag)], settings).pop()
     }
 
-    fn settings(&self) -> Option<TagSettings> {
-        let settings = self.settings.as_ref()?;
-        TagSettings::decode(&settings.to_string()).ok()
+    fn settings(&self) -> Result<Option<TagSettings>, TagSettingsError> {
+        let text = self.settings.as_ref().map(ToString::to_string);
+        text.map(|text| TagSettings::decode(&text)).transpose()
     }
 
     /// Which making or repair of the tag the record is of.
     pub(super) fn generation(&self) -> Option<TagGeneration> {
-        self.settings()?.generation
+        self.settings().ok()??.generation
     }
 
     /// What the record remembers of its last seal.
-    pub(super) fn ended(&self) -> Option<EndedTag> {
-        self.settings()?.ended
+    ///
+    /// # Errors
+    /// `BadRecord` where the settings cannot be read.
+    pub(super) fn ended(&self) -> Result<Option<EndedTag>, StoreErrorKind> {
+        match self.settings() {
+            Ok(settings) => Ok(settings.and_then(|settings| settings.ended)),
+            Err(unreadable) => Err(StoreErrorKind::BadRecord(unreadable.to_string())),
+        }
+    }
+
+    /// Refuses a new tag that could issue ids of this deleted one.
+    pub(super) fn allows(&self, new: &NewTag) -> Result<(), StoreErrorKind> {
+        self.ended()?.map_or(Ok(()), |ended| ended.check(new).map_err(StoreErrorKind::UsedBefore))
     }
 
     /// The tag and the text of its settings, if it has some.

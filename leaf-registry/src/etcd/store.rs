@@ -330,9 +330,8 @@ impl TagStore for EtcdStore {
                 if found.iter().any(|seen| !seen.record.deleted) {
                     return refuse(StoreErrorKind::TagExists);
                 }
-                let mut ended = found.iter().filter_map(|seen| seen.record.ended());
-                if let Err(why) = ended.try_for_each(|ended| ended.check(new)) {
-                    return refuse(StoreErrorKind::UsedBefore(why));
+                if let Err(kind) = found.iter().try_for_each(|seen| seen.record.allows(new)) {
+                    return refuse(kind);
                 }
                 let (mut unchanged, mut change) = (Vec::new(), Vec::new());
                 for (key, is_plain) in keys.iter().zip([true, false]) {
@@ -479,8 +478,13 @@ impl TagStore for EtcdStore {
     fn ended<'a>(&'a self, tag: &'a Tag) -> StoreFuture<'a, Option<EndedTag>> {
         Box::pin(async move {
             let operation = format!("read the end of tag {:?} in etcd", tag.as_str());
-            let found = self.read_keys(&operation, tag).await?;
-            Ok(found.iter().find_map(|seen| seen.record.ended()))
+            for seen in self.read_keys(&operation, tag).await? {
+                let ended = seen.record.ended();
+                if let Some(ended) = ended.map_err(|kind| StoreError::new(kind, &operation))? {
+                    return Ok(Some(ended));
+                }
+            }
+            Ok(None)
         })
     }
 }

@@ -78,9 +78,13 @@ impl<D: Dialect> SqlStore<D> {
     ) -> Result<(), WorkError> {
         let name = Value::Tag(new.tag.as_str());
         let rows = D::fetch(connection, D::SETTINGS.read, &[name], SETTINGS_COLUMNS).await?;
-        if let Some(Err(why)) = ended_tag(rows).map(|ended| ended.check(new)) {
+        let refused = match ended_tag(rows) {
+            Ok(ended) => ended.and_then(|it| it.check(new).err()).map(StoreErrorKind::UsedBefore),
+            Err(unreadable) => Some(StoreErrorKind::BadRecord(unreadable.to_string())),
+        };
+        if let Some(refused) = refused {
             Self::end(connection, "ROLLBACK").await?;
-            return Err(WorkError::Refused(StoreErrorKind::UsedBefore(why)));
+            return Err(WorkError::Refused(refused));
         }
         let settings = new.settings.of_new_tag().encode();
         D::execute(connection, table.set_settings, &[Value::Text(&settings), name]).await?;

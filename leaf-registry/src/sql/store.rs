@@ -18,7 +18,8 @@ use futures_core::future::BoxFuture;
 use leaf_core::{IdRange, Step, Tag};
 use leaf_segment::{
     EndedTag, Expected, MeaningError, NewTag, RangeSource, SealError, StoreError, StoreErrorKind,
-    StoreFuture, TagCatalog, TagGeneration, TagRecord, TagSettings, TagStore, TagUpdate,
+    StoreFuture, TagCatalog, TagGeneration, TagRecord, TagSettings, TagSettingsError, TagStore,
+    TagUpdate,
 };
 
 use super::connections::{
@@ -276,9 +277,9 @@ pub(super) fn records(rows: Vec<Cells>, settings: Vec<Cells>) -> Vec<TagRecord> 
 }
 
 /// What a row of settings remembers of the tag's last seal.
-pub(super) fn ended_tag(mut settings: Vec<Cells>) -> Option<EndedTag> {
-    let text = settings.pop()?.text(1)?;
-    TagSettings::decode(&text).ok()?.ended
+pub(super) fn ended_tag(mut settings: Vec<Cells>) -> Result<Option<EndedTag>, TagSettingsError> {
+    let text = settings.pop().and_then(|mut row| row.text(1));
+    text.map_or(Ok(None), |text| TagSettings::decode(&text).map(|settings| settings.ended))
 }
 
 /// A row of either table; that of `leaf_alloc` has no meaning.
@@ -426,7 +427,9 @@ impl<D: Dialect> TagStore for SqlStore<D> {
             let rows = no_row_if_tag_unencodable::<D, _>(rows);
             Ok(match rows {
                 Err(error) if (D::ERRORS.is_absent)(&error) => None,
-                rows => ended_tag(rows?),
+                rows => ended_tag(rows?).map_err(|unreadable| {
+                    WorkError::Refused(StoreErrorKind::BadRecord(unreadable.to_string()))
+                })?,
             })
         }))
     }

@@ -1,7 +1,7 @@
 //! How much of its answers a connection may hold in memory.
 //!
-//! Invariant: the lists of ids that were made for a connection and not sent yet are at most [`BYTES`]
-//! together, or one list. Who asks for a hundred lists at once and reads none costs no more than
+//! Invariant: the lists of ids that were made for a connection and not sent yet are at most [`LISTS`]
+//! together, or one list; the messages of streams at most [`STREAMS`]. Who asks for a hundred lists at once and reads none costs no more than
 //! that; the other calls wait until the client reads, or until the connection is closed because
 //! nothing is read.
 //!
@@ -14,8 +14,10 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::serve::{Control, Unread};
 
-/// What a connection may hold. It is a limit of the rate, too: of so many bytes in each round trip.
-const BYTES: usize = 160 * 1024;
+/// What the lists of a connection may hold.
+const LISTS: usize = 160 * 1024;
+/// What its streams may hold: each keeps its next message while its client reads others.
+const STREAMS: usize = 512 * 1024;
 /// The budget is counted in parts of so many bytes.
 const PART: usize = 1024;
 /// A large id in a message.
@@ -25,7 +27,10 @@ const MESSAGE: usize = 8 * 1024;
 
 /// The budget of one connection.
 #[derive(Clone)]
-pub(super) struct Budget(Arc<Semaphore>);
+pub(super) struct Budget {
+    lists: Arc<Semaphore>,
+    streams: Arc<Semaphore>,
+}
 
 /// What an answer's next message holds of the budget. The answer has a clone in its extensions.
 #[derive(Clone, Default)]
@@ -48,23 +53,27 @@ impl AsRef<[u8]> for Guarded {
 impl Budget {
     /// That of a new connection.
     pub(super) fn new() -> Self {
-        Self(Arc::new(Semaphore::new(BYTES / PART)))
+        let of = |bytes| Arc::new(Semaphore::new(bytes / PART));
+        Self { lists: of(LISTS), streams: of(STREAMS) }
     }
 
-    /// [`Self::hold`], unless the slot holds something for the next message already.
-    pub(super) async fn hold_on(&self, ids: usize, slot: &Slot) {
+    /// Waits for room for a list of so many ids.
+    pub(super) async fn hold_list(&self, ids: usize, slot: &Slot) {
+        slot.replace(hold(&self.lists, LISTS, ids).await);
+    }
+
+    /// Waits for room for a stream's next message of so many ids, unless the slot holds it already.
+    pub(super) async fn hold_message(&self, ids: usize, slot: &Slot) {
         if slot.is_empty() {
-            self.hold(ids, slot).await;
+            slot.replace(hold(&self.streams, STREAMS, ids).await);
         }
     }
+}
 
-    /// Waits for room for a message of so many ids.
-    pub(super) async fn hold(&self, ids: usize, slot: &Slot) {
-        let parts = ((MESSAGE + ids * ID) / PART).min(BYTES / PART);
-        let parts = u32::try_from(parts).expect("there are few");
-        let permit = Arc::clone(&self.0).acquire_many_owned(parts).await;
-        slot.replace(permit.ok());
-    }
+async fn hold(all: &Arc<Semaphore>, bytes: usize, ids: usize) -> Option<OwnedSemaphorePermit> {
+    let parts = ((MESSAGE + ids * ID) / PART).min(bytes / PART);
+    let parts = u32::try_from(parts).expect("there are few");
+    Arc::clone(all).acquire_many_owned(parts).await.ok()
 }
 
 impl Slot {

@@ -104,7 +104,7 @@ impl IdService for Ids {
         let count = count(&self.node, request.count)?;
         let source = request.source.ok_or_else(|| bad(NO_SOURCE))?;
         let slot = Slot::default();
-        budget.hold(count, &slot).await;
+        budget.hold_list(count, &slot).await;
         let ids = take(&self.node, &source, count).await?;
         Ok(counted(Response::new(NextIdsResponse { ids }), slot))
     }
@@ -132,11 +132,11 @@ impl IdService for Ids {
         }
         let slot = Slot::default();
         // Before there is an answer, since even an empty one has a buffer.
-        budget.hold(count, &slot).await;
+        budget.hold_message(count, &slot).await;
         let state = Some((Arc::clone(&self.node), source, budget, slot.clone()));
         let answers = stream::unfold(state, move |state| async move {
             let (node, source, budget, slot) = state?;
-            budget.hold_on(count, &slot).await;
+            budget.hold_message(count, &slot).await;
             if node.stopping() {
                 return Some((
                     Err(status::unavailable("this server stops: ask another one")),

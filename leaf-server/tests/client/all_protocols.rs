@@ -95,61 +95,67 @@ async fn take_over_grpc(
     done: Arc<AtomicBool>,
 ) -> usize {
     let (name, mut taken): (Arc<str>, usize) = ("grpc".into(), 0);
+    let (mut round, mut given_back, mut calls) = (0, 0, [0; 4]);
     while !done.load(Ordering::SeqCst) {
         tokio::time::sleep(Duration::from_millis(5)).await;
         let Some(address) = *place.lock().unwrap() else { continue };
         let channel = tonic::transport::Channel::from_shared(format!("http://{address}")).unwrap();
         let Ok(channel) = channel.connect().await else { continue };
         let mut client = IdServiceClient::new(channel);
-        while let Ok(ids) = ids_of_one_round(&mut client, taken).await {
-            for id in ids {
-                ledger.record(&name, id);
-                taken += 1;
-            }
+        let mut record = |id| {
+            ledger.record(&name, id);
+            taken += 1;
+        };
+        while let Ok(back) = one_call(&mut client, round, &mut record).await {
+            calls[round % 4] += 1;
+            given_back += usize::from(back);
+            round += 1;
             if done.load(Ordering::SeqCst) {
                 break;
             }
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
     }
+    assert!(calls.iter().all(|count| *count > 10), "calls of each kind: {calls:?}");
+    assert!(given_back > 10, "{given_back} of {} leases were given back", calls[3]);
     taken
 }
 
-/// Ids by one call after the other.
-async fn ids_of_one_round(
+/// Ids by one kind of call after the other, each recorded as it is read. Whether unused ids went back.
+async fn one_call(
     client: &mut IdServiceClient<tonic::transport::Channel>,
     round: usize,
-) -> Result<Vec<i64>, tonic::Status> {
+    record: &mut impl FnMut(i64),
+) -> Result<bool, tonic::Status> {
     let tag = || "orders".to_owned();
     let source = || Some(next_ids_request::Source::Tag(tag()));
     match round % 4 {
         0 => {
             let request = NextIdRequest { source: Some(next_id_request::Source::Tag(tag())) };
-            Ok(vec![client.next_id(request).await?.into_inner().id])
+            record(client.next_id(request).await?.into_inner().id);
         }
         1 => {
             let request = NextIdsRequest { source: source(), count: 3 };
-            Ok(client.next_ids(request).await?.into_inner().ids)
+            client.next_ids(request).await?.into_inner().ids.into_iter().for_each(record);
         }
         2 => {
             let request = NextIdsRequest { source: source(), count: 5 };
             let mut stream = client.stream_ids(request).await?.into_inner();
-            let mut ids = Vec::new();
             for _ in 0..3 {
-                ids.extend(stream.message().await?.map(|answer| answer.ids).unwrap_or_default());
+                let answer = stream.message().await?;
+                answer.into_iter().flat_map(|answer| answer.ids).for_each(&mut *record);
             }
-            Ok(ids)
         }
         _ => {
             let request = LeaseRangeRequest { tag: tag(), count: 10 };
             let LeaseRangeResponse { start, end, ticket } =
                 client.lease_range(request).await?.into_inner();
             let back = ReturnRangeRequest { tag: tag(), ticket, start: start + 4, end };
-            // What becomes of it is another's business: the rest is not used.
-            let _ = client.return_range(back).await;
-            Ok((start..start + 4).collect())
+            (start..start + 4).for_each(record);
+            return Ok(client.return_range(back).await?.into_inner().returned);
         }
     }
+    Ok(false)
 }
 
 /// Three servers on MariaDB are killed and started again at random; clients of every protocol take

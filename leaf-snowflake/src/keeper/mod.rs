@@ -25,7 +25,7 @@ use crate::java_cache::JavaCache;
 use crate::lease_chain::LeaseSequencer;
 use crate::peers::{self, Verdict};
 use crate::shared::{Phase, Shared, Trouble};
-use crate::state_file::{self, State, StateFile};
+use crate::state_file::{State, StateFile};
 use crate::{
     FenceState, Lease, Provenance, Registry, RegistryError, RegistryErrorKind, Report, SavedLease,
     SnowflakeConfig, SnowflakeError, SnowflakeErrorKind, StateFileError, UnknownFields,
@@ -405,12 +405,14 @@ impl Keeper {
         self.least_floor = self.least_floor.max(next_free.unwrap_or(UnixMillis::EPOCH));
         let Some(saved) = &mut self.state.saved_lease else { return };
         saved.lost = true;
-        if self.persist_best_effort().await.is_some() {
-            return;
+        let written = self.write(self.state.clone()).await;
+        if let Err(error) = &written {
+            tracing::warn!("{error}");
         }
-        // A start that cannot ask the registry would go on with this lease beside its new holder.
-        if let Some(path) = &self.config.state_file {
-            state_file::abandon(path);
+        // A start that cannot ask the registry would go on with this lease beside its new holder. If
+        // the file is another process's by now, it is left alone.
+        if let (Err(StateFileError::Io { .. }), Some(file)) = (written, &self.file) {
+            file.lock().expect("no holder of this lock panics").abandon();
         }
     }
 

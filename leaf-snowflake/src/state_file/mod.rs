@@ -287,6 +287,38 @@ impl StateFile {
         }))
     }
 
+    /// Removes a file that takes no writes, so that no later start goes on with what it says. Many
+    /// disks allow that even when they are full. Another process's file stays.
+    pub(crate) fn abandon(&self) {
+        let path = self.path.display();
+        if self.check_in_place().and_then(|()| self.check_untouched().map(drop)).is_err() {
+            return;
+        }
+        let removed = fs::remove_file(&self.path).and_then(|()| {
+            let directory = self.path.parent().filter(|it| !it.as_os_str().is_empty());
+            File::open(directory.unwrap_or(Path::new(".")))?.sync_all()
+        });
+        match removed {
+            Ok(()) => tracing::error!(
+                "{path} was removed, since the loss of the worker id could not be written there: restart this process once \
+                 the disk takes writes"
+            ),
+            Err(error) => tracing::error!(
+                "the loss of the worker id could not be written, and {path} not be removed ({error}): remove it by hand, \
+                 or a start without the registry repeats ids"
+            ),
+        }
+    }
+
+    /// Whether the file at the path is the one that was opened.
+    fn check_in_place(&self) -> Result<(), StateFileError> {
+        let at_path = fs::metadata(&self.path).map(|found| found.ino());
+        match at_path.ok() == Some(self.origin.inode) {
+            true => Ok(()),
+            false => Err(StateFileError::Replaced(self.path.clone())),
+        }
+    }
+
     /// Writes `state` into the older slot and syncs it: on success it is durable.
     ///
     /// # Errors
@@ -294,10 +326,7 @@ impl StateFile {
     /// depends on it.
     pub(crate) fn write(&mut self, state: &State) -> Result<(), StateFileError> {
         let io = |action| StateFileError::io(action, &self.path);
-        let at_path = fs::metadata(&self.path).map(|found| found.ino());
-        if at_path.ok() != Some(self.origin.inode) {
-            return Err(StateFileError::Replaced(self.path.clone()));
-        }
+        self.check_in_place()?;
         // The lock may not exclude other hosts: if another process has written since, refuse.
         let found = self.check_untouched()?;
         (self.known, self.failed) = (found, None);
@@ -325,23 +354,6 @@ impl StateFile {
         self.sequence = next;
         self.known[slot..slot + SLOT].copy_from_slice(&page);
         Ok(())
-    }
-}
-
-/// Removes a file that takes no writes, so that no later start goes on with what it says. Many disks
-/// allow that even when they are full.
-pub(crate) fn abandon(path: &Path) {
-    match fs::remove_file(path) {
-        Ok(()) => tracing::error!(
-            "{} was removed, since the loss of the worker id could not be written there: restart this process once the disk \
-             takes writes",
-            path.display()
-        ),
-        Err(error) => tracing::error!(
-            "the loss of the worker id could not be written, and {} not be removed ({error}): remove it by hand, or a \
-             start without the registry repeats ids",
-            path.display()
-        ),
     }
 }
 

@@ -230,9 +230,9 @@ pub(super) async fn show(node: &Node, tag: &str) -> Result<TagShown, Problem> {
 pub(super) async fn create(node: &Node, tag: &str, spec: TagSpec) -> Result<TagShown, Problem> {
     let (store, tag) = find(node, tag)?;
     let new = spec.record(tag, &node.ids.keys())?;
-    leaf_node::check_place(&*store.open.admin, &store.place).await?;
+    leaf_node::check_creator(&*store.open.admin, &store.place).await?;
     if let Some(stores) = node.ids.stores() {
-        leaf_node::check_new_tag(stores, &new.tag, |store| (&store.url, &store.open)).await?;
+        leaf_node::check_new_tag(stores, &new, |store| (&store.url, &store.open)).await?;
     }
     let record = TagAdmin::new(&*store.open.store).create(&new).await?;
     store.generator.look_again(&record.tag);
