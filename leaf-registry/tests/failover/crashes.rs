@@ -2,14 +2,16 @@
 //! sees that.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use leaf_segment::{
     HighWaterMarks, SegmentConfig, SegmentErrorKind, SegmentGenerator, StoreErrorKind,
 };
 use leaf_testkit::{Ledger, MariaDb, Postgres};
 use tokio::task::spawn_blocking;
+use tokio::time::Instant;
 
-use crate::support::{create, next, open, orders};
+use crate::support::{create, next, open, orders, step};
 
 /// How often the server crashes.
 const ROUNDS: usize = 5;
@@ -68,7 +70,8 @@ async fn a_mariadb_that_forgets_is_noticed_by_whoever_was_granted() {
     create(&store).await;
     let directory = tempfile::tempdir().unwrap();
     let marks = Arc::new(HighWaterMarks::open(&directory.path().join("segment.marks")).unwrap());
-    let config = SegmentConfig { marks, ..SegmentConfig::default() };
+    // Small segments, so that the last ids before each crash were granted a moment before it.
+    let config = SegmentConfig { marks, max_step: step(10), ..SegmentConfig::default() };
     let node = SegmentGenerator::start(store.store.clone(), config);
     let ledger = Ledger::default();
     let name: Arc<str> = "node".into();
@@ -81,25 +84,26 @@ async fn a_mariadb_that_forgets_is_noticed_by_whoever_was_granted() {
     forget().await;
     let risks = store.admin.risks().await.unwrap().join("; ");
     assert!(risks.contains("innodb_flush_log_at_trx_commit"), "{risks}");
-    for _ in 0..ROUNDS {
+    let until = Instant::now() + Duration::from_secs(120);
+    while !refused && Instant::now() < until {
         forget().await;
-        for _ in 0..200 {
-            let taken = async { node.tag(orders().as_str()).await?.next().await };
-            match taken.await {
-                Ok(id) => ledger.record(&name, id.get()),
+        let mut taken = 0;
+        while taken < 100 && !refused && Instant::now() < until {
+            let next = async { node.tag(orders().as_str()).await?.next().await };
+            match next.await {
+                Ok(id) => {
+                    ledger.record(&name, id.get());
+                    taken += 1;
+                }
                 Err(error) => {
                     let why = error.store_error().map(leaf_segment::StoreError::kind);
-                    refused |= *error.kind() == SegmentErrorKind::Guard
+                    refused = *error.kind() == SegmentErrorKind::Guard
                         && matches!(why, Some(StoreErrorKind::Regression { .. }));
-                    break;
                 }
             }
         }
         let crashing = Arc::clone(&server);
         spawn_blocking(move || crashing.crash_and_restart()).await.unwrap();
-        if refused {
-            break;
-        }
     }
     assert!(refused, "nothing that was lost was noticed");
     ledger.expect_at_least(100);
