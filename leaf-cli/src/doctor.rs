@@ -5,6 +5,7 @@
 
 use anyhow::{Result, anyhow};
 use comfy_table::CellAlignment::Left;
+use leaf_node::hints;
 use leaf_segment::{NewTag, TagRecord, TagSettingsError};
 use serde::Serialize;
 
@@ -100,7 +101,7 @@ async fn look(stores: &Stores, findings: &mut Vec<Finding>) -> Vec<(String, Vec<
         };
         match shards::doubts(store).await {
             Ok(doubts) => doubts.into_iter().for_each(&mut found),
-            Err(error) => found(error.to_string()),
+            Err(error) => found(hints::with(&error, hints::of_store(error.kind()))),
         }
         match store.open.store.tags().await {
             Ok(records) => {

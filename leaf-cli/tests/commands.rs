@@ -369,6 +369,8 @@ fn stores_are_told_that_the_shards_changed() {
     let told = with(&new, &["shards", "--apply"]).ok();
     assert!(told.contains("only servers with this configuration"), "{told}");
     with(&old, &["tag", "create", "late", "--step", "10"]).failed(1);
+    let found = with(&old, &["doctor"]);
+    assert!(found.code == 1 && found.out.contains("correct segment.store"), "{found:?}");
     with(&new, &["tag", "delete", "orders", "--yes", "--store", "sqlite:leaf.db"]).ok();
     assert_eq!(with(&new, &["doctor"]).ok(), "nothing found\n");
     let listed = with(&new, &["shards", "-o", "json"]).ok();

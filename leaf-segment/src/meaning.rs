@@ -311,10 +311,10 @@ impl Meaning {
         let refuse = |why: &str| Err(why.into());
         match (self.order, self.shape, self.reset) {
             (_, Shape::Scramble { .. } | Shape::Interleave(_), Some(_)) => refuse(
-                "numbers that begin again are issued as they are: leave --shape or --reset out",
+                "numbers that begin again are issued as they are: leave the shape or the reset out",
             ),
             (Order::Strict, Shape::Scramble { .. }, _) => refuse(
-                "scrambled ids have no order that could be strict: leave --order or --shape out",
+                "scrambled ids have no order that could be strict: leave the order or the shape out",
             ),
             (Order::Relaxed, _, Some(_)) => refuse(
                 "numbers that begin again are in strict order, or a period would not begin with 1, 2, 3: leave \

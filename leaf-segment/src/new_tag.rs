@@ -139,13 +139,13 @@ impl TagSpec {
         let slice = self.slice()?;
         if slice.is_some() && !meaning.is_plain() {
             return refuse(
-                "a slice is a part of the ids of a plain tag: leave --slice out, or --order, --shape and --reset",
+                "a slice is a part of the ids of a plain tag: leave the slice out, or order, shape and reset",
             );
         }
         let dated =
             template.as_ref().is_some_and(|text| text.date_parts() != (false, false, false));
         if zone.is_some() && reset.is_none() && !dated {
-            return refuse("a time zone means nothing without --reset or a date in --text");
+            return refuse("a time zone means nothing without a reset or a date in the text");
         }
         let zone = zone.filter(|_| reset.is_none());
         let settings =
@@ -185,7 +185,7 @@ impl TagSpec {
     fn slice(&self) -> Result<Option<Slice>, TagAdminError> {
         let Some(text) = &self.slice else {
             return match self.slice_bits {
-                Some(_) => refuse("slice_bits means nothing without --slice"),
+                Some(_) => refuse("slice_bits means nothing without a slice"),
                 None => Ok(None),
             };
         };
@@ -336,7 +336,7 @@ mod tests {
             (r#"{"step":10,"slice":"2/2"}"#, "counted from 0"),
             (r#"{"step":10,"slice":"1-2"}"#, "counted from 0"),
             (r#"{"step":10,"slice":"0/2","slice_bits":60}"#, "63 or 53"),
-            (r#"{"step":10,"slice_bits":53}"#, "without --slice"),
+            (r#"{"step":10,"slice_bits":53}"#, "without a slice"),
             (r#"{"step":10,"slice":"1/2","first":5}"#, "the first number is"),
             (r#"{"step":10,"slice":"1/2","text":"{n:06}"}"#, "the first number is"),
             (r#"{"step":10,"text":"{n:02}","first":100}"#, "the first number is 0 to 99"),

@@ -144,7 +144,7 @@ fn message() -> Vec<u8> {
     asked(fields, 1000)
 }
 
-/// A message for so many ids of the source that begins it.
+/// A request for `count` ids; `fields` begins it and names their source.
 fn asked(mut fields: Vec<u8>, count: u16) -> Vec<u8> {
     // The field `count`, in two bytes of seven bits.
     fields.extend([0x18, 0x80 | (count & 0x7f) as u8, (count >> 7) as u8]);

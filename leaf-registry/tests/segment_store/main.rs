@@ -39,7 +39,8 @@ use sequences::{
     what_a_tag_means_is_never_guessed,
 };
 use settings::{
-    settings_are_kept_beside_the_record, settings_of_a_later_version_are_not_overruled,
+    a_store_remembers_its_place, settings_are_kept_beside_the_record,
+    settings_of_a_later_version_are_not_overruled,
 };
 
 fn tag(name: &str) -> Tag {
@@ -457,6 +458,7 @@ backends!(sqlite, mysql, postgres, etcd; {
     administration,
     ids_that_are_given_back_under_faults_are_issued_once,
     settings_are_kept_beside_the_record,
+    a_store_remembers_its_place,
     settings_of_a_later_version_are_not_overruled,
     a_sequence_is_allocated_from_as_what_it_is,
     a_key_is_replaced_once,

@@ -1,7 +1,8 @@
 //! What an operator sets for one tag, and what a later version of Leaf may have written there.
 
 use leaf_segment::{
-    MemoryStore, NewTag, StoreErrorKind, TagCatalog as _, TagSettings, TagSettingsError,
+    MemoryStore, NewTag, ShardMemory, Shards, StoreErrorKind, TagCatalog as _, TagSettings,
+    TagSettingsError,
 };
 use leaf_testkit::Edit as _;
 
@@ -80,6 +81,27 @@ pub(crate) async fn settings_of_a_later_version_are_not_overruled(f: Fixture) {
     assert!(matches!(read().await, Err(TagSettingsError::Damaged(_))));
     admin.change(&tag("orders"), off).await.unwrap();
     assert!(!read().await.unwrap().enabled, "to set them again repairs them");
+}
+
+/// G-34: a store keeps its place among the shards beside the settings of tags, is no tag by it, and
+/// lets one of two writers win.
+pub(crate) async fn a_store_remembers_its_place(f: Fixture) {
+    let admin = &f.open.admin;
+    let tags = f.store.tags().await.unwrap().len();
+    let [one, two] = [&[][..], &["order*"]].map(|patterns: &[&str]| {
+        let patterns = patterns.iter().map(|pattern| pattern.parse().unwrap()).collect();
+        let (place, ()) = Shards::new(()).with(patterns, ()).placed().of("").clone();
+        ShardMemory::new(place).encode()
+    });
+    assert_eq!(admin.shard_memory().await.unwrap(), None);
+    assert!(!admin.remember_shard(Some(&one), &two).await.unwrap(), "there is nothing to replace");
+    assert!(admin.remember_shard(None, &one).await.unwrap());
+    assert!(!admin.remember_shard(None, &two).await.unwrap(), "somebody was faster");
+    assert!(!admin.remember_shard(Some(&two), &two).await.unwrap());
+    assert_eq!(admin.shard_memory().await.unwrap().as_deref(), Some(&*one));
+    assert!(admin.remember_shard(Some(&one), &two).await.unwrap());
+    assert_eq!(admin.shard_memory().await.unwrap().as_deref(), Some(&*two));
+    assert_eq!(f.store.tags().await.unwrap().len(), tags);
 }
 
 /// A table that somebody made by hand.

@@ -18,7 +18,7 @@ use crate::serve::{Control, Unread};
 const LISTS: usize = 160 * 1024;
 /// What its streams may hold: each keeps its next message while its client reads others.
 const STREAMS: usize = 512 * 1024;
-/// The budget is counted in parts of so many bytes.
+/// The unit of the semaphores: one permit stands for this many bytes.
 const PART: usize = 1024;
 /// A large id in a message.
 const ID: usize = 10;
@@ -57,12 +57,13 @@ impl Budget {
         Self { lists: of(LISTS), streams: of(STREAMS) }
     }
 
-    /// Waits for room for a list of so many ids.
+    /// Waits until the budget has room for a list of `ids` ids, and puts its permits into `slot`.
     pub(super) async fn hold_list(&self, ids: usize, slot: &Slot) {
         slot.replace(hold(&self.lists, LISTS, ids).await);
     }
 
-    /// Waits for room for a stream's next message of so many ids, unless the slot holds it already.
+    /// Waits until the budget has room for a stream's next message, of `ids` ids, and puts its permits
+    /// into `slot`. Returns at once if the slot has permits already.
     pub(super) async fn hold_message(&self, ids: usize, slot: &Slot) {
         if slot.is_empty() {
             slot.replace(hold(&self.streams, STREAMS, ids).await);
