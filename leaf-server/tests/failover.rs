@@ -4,10 +4,12 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
-use leaf_testkit::{FaultProxy, HttpClient, LeafServer, MariaDb, wait_until};
+use leaf_testkit::{FaultProxy, HttpClient, LeafServer, Ledger, MariaDb, wait_until};
 
 const SERVER: &str = env!("CARGO_BIN_EXE_leaf-server");
 const SEGMENT: &str = "/api/segment/get/leaf-segment-test";
+/// What each tag jumps in the test of leases: as much as is lost there, and not more.
+const LEASED: i64 = 20_000;
 
 /// Takes ids until there have been this many; the database may be away meanwhile.
 fn take(server: &LeafServer, count: usize) -> Vec<i64> {
@@ -124,4 +126,100 @@ fn without_the_guard_the_same_failover_repeats_ids() {
     let outcome = fail_over(false);
 
     assert!(repeats(&outcome.ids) > 100, "{} of {}", repeats(&outcome.ids), outcome.ids.len());
+}
+
+/// A range that a client holds: it hands the ids out itself.
+struct Lease {
+    ids: std::ops::Range<i64>,
+    ticket: String,
+}
+
+/// Leases ids; the database may be away meanwhile.
+fn lease(server: &LeafServer) -> Lease {
+    let path = format!("/v1/segments/leaf-segment-test/lease?count={LEASED}");
+    let answer = wait_until("a lease is granted", Duration::from_secs(60), || {
+        let answer = HttpClient::once(server.ids(), "POST", &path);
+        (answer.status == 200).then(|| answer.json())
+    });
+    let number = |name: &str| answer[name].as_str().unwrap().parse::<i64>().unwrap();
+    let ticket = answer["ticket"].as_str().unwrap().to_owned();
+    Lease { ids: number("start")..number("end"), ticket }
+}
+
+/// Gives the end of a lease back; whether the store took it.
+fn give_back(server: &LeafServer, ticket: &str, ids: &std::ops::Range<i64>) -> bool {
+    let (start, end) = (ids.start, ids.end);
+    let path =
+        format!("/v1/segments/leaf-segment-test/return?ticket={ticket}&start={start}&end={end}");
+    let answer = wait_until("the return is answered", Duration::from_secs(60), || {
+        Some(HttpClient::once(server.ids(), "POST", &path)).filter(|answer| answer.status == 200)
+    });
+    answer.json()["returned"].as_bool().unwrap()
+}
+
+/// G-25: the replica that is promoted knows the first of two leases and lacks the second. The end
+/// of the first one, which is the last thing that the replica granted, does not go back to it: the
+/// jump would begin at a lower number then, and end before the end of the second lease.
+#[test]
+fn nothing_goes_back_to_a_promoted_replica() {
+    let (primary, replica) = MariaDb::start_replicated();
+    let name = primary.new_database();
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let proxy = runtime.block_on(FaultProxy::start(([127, 0, 0, 1], primary.port()).into()));
+    let url = MariaDb::url(proxy.address().port(), &name);
+    let directories = [(); 3].map(|()| tempfile::tempdir().unwrap());
+    let env = [
+        ("LEAF_SNOWFLAKE__ENABLED", "false".to_owned()),
+        ("LEAF_SEGMENT__MAX_STEP", "2000".to_owned()),
+        ("LEAF_SEGMENT__FAILOVER_MARGIN", LEASED.to_string()),
+    ];
+    let args = ["schema", "--apply", "--segment-store", url.as_str()];
+    let mut schema = LeafServer::process(SERVER, directories[2].path(), &args, &env);
+    assert!(schema.wait(Duration::from_secs(20)).success(), "{}", schema.output());
+    let start = |number: usize| {
+        let args = ["--segment-store", url.as_str()];
+        LeafServer::start(SERVER, directories[number].path(), &args, &env)
+    };
+    let (one, other) = (start(0), start(1));
+    let ledger = Ledger::default();
+    let use_ids = |holder: &str, ids: std::ops::Range<i64>| {
+        ids.for_each(|id| ledger.record(&holder.into(), id));
+    };
+
+    let first = lease(&one);
+    let max_id = |database: &MariaDb| {
+        database.sql(&format!(
+            "SELECT max_id FROM {name}.leaf_alloc WHERE biz_tag = 'leaf-segment-test'"
+        ))
+    };
+    wait_until("the replica knows the first lease", Duration::from_secs(30), || {
+        (max_id(&replica) == first.ids.end.to_string()).then_some(())
+    });
+    replica.sql("STOP SLAVE IO_THREAD");
+    let second = lease(&other);
+    assert_eq!(second.ids.start, first.ids.end, "nobody else asked");
+    primary.crash();
+    replica.sql("STOP SLAVE; SET GLOBAL read_only = 0");
+    proxy.point_to(([127, 0, 0, 1], replica.port()).into());
+
+    // A ticket is worth one call, which must not meet a connection that is broken: reading finds
+    // those out.
+    wait_until("the connections lead to the replica", Duration::from_secs(60), || {
+        let read = || HttpClient::once(one.ops(), "GET", "/v1/tags/leaf-segment-test").status;
+        (0..20).all(|_| read() == 200).then_some(())
+    });
+    let used = first.ids.start + LEASED / 4;
+    let returned = give_back(&one, &first.ticket, &(used..first.ids.end));
+    use_ids("the first lease", first.ids.start..used);
+    use_ids("the second lease", second.ids);
+    for server in [&one, &other] {
+        // What was leased after the failover goes back as before.
+        let later = lease(server);
+        let middle = later.ids.start + LEASED / 2;
+        use_ids("a lease after the failover", later.ids.start..middle);
+        assert!(give_back(server, &later.ticket, &(middle..later.ids.end)));
+        use_ids("a lease after that", lease(server).ids);
+    }
+    assert!(!returned, "the replica did not grant it");
+    assert!(!give_back(&other, &second.ticket, &(used..used + 1)), "nor this one");
 }

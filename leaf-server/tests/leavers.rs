@@ -1,0 +1,285 @@
+//! S-14: clients that leave before their answer. No id that left the server for one of them is issued
+//! to anybody else, and strict order holds for those who stay.
+//!
+//! Clients reach the server through a [`Tap`], which keeps every byte that the server sent, also what
+//! a client had left unread when it went. What a client might have read is in the record by that.
+//! Over HTTP/1.1 the server finds out when it sends; over HTTP/2 a client says so, and the server
+//! gives up what it does for it.
+#![allow(clippy::unwrap_used, clippy::disallowed_methods, reason = "tests may panic and sleep")]
+
+use std::collections::HashMap;
+use std::io::Write as _;
+use std::net::{Shutdown, SocketAddr};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use leaf_testkit::{
+    CallLog, Fault, FaultProxy, HttpClient, LeafServer, Ledger, MariaDb, http2_frame,
+};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::runtime::Runtime;
+use tokio::task::JoinSet;
+
+const SERVER: &str = env!("CARGO_BIN_EXE_leaf-server");
+const LEAVERS: usize = 8;
+const ROUNDS: usize = 60;
+
+/// What a server sent on one connection, and whether its client left before the end.
+#[derive(Debug)]
+struct Sent {
+    bytes: Vec<u8>,
+    left: bool,
+}
+
+/// A proxy before a server that keeps what the server sends. A client that is gone is gone for the
+/// server, too: its connection is reset, with what came before it kept.
+struct Tap {
+    address: SocketAddr,
+    connections: tokio::task::JoinHandle<()>,
+    sent: Arc<Mutex<Vec<Sent>>>,
+    open: Arc<tokio::sync::Semaphore>,
+}
+
+const MOST_OPEN: u32 = 1000;
+
+impl Tap {
+    async fn start(server: SocketAddr) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let sent = Arc::<Mutex<Vec<Sent>>>::default();
+        let open = Arc::new(tokio::sync::Semaphore::new(MOST_OPEN as usize));
+        let (record, permits) = (Arc::clone(&sent), Arc::clone(&open));
+        let connections = tokio::spawn(async move {
+            let mut tasks = JoinSet::new();
+            while let Ok((client, _)) = listener.accept().await {
+                let permit = Arc::clone(&permits).acquire_owned().await.unwrap();
+                let record = Arc::clone(&record);
+                tasks.spawn(async move {
+                    let server = TcpStream::connect(server).await.unwrap();
+                    let sent = pass_on(client, server).await;
+                    record.lock().unwrap().push(sent);
+                    drop(permit);
+                });
+            }
+        });
+        Self { address, connections, sent, open }
+    }
+
+    /// What was sent on all connections, which must have ended.
+    async fn all_sent(self) -> Vec<Sent> {
+        let ended = self.open.acquire_many(MOST_OPEN);
+        let ended = tokio::time::timeout(Duration::from_secs(20), ended).await;
+        drop(ended.expect("the connections end").unwrap());
+        self.connections.abort();
+        std::mem::take(&mut *self.sent.lock().unwrap())
+    }
+}
+
+/// Passes on what both say until one of them is gone.
+async fn pass_on(mut client: TcpStream, mut server: TcpStream) -> Sent {
+    client.set_nodelay(true).unwrap();
+    server.set_nodelay(true).unwrap();
+    let mut sent = Sent { bytes: Vec::new(), left: false };
+    let (mut request, mut reply) = (vec![0; 4096], vec![0; 64 * 1024]);
+    let mut client_sends = true;
+    while !sent.left {
+        tokio::select! {
+            read = client.read(&mut request), if client_sends => match read {
+                Ok(0) => {
+                    // It may still read: a server does not know better, either.
+                    client_sends = false;
+                    sent.left = server.shutdown().await.is_err();
+                }
+                Ok(read) => sent.left = server.write_all(&request[..read]).await.is_err(),
+                Err(_) => sent.left = true,
+            },
+            read = server.read(&mut reply) => {
+                let Ok(read @ 1..) = read else { return sent };
+                sent.bytes.extend(&reply[..read]);
+                sent.left = client.write_all(&reply[..read]).await.is_err();
+            }
+        }
+    }
+    // What had arrived when the client left.
+    while let Ok(read @ 1..) = server.try_read(&mut reply) {
+        sent.bytes.extend(&reply[..read]);
+    }
+    server.set_zero_linger().unwrap();
+    sent
+}
+
+/// The ids of all answers that arrived as a whole.
+fn ids(sent: &[u8]) -> Vec<i64> {
+    let bodies =
+        if sent.starts_with(b"HTTP/1.1") { bodies_of_http1(sent) } else { bodies_of_http2(sent) };
+    let mut ids = Vec::new();
+    for body in bodies {
+        match body.parse() {
+            Ok(id) => ids.push(id),
+            Err(_) => {
+                let json: serde_json::Value = serde_json::from_str(&body).expect(&body);
+                let list = json["ids"].as_array().expect(&body).iter();
+                ids.extend(list.map(|id| id.as_str().unwrap().parse::<i64>().unwrap()));
+            }
+        }
+    }
+    ids
+}
+
+fn bodies_of_http1(sent: &[u8]) -> Vec<String> {
+    let text = String::from_utf8_lossy(sent);
+    let body = |answer: &str| {
+        let (head, body) = answer.split_once("\r\n\r\n")?;
+        let head = head.to_lowercase();
+        let length = head.split_once("content-length: ")?.1.lines().next()?.parse::<usize>();
+        Some(body.get(..length.ok()?)?.to_owned())
+    };
+    text.split("HTTP/1.1").filter_map(body).collect()
+}
+
+/// The whole bodies of the streams (RFC 9113, sections 4.1 and 6.1).
+fn bodies_of_http2(mut sent: &[u8]) -> Vec<String> {
+    let (mut streams, mut whole) = (HashMap::<u32, Vec<u8>>::new(), Vec::new());
+    while let Some((head, rest)) = sent.split_first_chunk::<9>() {
+        let length = u32::from_be_bytes([0, head[0], head[1], head[2]]) as usize;
+        let Some((payload, rest)) = rest.split_at_checked(length) else { break };
+        let (is_data, ends) = (head[3] == 0, head[4] & 1 == 1);
+        let stream = u32::from_be_bytes([head[5], head[6], head[7], head[8]]);
+        if is_data {
+            streams.entry(stream).or_default().extend(payload);
+            if ends {
+                whole.extend(streams.remove(&stream));
+            }
+        }
+        sent = rest;
+    }
+    whole.into_iter().map(|body| String::from_utf8(body).unwrap()).collect()
+}
+
+/// Asks for one id and waits for it; the call is recorded.
+fn ask(client: &mut HttpClient, path: &str, calls: &CallLog) {
+    let sent = calls.now();
+    let answer = client.request("GET", path).unwrap();
+    let id = answer.body.parse().unwrap_or_else(|_| panic!("{answer:?}"));
+    calls.record(sent, id, id);
+}
+
+/// One client that leaves, again and again: each time after it has asked for several answers.
+fn leave_again_and_again(tap: SocketAddr, paths: &[&str], calls: &CallLog) {
+    let get = |path: &&str| format!("GET {path} HTTP/1.1\r\nHost: leaf\r\n\r\n");
+    let requests: String = paths.iter().map(get).collect();
+    let mut silent = Vec::new();
+    for round in 0..ROUNDS {
+        let moment = || std::thread::sleep(Duration::from_micros(fastrand::u64(0..6000)));
+        if round % 4 == 0 {
+            give_up_streams(tap, paths, moment);
+            continue;
+        }
+        let mut client = HttpClient::connect(tap).unwrap();
+        ask(&mut client, paths[0], calls);
+        let mut stream = client.into_stream();
+        stream.write_all(requests.as_bytes()).unwrap();
+        moment();
+        match round % 4 {
+            // Only says no more, and reads nothing for a while.
+            1 => {
+                stream.shutdown(Shutdown::Write).unwrap();
+                silent.push(stream);
+            }
+            // Closed with answers unread, or before they came: both end in a reset.
+            _ => drop(stream),
+        }
+    }
+}
+
+/// Asks for all over one connection of HTTP/2, then gives up the first of each three requests, and
+/// then leaves.
+fn give_up_streams(tap: SocketAddr, paths: &[&str], moment: impl Fn()) {
+    let mut bytes = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
+    bytes.extend(http2_frame(4, 0, 0, &[]));
+    let mut given_up = Vec::new();
+    for (stream, path) in (1..48).step_by(2).zip(paths.iter().cycle()) {
+        // GET, http, :path and :authority as literals without an index (RFC 7541, section 6.2.2).
+        let mut head = vec![0x82, 0x86, 0x04, u8::try_from(path.len()).unwrap()];
+        head.extend(path.as_bytes());
+        head.extend(b"\x01\x04leaf");
+        bytes.extend(http2_frame(1, 5, stream, &head));
+        if stream % 3 == 0 {
+            // CANCEL
+            given_up.extend(http2_frame(3, 0, stream, &[0, 0, 0, 8]));
+        }
+    }
+    let mut client = std::net::TcpStream::connect(tap).unwrap();
+    client.write_all(&bytes).unwrap();
+    moment();
+    client.write_all(&given_up).unwrap();
+    moment();
+}
+
+#[test]
+fn ids_of_clients_that_left_are_issued_to_nobody_else() {
+    let database = MariaDb::shared();
+    let name = database.new_database();
+    let runtime = Runtime::new().unwrap();
+    let proxy = runtime.block_on(FaultProxy::start(([127, 0, 0, 1], database.port()).into()));
+    let url = MariaDb::url(proxy.address().port(), &name);
+    let directory = tempfile::tempdir().unwrap();
+    let (args, direct) = (["--segment-store", &url], MariaDb::url(database.port(), &name));
+    let make = ["schema", "--apply", "--segment-store", &direct];
+    let mut schema = LeafServer::process(SERVER, directory.path(), &make, &[]);
+    assert!(schema.wait(Duration::from_secs(20)).success(), "{}", schema.output());
+    let env = [("LEAF_SNOWFLAKE__ENABLED", "false".to_owned())];
+    let server = LeafServer::start(SERVER, directory.path(), &args, &env);
+    let mut ops = HttpClient::connect(server.ops()).unwrap();
+    let headers = "Host: localhost\r\nContent-Type: application/json\r\n";
+    // Segments are small, so that most clients leave during a fetch; a list is larger than one, so
+    // that it is fetched for its caller alone.
+    database.sql(&format!(
+        "USE {name}; INSERT INTO leaf_tag_settings VALUES \
+         ('plain', '{{\"version\":1,\"enabled\":true,\"max_step\":20}}')"
+    ));
+    for tag in [r#"{"tag":"plain","step":20}"#, r#"{"tag":"turns","order":"strict"}"#] {
+        let answer = ops.ask("POST", "/v1/tags", headers, tag).unwrap();
+        assert_eq!(answer.status, 201, "{answer:?}");
+    }
+
+    for (tag, strict) in [("plain", false), ("turns", true)] {
+        let path = format!("/api/segment/get/{tag}");
+        let list = format!("/v1/segments/{tag}/ids?count=50");
+        let paths = [&*path, &*list, &*path];
+        let calls = CallLog::default();
+        let tap = runtime.block_on(Tap::start(server.ids()));
+        proxy.set(Fault::Delay(Duration::from_millis(4)));
+        std::thread::scope(|scope| {
+            let leavers: Vec<_> = (0..LEAVERS)
+                .map(|_| scope.spawn(|| leave_again_and_again(tap.address, &paths, &calls)))
+                .collect();
+            // Others ask all the time, and get what was put back, if it was.
+            let mut stays = HttpClient::connect(tap.address).unwrap();
+            while leavers.iter().any(|leaver| !leaver.is_finished()) {
+                ask(&mut stays, &path, &calls);
+            }
+            proxy.set(Fault::None);
+            (0..200).for_each(|_| ask(&mut stays, &path, &calls));
+        });
+
+        let sent = runtime.block_on(tap.all_sent());
+        let (ledger, mut unread) = (Ledger::default(), 0);
+        for (number, sent) in sent.iter().enumerate() {
+            let issuer: Arc<str> = format!("connection {number}, left: {}", sent.left).into();
+            let ids = ids(&sent.bytes);
+            ids.iter().for_each(|id| ledger.record(&issuer, *id));
+            unread += if sent.left { ids.len() } else { 0 };
+        }
+        let left = sent.iter().filter(|sent| sent.left).count();
+        println!("{tag}: {left} of {} connections were left, with {unread} ids sent", sent.len());
+        assert_eq!(sent.len(), LEAVERS * ROUNDS + 1);
+        assert!(left >= LEAVERS * ROUNDS / 2, "only {left} clients left early");
+        assert!(unread >= LEAVERS * ROUNDS * 8, "only {unread} ids were sent to them");
+        ledger.expect_at_least(LEAVERS * ROUNDS * 8);
+        if strict {
+            calls.expect_strict_order(LEAVERS * ROUNDS * 3 / 4 + 200);
+        }
+    }
+}
