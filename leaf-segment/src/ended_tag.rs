@@ -210,7 +210,7 @@ mod tests {
                     continue;
                 }
                 for id in ids(shape, &tag, new.max_id..new.max_id + amount) {
-                    prop_assert!(issued.insert(id), "{id} of {shape}");
+                    prop_assert!(issued.insert(id), "{id} of {shape} was issued before");
                 }
                 ended = Some(EndedTag { meaning, next: new.max_id + amount });
             }

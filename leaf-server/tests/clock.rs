@@ -52,7 +52,8 @@ impl Setting {
     fn refused_start(&self) -> String {
         let environment = self.clock.environment();
         let mut process = LeafServer::process(SERVER, self.directory.path(), &[], &environment);
-        let code = process.wait(Duration::from_secs(20)).code();
+        let refused = "a start into issued time is refused";
+        let code = wait_until(refused, Duration::from_secs(20), || process.ended()).code();
         let text = wait_until("its error", Duration::from_secs(5), || {
             let output = process.output();
             output.lines().find(|line| line.starts_with("leaf-server: ")).map(str::to_owned)

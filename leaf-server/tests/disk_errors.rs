@@ -164,7 +164,7 @@ fn a_lost_worker_id_is_not_resumed_from_a_disk_that_refused_writes() {
     wait_until("the loss is noticed", MINUTE, || {
         server.output().contains("the ids of this lease stop").then_some(())
     });
-    wait_until("the state file is gone", Duration::from_secs(10), || {
+    wait_until("the lost lease is forgotten", Duration::from_secs(10), || {
         (!holder.join("snowflake.state").exists()).then_some(())
     });
     server.kill();

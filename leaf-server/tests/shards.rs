@@ -73,7 +73,7 @@ fn swapped_missing_and_added_shards_are_refused() {
     ] {
         let wrong = config(home.path(), name, rest, shards);
         let server = run(&wrong, name);
-        let told = wait_until("the store was asked", SOON, || {
+        let told = wait_until("a store in another place is refused", SOON, || {
             let ready = ready(&server);
             ready.body.contains("another place among the shards").then_some(ready)
         });
@@ -129,7 +129,7 @@ fn a_tag_that_is_open_in_two_stores_is_refused() {
     let mut ids = HashSet::new();
     assert!(ids.insert(server.id("/api/segment/get/orders")));
     insert("orders");
-    let told = wait_until("the second tag is seen", SOON, || {
+    let told = wait_until("ids of two stores are refused", SOON, || {
         let answer = server.get("/api/segment/get/orders");
         match answer.status {
             200 => {

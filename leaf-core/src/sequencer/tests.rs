@@ -92,7 +92,7 @@ fn a_clock_behind_the_last_id_changes_nothing() {
     let sequencer = sequencer(0, NOW);
     let first = take(&sequencer, NOW);
 
-    assert_eq!(take(&sequencer, NOW), (NOW, first.1 + 1));
+    assert_eq!(take(&sequencer, NOW), (NOW, first.1 + 1), "ids rise in one millisecond");
     assert_eq!(sequencer.take(NOW - 1), Err(Refusal::Wait(NOW)));
 }
 

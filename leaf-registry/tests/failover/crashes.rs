@@ -45,7 +45,10 @@ async fn a_postgres_that_confirms_too_early_loses_nothing_of_leafs() {
         lost |= sql("SELECT n FROM control").await.trim() != round.to_string();
         for _ in 0..3 {
             let range = next(&*store.store).await;
-            assert!(range.start() >= last.end(), "{range} after {last} in round {round}");
+            assert!(
+                range.start() >= last.end(),
+                "{range} was granted after {last}, in round {round}"
+            );
             last = range;
         }
         crash().await;

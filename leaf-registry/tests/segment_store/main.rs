@@ -59,7 +59,7 @@ async fn refusal<T>(
     result: impl Future<Output = Result<T, leaf_segment::StoreError>>,
 ) -> StoreErrorKind {
     match result.await {
-        Ok(_) => panic!("not refused"),
+        Ok(_) => panic!("the store did what it must refuse"),
         Err(error) => error.kind().clone(),
     }
 }
@@ -111,7 +111,10 @@ async fn sixteen_allocators_never_overlap(f: Fixture) {
 
     assert_eq!(ranges.len(), 16 * 20);
     ranges.sort_by_key(|range| range.start());
-    assert!(ranges.windows(2).all(|pair| !pair[0].overlaps(pair[1])));
+    assert!(
+        ranges.windows(2).all(|pair| !pair[0].overlaps(pair[1])),
+        "ids were granted twice: {ranges:?}"
+    );
     let sum: u64 = ranges.iter().map(|range| range.len()).sum();
     let max_id = f.store.tag(&tag("orders")).await.unwrap().unwrap().max_id;
     assert_eq!(max_id.cast_unsigned(), 1 + sum, "no id is lost when nothing failed");

@@ -355,5 +355,5 @@ pub(crate) fn node_settings(now: UnixMillis) -> NodeSettings {
 }
 
 pub(crate) fn kind(result: Result<impl std::fmt::Debug, RegistryError>) -> RegistryErrorKind {
-    result.expect_err("a refusal").kind().clone()
+    result.expect_err("the registry must refuse this").kind().clone()
 }

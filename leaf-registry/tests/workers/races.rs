@@ -60,7 +60,7 @@ pub(crate) async fn what_was_given_back_has_one_next_holder(f: Fixture) {
             }
         }
         let workers: BTreeSet<_> = winners.iter().map(|(_, lease)| lease.worker).collect();
-        assert_eq!(workers.len(), winners.len(), "round {round}: one each");
+        assert_eq!(workers.len(), winners.len(), "round {round}: two hold one worker id");
         // One name has one; else there are two worker ids.
         assert_eq!(winners.len(), if f.bound() { 1 } else { 2 }, "round {round}");
         for (node, lease) in winners {

@@ -110,7 +110,7 @@ async fn a_restart_remembers_what_was_granted() {
     restore(&store, 1).await;
     let segments = open_with_marks(&store, &file).await;
     let orders = segments.tag("orders").await.unwrap();
-    let error = orders.next().await.unwrap_err();
+    let error = orders.next().await.expect_err("this id was issued before the restart");
     assert_eq!(*error.kind(), SegmentErrorKind::Guard);
     let refused = error.store_error().unwrap();
     assert_eq!(*refused.kind(), StoreErrorKind::Regression { start: 1, mark: 1001 });
@@ -277,7 +277,7 @@ async fn a_refusal_outlives_disabling_the_tag() {
         tokio::time::sleep(Duration::from_secs(61)).await;
     }
     let orders = segments.tag("orders").await.unwrap();
-    let error = orders.next().await.unwrap_err();
+    let error = orders.next().await.expect_err("ids of a record that went back");
     assert_eq!(*error.kind(), SegmentErrorKind::Guard, "nobody has raised the record");
 }
 
@@ -310,9 +310,9 @@ async fn a_tag_that_cannot_be_closed_is_not_deleted() {
     *store.busy.lock().unwrap() = true;
     let orders = tag("orders");
 
-    let refused =
-        TagAdmin::new(&*store).delete(&orders, Confirm::Yes).await.unwrap_err().to_string();
+    let deleted = TagAdmin::new(&*store).delete(&orders, Confirm::Yes).await;
 
+    let refused = deleted.expect_err("others still allocate from it").to_string();
     assert!(refused.contains("others allocate"), "{refused}");
     assert!(store.tag(&orders).await.unwrap().is_some());
 }

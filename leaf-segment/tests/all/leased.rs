@@ -31,7 +31,7 @@ async fn leases_of_several_nodes_rise_whatever_their_buffers_hold() {
     for turn in 0..60 {
         let orders = nodes[turn % 3].tag("orders").await.unwrap();
         let leased = orders.lease(1 + turn).await.unwrap().range;
-        assert!(leased.start() >= end, "{leased} after {end}");
+        assert!(leased.start() >= end, "leases fall: {leased} after {end}");
         assert_eq!(leased.len(), 1 + turn as u64);
         end = leased.end();
     }
@@ -52,7 +52,7 @@ async fn what_was_not_used_goes_back_once_and_only_from_its_holder() {
         (ticket, range(0, 51)),
     ];
     for (ticket, unused) in forged {
-        assert!(!orders.return_unused(ticket, unused).await.unwrap(), "{unused}");
+        assert!(!orders.return_unused(ticket, unused).await.unwrap(), "not theirs: {unused}");
     }
     assert_eq!(store.inner_max_id("orders").await, 51);
 

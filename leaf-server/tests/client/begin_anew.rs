@@ -305,7 +305,8 @@ async fn a_client_begins_anew() {
 
         client.begin_anew();
 
-        assert!(leased.try_next().is_none() && listed.try_next().is_none());
+        assert!(leased.try_next().is_none(), "the copies share this id");
+        assert!(listed.try_next().is_none(), "the copies share this id");
         assert!(flakes.try_next().is_none());
         for error in [
             leased.next().await.unwrap_err(),

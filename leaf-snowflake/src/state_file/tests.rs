@@ -59,8 +59,9 @@ fn a_second_process_is_refused() {
     let directory = tempfile::tempdir().unwrap();
     let _open = StateFile::open(&path(&directory)).unwrap();
 
-    let error = StateFile::open(&path(&directory)).unwrap_err();
+    let second = StateFile::open(&path(&directory));
 
+    let error = second.expect_err("two processes hold one worker id");
     assert!(matches!(error, StateFileError::Locked(_)), "{error}");
 }
 
@@ -76,7 +77,7 @@ fn a_copied_file_is_read_but_not_genuine() {
     let (_, remembered) = StateFile::open(&copy).unwrap();
     let remembered = remembered.unwrap();
     let copied = SavedLease { provenance: Provenance::Copied, ..saved(1000) };
-    assert_eq!(remembered.saved_lease, Some(copied));
+    assert_eq!(remembered.saved_lease, Some(copied), "a copy is no original");
     assert_ne!(remembered.instance, saved(1000).fence.instance, "another instance");
 }
 
@@ -100,8 +101,9 @@ fn a_file_that_another_process_wrote_is_left_to_it() {
     let elsewhere = OpenOptions::new().write(true).open(path(&directory)).unwrap();
     elsewhere.write_all_at(&encode(2, "{}").unwrap(), 0).unwrap();
 
-    let error = file.write(&state(2000)).unwrap_err();
+    let written = file.write(&state(2000));
 
+    let error = written.expect_err("the other process counts on what it wrote");
     assert!(matches!(error, StateFileError::Locked(_)), "{error}");
     assert!(matches!(file.check_untouched(), Err(StateFileError::Locked(_))));
 }
@@ -185,7 +187,7 @@ proptest! {
         }
         drop(file);
 
-        let (_, remembered) = StateFile::open(&path).unwrap();
+        let (_, remembered) = StateFile::open(&path).expect("one of the two slots is whole");
 
         let ceiling = remembered.unwrap().saved_lease.unwrap().local_ceiling.get();
         prop_assert!(ceiling >= writes * 1000, "went back to {ceiling}");

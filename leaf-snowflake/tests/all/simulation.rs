@@ -184,7 +184,10 @@ fn a_day_of_faults_repeats_nothing() {
             }
             for _ in 0..random.u32(..6) {
                 if let Some((id, term)) = node.issue() {
-                    assert!(ids.insert(id), "LEAF_SEED={seed}: {id} by node {number}, {elapsed:?}");
+                    assert!(
+                        ids.insert(id),
+                        "LEAF_SEED={seed}: {id} is repeated by node {number}, {elapsed:?}"
+                    );
                     let parts = layout().decode(id).unwrap();
                     let (worker, at) = (parts.worker.get(), parts.timestamp.get());
                     if let Err(broken) = slices.record(worker, term, at) {

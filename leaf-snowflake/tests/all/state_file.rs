@@ -31,7 +31,8 @@ fn a_claim_whose_answer_was_lost_is_found_by_the_next_start() {
     until_killed(async || {
         let flakes = cluster.open("a").await;
         flakes.try_next().unwrap();
-        assert_eq!((flakes.worker().unwrap().get(), flakes.view().term), (0, 1));
+        let found = (flakes.worker().unwrap().get(), flakes.view().term);
+        assert_eq!(found, (0, 1), "a claim that was lost is found again");
     });
     let records = until_killed(async || cluster.workers().await);
     assert_eq!(records.len(), 1, "one claim, however often it was sent");
@@ -412,7 +413,7 @@ fn two_clones_of_a_pending_claim(held_before: bool) {
         let second = open(&cluster.store, config("twin")).await;
         let workers: Vec<_> =
             [&first, &second].into_iter().flatten().map(|it| it.worker()).collect();
-        assert!(workers.len() < 2 || workers[0] != workers[1], "{workers:?}");
+        assert!(workers.len() < 2 || workers[0] != workers[1], "shared: {workers:?}");
 
         // Once the time of the claim is over its worker id is free.
         cluster.clock.advance(seconds(601));
