@@ -44,6 +44,8 @@ pub enum HealthCode {
     Starting,
     /// The generator or the process is being stopped, or was.
     Stopping,
+    /// An operator has taken the process out of service for a while.
+    Drained,
     /// The store of segments does not answer.
     StoreUnavailable,
     /// A tag that is in use has no ids left, and its store does not answer.
@@ -75,6 +77,7 @@ impl HealthCode {
         match self {
             Self::Starting => "starting",
             Self::Stopping => "stopping",
+            Self::Drained => "drained",
             Self::StoreUnavailable => "store_unavailable",
             Self::OutOfIds => "out_of_ids",
             Self::TagRefused => "tag_refused",

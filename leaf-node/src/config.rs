@@ -51,6 +51,9 @@ pub struct Config {
     /// How long a stop waits for requests under way, and then for the registry and the store; 0 s
     /// to 1 h. What is not given back in time costs ids, never uniqueness.
     pub stop_grace: Span,
+    /// How long a stop only says that this node is not ready, before anything ends: the time that
+    /// balancers take to notice; 0 s to 10 min.
+    pub stop_delay: Span,
     /// The zone of the data centre that this node stands in, for clients that prefer a near one. 1
     /// to 64 letters, digits, `-`, `_` and `.`.
     pub zone: Option<String>,
@@ -82,6 +85,7 @@ impl Default for Config {
             advertise_guess: Guess::First,
             advertise_port: None,
             stop_grace: Span::from_secs(10),
+            stop_delay: Span::from_secs(0),
             zone: None,
             time_zone: None,
             http: Http::default(),
@@ -179,6 +183,7 @@ impl Config {
             return refuse("advertise_port: give 1 to 65535".into());
         }
         self.stop_grace.check_bounds("stop_grace", 0, 3_600_000)?;
+        self.stop_delay.check_bounds("stop_delay", 0, 600_000)?;
         self.http.check()?;
         self.redis.check()?;
         self.grpc.check()?;

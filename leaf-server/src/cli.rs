@@ -104,7 +104,7 @@ impl Settings {
 pub(crate) fn parse() -> Result<Cli, ExitCode> {
     Cli::try_parse().map_err(|error| {
         if error.use_stderr() {
-            crate::complain(&explain(&error));
+            crate::log::write(format!("leaf-server: {}\n", explain(&error)));
             return ExitCode::from(2);
         }
         // Help and version; a closed standard output is nobody's problem.

@@ -1,11 +1,50 @@
 //! The log: lines on standard error, for people or as JSON.
+//!
+//! Invariant: no thread that serves ids, and none of a runtime, writes to a descriptor. Lines go
+//! through a queue of bounded length to one thread that writes them. Where nobody reads, that thread
+//! waits; what does not fit into the queue is dropped and counted.
 
-use std::io::IsTerminal;
+use std::io::{IsTerminal as _, Write};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{SyncSender, sync_channel};
+use std::time::{Duration, Instant};
 
 use leaf_node::config::{self, ConfigError, LogFormat};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Registry, fmt, reload};
+
+/// The most lines that wait to be written: some MB, and some minutes of a bad day.
+const LINES: usize = 8192;
+/// How long the end of the process waits for what was logged last.
+const LAST_LINES: Duration = Duration::from_millis(500);
+
+/// Where lines wait to be written, once the log has started.
+static QUEUE: OnceLock<SyncSender<Message>> = OnceLock::new();
+/// How many lines did not fit into the queue.
+static DROPPED: AtomicU64 = AtomicU64::new(0);
+
+/// For the thread that writes.
+enum Message {
+    Lines(Vec<u8>),
+    /// Answers once all before it is written.
+    Flush(SyncSender<()>),
+}
+
+/// Puts each line into the queue.
+struct Queued;
+
+impl Write for Queued {
+    fn write(&mut self, lines: &[u8]) -> std::io::Result<usize> {
+        write(lines);
+        Ok(lines.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
 
 /// The running log, whose level can be changed.
 pub(crate) struct Log(reload::Handle<EnvFilter, Registry>);
@@ -16,16 +55,30 @@ pub(crate) struct Log(reload::Handle<EnvFilter, Registry>);
 /// The level is neither a level nor directives.
 pub(crate) fn start(config: &config::Log) -> Result<Log, ConfigError> {
     let (filter, handle) = reload::Layer::new(config.filter()?);
+    let (queue, messages) = sync_channel(LINES);
+    let _ = QUEUE.set(queue);
+    std::thread::spawn(move || {
+        for message in messages {
+            // Whoever has closed standard error wants to hear nothing; whoever waits no longer, too.
+            match message {
+                Message::Lines(lines) => drop(std::io::stderr().write_all(&lines)),
+                Message::Flush(done) => drop(done.send(())),
+            }
+        }
+    });
     let lines = fmt::layer()
         .with_ansi(std::io::stderr().is_terminal())
         // A log that cannot be written must not end what it tells of.
         .log_internal_errors(false)
-        .with_writer(std::io::stderr);
+        .with_writer(|| Queued);
     let log = tracing_subscriber::registry().with(filter);
     match config.format {
         LogFormat::Text => log.with(lines).init(),
         LogFormat::Json => log.with(lines.json().flatten_event(true)).init(),
     }
+    std::panic::set_hook(Box::new(|panic| {
+        tracing::error!("{panic}\n{}", std::backtrace::Backtrace::capture());
+    }));
     Ok(Log(handle))
 }
 
@@ -39,5 +92,37 @@ impl Log {
         if let Ok(filter) = config.filter() {
             let _ = self.0.reload(filter);
         }
+    }
+}
+
+/// Writes whole lines to standard error: behind those of the log, once it has started.
+pub(crate) fn write(lines: impl AsRef<[u8]>) {
+    let lines = lines.as_ref();
+    match QUEUE.get() {
+        Some(queue) if queue.try_send(Message::Lines(lines.to_vec())).is_err() => {
+            DROPPED.fetch_add(1, Ordering::Relaxed);
+        }
+        Some(_) => {}
+        // The process ends before it has begun anything.
+        None => drop(std::io::stderr().write_all(lines)),
+    }
+}
+
+/// How many lines were dropped, because nobody read those before them.
+pub(crate) fn dropped() -> u64 {
+    DROPPED.load(Ordering::Relaxed)
+}
+
+/// Waits for a moment until everything is written.
+pub(crate) fn flush() {
+    let Some(queue) = QUEUE.get() else { return };
+    let (done, written) = sync_channel(1);
+    let begun = Instant::now();
+    while begun.elapsed() < LAST_LINES {
+        if queue.try_send(Message::Flush(done.clone())).is_ok() {
+            let _ = written.recv_timeout(LAST_LINES);
+            return;
+        }
+        std::thread::sleep(LAST_LINES / 50);
     }
 }

@@ -23,7 +23,6 @@ mod service;
 mod show;
 mod supervisor;
 
-use std::io::Write;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -40,10 +39,12 @@ fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(code) => return code,
     };
-    match run(cli) {
+    let code = match run(cli) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => exit_code(&error),
-    }
+    };
+    log::flush();
+    code
 }
 
 /// Runs a verb on the runtime of the control plane: configuration, signals, stores, registry,
@@ -74,7 +75,7 @@ async fn work(cli: Cli) -> anyhow::Result<()> {
     };
     let loaded = tokio::select! {
         loaded = load => loaded??,
-        () = orders.stop() => bail!("interrupted"),
+        _ = orders.stop() => bail!("interrupted"),
     };
     let log = log::start(&loaded.config.log)?;
     for warning in &loaded.warnings {
@@ -93,7 +94,7 @@ async fn work(cli: Cli) -> anyhow::Result<()> {
     };
     tokio::select! {
         result = others => result,
-        () = orders.stop() => bail!("interrupted"),
+        _ = orders.stop() => bail!("interrupted"),
     }
 }
 
@@ -105,7 +106,7 @@ fn exit_code(error: &anyhow::Error) -> ExitCode {
     if broken_pipe {
         return ExitCode::SUCCESS;
     }
-    complain(&format_args!("{error:#}"));
+    log::write(format!("leaf-server: {error:#}\n"));
     let not_opened = error.downcast_ref();
     if error.is::<ConfigError>() || matches!(not_opened, Some(OpenError::Config(_))) {
         ExitCode::from(2)
@@ -114,9 +115,4 @@ fn exit_code(error: &anyhow::Error) -> ExitCode {
     } else {
         ExitCode::FAILURE
     }
-}
-
-/// One line on standard error, if it can be written.
-fn complain(text: &dyn std::fmt::Display) {
-    let _ = writeln!(std::io::stderr(), "leaf-server: {text}");
 }

@@ -38,7 +38,11 @@ pub(crate) struct Node {
     /// Where ids come from.
     pub(crate) ids: leaf_node::Node,
     pub(crate) started: Instant,
-    /// Whether the stop has begun.
+    /// Whether an operator has taken it out of service.
+    drained: AtomicBool,
+    /// Whether it was told to stop.
+    leaving: AtomicBool,
+    /// Whether connections end.
     stopping: AtomicBool,
     /// How many requests are waiting for ids.
     pub(crate) waiting: AtomicUsize,
@@ -73,6 +77,8 @@ impl Node {
             time_zone,
             ids,
             started: Instant::now(),
+            drained: AtomicBool::new(false),
+            leaving: AtomicBool::new(false),
             stopping: AtomicBool::new(false),
             waiting: AtomicUsize::new(0),
             looking_up: AtomicUsize::new(0),
@@ -92,12 +98,24 @@ impl Node {
         }
     }
 
-    /// From now on this node says that it is not ready, so that balancers send nothing new.
+    /// Whether this node says that it is not ready, so that balancers send nothing new, until an
+    /// operator takes it back. Everything else goes on.
+    pub(crate) fn drain(&self, drained: bool) {
+        self.drained.store(drained, Ordering::Relaxed);
+    }
+
+    /// From now on this node says that it stops, so that balancers send nothing new. Everything else
+    /// goes on.
+    pub(crate) fn leave(&self) {
+        self.leaving.store(true, Ordering::Relaxed);
+    }
+
+    /// From now on answers announce that their connection closes.
     pub(crate) fn begin_stop(&self) {
         self.stopping.store(true, Ordering::Relaxed);
     }
 
-    /// Whether the stop has begun.
+    /// Whether connections end.
     pub(crate) fn stopping(&self) -> bool {
         self.stopping.load(Ordering::Relaxed)
     }
@@ -114,8 +132,12 @@ impl Node {
 
     /// Whether this node can answer now.
     pub(crate) fn health(&self) -> Health {
-        if self.stopping() {
+        if self.leaving.load(Ordering::Relaxed) {
             return Health::not_ready(HealthCode::Stopping, "stopping");
+        }
+        if self.drained.load(Ordering::Relaxed) {
+            let text = "drained by an operator, until DELETE /v1/drain on the ops listener";
+            return Health::not_ready(HealthCode::Drained, text);
         }
         self.ids.health()
     }

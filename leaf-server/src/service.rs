@@ -1,7 +1,7 @@
 //! The verb `run`: puts everything together, and takes it apart in the right order.
 //!
 //! Start: bind the ports, lock the state file, serve, and claim the worker id last. Stop: not
-//! ready, stop accepting, finish what is under way, give the worker id back, then the ids.
+//! ready, go on for a while, stop accepting, finish what is under way, give the worker id back, then the ids.
 
 use std::io::Write;
 use std::net::SocketAddr;
@@ -18,6 +18,7 @@ use tokio::net::{TcpListener, TcpSocket};
 use tokio::time::{Instant, MissedTickBehavior};
 
 use crate::http::Http;
+use crate::log;
 use crate::node::Node;
 use crate::reload::Reload;
 use crate::resp::Resp;
@@ -82,12 +83,22 @@ pub(crate) async fn run(mut reload: Reload, mut orders: Orders) -> Result<()> {
     let outcome = keep(&mut orders, &mut reload, &node, &data_plane).await;
 
     supervisor::stopping();
-    node.begin_stop();
+    let begun = Instant::now();
+    match &outcome {
+        Ok(signal) => tracing::info!("stopping: {signal}"),
+        Err(_) => tracing::info!("stopping"),
+    }
+    let outcome = outcome.map(|_| ());
+    node.leave();
     let grace = config.stop_grace.duration();
-    // Requests under way leave the worker id and the unused ids some time.
-    let requests = Instant::now() + grace.mul_f64(0.7);
+    // Balancers notice meanwhile, unless it ends for a reason of its own.
+    let delay = if outcome.is_ok() { config.stop_delay.duration() } else { Duration::ZERO };
     tokio::select! {
         () = async {
+            tokio::time::sleep(delay).await;
+            node.begin_stop();
+            // Requests under way leave the worker id and the unused ids some time.
+            let requests = Instant::now() + grace.mul_f64(0.7);
             let deadline = Instant::now() + grace.max(LEAST_GRACE);
             let ids = ids.drain(ANNOUNCE, requests);
             tokio::join!(ids, drain(redis, requests), drain(grpc, requests));
@@ -96,6 +107,7 @@ pub(crate) async fn run(mut reload: Reload, mut orders: Orders) -> Result<()> {
             if tokio::time::timeout_at(deadline, node.ids.close()).await.is_err() {
                 tracing::error!("worker id and unused ids could not be given back within {grace:?}");
             }
+            tracing::info!("stopped after {:?}", rounded(begun.elapsed()));
         } => outcome,
         () = second(&mut orders) => bail!("second signal: stopped at once, without giving the worker id back"),
     }
@@ -120,13 +132,18 @@ async fn second(orders: &mut Orders) {
     }
 }
 
-/// Until an order to stop, or the registry's refusal.
+/// To the millisecond.
+fn rounded(duration: Duration) -> Duration {
+    Duration::from_millis(u64::try_from(duration.as_millis()).unwrap_or(u64::MAX))
+}
+
+/// Until an order to stop, whose signal it names, or the registry's refusal.
 async fn keep(
     orders: &mut Orders,
     reload: &mut Reload,
     node: &Node,
     data_plane: &DataPlane,
-) -> Result<()> {
+) -> Result<&'static str> {
     let claim = claim(node);
     tokio::pin!(claim);
     let mut claimed = false;
@@ -134,17 +151,17 @@ async fn keep(
     looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let watchdog = watch(data_plane);
     tokio::pin!(watchdog);
-    let mut told = None;
+    let (mut told, mut dropped) = (None, 0);
     loop {
         tokio::select! {
             order = orders.next() => match order {
-                Order::Stop => return Ok(()),
+                Order::Stop(signal) => return Ok(signal),
                 Order::Reload => {
                     supervisor::reloading();
                     tokio::select! {
                         () = reload.run(node) => supervisor::ready(),
                         // A disk that hangs does not hold it up.
-                        () = orders.stop() => return Ok(()),
+                        signal = orders.stop() => return Ok(signal),
                     }
                 }
             },
@@ -152,7 +169,13 @@ async fn keep(
                 result?;
                 claimed = true;
             }
-            _ = looks.tick() => tell(&mut told, node.health()),
+            _ = looks.tick() => {
+                tell(&mut told, node.health());
+                let now = log::dropped();
+                if std::mem::replace(&mut dropped, now) != now {
+                    tracing::warn!("{now} lines of the log were dropped: nobody read them in time");
+                }
+            }
             () = &mut watchdog => {}
         }
     }
@@ -345,5 +368,6 @@ fn announce(
     };
     text += &format!("  data       {}\n", config.data_dir.display());
     text += &format!("try: curl http://{ids}{route}\n");
-    let _ = std::io::stdout().write_all(text.as_bytes());
+    // A thread of its own: perhaps nobody reads it.
+    std::thread::spawn(move || std::io::stdout().write_all(text.as_bytes()));
 }

@@ -10,17 +10,18 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 /// What an operator wants.
 ///
-/// `Stop` is asked for by SIGTERM and SIGINT, `Reload` by SIGHUP.
+/// `Stop` is asked for by the signal that it names, `Reload` by SIGHUP.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Order {
-    Stop,
+    Stop(&'static str),
     Reload,
 }
 
-/// SIGTERM and Ctrl-C stop, SIGHUP reloads.
+/// SIGTERM, SIGQUIT and Ctrl-C stop, SIGHUP reloads.
 pub(crate) struct Orders {
     terminate: Signal,
     interrupt: Signal,
+    quit: Signal,
     hang_up: Signal,
 }
 
@@ -30,9 +31,15 @@ impl Orders {
         if getpid().is_init() {
             reap()?;
         }
+        // Other programs log more, or open their log anew. Here they mean nothing, and must not end
+        // the process.
+        for ignored in [SignalKind::user_defined1(), SignalKind::user_defined2()] {
+            drop(signal(ignored)?);
+        }
         Ok(Self {
             terminate: signal(SignalKind::terminate())?,
             interrupt: signal(SignalKind::interrupt())?,
+            quit: signal(SignalKind::quit())?,
             hang_up: signal(SignalKind::hangup())?,
         })
     }
@@ -40,15 +47,20 @@ impl Orders {
     /// The next order of any kind.
     pub(crate) async fn next(&mut self) -> Order {
         tokio::select! {
-            _ = self.terminate.recv() => Order::Stop,
-            _ = self.interrupt.recv() => Order::Stop,
+            _ = self.terminate.recv() => Order::Stop("SIGTERM"),
+            _ = self.interrupt.recv() => Order::Stop("SIGINT"),
+            _ = self.quit.recv() => Order::Stop("SIGQUIT"),
             _ = self.hang_up.recv() => Order::Reload,
         }
     }
 
-    /// The next order to stop.
-    pub(crate) async fn stop(&mut self) {
-        while self.next().await != Order::Stop {}
+    /// The next order to stop: the name of its signal.
+    pub(crate) async fn stop(&mut self) -> &'static str {
+        loop {
+            if let Order::Stop(signal) = self.next().await {
+                return signal;
+            }
+        }
     }
 }
 

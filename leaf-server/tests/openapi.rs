@@ -38,6 +38,8 @@ fn check(tag: &str) {
         .arg("run")
         .arg(root.join("docs/openapi.yaml"))
         .args(["--url", &format!("http://{at}"), "--include-tag", tag, "--no-color"])
+        // After it `/readyz` answers 503, which counts as a failure here.
+        .args(["--exclude-operation-id", "drain"])
         .args(how)
         .current_dir(directory.path())
         .output()

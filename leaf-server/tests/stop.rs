@@ -1,7 +1,7 @@
 //! SIGTERM: what is under way is answered, the worker id is given back, the exit code is 0.
 #![allow(clippy::unwrap_used, reason = "tests may panic")]
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use leaf_testkit::{HttpClient, LeafServer, wait_until};
 
@@ -153,4 +153,109 @@ fn unused_segment_ids_are_not_lost_by_a_stop() {
         }
         assert!(server.stop().success());
     }
+}
+
+/// The first half of a stop by itself: balancers send nothing new, and everything else goes on.
+#[test]
+fn a_node_that_is_drained_serves_on_until_it_is_taken_back() {
+    let directory = tempfile::tempdir().unwrap();
+    let server = LeafServer::start(SERVER, directory.path(), &[], &[]);
+    let ready = || HttpClient::once(server.ops(), "GET", "/readyz");
+    for _ in 0..2 {
+        let drained = HttpClient::once(server.ops(), "POST", "/v1/drain");
+        assert_eq!(drained.json()["codes"], serde_json::json!(["drained"]), "{drained:?}");
+        assert!(ready().status == 503 && ready().body.contains("DELETE /v1/drain"), "{:?}", ready());
+        let _ = server.id(SNOWFLAKE);
+        assert_eq!(HttpClient::once(server.ops(), "GET", "/healthz").status, 200);
+    }
+    assert_eq!(HttpClient::once(server.ops(), "DELETE", "/v1/drain").status, 200);
+    assert_eq!(ready().body, "ready");
+    assert_eq!(HttpClient::once(server.ops(), "DELETE", "/v1/drain?now=1").status, 400);
+}
+
+/// For `stop_delay` a stop is nothing but the word of `/readyz`: clients go on, also new ones.
+#[test]
+fn a_stop_gives_balancers_time_to_notice() {
+    const DELAY: Duration = Duration::from_secs(3);
+    for signal in ["TERM", "QUIT"] {
+        let directory = tempfile::tempdir().unwrap();
+        let env = [("LEAF_STOP_DELAY", "3s".to_owned())];
+        let mut server = LeafServer::start(SERVER, directory.path(), &[], &env);
+        let mut kept = HttpClient::connect(server.ids()).unwrap();
+        for ignored in ["USR1", "USR2"] {
+            server.process_mut().signal(ignored);
+        }
+        let begun = Instant::now();
+        server.process_mut().signal(signal);
+
+        wait_until("/readyz says so", Duration::from_secs(2), || {
+            let ready = HttpClient::once(server.ops(), "GET", "/readyz");
+            (ready.status == 503 && ready.body.contains("stopping")).then_some(())
+        });
+        while begun.elapsed() < DELAY - Duration::from_millis(500) {
+            let answer = kept.request("GET", SNOWFLAKE).unwrap();
+            assert_eq!((answer.status, answer.header("connection")), (200, None));
+            let _ = server.id(SNOWFLAKE);
+        }
+
+        let status = server.process_mut().wait(Duration::from_secs(15));
+        assert_eq!(status.code(), Some(0), "{}", server.output());
+        assert!(begun.elapsed() >= DELAY);
+        let output = server.output();
+        assert!(output.contains(&format!("stopping: SIG{signal}")), "{output}");
+        assert!(output.contains("stopped after 3."), "{output}");
+    }
+}
+
+/// Nobody reads standard error: ids flow, health is answered, and a stop ends in time. Whoever reads
+/// it again is told how much is missing.
+#[test]
+fn a_log_that_nobody_reads_stops_nothing() {
+    let directory = tempfile::tempdir().unwrap();
+    let pipe = directory.path().join("pipe");
+    let made = std::process::Command::new("mkfifo").arg(&pipe).status().unwrap();
+    assert!(made.success());
+    // Open for both, so that neither side waits for the other.
+    let mut reader = std::fs::File::options().read(true).write(true).open(&pipe).unwrap();
+    let script = format!("LEAF_LOG__LEVEL=trace exec \"$0\" \"$@\" 2>{}", pipe.display());
+    let data = directory.path().join("data");
+    let mut server = LeafServer::start_wrapped("sh", &["-c", &script, SERVER], &data);
+    let unread = |reader: &std::fs::File| rustix::io::ioctl_fionread(reader).unwrap();
+    let serves = |server: &LeafServer, time: Duration| {
+        let begun = Instant::now();
+        while begun.elapsed() < time {
+            let _ = server.id(SNOWFLAKE);
+            // Each is a transaction, which is three lines at this level.
+            let lease = "/v1/segments/leaf-segment-test/lease?count=1";
+            for _ in 0..20 {
+                assert_eq!(HttpClient::once(server.ids(), "POST", lease).status, 200);
+            }
+            assert_eq!(HttpClient::once(server.ops(), "GET", "/healthz").status, 200);
+            assert_eq!(HttpClient::once(server.ops(), "GET", "/readyz").status, 200);
+        }
+    };
+    wait_until("the pipe is full", Duration::from_secs(60), || {
+        serves(&server, Duration::from_millis(100));
+        (unread(&reader) > 60_000).then_some(())
+    });
+    // Longer than any ceiling lasts that was raised before.
+    serves(&server, Duration::from_secs(8));
+
+    let mut told = String::new();
+    let mut part = vec![0; 1 << 16];
+    wait_until("the log says what is missing", Duration::from_secs(30), || {
+        serves(&server, Duration::from_millis(10));
+        while unread(&reader) > 0 {
+            let read = std::io::Read::read(&mut reader, &mut part).unwrap();
+            told += &String::from_utf8_lossy(&part[..read]);
+        }
+        told.contains("lines of the log were dropped").then_some(())
+    });
+
+    wait_until("the pipe is full again", Duration::from_secs(60), || {
+        serves(&server, Duration::from_millis(100));
+        (unread(&reader) > 60_000).then_some(())
+    });
+    server.process_mut().signal("TERM");
+    assert!(server.process_mut().wait(Duration::from_secs(12)).success());
 }

@@ -42,6 +42,8 @@ pub(super) enum To {
     Alive,
     /// Whether ids can be had: a balancer sends nothing where it cannot.
     Ready,
+    /// Takes this node out of its balancers, and back.
+    Drain,
     /// Everything about this node, from memory.
     Status,
     /// The double buffers, as on the page of the Java Leaf.
@@ -70,6 +72,7 @@ pub(super) enum To {
 pub(super) const ROUTES: &[Route<To>] = &[
     Route::new("GET, HEAD", "/healthz", To::Alive),
     Route::new("GET, HEAD", "/readyz", To::Ready),
+    Route::new("POST, DELETE", "/v1/drain", To::Drain),
     Route::new("GET, HEAD", "/v1/status", To::Status),
     Route::new("GET, HEAD", "/cache", To::Cache),
     Route::new("GET, HEAD", "/db", To::Db),
@@ -110,7 +113,9 @@ async fn answer(node: &Arc<Node>, head: &Parts, body: &mut RequestBody) -> Resul
     check_method(&head.method, route.methods)?;
     if !matches!(route.to, To::Alive | To::Ready) {
         authorize(node.live.token(), node.ops.ip(), &head.headers, &head.uri)?;
-        if head.uri.query().is_some_and(|query| !query.is_empty()) && head.method != "DELETE" {
+        if head.uri.query().is_some_and(|query| !query.is_empty())
+            && (head.method != "DELETE" || route.to == To::Drain)
+        {
             return Err(Problem::bad_request("this route takes no parameters"));
         }
     }
@@ -122,6 +127,11 @@ async fn answer(node: &Arc<Node>, head: &Parts, body: &mut RequestBody) -> Resul
             health if health.can_answer() => Ok(reply::text(StatusCode::OK, health.to_string())),
             health => Err(Problem::unavailable(health.to_string())),
         },
+        To::Drain => {
+            body::read(body, body::OF_OPERATORS).await?;
+            node.drain(head.method == "POST");
+            Ok(status::show(&node))
+        }
         To::Status => Ok(status::show(&node)),
         To::Cache => Ok(tables::cache(&node, &head.headers)),
         To::Db => {
