@@ -8,7 +8,7 @@ use std::io::{IsTerminal as _, Write};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{SyncSender, sync_channel};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use leaf_node::config::{self, ConfigError, LogFormat};
 use tracing_subscriber::layer::SubscriberExt;
@@ -117,12 +117,7 @@ pub(crate) fn dropped() -> u64 {
 pub(crate) fn flush() {
     let Some(queue) = QUEUE.get() else { return };
     let (done, written) = sync_channel(1);
-    let begun = Instant::now();
-    while begun.elapsed() < LAST_LINES {
-        if queue.try_send(Message::Flush(done.clone())).is_ok() {
-            let _ = written.recv_timeout(LAST_LINES);
-            return;
-        }
-        std::thread::sleep(LAST_LINES / 50);
-    }
+    // It waits for a place, also where none comes.
+    std::thread::spawn(move || queue.send(Message::Flush(done)));
+    let _ = written.recv_timeout(LAST_LINES);
 }

@@ -1,9 +1,10 @@
 //! SIGTERM: what is under way is answered, the worker id is given back, the exit code is 0.
 #![allow(clippy::unwrap_used, reason = "tests may panic")]
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use leaf_testkit::{HttpClient, LeafServer, wait_until};
+use tokio::time::Instant;
 
 const SERVER: &str = env!("CARGO_BIN_EXE_leaf-server");
 const SNOWFLAKE: &str = "/api/snowflake/get/test";
@@ -164,7 +165,11 @@ fn a_node_that_is_drained_serves_on_until_it_is_taken_back() {
     for _ in 0..2 {
         let drained = HttpClient::once(server.ops(), "POST", "/v1/drain");
         assert_eq!(drained.json()["codes"], serde_json::json!(["drained"]), "{drained:?}");
-        assert!(ready().status == 503 && ready().body.contains("DELETE /v1/drain"), "{:?}", ready());
+        assert!(
+            ready().status == 503 && ready().body.contains("DELETE /v1/drain"),
+            "{:?}",
+            ready()
+        );
         let _ = server.id(SNOWFLAKE);
         assert_eq!(HttpClient::once(server.ops(), "GET", "/healthz").status, 200);
     }
@@ -221,25 +226,32 @@ fn a_log_that_nobody_reads_stops_nothing() {
     let data = directory.path().join("data");
     let mut server = LeafServer::start_wrapped("sh", &["-c", &script, SERVER], &data);
     let unread = |reader: &std::fs::File| rustix::io::ioctl_fionread(reader).unwrap();
-    let serves = |server: &LeafServer, time: Duration| {
+    let mut leases = 0;
+    let mut serves = |server: &LeafServer, time: Duration| {
         let begun = Instant::now();
+        let mut client = HttpClient::connect(server.ids()).unwrap();
         while begun.elapsed() < time {
             let _ = server.id(SNOWFLAKE);
             // Each is a transaction, which is three lines at this level.
             let lease = "/v1/segments/leaf-segment-test/lease?count=1";
-            for _ in 0..20 {
-                assert_eq!(HttpClient::once(server.ids(), "POST", lease).status, 200);
+            for _ in 0..50 {
+                assert_eq!(client.request("POST", lease).unwrap().status, 200);
+                leases += 1;
             }
             assert_eq!(HttpClient::once(server.ops(), "GET", "/healthz").status, 200);
             assert_eq!(HttpClient::once(server.ops(), "GET", "/readyz").status, 200);
         }
+        leases
     };
     wait_until("the pipe is full", Duration::from_secs(60), || {
         serves(&server, Duration::from_millis(100));
         (unread(&reader) > 60_000).then_some(())
     });
-    // Longer than any ceiling lasts that was raised before.
+    // Longer than any ceiling lasts that was raised before, and more lines than wait.
     serves(&server, Duration::from_secs(8));
+    wait_until("lines are dropped", Duration::from_secs(60), || {
+        (serves(&server, Duration::from_millis(100)) > 4000).then_some(())
+    });
 
     let mut told = String::new();
     let mut part = vec![0; 1 << 16];
