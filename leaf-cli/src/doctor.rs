@@ -3,15 +3,18 @@
 //! It looks for what no single request can notice: two stores that issue the same ids, records that
 //! no server can use, and databases whose settings lose commits. It changes nothing.
 
+use std::collections::HashMap;
+
 use anyhow::{Result, anyhow};
 use comfy_table::CellAlignment::Left;
+use leaf_core::Tag;
 use leaf_node::hints;
 use leaf_segment::{NewTag, TagRecord, TagSettingsError};
 use serde::Serialize;
 
 use crate::Done;
 use crate::cli::Output;
-use crate::output::{self, Row, quoted};
+use crate::output::{self, Row};
 use crate::stores::{Store, Stores};
 use crate::{overlap, shards};
 
@@ -64,7 +67,7 @@ fn compare(
     for record in records.iter().filter(|record| record.tag != stock && !record.is_sealed()) {
         let same = others.iter().find(|other| other.tag == record.tag && !other.is_sealed());
         if let Some(why) = same.and_then(|same| overlap::between(record, same)) {
-            let tag = quoted(record.tag.as_str());
+            let tag = hints::quoted(record.tag.as_str());
             findings.push(Finding {
                 store: other.into(),
                 finding: format!("tag {tag} can have the same ids here as in {one}: {why}"),
@@ -76,7 +79,7 @@ fn compare(
 /// A tag in a store to which `segment.shard` does not send it, and what to do with it. `owner` is the
 /// store to which it is sent.
 async fn stray(record: &TagRecord, owner: &Store) -> String {
-    let (tag, url) = (quoted(record.tag.as_str()), &owner.url);
+    let (tag, url) = (hints::quoted(record.tag.as_str()), &owner.url);
     let there = owner.open.store.tag(&record.tag).await;
     let what = match there {
         _ if record.is_sealed() => "it is sealed: delete it here with `leaf --store`".into(),
@@ -91,10 +94,35 @@ async fn stray(record: &TagRecord, owner: &Store) -> String {
     format!("tag {tag} is kept here, but segment.shard sends it to {url}: {what}")
 }
 
+/// A tag whose record is below what the node of this host was granted: a backup was restored, or
+/// somebody edited it. Marks are read before the record, which is raised before them; a range that
+/// goes back lowers both, so what looks wrong is looked at twice.
+async fn went_back(stores: &Stores, store: &Store, record: &TagRecord) -> Option<String> {
+    let tag = &record.tag;
+    let mark = || {
+        let marks = leaf_node::read_marks(&stores.data_dir).unwrap_or_default();
+        marks.into_iter().find(|(marked, _)| marked == tag).map(|(_, mark)| mark)
+    };
+    let mark = mark()?;
+    let record = store.open.store.tag(tag).await.ok()??;
+    (record.max_id < mark).then(|| {
+        format!(
+            "tag {tag} went back to {}, and the node of {} was granted ids below {mark}: look at all nodes (`leaf doctor` with \
+             the --data-dir of each, or their /readyz), then `leaf tag advance {tag} --at-least N` with the greatest number",
+            record.max_id,
+            stores.data_dir.display(),
+            tag = hints::quoted(tag.as_str()),
+        )
+    })
+}
+
 /// Looks at every store of one configuration. Returns the tags of those that could be read; one
 /// that could not be read is a finding itself, so that the others are still looked at.
 async fn look(stores: &Stores, findings: &mut Vec<Finding>) -> Vec<(String, Vec<TagRecord>)> {
     let mut read = Vec::new();
+    // A file that cannot be read is the server's to tell of: its owner may be another user.
+    let marks = leaf_node::read_marks(&stores.data_dir).unwrap_or_default();
+    let marks: HashMap<Tag, i64> = marks.into_iter().collect();
     for store in stores.shards.iter() {
         let mut found = |finding: String| {
             findings.push(Finding { store: store.url.to_string(), finding });
@@ -112,9 +140,20 @@ async fn look(stores: &Stores, findings: &mut Vec<Finding>) -> Vec<(String, Vec<
                     {
                         let owner = stores.shards.of(tag);
                         found(stray(record, owner).await);
+                    } else if record.is_sealed() {
+                        let tag = hints::quoted(tag);
+                        found(format!(
+                            "tag {tag} is sealed: no server gets ids of it here; if it was moved, let segment.shard send it to its \
+                             new store, and delete it here; if an import or a deletion was broken off, repeat it"
+                        ));
+                    }
+                    if marks.get(&record.tag).is_some_and(|mark| record.max_id < *mark)
+                        && let Some(finding) = went_back(stores, store, record).await
+                    {
+                        found(finding);
                     }
                     if let Err(error) = &record.meaning {
-                        found(format!("tag {}: {error}", quoted(tag)));
+                        found(format!("tag {}: {error}", hints::quoted(tag)));
                     }
                     if let (Some(ended), Ok(meaning)) = (record.ended(), &record.meaning) {
                         let (tag, max_id) = (record.tag.clone(), record.max_id);
@@ -122,16 +161,16 @@ async fn look(stores: &Stores, findings: &mut Vec<Finding>) -> Vec<(String, Vec<
                         if let Err(why) = ended.check(&new) {
                             found(format!(
                                 "tag {}: {why} (`leaf tag advance`)",
-                                quoted(record.tag.as_str())
+                                hints::quoted(record.tag.as_str())
                             ));
                         }
                     }
                     if let Err(error) = record.step {
-                        let tag = quoted(tag);
+                        let tag = hints::quoted(tag);
                         found(format!("tag {tag}: {error}; `leaf tag set-step {tag} STEP`"));
                     }
                     if let Err(error) = &record.settings {
-                        let tag = quoted(tag);
+                        let tag = hints::quoted(tag);
                         found(match error {
                             TagSettingsError::Damaged(_) => {
                                 format!("tag {tag}: {error}; `leaf tag set {tag} --enabled true`")

@@ -63,24 +63,12 @@ pub(crate) fn printable(text: &str) -> String {
     text.chars().map(|c| if c.is_control() || turns(c) { '\u{fffd}' } else { c }).collect()
 }
 
-/// A tag as a shell takes it, for commands that are suggested.
-///
-/// Plain names stay as they are; others are put in single quotes, in which a shell interprets
-/// nothing.
-pub(crate) fn quoted(tag: &str) -> String {
-    let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | ':' | '/');
-    if tag.chars().all(plain) { tag.into() } else { format!("'{}'", tag.replace('\'', r"'\''")) }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn suggested_commands_are_safe_to_paste() {
-        assert_eq!(quoted("orders.v1"), "orders.v1");
-        assert_eq!(quoted("a; rm -rf $(x)"), "'a; rm -rf $(x)'");
-        assert_eq!(quoted("it's"), r"'it'\''s'");
+    fn what_is_printed_cannot_steer_a_terminal() {
         assert_eq!(printable("a\u{1b}[31mb\u{202e}c"), "a\u{fffd}[31mb\u{fffd}c");
     }
 }

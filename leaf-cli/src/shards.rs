@@ -8,12 +8,13 @@ use std::fmt::Write as _;
 use anyhow::{Result, bail};
 use comfy_table::CellAlignment::{self, Left};
 use leaf_node::config::ConfigError;
+use leaf_node::hints;
 use leaf_segment::{ShardMemory, ShardMemoryError, StoreError};
 use serde::Serialize;
 
 use crate::Done;
 use crate::cli::Output;
-use crate::output::{self, Row, quoted};
+use crate::output::{self, Row};
 use crate::stores::{Store, Stores};
 
 /// A store and its place.
@@ -139,7 +140,7 @@ async fn refuse_strays(stores: &Stores) -> Result<()> {
     for store in stores.shards.iter() {
         for record in store.open.store.tags().await? {
             if !stores.shards.is_of(record.tag.as_str(), store) && leaf_node::is_open(&record) {
-                strays.push(format!("{} in {}", quoted(record.tag.as_str()), store.url));
+                strays.push(format!("{} in {}", hints::quoted(record.tag.as_str()), store.url));
             }
         }
     }

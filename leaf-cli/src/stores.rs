@@ -21,7 +21,8 @@ use crate::config;
 pub(crate) struct Stores {
     /// Each with the patterns of its tags.
     pub(crate) shards: Shards<Store>,
-    data_dir: PathBuf,
+    /// Of the node of this host, if there is one.
+    pub(crate) data_dir: PathBuf,
     segment: Segment,
 }
 

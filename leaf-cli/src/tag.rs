@@ -9,16 +9,16 @@ use anyhow::{Result, anyhow, bail};
 use comfy_table::CellAlignment::{self, Left, Right};
 use leaf_core::{Step, Tag as TagName};
 use leaf_node::config::ConfigError;
+use leaf_node::hints;
 use leaf_node::records::TagShown;
 use leaf_segment::{
-    EndedTag, KeyRing, Order, SEALED, Shape, ShapeName, TagAdminError, TagChange, TagRecord,
-    TagSpec,
+    EndedTag, KeyRing, Order, Shape, ShapeName, TagAdminError, TagChange, TagRecord, TagSpec,
 };
 use serde::Serialize;
 
 use crate::Done;
 use crate::cli::{Output, Tag};
-use crate::output::{self, Row, quoted};
+use crate::output::{self, Row};
 use crate::stores::{Store, Stores};
 
 /// What a tag's ids are, beside their order.
@@ -62,7 +62,7 @@ impl Row for TagShown {
                 None => "unknown".into(),
             },
             ids(self),
-            if self.max_id == SEALED { "sealed".into() } else { self.max_id.to_string() },
+            self.max_id.map_or_else(|| "sealed".into(), |max_id| max_id.to_string()),
             match (self.step, self.order) {
                 (Some(step), _) => step.to_string(),
                 (None, Some(Order::Strict)) => "-".into(),
@@ -230,7 +230,7 @@ fn shown(store: &Store, record: TagRecord, output: Output) -> Result<Done> {
 /// Deletes a tag, and prints the command that makes it again without repeating an id: only now is
 /// it known how far the tag had granted ids.
 async fn delete(stores: &Stores, tag: &str, yes: bool, output: Output) -> Result<Done> {
-    let (store, shell) = (stores.shards.of(tag), quoted(tag));
+    let (store, shell) = (stores.shards.of(tag), hints::quoted(tag));
     let deleted = store.tags().delete(&name(tag)?, yes.into()).await;
     let deleted = deleted.map_err(|error| match error {
         TagAdminError::Unconfirmed(why) => {
@@ -298,7 +298,7 @@ fn options(tag: &TagShown) -> String {
         ("--slice-bits", tag.slice_bits.filter(|bits| *bits != 63).map(|bits| bits.to_string())),
         ("--reset", tag.reset.map(|reset| reset.name().into())),
         ("--time-zone", tag.time_zone.map(Into::into)),
-        ("--text", tag.text.as_deref().map(quoted)),
+        ("--text", tag.text.as_deref().map(hints::quoted)),
     ];
     options
         .extend(given.into_iter().filter_map(|(name, value)| Some(format!("{name} {}", value?))));

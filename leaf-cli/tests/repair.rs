@@ -91,9 +91,20 @@ async fn a_row_that_was_edited_down_is_refused_by_both_nodes() {
         ids.extend(stock);
     }
     let at_least = highest.to_string();
+    for directory in &directories {
+        let found = leaf(directory.path(), &["doctor", "--data-dir", ".", "--store", &url]);
+        let told = found.code == 1
+            && found.out.contains("went back")
+            && found.out.contains("granted ids below");
+        assert!(told, "{found:?}");
+    }
     leaf(directories[0].path(), &["tag", "advance", TAG, "--at-least", &at_least, "--store", &url])
         .ok();
     tokio::time::sleep(Duration::from_millis(1200)).await;
+    for directory in &directories {
+        let found = leaf(directory.path(), &["doctor", "--data-dir", ".", "--store", &url]);
+        assert!(!found.out.contains("went back"), "{found:?}");
+    }
     for node in [&first, &second] {
         ids.extend(node.take(5000).await);
         node.segments.close().await;

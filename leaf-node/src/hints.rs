@@ -6,7 +6,7 @@
 
 use std::error::Error;
 
-use leaf_segment::{StoreError, StoreErrorKind, TagAdminError};
+use leaf_segment::{StoreError, StoreErrorKind, TagAdminError, TagView};
 use leaf_snowflake::{RegistryError, RegistryErrorKind, SnowflakeError, SnowflakeErrorKind};
 
 use crate::OpenError;
@@ -98,6 +98,31 @@ fn of_one(error: &(dyn Error + 'static)) -> Option<&'static str> {
     }
 }
 
+/// The most commands that are suggested at once.
+const COMMANDS: usize = 3;
+
+/// The commands that repair the tags whose records went back; `None` where there is none.
+#[must_use]
+pub fn of_refused(views: &[TagView]) -> Option<String> {
+    let commands = views.iter().filter_map(|view| {
+        let least = view.advance_to?;
+        Some(format!("`leaf tag advance {} --at-least {least}`", quoted(view.tag.as_str())))
+    });
+    let commands: Vec<_> = commands.take(COMMANDS).collect();
+    (!commands.is_empty())
+        .then(|| format!("{}, with the greatest number of all nodes", commands.join(", ")))
+}
+
+/// A tag as a shell takes it, for commands that are suggested.
+///
+/// Plain names stay as they are; others are put in single quotes, in which a shell interprets
+/// nothing.
+#[must_use]
+pub fn quoted(tag: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | ':' | '/');
+    if tag.chars().all(plain) { tag.into() } else { format!("'{}'", tag.replace('\'', r"'\''")) }
+}
+
 /// `text`, and the hint behind it.
 #[must_use]
 pub fn with(text: impl std::fmt::Display, hint: Option<&str>) -> String {
@@ -107,6 +132,13 @@ pub fn with(text: impl std::fmt::Display, hint: Option<&str>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn suggested_commands_are_safe_to_paste() {
+        assert_eq!(quoted("orders.v1"), "orders.v1");
+        assert_eq!(quoted("a; rm -rf $(x)"), "'a; rm -rf $(x)'");
+        assert_eq!(quoted("it's"), r"'it'\''s'");
+    }
 
     #[test]
     fn an_error_has_its_hint_below_any_context() {

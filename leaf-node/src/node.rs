@@ -6,11 +6,11 @@
 
 use std::fmt;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use leaf_core::Health;
+use leaf_core::{Health, Tag};
 use leaf_registry::{OpenRegistry, OpenStore, StoreUrl};
 use leaf_segment::{
     HighWaterMarks, KeyRing, Keys, SegmentConfig, SegmentGenerator, ShardPlace, Shards, StoreError,
@@ -176,7 +176,7 @@ impl Segment {
     /// The tables of a SQLite file are made here, since nobody else could have made them; those of
     /// a server are an operator's to make (`leaf-server schema`).
     async fn open(config: &Config) -> Result<Self, OpenError> {
-        let marks = HighWaterMarks::open(&marks_file(config));
+        let marks = HighWaterMarks::open(&marks_file(&config.data_dir));
         let marks = Arc::new(marks.map_err(OpenError::HighWaterMarks)?);
         let keys = Arc::new(KeyRing::new(config.segment.read_keys()?));
         let open = async |(place, url): (ShardPlace, &StoreUrl)| -> Result<_, OpenError> {
@@ -228,8 +228,8 @@ fn is_locked(error: &StoreError) -> bool {
 }
 
 /// Where the regression guard's marks are.
-fn marks_file(config: &Config) -> PathBuf {
-    config.data_dir.join("segment.marks")
+fn marks_file(data_dir: &Path) -> PathBuf {
+    data_dir.join("segment.marks")
 }
 
 /// Refuses a file of the regression guard's marks with which [`Node::open`] refuses to start.
@@ -239,7 +239,16 @@ fn marks_file(config: &Config) -> PathBuf {
 /// # Errors
 /// `HighWaterMarks`.
 pub fn check_marks(config: &Config) -> Result<(), OpenError> {
-    HighWaterMarks::check(&marks_file(config)).map_err(OpenError::HighWaterMarks)
+    HighWaterMarks::check(&marks_file(&config.data_dir)).map_err(OpenError::HighWaterMarks)
+}
+
+/// The regression guard's marks of the node that uses this data directory, also while it runs: the
+/// ids of each tag below its mark were granted to it. None where no node has used the directory.
+///
+/// # Errors
+/// `HighWaterMarks` where the file cannot be read.
+pub fn read_marks(data_dir: &Path) -> Result<Vec<(Tag, i64)>, OpenError> {
+    HighWaterMarks::read(&marks_file(data_dir)).map_err(OpenError::HighWaterMarks)
 }
 
 /// Refuses settings, a state file and a Java Leaf's cache with which [`Node::open`] refuses to

@@ -13,8 +13,11 @@ fn as_text<S: Serializer>(number: &i64, to: S) -> Result<S::Ok, S::Error> {
     to.collect_str(number)
 }
 
-fn as_text_or_null<S: Serializer>(number: &Option<u64>, to: S) -> Result<S::Ok, S::Error> {
-    number.map(|number| number.to_string()).serialize(to)
+fn as_text_or_null<N: ToString, S: Serializer>(
+    number: &Option<N>,
+    to: S,
+) -> Result<S::Ok, S::Error> {
+    number.as_ref().map(ToString::to_string).serialize(to)
 }
 
 /// A tag's record.
@@ -22,9 +25,12 @@ fn as_text_or_null<S: Serializer>(number: &Option<u64>, to: S) -> Result<S::Ok, 
 pub struct TagShown {
     /// Its name.
     pub tag: String,
-    /// The next number that the store will grant, in a plain tag the next id.
-    #[serde(serialize_with = "as_text")]
-    pub max_id: i64,
+    /// The next number that the store will grant, in a plain tag the next id; `null` in a tag that
+    /// is sealed.
+    #[serde(serialize_with = "as_text_or_null")]
+    pub max_id: Option<i64>,
+    /// Whether the store grants nothing more: the tag was moved, or is being moved or deleted.
+    pub sealed: bool,
     /// `relaxed` or `strict`; `null` when this version of Leaf may not guess it.
     pub order: Option<Order>,
     /// Which ids the numbers stand for: `plain`, `interleave:0/2`, `scramble:63`.
@@ -69,7 +75,8 @@ impl TagShown {
         let step = record.step.ok().filter(|_| order != Some(Order::Strict));
         Self {
             tag: record.tag.as_str().into(),
-            max_id: record.max_id,
+            max_id: Some(record.max_id).filter(|_| !record.is_sealed()),
+            sealed: record.is_sealed(),
             order,
             shape: meaning.map(|meaning| meaning.shape.to_string()),
             key: meaning.and_then(|meaning| meaning.key()).map(|key| key.version),

@@ -49,8 +49,11 @@ pub struct SegmentGenerator {
 struct Shared {
     store_client: Arc<StoreClient>,
     tags: Arc<ArcSwap<TagMap>>,
-    /// Whoever holds it may change the map.
-    changing: Mutex<()>,
+    /// Whoever holds it may change the map. The tags that were read by themselves since the last
+    /// reading of all of them began: it may have older records.
+    changing: Mutex<HashSet<Tag>>,
+    /// Whoever holds it reads the record of one tag to follow it.
+    following: tokio::sync::Mutex<()>,
     unknown: Mutex<UnknownTags>,
     /// How many readings of the whole set have begun, and what became of the last that ended.
     reads_begun: AtomicU64,
@@ -158,10 +161,19 @@ impl SegmentGenerator {
         self.shared.store_client.read_soon.notify_one();
     }
 
-    /// Looks this tag up when it is asked for next, although it was refused a moment ago: it was
-    /// just made, or enabled.
-    pub fn look_again(&self, tag: &Tag) {
-        self.shared.unknown().forget(tag);
+    /// Reads the record of one tag and follows it: what was changed in the store before holds here
+    /// when this returns. A store that does not answer is asked again with the next reading of all
+    /// tags.
+    pub async fn follow(&self, tag: &Tag) {
+        let shared = &self.shared;
+        // One after the other: the answer that was read last must be the one that holds.
+        let _turn = shared.following.lock().await;
+        shared.unknown().forget(tag);
+        let what = format!("read tag {:?}", tag.as_str());
+        match shared.store_client.read(&what, shared.store_client.store.tag(tag)).await {
+            Ok(record) => drop(shared.apply_one(tag, record.as_ref())),
+            Err(_) => self.read_soon(),
+        }
     }
 
     /// Drops every id that is in memory. Each handle ends with `Changed`; [`Self::tag`] gives a new
@@ -226,6 +238,7 @@ impl Shared {
             store_client: Arc::new(StoreClient::new(store, config)),
             tags: Arc::default(),
             changing: Mutex::default(),
+            following: tokio::sync::Mutex::default(),
             unknown: Mutex::default(),
             reads_begun: AtomicU64::new(0),
             read: watch::Sender::default(),
@@ -281,8 +294,7 @@ impl Shared {
     /// to wait before the next time.
     async fn refresh(&self) -> Duration {
         let number = self.reads_begun.fetch_add(1, Ordering::SeqCst) + 1;
-        // A tag that is looked up while the records are read may be newer than they are.
-        let before = self.tags.load_full();
+        self.changing.lock().expect("no holder of this lock panics").clear();
         let records =
             match self.store_client.read("read the tags", self.store_client.store.tags()).await {
                 Ok(records) => records,
@@ -302,17 +314,16 @@ impl Shared {
             tracing::info!("the store answers again");
         }
         {
-            let _alone = self.changing.lock().expect("no holder of this lock panics");
+            let newer = self.changing.lock().expect("no holder of this lock panics");
             let mut tags = TagMap::clone(&self.tags.load());
-            let names: HashSet<&Tag> = records.iter().map(|record| &record.tag).collect();
-            for handle in before.values().filter(|handle| !names.contains(handle.tag())) {
+            let names: HashSet<&Tag> =
+                records.iter().map(|record| &record.tag).chain(newer.iter()).collect();
+            for handle in tags.values().filter(|handle| !names.contains(handle.tag())) {
                 handle.state.end(SegmentErrorKind::UnknownTag);
             }
-            // A tag whose record could not be followed and is gone needs no operator any more.
-            let told =
-                |handle: &TagHandle| handle.state.has_ended() && health::needs_operator(handle);
-            tags.retain(|tag, handle| names.contains(tag) || !told(handle));
-            for record in &records {
+            // What was granted of those that are gone, the marks remember.
+            tags.retain(|tag, handle| names.contains(tag) || !handle.state.has_ended());
+            for record in records.iter().filter(|record| !newer.contains(&record.tag)) {
                 self.apply_record(&mut tags, record);
             }
             self.tags.store(Arc::new(tags));
@@ -421,11 +432,7 @@ impl Shared {
             }
         };
         let mut why = SegmentErrorKind::UnknownTag;
-        if let Some(record) = record {
-            let _alone = self.changing.lock().expect("no holder of this lock panics");
-            let mut tags = TagMap::clone(&self.tags.load());
-            let handle = self.apply_record(&mut tags, &record);
-            self.tags.store(Arc::new(tags));
+        if let (Some(handle), Some(record)) = (self.apply_one(tag, record.as_ref()), record) {
             match usable(&record, &self.store_client.config.keys) {
                 Ok(_) => return Ok(handle),
                 Err(refusal) => why = refusal,
@@ -435,16 +442,35 @@ impl Shared {
         Err(SegmentError::new(why, tag.as_str()))
     }
 
-    /// The handle of a tag, from a reading of the whole set that begins after this call.
-    async fn wait_for_read(&self, tag: &Tag) -> Result<TagHandle, SegmentError> {
+    /// Brings what is known up to date with the record of one tag, which may be newer than one of all
+    /// tags that is being read.
+    fn apply_one(&self, tag: &Tag, record: Option<&TagRecord>) -> Option<TagHandle> {
+        let mut newer = self.changing.lock().expect("no holder of this lock panics");
+        newer.insert(tag.clone());
+        let mut tags = TagMap::clone(&self.tags.load());
+        let handle = record.map(|record| self.apply_record(&mut tags, record));
+        if handle.is_none() {
+            let gone = tags.remove(tag)?;
+            gone.state.end(SegmentErrorKind::UnknownTag);
+        }
+        self.tags.store(Arc::new(tags));
+        handle
+    }
+
+    /// A reading of the whole set of tags that begins from now on; `None` when the generator closes.
+    async fn next_read(&self) -> Option<Read> {
         let mut reads = self.read.subscribe();
         let number = self.reads_begun.load(Ordering::SeqCst) + 1;
         self.store_client.read_soon.notify_one();
-        let read = tokio::select! {
+        tokio::select! {
             () = self.store_client.stop.cancelled() => None,
             read = reads.wait_for(|read| read.number >= number) => read.ok().map(|read| read.clone()),
-        };
-        let Some(read) = read else {
+        }
+    }
+
+    /// The handle of a tag, from a reading of the whole set that begins after this call.
+    async fn wait_for_read(&self, tag: &Tag) -> Result<TagHandle, SegmentError> {
+        let Some(read) = self.next_read().await else {
             return Err(SegmentError::new(SegmentErrorKind::Closed, tag.as_str()));
         };
         if let Some(failure) = read.failure {

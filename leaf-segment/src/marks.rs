@@ -159,8 +159,22 @@ impl HighWaterMarks {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
             opened => opened.map_err(|error| failed("open", error))?,
         };
-        let text = std::fs::read(path).map_err(|error| failed("read", error))?;
-        parse(&text).map(|_| ()).map_err(|error| failed("read", error))
+        Self::read(path).map(|_| ())
+    }
+
+    /// Reads the marks of a file that another process may have open, and changes nothing. A file
+    /// that does not exist has none.
+    ///
+    /// # Errors
+    /// When the file cannot be read.
+    pub fn read(path: &Path) -> Result<Vec<(Tag, i64)>, HighWaterMarksError> {
+        let failed = |source| HighWaterMarksError { operation: "read", path: path.into(), source };
+        match std::fs::read(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+            text => parse(&text.map_err(failed)?)
+                .map(|it| it.marks.into_iter().collect())
+                .map_err(failed),
+        }
     }
 
     /// The mark of a tag.

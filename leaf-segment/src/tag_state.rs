@@ -244,6 +244,12 @@ impl TagState {
         }
     }
 
+    /// Where the record must go on, at least, before it is allocated from again: it went back.
+    pub(crate) fn advance_to(&self, control: &TagControl) -> Option<i64> {
+        let mark = || self.store_client.config.marks.get(&self.tag);
+        control.refused.then(mark).flatten()
+    }
+
     /// The buffer that refills go to.
     pub(crate) fn numbers(&self) -> &DoubleBuffer {
         self.shaped.as_ref().map_or(&self.buffer, |shaped| &shaped.buffer)

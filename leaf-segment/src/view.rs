@@ -58,6 +58,9 @@ pub struct TagView {
     pub rate: f64,
     /// No range that starts below is accepted from the store.
     pub mark: Option<i64>,
+    /// The number from which the record must go on, at least, before the tag gets ids again: the
+    /// record went back.
+    pub advance_to: Option<i64>,
     /// Why the tag serves no more, if so.
     pub ended: Option<SegmentErrorKind>,
 }
@@ -102,6 +105,7 @@ impl TagView {
             issued,
             rate: control.rate.per_second(now, issued),
             mark: state.store_client.config.marks.get(&state.tag),
+            advance_to: state.advance_to(&control),
             ended: control.ended.clone(),
         }
     }

@@ -10,10 +10,10 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use jiff::tz::TimeZone;
-use leaf_core::{Health, HealthCode, Layout};
-use leaf_node::Surroundings;
+use leaf_core::{Health, HealthCode, HealthReason, Layout};
 use leaf_node::config::Config;
 pub(crate) use leaf_node::{Snowflake, Store};
+use leaf_node::{Surroundings, hints};
 use leaf_snowflake::{Identity, Peers, Registry};
 use tokio::time::Instant;
 
@@ -139,7 +139,21 @@ impl Node {
             let text = "drained by an operator, until DELETE /v1/drain on the ops listener";
             return Health::not_ready(HealthCode::Drained, text);
         }
-        self.ids.health()
+        match self.ids.health() {
+            Health::Ready => Health::Ready,
+            Health::Degraded(reasons) => Health::Degraded(self.hinted(reasons)),
+            Health::NotReady(reasons) => Health::NotReady(self.hinted(reasons)),
+        }
+    }
+
+    /// With the commands that repair what can be repaired.
+    fn hinted(&self, mut reasons: Vec<HealthReason>) -> Vec<HealthReason> {
+        let refused = reasons.iter_mut().rfind(|reason| reason.code == HealthCode::TagRefused);
+        if let (Some(reason), Some(segments)) = (refused, self.ids.segments()) {
+            let hint = hints::of_refused(&segments.views());
+            reason.text = hints::with(&reason.text, hint.as_deref());
+        }
+        reasons
     }
 }
 

@@ -84,6 +84,9 @@ fn a_dead_store_is_degraded_while_the_stock_lasts() {
     }
     assert!(handed_out >= 100, "{handed_out}");
     wait_for_reason(&server, &["not ready", "out of ids"]);
+    // The worse state hides no reason of the better one: an alarm goes on.
+    let codes = HttpClient::once(server.ops(), "GET", "/v1/status").json()["codes"].clone();
+    assert_eq!(codes, serde_json::json!(["store_unavailable", "out_of_ids"]));
     assert_eq!(HttpClient::once(server.ops(), "GET", "/readyz").status, 503);
     assert!(server.id(SNOWFLAKE) > 0, "the other mode goes on");
 }

@@ -140,7 +140,7 @@ fn a_tag_that_is_open_in_two_stores_is_refused() {
         }
     });
     assert_eq!(told, 500);
-    assert!(ready(&server).body.contains("1 tags need an operator"), "{}", ready(&server).body);
+    assert!(ready(&server).body.contains("degraded: tag \"orders\": "), "{}", ready(&server).body);
     assert!(server.output().contains("and is open in mysql://"), "{}", server.output());
     mysql.sql(&format!("DELETE FROM {name}.leaf_alloc WHERE biz_tag = 'orders'"));
     wait_until("it is in one store again", SOON, || {

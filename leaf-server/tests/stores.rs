@@ -115,7 +115,16 @@ fn a_record_that_needs_an_operator_is_a_status_of_its_own() {
     assert_eq!(server.id(&path("leaf-segment-test")), 1);
     let ready = HttpClient::once(server.ops(), "GET", "/readyz");
     assert_eq!(ready.status, 200, "others are served");
-    assert!(ready.body.starts_with("degraded: 2 tags need an operator"), "{}", ready.body);
+    // Which tags, why, and what to type.
+    let text = &ready.body;
+    assert!(text.starts_with("degraded: tag \"back\": its record went back"), "{text}");
+    assert!(text.contains("tag \"zero\": "), "{text}");
+    let status = HttpClient::once(server.ops(), "GET", "/v1/status").json();
+    let went_back = &status["segment"]["stores"][0]["went_back"];
+    let least = went_back[0]["at_least"].as_str().unwrap();
+    assert!(went_back[0]["tag"] == "back" && least.parse::<i64>().unwrap() > 5000, "{went_back}");
+    assert!(text.contains(&format!("`leaf tag advance back --at-least {least}`")), "{text}");
+    assert_eq!(status["codes"], serde_json::json!(["tag_refused"]));
 }
 
 /// G-11, as clients see it: a tag that is deleted is no tag, and made again too low it is refused.
@@ -166,7 +175,7 @@ fn a_trigger_that_changes_the_answer_is_named() {
     let answer = server.get(&path("leaf-segment-test"));
     assert_eq!(answer.status, 500, "{}", answer.body);
     let ready = HttpClient::once(server.ops(), "GET", "/readyz").body;
-    assert!(ready.contains("1 tags need an operator"), "{ready}");
+    assert!(ready.contains("degraded: tag \"leaf-segment-test\": "), "{ready}");
     assert!(server.output().contains("if a trigger on the table uses"), "{}", server.output());
     mysql.sql(&format!("DROP TRIGGER {name}.counts"));
     wait_until("ids flow", Duration::from_secs(20), || {
@@ -203,4 +212,65 @@ fn a_locked_file_is_waited_for() {
     assert!(server.output().contains("is locked: waiting for up to 60s"), "{}", server.output());
     assert!(server.id(&path("leaf-segment-test")) > 0);
     assert!(holder.wait().unwrap().success());
+}
+
+/// What is done through a server holds on that server with its answer. Tags that are gone leave
+/// its memory.
+#[test]
+fn what_was_changed_through_a_server_holds_there_at_once() {
+    let home = tempfile::tempdir().unwrap();
+    let server = LeafServer::start(SERVER, home.path(), &[], &[]);
+    let headers = "Host: localhost\r\nContent-Type: application/json\r\n";
+    let mut ops = HttpClient::connect(server.ops()).unwrap();
+    let mut ask = |method: &str, path: &str, body: &str| {
+        let answer = ops.ask(method, path, headers, body).unwrap();
+        assert!(answer.status < 300, "{answer:?}");
+    };
+    for round in 0..3 {
+        let first = 1 + round * 1000;
+        let new = format!(r#"{{"tag":"orders","step":100,"first":"{first}"}}"#);
+        ask("POST", "/v1/tags", &new);
+        let id = server.id(&path("orders"));
+        assert_eq!(id, first);
+        for (enabled, status) in [(false, 404), (true, 200)] {
+            ask("PATCH", "/v1/tags/orders", &format!(r#"{{"enabled":{enabled}}}"#));
+            assert_eq!(server.get(&path("orders")).status, status);
+        }
+        ask("PATCH", "/v1/tags/orders", r#"{"max_take":5}"#);
+        let list = server.get("/v1/segments/orders/ids?count=6");
+        assert_eq!(list.status, 400, "{list:?}");
+        ask("DELETE", "/v1/tags/orders?confirm=orders", "");
+        assert_eq!(server.get(&path("orders")).status, 404);
+        let cache = HttpClient::once(server.ops(), "GET", "/cache");
+        assert!(!cache.body.contains("orders"), "{}", cache.body);
+        let status = HttpClient::once(server.ops(), "GET", "/v1/status").json();
+        assert_eq!(status["segment"]["stores"][0]["tags"], 1);
+    }
+}
+
+/// A tag that is sealed in the store that this node asks gets no ids: the node says so, and what to
+/// do, also to programs.
+#[test]
+fn a_sealed_tag_in_use_is_told() {
+    let (database, home) = (MariaDb::shared(), tempfile::tempdir().unwrap());
+    let (name, url) = with_tables(&database, home.path());
+    database.sql(&format!(
+        "INSERT INTO {name}.leaf_alloc (biz_tag, max_id, step) VALUES ('moved', {}, 10)",
+        i64::MAX
+    ));
+    let env = [("LEAF_SNOWFLAKE__ENABLED", "false".to_owned())];
+    let server = LeafServer::start(SERVER, home.path(), &["--segment-store", &url], &env);
+    let ready = || HttpClient::once(server.ops(), "GET", "/readyz");
+    assert_eq!(ready().body, "ready", "nobody asks for it");
+
+    assert_eq!(server.get(&path("moved")).status, 503);
+
+    let text = ready().body;
+    assert!(text.starts_with("degraded: tag \"moved\": the tag is sealed here"), "{text}");
+    let status = HttpClient::once(server.ops(), "GET", "/v1/status").json();
+    assert_eq!(status["codes"], serde_json::json!(["tag_refused"]));
+    let shown = HttpClient::once(server.ops(), "GET", "/v1/tags/moved").json();
+    assert!(shown["sealed"] == true && shown["max_id"].is_null(), "{shown}");
+    let other = HttpClient::once(server.ops(), "GET", "/v1/tags/leaf-segment-test").json();
+    assert!(other["sealed"] == false && other["max_id"] == "1", "{other}");
 }

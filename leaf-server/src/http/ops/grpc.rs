@@ -106,7 +106,7 @@ type Answer<T> = Result<Response<T>, Status>;
 fn tag(shown: TagShown) -> Tag {
     Tag {
         tag: shown.tag,
-        max_id: shown.max_id,
+        max_id: shown.max_id.unwrap_or(leaf_segment::SEALED),
         order: shown.order.map_or(v1::Order::Unspecified, grpc::order).into(),
         shape: shown.shape,
         key: shown.key.map(u32::from),

@@ -47,6 +47,16 @@ struct OneStore {
     tags: usize,
     /// Ids that can be handed out without the store.
     stock: String,
+    /// The tags whose records went back.
+    went_back: Vec<WentBack>,
+}
+
+/// A tag that gets no new ids before its record is advanced.
+#[derive(Serialize)]
+struct WentBack {
+    tag: String,
+    /// The least number that it must go on from, as this node knows it.
+    at_least: String,
 }
 
 /// Snowflake mode.
@@ -107,6 +117,13 @@ fn one_store(store: &Store) -> OneStore {
         store: store.url.to_string(),
         health: HealthShown::of(&store.generator.health()),
         tags: views.len(),
+        went_back: views
+            .iter()
+            .filter_map(|view| {
+                let (tag, at_least) = (view.tag.as_str().into(), view.advance_to?.to_string());
+                Some(WentBack { tag, at_least })
+            })
+            .collect(),
         stock: views.iter().map(|view| u128::from(view.stock)).sum::<u128>().to_string(),
     }
 }

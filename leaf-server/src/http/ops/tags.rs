@@ -225,8 +225,7 @@ pub(super) async fn show(node: &Node, tag: &str) -> Result<TagShown, Problem> {
     Ok(shown(&TagAdmin::new(&*store.open.store).read(&tag).await?, store))
 }
 
-/// Creates a tag. This node forgets that it may have refused the name, so that it looks the tag up
-/// when it is asked for it.
+/// Creates a tag, which this node knows when it answers.
 pub(super) async fn create(node: &Node, tag: &str, spec: TagSpec) -> Result<TagShown, Problem> {
     let (store, tag) = find(node, tag)?;
     let new = spec.record(tag, &node.ids.keys())?;
@@ -235,7 +234,7 @@ pub(super) async fn create(node: &Node, tag: &str, spec: TagSpec) -> Result<TagS
         leaf_node::check_new_tag(stores, &new, |store| (&store.url, &store.open)).await?;
     }
     let record = TagAdmin::new(&*store.open.store).create(&new).await?;
-    store.generator.look_again(&record.tag);
+    store.generator.follow(&record.tag).await;
     Ok(shown(&record, store))
 }
 
@@ -248,13 +247,12 @@ pub(super) async fn change(node: &Node, tag: &str, change: TagChange) -> Result<
         ));
     }
     let record = TagAdmin::new(&*store.open.store).change(&tag, change).await?;
-    store.generator.look_again(&tag);
-    store.generator.read_soon();
+    store.generator.follow(&tag).await;
     Ok(shown(&record, store))
 }
 
-/// Repairs a tag. This node drops what it has in memory of it within half a second, others at their
-/// next refresh.
+/// Repairs a tag. This node has dropped what it had in memory of it when it answers, others do at
+/// their next refresh.
 pub(super) async fn advance(
     node: &Node,
     tag: &str,
@@ -265,7 +263,7 @@ pub(super) async fn advance(
     let admin =
         TagAdmin::new(&*store.open.store).with_failover_margin(store.open.admin.failover_margin());
     let (record, raised) = admin.advance(&tag, at_least, far).await?;
-    store.generator.read_soon();
+    store.generator.follow(&tag).await;
     Ok(Advanced { tag: shown(&record, store), raised })
 }
 
@@ -273,7 +271,7 @@ pub(super) async fn advance(
 pub(super) async fn rekey(node: &Node, tag: &str) -> Result<TagShown, Problem> {
     let (store, tag) = find(node, tag)?;
     let record = TagAdmin::new(&*store.open.store).rekey(&tag, &node.ids.keys()).await?;
-    store.generator.read_soon();
+    store.generator.follow(&tag).await;
     Ok(shown(&record, store))
 }
 
@@ -307,7 +305,7 @@ pub(super) async fn delete(
         }
         error => error.into(),
     })?;
-    store.generator.read_soon();
+    store.generator.follow(&tag).await;
     Ok(Gone {
         deleted: shown(&deleted.record, store),
         next_first: deleted.ended.map(|ended| ended.next),
