@@ -1,5 +1,7 @@
 //! What etcd's answers mean (<https://etcd.io/docs/latest/learning/api/>, gRPC status codes).
 
+use std::io;
+
 use etcd_client::Error;
 use leaf_segment::{StoreError, StoreErrorKind};
 
@@ -10,12 +12,41 @@ const REFUSALS: [i32; 4] = [3, 7, 9, 12];
 /// The error of an operation, classified.
 pub(super) fn classify(operation: String, error: Error) -> StoreError {
     let classified = StoreError::new(kind(&error), operation);
-    match error.to_string().contains(NO_SPACE) {
+    let text = text(&error);
+    match text.contains(NO_SPACE) {
         true => classified.because(format!(
-            "{error}: compact its history, defragment it, and disarm the alarm (etcdctl compact, defrag, alarm disarm); \
+            "{text}: compact its history, defragment it, and disarm the alarm (etcdctl compact, defrag, alarm disarm); \
              to prevent it, see \"etcd\" in docs/stores.md"
         )),
-        false => classified.because(error),
+        false => classified.because(text),
+    }
+}
+
+/// What went wrong, in words: the client's own text has the internals of its types in it.
+fn text(error: &Error) -> String {
+    // The client's error does not tell its cause.
+    let mut cause: Option<&(dyn std::error::Error + 'static)> = match error {
+        Error::GRpcStatus(status) => Some(status),
+        Error::TransportError(error) => Some(error),
+        Error::IoError(error) => Some(error),
+        _ => None,
+    };
+    while let Some(error) = cause {
+        match error.downcast_ref::<io::Error>() {
+            Some(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
+                return "connection refused: are the members running, and do they listen there?"
+                    .into();
+            }
+            Some(error) => return error.to_string(),
+            None => cause = error.source(),
+        }
+    }
+    match error {
+        Error::GRpcStatus(status) if status.message().is_empty() => {
+            status.code().description().into()
+        }
+        Error::GRpcStatus(status) => status.message().into(),
+        error => error.to_string(),
     }
 }
 

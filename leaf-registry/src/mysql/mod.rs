@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leaf_segment::StoreError;
+use sqlx::mysql::MySqlConnectOptions;
 
 pub(crate) use dialect::Mysql;
 
@@ -18,7 +19,7 @@ use crate::sql::connections::ServerPool;
 use crate::sql::failover_guard::FailoverGuard;
 use crate::sql::fences::SqlFences;
 use crate::sql::store::SqlStore;
-use crate::sql::url::MYSQL;
+use crate::sql::url::{Address, MYSQL, ServerOptions};
 
 /// Segments at `mysql://user:password@host:port/database`. Connects when it is first used.
 pub(crate) fn store(url: &str, options: &StoreOptions) -> Result<SqlStore<Mysql>, StoreError> {
@@ -42,4 +43,15 @@ pub(crate) fn fences(
         true => fences.mirrored(dialect::MIRRORED_TABLES, mirror::RANGE),
         false => fences,
     })
+}
+
+impl ServerOptions for MySqlConnectOptions {
+    fn address(&self) -> Option<Address> {
+        let over_tcp = self.get_socket().is_none();
+        over_tcp.then(|| Address { host: self.get_host().into(), port: self.get_port() })
+    }
+
+    fn at_host(self, host: &str) -> Self {
+        self.host(host)
+    }
 }

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leaf_segment::StoreError;
+use sqlx::postgres::PgConnectOptions;
 
 pub(crate) use dialect::Postgresql;
 
@@ -15,7 +16,7 @@ use crate::sql::connections::ServerPool;
 use crate::sql::failover_guard::FailoverGuard;
 use crate::sql::fences::SqlFences;
 use crate::sql::store::SqlStore;
-use crate::sql::url::POSTGRES;
+use crate::sql::url::{Address, POSTGRES, ServerOptions};
 
 /// Segments at `postgres://user:password@host:port/database`. Connects when it is first used.
 pub(crate) fn store(url: &str, options: &StoreOptions) -> Result<SqlStore<Postgresql>, StoreError> {
@@ -34,4 +35,15 @@ pub(crate) fn fences(
     // Two connections: a report and a claim may run at the same time.
     let pool = ServerPool::new(POSTGRES.options(url)?, &guard, 2);
     Ok(SqlFences::new(pool, guard, dialect::FENCE_TABLES, report_interval))
+}
+
+impl ServerOptions for PgConnectOptions {
+    fn address(&self) -> Option<Address> {
+        let over_tcp = self.get_socket().is_none() && !self.get_host().starts_with('/');
+        over_tcp.then(|| Address { host: self.get_host().into(), port: self.get_port() })
+    }
+
+    fn at_host(self, host: &str) -> Self {
+        self.host(host)
+    }
 }

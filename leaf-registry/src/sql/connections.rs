@@ -15,6 +15,7 @@ use sqlx::{Connection, Database, Pool};
 
 use super::dialect::Dialect;
 use super::failover_guard::FailoverGuard;
+use super::url::{Address, ServerOptions};
 
 /// What is done on a connection.
 ///
@@ -74,7 +75,11 @@ pub(crate) trait Connections: fmt::Debug + Send + Sync + 'static {
     ) -> impl Future<Output = Result<T, WorkError>> + Send;
 
     /// The error of an operation, classified.
-    fn explain(&self, operation: String, error: WorkError) -> StoreError;
+    fn explain(
+        &self,
+        operation: String,
+        error: WorkError,
+    ) -> impl Future<Output = StoreError> + Send;
 }
 
 /// Runs `work` on a connection.
@@ -92,7 +97,10 @@ pub(crate) async fn run<C: Connections, T: Send>(
         let result = work(checkout.connection()).await;
         connections.finish(checkout, access, result).await
     };
-    done.await.map_err(|error| connections.explain(operation, error))
+    match done.await {
+        Ok(done) => Ok(done),
+        Err(error) => Err(connections.explain(operation, error).await),
+    }
 }
 
 /// A connection that goes back to its pool only through [`Checkout::give_back`].
@@ -123,12 +131,19 @@ impl<DB: Database> Drop for Checkout<DB> {
     }
 }
 
+/// The longest wait for a connection. Within it the pool tries again where the server refuses one, and
+/// tells nobody why it has waited. Below the time that a generator gives an attempt, so that there
+/// is some left to find out.
+const PATIENCE: Duration = Duration::from_millis(1500);
+
 /// Connections to a server, made when they are needed.
 ///
 /// A generator fetches for many tags at a time: so the size of the pool also bounds the load on the
 /// database.
 pub(crate) struct ServerPool<D: Dialect> {
     pool: Pool<D::Db>,
+    /// Where the server is, unless it is behind a socket of this host.
+    address: Option<Address>,
     /// For errors; see [`LastFailure`].
     last_failure: LastFailure,
 }
@@ -142,12 +157,16 @@ impl<D: Dialect> ServerPool<D> {
         options: <<D::Db as Database>::Connection as Connection>::Options,
         guard: &Arc<FailoverGuard>,
         most: u32,
-    ) -> Self {
+    ) -> Self
+    where
+        <<D::Db as Database>::Connection as Connection>::Options: ServerOptions,
+    {
+        let address = options.address();
         let last_failure = LastFailure::default();
         let (guard, noted) = (Arc::clone(guard), Arc::clone(&last_failure));
         let pool = PoolOptions::<D::Db>::new()
             .max_connections(most)
-            .acquire_timeout(Duration::from_secs(2))
+            .acquire_timeout(PATIENCE)
             // A ping would be a second round trip; a stale connection costs one retry instead.
             .test_before_acquire(false)
             .after_connect(move |connection, _| {
@@ -160,7 +179,7 @@ impl<D: Dialect> ServerPool<D> {
                 })
             })
             .connect_lazy_with(options);
-        Self { pool, last_failure }
+        Self { pool, address, last_failure }
     }
 }
 
@@ -196,19 +215,17 @@ impl<D: Dialect> Connections for ServerPool<D> {
         result
     }
 
-    fn explain(&self, operation: String, error: WorkError) -> StoreError {
-        match error {
-            WorkError::Database(sqlx::Error::PoolTimedOut) => {
-                let noted = self.last_failure.lock().expect("no holder of this lock panics");
-                let why = noted.clone().unwrap_or_else(|| {
-                    "no connection in time: is the server up, are host and port right, has it \
-                     connections left?"
-                        .into()
-                });
-                StoreError::new(StoreErrorKind::Unavailable, operation).because(why)
-            }
-            error => classify::<D>(operation, error),
-        }
+    async fn explain(&self, operation: String, error: WorkError) -> StoreError {
+        let WorkError::Database(sqlx::Error::PoolTimedOut) = error else {
+            return classify::<D>(operation, error);
+        };
+        let noted = self.last_failure.lock().expect("no holder of this lock panics").clone();
+        let why = match (noted, &self.address) {
+            (Some(why), _) => why,
+            (None, Some(address)) => address.why_no_connection().await,
+            (None, None) => "no connection over the socket in time: is the server up?".into(),
+        };
+        StoreError::new(StoreErrorKind::Unavailable, operation).because(why)
     }
 }
 

@@ -4,11 +4,54 @@
 
 use std::path::Path;
 use std::str::FromStr;
+use std::time::Duration;
 
 use leaf_segment::{StoreError, StoreErrorKind};
+use tokio::net::TcpStream;
 use url::Url;
 
 use crate::SettingError;
+
+/// How long a look at an address may take.
+const LOOK: Duration = Duration::from_millis(400);
+
+/// Where a database listens, as the driver's options say it.
+pub(crate) trait ServerOptions: FromStr<Err = sqlx::Error> {
+    /// Host and port; `None` for a socket.
+    fn address(&self) -> Option<Address>;
+
+    /// With another host.
+    fn at_host(self, host: &str) -> Self;
+}
+
+/// Host and port of a server.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Address {
+    pub(crate) host: String,
+    pub(crate) port: u16,
+}
+
+impl Address {
+    /// Why there was no connection in time, as far as another one tells.
+    pub(crate) async fn why_no_connection(&self) -> String {
+        let Self { host, port } = self;
+        let at =
+            if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") };
+        match tokio::time::timeout(LOOK, TcpStream::connect((&**host, *port))).await {
+            Ok(Ok(_)) => format!(
+                "{at} accepts connections, and none was ready in time: is the server overloaded, or has it too few \
+                 connections (max_connections)?"
+            ),
+            Ok(Err(error)) if error.kind() == std::io::ErrorKind::ConnectionRefused => format!(
+                "{at}: connection refused: is the server running, and does it listen there?"
+            ),
+            Ok(Err(error)) => format!("{at}: {error}"),
+            Err(_) => format!(
+                "{at} does not answer: is that host up, and does a firewall let connections through?"
+            ),
+        }
+    }
+}
 
 /// The parameters that a kind of database takes in its URL, in the words of its own client.
 pub(crate) struct Parameters {
@@ -124,16 +167,22 @@ impl Parameters {
     ///
     /// # Errors
     /// A file of a certificate cannot be read, or the driver refuses the URL.
-    pub(crate) fn options<O: FromStr<Err = sqlx::Error>>(
-        &self,
-        url: &str,
-    ) -> Result<O, StoreError> {
+    pub(crate) fn options<O: ServerOptions>(&self, url: &str) -> Result<O, StoreError> {
         let refused =
             StoreError::new(StoreErrorKind::Refused, format!("read the {} URL", self.database));
         if let Err(why) = self.check_files(url) {
             return Err(refused.because(why));
         }
-        url.parse().map_err(|error: sqlx::Error| refused.because(error))
+        let options: O = url.parse().map_err(|error: sqlx::Error| refused.because(error))?;
+        // The driver takes an address of IPv6 with the brackets that it has in a URL, and looks for a
+        // host of that name.
+        let bare = options.address().and_then(|Address { host, .. }| {
+            Some(host.strip_prefix('[')?.strip_suffix(']')?.to_owned())
+        });
+        Ok(match bare {
+            Some(host) => options.at_host(&host),
+            None => options,
+        })
     }
 
     /// Whether each file can be read. The driver would tell of a missing one only with the first

@@ -191,7 +191,7 @@ impl Connections for SqliteFile {
 
     /// If the file was removed or replaced, or has a second name, reports that instead of SQLite's
     /// error.
-    fn explain(&self, operation: String, error: WorkError) -> StoreError {
+    async fn explain(&self, operation: String, error: WorkError) -> StoreError {
         match self.check_file() {
             Err(kind @ (StoreErrorKind::Replaced | StoreErrorKind::SecondName)) => {
                 StoreError::new(kind, operation)

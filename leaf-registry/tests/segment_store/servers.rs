@@ -5,6 +5,8 @@ use std::sync::Arc;
 use leaf_segment::{Expected, NewTag, StoreErrorKind, TagStore};
 use leaf_testkit::MariaDb;
 
+use tokio::net::{TcpListener, TcpStream};
+
 use crate::fixture::{Database, fixture, mysql, open, postgres, sqlite};
 use crate::{create, refusal, step, tag, tags_are_compared_as_bytes};
 
@@ -204,5 +206,56 @@ async fn triggers_are_named_and_change_nothing() {
             least = now;
         }
         f.sql("DROP TRIGGER counts").await;
+    }
+}
+
+/// Why there is no connection is told, with the address, and not only that somebody has waited.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_keeps_a_connection_away_is_told() {
+    let closed = leaf_testkit::free_port();
+    let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let silent_at = silent.local_addr().unwrap().port();
+    for scheme in ["mysql", "postgres", "etcd"] {
+        let login = if scheme == "etcd" { "" } else { "u:canary@" };
+        let told = async |at: &str| {
+            let store = open(&format!("{scheme}://{login}{at}/d")).await.store;
+            let error = store.tag(&tag("orders")).await.unwrap_err();
+            assert_eq!(*error.kind(), StoreErrorKind::Unavailable, "{error}");
+            let text = error.to_string();
+            assert!(!text.contains("canary") && !text.contains("Error("), "{text}");
+            text
+        };
+        let refused = told(&format!("127.0.0.1:{closed}")).await;
+        assert!(refused.contains("connection refused: "), "{refused}");
+        let nobody = told("no-such-host.invalid:3306").await;
+        assert!(nobody.contains("lookup") || nobody.contains("not known"), "{nobody}");
+        if scheme != "etcd" {
+            assert!(refused.contains(&format!("127.0.0.1:{closed}")), "{refused}");
+            let waits = told(&format!("127.0.0.1:{silent_at}")).await;
+            assert!(waits.contains("accepts connections, and none was ready"), "{waits}");
+        }
+    }
+}
+
+/// An address of IPv6 in a URL.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_is_reached_over_ipv6() {
+    for f in [mysql().await, postgres().await] {
+        let port = f.database.port();
+        let listener = TcpListener::bind("[::1]:0").await.unwrap();
+        let at = listener.local_addr().unwrap().port();
+        tokio::spawn(async move {
+            while let Ok((mut client, _)) = listener.accept().await {
+                tokio::spawn(async move {
+                    let mut server = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
+                    let _ = tokio::io::copy_bidirectional(&mut client, &mut server).await;
+                });
+            }
+        });
+        let url =
+            f.database.url(port).replace(&format!("127.0.0.1:{port}"), &format!("[::1]:{at}"));
+        assert!(url.contains("[::1]"), "{url}");
+        let store = open(&url).await.store;
+        assert!(store.tag(&tag("leaf-segment-test")).await.unwrap().is_some());
     }
 }
