@@ -179,6 +179,11 @@ async fn look(stores: &Stores, findings: &mut Vec<Finding>) -> Vec<(String, Vec<
                         });
                     }
                 }
+                if let Some(tried) = store.open.store.try_allocating()
+                    && let Err(error) = tried.await
+                {
+                    found(hints::with(&error, hints::of_store(error.kind())));
+                }
                 read.push((store.url.to_string(), records));
             }
             Err(error) => {

@@ -233,6 +233,10 @@ impl RangeSource for PlacedStore {
         self.open.store.give_back(tag, generation, unused)
     }
 
+    fn try_allocating(&self) -> Option<StoreFuture<'_, ()>> {
+        self.open.store.try_allocating()
+    }
+
     fn close(&self) -> BoxFuture<'_, ()> {
         self.open.store.close()
     }

@@ -34,6 +34,9 @@ use crate::{
 
 /// How soon a refresh that failed is tried again.
 const REFRESH_RETRY: Duration = Duration::from_millis(500);
+/// A store that was asked nothing for so long is asked whether it is still there: so an outage is
+/// known within twice that. In an outage it is asked four times as often.
+const IDLE: Duration = Duration::from_secs(4);
 /// The set of tags is not read more often than this, however many unknown tags are asked for.
 const READ_GAP: Duration = Duration::from_millis(500);
 /// How long a close gives ids back.
@@ -105,6 +108,17 @@ impl SegmentGenerator {
                 // A generator that was dropped needs no refresh.
                 let Some(shared) = task.upgrade() else { return };
                 pause = shared.refresh().await;
+            }
+        });
+        let task = Arc::downgrade(&shared);
+        shared.store_client.spawn(async move {
+            loop {
+                tokio::time::sleep(IDLE / 4).await;
+                let Some(shared) = task.upgrade() else { return };
+                let enough = if shared.store_client.trouble().is_none() { IDLE } else { IDLE / 4 };
+                if shared.store_client.idle_for() >= enough {
+                    shared.store_client.try_allocating().await;
+                }
             }
         });
         let task = Arc::downgrade(&shared);
@@ -299,10 +313,8 @@ impl Shared {
             match self.store_client.read("read the tags", self.store_client.store.tags()).await {
                 Ok(records) => records,
                 Err(error) => {
-                    // Told once per outage; how it is now, the health says.
-                    if !self.refresh_fails.swap(true, Ordering::Relaxed) {
-                        tracing::warn!("{error}; asking again every {REFRESH_RETRY:?}");
-                    }
+                    self.refresh_fails.store(true, Ordering::Relaxed);
+                    self.store_client.tell_failure(&error);
                     if error.is_another_store() {
                         self.end_all(&SegmentErrorKind::StoreRefused);
                     }
@@ -327,6 +339,10 @@ impl Shared {
                 self.apply_record(&mut tags, record);
             }
             self.tags.store(Arc::new(tags));
+        }
+        if !self.loaded.load(Ordering::Acquire) {
+            // Before the first caller asks for ids: a missing right would leave it without.
+            self.store_client.try_allocating().await;
         }
         self.loaded.store(true, Ordering::Release);
         self.read.send_replace(Read { number, failure: None });

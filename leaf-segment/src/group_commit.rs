@@ -199,7 +199,7 @@ async fn allocate(state: &Arc<TagState>, amount: Step) -> Result<IdRange, Failed
         let error = match refill::fetch(state, Amount::Exactly(amount)).await {
             Ok(range) => {
                 state.control().granted += range.len();
-                state.store_client.note("", None);
+                state.store_client.note(None);
                 return Ok(range);
             }
             Err(error) => error,
@@ -224,18 +224,13 @@ async fn allocate(state: &Arc<TagState>, amount: Step) -> Result<IdRange, Failed
 /// Writes down why there are no ids.
 fn failed(state: &TagState, error: StoreError) -> SegmentError {
     let error = Arc::new(error);
-    // Told once per outage: callers may come in thousands.
-    let first = state.control().failure.as_ref().is_none_or(|before| !before.error.is_outage());
     if error.is_outage() {
-        if first {
-            tracing::warn!(tag = ?state.tag.as_str(), "{error}; strict order: callers fail until it answers");
-        }
+        state.store_client.tell_failure(&error);
         // Whoever reads the tags notices the end of the outage, also if nobody asks for ids any
         // more.
         state.store_client.read_soon.notify_one();
     }
-    let what = format!("allocate tag {:?}", state.tag.as_str());
-    state.store_client.note(&what, Some(&error));
+    state.store_client.note(Some(&error));
     refill::record_failure(state, &error);
     state.immediate_error().unwrap_or_else(|| SegmentError::of_store(&state.tag, error))
 }

@@ -187,7 +187,7 @@ pub(crate) fn record_failure(state: &TagState, error: &Arc<StoreError>) -> bool 
         | StoreErrorKind::Refused
         | StoreErrorKind::SecondName => {}
         StoreErrorKind::UnknownTag => {
-            tracing::warn!(tag = ?state.tag.as_str(), "the tag's record is gone");
+            tracing::info!(tag = ?state.tag.as_str(), "the tag's record is gone");
             state.end(SegmentErrorKind::UnknownTag);
             return false;
         }
@@ -224,7 +224,7 @@ async fn record_failure_and_back_off(state: &TagState, error: StoreError, failur
     }
     if failures > 1 || !matches!(error.kind(), StoreErrorKind::StepChanged(_)) {
         let pause = backoff(failures, state.somebody_waits());
-        tracing::warn!(tag = ?state.tag.as_str(), "{error}; asking again in {pause:?}");
+        state.store_client.tell_failure(&error);
         rest(state, pause).await;
     }
     true

@@ -54,6 +54,16 @@ pub trait RangeSource: fmt::Debug + Send + Sync + 'static {
         unused: IdRange,
     ) -> StoreFuture<'a, bool>;
 
+    /// Finds out, by a request that changes nothing, whether [`Self::allocate`] would fail whatever
+    /// the record is: the store does not answer, only reads, or misses a right. `None` where only an
+    /// allocation tells.
+    ///
+    /// # Errors
+    /// What `allocate` would fail with.
+    fn try_allocating(&self) -> Option<StoreFuture<'_, ()>> {
+        None
+    }
+
     /// Ends the connections, after the last call.
     fn close(&self) -> BoxFuture<'_, ()> {
         Box::pin(async {})

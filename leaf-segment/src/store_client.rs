@@ -17,6 +17,9 @@ use crate::{SegmentConfig, SegmentSource, StoreError, StoreErrorKind};
 /// Tags that want ids ask again more often.
 const REFUSES_WRITES: Duration = Duration::from_secs(15);
 
+/// How often a failure that lasts is logged.
+const TELL_AGAIN: Duration = Duration::from_secs(60);
+
 /// The store of a generator, and what its tags share: the configuration, the limit of concurrent
 /// fetches, and the tasks that talk to the store.
 #[derive(Debug)]
@@ -31,6 +34,19 @@ pub(crate) struct StoreClient {
     pub(crate) read_soon: Arc<Notify>,
     /// What the store said to the last request, of whatever tag, if it did not serve it.
     trouble: Mutex<Option<Trouble>>,
+    /// When it was asked last.
+    asked_at: Mutex<Instant>,
+    /// The failure that the log has.
+    told: Mutex<Option<Told>>,
+}
+
+/// A failure of the store that was logged.
+#[derive(Debug)]
+struct Told {
+    cause: String,
+    at: Instant,
+    /// How often it came since.
+    again: u64,
 }
 
 /// Why the store did not serve a request.
@@ -55,6 +71,8 @@ impl StoreClient {
             stop: CancellationToken::new(),
             read_soon: Arc::default(),
             trouble: Mutex::default(),
+            asked_at: Mutex::new(Instant::now()),
+            told: Mutex::default(),
         }
     }
 
@@ -97,9 +115,42 @@ impl StoreClient {
         if !refuses_writes {
             let error = result.as_ref().err();
             let read_refused = error.is_some_and(|it| *it.kind() == StoreErrorKind::Refused);
-            self.set_trouble(what, error, None, read_refused);
+            self.set_trouble(error, None, read_refused);
         }
         result
+    }
+
+    /// How long ago it was asked last.
+    pub(crate) fn idle_for(&self) -> Duration {
+        self.asked_at.lock().expect("no holder of this lock panics").elapsed()
+    }
+
+    /// Finds out whether the store would allocate, where it can tell; notes what came of it.
+    pub(crate) async fn try_allocating(&self) {
+        if let Some(tried) = self.store.try_allocating()
+            && let Err(error) = self.ask("try to allocate", tried).await
+        {
+            self.tell_failure(&error);
+        }
+    }
+
+    /// Logs a failure: each cause once, and while it lasts once a minute with how often it came. All
+    /// tags of a store share its outages.
+    pub(crate) fn tell_failure(&self, error: &StoreError) {
+        let cause = error.cause().map(ToString::to_string);
+        let cause = format!("{}: {}", error.kind(), cause.unwrap_or_default());
+        let mut told = self.told.lock().expect("no holder of this lock panics");
+        match &mut *told {
+            Some(told) if told.cause == cause => {
+                told.again += 1;
+                if told.at.elapsed() < TELL_AGAIN {
+                    return;
+                }
+                tracing::warn!("{error} ({} such failures in {TELL_AGAIN:?})", told.again);
+            }
+            _ => tracing::warn!("{error}; asking again"),
+        }
+        *told = Some(Told { cause, at: Instant::now(), again: 0 });
     }
 
     /// Whether there is trouble of this sort.
@@ -115,7 +166,7 @@ impl StoreClient {
         request: impl Future<Output = Result<T, StoreError>>,
     ) -> Result<T, StoreError> {
         let result = self.attempt(what, request).await;
-        self.note(what, result.as_ref().err());
+        self.note(result.as_ref().err());
         result
     }
 
@@ -125,6 +176,7 @@ impl StoreClient {
         what: &str,
         request: impl Future<Output = Result<T, StoreError>>,
     ) -> Result<T, StoreError> {
+        *self.asked_at.lock().expect("no holder of this lock panics") = Instant::now();
         let deadline = self.config.attempt;
         tokio::time::timeout(deadline, request).await.unwrap_or_else(|_| {
             Err(StoreError::new(StoreErrorKind::Unavailable, what)
@@ -133,27 +185,30 @@ impl StoreClient {
     }
 
     /// Notes what came of a write.
-    pub(crate) fn note(&self, what: &str, error: Option<&StoreError>) {
+    pub(crate) fn note(&self, error: Option<&StoreError>) {
         let refuses =
             |it: &&StoreError| matches!(it.kind(), StoreErrorKind::Refused | StoreErrorKind::Full);
         let refused = error.filter(refuses);
         if error.is_some() || !self.troubled(|trouble| trouble.read_refused) {
-            self.set_trouble(what, error, refused.map(|_| Instant::now()), false);
+            self.set_trouble(error, refused.map(|_| Instant::now()), false);
         }
     }
 
     fn set_trouble(
         &self,
-        what: &str,
         error: Option<&StoreError>,
         write_refused_at: Option<Instant>,
         read_refused: bool,
     ) {
-        let trouble = error.filter(|error| error.is_outage()).map(|it| Trouble {
-            text: format!("{} ({what}; the log says more)", it.kind()),
+        let trouble = error.filter(|error| error.is_outage()).map(|error| Trouble {
+            text: error.to_string(),
             write_refused_at,
             read_refused,
         });
+        if trouble.is_none() {
+            // The next outage is another one.
+            *self.told.lock().expect("no holder of this lock panics") = None;
+        }
         *self.trouble.lock().expect("no holder of this lock panics") = trouble;
     }
 }

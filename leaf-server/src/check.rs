@@ -192,6 +192,9 @@ async fn store(
     let open = url.open(&config.data_dir, &config.segment.store_options()).await?;
     leaf_node::check_place(&*open.admin, place).await?;
     let tags = open.store.tags().await?.len();
+    if let Some(tried) = open.store.try_allocating() {
+        tried.await?;
+    }
     let risks = open.admin.risks().await?;
     open.store.close().await;
     Ok(match risks.len() {

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
-use leaf_core::Health;
+use leaf_core::{Health, HealthCode, HealthReason};
 use leaf_node::config::{Config, Redis};
 use leaf_node::hints;
 use leaf_registry::RegistryKind;
@@ -39,8 +39,8 @@ const PROBES: Duration = Duration::from_millis(100);
 const LEAST_GRACE: Duration = Duration::from_secs(1);
 /// Signals so close to each other are one.
 const SAME_SIGNAL: Duration = Duration::from_millis(500);
-/// How soon another reason for the same state is told.
-const TELL_AGAIN: Duration = Duration::from_secs(10);
+/// How soon another text for the same state and codes is told.
+const TELL_AGAIN: Duration = Duration::from_secs(60);
 /// How often the health is looked at.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
@@ -185,17 +185,28 @@ async fn keep(
 /// all the time: it is told now and then.
 fn tell(told: &mut Option<(Health, Instant)>, health: Health) {
     if let Some((before, at)) = told {
-        let same_kind = std::mem::discriminant(before) == std::mem::discriminant(&health);
-        if *before == health || same_kind && at.elapsed() < TELL_AGAIN {
+        let codes = |health: &Health| -> Vec<HealthCode> {
+            health.reasons().iter().map(|reason| reason.code).collect()
+        };
+        let same = before.state() == health.state() && codes(before) == codes(&health);
+        if *before == health || same && at.elapsed() < TELL_AGAIN {
             return;
         }
     }
     supervisor::status(&health.to_string());
     match &health {
         Health::Ready => tracing::info!("{health}"),
-        Health::Degraded(_) | Health::NotReady(_) => tracing::warn!("{health}"),
+        // What every start and every stop is like.
+        Health::NotReady(reasons) if reasons.iter().all(is_planned) => tracing::info!("{health}"),
+        Health::Degraded(_) => tracing::warn!("{health}"),
+        Health::NotReady(_) => tracing::error!("{health}"),
     }
     *told = Some((health, Instant::now()));
+}
+
+/// Whether nothing is wrong: it is meant to be so for a while.
+fn is_planned(reason: &HealthReason) -> bool {
+    matches!(reason.code, HealthCode::Starting | HealthCode::Stopping | HealthCode::Drained)
 }
 
 /// Signs of life for systemd, as long as every thread of the data plane gives one. Never ends.

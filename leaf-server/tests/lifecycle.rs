@@ -367,3 +367,48 @@ fn it_needs_no_rights() {
     assert!(server.id(SNOWFLAKE) > 0);
     assert!(server.stop().success());
 }
+
+/// A node that nobody asks for ids notices within 10 s that its store is away, and that it is back;
+/// its log has a line a minute of that, whatever the number of tags, and none of a normal start.
+#[test]
+fn an_idle_node_notices_an_outage_and_says_so_once() {
+    let database = MariaDb::start();
+    let name = database.new_database();
+    let url = MariaDb::url(database.port(), &name);
+    let directory = tempfile::tempdir().unwrap();
+    let schema = ["schema", "--apply", "--segment-store", &url];
+    let mut schema = LeafServer::process(SERVER, directory.path(), &schema, &[]);
+    assert!(schema.wait(seconds(20)).success(), "{}", schema.output());
+    let rows: Vec<String> = (0..50).map(|tag| format!("('tag-{tag}', 1, 10)")).collect();
+    database.sql(&format!(
+        "INSERT INTO {name}.leaf_alloc (biz_tag, max_id, step) VALUES {}",
+        rows.join(", ")
+    ));
+    let env = [("LEAF_SNOWFLAKE__ENABLED", "false".to_owned())];
+    let server = LeafServer::start(SERVER, directory.path(), &["--segment-store", &url], &env);
+    for tag in 0..50 {
+        let _ = server.id(&format!("/api/segment/get/tag-{tag}"));
+    }
+    assert!(!server.output().contains("WARN"), "{}", server.output());
+
+    database.crash();
+    let noticed = seconds(10);
+    let state = |wanted: &str| {
+        let ready = HttpClient::once(server.ops(), "GET", "/readyz").body;
+        ready.starts_with(wanted).then_some(ready)
+    };
+    wait_until("the outage is noticed", noticed, || state("degraded: segment store"));
+    wait_until("its cause is told", noticed, || {
+        state("degraded").filter(|told| told.contains("connection refused: is the server running"))
+    });
+    // Demand in the outage: all tags ask on.
+    let begun = Instant::now();
+    for tag in (0..50).cycle().take_while(|_| begun.elapsed() < seconds(8)) {
+        let _ = server.get(&format!("/api/segment/get/tag-{tag}"));
+    }
+    let log = server.output();
+    let lines = log.lines().filter(|line| line.contains("WARN") || line.contains("ERROR")).count();
+    assert!((2..=10).contains(&lines), "{lines} lines:\n{log}");
+    database.restart();
+    wait_until("it is noticed that the store is back", noticed, || state("ready"));
+}

@@ -274,3 +274,49 @@ fn a_sealed_tag_in_use_is_told() {
     let other = HttpClient::once(server.ops(), "GET", "/v1/tags/leaf-segment-test").json();
     assert!(other["sealed"] == false && other["max_id"] == "1", "{other}");
 }
+
+/// A user that lacks a right is told before anybody asks for an id: by `check`, by readiness, and at
+/// once.
+#[test]
+fn a_right_that_is_missing_is_told_before_the_first_caller() {
+    let (mysql, postgres) = (MariaDb::shared(), Postgres::shared());
+    let home = tempfile::tempdir().unwrap();
+    let (name, _) = with_tables(&mysql, home.path());
+    mysql.sql(&format!(
+        "CREATE USER reader@'127.0.0.1' IDENTIFIED BY 'x'; GRANT SELECT ON {name}.* TO reader@'127.0.0.1'"
+    ));
+    let database = postgres.new_database();
+    let url = Postgres::url(postgres.port(), &database);
+    let schema = ["schema", "--apply", "--segment-store", &url];
+    let mut schema = LeafServer::process(SERVER, home.path(), &schema, &[]);
+    assert!(schema.wait(Duration::from_secs(20)).success(), "{}", schema.output());
+    postgres.sql(&database, &format!("CREATE USER reads_{database} PASSWORD 'x'"));
+    postgres.sql(
+        &database,
+        &format!("GRANT SELECT ON ALL TABLES IN SCHEMA public TO reads_{database}"),
+    );
+    let in_mysql = format!("mysql://reader:x@127.0.0.1:{}/{name}", mysql.port());
+    let in_postgres =
+        format!("postgres://reads_{database}:x@127.0.0.1:{}/{database}", postgres.port());
+    for (number, (url, missing)) in [
+        (in_mysql, "UPDATE command denied to user"),
+        (in_postgres, "permission denied for table leaf_alloc"),
+    ]
+    .iter()
+    .enumerate()
+    {
+        let data = home.path().join(number.to_string());
+        let args = ["--segment-store", url];
+        let env = [("LEAF_SNOWFLAKE__ENABLED", "false".to_owned())];
+        let mut check = LeafServer::process(SERVER, &data, &[&args[..], &["check"]].concat(), &env);
+        assert!(!check.wait(Duration::from_secs(20)).success(), "{}", check.output());
+        assert!(check.output().contains(missing), "{}", check.output());
+
+        let server = LeafServer::launch(SERVER, &data, &args, &env);
+        let told = wait_until("the node knows", Duration::from_secs(20), || {
+            let ready = HttpClient::once(server.ops(), "GET", "/readyz");
+            (ready.status == 503 && ready.body.contains(missing)).then_some(ready.body)
+        });
+        assert!(told.contains("try to allocate in "), "{told}");
+    }
+}

@@ -242,7 +242,7 @@ impl Shared {
         // Logged without the lock.
         let before = self.status().trouble.insert(with, (with.code(), what.clone()));
         if before.is_none() {
-            tracing::error!("{what}{}", with.means());
+            tracing::warn!("{what}{}", with.means());
         }
     }
 

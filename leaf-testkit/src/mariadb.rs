@@ -246,6 +246,14 @@ impl MariaDb {
     /// When it does not come back.
     pub fn crash_and_restart(&self) {
         self.crash();
+        self.restart();
+    }
+
+    /// Starts the server again after [`Self::crash`], on the same data and port.
+    ///
+    /// # Panics
+    /// When it does not come back.
+    pub fn restart(&self) {
         self.launch(&[]);
         self.wait_for_answer();
     }

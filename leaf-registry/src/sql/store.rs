@@ -358,6 +358,20 @@ impl<D: Dialect> RangeSource for SqlStore<D> {
         }))
     }
 
+    fn try_allocating(&self) -> Option<StoreFuture<'_, ()>> {
+        let operation = format!("try to allocate in {}", D::NAME);
+        Some(Box::pin(run(&self.connections, Access::Write, operation, async |connection| {
+            // An update of no row: no tag has an empty name. Nobody needs a right on a table of
+            // sequences that has none; that of the guards is tried where a connection is made.
+            let none = [Value::Int(0), Value::Tag(""), Value::Int(-1)];
+            let sequence = self.sequences.had_rows.load(Ordering::Relaxed).then_some(D::SEQUENCE);
+            for table in [Some(D::ALLOC), sequence].into_iter().flatten() {
+                D::execute(connection, table.replace_max_id, &none).await?;
+            }
+            Ok(())
+        })))
+    }
+
     /// SQLite also moves what is in its write-ahead log into the file.
     fn close(&self) -> BoxFuture<'_, ()> {
         Box::pin(self.connections.pool().close())
