@@ -46,8 +46,8 @@ impl From<Order> for leaf_segment::Order {
 /// Where the stores are.
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct Place {
-    /// The server's configuration file, leaf.toml or leaf.properties, or both; default: those in
-    /// the working directory
+    /// The server's configuration file, leaf.toml or leaf.properties, or both; default: LEAF_CONFIG,
+    /// else those in the working directory, else those in /etc/leaf
     #[arg(long, global = true, value_name = "FILE")]
     pub(crate) config: Vec<PathBuf>,
     /// This store instead of the configured ones, like mysql://user:password@host:3306/database;
@@ -156,16 +156,14 @@ pub(crate) enum Tag {
     Show { tag: String },
     /// Make a tag. Its first id is --first.
     Create(Create),
-    /// Change the step. Running servers follow with their next fetch.
-    SetStep {
-        tag: String,
-        #[arg(allow_negative_numbers = true)]
-        step: i64,
-    },
-    /// Change what holds for the tag on every server, from its next refresh on (within a minute).
+    /// Change the step, which servers follow with their next fetch, and what holds for the tag on
+    /// every server from its next refresh on (within a minute).
     #[command(group = ArgGroup::new("settings").required(true).multiple(true))]
     Set {
         tag: String,
+        /// How many ids one trip to the store reserves. Not in strict order
+        #[arg(long, group = "settings", allow_negative_numbers = true)]
+        step: Option<i64>,
         /// Whether ids are handed out
         #[arg(long, group = "settings")]
         enabled: Option<bool>,
@@ -203,8 +201,11 @@ pub(crate) enum Tag {
     /// Move tags here from another store, which grants no ids of them any more.
     Import {
         /// Where they are now, like mysql://user:password@host:3306/database
-        #[arg(long, value_name = "URL")]
-        from: String,
+        #[arg(long, value_name = "URL", required_unless_present = "from_file")]
+        from: Option<String>,
+        /// A file with that URL, so that no password is in the list of processes
+        #[arg(long, value_name = "FILE", conflicts_with = "from")]
+        from_file: Option<PathBuf>,
         /// How many ids to skip
         #[arg(long, default_value_t = 0, value_name = "IDS")]
         gap: u32,
@@ -277,6 +278,17 @@ fn explain(error: &clap::Error) -> String {
         Some(ContextValue::Strings(texts)) => texts.join(", "),
         _ => String::new(),
     };
+    // A word that was not expected may be a URL with a password at a wrong place.
+    let word = |kind| match names(kind) {
+        word if word.is_empty()
+            || word.len() > 40
+            || word.contains("://")
+            || word.contains('@') =>
+        {
+            String::new()
+        }
+        word => format!(" {word}"),
+    };
     let what = match error.kind() {
         ErrorKind::MissingRequiredArgument => {
             format!("missing: {}", names(ContextKind::InvalidArg))
@@ -294,14 +306,34 @@ fn explain(error: &clap::Error) -> String {
             "a command is missing, like `leaf tag list`".into()
         }
         ErrorKind::InvalidSubcommand | ErrorKind::UnknownArgument => {
+            let what = match error.kind() {
+                ErrorKind::InvalidSubcommand => {
+                    format!("unknown command{}", word(ContextKind::InvalidSubcommand))
+                }
+                _ => format!("unknown argument{}", word(ContextKind::InvalidArg)),
+            };
             match names(ContextKind::SuggestedSubcommand) + &names(ContextKind::SuggestedArg) {
-                near if near.is_empty() => "unknown command or argument".into(),
-                near => format!("unknown command or argument: did you mean {near}?"),
+                near if near.is_empty() => what,
+                near => format!("{what}: did you mean {near}?"),
             }
         }
         _ => "this command line is wrong".into(),
     };
-    format!("{what}; see leaf --help, leaf tag --help, leaf worker --help")
+    format!("{what}; see {} --help", command(error))
+}
+
+/// The command whose arguments are wrong, as its usage begins.
+fn command(error: &clap::Error) -> String {
+    let Some(ContextValue::StyledStr(usage)) = error.get(ContextKind::Usage) else {
+        return "leaf".into();
+    };
+    let usage = usage.to_string();
+    let words = usage.split_whitespace().skip_while(|word| *word != "leaf");
+    let words = words.take_while(|word| word.starts_with(|c: char| c.is_ascii_lowercase()));
+    match words.collect::<Vec<_>>() {
+        words if words.is_empty() => "leaf".into(),
+        words => words.join(" "),
+    }
 }
 
 #[cfg(test)]
@@ -313,10 +345,19 @@ mod tests {
         let cases = [
             (&["mysql://leaf:canary@h/d"][..], "unknown command"),
             (&["tag", "lst"], "did you mean list?"),
-            (&["tag", "list", "mysql://leaf:canary@h/d"], "unknown command or argument"),
+            (
+                &["tag", "list", "mysql://leaf:canary@h/d"],
+                "unknown argument; see leaf tag list --help",
+            ),
+            (&["tag", "list", "--wide"], "unknown argument --wide; see leaf tag list --help"),
+            (&["worker", "show", "3"], "unknown command show; see leaf worker --help"),
+            (&["tag", "advance", "orders", "7"], "unknown argument 7; see leaf tag advance --help"),
             (&["tag", "list", "--stor=mysql://leaf:canary@h/d"], "did you mean --store?"),
             (&["tag", "advance", "orders"], "missing: --at-least <ID>"),
-            (&["tag", "set-step", "orders", "canary"], "<STEP>: the value is missing or wrong"),
+            (
+                &["tag", "set", "orders", "--step", "canary"],
+                "--step <STEP>: the value is missing or wrong",
+            ),
             (&["tag", "set", "orders"], "missing: "),
             (
                 &["tag", "create", "a", "--shape", "canary"],

@@ -4,13 +4,19 @@
 //! the same code, from the same files and variables; `--store` replaces all stores, and nothing
 //! else.
 
+use std::path::Path;
+
 use anyhow::Result;
 use leaf_node::config::{Config, ConfigError, Sources};
 use leaf_snowflake::Registry;
 
 use crate::cli::Place;
 
-/// Reads files, environment and flags. All sections are checked; only the server's secret files,
+/// Where the packaged server has its configuration, and its data directory.
+const PACKAGED_CONFIG: &str = "/etc/leaf";
+const PACKAGED_DATA: &str = "/var/lib/leaf";
+
+/// Reads files, environment and flags; without a file of its own, those of the packaged server. All sections are checked; only the server's secret files,
 /// which others may not read, are left alone.
 ///
 /// `--store` also drops `segment.shard`, since the patterns would send tags to stores that the
@@ -32,11 +38,20 @@ pub(crate) fn read(place: &Place) -> Result<Config> {
     let flags = [("data_dir", directory), ("segment.store", store)];
     let flags = flags.into_iter().filter_map(|(key, value)| Some((key, value?))).collect();
     let sources = Sources { files: place.config.clone(), flags, stores_only: true };
-    let loaded = sources.with_default_files().load()?;
+    let sources = sources.with_default_files();
+    let is_packaged = sources.files.is_empty() && place.store.is_empty();
+    let sources =
+        if is_packaged { sources.with_files_in(Path::new(PACKAGED_CONFIG)) } else { sources };
+    let is_packaged = is_packaged && !sources.files.is_empty();
+    let loaded = sources.load()?;
     for warning in &loaded.warnings {
         tracing::info!("{warning}");
     }
     let mut config = loaded.config;
+    if is_packaged && config.data_dir == Config::default().data_dir {
+        // Its unit says so by a flag.
+        config.data_dir = PACKAGED_DATA.into();
+    }
     if !place.store.is_empty() {
         config.segment.shard.clear();
     }

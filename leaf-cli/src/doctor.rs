@@ -167,7 +167,7 @@ async fn look(stores: &Stores, findings: &mut Vec<Finding>) -> Vec<(String, Vec<
                     }
                     if let Err(error) = record.step {
                         let tag = hints::quoted(tag);
-                        found(format!("tag {tag}: {error}; `leaf tag set-step {tag} STEP`"));
+                        found(format!("tag {tag}: {error}; `leaf tag set {tag} --step STEP`"));
                     }
                     if let Err(error) = &record.settings {
                         let tag = hints::quoted(tag);

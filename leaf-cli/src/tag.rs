@@ -114,13 +114,9 @@ pub(crate) async fn run(stores: &Stores, command: Tag, output: Output) -> Result
             checked.await.map_err(refused)?;
             shown(store, store.tags().create(&record).await.map_err(refused)?, output)
         }
-        Tag::SetStep { tag, step } => {
-            let change = TagChange { step: Some(size(step)?), ..TagChange::default() };
-            change_tag(stores, &tag, change, output).await
-        }
-        Tag::Set { tag, enabled, min_step, max_step, max_take } => {
+        Tag::Set { tag, step, enabled, min_step, max_step, max_take } => {
             let change = TagChange {
-                step: None,
+                step: step.map(size).transpose()?,
                 enabled,
                 min_step: limit(min_step)?,
                 max_step: limit(max_step)?,
@@ -135,7 +131,17 @@ pub(crate) async fn run(stores: &Stores, command: Tag, output: Output) -> Result
         }
         Tag::Advance { tag, at_least, yes } => advance(stores, &tag, at_least, yes, output).await,
         Tag::Delete { tag, yes } => delete(stores, &tag, yes, output).await,
-        Tag::Import { from, gap, tags } => import(stores, &from, gap, &tags, output).await,
+        Tag::Import { from, from_file, gap, tags } => {
+            let (flag, from) = match from_file {
+                Some(file) => {
+                    let read = leaf_registry::read_secret(&file);
+                    let why = |error| ConfigError::new(format!("--from-file: {error}"));
+                    ("--from-file", read.map_err(why)?)
+                }
+                None => ("--from", from.unwrap_or_default()),
+            };
+            import(stores, stores.other(flag, &from).await?, gap, &tags, output).await
+        }
     }
 }
 
@@ -352,12 +358,11 @@ impl Row for Imported {
 /// A progress line appears on standard error every 1,000 tags.
 async fn import(
     stores: &Stores,
-    from: &str,
+    source: Store,
     gap: u32,
     tags: &[String],
     output: Output,
 ) -> Result<Done> {
-    let source = stores.other("--from", from).await?;
     let mut records = source.open.store.tags().await?;
     if let Some(missing) =
         tags.iter().find(|tag| !records.iter().any(|record| record.tag.as_str() == tag.as_str()))

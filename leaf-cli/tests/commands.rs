@@ -44,7 +44,7 @@ orders  relaxed  plain     100  1000  yes             -         -         -  the
     let again = run(&create).failed(1);
     assert!(again.contains("the tag exists already"), "{again}");
 
-    run(&["tag", "set-step", "orders", "50"]).ok();
+    run(&["tag", "set", "orders", "--step", "50"]).ok();
     run(&["tag", "set", "orders", "--enabled", "false", "--min-step", "5", "--max-step", "500"])
         .ok();
     run(&["tag", "set", "orders", "--min-step", "none", "--max-take", "7"]).ok();
@@ -136,7 +136,7 @@ fn a_tag_in_strict_order_has_no_step() {
     let no_step = "a tag in strict order has no step";
     for refused in [
         &["tag", "create", "more", "--order", "strict", "--step", "5"][..],
-        &["tag", "set-step", "turns", "5"],
+        &["tag", "set", "turns", "--step", "5"],
         &["tag", "set", "turns", "--max-step", "5"],
     ] {
         let error = run(refused).failed(2);
@@ -249,12 +249,12 @@ fn mistakes_are_refused_with_what_to_do() {
         (&["tag", "create", "x", "--step", "2147483648"], 2, "1 to 2147483647"),
         (&["tag", "create", " x", "--step", "1"], 2, "TAG: "),
         (&["tag", "create", "x", "--step", "1", "--first", "-1"], 2, "the first number is 0 to"),
-        (&["tag", "set-step", stock, "-5"], 2, "1 to 2147483647"),
+        (&["tag", "set", stock, "--step", "-5"], 2, "1 to 2147483647"),
         (&["tag", "set", stock, "--min-step", "x"], 2, "1 to 2147483647"),
         (&["tag", "set", stock, "--min-step", "9", "--max-step", "8"], 2, "above max_step"),
         (&["tag", "advance", stock, "--at-least", "9223372036854775807"], 2, "the next id is 0 to"),
         (&["tag", "advance", stock, "--at-least", "2000000000000"], 2, "say --yes"),
-        (&["tag", "set-step", "other", "5"], 1, "no such tag"),
+        (&["tag", "set", "other", "--step", "5"], 1, "no such tag"),
         (&["tag", "list", "--store", "redis://u:canary@h"], 2, "unknown kind of store"),
         (&["tag", "list", "--config", "absent.toml"], 2, "read absent.toml"),
     ];
@@ -363,7 +363,7 @@ fn stores_are_told_that_the_shards_changed() {
     with(&new, &["tag", "create", "order-new", "--step", "10"]).ok();
     let refused = with(&old, &["tag", "create", "order-new", "--step", "10"]).failed(2);
     assert!(refused.contains("make tags with the newer one"), "{refused}");
-    with(&old, &["tag", "set-step", "leaf-segment-test", "20"]).ok();
+    with(&old, &["tag", "set", "leaf-segment-test", "--step", "20"]).ok();
     let found = with(&new, &["doctor"]);
     assert!(found.code == 1 && found.out.contains("of two configurations"), "{found:?}");
     let told = with(&new, &["shards", "--apply"]).ok();
@@ -457,4 +457,39 @@ fn what_a_database_holds_does_not_steer_the_terminal() {
 
     let list = leaf(home.path(), &["tag", "list"]).ok();
     assert!(!list.contains('\u{1b}') && !list.contains('\u{202e}'), "{list:?}");
+}
+
+/// The file that `LEAF_CONFIG` names, for the whole environment of an operator; a URL that no list of
+/// processes shows.
+#[test]
+fn places_are_named_outside_of_the_command_line() {
+    let home = tempfile::tempdir().unwrap();
+    let directory = home.path().join("elsewhere");
+    for name in ["elsewhere", "data", "old"] {
+        std::fs::create_dir(home.path().join(name)).unwrap();
+    }
+    let file = home.path().join("some.toml");
+    let data = home.path().join("data");
+    std::fs::write(&file, format!("data_dir = '{}'\n", data.display())).unwrap();
+    for made in [&data, &home.path().join("old")] {
+        make(&made.join("leaf.db"));
+    }
+    let named = [("LEAF_CONFIG", file.to_str().unwrap())];
+    let run = |args: &[&str]| leaf_with(&directory, args, &named);
+    run(&["tag", "set", "leaf-segment-test", "--step", "77", "--enabled", "true"]).ok();
+    assert!(run(&["tag", "show", "leaf-segment-test"]).ok().contains("77"));
+    let unnamed = leaf(&directory, &["tag", "list"]).failed(2);
+    assert!(unnamed.contains("does not exist"), "{unnamed}");
+
+    let old = format!("sqlite:{}", home.path().join("old/leaf.db").display());
+    let secret = home.path().join("url");
+    std::fs::write(&secret, format!("{old}\n")).unwrap();
+    leaf(&directory, &["tag", "create", "moved", "--step", "10", "--store", &old]).ok();
+    let from = ["tag", "import", "--from-file", secret.to_str().unwrap(), "moved"];
+    assert!(run(&from).ok().contains("moved"));
+    assert!(run(&["tag", "show", "moved"]).ok().contains("moved"));
+    let both = [&from[..], &["--from", &old]].concat();
+    run(&both).failed(2);
+    let none = run(&["tag", "import", "--from-file", "/nowhere/url"]).failed(2);
+    assert!(none.contains("--from-file") && none.contains("No such file"), "{none}");
 }

@@ -157,7 +157,6 @@ pub struct WorkerShown {
     #[serde(serialize_with = "as_text_or_null")]
     pub ceiling_ms: Option<u64>,
     /// The fence's term, incremented by every claim.
-    #[serde(rename = "epoch")]
     pub term: Option<u64>,
     /// What an operator should know.
     pub remark: Option<String>,

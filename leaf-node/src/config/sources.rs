@@ -112,16 +112,27 @@ struct FileSource {
 }
 
 impl Sources {
-    /// With the files of the working directory where none is named. One that is a broken link or
-    /// cannot be looked at counts as there: reading it says why.
+    /// With the file that `LEAF_CONFIG` names, where none is named; else with those of the working
+    /// directory. One that is a broken link or cannot be looked at counts as there: reading it says
+    /// why.
     #[must_use]
     pub fn with_default_files(mut self) -> Self {
+        let named = std::env::var_os(CONFIG).filter(|name| !name.is_empty());
+        if let (true, Some(file)) = (self.files.is_empty(), named) {
+            self.files.push(file.into());
+        }
+        self.with_files_in(Path::new(""))
+    }
+
+    /// With the files of a directory, where there are none yet.
+    #[must_use]
+    pub fn with_files_in(mut self, directory: &Path) -> Self {
         let is_there = |file: &PathBuf| match std::fs::symlink_metadata(file) {
             Ok(_) => true,
             Err(error) => error.kind() != ErrorKind::NotFound,
         };
         if self.files.is_empty() {
-            let defaults = ["leaf.toml", "leaf.properties"].map(PathBuf::from);
+            let defaults = ["leaf.toml", "leaf.properties"].map(|name| directory.join(name));
             self.files = defaults.into_iter().filter(is_there).collect();
         }
         self
@@ -162,11 +173,14 @@ impl Sources {
     }
 }
 
+/// The variable that names the configuration file.
+const CONFIG: &str = "LEAF_CONFIG";
+
 /// The variables that may be meant for Leaf.
 fn environment() -> Result<Vec<(String, String)>, ConfigError> {
     let ours = std::env::vars_os().filter_map(|(name, value)| {
         let name = name.to_str()?.to_owned();
-        name.starts_with("LEAF_").then_some((name, value))
+        (name.starts_with("LEAF_") && name != CONFIG).then_some((name, value))
     });
     ours.map(|(name, value)| match value.into_string() {
         Ok(value) => Ok((name, value)),
