@@ -66,6 +66,8 @@ pub enum HealthCode {
     CeilingReached,
     /// The timestamps of the layout are used up.
     EndOfTime,
+    /// The timestamps of the layout are used up in some months.
+    EndOfTimeNear,
     /// This process is a forked child of the one that opened the generator.
     Forked,
 }
@@ -88,6 +90,7 @@ impl HealthCode {
             Self::StateFile => "state_file",
             Self::CeilingReached => "ceiling_reached",
             Self::EndOfTime => "end_of_time",
+            Self::EndOfTimeNear => "end_of_time_near",
             Self::Forked => "forked",
         }
     }

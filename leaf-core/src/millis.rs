@@ -39,6 +39,33 @@ impl UnixMillis {
         self.0
     }
 
+    /// For people: date and time of UTC, to the second.
+    ///
+    /// ```
+    /// use leaf_core::UnixMillis;
+    ///
+    /// assert_eq!(UnixMillis::new(1_709_164_800_999).utc().to_string(), "2024-02-29 00:00:00 UTC");
+    /// ```
+    #[must_use]
+    pub fn utc(self) -> impl fmt::Display {
+        let seconds = self.0 / 1000;
+        let (days, second) = (seconds / 86_400, seconds % 86_400);
+        // Years are counted from March, so that a leap day is the last one: then the months before
+        // a day follow from its number by one division. The calendar repeats every 400 years
+        // (`civil_from_days` of <https://howardhinnant.github.io/date_algorithms.html>).
+        let (era, day) = ((days + 719_468) / 146_097, (days + 719_468) % 146_097);
+        let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
+        let day = day - (365 * year + year / 4 - year / 100);
+        let month = (5 * day + 2) / 153;
+        let day = day - (153 * month + 2) / 5 + 1;
+        let (month, next) = if month < 10 { (month + 3, 0) } else { (month - 9, 1) };
+        let (hour, minute) = (second / 3600, second / 60 % 60);
+        let year = era * 400 + year + next;
+        fmt::from_fn(move |f| {
+            write!(f, "{year:04}-{month:02}-{day:02} {hour:02}:{minute:02}:{:02} UTC", second % 60)
+        })
+    }
+
     /// Time since the Unix epoch.
     #[must_use]
     pub const fn since_epoch(self) -> Duration {
@@ -86,5 +113,24 @@ impl fmt::Display for UnixMillis {
 impl fmt::Debug for UnixMillis {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "UnixMillis({})", self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn instants_are_told_as_dates() {
+        for (millis, date) in [
+            (0, "1970-01-01 00:00:00 UTC"),
+            (951_782_399_000, "2000-02-28 23:59:59 UTC"),
+            (951_782_400_000, "2000-02-29 00:00:00 UTC"),
+            (4_107_542_400_000, "2100-03-01 00:00:00 UTC"),
+            (253_402_300_799_999, "9999-12-31 23:59:59 UTC"),
+        ] {
+            assert_eq!(UnixMillis::new(millis).utc().to_string(), date);
+        }
+        assert!(!UnixMillis::new(u64::MAX).utc().to_string().is_empty());
     }
 }

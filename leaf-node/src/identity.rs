@@ -3,9 +3,10 @@
 //! An address is never guessed in silence: two nodes of one identity would fight for a worker id.
 
 use std::net::{IpAddr, SocketAddr};
+use std::path::Path;
 
 use ipnet::IpNet;
-use leaf_registry::RegistryKind;
+use leaf_registry::{RegistryKind, RegistryPlace};
 use leaf_snowflake::Identity;
 
 use crate::config::{Config, ConfigError, Guess};
@@ -24,7 +25,17 @@ type Interface = (String, IpAddr);
 pub fn find_identity(config: &Config) -> Result<(Identity, Option<String>), ConfigError> {
     let listen = config.http.listen;
     if let Some(name) = &config.advertise {
-        return Ok((parse(name)?, None));
+        let identity = parse(&canonical(name)?)?;
+        if let Some(place) = config.registry_place()?
+            && is_loopback(host(identity.as_str()))
+            && !is_on_this_host(&place)
+        {
+            return Err(ConfigError::new(format!(
+                "advertise: {identity} is this host to itself alone, and the registry is shared: give an address that the \
+                 other nodes reach, or leave it out"
+            )));
+        }
+        return Ok((identity, None));
     }
     // Nobody else ever sees its name.
     let nameless = match config.snowflake.registry {
@@ -62,12 +73,46 @@ pub fn find_identity(config: &Config) -> Result<(Identity, Option<String>), Conf
     Ok((identity, Some(warning)))
 }
 
+/// One spelling for one address, so that it is one identity.
+fn canonical(name: &str) -> Result<String, ConfigError> {
+    match name.parse::<SocketAddr>() {
+        Ok(address) => Ok(address.to_string()),
+        Err(_) if name.matches(':').count() > 1 => Err(ConfigError::new(
+            "advertise: write an address of IPv6 in brackets, like [2001:db8::7]:8080",
+        )),
+        Err(_) => Ok(name.into()),
+    }
+}
+
+/// A name without its port.
+fn host(name: &str) -> &str {
+    name.rsplit_once(':').map_or(name, |(host, _)| host)
+}
+
+/// Whether only this host itself reaches it by this name.
+fn is_loopback(host: &str) -> bool {
+    let bare = host.trim_start_matches('[').trim_end_matches(']');
+    host == "localhost" || bare.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
+}
+
+/// Whether all nodes of a registry are on this host, as it is itself.
+fn is_on_this_host(place: &RegistryPlace) -> bool {
+    let shown = place.to_string();
+    let hosts = shown.split_once("://").map_or(&*shown, |(_, hosts)| hosts);
+    let hosts = hosts.rsplit_once('@').map_or(hosts, |(_, hosts)| hosts);
+    let hosts = hosts.split('/').next().unwrap_or_default();
+    let with_port = |at: &str| {
+        let is_bare = at.ends_with(']') || !at.contains(':');
+        is_loopback(if is_bare { at } else { host(at) })
+    };
+    place.file(Path::new("")).is_some() || hosts.split(',').all(with_port)
+}
+
 /// Where the others reach this node's HTTP: the identity's host and the port for ids.
 ///
 /// Other nodes ask it for its clock there.
 pub(crate) fn address(identity: &Identity, listen: SocketAddr) -> Result<Identity, ConfigError> {
-    let host = identity.as_str().rsplit_once(':').map_or(identity.as_str(), |(host, _)| host);
-    parse(&format!("{host}:{}", listen.port()))
+    parse(&format!("{}:{}", host(identity.as_str()), listen.port()))
 }
 
 /// The identity of an address and a port.
@@ -97,7 +142,8 @@ fn chosen(wanted: &str, interfaces: &[Interface]) -> Result<IpAddr, ConfigError>
     };
     // Of several the IPv4 address: the Java programs know no other.
     let mut fitting: Vec<_> = interfaces.iter().filter(fits).map(|(_, address)| *address).collect();
-    fitting.sort_by_key(|address| (is_link_local(*address), address.is_ipv6()));
+    fitting
+        .sort_by_key(|address| (address.is_loopback(), is_link_local(*address), address.is_ipv6()));
     fitting.first().copied().ok_or_else(|| {
         let all: Vec<_> =
             interfaces.iter().map(|(name, address)| format!("{name} {address}")).collect();
@@ -158,7 +204,8 @@ mod tests {
         assert_eq!(chosen("eth0").unwrap(), "10.0.0.7");
         assert_eq!(chosen("172.16.0.0/12").unwrap(), "172.17.0.1");
         assert_eq!(chosen("2001:db8::/32").unwrap(), "2001:db8::7");
-        assert_eq!(chosen("0.0.0.0/0").unwrap(), "127.0.0.1", "asked for");
+        assert_eq!(chosen("0.0.0.0/0").unwrap(), "10.0.0.7");
+        assert_eq!(chosen("lo").unwrap(), "127.0.0.1", "asked for");
         for bad in ["eth1", "10.0.0.0/33", "10.1.0.0/16", "10.0.0.0/x"] {
             let error = chosen(bad).unwrap_err().to_string();
             assert!(error.contains("docker0 172.17.0.1"), "{bad}: {error}");
@@ -183,6 +230,35 @@ mod tests {
             assert_eq!(address.to_string(), java, "{addresses:?}");
         }
         assert!(guess(&interfaces()[..4], Guess::Java).is_err(), "Java knows no IPv6");
+    }
+
+    #[test]
+    fn one_address_is_one_identity_and_one_that_others_reach() {
+        for (name, wanted) in [
+            ("[2001:DB8:0::7]:8080", "[2001:db8::7]:8080"),
+            ("10.0.0.7:8080", "10.0.0.7:8080"),
+            ("node-7:8080", "node-7:8080"),
+            ("node-7", "node-7"),
+        ] {
+            assert_eq!(canonical(name).unwrap(), wanted);
+        }
+        for bare in ["2001:db8::7:8080", "2001:db8::7"] {
+            let refused = canonical(bare).unwrap_err().to_string();
+            assert!(refused.contains("in brackets"), "{refused}");
+        }
+        let check = |advertise: &str, etcd: &str| {
+            let mut config = Config { advertise: Some(advertise.into()), ..Config::default() };
+            config.snowflake.registry = RegistryKind::Etcd;
+            config.snowflake.etcd = Some(etcd.parse().unwrap());
+            find_identity(&config).map_err(|error| error.to_string())
+        };
+        let (here, there) = ("etcd://127.0.0.1:2379,[::1]:2379", "etcd://127.0.0.1:2379,b:2379");
+        for own in ["127.0.0.1:8080", "[::1]:8080", "localhost:8080"] {
+            check(own, here).unwrap();
+            let refused = check(own, there).unwrap_err();
+            assert!(refused.contains("the registry is shared"), "{refused}");
+        }
+        check("10.0.0.7:8080", there).unwrap();
     }
 
     #[test]

@@ -115,6 +115,10 @@ impl SegmentGenerator {
             loop {
                 tokio::time::sleep(IDLE / 4).await;
                 let Some(shared) = task.upgrade() else { return };
+                // A disk that was full has room again, perhaps. How it is, the health says.
+                if shared.store_client.config.marks.trouble().is_some() {
+                    let _ = shared.store_client.config.marks.flush().await;
+                }
                 let enough = if shared.store_client.trouble().is_none() { IDLE } else { IDLE / 4 };
                 if shared.store_client.idle_for() >= enough {
                     shared.store_client.try_allocating().await;

@@ -109,10 +109,7 @@ impl StoreClient {
         request: impl Future<Output = Result<T, StoreError>>,
     ) -> Result<T, StoreError> {
         let result = self.attempt(what, request).await;
-        let refuses_writes = self.troubled(|trouble| {
-            trouble.write_refused_at.is_some_and(|at| at.elapsed() < REFUSES_WRITES)
-        });
-        if !refuses_writes {
+        if !self.refuses_writes() {
             let error = result.as_ref().err();
             let read_refused = error.is_some_and(|it| *it.kind() == StoreErrorKind::Refused);
             self.set_trouble(error, None, read_refused);
@@ -125,13 +122,25 @@ impl StoreClient {
         self.asked_at.lock().expect("no holder of this lock panics").elapsed()
     }
 
-    /// Finds out whether the store would allocate, where it can tell; notes what came of it.
+    /// Finds out whether the store would allocate, where it can tell; notes what came of it. That it
+    /// worked shows no more than a read does: nothing was written, so the disk may be full still.
     pub(crate) async fn try_allocating(&self) {
-        if let Some(tried) = self.store.try_allocating()
-            && let Err(error) = self.ask("try to allocate", tried).await
-        {
-            self.tell_failure(&error);
+        let Some(tried) = self.store.try_allocating() else { return };
+        match self.attempt("try to allocate", tried).await {
+            Ok(()) if self.refuses_writes() => {}
+            Ok(()) => self.set_trouble(None, None, false),
+            Err(error) => {
+                self.note(Some(&error));
+                self.tell_failure(&error);
+            }
         }
+    }
+
+    /// Whether the store refused a write a moment ago.
+    fn refuses_writes(&self) -> bool {
+        self.troubled(|trouble| {
+            trouble.write_refused_at.is_some_and(|at| at.elapsed() < REFUSES_WRITES)
+        })
     }
 
     /// Logs a failure: each cause once, and while it lasts once a minute with how often it came. All

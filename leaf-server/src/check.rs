@@ -50,6 +50,9 @@ pub(crate) async fn run(config: &Config) -> Result<()> {
     let mut report = Report { failures: 0 };
     report.tell(&"configuration", Ok("every key and value is known".into()))?;
     report.tell(&"addresses", listeners(config))?;
+    if let Err(error) = crate::node::time_zone(config) {
+        report.tell(&"time zone", Err(error.into()))?;
+    }
     report.tell(&format!("data directory {}", config.data_dir.display()), data_dir(config))?;
     if config.segment.enabled {
         let marks = leaf_node::check_marks(config).map(|()| "usable".into());

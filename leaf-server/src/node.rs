@@ -8,10 +8,10 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use anyhow::{Context as _, Result};
+use anyhow::Result;
 use jiff::tz::TimeZone;
 use leaf_core::{Health, HealthCode, HealthReason, Layout};
-use leaf_node::config::Config;
+use leaf_node::config::{Config, ConfigError};
 pub(crate) use leaf_node::{Snowflake, Store};
 use leaf_node::{Surroundings, hints};
 use leaf_snowflake::{Identity, Peers, Registry};
@@ -64,10 +64,7 @@ impl Node {
     ) -> Result<Self> {
         let around = Surroundings { http: Some(ids), peers: Some(&peers) };
         let ids = leaf_node::Node::open(config, around).await?;
-        let time_zone = match &config.time_zone {
-            Some(name) => TimeZone::get(name).context("time_zone")?,
-            None => TimeZone::system(),
-        };
+        let time_zone = time_zone(config)?;
         Ok(Self {
             config: config.clone(),
             live,
@@ -88,8 +85,9 @@ impl Node {
 
     /// How a listener for ids keeps its connections. Unless idle ones may stay, a silent one ends
     /// after 45 to 90 s.
-    pub(crate) const fn keeping(&self, idle_stays: bool) -> Keeping {
+    pub(crate) const fn keeping(&self, listener: &'static str, idle_stays: bool) -> Keeping {
         Keeping {
+            listener,
             sweep_every: Duration::from_secs(15),
             evict_after: 1,
             evict_at_once: false,
@@ -154,6 +152,26 @@ impl Node {
             reason.text = hints::with(&reason.text, hint.as_deref());
         }
         reasons
+    }
+}
+
+/// The time zone of decoded timestamps.
+///
+/// # Errors
+/// The configured one, or that of `TZ`, is unknown. A host without a zone has UTC.
+pub(crate) fn time_zone(config: &Config) -> Result<TimeZone, ConfigError> {
+    if let Some(name) = &config.time_zone {
+        let zone = TimeZone::get(name);
+        return zone.map_err(|error| ConfigError::new(format!("time_zone: {error}")));
+    }
+    match TimeZone::try_system() {
+        Ok(zone) => Ok(zone),
+        Err(_) if std::env::var_os("TZ").is_some_and(|zone| !zone.is_empty()) => {
+            Err(ConfigError::new(
+                "TZ names no time zone: correct it, or set time_zone, like Asia/Shanghai",
+            ))
+        }
+        Err(_) => Ok(TimeZone::UTC),
     }
 }
 

@@ -3,12 +3,14 @@
 //! Start: bind the ports, lock the state file, serve, and claim the worker id last. Stop: not
 //! ready, go on for a while, stop accepting, finish what is under way, give the worker id back, then the ids.
 
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 use std::net::SocketAddr;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, anyhow, bail};
 use leaf_core::{Health, HealthCode, HealthReason};
 use leaf_node::config::{Config, Redis};
 use leaf_node::hints;
@@ -132,6 +134,28 @@ async fn second(orders: &mut Orders) {
     }
 }
 
+/// Ends once the data directory was removed or replaced, with the reason: what this node writes
+/// there protects nobody any more. A supervisor starts it again.
+async fn data_dir_goes(directory: &Path) -> anyhow::Error {
+    let mut before = None;
+    loop {
+        // On a thread of its own: a disk that hangs is told elsewhere.
+        match tokio::fs::metadata(directory).await {
+            Ok(now) => {
+                let now = (now.dev(), now.ino());
+                if *before.get_or_insert(now) != now {
+                    return anyhow!("the data directory {} was replaced", directory.display());
+                }
+            }
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                return anyhow!("the data directory {} is gone", directory.display());
+            }
+            Err(_) => {}
+        }
+        tokio::time::sleep(LOOK_EVERY).await;
+    }
+}
+
 /// To the millisecond.
 fn rounded(duration: Duration) -> Duration {
     Duration::from_millis(u64::try_from(duration.as_millis()).unwrap_or(u64::MAX))
@@ -151,6 +175,8 @@ async fn keep(
     looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let watchdog = watch(data_plane);
     tokio::pin!(watchdog);
+    let data_dir = data_dir_goes(&node.config.data_dir);
+    tokio::pin!(data_dir);
     let (mut told, mut dropped) = (None, 0);
     loop {
         tokio::select! {
@@ -177,6 +203,7 @@ async fn keep(
                 }
             }
             () = &mut watchdog => {}
+            gone = &mut data_dir => return Err(gone),
         }
     }
 }

@@ -62,6 +62,11 @@ fn a_full_disk_stops_ids_with_503_and_repeats_nothing_once_there_is_room() {
         (answer.status == 200).then(|| answer.body.parse().unwrap())
     });
     ledger.record(&issuer, id);
+    // Also what was not written meanwhile: nobody has to ask for an id first.
+    wait_until("nothing is wrong any more", Duration::from_secs(30), || {
+        let ready = HttpClient::once(server.ops(), "GET", "/readyz").body;
+        (ready == "ready").then_some(())
+    });
     let mut taken = Vec::new();
     client.ids(SEGMENT, 5000, |id| taken.push(id)).unwrap();
     for id in taken {

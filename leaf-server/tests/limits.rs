@@ -58,6 +58,12 @@ fn whoever_is_connected_when_the_stop_begins_is_answered() {
             client
         })
         .collect();
+    // Which limit it is, once.
+    let told = "http.listen: all 20 connections are in use that the configuration allows";
+    wait_until("the log says so", Duration::from_secs(10), || {
+        server.output().contains(told).then_some(())
+    });
+    assert_eq!(server.output().matches(told).count(), 1);
     server.process_mut().signal("TERM");
     for client in &mut clients {
         assert_eq!(client.read().unwrap().status, 200);

@@ -179,16 +179,12 @@ impl SnowflakeConfig {
         if now >= end {
             Err(SnowflakeErrorKind::EndOfTime { now, end }.into())
         } else if now < self.not_before {
-            let why = format!(
-                "the clock shows {now} (Unix ms), before {}, the earliest that can be right: correct \
-                 the clock",
-                self.not_before
-            );
-            Err(SnowflakeErrorKind::BadConfig(why).into())
+            Err(SnowflakeErrorKind::ClockUnset { now, not_before: self.not_before }.into())
         } else if now < epoch {
             let why = format!(
-                "the clock shows {now} (Unix ms), before the layout's epoch {epoch}: correct the \
-                 clock or the epoch"
+                "the clock shows {}, before the layout's epoch {}: correct the clock or the epoch",
+                now.utc(),
+                epoch.utc()
             );
             Err(SnowflakeErrorKind::BadConfig(why).into())
         } else {

@@ -30,16 +30,16 @@ pub enum RegistryErrorKind {
     #[error("this node no longer holds the worker id")]
     Lost,
     /// This node may claim the worker id at `at`, soon enough to wait.
-    #[error("the worker id can be claimed from {at} (Unix ms) on")]
+    #[error("the worker id can be claimed from {} on", .at.utc())]
     NotYet {
         /// When to claim again.
         at: UnixMillis,
     },
     /// The worker id can be claimed later, but not soon enough to wait.
     #[error(
-        "the worker id cannot be claimed before {floor} (Unix ms); this clock shows {now}, which is {} earlier: the \
+        "the worker id cannot be claimed before {}; this clock shows {}, which is {} earlier: the \
          last holder of the worker id may have issued ids up to that time, or it is kept back for that holder. Wait; correct the clock if it is wrong",
-        seconds(*.floor - *.now)
+        .floor.utc(), .now.utc(), seconds(*.floor - *.now)
     )]
     FloorAhead {
         /// The earliest time at which the worker id can be claimed: the floor of the next holder,
@@ -51,11 +51,12 @@ pub enum RegistryErrorKind {
     /// Somebody else reported under this worker id a moment ago.
     #[error(
         "the worker id is in use: another process, or one that crashed, reported {} and may issue \
-         ids up to {until} (Unix ms): stop it, wait, or give this node another worker id",
+         ids up to {}: stop it, wait, or give this node another worker id",
         last_report.map_or_else(
             || "while this node waited".into(),
             |ago| format!("{} ago", seconds(ago))
-        )
+        ),
+        .until.utc()
     )]
     InUse {
         /// The holder's ceiling, or when this worker id can be claimed.
@@ -99,7 +100,8 @@ pub enum RegistryErrorKind {
     /// The registry's database is another server than before, which may have lost claims.
     #[error(
         "the database of the worker ids has failed over and may have lost claims: new claims are accepted \
-         from {until} (Unix ms) on, when every claim that may have been lost has expired"
+         from {} on, when every claim that may have been lost has expired",
+        .until.utc()
     )]
     FailedOver {
         /// When every ceiling granted before the failover has passed.
@@ -268,15 +270,27 @@ pub enum SnowflakeErrorKind {
     CeilingReached,
     /// The layout's timestamp is used up.
     #[error(
-        "the clock shows {now} (Unix ms), and the timestamp bits of the layout are used up at {end}: \
+        "the clock shows {}, and the timestamp bits of the layout are used up at {}: \
          correct the clock if it is wrong. A later epoch or a layout with more timestamp bits gives ids that may equal old ones: \
-         change them only where that does no harm"
+         change them only where that does no harm",
+        .now.utc(), .end.utc()
     )]
     EndOfTime {
         /// The clock.
         now: UnixMillis,
         /// The first instant that the layout cannot hold.
         end: UnixMillis,
+    },
+    /// The clock is earlier than it can be: after a boot it was not set yet, perhaps.
+    #[error(
+        "the clock shows {}, before {}, the earliest that can be right: it is not set yet, or wrong",
+        .now.utc(), .not_before.utc()
+    )]
+    ClockUnset {
+        /// The clock.
+        now: UnixMillis,
+        /// The earliest time that can be right.
+        not_before: UnixMillis,
     },
     /// This node no longer holds the worker id, and may not claim another by itself.
     #[error("this node no longer holds the worker id")]
@@ -333,9 +347,10 @@ impl SnowflakeErrorKind {
             Self::CeilingReached => HealthCode::CeilingReached,
             // Health is asked only about an exhaustion that lasts longer than callers wait: the ids
             // are ahead of the clock.
-            Self::Exhausted { .. } | Self::ClockBehind { .. } | Self::ClockRefused { .. } => {
-                HealthCode::Clock
-            }
+            Self::Exhausted { .. }
+            | Self::ClockBehind { .. }
+            | Self::ClockRefused { .. }
+            | Self::ClockUnset { .. } => HealthCode::Clock,
             Self::EndOfTime { .. } => HealthCode::EndOfTime,
             Self::Lost => HealthCode::LeaseLost,
             Self::Closed => HealthCode::Stopping,

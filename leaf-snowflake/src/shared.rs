@@ -15,6 +15,9 @@ use crate::id_clock::IdClock;
 use crate::lease_chain::LeaseSequencer;
 use crate::{SavedLease, SnowflakeConfig, SnowflakeError, SnowflakeErrorKind, SnowflakeView};
 
+/// So many days before the end of the layout an operator is told.
+const END_IS_NEAR: u64 = 180;
+
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) clock: IdClock,
@@ -278,8 +281,16 @@ impl Shared {
     pub(crate) fn health(&self) -> Health {
         let reason =
             |code, text: &dyn fmt::Display| HealthReason::new(code, format!("snowflake: {text}"));
-        let trouble: Vec<HealthReason> =
+        let mut trouble: Vec<HealthReason> =
             self.status().trouble.values().map(|(code, text)| reason(*code, text)).collect();
+        let (end, days_left) = (self.layout.end(), self.days_left());
+        if days_left < END_IS_NEAR {
+            let text = format!(
+                "the timestamps of the layout end on {}, in {days_left} days: plan another layout",
+                end.utc()
+            );
+            trouble.push(reason(HealthCode::EndOfTimeNear, &text));
+        }
         let not_ready = |why: &SnowflakeErrorKind| {
             Health::NotReady([vec![reason(why.health_code(), why)], trouble.clone()].concat())
         };
@@ -304,6 +315,11 @@ impl Shared {
         if trouble.is_empty() { Health::Ready } else { Health::Degraded(trouble) }
     }
 
+    /// How long the layout's timestamps last.
+    fn days_left(&self) -> u64 {
+        (self.layout.end() - self.clock.wall()).as_secs() / 86_400
+    }
+
     pub(crate) fn view(&self) -> SnowflakeView {
         let health = self.health();
         let held = self.held();
@@ -324,7 +340,7 @@ impl Shared {
             ahead_of_wall: self.clock.ahead_of_wall(),
             clock_steps: self.clock.steps(),
             leases_lost: status.leases_lost,
-            days_left: (self.layout.end() - self.clock.wall()).as_secs() / 86_400,
+            days_left: self.days_left(),
         }
     }
 

@@ -179,6 +179,16 @@ async fn a_disk_that_keeps_no_marks_costs_no_ids_and_is_told() {
     let health = segments.health().to_string();
     assert!(health.contains("marks of the regression guard are not kept"), "{health}");
     assert!(segments.health().can_answer());
+
+    // Once there is a place to write to, nobody needs to ask for an id before they are kept.
+    std::fs::create_dir(&folder).unwrap();
+    for _ in 0..100 {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        if segments.health() == Health::Ready {
+            return;
+        }
+    }
+    panic!("the marks are not written again: {}", segments.health());
 }
 
 /// What one node gives back may lie below what another was granted and gave back before.

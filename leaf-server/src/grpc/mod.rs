@@ -150,7 +150,7 @@ async fn ended(control: &Control) {
 impl Protocol for Grpc {
     fn keeping(&self) -> Keeping {
         // HTTP/2 asks by pings whether a client is still there.
-        self.node.keeping(true)
+        self.node.keeping("grpc.listen", true)
     }
 
     fn max_connections(&self) -> usize {

@@ -70,11 +70,12 @@ impl Http {
 impl Protocol for Http {
     fn keeping(&self) -> Keeping {
         match self.routes {
-            Routes::Ids => self.node.keeping(false),
+            Routes::Ids => self.node.keeping("http.listen", false),
             // Connections are few, and nobody needs to keep one: 6 to 12 s. Any that
             // waits for no answer makes room, so that nobody can keep others from asking for
             // health.
             Routes::Ops => Keeping {
+                listener: "ops.listen",
                 sweep_every: Duration::from_secs(2),
                 evict_after: 0,
                 evict_at_once: true,

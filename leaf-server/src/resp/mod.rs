@@ -39,7 +39,7 @@ pub(crate) struct Resp {
 impl Protocol for Resp {
     fn keeping(&self) -> Keeping {
         // Clients keep connections in pools, and take one that was closed for an error.
-        self.node.keeping(true)
+        self.node.keeping("redis.listen", true)
     }
 
     fn max_connections(&self) -> usize {

@@ -5,8 +5,8 @@
 //! accepted by the system before the end is served, too.
 
 use std::io::ErrorKind;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use rustix::net::sockopt::set_tcp_user_timeout;
@@ -35,6 +35,8 @@ const LOOK_AGAIN: Duration = Duration::from_millis(200);
 /// How many that the system has accepted are still served at the end: as many as it lets wait, so
 /// that clients that connect again and again cannot hold the stop.
 const LAST_ACCEPTS: usize = 4096;
+/// How often the log is told that there are no more places.
+const TELL_FULL_AGAIN: Duration = Duration::from_secs(60);
 /// After a failed accept (out of file descriptors): others may end meanwhile.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
@@ -62,6 +64,8 @@ pub(crate) trait Protocol: Send + Sync + 'static {
 /// How a listener keeps its connections.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Keeping {
+    /// The listener, as the configuration names it.
+    pub(crate) listener: &'static str,
     /// How often connections are looked at: one that is silent for four to six times as long ends,
     /// as does one that takes that long to send the rest of a request, or to read an answer.
     pub(crate) sweep_every: Duration,
@@ -101,6 +105,8 @@ struct Slots<P> {
     files: usize,
     /// How many connections there are.
     taken: AtomicUsize,
+    /// When the log was told that there are no more.
+    full_at: Mutex<Option<Instant>>,
     /// Told whenever one ends.
     freed: Notify,
     connections: Arc<Connections>,
@@ -133,10 +139,30 @@ impl<P: Protocol> Slots<P> {
             if let Some(slot) = self.try_take() {
                 return slot;
             }
+            self.tell_full();
             let Keeping { evict_after, evict_at_once, .. } = self.keeping;
             let evicted = self.connections.evict(evict_after, evict_at_once);
             let pause = if evicted { EVICT_AGAIN } else { LOOK_AGAIN };
             let _ = tokio::time::timeout(pause, freed).await;
+        }
+    }
+
+    /// Logs, once a minute, that newcomers wait for a place, and which limit it is.
+    fn tell_full(&self) {
+        let mut told = self.full_at.lock().expect("no holder of this lock panics");
+        if told.is_some_and(|at| at.elapsed() < TELL_FULL_AGAIN) {
+            return;
+        }
+        *told = Some(Instant::now());
+        let (most, listener) = (self.most(), self.keeping.listener);
+        match self.files <= self.protocol.max_connections() {
+            true => tracing::warn!(
+                "{listener}: all {most} connections are in use that the limit of open files allows: raise it \
+                 (ulimit -n, LimitNOFILE)"
+            ),
+            false => tracing::warn!(
+                "{listener}: all {most} connections are in use that the configuration allows"
+            ),
         }
     }
 
@@ -179,6 +205,7 @@ impl<P: Protocol> Listener<P> {
             keeping,
             files: keeping.files.of_the_limit(),
             taken: AtomicUsize::new(0),
+            full_at: Mutex::default(),
             freed: Notify::new(),
             connections: Arc::default(),
         });

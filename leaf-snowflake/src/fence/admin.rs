@@ -88,15 +88,17 @@ fn release<V>(
     let last_report = record.fence.reported_at;
     if last_report > settings.now + OPERATOR_CLOCK_DIFFERENCE {
         return Err(format!(
-            "its holder's clock was ahead: it reported at {last_report} (Unix ms); wait until \
-             then, or retire the worker id"
+            "its holder's clock was ahead: it reported at {}; wait until \
+             then, or retire the worker id",
+            last_report.utc()
         ));
     }
     if last_report + 2 * settings.report_interval > settings.now {
         return Err(format!(
-            "its holder, {}, reported at {last_report} (Unix ms), a moment ago: stop that \
+            "its holder, {}, reported at {}, a moment ago: stop that \
              process first; if it is dead, ask again in some seconds",
-            record.holder
+            record.holder,
+            last_report.utc()
         ));
     }
     let mut next = next_record(worker, stored, settings, FenceState::Released)?;

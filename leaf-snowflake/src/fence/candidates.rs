@@ -181,7 +181,7 @@ impl Refusals {
             count => format!(", {count} of them held by Java Leafs"),
         };
         let first = self.first_free.map_or_else(String::new, |(at, worker)| {
-            format!("; the first that may become free is {worker}, once {at} (Unix ms) has passed")
+            format!("; the first that may become free is {worker}, once {} has passed", at.utc())
         });
         RegistryErrorKind::NoWorkerId(format!(
             "all {} worker ids are in use{java}{first}: stop a node, or, if the \

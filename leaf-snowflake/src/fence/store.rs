@@ -210,7 +210,7 @@ impl JavaMirror {
         match self {
             Self::Agrees => None,
             Self::Java(report) => Some(match report.at {
-                Some(at) => format!("a Java Leaf, {}, reported at {at} (Unix ms)", report.holder),
+                Some(at) => format!("a Java Leaf, {}, reported at {}", report.holder, at.utc()),
                 None => format!("a Java Leaf, {}, has it", report.holder),
             }),
             Self::Missing => Some(

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures_core::future::BoxFuture;
-use leaf_core::{Clock, Health, Layout, ManualClock, UnixMillis};
+use leaf_core::{Clock, Health, HealthCode, Layout, ManualClock, UnixMillis};
 use leaf_snowflake::{
     Identity, MemoryFenceStore, PeerRule, Peers, Registry, RegistryError, RegistryErrorKind,
     SnowflakeErrorKind, SnowflakeGenerator,
@@ -244,6 +244,12 @@ async fn the_end_of_the_time_bits_is_an_error() {
     let registry = Arc::new(MemoryFenceStore::default());
     let flakes = open(&registry, config("a:1", &clock, None)).await.unwrap();
     assert_eq!(flakes.view().days_left, 3);
+    let Health::Degraded(reasons) = flakes.health() else { panic!("{}", flakes.health()) };
+    assert_eq!(reasons[0].code, HealthCode::EndOfTimeNear);
+    assert!(reasons[0].text.contains("2080-07-10 17:30:30 UTC, in 3 days"), "{reasons:?}");
+    let early = Arc::new(ManualClock::at(layout.end() - seconds(181 * 86_400)));
+    let flakes = open(&registry, config("early:1", &early, None)).await.unwrap();
+    assert_eq!(flakes.health(), Health::Ready);
 
     let nearly = Arc::new(ManualClock::at(layout.end() - millis(100)));
     let flakes = open(&registry, config("b:1", &nearly, None)).await.unwrap();
