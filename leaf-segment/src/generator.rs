@@ -115,6 +115,7 @@ impl SegmentGenerator {
             loop {
                 tokio::time::sleep(IDLE / 4).await;
                 let Some(shared) = task.upgrade() else { return };
+                shared.store_client.period_clock.now();
                 // A disk that was full has room again, perhaps. How it is, the health says.
                 if shared.store_client.config.marks.trouble().is_some() {
                     let _ = shared.store_client.config.marks.flush().await;

@@ -28,7 +28,7 @@ pub(crate) fn of(store_client: &StoreClient, loaded: bool, tags: &TagMap) -> Hea
         let text = format!("marks of the regression guard are not kept: {why}");
         Health::degraded(HealthCode::MarksNotWritten, text)
     });
-    store.and(marks).and(refused(tags))
+    store.and(marks).and(refused(tags)).and(clock(store_client, tags))
 }
 
 /// The health while the store does not answer: ready only as long as each tag in use has ids in
@@ -73,6 +73,20 @@ fn refused(tags: &TagMap) -> Health {
         more => texts.push(format!("{more} more tags need an operator")),
     }
     Health::degraded(HealthCode::TagRefused, texts.join("; "))
+}
+
+/// Whether the numbers of a tag begin again by a clock that is not believed now.
+fn clock(store_client: &StoreClient, tags: &TagMap) -> Health {
+    let has_periods = || tags.values().any(|handle| handle.meaning().reset.is_some());
+    match store_client.period_clock.in_doubt() {
+        Some(by) if has_periods() => {
+            let text = format!(
+                "the clock was set by {by:#}: periods go on as if it had not been, until it has stayed so for a minute"
+            );
+            Health::degraded(HealthCode::Clock, text)
+        }
+        _ => Health::Ready,
+    }
 }
 
 /// Why a tag waits for an operator, if it does.

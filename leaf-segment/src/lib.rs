@@ -45,6 +45,7 @@ mod meaning;
 mod memory;
 mod new_tag;
 mod period;
+mod period_clock;
 mod rate;
 mod refill;
 mod settings;

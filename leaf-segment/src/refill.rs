@@ -17,7 +17,6 @@ use crate::period::Beyond;
 use crate::step_policy::Bounds;
 use crate::store_client::StoreClient;
 use crate::tag_state::{Failure, TagState};
-use crate::texts;
 use crate::{Expected, Order, SegmentError, SegmentErrorKind, StoreError, StoreErrorKind};
 
 const FIRST_BACKOFF: Duration = Duration::from_millis(50);
@@ -335,14 +334,14 @@ async fn fetch_in_order(
     amount: Step,
     expected: Expected,
 ) -> Result<IdRange, StoreError> {
-    let StoreClient { store, config, .. } = &*state.store_client;
+    let StoreClient { store, period_clock, .. } = &*state.store_client;
     let operation = format!("allocate tag {:?}", state.tag.as_str());
     let allocate = async |expected| {
         let request = store.allocate(&state.tag, amount, expected);
         state.store_client.attempt(&operation, request).await
     };
     let Some(reset) = state.meaning.reset else { return allocate(expected).await };
-    let now = texts::now(&*config.clock);
+    let now = period_clock.now();
     let window = reset.window_at(now);
     let full = match allocate(Expected { least: window.least, end: window.end, ..expected }).await {
         Err(error) if *error.kind() == StoreErrorKind::Exhausted => error,

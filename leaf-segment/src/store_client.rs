@@ -11,6 +11,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::period_clock::PeriodClock;
 use crate::{SegmentConfig, SegmentSource, StoreError, StoreErrorKind};
 
 /// For so long after a write that the store refused its answers to reads do not count as recovery.
@@ -27,6 +28,8 @@ pub(crate) struct StoreClient {
     pub(crate) store: Arc<dyn SegmentSource>,
     pub(crate) config: SegmentConfig,
     pub(crate) permits: Semaphore,
+    /// What periods are opened by.
+    pub(crate) period_clock: PeriodClock,
     runtime: Handle,
     pub(crate) tasks: TaskTracker,
     pub(crate) stop: CancellationToken,
@@ -65,6 +68,7 @@ impl StoreClient {
         Self {
             store,
             permits: Semaphore::new(config.concurrent_fetches.max(1)),
+            period_clock: PeriodClock::new(Arc::clone(&config.clock)),
             config,
             runtime: Handle::current(),
             tasks: TaskTracker::new(),

@@ -320,7 +320,7 @@ fn numbers_begin_again_at_midnight_for_all_nodes() {
                 clock
             })
             .into();
-        let nodes: Vec<Node> =
+        let mut nodes: Vec<Node> =
             clocks.iter().map(|clock| Node::start(&url, &clock.environment())).collect();
         nodes[0].create(&format!(
             r#"{{"tag":"orders","reset":"daily","time_zone":"{zone}","text":"T-{{date:%y%m%d}}{{n:06}}{{luhn}}"}}"#
@@ -368,8 +368,11 @@ fn numbers_begin_again_at_midnight_for_all_nodes() {
         let altered = text.replace('6', "7");
         assert_eq!(nodes[1].get(&format!("/v1/ids/{altered}?tag=orders")).status, 404);
 
-        // A clock that is two days behind opens no old day, and says what is wrong.
+        // A clock that was set two days back is not believed at once. A node that starts with it
+        // opens no old day, and says what is wrong.
         clocks[1].set(&offset(midnight, -2 * 86_400));
+        assert_eq!(nodes[1].ids("orders", 1).len(), 1);
+        nodes[1].kill_and_start();
         let behind = nodes[1].get("/v1/segments/orders/ids");
         assert_eq!(behind.status, 503, "{}", behind.body);
         assert!(behind.body.contains("clock is wrong"), "{}", behind.body);
@@ -386,7 +389,7 @@ fn a_full_day_is_refused() {
     let store = format!("sqlite:{}", directory.path().join("leaf.db").display());
     let clock = FakeClock::new();
     clock.set(&offset("2026-11-21T12:00:00Z", 0));
-    let node = Node::start(&store, &clock.environment());
+    let mut node = Node::start(&store, &clock.environment());
     node.create(r#"{"tag":"tiny","reset":"daily","text":"{date:%y%m%d}{n:02}"}"#);
     let granted = Mutex::new(BTreeSet::new());
     let refused = std::sync::atomic::AtomicUsize::new(0);
@@ -410,8 +413,7 @@ fn a_full_day_is_refused() {
     });
     assert_eq!((granted.lock().unwrap().len(), refused.load(Ordering::SeqCst)), (99, 21));
     clock.set(&offset("2026-11-22T00:00:10Z", 0));
-    // That the day was full is told for a moment.
-    std::thread::sleep(Duration::from_millis(100));
+    node.kill_and_start();
     let next = node.get("/v1/segments/tiny/ids?as=text");
     assert_eq!(next.json()["ids"][0], "26112201", "{}", next.body);
 
@@ -426,6 +428,42 @@ fn a_full_day_is_refused() {
     assert_eq!(node.ids("orders", 1), [20_261_122_999_999]);
     let full = node.get("/v1/segments/orders/ids");
     assert_eq!((full.status, full.body.contains("used up")), (409, true), "{}", full.body);
+}
+
+/// A clock that is a year ahead for two seconds: no day of the next year is opened, ids flow, the
+/// node says what it doubts, and all is well when the clock is.
+#[test]
+fn a_clock_that_is_wrong_for_a_moment_opens_no_period() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = format!("sqlite:{}", directory.path().join("leaf.db").display());
+    let clock = FakeClock::new();
+    let right = offset("2026-11-21T12:00:00Z", 0);
+    clock.set(&right);
+    let node = Node::start(&store, &clock.environment());
+    node.create(r#"{"tag":"orders","reset":"daily"}"#);
+    node.create(r#"{"tag":"invoices","reset":"yearly"}"#);
+    let ready = || HttpClient::once(node.server.ops(), "GET", "/readyz").body;
+    let mut next = 1;
+    let mut goes_on = || {
+        assert_eq!(node.ids("orders", 1), [20_261_121_000_000 + next]);
+        assert_eq!(node.ids("invoices", 1), [2_026_000_000 + next]);
+        next += 1;
+    };
+    goes_on();
+
+    for year in ["2027-11-21T12:00:00Z", "2025-11-21T12:00:00Z"] {
+        clock.set(&offset(year, 0));
+        for _ in 0..20 {
+            goes_on();
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        let doubt = ready();
+        assert!(doubt.contains("periods go on as if it had not been"), "{doubt}");
+        clock.set(&right);
+        goes_on();
+        until("it doubts no more", 5, || !ready().contains("periods go on"));
+    }
+    goes_on();
 }
 
 /// Two data centres with a database each, and a third that joins: slices and interleaved tags never

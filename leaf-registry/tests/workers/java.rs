@@ -144,7 +144,10 @@ pub(crate) async fn records_are_continued_and_handed_back(f: Fixture) {
     let records = successor.registry().workers().await.unwrap();
     let other = records.iter().find(|record| record.worker.get() == other_worker).unwrap();
     let remark = other.remark.clone().unwrap();
-    assert!(remark.contains("a Java Leaf, 10.1.46.33:8081, reported at 2027-01-15 08:00:00 UTC"), "{remark}");
+    assert!(
+        remark.contains("a Java Leaf, 10.1.46.33:8081, reported at 2027-01-15 08:00:00 UTC"),
+        "{remark}"
+    );
 
     // Another start of the Java program on this address would find a clock that went backwards.
     // After a clean stop and a second it goes on.
