@@ -39,7 +39,7 @@ pub(crate) fn read(place: &Place) -> Result<Config> {
     let flags = flags.into_iter().filter_map(|(key, value)| Some((key, value?))).collect();
     let sources = Sources { files: place.config.clone(), flags, stores_only: true };
     let sources = sources.with_default_files();
-    let is_packaged = sources.files.is_empty() && place.store.is_empty();
+    let is_packaged = sources.files.is_empty();
     let sources =
         if is_packaged { sources.with_files_in(Path::new(PACKAGED_CONFIG)) } else { sources };
     let is_packaged = is_packaged && !sources.files.is_empty();
@@ -48,7 +48,7 @@ pub(crate) fn read(place: &Place) -> Result<Config> {
         tracing::info!("{warning}");
     }
     let mut config = loaded.config;
-    if is_packaged && config.data_dir == Config::default().data_dir {
+    if is_packaged && loaded.origins.get("data_dir").is_some_and(|origin| origin == "default") {
         // Its unit says so by a flag.
         config.data_dir = PACKAGED_DATA.into();
     }

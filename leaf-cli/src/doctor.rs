@@ -147,7 +147,10 @@ async fn look(stores: &Stores, findings: &mut Vec<Finding>) -> Vec<(String, Vec<
                              new store, and delete it here; if an import or a deletion was broken off, repeat it"
                         ));
                     }
-                    if marks.get(&record.tag).is_some_and(|mark| record.max_id < *mark)
+                    // The node of this host knows the configured stores.
+                    if store.place.is_some()
+                        && stores.shards.is_of(tag, store)
+                        && marks.get(&record.tag).is_some_and(|mark| record.max_id < *mark)
                         && let Some(finding) = went_back(stores, store, record).await
                     {
                         found(finding);

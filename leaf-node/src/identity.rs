@@ -2,11 +2,10 @@
 //!
 //! An address is never guessed in silence: two nodes of one identity would fight for a worker id.
 
-use std::net::{IpAddr, SocketAddr};
-use std::path::Path;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 use ipnet::IpNet;
-use leaf_registry::{RegistryKind, RegistryPlace};
+use leaf_registry::RegistryKind;
 use leaf_snowflake::Identity;
 
 use crate::config::{Config, ConfigError, Guess};
@@ -28,7 +27,7 @@ pub fn find_identity(config: &Config) -> Result<(Identity, Option<String>), Conf
         let identity = parse(&canonical(name)?)?;
         if let Some(place) = config.registry_place()?
             && is_loopback(host(identity.as_str()))
-            && !is_on_this_host(&place)
+            && !place.hosts().iter().all(|at| is_loopback(host(at)))
         {
             return Err(ConfigError::new(format!(
                 "advertise: {identity} is this host to itself alone, and the registry is shared: give an address that the \
@@ -75,37 +74,31 @@ pub fn find_identity(config: &Config) -> Result<(Identity, Option<String>), Conf
 
 /// One spelling for one address, so that it is one identity.
 fn canonical(name: &str) -> Result<String, ConfigError> {
-    match name.parse::<SocketAddr>() {
-        Ok(address) => Ok(address.to_string()),
-        Err(_) if name.matches(':').count() > 1 => Err(ConfigError::new(
-            "advertise: write an address of IPv6 in brackets, like [2001:db8::7]:8080",
+    if let Ok(address) = name.parse::<SocketAddr>() {
+        return Ok(address.to_string());
+    }
+    let bracketed = name.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
+    match bracketed.map(str::parse::<Ipv6Addr>) {
+        Some(Ok(address)) => Ok(format!("[{address}]")),
+        _ if name.matches(':').count() > 1 => Err(ConfigError::new(
+            "advertise: write an address of IPv6 in brackets, with a port: [2001:db8::7]:8080",
         )),
-        Err(_) => Ok(name.into()),
+        _ => Ok(name.into()),
     }
 }
 
 /// A name without its port.
 fn host(name: &str) -> &str {
-    name.rsplit_once(':').map_or(name, |(host, _)| host)
+    match name.rsplit_once(':') {
+        Some((host, _)) if !name.ends_with(']') => host,
+        _ => name,
+    }
 }
 
 /// Whether only this host itself reaches it by this name.
 fn is_loopback(host: &str) -> bool {
     let bare = host.trim_start_matches('[').trim_end_matches(']');
     host == "localhost" || bare.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
-}
-
-/// Whether all nodes of a registry are on this host, as it is itself.
-fn is_on_this_host(place: &RegistryPlace) -> bool {
-    let shown = place.to_string();
-    let hosts = shown.split_once("://").map_or(&*shown, |(_, hosts)| hosts);
-    let hosts = hosts.rsplit_once('@').map_or(hosts, |(_, hosts)| hosts);
-    let hosts = hosts.split('/').next().unwrap_or_default();
-    let with_port = |at: &str| {
-        let is_bare = at.ends_with(']') || !at.contains(':');
-        is_loopback(if is_bare { at } else { host(at) })
-    };
-    place.file(Path::new("")).is_some() || hosts.split(',').all(with_port)
 }
 
 /// Where the others reach this node's HTTP: the identity's host and the port for ids.
@@ -239,6 +232,7 @@ mod tests {
             ("10.0.0.7:8080", "10.0.0.7:8080"),
             ("node-7:8080", "node-7:8080"),
             ("node-7", "node-7"),
+            ("[2001:DB8::7]", "[2001:db8::7]"),
         ] {
             assert_eq!(canonical(name).unwrap(), wanted);
         }
@@ -252,6 +246,10 @@ mod tests {
             config.snowflake.etcd = Some(etcd.parse().unwrap());
             find_identity(&config).map_err(|error| error.to_string())
         };
+        assert_eq!(
+            (host("[::1]"), host("[::1]:80"), host("a:80"), host("a")),
+            ("[::1]", "[::1]", "a", "a")
+        );
         let (here, there) = ("etcd://127.0.0.1:2379,[::1]:2379", "etcd://127.0.0.1:2379,b:2379");
         for own in ["127.0.0.1:8080", "[::1]:8080", "localhost:8080"] {
             check(own, here).unwrap();

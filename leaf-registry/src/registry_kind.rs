@@ -90,6 +90,23 @@ pub enum RegistryPlace {
     Store(StoreUrl),
 }
 
+impl RegistryPlace {
+    /// The hosts that have the records, each with its port where one is given; none where they are
+    /// on this host for certain, in a file or behind a socket.
+    #[must_use]
+    pub fn hosts(&self) -> Vec<String> {
+        match self {
+            Self::Zookeeper(address) => {
+                let shown = address.to_string();
+                let hosts = shown.rsplit_once('@').map_or(&*shown, |(_, hosts)| hosts);
+                let hosts = hosts.split('/').next().unwrap_or_default();
+                hosts.split(',').map(str::to_owned).collect()
+            }
+            Self::Store(url) => url.hosts(),
+        }
+    }
+}
+
 impl fmt::Display for RegistryPlace {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -283,6 +283,36 @@ impl fmt::Display for StoreUrl {
     }
 }
 
+impl StoreUrl {
+    /// See [`RegistryPlace::hosts`](crate::RegistryPlace::hosts).
+    pub(crate) fn hosts(&self) -> Vec<String> {
+        match self.0 {
+            #[cfg(feature = "sqlite")]
+            Kind::Sqlite(_) => Vec::new(),
+            #[cfg(feature = "mysql")]
+            Kind::Mysql(ref url) => database_host(url),
+            #[cfg(feature = "postgres")]
+            Kind::Postgres(ref url) => database_host(url),
+            #[cfg(feature = "etcd")]
+            Kind::Etcd(ref url) => url.members().to_vec(),
+        }
+    }
+}
+
+/// The host of a database, as its URL or a parameter names it; none for a socket.
+#[cfg(any(feature = "mysql", feature = "postgres"))]
+fn database_host(url: &str) -> Vec<String> {
+    let Ok(url) = url::Url::parse(url) else { return Vec::new() };
+    let given = |name: &str| url.query_pairs().filter(|(key, _)| key == name).last();
+    if given("socket").is_some() {
+        return Vec::new();
+    }
+    let named = given("host").map(|(_, host)| host.into_owned());
+    let host = named.or_else(|| url.host_str().map(str::to_owned)).unwrap_or_default();
+    let is_socket = host.is_empty() || host.starts_with('/') || host.starts_with("%2F");
+    if is_socket { Vec::new() } else { vec![host] }
+}
+
 impl fmt::Debug for StoreUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "StoreUrl({self})")

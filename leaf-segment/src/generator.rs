@@ -57,6 +57,8 @@ struct Shared {
     changing: Mutex<HashSet<Tag>>,
     /// Whoever holds it reads the record of one tag to follow it.
     following: tokio::sync::Mutex<()>,
+    /// How often that was done.
+    followed: AtomicU64,
     unknown: Mutex<UnknownTags>,
     /// How many readings of the whole set have begun, and what became of the last that ended.
     reads_begun: AtomicU64,
@@ -184,15 +186,15 @@ impl SegmentGenerator {
     /// when this returns. A store that does not answer is asked again with the next reading of all
     /// tags.
     pub async fn follow(&self, tag: &Tag) {
-        let shared = &self.shared;
-        // One after the other: the answer that was read last must be the one that holds.
-        let _turn = shared.following.lock().await;
-        shared.unknown().forget(tag);
-        let what = format!("read tag {:?}", tag.as_str());
-        match shared.store_client.read(&what, shared.store_client.store.tag(tag)).await {
-            Ok(record) => drop(shared.apply_one(tag, record.as_ref())),
-            Err(_) => self.read_soon(),
-        }
+        // A task of its own: a caller that leaves must not leave the change to the next reading.
+        let (done, followed) = tokio::sync::oneshot::channel();
+        let (shared, tag) = (Arc::clone(&self.shared), tag.clone());
+        self.shared.store_client.spawn(async move {
+            shared.follow(&tag).await;
+            let _ = done.send(());
+        });
+        // Else the generator was closed.
+        let _ = followed.await;
     }
 
     /// Drops every id that is in memory. Each handle ends with `Changed`; [`Self::tag`] gives a new
@@ -258,6 +260,7 @@ impl Shared {
             tags: Arc::default(),
             changing: Mutex::default(),
             following: tokio::sync::Mutex::default(),
+            followed: AtomicU64::new(0),
             unknown: Mutex::default(),
             reads_begun: AtomicU64::new(0),
             read: watch::Sender::default(),
@@ -434,9 +437,30 @@ impl Shared {
         received.await.unwrap_or_else(closed)
     }
 
+    async fn follow(&self, tag: &Tag) {
+        // One after the other: the answer that was read last must be the one that holds.
+        let _turn = self.following.lock().await;
+        let what = format!("read tag {:?}", tag.as_str());
+        match self.store_client.read(&what, self.store_client.store.tag(tag)).await {
+            Ok(record) => {
+                self.apply_one(tag, record.as_ref());
+                self.unknown().forget(tag);
+                self.followed.fetch_add(1, Ordering::SeqCst);
+            }
+            Err(_) => self.store_client.read_soon.notify_one(),
+        }
+    }
+
     async fn ask_store(&self, tag: &Tag) -> Result<TagHandle, SegmentError> {
         let what = format!("look up tag {:?}", tag.as_str());
-        let record = self.store_client.read(&what, self.store_client.store.tag(tag)).await;
+        let record = loop {
+            let followed = self.followed.load(Ordering::SeqCst);
+            let record = self.store_client.read(&what, self.store_client.store.tag(tag)).await;
+            // Else somebody has changed a tag meanwhile, perhaps this one, and read it later.
+            if followed == self.followed.load(Ordering::SeqCst) {
+                break record;
+            }
+        };
         let record = match record {
             Ok(record) => record,
             Err(error) => {
@@ -453,7 +477,9 @@ impl Shared {
             }
         };
         let mut why = SegmentErrorKind::UnknownTag;
-        if let (Some(handle), Some(record)) = (self.apply_one(tag, record.as_ref()), record) {
+        if let Some(record) = record
+            && let Some(handle) = self.apply_one(tag, Some(&record))
+        {
             match usable(&record, &self.store_client.config.keys) {
                 Ok(_) => return Ok(handle),
                 Err(refusal) => why = refusal,
@@ -468,6 +494,9 @@ impl Shared {
     fn apply_one(&self, tag: &Tag, record: Option<&TagRecord>) -> Option<TagHandle> {
         let mut newer = self.changing.lock().expect("no holder of this lock panics");
         newer.insert(tag.clone());
+        if record.is_none() && !self.tags.load().contains_key(tag) {
+            return None;
+        }
         let mut tags = TagMap::clone(&self.tags.load());
         let handle = record.map(|record| self.apply_record(&mut tags, record));
         if handle.is_none() {
@@ -478,20 +507,16 @@ impl Shared {
         handle
     }
 
-    /// A reading of the whole set of tags that begins from now on; `None` when the generator closes.
-    async fn next_read(&self) -> Option<Read> {
+    /// The handle of a tag, from a reading of the whole set that begins after this call.
+    async fn wait_for_read(&self, tag: &Tag) -> Result<TagHandle, SegmentError> {
         let mut reads = self.read.subscribe();
         let number = self.reads_begun.load(Ordering::SeqCst) + 1;
         self.store_client.read_soon.notify_one();
-        tokio::select! {
+        let read = tokio::select! {
             () = self.store_client.stop.cancelled() => None,
             read = reads.wait_for(|read| read.number >= number) => read.ok().map(|read| read.clone()),
-        }
-    }
-
-    /// The handle of a tag, from a reading of the whole set that begins after this call.
-    async fn wait_for_read(&self, tag: &Tag) -> Result<TagHandle, SegmentError> {
-        let Some(read) = self.next_read().await else {
+        };
+        let Some(read) = read else {
             return Err(SegmentError::new(SegmentErrorKind::Closed, tag.as_str()));
         };
         if let Some(failure) = read.failure {

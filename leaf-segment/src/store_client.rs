@@ -20,6 +20,8 @@ const REFUSES_WRITES: Duration = Duration::from_secs(15);
 
 /// How often a failure that lasts is logged.
 const TELL_AGAIN: Duration = Duration::from_secs(60);
+/// The causes of failures that are remembered for that.
+const MOST_CAUSES: usize = 8;
 
 /// The store of a generator, and what its tags share: the configuration, the limit of concurrent
 /// fetches, and the tasks that talk to the store.
@@ -39,8 +41,8 @@ pub(crate) struct StoreClient {
     trouble: Mutex<Option<Trouble>>,
     /// When it was asked last.
     asked_at: Mutex<Instant>,
-    /// The failure that the log has.
-    told: Mutex<Option<Told>>,
+    /// The failures that the log has, the newest first.
+    told: Mutex<Vec<Told>>,
 }
 
 /// A failure of the store that was logged.
@@ -132,10 +134,14 @@ impl StoreClient {
         let Some(tried) = self.store.try_allocating() else { return };
         match self.attempt("try to allocate", tried).await {
             Ok(()) if self.refuses_writes() => {}
-            Ok(()) => self.set_trouble(None, None, false),
+            Ok(()) => self.note(None),
             Err(error) => {
                 self.note(Some(&error));
                 self.tell_failure(&error);
+                if error.is_another_store() {
+                    // Whoever reads its tags ends them.
+                    self.read_soon.notify_one();
+                }
             }
         }
     }
@@ -153,17 +159,20 @@ impl StoreClient {
         let cause = error.cause().map(ToString::to_string);
         let cause = format!("{}: {}", error.kind(), cause.unwrap_or_default());
         let mut told = self.told.lock().expect("no holder of this lock panics");
-        match &mut *told {
-            Some(told) if told.cause == cause => {
-                told.again += 1;
-                if told.at.elapsed() < TELL_AGAIN {
-                    return;
-                }
-                tracing::warn!("{error} ({} such failures in {TELL_AGAIN:?})", told.again);
+        told.retain(|told| told.at.elapsed() < 2 * TELL_AGAIN);
+        match told.iter_mut().find(|told| told.cause == cause) {
+            Some(told) if told.at.elapsed() < TELL_AGAIN => told.again += 1,
+            Some(told) => {
+                let again = std::mem::take(&mut told.again) + 1;
+                tracing::warn!("{error}; {again} such failures in {:.0?}", told.at.elapsed());
+                told.at = Instant::now();
             }
-            _ => tracing::warn!("{error}; asking again"),
+            None => {
+                tracing::warn!("{error}; asking again");
+                told.truncate(MOST_CAUSES - 1);
+                told.insert(0, Told { cause, at: Instant::now(), again: 0 });
+            }
         }
-        *told = Some(Told { cause, at: Instant::now(), again: 0 });
     }
 
     /// Whether there is trouble of this sort.
@@ -218,10 +227,6 @@ impl StoreClient {
             write_refused_at,
             read_refused,
         });
-        if trouble.is_none() {
-            // The next outage is another one.
-            *self.told.lock().expect("no holder of this lock panics") = None;
-        }
         *self.trouble.lock().expect("no holder of this lock panics") = trouble;
     }
 }

@@ -78,6 +78,10 @@ pub(crate) fn start(config: &config::Log) -> Result<Log, ConfigError> {
     }
     std::panic::set_hook(Box::new(|panic| {
         tracing::error!("{panic}\n{}", std::backtrace::Backtrace::capture());
+        if std::thread::current().name() == Some("main") {
+            // Nothing comes after it.
+            flush();
+        }
     }));
     Ok(Log(handle))
 }

@@ -130,17 +130,19 @@ impl Node {
 
     /// Whether this node can answer now.
     pub(crate) fn health(&self) -> Health {
-        if self.leaving.load(Ordering::Relaxed) {
-            return Health::not_ready(HealthCode::Stopping, "stopping");
-        }
-        if self.drained.load(Ordering::Relaxed) {
-            let text = "drained by an operator, until DELETE /v1/drain on the ops listener";
-            return Health::not_ready(HealthCode::Drained, text);
-        }
-        match self.ids.health() {
+        let health = match self.ids.health() {
             Health::Ready => Health::Ready,
             Health::Degraded(reasons) => Health::Degraded(self.hinted(reasons)),
             Health::NotReady(reasons) => Health::NotReady(self.hinted(reasons)),
+        };
+        let out = |code, text| Health::not_ready(code, text);
+        if self.leaving.load(Ordering::Relaxed) {
+            out(HealthCode::Stopping, "stopping").and(health)
+        } else if self.drained.load(Ordering::Relaxed) {
+            let text = "drained by an operator, until DELETE /v1/drain on the ops listener";
+            out(HealthCode::Drained, text).and(health)
+        } else {
+            health
         }
     }
 

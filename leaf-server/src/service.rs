@@ -97,7 +97,10 @@ pub(crate) async fn run(mut reload: Reload, mut orders: Orders) -> Result<()> {
     let delay = if outcome.is_ok() { config.stop_delay.duration() } else { Duration::ZERO };
     tokio::select! {
         () = async {
-            tokio::time::sleep(delay).await;
+            tokio::select! {
+                () = tokio::time::sleep(delay) => {}
+                () = watch(&data_plane) => {}
+            }
             node.begin_stop();
             // Requests under way leave the worker id and the unused ids some time.
             let requests = Instant::now() + grace.mul_f64(0.7);
@@ -198,8 +201,9 @@ async fn keep(
             _ = looks.tick() => {
                 tell(&mut told, node.health());
                 let now = log::dropped();
-                if std::mem::replace(&mut dropped, now) != now {
-                    tracing::warn!("{now} lines of the log were dropped: nobody read them in time");
+                let lines = now - std::mem::replace(&mut dropped, now);
+                if lines > 0 {
+                    tracing::warn!("{lines} lines of the log were dropped: nobody read them in time");
                 }
             }
             () = &mut watchdog => {}

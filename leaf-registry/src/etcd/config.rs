@@ -51,7 +51,7 @@ impl EtcdUrl {
     }
 
     /// The members, each `host:port`.
-    pub(super) fn members(&self) -> &[String] {
+    pub(crate) fn members(&self) -> &[String] {
         &self.members
     }
 

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::support::{TestStore, open, step, store_with, tag};
 use leaf_core::IdRange;
@@ -170,4 +171,35 @@ async fn a_closed_node_takes_nothing_back() {
     node.close().await;
     assert!(!orders.return_unused(leased.ticket, leased.range).await.unwrap());
     assert_eq!(others_allocate(&store, 1).await.start(), 51);
+}
+
+/// G-25: the answer to a return is lost, and another node leases the same ids the next moment: the
+/// return is not sent again, since it would meet the same `max_id`.
+#[tokio::test(start_paused = true)]
+async fn a_return_whose_answer_is_lost_is_not_repeated() {
+    let store = store_with("orders", 100).await;
+    let node = open(&store).await;
+    let orders = node.tag("orders").await.unwrap();
+    let LeasedRange { range: leased, ticket } = orders.lease(50).await.unwrap();
+    assert_eq!(leased, range(1, 51));
+
+    store.set_delay(Duration::from_millis(500));
+    store.set_down(true);
+    let returned = tokio::spawn({
+        let orders = orders.clone();
+        async move { orders.return_unused(ticket, range(11, 51)).await }
+    });
+    // Done, and not answered yet.
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    assert_eq!(store.inner_max_id("orders").await, 11);
+    assert_eq!(others_allocate(&store, 40).await, range(11, 51), "somebody else's now");
+    let told = returned.await.unwrap();
+    store.set_down(false);
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    assert!(
+        !orders.return_unused(ticket, range(11, 51)).await.unwrap(),
+        "a ticket is worth one call"
+    );
+    assert_eq!(store.inner_max_id("orders").await, 51, "ids of another node went back");
+    assert!(told.is_err(), "nobody knows whether it went back");
 }

@@ -70,7 +70,11 @@ impl RangeSource for TestStore {
         generation: Option<TagGeneration>,
         unused: IdRange,
     ) -> StoreFuture<'a, bool> {
-        self.replace_max_id(tag, generation, unused.end(), unused.start())
+        Box::pin(async move {
+            let done = self.replace_max_id(tag, generation, unused.end(), unused.start()).await?;
+            self.line().await?;
+            Ok(done)
+        })
     }
 }
 

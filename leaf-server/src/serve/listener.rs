@@ -155,15 +155,12 @@ impl<P: Protocol> Slots<P> {
         }
         *told = Some(Instant::now());
         let (most, listener) = (self.most(), self.keeping.listener);
-        match self.files <= self.protocol.max_connections() {
-            true => tracing::warn!(
-                "{listener}: all {most} connections are in use that the limit of open files allows: raise it \
-                 (ulimit -n, LimitNOFILE)"
-            ),
-            false => tracing::warn!(
-                "{listener}: all {most} connections are in use that the configuration allows"
-            ),
-        }
+        let limit = if self.files <= self.protocol.max_connections() {
+            "the limit of open files (ulimit -n, LimitNOFILE)"
+        } else {
+            "the configuration"
+        };
+        tracing::warn!("{listener}: all {most} connections are in use that {limit} allows");
     }
 
     /// Waits until all are free.

@@ -88,9 +88,12 @@ impl HealthShown {
     /// A reason of several tags has several texts and one code.
     fn of(health: &Health) -> Self {
         let texts: Vec<&str> = health.reasons().iter().map(|reason| &*reason.text).collect();
-        let mut codes: Vec<_> =
-            health.reasons().iter().map(|reason| reason.code.as_str()).collect();
-        codes.dedup();
+        let mut codes = Vec::new();
+        for reason in health.reasons() {
+            if !codes.contains(&reason.code.as_str()) {
+                codes.push(reason.code.as_str());
+            }
+        }
         Self { state: health.state(), reason: (!texts.is_empty()).then(|| texts.join("; ")), codes }
     }
 }
