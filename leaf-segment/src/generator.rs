@@ -343,8 +343,16 @@ impl Shared {
             }
             // What was granted of those that are gone, the marks remember.
             tags.retain(|tag, handle| names.contains(tag) || !handle.state.has_ended());
-            for record in records.iter().filter(|record| !newer.contains(&record.tag)) {
-                self.apply_record(&mut tags, record);
+            for record in &records {
+                if !newer.contains(&record.tag) {
+                    self.apply_record(&mut tags, record);
+                } else if tags
+                    .get(&record.tag)
+                    .is_none_or(|handle| !handle.state.is_made_as(record))
+                {
+                    // Which of the two is newer nobody knows. A repair must not wait for long.
+                    self.store_client.read_soon.notify_one();
+                }
             }
             self.tags.store(Arc::new(tags));
         }
