@@ -12,7 +12,7 @@ use leaf_segment::{
     HighWaterMarks, SegmentConfig, SegmentErrorKind, SegmentGenerator, StoreErrorKind, TagHandle,
 };
 use leaf_testkit::MariaDb;
-use support::leaf;
+use support::{leaf, leaf_with};
 
 const TAG: &str = "leaf-segment-test";
 
@@ -92,7 +92,11 @@ async fn a_row_that_was_edited_down_is_refused_by_both_nodes() {
     }
     let at_least = highest.to_string();
     for directory in &directories {
-        let found = leaf(directory.path(), &["doctor", "--data-dir", ".", "--store", &url]);
+        let found = leaf_with(
+            directory.path(),
+            &["doctor", "--data-dir", "."],
+            &[("LEAF_SEGMENT__STORE", &url)],
+        );
         let told = found.code == 1
             && found.out.contains("went back")
             && found.out.contains("granted ids below");
@@ -102,7 +106,11 @@ async fn a_row_that_was_edited_down_is_refused_by_both_nodes() {
         .ok();
     tokio::time::sleep(Duration::from_millis(1200)).await;
     for directory in &directories {
-        let found = leaf(directory.path(), &["doctor", "--data-dir", ".", "--store", &url]);
+        let found = leaf_with(
+            directory.path(),
+            &["doctor", "--data-dir", "."],
+            &[("LEAF_SEGMENT__STORE", &url)],
+        );
         assert!(!found.out.contains("went back"), "{found:?}");
     }
     for node in [&first, &second] {

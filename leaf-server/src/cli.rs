@@ -133,7 +133,14 @@ fn explain(error: &clap::Error) -> String {
             format!("{flag}: the value is missing or wrong")
         }
         (ErrorKind::ArgumentConflict, Some(flag)) => format!("{flag} is given twice"),
-        _ => "unknown argument: the verbs are `run`, `check`, `config` and `schema`".into(),
+        _ => {
+            // It may be a URL with a password at a wrong place.
+            let word = context(ContextKind::InvalidSubcommand);
+            let word = word.or_else(|| context(ContextKind::InvalidArg)).unwrap_or_default();
+            let secret = word.len() > 40 || word.contains("://") || word.contains('@');
+            let word = if secret || word.is_empty() { String::new() } else { format!(" {word}") };
+            format!("unknown argument{word}: the verbs are `run`, `check`, `config` and `schema`")
+        }
     };
     format!("{what}; see leaf-server --help")
 }
@@ -151,7 +158,8 @@ mod tests {
             (&["--worker-id", "canary"], "--worker-id <N>: the value is missing or wrong"),
             (&["--worker-id"], "--worker-id <N>: the value is missing or wrong"),
             (&["--http-listen=canary"], "--http-listen <ADDR:PORT>: the value"),
-            (&["schema", "canary"], "unknown argument"),
+            (&["schema", "now"], "unknown argument now: the verbs are"),
+            (&["chek"], "unknown argument chek: the verbs are"),
         ];
         for (args, expected) in cases {
             let error = Cli::try_parse_from([&["leaf-server"], args].concat()).unwrap_err();

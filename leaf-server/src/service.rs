@@ -201,9 +201,13 @@ async fn keep(
             _ = looks.tick() => {
                 tell(&mut told, node.health());
                 let now = log::dropped();
-                let lines = now - std::mem::replace(&mut dropped, now);
-                if lines > 0 {
+                if now > dropped {
+                    let lines = now - dropped;
                     tracing::warn!("{lines} lines of the log were dropped: nobody read them in time");
+                    // Unless this one was, too.
+                    if log::dropped() == now {
+                        dropped = now;
+                    }
                 }
             }
             () = &mut watchdog => {}

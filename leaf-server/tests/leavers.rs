@@ -101,8 +101,9 @@ async fn pass_on(mut client: TcpStream, mut server: TcpStream) -> Sent {
             }
         }
     }
-    // What had arrived when the client left.
-    while let Ok(read @ 1..) = server.try_read(&mut reply) {
+    // What had arrived when the client left, also what nobody has told this task of yet.
+    let moment = Duration::from_millis(1);
+    while let Ok(Ok(read @ 1..)) = tokio::time::timeout(moment, server.read(&mut reply)).await {
         sent.bytes.extend(&reply[..read]);
     }
     server.set_zero_linger().unwrap();

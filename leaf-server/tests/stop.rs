@@ -256,7 +256,6 @@ fn a_log_that_nobody_reads_stops_nothing() {
     let mut told = String::new();
     let mut part = vec![0; 1 << 16];
     wait_until("the log says what is missing", Duration::from_secs(30), || {
-        serves(&server, Duration::from_millis(10));
         while unread(&reader) > 0 {
             let read = std::io::Read::read(&mut reader, &mut part).unwrap();
             told += &String::from_utf8_lossy(&part[..read]);

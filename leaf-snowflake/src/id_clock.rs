@@ -211,7 +211,10 @@ impl ClockSteps {
         }
         *(if moved < 0 { &mut self.back } else { &mut self.forward }) += 1;
         self.last_millis = moved / 1_000_000;
-        tracing::debug!("the clock was set by {} ms", self.last_millis);
+        match self.last_millis.abs() < 1000 {
+            true => tracing::debug!("the clock was set by {} ms", self.last_millis),
+            false => tracing::warn!("the clock was set by {} ms", self.last_millis),
+        }
     }
 }
 

@@ -35,6 +35,8 @@ pub(crate) struct Shared {
     pub(crate) layout: Layout,
     /// How long a caller waits.
     pub(crate) wait: Duration,
+    /// An operator is told where the ids' time is behind the clock by more.
+    max_offset: Duration,
     /// The first lease. Those after it are found from it, see [`LeaseSequencer::successor`].
     first: OnceLock<Arc<LeaseSequencer>>,
     status: Mutex<Status>,
@@ -107,6 +109,7 @@ impl Shared {
             accept_clock: Notify::new(),
             layout: config.layout,
             wait: config.wait,
+            max_offset: config.max_offset,
             first: OnceLock::new(),
             status: Mutex::new(Status {
                 phase: Phase::Starting,
@@ -283,6 +286,15 @@ impl Shared {
             |code, text: &dyn fmt::Display| HealthReason::new(code, format!("snowflake: {text}"));
         let mut trouble: Vec<HealthReason> =
             self.status().trouble.values().map(|(code, text)| reason(*code, text)).collect();
+        let behind = self.clock.ahead_of_wall().map_or(0, |ahead| ahead.saturating_neg());
+        let behind = Duration::from_millis(u64::try_from(behind).unwrap_or(0));
+        if behind > self.max_offset && trouble.iter().all(|known| known.code != HealthCode::Clock) {
+            let text = format!(
+                "the clock was set ahead, and the ids' time is {behind:.0?} behind it: it catches up by a second in 33 minutes, or \
+                 at once with a restart"
+            );
+            trouble.push(reason(HealthCode::Clock, &text));
+        }
         let (end, days_left) = (self.layout.end(), self.days_left());
         if days_left < END_IS_NEAR {
             let text = format!(

@@ -6,12 +6,14 @@
 //! to a new primary by now.
 
 use std::fmt;
+use std::pin::pin;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use leaf_segment::{StoreError, StoreErrorKind};
 use sqlx::pool::{PoolConnection, PoolOptions};
 use sqlx::{Connection, Database, Pool};
+use tokio::time::timeout;
 
 use super::dialect::Dialect;
 use super::failover_guard::FailoverGuard;
@@ -131,10 +133,12 @@ impl<DB: Database> Drop for Checkout<DB> {
     }
 }
 
-/// The longest wait for a connection. Within it the pool tries again where the server refuses one, and
-/// tells nobody why it has waited. Below the time that a generator gives an attempt, so that there
-/// is some left to find out.
-const PATIENCE: Duration = Duration::from_millis(1500);
+/// The longest wait for a connection: a far server is asked ten times and more until one is made.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// After so long it is found out whether the server can be reached at all: where it refuses a
+/// connection the pool tries again and again, and tells nobody why it waits. Well below the time
+/// that a generator gives an attempt, so that there is some left to find out why.
+const HOPE: Duration = Duration::from_secs(1);
 
 /// Connections to a server, made when they are needed.
 ///
@@ -191,7 +195,16 @@ impl<D: Dialect> Connections for ServerPool<D> {
     }
 
     async fn begin(&self, _access: Access) -> Result<Checkout<D::Db>, sqlx::Error> {
-        Checkout::from(&self.pool).await
+        let mut checkout = pin!(Checkout::from(&self.pool));
+        let Some(address) = &self.address else { return checkout.await };
+        if let Ok(checkout) = timeout(HOPE, &mut checkout).await {
+            return checkout;
+        }
+        match address.is_reached().await {
+            // It is slow, or all connections are in use.
+            true => checkout.await,
+            false => Err(sqlx::Error::PoolTimedOut),
+        }
     }
 
     async fn finish<T: Send>(

@@ -32,6 +32,12 @@ pub(crate) struct Address {
 }
 
 impl Address {
+    /// Whether a connection can be made.
+    pub(crate) async fn is_reached(&self) -> bool {
+        let connected = TcpStream::connect((&*self.host, self.port));
+        tokio::time::timeout(LOOK, connected).await.is_ok_and(|connected| connected.is_ok())
+    }
+
     /// Why there was no connection in time, as far as another one tells.
     pub(crate) async fn why_no_connection(&self) -> String {
         let Self { host, port } = self;
