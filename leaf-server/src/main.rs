@@ -2,7 +2,7 @@
 //!
 //! This binary holds no id logic: it reads the configuration, puts the crates together and speaks
 //! HTTP. Exit codes: 0 after a clean stop, 1 when it could not start or go on, 2 when the
-//! configuration is wrong, 3 when the registry refuses it a worker id.
+//! configuration is wrong.
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "tests may panic"))]
 
 mod check;
@@ -30,7 +30,6 @@ use anyhow::{Context as _, bail};
 use cli::{Cli, Verb};
 use leaf_node::OpenError;
 use leaf_node::config::ConfigError;
-use service::WorkerIdRefused;
 use supervisor::Orders;
 
 /// Runs the command and turns its error into an exit code.
@@ -110,8 +109,6 @@ fn exit_code(error: &anyhow::Error) -> ExitCode {
     let not_opened = error.downcast_ref();
     if error.is::<ConfigError>() || matches!(not_opened, Some(OpenError::Config(_))) {
         ExitCode::from(2)
-    } else if error.is::<WorkerIdRefused>() {
-        ExitCode::from(3)
     } else {
         ExitCode::FAILURE
     }

@@ -146,8 +146,15 @@ impl Node {
         }
     }
 
-    /// With the commands that repair what can be repaired.
+    /// With what an operator can do where something can be done.
     fn hinted(&self, mut reasons: Vec<HealthReason>) -> Vec<HealthReason> {
+        let refusal = self.ids.snowflake().and_then(|mode| mode.generator.claim_refusal());
+        if let Some(refusal) = refusal {
+            let told = format!("snowflake: {refusal}");
+            for reason in reasons.iter_mut().filter(|reason| reason.text == told) {
+                reason.text = hints::with(&told, hints::of(&refusal));
+            }
+        }
         let refused = reasons.iter_mut().rfind(|reason| reason.code == HealthCode::TagRefused);
         if let (Some(reason), Some(segments)) = (refused, self.ids.segments()) {
             let hint = hints::of_refused(&segments.views());

@@ -13,7 +13,6 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, anyhow, bail};
 use leaf_core::{Health, HealthCode, HealthReason};
 use leaf_node::config::{Config, Redis};
-use leaf_node::hints;
 use leaf_registry::RegistryKind;
 use leaf_snowflake::{RegistryErrorKind, SnowflakeErrorKind};
 use tokio::net::{TcpListener, TcpSocket};
@@ -27,10 +26,10 @@ use crate::resp::Resp;
 use crate::serve::{DataPlane, Listener, Protocol};
 use crate::supervisor::{self, Order, Orders};
 
-/// How long until a claim is tried again while the registry is away.
+/// How long until a claim is tried again while the registry is away, or the clock is not set yet.
 const CLAIM_RETRY: Duration = Duration::from_secs(1);
-/// How long until a claim is tried again while claims wait out a failover, for minutes.
-const FAILOVER_RETRY: Duration = Duration::from_secs(10);
+/// How long until a claim is tried again that was refused: that may last.
+const REFUSED_RETRY: Duration = Duration::from_secs(10);
 /// Connections that wait to be accepted; the system may allow fewer.
 const BACKLOG: u32 = 4096;
 /// How long answers announce the end before silent connections are closed.
@@ -46,11 +45,6 @@ const TELL_AGAIN: Duration = Duration::from_secs(60);
 /// How often the health is looked at.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// The registry refuses this node a worker id, and will until somebody sees to it: exit code 3.
-#[derive(Debug, thiserror::Error)]
-#[error("snowflake: {0}")]
-pub(crate) struct WorkerIdRefused(String);
-
 /// Serves ids until a signal arrives.
 ///
 /// A second signal ends it at once, without giving the worker id back: the registry then keeps it
@@ -59,7 +53,7 @@ pub(crate) struct WorkerIdRefused(String);
 /// starts again. The ids in memory are lost.
 ///
 /// # Errors
-/// It could not start, or the registry refused the worker id.
+/// It could not start, or cannot go on.
 pub(crate) async fn run(mut reload: Reload, mut orders: Orders) -> Result<()> {
     let config = reload.config().clone();
     make_data_dir(&config)?;
@@ -164,7 +158,7 @@ fn rounded(duration: Duration) -> Duration {
     Duration::from_millis(u64::try_from(duration.as_millis()).unwrap_or(u64::MAX))
 }
 
-/// Until an order to stop, whose signal it names, or the registry's refusal.
+/// Until an order to stop, whose signal it names, or until it cannot go on.
 async fn keep(
     orders: &mut Orders,
     reload: &mut Reload,
@@ -258,10 +252,10 @@ async fn watch(data_plane: &DataPlane) {
     }
 }
 
-/// Claims the worker id; asks again while the registry is away.
+/// Claims the worker id; asks again while it is refused, since a registry comes back, an operator
+/// frees a worker id and a clock is set. Ids of segments flow meanwhile.
 ///
-/// Ends with the claim, or with a refusal that waiting does not cure. Ids of segments flow
-/// meanwhile.
+/// Ends with the claim, or with what only another start can cure: the state file, or a setting.
 async fn claim(node: &Node) -> Result<()> {
     let Some(snowflake) = node.ids.snowflake() else { return Ok(()) };
     loop {
@@ -269,25 +263,17 @@ async fn claim(node: &Node) -> Result<()> {
             Ok(_) => return Ok(()),
             Err(error) => error,
         };
-        if !error.retryable() {
-            return Err(match error.kind() {
-                SnowflakeErrorKind::Registry(refusal) => {
-                    let hint = hints::of_registry(refusal.kind());
-                    WorkerIdRefused(hints::with(&error, hint)).into()
-                }
-                SnowflakeErrorKind::ClockRefused { .. } => {
-                    WorkerIdRefused(error.to_string()).into()
-                }
-                _ => anyhow::Error::from(error).context("snowflake"),
-            });
-        }
         let pause = match error.kind() {
-            SnowflakeErrorKind::Registry(error)
-                if matches!(error.kind(), RegistryErrorKind::FailedOver { .. }) =>
+            SnowflakeErrorKind::Registry(refusal)
+                if *refusal.kind() == RegistryErrorKind::Unavailable =>
             {
-                FAILOVER_RETRY
+                CLAIM_RETRY
             }
-            _ => CLAIM_RETRY,
+            SnowflakeErrorKind::ClockUnset { .. } => CLAIM_RETRY,
+            SnowflakeErrorKind::Registry(_)
+            | SnowflakeErrorKind::ClockRefused { .. }
+            | SnowflakeErrorKind::EndOfTime { .. } => REFUSED_RETRY,
+            _ => return Err(anyhow::Error::from(error).context("snowflake")),
         };
         tracing::debug!("{error}; asking again in {pause:?}");
         tokio::time::sleep(pause).await;

@@ -238,13 +238,25 @@ fn a_snowflake_setting_that_cannot_work_is_refused_by_value_and_limit() {
         let (code, line) = failing(directory.path(), &[], &[(&variable, value.to_owned())]);
         assert_eq!((code, line.contains(expected)), (2, true), "{key}={value}: {line}");
     }
+}
 
-    let clock = FakeClock::new();
-    clock.set("-100000000");
-    let directory = tempfile::tempdir().unwrap();
-    let (code, line) = failing(directory.path(), &[], &clock.environment());
-    // Not the configuration's fault: a supervisor starts it again, and meanwhile the clock is set.
-    assert_eq!((code, line.contains("the earliest that can be right")), (1, true), "{line}");
+/// Before NTP has set the clock, and after the timestamps of the layout are used up.
+#[test]
+fn ids_of_tags_flow_while_the_clock_allows_no_snowflake_id() {
+    for (offset, why) in
+        [("-100000000", "the earliest that can be right"), ("+1800000000", "are used up at 20")]
+    {
+        let clock = FakeClock::new();
+        clock.set(offset);
+        let directory = tempfile::tempdir().unwrap();
+        let mut server = LeafServer::launch(SERVER, directory.path(), &[], &clock.environment());
+        let why = server.not_ready(why);
+        assert_eq!(server.get(SEGMENT).status, 200, "{why}");
+        assert_eq!(server.get("/api/snowflake/get/x").status, 503, "{why}");
+        clock.set("+0");
+        server.wait_ready();
+        assert!(server.id("/api/snowflake/get/x") > 0);
+    }
 }
 
 /// The layout is written down with the worker id: another one would repeat ids.
@@ -255,11 +267,12 @@ fn another_layout_over_a_used_worker_id_is_refused_with_the_way_out() {
     drop(server);
 
     let other = [("LEAF_SNOWFLAKE__LAYOUT", "javascript".to_owned())];
-    let (code, line) = failing(directory.path(), &[], &other);
+    let server = LeafServer::launch(SERVER, directory.path(), &[], &other);
 
-    assert_eq!(code, 3);
-    assert!(line.contains("t41-w10-s12/1ms") && line.contains("t41-w5-s7/1ms"), "{line}");
-    assert!(line.contains("restore the setting."), "{line}");
+    let why = server.not_ready("restore the setting.");
+    assert!(why.contains("t41-w10-s12/1ms") && why.contains("t41-w5-s7/1ms"), "{why}");
+    assert!(why.contains("another data directory"), "the hint: {why}");
+    assert_eq!(server.get(SEGMENT).status, 200, "ids of tags go on");
 }
 
 /// W-11

@@ -174,11 +174,8 @@ fn ordinal() {
     // A second pod of that number, without the first one's volume.
     let cluster =
         Cluster::new("", &format!("registry = 'ordinal'\n{store}\nhost_name = 'leaf-103'"));
-    let config = cluster.config("leaf-103:2", "");
-    let mut third =
-        LeafServer::process(SERVER, &cluster.data("third"), &["--config", &config], &[]);
-    assert_eq!(third.wait(seconds(20)).code(), Some(3), "{}", third.output());
-    assert!(third.output().contains("the worker id is in use"), "{}", third.output());
+    let third = cluster.launch("leaf-103:2", "third", "", &[]);
+    let _ = third.not_ready("the worker id is in use");
 }
 
 #[test]
@@ -188,13 +185,11 @@ fn a_name_that_is_in_use_is_refused() {
     let name = format!("name = '{}'", zookeeper.new_name());
     let cluster = Cluster::new(&name, &format!("registry = 'zk_normal'\nzookeeper = '{address}'"));
     let first = cluster.start("127.0.0.1:7001");
-    let config = cluster.config("127.0.0.1:7001", "");
-    let mut second =
-        LeafServer::process(SERVER, &cluster.data("other"), &["--config", &config], &[]);
-    assert_eq!(second.wait(seconds(20)).code(), Some(3), "{}", second.output());
-    let output = second.output();
-    assert!(output.contains("the worker id is in use") && output.contains("s ago"), "{output}");
+    let second = cluster.launch("127.0.0.1:7001", "other", "", &[]);
+    let why = second.not_ready("the worker id is in use");
+    assert!(why.contains("s ago") && why.contains("leaf worker release"), "{why}");
     assert!(first.id(SNOWFLAKE) > 0);
+    drop(second);
 
     let more = "on_foreign_holder = 'new_id'";
     let mut second = cluster.launch("127.0.0.1:7001", "other", more, &[]);
@@ -400,16 +395,12 @@ fn a_wrong_clock_is_refused_by_the_peers() {
     });
     let clock = FakeClock::new();
     clock.set("+600");
-    let config = cluster.config("127.0.0.1:7003", "");
-    let args = ["--config", config.as_str()];
-    let data = cluster.data("wrong");
-    let mut wrong = LeafServer::process(SERVER, &data, &args, &clock.environment());
-    assert_eq!(wrong.wait(seconds(30)).code(), Some(3), "{}", wrong.output());
-    let output = wrong.output();
-    assert!(output.contains("ahead of its peers'") && output.contains("0 of "), "{output}");
+    let mut right = cluster.launch("127.0.0.1:7003", "wrong", "", &clock.environment());
+    let why = right.not_ready("ahead of its peers'");
+    assert!(why.contains("0 of "), "{why}");
 
     clock.set("+2");
-    let right = cluster.launch("127.0.0.1:7003", "right", "", &clock.environment());
+    right.wait_ready();
     wait_until("the clock agrees", seconds(20), || {
         right.output().contains("the clock agrees with").then_some(())
     });
@@ -477,4 +468,18 @@ fn a_database_file_that_is_not_in_its_place_ends_both_modes() {
         assert_eq!(ready.status, 503);
         assert!(first.output().contains("removed or replaced while in use"), "{}", first.output());
     }
+}
+
+/// As with the tables of a store: the server stays, and goes on once they are there.
+#[test]
+fn tables_that_are_missing_are_named_and_waited_for() {
+    let server = Postgres::shared();
+    let url = Postgres::url(server.port(), &server.new_database());
+    let cluster = Cluster::new("", &format!("registry = 'postgres'\ndatabase = '{url}'"));
+    let mut node = cluster.launch("127.0.0.1:7001", "one", "", &[]);
+    let why = node.not_ready("leaf_worker_fence");
+    assert!(why.contains("schema --apply"), "{why}");
+    cluster.schema();
+    node.wait_ready();
+    assert!(node.id(SNOWFLAKE) > 0);
 }

@@ -42,7 +42,7 @@ impl SnowflakeGenerator {
     /// Opens the state file and claims a worker id. Call it in a tokio runtime.
     ///
     /// # Errors
-    /// `BadConfig`, `StateFile`, `Registry`, `ClockRefused`, `EndOfTime`.
+    /// `BadConfig`, `StateFile`, `Registry`, `ClockRefused`, `ClockUnset`, `EndOfTime`.
     pub async fn open(
         registry: impl Into<Registry>,
         config: SnowflakeConfig,
@@ -56,7 +56,7 @@ impl SnowflakeGenerator {
     /// [`Self::claim`] last: whoever cannot bind its port must not hold a worker id.
     ///
     /// # Errors
-    /// `BadConfig`, `EndOfTime`, `StateFile`.
+    /// `BadConfig`, `StateFile`.
     pub fn prepare(
         registry: impl Into<Registry>,
         config: SnowflakeConfig,
@@ -78,12 +78,12 @@ impl SnowflakeGenerator {
         })
     }
 
-    /// Claims the worker id and lets ids flow. After an error that is
-    /// [retryable](SnowflakeError::retryable) it may be called again.
+    /// Claims the worker id and lets ids flow. After an error it may be called again; one that is
+    /// [retryable](SnowflakeError::retryable) may pass without a change.
     ///
     /// # Errors
-    /// `Registry`, `StateFile`, `ClockRefused`, `EndOfTime`, `BadConfig`, and `Closed` after
-    /// [`Self::close`]. Called again after a success, it claims nothing: it returns the worker id
+    /// `Registry`, `StateFile`, `ClockRefused`, `ClockUnset`, `EndOfTime`, `BadConfig`, and `Closed`
+    /// after [`Self::close`]. Called again after a success, it claims nothing: it returns the worker id
     /// that is held, `Starting` while a lost one is being replaced, or `Lost`.
     pub async fn claim(&self) -> Result<WorkerId, SnowflakeError> {
         let mut state = self.keeper.lock().await;
@@ -368,6 +368,13 @@ impl SnowflakeGenerator {
     /// right.
     pub fn accept_clock(&self) {
         self.shared.accept_clock.notify_one();
+    }
+
+    /// Why the last [`Self::claim`] has not succeeded, or not yet; `None` once it has. The
+    /// [health](Self::health) tells it, too, among other reasons.
+    #[must_use]
+    pub fn claim_refusal(&self) -> Option<SnowflakeError> {
+        self.shared.claim_refusal()
     }
 
     /// Whether this process is a forked child of the one that opened the generator.

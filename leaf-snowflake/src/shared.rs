@@ -45,6 +45,9 @@ pub(crate) struct Shared {
 #[derive(Debug)]
 struct Status {
     phase: Phase,
+    /// Why no claim has succeeded yet. Not logged here: the error goes to whoever asked for the
+    /// claim.
+    claim_refusal: Option<SnowflakeError>,
     /// What is not as it should be at the moment.
     trouble: BTreeMap<Trouble, (HealthCode, String)>,
     leases_lost: u64,
@@ -55,8 +58,6 @@ struct Status {
 /// What can be in trouble, for health and log; [`Self::means`] says what it does to the ids.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Trouble {
-    /// No claim has succeeded yet. Not logged here: the error goes to whoever asked for the claim.
-    Claim,
     Lease,
     Registry,
     StateFile,
@@ -66,7 +67,6 @@ pub(crate) enum Trouble {
 impl Trouble {
     const fn code(self) -> HealthCode {
         match self {
-            Self::Claim => HealthCode::Starting,
             Self::Lease => HealthCode::LeaseLost,
             Self::Registry => HealthCode::Registry,
             Self::StateFile => HealthCode::StateFile,
@@ -79,7 +79,7 @@ impl Trouble {
         match self {
             Self::Registry | Self::StateFile => "; ids flow up to the ceiling that is written down",
             Self::Clock => "; ids flow by their own clock",
-            Self::Claim | Self::Lease => "; no ids until a worker id is claimed",
+            Self::Lease => "; no ids until a worker id is claimed",
         }
     }
 }
@@ -113,6 +113,7 @@ impl Shared {
             first: OnceLock::new(),
             status: Mutex::new(Status {
                 phase: Phase::Starting,
+                claim_refusal: None,
                 trouble: BTreeMap::new(),
                 leases_lost: 0,
                 lease: None,
@@ -252,15 +253,18 @@ impl Shared {
         }
     }
 
-    /// Records for the health why the claim has not succeeded; logs nothing.
-    pub(crate) fn note_claim(&self, error: &SnowflakeErrorKind) {
-        let why = (error.health_code(), error.to_string());
-        self.status().trouble.insert(Trouble::Claim, why);
+    /// Records for the health why the claim has not succeeded, or that it has; logs nothing.
+    pub(crate) fn note_claim(&self, refusal: Option<&SnowflakeError>) {
+        self.status().claim_refusal = refusal.cloned();
+    }
+
+    pub(crate) fn claim_refusal(&self) -> Option<SnowflakeError> {
+        self.status().claim_refusal.clone()
     }
 
     pub(crate) fn clear_trouble(&self, with: Trouble) {
         let before = self.status().trouble.remove(&with);
-        if let Some((_, what)) = before.filter(|_| with != Trouble::Claim) {
+        if let Some((_, what)) = before {
             tracing::info!("resolved: {what}");
         }
     }
@@ -284,8 +288,13 @@ impl Shared {
     pub(crate) fn health(&self) -> Health {
         let reason =
             |code, text: &dyn fmt::Display| HealthReason::new(code, format!("snowflake: {text}"));
-        let mut trouble: Vec<HealthReason> =
-            self.status().trouble.values().map(|(code, text)| reason(*code, text)).collect();
+        let mut trouble: Vec<HealthReason> = {
+            let status = self.status();
+            let refusal = status.claim_refusal.as_ref().map(SnowflakeError::kind);
+            let refusal = refusal.map(|why| reason(why.health_code(), why));
+            let others = status.trouble.values().map(|(code, text)| reason(*code, text));
+            refusal.into_iter().chain(others).collect()
+        };
         let behind = self.clock.ahead_of_wall().map_or(0, |ahead| ahead.saturating_neg());
         let behind = Duration::from_millis(u64::try_from(behind).unwrap_or(0));
         if behind > self.max_offset && trouble.iter().all(|known| known.code != HealthCode::Clock) {

@@ -119,6 +119,19 @@ impl LeafServer {
         });
     }
 
+    /// Waits until `/readyz` answers 503 with this text in it; the whole answer.
+    ///
+    /// # Panics
+    /// When it does not within 30 s.
+    #[must_use]
+    pub fn not_ready(&self, text: &str) -> String {
+        wait_until(&format!("{text:?} in /readyz"), Duration::from_secs(30), || {
+            let mut client = HttpClient::connect(self.ops).ok()?;
+            let answer = client.request("GET", "/readyz").ok()?;
+            (answer.status == 503 && answer.body.contains(text)).then_some(answer.body)
+        })
+    }
+
     /// Where ids are served.
     #[must_use]
     pub const fn ids(&self) -> SocketAddr {

@@ -19,14 +19,15 @@ impl Keeper {
         Box::pin(async {
             let claimed = self.try_claim().await;
             match &claimed {
-                Ok(_) => self.shared.clear_trouble(Trouble::Claim),
-                Err(error) => self.shared.note_claim(error.kind()),
+                Ok(_) => self.shared.note_claim(None),
+                Err(error) => self.shared.note_claim(Some(error)),
             }
             claimed
         })
     }
 
     async fn try_claim(&mut self) -> Result<Held, SnowflakeError> {
+        self.config.check_against(self.shared.clock.wall())?;
         self.watch_file().await?;
         self.watch_java_cache().await?;
         // What no answer of the registry can change is told at once.
@@ -163,7 +164,7 @@ impl Keeper {
                 _ => return Err(error.into()),
             };
             tracing::info!("{error}; waiting {pause:?}");
-            self.shared.note_claim(&SnowflakeErrorKind::Registry(Arc::new(error)));
+            self.shared.note_claim(Some(&error.into()));
             tokio::time::sleep(pause).await;
             self.watch_java_cache().await?;
         }

@@ -436,7 +436,7 @@ impl Keeper {
                     let text = format!("no worker id in place of the lost one yet: {error}");
                     self.shared.set_trouble(Trouble::Lease, text);
                     // The text of `Trouble::Lease` holds this error already.
-                    self.shared.clear_trouble(Trouble::Claim);
+                    self.shared.note_claim(None);
                     tokio::time::sleep(CLAIM_AGAIN).await;
                 }
             }
