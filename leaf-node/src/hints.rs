@@ -28,6 +28,10 @@ pub const fn of_registry(kind: &RegistryErrorKind) -> Option<&'static str> {
             "in a registry that nodes share, `leaf worker list` shows who holds it, and `leaf worker release N \
              --holder-is-dead` frees it where that holder is dead for good",
         ),
+        RegistryErrorKind::FloorAhead { .. } => Some(
+            "if the clock was ahead when that was written and is right now, give this node another worker id: in mysql and zk_normal \
+             `leaf worker retire N` does so; with local and ordinal, configure one that no node has used and remove snowflake.state",
+        ),
         RegistryErrorKind::BadIdentity(_) => Some("set `advertise`"),
         RegistryErrorKind::Damaged => Some("`leaf worker repair N --holder-is-dead` repairs it"),
         RegistryErrorKind::OtherRange { .. } => {

@@ -228,6 +228,11 @@ impl<D: Dialect> FenceStore for SqlFences<D> {
         self.range.clone()
     }
 
+    fn holder_of_retired(&self, worker: WorkerId, holder: Identity) -> Identity {
+        // The mirror has each name once: the node can have another row then.
+        if self.mirrored { Identity::of_operator(worker) } else { holder }
+    }
+
     async fn list(
         &self,
         purpose: Purpose,

@@ -247,14 +247,20 @@ impl FenceStore for ZkNormal {
             (Some(record), _) if record.fence.instance == request.instance => 0,
             (None, JavaMirror::Agrees) => 1,
             (Some(record), JavaMirror::Agrees)
-                if record.fence.state != FenceState::Retired
-                    && record.fence.ceiling <= request.now + request.tolerance =>
+                if record.fence.ceiling <= request.now + request.tolerance =>
             {
                 2
             }
             _ => 3,
         };
-        let own = listed.iter().filter(|(_, found)| belongs(found));
+        let state =
+            |found: &Stored<Version>| found.record.written().map(|record| record.fence.state);
+        let (retired, own): (Vec<_>, Vec<_>) = listed
+            .iter()
+            .filter(|(_, found)| belongs(found))
+            .partition(|(_, found)| state(found) == Some(FenceState::Retired));
+        let retired: Vec<_> = retired.iter().map(|(worker, _)| *worker).collect();
+        let own = own.into_iter();
         if let Some((worker, _)) = own.min_by_key(|(_, found)| rank(found)) {
             return Ok(Some(*worker));
         }
@@ -268,7 +274,8 @@ impl FenceStore for ZkNormal {
                 Some((name, worker)) if name == who.as_str() => Some(worker),
                 _ => None,
             };
-            match names.iter().filter_map(number).min() {
+            let numbers = names.iter().filter_map(number);
+            match numbers.filter(|number| !retired.contains(number)).min() {
                 Some(first) if first < made => {
                     let own = format!("{}/{}", self.forever, mirror::name(who, made));
                     // Deleted only at version 0, as it was made: if somebody has claimed it since,

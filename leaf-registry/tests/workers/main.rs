@@ -320,11 +320,34 @@ async fn operators_release_and_retire(f: Fixture) {
     assert_eq!(kind(extended), RegistryErrorKind::Lost);
     let third = f.node("10.0.0.1:1").await;
     let much_later = NOW + seconds(86_400);
+    // Also where worker ids belong to names: then the name gets another one, and keeps that.
+    let another = third.claim_at(much_later).await.unwrap();
+    assert_ne!(another.worker, worker);
+    third.registry().release(another.clone(), report(much_later)).await.unwrap();
+    let fourth = f.node("10.0.0.1:1").await;
     if f.bound() {
-        assert_eq!(kind(third.claim_at(much_later).await), RegistryErrorKind::Retired);
-    } else {
-        assert_ne!(third.claim_at(much_later).await.unwrap().worker, worker);
+        assert_eq!(fourth.claim_at(much_later).await.unwrap().worker, another.worker);
     }
+}
+
+/// A node ran once with its clock a year ahead: the way out is another worker id for it.
+async fn a_worker_id_of_the_future_is_retired(f: Fixture) {
+    let ahead = NOW + seconds(365 * 86_400);
+    let node = f.node("10.0.0.1:1").await;
+    let lease = node.claim_at(ahead).await.unwrap();
+    let worker = lease.worker;
+    drop((node, lease));
+
+    let again = f.node("10.0.0.1:1").await;
+    let now = NOW + seconds(60);
+    if f.bound() {
+        let refused = kind(again.claim_at(now).await);
+        assert!(matches!(refused, RegistryErrorKind::FloorAhead { .. }), "{refused:?}");
+        again.registry().retire_worker(worker, node_settings(now)).await.unwrap();
+    }
+    let another = again.claim_at(now).await.unwrap();
+    assert_ne!(another.worker, worker);
+    assert!(another.fence.floor < now + seconds(60), "{}", another.fence.floor);
 }
 
 /// Ids of two layouts may be the same number: one registry has one.
@@ -414,6 +437,7 @@ backends!(sqlite, mysql, postgres, etcd, zk_normal, zk_recycle; {
     a_damaged_record_is_named_and_mended,
     what_a_later_version_adds_is_kept,
     operators_release_and_retire,
+    a_worker_id_of_the_future_is_retired,
     another_layout_is_refused,
     live_nodes_are_seen,
 });

@@ -172,7 +172,10 @@ impl<S: FenceStore> StoreRules<S> {
             if nothing && !self.store.admin_may_create_record() {
                 return Err(refuse("no node has used it".into()));
             }
-            let record = command.apply(worker, &stored, &settings).map_err(refuse)?;
+            let mut record = command.apply(worker, &stored, &settings).map_err(refuse)?;
+            if record.fence.state == FenceState::Retired {
+                record.holder = self.store.holder_of_retired(worker, record.holder);
+            }
             if self.store.replace(worker, &stored, &record).await? {
                 return Ok(record.fence);
             }
@@ -189,13 +192,13 @@ fn next_record<V>(
     state: FenceState,
 ) -> Result<WorkerRecord, String> {
     let before = stored.record.written();
-    let name = match (before, &stored.mirror) {
-        (Some(record), _) => record.holder.to_string(),
-        (None, JavaMirror::Java(report)) => report.holder.clone(),
-        // One name per worker id: some stores allow each name only once.
-        (None, _) => format!("operator:{worker}"),
+    let holder = match (before, &stored.mirror) {
+        (Some(record), _) => record.holder.clone(),
+        (None, JavaMirror::Java(report)) => {
+            Identity::parse(&report.holder).map_err(|error| error.to_string())?
+        }
+        (None, _) => Identity::of_operator(worker),
     };
-    let holder = Identity::parse(&name).map_err(|error| error.to_string())?;
     let ceiling = before.map_or(settings.now, |record| record.fence.ceiling);
     let layout = &settings.layout;
     Ok(WorkerRecord {

@@ -307,7 +307,9 @@ const fn in_use(fence: &Fence, last_report: Option<Duration>) -> RegistryErrorKi
 /// Reports `InUse` instead of `FloorAhead` when the holder reported lately.
 fn explain(fence: &Fence, refusal: RegistryErrorKind, request: &ClaimRequest) -> RegistryErrorKind {
     let last_report = request.now - fence.reported_at;
-    let recent = last_report < 2 * request.report_interval;
+    // A report of far in the future is of a clock that was wrong, and may be long ago.
+    let nearly = fence.reported_at <= request.now + 2 * request.report_interval;
+    let recent = last_report < 2 * request.report_interval && nearly;
     match refusal {
         RegistryErrorKind::FloorAhead { .. } if fence.state == FenceState::Held && recent => {
             in_use(fence, Some(last_report))

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::sync::Arc;
 
+use leaf_core::WorkerId;
+
 /// A node's name to the registry, usually `ip:port`: 1 to 127 visible ASCII characters without `/`.
 ///
 /// 127 is the width of the columns of the Java programs; `/` separates the parts of a ZooKeeper
@@ -30,6 +32,13 @@ impl Identity {
             return Err(IdentityError);
         }
         Ok(Self(text.into()))
+    }
+
+    /// The name of a worker id that an operator wrote down, and no node: one for each worker id,
+    /// since some stores allow each name only once.
+    #[must_use]
+    pub fn of_operator(worker: WorkerId) -> Self {
+        Self(format!("operator:{worker}").into())
     }
 
     /// The text.

@@ -62,6 +62,14 @@ pub trait FenceStore: fmt::Debug + Send + Sync + 'static {
         true
     }
 
+    /// Who is named as the holder of a worker id that is retired: `holder`, its last one. A store in
+    /// which each name has one worker id at most gives another name, so that this node can have
+    /// another worker id.
+    fn holder_of_retired(&self, worker: WorkerId, holder: Identity) -> Identity {
+        let _ = worker;
+        holder
+    }
+
     /// Every worker id that has a record or that a Java Leaf has used, in order. Creates nothing.
     fn list(
         &self,
@@ -99,7 +107,8 @@ pub trait FenceStore: fmt::Debug + Send + Sync + 'static {
     ) -> impl Future<Output = Result<bool, RegistryError>> + Send;
 
     /// The worker id that belongs to this identity, created now if the store works that way; `None`
-    /// if the identity has none. Called only where worker ids belong to identities.
+    /// if the identity has none. One that is retired belongs to nobody. Called only where worker ids
+    /// belong to identities.
     fn assigned(
         &self,
         who: &Identity,
