@@ -7,9 +7,10 @@ use std::collections::HashMap;
 
 use anyhow::{Result, anyhow};
 use comfy_table::CellAlignment::Left;
-use leaf_core::Tag;
+use leaf_core::{Clock as _, Tag};
 use leaf_node::hints;
 use leaf_segment::{NewTag, TagRecord, TagSettingsError};
+use leaf_snowflake::SystemClock;
 use serde::Serialize;
 
 use crate::Done;
@@ -123,6 +124,7 @@ async fn look(stores: &Stores, findings: &mut Vec<Finding>) -> Vec<(String, Vec<
     // A file that cannot be read is the server's to tell of: its owner may be another user.
     let marks = leaf_node::read_marks(&stores.data_dir).unwrap_or_default();
     let marks: HashMap<Tag, i64> = marks.into_iter().collect();
+    let now = SystemClock.wall_millis();
     for store in stores.shards.iter() {
         let mut found = |finding: String| {
             findings.push(Finding { store: store.url.to_string(), finding });
@@ -154,6 +156,13 @@ async fn look(stores: &Stores, findings: &mut Vec<Finding>) -> Vec<(String, Vec<
                         && let Some(finding) = went_back(stores, store, record).await
                     {
                         found(finding);
+                    }
+                    if let Some(period) = record.closed_until(now) {
+                        found(format!(
+                            "tag {}: numbers of {period} were granted, which has not begun by this clock: it has no ids until then. If \
+                             this clock is right, one was ahead; create a tag of another name, which has ids at once",
+                            hints::quoted(tag)
+                        ));
                     }
                     if let Err(error) = &record.meaning {
                         found(format!("tag {}: {error}", hints::quoted(tag)));

@@ -493,3 +493,16 @@ fn places_are_named_outside_of_the_command_line() {
     let none = run(&["tag", "import", "--from-file", "/nowhere/url"]).failed(2);
     assert!(none.contains("--from-file") && none.contains("No such file"), "{none}");
 }
+
+/// The database's own clock was ahead, say: the tag has no ids for a while, and nobody asks for any.
+#[test]
+fn the_doctor_finds_a_tag_whose_period_has_not_begun() {
+    let home = home();
+    let run = |args: &[&str]| leaf(home.path(), args);
+    run(&["tag", "create", "orders", "--reset", "daily"]).ok();
+    assert_eq!(run(&["doctor"]).ok(), "nothing found\n");
+    run(&["tag", "advance", "orders", "--at-least", "20991231000018", "--yes"]).ok();
+    let found = run(&["doctor"]);
+    assert_eq!(found.code, 1);
+    assert!(found.out.contains("numbers of 20991231 were granted"), "{found:?}");
+}

@@ -9,6 +9,10 @@ use std::time::Duration;
 
 use crate::UnixMillis;
 
+/// When this version was made, 2026-11-01: no right clock shows an earlier time. One that does was
+/// not set yet, after a boot without a battery, say.
+pub const RELEASED: UnixMillis = UnixMillis::new(1_793_491_200_000);
+
 /// A source of time. Implementations must be cheap: snowflake ids read `boot` once per call.
 pub trait Clock: fmt::Debug + Send + Sync + 'static {
     /// Time since the Unix epoch by the wall clock. It may jump either way at any moment.

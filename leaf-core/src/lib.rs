@@ -32,7 +32,7 @@ mod text_form;
 mod unknown_fields;
 mod worker;
 
-pub use clock::{Clock, ManualClock};
+pub use clock::{Clock, ManualClock, RELEASED};
 pub use health::{Health, HealthCode, HealthReason};
 pub use id::{Id, ParseIdError};
 pub use layout::{Composer, Field, Layout, LayoutError, Parts, Unit};

@@ -35,5 +35,7 @@ mod shards;
 pub use error::OpenError;
 pub use identity::find_identity;
 pub use leaf::{Leaf, LeafBuilder};
-pub use node::{Node, Snowflake, Store, Surroundings, check_marks, check_snowflake, read_marks};
+pub use node::{
+    Node, Snowflake, Store, Surroundings, check_marks, check_snowflake, compare_clocks, read_marks,
+};
 pub use shards::{check_creator, check_new_tag, check_place, is_open};

@@ -263,6 +263,24 @@ pub fn check_snowflake(config: &Config, identity: &Identity) -> Result<(), OpenE
     generator_config(config, identity).check().map_err(not_prepared)
 }
 
+/// Compares this host's clock with those of the other nodes, as the claim of a node does: how many
+/// agree, of how many that answered. `None` where nobody is asked, or nobody answers.
+///
+/// # Errors
+/// `Snowflake` where the clock would be refused, or the registry does not tell who they are.
+pub async fn compare_clocks(
+    config: &Config,
+    identity: &Identity,
+    peers: impl FnOnce() -> Arc<dyn Peers>,
+) -> Result<Option<(usize, usize)>, OpenError> {
+    let mut settings = generator_config(config, identity);
+    if let ClockCheck::By(rule) = config.snowflake.clock_check {
+        settings.peer_rule = rule;
+        settings.peers = Some(peers());
+    }
+    settings.compare_clocks().await.map_err(OpenError::Snowflake)
+}
+
 /// The settings of the generator of snowflake ids.
 fn generator_config(config: &Config, identity: &Identity) -> SnowflakeConfig {
     let snowflake = &config.snowflake;

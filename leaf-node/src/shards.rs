@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, RwLock, Weak};
 
 use futures_core::future::BoxFuture;
-use leaf_core::{IdRange, Step, Tag};
+use leaf_core::{IdRange, Step, Tag, UnixMillis};
 use leaf_registry::{Administration, OpenStore, StoreUrl};
 use leaf_segment::{
     Expected, NewTag, RangeSource, SegmentGenerator, ShardMemory, ShardPlace, Shards, StoreError,
@@ -235,6 +235,10 @@ impl RangeSource for PlacedStore {
 
     fn try_allocating(&self) -> Option<StoreFuture<'_, ()>> {
         self.open.store.try_allocating()
+    }
+
+    fn clock(&self) -> Option<StoreFuture<'_, UnixMillis>> {
+        self.open.store.clock()
     }
 
     fn close(&self) -> BoxFuture<'_, ()> {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use leaf_core::{Step, Tag, TagError};
+use leaf_core::{Step, Tag, TagError, UnixMillis};
 
 use crate::KeyProblem;
 
@@ -49,14 +49,31 @@ pub enum StoreErrorKind {
     Exhausted,
     /// Numbers of a later period than this host's clock shows were granted already.
     #[error(
-        "numbers of {opened} were granted already, and this host's clock says {own}: compare the clocks of all hosts; after \
-         a failover it may be the guard's jump"
+        "numbers of {opened} were granted already, and this host's clock says {own}: this tag has ids again when {opened} begins. \
+         Compare the clocks of all hosts (after a failover it may be the guard's jump); a tag of another name has ids at once"
     )]
     ClockBehind {
         /// The period that is open, like 20261121.
         opened: i64,
         /// The period by this host's clock.
         own: i64,
+    },
+    /// By the clock of the store's server the period of this host's clock has not begun.
+    #[error(
+        "this host's clock says {own}, and that of the store's server {theirs}: no number of a later period is granted on \
+         the word of one clock, since it could not be taken back: correct the one that is wrong"
+    )]
+    ClockAhead {
+        /// The period by this host's clock, like 20261121.
+        own: i64,
+        /// The period by the store's.
+        theirs: i64,
+    },
+    /// This host's clock shows a time before [`RELEASED`](leaf_core::RELEASED).
+    #[error("the clock shows {}, which no right one does: numbers that begin again wait until it is set", .now.utc())]
+    ClockUnset {
+        /// The clock.
+        now: UnixMillis,
     },
     /// The range starts below one that this process was already granted.
     #[error(
@@ -220,6 +237,12 @@ pub enum SegmentErrorKind {
          the tag jumped after a failover; the server's log says which period"
     )]
     ClockBehind,
+    /// This host's clock is not set yet, or is ahead of that of the store's server.
+    #[error(
+        "this server's clock is not set yet, or ahead of the store's, and a number of a period that has not begun cannot be taken \
+         back; the server's log says more"
+    )]
+    ClockInDoubt,
     /// The ids of the tag are scrambled with a key that this process does not have.
     #[error("{0}")]
     Key(KeyProblem),
@@ -272,6 +295,9 @@ impl SegmentError {
             StoreErrorKind::BadRecord(_) => SegmentErrorKind::Record,
             StoreErrorKind::Exhausted => SegmentErrorKind::Exhausted,
             StoreErrorKind::ClockBehind { .. } => SegmentErrorKind::ClockBehind,
+            StoreErrorKind::ClockAhead { .. } | StoreErrorKind::ClockUnset { .. } => {
+                SegmentErrorKind::ClockInDoubt
+            }
             StoreErrorKind::Regression { .. } => SegmentErrorKind::Guard,
             StoreErrorKind::Moved => SegmentErrorKind::Moved,
             StoreErrorKind::Full

@@ -28,7 +28,9 @@ pub(crate) fn of(store_client: &StoreClient, loaded: bool, tags: &TagMap) -> Hea
         let text = format!("marks of the regression guard are not kept: {why}");
         Health::degraded(HealthCode::MarksNotWritten, text)
     });
-    store.and(marks).and(refused(tags)).and(clock(store_client, tags))
+    let refused = named(HealthCode::TagRefused, "needs an operator", tags, problem);
+    let closed = named(HealthCode::Clock, "waits for a clock", tags, closed_period);
+    store.and(marks).and(refused).and(closed).and(clock(store_client, tags))
 }
 
 /// The health while the store does not answer: ready only as long as each tag in use has ids in
@@ -55,8 +57,14 @@ fn from_stock(tags: &TagMap, trouble: &str) -> Health {
     ])
 }
 
-/// Whether tags wait for an operator, and why.
-fn refused(tags: &TagMap) -> Health {
+/// Names the tags that have this `problem`, and what it is; `waits` tells it of those that are only
+/// counted.
+fn named(
+    code: HealthCode,
+    waits: &str,
+    tags: &TagMap,
+    problem: impl Fn(&TagHandle) -> Option<String>,
+) -> Health {
     let mut waiting: Vec<(&str, String)> = tags
         .values()
         .filter_map(|handle| Some((handle.tag().as_str(), problem(handle)?)))
@@ -69,10 +77,10 @@ fn refused(tags: &TagMap) -> Health {
     let mut texts: Vec<String> = named.collect();
     match waiting.len().saturating_sub(NAMED) {
         0 => {}
-        1 => texts.push("one more tag needs an operator".into()),
-        more => texts.push(format!("{more} more tags need an operator")),
+        1 => texts.push(format!("one more tag {waits}")),
+        more => texts.push(format!("each of {more} more tags {waits}")),
     }
-    Health::degraded(HealthCode::TagRefused, texts.join("; "))
+    Health::degraded(code, texts.join("; "))
 }
 
 /// Whether the numbers of a tag begin again by a clock that is not believed now.
@@ -87,6 +95,19 @@ fn clock(store_client: &StoreClient, tags: &TagMap) -> Health {
         }
         _ => Health::Ready,
     }
+}
+
+/// Why a tag whose numbers begin again has none for now, by the last attempt, if it is for a clock.
+fn closed_period(handle: &TagHandle) -> Option<String> {
+    let control = handle.state.control();
+    let refusal = control.failure.as_ref().map(|failure| failure.error.kind())?;
+    let clock = matches!(
+        refusal,
+        StoreErrorKind::ClockBehind { .. }
+            | StoreErrorKind::ClockAhead { .. }
+            | StoreErrorKind::ClockUnset { .. }
+    );
+    (clock && control.ended.is_none()).then(|| refusal.to_string())
 }
 
 /// Why a tag waits for an operator, if it does.

@@ -212,18 +212,25 @@ impl Reset {
         let code = next / self.capacity();
         // The last number of a full period carries into the digits of the period.
         let opened = next % self.capacity() > 0 && code > window.code && next < SEALED;
-        let Some(first) = self.period.first_day(code).filter(|_| opened) else {
+        if !opened || self.period.first_day(code).is_none() {
             return Beyond::Full;
-        };
-        let starts =
-            Date::new(first.year.cast_signed(), first.month.cast_signed(), first.day.cast_signed())
-                .and_then(|date| date.to_zoned(self.zone.time_zone()));
-        match starts {
-            Ok(starts) if starts.timestamp().duration_since(now) <= CLOCKS_DIFFER => {
-                Beyond::Next(self.window(code))
-            }
-            _ => Beyond::Later(code),
         }
+        if self.has_begun(code, now) {
+            Beyond::Next(self.window(code))
+        } else {
+            Beyond::Later(code)
+        }
+    }
+
+    /// Whether the period of this code has begun by this clock, or nearly: clocks differ. `false`
+    /// where there is no such period.
+    pub(crate) fn has_begun(self, code: i64, now: Timestamp) -> bool {
+        let starts = self.period.first_day(code).and_then(|first| {
+            let [month, day] = [first.month, first.day].map(u8::cast_signed);
+            let date = Date::new(first.year.cast_signed(), month, day).ok()?;
+            date.to_zoned(self.zone.time_zone()).ok()
+        });
+        starts.is_some_and(|starts| starts.timestamp().duration_since(now) <= CLOCKS_DIFFER)
     }
 }
 

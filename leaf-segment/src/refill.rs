@@ -8,12 +8,13 @@ use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 use std::time::Duration;
 
-use leaf_core::{IdRange, Step};
+use jiff::Timestamp;
+use leaf_core::{IdRange, RELEASED, Step, UnixMillis};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use crate::leased::Before;
-use crate::period::Beyond;
+use crate::period::{Beyond, Reset, Window};
 use crate::step_policy::Bounds;
 use crate::store_client::StoreClient;
 use crate::tag_state::{Failure, TagState};
@@ -343,6 +344,10 @@ async fn fetch_in_order(
     let Some(reset) = state.meaning.reset else { return allocate(expected).await };
     let now = period_clock.now();
     let window = reset.window_at(now);
+    if state.control().period != Some(window.code) {
+        compare_clocks(state, reset, window, now).await?;
+        state.control().period = Some(window.code);
+    }
     let full = match allocate(Expected { least: window.least, end: window.end, ..expected }).await {
         Err(error) if *error.kind() == StoreErrorKind::Exhausted => error,
         Ok(range) if range.end() > window.end => {
@@ -363,6 +368,33 @@ async fn fetch_in_order(
             Err(StoreError::new(kind, operation))
         }
     }
+}
+
+/// Refuses a period that has not begun by the clock of the store's server, or that a clock shows
+/// which is not set: once it is opened, the tag has no ids until it begins.
+async fn compare_clocks(
+    state: &TagState,
+    reset: Reset,
+    window: Window,
+    now: Timestamp,
+) -> Result<(), StoreError> {
+    let operation = format!("compare the clocks for tag {:?}", state.tag.as_str());
+    let own = u64::try_from(now.as_millisecond()).unwrap_or(0);
+    if own < RELEASED.get() {
+        let kind = StoreErrorKind::ClockUnset { now: UnixMillis::new(own) };
+        return Err(StoreError::new(kind, operation));
+    }
+    let Some(request) = state.store_client.store.clock() else { return Ok(()) };
+    let theirs = state.store_client.attempt(&operation, request).await?;
+    let theirs =
+        i64::try_from(theirs.get()).ok().and_then(|at| Timestamp::from_millisecond(at).ok());
+    let theirs = theirs.unwrap_or(Timestamp::MAX);
+    if reset.has_begun(window.code, theirs) {
+        return Ok(());
+    }
+    let kind =
+        StoreErrorKind::ClockAhead { own: window.code, theirs: reset.window_at(theirs).code };
+    Err(StoreError::new(kind, operation))
 }
 
 /// Gives a refused range back, so that refusing does not carry the record past the mark. Tried

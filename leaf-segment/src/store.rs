@@ -8,8 +8,10 @@
 use std::fmt;
 
 use futures_core::future::BoxFuture;
-use leaf_core::{IdRange, Step, StepError, Tag};
+use jiff::Timestamp;
+use leaf_core::{IdRange, Step, StepError, Tag, UnixMillis};
 
+use crate::period::Beyond;
 use crate::{
     EndedTag, Meaning, MeaningError, StoreError, StoreErrorKind, TagGeneration, TagSettings,
     TagSettingsError,
@@ -61,6 +63,15 @@ pub trait RangeSource: fmt::Debug + Send + Sync + 'static {
     /// # Errors
     /// What `allocate` would fail with.
     fn try_allocating(&self) -> Option<StoreFuture<'_, ()>> {
+        None
+    }
+
+    /// What the clock of the store's server shows; `None` where the store has no server with a clock
+    /// of its own.
+    ///
+    /// # Errors
+    /// Failures of the store.
+    fn clock(&self) -> Option<StoreFuture<'_, UnixMillis>> {
         None
     }
 
@@ -310,6 +321,19 @@ impl TagRecord {
     #[must_use]
     pub fn generation(&self) -> Option<TagGeneration> {
         self.settings.as_ref().ok().and_then(|settings| settings.generation)
+    }
+
+    /// The period in which its numbers are, like 20261121, where that has not begun by this clock: a
+    /// clock was ahead when it was opened, and the tag has no ids until it begins.
+    #[must_use]
+    pub fn closed_until(&self, now: UnixMillis) -> Option<i64> {
+        let reset = self.meaning.as_ref().ok()?.reset?;
+        let now =
+            i64::try_from(now.get()).ok().and_then(|at| Timestamp::from_millisecond(at).ok())?;
+        match reset.beyond(reset.window_at(now), self.max_id, now) {
+            Beyond::Later(period) => Some(period),
+            Beyond::Full | Beyond::Next(_) => None,
+        }
     }
 
     /// What the record becomes when it is sealed: its settings, if they can be read, remember what

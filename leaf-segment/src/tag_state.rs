@@ -103,6 +103,8 @@ pub(crate) struct TagControl {
     pub(crate) direct_end: Option<i64>,
     /// The ranges that were leased last.
     pub(crate) leased: Leased,
+    /// The last period for which the clocks were compared, where numbers begin again.
+    pub(crate) period: Option<i64>,
     /// The tag's mark when this state was made.
     mark_at_open: Option<i64>,
     /// The error of the last attempt; `None` after a success.
@@ -235,6 +237,7 @@ impl TagState {
                 granted_end: None,
                 direct_end: None,
                 leased: Leased::default(),
+                period: None,
                 mark_at_open,
                 failure: None,
                 ended: None,

@@ -13,6 +13,8 @@ use leaf_registry::OpenRegistry;
 use leaf_segment::ShardPlace;
 use leaf_snowflake::Identity;
 
+use crate::node::peers;
+
 /// How long one place may take to answer.
 ///
 /// A store that is away must not keep a deployment waiting.
@@ -91,7 +93,27 @@ async fn snowflake(config: &Config, report: &mut Report) -> Result<()> {
     }
     let place = config.registry_place()?.map(|place| format!(" {place}")).unwrap_or_default();
     let what = format!("{} registry{place}", config.snowflake.registry);
-    report.tell(&what, in_time(workers(config, identity.as_ref())).await)
+    let found = in_time(workers(config, identity.as_ref())).await;
+    let reached = found.is_ok();
+    report.tell(&what, found)?;
+    match identity {
+        Some(identity) if reached => {
+            let compared = in_time(clocks(config, &identity)).await;
+            report.tell(&"clocks of the other nodes", compared)
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Whether the other nodes' clocks agree with this one, as at a start.
+async fn clocks(config: &Config, identity: &Identity) -> Result<String> {
+    let OpenRegistry { registry, .. } = leaf_node::registry::open(config, None).await?;
+    let compared =
+        leaf_node::compare_clocks(config, identity, || peers(registry, identity.clone()));
+    Ok(match compared.await? {
+        Some((agreeing, reached)) => format!("{agreeing} of {reached} agree with this one"),
+        None => "none was compared".into(),
+    })
 }
 
 /// Bounds one look at a server.
@@ -222,7 +244,8 @@ async fn workers(config: &Config, identity: Option<&Identity>) -> Result<String>
     if registry.lives_in_state_file() {
         return Ok("worker ids are configured".into());
     }
-    let used = format!("{} worker ids in use or used before", registry.workers().await?.len());
+    let layout = config.snowflake.layout();
+    let used = format!("{} worker ids in use or used before", registry.try_claiming(layout).await?);
     // Who may not look at others' keys is told nothing of them.
     Ok(match registry.warning_of_a_new_cluster().await.ok().flatten() {
         Some(warning) => format!("{used}. WARNING: {warning}"),

@@ -185,6 +185,6 @@ pub(crate) fn time_zone(config: &Config) -> Result<TimeZone, ConfigError> {
 }
 
 /// How the clocks of the other nodes are asked for.
-fn peers(registry: Registry, own: Identity) -> Arc<dyn Peers> {
+pub(crate) fn peers(registry: Registry, own: Identity) -> Arc<dyn Peers> {
     Arc::new(HttpPeers::new(registry, own))
 }

@@ -395,11 +395,22 @@ fn a_wrong_clock_is_refused_by_the_peers() {
     });
     let clock = FakeClock::new();
     clock.set("+600");
+    let check = || {
+        let config = cluster.config("127.0.0.1:7003", "");
+        let args = ["--config", config.as_str(), "check"];
+        let data = cluster.data("wrong");
+        let mut check = LeafServer::process(SERVER, &data, &args, &clock.environment());
+        (check.wait(seconds(30)).success(), check.output())
+    };
+    let (passed, told) = check();
+    assert!(!passed && told.contains("FAIL  clocks of the other nodes: snowflake: "), "{told}");
     let mut right = cluster.launch("127.0.0.1:7003", "wrong", "", &clock.environment());
     let why = right.not_ready("ahead of its peers'");
     assert!(why.contains("0 of "), "{why}");
 
     clock.set("+2");
+    let (passed, told) = check();
+    assert!(passed && told.contains("2 of 2 agree with this one"), "{told}");
     right.wait_ready();
     wait_until("the clock agrees", seconds(20), || {
         right.output().contains("the clock agrees with").then_some(())
@@ -482,4 +493,57 @@ fn tables_that_are_missing_are_named_and_waited_for() {
     cluster.schema();
     node.wait_ready();
     assert!(node.id(SNOWFLAKE) > 0);
+}
+
+/// What would refuse the claim whatever worker id it gets: a right that is missing, another layout.
+#[test]
+fn check_finds_what_the_registry_would_refuse() {
+    let (mysql, postgres) = (MariaDb::shared(), Postgres::shared());
+    let in_mysql = mysql.new_database();
+    let in_postgres = postgres.new_database();
+    let port = mysql.port();
+    let clusters = [
+        ("mysql", MariaDb::url(port, &in_mysql)),
+        ("postgres", Postgres::url(postgres.port(), &in_postgres)),
+    ]
+    .map(|(registry, url)| {
+        Cluster::new("", &format!("registry = '{registry}'\ndatabase = '{url}'"))
+    });
+    let check = |cluster: &Cluster, name: &str, more: &str| {
+        let config = cluster.config(name, more);
+        let args = ["--config", config.as_str(), "check"];
+        let mut check = LeafServer::process(SERVER, &cluster.data(name), &args, &[]);
+        (check.wait(seconds(30)).success(), check.output())
+    };
+    for cluster in &clusters {
+        let (passed, told) = check(cluster, "127.0.0.1:7001", "");
+        assert!(!passed && told.contains("schema --apply"), "{told}");
+        cluster.schema();
+        let (passed, told) = check(cluster, "127.0.0.1:7001", "");
+        assert!(passed && told.contains("0 worker ids in use or used before"), "{told}");
+        let node = cluster.start("127.0.0.1:7001");
+        let (passed, told) = check(cluster, "127.0.0.1:7002", "layout = 'javascript'");
+        assert!(!passed && told.contains("restore the setting"), "{told}");
+        assert!(node.id(SNOWFLAKE) > 0);
+    }
+    mysql.sql(&format!(
+        "CREATE USER looks@'127.0.0.1' IDENTIFIED BY 'x'; GRANT SELECT ON {in_mysql}.* TO looks@'127.0.0.1'"
+    ));
+    postgres.sql(&in_postgres, &format!("CREATE USER looks_{in_postgres} PASSWORD 'x'"));
+    let grant = format!("GRANT SELECT ON ALL TABLES IN SCHEMA public TO looks_{in_postgres}");
+    postgres.sql(&in_postgres, &grant);
+    let at = postgres.port();
+    for (registry, url, missing) in [
+        ("mysql", format!("mysql://looks:x@127.0.0.1:{port}/{in_mysql}"), "command denied to user"),
+        (
+            "postgres",
+            format!("postgres://looks_{in_postgres}:x@127.0.0.1:{at}/{in_postgres}"),
+            "permission denied for table leaf_worker_fence",
+        ),
+    ] {
+        let cluster = Cluster::new("", &format!("registry = '{registry}'\ndatabase = '{url}'"));
+        let (passed, told) = check(&cluster, "127.0.0.1:7003", "");
+        assert!(!passed && told.contains(missing), "{told}");
+        assert!(told.contains("try to write worker ids in"), "{told}");
+    }
 }

@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use leaf_testkit::{
     CallLog, FakeClock, Fault, FaultProxy, HttpClient, LeafServer, Ledger, Load, MariaDb, Plan,
-    Response, wait_until,
+    Postgres, Response, wait_until,
 };
 
 const SERVER: &str = env!("CARGO_BIN_EXE_leaf-server");
@@ -112,7 +112,10 @@ fn until(what: &str, seconds: u64, ready: impl Fn() -> bool) {
 
 /// Makes the tables of a new database.
 fn database(server: &MariaDb) -> String {
-    let url = MariaDb::url(server.port(), &server.new_database());
+    with_tables(MariaDb::url(server.port(), &server.new_database()))
+}
+
+fn with_tables(url: String) -> String {
     let directory = tempfile::tempdir().unwrap();
     let args = ["schema", "--segment-store", &url, "--apply"];
     let mut process = LeafServer::process(SERVER, directory.path(), &args, &[]);
@@ -310,7 +313,8 @@ fn numbers_begin_again_at_midnight_for_all_nodes() {
     let pause = Duration::from_millis(if full() { 2 } else { 15 });
     for (zone, midnight, days) in [
         ("Europe/Berlin", "2026-11-21T23:00:00Z", ["261121", "261122"]),
-        ("America/New_York", "2026-12-01T05:00:00Z", ["261130", "261201"]),
+        // Before today, by whose clock the database goes.
+        ("America/New_York", "2026-11-20T05:00:00Z", ["261119", "261120"]),
     ] {
         let url = database(&server);
         let clocks: Vec<FakeClock> = [-6, -96, -51]
@@ -464,6 +468,35 @@ fn a_clock_that_is_wrong_for_a_moment_opens_no_period() {
         until("it doubts no more", 5, || !ready().contains("periods go on"));
     }
     goes_on();
+}
+
+/// A node that was started with its clock ahead: the database's clock says otherwise.
+#[test]
+fn a_start_with_a_clock_that_is_ahead_opens_no_period() {
+    let (mariadb, postgres) = (MariaDb::shared(), Postgres::shared());
+    let in_postgres = Postgres::url(postgres.port(), &postgres.new_database());
+    for url in [database(&mariadb), with_tables(in_postgres)] {
+        let right = Node::start(&url, &[]);
+        right.create(r#"{"tag":"orders","reset":"daily"}"#);
+        let clock = FakeClock::new();
+        clock.set("+172800");
+        let ahead = Node::start(&url, &clock.environment());
+        for _ in 0..3 {
+            let refused = ahead.get("/v1/segments/orders/ids");
+            assert_eq!(
+                (refused.status, refused.body.contains("ahead of the store's")),
+                (503, true)
+            );
+        }
+        let ready = HttpClient::once(ahead.server.ops(), "GET", "/readyz").body;
+        assert!(
+            ready.starts_with("degraded") && ready.contains("of the store's server"),
+            "{ready}"
+        );
+        let today: i64 = jiff::Timestamp::now().strftime("%Y%m%d").to_string().parse().unwrap();
+        let id = right.ids("orders", 1)[0];
+        assert!([1, 1_000_001].contains(&(id - today * 1_000_000)), "{id}, or the next day");
+    }
 }
 
 /// Two data centres with a database each, and a third that joins: slices and interleaved tags never

@@ -4,14 +4,12 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use leaf_core::{Clock, Layout, UnixMillis};
+use leaf_core::{Clock, Layout, RELEASED, UnixMillis};
 
 use crate::java_cache::JavaCache;
+use crate::peers::{self, Verdict};
 use crate::state_file::StateFile;
 use crate::{Identity, PeerRule, Peers, SnowflakeError, SnowflakeErrorKind, SystemClock};
-
-/// A clock that shows less is wrong: this version was made on 2026-11-01.
-const RELEASED: UnixMillis = UnixMillis::new(1_793_491_200_000);
 
 /// Boot and wall clock are read one after the other, so tiny differences are normal.
 const LEAST_TOLERANCE: Duration = Duration::from_millis(1);
@@ -68,7 +66,7 @@ pub struct SnowflakeConfig {
     /// The clocks. Default [`SystemClock`].
     pub clock: Arc<dyn Clock>,
     /// A start is refused while the wall clock shows less: an absurd clock must not claim a worker
-    /// id. Default 2026-11-01, when this version was made.
+    /// id. Default [`RELEASED`].
     pub not_before: UnixMillis,
     /// Where the other nodes' clocks are read at the start and before a great jump ahead is
     /// followed. Without (the default) nobody is asked.
@@ -136,6 +134,22 @@ impl SnowflakeConfig {
             JavaCache::read(directory).map_err(SnowflakeErrorKind::BadConfig)?;
         }
         Ok(())
+    }
+
+    /// Compares this clock with those of [`Self::peers`], as a claim does: how many agree, of how
+    /// many that answered. `None` where nobody is asked, or nobody answers.
+    ///
+    /// # Errors
+    /// `ClockRefused`; `Registry` where it is not known who they are.
+    pub async fn compare_clocks(&self) -> Result<Option<(usize, usize)>, SnowflakeError> {
+        let Some(peers) = &self.peers else { return Ok(None) };
+        let (peers, clock) = (Arc::clone(peers), Arc::clone(&self.clock));
+        let verdict = peers::compare(peers, clock, self.peer_rule, self.max_offset).await?;
+        match verdict {
+            Verdict::Alone => Ok(None),
+            Verdict::Agrees { agreeing, reached } => Ok(Some((agreeing, reached))),
+            Verdict::Refuses { .. } => verdict.refusal().map_or(Ok(None), |why| Err(why.into())),
+        }
     }
 
     /// Refuses settings that make no sense.

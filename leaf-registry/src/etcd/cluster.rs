@@ -9,7 +9,10 @@
 
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 
-use etcd_client::{Client, GetOptions, GetResponse, KeyValue, ResponseHeader, TxnResponse};
+use etcd_client::{
+    Client, Compare, CompareOp, GetOptions, GetResponse, KeyValue, PutOptions, ResponseHeader, Txn,
+    TxnOp, TxnResponse,
+};
 use leaf_segment::{StoreError, StoreErrorKind};
 
 use super::EtcdUrl;
@@ -128,6 +131,15 @@ impl Cluster {
             return Err(went_back().because(how));
         }
         Ok(answer)
+    }
+
+    /// Finds out whether this user may write the key, and whether etcd has room: a transaction with a
+    /// condition that never holds. Nothing is written.
+    pub(super) async fn try_put(&self, operation: &str, key: String) -> Result<(), StoreError> {
+        let never = Compare::version(key.clone(), CompareOp::Equal, -1);
+        let put = TxnOp::put(key, "", None::<PutOptions>);
+        let txn = Txn::new().when([never]).and_then([put]);
+        self.run(operation, async |mut client| client.txn(txn).await).await.map(drop)
     }
 
     /// Remembers what an answer shows of the cluster; tells how it differs from what was known.

@@ -294,9 +294,13 @@ impl RangeSource for EtcdStore {
         self.replace_max_id(tag, generation, unused.end(), unused.start())
     }
 
-    /// A read: etcd has no request that needs the right to write and writes nothing.
     fn try_allocating(&self) -> Option<StoreFuture<'_, ()>> {
-        Some(Box::pin(async { self.tag(&NewTag::sample().tag).await.map(drop) }))
+        Some(Box::pin(async {
+            let sample = NewTag::sample().tag;
+            self.tag(&sample).await?;
+            let [key, _] = self.keys(&sample);
+            self.cluster.try_put("try to allocate in etcd", key).await
+        }))
     }
 }
 

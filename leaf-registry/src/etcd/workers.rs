@@ -121,6 +121,11 @@ impl FenceStore for EtcdWorkers {
         answer.map(|answer| answer.succeeded()).map_err(|error| translate(&error))
     }
 
+    async fn try_writing(&self) -> Result<(), RegistryError> {
+        let (key, operation) = (format!("{}0", self.records), "try to write worker ids in etcd");
+        self.cluster.try_put(operation, key).await.map_err(|error| translate(&error))
+    }
+
     fn announce(&self, who: &Identity, address: &Identity) {
         self.liveness.announce(format!("{}{who}", self.live), address.to_string());
     }

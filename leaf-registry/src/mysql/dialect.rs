@@ -349,6 +349,7 @@ CREATE TABLE leaf_sequence (
     const BEGIN: Option<&'static str> = Some("BEGIN");
     const LIMIT_LOCKS: Option<&'static str> =
         Some("SET SESSION innodb_lock_wait_timeout = 10, wait_timeout = 10");
+    const SERVER_CLOCK: Option<&'static str> = Some(concat!("SELECT ", now!()));
     const TABLE_EXISTS: &'static str = "SELECT COUNT(*) > 0 FROM information_schema.tables \
                                         WHERE table_schema = DATABASE() AND table_name = ?";
     const ERRORS: ErrorMeanings = errors::MEANINGS;

@@ -333,6 +333,7 @@ CREATE TABLE leaf_sequence (
     const BEGIN: Option<&'static str> = Some("BEGIN ISOLATION LEVEL READ COMMITTED");
     const LIMIT_LOCKS: Option<&'static str> =
         Some("SET lock_timeout = '10s'; SET idle_in_transaction_session_timeout = '10s'");
+    const SERVER_CLOCK: Option<&'static str> = Some(concat!("SELECT ", now!()));
     const TABLE_EXISTS: &'static str = "SELECT (to_regclass($1) IS NOT NULL)::int::bigint";
     const ERRORS: ErrorMeanings = errors::MEANINGS;
 

@@ -215,6 +215,8 @@ pub(crate) trait Dialect: fmt::Debug + Send + Sync + Sized + 'static {
     /// how long it can hold its own if this process or its host dies half-way. `None` where locks
     /// end with the process.
     const LIMIT_LOCKS: Option<&'static str>;
+    /// -> the server's clock, Unix milliseconds; `None` where the database has no server.
+    const SERVER_CLOCK: Option<&'static str>;
     /// name -> whether the table exists (1).
     const TABLE_EXISTS: &'static str;
     /// What its errors mean.

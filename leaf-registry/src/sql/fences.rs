@@ -30,6 +30,16 @@ use crate::{Administration, Table};
 /// A node whose record was not written for so many report intervals is not alive.
 const SILENT: u32 = 3;
 
+/// What a claim needs rights for, without a row that is met.
+const CHANGE_NOTHING: [&str; 3] = [
+    "INSERT INTO leaf_worker_fence SELECT * FROM leaf_worker_fence WHERE worker_id < 0",
+    "UPDATE leaf_worker_fence SET record = record WHERE worker_id < 0",
+    "UPDATE leaf_worker_guard SET since = since WHERE id < 0",
+];
+
+/// The same for the table of Java Leafs.
+const MIRROR_NOTHING: &str = "UPDATE leaf_workerid_alloc SET ip = ip WHERE id < 0";
+
 /// The records of worker ids in an SQL database.
 ///
 /// `guard` never jumps here: it is for [`Dialect::identify_server`] alone, by which a connection
@@ -270,6 +280,21 @@ impl<D: Dialect> FenceStore for SqlFences<D> {
             Ok(written)
         });
         written.await.map_err(|error| translate(&error))
+    }
+
+    async fn try_writing(&self) -> Result<(), RegistryError> {
+        if D::FENCES.writer.is_none() {
+            // An SQLite file has no rights but those of the file.
+            return Ok(());
+        }
+        let operation = format!("try to write worker ids in {}", D::NAME);
+        let tried = run(&self.connections, Access::Write, operation, async |connection| {
+            for statement in CHANGE_NOTHING.iter().chain(self.mirrored.then_some(&MIRROR_NOTHING)) {
+                D::run_text(connection, statement).await?;
+            }
+            Ok(())
+        });
+        tried.await.map_err(|error| translate(&error))
     }
 
     async fn assigned(

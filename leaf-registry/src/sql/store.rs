@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use futures_core::future::BoxFuture;
-use leaf_core::{IdRange, Step, Tag};
+use leaf_core::{IdRange, Step, Tag, UnixMillis};
 use leaf_segment::{
     EndedTag, Expected, MeaningError, NewTag, RangeSource, SealError, StoreError, StoreErrorKind,
     StoreFuture, TagCatalog, TagGeneration, TagRecord, TagSettings, TagSettingsError, TagStore,
@@ -369,6 +369,17 @@ impl<D: Dialect> RangeSource for SqlStore<D> {
                 D::execute(connection, table.replace_max_id, &none).await?;
             }
             Ok(())
+        })))
+    }
+
+    fn clock(&self) -> Option<StoreFuture<'_, UnixMillis>> {
+        let statement = D::SERVER_CLOCK?;
+        let operation = format!("read the clock of {}", D::NAME);
+        Some(Box::pin(run(&self.connections, Access::Read, operation, async |connection| {
+            let rows = D::fetch(connection, statement, &[], &[Column::Int]).await?;
+            let shown = rows.first().and_then(|row| row.int(0));
+            let shown = shown.and_then(|shown| u64::try_from(shown).ok());
+            Ok(UnixMillis::new(shown.ok_or(sqlx::Error::RowNotFound)?))
         })))
     }
 

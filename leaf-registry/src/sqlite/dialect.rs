@@ -179,6 +179,7 @@ CREATE TABLE leaf_sequence (
 
     const BEGIN: Option<&'static str> = None;
     const LIMIT_LOCKS: Option<&'static str> = None;
+    const SERVER_CLOCK: Option<&'static str> = None;
     const TABLE_EXISTS: &'static str =
         "SELECT EXISTS (SELECT 1 FROM sqlite_schema WHERE name = ?1)";
     const ERRORS: ErrorMeanings = errors::MEANINGS;

@@ -67,3 +67,26 @@ async fn a_login_that_is_refused_is_told_without_the_password() {
         assert!(!format!("{error} {error:?}").contains("canary"), "{error:?}");
     }
 }
+
+/// A role that only reads is found by a request that writes nothing.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_missing_right_to_write_is_told_by_what_changes_nothing() {
+    let server = etcd_with_users("users").await;
+    let root = ["--user=root:root", "role"];
+    let reads = [
+        &["grant-permission", "leaf", "--prefix", "read", "/leaf/users/segment/"][..],
+        &["grant-permission", "leaf", "--prefix", "read", "/leaf/users/sequence/"],
+    ];
+    let store = open_as(&server, "leaf:s%40cret").await.store;
+    create(&*store, "orders", 10).await;
+    let revision =
+        || server.ctl(&["--user=root:root", "get", "/leaf/users", "--prefix", "-w=json"]);
+    let before = revision();
+    store.try_allocating().unwrap().await.unwrap();
+    for grant in reads {
+        server.ctl(&[&root[..], grant].concat());
+    }
+    assert_eq!(refusal(store.try_allocating().unwrap()).await, StoreErrorKind::Refused);
+    let cut = |text: &str| text.split("\"kvs\"").nth(1).unwrap().to_owned();
+    assert_eq!(cut(&revision()), cut(&before), "nothing was written");
+}

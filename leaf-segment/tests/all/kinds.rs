@@ -3,9 +3,10 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use leaf_core::{ManualClock, UnixMillis};
+use leaf_core::{HealthCode, ManualClock, UnixMillis};
 use leaf_segment::{
     KeyProblem, KeyRing, NewTag, SegmentConfig, SegmentErrorKind, SegmentGenerator, TagAdmin,
     TagSpec, TagStore,
@@ -195,4 +196,58 @@ async fn a_day_is_opened_once_and_for_all() {
     nodes[0].0.advance(Duration::from_secs(86_400));
     tokio::time::sleep(Duration::from_millis(60)).await;
     assert_eq!(nodes[0].1.next().await.unwrap().get(), 2_026_112_401);
+}
+
+/// A period is opened where the clock of the store's server has it, too, or nearly. Whoever is
+/// behind that is behind the tag.
+#[tokio::test(start_paused = true)]
+async fn no_day_is_opened_on_the_word_of_one_clock() {
+    let spec = TagSpec { reset: Some("daily".parse().unwrap()), ..TagSpec::default() };
+    let noon = 1_795_348_800_000; // 2026-11-22T12:00:00Z
+    let minutes = |minutes: u64| minutes * 60_000;
+    let node = async |store: &Arc<TestStore>, at: u64| {
+        let clock = Arc::new(ManualClock::at(UnixMillis::new(at)));
+        let config = SegmentConfig { clock: Arc::clone(&clock) as _, ..SegmentConfig::default() };
+        let node = SegmentGenerator::open(Arc::clone(store) as _, config).await;
+        let orders = node.tag("orders").await.unwrap();
+        (clock, node, orders)
+    };
+    for (wrong, why) in [
+        (noon + minutes(365 * 1440), "says 20271122, and that of the store's server 20261122"),
+        (noon + minutes(12 * 60), "says 20261123, and that of the store's server 20261122"),
+        (1_000_000, "the clock shows 1970-01-01"),
+    ] {
+        let store = store_of(spec.clone(), &KeyRing::default()).await;
+        store.clock.store(noon, Ordering::SeqCst);
+        let (clock, node, orders) = node(&store, wrong).await;
+        let refused = orders.next().await.unwrap_err();
+        assert_eq!(*refused.kind(), SegmentErrorKind::ClockInDoubt);
+        let health = node.health();
+        assert_eq!(health.reasons()[0].code, HealthCode::Clock, "{health}");
+        assert!(health.to_string().contains(why), "{health}");
+        assert_eq!(store.inner_max_id("orders").await, 1, "nothing was opened");
+        clock.set_wall(UnixMillis::new(noon));
+        // The clock is believed after a minute, and the refusal is told for a second.
+        for _ in 0..70 {
+            clock.advance(Duration::from_secs(1));
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
+        let id = orders.next().await.unwrap().get();
+        assert_eq!(id, 20_261_122_000_001);
+        assert_eq!(node.health().to_string(), "ready");
+    }
+    let store = store_of(spec, &KeyRing::default()).await;
+    // Clocks differ: the next day is opened a little early by the other one.
+    let midnight = noon + minutes(12 * 60);
+    store.clock.store(midnight - minutes(9), Ordering::SeqCst);
+    let (_, early, orders) = node(&store, midnight).await;
+    assert_eq!(orders.next().await.unwrap().get(), 20_261_123_000_001);
+    early.close().await;
+    // One that is half a day behind finds it open, and says until when it has no ids.
+    let (_, behind, orders) = node(&store, noon).await;
+    let refused = orders.next().await.unwrap_err();
+    assert_eq!(*refused.kind(), SegmentErrorKind::ClockBehind);
+    let health = behind.health();
+    assert_eq!(health.reasons()[0].code, HealthCode::Clock, "{health}");
+    assert!(health.to_string().contains("has ids again when 20261123 begins"), "{health}");
 }

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures_core::future::BoxFuture;
-use leaf_core::{IdRange, Step, Tag};
+use leaf_core::{IdRange, Step, Tag, UnixMillis};
 use leaf_segment::{
     EndedTag, Expected, HighWaterMarks, MemoryStore, NewTag, RangeSource, SealError, SegmentConfig,
     SegmentGenerator, StoreError, StoreErrorKind, StoreFuture, TagCatalog, TagGeneration,
@@ -22,6 +22,8 @@ pub(crate) struct TestStore {
     pub(crate) busy: Mutex<bool>,
     pub(crate) allocations: AtomicU64,
     pub(crate) look_ups: AtomicU64,
+    /// What the clock of its server shows; 0 for no such clock.
+    pub(crate) clock: AtomicU64,
 }
 
 impl TestStore {
@@ -75,6 +77,11 @@ impl RangeSource for TestStore {
             self.line().await?;
             Ok(done)
         })
+    }
+
+    fn clock(&self) -> Option<StoreFuture<'_, UnixMillis>> {
+        let shown = self.clock.load(Ordering::SeqCst);
+        (shown > 0).then(|| Box::pin(async move { Ok(UnixMillis::new(shown)) }) as _)
     }
 }
 

@@ -13,10 +13,10 @@ use leaf_core::{Layout, UnixMillis, WorkerId};
 use super::candidates::{Candidate, Refusals, in_order, worth_waiting};
 use super::floor::{Evidence, RegistryEvidence, Selection, first_timestamp};
 use super::registry::{StoreRules, TRIES};
-use super::request::check_range;
+use super::request::{check_layout, check_range};
 use super::{
     ClaimRequest, Fence, FenceState, FenceStore, Identity, Lease, Purpose, RecordState, Stored,
-    WorkerRecord,
+    StoredWorker, WorkerRecord,
 };
 use crate::{RegistryError, RegistryErrorKind};
 
@@ -29,15 +29,7 @@ impl<S: FenceStore> StoreRules<S> {
         self.check_claim(who, request.layout)?;
         for conflicts in 0..TRIES {
             let listed = self.store.list(Purpose::Replace(request.now)).await?;
-            // All records, not only the one that this node would take: ids of two layouts may be
-            // equal numbers.
-            for (_, stored) in &listed {
-                if let Some(record) = stored.record.written() {
-                    let same = request.check_layout(&record.fence);
-                    let same = same.and_then(|()| check_range(self.policy.range, &record.fence));
-                    same.map_err(|kind| self.error(kind, "claim a worker id"))?;
-                }
-            }
+            self.check_records(request.layout, &listed)?;
             let assigned = match (self.policy.fixed, self.policy.bound) {
                 (Some(worker), _) => Some(worker),
                 (None, true) => self.store.assigned(who, request, &listed).await?,
@@ -66,6 +58,21 @@ impl<S: FenceStore> StoreRules<S> {
             Some(worker) => self.check_assigned(worker, layout.max_worker()),
             None => Ok(()),
         }
+    }
+
+    /// Refuses records of another layout or range. All of them, not only the one that this node
+    /// would take: ids of two layouts may be equal numbers.
+    pub(super) fn check_records(
+        &self,
+        layout: Layout,
+        listed: &[StoredWorker<S::Version>],
+    ) -> Result<(), RegistryError> {
+        for record in listed.iter().filter_map(|(_, stored)| stored.record.written()) {
+            let same = check_layout(layout, &record.fence);
+            let same = same.and_then(|()| check_range(self.policy.range, &record.fence));
+            same.map_err(|kind| self.error(kind, "claim a worker id"))?;
+        }
+        Ok(())
     }
 
     /// Refuses a worker id that belongs to a node, but is above `greatest` or outside the range.

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use leaf_core::{UnixMillis, WorkerId};
 
+use super::request::check_layout;
 use super::{
     ClaimPolicy, ClaimRequest, Fence, FenceState, JavaMirror, JavaReport, Provenance, RecordState,
     SavedLease, Stored,
@@ -223,7 +224,7 @@ fn by_fence(
     only_record: bool,
     request: &ClaimRequest,
 ) -> Result<UnixMillis, RegistryErrorKind> {
-    request.check_layout(fence)?;
+    check_layout(request.layout, fence)?;
     if fence.state == FenceState::Retired {
         return Err(RegistryErrorKind::Retired);
     }
@@ -280,7 +281,7 @@ fn by_saved_lease(request: &ClaimRequest) -> Result<UnixMillis, RegistryErrorKin
         saved.provenance == Provenance::Proven
             && !saved.lost
             && saved.fence.state == FenceState::Held
-            && request.check_layout(&saved.fence).is_ok()
+            && check_layout(request.layout, &saved.fence).is_ok()
             && saved.fence.ceiling > request.now
     });
     let saved = proven.ok_or(RegistryErrorKind::Unavailable)?;

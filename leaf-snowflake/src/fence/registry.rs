@@ -127,6 +127,16 @@ impl Registry {
         self.0.check(who, layout)
     }
 
+    /// Finds out, without changing anything, whether a claim would be refused whatever worker id it
+    /// gets: records are of another layout or range, or a right or a table is missing. Returns how
+    /// many worker ids are in use or were used before.
+    ///
+    /// # Errors
+    /// `OtherLayout`, `OtherRange`, `Unavailable`, `Refused`.
+    pub async fn try_claiming(&self, layout: Layout) -> Result<usize, RegistryError> {
+        self.0.try_claiming(layout).await
+    }
+
     /// Takes a worker id for `who`.
     ///
     /// # Errors
@@ -260,6 +270,7 @@ pub(super) trait Rules: fmt::Debug + Send + Sync {
     fn lives_in_state_file(&self) -> bool;
     fn policy(&self) -> &ClaimPolicy;
     fn check(&self, who: &Identity, layout: Layout) -> Result<(), RegistryError>;
+    fn try_claiming(&self, layout: Layout) -> BoxFuture<'_, Result<usize, RegistryError>>;
     fn claim<'a>(
         &'a self,
         who: &'a Identity,
@@ -303,6 +314,15 @@ impl<S: FenceStore> Rules for StoreRules<S> {
 
     fn check(&self, who: &Identity, layout: Layout) -> Result<(), RegistryError> {
         self.check_claim(who, layout)
+    }
+
+    fn try_claiming(&self, layout: Layout) -> BoxFuture<'_, Result<usize, RegistryError>> {
+        Box::pin(async move {
+            let listed = self.store.list(Purpose::Show).await?;
+            self.check_records(layout, &listed)?;
+            self.store.try_writing().await?;
+            Ok(listed.len())
+        })
     }
 
     fn claim<'a>(

@@ -72,18 +72,18 @@ impl ClaimRequest {
         let saved = self.saved.as_ref().filter(|saved| saved.worker == worker.get());
         saved.map_or(UnixMillis::EPOCH, |saved| saved.local_ceiling)
     }
+}
 
-    /// Refuses a fence of another layout or epoch: ids of two layouts may be equal numbers.
-    pub(crate) fn check_layout(&self, fence: &Fence) -> Result<(), RegistryErrorKind> {
-        let (shape, epoch) = (self.layout.shape(), self.layout.epoch());
-        if fence.layout == shape && fence.epoch_ms == epoch {
-            return Ok(());
-        }
-        Err(RegistryErrorKind::OtherLayout {
-            recorded: format!("{} from {}", fence.layout, fence.epoch_ms),
-            configured: format!("{shape} from {epoch}"),
-        })
+/// Refuses a fence of another layout or epoch: ids of two layouts may be equal numbers.
+pub(crate) fn check_layout(layout: Layout, fence: &Fence) -> Result<(), RegistryErrorKind> {
+    let (shape, epoch) = (layout.shape(), layout.epoch());
+    if fence.layout == shape && fence.epoch_ms == epoch {
+        return Ok(());
     }
+    Err(RegistryErrorKind::OtherLayout {
+        recorded: format!("{} from {}", fence.layout, fence.epoch_ms),
+        configured: format!("{shape} from {epoch}"),
+    })
 }
 
 /// Refuses a record that is held by a node with another worker range: else the nodes of one data

@@ -106,6 +106,15 @@ pub trait FenceStore: fmt::Debug + Send + Sync + 'static {
         record: &WorkerRecord,
     ) -> impl Future<Output = Result<bool, RegistryError>> + Send;
 
+    /// Finds out, by a request that changes nothing, whether a right to write is missing. A store
+    /// where only a write tells does nothing.
+    ///
+    /// # Errors
+    /// `Refused`, `Unavailable`.
+    fn try_writing(&self) -> impl Future<Output = Result<(), RegistryError>> + Send {
+        async { Ok(()) }
+    }
+
     /// The worker id that belongs to this identity, created now if the store works that way; `None`
     /// if the identity has none. One that is retired belongs to nobody. Called only where worker ids
     /// belong to identities.

@@ -39,7 +39,7 @@ impl Keeper {
                 self.warn_of_a_new_cluster().await;
                 self.take_worker_id().await
             }
-            Err(unlisted) => Err(unlisted.into()),
+            Err(unlisted) => Err(unlisted),
         };
         match claimed {
             Ok(lease) => self.start(Some(lease)).await,
@@ -101,23 +101,21 @@ impl Keeper {
 
     /// Refuses this node's clock unless the peers' clocks agree with it by the configured rule. The
     /// inner error says why the registry could not tell who they are.
-    async fn compare_clocks(&self) -> Result<Result<(), RegistryError>, SnowflakeError> {
-        let Some(peers) = &self.config.peers else { return Ok(Ok(())) };
-        let (peers, clock) = (Arc::clone(peers), Arc::clone(&self.config.clock));
-        let verdict =
-            peers::compare(peers, clock, self.config.peer_rule, self.config.max_offset).await;
-        let verdict = match verdict {
-            Ok(verdict) => verdict,
-            Err(unlisted) => return Ok(Err(unlisted)),
-        };
-        match verdict {
-            Verdict::Alone => tracing::debug!("no peer answers: the clock is not compared"),
-            Verdict::Agrees { agreeing, reached } => {
+    async fn compare_clocks(&self) -> Result<Result<(), SnowflakeError>, SnowflakeError> {
+        if self.config.peers.is_none() {
+            return Ok(Ok(()));
+        }
+        match self.config.compare_clocks().await {
+            Ok(None) => tracing::debug!("no peer answers: the clock is not compared"),
+            Ok(Some((agreeing, reached))) => {
                 tracing::info!("the clock agrees with {agreeing} of {reached} peers");
             }
-            Verdict::Refuses { .. } => {}
+            Err(error) => match error.kind() {
+                SnowflakeErrorKind::Registry(_) => return Ok(Err(error)),
+                _ => return Err(error),
+            },
         }
-        verdict.refusal().map_or(Ok(Ok(())), |refusal| Err(refusal.into()))
+        Ok(Ok(()))
     }
 
     /// Tells an operator that this node is the first of its cluster where others are: a name that is
