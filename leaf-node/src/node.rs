@@ -23,7 +23,7 @@ use tokio::time::Instant;
 
 use crate::config::{ClockCheck, Config, ConfigError};
 use crate::shards::PlacedStore;
-use crate::{OpenError, identity, registry};
+use crate::{OpenError, hints, identity, registry};
 
 /// How long a start waits for an SQLite file that another program has locked.
 const LOCKED: Duration = Duration::from_secs(60);
@@ -319,6 +319,11 @@ impl Snowflake {
         }
         let address = around.http.map(|http| identity::address(&identity, http)).transpose()?;
         let open = registry::open(config, address).await?;
+        // What no answer of the registry can change is the configuration's fault.
+        open.registry.check(&identity, config.snowflake.layout()).map_err(|error| {
+            let hint = hints::of_registry(error.kind());
+            ConfigError::new(hints::with(format_args!("snowflake: {error}"), hint))
+        })?;
         let place = config.registry_place()?;
         if let (Some(admin), Some(place)) = (&open.admin, place)
             && place.file(&config.data_dir).is_some()

@@ -328,14 +328,20 @@ fn merge(
     }
     let built = builder.build().map_err(|error| ConfigError(describe(&error)))?;
     let written = built.clone().try_deserialize::<Value>().unwrap_or_default();
-    let mut config: Config =
-        built.try_deserialize().map_err(|error| ConfigError(describe(&error)))?;
-    config.read_files(stores_only)?;
+    let checked = || -> Result<Config, ConfigError> {
+        let mut config: Config =
+            built.try_deserialize().map_err(|error| ConfigError(describe(&error)))?;
+        config.read_files(stores_only)?;
+        if java {
+            properties::check(&config, &origins)?;
+        }
+        config.check()?;
+        Ok(config)
+    };
+    let config = checked().map_err(|error| located(error, &origins, &written))?;
     if java {
-        properties::check(&config, &origins)?;
         warnings.extend(properties::warning(&config, &origins));
     }
-    config.check()?;
     let written = Written(keys::flat(&with_files(written)).into_iter().collect());
     Ok(Loaded { config, warnings, origins, written })
 }
@@ -385,8 +391,37 @@ fn describe(error: &config::ConfigError) -> String {
         config::ConfigError::Type { expected, key: Some(key), .. } => {
             format!("{key}: expected {expected}")
         }
+        config::ConfigError::NotFound(key) => format!("{}: it is missing", key.replace(']', "].")),
         error => without_value(&error.to_string()),
     }
+}
+
+/// The error with what was written for the key that it begins with, and where. A value that may hold
+/// a secret, like that of a URL, is left out.
+fn located(error: ConfigError, origins: &BTreeMap<String, String>, written: &Value) -> ConfigError {
+    let ConfigError(text) = error;
+    let whole = |key: &str| {
+        let rest = text.strip_prefix(key);
+        rest.is_some_and(|rest| rest.starts_with([':', ' ', '[']))
+    };
+    let Some((key, origin)) = origins.iter().rfind(|(key, _)| whole(key)) else {
+        return ConfigError(text);
+    };
+    let value = key.split('.').try_fold(written, |value, name| value.get(name));
+    let secrets = ["password", "token", "store", "database", "etcd", "zookeeper", "shard"];
+    let name = key.rsplit('.').next().unwrap_or(key);
+    let shown = value.filter(|value| {
+        let text = value.to_string();
+        !secrets.contains(&name)
+            && !text.contains(['@', '{'])
+            && !text.contains("://")
+            && text.len() <= 80
+    });
+    ConfigError(match (shown, origin.as_str()) {
+        (_, "default") => text,
+        (Some(value), origin) => format!("{text} (it is {value}, from {origin})"),
+        (None, origin) => format!("{text} (from {origin})"),
+    })
 }
 
 /// What serde says of a value inside a list: `invalid type: string "…", expected a sequence`.

@@ -76,7 +76,7 @@ fn what_a_java_leafs_file_has_wrong_is_named() {
             "leaf.snowflake.mode=local\nleaf.snowflake.local.workIdMap=canary",
             "leaf.snowflake.local.workIdMap: write it like",
         ),
-        ("leaf.name=a/canary", "name: give 1 to 64 letters"),
+        ("leaf.name=a/b", "name: give 1 to 64 letters"),
         ("leaf.name=\\u12", "not a properties file"),
     ] {
         let error = java(&format!("{JAVA}{line}\n")).err().unwrap().to_string();
