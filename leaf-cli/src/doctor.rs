@@ -57,8 +57,8 @@ pub(crate) async fn run(centres: &[Stores], output: Output) -> Result<Done> {
 }
 
 /// Which tags can have the same id in two stores: those of one name whose slices or remainders
-/// meet. Sealed tags issue nothing any more, and the sample tag that `schema --apply` makes stands
-/// in every store.
+/// meet. Sealed tags issue nothing any more, and the sample tag stands in every new
+/// SQLite file.
 fn compare(
     (one, records): (&str, &[TagRecord]),
     (other, others): (&str, &[TagRecord]),

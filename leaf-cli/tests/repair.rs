@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use leaf_registry::{StoreOptions, StoreUrl};
 use leaf_segment::{
-    HighWaterMarks, SegmentConfig, SegmentErrorKind, SegmentGenerator, StoreErrorKind, TagHandle,
+    HighWaterMarks, NewTag, SegmentConfig, SegmentErrorKind, SegmentGenerator, StoreErrorKind,
+    TagHandle,
 };
 use leaf_testkit::MariaDb;
 use support::{leaf, leaf_with};
@@ -68,6 +69,7 @@ async fn database() -> (Arc<MariaDb>, String, String) {
     let parsed: StoreUrl = url.parse().unwrap();
     let open = parsed.open(Path::new("."), &StoreOptions::default()).await.unwrap();
     open.admin.apply().await.unwrap();
+    open.store.create(&NewTag::sample()).await.unwrap();
     (server, name, url)
 }
 
@@ -199,6 +201,7 @@ fn the_doctor_names_replication_that_fell_back() {
         let parsed: StoreUrl = url.parse().unwrap();
         let open = parsed.open(Path::new("."), &StoreOptions::default()).await.unwrap();
         open.admin.apply().await.unwrap();
+        open.store.create(&NewTag::sample()).await.unwrap();
     });
     assert_eq!(doctor().ok(), "nothing found\n");
 

@@ -110,8 +110,8 @@ pub async fn check_new_tag<'a, T>(
     Ok(())
 }
 
-/// Whether ids can be granted of the tag, or were. The sample tag, which `schema --apply` makes in every
-/// database, counts only where it was used.
+/// Whether ids can be granted of the tag, or were. The sample tag, which every new SQLite
+/// file has, counts only where it was used.
 #[must_use]
 pub fn is_open(record: &TagRecord) -> bool {
     let sample = record.tag == NewTag::sample().tag && record.max_id <= 1;

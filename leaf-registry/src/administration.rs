@@ -19,8 +19,8 @@ pub trait Administration: fmt::Debug + Send + Sync + 'static {
     /// The tables, each with the statements that make it, to be read or run by hand.
     fn tables(&self) -> &'static [Table];
 
-    /// Makes the tables that do not exist yet, and with a new `leaf_alloc` the Java Leaf's sample
-    /// tag `leaf-segment-test`. What exists stays as it is. Returns the names of those that it
+    /// Makes the tables that do not exist yet, and in a new SQLite file the Java Leaf's sample tag
+    /// `leaf-segment-test`, for first steps. What exists stays as it is. Returns the names of those that it
     /// made.
     ///
     /// # Errors

@@ -49,7 +49,8 @@ async fn show(admin: &dyn Administration, place: &str, apply: bool) -> Result<()
     let mut out = std::io::stdout();
     if apply {
         match admin.apply().await?.as_slice() {
-            [] => writeln!(out, "nothing to make in {place}")?,
+            [] if admin.tables().is_empty() => writeln!(out, "{place} needs no tables")?,
+            [] => writeln!(out, "nothing to make in {place}: all tables exist")?,
             made => writeln!(out, "made {} in {place}", made.join(", "))?,
         }
     } else {

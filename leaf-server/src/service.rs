@@ -14,6 +14,7 @@ use anyhow::{Context as _, Result, anyhow, bail};
 use leaf_core::{Health, HealthCode, HealthReason};
 use leaf_node::config::{Config, Redis};
 use leaf_registry::RegistryKind;
+use leaf_segment::NewTag;
 use leaf_snowflake::{RegistryErrorKind, SnowflakeErrorKind};
 use tokio::net::{TcpListener, TcpSocket};
 use tokio::time::{Instant, MissedTickBehavior};
@@ -394,12 +395,17 @@ fn announce(
         };
         text += &format!("  snowflake  {registry} registry, {workers}\n");
     }
-    let route = match config.segment.enabled {
-        true => "/api/segment/get/leaf-segment-test",
-        false => "/api/snowflake/get/test",
-    };
+    // Only a new SQLite file has a tag to begin with.
+    let sample = NewTag::sample().tag;
+    let has_sample = config.segment.stores().of(sample.as_str()).file(&config.data_dir).is_some();
     text += &format!("  data       {}\n", config.data_dir.display());
-    text += &format!("try: curl http://{ids}{route}\n");
+    text += &match (config.segment.enabled, config.snowflake.enabled) {
+        (true, _) if has_sample => format!("try: curl http://{ids}/api/segment/get/{sample}\n"),
+        (_, true) => format!("try: curl http://{ids}/api/snowflake/get/test\n"),
+        (_, false) => {
+            format!("try: leaf tag create orders && curl http://{ids}/api/segment/get/orders\n")
+        }
+    };
     // A thread of its own: perhaps nobody reads it.
     std::thread::spawn(move || std::io::stdout().write_all(text.as_bytes()));
 }

@@ -55,11 +55,7 @@ fn fail_over(guard: bool) -> Outcome {
         let args = ["--segment-store", url.as_str()];
         (LeafServer::launch(SERVER, directory.path(), &args, &env), directory)
     };
-    let args = ["schema", "--apply", "--segment-store", url.as_str()];
-    let directory = tempfile::tempdir().unwrap();
-    let status =
-        LeafServer::process(SERVER, directory.path(), &args, &[]).wait(Duration::from_secs(20));
-    assert!(status.success());
+    LeafServer::make_tables(SERVER, &url);
     primary.sql(&format!("UPDATE {name}.leaf_alloc SET step = 100"));
     let ((mut busy, _kept), (mut idle, _also_kept)) = (start(), start());
     busy.wait_ready();
@@ -216,9 +212,7 @@ fn nothing_goes_back(pair: &Pair<'_>) {
         ("LEAF_SEGMENT__MAX_STEP", "2000".to_owned()),
         ("LEAF_SEGMENT__FAILOVER_MARGIN", LEASED.to_string()),
     ];
-    let args = ["schema", "--apply", "--segment-store", url.as_str()];
-    let mut schema = LeafServer::process(SERVER, directories[2].path(), &args, &env);
-    assert!(schema.wait(Duration::from_secs(20)).success(), "{}", schema.output());
+    LeafServer::make_tables(SERVER, &url);
     let start = |number: usize| {
         let args = ["--segment-store", url.as_str()];
         LeafServer::start(SERVER, directories[number].path(), &args, &env)

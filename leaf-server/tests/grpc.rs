@@ -356,9 +356,7 @@ async fn a_clients_deadline_ends_the_work() {
     let far =
         url.replace(&format!(":{}/", database.port()), &format!(":{}/", proxy.address().port()));
     let directory = tempfile::tempdir().unwrap();
-    let schema = ["schema", "--apply", "--segment-store", &url];
-    let mut schema = LeafServer::process(SERVER, directory.path(), &schema, &[]);
-    assert!(schema.wait(Duration::from_secs(20)).success(), "{}", schema.output());
+    LeafServer::make_tables(SERVER, &url);
     let arguments = [&GRPC[..], &["--segment-store", &far]].concat();
     let env = [("LEAF_SEGMENT__WAIT", "20s".to_owned())];
     let server = LeafServer::start(SERVER, directory.path(), &arguments, &env);

@@ -19,8 +19,7 @@ fn own_address() -> Option<String> {
 }
 
 /// The file as it stands in the fork's repository, but for the places.
-fn properties(database: &MariaDb, zookeeper: &ZooKeeper, name: &str, mode: &str) -> String {
-    let schema = database.new_database();
+fn properties(port: u16, schema: &str, zookeeper: &ZooKeeper, name: &str, mode: &str) -> String {
     let address = own_address().unwrap_or_else(|| "10.0.0.7".into());
     format!(
         "leaf.name={name}\n\
@@ -36,7 +35,6 @@ fn properties(database: &MariaDb, zookeeper: &ZooKeeper, name: &str, mode: &str)
          leaf.snowflake.zk.address={zookeeper}\n\
          leaf.snowflake.port=8686\n\
          leaf.snowflake.local.workIdMap={{\"{address}:8686\":77,\"10.1.46.33:8081\":2}}\n",
-        port = database.port(),
         zookeeper = ZooKeeper::address(&zookeeper.ports()),
     )
 }
@@ -61,9 +59,11 @@ fn serves(mode: &str) {
     let name = format!("{}-{mode}", zookeeper.new_name()).replace('_', "-");
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("leaf.properties");
-    std::fs::write(&file, properties(&database, &zookeeper, &name, mode)).unwrap();
+    let (port, in_mysql) = (database.port(), database.new_database());
+    std::fs::write(&file, properties(port, &in_mysql, &zookeeper, &name, mode)).unwrap();
     let file = file.display().to_string();
     schema(&directory.path().join("data"), &file);
+    LeafServer::make_sample(&MariaDb::url(port, &in_mysql));
 
     let data = directory.path().join("data");
     let mut server = LeafServer::start(SERVER, &data, &["--config", &file], &environment());

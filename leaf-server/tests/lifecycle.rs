@@ -153,7 +153,7 @@ fn a_reload_takes_over_what_can_change_and_names_the_rest() {
     assert_eq!(status(""), 401, "the token still counts");
 
     write("[http]\nmax_count = 0\n");
-    hang_up("http.max_count: give 1 to 1000000; everything stays as it is");
+    hang_up("http.max_count: give 1 to 1000000 (it is 0, from ");
     assert_eq!(many(6), 200);
 
     // A pipe that nobody writes to.
@@ -199,10 +199,7 @@ fn database_with_step(step: u32) -> (MariaDb, String) {
     let database = MariaDb::start();
     let name = database.new_database();
     let url = MariaDb::url(database.port(), &name);
-    let directory = tempfile::tempdir().unwrap();
-    let schema = ["schema", "--apply", "--segment-store", url.as_str()];
-    let mut made = LeafServer::process(SERVER, directory.path(), &schema, &[]);
-    assert!(made.wait(seconds(20)).success(), "{}", made.output());
+    LeafServer::make_tables(SERVER, &url);
     database.sql(&format!("UPDATE {name}.leaf_alloc SET step = {step}"));
     (database, url)
 }
@@ -375,16 +372,14 @@ fn an_idle_node_notices_an_outage_and_says_so_once() {
     let database = MariaDb::start();
     let name = database.new_database();
     let url = MariaDb::url(database.port(), &name);
-    let directory = tempfile::tempdir().unwrap();
-    let schema = ["schema", "--apply", "--segment-store", &url];
-    let mut schema = LeafServer::process(SERVER, directory.path(), &schema, &[]);
-    assert!(schema.wait(seconds(20)).success(), "{}", schema.output());
+    LeafServer::make_tables(SERVER, &url);
     let rows: Vec<String> = (0..50).map(|tag| format!("('tag-{tag}', 1, 10)")).collect();
     database.sql(&format!(
         "INSERT INTO {name}.leaf_alloc (biz_tag, max_id, step) VALUES {}",
         rows.join(", ")
     ));
     let env = [("LEAF_SNOWFLAKE__ENABLED", "false".to_owned())];
+    let directory = tempfile::tempdir().unwrap();
     let server = LeafServer::start(SERVER, directory.path(), &["--segment-store", &url], &env);
     for tag in 0..50 {
         let _ = server.id(&format!("/api/segment/get/tag-{tag}"));

@@ -429,10 +429,8 @@ fn requests_that_can_be_read_in_two_ways_are_refused() {
 fn unknown_tags_do_not_fill_the_waiting_room() {
     let database = leaf_testkit::MariaDb::shared();
     let url = leaf_testkit::MariaDb::url(database.port(), &database.new_database());
+    LeafServer::make_tables(SERVER, &url);
     let directory = tempfile::tempdir().unwrap();
-    let schema = ["schema", "--apply", "--segment-store", &url];
-    let mut schema = LeafServer::process(SERVER, directory.path(), &schema, &[]);
-    assert!(schema.wait(Duration::from_secs(20)).success(), "{}", schema.output());
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let to = ([127, 0, 0, 1], database.port()).into();
     let proxy = runtime.block_on(leaf_testkit::FaultProxy::start(to));

@@ -65,6 +65,7 @@ fn two_servers_and_a_java_node_on_one_row_never_share_an_id() {
     let name = database.new_database();
     let url = MariaDb::url(database.port(), &name);
     assert!(schema(&url, true).contains("made leaf_guard, leaf_alloc"));
+    LeafServer::make_sample(&url);
     let servers = [start(&url, false), start(&url, false)];
     let ledger = Arc::new(Ledger::default());
     let done = Arc::new(AtomicBool::new(false));
@@ -140,7 +141,7 @@ fn a_java_node_finds_no_tag_that_is_not_plain() {
     let database = MariaDb::shared();
     let name = database.new_database();
     let url = MariaDb::url(database.port(), &name);
-    schema(&url, true);
+    LeafServer::make_tables(SERVER, &url);
     let (_directory, server) = start(&url, false);
     let mut ops = HttpClient::connect(server.ops()).unwrap();
     let json = "Host: localhost\r\nContent-Type: application/json\r\n";
@@ -169,7 +170,7 @@ fn three_servers_on_eight_tags_of_tiny_steps_never_share_an_id() {
     let database = MariaDb::shared();
     let name = database.new_database();
     let url = MariaDb::url(database.port(), &name);
-    schema(&url, true);
+    LeafServer::make_tables(SERVER, &url);
     let rows: Vec<_> = (1..=8).map(|step| format!("('tag{step}', 1, {step})")).collect();
     let rows = rows.join(", ");
     database.sql(&format!("INSERT INTO {name}.leaf_alloc (biz_tag, max_id, step) VALUES {rows}"));
@@ -249,7 +250,7 @@ fn a_missing_table_is_said_and_found_once_it_is_there() {
     });
     assert_eq!(HttpClient::once(server.ops(), "GET", "/readyz").status, 503);
 
-    schema(&url, true);
+    LeafServer::make_tables(SERVER, &url);
     server.wait_ready();
     assert_eq!(server.id(SEGMENT), 1);
     assert!(!server.output().contains("leaf:leaf"), "no password in the log");
@@ -261,7 +262,7 @@ fn without_the_guards_table_ids_are_served_and_the_log_says_so_once() {
     let database = MariaDb::shared();
     let name = database.new_database();
     let url = MariaDb::url(database.port(), &name);
-    schema(&url, true);
+    LeafServer::make_tables(SERVER, &url);
     database.sql(&format!("USE {name}; DROP TABLE leaf_guard, leaf_tag_settings, leaf_sequence"));
     let (_directory, server) = start(&url, false);
 
@@ -279,7 +280,7 @@ fn without_the_guards_table_ids_are_served_and_the_log_says_so_once() {
 fn a_line_that_breaks_costs_stock_and_nothing_else() {
     let database = MariaDb::shared();
     let name = database.new_database();
-    schema(&MariaDb::url(database.port(), &name), true);
+    LeafServer::make_tables(SERVER, &MariaDb::url(database.port(), &name));
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let upstream = ([127, 0, 0, 1], database.port()).into();
     let proxy = runtime.block_on(FaultProxy::start(upstream));
@@ -329,7 +330,7 @@ fn a_database_that_crashes_under_load_costs_no_id_and_no_error() {
     let database = MariaDb::start();
     let name = database.new_database();
     let url = MariaDb::url(database.port(), &name);
-    schema(&url, true);
+    LeafServer::make_tables(SERVER, &url);
     database.sql(&format!("UPDATE {name}.leaf_alloc SET step = 100000"));
     let (_directory, server) = start(&url, false);
     let seen = Arc::new(Mutex::new(HashSet::new()));
@@ -368,7 +369,7 @@ fn a_step_that_is_edited_under_load_repeats_nothing() {
     let database = MariaDb::shared();
     let name = database.new_database();
     let url = MariaDb::url(database.port(), &name);
-    schema(&url, true);
+    LeafServer::make_tables(SERVER, &url);
     let nodes = [start(&url, false), start(&url, false)];
     let ledger = Arc::new(Ledger::default());
     let loads = [0, 1].map(|at| {

@@ -116,10 +116,7 @@ fn database(server: &MariaDb) -> String {
 }
 
 fn with_tables(url: String) -> String {
-    let directory = tempfile::tempdir().unwrap();
-    let args = ["schema", "--segment-store", &url, "--apply"];
-    let mut process = LeafServer::process(SERVER, directory.path(), &args, &[]);
-    assert_eq!(process.wait(Duration::from_secs(30)).code(), Some(0), "{}", process.output());
+    LeafServer::make_tables(SERVER, &url);
     url
 }
 

@@ -1,7 +1,6 @@
 //! Tags spread over four kinds of stores, and what their records' states look like to clients.
 #![allow(clippy::unwrap_used, reason = "tests may panic")]
 
-use std::path::Path;
 use std::time::Duration;
 
 use leaf_testkit::{Etcd, HttpClient, LeafServer, MariaDb, Postgres, wait_until};
@@ -62,12 +61,10 @@ fn a_store_that_is_away_takes_no_other_stores_tags_with_it() {
 }
 
 /// A database that has the tables: its name and its URL.
-fn with_tables(database: &MariaDb, home: &Path) -> (String, String) {
+fn with_tables(database: &MariaDb) -> (String, String) {
     let name = database.new_database();
     let url = MariaDb::url(database.port(), &name);
-    let schema = ["schema", "--apply", "--segment-store", &url];
-    let mut schema = LeafServer::process(SERVER, home, &schema, &[]);
-    assert!(schema.wait(Duration::from_secs(20)).success(), "{}", schema.output());
+    LeafServer::make_tables(SERVER, &url);
     (name, url)
 }
 
@@ -75,7 +72,7 @@ fn with_tables(database: &MariaDb, home: &Path) -> (String, String) {
 #[test]
 fn a_record_that_needs_an_operator_is_a_status_of_its_own() {
     let (database, home) = (MariaDb::shared(), tempfile::tempdir().unwrap());
-    let (name, url) = with_tables(&database, home.path());
+    let (name, url) = with_tables(&database);
     database.sql(&format!(
         "USE {name}; INSERT INTO leaf_alloc (biz_tag, max_id, step) VALUES \
          ('last', 9223372036854774307, 1000), ('back', 5000, 10), ('zero', 1, 0), ('off', 1, 10); \
@@ -131,7 +128,7 @@ fn a_record_that_needs_an_operator_is_a_status_of_its_own() {
 #[test]
 fn a_tag_that_was_made_again_too_low_is_refused() {
     let (database, home) = (MariaDb::shared(), tempfile::tempdir().unwrap());
-    let (name, url) = with_tables(&database, home.path());
+    let (name, url) = with_tables(&database);
     let env = [
         ("LEAF_SNOWFLAKE__ENABLED", "false".to_owned()),
         ("LEAF_SEGMENT__REFRESH", "1s".to_owned()),
@@ -163,9 +160,7 @@ fn a_trigger_that_changes_the_answer_is_named() {
     let name = mysql.new_database();
     let url = MariaDb::url(mysql.port(), &name);
     let home = tempfile::tempdir().unwrap();
-    let schema = ["schema", "--apply", "--segment-store", &url];
-    let mut made = LeafServer::process(SERVER, home.path(), &schema, &[]);
-    assert!(made.wait(Duration::from_secs(20)).success());
+    LeafServer::make_tables(SERVER, &url);
     mysql.sql(&format!(
         "CREATE TRIGGER {name}.counts AFTER UPDATE ON {name}.leaf_alloc FOR EACH ROW \
          SET @n = LAST_INSERT_ID(0)"
@@ -253,7 +248,7 @@ fn what_was_changed_through_a_server_holds_there_at_once() {
 #[test]
 fn a_sealed_tag_in_use_is_told() {
     let (database, home) = (MariaDb::shared(), tempfile::tempdir().unwrap());
-    let (name, url) = with_tables(&database, home.path());
+    let (name, url) = with_tables(&database);
     database.sql(&format!(
         "INSERT INTO {name}.leaf_alloc (biz_tag, max_id, step) VALUES ('moved', {}, 10)",
         i64::MAX
@@ -281,15 +276,13 @@ fn a_sealed_tag_in_use_is_told() {
 fn a_right_that_is_missing_is_told_before_the_first_caller() {
     let (mysql, postgres) = (MariaDb::shared(), Postgres::shared());
     let home = tempfile::tempdir().unwrap();
-    let (name, _) = with_tables(&mysql, home.path());
+    let (name, _) = with_tables(&mysql);
     mysql.sql(&format!(
         "CREATE USER reader@'127.0.0.1' IDENTIFIED BY 'x'; GRANT SELECT ON {name}.* TO reader@'127.0.0.1'"
     ));
     let database = postgres.new_database();
     let url = Postgres::url(postgres.port(), &database);
-    let schema = ["schema", "--apply", "--segment-store", &url];
-    let mut schema = LeafServer::process(SERVER, home.path(), &schema, &[]);
-    assert!(schema.wait(Duration::from_secs(20)).success(), "{}", schema.output());
+    LeafServer::make_tables(SERVER, &url);
     postgres.sql(&database, &format!("CREATE USER reads_{database} PASSWORD 'x'"));
     postgres.sql(
         &database,

@@ -2,12 +2,12 @@
 
 use std::net::SocketAddr;
 use std::path::Path;
-use std::process::ExitStatus;
+use std::process::{Command, ExitStatus};
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::{HttpClient, Process, Response, wait_until};
+use crate::{HttpClient, Process, Response, require, wait_until};
 
 /// A running server on free ports of 127.0.0.1.
 #[derive(Debug)]
@@ -68,6 +68,43 @@ impl LeafServer {
         env: &[(&str, String)],
     ) -> Result<Self, (ExitStatus, String)> {
         Self::try_listening(Self::process(binary, data_dir, args, env))
+    }
+
+    /// Makes the tables of a store in MySQL or PostgreSQL, and in them the sample tag.
+    ///
+    /// # Panics
+    /// When one of both fails.
+    pub fn make_tables(binary: &str, url: &str) {
+        let directory = std::env::temp_dir();
+        let args = ["schema", "--apply", "--segment-store", url];
+        let mut schema = Self::process(binary, &directory, &args, &[]);
+        let made = schema.wait(Duration::from_secs(30)).success();
+        assert!(made, "{}", schema.output());
+        Self::make_sample(url);
+    }
+
+    /// Makes the sample tag `leaf-segment-test` in the tables of a store in MySQL or PostgreSQL, by
+    /// the client of the database.
+    ///
+    /// # Panics
+    /// When that fails.
+    pub fn make_sample(url: &str) {
+        let insert = "INSERT INTO leaf_alloc (biz_tag, max_id, step, description) \
+                      VALUES ('leaf-segment-test', 1, 2000, 'Test leaf Segment Mode Get Id')";
+        let output = match url.strip_prefix("mysql://leaf:leaf@127.0.0.1:") {
+            Some(place) => {
+                let (port, database) = place.split_once('/').expect("port and database");
+                Command::new(require("mariadb", "mariadb-client"))
+                    .args(["--no-defaults", "--user=leaf", "--password=leaf", "--host=127.0.0.1"])
+                    .args(["--port", port, "--execute", insert, database])
+                    .output()
+            }
+            None => Command::new(require("psql", "postgresql-client"))
+                .args(["--no-psqlrc", "--quiet", "--set=ON_ERROR_STOP=1", "--command", insert, url])
+                .output(),
+        };
+        let output = output.expect("the client runs");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     }
 
     fn listening(process: Process) -> Self {

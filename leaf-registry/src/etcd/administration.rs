@@ -1,7 +1,7 @@
 //! What an operator prepares and should know of a cluster.
 
 use etcd_client::{Client, Compare, CompareOp, KeyValue, Txn, TxnOp};
-use leaf_segment::{NewTag, StoreErrorKind, StoreFuture, TagCatalog, TagStore};
+use leaf_segment::StoreFuture;
 
 use super::store::EtcdStore;
 use crate::administration::SHARD_MEMORY;
@@ -13,27 +13,14 @@ const LARGE: i64 = 1 << 30;
 const NO_HISTORY: &str =
     "let it compact by itself: --auto-compaction-retention=1h on every member; then defragment it";
 
-/// etcd has no tables; `apply` creates the sample tag if the store has no tag.
+/// etcd has no tables, so that there is nothing to make.
 impl Administration for EtcdStore {
     fn tables(&self) -> &'static [Table] {
         &[]
     }
 
     fn apply(&self) -> StoreFuture<'_, Vec<&'static str>> {
-        Box::pin(async {
-            if self.tags().await?.is_empty() {
-                match self.create(&NewTag::sample()).await {
-                    // Another process made it at the same time, or it was used and deleted.
-                    Err(error)
-                        if matches!(
-                            error.kind(),
-                            StoreErrorKind::TagExists | StoreErrorKind::UsedBefore(_)
-                        ) => {}
-                    created => created?,
-                }
-            }
-            Ok(Vec::new())
-        })
+        Box::pin(async { Ok(Vec::new()) })
     }
 
     fn shard_memory(&self) -> StoreFuture<'_, Option<String>> {

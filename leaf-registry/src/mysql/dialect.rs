@@ -246,8 +246,6 @@ CREATE TABLE leaf_alloc (
     update_time TIMESTAMP    NOT NULL DEFAULT CURRENT_TIMESTAMP ON UPDATE CURRENT_TIMESTAMP,
     PRIMARY KEY (biz_tag)
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin;
-INSERT INTO leaf_alloc (biz_tag, max_id, step, description)
-VALUES ('leaf-segment-test', 1, 2000, 'Test leaf Segment Mode Get Id');
 ",
         },
         Table {

@@ -218,8 +218,6 @@ CREATE TABLE leaf_alloc (
     description VARCHAR(256),
     update_time TIMESTAMPTZ  NOT NULL DEFAULT now()
 );
-INSERT INTO leaf_alloc (biz_tag, max_id, step, description)
-VALUES ('leaf-segment-test', 1, 2000, 'Test leaf Segment Mode Get Id');
 ",
         },
         Table {

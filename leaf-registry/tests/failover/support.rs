@@ -26,6 +26,7 @@ pub(crate) async fn open(url: &str, failover_margin: Option<i64>) -> OpenStore {
 
 pub(crate) async fn create(store: &OpenStore) {
     store.admin.apply().await.unwrap();
+    store.store.create(&NewTag::sample()).await.unwrap();
     store.store.create(&NewTag::new(orders(), step(10))).await.unwrap();
 }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use leaf_registry::{OpenStore, StoreOptions, StoreUrl};
-use leaf_segment::{StoreError, StoreErrorKind, TagStore};
+use leaf_segment::{NewTag, StoreError, StoreErrorKind, TagStore};
 use leaf_testkit::{Etcd, FaultProxy, MariaDb, Postgres, patiently};
 
 /// An empty store, and what must live as long as it does.
@@ -49,6 +49,11 @@ pub(crate) async fn fixture(database: Database) -> Fixture {
     let open = open(&url).await;
     let unreachable = |error: &StoreError| *error.kind() == StoreErrorKind::Unavailable;
     patiently(unreachable, async || open.admin.apply().await).await.unwrap();
+    // A new SQLite file has it.
+    match open.store.create(&NewTag::sample()).await {
+        Err(error) if *error.kind() == StoreErrorKind::TagExists => {}
+        made => made.unwrap(),
+    }
     Fixture { store: Arc::clone(&open.store), open, url, database }
 }
 

@@ -63,7 +63,8 @@ async fn a_schema_that_several_make_at_once_is_made_once() {
         assert_eq!(made, tables, "{url}");
 
         // The guard knows its server: nothing jumps.
-        let stock = tag("leaf-segment-test");
+        let stock = tag("orders");
+        store.store.create(&NewTag::new(stock.clone(), step(2000))).await.unwrap();
         let range = store.store.allocate(&stock, step(10), step(2000).into()).await.unwrap();
         assert_eq!(range.start(), 1, "{url}");
     }
