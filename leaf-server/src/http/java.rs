@@ -40,11 +40,24 @@ pub(super) fn decode(node: &Node, query: Option<&str>) -> Reply {
 }
 
 /// Redirects the request to its path on the ops listener, under the name that the client used for
-/// this host.
+/// this host. Where the client cannot reach that, because a proxy is between or the listener is
+/// loopback and the client is not, it is told where the page is.
 pub(super) fn on_ops(node: &Node, head: &Parts) -> Reply {
     let named = head.headers.get(HOST).and_then(|host| host.to_str().ok());
     let named = named.or_else(|| head.uri.authority().map(Authority::as_str));
     let authority = named.and_then(|host| host.parse::<Authority>().ok());
+    let proxied = ["forwarded", "x-forwarded-for", "x-forwarded-host", "via"];
+    let proxied = proxied.iter().any(|header| head.headers.contains_key(*header));
+    let is_loopback = |host: &str| {
+        let address = host.trim_matches(['[', ']']).parse::<std::net::IpAddr>();
+        address.map_or(host == "localhost", |address| address.is_loopback())
+    };
+    let from_here = authority.as_ref().is_some_and(|authority| is_loopback(authority.host()));
+    if proxied || node.ops.ip().is_loopback() && !from_here {
+        let (path, ops) = (head.uri.path(), node.ops);
+        let told = format!("{path} is on the ops listener of this node, {ops} (key ops.listen)");
+        return reply::text(StatusCode::NOT_FOUND, told);
+    }
     // Listening on one address, that is where it is.
     let host = match (authority, node.ops.ip()) {
         (Some(authority), ip) if ip.is_unspecified() || ip.is_loopback() => {

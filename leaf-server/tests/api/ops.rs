@@ -211,3 +211,21 @@ fn a_tag_that_looks_like_a_script_is_shown_as_text() {
         assert_eq!(page.header("x-content-type-options"), Some("nosniff"));
     }
 }
+
+/// A redirect that leads nowhere helps nobody.
+#[test]
+fn the_pages_of_java_are_named_where_the_asker_cannot_reach_them() {
+    let (_directory, server) = start(&[]);
+    let ask = |headers: &str| {
+        let mut client = HttpClient::connect(server.ids()).unwrap();
+        client.ask("GET", "/cache", headers, "").unwrap()
+    };
+    for host in ["localhost", "127.0.0.1:8080", "[::1]:8080"] {
+        assert_eq!(ask(&format!("Host: {host}\r\n")).status, 307, "{host}");
+    }
+    for headers in ["Host: leaf.example\r\n", "Host: localhost\r\nX-Forwarded-For: 10.0.0.7\r\n"] {
+        let told = ask(headers);
+        assert_eq!(told.status, 404, "{headers}");
+        assert!(told.body.contains(&server.ops().to_string()), "{}", told.body);
+    }
+}
