@@ -177,9 +177,14 @@ pub(crate) enum Tag {
         #[arg(long, group = "settings", value_name = "COUNT|none")]
         max_take: Option<String>,
     },
-    /// Give the newest key of segment.keys_file to a tag whose ids are scrambled. Every server must
-    /// have it.
-    Rekey { tag: String },
+    /// Give the newest key of segment.keys_file to a tag whose ids are scrambled. Every live server
+    /// of the registry is asked whether it has it.
+    Rekey {
+        tag: String,
+        /// Yes, every server has the key: ask none
+        #[arg(long)]
+        yes: bool,
+    },
     /// Raise the next number, after a restore or a failover that went back. Never lowers it.
     Advance {
         tag: String,

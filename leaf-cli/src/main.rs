@@ -14,6 +14,7 @@ mod cli;
 mod config;
 mod decode;
 mod doctor;
+mod nodes;
 mod output;
 mod overlap;
 mod shards;

@@ -6,7 +6,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
-use leaf_node::config::{ConfigError, Segment};
+use leaf_node::config::{Config, ConfigError};
 use leaf_registry::{OpenStore, StoreOptions, StoreUrl};
 use leaf_segment::{KeyRing, ShardPlace, Shards, TagAdmin};
 
@@ -15,15 +15,15 @@ use crate::config;
 
 /// The stores, each with its URL, found by tag.
 ///
-/// `data_dir` is where relative SQLite files are; `segment` has the options, such as the file of
-/// keys.
+/// `data_dir` is where relative SQLite files are.
 #[derive(Debug)]
 pub(crate) struct Stores {
     /// Each with the patterns of its tags.
     pub(crate) shards: Shards<Store>,
     /// Of the node of this host, if there is one.
     pub(crate) data_dir: PathBuf,
-    segment: Segment,
+    /// The whole configuration.
+    pub(crate) config: Config,
 }
 
 /// One store that was opened.
@@ -51,13 +51,13 @@ impl Stores {
             })
         };
         let shards = config.segment.stores().placed().try_map(open).await?;
-        Ok(Self { shards, data_dir: config.data_dir, segment: config.segment })
+        Ok(Self { shards, data_dir: config.data_dir.clone(), config })
     }
 
     /// The keys of scrambled ids, from `segment.keys_file`. Read where they are needed only: few
     /// users may read that file.
     pub(crate) fn keys(&self) -> Result<KeyRing> {
-        Ok(KeyRing::new(self.segment.read_keys()?))
+        Ok(KeyRing::new(self.config.segment.read_keys()?))
     }
 
     /// A store that is not configured, like the source of an import; `key` is the flag that named

@@ -18,6 +18,7 @@ use serde::Serialize;
 
 use crate::Done;
 use crate::cli::{Output, Tag};
+use crate::nodes;
 use crate::output::{self, Row};
 use crate::stores::{Store, Stores};
 
@@ -124,9 +125,16 @@ pub(crate) async fn run(stores: &Stores, command: Tag, output: Output) -> Result
             };
             change_tag(stores, &tag, change, output).await
         }
-        Tag::Rekey { tag } => {
-            let store = stores.shards.of(&tag);
-            let rekeyed = store.tags().rekey(&name(&tag)?, &stores.keys()?).await;
+        Tag::Rekey { tag, yes } => {
+            let (store, tag, keys) = (stores.shards.of(&tag), name(&tag)?, stores.keys()?);
+            let record = store.tags().read(&tag).await.map_err(refused)?;
+            if let (Ok(Shape::Scramble { domain, .. }), false) =
+                (record.meaning.map(|it| it.shape), yes)
+                && let Some(newest) = keys.newest(domain, &tag)
+            {
+                nodes::have_key(&stores.config, &tag, newest.key()).await?;
+            }
+            let rekeyed = store.tags().rekey(&tag, &keys).await;
             shown(store, rekeyed.map_err(refused)?, output)
         }
         Tag::Advance { tag, at_least, yes } => advance(stores, &tag, at_least, yes, output).await,

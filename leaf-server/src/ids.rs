@@ -10,7 +10,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use leaf_core::{Clock as _, Id, IdRange, Step, TextForm, TextFormError, WorkerId};
 use leaf_segment::{
-    Ids, KnownTags, LeasedRange, Order, SegmentError, SegmentErrorKind, Shards, TagHandle, Texts,
+    Ids, KnownTags, LeasedRange, Order, SegmentError, SegmentErrorKind, Shape, Shards, TagHandle,
+    Texts,
 };
 use leaf_snowflake::{IdRun, SnowflakeError, SnowflakeErrorKind, SnowflakeGenerator, SystemClock};
 use serde::Serialize;
@@ -324,6 +325,9 @@ pub(crate) struct TagFacts<'a> {
     /// Which making or repair of the tag its record is of: who holds leased ids of another one
     /// drops them.
     pub(crate) generation: Option<String>,
+    /// Of a tag whose ids are scrambled: the newest key that this node has for it, as version and
+    /// check value. Administration asks before it gives the tag that key.
+    newest_key: Option<String>,
 }
 
 /// What clients are told of a tag before they lease from it.
@@ -338,6 +342,11 @@ pub(crate) fn facts<'a>(node: &Node, handle: &'a TagHandle) -> TagFacts<'a> {
         max_take: handle.max_take().min(LARGEST_RANGE),
         max_count: most_ids(node).min(handle.max_take()),
         generation: handle.generation().map(|generation| generation.to_string()),
+        newest_key: match handle.meaning().shape {
+            Shape::Scramble { domain, .. } => node.ids.keys().newest(domain, handle.tag()),
+            Shape::Plain | Shape::Interleave(_) => None,
+        }
+        .map(|newest| format!("{}:{}", newest.key().version, newest.key().check)),
     }
 }
 

@@ -1,0 +1,84 @@
+//! Commands that ask the live nodes, which are real servers: `leaf-server` as it was built beside
+//! `leaf`, as `scripts/test` does.
+#![allow(clippy::unwrap_used, reason = "tests may panic")]
+
+mod support;
+
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::Path;
+use std::time::Duration;
+
+use leaf_testkit::{LeafServer, Postgres, wait_until};
+use support::leaf;
+
+const KEYS: [&str; 2] = [
+    "1 = 8f1d63a0c1b2e4957766554433221100ffeeddccbbaa99887766554433221100\n",
+    "2 = 00112233445566778899aabbccddeeff9f1d63a0c1b2e4957766554433221100\n",
+];
+
+fn write(file: &Path, keys: &[&str]) {
+    let _ = std::fs::remove_file(file);
+    let options = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).to_owned();
+    std::io::Write::write_all(&mut options.open(file).unwrap(), keys.concat().as_bytes()).unwrap();
+}
+
+/// A tag gets another key once every live node has it: a node without would stop to serve the tag.
+#[test]
+fn a_key_is_on_every_live_node_before_it_is_used() {
+    let program = Path::new(env!("CARGO_BIN_EXE_leaf")).with_file_name("leaf-server");
+    let program = program.to_str().unwrap();
+    let postgres = Postgres::shared();
+    let url = Postgres::url(postgres.port(), &postgres.new_database());
+    let home = tempfile::tempdir().unwrap();
+    let place = |node: &str| home.path().join(node);
+    let configure = |node: &str, keys: &[&str]| {
+        let directory = place(node);
+        std::fs::create_dir_all(&directory).unwrap();
+        write(&directory.join("keys"), keys);
+        let config = format!(
+            "advertise = '127.0.0.1:70{node}'\n[segment]\nstore = '{url}'\nkeys_file = '{}'\n\
+             [snowflake]\nregistry = 'postgres'\n",
+            directory.join("keys").display()
+        );
+        std::fs::write(directory.join("leaf.toml"), config).unwrap();
+    };
+    let start = |node: &str, verb: &[&str]| {
+        let config = place(node).join("leaf.toml").display().to_string();
+        let args = [&["--config", &config][..], verb].concat();
+        LeafServer::process(program, &place(node), &args, &[])
+    };
+    configure("01", &KEYS);
+    configure("02", &KEYS[..1]);
+    assert!(start("01", &["schema", "--apply"]).wait(Duration::from_secs(30)).success());
+    let serve = |node: &str| {
+        let config = place(node).join("leaf.toml").display().to_string();
+        LeafServer::start(program, &place(node), &["--config", &config], &[])
+    };
+    let (one, mut two) = (serve("01"), serve("02"));
+    let run = |args: &[&str]| leaf(&place("01"), args);
+    // With key 1: the second node can serve it.
+    leaf(&place("02"), &["tag", "create", "orders", "--step", "10", "--shape", "scramble:63"]).ok();
+    let serves = |server: &LeafServer| {
+        wait_until("the tag is served", Duration::from_secs(10), || {
+            (server.get("/api/segment/get/orders").status == 200).then_some(())
+        });
+    };
+    serves(&one);
+    serves(&two);
+
+    let early = run(&["tag", "rekey", "orders"]).failed(1);
+    assert!(early.contains("key 2 is not on every live node: 127.0.0.1:7002"), "{early}");
+    assert!(early.contains("its newest is 1") && !early.contains("7001"), "{early}");
+
+    write(&place("02").join("keys"), &KEYS);
+    two.process_mut().signal("HUP");
+    wait_until("the node has the key", Duration::from_secs(10), || {
+        two.process_mut().output().contains("reload: ").then_some(())
+    });
+    assert!(run(&["tag", "rekey", "orders"]).ok().contains("scramble:63, key 2"));
+    serves(&two);
+
+    drop(one);
+    let away = run(&["tag", "rekey", "orders", "--yes"]).failed(2);
+    assert!(away.contains("there is no newer one"), "{away}");
+}
