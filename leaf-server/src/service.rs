@@ -270,7 +270,9 @@ async fn claim(node: &Node) -> Result<()> {
             {
                 CLAIM_RETRY
             }
-            SnowflakeErrorKind::ClockUnset { .. } => CLAIM_RETRY,
+            SnowflakeErrorKind::ClockUnset { .. } | SnowflakeErrorKind::ClockInDoubt { .. } => {
+                CLAIM_RETRY
+            }
             SnowflakeErrorKind::Registry(_)
             | SnowflakeErrorKind::ClockRefused { .. }
             | SnowflakeErrorKind::EndOfTime { .. } => REFUSED_RETRY,

@@ -301,6 +301,13 @@ pub enum SnowflakeErrorKind {
     /// This process is a fork of the one that opened the generator, and would repeat its ids.
     #[error("this process was forked after the generator was opened: open one of its own")]
     Forked,
+    /// The wall clock was set ahead a moment ago, and no peer confirms it: nothing is claimed by it
+    /// for some seconds, since what a wrong clock has claimed cannot be lowered again.
+    #[error("the clock was set ahead by {} a moment ago: it is looked at again before a worker id is claimed by it", seconds(*.by))]
+    ClockInDoubt {
+        /// By how much.
+        by: Duration,
+    },
     /// The clocks of the peers say that this one is wrong.
     #[error(
         "the clock is {} {} its peers' and only {agreeing} of {reached} agree with it within {}: \
@@ -350,6 +357,7 @@ impl SnowflakeErrorKind {
             Self::Exhausted { .. }
             | Self::ClockBehind { .. }
             | Self::ClockRefused { .. }
+            | Self::ClockInDoubt { .. }
             | Self::ClockUnset { .. } => HealthCode::Clock,
             Self::EndOfTime { .. } => HealthCode::EndOfTime,
             Self::Lost => HealthCode::LeaseLost,
@@ -376,6 +384,7 @@ impl SnowflakeError {
             SnowflakeErrorKind::Starting
             | SnowflakeErrorKind::Exhausted { .. }
             | SnowflakeErrorKind::ClockBehind { .. }
+            | SnowflakeErrorKind::ClockInDoubt { .. }
             | SnowflakeErrorKind::CeilingReached => true,
             SnowflakeErrorKind::Registry(error) => error.retryable(),
             _ => false,

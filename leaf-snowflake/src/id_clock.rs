@@ -24,6 +24,10 @@ const WIDEST_READING: Duration = Duration::from_micros(500);
 const HALF_MILLI: i64 = 500_000;
 /// If wall minus boot changes by this much (ns) between two looks, the wall clock was set.
 const STEP: i64 = 10_000_000;
+/// One that was set ahead by more than this (ns) is in doubt for a claim.
+const DOUBTED: i64 = 5_000_000_000;
+/// For so long: most wrong settings are put right by then, or by what the peers say.
+const SETTLED: Duration = Duration::from_secs(10);
 
 #[derive(Debug)]
 pub(crate) struct IdClock {
@@ -44,6 +48,8 @@ struct Watched {
     target: i64,
     /// The offset before the ids were stopped.
     offset_before_stop: i64,
+    /// When (boot clock) the wall clock was last set ahead, and by how much since it was believed.
+    set_ahead: Option<(Duration, i64)>,
     steps: ClockSteps,
 }
 
@@ -135,6 +141,22 @@ impl IdClock {
         (offset != BLOCKED).then(|| (offset - target) / 1_000_000)
     }
 
+    /// Whether the wall clock was set ahead a moment ago, and by how much: a claim takes it for the
+    /// floor of a worker id, which could not be lowered again. One that was not set at all before
+    /// (`unset_before`) is believed at once.
+    pub(crate) fn in_doubt(&self, unset_before: UnixMillis) -> Option<Duration> {
+        let boot = self.clock.boot();
+        let target = nanos(self.clock.wall()) - nanos(boot);
+        let mut watched = self.watched();
+        let before = nanos(boot) + watched.target;
+        watched.notice(boot, target);
+        if before < nanos(unset_before.since_epoch()) {
+            watched.set_ahead = None;
+        }
+        let (at, by) = watched.set_ahead?;
+        (boot.saturating_sub(at) < SETTLED).then(|| Duration::from_nanos(by.unsigned_abs()))
+    }
+
     pub(crate) fn steps(&self) -> ClockSteps {
         self.watched().steps
     }
@@ -164,9 +186,7 @@ impl IdClock {
         }
         let elapsed = boot.saturating_sub(watched.boot);
         let target = wall - nanos(boot);
-        let moved = target - watched.target;
-        watched.steps.notice(moved);
-        (watched.boot, watched.target) = (boot, target);
+        watched.notice(boot, target);
         let behind_ids = nanos(next_free.since_epoch()) - wall;
         let offset = self.offset.load(Ordering::Acquire);
         if offset == BLOCKED {
@@ -204,6 +224,23 @@ impl IdClock {
     }
 }
 
+impl Watched {
+    /// Remembers what the wall clock shows, and whether it was set since.
+    fn notice(&mut self, boot: Duration, target: i64) {
+        let moved = target - self.target;
+        self.steps.notice(moved);
+        let lately = self.set_ahead.filter(|(at, _)| boot.saturating_sub(*at) < SETTLED);
+        let set_by = lately.map_or(moved, |(_, by)| by + moved);
+        match moved.abs() > DOUBTED {
+            // Back where it was.
+            true if set_by <= DOUBTED => self.set_ahead = None,
+            true => self.set_ahead = Some((boot, set_by)),
+            false => {}
+        }
+        (self.boot, self.target) = (boot, target);
+    }
+}
+
 impl ClockSteps {
     fn notice(&mut self, moved: i64) {
         if moved.abs() < STEP {
@@ -235,6 +272,36 @@ mod tests {
 
     const START: UnixMillis = UnixMillis::new(1_800_000_000_000);
     const TICK: Duration = Duration::from_millis(100);
+
+    #[test]
+    fn a_clock_that_was_set_ahead_is_in_doubt_for_a_while() {
+        let (wall, ids) = clock(Duration::from_secs(1));
+        let hour = Duration::from_secs(3600);
+        let set = |ahead: Duration| wall.set_wall(wall.wall_millis() + ahead);
+        let doubt = || ids.in_doubt(START);
+        assert_eq!(doubt(), None);
+        set(Duration::from_secs(4));
+        assert_eq!(doubt(), None, "as NTP does");
+        set(hour);
+        assert_eq!(doubt(), Some(hour));
+        wall.advance(Duration::from_secs(2));
+        wall.set_wall(UnixMillis::new(wall.wall_millis().get() - 3_600_000));
+        assert_eq!(doubt(), None, "it was put right");
+        set(hour);
+        wall.advance(Duration::from_secs(9));
+        // As a look of the watcher sees it.
+        let _ = ids.look(START);
+        assert_eq!(doubt(), Some(hour));
+        wall.advance(Duration::from_secs(10));
+        assert_eq!(doubt(), None, "it stays so");
+        wall.set_wall(UnixMillis::new(wall.wall_millis().get() - 60_000));
+        assert_eq!(doubt(), None, "back is no harm");
+        // A clock that was not set at all is set.
+        let unset = Arc::new(ManualClock::at(UnixMillis::new(1_000_000)));
+        let ids = IdClock::new(Arc::clone(&unset) as _, Duration::from_secs(1), hour);
+        unset.set_wall(START + hour);
+        assert_eq!(ids.in_doubt(START), None);
+    }
 
     /// One tick after the start.
     fn clock(tolerance: Duration) -> (Arc<ManualClock>, IdClock) {

@@ -35,7 +35,11 @@ impl Keeper {
         // Who cannot ask for the peers must not claim either: its clock may be wrong. One that can go
         // on without the registry does.
         let claimed = match self.compare_clocks().await? {
-            Ok(()) => {
+            Ok(confirmed) => {
+                let in_doubt = self.shared.clock.in_doubt(self.config.not_before);
+                if let (false, Some(by)) = (confirmed, in_doubt) {
+                    return Err(SnowflakeErrorKind::ClockInDoubt { by }.into());
+                }
                 self.warn_of_a_new_cluster().await;
                 self.take_worker_id().await
             }
@@ -99,23 +103,23 @@ impl Keeper {
         Err(RegistryError::new(alive, "claim a worker id").into())
     }
 
-    /// Refuses this node's clock unless the peers' clocks agree with it by the configured rule. The
-    /// inner error says why the registry could not tell who they are.
-    async fn compare_clocks(&self) -> Result<Result<(), SnowflakeError>, SnowflakeError> {
-        if self.config.peers.is_none() {
-            return Ok(Ok(()));
-        }
+    /// Refuses this node's clock unless the peers' clocks agree with it by the configured rule; tells
+    /// whether one does. The inner error says why the registry could not tell who they are.
+    async fn compare_clocks(&self) -> Result<Result<bool, SnowflakeError>, SnowflakeError> {
         match self.config.compare_clocks().await {
-            Ok(None) => tracing::debug!("no peer answers: the clock is not compared"),
+            Ok(None) => {
+                tracing::debug!("no peer answers: the clock is not compared");
+                Ok(Ok(false))
+            }
             Ok(Some((agreeing, reached))) => {
                 tracing::info!("the clock agrees with {agreeing} of {reached} peers");
+                Ok(Ok(true))
             }
             Err(error) => match error.kind() {
-                SnowflakeErrorKind::Registry(_) => return Ok(Err(error)),
-                _ => return Err(error),
+                SnowflakeErrorKind::Registry(_) => Ok(Err(error)),
+                _ => Err(error),
             },
         }
-        Ok(Ok(()))
     }
 
     /// Tells an operator that this node is the first of its cluster where others are: a name that is
