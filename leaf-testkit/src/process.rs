@@ -8,8 +8,10 @@ use std::collections::BTreeSet;
 use std::hash::{BuildHasher, RandomState};
 use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
@@ -24,6 +26,10 @@ pub struct Process {
     child: Child,
     name: String,
     output: Arc<Mutex<Vec<String>>>,
+    /// Another end of its standard error.
+    errors: OwnedFd,
+    /// Whether what it writes is left in the pipes.
+    unread: Arc<AtomicBool>,
 }
 
 impl Process {
@@ -58,10 +64,20 @@ impl Process {
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child =
             spawn(command).unwrap_or_else(|error| panic!("{program} does not start: {error}"));
-        let output = Arc::default();
-        collect(child.stdout.take().expect("piped"), &output);
-        collect(child.stderr.take().expect("piped"), &output);
-        Self { child, name: program.into(), output }
+        let (output, unread) = (Arc::default(), Arc::default());
+        let errors = child.stderr.take().expect("piped");
+        let errors_again = errors.as_fd().try_clone_to_owned().expect("one more descriptor");
+        collect(child.stdout.take().expect("piped"), &output, &unread);
+        collect(errors, &output, &unread);
+        Self { child, name: program.into(), output, errors: errors_again, unread }
+    }
+
+    /// Leaves what it writes in its pipes, which are full soon, or reads them again: a collector of
+    /// logs that hangs for a while.
+    pub fn leave_unread(&self, unread: bool) {
+        self.unread.store(unread, Ordering::SeqCst);
+        // A page. What it holds more at the moment, it keeps.
+        let _ = rustix::pipe::fcntl_setpipe_size(&self.errors, 4096);
     }
 
     /// Its process id.
@@ -88,6 +104,7 @@ impl Process {
     /// Its exit status, if it has ended. What it wrote last is in [`output`](Self::output) then.
     pub fn ended(&mut self) -> Option<ExitStatus> {
         let status = self.child.try_wait().expect("a child can be waited for")?;
+        self.unread.store(false, Ordering::SeqCst);
         // A process that it started may keep the pipes open.
         let late = Instant::now() + Duration::from_secs(2);
         wait_until("the end of its output", Duration::from_secs(3), || {
@@ -187,11 +204,18 @@ impl Drop for Process {
     }
 }
 
-fn collect(from: impl std::io::Read + Send + 'static, into: &Arc<Mutex<Vec<String>>>) {
-    let into = Arc::clone(into);
+fn collect(
+    from: impl std::io::Read + Send + 'static,
+    into: &Arc<Mutex<Vec<String>>>,
+    unread: &Arc<AtomicBool>,
+) {
+    let (into, unread) = (Arc::clone(into), Arc::clone(unread));
     std::thread::spawn(move || {
         for line in BufReader::new(from).lines().map_while(Result::ok) {
             into.lock().expect("no holder of this lock panics").push(line);
+            while unread.load(Ordering::SeqCst) {
+                std::thread::sleep(Duration::from_millis(10));
+            }
         }
     });
 }

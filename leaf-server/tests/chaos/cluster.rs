@@ -70,7 +70,7 @@ impl Cluster {
                  [segment]\nstore = '{}'\nmax_step = {MAX_STEP}\nfailover_margin = {MARGIN}\n\
                  [snowflake]\nregistry = '{}'\n{}layout = '{layout}'\n\
                  offline_for = '1s'\nreport_interval = '200ms'\nrecycle_after = '0s'\n\
-                 sequence_start = 0\n",
+                 sequence_start = 0\n[log]\nlevel = 'debug'\n",
                 9001 + name,
                 backends.store_url(&ports(&store)),
                 kinds.registry,
@@ -285,6 +285,12 @@ impl Cluster {
         self.note("clock set", length);
         self.nodes[number].set_clock(offset, length);
         format!("node {number}: clock {offset} s for {length:?}")
+    }
+
+    pub(crate) fn leave_the_log(&mut self, number: usize, length: Duration) -> String {
+        self.note("log unread", length);
+        self.nodes[number].leave_its_log(Some(length));
+        format!("node {number}: nobody reads its log for {length:?}")
     }
 
     pub(crate) fn fill_the_disk(&mut self, number: usize, length: Duration) -> String {

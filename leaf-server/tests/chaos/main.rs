@@ -239,13 +239,14 @@ fn strike(cluster: &mut Cluster, random: &mut fastrand::Rng, kinds: Kinds, at: D
             let fault = faults[random.usize(..faults.len())];
             cluster.disturb(node, link, fault, long)
         }
-        84..91 => {
-            // A claim takes the clock as it is where no peer can be asked, so that one far ahead
-            // would be waited for at the end.
+        84..89 => {
             let offsets = ["-0.001", "-0.005", "-0.9", "-2", "-60", "-3600", "+0.5", "+2", "+10"];
             cluster.set_clock(node, offsets[random.usize(..offsets.len())], long)
         }
-        91..94 => cluster.fill_the_disk(node, long),
+        // A year ahead, for a moment: neither a claim nor a ceiling may follow it.
+        89..91 => cluster.set_clock(node, "+31536000", Duration::from_secs(2)),
+        91..92 => cluster.leave_the_log(node, long + long),
+        92..94 => cluster.fill_the_disk(node, long),
         94..96 => cluster.crash_store(),
         96..98 => cluster.crash_registry(),
         _ => cluster.stop_registry(long),

@@ -37,6 +37,8 @@ pub(crate) struct Node {
     down_until: Option<Instant>,
     frozen_until: Option<Instant>,
     disk_full_until: Option<Instant>,
+    /// Nobody reads its log until then.
+    unread_until: Option<Instant>,
     links: [(Vec<FaultProxy>, Option<Instant>); 2],
     /// How many processes there were, and how often its data directory was lost.
     lives: usize,
@@ -72,6 +74,7 @@ impl Node {
             down_until: None,
             frozen_until: None,
             disk_full_until: None,
+            unread_until: None,
             links: [(database, None), (registry, None)],
             lives: 0,
             directories: 0,
@@ -121,6 +124,9 @@ impl Node {
         if over(self.disk_full_until) {
             self.free_the_disk();
         }
+        if over(self.unread_until) {
+            self.leave_its_log(None);
+        }
         for (proxies, until) in &mut self.links {
             if over(*until) {
                 proxies.iter().for_each(|proxy| proxy.set(Fault::None));
@@ -161,6 +167,7 @@ impl Node {
         self.clock.set("+0");
         self.clock_until = None;
         self.free_the_disk();
+        self.leave_its_log(None);
         for (proxies, until) in &mut self.links {
             proxies.iter().for_each(|proxy| proxy.set(Fault::None));
             *until = None;
@@ -217,6 +224,14 @@ impl Node {
     pub(crate) fn set_clock(&mut self, offset: &str, length: Duration) {
         self.clock.set(offset);
         self.clock_until = Some(Instant::now() + length);
+    }
+
+    /// Leaves its log unread, which fills the pipe, or reads it again.
+    pub(crate) fn leave_its_log(&mut self, unread: Option<Duration>) {
+        if let Some(server) = &mut self.server {
+            server.process_mut().leave_unread(unread.is_some());
+        }
+        self.unread_until = unread.map(|length| Instant::now() + length);
     }
 
     /// Leaves no byte of its disk free.
