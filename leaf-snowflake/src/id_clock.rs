@@ -53,6 +53,15 @@ struct Watched {
     steps: ClockSteps,
 }
 
+/// A wall clock that was set ahead.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Doubt {
+    /// When, by the boot clock.
+    pub(crate) at: Duration,
+    /// By how much.
+    pub(crate) by: Duration,
+}
+
 /// How often the wall clock was set since the start, by 10 ms or more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ClockSteps {
@@ -141,10 +150,10 @@ impl IdClock {
         (offset != BLOCKED).then(|| (offset - target) / 1_000_000)
     }
 
-    /// Whether the wall clock was set ahead a moment ago, and by how much: a claim takes it for the
-    /// floor of a worker id, which could not be lowered again. One that was not set at all before
-    /// (`unset_before`) is believed at once.
-    pub(crate) fn in_doubt(&self, unset_before: UnixMillis) -> Option<Duration> {
+    /// Whether the wall clock was set ahead a moment ago: a claim takes it for the floor of a worker
+    /// id, which could not be lowered again. One that was not set at all before (`unset_before`) is
+    /// believed at once.
+    pub(crate) fn in_doubt(&self, unset_before: UnixMillis) -> Option<Doubt> {
         let boot = self.clock.boot();
         let target = nanos(self.clock.wall()) - nanos(boot);
         let mut watched = self.watched();
@@ -154,7 +163,8 @@ impl IdClock {
             watched.set_ahead = None;
         }
         let (at, by) = watched.set_ahead?;
-        (boot.saturating_sub(at) < SETTLED).then(|| Duration::from_nanos(by.unsigned_abs()))
+        let by = Duration::from_nanos(by.unsigned_abs());
+        (boot.saturating_sub(at) < SETTLED).then_some(Doubt { at, by })
     }
 
     pub(crate) fn steps(&self) -> ClockSteps {
@@ -278,7 +288,7 @@ mod tests {
         let (wall, ids) = clock(Duration::from_secs(1));
         let hour = Duration::from_secs(3600);
         let set = |ahead: Duration| wall.set_wall(wall.wall_millis() + ahead);
-        let doubt = || ids.in_doubt(START);
+        let doubt = || ids.in_doubt(START).map(|doubt| doubt.by);
         assert_eq!(doubt(), None);
         set(Duration::from_secs(4));
         assert_eq!(doubt(), None, "as NTP does");

@@ -6,6 +6,7 @@
 use super::*;
 use crate::ClaimRequest;
 use crate::fence::{Evidence, check_range, first_timestamp};
+use crate::id_clock::Doubt;
 use crate::java_cache;
 
 /// How long a state file must be silent before it counts as one's own again.
@@ -37,11 +38,11 @@ impl Keeper {
         let claimed = match self.compare_clocks().await? {
             Ok(confirmed) => {
                 let in_doubt = self.shared.clock.in_doubt(self.config.not_before);
-                if let (false, Some(by)) = (confirmed, in_doubt) {
-                    return Err(SnowflakeErrorKind::ClockInDoubt { by }.into());
+                if let (false, Some(doubt)) = (confirmed, in_doubt) {
+                    return Err(SnowflakeErrorKind::ClockInDoubt { by: doubt.by }.into());
                 }
                 self.warn_of_a_new_cluster().await;
-                self.take_worker_id().await
+                self.take_worker_id(in_doubt).await
             }
             Err(unlisted) => Err(unlisted),
         };
@@ -135,13 +136,19 @@ impl Keeper {
         }
     }
 
-    async fn take_worker_id(&mut self) -> Result<Lease, SnowflakeError> {
+    /// Claims until the registry grants a worker id, or refuses. The clock may be set while it waits:
+    /// only what the peers confirmed, `believed`, counts as settled.
+    async fn take_worker_id(&mut self, believed: Option<Doubt>) -> Result<Lease, SnowflakeError> {
         let mut watched = BTreeMap::new();
         // One deadline for all waits, also where a live holder raises its ceiling again and again.
         let mut deadline = self.shared.clock.wall() + self.config.startup_wait;
         loop {
             let now = self.shared.clock.wall();
             self.config.check_against(now)?;
+            let in_doubt = self.shared.clock.in_doubt(self.config.not_before);
+            if let Some(doubt) = in_doubt.filter(|doubt| Some(*doubt) != believed) {
+                return Err(SnowflakeErrorKind::ClockInDoubt { by: doubt.by }.into());
+            }
             let nonce = self.pending_claim().await?;
             let request =
                 ClaimRequest { watched: watched.clone(), ..self.claim_request(now, nonce) };
