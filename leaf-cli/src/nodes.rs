@@ -15,8 +15,9 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// The largest answer that is read.
 const LARGEST: u64 = 64 * 1024;
 
-/// Refuses unless every live node has this key of the tag, or a newer one: a node without it would
-/// stop to serve the tag. Nobody is asked where nodes do not share a registry.
+/// Refuses unless this key is the newest that every live node has for the tag: a node without it
+/// would stop to serve the tag. One that does not serve the tag now is passed over. Nobody is asked
+/// where nodes do not share a registry.
 pub(crate) async fn have_key(config: &Config, tag: &Tag, key: KeyId) -> Result<()> {
     if !config.snowflake.enabled || config.registry_place()?.is_none() {
         return Ok(());
@@ -35,7 +36,7 @@ pub(crate) async fn have_key(config: &Config, tag: &Tag, key: KeyId) -> Result<(
                 let version = has.split(':').next().unwrap_or_default();
                 format!("its newest is {version}, or another key of that version")
             }
-            Ok(Ok(None)) => "it does not serve the tag, or has no key for it".into(),
+            Ok(Ok(None)) => continue,
             Ok(Err(error)) => format!("{error:#}"),
             Err(_) => "no answer".into(),
         };
@@ -51,7 +52,8 @@ pub(crate) async fn have_key(config: &Config, tag: &Tag, key: KeyId) -> Result<(
     )
 }
 
-/// The newest key that a node has for a tag, as `GET /v1/segments/{tag}` tells it.
+/// The newest key that a node has for a tag, as `GET /v1/segments/{tag}` tells it; `None` where it
+/// does not serve the tag.
 async fn newest_key(address: &str, tag: &Tag) -> Result<Option<String>> {
     let mut path = String::from("/v1/segments/");
     for byte in tag.as_str().bytes() {
@@ -69,9 +71,11 @@ async fn newest_key(address: &str, tag: &Tag) -> Result<Option<String>> {
     stream.take(LARGEST).read_to_end(&mut answer).await?;
     let answer = String::from_utf8(answer).context("not HTTP")?;
     let (head, body) = answer.split_once("\r\n\r\n").context("not HTTP")?;
-    if head.split(' ').nth(1) != Some("200") {
-        bail!("{}", head.lines().next().unwrap_or_default());
+    match head.split(' ').nth(1) {
+        Some("200") => {}
+        Some("404") => return Ok(None),
+        _ => bail!("{}", head.lines().next().unwrap_or_default()),
     }
     let facts: serde_json::Value = serde_json::from_str(body)?;
-    Ok(facts["newest_key"].as_str().map(str::to_owned))
+    Ok(Some(facts["newest_key"].as_str().unwrap_or("none").to_owned()))
 }

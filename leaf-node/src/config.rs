@@ -1,6 +1,7 @@
 //! The configuration: one struct per section, each with a written-out default.
 //!
-//! What it refuses is told in one line that names the key and never repeats a value.
+//! What it refuses is told in one line that names the key, what was written and where; a value that
+//! may hold a secret is never repeated.
 //!
 //! Reading and checking are two steps: [`Sources::load`] merges all sources into a [`Config`],
 //! reads the files that keys name (secrets), and then checks every value against its bounds. Some
@@ -129,7 +130,7 @@ impl<'de> Deserialize<'de> for Guess {
 pub struct ConfigError(String);
 
 impl ConfigError {
-    /// An error of this text, which names the key and no value.
+    /// An error of this text, which names the key and no secret.
     #[must_use]
     pub fn new(text: impl Into<String>) -> Self {
         Self(text.into())

@@ -30,7 +30,7 @@ pub const fn of_registry(kind: &RegistryErrorKind) -> Option<&'static str> {
         ),
         RegistryErrorKind::FloorAhead { .. } => Some(
             "if the clock was ahead when that was written and is right now, give this node another worker id: in mysql and zk_normal \
-             `leaf worker retire N` does so; with local and ordinal, configure one that no node has used and remove snowflake.state",
+             `leaf worker retire N --yes` does so, once its last holder runs no more; with local and ordinal, configure one that no node has used and remove snowflake.state",
         ),
         RegistryErrorKind::BadIdentity(_) => Some("set `advertise`"),
         RegistryErrorKind::Damaged => Some("`leaf worker repair N --holder-is-dead` repairs it"),

@@ -1,11 +1,16 @@
 //! Whether the tags of one store can be served now, and what an operator should look at.
 
+use std::time::Duration;
+
 use leaf_core::{Health, HealthCode, HealthReason};
 
 use crate::handle::TagHandle;
 use crate::known_tags::TagMap;
 use crate::store_client::StoreClient;
 use crate::{Order, SegmentErrorKind, StoreErrorKind};
+
+/// For how long the health tells of a tag that waits for a clock: nobody may ask for it again.
+const LATELY: Duration = Duration::from_secs(300);
 
 /// How many of the tags that need an operator are named.
 const NAMED: usize = 3;
@@ -100,7 +105,8 @@ fn clock(store_client: &StoreClient, tags: &TagMap) -> Health {
 /// Why a tag whose numbers begin again has none for now, by the last attempt, if it is for a clock.
 fn closed_period(handle: &TagHandle) -> Option<String> {
     let control = handle.state.control();
-    let refusal = control.failure.as_ref().map(|failure| failure.error.kind())?;
+    let failure = control.failure.as_ref().filter(|failure| failure.at.elapsed() < LATELY)?;
+    let refusal = failure.error.kind();
     let clock = matches!(
         refusal,
         StoreErrorKind::ClockBehind { .. }

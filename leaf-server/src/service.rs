@@ -276,6 +276,7 @@ async fn claim(node: &Node) -> Result<()> {
             SnowflakeErrorKind::Registry(_)
             | SnowflakeErrorKind::ClockRefused { .. }
             | SnowflakeErrorKind::EndOfTime { .. } => REFUSED_RETRY,
+            _ if error.retryable() => CLAIM_RETRY,
             _ => return Err(anyhow::Error::from(error).context("snowflake")),
         };
         tracing::debug!("{error}; asking again in {pause:?}");
@@ -405,7 +406,9 @@ fn announce(
         (true, _) if has_sample => format!("try: curl http://{ids}/api/segment/get/{sample}\n"),
         (_, true) => format!("try: curl http://{ids}/api/snowflake/get/test\n"),
         (_, false) => {
-            format!("try: leaf tag create orders && curl http://{ids}/api/segment/get/orders\n")
+            format!(
+                "try: leaf tag create orders --step 1000 && curl http://{ids}/api/segment/get/orders\n"
+            )
         }
     };
     // A thread of its own: perhaps nobody reads it.

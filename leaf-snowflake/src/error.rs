@@ -6,6 +6,7 @@ use std::time::Duration;
 use leaf_core::{HealthCode, UnixMillis, WorkerId};
 
 use crate::StateFileError;
+use crate::id_clock::Doubt;
 
 type Cause = Box<dyn std::error::Error + Send + Sync>;
 
@@ -395,6 +396,12 @@ impl SnowflakeError {
 impl From<SnowflakeErrorKind> for SnowflakeError {
     fn from(kind: SnowflakeErrorKind) -> Self {
         Self { kind }
+    }
+}
+
+impl From<Doubt> for SnowflakeError {
+    fn from(doubt: Doubt) -> Self {
+        SnowflakeErrorKind::ClockInDoubt { by: doubt.by }.into()
     }
 }
 

@@ -154,17 +154,61 @@ impl IdClock {
     /// id, which could not be lowered again. One that was not set at all before (`unset_before`) is
     /// believed at once.
     pub(crate) fn in_doubt(&self, unset_before: UnixMillis) -> Option<Doubt> {
-        let boot = self.clock.boot();
-        let target = nanos(self.clock.wall()) - nanos(boot);
+        self.read(unset_before).1
+    }
+
+    /// The wall clock; refused while it is in doubt, other than by what the caller believes.
+    pub(crate) fn settled(
+        &self,
+        unset_before: UnixMillis,
+        believed: Option<Doubt>,
+    ) -> Result<UnixMillis, Doubt> {
+        let ((boot, target), doubt) = self.read(unset_before);
+        match doubt.filter(|doubt| Some(*doubt) != believed) {
+            Some(doubt) => Err(doubt),
+            None => {
+                let wall = nanos(boot).saturating_add(target).max(0).cast_unsigned();
+                Ok(UnixMillis::new(wall / 1_000_000))
+            }
+        }
+    }
+
+    /// Sets the ids' clock to the wall, as [`Self::settled`] allows.
+    pub(crate) fn anchor_settled(
+        &self,
+        unset_before: UnixMillis,
+        believed: Option<Doubt>,
+    ) -> Result<(), Doubt> {
+        let ((_, target), doubt) = self.read(unset_before);
+        if let Some(doubt) = doubt.filter(|doubt| Some(*doubt) != believed) {
+            return Err(doubt);
+        }
+        self.offset.store(target, Ordering::Release);
+        Ok(())
+    }
+
+    /// The boot clock, wall minus boot clock, and whether the wall is in doubt.
+    fn read(&self, unset_before: UnixMillis) -> ((Duration, i64), Option<Doubt>) {
+        let mut before = self.clock.boot();
+        let (mut wall, mut boot) = (nanos(self.clock.wall()), self.clock.boot());
+        // A wide reading says too little, unless this process gets no narrow one.
+        for _ in 0..10 {
+            if boot.saturating_sub(before) <= WIDEST_READING {
+                break;
+            }
+            before = boot;
+            (wall, boot) = (nanos(self.clock.wall()), self.clock.boot());
+        }
+        let target = wall - nanos(boot);
         let mut watched = self.watched();
-        let before = nanos(boot) + watched.target;
+        let shown = nanos(boot) + watched.target;
         watched.notice(boot, target);
-        if before < nanos(unset_before.since_epoch()) {
+        if shown < nanos(unset_before.since_epoch()) {
             watched.set_ahead = None;
         }
-        let (at, by) = watched.set_ahead?;
-        let by = Duration::from_nanos(by.unsigned_abs());
-        (boot.saturating_sub(at) < SETTLED).then_some(Doubt { at, by })
+        let doubt = watched.set_ahead.filter(|(at, _)| boot.saturating_sub(*at) < SETTLED);
+        let doubt = doubt.map(|(at, by)| Doubt { at, by: Duration::from_nanos(by.unsigned_abs()) });
+        ((boot, target), doubt)
     }
 
     pub(crate) fn steps(&self) -> ClockSteps {

@@ -297,7 +297,11 @@ impl Shared {
         };
         let behind = self.clock.ahead_of_wall().map_or(0, |ahead| ahead.saturating_neg());
         let behind = Duration::from_millis(u64::try_from(behind).unwrap_or(0));
-        if behind > self.max_offset && trouble.iter().all(|known| known.code != HealthCode::Clock) {
+        let is_held = self.held().is_some();
+        if is_held
+            && behind > self.max_offset
+            && trouble.iter().all(|known| known.code != HealthCode::Clock)
+        {
             let text = format!(
                 "the clock was set ahead, and the ids' time is {behind:.0?} behind it: it catches up by a second in 33 minutes, or \
                  at once with a restart"

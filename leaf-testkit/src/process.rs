@@ -67,6 +67,8 @@ impl Process {
         let (output, unread) = (Arc::default(), Arc::default());
         let errors = child.stderr.take().expect("piped");
         let errors_again = errors.as_fd().try_clone_to_owned().expect("one more descriptor");
+        // A page: one that nobody reads is full soon.
+        let _ = rustix::pipe::fcntl_setpipe_size(&errors_again, 4096);
         collect(child.stdout.take().expect("piped"), &output, &unread);
         collect(errors, &output, &unread);
         Self { child, name: program.into(), output, errors: errors_again, unread }
@@ -76,8 +78,12 @@ impl Process {
     /// logs that hangs for a while.
     pub fn leave_unread(&self, unread: bool) {
         self.unread.store(unread, Ordering::SeqCst);
-        // A page. What it holds more at the moment, it keeps.
-        let _ = rustix::pipe::fcntl_setpipe_size(&self.errors, 4096);
+    }
+
+    /// How many bytes of its standard error wait to be read; a page at most.
+    #[must_use]
+    pub fn unread_bytes(&self) -> u64 {
+        rustix::io::ioctl_fionread(&self.errors).unwrap_or(0)
     }
 
     /// Its process id.

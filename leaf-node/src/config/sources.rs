@@ -141,7 +141,7 @@ impl Sources {
     /// Reads all sources.
     ///
     /// # Errors
-    /// One line that names the key, never a value.
+    /// One line that names the key, and what was written there unless that may hold a secret.
     pub fn load(&self) -> Result<Loaded, ConfigError> {
         self.load_with(environment()?)
     }
@@ -149,7 +149,7 @@ impl Sources {
     /// Reads all sources but the environment, which is an embedding program's own.
     ///
     /// # Errors
-    /// One line that names the key, never a value.
+    /// One line that names the key, and what was written there unless that may hold a secret.
     pub fn load_without_environment(&self) -> Result<Loaded, ConfigError> {
         self.load_with(Vec::new())
     }
@@ -385,11 +385,13 @@ fn has(settings: &Value, key: &str) -> bool {
 fn describe(error: &config::ConfigError) -> String {
     match error {
         config::ConfigError::At { error, key: Some(key), .. } => match &**error {
-            config::ConfigError::Type { expected, .. } => format!("{key}: expected {expected}"),
+            config::ConfigError::Type { expected, .. } => {
+                format!("{}: expected {expected}", key.replace(']', "]."))
+            }
             error => format!("{key}: {}", without_value(&error.to_string())),
         },
         config::ConfigError::Type { expected, key: Some(key), .. } => {
-            format!("{key}: expected {expected}")
+            format!("{}: expected {expected}", key.replace(']', "]."))
         }
         config::ConfigError::NotFound(key) => format!("{}: it is missing", key.replace(']', "].")),
         error => without_value(&error.to_string()),

@@ -133,12 +133,16 @@ impl Cluster {
         Ok(answer)
     }
 
-    /// Finds out whether this user may write the key, and whether etcd has room: a transaction with a
+    /// Finds out whether this user may write the keys, and whether etcd has room: a transaction with a
     /// condition that never holds. Nothing is written.
-    pub(super) async fn try_put(&self, operation: &str, key: String) -> Result<(), StoreError> {
-        let never = Compare::version(key.clone(), CompareOp::Equal, -1);
-        let put = TxnOp::put(key, "", None::<PutOptions>);
-        let txn = Txn::new().when([never]).and_then([put]);
+    pub(super) async fn try_put(
+        &self,
+        operation: &str,
+        keys: [String; 2],
+    ) -> Result<(), StoreError> {
+        let never = keys.clone().map(|key| Compare::version(key, CompareOp::Equal, -1));
+        let puts = keys.map(|key| TxnOp::put(key, "", None::<PutOptions>));
+        let txn = Txn::new().when(never).and_then(puts);
         self.run(operation, async |mut client| client.txn(txn).await).await.map(drop)
     }
 

@@ -298,8 +298,7 @@ impl RangeSource for EtcdStore {
         Some(Box::pin(async {
             let sample = NewTag::sample().tag;
             self.tag(&sample).await?;
-            let [key, _] = self.keys(&sample);
-            self.cluster.try_put("try to allocate in etcd", key).await
+            self.cluster.try_put("try to allocate in etcd", self.keys(&sample)).await
         }))
     }
 }

@@ -122,8 +122,11 @@ impl FenceStore for EtcdWorkers {
     }
 
     async fn try_writing(&self) -> Result<(), RegistryError> {
-        let (key, operation) = (format!("{}0", self.records), "try to write worker ids in etcd");
-        self.cluster.try_put(operation, key).await.map_err(|error| translate(&error))
+        let keys = [&self.records, &self.live].map(|prefix| format!("{prefix}0"));
+        self.cluster
+            .try_put("try to write worker ids in etcd", keys)
+            .await
+            .map_err(|error| translate(&error))
     }
 
     fn announce(&self, who: &Identity, address: &Identity) {

@@ -38,7 +38,10 @@ const CHANGE_NOTHING: [&str; 3] = [
 ];
 
 /// The same for the table of Java Leafs.
-const MIRROR_NOTHING: &str = "UPDATE leaf_workerid_alloc SET ip = ip WHERE id < 0";
+const MIRROR_NOTHING: [&str; 2] = [
+    "INSERT INTO leaf_workerid_alloc SELECT * FROM leaf_workerid_alloc WHERE id < 0",
+    "UPDATE leaf_workerid_alloc SET ip = ip WHERE id < 0",
+];
 
 /// The records of worker ids in an SQL database.
 ///
@@ -289,7 +292,8 @@ impl<D: Dialect> FenceStore for SqlFences<D> {
         }
         let operation = format!("try to write worker ids in {}", D::NAME);
         let tried = run(&self.connections, Access::Write, operation, async |connection| {
-            for statement in CHANGE_NOTHING.iter().chain(self.mirrored.then_some(&MIRROR_NOTHING)) {
+            let mirror: &[&str] = if self.mirrored { &MIRROR_NOTHING } else { &[] };
+            for statement in CHANGE_NOTHING.iter().chain(mirror) {
                 D::run_text(connection, statement).await?;
             }
             Ok(())

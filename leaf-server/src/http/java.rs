@@ -50,12 +50,16 @@ pub(super) fn on_ops(node: &Node, head: &Parts) -> Reply {
     let proxied = proxied.iter().any(|header| head.headers.contains_key(*header));
     let is_loopback = |host: &str| {
         let address = host.trim_matches(['[', ']']).parse::<std::net::IpAddr>();
-        address.map_or(host == "localhost", |address| address.is_loopback())
+        address.map_or(host.eq_ignore_ascii_case("localhost"), |address| address.is_loopback())
     };
     let from_here = authority.as_ref().is_some_and(|authority| is_loopback(authority.host()));
     if proxied || node.ops.ip().is_loopback() && !from_here {
         let (path, ops) = (head.uri.path(), node.ops);
-        let told = format!("{path} is on the ops listener of this node, {ops} (key ops.listen)");
+        let place = match ops.ip().is_unspecified() {
+            true => format!("port {}", ops.port()),
+            false => ops.to_string(),
+        };
+        let told = format!("{path} is on the ops listener of this node, {place} (key ops.listen)");
         return reply::text(StatusCode::NOT_FOUND, told);
     }
     // Listening on one address, that is where it is.

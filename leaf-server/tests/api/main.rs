@@ -128,7 +128,7 @@ fn a_client_sees_what_a_tag_and_a_server_offer() {
     assert_eq!(shown, expected);
     let expected = json!({
         "tag": "leaf-segment-test", "order": "relaxed", "leases": true, "step": 2000, "max_take": 1_000_000,
-        "max_count": 1000, "generation": null,
+        "max_count": 1000, "generation": null, "newest_key": null,
     });
     assert_eq!(server.get(TAG).json(), expected);
     for (new, leases, step) in [

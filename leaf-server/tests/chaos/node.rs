@@ -125,6 +125,10 @@ impl Node {
             self.free_the_disk();
         }
         if over(self.unread_until) {
+            if let Some(server) = &mut self.server {
+                let waited = server.process_mut().unread_bytes();
+                println!("           node {}: {waited} bytes of its log waited", self.number);
+            }
             self.leave_its_log(None);
         }
         for (proxies, until) in &mut self.links {

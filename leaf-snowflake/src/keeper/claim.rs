@@ -6,7 +6,6 @@
 use super::*;
 use crate::ClaimRequest;
 use crate::fence::{Evidence, check_range, first_timestamp};
-use crate::id_clock::Doubt;
 use crate::java_cache;
 
 /// How long a state file must be silent before it counts as one's own again.
@@ -35,14 +34,13 @@ impl Keeper {
         self.registry.check(&self.config.identity, self.config.layout)?;
         // Who cannot ask for the peers must not claim either: its clock may be wrong. One that can go
         // on without the registry does.
+        // What the peers confirm is the clock as it is before they are asked.
+        let in_doubt = self.shared.clock.in_doubt(self.config.not_before);
         let claimed = match self.compare_clocks().await? {
             Ok(confirmed) => {
-                let in_doubt = self.shared.clock.in_doubt(self.config.not_before);
-                if let (false, Some(doubt)) = (confirmed, in_doubt) {
-                    return Err(SnowflakeErrorKind::ClockInDoubt { by: doubt.by }.into());
-                }
+                self.believed = in_doubt.filter(|_| confirmed);
                 self.warn_of_a_new_cluster().await;
-                self.take_worker_id(in_doubt).await
+                self.take_worker_id().await
             }
             Err(unlisted) => Err(unlisted),
         };
@@ -136,19 +134,14 @@ impl Keeper {
         }
     }
 
-    /// Claims until the registry grants a worker id, or refuses. The clock may be set while it waits:
-    /// only what the peers confirmed, `believed`, counts as settled.
-    async fn take_worker_id(&mut self, believed: Option<Doubt>) -> Result<Lease, SnowflakeError> {
+    /// Claims until the registry grants a worker id, or refuses. The clock may be set while it waits.
+    async fn take_worker_id(&mut self) -> Result<Lease, SnowflakeError> {
         let mut watched = BTreeMap::new();
         // One deadline for all waits, also where a live holder raises its ceiling again and again.
         let mut deadline = self.shared.clock.wall() + self.config.startup_wait;
         loop {
-            let now = self.shared.clock.wall();
+            let now = self.shared.clock.settled(self.config.not_before, self.believed)?;
             self.config.check_against(now)?;
-            let in_doubt = self.shared.clock.in_doubt(self.config.not_before);
-            if let Some(doubt) = in_doubt.filter(|doubt| Some(*doubt) != believed) {
-                return Err(SnowflakeErrorKind::ClockInDoubt { by: doubt.by }.into());
-            }
             let nonce = self.pending_claim().await?;
             let request =
                 ClaimRequest { watched: watched.clone(), ..self.claim_request(now, nonce) };
@@ -226,6 +219,9 @@ impl Keeper {
 
     /// Lets ids flow under `lease`, or under the one that the state file remembers.
     pub(super) async fn start(&mut self, lease: Option<Lease>) -> Result<Held, SnowflakeError> {
+        // The clock may have been set since the registry was asked. Nothing is noted yet: who asks
+        // again finds its claim by the nonce.
+        self.shared.clock.anchor_settled(self.config.not_before, self.believed)?;
         let (saved, floor) = match &lease {
             Some(lease) => {
                 let saved = SavedLease {
@@ -245,10 +241,8 @@ impl Keeper {
         if lease.is_some() {
             self.state.pending_claim = None;
         }
-        self.shared.clock.anchor();
         let layout = self.config.layout;
         let now = self.shared.clock.wall();
-        // The clock may have been set since the registry was asked.
         let request = self.claim_request(now, Uuid::nil());
         let floor = first_timestamp(worker, Evidence::Granted(floor), &request);
         let floor = floor.map_err(|kind| RegistryError::new(kind, "start the lease"))?;

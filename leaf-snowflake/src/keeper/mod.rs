@@ -20,7 +20,7 @@ use tokio::time::{Instant, Interval, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-use crate::id_clock::Look;
+use crate::id_clock::{Doubt, Look};
 use crate::java_cache::JavaCache;
 use crate::lease_chain::LeaseSequencer;
 use crate::peers::{self, Verdict};
@@ -62,6 +62,8 @@ pub(crate) struct Keeper {
     writing: Option<JoinHandle<Result<(), StateFileError>>>,
     /// The boot clock at the last look.
     looked_at: Duration,
+    /// A clock that was set ahead, and that the peers confirmed since.
+    believed: Option<Doubt>,
 }
 
 /// A jump of the ids' clock that is logged: smaller ones are the ordinary drift.
@@ -184,6 +186,7 @@ impl Keeper {
             pending_watches: BTreeMap::new(),
             writing: None,
             looked_at: Duration::ZERO,
+            believed: None,
         })
     }
 
