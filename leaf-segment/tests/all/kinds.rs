@@ -205,7 +205,7 @@ async fn no_day_is_opened_on_the_word_of_one_clock() {
     let spec = TagSpec { reset: Some("daily".parse().unwrap()), ..TagSpec::default() };
     let noon = 1_795_348_800_000; // 2026-11-22T12:00:00Z
     let minutes = |minutes: u64| minutes * 60_000;
-    let node = async |store: &Arc<TestStore>, at: u64| {
+    let new_node = async |store: &Arc<TestStore>, at: u64| {
         let clock = Arc::new(ManualClock::at(UnixMillis::new(at)));
         let config = SegmentConfig { clock: Arc::clone(&clock) as _, ..SegmentConfig::default() };
         let node = SegmentGenerator::open(Arc::clone(store) as _, config).await;
@@ -219,7 +219,7 @@ async fn no_day_is_opened_on_the_word_of_one_clock() {
     ] {
         let store = store_of(spec.clone(), &KeyRing::default()).await;
         store.clock.store(noon, Ordering::SeqCst);
-        let (clock, node, orders) = node(&store, wrong).await;
+        let (clock, node, orders) = new_node(&store, wrong).await;
         let refused = orders.next().await.unwrap_err();
         assert_eq!(*refused.kind(), SegmentErrorKind::ClockInDoubt);
         let health = node.health();
@@ -235,16 +235,20 @@ async fn no_day_is_opened_on_the_word_of_one_clock() {
         let id = orders.next().await.unwrap().get();
         assert_eq!(id, 20_261_122_000_001);
         assert_eq!(node.health().to_string(), "ready");
+        // The store's clock is behind, and the day is open: there is nothing left to protect.
+        store.clock.store(noon - minutes(1440), Ordering::SeqCst);
+        let (_, _, again) = new_node(&store, noon).await;
+        assert_eq!(again.next().await.unwrap().get() / 1_000_000, 20_261_122);
     }
     let store = store_of(spec, &KeyRing::default()).await;
     // Clocks differ: the next day is opened a little early by the other one.
     let midnight = noon + minutes(12 * 60);
     store.clock.store(midnight - minutes(9), Ordering::SeqCst);
-    let (_, early, orders) = node(&store, midnight).await;
+    let (_, early, orders) = new_node(&store, midnight).await;
     assert_eq!(orders.next().await.unwrap().get(), 20_261_123_000_001);
     early.close().await;
     // One that is half a day behind finds it open, and says until when it has no ids.
-    let (_, behind, orders) = node(&store, noon).await;
+    let (_, behind, orders) = new_node(&store, noon).await;
     let refused = orders.next().await.unwrap_err();
     assert_eq!(*refused.kind(), SegmentErrorKind::ClockBehind);
     let health = behind.health();
