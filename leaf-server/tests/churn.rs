@@ -5,6 +5,7 @@
 //! name is its mark, some 130 bytes; the rest of the growth is what the allocator keeps (after
 //! `malloc_trim` it is gone) and SQLite's cache of the ends that it remembers.
 #![allow(clippy::unwrap_used, reason = "tests may panic")]
+#![allow(clippy::disallowed_methods, reason = "a plain thread, which lets other processes run")]
 
 use std::io::Write as _;
 use std::net::TcpStream;

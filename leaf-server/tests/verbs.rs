@@ -226,3 +226,37 @@ fn check_passes_what_the_start_makes() {
         assert!(server.wait().unwrap().success(), "{data}");
     }
 }
+
+/// The configuration in the manifests of Kubernetes, with the files that they mount.
+#[test]
+fn the_manifests_configuration_is_taken() {
+    let manifest = include_str!("../../packaging/kubernetes.yaml");
+    let block = manifest.lines().skip_while(|line| *line != "  leaf.toml: |").skip(1);
+    let block = block.take_while(|line| line.starts_with("    "));
+    let directory = tempfile::tempdir().unwrap();
+    let here = directory.path().display().to_string();
+    let text: Vec<_> = block.map(|line| line[4..].replace("/etc/leaf-secret", &here)).collect();
+    std::fs::write(directory.path().join("leaf.toml"), text.join("\n")).unwrap();
+    for (file, key) in [("store", "  store: "), ("token", "  token: ")] {
+        let value = manifest.lines().find_map(|line| line.strip_prefix(key)).unwrap();
+        std::fs::write(directory.path().join(file), value).unwrap();
+    }
+    let shown = run(directory.path(), &["config"], &[]);
+    assert!(shown.status.success(), "{}", text_of(&shown));
+    let shown = text_of(&shown);
+    for line in [
+        "stop_delay = \"5s\"",
+        "data_dir = \"/var/lib/leaf\"",
+        "ops.listen = \"0.0.0.0:8081\"",
+        "segment.store = \"mysql://leaf:***@mysql:3306/leaf\"",
+        "snowflake.registry = \"ordinal\"",
+    ] {
+        assert!(shown.contains(line), "{line}: {shown}");
+    }
+    // What the kubelet leaves the process, beside what it needs for a stop.
+    assert!(manifest.contains("terminationGracePeriodSeconds: 25"));
+}
+
+fn text_of(output: &Output) -> String {
+    text(&output.stdout) + &text(&output.stderr)
+}

@@ -210,6 +210,7 @@ impl Drop for Process {
     }
 }
 
+#[allow(clippy::disallowed_methods, reason = "a thread of its own")]
 fn collect(
     from: impl std::io::Read + Send + 'static,
     into: &Arc<Mutex<Vec<String>>>,
