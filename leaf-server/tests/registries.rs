@@ -547,3 +547,27 @@ fn check_finds_what_the_registry_would_refuse() {
         assert!(told.contains("try to write worker ids in"), "{told}");
     }
 }
+
+/// ZooKeeper at an IPv6 literal, as the other places can be.
+#[test]
+fn zookeeper_is_reached_over_ipv6() {
+    let zookeeper = ZooKeeper::shared();
+    let port = zookeeper.ports()[0];
+    // A machine without IPv6 cannot show it.
+    let Ok(listener) = std::net::TcpListener::bind("[::1]:0") else { return };
+    let place = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        for client in listener.incoming().map_while(Result::ok) {
+            let server = std::net::TcpStream::connect(("127.0.0.1", port)).unwrap();
+            let [(mut from, mut to), (mut back, mut there)] =
+                [(&client, &server), (&server, &client)]
+                    .map(|(from, to)| (from.try_clone().unwrap(), to.try_clone().unwrap()));
+            std::thread::spawn(move || std::io::copy(&mut from, &mut to));
+            std::thread::spawn(move || std::io::copy(&mut back, &mut there));
+        }
+    });
+    let name = format!("name = '{}'", zookeeper.new_name());
+    let cluster = Cluster::new(&name, &format!("registry = 'zk_normal'\nzookeeper = '{place}'"));
+    let node = cluster.start("[::1]:7001");
+    assert!(node.id(SNOWFLAKE) > 0);
+}
