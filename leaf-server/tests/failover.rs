@@ -212,7 +212,11 @@ fn nothing_goes_back(pair: &Pair<'_>) {
         ("LEAF_SEGMENT__MAX_STEP", "2000".to_owned()),
         ("LEAF_SEGMENT__FAILOVER_MARGIN", LEASED.to_string()),
     ];
-    LeafServer::make_tables(SERVER, &url);
+    // By this configuration: the table remembers the greatest margin of any node.
+    let args = ["schema", "--apply", "--segment-store", url.as_str()];
+    let mut schema = LeafServer::process(SERVER, directories[2].path(), &args, &env);
+    assert!(schema.wait(Duration::from_secs(20)).success(), "{}", schema.output());
+    LeafServer::make_sample(&url);
     let start = |number: usize| {
         let args = ["--segment-store", url.as_str()];
         LeafServer::start(SERVER, directories[number].path(), &args, &env)
