@@ -114,7 +114,12 @@ pub fn of_refused(views: &[TagView]) -> Option<String> {
     });
     let commands: Vec<_> = commands.take(COMMANDS).collect();
     (!commands.is_empty())
-        .then(|| format!("{}, with the greatest number of all nodes", commands.join(", ")))
+        .then(|| {
+            format!(
+                "{}, with the greatest number of all nodes: each tells its own within segment.refresh, `leaf doctor` at once",
+                commands.join(", ")
+            )
+        })
 }
 
 /// A tag as a shell takes it, for commands that are suggested.

@@ -215,7 +215,7 @@ pub enum SegmentErrorKind {
     #[error("out of ids while the store is unavailable")]
     StoreDown,
     /// Both segments are used up and the store refuses: an operator must see to it.
-    #[error("out of ids: the store refuses; the server's log says why")]
+    #[error("out of ids: the store refuses; the server's health and log say why")]
     StoreRefused,
     /// Both segments are used up and the refill did not arrive in time.
     #[error("out of ids: the next segment did not arrive within {0:?}")]
@@ -234,13 +234,13 @@ pub enum SegmentErrorKind {
     /// is ahead.
     #[error(
         "numbers of a later period were granted already, and by this server's clock it has not begun: a clock is wrong, or \
-         the tag jumped after a failover; the server's log says which period"
+         the tag jumped after a failover; the server's health and log say which period"
     )]
     ClockBehind,
     /// This host's clock is not set yet, or is ahead of that of the store's server.
     #[error(
         "this server's clock is not set yet, or ahead of the store's, and a number of a period that has not begun cannot be taken \
-         back; the server's log says more"
+         back; the server's health and log say more"
     )]
     ClockInDoubt,
     /// The ids of the tag are scrambled with a key that this process does not have.
@@ -257,15 +257,17 @@ pub enum SegmentErrorKind {
     StrictOrder,
     /// The tag was moved to another store, and this generator asks the old one.
     #[error(
-        "the tag is being deleted, or was moved to another store; the server's log says what to do"
+        "the tag is being deleted, or was moved to another store; the server's health and log say what to do"
     )]
     Moved,
     /// The store offers ids that it granted before: it went back, and is not trusted until somebody
     /// raises the record.
-    #[error("the store offers ids that were granted before; the server's log says what to do")]
+    #[error(
+        "the store offers ids that were granted before; the server's health and log say what to do"
+    )]
     Guard,
     /// The record needs an operator: its step or its `max_id` is no number that can be used.
-    #[error("the tag's record needs an operator; the server's log says why")]
+    #[error("the tag's record needs an operator; the server's health and log say why")]
     Record,
     /// More ids were asked for at once than can be handed out, or none.
     #[error("{count} ids at once: give 1 to {most}")]

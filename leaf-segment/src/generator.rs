@@ -32,6 +32,9 @@ use crate::{
     TagRecord, TagView,
 };
 
+/// How often the tags are read while one waits for an operator, at least.
+const REFRESH_IF_REFUSED: Duration = Duration::from_secs(10);
+
 /// How soon a refresh that failed is tried again.
 const REFRESH_RETRY: Duration = Duration::from_millis(500);
 /// A store that was asked nothing for so long is asked whether it is still there: so an outage is
@@ -362,7 +365,13 @@ impl Shared {
         }
         self.loaded.store(true, Ordering::Release);
         self.read.send_replace(Read { number, failure: None });
-        Duration::from_millis(self.refresh_millis.load(Ordering::Relaxed))
+        let refresh = Duration::from_millis(self.refresh_millis.load(Ordering::Relaxed));
+        // Somebody repairs it, and wants to see that.
+        let waits = self.tags.load().values().any(|handle| {
+            let control = handle.state.control();
+            control.refused || control.went_back
+        });
+        if waits { refresh.min(REFRESH_IF_REFUSED) } else { refresh }
     }
 
     /// Brings `tags` up to date with one record.
@@ -377,6 +386,7 @@ impl Shared {
             {
                 let suspect = handle.state.control().suspect();
                 handle.state.record_seen(record);
+                handle.state.compare_with_mark(record.max_id);
                 if !suspect {
                     handle.state.tell_if_suspect(record);
                 }

@@ -35,6 +35,9 @@ const FULL_HOLDS: Duration = Duration::from_millis(50);
 /// How long the mark of a tag in strict order may be behind on the disk.
 const MARK_BEHIND: Duration = Duration::from_secs(1);
 
+/// A record that seems to have gone back is read again after so long.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
+
 /// How many fetches are remembered for operators.
 const HISTORY: usize = 16;
 
@@ -97,6 +100,12 @@ pub(crate) struct TagControl {
     /// A range below the tag's mark was refused: until the record was raised, nothing is allocated
     /// from it.
     pub(crate) refused: bool,
+    /// The tag's mark when a record below it was read, and when. A record that is read later and is
+    /// below it, too, went back: an allocation that came in between raises both.
+    low: Option<(i64, Instant)>,
+    /// So it was. Only told: the failover guard may raise the record by itself at the next
+    /// allocation.
+    pub(crate) went_back: bool,
     /// End of the last range that was granted to this state.
     pub(crate) granted_end: Option<i64>,
     /// One past the last id that was handed out past the buffer.
@@ -234,6 +243,8 @@ impl TagState {
                 asked_at: None,
                 fetches: VecDeque::new(),
                 refused: false,
+                low: None,
+                went_back: false,
                 granted_end: None,
                 direct_end: None,
                 leased: Leased::default(),
@@ -250,7 +261,7 @@ impl TagState {
     /// Where the record must go on, at least, before it is allocated from again: it went back.
     pub(crate) fn advance_to(&self, control: &TagControl) -> Option<i64> {
         let mark = || self.store_client.config.marks.get(&self.tag);
-        control.refused.then(mark).flatten()
+        (control.refused || control.went_back).then(mark).flatten()
     }
 
     /// The buffer that refills go to.
@@ -288,6 +299,35 @@ impl TagState {
         control.failure.take_if(|it| matches!(it.error.kind(), StoreErrorKind::BadRecord(_)));
         drop(control);
         self.step_seen(record.step);
+    }
+
+    /// Notices that the record went back while there is stock: another node may be asked for the
+    /// number from which it must go on, and this one knows more. One that was repaired is noticed,
+    /// too.
+    pub(crate) fn compare_with_mark(&self, max_id: i64) {
+        let mark = self.store_client.config.marks.get(&self.tag);
+        let mut control = self.control();
+        let Some(mark) = mark.filter(|mark| max_id < *mark) else {
+            (control.low, control.went_back, control.refused) = (None, false, false);
+            return;
+        };
+        match control.low {
+            Some((before, at)) if max_id < before && at.elapsed() >= LOOK_AGAIN => {
+                if !std::mem::replace(&mut control.went_back, true) {
+                    let why = StoreErrorKind::Regression { start: max_id, mark };
+                    tracing::error!(tag = ?self.tag.as_str(), "{why}");
+                }
+            }
+            Some((before, _)) if max_id < before => {}
+            _ => {
+                control.low = Some((mark, Instant::now()));
+                let read_soon = Arc::clone(&self.store_client.read_soon);
+                self.store_client.spawn(async move {
+                    tokio::time::sleep(LOOK_AGAIN).await;
+                    read_soon.notify_one();
+                });
+            }
+        }
     }
 
     /// Logs why the tag needs an operator, where its record is the reason.

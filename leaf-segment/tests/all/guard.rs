@@ -326,3 +326,35 @@ async fn a_tag_that_cannot_be_closed_is_not_deleted() {
     assert!(refused.contains("others allocate"), "{refused}");
     assert!(store.tag(&orders).await.unwrap().is_some());
 }
+
+/// A node that has stock tells that the record went back before it is refused: the other one, which
+/// was refused, knows a smaller number. And it tells that the repair was made.
+#[tokio::test(start_paused = true)]
+async fn a_node_with_stock_tells_how_far_it_was_granted() {
+    let store = Arc::new(TestStore::default());
+    store.create(&NewTag::new(tag("orders"), step(1000))).await.unwrap();
+    let refused = open(&store).await;
+    let stocked = open(&store).await;
+    let orders = refused.tag("orders").await.unwrap();
+    orders.take(10).await.unwrap();
+    let other = stocked.tag("orders").await.unwrap();
+    other.take(10).await.unwrap();
+    let end = store.inner_max_id("orders").await;
+    assert!(
+        store.inner.replace_max_id(&tag("orders"), generation(&store).await, end, 1).await.unwrap()
+    );
+
+    tokio::time::sleep(Duration::from_secs(65)).await;
+    let health = stocked.health().to_string();
+    assert!(health.contains(&format!("must go on from {end} or above")), "{health}");
+    assert!(other.next().await.is_ok(), "its stock is its own");
+
+    TagAdmin::new(&*store).advance(&tag("orders"), end, Confirm::No).await.unwrap();
+    tokio::time::sleep(Duration::from_secs(11)).await;
+    assert_eq!(stocked.health().to_string(), "ready");
+    assert_eq!(refused.health().to_string(), "ready");
+}
+
+async fn generation(store: &TestStore) -> Option<leaf_segment::TagGeneration> {
+    store.inner.tag(&tag("orders")).await.unwrap().unwrap().generation()
+}
