@@ -70,7 +70,7 @@ impl Cluster {
                  [segment]\nstore = '{}'\nmax_step = {MAX_STEP}\nfailover_margin = {MARGIN}\n\
                  [snowflake]\nregistry = '{}'\n{}layout = '{layout}'\n\
                  offline_for = '1s'\nreport_interval = '200ms'\nrecycle_after = '0s'\n\
-                 sequence_start = 0\n[log]\nlevel = 'info,leaf_server=debug,leaf_segment=debug,leaf_snowflake=debug'\n",
+                 sequence_start = 0\n[log]\nlevel = 'info,leaf_server=debug,leaf_segment=debug,leaf_snowflake=debug,sqlx=debug,tower=debug'\n",
                 9001 + name,
                 backends.store_url(&ports(&store)),
                 kinds.registry,
