@@ -32,7 +32,7 @@ use crate::{
     TagRecord, TagView,
 };
 
-/// How often the tags are read while one waits for an operator, at least.
+/// While a tag waits for an operator, the tags are read at least this often.
 const REFRESH_IF_REFUSED: Duration = Duration::from_secs(10);
 
 /// How soon a refresh that failed is tried again.

@@ -102,7 +102,8 @@ fn clock(store_client: &StoreClient, tags: &TagMap) -> Health {
     }
 }
 
-/// Why a tag whose numbers begin again has none for now, by the last attempt, if it is for a clock.
+/// Which clock kept a tag whose numbers begin again from getting some, if the last attempt failed
+/// for a clock.
 fn closed_period(handle: &TagHandle) -> Option<String> {
     let control = handle.state.control();
     let failure = control.failure.as_ref().filter(|failure| failure.at.elapsed() < LATELY)?;

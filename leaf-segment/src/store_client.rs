@@ -20,7 +20,7 @@ const REFUSES_WRITES: Duration = Duration::from_secs(15);
 
 /// How often a failure that lasts is logged.
 const TELL_AGAIN: Duration = Duration::from_secs(60);
-/// The causes of failures that are remembered for that.
+/// How many causes of failures are remembered, so that each is logged no more often.
 const MOST_CAUSES: usize = 8;
 
 /// The store of a generator, and what its tags share: the configuration, the limit of concurrent
@@ -30,7 +30,7 @@ pub(crate) struct StoreClient {
     pub(crate) store: Arc<dyn SegmentSource>,
     pub(crate) config: SegmentConfig,
     pub(crate) permits: Semaphore,
-    /// What periods are opened by.
+    /// The clock that says which day, month or year it is.
     pub(crate) period_clock: PeriodClock,
     runtime: Handle,
     pub(crate) tasks: TaskTracker,

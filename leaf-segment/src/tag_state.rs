@@ -35,7 +35,7 @@ const FULL_HOLDS: Duration = Duration::from_millis(50);
 /// How long the mark of a tag in strict order may be behind on the disk.
 const MARK_BEHIND: Duration = Duration::from_secs(1);
 
-/// A record that seems to have gone back is read again after so long.
+/// How long after it seemed to have gone back a record is read again.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 /// How many fetches are remembered for operators.
@@ -100,11 +100,12 @@ pub(crate) struct TagControl {
     /// A range below the tag's mark was refused: until the record was raised, nothing is allocated
     /// from it.
     pub(crate) refused: bool,
-    /// The tag's mark when a record below it was read, and when. A record that is read later and is
-    /// below it, too, went back: an allocation that came in between raises both.
+    /// The tag's mark at the moment when a record below it was read, and that moment. One such record
+    /// proves nothing: it may have been read before the allocation that raised the mark. A record
+    /// that is read later and is still below this mark went back.
     low: Option<(i64, Instant)>,
-    /// So it was. Only told: the failover guard may raise the record by itself at the next
-    /// allocation.
+    /// Whether a refresh found that the record is below the tag's mark. It is told to operators, and
+    /// forbids no allocation, since the failover guard may raise the record by the next one.
     pub(crate) went_back: bool,
     /// End of the last range that was granted to this state.
     pub(crate) granted_end: Option<i64>,
@@ -301,9 +302,9 @@ impl TagState {
         self.step_seen(record.step);
     }
 
-    /// Notices that the record went back while there is stock: another node may be asked for the
-    /// number from which it must go on, and this one knows more. One that was repaired is noticed,
-    /// too.
+    /// Compares a record that was read with the tag's mark, so that this node tells how far it was
+    /// granted ids while it still has stock and is not refused: after a restore an operator needs the
+    /// greatest number of all nodes. A record that reaches the mark ends what was told before.
     pub(crate) fn compare_with_mark(&self, max_id: i64) {
         let mark = self.store_client.config.marks.get(&self.tag);
         let mut control = self.control();

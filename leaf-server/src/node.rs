@@ -146,7 +146,7 @@ impl Node {
         }
     }
 
-    /// With what an operator can do where something can be done.
+    /// Adds to each reason what an operator can do about it, where something can be done.
     fn hinted(&self, mut reasons: Vec<HealthReason>) -> Vec<HealthReason> {
         let refusal = self.ids.snowflake().and_then(|mode| mode.generator.claim_refusal());
         if let Some(refusal) = refusal {

@@ -27,9 +27,9 @@ use crate::resp::Resp;
 use crate::serve::{DataPlane, Listener, Protocol};
 use crate::supervisor::{self, Order, Orders};
 
-/// How long until a claim is tried again while the registry is away, or the clock is not set yet.
+/// The pause before a claim is tried again while the registry is away, or the clock is not set yet.
 const CLAIM_RETRY: Duration = Duration::from_secs(1);
-/// How long until a claim is tried again that was refused: that may last.
+/// The pause before a claim that was refused is tried again: the cause may last.
 const REFUSED_RETRY: Duration = Duration::from_secs(10);
 /// Connections that wait to be accepted; the system may allow fewer.
 const BACKLOG: u32 = 4096;

@@ -3,7 +3,7 @@
 //! Invariant: between two looks at the wall clock it advances exactly with the boot clock, so that
 //! nothing on the hot path can see a step. It reads `boot + offset`; a watcher moves the offset
 //! towards the wall by at most 500 ppm. Three exceptions set it at once: the start of a lease
-//! ([`IdClock::anchor`]), the moment when stopped ids flow again ([`Look::CaughtUp`]), and a jump
+//! ([`IdClock::anchor_settled`]), the moment when stopped ids flow again ([`Look::CaughtUp`]), and a jump
 //! that was vouched for ([`IdClock::follow`]).
 //!
 //! A wall clock that falls behind by more than the tolerance stops the ids (the offset is then
@@ -102,17 +102,12 @@ impl IdClock {
             offset: AtomicI64::new(0),
             watched: Mutex::default(),
         };
-        this.anchor();
+        // There is nothing to compare the first reading with.
+        let boot = this.clock.boot();
+        let target = nanos(this.clock.wall()) - nanos(boot);
+        *this.watched() = Watched { boot, target, ..Watched::default() };
+        this.offset.store(target, Ordering::Release);
         this
-    }
-
-    /// Sets the clock to the wall.
-    pub(crate) fn anchor(&self) {
-        let boot = self.clock.boot();
-        let target = nanos(self.clock.wall()) - nanos(boot);
-        let mut watched = self.watched();
-        (watched.boot, watched.target) = (boot, target);
-        self.offset.store(target, Ordering::Release);
     }
 
     /// Sets the ids' clock to the wall clock at once if that is ahead, however far: a caller said
@@ -163,14 +158,9 @@ impl IdClock {
         unset_before: UnixMillis,
         believed: Option<Doubt>,
     ) -> Result<UnixMillis, Doubt> {
-        let ((boot, target), doubt) = self.read(unset_before);
-        match doubt.filter(|doubt| Some(*doubt) != believed) {
-            Some(doubt) => Err(doubt),
-            None => {
-                let wall = nanos(boot).saturating_add(target).max(0).cast_unsigned();
-                Ok(UnixMillis::new(wall / 1_000_000))
-            }
-        }
+        let (boot, target) = self.read_settled(unset_before, believed)?;
+        let wall = nanos(boot).saturating_add(target).max(0).cast_unsigned();
+        Ok(UnixMillis::new(wall / 1_000_000))
     }
 
     /// Sets the ids' clock to the wall, as [`Self::settled`] allows.
@@ -179,12 +169,19 @@ impl IdClock {
         unset_before: UnixMillis,
         believed: Option<Doubt>,
     ) -> Result<(), Doubt> {
-        let ((_, target), doubt) = self.read(unset_before);
-        if let Some(doubt) = doubt.filter(|doubt| Some(*doubt) != believed) {
-            return Err(doubt);
-        }
+        let (_, target) = self.read_settled(unset_before, believed)?;
         self.offset.store(target, Ordering::Release);
         Ok(())
+    }
+
+    /// The boot clock, and wall minus boot clock; refused as [`Self::settled`] says.
+    fn read_settled(
+        &self,
+        unset_before: UnixMillis,
+        believed: Option<Doubt>,
+    ) -> Result<(Duration, i64), Doubt> {
+        let (reading, doubt) = self.read(unset_before);
+        doubt.filter(|doubt| Some(*doubt) != believed).map_or(Ok(reading), Err)
     }
 
     /// The boot clock, wall minus boot clock, and whether the wall is in doubt.

@@ -15,7 +15,7 @@ use crate::id_clock::IdClock;
 use crate::lease_chain::LeaseSequencer;
 use crate::{SavedLease, SnowflakeConfig, SnowflakeError, SnowflakeErrorKind, SnowflakeView};
 
-/// So many days before the end of the layout an operator is told.
+/// An operator is told of the end of the layout from this many days before it.
 const END_IS_NEAR: u64 = 180;
 
 #[derive(Debug)]
@@ -45,8 +45,8 @@ pub(crate) struct Shared {
 #[derive(Debug)]
 struct Status {
     phase: Phase,
-    /// Why no claim has succeeded yet. Not logged here: the error goes to whoever asked for the
-    /// claim.
+    /// The error of the last claim; `None` once a claim has succeeded. The caller of the claim gets
+    /// the error, too, so that it is not logged here.
     claim_refusal: Option<SnowflakeError>,
     /// What is not as it should be at the moment.
     trouble: BTreeMap<Trouble, (HealthCode, String)>,

@@ -30,14 +30,14 @@ use crate::{Administration, Table};
 /// A node whose record was not written for so many report intervals is not alive.
 const SILENT: u32 = 3;
 
-/// What a claim needs rights for, without a row that is met.
+/// Statements that need the rights of a claim, and change no row.
 const CHANGE_NOTHING: [&str; 3] = [
     "INSERT INTO leaf_worker_fence SELECT * FROM leaf_worker_fence WHERE worker_id < 0",
     "UPDATE leaf_worker_fence SET record = record WHERE worker_id < 0",
     "UPDATE leaf_worker_guard SET since = since WHERE id < 0",
 ];
 
-/// The same for the table of Java Leafs.
+/// Statements that need the rights of a claim on the Java Leafs' table, and change no row.
 const MIRROR_NOTHING: [&str; 2] = [
     "INSERT INTO leaf_workerid_alloc SELECT * FROM leaf_workerid_alloc WHERE id < 0",
     "UPDATE leaf_workerid_alloc SET ip = ip WHERE id < 0",

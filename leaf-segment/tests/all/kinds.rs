@@ -198,8 +198,8 @@ async fn a_day_is_opened_once_and_for_all() {
     assert_eq!(nodes[0].1.next().await.unwrap().get(), 2_026_112_401);
 }
 
-/// A period is opened where the clock of the store's server has it, too, or nearly. Whoever is
-/// behind that is behind the tag.
+/// A node whose clock is ahead opens no period that has not begun by the clock of the store's
+/// server. One whose clock is behind gets no id of an open period, and tells until when.
 #[tokio::test(start_paused = true)]
 async fn no_day_is_opened_on_the_word_of_one_clock() {
     let spec = TagSpec { reset: Some("daily".parse().unwrap()), ..TagSpec::default() };

@@ -35,7 +35,7 @@ const LOOK_AGAIN: Duration = Duration::from_millis(200);
 /// How many that the system has accepted are still served at the end: as many as it lets wait, so
 /// that clients that connect again and again cannot hold the stop.
 const LAST_ACCEPTS: usize = 4096;
-/// How often the log is told that there are no more places.
+/// How often it is logged that all connections that a listener may have are in use.
 const TELL_FULL_AGAIN: Duration = Duration::from_secs(60);
 /// After a failed accept (out of file descriptors): others may end meanwhile.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
@@ -105,7 +105,7 @@ struct Slots<P> {
     files: usize,
     /// How many connections there are.
     taken: AtomicUsize,
-    /// When the log was told that there are no more.
+    /// When it was last logged that all connections are in use.
     full_at: Mutex<Option<Instant>>,
     /// Told whenever one ends.
     freed: Notify,
@@ -147,7 +147,7 @@ impl<P: Protocol> Slots<P> {
         }
     }
 
-    /// Logs, once a minute, that newcomers wait for a place, and which limit it is.
+    /// Logs, once a minute, that new connections wait for others to end, and which limit is reached.
     fn tell_full(&self) {
         let mut told = self.full_at.lock().expect("no holder of this lock panics");
         if told.is_some_and(|at| at.elapsed() < TELL_FULL_AGAIN) {
