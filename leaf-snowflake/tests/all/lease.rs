@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use leaf_core::{Clock, Health, HealthCode, Id, ManualClock, WorkerId};
+use leaf_core::{Clock, Health, Id, ManualClock, WorkerId};
 use leaf_snowflake::{
     ClaimPolicy, ClaimRequest, FenceState, Identity, MemoryFenceStore, Registry, RegistryErrorKind,
     SnowflakeErrorKind, SnowflakeGenerator, StoreFault,
@@ -493,37 +493,4 @@ async fn a_keeper_that_ends_badly_ends_the_ids_and_says_so() {
     assert!(matches!(error.kind(), SnowflakeErrorKind::Closed), "{error}");
     assert!(!flakes.health().can_answer());
     flakes.close().await;
-}
-
-/// A clock that is a year ahead for two seconds, while no worker id is held and nobody confirms it:
-/// nothing is claimed by it, and the node goes on as soon as it is right.
-#[tokio::test(start_paused = true)]
-async fn a_clock_that_is_a_year_ahead_for_a_moment_claims_nothing() {
-    let cluster = Cluster::new();
-    let year = seconds(365 * 86_400);
-    let flakes = SnowflakeGenerator::prepare(Arc::clone(&cluster.store), cluster.config("a"));
-    let flakes = flakes.unwrap();
-    cluster.store.set_fault(StoreFault::Away);
-    assert!(flakes.claim().await.is_err());
-    cluster.store.set_fault(StoreFault::None);
-    cluster.clock.set_wall(START + year);
-    for _ in 0..2 {
-        let refused = flakes.claim().await.unwrap_err();
-        assert!(matches!(refused.kind(), SnowflakeErrorKind::ClockInDoubt { .. }), "{refused}");
-        assert!(refused.retryable());
-        assert_eq!(flakes.health().reasons()[1].code, HealthCode::Clock, "{}", flakes.health());
-        cluster.pass(seconds(1)).await;
-    }
-    cluster.clock.set_wall(START + seconds(2));
-    flakes.claim().await.unwrap();
-    let floor = cluster.workers().await[0].fence.as_ref().unwrap().floor;
-    assert!(floor < START + seconds(10), "{floor}");
-
-    // One that stays so is believed.
-    let other = SnowflakeGenerator::prepare(Arc::clone(&cluster.store), cluster.config("b"));
-    let other = other.unwrap();
-    cluster.clock.set_wall(cluster.clock.wall_millis() + seconds(3600));
-    assert!(other.claim().await.is_err());
-    cluster.pass(seconds(10)).await;
-    other.claim().await.unwrap();
 }

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "tests may panic")]
 
 mod clocks;
+mod doubt;
 mod generator;
 mod java;
 mod lease;
