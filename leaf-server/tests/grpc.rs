@@ -94,30 +94,6 @@ fn other_protocols_and_silence_end() {
     assert!(asked.elapsed() < Duration::from_secs(4), "a silent connection does not hold a stop");
 }
 
-/// S-10: what operators do by `leaf` and over HTTP, also over gRPC, and by whom they let it be
-/// done.
-#[test]
-fn administration_over_grpc() {
-    let shared = tempfile::tempdir().unwrap();
-    let workers = format!("sqlite:{}", shared.path().join("workers.db").display());
-    let registry = [
-        ("LEAF_SNOWFLAKE__REGISTRY", "sqlite"),
-        ("LEAF_SNOWFLAKE__DATABASE", workers.as_str()),
-        ("LEAF_ADVERTISE", "10.0.0.7:8080"),
-    ];
-    let (_directory, server) = start_with(&registry);
-    let told = python("grpc_admin.py", &[&server.ops().to_string(), &server.grpc().to_string()]);
-    assert_eq!(told.trim(), "all was as it should be");
-    let tags = HttpClient::once(server.ops(), "GET", "/v1/tags/turns").json();
-    assert_eq!((&tags["order"], &tags["text"]), (&"strict".into(), &"N-{n}".into()));
-
-    let secret = [("LEAF_OPS__TOKEN", "0123456789abcdef")];
-    let (_directory, server) = start_with(&secret);
-    let told = python("grpc_admin.py", &[&server.ops().to_string(), "0123456789abcdef", "token"]);
-    assert_eq!(told.trim(), "the token was asked for");
-    assert!(!server.output().contains("0123456789abcdef"), "{}", server.output());
-}
-
 /// A literal header without an index (RFC 7541, section 6.2.2).
 fn literal(name: &str, value: &str) -> Vec<u8> {
     let (name, value) = (name.as_bytes(), value.as_bytes());

@@ -36,13 +36,13 @@ use tonic_reflection::server::Builder;
 
 use self::budget::{Budget, Slot};
 use self::ids::Ids;
-pub(crate) use self::request::{check, explained, is_meant};
-pub(crate) use self::status::{bad_request, with_reason};
+use self::request::{check, explained, is_meant};
+use self::status::{bad_request, with_reason};
 use crate::node::Node;
 use crate::serve::{Control, Keeping, Order, Protocol, UnderWay, Unread, serve_http2, version};
 
 /// An order as messages have it.
-pub(crate) const fn order(order: leaf_segment::Order) -> v1::Order {
+const fn order(order: leaf_segment::Order) -> v1::Order {
     match order {
         leaf_segment::Order::Relaxed => v1::Order::Relaxed,
         leaf_segment::Order::Strict => v1::Order::Strict,
@@ -93,9 +93,6 @@ impl Grpc {
             Builder::configure()
                 .register_encoded_file_descriptor_set(leaf_proto::DESCRIPTORS)
                 .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
-                // The files also have what is on the ops listener.
-                .with_service_name(SERVICE_NAME)
-                .with_service_name(HEALTH)
         };
         let new = reflection().build_v1().expect("the descriptors are ours");
         let new = new.max_decoding_message_size(LARGEST);
@@ -208,8 +205,7 @@ impl Service<Request<Incoming>> for Answering {
                     (services.old_reflection)(request).await
                 }
                 _ => {
-                    let text = "no such service: there are leaf.v1.IdService, grpc.health.v1.Health and reflection; \
-                                leaf.v1.AdminService is on the ops listener";
+                    let text = "no such service: there are leaf.v1.IdService, grpc.health.v1.Health and reflection";
                     Ok(Status::unimplemented(text).into_http())
                 }
             };

@@ -14,7 +14,7 @@ const PREFIX: usize = 5;
 
 /// Whether a request is one of gRPC. Nothing that a page in a browser can send without being asked
 /// first.
-pub(crate) fn is_meant(head: &Parts) -> bool {
+pub(super) fn is_meant(head: &Parts) -> bool {
     let kind = head.headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
     let kind = kind.unwrap_or_default().split(';').next().unwrap_or_default().trim();
     let is_grpc = ["application/grpc", "application/grpc+proto"]
@@ -31,7 +31,7 @@ pub(super) fn unsupported() -> Response<tonic::body::Body> {
 }
 
 /// Refuses a body that is not one whole message of at most so many bytes.
-pub(crate) fn check(body: &[u8], most: usize) -> Result<(), Status> {
+pub(super) fn check(body: &[u8], most: usize) -> Result<(), Status> {
     let refuse = |why: &str| {
         Err(bad_request(format!("a request has one message of at most {most} bytes: {why}")))
     };
@@ -51,7 +51,7 @@ pub(crate) fn check(body: &[u8], most: usize) -> Result<(), Status> {
 
 /// What tonic answers to a message that it cannot read, and to a method that a service does not
 /// have, in our words.
-pub(crate) fn explained(answer: Response<tonic::body::Body>) -> Response<tonic::body::Body> {
+pub(super) fn explained(answer: Response<tonic::body::Body>) -> Response<tonic::body::Body> {
     let headers = answer.headers();
     let code = headers.get("grpc-status").map(|code| Code::from_bytes(code.as_bytes()));
     if headers.contains_key("grpc-status-details-bin") {

@@ -37,7 +37,7 @@ impl From<IdError> for Status {
 }
 
 /// The request makes no sense, whatever the state of the server is.
-pub(crate) fn bad_request(text: impl Into<String>) -> Status {
+pub(super) fn bad_request(text: impl Into<String>) -> Status {
     with_reason(Code::InvalidArgument, Reason::BadRequest.word(), text)
 }
 
@@ -47,7 +47,7 @@ pub(super) fn unavailable(text: &str) -> Status {
 }
 
 /// A status with its reason for programs, and when to try again, where that may help.
-pub(crate) fn with_reason(code: Code, reason: &str, text: impl Into<String>) -> Status {
+pub(super) fn with_reason(code: Code, reason: &str, text: impl Into<String>) -> Status {
     let mut details = ErrorDetails::with_error_info(reason, DOMAIN, HashMap::new());
     if reason == Reason::Unavailable.word() {
         details.set_retry_info(Some(AGAIN));

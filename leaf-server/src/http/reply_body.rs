@@ -36,9 +36,6 @@ enum Content {
     Whole(Full<Bytes>),
     /// Made while the client takes it.
     Pieces(Pieces),
-    /// The body of a gRPC answer, with its trailers.
-    #[cfg(feature = "grpc")]
-    Grpc(tonic::body::Body),
     /// Nothing is left.
     Done,
 }
@@ -52,12 +49,6 @@ impl ReplyBody {
     /// What `pieces` yields, put together to larger ones.
     pub(super) fn pieces(pieces: impl Iterator<Item = String> + Send + 'static) -> Self {
         Self { content: Content::Pieces(Box::new(pieces)), unread: None }
-    }
-
-    /// An answer of gRPC, which is whole already.
-    #[cfg(feature = "grpc")]
-    pub(super) const fn grpc(body: tonic::body::Body) -> Self {
-        Self { content: Content::Grpc(body), unread: None }
     }
 
     /// Lets the connection's listener know whether it is taken.
@@ -87,11 +78,6 @@ impl Body for ReplyBody {
                 }
                 (!text.is_empty()).then(|| Ok(Frame::data(Bytes::from(text))))
             }
-            #[cfg(feature = "grpc")]
-            Content::Grpc(body) => {
-                // It ends with its status, whatever happens.
-                ready!(Pin::new(body).poll_frame(context)).and_then(Result::ok).map(Ok)
-            }
             Content::Done => None,
         };
         if frame.is_none() {
@@ -107,8 +93,6 @@ impl Body for ReplyBody {
         match &self.content {
             Content::Whole(whole) => whole.is_end_stream(),
             Content::Pieces(_) => false,
-            #[cfg(feature = "grpc")]
-            Content::Grpc(body) => body.is_end_stream(),
             Content::Done => true,
         }
     }
@@ -117,8 +101,6 @@ impl Body for ReplyBody {
         match &self.content {
             Content::Whole(whole) => whole.size_hint(),
             Content::Pieces(_) => SizeHint::default(),
-            #[cfg(feature = "grpc")]
-            Content::Grpc(body) => body.size_hint(),
             Content::Done => SizeHint::with_exact(0),
         }
     }

@@ -5,8 +5,6 @@
 //! and not to a page that a browser was lured to. Stores and registry are asked by tasks of their
 //! own: a client that leaves must not take a connection of the pool with it.
 
-#[cfg(feature = "grpc")]
-mod grpc;
 mod status;
 mod tables;
 mod tags;
@@ -88,10 +86,6 @@ pub(super) const ROUTES: &[Route<To>] = &[
 
 /// Answers a request.
 pub(super) async fn route(node: &Arc<Node>, head: &Parts, body: &mut RequestBody) -> Reply {
-    #[cfg(feature = "grpc")]
-    if crate::grpc::is_meant(head) {
-        return grpc::answer(node, head, body).await;
-    }
     let form = if head.uri.path().starts_with("/v1/") { Form::Json } else { Form::Text };
     let form = Form::accepted(&head.headers, form);
     let reply = answer(node, head, body).await;
