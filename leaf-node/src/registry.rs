@@ -50,7 +50,6 @@ fn options(config: &Config, address: Option<Identity>) -> RegistryOptions {
         session_timeout: snowflake.session_timeout.duration(),
         recycle_after: snowflake.recycle_after.duration(),
         adopt_java_ids: snowflake.adopt_java_ids,
-        on_foreign_holder: snowflake.on_foreign_holder,
         worker_range: snowflake.worker_range,
         address,
     }

@@ -72,8 +72,7 @@ pub use import::import;
 pub use open_registry::OpenRegistry;
 #[cfg(feature = "store")]
 pub use registry_kind::{
-    OnForeignHolder, RegistryKind, RegistryOptions, RegistryPlace, RegistryPlaces, read_secret,
-    read_setting,
+    RegistryKind, RegistryOptions, RegistryPlace, RegistryPlaces, read_secret, read_setting,
 };
 #[cfg(feature = "store")]
 pub use store_url::{OpenStore, SettingError, StoreOptions, StoreUrl};

@@ -68,19 +68,6 @@ impl fmt::Display for RegistryKind {
     }
 }
 
-/// What becomes of a node whose worker id another instance holds, in a registry that binds worker
-/// ids to names.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum OnForeignHolder {
-    /// It waits for the holder's ceiling to pass if that takes no longer than its `startup_wait`;
-    /// else the claim is refused at once.
-    #[default]
-    Wait,
-    /// It waits as with [`Self::Wait`] if that suffices, else it takes another worker id. In
-    /// `zk_normal` only; elsewhere as [`Self::Wait`].
-    NewId,
-}
-
 /// A registry's records: where they are.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RegistryPlace {
@@ -267,8 +254,6 @@ pub struct RegistryOptions {
     /// Whether worker ids that Java Leafs held are given out again. Only for a registry that no
     /// Java Leaf uses any more.
     pub adopt_java_ids: bool,
-    /// What a node does whose own worker id is held by another instance.
-    pub on_foreign_holder: OnForeignHolder,
     /// The worker ids that this registry gives out, so that another registry can give out the
     /// others; `None`: all.
     pub worker_range: Option<WorkerRange>,
@@ -284,31 +269,9 @@ impl Default for RegistryOptions {
             session_timeout: Duration::from_secs(10),
             recycle_after: Duration::from_secs(3600),
             adopt_java_ids: false,
-            on_foreign_holder: OnForeignHolder::Wait,
             worker_range: None,
             address: None,
         }
-    }
-}
-
-impl FromStr for OnForeignHolder {
-    type Err = SettingError;
-
-    fn from_str(text: &str) -> Result<Self, SettingError> {
-        match text {
-            "wait" => Ok(Self::Wait),
-            "new_id" => Ok(Self::NewId),
-            _ => Err(SettingError::new("give wait or new_id")),
-        }
-    }
-}
-
-impl fmt::Display for OnForeignHolder {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Wait => "wait",
-            Self::NewId => "new_id",
-        })
     }
 }
 
@@ -344,7 +307,6 @@ impl RegistryOptions {
             range: self.worker_range,
             recycle_after: self.recycle_after,
             adopt_java_ids: self.adopt_java_ids,
-            new_id: self.on_foreign_holder == OnForeignHolder::NewId,
         }
     }
 }

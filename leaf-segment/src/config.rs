@@ -31,9 +31,6 @@ pub struct SegmentConfig {
     pub attempt: Duration,
     /// How many tags may fetch at the same time. Default 64.
     pub concurrent_fetches: usize,
-    /// Whether [`SegmentGenerator::close`](crate::SegmentGenerator::close) gives the ids that were
-    /// fetched and not handed out back, where nobody allocated since. Default true.
-    pub give_back: bool,
     /// The regression guard's marks. Default: in memory, so that they end with the process; with
     /// [`HighWaterMarks::open`] they outlive it.
     pub marks: Arc<HighWaterMarks>,
@@ -60,7 +57,6 @@ impl Default for SegmentConfig {
             wait: Duration::from_secs(2),
             attempt: Duration::from_secs(2),
             concurrent_fetches: 64,
-            give_back: true,
             marks: Arc::default(),
             keys: Arc::default(),
             clock: Arc::new(SystemClock),

@@ -296,9 +296,7 @@ impl Shared {
                     tracing::warn!(tag = ?tag.as_str(), "{error}; unused ids stay taken");
                     return;
                 }
-                let Some(unused) = unused.filter(|_| store_client.config.give_back) else {
-                    return;
-                };
+                let Some(unused) = unused else { return };
                 let request = store_client.store.give_back(&tag, generation, unused);
                 match store_client.ask("give back unused ids", request).await {
                     Ok(true) => tracing::debug!(tag = ?tag.as_str(), "gave {unused} back"),

@@ -176,7 +176,7 @@ fn forget(state: &TagState, ticket: u64, unused: IdRange) -> Option<i64> {
     // Else something was granted since, or the record cannot be trusted.
     let is_last = control.granted_end == Some(unused.end());
     let sound = control.ended.is_none() && !control.suspect();
-    if !is_last || !sound || !state.store_client.config.give_back {
+    if !is_last || !sound {
         return None;
     }
     let used = unused.start() > entry.leased.range.start();

@@ -43,10 +43,6 @@ pub struct Segment {
     /// connection for the length of one statement.
     #[serde(deserialize_with = "values::whole_number")]
     pub concurrent_fetches: u32,
-    /// Whether unused ids go back at a clean stop, as far as nobody allocated from the tag since;
-    /// default true.
-    #[serde(deserialize_with = "values::boolean")]
-    pub give_back: bool,
     /// Whether tags jump ahead when the database answers as another server; default true. A replica
     /// that was promoted may lack the latest allocations.
     #[serde(deserialize_with = "values::boolean")]
@@ -95,7 +91,6 @@ impl Default for Segment {
             wait: Span::from_secs(2),
             refresh: Span::from_secs(60),
             concurrent_fetches: 64,
-            give_back: true,
             failover_guard: true,
             failover_margin: 10_000_000,
             keys_file: None,
@@ -131,7 +126,6 @@ impl Segment {
             wait: self.wait.duration(),
             refresh: self.refresh.duration(),
             concurrent_fetches: self.concurrent_fetches as usize,
-            give_back: self.give_back,
             ..leaf_segment::SegmentConfig::default()
         }
     }

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use leaf_core::{Clock as _, Layout, UnixMillis, WorkerId};
-use leaf_registry::{OnForeignHolder, RegistryKind, StoreUrl, ZookeeperAddress};
+use leaf_registry::{RegistryKind, StoreUrl, ZookeeperAddress};
 use leaf_snowflake::{NodeSettings, PeerRule, SystemClock, WorkerRange};
 use serde::{Deserialize, Serialize};
 
@@ -49,9 +49,6 @@ pub struct Snowflake {
     /// No Java Leaf uses the registry any more: what they held is given out again.
     #[serde(deserialize_with = "values::boolean")]
     pub adopt_java_ids: bool,
-    /// What becomes of a node of `zk_normal` whose worker id another instance holds.
-    #[serde(with = "values::text")]
-    pub on_foreign_holder: OnForeignHolder,
     /// The host name whose number is the worker id of `ordinal`. Default: this host's.
     pub host_name: Option<String>,
     /// What is added to that number.
@@ -151,7 +148,6 @@ impl Default for Snowflake {
             etcd_file: None,
             recycle_after: Span::from_secs(3600),
             adopt_java_ids: false,
-            on_foreign_holder: OnForeignHolder::Wait,
             host_name: None,
             ordinal_offset: 0,
             clock_check: ClockCheck::By(PeerRule::Majority),

@@ -1,5 +1,5 @@
-//! The worker registry `zk_normal`. Invariant: an identity gets a znode only if it has none or asks
-//! for one more (`new_id`); a znode's number is used by that identity alone. If a creation gets no
+//! The worker registry `zk_normal`. Invariant: an identity gets a znode only if it has none that
+//! is not retired; a znode's number is used by that identity alone. If a creation gets no
 //! answer, the next listing shows whether the znode was made: within a session ZooKeeper never
 //! carries out a request after a later one.
 
@@ -288,16 +288,6 @@ impl FenceStore for ZkNormal {
                 _ => Ok(made),
             }
         };
-        self.fences.session.run(&operation, make).await.map(Some)
-    }
-
-    async fn assign_another(
-        &self,
-        who: &Identity,
-        greatest: WorkerId,
-    ) -> Result<Option<WorkerId>, RegistryError> {
-        let operation = format!("make another znode for {who} in ZooKeeper");
-        let make = async |connected: &Connected| self.make(connected, who, greatest).await;
         self.fences.session.run(&operation, make).await.map(Some)
     }
 

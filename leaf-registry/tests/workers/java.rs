@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use leaf_core::{Clock, Id, UnixMillis, WorkerId};
-use leaf_registry::RegistryOptions;
 use leaf_snowflake::{
     ClaimRequest, Identity, Lease, RegistryError, RegistryErrorKind, SnowflakeConfig,
     SnowflakeGenerator, SystemClock,
@@ -276,18 +275,16 @@ pub(crate) async fn what_was_never_made_is_left_alone(f: Fixture) {
 pub(crate) async fn numbers_are_made_only_when_they_are_needed(f: Fixture) {
     let first = f.node("10.0.0.1:1").await;
     let lease = first.claim().await;
-    let options = RegistryOptions {
-        on_foreign_holder: leaf_registry::OnForeignHolder::NewId,
-        ..f.options.clone()
-    };
+    assert_eq!(lease.worker.get(), 1);
+    first.registry().release(lease, report(NOW)).await.unwrap();
+    first.registry().retire_worker(WorkerId::new(1), node_settings(NOW)).await.unwrap();
     for _ in 0..4 {
-        let again = Node::on(f.open_with(&options).await, "10.0.0.1:1");
+        let again = f.node("10.0.0.1:1").await;
         let busy = |error: &RegistryError| *error.kind() == RegistryErrorKind::Unavailable;
         let other = patiently(busy, async || again.claim_at(NOW + seconds(1)).await).await.unwrap();
         assert_eq!(other.worker.get(), 2, "the second number, each time");
         again.registry().release(other, report(NOW + seconds(1))).await.unwrap();
     }
-    assert_eq!(lease.worker.get(), 1);
 
     let client = f.zookeeper().await;
     let options = zk::CreateMode::PersistentSequential.with_acls(zk::Acls::anyone_all());

@@ -1,18 +1,16 @@
 //! The end: nothing leaves a closed generator, and unused ids go back.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use crate::support::{open, step, store_with, tag};
-use leaf_segment::{RangeSource, SegmentConfig, SegmentErrorKind, SegmentGenerator};
+use leaf_segment::{RangeSource, SegmentErrorKind};
 use tokio::time::Instant;
 
 #[tokio::test(start_paused = true)]
 async fn unused_ids_go_back_where_nobody_allocated_since() {
-    for (others, give_back, next) in [(false, true, 8), (true, true, 2001), (false, false, 1001)] {
+    for (others, next) in [(false, 8), (true, 2001)] {
         let store = store_with("orders", 1000).await;
-        let config = SegmentConfig { give_back, ..SegmentConfig::default() };
-        let segments = SegmentGenerator::open(Arc::clone(&store) as _, config).await;
+        let segments = open(&store).await;
         let orders = segments.tag("orders").await.unwrap();
         for id in 1..=7 {
             assert_eq!(orders.next().await.unwrap().get(), id);
@@ -25,7 +23,7 @@ async fn unused_ids_go_back_where_nobody_allocated_since() {
 
         let successor = open(&store).await;
         let first = successor.tag("orders").await.unwrap().next().await.unwrap().get();
-        assert_eq!(first, next, "{others} {give_back}");
+        assert_eq!(first, next, "{others}");
     }
 }
 

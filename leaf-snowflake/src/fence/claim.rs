@@ -15,8 +15,8 @@ use super::floor::{Evidence, RegistryEvidence, Selection, first_timestamp};
 use super::registry::{StoreRules, TRIES};
 use super::request::{check_layout, check_range};
 use super::{
-    ClaimRequest, Fence, FenceState, FenceStore, Identity, Lease, Purpose, RecordState, Stored,
-    StoredWorker, WorkerRecord,
+    ClaimRequest, Fence, FenceStore, Identity, Lease, Purpose, RecordState, Stored, StoredWorker,
+    WorkerRecord,
 };
 use crate::{RegistryError, RegistryErrorKind};
 
@@ -96,7 +96,7 @@ impl<S: FenceStore> StoreRules<S> {
     async fn claim_assigned(
         &self,
         who: &Identity,
-        mut worker: WorkerId,
+        worker: WorkerId,
         request: &ClaimRequest,
     ) -> Result<Lease, RegistryError> {
         for _ in 0..TRIES {
@@ -111,18 +111,6 @@ impl<S: FenceStore> StoreRules<S> {
                 },
                 Err(refusal) => refusal,
             };
-            let foreign = stored.record.written().is_some_and(|record| {
-                record.fence.instance != request.instance && record.fence.state == FenceState::Held
-            });
-            if foreign
-                && self.policy.new_id
-                && !worth_waiting(&refusal)
-                && let Some(another) = self.store.assign_another(who, greatest).await?
-            {
-                tracing::warn!("{refusal}: {who} takes worker id {another} instead");
-                worker = another;
-                continue;
-            }
             let error = self.error(refusal, &what);
             return Err(match stored.record {
                 RecordState::Damaged(why) => error.because(why),

@@ -43,9 +43,6 @@ pub struct ClaimPolicy {
     /// No Java Leaf uses the registry any more: worker ids of Java Leafs are given out like any
     /// other.
     pub adopt_java_ids: bool,
-    /// If another instance holds this node's worker id, the node is assigned a new one; otherwise
-    /// it is refused.
-    pub new_id: bool,
 }
 
 /// Where worker ids come from: a [`FenceStore`] under a [`ClaimPolicy`]. Cheap to clone.

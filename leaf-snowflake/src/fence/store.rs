@@ -128,17 +128,6 @@ pub trait FenceStore: fmt::Debug + Send + Sync + 'static {
         async { Ok(None) }
     }
 
-    /// Creates one more worker id for this identity, up to `greatest`; `None` where an identity has
-    /// one at most.
-    fn assign_another(
-        &self,
-        who: &Identity,
-        greatest: WorkerId,
-    ) -> impl Future<Output = Result<Option<WorkerId>, RegistryError>> + Send {
-        let _ = (who, greatest);
-        async { Ok(None) }
-    }
-
     /// Shows other nodes from now on that this node is alive.
     fn announce(&self, who: &Identity, address: &Identity) {
         let _ = (who, address);

@@ -34,7 +34,7 @@ pub(super) struct Create {
     tag: String,
     /// Not in strict order.
     #[serde(default, deserialize_with = "given")]
-    step: Option<Whole>,
+    step: Option<i64>,
     order: Option<Order>,
     #[serde(default)]
     shape: ShapeName,
@@ -52,15 +52,15 @@ pub(super) struct Create {
 #[serde(deny_unknown_fields)]
 pub(super) struct Change {
     #[serde(default, deserialize_with = "given")]
-    step: Option<Whole>,
+    step: Option<i64>,
     #[serde(default, deserialize_with = "given")]
     enabled: Option<bool>,
     #[serde(default, deserialize_with = "given")]
-    min_step: Option<Option<Whole>>,
+    min_step: Option<Option<i64>>,
     #[serde(default, deserialize_with = "given")]
-    max_step: Option<Option<Whole>>,
+    max_step: Option<Option<i64>>,
     #[serde(default, deserialize_with = "given")]
-    max_take: Option<Option<Whole>>,
+    max_take: Option<Option<i64>>,
 }
 
 /// The body of `POST /v1/tags/{tag}/advance`.
@@ -105,21 +105,6 @@ fn given<'de, T: Deserialize<'de>, D: Deserializer<'de>>(from: D) -> Result<Opti
     T::deserialize(from).map(Some)
 }
 
-/// A whole number, also one that is written `5.0`, as JSON Schema has it.
-#[derive(Debug, Clone, Copy)]
-struct Whole(i64);
-
-impl<'de> Deserialize<'de> for Whole {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        let number = serde_json::Number::deserialize(from)?;
-        let exact = |value: f64| value.fract() == 0.0 && value.abs() <= (1i64 << 53) as f64;
-        let whole = number.as_i64();
-        let whole =
-            whole.or(number.as_f64().filter(|value| exact(*value)).map(|value| value as i64));
-        whole.map(Self).ok_or_else(|| serde::de::Error::custom("expected a whole number"))
-    }
-}
-
 /// An id: a string of digits, or a number.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Id(pub(super) i64);
@@ -130,10 +115,10 @@ impl<'de> Deserialize<'de> for Id {
         #[serde(untagged, expecting = "an id: a string of digits, or a number")]
         enum Written {
             Text(String),
-            Number(Whole),
+            Number(i64),
         }
         match Written::deserialize(from)? {
-            Written::Number(Whole(number)) => Ok(Self(number)),
+            Written::Number(number) => Ok(Self(number)),
             Written::Text(text) => text.parse().map(Self).map_err(serde::de::Error::custom),
         }
     }
@@ -149,7 +134,7 @@ impl Create {
     /// Which tag is to be made, and how.
     pub(super) fn read(self) -> Result<(String, TagSpec), Problem> {
         let spec = TagSpec {
-            step: self.step.map(|Whole(value)| step("step", value)).transpose()?,
+            step: self.step.map(|value| step("step", value)).transpose()?,
             order: self.order,
             shape: self.shape,
             slice: self.slice,
@@ -167,13 +152,13 @@ impl Create {
 impl Change {
     /// What is to be changed.
     pub(super) fn read(self) -> Result<TagChange, Problem> {
-        let limit = |name: &str, value: Option<Option<Whole>>| match value {
+        let limit = |name: &str, value: Option<Option<i64>>| match value {
             None => Ok(None),
             Some(None) => Ok(Some(None)),
-            Some(Some(Whole(value))) => step(name, value).map(|step| Some(Some(step))),
+            Some(Some(value)) => step(name, value).map(|step| Some(Some(step))),
         };
         Ok(TagChange {
-            step: self.step.map(|Whole(value)| step("step", value)).transpose()?,
+            step: self.step.map(|value| step("step", value)).transpose()?,
             enabled: self.enabled,
             min_step: limit("min_step", self.min_step)?,
             max_step: limit("max_step", self.max_step)?,
