@@ -65,24 +65,23 @@ pub(crate) fn read(place: &Place) -> Result<Config> {
 /// each node's data directory, or the records are in a file that does not exist yet. A file is
 /// never made here; an empty one would look like a registry in which every worker id is free.
 pub(crate) async fn registry(config: &Config) -> Result<Registry> {
-    let kind = config.snowflake.registry;
-    let place = config.registry_place()?;
-    let Some(place) = place else {
+    let url = config.registry();
+    if url.is_in_state_file() {
         let text = format!(
-            "the registry `{kind}` keeps its fence in each node's data directory: there is nothing to \
+            "the registry `{url}` keeps its fence in each node's data directory: there is nothing to \
              administer here; set snowflake.registry where the nodes use another"
         );
         return Err(ConfigError::new(text).into());
-    };
-    if let Some(file) = place.file(&config.data_dir)
+    }
+    if let Some(file) = url.file(&config.data_dir)
         && !file.exists()
     {
         let text = format!(
-            "{place} does not exist: start leaf-server once, or, where the path is relative, say --data-dir (now {})",
+            "{url} does not exist: start leaf-server once, or, where the path is relative, say --data-dir (now {})",
             config.data_dir.display()
         );
         return Err(ConfigError::new(text).into());
     }
-    let open = leaf_node::registry::open_to_administer(config, &place).await?;
+    let open = leaf_node::registry::open_to_administer(config).await?;
     Ok(open.registry)
 }

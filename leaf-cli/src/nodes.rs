@@ -19,7 +19,7 @@ const LARGEST: u64 = 64 * 1024;
 /// would stop to serve the tag. One that does not serve the tag now is passed over. Nobody is asked
 /// where nodes do not share a registry.
 pub(crate) async fn have_key(config: &Config, tag: &Tag, key: KeyId) -> Result<()> {
-    if !config.snowflake.enabled || config.registry_place()?.is_none() {
+    if !config.snowflake.enabled || config.registry().is_in_state_file() {
         return Ok(());
     }
     let registry = config::registry(config).await?;

@@ -37,7 +37,7 @@ fn a_key_is_on_every_live_node_before_it_is_used() {
         write(&directory.join("keys"), keys);
         let config = format!(
             "advertise = '127.0.0.1:70{node}'\n[segment]\nstore = '{url}'\nkeys_file = '{}'\n\
-             [snowflake]\nregistry = 'postgres'\n",
+             [snowflake]\nregistry = 'store'\n",
             directory.join("keys").display()
         );
         std::fs::write(directory.join("leaf.toml"), config).unwrap();

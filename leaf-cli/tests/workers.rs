@@ -5,7 +5,7 @@ mod support;
 
 use std::time::{Duration, UNIX_EPOCH};
 
-use leaf_registry::{OpenRegistry, RegistryKind, RegistryOptions, RegistryPlace};
+use leaf_registry::{OpenRegistry, RegistryOptions, RegistryUrl};
 use leaf_snowflake::{Identity, SnowflakeConfig, SnowflakeGenerator};
 use support::leaf;
 
@@ -15,10 +15,10 @@ fn now() -> u64 {
 
 /// An SQLite registry in the default data directory.
 async fn open(home: &std::path::Path) -> OpenRegistry {
-    let place = RegistryPlace::Store("sqlite:leaf.db".parse().unwrap());
+    let url: RegistryUrl = "sqlite:leaf.db".parse().unwrap();
     let options = RegistryOptions::default();
     let data = home.join("leaf-data");
-    let open = place.open(RegistryKind::Sqlite, None, &data, &options).await.unwrap();
+    let open = url.open(&data, &options).await.unwrap();
     open.admin.as_ref().unwrap().apply().await.unwrap();
     open
 }
@@ -34,10 +34,8 @@ async fn a_worker_id_from_its_list_to_its_end() {
     let home = tempfile::tempdir().unwrap();
     std::fs::create_dir(home.path().join("leaf-data")).unwrap();
     let file = home.path().join("leaf-data/leaf.db");
-    let text = format!(
-        "[snowflake]\nregistry = 'sqlite'\ndatabase = 'sqlite:{}'\nreport_interval = '1s'\n",
-        file.display()
-    );
+    let text =
+        format!("[snowflake]\nregistry = 'sqlite:{}'\nreport_interval = '1s'\n", file.display());
     std::fs::write(home.path().join("leaf.toml"), text).unwrap();
     let run = |args: &[&str]| leaf(home.path(), args);
     let absent = run(&["worker", "list"]).failed(2);
@@ -98,16 +96,17 @@ fn what_cannot_be_administered_says_why() {
     let config = home.path().join("leaf.toml");
     std::fs::write(&config, "[snowflake]\nregistry = 'zk_normal'\n").unwrap();
     let missing = leaf(home.path(), &["worker", "list"]).failed(2);
-    assert!(missing.contains("snowflake.zookeeper is missing"), "{missing}");
+    assert!(missing.contains("write local, ordinal, store"), "{missing}");
     let file = home.path().join("secret");
-    std::fs::write(&file, "canary@").unwrap();
-    let text =
-        format!("[snowflake]\nregistry = 'zk_normal'\nzookeeper_file = '{}'\n", file.display());
+    std::fs::write(&file, "zk-normal://canary@").unwrap();
+    let text = format!("[snowflake]\nregistry_file = '{}'\n", file.display());
     std::fs::write(&config, text).unwrap();
     let wrong = leaf(home.path(), &["worker", "list"]).failed(2);
-    assert!(wrong.contains("not a ZooKeeper address") && !wrong.contains("canary"), "{wrong}");
-    std::fs::write(&config, "[snowflake]\nregistry = 'zk_normal'\nzookeeper = '127.0.0.1:1'\n")
-        .unwrap();
+    assert!(
+        wrong.contains("not a list of ZooKeeper servers") && !wrong.contains("canary"),
+        "{wrong}"
+    );
+    std::fs::write(&config, "[snowflake]\nregistry = 'zk-normal://127.0.0.1:1'\n").unwrap();
     let away = leaf(home.path(), &["worker", "list"]).failed(1);
     assert!(away.contains("registry unavailable"), "{away}");
 }

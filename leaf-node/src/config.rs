@@ -3,29 +3,33 @@
 //! What it refuses is told in one line that names the key, what was written and where; a value that
 //! may hold a secret is never repeated.
 //!
-//! Reading and checking are two steps: [`Sources::load`] merges all sources into a [`Config`],
-//! reads the files that keys name (secrets), and then checks every value against its bounds. Some
-//! bounds of snowflake mode are checked only when the node is opened; a `Config` that a program
-//! makes by hand gets none of the other checks.
+//! `Sources::load` (with the feature `server-config`) merges all sources, with what is in the files that keys name (secrets), into a
+//! [`Config`] and checks it; a program that makes a `Config` itself has it checked by
+//! [`Leaf::open`](crate::Leaf::open). Some bounds of snowflake mode are checked only when the node
+//! is opened.
 
+#[cfg(feature = "server-config")]
 mod keys;
 mod listeners;
+#[cfg(feature = "server-config")]
 mod properties;
 mod segment;
 mod snowflake;
+#[cfg(feature = "server-config")]
 mod sources;
 mod span;
 mod values;
 
 use std::path::{Path, PathBuf};
 
-use leaf_registry::{RegistryKind, RegistryOptions, RegistryPlace, RegistryPlaces};
+use leaf_registry::{RegistryKind, RegistryOptions, RegistryUrl};
 use leaf_snowflake::Identity;
 use serde::{Deserialize, Deserializer, Serialize};
 
 pub use listeners::{Grpc, Http, Log, LogFormat, Ops, Redis, Secret};
 pub use segment::{Segment, Shard};
 pub use snowflake::{ClockCheck, Snowflake};
+#[cfg(feature = "server-config")]
 pub use sources::{Loaded, Sources};
 pub use span::Span;
 
@@ -47,7 +51,6 @@ pub struct Config {
     /// Leaf takes.
     pub advertise_guess: Guess,
     /// The port of an identity that is found so. Default: that of `http.listen`.
-    #[serde(deserialize_with = "values::optional_whole_number")]
     pub advertise_port: Option<u16>,
     /// How long a stop waits for requests under way, and then for the registry and the store; 0 s
     /// to 1 h. What is not given back in time costs ids, never uniqueness.
@@ -138,19 +141,21 @@ impl ConfigError {
 }
 
 impl Config {
-    /// Reads what is kept in files.
-    fn read_files(&mut self, stores_only: bool) -> Result<(), ConfigError> {
-        if !stores_only {
-            self.redis.read_files()?;
-            self.ops.read_files()?;
-        }
-        self.segment.read_files()?;
-        self.snowflake.read_files()
+    /// A configuration in which every key has a value of its type, but for tables, lists and texts.
+    #[cfg(feature = "server-config")]
+    fn example() -> Self {
+        let mut example = Self { advertise_port: Some(0), ..Self::default() };
+        example.snowflake.datacenter_id = Some(0);
+        example.snowflake.epoch = Some(0);
+        example
     }
 
     /// Refuses what no node should run with. Every section checks its own bounds; here is what
     /// concerns several sections.
-    fn check(&self) -> Result<(), ConfigError> {
+    ///
+    /// # Errors
+    /// Names the key that is wrong.
+    pub fn check(&self) -> Result<(), ConfigError> {
         let refuse = |text: String| Err(ConfigError(text));
         let snowflake = &self.snowflake;
         if self.data_dir.as_os_str().is_empty() {
@@ -189,38 +194,34 @@ impl Config {
         self.redis.check()?;
         self.grpc.check()?;
         self.ops.check()?;
+        #[cfg(feature = "server-config")]
         self.log.filter()?;
         self.segment.check()?;
         snowflake.check(self.advertise.as_deref())?;
         if snowflake.enabled {
-            self.registry_place()?;
+            self.check_registry()?;
         }
         Ok(())
     }
 
-    /// Where the worker ids are kept; `None` for those that need no place.
-    ///
-    /// # Errors
-    /// Names the key that is missing or does not fit.
-    pub fn registry_place(&self) -> Result<Option<RegistryPlace>, ConfigError> {
-        let places = RegistryPlaces {
-            zookeeper: self.snowflake.zookeeper.clone(),
-            database: self.snowflake.database.clone(),
-            etcd: self.snowflake.etcd.clone(),
-            segment_store: Some(self.segment.store.clone()),
-        };
-        let place = places.of(self.snowflake.registry);
-        let place = place.map_err(|error| ConfigError(error.to_string()))?;
-        let file = place.as_ref().and_then(|place| place.file(Path::new("")));
-        if self.snowflake.registry == RegistryKind::Sqlite
-            && file.is_some_and(|file| file.is_relative())
-        {
+    /// Where worker ids come from: `snowflake.registry`, with `segment.store` in place of the word
+    /// `store`.
+    #[must_use]
+    pub fn registry(&self) -> RegistryUrl {
+        self.snowflake.registry.clone().in_store(&self.segment.store)
+    }
+
+    /// Refuses a file of which each process of the host would have its own.
+    fn check_registry(&self) -> Result<(), ConfigError> {
+        let registry = self.registry();
+        let file = registry.file(Path::new(""));
+        if registry.kind() == RegistryKind::Sqlite && file.is_some_and(|file| file.is_relative()) {
             return Err(ConfigError::new(
-                "snowflake.database: the processes of a host share the file, and a relative path is in the data \
+                "snowflake.registry: the processes of a host share the file, and a relative path is in the data \
                  directory, of which each has its own, so that all would get one worker id: give an absolute path, \
                  like sqlite:/var/lib/leaf/workers.db; a single process needs no registry but `local`",
             ));
         }
-        Ok(place)
+        Ok(())
     }
 }

@@ -45,7 +45,7 @@ pub const fn of_registry(kind: &RegistryErrorKind) -> Option<&'static str> {
             "an empty registry is another `name` or database, or with the registry `local` another data directory",
         ),
         RegistryErrorKind::BeyondLayout { .. } => Some(
-            "snowflake.registry = \"zk_recycle\" recycles worker ids; snowflake.layout sets the layout",
+            "snowflake.registry = \"zk-recycle://...\" recycles worker ids; snowflake.layout sets the layout",
         ),
         _ => None,
     }

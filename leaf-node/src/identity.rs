@@ -25,9 +25,8 @@ pub fn find_identity(config: &Config) -> Result<(Identity, Option<String>), Conf
     let listen = config.http.listen;
     if let Some(name) = &config.advertise {
         let identity = parse(&canonical(name)?)?;
-        if let Some(place) = config.registry_place()?
-            && is_loopback(host(identity.as_str()))
-            && !place.hosts().iter().all(|at| is_loopback(host(at)))
+        if is_loopback(host(identity.as_str()))
+            && !config.registry().hosts().iter().all(|at| is_loopback(host(at)))
         {
             return Err(ConfigError::new(format!(
                 "advertise: {identity} is this host to itself alone, and the registry is shared: give an address that the \
@@ -37,12 +36,9 @@ pub fn find_identity(config: &Config) -> Result<(Identity, Option<String>), Conf
         return Ok((identity, None));
     }
     // Nobody else ever sees its name.
-    let nameless = match config.snowflake.registry {
-        RegistryKind::Local => config.snowflake.worker_ids.is_none(),
-        RegistryKind::Ordinal => config.registry_place()?.is_none(),
-        _ => false,
-    };
-    if nameless {
+    let by_identity =
+        config.snowflake.worker_ids.is_some() && config.registry().kind() == RegistryKind::Local;
+    if config.registry().is_in_state_file() && !by_identity {
         return Ok((parse(&listen.to_string())?, None));
     }
     let port = config.advertise_port.unwrap_or(listen.port());
@@ -242,8 +238,7 @@ mod tests {
         }
         let check = |advertise: &str, etcd: &str| {
             let mut config = Config { advertise: Some(advertise.into()), ..Config::default() };
-            config.snowflake.registry = RegistryKind::Etcd;
-            config.snowflake.etcd = Some(etcd.parse().unwrap());
+            config.snowflake.registry = etcd.parse().unwrap();
             find_identity(&config).map_err(|error| error.to_string())
         };
         assert_eq!(

@@ -1,13 +1,12 @@
 //! Leaf inside a program, in one object.
 
-use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use leaf_core::Health;
 use leaf_segment::{SegmentError, TagHandle};
 use leaf_snowflake::SnowflakeGenerator;
 
-use crate::config::{Config, Loaded, Sources};
+use crate::config::{Config, ConfigError};
 use crate::{Node, OpenError, Surroundings};
 
 /// A node of Leaf inside a program: ids of tags and snowflake ids.
@@ -27,7 +26,8 @@ use crate::{Node, OpenError, Surroundings};
 #[derive(Debug)]
 pub struct Leaf(Node);
 
-/// What a [`Leaf`] is opened with. Every key of the configuration can be set, by its name.
+/// What a [`Leaf`] is opened with, where its defaults will do for the most part. [`Leaf::open`] takes
+/// every key of the configuration.
 ///
 /// ```no_run
 /// # async fn several_nodes() -> Result<(), Box<dyn std::error::Error>> {
@@ -44,20 +44,11 @@ pub struct Leaf(Node);
 /// # Ok(())
 /// # }
 /// ```
-#[derive(Clone, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct LeafBuilder {
-    /// The configuration files.
-    files: Vec<PathBuf>,
-    /// Keys and their values, which outrank the files.
-    values: Vec<(&'static str, String)>,
-}
-
-/// Without the values, which may hold passwords.
-impl fmt::Debug for LeafBuilder {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let keys: Vec<_> = self.values.iter().map(|(key, _)| key).collect();
-        f.debug_struct("LeafBuilder").field("files", &self.files).field("keys", &keys).finish()
-    }
+    config: Config,
+    /// The first text that could not be read.
+    wrong: Option<String>,
 }
 
 impl Leaf {
@@ -66,6 +57,42 @@ impl Leaf {
     #[must_use]
     pub fn builder() -> LeafBuilder {
         LeafBuilder::default()
+    }
+
+    /// Opens the stores, claims a worker id and starts both modes. Call it in a tokio runtime, which
+    /// must live as long as the [`Leaf`].
+    ///
+    /// ```
+    /// # tokio::runtime::Runtime::new()?.block_on(async {
+    /// # let directory = tempfile::tempdir()?;
+    /// use leaf_node::{Leaf, config::Config};
+    ///
+    /// let mut config = Config { data_dir: directory.path().into(), ..Config::default() };
+    /// config.segment.max_step = 100_000;
+    /// let leaf = Leaf::open(config).await?;
+    /// leaf.close().await;
+    /// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// What is wrong with the configuration or with a file; `Snowflake` when the registry yields no
+    /// worker id now. A segment store that is away is no error: its tags are when they are asked
+    /// for.
+    pub async fn open(config: Config) -> Result<Self, OpenError> {
+        config.check()?;
+        let directory = &config.data_dir;
+        std::fs::create_dir_all(directory)
+            .map_err(|error| OpenError::DataDir { path: directory.display().to_string(), error })?;
+        let node = Node::open(&config, Surroundings::default()).await?;
+        if let Some(snowflake) = node.snowflake() {
+            let claimed = snowflake.generator.claim().await;
+            if let Err(error) = claimed {
+                node.close().await;
+                return Err(OpenError::Snowflake(error));
+            }
+        }
+        Ok(Self(node))
     }
 
     /// The handle of a tag, which must exist. Keep it: it yields ids without a look-up.
@@ -110,148 +137,95 @@ impl Leaf {
 }
 
 impl LeafBuilder {
-    /// Reads this file (`leaf.toml`, or `leaf.properties` of a Java Leaf) first.
-    #[must_use]
-    pub fn file(mut self, path: impl Into<PathBuf>) -> Self {
-        self.files.push(path.into());
-        self
-    }
-
-    /// Sets a key of the configuration, like `segment.max_step`, to a text.
-    #[must_use]
-    pub fn set(mut self, key: &'static str, value: impl ToString) -> Self {
-        self.values.push((key, value.to_string()));
-        self
-    }
-
     /// Where state is kept; made where it does not exist. No other process may use it at the same
     /// time.
     #[must_use]
-    pub fn data_dir(self, path: impl AsRef<Path>) -> Self {
-        self.set("data_dir", path.as_ref().display())
+    pub fn data_dir(mut self, path: impl Into<PathBuf>) -> Self {
+        self.config.data_dir = path.into();
+        self
     }
 
     /// Where segments are kept: `sqlite:PATH`, `mysql://…`, `postgres://…` or `etcd://…`.
     #[must_use]
-    pub fn store(self, url: &str) -> Self {
-        self.set("segment.store", url)
+    pub fn store(mut self, url: &str) -> Self {
+        match url.parse() {
+            Ok(store) => self.config.segment.store = store,
+            Err(error) => self.refuse(format!("segment.store: {error}")),
+        }
+        self
     }
 
     /// Where worker ids come from: `zk-normal://host:2181,host:2181/chroot`, `zk-recycle://…`,
-    /// `mysql://…`, `postgres://…`, `sqlite:/PATH`, `etcd://…`, or `local`.
+    /// `mysql://…`, `postgres://…`, `sqlite:/PATH`, `etcd://…`, `store` (that of the segments) or
+    /// `local`.
     #[must_use]
-    pub fn registry(self, place: &str) -> Self {
-        let (scheme, rest) = place.split_once(':').unwrap_or((place, ""));
-        let kind = match scheme {
-            "postgresql" => "postgres".to_owned(),
-            scheme => scheme.replace('-', "_"),
-        };
-        let (key, value) = match kind.as_str() {
-            "zk_normal" | "zk_recycle" => {
-                ("snowflake.zookeeper", rest.trim_start_matches('/').to_owned())
-            }
-            "etcd" => ("snowflake.etcd", place.to_owned()),
-            "mysql" | "postgres" | "sqlite" => ("snowflake.database", place.to_owned()),
-            // `local`, or what the check of the configuration refuses.
-            _ => return self.set("snowflake.registry", kind),
-        };
-        self.set("snowflake.registry", kind).set(key, value)
+    pub fn registry(mut self, url: &str) -> Self {
+        match url.parse() {
+            Ok(registry) => self.config.snowflake.registry = registry,
+            Err(error) => self.refuse(format!("snowflake.registry: {error}")),
+        }
+        self
     }
 
     /// What this node calls itself to the registry, `host:port`, which no other node may. Default:
     /// one of the host's addresses.
     #[must_use]
-    pub fn advertise(self, name: &str) -> Self {
-        self.set("advertise", name)
+    pub fn advertise(mut self, name: impl Into<String>) -> Self {
+        self.config.advertise = Some(name.into());
+        self
     }
 
     /// Without snowflake ids, and so without a worker id.
     #[must_use]
-    pub fn without_snowflake(self) -> Self {
-        self.set("snowflake.enabled", false)
+    pub fn without_snowflake(mut self) -> Self {
+        self.config.snowflake.enabled = false;
+        self
     }
 
     /// Without ids of tags, and so without a segment store.
     #[must_use]
-    pub fn without_segments(self) -> Self {
-        self.set("segment.enabled", false)
+    pub fn without_segments(mut self) -> Self {
+        self.config.segment.enabled = false;
+        self
     }
 
-    /// The configuration as it will be used. The environment is not read.
+    /// Opens it, see [`Leaf::open`].
     ///
     /// # Errors
-    /// One line that names the key that is wrong.
-    pub fn config(&self) -> Result<Config, OpenError> {
-        let sources =
-            Sources { files: self.files.clone(), flags: self.values.clone(), stores_only: false };
-        let Loaded { config, warnings, .. } = sources.load_without_environment()?;
-        for warning in warnings {
-            tracing::warn!("{warning}");
-        }
-        Ok(config)
-    }
-
-    /// Opens the stores, claims a worker id and starts both modes. Call it in a tokio runtime,
-    /// which must live as long as the [`Leaf`].
-    ///
-    /// # Errors
-    /// What is wrong with the configuration or with a file; `Snowflake` when the registry yields no
-    /// worker id now. A segment store that is away is no error: its tags are when they are asked
-    /// for.
+    /// Also a text that is no URL.
     pub async fn open(self) -> Result<Leaf, OpenError> {
-        let config = self.config()?;
-        let directory = &config.data_dir;
-        std::fs::create_dir_all(directory)
-            .map_err(|error| OpenError::DataDir { path: directory.display().to_string(), error })?;
-        let node = Node::open(&config, Surroundings::default()).await?;
-        if let Some(snowflake) = node.snowflake() {
-            let claimed = snowflake.generator.claim().await;
-            if let Err(error) = claimed {
-                node.close().await;
-                return Err(OpenError::Snowflake(error));
-            }
+        match self.wrong {
+            Some(text) => Err(ConfigError::new(text).into()),
+            None => Leaf::open(self.config).await,
         }
-        Ok(Leaf(node))
+    }
+
+    /// Remembers what could not be read.
+    fn refuse(&mut self, text: String) {
+        self.wrong.get_or_insert(text);
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use leaf_registry::RegistryKind;
-
     use super::*;
 
-    #[test]
-    fn a_registry_is_one_text() {
-        for (place, kind, shown) in [
-            ("zk-normal://a:2181,b:2181", RegistryKind::ZkNormal, "a:2181,b:2181"),
-            ("zk-recycle://a:2181/leaf", RegistryKind::ZkRecycle, "a:2181/leaf"),
-            ("mysql://leaf:canary@db/leaf", RegistryKind::Mysql, "mysql://leaf:***@db/leaf"),
-            ("postgresql://db/leaf", RegistryKind::Postgres, "postgresql://db/leaf"),
-            ("sqlite:/leaf/workers.db", RegistryKind::Sqlite, "sqlite:/leaf/workers.db"),
-        ] {
-            let builder = Leaf::builder().registry(place);
-            assert!(!format!("{builder:?}").contains("canary"), "{builder:?}");
-            let config = builder.config().unwrap();
-            assert_eq!(config.snowflake.registry, kind);
-            let found = config.registry_place().unwrap().unwrap().to_string();
-            assert!(found.contains(shown), "{place}: {found}");
+    #[tokio::test]
+    async fn what_is_wrong_is_named_without_its_value() {
+        async fn wrong(builder: LeafBuilder) -> String {
+            assert!(!format!("{builder:?}").contains("canary"));
+            builder.open().await.unwrap_err().to_string()
         }
-        let local = Leaf::builder().registry("local").config().unwrap();
-        assert_eq!(local.snowflake.registry, RegistryKind::Local);
-    }
-
-    #[test]
-    fn what_is_wrong_is_named_without_its_value() {
-        let wrong = |builder: LeafBuilder| builder.config().unwrap_err().to_string();
-        let unknown = wrong(Leaf::builder().registry("mysql://u:canary@"));
-        assert!(unknown.contains("snowflake.database") && !unknown.contains("canary"), "{unknown}");
-        let store = wrong(Leaf::builder().store("canary"));
+        let unknown = wrong(Leaf::builder().registry("mysql://u:canary@")).await;
+        assert!(unknown.contains("snowflake.registry") && !unknown.contains("canary"), "{unknown}");
+        let store = wrong(Leaf::builder().store("canary")).await;
         assert!(store.contains("segment.store") && !store.contains("canary"), "{store}");
-        let key = wrong(Leaf::builder().set("segment.canary", 1));
-        assert!(key.contains("unknown key `segment.canary`"), "{key}");
-        let nothing = wrong(Leaf::builder().without_segments().without_snowflake());
+        let nothing = wrong(Leaf::builder().without_segments().without_snowflake()).await;
         assert!(nothing.contains("nothing to serve"), "{nothing}");
+        let mut config = Config::default();
+        config.http.max_count = 0;
+        let bounds = Leaf::open(config).await.unwrap_err().to_string();
+        assert!(bounds.contains("http.max_count: give 1"), "{bounds}");
     }
 
     /// Two of one data directory would issue the same ids.

@@ -324,9 +324,8 @@ impl Snowflake {
             let hint = hints::of_registry(error.kind());
             ConfigError::new(hints::with(format_args!("snowflake: {error}"), hint))
         })?;
-        let place = config.registry_place()?;
-        if let (Some(admin), Some(place)) = (&open.admin, place)
-            && place.file(&config.data_dir).is_some()
+        if let Some(admin) = &open.admin
+            && config.registry().file(&config.data_dir).is_some()
         {
             unless_locked(async || admin.apply().await).await?;
         }

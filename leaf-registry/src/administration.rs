@@ -7,6 +7,7 @@ use leaf_segment::StoreFuture;
 
 /// Where a store keeps what it remembers of its place, among the settings of tags. It is no name of
 /// a tag: those do not begin with white space.
+#[cfg(any(feature = "sql", feature = "etcd"))]
 pub(crate) const SHARD_MEMORY: &str = " shards";
 
 /// Shows and makes the tables of a segment store or of a worker registry, and looks at the settings

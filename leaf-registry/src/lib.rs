@@ -25,8 +25,14 @@
 
 #[cfg(feature = "store")]
 mod administration;
+#[cfg(feature = "store")]
+#[cfg_attr(not(feature = "full"), allow(dead_code, reason = "each backend uses its part"))]
+mod backend;
 #[cfg(feature = "etcd")]
 pub mod etcd;
+#[cfg(feature = "store")]
+#[cfg_attr(not(feature = "full"), allow(dead_code, reason = "each backend uses its part"))]
+mod host_list;
 #[cfg(feature = "store")]
 mod import;
 pub mod local;
@@ -34,23 +40,23 @@ pub mod local;
 mod mysql;
 #[cfg(feature = "store")]
 #[cfg_attr(not(feature = "full"), allow(dead_code, reason = "each backend uses its part"))]
-mod open_registry;
+mod open;
+#[cfg(feature = "store")]
+mod options;
 #[cfg(feature = "postgres")]
 mod postgres;
 #[cfg(any(feature = "sqlite", feature = "mysql", feature = "postgres", feature = "etcd"))]
 mod record;
 #[cfg(feature = "store")]
-mod registry_kind;
-#[cfg(any(feature = "sqlite", feature = "mysql", feature = "postgres"))]
+mod registry_url;
+#[cfg(feature = "store")]
+mod setting;
+#[cfg(feature = "sql")]
 #[cfg_attr(not(feature = "full"), allow(dead_code, reason = "each backend uses its part"))]
 mod sql;
 #[cfg(feature = "sqlite")]
 mod sqlite;
 #[cfg(feature = "store")]
-#[cfg_attr(
-    not(any(feature = "sqlite", feature = "mysql", feature = "postgres", feature = "etcd")),
-    allow(dead_code, unreachable_code, unused_variables, reason = "there is no store to name")
-)]
 mod store_url;
 #[cfg(feature = "store")]
 #[cfg_attr(not(feature = "full"), allow(dead_code, reason = "each backend uses its part"))]
@@ -61,20 +67,18 @@ mod zk_normal;
 mod zk_recycle;
 #[cfg(feature = "zookeeper")]
 mod zookeeper;
-#[cfg(feature = "store")]
-mod zookeeper_address;
 
 #[cfg(feature = "store")]
 pub use administration::{Administration, Table};
 #[cfg(feature = "store")]
 pub use import::import;
 #[cfg(feature = "store")]
-pub use open_registry::OpenRegistry;
+pub use open::{OpenRegistry, OpenStore};
 #[cfg(feature = "store")]
-pub use registry_kind::{
-    RegistryKind, RegistryOptions, RegistryPlace, RegistryPlaces, read_secret, read_setting,
-};
+pub use options::{RegistryKind, RegistryOptions, StoreOptions};
 #[cfg(feature = "store")]
-pub use store_url::{OpenStore, SettingError, StoreOptions, StoreUrl};
+pub use registry_url::RegistryUrl;
 #[cfg(feature = "store")]
-pub use zookeeper_address::ZookeeperAddress;
+pub use setting::{SettingError, read_secret};
+#[cfg(feature = "store")]
+pub use store_url::StoreUrl;

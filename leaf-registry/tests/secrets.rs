@@ -6,9 +6,7 @@
 use std::fmt::Debug;
 use std::path::Path;
 
-use leaf_registry::{
-    RegistryKind, RegistryOptions, RegistryPlace, StoreOptions, StoreUrl, ZookeeperAddress,
-};
+use leaf_registry::{RegistryOptions, RegistryUrl, StoreOptions, StoreUrl};
 use leaf_testkit::free_port;
 
 const SECRET: &str = "canary";
@@ -34,10 +32,10 @@ async fn no_password_in_debug_errors_and_panics() {
     let nowhere = free_port();
     let home = Path::new(".");
     let options = RegistryOptions::default();
-    for (url, kind) in [
-        (format!("mysql://leaf:{SECRET}@127.0.0.1:{nowhere}/leaf"), RegistryKind::Mysql),
-        (format!("postgres://leaf:{SECRET}@127.0.0.1:{nowhere}/leaf"), RegistryKind::Postgres),
-        (format!("etcd://leaf:{SECRET}@127.0.0.1:{nowhere}/leaf"), RegistryKind::Etcd),
+    for url in [
+        format!("mysql://leaf:{SECRET}@127.0.0.1:{nowhere}/leaf"),
+        format!("postgres://leaf:{SECRET}@127.0.0.1:{nowhere}/leaf"),
+        format!("etcd://leaf:{SECRET}@127.0.0.1:{nowhere}/leaf"),
     ] {
         // The control: what is swept has the secret in it.
         assert!(url.contains(SECRET));
@@ -49,24 +47,22 @@ async fn no_password_in_debug_errors_and_panics() {
         let error = store.store.tags().await.unwrap_err();
         assert!(!error.to_string().contains(SECRET), "{error}");
         no_secret_in_panic(&url, error);
-
-        let place = RegistryPlace::Store(parsed);
-        clean(&url, &place);
-        let open = place.open(kind, None, home, &options).await.unwrap();
+    }
+    for url in [
+        format!("ordinal+mysql://leaf:{SECRET}@127.0.0.1:{nowhere}/leaf"),
+        format!("postgres://leaf:{SECRET}@127.0.0.1:{nowhere}/leaf"),
+        format!("etcd://leaf:{SECRET}@127.0.0.1:{nowhere}/leaf"),
+        format!("zk-normal://leaf:{SECRET}@127.0.0.1:{nowhere}"),
+    ] {
+        let parsed: RegistryUrl = url.parse().unwrap();
+        clean(&url, &parsed);
+        assert!(!parsed.to_string().contains(SECRET));
+        let open = parsed.open(home, &options).await.unwrap();
         clean(&url, &open);
         let error = open.registry.workers().await.unwrap_err();
         assert!(!error.to_string().contains(SECRET), "{error}");
         no_secret_in_panic(&url, error);
     }
-
-    let address: ZookeeperAddress = format!("leaf:{SECRET}@127.0.0.1:{nowhere}").parse().unwrap();
-    let place = RegistryPlace::Zookeeper(address);
-    clean("zookeeper", &place);
-    let open = place.open(RegistryKind::ZkNormal, None, home, &options).await.unwrap();
-    clean("zookeeper", &open);
-    let error = open.registry.workers().await.unwrap_err();
-    assert!(!error.to_string().contains(SECRET), "{error}");
-    no_secret_in_panic("zookeeper", error);
 
     // Whatever is wrong with an address, it is not repeated.
     for wrong in ["mysql://leaf:canary@", "postgres:canary", "etcd://leaf:canary@", "canary"] {

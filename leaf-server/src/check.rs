@@ -91,20 +91,19 @@ async fn snowflake(config: &Config, report: &mut Report) -> Result<()> {
             usable.map(|()| "usable".into()).map_err(Into::into),
         )?;
     }
-    let place = config.registry_place()?.map(|place| format!(" {place}")).unwrap_or_default();
-    let what = format!("{} registry{place}", config.snowflake.registry);
+    let registry = config.registry();
+    let what = format!("registry {registry}");
     let found = in_time(workers(config, identity.as_ref())).await;
     let reached = found.is_ok();
     report.tell(&what, found)?;
     let Some(identity) = identity.filter(|_| reached) else { return Ok(()) };
-    match config.registry_place()? {
-        // A file that is made at the start has no nodes.
-        Some(place) if place.file(&config.data_dir).is_none_or(|file| file.exists()) => {
-            let compared = in_time(clocks(config, &identity)).await;
-            report.tell(&"clocks of the other nodes", compared)
-        }
-        _ => Ok(()),
+    // A file that is made at the start has no nodes.
+    let is_there = registry.file(&config.data_dir).is_none_or(|file| file.exists());
+    if registry.is_in_state_file() || !is_there {
+        return Ok(());
     }
+    let compared = in_time(clocks(config, &identity)).await;
+    report.tell(&"clocks of the other nodes", compared)
 }
 
 /// Whether the other nodes' clocks agree with this one, as at a start.
@@ -233,8 +232,7 @@ async fn store(
 /// Whether the records of the registry can be read, and whether this node may claim at all. Nothing
 /// is claimed.
 async fn workers(config: &Config, identity: Option<&Identity>) -> Result<String> {
-    if let Some(place) = config.registry_place()?
-        && let Some(file) = place.file(&config.data_dir)
+    if let Some(file) = config.registry().file(&config.data_dir)
         && let Some(found) = new_file(&file, config)?
     {
         return Ok(found);

@@ -292,7 +292,7 @@ pub(crate) fn fits(node: &Node, form: TextForm) -> Result<(), TextFormError> {
 
 /// The most ids that one request for several takes.
 pub(crate) fn most_ids(node: &Node) -> usize {
-    node.live.max_count.load(Ordering::Relaxed)
+    node.live.config().http.max_count as usize
 }
 
 impl IdError {
@@ -365,14 +365,14 @@ struct Waiting<'a>(&'a AtomicUsize);
 impl<'a> Waiting<'a> {
     /// One that may wait for ids.
     fn for_ids(node: &'a Node) -> Result<Self, IdError> {
-        let most = node.live.max_waiting.load(Ordering::Relaxed);
+        let most = node.live.config().http.max_waiting as usize;
         Self::begin(&node.waiting, most, "too many requests are waiting for ids")
     }
 
     /// One that may wait until it is known whether its tag exists. Names that do not exist must not
     /// keep those waiting who ask for ids.
     fn for_a_look_up(node: &'a Node) -> Result<Self, IdError> {
-        let most = (node.live.max_waiting.load(Ordering::Relaxed) / 10).max(1);
+        let most = (node.live.config().http.max_waiting as usize / 10).max(1);
         Self::begin(
             &node.looking_up,
             most,

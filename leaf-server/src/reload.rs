@@ -3,11 +3,12 @@
 //! Invariant: a configuration that is wrong changes nothing. What needs a restart is named in the
 //! log, and named again at the next reload.
 
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, RwLock};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use leaf_node::config::{Config, ConfigError, Loaded, Secret, Sources};
+use arc_swap::{ArcSwap, Guard};
+use leaf_node::config::{Config, ConfigError, Loaded, Sources};
 
 use crate::log::Log;
 use crate::node::Node;
@@ -15,70 +16,33 @@ use crate::node::Node;
 /// How long the files may take that the configuration is in.
 const READ: Duration = Duration::from_secs(5);
 
-/// What requests look at and a reload may change.
-///
-/// Atomics and locks of their own, so that a request reads one value without waiting for a reload.
-#[derive(Debug, Default)]
+/// The configuration that counts now, of which a reload changes the live keys.
+#[derive(Debug)]
 pub(crate) struct Live {
-    /// `http.max_count`, of every protocol.
-    pub(crate) max_count: AtomicUsize,
-    /// `http.max_waiting`, of every protocol.
-    pub(crate) max_waiting: AtomicUsize,
-    /// `http.max_connections`.
-    pub(crate) max_connections: AtomicUsize,
-    /// `redis.max_connections`.
-    pub(crate) max_redis_connections: AtomicUsize,
-    /// `grpc.max_connections`.
-    pub(crate) max_grpc_connections: AtomicUsize,
-    /// `ops.token`.
-    token: RwLock<Option<Secret>>,
-    /// `redis.password`.
-    redis_password: RwLock<Option<Secret>>,
-    /// How often that has changed.
+    config: ArcSwap<Config>,
+    /// How often `redis.password` has changed.
     redis_password_number: AtomicU64,
 }
 
 impl Live {
-    /// Takes over what can change. A changed password gets another number, so that connections
-    /// which have shown the old one must show the new one.
-    fn follow(&self, config: &Config) {
-        let store = |at: &AtomicUsize, value: u32| at.store(value as usize, Ordering::Relaxed);
-        store(&self.max_count, config.http.max_count);
-        store(&self.max_waiting, config.http.max_waiting);
-        store(&self.max_connections, config.http.max_connections);
-        store(&self.max_redis_connections, config.redis.max_connections);
-        store(&self.max_grpc_connections, config.grpc.max_connections);
-        if self.redis_password() != config.redis.password {
-            set(&self.redis_password, &config.redis.password);
-            self.redis_password_number.fetch_add(1, Ordering::Release);
-        }
-        set(&self.token, &config.ops.token);
+    /// The configuration that counts now.
+    pub(crate) fn config(&self) -> Guard<Arc<Config>> {
+        self.config.load()
     }
 
-    /// What administration must show.
-    pub(crate) fn token(&self) -> Option<Secret> {
-        get(&self.token)
-    }
-
-    /// What clients of the Redis protocol must show.
-    pub(crate) fn redis_password(&self) -> Option<Secret> {
-        get(&self.redis_password)
-    }
-
-    /// Another one for every password, and for the time without one.
+    /// Another number for every password of the Redis protocol, and for the time without one: a
+    /// connection that has shown the old one must show the new one.
     pub(crate) fn redis_password_number(&self) -> u64 {
         self.redis_password_number.load(Ordering::Acquire)
     }
-}
 
-/// Replaces a secret.
-fn set(at: &RwLock<Option<Secret>>, secret: &Option<Secret>) {
-    at.write().expect("no holder of this lock panics").clone_from(secret);
-}
-
-/// The secret that counts now.
-fn get(at: &RwLock<Option<Secret>>) -> Option<Secret> {
-    at.read().expect("no holder of this lock panics").clone()
+    /// Takes over a configuration.
+    fn follow(&self, config: &Config) {
+        let before = self.config.swap(Arc::new(config.clone()));
+        if before.redis.password != config.redis.password {
+            self.redis_password_number.fetch_add(1, Ordering::Release);
+        }
+    }
 }
 
 /// The configuration that counts, and the way to read it again.
@@ -93,12 +57,12 @@ pub(crate) struct Reload {
 impl Reload {
     /// What a reload reads again, and what it compares with.
     pub(crate) fn new(sources: Sources, loaded: Loaded, log: Log) -> Self {
-        let live = Arc::new(Live::default());
-        live.follow(&loaded.config);
+        let config = ArcSwap::from_pointee(loaded.config.clone());
+        let live = Arc::new(Live { config, redis_password_number: AtomicU64::default() });
         Self { sources, loaded, log, live }
     }
 
-    /// The configuration as it was at the start; what is live may differ.
+    /// The configuration that counts now.
     pub(crate) const fn config(&self) -> &Config {
         &self.loaded.config
     }
@@ -128,10 +92,14 @@ impl Reload {
             }
         };
         let (live, rest) = self.loaded.changes(&newer);
-        self.log.follow(&newer.config.log);
-        self.live.follow(&newer.config);
+        // What needs a restart stays, and is told again at the next reload, so that nobody forgets
+        // it.
+        self.loaded.take_live(&newer);
+        let config = &self.loaded.config;
+        self.log.follow(&config.log);
+        self.live.follow(config);
         node.ids.set_keys(keys);
-        node.ids.set_refresh(newer.config.segment.refresh.duration());
+        node.ids.set_refresh(config.segment.refresh.duration());
         match live.as_slice() {
             [] => tracing::info!("reload: nothing that can change while running has changed"),
             keys => tracing::info!("reload: took over {}", keys.join(", ")),
@@ -139,7 +107,5 @@ impl Reload {
         if !rest.is_empty() {
             tracing::warn!("reload: these need a restart: {}", rest.join(", "));
         }
-        // What needs a restart is told again at the next reload, so that nobody forgets it.
-        self.loaded.take_live(newer);
     }
 }

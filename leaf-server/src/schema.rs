@@ -17,15 +17,14 @@ pub(crate) async fn run(config: &Config, apply: bool) -> Result<()> {
     if config.segment.enabled {
         segment(config, apply).await?;
     }
-    if config.snowflake.enabled
-        && let Some(place) = config.registry_place()?
-    {
-        if place.file(&config.data_dir).is_some() {
+    let registry = config.registry();
+    if config.snowflake.enabled && !registry.is_in_state_file() {
+        if registry.file(&config.data_dir).is_some() {
             crate::service::make_data_dir(config)?;
         }
-        let open = leaf_node::registry::open_to_administer(config, &place).await?;
+        let open = leaf_node::registry::open_to_administer(config).await?;
         if let Some(tables) = open.admin {
-            show(&*tables, &place.to_string(), apply).await?;
+            show(&*tables, &registry.to_string(), apply).await?;
         }
     }
     Ok(())

@@ -389,14 +389,14 @@ fn announce(
         }
     }
     if config.snowflake.enabled {
-        let registry = config.snowflake.registry;
-        let workers = match (registry, &config.snowflake.worker_ids, config.registry_place()) {
-            (RegistryKind::Local, None, _) => format!("worker id {}", config.snowflake.worker_id()),
-            (RegistryKind::Local, Some(_), _) => "worker id by identity".into(),
-            (_, _, Ok(Some(place))) => place.to_string(),
-            _ => "worker id from the host name".into(),
+        let registry = config.registry();
+        let workers = match (registry.kind(), &config.snowflake.worker_ids) {
+            (RegistryKind::Local, None) => format!(", worker id {}", config.snowflake.worker_id()),
+            (RegistryKind::Local, Some(_)) => ", worker id by identity".into(),
+            (RegistryKind::Ordinal, _) => ", worker id from the host name".into(),
+            _ => String::new(),
         };
-        text += &format!("  snowflake  {registry} registry, {workers}\n");
+        text += &format!("  snowflake  registry {registry}{workers}\n");
     }
     // Only a new SQLite file has a tag to begin with.
     let sample = NewTag::sample().tag;

@@ -85,9 +85,8 @@ fn a_failing_disk_stops_the_ids_and_is_named() {
 fn ids_flow_on_a_disk_that_is_slower_than_reports() {
     let directory = tempfile::tempdir().unwrap();
     let workers = directory.path().join("workers.db");
-    let workers = format!("LEAF_SNOWFLAKE__DATABASE=sqlite:{}", workers.display());
+    let workers = format!("LEAF_SNOWFLAKE__REGISTRY=sqlite:{}", workers.display());
     let env = [
-        "LEAF_SNOWFLAKE__REGISTRY=sqlite",
         workers.as_str(),
         "LEAF_SNOWFLAKE__REPORT_INTERVAL=100ms",
         "LEAF_SEGMENT__ENABLED=false",
@@ -128,8 +127,7 @@ fn a_lost_worker_id_is_not_resumed_from_a_disk_that_refused_writes() {
     let registry = Etcd::url(&etcd.ports(), "leaf");
     let start = |directory: &Path, advertise: &str| {
         let env = [
-            ("LEAF_SNOWFLAKE__REGISTRY", "etcd".to_owned()),
-            ("LEAF_SNOWFLAKE__ETCD", registry.clone()),
+            ("LEAF_SNOWFLAKE__REGISTRY", registry.clone()),
             ("LEAF_SNOWFLAKE__REPORT_INTERVAL", "500ms".into()),
             ("LEAF_SEGMENT__ENABLED", "false".into()),
             ("LEAF_ADVERTISE", advertise.into()),

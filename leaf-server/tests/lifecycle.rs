@@ -35,8 +35,7 @@ fn a_start_waits_for_nobody_and_says_what_is_missing() {
     let nowhere = free_port();
     let env = [
         ("LEAF_SEGMENT__STORE", format!("mysql://leaf:canary@127.0.0.1:{nowhere}/leaf")),
-        ("LEAF_SNOWFLAKE__REGISTRY", "zk_normal".to_owned()),
-        ("LEAF_SNOWFLAKE__ZOOKEEPER", format!("127.0.0.1:{nowhere}")),
+        ("LEAF_SNOWFLAKE__REGISTRY", format!("zk-normal://127.0.0.1:{nowhere}")),
         ("LEAF_ADVERTISE", "10.0.0.7:8080".to_owned()),
     ];
     let mut server = LeafServer::launch(SERVER, directory.path(), &[], &env);

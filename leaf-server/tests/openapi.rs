@@ -23,8 +23,7 @@ fn check(tag: &str) {
     let workers = directory.path().join("workers.db");
     let env = [
         ("LEAF_SEGMENT__KEYS_FILE", keys.display().to_string()),
-        ("LEAF_SNOWFLAKE__REGISTRY", "sqlite".to_owned()),
-        ("LEAF_SNOWFLAKE__DATABASE", format!("sqlite:{}", workers.display())),
+        ("LEAF_SNOWFLAKE__REGISTRY", format!("sqlite:{}", workers.display())),
         ("LEAF_ADVERTISE", "10.0.0.7:8080".to_owned()),
     ];
     let server = LeafServer::start(SERVER, &directory.path().join("data"), &[], &env);
@@ -41,6 +40,9 @@ fn check(tag: &str) {
         // After it `/readyz` answers 503, which counts as a failure here.
         .args(["--exclude-operation-id", "drain"])
         .args(how)
+        .env("SCHEMATHESIS_HOOKS", "whole_numbers")
+        .env("PYTHONPATH", concat!(env!("CARGO_MANIFEST_DIR"), "/tests/clients"))
+        .env("PYTHONDONTWRITEBYTECODE", "1")
         .current_dir(directory.path())
         .output()
         .unwrap();

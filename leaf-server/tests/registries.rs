@@ -102,10 +102,7 @@ fn zk_normal() {
     let server = ZooKeeper::shared();
     let address = ZooKeeper::address(&server.ports());
     let name = format!("name = '{}'", server.new_name());
-    lives(&Cluster::new(
-        &name,
-        &format!("registry = 'zk_normal'\nzookeeper = '{address}/chroot/x'"),
-    ));
+    lives(&Cluster::new(&name, &format!("registry = 'zk-normal://{address}/chroot/x'")));
 }
 
 #[test]
@@ -113,31 +110,28 @@ fn zk_recycle() {
     let server = ZooKeeper::shared();
     let address = ZooKeeper::address(&server.ports());
     let name = format!("name = '{}'", server.new_name());
-    lives(&Cluster::new(&name, &format!("registry = 'zk_recycle'\nzookeeper = 'u:p@{address}'")));
+    lives(&Cluster::new(&name, &format!("registry = 'zk-recycle://u:p@{address}'")));
 }
 
 #[test]
 fn mysql() {
     let server = MariaDb::shared();
     let url = MariaDb::url(server.port(), &server.new_database());
-    lives(&Cluster::new("", &format!("registry = 'mysql'\ndatabase = '{url}'")));
+    lives(&Cluster::new("", &format!("registry = '{url}'")));
 }
 
 #[test]
 fn postgres() {
     let server = Postgres::shared();
     let url = Postgres::url(server.port(), &server.new_database());
-    lives(&Cluster::new("", &format!("registry = 'postgres'\ndatabase = '{url}'")));
+    lives(&Cluster::new("", &format!("registry = '{url}'")));
 }
 
 #[test]
 fn sqlite() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("workers.db");
-    lives(&Cluster::new(
-        "",
-        &format!("registry = 'sqlite'\ndatabase = 'sqlite:{}'", file.display()),
-    ));
+    lives(&Cluster::new("", &format!("registry = 'sqlite:{}'", file.display())));
 }
 
 #[test]
@@ -147,17 +141,17 @@ fn etcd() {
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), format!("{url}\n")).unwrap();
     let file = file.path().display();
-    lives(&Cluster::new("", &format!("registry = 'etcd'\netcd_file = '{file}'")));
+    lives(&Cluster::new("", &format!("registry_file = '{file}'")));
 }
 
 /// The number of the host name, with the fence in the data directory or in a store.
 #[test]
 fn ordinal() {
     let database = tempfile::tempdir().unwrap();
-    let store = format!("database = 'sqlite:{}'", database.path().join("o.db").display());
+    let store = format!("+sqlite:{}", database.path().join("o.db").display());
     for fence in ["", &store] {
         let cluster =
-            Cluster::new("", &format!("registry = 'ordinal'\nordinal_offset = 100\n{fence}"));
+            Cluster::new("", &format!("registry = 'ordinal{fence}'\nordinal_offset = 100"));
         let start = |host: &str, data: &str| {
             let more = format!("host_name = '{host}'");
             let mut server = cluster.launch(&format!("{host}:1"), data, &more, &[]);
@@ -172,8 +166,7 @@ fn ordinal() {
         assert_eq!(worker(&first), 103);
     }
     // A second pod of that number, without the first one's volume.
-    let cluster =
-        Cluster::new("", &format!("registry = 'ordinal'\n{store}\nhost_name = 'leaf-103'"));
+    let cluster = Cluster::new("", &format!("registry = 'ordinal{store}'\nhost_name = 'leaf-103'"));
     let third = cluster.launch("leaf-103:2", "third", "", &[]);
     let _ = third.not_ready("the worker id is in use");
 }
@@ -183,7 +176,7 @@ fn a_name_that_is_in_use_is_refused() {
     let zookeeper = ZooKeeper::shared();
     let address = ZooKeeper::address(&zookeeper.ports());
     let name = format!("name = '{}'", zookeeper.new_name());
-    let cluster = Cluster::new(&name, &format!("registry = 'zk_normal'\nzookeeper = '{address}'"));
+    let cluster = Cluster::new(&name, &format!("registry = 'zk-normal://{address}'"));
     let first = cluster.start("127.0.0.1:7001");
     let second = cluster.launch("127.0.0.1:7001", "other", "", &[]);
     let why = second.not_ready("the worker id is in use");
@@ -268,7 +261,7 @@ fn a_frozen_node_of_zk_normal_repeats_nothing() {
     let server = ZooKeeper::shared();
     let address = ZooKeeper::address(&server.ports());
     let name = format!("name = '{}'", server.new_name());
-    let snowflake = format!("registry = 'zk_normal'\nzookeeper = '{address}'\n{SHORT}");
+    let snowflake = format!("registry = 'zk-normal://{address}'\n{SHORT}");
     a_frozen_node_repeats_nothing(&Cluster::new(&name, &snowflake), false);
 }
 
@@ -277,7 +270,7 @@ fn a_frozen_node_of_etcd_moves_on() {
     let server = Etcd::shared();
     let url = Etcd::url(&server.ports(), &server.new_name());
     let layout = "layout = 't41-w1-s12/1ms'";
-    let snowflake = format!("registry = 'etcd'\netcd = '{url}'\n{SHORT}\n{layout}");
+    let snowflake = format!("registry = '{url}'\n{SHORT}\n{layout}");
     a_frozen_node_repeats_nothing(&Cluster::new("", &snowflake), true);
 }
 
@@ -306,10 +299,10 @@ fn a_lost_leader_is_not_noticed(cluster: &Cluster, crash: impl Fn(), says_again:
 fn a_lost_leader_of_zookeeper_is_not_noticed() {
     let servers = ZooKeeper::start(3);
     let address = ZooKeeper::address(&servers.ports());
-    for registry in ["zk_normal", "zk_recycle"] {
+    for registry in ["zk-normal", "zk-recycle"] {
         let name = format!("name = '{}'", servers.new_name());
         let snowflake = format!(
-            "registry = '{registry}'\nzookeeper = '{address}'\nreport_interval = '200ms'\n\
+            "registry = '{registry}://{address}'\nreport_interval = '200ms'\n\
              session_timeout = '2s'\noffline_for = '30s'"
         );
         let crash = || {
@@ -325,9 +318,7 @@ fn a_lost_leader_of_zookeeper_is_not_noticed() {
 fn a_lost_leader_of_etcd_is_not_noticed() {
     let servers = Etcd::start(3);
     let url = Etcd::url(&servers.ports(), "leaf");
-    let snowflake = format!(
-        "registry = 'etcd'\netcd = '{url}'\nreport_interval = '200ms'\noffline_for = '30s'"
-    );
+    let snowflake = format!("registry = '{url}'\nreport_interval = '200ms'\noffline_for = '30s'");
     let crash = || {
         let member = servers.crash_leader();
         servers.start_again(member);
@@ -343,7 +334,7 @@ fn an_expired_session_is_survived() {
     let zookeeper = ZooKeeper::start(1);
     let address = ZooKeeper::address(&zookeeper.ports());
     let snowflake = format!(
-        "registry = 'zk_recycle'\nzookeeper = '{address}'\nreport_interval = '200ms'\n\
+        "registry = 'zk-recycle://{address}'\nreport_interval = '200ms'\n\
          session_timeout = '1s'\noffline_for = '20s'"
     );
     let cluster = Cluster::new("", &snowflake);
@@ -381,7 +372,7 @@ fn an_expired_session_is_survived() {
 fn a_wrong_clock_is_refused_by_the_peers() {
     let server = Postgres::shared();
     let url = Postgres::url(server.port(), &server.new_database());
-    let cluster = Cluster::new("", &format!("registry = 'postgres'\ndatabase = '{url}'"));
+    let cluster = Cluster::new("", &format!("registry = '{url}'"));
     cluster.schema();
     let nodes = ["127.0.0.1:7001", "127.0.0.1:7002"].map(|node| {
         // The name is also where its clock is asked for: the port is the one that it listens on.
@@ -434,7 +425,7 @@ fn a_database_file_that_is_not_in_its_place_ends_both_modes() {
             let store = format!("sqlite:{}", file.display());
             let config = format!(
                 "advertise = '{node}'\n[segment]\nstore = '{store}'\nrefresh = '1s'\n\
-                 [snowflake]\nregistry = 'sqlite'\ndatabase = '{store}'\nreport_interval = '200ms'\n"
+                 [snowflake]\nregistry = '{store}'\nreport_interval = '200ms'\n"
             );
             let path = directory.path().join(node.replace(':', "-"));
             std::fs::write(path.with_extension("toml"), config).unwrap();
@@ -480,7 +471,7 @@ fn a_database_file_that_is_not_in_its_place_ends_both_modes() {
 fn tables_that_are_missing_are_named_and_waited_for() {
     let server = Postgres::shared();
     let url = Postgres::url(server.port(), &server.new_database());
-    let cluster = Cluster::new("", &format!("registry = 'postgres'\ndatabase = '{url}'"));
+    let cluster = Cluster::new("", &format!("registry = '{url}'"));
     let mut node = cluster.launch("127.0.0.1:7001", "one", "", &[]);
     let why = node.not_ready("leaf_worker_fence");
     assert!(why.contains("schema --apply"), "{why}");
@@ -496,13 +487,8 @@ fn check_finds_what_the_registry_would_refuse() {
     let in_mysql = mysql.new_database();
     let in_postgres = postgres.new_database();
     let port = mysql.port();
-    let clusters = [
-        ("mysql", MariaDb::url(port, &in_mysql)),
-        ("postgres", Postgres::url(postgres.port(), &in_postgres)),
-    ]
-    .map(|(registry, url)| {
-        Cluster::new("", &format!("registry = '{registry}'\ndatabase = '{url}'"))
-    });
+    let clusters = [MariaDb::url(port, &in_mysql), Postgres::url(postgres.port(), &in_postgres)]
+        .map(|url| Cluster::new("", &format!("registry = '{url}'")));
     let check = |cluster: &Cluster, name: &str, more: &str| {
         let config = cluster.config(name, more);
         let args = ["--config", config.as_str(), "check"];
@@ -527,15 +513,14 @@ fn check_finds_what_the_registry_would_refuse() {
     let grant = format!("GRANT SELECT ON ALL TABLES IN SCHEMA public TO looks_{in_postgres}");
     postgres.sql(&in_postgres, &grant);
     let at = postgres.port();
-    for (registry, url, missing) in [
-        ("mysql", format!("mysql://looks:x@127.0.0.1:{port}/{in_mysql}"), "command denied to user"),
+    for (url, missing) in [
+        (format!("mysql://looks:x@127.0.0.1:{port}/{in_mysql}"), "command denied to user"),
         (
-            "postgres",
             format!("postgres://looks_{in_postgres}:x@127.0.0.1:{at}/{in_postgres}"),
             "permission denied for table leaf_worker_fence",
         ),
     ] {
-        let cluster = Cluster::new("", &format!("registry = '{registry}'\ndatabase = '{url}'"));
+        let cluster = Cluster::new("", &format!("registry = '{url}'"));
         let (passed, told) = check(&cluster, "127.0.0.1:7003", "");
         assert!(!passed && told.contains(missing), "{told}");
         assert!(told.contains("try to write worker ids in"), "{told}");
@@ -561,7 +546,7 @@ fn zookeeper_is_reached_over_ipv6() {
         }
     });
     let name = format!("name = '{}'", zookeeper.new_name());
-    let cluster = Cluster::new(&name, &format!("registry = 'zk_normal'\nzookeeper = '{place}'"));
+    let cluster = Cluster::new(&name, &format!("registry = 'zk-normal://{place}'"));
     let node = cluster.start("[::1]:7001");
     assert!(node.id(SNOWFLAKE) > 0);
 }

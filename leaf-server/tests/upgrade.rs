@@ -26,7 +26,7 @@ impl Nodes {
         let data = self.home.path().join(format!("node-{node}"));
         let args = ["--config", self.config.to_str().unwrap()];
         let advertise = ("LEAF_ADVERTISE", format!("127.0.0.1:{}", 20_000 + node));
-        LeafServer::start(binary, &data, &args, &[advertise])
+        LeafServer::start(binary, &data, &args, &[advertise, registry(binary)])
     }
 
     /// Asks every node in turn: no id comes twice, and those of the tag in strict order rise.
@@ -65,11 +65,14 @@ impl Nodes {
     }
 }
 
+/// That of the segments: a version before named its kind.
+fn registry(binary: &str) -> (&'static str, String) {
+    ("LEAF_SNOWFLAKE__REGISTRY", if binary == NEW { "store" } else { "mysql" }.into())
+}
+
 fn write_config(home: &Path, url: &str) -> PathBuf {
     let file = home.join("leaf.toml");
-    let text = format!(
-        "[segment]\nstore = '{url}'\nrefresh = '1s'\n[snowflake]\nregistry = 'mysql'\ndatabase = '{url}'\n"
-    );
+    let text = format!("[segment]\nstore = '{url}'\nrefresh = '1s'\n");
     std::fs::write(&file, text).unwrap();
     file
 }
@@ -83,7 +86,8 @@ fn servers_of_two_versions_repeat_nothing() {
     let home = tempfile::tempdir().unwrap();
     let config = write_config(home.path(), &url);
     let args = ["--config", config.to_str().unwrap(), "schema", "--apply"];
-    let mut schema = LeafServer::process(&old, &home.path().join("schema"), &args, &[]);
+    let mut schema =
+        LeafServer::process(&old, &home.path().join("schema"), &args, &[registry(&old)]);
     assert!(schema.wait(Duration::from_secs(20)).success(), "{}", schema.output());
     let ledgers = (0..=TAGS.len()).map(|_| Ledger::default()).collect();
     let mut nodes = Nodes { home, config, servers: Vec::new(), ledgers, last_turn: 0 };

@@ -93,18 +93,17 @@ fn check_reaches_everything_beside_the_running_server_and_changes_nothing() {
     assert_eq!(server.id("/api/segment/get/leaf-segment-test"), 1);
 
     let nowhere = format!("mysql://leaf:canary@127.0.0.1:{}/leaf", free_port());
-    let zookeeper = format!("127.0.0.1:{}", free_port());
+    let zookeeper = format!("zk-normal://127.0.0.1:{}", free_port());
     let env = [
         ("LEAF_SEGMENT__STORE", nowhere.as_str()),
-        ("LEAF_SNOWFLAKE__REGISTRY", "zk_normal"),
-        ("LEAF_SNOWFLAKE__ZOOKEEPER", zookeeper.as_str()),
+        ("LEAF_SNOWFLAKE__REGISTRY", zookeeper.as_str()),
         ("LEAF_ADVERTISE", "10.0.0.7:8080"),
     ];
     let failed = run(directory.path(), &["check"], &env);
     assert_eq!(failed.status.code(), Some(1));
     let shown = text(&failed.stdout);
     assert!(shown.contains("FAIL  segment store mysql://leaf:***@127.0.0.1"), "{shown}");
-    assert!(shown.contains("FAIL  zk_normal registry"), "{shown}");
+    assert!(shown.contains("FAIL  registry zk-normal://"), "{shown}");
     assert!(!shown.contains("canary"), "{shown}");
     assert!(text(&failed.stderr).contains("2 checks failed"), "{}", text(&failed.stderr));
 
@@ -169,12 +168,8 @@ fn check_refuses_what_the_start_refuses() {
         std::fs::write(at.join("leaf.toml"), file).unwrap();
     };
     same("a name that is not in the map", &map, &[("LEAF_ADVERTISE_INTERFACE", "lo")]);
-    let zookeeper = format!("127.0.0.1:{}", free_port());
-    let hyphen = [
-        ("LEAF_SNOWFLAKE__REGISTRY", "zk_normal"),
-        ("LEAF_SNOWFLAKE__ZOOKEEPER", &*zookeeper),
-        ("LEAF_ADVERTISE", "leaf-7:8080"),
-    ];
+    let zookeeper = format!("zk-normal://127.0.0.1:{}", free_port());
+    let hyphen = [("LEAF_SNOWFLAKE__REGISTRY", &*zookeeper), ("LEAF_ADVERTISE", "leaf-7:8080")];
     same("a name that Java cannot read", &nothing, &hyphen);
     refused("an address of another host", &nothing, &[("LEAF_HTTP__LISTEN", "192.0.2.1:8080")]);
     let long = "n".repeat(127);

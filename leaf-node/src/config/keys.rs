@@ -6,23 +6,39 @@ use serde_json::Value;
 use super::{Config, ConfigError};
 
 /// All keys, dotted: `segment.store`.
-pub(super) struct Known(Vec<String>);
+pub(super) struct Known {
+    keys: Vec<String>,
+    /// A value of each key's type.
+    examples: Vec<Value>,
+}
 
 impl Known {
     /// The keys of a configuration. A field of type `Option` is a key, too: it serializes to null.
-    pub(super) fn of(config: &Config) -> Self {
-        let value = serde_json::to_value(config).expect("plain structs serialize");
-        Self(flat(&value).into_iter().map(|(key, _)| key).collect())
+    pub(super) fn new() -> Self {
+        let value = serde_json::to_value(Config::example()).expect("plain structs serialize");
+        let (keys, examples) = flat(&value).into_iter().unzip();
+        Self { keys, examples }
+    }
+
+    /// What a text of the environment or the command line stands for; one that is no value of its
+    /// key stays a text, which is refused later.
+    pub(super) fn typed(&self, key: &str, text: String) -> config::Value {
+        let at = self.keys.iter().position(|known| known == key);
+        match at.map(|at| &self.examples[at]) {
+            Some(Value::Bool(_)) => text.parse::<bool>().map_or(text.into(), Into::into),
+            Some(Value::Number(_)) => text.parse::<u64>().map_or(text.into(), Into::into),
+            _ => text.into(),
+        }
     }
 
     /// All keys, sorted by name within each section.
     pub(super) fn iter(&self) -> impl Iterator<Item = &str> {
-        self.0.iter().map(String::as_str)
+        self.keys.iter().map(String::as_str)
     }
 
     /// Refuses a key that does not exist.
     pub(super) fn check_key(&self, key: &str) -> Result<(), ConfigError> {
-        if self.0.iter().any(|known| known == key) { Ok(()) } else { Err(self.unknown(key)) }
+        if self.keys.iter().any(|known| known == key) { Ok(()) } else { Err(self.unknown(key)) }
     }
 
     /// Refuses a key of the table at `prefix`, or of the tables in it, that does not exist. What
@@ -31,20 +47,22 @@ impl Known {
         for (name, value) in table {
             let key = join(prefix, name);
             let section = self
-                .0
+                .keys
                 .iter()
                 .any(|known| known.strip_prefix(&key).is_some_and(|rest| rest.starts_with('.')));
             match value {
                 toml::Value::Table(inner) if section => self.check_table(&key, inner)?,
                 // What stands below is part of the value, perhaps of a secret.
-                toml::Value::Table(_) if self.0.contains(&key) && key != "snowflake.worker_ids" => {
+                toml::Value::Table(_)
+                    if self.keys.contains(&key) && key != "snowflake.worker_ids" =>
+                {
                     return Err(ConfigError(format!("{key}: expected a single value")));
                 }
                 toml::Value::Table(inner) if key != "snowflake.worker_ids" => {
                     let inner = inner.keys().next().map_or(key.clone(), |name| join(&key, name));
                     return Err(self.unknown(&inner));
                 }
-                _ if self.0.contains(&key) => {}
+                _ if self.keys.contains(&key) => {}
                 _ if section => {
                     let text = format!("`{key}` is a section: write [{key}] above its keys");
                     return Err(ConfigError(text));
@@ -69,7 +87,9 @@ impl Known {
         }
         match self.nearest(key) {
             Some(near) => ConfigError(format!("unknown key `{key}`: did you mean `{near}`?")),
-            None => ConfigError(format!("unknown key `{key}`; the keys are {}", self.0.join(", "))),
+            None => {
+                ConfigError(format!("unknown key `{key}`; the keys are {}", self.keys.join(", ")))
+            }
         }
     }
 
@@ -77,7 +97,7 @@ impl Known {
     /// swaps. `None` where it is so far away that it would only mislead.
     fn nearest(&self, key: &str) -> Option<&str> {
         let distance = |known: &&String| strsim::damerau_levenshtein(known, key);
-        let near = self.0.iter().min_by_key(distance)?;
+        let near = self.keys.iter().min_by_key(distance)?;
         (distance(&near) <= 2 + key.len() / 4).then_some(near)
     }
 
@@ -97,7 +117,7 @@ impl Known {
         for (name, value) in environment {
             let Some(rest) = name.strip_prefix("LEAF_") else { continue };
             let key = rest.to_ascii_lowercase().replace("__", ".");
-            if self.0.contains(&key) {
+            if self.keys.contains(&key) {
                 settings.push((key, value));
             } else if rest.contains("__") {
                 let near = self.nearest(&key);

@@ -2,10 +2,9 @@
 
 use std::fmt;
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
-use tracing_subscriber::EnvFilter;
 
 use super::{ConfigError, values};
 
@@ -18,18 +17,14 @@ pub struct Http {
     #[serde(deserialize_with = "values::address")]
     pub listen: SocketAddr,
     /// How many threads answer requests for ids; 0 to 1024. 0, the default, is one per processor.
-    #[serde(deserialize_with = "values::whole_number")]
     pub threads: u32,
     /// The most connections at a time, 1 to 1,000,000; default 10,000. Others wait to be accepted,
     /// unless one that was silent for a while makes room.
-    #[serde(deserialize_with = "values::whole_number")]
     pub max_connections: u32,
     /// The most ids that one request of `/v1` takes, 1 to 1,000,000; default 1000.
-    #[serde(deserialize_with = "values::whole_number")]
     pub max_count: u32,
     /// The most requests that wait for ids at a time, 1 to 1,000,000; default 10,000. Further ones
     /// are answered 503 at once, which costs a balancer less than a timeout.
-    #[serde(deserialize_with = "values::whole_number")]
     pub max_waiting: u32,
 }
 
@@ -41,7 +36,6 @@ pub struct Redis {
     #[serde(with = "values::address_or_off")]
     pub listen: Option<SocketAddr>,
     /// The most connections at a time.
-    #[serde(deserialize_with = "values::whole_number")]
     pub max_connections: u32,
     /// What clients must show with `AUTH`, 16 to 1024 printable ASCII characters; none is needed
     /// where it is not given.
@@ -58,7 +52,6 @@ pub struct Grpc {
     #[serde(with = "values::address_or_off")]
     pub listen: Option<SocketAddr>,
     /// The most connections at a time.
-    #[serde(deserialize_with = "values::whole_number")]
     pub max_connections: u32,
 }
 
@@ -149,17 +142,12 @@ impl Default for Http {
 }
 
 impl Redis {
+    /// What changes while the server runs.
+    pub const LIVE: &[&str] = &["redis.max_connections", "redis.password", "redis.password_file"];
+
     /// The default of `listen`. Another server of this machine may have it.
     pub const LISTEN: SocketAddr =
         SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 6380);
-
-    /// Reads what is kept in files.
-    pub(super) fn read_files(&mut self) -> Result<(), ConfigError> {
-        if let Some(password) = read_secret("redis.password_file", self.password_file.as_deref())? {
-            self.password = Some(password);
-        }
-        Ok(())
-    }
 
     /// Refuses numbers out of bounds and a password that is too short to protect anything.
     pub(super) fn check(&self) -> Result<(), ConfigError> {
@@ -180,6 +168,9 @@ impl Default for Redis {
 }
 
 impl Grpc {
+    /// What changes while the server runs.
+    pub const LIVE: &[&str] = &["grpc.max_connections"];
+
     /// Refuses numbers out of bounds.
     pub(super) fn check(&self) -> Result<(), ConfigError> {
         check_bounds("grpc.max_connections", self.max_connections, 1, 1_000_000)
@@ -205,6 +196,9 @@ impl Default for Log {
 }
 
 impl Http {
+    /// What changes while the server runs.
+    pub const LIVE: &[&str] = &["http.max_connections", "http.max_count", "http.max_waiting"];
+
     /// Refuses numbers out of bounds.
     pub(super) fn check(&self) -> Result<(), ConfigError> {
         let bounds = [
@@ -229,26 +223,14 @@ fn check_bounds(key: &str, value: u32, least: u32, most: u32) -> Result<(), Conf
 }
 
 impl Ops {
-    /// Reads what is kept in files.
-    pub(super) fn read_files(&mut self) -> Result<(), ConfigError> {
-        if let Some(token) = read_secret("ops.token_file", self.token_file.as_deref())? {
-            self.token = Some(token);
-        }
-        Ok(())
-    }
+    /// What changes while the server runs.
+    pub const LIVE: &[&str] = &["ops.token", "ops.token_file"];
 
     /// Refuses a token that could be guessed. Whether one is needed depends on the listener's
     /// address, which the server knows when it has bound it.
     pub(super) fn check(&self) -> Result<(), ConfigError> {
         check_secret("ops.token", self.token.as_ref())
     }
-}
-
-/// What a file holds; an empty name is none.
-fn read_secret(key: &str, file: Option<&Path>) -> Result<Option<Secret>, ConfigError> {
-    let file = file.filter(|file| !file.as_os_str().is_empty());
-    let text = file.map(leaf_registry::read_secret).transpose();
-    text.map(|text| text.map(Secret)).map_err(|error| ConfigError::new(format!("{key}: {error}")))
 }
 
 /// Refuses a secret that is short enough to be guessed, or whose characters a header or a command
@@ -266,11 +248,15 @@ fn check_secret(key: &str, secret: Option<&Secret>) -> Result<(), ConfigError> {
 }
 
 impl Log {
+    /// What changes while the server runs.
+    pub const LIVE: &[&str] = &["log.level"];
+
     /// The filter of `level`.
     ///
     /// # Errors
     /// Where it is neither a level nor directives.
-    pub fn filter(&self) -> Result<EnvFilter, ConfigError> {
+    #[cfg(feature = "server-config")]
+    pub fn filter(&self) -> Result<tracing_subscriber::EnvFilter, ConfigError> {
         // The ZooKeeper client tells of every connection, h2 of every client that misbehaves: what
         // becomes of these we tell ourselves.
         let quiet = ["zookeeper_client", "h2"]
@@ -282,7 +268,7 @@ impl Log {
         let plain = self.level.split(',').filter(|part| !part.contains('='));
         let levels = ["off", "error", "warn", "info", "debug", "trace"];
         let known = plain.into_iter().all(|part| levels.contains(&part.trim()));
-        EnvFilter::builder().parse(quiet).ok().filter(|_| known).ok_or_else(|| {
+        tracing_subscriber::EnvFilter::builder().parse(quiet).ok().filter(|_| known).ok_or_else(|| {
             ConfigError::new(
                 "log.level: give error, warn, info, debug, trace or off, also by module: info,leaf_segment=debug",
             )

@@ -26,7 +26,7 @@ pub(super) fn defaults() -> Value {
         "advertise_guess": "java",
         "http": { "listen": "0.0.0.0:8080" },
         "segment": { "enabled": true },
-        "snowflake": { "enabled": true, "registry": "zk_normal" },
+        "snowflake": { "enabled": true },
     })
 }
 
@@ -159,18 +159,14 @@ pub(super) fn check(
     } else if !given("advertise_port") && !names_itself {
         "leaf.snowflake.port"
     } else {
-        match snowflake.registry {
-            RegistryKind::ZkNormal | RegistryKind::ZkRecycle if snowflake.zookeeper.is_none() => {
-                "leaf.snowflake.zk.address"
-            }
+        match snowflake.registry.kind() {
+            _ if !given("snowflake.registry") => "leaf.snowflake.zk.address",
             RegistryKind::Local
                 if !given("snowflake.worker_ids") && !given("snowflake.worker_id") =>
             {
                 "leaf.snowflake.local.workIdMap"
             }
-            RegistryKind::Mysql if !given("segment.store") && snowflake.database.is_none() => {
-                "leaf.jdbc.url"
-            }
+            RegistryKind::Store if !given("segment.store") => "leaf.jdbc.url",
             _ => return Ok(()),
         }
     };
@@ -253,14 +249,17 @@ impl Java<'_> {
             }
         }
         let key = "leaf.snowflake.mode";
-        if let Some(mode) = self.get(key) {
-            if !["zk_normal", "zk_recycle", "mysql", "local"].contains(&mode) {
-                return self.refuse(key, "give zk_normal, zk_recycle, mysql or local");
-            }
-            snowflake.insert("registry".into(), mode.into());
-        }
-        if let Some(address) = self.get("leaf.snowflake.zk.address") {
-            snowflake.insert("zookeeper".into(), address.into());
+        let servers = self.get("leaf.snowflake.zk.address");
+        let registry = match self.get(key).unwrap_or("zk_normal") {
+            "zk_normal" => servers.map(|servers| format!("zk-normal://{servers}")),
+            "zk_recycle" => servers.map(|servers| format!("zk-recycle://{servers}")),
+            // The fork has the table in the database of its segments.
+            "mysql" => Some("store".into()),
+            "local" => Some("local".into()),
+            _ => return self.refuse(key, "give zk_normal, zk_recycle, mysql or local"),
+        };
+        if let Some(registry) = registry {
+            snowflake.insert("registry".into(), registry.into());
         }
         let key = "leaf.snowflake.local.workIdMap";
         if let Some(map) =

@@ -16,7 +16,6 @@ use super::{ConfigError, values};
 #[serde(default)]
 pub struct Segment {
     /// Whether it is on; default true.
-    #[serde(deserialize_with = "values::boolean")]
     pub enabled: bool,
     /// The store of all tags that are in no shard; default `sqlite:leaf.db`, a file in the data
     /// directory.
@@ -28,11 +27,9 @@ pub struct Segment {
     pub shard: Vec<Shard>,
     /// The dynamic step starts at, and never falls below, the greater of this and the record's
     /// step; 1 to [`Step::MAX`], default 1. A tag's own setting outranks it.
-    #[serde(deserialize_with = "values::whole_number")]
     pub min_step: u32,
     /// The dynamic step grows up to this, or to the record's step where that is larger; 1 to
     /// [`Step::MAX`], default 1,000,000. A tag's own setting outranks it.
-    #[serde(deserialize_with = "values::whole_number")]
     pub max_step: u32,
     /// How long a request waits for a refill, 10 ms to 60 s; default 2 s. Then it is refused.
     pub wait: Span,
@@ -41,15 +38,12 @@ pub struct Segment {
     pub refresh: Span,
     /// How many tags of a store fetch at the same time, 1 to 10,000; default 64. Each uses a
     /// connection for the length of one statement.
-    #[serde(deserialize_with = "values::whole_number")]
     pub concurrent_fetches: u32,
     /// Whether tags jump ahead when the database answers as another server; default true. A replica
     /// that was promoted may lack the latest allocations.
-    #[serde(deserialize_with = "values::boolean")]
     pub failover_guard: bool,
     /// By how much at least, but for tags in strict order with few numbers: more than a lost
     /// replication can have held. Default 10,000,000; never less than `max_step`.
-    #[serde(deserialize_with = "values::whole_number")]
     pub failover_margin: u32,
     /// A file with the secret keys of scrambled ids, which only its owner may read. Ids of a lost
     /// key cannot be decoded, and scrambled tags cannot be served without it.
@@ -99,6 +93,9 @@ impl Default for Segment {
 }
 
 impl Segment {
+    /// What changes while the server runs; of the file of keys also what is in it.
+    pub const LIVE: &[&str] = &["segment.keys_file", "segment.refresh"];
+
     /// All stores, each with the tags that live there.
     #[must_use]
     pub fn stores(&self) -> Shards<&StoreUrl> {
@@ -149,20 +146,6 @@ impl Segment {
             ));
         }
         text.parse().map_err(|error: leaf_segment::KeysError| refuse(error.to_string()))
-    }
-
-    /// Reads what is kept in files.
-    pub(super) fn read_files(&mut self) -> Result<(), ConfigError> {
-        if let Some(store) = values::from_file("segment.store_file", self.store_file.as_deref())? {
-            self.store = store;
-        }
-        for (at, shard) in self.shard.iter_mut().enumerate() {
-            let key = format!("segment.shard {}: store_file", at + 1);
-            if let Some(store) = values::from_file(&key, shard.store_file.as_deref())? {
-                shard.store = Some(store);
-            }
-        }
-        Ok(())
     }
 
     /// Refuses bounds that contradict each other, and shards that name no tags or no store.

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use leaf_core::{Clock as _, Layout, UnixMillis, WorkerId};
-use leaf_registry::{RegistryKind, StoreUrl, ZookeeperAddress};
+use leaf_registry::{RegistryKind, RegistryUrl};
 use leaf_snowflake::{NodeSettings, PeerRule, SystemClock, WorkerRange};
 use serde::{Deserialize, Serialize};
 
@@ -18,41 +18,25 @@ use super::{ConfigError, values};
 #[serde(default)]
 pub struct Snowflake {
     /// Whether it is on; default true.
-    #[serde(deserialize_with = "values::boolean")]
     pub enabled: bool,
     /// Where worker ids come from; default `local`, which is for one node, or for worker ids that
-    /// somebody assigns.
+    /// somebody assigns. See [`Config::registry`](super::Config::registry).
     #[serde(with = "values::text")]
-    pub registry: RegistryKind,
-    /// Where `zk_normal` and `zk_recycle` are.
-    #[serde(with = "values::optional_text")]
-    pub zookeeper: Option<ZookeeperAddress>,
+    pub registry: RegistryUrl,
     /// A file that holds it.
-    pub zookeeper_file: Option<PathBuf>,
+    pub registry_file: Option<PathBuf>,
     /// How long ZooKeeper keeps a session that it hears nothing of, 1 s to 10 min; default 10 s. A
     /// server may bound it further.
     pub session_timeout: Span,
-    /// Where `mysql`, `postgres` and `sqlite` are. Default: the segment store.
-    #[serde(with = "values::optional_text")]
-    pub database: Option<StoreUrl>,
-    /// A file that holds it.
-    pub database_file: Option<PathBuf>,
-    /// Where `etcd` is. Default: the segment store.
-    #[serde(with = "values::optional_text")]
-    pub etcd: Option<StoreUrl>,
-    /// A file that holds it.
-    pub etcd_file: Option<PathBuf>,
     /// How long after its ceiling has passed a worker id that was not given back is given out
     /// again, 0 to 7 days; default 1 h. Long enough for a node to come back from a restart and find
     /// its own.
     pub recycle_after: Span,
     /// No Java Leaf uses the registry any more: what they held is given out again.
-    #[serde(deserialize_with = "values::boolean")]
     pub adopt_java_ids: bool,
     /// The host name whose number is the worker id of `ordinal`. Default: this host's.
     pub host_name: Option<String>,
     /// What is added to that number.
-    #[serde(deserialize_with = "values::whole_number")]
     pub ordinal_offset: u32,
     /// How the clock is compared with those of the other nodes: `majority`, `mean` or `off`.
     #[serde(with = "values::text")]
@@ -66,13 +50,10 @@ pub struct Snowflake {
     /// longer wait is refused with the moment from which it would succeed.
     pub startup_wait: Span,
     /// The worker id of `local`; with `datacenter_id`, the one within the datacenter.
-    #[serde(deserialize_with = "values::whole_number")]
     pub worker_id: u32,
     /// The datacenter of `local`, in a layout that names one.
-    #[serde(deserialize_with = "values::optional_whole_number")]
     pub datacenter_id: Option<u32>,
     /// Worker ids of `local` by identity; then `worker_id` is not used.
-    #[serde(deserialize_with = "values::whole_numbers")]
     pub worker_ids: Option<BTreeMap<String, u32>>,
     /// The worker ids of this registry, like `512..1023`, where another data centre has the rest.
     #[serde(with = "values::optional_text")]
@@ -83,7 +64,6 @@ pub struct Snowflake {
     pub layout: Layout,
     /// What timestamps count from, Unix ms (Java: twepoch). Default: the layout's own. A later
     /// epoch makes smaller ids: never change it under a running system.
-    #[serde(deserialize_with = "values::optional_whole_number")]
     pub epoch: Option<u64>,
     /// How far the clock may fall back before ids stop; default 1 s. Within it ids go on from the
     /// last timestamp.
@@ -96,7 +76,6 @@ pub struct Snowflake {
     pub offline_for: Span,
     /// A quiet tick starts its sequence at a varying number below this; default 100, as in Java. So
     /// ids that are taken modulo a number of shards spread evenly.
-    #[serde(deserialize_with = "values::whole_number")]
     pub sequence_start: u64,
     /// Where a Java Leaf on this machine kept its cache file.
     pub java_cache: Option<PathBuf>,
@@ -138,14 +117,9 @@ impl Default for Snowflake {
     fn default() -> Self {
         Self {
             enabled: true,
-            registry: RegistryKind::Local,
-            zookeeper: None,
-            zookeeper_file: None,
+            registry: RegistryUrl::LOCAL,
+            registry_file: None,
             session_timeout: Span::from_secs(10),
-            database: None,
-            database_file: None,
-            etcd: None,
-            etcd_file: None,
             recycle_after: Span::from_secs(3600),
             adopt_java_ids: false,
             host_name: None,
@@ -194,22 +168,6 @@ impl Snowflake {
             report_interval: self.report_interval.duration(),
             tolerance: self.rollback_tolerance.duration(),
         }
-    }
-
-    /// Reads what is kept in files.
-    pub(super) fn read_files(&mut self) -> Result<(), ConfigError> {
-        let key = "snowflake.zookeeper_file";
-        if let Some(address) = values::from_file(key, self.zookeeper_file.as_deref())? {
-            self.zookeeper = Some(address);
-        }
-        let key = "snowflake.database_file";
-        if let Some(url) = values::from_file(key, self.database_file.as_deref())? {
-            self.database = Some(url);
-        }
-        if let Some(url) = values::from_file("snowflake.etcd_file", self.etcd_file.as_deref())? {
-            self.etcd = Some(url);
-        }
-        Ok(())
     }
 
     /// The number at the end of the host name, with the offset. A StatefulSet of Kubernetes names
@@ -282,7 +240,7 @@ impl Snowflake {
                     range.last()
                 ));
             }
-            let local = self.registry == RegistryKind::Local;
+            let local = self.registry.kind() == RegistryKind::Local;
             let own = match &self.worker_ids {
                 Some(map) => map.values().map(|id| WorkerId::new(*id)).collect(),
                 None => vec![self.worker_id()],

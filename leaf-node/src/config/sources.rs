@@ -11,26 +11,10 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-use super::{Config, ConfigError, keys, properties};
+use super::{Config, ConfigError, Grpc, Http, Log, Ops, Redis, Segment, keys, properties};
 
 /// The largest configuration file.
 const LARGEST: u64 = 1024 * 1024;
-
-/// What changes while the server runs; everything else needs a restart.
-const LIVE: [&str; 12] = [
-    "grpc.max_connections",
-    "http.max_connections",
-    "http.max_count",
-    "http.max_waiting",
-    "log.level",
-    "ops.token",
-    "ops.token_file",
-    "redis.max_connections",
-    "redis.password",
-    "redis.password_file",
-    "segment.keys_file",
-    "segment.refresh",
-];
 
 /// What a command line says of the configuration.
 ///
@@ -66,17 +50,24 @@ pub struct Loaded {
     pub warnings: Vec<String>,
     /// All keys, each with where its value comes from.
     pub origins: BTreeMap<String, String>,
-    /// The values as they were written, secrets and all.
-    written: Written,
+    /// What the configuration was read from, with what is in the files of secrets.
+    document: Hidden<Value>,
+    /// Each key's value there; of the file of keys what is in it.
+    written: Hidden<BTreeMap<String, Value>>,
 }
 
 /// Never shown.
-struct Written(BTreeMap<String, Value>);
+struct Hidden<T>(T);
 
-impl std::fmt::Debug for Written {
+impl<T> std::fmt::Debug for Hidden<T> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("***")
     }
+}
+
+/// What changes while the server runs; everything else needs a restart.
+fn live_keys() -> Vec<&'static str> {
+    [Grpc::LIVE, Http::LIVE, Log::LIVE, Ops::LIVE, Redis::LIVE, Segment::LIVE].concat()
 }
 
 impl Loaded {
@@ -86,17 +77,19 @@ impl Loaded {
         let (old, new) = (&self.written.0, &newer.written.0);
         let keys = old.keys().chain(new.keys().filter(|key| !old.contains_key(*key)));
         let changed = keys.filter(|key| old.get(*key) != new.get(*key)).cloned();
-        changed.partition(|key| LIVE.contains(&key.as_str()))
+        let live = live_keys();
+        changed.partition(|key| live.contains(&key.as_str()))
     }
 
-    /// Remembers what a running server has taken over.
-    pub fn take_live(&mut self, newer: Self) {
-        for key in LIVE {
-            match newer.written.0.get(key) {
-                Some(value) => _ = self.written.0.insert(key.into(), value.clone()),
-                None => _ = self.written.0.remove(key),
-            }
+    /// Takes over what changes while a server runs, and nothing else.
+    pub fn take_live(&mut self, newer: &Self) {
+        for key in live_keys() {
+            let value = value_of(&newer.document.0, key).cloned().unwrap_or_default();
+            set(&mut self.document.0, key, value);
+            let written = newer.written.0.get(key).cloned().unwrap_or_default();
+            self.written.0.insert(key.to_owned(), written);
         }
+        self.config = parse(&self.document.0).expect("each value was read before");
     }
 }
 
@@ -157,7 +150,7 @@ impl Sources {
     /// Reads the files, and merges all sources. The files rank by their kind, not by their order: a
     /// `leaf.properties` outranks a `leaf.toml`.
     fn load_with(&self, environment: Vec<(String, String)>) -> Result<Loaded, ConfigError> {
-        let known = keys::Known::of(&Config::default());
+        let known = keys::Known::new();
         self.flags.iter().try_for_each(|(key, _)| known.check_key(key))?;
         let mut read = Vec::new();
         for file in &self.files {
@@ -241,7 +234,8 @@ impl FileSource {
         for in_file in known.iter().filter(|key| key.ends_with("_file")) {
             let key = in_file.trim_end_matches("_file");
             let Some((section, name)) = in_file.rsplit_once('.') else { continue };
-            if has(&self.settings, key) && !has(&self.settings, in_file) {
+            let has = |key| value_of(&self.settings, key).is_some();
+            if has(key) && !has(in_file) {
                 self.settings[section][name] = Value::Null;
             }
         }
@@ -250,6 +244,12 @@ impl FileSource {
     /// Whether it is a file of a Java Leaf.
     fn is_properties(&self) -> bool {
         is_properties(Path::new(&self.name))
+    }
+
+    /// What stands below everything else.
+    fn defaults() -> Self {
+        let settings = serde_json::to_value(Config::default()).expect("plain structs serialize");
+        Self { name: "default".into(), settings, warnings: Vec::new() }
     }
 
     /// What stands below every file where there is one of a Java Leaf.
@@ -295,12 +295,10 @@ fn merge(
         known.iter().map(|key| (key.to_owned(), "default".to_owned())).collect();
     let implied = java.then(FileSource::java_defaults);
     let mut warnings = Vec::new();
-    let defaults = config::Config::try_from(&Config::default());
-    let defaults = defaults.map_err(|error| ConfigError(describe(&error)))?;
-    let mut builder = config::Config::builder().add_source(defaults);
+    let mut builder = config::Config::builder().add_source(FileSource::defaults());
     for mut file in implied.into_iter().chain(files) {
         file.drop_shadowed_files(known);
-        for key in origins.iter_mut().filter(|(key, _)| has(&file.settings, key)) {
+        for key in origins.iter_mut().filter(|(key, _)| value_of(&file.settings, key).is_some()) {
             key.1.clone_from(&file.name);
         }
         warnings.append(&mut file.warnings);
@@ -320,82 +318,105 @@ fn merge(
         // A value outranks the file that a lower source names for it.
         let in_file = format!("{key}_file");
         if let Some(outranked) = origins.get_mut(&in_file) {
-            builder = set(builder, &in_file, None)?;
+            builder = builder.set_override(&in_file, None::<String>).map_err(not_merged)?;
             outranked.clone_from(&origin);
         }
-        builder = set(builder, &key, Some(value))?;
+        builder = builder.set_override(&key, known.typed(&key, value)).map_err(not_merged)?;
         origins.insert(key, origin);
     }
-    let built = builder.build().map_err(|error| ConfigError(describe(&error)))?;
-    let written = built.clone().try_deserialize::<Value>().unwrap_or_default();
-    let checked = || -> Result<Config, ConfigError> {
-        let mut config: Config =
-            built.try_deserialize().map_err(|error| ConfigError(describe(&error)))?;
-        config.read_files(stores_only)?;
-        if java {
-            properties::check(&config, &origins)?;
-        }
-        config.check()?;
-        Ok(config)
-    };
-    let config = checked().map_err(|error| located(error, &origins, &written))?;
+    let built = builder.build().map_err(not_merged)?;
+    let mut document: Value = built.try_deserialize().map_err(not_merged)?;
+    read_files(&mut document, known, &mut origins, stores_only)?;
+    let config = check(&document, java.then_some(&origins));
+    let config = config.map_err(|error| located(error, &origins, &document))?;
     if java {
         warnings.extend(properties::warning(&config, &origins));
     }
-    let written = Written(keys::flat(&with_files(written)).into_iter().collect());
-    Ok(Loaded { config, warnings, origins, written })
-}
-
-type Builder = config::ConfigBuilder<config::builder::DefaultState>;
-
-/// Overrides one key; `None` takes its value away.
-fn set(builder: Builder, key: &str, value: Option<String>) -> Result<Builder, ConfigError> {
-    builder.set_override(key, value).map_err(|error| ConfigError(describe(&error)))
-}
-
-/// With what files hold in place of their names: a secret may be replaced there.
-///
-/// Else a reload could not see that a secret changed, since the name of its file stays.
-fn with_files(mut document: Value) -> Value {
-    match &mut document {
-        Value::Object(fields) => {
-            for (name, value) in fields {
-                *value = match value.as_str() {
-                    Some(file) if name.ends_with("_file") => {
-                        leaf_registry::read_secret(Path::new(file)).unwrap_or_default().into()
-                    }
-                    _ => with_files(value.take()),
-                };
-            }
-        }
-        Value::Array(values) => {
-            values.iter_mut().for_each(|value| *value = with_files(value.take()));
-        }
-        _ => {}
+    let mut written: BTreeMap<_, _> = keys::flat(&document).into_iter().collect();
+    if let Some(file) = file_name(&document, "segment.keys_file") {
+        // A secret may be replaced there: the name of the file stays.
+        let text = leaf_registry::read_secret(&file).unwrap_or_default();
+        written.insert("segment.keys_file".into(), text.into());
     }
-    document
+    Ok(Loaded { config, warnings, origins, document: Hidden(document), written: Hidden(written) })
 }
 
-/// Whether a file gives the key.
-fn has(settings: &Value, key: &str) -> bool {
-    key.split('.').try_fold(settings, |value, name| value.get(name)).is_some()
+/// `config` merges what has the form of a configuration. Its own text may hold a value.
+fn not_merged(_: config::ConfigError) -> ConfigError {
+    ConfigError::new("the configuration cannot be merged")
 }
 
-/// The error with the key first, and without the value, which may be a secret at a wrong place.
-fn describe(error: &config::ConfigError) -> String {
-    match error {
-        config::ConfigError::At { error, key: Some(key), .. } => match &**error {
-            config::ConfigError::Type { expected, .. } => {
-                format!("{}: expected {expected}", key.replace(']', "]."))
-            }
-            error => format!("{key}: {}", without_value(&error.to_string())),
-        },
-        config::ConfigError::Type { expected, key: Some(key), .. } => {
-            format!("{}: expected {expected}", key.replace(']', "]."))
-        }
-        config::ConfigError::NotFound(key) => format!("{}: it is missing", key.replace(']', "].")),
-        error => without_value(&error.to_string()),
+/// Reads the configuration and checks it; `java`: the origins of the keys, with a file of a Java
+/// Leaf.
+fn check(document: &Value, java: Option<&BTreeMap<String, String>>) -> Result<Config, ConfigError> {
+    let config = parse(document)?;
+    if let Some(origins) = java {
+        properties::check(&config, origins)?;
     }
+    config.check()?;
+    Ok(config)
+}
+
+/// Reads a document of which every key is known. An error begins with the key, and never holds the
+/// value, which may be a secret at a wrong place.
+fn parse(document: &Value) -> Result<Config, ConfigError> {
+    serde_path_to_error::deserialize(document).map_err(|error| {
+        let (key, text) = (error.path().to_string(), error.inner().to_string());
+        let key = match key.rsplit_once('.') {
+            // The name of the field may be a value at a wrong place.
+            Some((at, _)) if text.starts_with("unknown field") => at,
+            _ => &key,
+        };
+        ConfigError(format!("{key}: {}", without_value(&text)))
+    })
+}
+
+/// Puts what is in the files of secrets in place of the values that they hold.
+fn read_files(
+    document: &mut Value,
+    known: &keys::Known,
+    origins: &mut BTreeMap<String, String>,
+    stores_only: bool,
+) -> Result<(), ConfigError> {
+    let read = |key: &str, file: &Path| {
+        let text = leaf_registry::read_secret(file);
+        text.map(Value::from).map_err(|error| ConfigError(format!("{key}: {error}")))
+    };
+    for in_file in known.iter().filter(|key| key.ends_with("_file")) {
+        let key = in_file.trim_end_matches("_file");
+        let of_server = key.starts_with("ops.") || key.starts_with("redis.");
+        if known.check_key(key).is_err() || (stores_only && of_server) {
+            continue;
+        }
+        if let Some(file) = file_name(document, in_file) {
+            set(document, key, read(in_file, &file)?);
+            origins.insert(key.to_owned(), in_file.to_owned());
+        }
+    }
+    let shards = document["segment"]["shard"].as_array_mut();
+    for (at, shard) in shards.into_iter().flatten().enumerate() {
+        if let Some(file) = file_name(shard, "store_file") {
+            shard["store"] = read(&format!("segment.shard {}: store_file", at + 1), &file)?;
+        }
+    }
+    Ok(())
+}
+
+/// The file that a key names. An empty name is none: some give every variable, whether it has a
+/// value or not.
+fn file_name(document: &Value, key: &str) -> Option<PathBuf> {
+    let name = value_of(document, key)?.as_str()?;
+    (!name.is_empty()).then(|| name.into())
+}
+
+/// The value of a key.
+fn value_of<'a>(document: &'a Value, key: &str) -> Option<&'a Value> {
+    key.split('.').try_fold(document, |value, name| value.get(name))
+}
+
+/// Replaces the value of a key.
+fn set(document: &mut Value, key: &str, value: Value) {
+    *key.split('.').fold(document, |at, name| &mut at[name]) = value;
 }
 
 /// The error with what was written for the key that it begins with, and where. A value that may hold
@@ -409,8 +430,8 @@ fn located(error: ConfigError, origins: &BTreeMap<String, String>, written: &Val
     let Some((key, origin)) = origins.iter().rfind(|(key, _)| whole(key)) else {
         return ConfigError(text);
     };
-    let value = key.split('.').try_fold(written, |value, name| value.get(name));
-    let secrets = ["password", "token", "store", "database", "etcd", "zookeeper", "shard"];
+    let value = value_of(written, key);
+    let secrets = ["password", "token", "store", "registry", "shard"];
     let name = key.rsplit('.').next().unwrap_or(key);
     let shown = value.filter(|value| {
         let text = value.to_string();
@@ -426,14 +447,16 @@ fn located(error: ConfigError, origins: &BTreeMap<String, String>, written: &Val
     })
 }
 
-/// What serde says of a value inside a list: `invalid type: string "…", expected a sequence`.
+/// What serde says of a value: `invalid type: string "…", expected u32`.
 fn without_value(error: &str) -> String {
     let quotes = ["invalid type: ", "invalid value: ", "unknown field "];
-    match error.split_once(", expected ") {
-        Some((before, expected)) if quotes.iter().any(|quote| before.starts_with(quote)) => {
-            format!("expected {expected}")
-        }
-        _ => error.into(),
+    let quoted = |(before, _): &(&str, &str)| quotes.iter().any(|quote| before.starts_with(quote));
+    match error.rsplit_once(", expected ").filter(quoted) {
+        Some((_, "u8" | "u16" | "u32" | "u64")) => "expected a whole number".into(),
+        Some((_, "a boolean")) => "expected true or false".into(),
+        Some((_, "a map")) => "expected a table of names and numbers".into(),
+        Some((_, expected)) => format!("expected {expected}"),
+        None => error.into(),
     }
 }
 

@@ -12,4 +12,34 @@ mod workers;
 
 pub use config::EtcdUrl;
 pub use store::EtcdStore;
-pub(crate) use workers::EtcdWorkers;
+
+use leaf_segment::{StoreError, StoreErrorKind};
+
+use self::workers::EtcdWorkers;
+use crate::backend::Backend;
+use crate::{OpenRegistry, OpenStore, RegistryKind, SettingError};
+
+/// etcd, as a place of segments and worker ids.
+pub(crate) const BACKEND: Backend = Backend {
+    schemes: &["etcd"],
+    registry: RegistryKind::Etcd,
+    check: |url| url.parse::<EtcdUrl>().map(|_| url.to_owned()),
+    show: |url| url.parse().map_or("***".into(), |url: EtcdUrl| url.to_string()),
+    hosts: |url| url.parse().map_or(Vec::new(), |url: EtcdUrl| url.members().to_vec()),
+    path: |_| None,
+    open: |url, _, _| Box::pin(async move { Ok(OpenStore::of(EtcdStore::open(read(url)?))) }),
+    open_workers: |url, kind, _, options| {
+        Box::pin(async move {
+            let workers = EtcdWorkers::open(read(url)?, &options.name, options.report_interval);
+            Ok(OpenRegistry::new(workers, kind, options))
+        })
+    },
+};
+
+/// Reads a URL that was checked.
+fn read(url: &str) -> Result<EtcdUrl, StoreError> {
+    let refused = |why: SettingError| {
+        StoreError::new(StoreErrorKind::Refused, "read the etcd URL").because(why)
+    };
+    url.parse().map_err(refused)
+}

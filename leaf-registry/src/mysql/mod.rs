@@ -14,21 +14,52 @@ use sqlx::mysql::MySqlConnectOptions;
 
 pub(crate) use dialect::Mysql;
 
-use crate::StoreOptions;
+use crate::backend::Backend;
 use crate::sql::connections::ServerPool;
 use crate::sql::failover_guard::FailoverGuard;
 use crate::sql::fences::SqlFences;
 use crate::sql::store::SqlStore;
-use crate::sql::url::{Address, MYSQL, ServerOptions};
+use crate::sql::url::{self, Address, Parameters, ServerOptions};
+use crate::{OpenRegistry, OpenStore, RegistryKind, StoreOptions};
+
+/// MySQL and MariaDB, as a place of segments and worker ids.
+pub(crate) const BACKEND: Backend = Backend {
+    schemes: &["mysql"],
+    registry: RegistryKind::Mysql,
+    check: |url| MYSQL.check_url::<MySqlConnectOptions>(url),
+    show: url::redact,
+    hosts: url::hosts,
+    path: |_| None,
+    open: |url, _, options| Box::pin(async move { Ok(OpenStore::of(store(url, options)?)) }),
+    open_workers: |url, kind, _, options| {
+        Box::pin(async move {
+            let workers = fences(url, kind == RegistryKind::Mysql, options.report_interval)?;
+            Ok(OpenRegistry::with_tables(workers, kind, options))
+        })
+    },
+};
+
+/// What may stand in its URL, in the words of its own client.
+pub(crate) const MYSQL: Parameters = Parameters {
+    database: "MySQL",
+    how: "mysql://user:password@host:3306/database",
+    mode: "ssl-mode",
+    modes: &["DISABLED", "PREFERRED", "REQUIRED", "VERIFY_CA", "VERIFY_IDENTITY"],
+    verifying: &["VERIFY_CA", "VERIFY_IDENTITY"],
+    ca: "ssl-ca",
+    certificate: "ssl-cert",
+    key: "ssl-key",
+    others: &["charset", "collation", "socket", "statement-cache-capacity"],
+};
 
 /// Segments at `mysql://user:password@host:port/database`. Connects when it is first used.
-pub(crate) fn store(url: &str, options: &StoreOptions) -> Result<SqlStore<Mysql>, StoreError> {
+fn store(url: &str, options: &StoreOptions) -> Result<SqlStore<Mysql>, StoreError> {
     let guard = Arc::new(FailoverGuard::new(options.failover_margin));
     Ok(SqlStore::new(ServerPool::new(MYSQL.options(url)?, &guard, 16), guard))
 }
 
 /// Worker ids there. `mirrored`: with `leaf_workerid_alloc`, for Java Leafs.
-pub(crate) fn fences(
+fn fences(
     url: &str,
     mirrored: bool,
     report_interval: Duration,
@@ -53,5 +84,9 @@ impl ServerOptions for MySqlConnectOptions {
 
     fn at_host(self, host: &str) -> Self {
         self.host(host)
+    }
+
+    fn has_database(&self) -> bool {
+        self.get_database().is_some()
     }
 }

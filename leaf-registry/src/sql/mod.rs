@@ -12,6 +12,6 @@ pub(crate) mod fences;
 mod locked;
 mod making;
 pub(crate) mod store;
-#[cfg(any(feature = "mysql", feature = "postgres"))]
+#[cfg_attr(not(feature = "full"), allow(dead_code, reason = "SQLite has no server"))]
 pub(crate) mod url;
 pub(crate) mod values;

@@ -22,6 +22,9 @@ pub(crate) trait ServerOptions: FromStr<Err = sqlx::Error> {
 
     /// With another host.
     fn at_host(self, host: &str) -> Self;
+
+    /// Whether a database is named.
+    fn has_database(&self) -> bool;
 }
 
 /// Host and port of a server.
@@ -63,6 +66,8 @@ impl Address {
 pub(crate) struct Parameters {
     /// Its name, for errors.
     pub(crate) database: &'static str,
+    /// How to write its URL.
+    pub(crate) how: &'static str,
     /// The parameter that says whether TLS is used.
     pub(crate) mode: &'static str,
     /// Its values.
@@ -78,41 +83,6 @@ pub(crate) struct Parameters {
     /// Parameters that have nothing to do with TLS.
     pub(crate) others: &'static [&'static str],
 }
-
-/// Those of MySQL and MariaDB.
-#[cfg(feature = "mysql")]
-pub(crate) const MYSQL: Parameters = Parameters {
-    database: "MySQL",
-    mode: "ssl-mode",
-    modes: &["DISABLED", "PREFERRED", "REQUIRED", "VERIFY_CA", "VERIFY_IDENTITY"],
-    verifying: &["VERIFY_CA", "VERIFY_IDENTITY"],
-    ca: "ssl-ca",
-    certificate: "ssl-cert",
-    key: "ssl-key",
-    others: &["charset", "collation", "socket", "statement-cache-capacity"],
-};
-
-/// Those of PostgreSQL, as libpq names them.
-#[cfg(feature = "postgres")]
-pub(crate) const POSTGRES: Parameters = Parameters {
-    database: "PostgreSQL",
-    mode: "sslmode",
-    modes: &["disable", "prefer", "require", "verify-ca", "verify-full"],
-    verifying: &["verify-ca", "verify-full"],
-    ca: "sslrootcert",
-    certificate: "sslcert",
-    key: "sslkey",
-    others: &[
-        "application_name",
-        "dbname",
-        "host",
-        "options",
-        "password",
-        "port",
-        "statement-cache-capacity",
-        "user",
-    ],
-};
 
 impl Parameters {
     /// The parameters that name files.
@@ -169,6 +139,19 @@ impl Parameters {
         Ok(())
     }
 
+    /// Refuses a text that is no URL of this database, with the driver's options as `O`.
+    ///
+    /// # Errors
+    /// Says how to write one, and never what was written.
+    pub(crate) fn check_url<O: ServerOptions>(&self, url: &str) -> Result<String, SettingError> {
+        self.check(url)?;
+        let begins = url.split_once(':').is_some_and(|(_, rest)| rest.starts_with("//"));
+        match url.parse::<O>() {
+            Ok(options) if begins && options.has_database() => Ok(url.to_owned()),
+            _ => Err(SettingError::new(format!("not a {} URL: write {}", self.database, self.how))),
+        }
+    }
+
     /// The driver's options, once the files of certificates can be read.
     ///
     /// # Errors
@@ -207,9 +190,37 @@ impl Parameters {
     }
 }
 
+/// The host of a database, as its URL or a parameter names it; none for a socket.
+pub(crate) fn hosts(url: &str) -> Vec<String> {
+    let Ok(url) = Url::parse(url) else { return Vec::new() };
+    let given = |name: &str| url.query_pairs().filter(|(key, _)| key == name).last();
+    if given("socket").is_some() {
+        return Vec::new();
+    }
+    let named = given("host").map(|(_, host)| host.into_owned());
+    let host = named.or_else(|| url.host_str().map(str::to_owned)).unwrap_or_default();
+    let is_socket = host.is_empty() || host.starts_with('/') || host.starts_with("%2F");
+    if is_socket { Vec::new() } else { vec![host] }
+}
+
+/// The URL with the password, and all parameters, left out.
+pub(crate) fn redact(url: &str) -> String {
+    let url = url.split(['?', '#']).next().unwrap_or_default();
+    let Some((scheme, rest)) = url.split_once("://") else { return "***".into() };
+    // A password may hold an '@': the last one ends it.
+    match rest.rsplit_once('@') {
+        None => format!("{scheme}://{rest}"),
+        Some((login, place)) => {
+            let user = login.split(':').next().unwrap_or_default();
+            format!("{scheme}://{user}:***@{place}")
+        }
+    }
+}
+
 #[cfg(all(test, feature = "mysql", feature = "postgres"))]
 mod tests {
-    use super::*;
+    use crate::mysql::MYSQL;
+    use crate::postgres::POSTGRES;
 
     #[test]
     fn what_would_turn_a_check_off_is_refused() {

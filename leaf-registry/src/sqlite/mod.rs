@@ -6,7 +6,7 @@ mod dialect;
 mod errors;
 mod file;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,21 +15,55 @@ use leaf_segment::StoreError;
 pub(crate) use dialect::Sqlite;
 
 use self::file::SqliteFile;
+use crate::backend::Backend;
 use crate::sql::failover_guard::FailoverGuard;
 use crate::sql::fences::SqlFences;
 use crate::sql::store::SqlStore;
+use crate::{OpenRegistry, OpenStore, RegistryKind, SettingError};
+
+/// An SQLite file, as a place of segments and worker ids: `sqlite:PATH`.
+pub(crate) const BACKEND: Backend = Backend {
+    schemes: &["sqlite"],
+    registry: RegistryKind::Sqlite,
+    check: |url| match path(url).map(|path| path.strip_prefix("//").unwrap_or(path)) {
+        None | Some("") => Err(SettingError::new("sqlite: needs a path, like sqlite:leaf.db")),
+        Some(path) if path.contains('?') => {
+            Err(SettingError::new("sqlite: takes a path without parameters"))
+        }
+        Some(path) => Ok(format!("sqlite:{path}")),
+    },
+    show: str::to_owned,
+    hosts: |_| Vec::new(),
+    path,
+    open: |url, data_dir, _| {
+        Box::pin(async move { Ok(OpenStore::of(store(&at(data_dir, url)).await?)) })
+    },
+    open_workers: |url, kind, data_dir, options| {
+        Box::pin(async move {
+            let workers = fences(&at(data_dir, url), options.report_interval).await?;
+            Ok(OpenRegistry::with_tables(workers, kind, options))
+        })
+    },
+};
+
+/// What stands behind the scheme.
+fn path(url: &str) -> Option<&str> {
+    url.strip_prefix("sqlite:")
+}
+
+/// The file; a relative path counts from `data_dir`.
+fn at(data_dir: &Path, url: &str) -> PathBuf {
+    data_dir.join(path(url).unwrap_or_default())
+}
 
 /// Segments in a file, which is made where it does not exist.
-pub(crate) async fn store(path: &Path) -> Result<SqlStore<Sqlite>, StoreError> {
+async fn store(path: &Path) -> Result<SqlStore<Sqlite>, StoreError> {
     Ok(SqlStore::new(SqliteFile::open(path).await?, Arc::new(FailoverGuard::new(None))))
 }
 
 /// Worker ids in a file, which is made where it does not exist. No failover loses a write; a file
 /// that is put back from a copy does, see docs/registries.md.
-pub(crate) async fn fences(
-    path: &Path,
-    report_interval: Duration,
-) -> Result<SqlFences<Sqlite>, StoreError> {
+async fn fences(path: &Path, report_interval: Duration) -> Result<SqlFences<Sqlite>, StoreError> {
     let guard = Arc::new(FailoverGuard::new(None));
     let file = SqliteFile::open(path).await?;
     Ok(SqlFences::new(file, guard, dialect::FENCE_TABLES, report_interval))

@@ -13,7 +13,7 @@ use tokio::sync::Mutex;
 use zookeeper_client::{Acls, Client, CreateMode, CreateOptions, Error, MultiReadResult};
 
 use super::error::classify;
-use crate::ZookeeperAddress;
+use crate::host_list::HostList;
 
 /// How long the connection to one host may take.
 const CONNECT: Duration = Duration::from_secs(1);
@@ -21,7 +21,7 @@ const CONNECT: Duration = Duration::from_secs(1);
 /// Begun when it is first used, and anew after its end.
 #[derive(Debug)]
 pub(crate) struct Session {
-    address: ZookeeperAddress,
+    servers: HostList,
     timeout: Duration,
     client: Mutex<Option<Client>>,
 }
@@ -39,8 +39,8 @@ pub(crate) struct Connected {
 
 impl Session {
     /// A session that has not begun.
-    pub(crate) fn new(address: ZookeeperAddress, timeout: Duration) -> Arc<Self> {
-        Arc::new(Self { address, timeout, client: Mutex::default() })
+    pub(crate) fn new(servers: HostList, timeout: Duration) -> Arc<Self> {
+        Arc::new(Self { servers, timeout, client: Mutex::default() })
     }
 
     /// The session's client. Begins a session where there is none or the last one is over:
@@ -48,7 +48,7 @@ impl Session {
     /// written before.
     async fn begin(&self) -> Result<Connected, Error> {
         let mut client = self.client.lock().await;
-        let acls = match self.address.login() {
+        let acls = match self.servers.login() {
             Some(_) => Acls::creator_all(),
             None => Acls::anyone_all(),
         };
@@ -59,10 +59,10 @@ impl Session {
             .with_session_timeout(self.timeout)
             .with_connection_timeout(CONNECT.min(self.timeout * 2 / 5))
             .with_fail_eagerly();
-        if let Some(login) = self.address.login() {
-            connector = connector.with_auth("digest", login.as_bytes());
+        if let Some((user, password)) = self.servers.login() {
+            connector = connector.with_auth("digest", format!("{user}:{password}").as_bytes());
         }
-        let connected = connector.connect(self.address.cluster()).await?;
+        let connected = connector.connect(&self.servers.without_login()).await?;
         let connected = Connected { client: connected, acls };
         // The chroot is not made by connecting to it.
         if let (path, Ok(root)) =

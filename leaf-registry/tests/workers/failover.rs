@@ -3,17 +3,16 @@
 use std::time::Duration;
 
 use leaf_core::{Clock, UnixMillis};
-use leaf_registry::{OpenRegistry, RegistryKind, RegistryOptions, RegistryPlace};
+use leaf_registry::{OpenRegistry, RegistryOptions, RegistryUrl};
 use leaf_snowflake::{ClaimRequest, RegistryErrorKind, Report, SystemClock};
 use leaf_testkit::{FaultProxy, MariaDb, Postgres};
 use tokio::task::spawn_blocking;
 
 use crate::fixture::*;
 
-async fn open(kind: RegistryKind, url: &str) -> OpenRegistry {
-    let place = RegistryPlace::Store(url.parse().unwrap());
-    let here = std::path::Path::new(".");
-    place.open(kind, None, here, &RegistryOptions::default()).await.unwrap()
+async fn open(url: &str) -> OpenRegistry {
+    let url: RegistryUrl = url.parse().unwrap();
+    url.open(std::path::Path::new("."), &RegistryOptions::default()).await.unwrap()
 }
 
 /// What must hold over a failover that `fail_over` does, after `cut` has stopped the replica, where
@@ -121,8 +120,7 @@ async fn postgres_fails_over(ahead: Duration) {
     let primary = spawn_blocking(Postgres::start).await.unwrap();
     let database = primary.new_database();
     let proxy = FaultProxy::start(([127, 0, 0, 1], primary.port()).into()).await;
-    let open =
-        open(RegistryKind::Postgres, &Postgres::url(proxy.address().port(), &database)).await;
+    let open = open(&Postgres::url(proxy.address().port(), &database)).await;
     let (primary, replica) = spawn_blocking(move || {
         let replica = primary.start_replica();
         (primary, replica)
@@ -165,7 +163,7 @@ async fn mariadb_fails_over(ahead: Duration) {
     let (primary, replica) = (std::sync::Arc::new(primary), std::sync::Arc::new(replica));
     let database = primary.new_database();
     let proxy = FaultProxy::start(([127, 0, 0, 1], primary.port()).into()).await;
-    let open = open(RegistryKind::Mysql, &MariaDb::url(proxy.address().port(), &database)).await;
+    let open = open(&MariaDb::url(proxy.address().port(), &database)).await;
     let cut = async || {
         let (primary, replica) = (primary.clone(), replica.clone());
         spawn_blocking(move || {

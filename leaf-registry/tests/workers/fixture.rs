@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leaf_core::{Layout, UnixMillis, WorkerId};
-use leaf_registry::{OpenRegistry, RegistryKind, RegistryOptions, RegistryPlace};
+use leaf_registry::{OpenRegistry, RegistryKind, RegistryOptions, RegistryUrl};
 use leaf_segment::{StoreError, StoreErrorKind};
 use leaf_snowflake::{
     ClaimRequest, Fence, Identity, Lease, NodeSettings, Provenance, Registry, RegistryError,
@@ -90,10 +90,12 @@ impl Server {
         }
     }
 
-    pub(crate) fn place(&self, port: u16) -> RegistryPlace {
+    /// The registry of this kind there.
+    pub(crate) fn url(&self, kind: RegistryKind, port: u16) -> RegistryUrl {
         let url = match self {
             Self::ZooKeeper(_) => {
-                return RegistryPlace::Zookeeper(ZooKeeper::address(&[port]).parse().unwrap());
+                let scheme = kind.to_string().replace('_', "-");
+                format!("{scheme}://{}", ZooKeeper::address(&[port]))
             }
             Self::Sqlite(directory) => {
                 format!("sqlite:{}", directory.path().join("leaf.db").display())
@@ -102,7 +104,7 @@ impl Server {
             Self::Postgres(_, database) => Postgres::url(port, database),
             Self::Etcd(_, name) => Etcd::url(&[port], name),
         };
-        RegistryPlace::Store(url.parse().unwrap())
+        url.parse().unwrap()
     }
 }
 
@@ -142,8 +144,8 @@ impl Fixture {
     }
 
     async fn open_at(&self, port: u16, options: &RegistryOptions) -> OpenRegistry {
-        let place = self.server.place(port);
-        place.open(self.kind, None, std::path::Path::new("."), options).await.unwrap()
+        let url = self.server.url(self.kind, port);
+        url.open(std::path::Path::new("."), options).await.unwrap()
     }
 
     /// A registry behind a proxy.

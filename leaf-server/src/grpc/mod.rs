@@ -151,7 +151,7 @@ impl Protocol for Grpc {
     }
 
     fn max_connections(&self) -> usize {
-        self.node.live.max_grpc_connections.load(Ordering::Relaxed)
+        self.node.live.config().grpc.max_connections as usize
     }
 
     async fn serve(self: Arc<Self>, stream: TcpStream, control: Arc<Control>) {

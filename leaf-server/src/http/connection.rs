@@ -87,7 +87,7 @@ impl Protocol for Http {
 
     fn max_connections(&self) -> usize {
         match self.routes {
-            Routes::Ids => self.node.live.max_connections.load(Ordering::Relaxed),
+            Routes::Ids => self.node.live.config().http.max_connections as usize,
             Routes::Ops => usize::MAX,
         }
     }

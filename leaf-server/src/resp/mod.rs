@@ -15,7 +15,6 @@ mod table;
 mod task;
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use rustix::net::sockopt::{set_socket_keepalive, set_tcp_keepidle};
@@ -43,7 +42,7 @@ impl Protocol for Resp {
     }
 
     fn max_connections(&self) -> usize {
-        self.node.live.max_redis_connections.load(Ordering::Relaxed)
+        self.node.live.config().redis.max_connections as usize
     }
 
     async fn serve(self: Arc<Self>, stream: TcpStream, control: Arc<Control>) {

@@ -89,7 +89,7 @@ impl Session {
             2 => (USER, words.word(input, 1)),
             _ => (words.word(input, 1), words.word(input, 2)),
         };
-        if node.live.redis_password().is_none() && words.len() == 2 {
+        if node.live.config().redis.password.is_none() && words.len() == 2 {
             return self.replies.error(
                 "ERR",
                 "AUTH <password> called without any password configured: redis.password is not set",
@@ -102,7 +102,7 @@ impl Session {
 
     /// Tells the client when it is wrong.
     fn check(&mut self, node: &Node, user: &[u8], password: &[u8]) -> bool {
-        let right = match node.live.redis_password() {
+        let right = match &node.live.config().redis.password {
             Some(expected) => bool::from(expected.expose().as_bytes().ct_eq(password)),
             // As in Redis, whose user `default` has no password then.
             None => true,
@@ -220,5 +220,5 @@ impl Session {
 fn number_of_none(node: &Node) -> Option<u64> {
     // Read first: a password that is set in between has another one.
     let number = node.live.redis_password_number();
-    node.live.redis_password().is_none().then_some(number)
+    node.live.config().redis.password.is_none().then_some(number)
 }

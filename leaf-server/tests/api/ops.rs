@@ -69,7 +69,7 @@ fn wrong_administration_is_refused_and_changes_nothing() {
         ("POST", "/v1/tags", r#"{"tag":"x","step":1,"order":"strict"}"#, 400, "has no step"),
         ("POST", "/v1/tags", r#"{"tag":"x","order":"daily"}"#, 400, "unknown variant `daily`"),
         ("POST", "/v1/tags", r#"{"tag":"x","step":0}"#, 400, "step: give 1 to 2147483647"),
-        ("POST", "/v1/tags", r#"{"tag":"x","step":1.5}"#, 400, "a whole number"),
+        ("POST", "/v1/tags", r#"{"tag":"x","step":1.5}"#, 400, "expected i64"),
         ("POST", "/v1/tags", r#"{"tag":" x","step":1}"#, 400, "white space"),
         ("POST", "/v1/tags", r#"{"tag":"x","step":1,"first":-1}"#, 400, "the first number is 0 to"),
         ("POST", "/v1/tags", r#"{"tag":"x","step":1,"frist":1}"#, 400, "unknown field `frist`"),
@@ -128,8 +128,7 @@ fn worker_ids_are_listed_released_and_retired() {
     let shared = tempfile::tempdir().unwrap();
     let workers = format!("sqlite:{}", shared.path().join("workers.db").display());
     let registry = [
-        ("LEAF_SNOWFLAKE__REGISTRY", "sqlite"),
-        ("LEAF_SNOWFLAKE__DATABASE", workers.as_str()),
+        ("LEAF_SNOWFLAKE__REGISTRY", workers.as_str()),
         ("LEAF_ADVERTISE", "10.0.0.7:8080"),
         // So that a killed node's worker id is asked about, not taken.
         ("LEAF_SNOWFLAKE__REPORT_INTERVAL", "100ms"),
@@ -143,7 +142,7 @@ fn worker_ids_are_listed_released_and_retired() {
     let env: Vec<_> = registry.iter().map(|(name, value)| (*name, (*value).to_owned())).collect();
     let other = directory.path().join("other");
     let mut env = env;
-    env[2].1 = "10.0.0.8:8080".to_owned();
+    env[1].1 = "10.0.0.8:8080".to_owned();
     let mut dead = LeafServer::start(SERVER, &other, &[], &env);
     dead.kill();
     let release = |sure: &str| ops(&server, "POST", "/v1/workers/1/release", sure);

@@ -138,14 +138,15 @@ impl Backends {
         }
     }
 
-    /// The registry's keys of `[snowflake]`, with other ports in them.
-    pub(crate) fn registry_keys(&self, ports: &[u16]) -> String {
+    /// The registry's URL, with other ports in it.
+    pub(crate) fn registry_url(&self, ports: &[u16]) -> String {
         match &self.registry {
-            Registry::Store => format!("database = '{}'\n", self.store_url(ports)),
+            Registry::Store => self.store_url(ports),
             Registry::ZooKeeper(_) => {
-                format!("zookeeper = '{}'\nsession_timeout = '1s'\n", ZooKeeper::address(ports))
+                let scheme = self.kinds.registry.replace('_', "-");
+                format!("{scheme}://{}", ZooKeeper::address(ports))
             }
-            Registry::Etcd(_) => format!("etcd = '{}'\n", Etcd::url(ports, "chaos")),
+            Registry::Etcd(_) => Etcd::url(ports, "chaos"),
         }
     }
 

@@ -5,10 +5,10 @@ use std::path::Path;
 use std::time::Duration;
 
 use leaf_core::{Clock, Tag, WorkerId};
-use leaf_registry::{RegistryKind, RegistryOptions, RegistryPlace, StoreUrl};
+use leaf_registry::{RegistryKind, RegistryOptions, RegistryUrl, StoreUrl};
 use leaf_segment::NewTag;
 use leaf_snowflake::{NodeSettings, SystemClock};
-use leaf_testkit::{Fault, FaultProxy, LeafServer, ZooKeeper, wait_until};
+use leaf_testkit::{Fault, FaultProxy, LeafServer, wait_until};
 use tokio::runtime::Runtime;
 use tokio::time::Instant;
 
@@ -68,13 +68,12 @@ impl Cluster {
             let config = format!(
                 "name = 'chaos'\nadvertise = '127.0.0.1:{}'\n\
                  [segment]\nstore = '{}'\nmax_step = {MAX_STEP}\nfailover_margin = {MARGIN}\n\
-                 [snowflake]\nregistry = '{}'\n{}layout = '{layout}'\n\
+                 [snowflake]\nregistry = '{}'\nsession_timeout = '1s'\nlayout = '{layout}'\n\
                  offline_for = '1s'\nreport_interval = '200ms'\nrecycle_after = '0s'\n\
                  sequence_start = 0\n[log]\nlevel = 'info,leaf_server=debug,leaf_segment=debug,leaf_snowflake=debug,sqlx=debug,tower=debug'\n",
                 9001 + name,
                 backends.store_url(&ports(&store)),
-                kinds.registry,
-                backends.registry_keys(&ports(&registry)),
+                backends.registry_url(&ports(&registry)),
             );
             Node::new(number, home.path(), &config, store, registry)
         });
@@ -152,20 +151,10 @@ impl Cluster {
     /// Of four worker ids, so that there are as many as nodes: who starts anew takes what a silent
     /// one had.
     async fn retire_one(&self, layout: &str) {
-        let kind: RegistryKind = self.backends.kinds().registry.parse().expect("a kind");
         let options = RegistryOptions { name: "chaos".into(), ..RegistryOptions::default() };
         let ports = self.backends.registry_ports();
-        let place = match kind {
-            RegistryKind::ZkRecycle | RegistryKind::ZkNormal => {
-                RegistryPlace::Zookeeper(ZooKeeper::address(&ports).parse().expect("an address"))
-            }
-            RegistryKind::Etcd => {
-                let url = leaf_testkit::Etcd::url(&ports, "chaos");
-                RegistryPlace::Store(url.parse().expect("a URL"))
-            }
-            _ => RegistryPlace::Store(self.backends.store_url(&ports).parse().expect("a URL")),
-        };
-        let open = place.open(kind, None, Path::new("."), &options).await.expect("it opens");
+        let url: RegistryUrl = self.backends.registry_url(&ports).parse().expect("a URL");
+        let open = url.open(Path::new("."), &options).await.expect("it opens");
         let at = NodeSettings {
             now: SystemClock.wall_millis(),
             layout: layout.parse().expect("a layout"),
@@ -176,7 +165,7 @@ impl Cluster {
         let used = open.registry.workers().await.expect("it answers");
         let free = (0..4).map(WorkerId::new).find(|id| used.iter().all(|used| used.worker != *id));
         // Where worker ids begin at 1 there are three.
-        if let Some(free) = free.filter(|id| id.get() > 0 || kind != RegistryKind::Mysql) {
+        if let Some(free) = free.filter(|id| id.get() > 0 || url.kind() != RegistryKind::Mysql) {
             open.registry.retire_worker(free, at).await.expect("nobody has it");
         }
     }

@@ -106,7 +106,7 @@ async fn answer(node: &Arc<Node>, head: &Parts, body: &mut RequestBody) -> Resul
     };
     check_method(&head.method, route.methods)?;
     if !matches!(route.to, To::Alive | To::Ready) {
-        authorize(node.live.token(), node.ops.ip(), &head.headers, &head.uri)?;
+        authorize(node.live.config().ops.token.as_ref(), node.ops.ip(), &head.headers, &head.uri)?;
         if head.uri.query().is_some_and(|query| !query.is_empty())
             && (head.method != "DELETE" || route.to == To::Drain)
         {
@@ -226,7 +226,7 @@ async fn detached<T: Send + 'static>(
 
 /// Whether whoever asks may administer this node.
 fn authorize(
-    token: Option<Secret>,
+    token: Option<&Secret>,
     listen: IpAddr,
     headers: &HeaderMap,
     uri: &hyper::Uri,
@@ -276,13 +276,14 @@ mod tests {
 
     /// The status of a refusal, 200 for none.
     fn status(token: Option<&str>, listen: &str, headers: &[(&'static str, &'static str)]) -> u16 {
-        let token = token.map(|token| serde_json::from_value(token.into()).unwrap());
+        let token: Option<Secret> =
+            token.map(|token| serde_json::from_value(token.into()).unwrap());
         let mut given = HeaderMap::new();
         for (name, value) in headers {
             given.append(*name, HeaderValue::from_static(value));
         }
         let uri = hyper::Uri::from_static("/v1/status");
-        let allowed = authorize(token, listen.parse().unwrap(), &given, &uri);
+        let allowed = authorize(token.as_ref(), listen.parse().unwrap(), &given, &uri);
         allowed.err().map_or(200, |problem| problem.reply(Form::Text).status().as_u16())
     }
 

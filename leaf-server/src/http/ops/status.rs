@@ -136,7 +136,7 @@ fn flakes(node: &Node, snowflake: &Snowflake) -> Flakes {
     let view = snowflake.generator.view();
     Flakes {
         health: HealthShown::of(&view.health),
-        registry: node.config.snowflake.registry.to_string(),
+        registry: node.config.registry().kind().to_string(),
         identity: snowflake.identity.to_string(),
         worker: view.worker.map(leaf_core::WorkerId::get),
         confirmed: view.confirmed,

@@ -54,7 +54,7 @@ fn mode(node: &Node) -> Result<&Snowflake, Problem> {
 fn registry(node: &Node) -> Result<&Registry, Problem> {
     let registry = &mode(node)?.open.registry;
     if registry.lives_in_state_file() {
-        let name = node.config.snowflake.registry;
+        let name = node.config.registry();
         let text = format!("the registry `{name}` has nothing to administer");
         return Err(Problem::not_found(text));
     }

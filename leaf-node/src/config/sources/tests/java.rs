@@ -14,7 +14,7 @@ const JAVA: &str = "leaf.name=com.sankuai.leaf.opensource.test\n\
     leaf.snowflake.port=8686\n";
 
 fn java(text: &str) -> Result<Loaded, ConfigError> {
-    let known = keys::Known::of(&Config::default());
+    let known = keys::Known::new();
     let file = FileSource::properties(text.as_bytes(), Path::new("leaf.properties"))?;
     merge(&known, vec![file], Vec::new(), &[], false)
 }
@@ -32,16 +32,15 @@ fn a_java_leafs_file_means_what_it_meant_there() {
     let password = java(&format!("{JAVA}leaf.jdbc.password=a%41b\\u0020\n")).unwrap();
     let url = password.written.0["segment.store"].as_str().unwrap().to_owned();
     assert!(url.contains(":a%2541b%20@"), "{url}");
-    assert_eq!(config.snowflake.registry.to_string(), "zk_normal");
-    assert_eq!(config.snowflake.zookeeper.as_ref().unwrap().to_string(), "zk1:2181,zk2:2181");
+    assert_eq!(config.registry().to_string(), "zk-normal://zk1:2181,zk2:2181");
     assert_eq!(loaded.warnings, Vec::<String>::new());
     assert_eq!(loaded.origins["segment.store"], "leaf.properties");
     assert_eq!(loaded.origins["segment.wait"], "default");
 
     let fork = |mode: &str| java(&format!("{JAVA}leaf.snowflake.mode={mode}\n")).unwrap().config;
-    assert_eq!(fork("zk_recycle").snowflake.registry.to_string(), "zk_recycle");
-    let mysql = fork("mysql").registry_place().unwrap().unwrap().to_string();
-    assert_eq!(mysql, "mysql://le%40f:***@db:3306/leaf");
+    let recycle = fork("zk_recycle").registry().to_string();
+    assert_eq!(recycle, "zk-recycle://zk1:2181,zk2:2181");
+    assert_eq!(fork("mysql").registry().to_string(), "mysql://le%40f:***@db:3306/leaf");
     let local = fork(
         "local\nleaf.snowflake.local.workIdMap={\"10.1.46.33:8080\":1, \"10.1.46.33:8081\":2}",
     );
@@ -134,7 +133,7 @@ fn the_words_of_connector_j_about_tls_keep_their_meaning() {
 
 #[test]
 fn what_a_java_leafs_file_leaves_out_ranks_below_leaf_toml() {
-    let known = keys::Known::of(&Config::default());
+    let known = keys::Known::new();
     let toml = "[http]\nlisten = '127.0.0.1:9'\n[segment]\nenabled = false";
     let toml = FileSource::toml(toml, Path::new("leaf.toml"), &known).unwrap();
     let without = JAVA.replace("leaf.segment.enable=true", "");
@@ -143,7 +142,7 @@ fn what_a_java_leafs_file_leaves_out_ranks_below_leaf_toml() {
     let loaded = merge(&known, files, Vec::new(), &[], false).unwrap();
     assert_eq!(loaded.config.http.listen.port(), 9);
     assert!(!loaded.config.segment.enabled);
-    assert_eq!(loaded.origins["snowflake.registry"], "default of a Java Leaf");
+    assert_eq!(loaded.origins["advertise_guess"], "default of a Java Leaf");
 
     // What it leaves out another source may give.
     let little = || {

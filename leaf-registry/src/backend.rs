@@ -1,0 +1,34 @@
+//! What a kind of store tells of itself, for the URLs that name one.
+
+use std::path::Path;
+
+use leaf_segment::StoreFuture;
+
+use crate::open::{OpenRegistry, OpenStore};
+use crate::options::{RegistryKind, RegistryOptions, StoreOptions};
+use crate::setting::SettingError;
+
+/// A kind of store, as its folder describes it.
+pub(crate) struct Backend {
+    /// The schemes that a URL may begin with.
+    pub(crate) schemes: &'static [&'static str],
+    /// The registry of worker ids that is kept there.
+    pub(crate) registry: RegistryKind,
+    /// Checks a URL with one of the schemes; returns it as it is best written.
+    pub(crate) check: fn(&str) -> Result<String, SettingError>,
+    /// The URL without its password.
+    pub(crate) show: fn(&str) -> String,
+    /// The hosts of a URL, see [`RegistryUrl::hosts`](crate::RegistryUrl::hosts).
+    pub(crate) hosts: fn(&str) -> Vec<String>,
+    /// The path of an embedded store; `None` for a server.
+    pub(crate) path: fn(&str) -> Option<&str>,
+    /// Opens the segment store.
+    pub(crate) open: for<'a> fn(&'a str, &'a Path, &'a StoreOptions) -> StoreFuture<'a, OpenStore>,
+    /// Opens the worker ids, of its own kind or of `Ordinal`.
+    pub(crate) open_workers: for<'a> fn(
+        &'a str,
+        RegistryKind,
+        &'a Path,
+        &'a RegistryOptions,
+    ) -> StoreFuture<'a, OpenRegistry>,
+}

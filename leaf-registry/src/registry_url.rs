@@ -1,0 +1,255 @@
+//! Where worker ids come from, as one line of configuration.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use leaf_segment::{StoreError, StoreErrorKind, StoreFuture};
+
+use crate::host_list::HostList;
+use crate::local;
+use crate::open::OpenRegistry;
+use crate::options::{RegistryKind, RegistryOptions};
+use crate::setting::SettingError;
+use crate::store_url::StoreUrl;
+
+/// How to write one, for error texts.
+const HOW: &str = "write local, ordinal, store (that of the segments), zk-normal://host:2181,host:2181/chroot, \
+                   zk-recycle://host:2181, mysql://user:password@host:3306/database, \
+                   postgres://user:password@host:5432/database, sqlite:/PATH, etcd://host:2379,host:2379, or \
+                   ordinal+ before store, zk:// or the URL of a database";
+
+/// A worker registry: its kind, and where its records are.
+///
+/// | text | worker ids |
+/// |---|---|
+/// | `local` | from the configuration; the record is in the state file |
+/// | `ordinal` | the number at the end of the host name; the record is in the state file |
+/// | `ordinal+zk://…`, `ordinal+mysql://…`, `ordinal+etcd://…` | the same number; the record is there |
+/// | `zk-normal://user:password@host:2181,host:2181/chroot` | as the original Java Leaf |
+/// | `zk-recycle://…` | as the community fork |
+/// | `mysql://…`, `postgres://…`, `sqlite:/PATH`, `etcd://…` | there, as a [`StoreUrl`] is written |
+/// | `store`, `ordinal+store` | in the segment store, see [`Self::in_store`] |
+///
+/// ```
+/// use leaf_registry::{RegistryKind, RegistryUrl};
+///
+/// let url: RegistryUrl = "zk-normal://leaf:secret@a:2181,b:2181/ids".parse()?;
+/// assert_eq!(url.kind(), RegistryKind::ZkNormal);
+/// assert_eq!(url.to_string(), "zk-normal://leaf:***@a:2181,b:2181/ids");
+///
+/// let url: RegistryUrl = "ordinal+store".parse()?;
+/// let url = url.in_store(&"mysql://leaf:secret@db/leaf".parse()?);
+/// assert_eq!(url.to_string(), "ordinal+mysql://leaf:***@db/leaf");
+/// # Ok::<(), leaf_registry::SettingError>(())
+/// ```
+#[derive(Clone, PartialEq, Eq)]
+pub struct RegistryUrl {
+    /// Whether the worker id is the number at the end of the host name.
+    ordinal: bool,
+    place: Place,
+}
+
+/// Where the records are.
+#[derive(Clone, PartialEq, Eq)]
+enum Place {
+    /// In each node's state file.
+    StateFile,
+    /// Where the segments are.
+    SegmentStore,
+    /// In ZooKeeper; where worker ids are not ordinals, in the tree of the community fork or in
+    /// that of the original.
+    Zookeeper { recycle: bool, hosts: HostList },
+    /// In a database or etcd.
+    Store(StoreUrl),
+}
+
+impl RegistryUrl {
+    /// `local`.
+    pub const LOCAL: Self = Self { ordinal: false, place: Place::StateFile };
+
+    /// The kind of the registry.
+    #[must_use]
+    pub fn kind(&self) -> RegistryKind {
+        match &self.place {
+            _ if self.ordinal => RegistryKind::Ordinal,
+            Place::StateFile => RegistryKind::Local,
+            Place::SegmentStore => RegistryKind::Store,
+            Place::Zookeeper { recycle: true, .. } => RegistryKind::ZkRecycle,
+            Place::Zookeeper { recycle: false, .. } => RegistryKind::ZkNormal,
+            Place::Store(url) => url.registry_kind(),
+        }
+    }
+
+    /// With `store` in place of the word `store`.
+    #[must_use]
+    pub fn in_store(self, store: &StoreUrl) -> Self {
+        match self.place {
+            Place::SegmentStore => Self { place: Place::Store(store.clone()), ..self },
+            _ => self,
+        }
+    }
+
+    /// Whether each node keeps its record in its state file, so that there is no place that nodes
+    /// share.
+    #[must_use]
+    pub fn is_in_state_file(&self) -> bool {
+        self.place == Place::StateFile
+    }
+
+    /// The hosts that have the records, each with its port where one is given; none where they are
+    /// on this host for certain, in a file or behind a socket.
+    #[must_use]
+    pub fn hosts(&self) -> Vec<String> {
+        match &self.place {
+            Place::StateFile | Place::SegmentStore => Vec::new(),
+            Place::Zookeeper { hosts, .. } => hosts.hosts().to_vec(),
+            Place::Store(url) => url.hosts(),
+        }
+    }
+
+    /// The file of an embedded registry; `None` for a server, and for the state file. Nobody
+    /// prepares such a file beforehand: call
+    /// [`Administration::apply`](crate::Administration::apply) once it is open.
+    #[must_use]
+    pub fn file(&self, data_dir: &Path) -> Option<PathBuf> {
+        match &self.place {
+            Place::Store(url) => url.file(data_dir),
+            _ => None,
+        }
+    }
+
+    /// Opens the registry. Relative paths count from `data_dir`. A server is not contacted yet.
+    ///
+    /// # Errors
+    /// Where the place or the options cannot be used.
+    pub fn open<'a>(
+        &'a self,
+        data_dir: &'a Path,
+        options: &'a RegistryOptions,
+    ) -> StoreFuture<'a, OpenRegistry> {
+        // A box, because an `async fn` would be compiled, drivers and all, in every crate that
+        // calls it.
+        Box::pin(async move {
+            let refuse = |why: String| {
+                let error = StoreError::new(StoreErrorKind::Refused, "open the worker registry");
+                Err(error.because(why))
+            };
+            if let Err(error) = RegistryOptions::check_name(&options.name) {
+                return refuse(format!("name: {error}"));
+            }
+            match (&self.place, &options.workers) {
+                (Place::StateFile, Some(workers)) => {
+                    let registry = local::registry(workers.clone(), options.worker_range);
+                    Ok(OpenRegistry { registry, admin: None })
+                }
+                (Place::StateFile, None) => {
+                    refuse("its records are in the state file of each node".into())
+                }
+                (Place::SegmentStore, _) => refuse("the segment store is not known here".into()),
+                #[cfg(feature = "zookeeper")]
+                (Place::Zookeeper { hosts, .. }, _) => {
+                    Ok(crate::zookeeper::open(hosts, self.kind(), options))
+                }
+                #[cfg(not(feature = "zookeeper"))]
+                (Place::Zookeeper { .. }, _) => {
+                    refuse("this program was built without the feature for zookeeper".into())
+                }
+                (Place::Store(url), _) => url.open_workers(self.kind(), data_dir, options).await,
+            }
+        })
+    }
+}
+
+impl FromStr for RegistryUrl {
+    type Err = SettingError;
+
+    fn from_str(text: &str) -> Result<Self, SettingError> {
+        let (ordinal, rest) = match text.strip_prefix("ordinal+") {
+            Some(rest) => (true, rest),
+            None => (false, text),
+        };
+        let of = |ordinal, place| Ok(Self { ordinal, place });
+        let zookeeper = |recycle, hosts| match HostList::parse(hosts, true) {
+            Some(hosts) => of(ordinal, Place::Zookeeper { recycle, hosts }),
+            None => Err(SettingError::new(
+                "not a list of ZooKeeper servers: write zk-normal://host:2181,host:2181/chroot, with user:password@ \
+                 before the hosts where a login is needed",
+            )),
+        };
+        match (rest, rest.split_once("://")) {
+            ("local", _) if !ordinal => of(false, Place::StateFile),
+            ("ordinal", _) if !ordinal => of(true, Place::StateFile),
+            ("store", _) => of(ordinal, Place::SegmentStore),
+            (_, Some(("zk-normal", hosts))) if !ordinal => zookeeper(false, hosts),
+            (_, Some(("zk-recycle", hosts))) if !ordinal => zookeeper(true, hosts),
+            (_, Some(("zk", hosts))) if ordinal => zookeeper(false, hosts),
+            _ if StoreUrl::has_scheme_of(rest) => of(ordinal, Place::Store(rest.parse()?)),
+            _ => Err(SettingError::new(format!("unknown registry: {HOW}"))),
+        }
+    }
+}
+
+/// As it is written, without the password.
+impl fmt::Display for RegistryUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.ordinal {
+            f.write_str("ordinal")?;
+        }
+        match &self.place {
+            Place::StateFile if self.ordinal => return Ok(()),
+            Place::StateFile => return f.write_str("local"),
+            _ if self.ordinal => f.write_str("+")?,
+            _ => {}
+        }
+        match &self.place {
+            Place::StateFile => Ok(()),
+            Place::SegmentStore => f.write_str("store"),
+            Place::Zookeeper { hosts, .. } if self.ordinal => write!(f, "zk://{hosts}"),
+            Place::Zookeeper { recycle: true, hosts } => write!(f, "zk-recycle://{hosts}"),
+            Place::Zookeeper { recycle: false, hosts } => write!(f, "zk-normal://{hosts}"),
+            Place::Store(url) => url.fmt(f),
+        }
+    }
+}
+
+impl fmt::Debug for RegistryUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "RegistryUrl({self})")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_registry_is_one_text() {
+        for (text, kind) in [
+            ("local", RegistryKind::Local),
+            ("ordinal", RegistryKind::Ordinal),
+            ("store", RegistryKind::Store),
+            ("ordinal+store", RegistryKind::Ordinal),
+            ("zk-normal://a:2181,b:2181", RegistryKind::ZkNormal),
+            ("zk-recycle://a/leaf", RegistryKind::ZkRecycle),
+            ("ordinal+zk://a:2181", RegistryKind::Ordinal),
+        ] {
+            let url: RegistryUrl = text.parse().unwrap();
+            assert_eq!((url.kind(), url.to_string()), (kind, text.to_owned()));
+        }
+        for bad in [
+            "",
+            "zk_normal",
+            "mysql",
+            "zk://a",
+            "ordinal+local",
+            "ordinal+zk-normal://a",
+            "redis://a",
+        ] {
+            let error = bad.parse::<RegistryUrl>().unwrap_err().to_string();
+            assert!(error.starts_with("unknown registry: write local"), "{bad}: {error}");
+        }
+        let error = "zk-normal://canary@a".parse::<RegistryUrl>().unwrap_err().to_string();
+        assert!(error.contains("host:2181") && !error.contains("canary"), "{error}");
+    }
+}
