@@ -180,6 +180,29 @@ fn read_line(input: &[u8], words: &mut Vec<Range<usize>>) -> Result<Option<usize
     Ok(Some(end + 1))
 }
 
+/// So many equal commands are answered at once: their replies have room in a buffer.
+const AT_ONCE: usize = 128;
+/// So many bytes of a word are repeated in an error.
+const REPEATED: usize = 64;
+
+/// How many equal commands `input` begins with, of which the first has `length` bytes.
+pub(super) fn equal_commands(input: &[u8], length: usize) -> usize {
+    let (command, rest) = input.split_at(length);
+    let following = rest.chunks_exact(length).take(AT_ONCE - 1);
+    1 + following.take_while(|next| *next == command).count()
+}
+
+/// A word as text: names of tags are UTF-8.
+pub(super) fn text(word: &[u8]) -> Result<&str, String> {
+    std::str::from_utf8(word).map_err(|_| "an argument is not UTF-8".into())
+}
+
+/// A word of the client's for an error: a part of it, without what does not print.
+pub(super) fn repeated(word: &[u8]) -> String {
+    let part = String::from_utf8_lossy(&word[..word.len().min(REPEATED)]);
+    part.chars().filter(|c| !c.is_control()).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,305 +1,264 @@
-//! What the commands do. Those whose answer is there are answered at once and allocate nothing; the
-//! others are
-//! [`Task`]s, which may wait.
+//! The commands that take ids or ask about them: one function each.
+
+use std::sync::Arc;
 
 use leaf_core::TextForm;
-use leaf_segment::{KnownTags, TagHandle};
+use leaf_segment::{Order, SegmentErrorKind, TagHandle};
 
-use super::codec::{self, Words};
-use super::info;
-use super::reply::Replies;
-use super::session::Session;
-use super::table::{self, COMMANDS, Command, Verb};
-use super::task::{Form, Task, Told, text_or_nil};
+use super::codec::{self, equal_commands};
+use super::command::{Answer, Call, Outcome};
+use super::task::{Reply, Told, text_or_nil};
 use crate::decoded::Decoded;
-use crate::ids;
+use crate::ids::{self, IdError};
 use crate::node::Node;
 
-/// So many equal commands are answered at once: their replies have room in a buffer.
-const AT_ONCE: usize = 128;
-/// The ids of so many tags are taken at once.
-const TAGS_AT_ONCE: usize = KnownTags::AT_A_TIME;
-/// So many bytes of a word are repeated in an error.
-const REPEATED: usize = 64;
-
-/// What became of a command.
-pub(super) enum Answered {
-    /// It is answered, and with it all that follow in so many bytes.
-    Done(usize),
-    /// It is answered, and the connection ends.
-    End,
-    /// It may have to wait, and with it all that follow in so many bytes.
-    Wait(Task, usize),
-}
-
-/// Why a command is refused; the text of its `-ERR`.
-type Refusal = String;
-
-/// Answers the command of `words`, the first `length` bytes of `input`.
-///
-/// `words` are those of the first command. `INCR`s of one tag that came together are answered
-/// together; those of several tags by [`increment_several`], which is tried before.
-pub(super) fn answer(
-    node: &Node,
-    session: &mut Session,
-    words: &Words,
-    input: &[u8],
-    length: usize,
-) -> Answered {
-    let name = words.word(input, 0);
-    if name.eq_ignore_ascii_case(b"INCR")
-        && words.len() == 2
-        && session.is_open(node)
-        && let Some(done) = increment(node, session, words.word(input, 1), input, length)
-    {
-        return Answered::Done(done);
-    }
-    if words.len() == 0 {
-        return Answered::Done(length);
-    }
-    if session.refuses_transaction(name) {
-        return Answered::Done(length);
-    }
-    let Some(command) = table::find(name) else {
-        if is_http(name) {
-            tracing::debug!(
-                "a request of HTTP on the listener of the Redis protocol; the connection ends"
-            );
-            return Answered::End;
-        }
-        let offered: Vec<_> = COMMANDS.iter().map(|command| command.name).collect();
-        let name = repeated(name);
-        let text = format!("unknown command '{name}': Leaf offers {}", offered.join(", "));
-        session.replies.error("ERR", &text);
-        return Answered::Done(length);
-    };
-    let open = matches!(command.verb, Verb::Auth | Verb::Hello | Verb::Quit | Verb::Reset);
-    if !open && !session.is_authenticated(node) {
-        session.replies.error("NOAUTH", "Authentication required: send AUTH with redis.password");
-        return Answered::Done(length);
-    }
-    if !command.takes_words(words.len()) {
-        let (name, usage) = (command.name, command.usage);
-        let text = format!("wrong number of arguments for '{name}': write {name} {usage}");
-        session.replies.error("ERR", text.trim_end());
-        return Answered::Done(length);
-    }
-    match run(node, session, command, words, input) {
-        Ok(Some(task)) => {
-            let (task, commands) = task.with_following(node, input, length);
-            Answered::Wait(task, commands * length)
-        }
-        Ok(None) if command.verb == Verb::Quit => Answered::End,
-        Ok(None) => Answered::Done(length),
-        Err(refusal) => {
-            session.replies.error("ERR", &refusal);
-            Answered::Done(length)
-        }
-    }
-}
-
-/// `INCR tag`, and all that follow it and are the same, from the ids that are there. Returns how
-/// many bytes they are; `None` where no id is there.
-fn increment(
-    node: &Node,
-    session: &mut Session,
-    tag: &[u8],
-    input: &[u8],
-    length: usize,
-) -> Option<usize> {
-    let tag = std::str::from_utf8(tag).ok()?;
-    let ids = ids::known(node, tag, |handle| handle.try_take_ids(equal_commands(input, length)))??;
-    let commands = ids.len();
-    for id in ids {
-        session.replies.integer(id.get());
-    }
-    Some(commands * length)
-}
-
-/// Answers the commands that `input` begins with as long as they are `INCR` of several tags, whose
-/// next ids are there, at most
-/// [`TAGS_AT_ONCE`]. Returns how many bytes they are.
-pub(super) fn increment_several(node: &Node, session: &mut Session, input: &[u8]) -> usize {
-    if !session.is_open(node) {
-        return 0;
-    }
-    let mut tags = [""; TAGS_AT_ONCE];
-    let mut ends = [0; TAGS_AT_ONCE];
-    let (mut count, mut end) = (0, 0);
-    while count < TAGS_AT_ONCE
-        && let Some((tag, length)) = codec::increment(&input[end..])
-        // Equal ones are answered together, by `increment`.
-        && (count == 0 || tags[count - 1] != tag)
-    {
-        end += length;
-        (tags[count], ends[count]) = (tag, end);
-        count += 1;
-    }
-    if count < 2 {
-        return 0;
-    }
-    let mut answered = 0;
-    ids::next_of_each(node, &tags[..count], |id| {
-        session.replies.integer(id.get());
-        answered += 1;
+/// `INCR tag`: an integer, since that is what Redis answers. Of a tag in strict order the ids of all
+/// equal calls that came together are asked for at once.
+pub(super) fn increment(call: &mut Call<'_>) -> Answer {
+    let tag = call.text(1)?;
+    let most = ids::known(call.node, tag, |handle| {
+        (handle.meaning().order == Order::Strict).then(|| handle.max_take())
     });
-    if answered == 0 { 0 } else { ends[answered - 1] }
-}
-
-/// How many equal commands `input` begins with, of which the first has `length` bytes.
-pub(super) fn equal_commands(input: &[u8], length: usize) -> usize {
-    let (command, rest) = input.split_at(length);
-    let following = rest.chunks_exact(length).take(AT_ONCE - 1);
-    1 + following.take_while(|next| *next == command).count()
-}
-
-/// Runs a command whose name and number of words are right. `None`: it is answered. What may wait
-/// for a store is a task, which the connection runs.
-///
-/// # Errors
-/// The text of its `-ERR`.
-fn run(
-    node: &Node,
-    session: &mut Session,
-    command: &Command,
-    words: &Words,
-    input: &[u8],
-) -> Result<Option<Task>, Refusal> {
-    let word = |number| words.word(input, number);
-    let to = &mut session.replies;
-    match command.verb {
-        Verb::Increment => {
-            return Ok(Some(Task::Next { tag: text(word(1))?.into(), form: Form::Integer }));
+    let calls = most.flatten().map(|most| equal_commands(call.input, call.length).min(most));
+    match calls {
+        Some(calls @ 2..) => {
+            let tag = tag.to_owned();
+            call.wait_for(calls, move |node| next_in_order(node, tag, calls))
         }
-        Verb::IncrementBy => {
-            let (tag, count) = (text(word(1))?.into(), count(word(2), 1, ids::LARGEST_RANGE)?);
-            return Ok(Some(match count {
-                // Of any tag, also of one whose ids do not follow each other.
-                1 => Task::Next { tag, form: Form::Integer },
-                _ => Task::TakeContiguous { tag, count },
-            }));
-        }
-        Verb::Segment => match words.len() {
-            2 => return next(node, to, text(word(1))?),
-            3 if word(2).eq_ignore_ascii_case(b"TEXT") => {
-                return Ok(Some(Task::Texts { tag: text(word(1))?.into(), count: None }));
-            }
-            words @ (4 | 5)
-                if word(2).eq_ignore_ascii_case(b"COUNT")
-                    && (words == 4 || word(4).eq_ignore_ascii_case(b"TEXT")) =>
-            {
-                let (tag, count) = (text(word(1))?.into(), count(word(3), 1, ids::most_ids(node))?);
-                return Ok(Some(match words {
-                    4 => Task::Take { tag, count },
-                    _ => Task::Texts { tag, count: Some(count) },
-                }));
-            }
-            _ => return Err(format!("syntax error: write SEGMENT {}", command.usage)),
-        },
-        Verb::Pop => match words.len() {
-            2 => return next(node, to, text(word(1))?),
-            _ => {
-                let (tag, count) = (text(word(1))?.into(), count(word(2), 0, ids::most_ids(node))?);
-                if count > 0 {
-                    return Ok(Some(Task::Take { tag, count }));
-                }
-                to.array(0);
-            }
-        },
-        Verb::Snowflake => {
-            let syntax = || format!("syntax error: write SNOWFLAKE {}", command.usage);
-            if words.len().is_multiple_of(2) {
-                return Err(syntax());
-            }
-            let (mut many, mut written) = (None, None);
-            for at in (1..words.len()).step_by(2) {
-                let (name, value) = (word(at), word(at + 1));
-                if name.eq_ignore_ascii_case(b"COUNT") && many.is_none() {
-                    many = Some(count(value, 1, ids::most_ids(node))?);
-                } else if name.eq_ignore_ascii_case(b"AS") && written.is_none() {
-                    written = Some(form(value)?);
-                } else {
-                    return Err(syntax());
-                }
-            }
-            if let Some(form) = written {
-                ids::fits(node, form).map_err(|error| error.to_string())?;
-            }
-            if many.is_some() || written.is_some() {
-                return Ok(Some(Task::Snowflakes { count: many, form: written }));
-            }
-            match ids::snowflake_at_once(node) {
-                Some(id) => to.id(id),
-                None => return Ok(Some(Task::Snowflake)),
-            }
-        }
-        Verb::Get => {
-            let tag = text(word(1))?;
-            match ids::known(node, tag, TagHandle::last_issued) {
-                Some(last) => text_or_nil(to, last.map(Told::Id)),
-                None => return Ok(Some(Task::Last { tag: tag.into() })),
-            }
-        }
-        Verb::Length => {
-            let tag = text(word(1))?;
-            match ids::known(node, tag, TagHandle::stock) {
-                Some(stock) => to.integer(stock.cast_signed()),
-                None => return Ok(Some(Task::Length { tag: tag.into() })),
-            }
-        }
-        Verb::Exists => {
-            let tags: Result<Vec<_>, _> =
-                words.of(input).skip(1).map(|tag| text(tag).map(String::from)).collect();
-            return Ok(Some(Task::Exist { tags: tags? }));
-        }
-        Verb::Decode => {
-            let form = match words.len() {
-                2 => None,
-                4 if word(2).eq_ignore_ascii_case(b"AS") => Some(form(word(3))?),
-                _ => return Err(format!("syntax error: write DECODE {}", command.usage)),
-            };
-            decode(node, to, text(word(1))?, form)?;
-        }
-        Verb::Ping => match words.len() {
-            1 => to.simple("PONG"),
-            _ => to.bulk(word(1)),
-        },
-        Verb::Echo => to.bulk(word(1)),
-        Verb::Select => match word(1) {
-            b"0" => to.simple("OK"),
-            _ => return Err("DB index is out of range: there is database 0".into()),
-        },
-        Verb::Quit => to.simple("OK"),
-        Verb::Auth => session.authenticate(node, words, input),
-        Verb::Hello => session.hello(node, words, input),
-        Verb::Reset => session.reset(node),
-        Verb::Client => session.client(words, input)?,
-        Verb::Command => info::commands(to, words, input)?,
-        Verb::Info => to.text(&info::state(node)),
-        Verb::Config => info::config(to, words, input)?,
+        _ => increment_one(call, tag),
     }
-    Ok(None)
 }
 
-/// The next id of a tag as a text, if it is there.
-fn next(node: &Node, to: &mut Replies, tag: &str) -> Result<Option<Task>, Refusal> {
-    match ids::known(node, tag, TagHandle::try_next) {
-        Some(Some(id)) => {
-            to.id(id);
-            Ok(None)
+/// The next id of a tag as an integer.
+fn increment_one(call: &Call<'_>, tag: &str) -> Answer {
+    let tag = tag.to_owned();
+    call.wait(async move |node| {
+        let id = ids::next(&node, &ids::handle(&node, &tag).await?).await?;
+        Ok(Reply::Integer(id.get()))
+    })
+}
+
+/// The next ids of a tag in strict order, for so many equal calls.
+async fn next_in_order(node: Arc<Node>, tag: String, calls: usize) -> Result<Reply, IdError> {
+    let handle = ids::handle(&node, &tag).await?;
+    match ids::take(&node, &handle, calls).await {
+        // Fewer are left: the first calls get them.
+        Err(IdError::Segment(error))
+            if *error.kind() == SegmentErrorKind::Exhausted && calls > 1 =>
+        {
+            let mut each = Vec::with_capacity(calls);
+            for _ in 0..calls {
+                each.push(ids::next(&node, &handle).await);
+            }
+            Ok(Reply::Each(each))
         }
-        _ => Ok(Some(Task::Next { tag: tag.into(), form: Form::Text })),
+        ids => Ok(Reply::Each(ids?.map(Ok).collect())),
     }
+}
+
+/// `INCRBY tag n`: the last of n ids that follow each other.
+pub(super) fn increment_by(call: &mut Call<'_>) -> Answer {
+    let (tag, count) = (call.text(1)?, call.count(2, 1, ids::LARGEST_RANGE)?);
+    if count == 1 {
+        // Of any tag, also of one whose ids do not follow each other.
+        return increment_one(call, tag);
+    }
+    let tag = tag.to_owned();
+    call.wait(async move |node| {
+        let handle = ids::handle(&node, &tag).await?;
+        Ok(Reply::Integer(ids::take_contiguous(&node, &handle, count).await?.end() - 1))
+    })
+}
+
+/// `SEGMENT tag [COUNT n] [TEXT]`
+pub(super) fn segment(call: &mut Call<'_>) -> Answer {
+    match call.len() {
+        2 => next(call),
+        3 if call.is(2, "TEXT") => texts(call, None),
+        4 if call.is(2, "COUNT") => {
+            let count = call.count(3, 1, ids::most_ids(call.node))?;
+            take(call, count)
+        }
+        5 if call.is(2, "COUNT") && call.is(4, "TEXT") => {
+            let count = call.count(3, 1, ids::most_ids(call.node))?;
+            texts(call, Some(count))
+        }
+        _ => Err(call.syntax_error()),
+    }
+}
+
+/// `LPOP tag [n]`
+pub(super) fn pop(call: &mut Call<'_>) -> Answer {
+    if call.len() == 2 {
+        return next(call);
+    }
+    match call.count(2, 0, ids::most_ids(call.node))? {
+        0 => {
+            call.text(1)?;
+            call.to().array(0);
+            Ok(Outcome::Done)
+        }
+        count => take(call, count),
+    }
+}
+
+/// The next id of a tag as a string.
+fn next(call: &mut Call<'_>) -> Answer {
+    let tag = call.text(1)?;
+    if let Some(Some(id)) = ids::known(call.node, tag, TagHandle::try_next) {
+        call.to().id(id);
+        return Ok(Outcome::Done);
+    }
+    let tag = tag.to_owned();
+    call.wait(async move |node| {
+        let id = ids::next(&node, &ids::handle(&node, &tag).await?).await?;
+        Ok(Reply::Text(Some(Told::Id(id))))
+    })
+}
+
+/// Several ids of a tag as strings.
+fn take(call: &Call<'_>, count: usize) -> Answer {
+    let tag = call.text(1)?.to_owned();
+    call.wait(async move |node| {
+        let ids = ids::take(&node, &ids::handle(&node, &tag).await?, count).await?;
+        Ok(Reply::Ids(count, Box::new(ids.map(Told::Id))))
+    })
+}
+
+/// The next id of a tag as a text of its template, or several.
+fn texts(call: &Call<'_>, count: Option<usize>) -> Answer {
+    let tag = call.text(1)?.to_owned();
+    call.wait(async move |node| {
+        let handle = ids::handle(&node, &tag).await?;
+        let texts = ids::texts(&handle)?;
+        let ids = ids::take(&node, &handle, count.unwrap_or(1)).await?;
+        let ids = ids.map(move |id| texts.write(id).map_or(Told::Id(id), Told::Text));
+        Ok(several(count, ids))
+    })
+}
+
+/// One id as a string, or an array of so many.
+fn several(count: Option<usize>, mut ids: impl Iterator<Item = Told> + Send + 'static) -> Reply {
+    match count {
+        Some(count) => Reply::Ids(count, Box::new(ids)),
+        None => Reply::Text(ids.next()),
+    }
+}
+
+/// `SNOWFLAKE [COUNT n] [AS form]`
+pub(super) fn snowflake(call: &mut Call<'_>) -> Answer {
+    if call.len().is_multiple_of(2) {
+        return Err(call.syntax_error());
+    }
+    let (mut count, mut form) = (None, None);
+    for at in (1..call.len()).step_by(2) {
+        if call.is(at, "COUNT") && count.is_none() {
+            count = Some(call.count(at + 1, 1, ids::most_ids(call.node))?);
+        } else if call.is(at, "AS") && form.is_none() {
+            form = Some(text_form(call, at + 1)?);
+        } else {
+            return Err(call.syntax_error());
+        }
+    }
+    if let Some(form) = form {
+        ids::fits(call.node, form).map_err(|error| error.to_string())?;
+    }
+    if count.is_some() || form.is_some() {
+        return snowflakes(call, count, form);
+    }
+    if let Some(id) = ids::snowflake_at_once(call.node) {
+        call.to().id(id);
+        return Ok(Outcome::Done);
+    }
+    call.wait(async |node| Ok(Reply::Text(Some(Told::Id(ids::snowflake_next(&node).await?)))))
+}
+
+/// The next snowflake id in another form, or several, in digits where no form is asked for.
+fn snowflakes(call: &Call<'_>, count: Option<usize>, form: Option<TextForm>) -> Answer {
+    call.wait(async move |node| {
+        let runs = ids::snowflake_take(&node, count.unwrap_or(1)).await?;
+        let layout = node.layout;
+        // In digits also where the form ended this very moment.
+        let text = move |id| form.and_then(|form| form.write(layout, id).ok());
+        let write = move |id| text(id).map_or(Told::Id(id), Told::Text);
+        Ok(several(count, runs.into_iter().flatten().map(write)))
+    })
 }
 
 /// The name of a form of snowflake ids.
-fn form(word: &[u8]) -> Result<TextForm, Refusal> {
-    text(word)?.parse().map_err(|why| format!("AS: {why}"))
+fn text_form(call: &Call<'_>, at: usize) -> Result<TextForm, String> {
+    call.text(at)?.parse().map_err(|why| format!("AS: {why}"))
 }
 
-/// `DECODE`: the parts of a snowflake id, as pairs of name and value.
-fn decode(node: &Node, to: &mut Replies, id: &str, form: Option<TextForm>) -> Result<(), Refusal> {
-    let decoded = Decoded::of(node, id, form).map_err(|error| error.to_string())?;
+/// `GET tag`: the highest id that this node issued.
+pub(super) fn get(call: &mut Call<'_>) -> Answer {
+    let tag = call.text(1)?;
+    if let Some(last) = ids::known(call.node, tag, TagHandle::last_issued) {
+        text_or_nil(call.to(), last.map(Told::Id));
+        return Ok(Outcome::Done);
+    }
+    let tag = tag.to_owned();
+    call.wait(async move |node| {
+        let handle = existing(ids::handle(&node, &tag).await)?;
+        Ok(Reply::Text(handle.and_then(|handle| handle.last_issued()).map(Told::Id)))
+    })
+}
+
+/// `LLEN tag`: how many ids this node has in memory.
+pub(super) fn length(call: &mut Call<'_>) -> Answer {
+    let tag = call.text(1)?;
+    if let Some(stock) = ids::known(call.node, tag, TagHandle::stock) {
+        call.to().integer(stock.cast_signed());
+        return Ok(Outcome::Done);
+    }
+    let tag = tag.to_owned();
+    call.wait(async move |node| {
+        let handle = existing(ids::handle(&node, &tag).await)?;
+        Ok(Reply::Integer(handle.map_or(0, |handle| handle.stock().cast_signed())))
+    })
+}
+
+/// `EXISTS tag [tag ...]`
+pub(super) fn exists(call: &mut Call<'_>) -> Answer {
+    let tags = call.words.of(call.input).skip(1).map(|tag| codec::text(tag).map(String::from));
+    let tags: Vec<_> = tags.collect::<Result<_, _>>()?;
+    call.wait(async move |node| {
+        let mut count = 0;
+        for tag in tags {
+            count += i64::from(existing(ids::handle(&node, &tag).await)?.is_some());
+        }
+        Ok(Reply::Integer(count))
+    })
+}
+
+/// `None` for a tag that does not exist, or cannot.
+///
+/// A tag that is disabled counts as one that does not exist.
+fn existing(found: Result<TagHandle, IdError>) -> Result<Option<TagHandle>, IdError> {
+    match found {
+        Ok(handle) => Ok(Some(handle)),
+        Err(IdError::Segment(error))
+            if matches!(
+                error.kind(),
+                SegmentErrorKind::UnknownTag
+                    | SegmentErrorKind::BadTag(_)
+                    | SegmentErrorKind::Disabled
+            ) =>
+        {
+            Ok(None)
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// `DECODE id [AS form]`: the parts of a snowflake id, as pairs of name and value.
+pub(super) fn decode(call: &mut Call<'_>) -> Answer {
+    let form = match call.len() {
+        2 => None,
+        4 if call.is(2, "AS") => Some(text_form(call, 3)?),
+        _ => return Err(call.syntax_error()),
+    };
+    let decoded = Decoded::of(call.node, call.text(1)?, form).map_err(|error| error.to_string())?;
     let number = |number: u64| itoa::Buffer::new().format(number).to_owned();
     let pairs = [
         ("id", Some(decoded.id)),
@@ -310,40 +269,11 @@ fn decode(node: &Node, to: &mut Replies, id: &str, form: Option<TextForm>) -> Re
         ("sequence", Some(number(decoded.sequence))),
     ];
     let pairs = pairs.into_iter().filter_map(|(name, value)| Some((name, value?)));
+    let to = call.to();
     to.map(pairs.clone().count());
     for (name, value) in pairs {
         to.bulk(name.as_bytes());
         to.bulk(value.as_bytes());
     }
-    Ok(())
-}
-
-/// A word as text: names of tags are UTF-8.
-pub(super) fn text(word: &[u8]) -> Result<&str, Refusal> {
-    std::str::from_utf8(word).map_err(|_| "an argument is not UTF-8".into())
-}
-
-/// A number of ids, in digits.
-fn count(word: &[u8], least: usize, most: usize) -> Result<usize, Refusal> {
-    let digits = word.iter().all(u8::is_ascii_digit);
-    let number =
-        std::str::from_utf8(word).ok().filter(|_| digits).and_then(|word| word.parse().ok());
-    let number = number.filter(|number| (least..=most).contains(number));
-    number.ok_or_else(|| {
-        format!(
-            "value is not an integer or out of range: give a number of ids from {least} to {most}"
-        )
-    })
-}
-
-/// A word of the client's for an error: a part of it, without what does not print.
-pub(super) fn repeated(word: &[u8]) -> String {
-    let part = String::from_utf8_lossy(&word[..word.len().min(REPEATED)]);
-    part.chars().filter(|c| !c.is_control()).collect()
-}
-
-/// Whether it is the beginning of a line of HTTP: a page in somebody's browser sends those, to
-/// addresses that only that browser reaches.
-fn is_http(name: &[u8]) -> bool {
-    name.eq_ignore_ascii_case(b"POST") || name.eq_ignore_ascii_case(b"host:")
+    Ok(Outcome::Done)
 }

@@ -15,8 +15,8 @@ use std::task::{Context, Poll};
 use tokio::io::{AsyncRead as _, AsyncWrite as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
+use super::answer::{self, Answered};
 use super::codec::{self, Words};
-use super::commands::{self, Answered};
 use super::session::Session;
 use super::task::Ids;
 use crate::node::Node;
@@ -140,7 +140,7 @@ impl Connection {
         buffers::provide(&mut self.session.replies.bytes);
         while outcome == Outcome::Receive {
             let input = &self.input[at..];
-            let several = commands::increment_several(&self.node, &mut self.session, input);
+            let several = answer::increment_several(&self.node, &mut self.session, input);
             if several > 0 {
                 at += several;
                 rest_arrived(&mut self.rest_owed, &self.control);
@@ -161,7 +161,7 @@ impl Connection {
                 }
             };
             let answered =
-                commands::answer(&self.node, &mut self.session, &self.words, input, length);
+                answer::answer(&self.node, &mut self.session, &self.words, input, length);
             match answered {
                 Answered::Done(length) => at += length,
                 Answered::End => outcome = Outcome::End,
@@ -170,9 +170,7 @@ impl Connection {
                     // What was asked before does not wait for it.
                     self.send().await?;
                     self.control.under_way.fetch_add(1, Ordering::Relaxed);
-                    // Boxed, so that a connection that does not wait is small.
-                    let reply = Box::pin(task.perform(&self.node));
-                    let result = self.control.unless(Order::Close, reply).await;
+                    let result = self.control.unless(Order::Close, task.perform()).await;
                     self.control.under_way.fetch_sub(1, Ordering::Relaxed);
                     let Some(reply) = result else { return Ok(Outcome::End) };
                     buffers::provide(&mut self.session.replies.bytes);

@@ -6,11 +6,9 @@
 
 use std::fmt::Write as _;
 
-use super::codec::Words;
-use super::commands::repeated;
+use super::codec::repeated;
+use super::command::{Answer, Call, Command, Outcome, Tags};
 use super::reply::Replies;
-use super::table::{self, COMMANDS, Command, Verb};
-use crate::node::Node;
 
 /// The Redis whose protocol this is: clients choose what they send by it.
 pub(super) const REDIS_VERSION: &str = "7.0.0";
@@ -19,7 +17,8 @@ pub(super) const REDIS_VERSION: &str = "7.0.0";
 const CONFIG: [(&str, &str); 2] = [("save", ""), ("appendonly", "yes")];
 
 /// `INFO`: the sections that clients look into, in the format of Redis.
-pub(super) fn state(node: &Node) -> String {
+pub(super) fn state(call: &mut Call<'_>) {
+    let node = call.node;
     let health = node.health_lately();
     // A client that asks waits until it is 0.
     let loading = u8::from(!health.can_answer());
@@ -37,42 +36,76 @@ pub(super) fn state(node: &Node) -> String {
          \r\n# Leaf\r\nhealth:{}\r\n",
         health.to_string().lines().next().unwrap_or_default()
     );
-    text
+    call.to().text(&text);
+}
+
+/// `PING [text]`
+pub(super) fn ping(call: &mut Call<'_>) -> Answer {
+    match call.len() {
+        1 => call.to().simple("PONG"),
+        _ => return echo(call),
+    }
+    Ok(Outcome::Done)
+}
+
+/// `ECHO text`
+pub(super) fn echo(call: &mut Call<'_>) -> Answer {
+    let text = call.word(1);
+    call.to().bulk(text);
+    Ok(Outcome::Done)
+}
+
+/// `SELECT 0`
+pub(super) fn select(call: &mut Call<'_>) -> Answer {
+    if call.word(1) != b"0" {
+        return Err("DB index is out of range: there is database 0".into());
+    }
+    call.to().simple("OK");
+    Ok(Outcome::Done)
+}
+
+/// `QUIT`
+pub(super) fn quit(call: &mut Call<'_>) -> Answer {
+    call.to().simple("OK");
+    Ok(Outcome::End)
 }
 
 /// `CONFIG GET name [name ...]`: the names that are known, each with its value. Nothing can be set.
-pub(super) fn config(to: &mut Replies, words: &Words, input: &[u8]) -> Result<(), String> {
-    if !words.word(input, 1).eq_ignore_ascii_case(b"GET") || words.len() < 3 {
+pub(super) fn config(call: &mut Call<'_>) -> Result<(), String> {
+    if !call.is(1, "GET") || call.len() < 3 {
         return Err("write CONFIG GET name: what is configured is set in leaf.toml".into());
     }
     let asked = |name: &str| {
-        words
-            .of(input)
+        call.words
+            .of(call.input)
             .skip(2)
             .any(|word| word == b"*" || name.as_bytes().eq_ignore_ascii_case(word))
     };
     let known: Vec<_> = CONFIG.into_iter().filter(|(name, _)| asked(name)).collect();
-    to.map(known.len());
-    to.pairs(&known);
+    call.to().map(known.len());
+    call.to().pairs(&known);
     Ok(())
 }
 
 /// `COMMAND [COUNT | DOCS [name ...] | INFO [name ...] | LIST]`: the table of commands, which
 /// clients of a cluster and `redis-cli` ask for.
-pub(super) fn commands(to: &mut Replies, words: &Words, input: &[u8]) -> Result<(), String> {
-    let named: Vec<_> = words.of(input).skip(2).collect();
-    let what = words.word(input, 1).to_ascii_uppercase();
+pub(super) fn commands(call: &mut Call<'_>, all: &[Command]) -> Result<(), String> {
+    let named: Vec<_> = call.words.of(call.input).skip(2).collect();
+    let what = call.word(1).to_ascii_uppercase();
+    let is_whole = call.len() == 1;
+    let find = |name: &&[u8]| all.iter().find(|it| it.name.as_bytes().eq_ignore_ascii_case(name));
+    let to = call.to();
     match (&what[..], named.is_empty()) {
-        _ if words.len() == 1 => describe(to, COMMANDS.iter().map(Some)),
-        (b"COUNT", true) => to.integer(COMMANDS.len() as i64),
+        _ if is_whole => describe(to, all.iter().map(Some)),
+        (b"COUNT", true) => to.integer(all.len() as i64),
         (b"LIST", true) => {
-            to.array(COMMANDS.len());
-            COMMANDS.iter().for_each(|command| to.bulk(command.name.as_bytes()));
+            to.array(all.len());
+            all.iter().for_each(|command| to.bulk(command.name.as_bytes()));
         }
-        (b"INFO", true) => describe(to, COMMANDS.iter().map(Some)),
-        (b"INFO", false) => describe(to, named.iter().map(|name| table::find(name))),
-        (b"DOCS", true) => document(to, COMMANDS.iter()),
-        (b"DOCS", false) => document(to, named.iter().filter_map(|name| table::find(name))),
+        (b"INFO", true) => describe(to, all.iter().map(Some)),
+        (b"INFO", false) => describe(to, named.iter().map(find)),
+        (b"DOCS", true) => document(to, all.iter()),
+        (b"DOCS", false) => document(to, named.iter().filter_map(find)),
         _ => {
             let what = repeated(&what);
             return Err(format!(
@@ -98,8 +131,8 @@ fn describe<'a>(to: &mut Replies, commands: impl Iterator<Item = Option<&'a Comm
         to.array(2);
         to.simple(if command.takes { "write" } else { "readonly" });
         to.simple("fast");
-        let key = i64::from(command.of_a_tag);
-        let last = if command.verb == Verb::Exists { -1 } else { key };
+        let key = i64::from(command.tags != Tags::None);
+        let last = if command.tags == Tags::All { -1 } else { key };
         [key, last, key].into_iter().for_each(|number| to.integer(number));
         (0..4).for_each(|_| to.array(0));
     }

@@ -5,7 +5,9 @@
 //! HTTP. Those of a connection are answered in their order; one that must wait for its ids lets the
 //! replies before it go, and holds up no other connection.
 
+mod answer;
 mod codec;
+mod command;
 mod commands;
 mod connection;
 mod info;

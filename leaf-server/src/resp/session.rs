@@ -4,8 +4,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 
 use subtle::ConstantTimeEq as _;
 
-use super::codec::Words;
-use super::commands::{repeated, text};
+use super::codec::{Words, repeated, text};
 use super::info::REDIS_VERSION;
 use super::reply::{Replies, Version};
 use crate::node::Node;
@@ -102,13 +101,15 @@ impl Session {
 
     /// Tells the client when it is wrong.
     fn check(&mut self, node: &Node, user: &[u8], password: &[u8]) -> bool {
+        // Read first: a password that is set in between has another one.
+        let number = node.live.redis_password_number();
         let right = match &node.live.config().redis.password {
             Some(expected) => bool::from(expected.expose().as_bytes().ct_eq(password)),
             // As in Redis, whose user `default` has no password then.
             None => true,
         };
         if user == USER && right {
-            self.shown = Some(node.live.redis_password_number());
+            self.shown = Some(number);
             return true;
         }
         self.replies.error("WRONGPASS", "invalid username-password pair or user is disabled.");

@@ -1,103 +1,44 @@
-//! The commands: how each is called, and what clients are told of it.
+//! The commands: how each is called, what does it, and what clients are told of it.
 
-/// What a command does.
-///
-/// Several commands may share one: `LPOP` and `RPOP` do the same.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Verb {
-    /// The next id of a tag, as an integer.
-    Increment,
-    /// Several ids of a tag that follow each other.
-    IncrementBy,
-    /// The highest id of a tag that this node issued.
-    Get,
-    /// How many of the tags exist.
-    Exists,
-    /// Ids of a tag, as strings or as texts.
-    Segment,
-    /// Snowflake ids, as strings or in another form.
-    Snowflake,
-    /// A snowflake id taken apart.
-    Decode,
-    /// Ids of a tag, for clients that take them out of a list.
-    Pop,
-    /// How many ids of a tag are in memory.
-    Length,
-    /// Whether somebody answers.
-    Ping,
-    /// The client's own word.
-    Echo,
-    /// Shows the password.
-    Auth,
-    /// Chooses the version of the protocol.
-    Hello,
-    /// Chooses the one database.
-    Select,
-    /// Makes the connection as it was at its beginning.
-    Reset,
-    /// Ends the connection.
-    Quit,
-    /// What the server knows of the connection.
-    Client,
-    /// What the server knows of its commands.
-    Command,
-    /// The state of the server.
-    Info,
-    /// Settings that tools ask for.
-    Config,
-}
-
-/// One command.
-///
-/// `COMMAND DOCS`, `COMMAND INFO` and error texts are made from it, so that none of them can differ
-/// from what is done.
-#[derive(Debug)]
-pub(super) struct Command {
-    /// In capitals.
-    pub(super) name: &'static str,
-    /// How many words it has, its name included: least and most.
-    words: (usize, usize),
-    pub(super) verb: Verb,
-    /// The words behind its name.
-    pub(super) usage: &'static str,
-    /// One sentence for people.
-    pub(super) summary: &'static str,
-    /// Whether the first word behind its name is a tag.
-    pub(super) of_a_tag: bool,
-    /// Whether it takes ids.
-    pub(super) takes: bool,
-}
+use super::command::{Answer, Call, Command, Outcome, Tags};
+use super::{commands, info};
 
 /// No limit on the number of arguments.
 const ANY: usize = usize::MAX;
 
 /// Those that take ids first: they are looked for most often.
 pub(super) const COMMANDS: &[Command] = &[
-    command("INCR", (2, 2), Verb::Increment, "tag", "The next segment id of a tag, an integer.")
-        .of_a_tag()
-        .takes(),
+    command(
+        "INCR",
+        (2, 2),
+        commands::increment,
+        "tag",
+        "The next segment id of a tag, an integer.",
+    )
+    .of(Tags::First)
+    .takes(),
     command(
         "INCRBY",
         (3, 3),
-        Verb::IncrementBy,
+        commands::increment_by,
         "tag n",
         "Takes n ids of a tag that follow each other; the last of them, an integer.",
     )
-    .of_a_tag()
+    .of(Tags::First)
     .takes(),
     command(
         "SEGMENT",
         (2, 5),
-        Verb::Segment,
+        commands::segment,
         "tag [COUNT n] [TEXT]",
         "The next segment id of a tag, or n of them, as strings; TEXT: by the tag's template.",
     )
-    .of_a_tag()
+    .of(Tags::First)
     .takes(),
     command(
         "SNOWFLAKE",
         (1, 5),
-        Verb::Snowflake,
+        commands::snowflake,
         "[COUNT n] [AS uuid|ulid|tsid|objectid]",
         "The next snowflake id, or n of them, as strings.",
     )
@@ -105,78 +46,123 @@ pub(super) const COMMANDS: &[Command] = &[
     command(
         "LPOP",
         (2, 3),
-        Verb::Pop,
+        commands::pop,
         "tag [n]",
         "As SEGMENT, for clients that keep a pool of ids in a list.",
     )
-    .of_a_tag()
+    .of(Tags::First)
     .takes(),
-    command("RPOP", (2, 3), Verb::Pop, "tag [n]", "As LPOP.").of_a_tag().takes(),
+    command("RPOP", (2, 3), commands::pop, "tag [n]", "As LPOP.").of(Tags::First).takes(),
     command(
         "GET",
         (2, 2),
-        Verb::Get,
+        commands::get,
         "tag",
         "The highest id of a tag that this node issued, or nil.",
     )
-    .of_a_tag(),
+    .of(Tags::First),
     command(
         "EXISTS",
         (2, 65),
-        Verb::Exists,
+        commands::exists,
         "tag [tag ...], 64 at most",
         "How many of the tags exist.",
     )
-    .of_a_tag(),
-    command("LLEN", (2, 2), Verb::Length, "tag", "How many ids of a tag this node has in memory.")
-        .of_a_tag(),
+    .of(Tags::All),
+    command(
+        "LLEN",
+        (2, 2),
+        commands::length,
+        "tag",
+        "How many ids of a tag this node has in memory.",
+    )
+    .of(Tags::First),
     command(
         "DECODE",
         (2, 4),
-        Verb::Decode,
+        commands::decode,
         "id [AS uuid|ulid|tsid|objectid]",
         "Time, worker id and sequence of a snowflake id.",
     ),
-    command("PING", (1, 2), Verb::Ping, "[text]", "PONG, or the text."),
-    command("ECHO", (2, 2), Verb::Echo, "text", "The text."),
-    command("AUTH", (2, 3), Verb::Auth, "[default] password", "Shows the password."),
+    command("PING", (1, 2), info::ping, "[text]", "PONG, or the text."),
+    command("ECHO", (2, 2), info::echo, "text", "The text."),
+    command(
+        "AUTH",
+        (2, 3),
+        |call| {
+            call.session.authenticate(call.node, call.words, call.input);
+            Ok(Outcome::Done)
+        },
+        "[default] password",
+        "Shows the password.",
+    )
+    .open(),
     command(
         "HELLO",
         (1, ANY),
-        Verb::Hello,
+        |call| {
+            call.session.hello(call.node, call.words, call.input);
+            Ok(Outcome::Done)
+        },
         "[2|3 [AUTH default password] [SETNAME name]]",
         "Chooses the version of the protocol.",
-    ),
-    command("SELECT", (2, 2), Verb::Select, "0", "There is one database."),
-    command("RESET", (1, 1), Verb::Reset, "", "Makes the connection as it was at its beginning."),
-    command("QUIT", (1, 1), Verb::Quit, "", "Ends the connection."),
+    )
+    .open(),
+    command("SELECT", (2, 2), info::select, "0", "There is one database."),
+    command(
+        "RESET",
+        (1, 1),
+        |call| {
+            call.session.reset(call.node);
+            Ok(Outcome::Done)
+        },
+        "",
+        "Makes the connection as it was at its beginning.",
+    )
+    .open(),
+    command("QUIT", (1, 1), info::quit, "", "Ends the connection.").open(),
     command(
         "CLIENT",
         (2, ANY),
-        Verb::Client,
+        |call| call.session.client(call.words, call.input).map(|()| Outcome::Done),
         "ID | GETNAME | SETNAME name | SETINFO name value",
         "What the server knows of this connection.",
     ),
     command(
         "COMMAND",
         (1, ANY),
-        Verb::Command,
+        |call| info::commands(call, COMMANDS).map(|()| Outcome::Done),
         "[COUNT | DOCS [name ...] | INFO [name ...] | LIST]",
         "The commands.",
     ),
-    command("INFO", (1, ANY), Verb::Info, "[section ...]", "The server's state."),
-    command("CONFIG", (2, ANY), Verb::Config, "GET name [name ...]", "What Redis clients ask for."),
+    command(
+        "INFO",
+        (1, ANY),
+        |call| {
+            info::state(call);
+            Ok(Outcome::Done)
+        },
+        "[section ...]",
+        "The server's state.",
+    ),
+    command(
+        "CONFIG",
+        (2, ANY),
+        |call| info::config(call).map(|()| Outcome::Done),
+        "GET name [name ...]",
+        "What Redis clients ask for.",
+    ),
 ];
 
 /// One that has nothing to do with a tag.
 const fn command(
     name: &'static str,
     words: (usize, usize),
-    verb: Verb,
+    run: fn(&mut Call<'_>) -> Answer,
     usage: &'static str,
     summary: &'static str,
 ) -> Command {
-    Command { name, words, verb, usage, summary, of_a_tag: false, takes: false }
+    Command { name, words, run, usage, summary, tags: Tags::None, takes: false, open: false }
 }
 
 /// The command of a name, in capitals or not.
@@ -185,9 +171,14 @@ pub(super) fn find(name: &[u8]) -> Option<&'static Command> {
 }
 
 impl Command {
-    /// Marks a command whose first argument is a tag.
-    const fn of_a_tag(self) -> Self {
-        Self { of_a_tag: true, ..self }
+    /// Marks a command that has tags among its words.
+    const fn of(self, tags: Tags) -> Self {
+        Self { tags, ..self }
+    }
+
+    /// Marks a command that needs no password.
+    const fn open(self) -> Self {
+        Self { open: true, ..self }
     }
 
     /// Marks a command that uses ids up, which Redis calls a write.

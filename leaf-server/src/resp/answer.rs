@@ -1,0 +1,142 @@
+//! Answers the commands that a connection has received. Those whose reply is there are answered at
+//! once and allocate nothing; the others are [`Task`]s, which may wait.
+
+use std::sync::Arc;
+
+use leaf_segment::KnownTags;
+
+use super::codec::{self, Words, equal_commands, repeated};
+use super::command::{Call, Outcome};
+use super::session::Session;
+use super::table::{self, COMMANDS};
+use super::task::Task;
+use crate::ids;
+use crate::node::Node;
+
+/// The ids of so many tags are taken at once.
+const TAGS_AT_ONCE: usize = KnownTags::AT_A_TIME;
+/// What became of a command.
+pub(super) enum Answered {
+    /// It is answered, and with it all that follow in so many bytes.
+    Done(usize),
+    /// It is answered, and the connection ends.
+    End,
+    /// It may have to wait, and with it all that follow in so many bytes.
+    Wait(Task, usize),
+}
+
+/// Answers the command of `words`, the first `length` bytes of `input`.
+///
+/// `words` are those of the first command. `INCR`s of one tag that came together are answered
+/// together; those of several tags by [`increment_several`], which is tried before.
+pub(super) fn answer(
+    node: &Arc<Node>,
+    session: &mut Session,
+    words: &Words,
+    input: &[u8],
+    length: usize,
+) -> Answered {
+    let name = words.word(input, 0);
+    if name.eq_ignore_ascii_case(b"INCR")
+        && words.len() == 2
+        && session.is_open(node)
+        && let Some(done) = increment(node, session, words.word(input, 1), input, length)
+    {
+        return Answered::Done(done);
+    }
+    if words.len() == 0 {
+        return Answered::Done(length);
+    }
+    if session.refuses_transaction(name) {
+        return Answered::Done(length);
+    }
+    let Some(command) = table::find(name) else {
+        if is_http(name) {
+            tracing::debug!(
+                "a request of HTTP on the listener of the Redis protocol; the connection ends"
+            );
+            return Answered::End;
+        }
+        let offered: Vec<_> = COMMANDS.iter().map(|command| command.name).collect();
+        let name = repeated(name);
+        let text = format!("unknown command '{name}': Leaf offers {}", offered.join(", "));
+        session.replies.error("ERR", &text);
+        return Answered::Done(length);
+    };
+    if !command.open && !session.is_authenticated(node) {
+        session.replies.error("NOAUTH", "Authentication required: send AUTH with redis.password");
+        return Answered::Done(length);
+    }
+    if !command.takes_words(words.len()) {
+        let (name, usage) = (command.name, command.usage);
+        let text = format!("wrong number of arguments for '{name}': write {name} {usage}");
+        session.replies.error("ERR", text.trim_end());
+        return Answered::Done(length);
+    }
+    match (command.run)(&mut Call { node, session, command, words, input, length }) {
+        Ok(Outcome::Wait(task)) => {
+            let length = task.calls * length;
+            Answered::Wait(task, length)
+        }
+        Ok(Outcome::End) => Answered::End,
+        Ok(Outcome::Done) => Answered::Done(length),
+        Err(refusal) => {
+            session.replies.error("ERR", &refusal);
+            Answered::Done(length)
+        }
+    }
+}
+
+/// `INCR tag`, and all that follow it and are the same, from the ids that are there. Returns how
+/// many bytes they are; `None` where no id is there.
+fn increment(
+    node: &Node,
+    session: &mut Session,
+    tag: &[u8],
+    input: &[u8],
+    length: usize,
+) -> Option<usize> {
+    let tag = std::str::from_utf8(tag).ok()?;
+    let ids = ids::known(node, tag, |handle| handle.try_take_ids(equal_commands(input, length)))??;
+    let commands = ids.len();
+    for id in ids {
+        session.replies.integer(id.get());
+    }
+    Some(commands * length)
+}
+
+/// Answers the commands that `input` begins with as long as they are `INCR` of several tags, whose
+/// next ids are there, at most
+/// [`TAGS_AT_ONCE`]. Returns how many bytes they are.
+pub(super) fn increment_several(node: &Node, session: &mut Session, input: &[u8]) -> usize {
+    if !session.is_open(node) {
+        return 0;
+    }
+    let mut tags = [""; TAGS_AT_ONCE];
+    let mut ends = [0; TAGS_AT_ONCE];
+    let (mut count, mut end) = (0, 0);
+    while count < TAGS_AT_ONCE
+        && let Some((tag, length)) = codec::increment(&input[end..])
+        // Equal ones are answered together, by `increment`.
+        && (count == 0 || tags[count - 1] != tag)
+    {
+        end += length;
+        (tags[count], ends[count]) = (tag, end);
+        count += 1;
+    }
+    if count < 2 {
+        return 0;
+    }
+    let mut answered = 0;
+    ids::next_of_each(node, &tags[..count], |id| {
+        session.replies.integer(id.get());
+        answered += 1;
+    });
+    if answered == 0 { 0 } else { ends[answered - 1] }
+}
+
+/// Whether it is the beginning of a line of HTTP: a page in somebody's browser sends those, to
+/// addresses that only that browser reaches.
+fn is_http(name: &[u8]) -> bool {
+    name.eq_ignore_ascii_case(b"POST") || name.eq_ignore_ascii_case(b"host:")
+}

@@ -1,0 +1,130 @@
+//! What a command is, and the call of one.
+
+use std::sync::Arc;
+
+use super::codec::{self, Words};
+use super::reply::Replies;
+use super::session::Session;
+use super::task::{Reply, Task};
+use crate::ids::IdError;
+use crate::node::Node;
+
+/// One command.
+///
+/// `COMMAND DOCS`, `COMMAND INFO` and error texts are made from it, so that none of them can differ
+/// from what is done.
+#[derive(Debug)]
+pub(super) struct Command {
+    /// In capitals.
+    pub(super) name: &'static str,
+    /// How many words it has, its name included: least and most.
+    pub(super) words: (usize, usize),
+    /// Answers a call with the right number of words.
+    pub(super) run: fn(&mut Call<'_>) -> Answer,
+    /// The words behind its name.
+    pub(super) usage: &'static str,
+    /// One sentence for people.
+    pub(super) summary: &'static str,
+    /// Which of its words are tags.
+    pub(super) tags: Tags,
+    /// Whether it takes ids.
+    pub(super) takes: bool,
+    /// Whether it is answered before the password was shown.
+    pub(super) open: bool,
+}
+
+/// Which words of a command are tags.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Tags {
+    /// None.
+    None,
+    /// The first word behind its name.
+    First,
+    /// All words behind its name.
+    All,
+}
+
+/// What becomes of a call, or the text of its `-ERR`.
+pub(super) type Answer = Result<Outcome, String>;
+
+/// What became of a call.
+pub(super) enum Outcome {
+    /// It is answered.
+    Done,
+    /// It is answered, and the connection ends.
+    End,
+    /// It may have to wait.
+    Wait(Task),
+}
+
+/// A call of a command.
+pub(super) struct Call<'a> {
+    pub(super) node: &'a Arc<Node>,
+    pub(super) session: &'a mut Session,
+    pub(super) command: &'static Command,
+    pub(super) words: &'a Words,
+    /// What was received; the call is at its beginning.
+    pub(super) input: &'a [u8],
+    /// How many bytes the call has.
+    pub(super) length: usize,
+}
+
+impl<'a> Call<'a> {
+    /// How many words it has, its name included.
+    pub(super) fn len(&self) -> usize {
+        self.words.len()
+    }
+
+    /// A word; 0 is the name.
+    pub(super) fn word(&self, number: usize) -> &'a [u8] {
+        self.words.word(self.input, number)
+    }
+
+    /// Whether a word is this one, in capitals or not.
+    pub(super) fn is(&self, number: usize, word: &str) -> bool {
+        self.word(number).eq_ignore_ascii_case(word.as_bytes())
+    }
+
+    /// A word as text.
+    pub(super) fn text(&self, number: usize) -> Result<&'a str, String> {
+        codec::text(self.word(number))
+    }
+
+    /// A word that is a number of ids, in digits.
+    pub(super) fn count(&self, number: usize, least: usize, most: usize) -> Result<usize, String> {
+        let word = self.text(number).ok().filter(|word| word.bytes().all(|c| c.is_ascii_digit()));
+        let count = word.and_then(|word| word.parse().ok());
+        count.filter(|count| (least..=most).contains(count)).ok_or_else(|| {
+            format!(
+                "value is not an integer or out of range: give a number of ids from {least} to {most}"
+            )
+        })
+    }
+
+    /// Where the reply is written.
+    pub(super) fn to(&mut self) -> &mut Replies {
+        &mut self.session.replies
+    }
+
+    /// The refusal of words that do not go together.
+    pub(super) fn syntax_error(&self) -> String {
+        format!("syntax error: write {} {}", self.command.name, self.command.usage)
+    }
+
+    /// Waits for the reply to this call. `work` owns its words, since the buffer that they were
+    /// read from is used again meanwhile.
+    pub(super) fn wait<F>(&self, work: impl FnOnce(Arc<Node>) -> F) -> Answer
+    where
+        F: Future<Output = Result<Reply, IdError>> + Send + 'static,
+    {
+        self.wait_for(1, work)
+    }
+
+    /// As [`Self::wait`], for the replies to so many equal calls.
+    pub(super) fn wait_for<F>(&self, calls: usize, work: impl FnOnce(Arc<Node>) -> F) -> Answer
+    where
+        F: Future<Output = Result<Reply, IdError>> + Send + 'static,
+    {
+        Ok(Outcome::Wait(Task { calls, work: Box::pin(work(Arc::clone(self.node))) }))
+    }
+}
