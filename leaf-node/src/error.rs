@@ -24,6 +24,9 @@ pub enum OpenError {
         /// Why not.
         error: std::io::Error,
     },
+    /// The system gave no thread.
+    #[error("start the background thread: {0}")]
+    Thread(std::io::Error),
     /// The file of high-water marks cannot be used.
     #[error("the file of the regression guard's marks: {0}")]
     HighWaterMarks(HighWaterMarksError),

@@ -22,6 +22,7 @@
 //! how tags and worker ids are shown ([`records`]).
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "tests may panic"))]
 
+pub mod blocking;
 pub mod config;
 mod error;
 pub mod hints;

@@ -3,31 +3,39 @@
 
 use std::fmt::Write as _;
 use std::hint::black_box;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use leaf_core::{Id, Step, Tag};
-use leaf_segment::blocking::{LocalIds, SegmentGenerator, TagHandle};
-use leaf_segment::{KeyRing, MemoryStore, NewTag, SegmentConfig, TagSpec};
+use leaf_segment::{
+    KeyRing, LocalIds, MemoryStore, NewTag, SegmentConfig, SegmentGenerator, TagHandle, TagSpec,
+};
+use tokio::runtime::Runtime;
 
 const BATCH: usize = 1000;
 /// Ids of one thread are taken in such runs.
 const RUN: usize = 64;
+
+/// Refills run here.
+static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| {
+    let mut builder = tokio::runtime::Builder::new_multi_thread();
+    builder.worker_threads(1).enable_all().build().unwrap()
+});
 
 /// So large a step that a refill is part of the price, but not most of it.
 fn generator(tags: usize) -> SegmentGenerator {
     let step = Step::new(1_000_000).unwrap();
     let tag = |n| NewTag::new(Tag::parse(&format!("tag-{n}")).unwrap(), step);
     let store = Arc::new(MemoryStore::with_tags((0..tags).map(tag)));
-    SegmentGenerator::open(store, SegmentConfig::default()).unwrap()
+    RUNTIME.block_on(SegmentGenerator::open(store, SegmentConfig::default()))
 }
 
 fn handle() -> (SegmentGenerator, TagHandle) {
     let segments = generator(1);
-    let handle = segments.tag("tag-0").unwrap();
-    handle.next().unwrap();
+    let handle = RUNTIME.block_on(segments.tag("tag-0")).unwrap();
+    RUNTIME.block_on(handle.next()).unwrap();
     (segments, handle)
 }
 
@@ -77,24 +85,16 @@ fn many_tags(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("one id, look-up included");
     group.throughput(Throughput::Elements(1));
     for count in [1, 100, 10_000] {
-        let runtime = tokio::runtime::Builder::new_multi_thread()
-            .worker_threads(1)
-            .enable_time()
-            .build()
-            .unwrap();
         let step = Step::new(1_000_000).unwrap();
         let tag = |n| NewTag::new(Tag::parse(&format!("tag-{n}")).unwrap(), step);
         let store = Arc::new(MemoryStore::with_tags((0..count).map(tag)));
-        let segments = {
-            let _inside = runtime.enter();
-            runtime.block_on(leaf_segment::SegmentGenerator::open(store, SegmentConfig::default()))
-        };
+        let segments = RUNTIME.block_on(SegmentGenerator::open(store, SegmentConfig::default()));
         let mut tags = segments.known_tags();
         // In no order that a processor could foresee.
         let mut names: Vec<String> = (0..count).map(|n| format!("tag-{n}")).collect();
         fastrand::shuffle(&mut names);
         for name in &names {
-            runtime.block_on(tags.get(name).unwrap().next()).unwrap();
+            RUNTIME.block_on(tags.get(name).unwrap().next()).unwrap();
         }
         let mut at = 0;
         group.bench_function(format!("{count} tags"), |b| {
@@ -139,9 +139,9 @@ fn of_kind(spec: TagSpec) -> (SegmentGenerator, TagHandle) {
     let new = spec.record(Tag::parse("tag-0").unwrap(), &keys).unwrap();
     let store = Arc::new(MemoryStore::with_tags([new]));
     let config = SegmentConfig { keys, ..SegmentConfig::default() };
-    let segments = SegmentGenerator::open(store, config).unwrap();
-    let handle = segments.tag("tag-0").unwrap();
-    handle.next().unwrap();
+    let segments = RUNTIME.block_on(SegmentGenerator::open(store, config));
+    let handle = RUNTIME.block_on(segments.tag("tag-0")).unwrap();
+    RUNTIME.block_on(handle.next()).unwrap();
     (segments, handle)
 }
 

@@ -27,7 +27,6 @@
 //! ```
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "tests may panic"))]
 
-pub mod blocking;
 mod buffer;
 mod config;
 mod ended_tag;

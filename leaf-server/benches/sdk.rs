@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use leaf_client::{LeafClient, blocking};
 use leaf_core::{Step, Tag};
-use leaf_segment::{MemoryStore, NewTag, SegmentConfig, blocking as segment};
+use leaf_segment::{MemoryStore, NewTag, SegmentConfig, SegmentGenerator};
 use leaf_testkit::LeafServer;
 use tokio::time::Instant;
 
@@ -81,9 +81,13 @@ fn main() {
     // In memory, with the longest step that the client may lease.
     let step = Step::new(1_000_000).unwrap();
     let store = MemoryStore::with_tags([NewTag::new(Tag::parse(TAG).unwrap(), step)]);
-    let segments =
-        segment::SegmentGenerator::open(Arc::new(store), SegmentConfig::default()).unwrap();
-    let embedded = segments.tag(TAG).unwrap();
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
+    let runtime = Arc::new(runtime.unwrap());
+    let open = SegmentGenerator::open(Arc::new(store), SegmentConfig::default());
+    let segments = runtime.block_on(open);
+    let embedded = runtime.block_on(segments.tag(TAG)).unwrap();
+    let beside = Arc::clone(&runtime);
 
     let mut contenders = [
         contender("a counter of one's own", || {
@@ -96,13 +100,19 @@ fn main() {
         {
             let embedded = embedded.clone();
             contender("in-process buffer, next", move || {
-                let tag = embedded.clone();
-                move || tag.next().unwrap().get()
+                let (tag, runtime) = (embedded.clone(), Arc::clone(&runtime));
+                move || match tag.try_next() {
+                    Some(id) => id.get(),
+                    None => runtime.block_on(tag.next()).unwrap().get(),
+                }
             })
         },
         contender("in-process buffer, local(64)", move || {
-            let mut local = embedded.local(64);
-            move || local.next().unwrap().get()
+            let (mut local, runtime) = (embedded.local(64), Arc::clone(&beside));
+            move || match local.try_next() {
+                Some(id) => id.get(),
+                None => runtime.block_on(local.next()).unwrap().get(),
+            }
         }),
         {
             let leased = leased.clone();

@@ -3,17 +3,24 @@
 #![allow(clippy::unwrap_used, missing_docs, reason = "a benchmark")]
 
 use std::hint::black_box;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use leaf_core::{Clock, Layout};
 use leaf_snowflake::{
-    Identity, MemoryFenceStore, SnowflakeConfig, SystemClock, blocking::SnowflakeGenerator,
+    Identity, MemoryFenceStore, SnowflakeConfig, SnowflakeGenerator, SystemClock,
 };
+use tokio::runtime::Runtime;
 
 const BATCH: usize = 1000;
+
+/// The keeper runs here.
+static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| {
+    let mut builder = tokio::runtime::Builder::new_multi_thread();
+    builder.worker_threads(1).enable_all().build().unwrap()
+});
 
 /// So many ids per millisecond, four million, that the sequence is never the limit.
 fn wide() -> Layout {
@@ -23,7 +30,8 @@ fn wide() -> Layout {
 fn generator(layout: Layout) -> SnowflakeGenerator {
     let mut config = SnowflakeConfig::new(Identity::parse("bench:1").unwrap());
     config.layout = layout;
-    SnowflakeGenerator::open(Arc::new(MemoryFenceStore::default()), config).unwrap()
+    let registry = Arc::new(MemoryFenceStore::default());
+    RUNTIME.block_on(SnowflakeGenerator::open(registry, config)).unwrap()
 }
 
 fn one_thread(criterion: &mut Criterion) {

@@ -26,7 +26,6 @@
 //! ```
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "tests may panic"))]
 
-pub mod blocking;
 mod config;
 mod error;
 mod fence;

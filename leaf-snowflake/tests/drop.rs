@@ -1,11 +1,11 @@
-//! A blocking generator that is dropped: its runtime ends under the keeper, which may be about to
+//! A generator that is dropped with its runtime, which ends under the keeper, which may be about to
 //! write. Alone in its file: a panic in a task fails no test, so a hook counts all of the process.
 #![allow(clippy::unwrap_used, reason = "tests may panic")]
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use leaf_snowflake::{Identity, MemoryFenceStore, SnowflakeConfig, blocking::SnowflakeGenerator};
+use leaf_snowflake::{Identity, MemoryFenceStore, SnowflakeConfig, SnowflakeGenerator};
 
 static PANICS: AtomicUsize = AtomicUsize::new(0);
 
@@ -21,9 +21,12 @@ fn a_drop_at_any_moment_panics_nowhere() {
         let mut config = SnowflakeConfig::new(Identity::parse("a:1").unwrap());
         config.state_file = Some(directory.path().join(life.to_string()));
         let registry = Arc::new(MemoryFenceStore::default());
-        let flakes = SnowflakeGenerator::open(registry, config).unwrap();
-        flakes.next().unwrap();
+        let mut builder = tokio::runtime::Builder::new_multi_thread();
+        let runtime = builder.worker_threads(1).enable_all().build().unwrap();
+        let flakes = runtime.block_on(SnowflakeGenerator::open(registry, config)).unwrap();
+        runtime.block_on(flakes.next()).unwrap();
         drop(flakes);
+        drop(runtime);
     }
 
     assert_eq!(PANICS.load(Ordering::SeqCst), 0);

@@ -6,27 +6,28 @@ use std::sync::Arc;
 use crate::support::{open, store_with, tag};
 use leaf_core::Step;
 use leaf_segment::{
-    KeyRing, MemoryStore, NewTag, SegmentConfig, SegmentErrorKind, TagSpec, TagStore, blocking,
+    KeyRing, MemoryStore, NewTag, SegmentConfig, SegmentErrorKind, SegmentGenerator, TagSpec,
+    TagStore,
 };
 
-#[test]
-fn threads_get_rising_ids_and_none_twice() {
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tasks_get_rising_ids_and_none_twice() {
     let new = NewTag::new(tag("orders"), Step::new(1000).unwrap());
     let store = Arc::new(MemoryStore::with_tags([new]));
-    let segments = blocking::SegmentGenerator::open(store, SegmentConfig::default()).unwrap();
-    let orders = segments.tag("orders").unwrap();
+    let segments = SegmentGenerator::open(store, SegmentConfig::default()).await;
+    let orders = segments.tag("orders").await.unwrap();
     let threads: Vec<_> = [1, 3, 64, 70_000, 0]
         .map(|size| {
             let orders = orders.clone();
-            std::thread::spawn(move || {
+            tokio::spawn(async move {
                 let mut local = orders.local(size);
                 let (mut ids, mut others): (Vec<i64>, Vec<i64>) = (Vec::new(), Vec::new());
                 for at in 0..20_000 {
                     // Both ways of taking.
-                    let id = if at % 3 == 0 { local.try_next() } else { local.next().ok() };
+                    let id = if at % 3 == 0 { local.try_next() } else { local.next().await.ok() };
                     ids.extend(id.map(|id| id.get()));
                     if at % 1000 == 0 {
-                        others.push(orders.next().unwrap().get());
+                        others.push(orders.next().await.unwrap().get());
                     }
                 }
                 assert!(ids.len() > 10_000);
@@ -38,14 +39,14 @@ fn threads_get_rising_ids_and_none_twice() {
         .into();
     let mut seen = BTreeSet::new();
     for thread in threads {
-        for id in thread.join().unwrap() {
+        for id in thread.await.unwrap() {
             assert!(seen.insert(id), "{id} twice");
         }
     }
 }
 
-#[test]
-fn scrambled_ids_come_in_runs_too() {
+#[tokio::test(start_paused = true)]
+async fn scrambled_ids_come_in_runs_too() {
     let keys = "1 = 000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f";
     let keys = Arc::new(KeyRing::new(keys.parse().unwrap()));
     let step = Some(Step::new(1000).unwrap());
@@ -54,12 +55,12 @@ fn scrambled_ids_come_in_runs_too() {
     let new = spec.record(tag("orders"), &keys).unwrap();
     let config = || SegmentConfig { keys: Arc::clone(&keys), ..SegmentConfig::default() };
     let store = || Arc::new(MemoryStore::with_tags([new.clone()]));
-    let one_by_one = blocking::SegmentGenerator::open(store(), config()).unwrap();
-    let in_runs = blocking::SegmentGenerator::open(store(), config()).unwrap();
-    let one_by_one = one_by_one.tag("orders").unwrap();
-    let mut in_runs = in_runs.tag("orders").unwrap().local(50);
+    let one_by_one = SegmentGenerator::open(store(), config()).await;
+    let in_runs = SegmentGenerator::open(store(), config()).await;
+    let one_by_one = one_by_one.tag("orders").await.unwrap();
+    let mut in_runs = in_runs.tag("orders").await.unwrap().local(50);
     for _ in 0..500 {
-        assert_eq!(in_runs.next().unwrap(), one_by_one.next().unwrap());
+        assert_eq!(in_runs.next().await.unwrap(), one_by_one.next().await.unwrap());
     }
 }
 

@@ -1,12 +1,11 @@
 //! Taking many ids at once, and without a runtime.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use crate::support::{open, step, store_with, tag};
 use leaf_core::{Health, IdRange};
-use leaf_segment::{MemoryStore, NewTag, SegmentConfig, SegmentErrorKind, TagStore, blocking};
+use leaf_segment::{NewTag, SegmentErrorKind, TagStore};
 use leaf_testkit::Edit as _;
 use tokio::time::Instant;
 
@@ -98,37 +97,6 @@ async fn a_direct_fetch_fails_like_any_other_and_recovers() {
     store.inner.remove(&tag("orders")).await.unwrap();
     let error = orders.take(5000).await.unwrap_err();
     assert_eq!(*error.kind(), SegmentErrorKind::UnknownTag);
-}
-
-#[test]
-fn without_a_runtime_it_blocks() {
-    let store = Arc::new(MemoryStore::with_tags([NewTag::new(tag("orders"), step(100))]));
-    let segments = blocking::SegmentGenerator::open(store, SegmentConfig::default()).unwrap();
-    let orders = segments.tag("orders").unwrap();
-    let mut ids: Vec<i64> = std::thread::scope(|scope| {
-        let take = || {
-            let mut ids: Vec<i64> = (0..3000).map(|_| orders.next().unwrap().get()).collect();
-            ids.extend(
-                orders
-                    .take(250)
-                    .unwrap()
-                    .iter()
-                    .flat_map(|range| range.iter())
-                    .map(leaf_core::Id::get),
-            );
-            ids
-        };
-        let threads: Vec<_> = (0..4).map(|_| scope.spawn(take)).collect();
-        threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
-    });
-
-    ids.sort_unstable();
-    ids.dedup();
-    assert_eq!(ids.len(), 4 * 3250);
-    assert_eq!(segments.health(), Health::Ready);
-    assert_eq!(*segments.tag("none").unwrap_err().kind(), SegmentErrorKind::UnknownTag);
-    segments.close();
-    assert_eq!(*orders.next().unwrap_err().kind(), SegmentErrorKind::Closed);
 }
 
 /// A node that is not ready gets no callers from a balancer: it must find out by itself that the

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use leaf_core::{Health, Layout, ManualClock, UnixMillis};
 use leaf_snowflake::{
     FenceState, Identity, MemoryFenceStore, SnowflakeConfig, SnowflakeErrorKind,
-    SnowflakeGenerator, StoreFault, blocking,
+    SnowflakeGenerator, StoreFault,
 };
 
 use crate::support::*;
@@ -239,23 +239,34 @@ async fn callers_that_wait_are_served_in_turn() {
     assert!(least * 4 > *most, "{shares:?}");
 }
 
-#[test]
-fn without_a_runtime_it_blocks() {
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn callers_of_several_threads_wait_for_the_next_tick() {
     let mut config = SnowflakeConfig::new(Identity::parse("a:1").unwrap());
     config.layout = Layout::JAVASCRIPT;
     let registry = Arc::new(MemoryFenceStore::default());
-    let flakes = blocking::SnowflakeGenerator::open(registry, config).unwrap();
-    let ids = std::thread::scope(|scope| {
-        let take = || (0..5000).map(|_| flakes.next().unwrap()).collect::<Vec<_>>();
-        let threads: Vec<_> = (0..4).map(|_| scope.spawn(take)).collect();
-        threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect::<HashSet<_>>()
-    });
+    let flakes = Arc::new(SnowflakeGenerator::open(registry, config).await.unwrap());
+    let tasks: Vec<_> = (0..4)
+        .map(|_| {
+            let flakes = Arc::clone(&flakes);
+            tokio::spawn(async move {
+                let mut ids = Vec::new();
+                for _ in 0..5000 {
+                    ids.push(flakes.next().await.unwrap());
+                }
+                ids
+            })
+        })
+        .collect();
+    let mut ids = HashSet::new();
+    for task in tasks {
+        ids.extend(task.await.unwrap());
+    }
 
     assert_eq!(ids.len(), 20_000, "128 per millisecond: they waited");
     assert!(ids.iter().all(|id| id.get() < 1 << 53));
     assert_eq!(flakes.view().worker, flakes.worker());
-    flakes.close();
-    assert!(matches!(flakes.next().unwrap_err().kind(), SnowflakeErrorKind::Closed));
+    flakes.close().await;
+    assert!(matches!(flakes.next().await.unwrap_err().kind(), SnowflakeErrorKind::Closed));
 }
 
 /// Without a state file a caller that waits at the registry's ceiling wakes the keeper, which must
