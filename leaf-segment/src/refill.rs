@@ -87,6 +87,13 @@ async fn fetch_until_decided(state: &Arc<TagState>) -> Decided {
         if state.numbers().next_is_ready() {
             return Decided::Full;
         }
+        if state.numbers().is_last() {
+            // A new handle has a new buffer.
+            if state.numbers().stock() == 0 {
+                state.end(SegmentErrorKind::Changed);
+            }
+            return Decided::Stop;
+        }
         let fetched = {
             let _turn = state.fetch_turn.lock().await;
             fetch(state, Amount::Segment).await

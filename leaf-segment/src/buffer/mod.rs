@@ -29,7 +29,6 @@ mod loom_tests;
 mod tests;
 
 use std::hint::black_box;
-use std::sync::OnceLock;
 
 use crossbeam_utils::CachePadded;
 use leaf_core::{Id, IdRange};
@@ -47,8 +46,6 @@ const CLOSED: u32 = u32::MAX - 1;
 pub(crate) struct DoubleBuffer {
     cursor: CachePadded<AtomicU64>,
     segments: CachePadded<Segments>,
-    /// Follows when the generations are used up.
-    successor: OnceLock<Box<DoubleBuffer>>,
 }
 
 /// What every caller reads and few write, on one cache line: a caller of one tag among thousands
@@ -75,11 +72,9 @@ pub(crate) enum Take<T> {
 }
 
 /// Why a segment yields nothing more.
-enum End<'a> {
+enum End {
     Empty,
     Closed,
-    /// The buffer that follows.
-    Successor(&'a DoubleBuffer),
 }
 
 /// The most ids of one addition: offsets of callers that all add so much beyond the end still do
@@ -101,17 +96,12 @@ pub(crate) struct View {
 impl DoubleBuffer {
     /// An empty buffer: the first [`Self::publish`] fills generation 1.
     pub(crate) fn new() -> Self {
-        Self::starting_at(0)
-    }
-
-    fn starting_at(generation: u32) -> Self {
         Self {
-            cursor: CachePadded::new(AtomicU64::new(Cursor::start_of(generation).0)),
+            cursor: CachePadded::new(AtomicU64::new(Cursor::start_of(0).0)),
             segments: CachePadded::new(Segments {
                 drained: AtomicBool::new(true),
                 slots: [Slot::unused(), Slot::unused()],
             }),
-            successor: OnceLock::new(),
         }
     }
 
@@ -129,7 +119,6 @@ impl DoubleBuffer {
                 None => {}
                 Some(End::Empty) => return Take::Empty,
                 Some(End::Closed) => return Take::Closed,
-                Some(End::Successor(next)) => return next.take(),
             }
         }
     }
@@ -148,7 +137,6 @@ impl DoubleBuffer {
                 None => {}
                 Some(End::Empty) => return Take::Empty,
                 Some(End::Closed) => return Take::Closed,
-                Some(End::Successor(next)) => return next.take_run(most),
             }
         }
     }
@@ -159,9 +147,6 @@ impl DoubleBuffer {
         loop {
             let now = self.now();
             let left = self.slot(now).length(now.generation()).saturating_sub(now.offset());
-            if now.generation() == LAST && left == 0 {
-                return self.successor.get()?.take_contiguous(count);
-            }
             if left == 0 {
                 match self.advance() {
                     None => continue,
@@ -182,7 +167,7 @@ impl DoubleBuffer {
 
     /// Called at the end of a segment: switches to the next if it is there. `None`: try again.
     #[cold]
-    fn advance(&self) -> Option<End<'_>> {
+    fn advance(&self) -> Option<End> {
         let now = self.now();
         if now.generation() == CLOSED {
             self.segments.drained.store(true, Ordering::Relaxed);
@@ -192,10 +177,6 @@ impl DoubleBuffer {
             // Another caller has switched, or this one lost its offset.
             self.segments.drained.store(false, Ordering::Relaxed);
             return None;
-        }
-        if now.generation() == LAST {
-            self.segments.drained.store(true, Ordering::Relaxed);
-            return Some(self.successor.get().map_or(End::Empty, |next| End::Successor(next)));
         }
         let next = Cursor::start_of(now.generation() + 1);
         if self.slot(next).holds(next.generation()) {
@@ -210,12 +191,12 @@ impl DoubleBuffer {
 
     /// Makes `range` the next segment. The caller must be the only one to publish.
     ///
-    /// Returns `false` when there is no room or the buffer is closed: the range is then lost.
+    /// Returns `false` when there is no room, the buffer is closed or its generations are used up:
+    /// the range is then lost.
     pub(crate) fn publish(&self, range: IdRange) -> bool {
         let now = self.now();
         match now.generation() {
-            CLOSED => false,
-            LAST => self.successor.get_or_init(|| Box::new(Self::new())).publish(range),
+            CLOSED | LAST => false,
             generation => {
                 let next = Cursor::start_of(generation + 1);
                 self.slot(next).fill(next.generation(), range)
@@ -227,8 +208,7 @@ impl DoubleBuffer {
     /// than 90 % is left.
     pub(crate) fn prefetch_due(&self) -> bool {
         let now = self.now();
-        !self.next_is_ready()
-            && (now.generation() == LAST || now.offset() > self.slot(now).prefetch_at())
+        !self.next_is_ready() && now.offset() > self.slot(now).prefetch_at()
     }
 
     /// Whether [`Self::publish`] would find no room.
@@ -236,7 +216,6 @@ impl DoubleBuffer {
         let now = self.now();
         match now.generation() {
             CLOSED => true,
-            LAST => self.successor.get().is_some_and(|next| next.next_is_ready()),
             generation => {
                 let next = Cursor::start_of(generation + 1);
                 self.slot(next).holds(next.generation())
@@ -247,10 +226,7 @@ impl DoubleBuffer {
     /// The length of the current segment; 0 before the first.
     pub(crate) fn segment_length(&self) -> u32 {
         let now = self.now();
-        match (now.generation(), self.successor.get()) {
-            (LAST, Some(next)) => next.segment_length(),
-            (generation, _) => self.slot(now).length(generation),
-        }
+        self.slot(now).length(now.generation())
     }
 
     /// How many ids can be taken without waiting.
@@ -260,7 +236,6 @@ impl DoubleBuffer {
         let left = u64::from(self.slot(now).length(generation).saturating_sub(now.offset()));
         match generation {
             CLOSED => 0,
-            LAST => left + self.successor.get().map_or(0, |next| next.stock()),
             generation => {
                 let next = Cursor::start_of(generation + 1);
                 left + u64::from(self.slot(next).length(next.generation()))
@@ -271,9 +246,6 @@ impl DoubleBuffer {
     /// What the slots hold and where the cursor stands; for operators.
     pub(crate) fn view(&self) -> View {
         let now = self.now();
-        if let (LAST, Some(next)) = (now.generation(), self.successor.get()) {
-            return next.view();
-        }
         View {
             slots: [self.segments.slots[0].range(), self.segments.slots[1].range()],
             current: (now.generation() & 1) as usize,
@@ -284,9 +256,6 @@ impl DoubleBuffer {
     /// The last id that was taken; `None` when none was. A look from outside: while segments change
     /// it may be one that was taken shortly before, or none.
     pub(crate) fn last_taken(&self) -> Option<i64> {
-        if let Some(last) = self.successor.get().and_then(|next| next.last_taken()) {
-            return Some(last);
-        }
         let now = self.now();
         let current = self.slot(now).from(Cursor::start_of(now.generation()));
         match current.filter(|_| now.offset() > 0) {
@@ -301,16 +270,13 @@ impl DoubleBuffer {
     }
 
     /// Ends the buffer: what is left in it is never handed out. Returns where it stood; `None` when
-    /// it was closed before, or the generations are used up.
+    /// it was closed before.
     pub(crate) fn close(&self) -> Option<ClosedAt> {
         // The offset lies above any length: also a caller that has not seen the flag gets nothing.
         self.segments.drained.store(true, Ordering::Relaxed);
         let before =
             Cursor(self.cursor.swap(Cursor::start_of(CLOSED).0 | 1 << 31, Ordering::AcqRel));
-        if let Some(next) = self.successor.get() {
-            next.close();
-        }
-        (before.generation() < LAST).then_some(ClosedAt(before))
+        (before.generation() != CLOSED).then_some(ClosedAt(before))
     }
 
     /// Reads what [`Self::take`] reads, and has no other effect.
@@ -318,6 +284,18 @@ impl DoubleBuffer {
         // Nobody uses what is read: without these the compiler would leave the reading out.
         black_box(self.cursor.load(Ordering::Relaxed));
         black_box(self.segments.drained.load(Ordering::Relaxed));
+    }
+
+    /// Whether this is the last segment that the buffer can hold, after four billion: no other may
+    /// be fetched.
+    pub(crate) fn is_last(&self) -> bool {
+        self.now().generation() == LAST
+    }
+
+    /// Uses up the generations but two.
+    #[cfg(all(test, not(leaf_loom)))]
+    pub(crate) fn skip_generations(&self) {
+        self.cursor.store(Cursor::start_of(LAST - 1).0, Ordering::SeqCst);
     }
 
     /// Whether [`Self::close`] was called.

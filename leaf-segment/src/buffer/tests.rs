@@ -73,18 +73,6 @@ fn ids_that_follow_each_other_leave_a_tail_that_is_too_short() {
     assert_eq!(buffer.take_contiguous(1), None);
 }
 
-#[test]
-fn runs_beyond_the_last_generation_come_from_the_fresh_buffer() {
-    let buffer = DoubleBuffer::starting_at(LAST - 1);
-    buffer.publish(range(1, 4));
-    assert_eq!(buffer.take_run(9), Take::SomeAndPrefetch(range(1, 4)));
-    buffer.publish(range(10, 14));
-
-    assert_eq!(buffer.take_run(2), Take::SomeAndPrefetch(range(10, 12)));
-    assert_eq!(buffer.take_contiguous(2), Some(Take::Some(range(12, 14))));
-    assert_eq!(buffer.take_contiguous(1), None);
-}
-
 /// Threads that take single ids, runs and contiguous ranges while segments are published.
 #[test]
 fn whatever_is_taken_is_taken_once() {
@@ -240,21 +228,35 @@ fn a_closed_buffer_gives_nothing_and_takes_nothing() {
 }
 
 #[test]
-fn a_fresh_buffer_follows_the_last_generation() {
-    let buffer = DoubleBuffer::starting_at(LAST - 1);
-    let mut expected = Vec::new();
-    let mut seen = Vec::new();
+fn after_the_last_generation_nothing_is_published() {
+    let buffer = DoubleBuffer::new();
+    buffer.skip_generations();
+    assert!(buffer.publish(range(1, 4)));
+    assert_eq!(drain(&buffer), [1, 2, 3]);
 
-    for start in [10, 20, 30, 40] {
-        assert!(buffer.publish(range(start, start + 3)));
-        assert!(buffer.stock() > 0);
-        expected.extend(start..start + 3);
-        seen.extend(drain(&buffer));
-    }
-
-    assert_eq!(seen, expected);
+    assert!(buffer.is_last());
+    assert!(!buffer.publish(range(10, 14)));
+    assert_eq!(buffer.take(), Take::Empty);
     buffer.close();
     assert_eq!(buffer.take(), Take::Closed);
+}
+
+/// After four billion segments a tag goes on with a new handle.
+#[tokio::test(start_paused = true)]
+async fn a_handle_whose_generations_are_used_up_ends_as_changed() {
+    let orders = leaf_core::Tag::parse("orders").unwrap();
+    let new = crate::NewTag::new(orders, leaf_core::Step::new(10).unwrap());
+    let store = std::sync::Arc::new(crate::MemoryStore::with_tags([new]));
+    let segments = crate::SegmentGenerator::open(store, crate::SegmentConfig::default()).await;
+    let before = segments.tag("orders").await.unwrap();
+    before.state.numbers().skip_generations();
+    for id in 1..=10 {
+        assert_eq!(before.next().await.unwrap().get(), id);
+    }
+    let ended = before.next().await.unwrap_err();
+    assert_eq!(*ended.kind(), crate::SegmentErrorKind::Changed);
+    let after = segments.tag("orders").await.unwrap();
+    assert_eq!(after.next().await.unwrap().get(), 11);
 }
 
 #[test]
