@@ -117,6 +117,72 @@ async fn went_back(stores: &Stores, store: &Store, record: &TagRecord) -> Option
     })
 }
 
+/// What is wrong about a tag in this store: it belongs to another one, is sealed, or went back.
+async fn misplaced(
+    stores: &Stores,
+    store: &Store,
+    record: &TagRecord,
+    marks: &HashMap<Tag, i64>,
+) -> Option<String> {
+    let tag = record.tag.as_str();
+    let is_here = stores.shards.is_of(tag, store);
+    if !is_here && (record.is_sealed() || leaf_node::is_open(record)) {
+        return Some(stray(record, stores.shards.of(tag)).await);
+    }
+    if record.is_sealed() {
+        return Some(format!(
+            "tag {} is sealed: no server gets ids of it here; if it was moved, let segment.shard send it to its \
+             new store, and delete it here; if an import or a deletion was broken off, repeat it",
+            hints::quoted(tag)
+        ));
+    }
+    // The node of this host knows the configured stores.
+    let is_below = marks.get(&record.tag).is_some_and(|mark| record.max_id < *mark);
+    match store.place.is_some() && is_here && is_below {
+        true => went_back(stores, store, record).await,
+        false => None,
+    }
+}
+
+/// What no server can use of a record, or not yet.
+fn unusable(record: &TagRecord, found: &mut impl FnMut(String)) {
+    let tag = record.tag.as_str();
+    let now = SystemClock.wall_millis();
+    if let Some(period) = record.closed_until(now) {
+        found(format!(
+            "tag {}: numbers of {period} were granted, which has not begun by this clock: it has no ids until then. If \
+             this clock is right, one was ahead; create a tag of another name, which has ids at once",
+            hints::quoted(tag)
+        ));
+    }
+    if let Err(error) = &record.meaning {
+        found(format!("tag {}: {error}", hints::quoted(tag)));
+    }
+    if let (Some(ended), Ok(meaning)) = (record.ended(), &record.meaning) {
+        let (tag, max_id) = (record.tag.clone(), record.max_id);
+        let new = NewTag { max_id, meaning: *meaning, ..NewTag::strict(tag) };
+        if let Err(why) = ended.check(&new) {
+            found(format!(
+                "tag {}: {why} (`leaf tag advance`)",
+                hints::quoted(record.tag.as_str())
+            ));
+        }
+    }
+    if let Err(error) = record.step {
+        let tag = hints::quoted(tag);
+        found(format!("tag {tag}: {error}; `leaf tag set {tag} --step STEP`"));
+    }
+    if let Err(error) = &record.settings {
+        let tag = hints::quoted(tag);
+        found(match error {
+            TagSettingsError::Damaged(_) => {
+                format!("tag {tag}: {error}; `leaf tag set {tag} --enabled true`")
+            }
+            _ => format!("tag {tag}: {error}"),
+        });
+    }
+}
+
 /// Looks at every store of one configuration. Returns the tags of those that could be read; one
 /// that could not be read is a finding itself, so that the others are still looked at.
 async fn look(stores: &Stores, findings: &mut Vec<Finding>) -> Vec<(String, Vec<TagRecord>)> {
@@ -124,7 +190,6 @@ async fn look(stores: &Stores, findings: &mut Vec<Finding>) -> Vec<(String, Vec<
     // A file that cannot be read is the server's to tell of: its owner may be another user.
     let marks = leaf_node::read_marks(&stores.data_dir).unwrap_or_default();
     let marks: HashMap<Tag, i64> = marks.into_iter().collect();
-    let now = SystemClock.wall_millis();
     for store in stores.shards.iter() {
         let mut found = |finding: String| {
             findings.push(Finding { store: store.url.to_string(), finding });
@@ -136,60 +201,10 @@ async fn look(stores: &Stores, findings: &mut Vec<Finding>) -> Vec<(String, Vec<
         match store.open.store.tags().await {
             Ok(records) => {
                 for record in &records {
-                    let tag = record.tag.as_str();
-                    if !stores.shards.is_of(tag, store)
-                        && (record.is_sealed() || leaf_node::is_open(record))
-                    {
-                        let owner = stores.shards.of(tag);
-                        found(stray(record, owner).await);
-                    } else if record.is_sealed() {
-                        let tag = hints::quoted(tag);
-                        found(format!(
-                            "tag {tag} is sealed: no server gets ids of it here; if it was moved, let segment.shard send it to its \
-                             new store, and delete it here; if an import or a deletion was broken off, repeat it"
-                        ));
-                    }
-                    // The node of this host knows the configured stores.
-                    if store.place.is_some()
-                        && stores.shards.is_of(tag, store)
-                        && marks.get(&record.tag).is_some_and(|mark| record.max_id < *mark)
-                        && let Some(finding) = went_back(stores, store, record).await
-                    {
+                    if let Some(finding) = misplaced(stores, store, record, &marks).await {
                         found(finding);
                     }
-                    if let Some(period) = record.closed_until(now) {
-                        found(format!(
-                            "tag {}: numbers of {period} were granted, which has not begun by this clock: it has no ids until then. If \
-                             this clock is right, one was ahead; create a tag of another name, which has ids at once",
-                            hints::quoted(tag)
-                        ));
-                    }
-                    if let Err(error) = &record.meaning {
-                        found(format!("tag {}: {error}", hints::quoted(tag)));
-                    }
-                    if let (Some(ended), Ok(meaning)) = (record.ended(), &record.meaning) {
-                        let (tag, max_id) = (record.tag.clone(), record.max_id);
-                        let new = NewTag { max_id, meaning: *meaning, ..NewTag::strict(tag) };
-                        if let Err(why) = ended.check(&new) {
-                            found(format!(
-                                "tag {}: {why} (`leaf tag advance`)",
-                                hints::quoted(record.tag.as_str())
-                            ));
-                        }
-                    }
-                    if let Err(error) = record.step {
-                        let tag = hints::quoted(tag);
-                        found(format!("tag {tag}: {error}; `leaf tag set {tag} --step STEP`"));
-                    }
-                    if let Err(error) = &record.settings {
-                        let tag = hints::quoted(tag);
-                        found(match error {
-                            TagSettingsError::Damaged(_) => {
-                                format!("tag {tag}: {error}; `leaf tag set {tag} --enabled true`")
-                            }
-                            _ => format!("tag {tag}: {error}"),
-                        });
-                    }
+                    unusable(record, &mut found);
                 }
                 if let Some(tried) = store.open.store.try_allocating()
                     && let Err(error) = tried.await

@@ -55,42 +55,7 @@ fn main() -> ExitCode {
         Ok(runtime) => runtime,
         Err(error) => return fail(&anyhow::Error::from(error).context("start the runtime")),
     };
-    let result = runtime.block_on(async {
-        let (place, output) = (&cli.place, cli.output);
-        match cli.command {
-            Command::Tag { command } => {
-                with_stores(place, async |stores| tag::run(stores, command, output).await).await
-            }
-            Command::Worker { command } => {
-                let config = config::read(place)?;
-                let registry = config::registry(&config).await?;
-                let done = worker::run(&registry, &config.snowflake, command, output);
-                let late = || anyhow!("no answer from the registry within {REGISTRY:?}");
-                tokio::time::timeout(REGISTRY, done).await.unwrap_or_else(|_| Err(late()))
-            }
-            Command::Decode { id, form, tag: None } => {
-                decode::run(&config::read(place)?, &id, form, output)
-            }
-            Command::Decode { id, tag: Some(tag), .. } => {
-                with_stores(place, async |stores| tag::decode(stores, &tag, &id, output).await)
-                    .await
-            }
-            Command::Shards { apply } => {
-                with_stores(place, async |stores| shards::run(stores, apply, output).await).await
-            }
-            Command::Doctor => {
-                let mut centres = Vec::new();
-                for place in place.each() {
-                    centres.push(Stores::open(&place).await?);
-                }
-                let done = doctor::run(&centres, output).await;
-                for centre in &centres {
-                    centre.close().await;
-                }
-                done
-            }
-        }
-    });
+    let result = runtime.block_on(work(cli));
     // What still hangs in a name look-up is left behind.
     runtime.shutdown_background();
     match result {
@@ -104,6 +69,43 @@ fn main() -> ExitCode {
             ExitCode::from(2)
         }
         Err(error) => fail(&error),
+    }
+}
+
+/// Does what the command line asks for.
+async fn work(cli: cli::Cli) -> anyhow::Result<Done> {
+    let (place, output) = (&cli.place, cli.output);
+    match cli.command {
+        Command::Tag { command } => {
+            with_stores(place, async |stores| tag::run(stores, command, output).await).await
+        }
+        Command::Worker { command } => {
+            let config = config::read(place)?;
+            let registry = config::registry(&config).await?;
+            let done = worker::run(&registry, &config.snowflake, command, output);
+            let late = || anyhow!("no answer from the registry within {REGISTRY:?}");
+            tokio::time::timeout(REGISTRY, done).await.unwrap_or_else(|_| Err(late()))
+        }
+        Command::Decode { id, form, tag: None } => {
+            decode::run(&config::read(place)?, &id, form, output)
+        }
+        Command::Decode { id, tag: Some(tag), .. } => {
+            with_stores(place, async |stores| tag::decode(stores, &tag, &id, output).await).await
+        }
+        Command::Shards { apply } => {
+            with_stores(place, async |stores| shards::run(stores, apply, output).await).await
+        }
+        Command::Doctor => {
+            let mut centres = Vec::new();
+            for place in place.each() {
+                centres.push(Stores::open(&place).await?);
+            }
+            let done = doctor::run(&centres, output).await;
+            for centre in &centres {
+                centre.close().await;
+            }
+            done
+        }
     }
 }
 

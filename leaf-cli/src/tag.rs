@@ -87,34 +87,7 @@ pub(crate) async fn run(stores: &Stores, command: Tag, output: Output) -> Result
     match command {
         Tag::List => Ok(list(stores, output).await),
         Tag::Show { tag } => show(stores, &tag, output).await,
-        Tag::Create(new) => {
-            let spec = TagSpec {
-                step: new.step.map(size).transpose()?,
-                order: new.order.map(Into::into),
-                shape: new.shape,
-                slice: new.slice,
-                slice_bits: new.slice_bits,
-                reset: new.reset,
-                time_zone: new.time_zone,
-                text: new.text,
-                first: new.first,
-                description: new.description,
-            };
-            let keys = match spec.shape {
-                ShapeName::Scramble(_) => stores.keys()?,
-                _ => KeyRing::default(),
-            };
-            let record = spec.record(name(&new.tag)?, &keys).map_err(refused)?;
-            let store = stores.shards.of(&new.tag);
-            if let Some(place) = &store.place {
-                let checked = leaf_node::check_creator(&*store.open.admin, place).await;
-                checked.map_err(refused)?;
-            }
-            let all = &stores.shards;
-            let checked = leaf_node::check_new_tag(all, &record, |store| (&store.url, &store.open));
-            checked.await.map_err(refused)?;
-            shown(store, store.tags().create(&record).await.map_err(refused)?, output)
-        }
+        Tag::Create(new) => create(stores, new, output).await,
         Tag::Set { tag, step, enabled, min_step, max_step, max_take } => {
             let change = TagChange {
                 step: step.map(size).transpose()?,
@@ -125,18 +98,7 @@ pub(crate) async fn run(stores: &Stores, command: Tag, output: Output) -> Result
             };
             change_tag(stores, &tag, change, output).await
         }
-        Tag::Rekey { tag, yes } => {
-            let (store, tag, keys) = (stores.shards.of(&tag), name(&tag)?, stores.keys()?);
-            let record = store.tags().read(&tag).await.map_err(refused)?;
-            if let (Ok(Shape::Scramble { domain, .. }), false) =
-                (record.meaning.map(|it| it.shape), yes)
-                && let Some(newest) = keys.newest(domain, &tag)
-            {
-                nodes::have_key(&stores.config, &tag, newest.key()).await?;
-            }
-            let rekeyed = store.tags().rekey(&tag, &keys).await;
-            shown(store, rekeyed.map_err(refused)?, output)
-        }
+        Tag::Rekey { tag, yes } => rekey(stores, &tag, yes, output).await,
         Tag::Advance { tag, at_least, yes } => advance(stores, &tag, at_least, yes, output).await,
         Tag::Delete { tag, yes } => delete(stores, &tag, yes, output).await,
         Tag::Import { from, from_file, gap, tags } => {
@@ -151,6 +113,49 @@ pub(crate) async fn run(stores: &Stores, command: Tag, output: Output) -> Result
             import(stores, stores.other(flag, &from).await?, gap, &tags, output).await
         }
     }
+}
+
+/// Makes a tag.
+async fn create(stores: &Stores, new: crate::cli::Create, output: Output) -> Result<Done> {
+    let spec = TagSpec {
+        step: new.step.map(size).transpose()?,
+        order: new.order.map(Into::into),
+        shape: new.shape,
+        slice: new.slice,
+        slice_bits: new.slice_bits,
+        reset: new.reset,
+        time_zone: new.time_zone,
+        text: new.text,
+        first: new.first,
+        description: new.description,
+    };
+    let keys = match spec.shape {
+        ShapeName::Scramble(_) => stores.keys()?,
+        _ => KeyRing::default(),
+    };
+    let record = spec.record(name(&new.tag)?, &keys).map_err(refused)?;
+    let store = stores.shards.of(&new.tag);
+    if let Some(place) = &store.place {
+        let checked = leaf_node::check_creator(&*store.open.admin, place).await;
+        checked.map_err(refused)?;
+    }
+    let all = &stores.shards;
+    let checked = leaf_node::check_new_tag(all, &record, |store| (&store.url, &store.open));
+    checked.await.map_err(refused)?;
+    shown(store, store.tags().create(&record).await.map_err(refused)?, output)
+}
+
+/// Gives the newest key to a tag, which every live node must have.
+async fn rekey(stores: &Stores, tag: &str, yes: bool, output: Output) -> Result<Done> {
+    let (store, tag, keys) = (stores.shards.of(tag), name(tag)?, stores.keys()?);
+    let record = store.tags().read(&tag).await.map_err(refused)?;
+    if let (Ok(Shape::Scramble { domain, .. }), false) = (record.meaning.map(|it| it.shape), yes)
+        && let Some(newest) = keys.newest(domain, &tag)
+    {
+        nodes::have_key(&stores.config, &tag, newest.key()).await?;
+    }
+    let rekeyed = store.tags().rekey(&tag, &keys).await;
+    shown(store, rekeyed.map_err(refused)?, output)
 }
 
 /// The tags of all stores, by name. A tag that stands in a store to which `segment.shard` does not

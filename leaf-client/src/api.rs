@@ -8,9 +8,9 @@ use tokio::time::Instant;
 use crate::budget::RetryBudget;
 use crate::calls::{Ask, AskServer};
 use crate::endpoint::Endpoint;
-use crate::error::ClientErrorKind;
+use crate::failure::{AskError, Failure, Fault};
 use crate::pool::Pool;
-use crate::transport::{Failure, Fault, Transport};
+use crate::transport::Transport;
 
 /// How often servers are looked after.
 const LOOK: Duration = Duration::from_millis(500);
@@ -30,25 +30,6 @@ pub(crate) struct Api {
     pub(crate) budget: RetryBudget,
     /// How long one server may take.
     pub(crate) attempt: Duration,
-}
-
-/// Why a request failed.
-#[derive(Debug, Clone, thiserror::Error)]
-pub(crate) enum AskError {
-    /// It was not served; another time, or by another server, it may be.
-    #[error(transparent)]
-    Failed(#[from] Failure),
-    /// A server said no, and others will, too.
-    #[error("{text}")]
-    Refused { kind: ClientErrorKind, text: String },
-}
-
-impl AskError {
-    /// Whether fewer ids may be had.
-    pub(crate) const fn is_too_many(&self) -> bool {
-        use ClientErrorKind::{BadCount, Exhausted};
-        matches!(self, Self::Refused { kind: BadCount | Exhausted, .. })
-    }
 }
 
 impl Api {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use hyper::header::HeaderValue;
 use leaf_core::Step;
 
-use crate::client::LeafClient;
+use crate::client::{LeafClient, Settings};
 use crate::endpoint::Place;
 use crate::error::{ClientError, ClientErrorKind};
 use crate::pool::Pool;
@@ -22,25 +22,27 @@ pub struct LeafClientBuilder {
     endpoints: Vec<String>,
     zone: Option<String>,
     token: Option<String>,
-    pub(crate) deadline: Duration,
-    pub(crate) attempt: Duration,
-    pub(crate) max_lease: Step,
-    pub(crate) refresh: Duration,
+    settings: Settings,
 }
 
-impl LeafClientBuilder {
-    pub(crate) fn new() -> Self {
-        Self {
+impl LeafClient {
+    /// Begins to configure a client.
+    pub fn builder() -> LeafClientBuilder {
+        LeafClientBuilder {
             endpoints: Vec::new(),
             zone: None,
             token: None,
-            deadline: Duration::from_secs(1),
-            attempt: Duration::from_millis(500),
-            max_lease: Step::new(1_000_000).unwrap_or(Step::MAX),
-            refresh: Duration::from_secs(60),
+            settings: Settings {
+                deadline: Duration::from_secs(1),
+                attempt: Duration::from_millis(500),
+                max_lease: Step::new(1_000_000).unwrap_or(Step::MAX),
+                refresh: Duration::from_secs(60),
+            },
         }
     }
+}
 
+impl LeafClientBuilder {
     /// Adds a server, like `http://leaf-1:8080`, or `grpc://leaf-1:50051` with the feature `grpc`.
     /// A name may have several addresses: all are used, and looked up again every 30 s.
     pub fn endpoint(mut self, url: impl Into<String>) -> Self {
@@ -70,14 +72,14 @@ impl LeafClientBuilder {
 
     /// How long a caller waits for an id before it gets an error. Default 1 s.
     pub const fn deadline(mut self, deadline: Duration) -> Self {
-        self.deadline = deadline;
+        self.settings.deadline = deadline;
         self
     }
 
     /// How long one server may take before the next is asked, at most half of the deadline. Default
     /// 500 ms.
     pub const fn attempt(mut self, attempt: Duration) -> Self {
-        self.attempt = attempt;
+        self.settings.attempt = attempt;
         self
     }
 
@@ -85,14 +87,14 @@ impl LeafClientBuilder {
     /// server does, from the tag's step on; what a client that dies has left is lost. Default
     /// 1,000,000.
     pub const fn max_lease(mut self, most: Step) -> Self {
-        self.max_lease = most;
+        self.settings.max_lease = most;
         self
     }
 
     /// How often the tags in use are looked at again: whether they are still there, and their
     /// steps. Default 60 s.
     pub const fn refresh(mut self, refresh: Duration) -> Self {
-        self.refresh = refresh;
+        self.settings.refresh = refresh;
         self
     }
 
@@ -112,7 +114,8 @@ impl LeafClientBuilder {
                 Err(why) => return bad(format!("endpoint {}: {why}", number + 1)),
             }
         }
-        let spans = [self.deadline, self.attempt, self.refresh];
+        let mut settings = self.settings;
+        let spans = [settings.deadline, settings.attempt, settings.refresh];
         let longest = Duration::from_secs(24 * 3600);
         if spans.iter().any(|span| *span < Duration::from_millis(1) || *span > longest) {
             return bad("deadline, attempt and refresh: give 1 ms to 24 h".into());
@@ -129,8 +132,8 @@ impl LeafClientBuilder {
         };
         let pool = Pool::new(places, self.zone.clone());
         // Another server must have its turn within the deadline.
-        let this = Self { attempt: self.attempt.min(self.deadline / 2), ..self };
-        Ok(LeafClient::open(&this, pool, Transport::new(authorization)))
+        settings.attempt = settings.attempt.min(settings.deadline / 2);
+        Ok(LeafClient::open(settings, pool, Transport::new(authorization)))
     }
 }
 
@@ -140,7 +143,7 @@ impl fmt::Debug for LeafClientBuilder {
         f.debug_struct("LeafClientBuilder")
             .field("endpoints", &self.endpoints.len())
             .field("zone", &self.zone)
-            .field("deadline", &self.deadline)
+            .field("deadline", &self.settings.deadline)
             .finish_non_exhaustive()
     }
 }

@@ -5,10 +5,11 @@ use leaf_core::{Id, IdRange, Step};
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::de::DeserializeOwned;
 
+use crate::endpoint::Mode;
 use crate::wire::{Ids, Lease, Returned, Server, TagShown};
 
 #[cfg(feature = "grpc")]
-use crate::transport::grpc::{Client, Sent};
+use crate::transport::client::{Client, Sent};
 #[cfg(feature = "grpc")]
 use leaf_proto::v1;
 
@@ -16,13 +17,6 @@ use leaf_proto::v1;
 const SMALL: usize = 64 << 10;
 /// Bytes of one id in a list: 19 digits, two quotes and a comma.
 const PER_ID: usize = 24;
-
-/// What a server may not have.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Mode {
-    Segment,
-    Snowflake,
-}
 
 /// A question to a server.
 pub(crate) trait Ask: Sync {

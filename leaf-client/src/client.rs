@@ -5,15 +5,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Duration;
 
-use leaf_core::{Health, Tag};
+use leaf_core::{Health, Step, Tag};
 use leaf_segment::{Meaning, Order, SegmentConfig, SegmentGenerator, TagGeneration};
 use tokio::task::AbortHandle;
 
-use crate::api::{Api, AskError};
+use crate::api::Api;
 use crate::budget::RetryBudget;
-use crate::builder::LeafClientBuilder;
 use crate::calls::IdsOf;
 use crate::error::{ClientError, ClientErrorKind};
+use crate::failure::AskError;
 use crate::in_turn::InTurn;
 use crate::pool::Pool;
 use crate::snowflake::Snowflake;
@@ -31,6 +31,19 @@ const SNOWFLAKE_LIFE: Duration = Duration::from_secs(1);
 #[derive(Debug, Clone)]
 pub struct LeafClient {
     inner: Arc<Inner>,
+}
+
+/// What a client does by itself.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Settings {
+    /// How long a request may take, over all servers.
+    pub(crate) deadline: Duration,
+    /// How long one server may take.
+    pub(crate) attempt: Duration,
+    /// The most ids of a lease.
+    pub(crate) max_lease: Step,
+    /// How often the tags in use are looked at.
+    pub(crate) refresh: Duration,
 }
 
 /// What all clones of a client share.
@@ -158,13 +171,8 @@ impl Inner {
 }
 
 impl LeafClient {
-    /// Begins to configure a client.
-    pub fn builder() -> LeafClientBuilder {
-        LeafClientBuilder::new()
-    }
-
-    /// Starts the tasks of a client, as its builder says. Asks no server yet.
-    pub(crate) fn open(of: &LeafClientBuilder, pool: Pool, transport: Transport) -> Self {
+    /// Starts the tasks of a client. Asks no server yet.
+    pub(crate) fn open(of: Settings, pool: Pool, transport: Transport) -> Self {
         let attempt = of.attempt;
         let api = Arc::new(Api { pool, transport, budget: RetryBudget::new(), attempt });
         let source = Arc::new(ServerSource::new(Arc::clone(&api), of.deadline, of.max_lease));

@@ -10,8 +10,6 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::calls::Mode;
-
 /// So many errors in a row eject a server.
 const ERRORS: u32 = 3;
 /// How long a server is ejected the first time. Each time that it does not answer then, this
@@ -21,6 +19,13 @@ const FIRST_EJECTION: Duration = Duration::from_secs(1);
 const LONGEST_EJECTION: Duration = Duration::from_secs(30);
 /// How long a server's zone and modes are believed: another one may be at its address by then.
 const BELIEVED: Duration = Duration::from_secs(60);
+
+/// What a server may not have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Mode {
+    Segment,
+    Snowflake,
+}
 
 /// What a server is asked by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -1,10 +1,6 @@
 //! Why a caller got no id: a kind for programs, and a text that names the server and says what to
 //! do.
 
-use leaf_segment::{SegmentError, SegmentErrorKind};
-
-use crate::api::AskError;
-
 /// Why a caller got no id.
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("{text}")]
@@ -59,15 +55,6 @@ impl ClientError {
         Self { kind, text: text.into() }
     }
 
-    /// Of a request for `what`, like `tag "orders"`.
-    pub(crate) fn asking(what: &str, error: &AskError) -> Self {
-        let kind = match error {
-            AskError::Failed(_) => ClientErrorKind::Unavailable,
-            AskError::Refused { kind, .. } => *kind,
-        };
-        Self::new(kind, format!("{what}: {error}"))
-    }
-
     /// Of a handle that has ended, of `what`.
     pub(crate) fn ended(what: &str, why: ClientErrorKind) -> Self {
         let text = match why {
@@ -89,35 +76,5 @@ impl ClientError {
     #[must_use]
     pub const fn retryable(&self) -> bool {
         self.kind.retryable()
-    }
-}
-
-impl From<SegmentError> for ClientError {
-    fn from(error: SegmentError) -> Self {
-        use SegmentErrorKind as From;
-
-        // A server that refused says more than the buffer that had no ids for it.
-        let cause = error.store_error().and_then(|error| error.cause());
-        let refused = cause.and_then(|cause| cause.downcast_ref::<AskError>());
-        let kind = match (error.kind(), refused) {
-            (_, Some(AskError::Refused { kind, .. })) => *kind,
-            (From::BadTag(_), _) => ClientErrorKind::BadTag,
-            (From::BadCount { .. }, _) => ClientErrorKind::BadCount,
-            (From::UnknownTag, _) => ClientErrorKind::UnknownTag,
-            (From::Disabled, _) => ClientErrorKind::Disabled,
-            (From::Changed, _) => ClientErrorKind::Changed,
-            (From::Exhausted, _) => ClientErrorKind::Exhausted,
-            (From::NoRanges | From::StrictOrder, _) => ClientErrorKind::NoRanges,
-            (From::Guard, _) => ClientErrorKind::WentBack,
-            (From::Closed, _) => ClientErrorKind::Closed,
-            (From::Record, _) => ClientErrorKind::Refused,
-            _ => ClientErrorKind::Unavailable,
-        };
-        let text = match (kind, cause) {
-            (ClientErrorKind::Closed, _) => format!("{error}: the client was closed"),
-            (_, Some(cause)) => format!("{error} ({cause})"),
-            (_, None) => error.to_string(),
-        };
-        Self::new(kind, text)
     }
 }

@@ -13,9 +13,10 @@ use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use crate::api::{Api, AskError};
+use crate::api::Api;
 use crate::calls::{AskIds, IdsOf};
 use crate::error::{ClientError, ClientErrorKind};
+use crate::failure::AskError;
 
 /// Where the id of a caller that waits goes.
 type Caller = oneshot::Sender<Result<Id, AskError>>;

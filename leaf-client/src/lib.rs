@@ -36,6 +36,7 @@ mod calls;
 mod client;
 mod endpoint;
 mod error;
+mod failure;
 mod in_turn;
 mod local;
 mod pool;

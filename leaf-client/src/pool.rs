@@ -10,9 +10,8 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use crate::calls::Mode;
-use crate::endpoint::{Endpoint, Place, Rank};
-use crate::transport::Failure;
+use crate::endpoint::{Endpoint, Mode, Place, Rank};
+use crate::failure::Failure;
 
 /// How long the look-up of a name is believed.
 const BELIEVED: Duration = Duration::from_secs(30);

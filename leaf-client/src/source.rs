@@ -15,10 +15,11 @@ use leaf_segment::{
 };
 use tokio::time::Instant;
 
-use crate::api::{Api, AskError};
+use crate::api::Api;
 use crate::calls::{AskLease, AskReturn, AskTag, Leased};
 use crate::endpoint::Endpoint;
 use crate::error::ClientErrorKind;
+use crate::failure::AskError;
 use crate::wire::TagShown;
 
 /// So many leased ranges of a tag are remembered: a double buffer holds two.

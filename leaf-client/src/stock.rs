@@ -13,9 +13,10 @@ use tokio::runtime::Handle;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use crate::api::{Api, AskError};
+use crate::api::Api;
 use crate::calls::{AskIds, IdsOf};
 use crate::error::{ClientError, ClientErrorKind};
+use crate::failure::AskError;
 
 /// The shortest list.
 const LEAST: usize = 16;

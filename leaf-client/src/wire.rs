@@ -4,8 +4,6 @@
 use leaf_segment::{Order, TagGeneration};
 use serde::{Deserialize, Deserializer};
 
-use crate::transport::one_line;
-
 /// `GET /v1/server`
 #[derive(Debug, Deserialize)]
 pub(crate) struct Server {
@@ -82,4 +80,9 @@ impl Problem {
     pub(crate) fn kind(&self) -> &str {
         self.r#type.rsplit(':').next().unwrap_or_default()
     }
+}
+
+/// What a server says, as far as it can stand in a line.
+pub(crate) fn one_line(text: &str) -> String {
+    text.chars().filter(|character| !character.is_control()).take(200).collect()
 }

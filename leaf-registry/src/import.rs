@@ -64,17 +64,7 @@ pub async fn import(
     let old = from.tag(tag).await?.ok_or_else(|| refuse(StoreErrorKind::UnknownTag))?;
     let new = to.tag(tag).await?;
     if old.is_sealed() {
-        return match new {
-            Some(new) if new.is_sealed() => Err(bad(UNFINISHED.into())),
-            None => Err(bad(UNFINISHED.into())),
-            Some(new) if is_import_of(&old, &new) => Ok(new.max_id),
-            Some(_) => Err(bad(
-                "it is sealed in the old store, and the one in the new store was not imported from there by this version: an \
-                 earlier version imported it (then nothing is to be done), or a deletion was broken off. Find out which ids the old one granted (the log or the answer of the deletion says \
-                 so), advance the one in the new store above them, and delete the old one"
-                    .into(),
-            )),
-        };
+        return imported_before(&old, new.as_ref()).map_err(|why| bad(why.into()));
     }
     let first_above = |max_id: i64| max_id.max(1).checked_add(gap).filter(|first| *first < SEALED);
     let first = first_above(old.max_id).ok_or_else(|| refuse(StoreErrorKind::Exhausted))?;
@@ -109,47 +99,98 @@ pub async fn import(
              is no id {gap} above"
         ))
     })?;
-    let unopened = |why: String| {
-        bad(format!(
+    let moved = Moved { tag, to, granted_below, first, refuse: &refuse };
+    moved.follow_key(from, &old, &sealed).await?;
+    moved.open(&sealed).await
+}
+
+/// A tag that is sealed in the old store, and to be opened in the new one.
+struct Moved<'a, R> {
+    tag: &'a Tag,
+    to: &'a dyn TagStore,
+    /// What the old store granted ids below.
+    granted_below: i64,
+    /// The first id of the new store.
+    first: i64,
+    refuse: &'a R,
+}
+
+impl<R: Fn(StoreErrorKind) -> StoreError> Moved<'_, R> {
+    /// The error of this text.
+    fn bad(&self, why: String) -> StoreError {
+        (self.refuse)(StoreErrorKind::BadRecord(why))
+    }
+
+    /// The error of a tag that is open nowhere.
+    fn unopened(&self, why: String) -> StoreError {
+        self.bad(format!(
             "it is sealed in the old store, and could not be opened in the new one{why}: delete it in the new \
-             store, and make it anew there with {first} as its first id"
+             store, and make it anew there with {} as its first id",
+            self.first
         ))
-    };
-    let failed = |error: StoreError| unopened(format!(" ({error})"));
-    // An operator may have given the tag a newer key since `make_sealed` copied its meaning. Then
-    // the old store used the newer key last, and the new store must go on with that one.
-    if let (Some(TagRecord { meaning: Ok(now), .. }), Ok(made)) =
-        (from.tag(tag).await.map_err(failed)?, &old.meaning)
-        && now != *made
-    {
-        let update = TagUpdate { meaning: Some(now), ..TagUpdate::of(sealed.clone()) };
-        to.update(&update).await.map_err(failed)?;
     }
-    let unclear = |error: StoreError| {
-        bad(format!(
-            "it is sealed in the old store, which granted ids below {granted_below}, and may or may not be open in the \
-             new one ({error}): import it again. Only if that says that it is not open in the new store, delete it there \
-             and make it anew with {first} as its first id"
-        ))
-    };
-    let opened = to.replace_max_id(tag, sealed.generation(), SEALED, first).await;
-    if opened.map_err(unclear)? {
-        return Ok(first);
+
+    /// An operator may have given the tag a newer key since `make_sealed` copied its meaning. Then
+    /// the old store used the newer key last, and the new store must go on with that one.
+    async fn follow_key(
+        &self,
+        from: &dyn TagStore,
+        old: &TagRecord,
+        sealed: &TagRecord,
+    ) -> Result<(), StoreError> {
+        let failed = |error: StoreError| self.unopened(format!(" ({error})"));
+        if let (Some(TagRecord { meaning: Ok(now), .. }), Ok(made)) =
+            (from.tag(self.tag).await.map_err(failed)?, &old.meaning)
+            && now != *made
+        {
+            let update = TagUpdate { meaning: Some(now), ..TagUpdate::of(sealed.clone()) };
+            self.to.update(&update).await.map_err(failed)?;
+        }
+        Ok(())
     }
-    let now = to.tag(tag).await.map_err(unclear)?;
-    Err(match now.filter(|now| !now.is_sealed()) {
-        None => unopened(String::new()),
-        Some(_) => bad(format!(
-            "somebody else has opened it in the new store meanwhile: leave it as it is there, if its first id was \
-             {first} or more"
-        )),
-    })
+
+    /// Opens it in the new store; returns its first id there.
+    async fn open(&self, sealed: &TagRecord) -> Result<i64, StoreError> {
+        let Self { tag, to, granted_below, first, .. } = self;
+        let unclear = |error: StoreError| {
+            self.bad(format!(
+                "it is sealed in the old store, which granted ids below {granted_below}, and may or may not be open in the \
+                 new one ({error}): import it again. Only if that says that it is not open in the new store, delete it there \
+                 and make it anew with {first} as its first id"
+            ))
+        };
+        let opened = to.replace_max_id(tag, sealed.generation(), SEALED, *first).await;
+        if opened.map_err(unclear)? {
+            return Ok(*first);
+        }
+        let now = to.tag(tag).await.map_err(unclear)?;
+        Err(match now.filter(|now| !now.is_sealed()) {
+            None => self.unopened(String::new()),
+            Some(_) => self.bad(format!(
+                "somebody else has opened it in the new store meanwhile: leave it as it is there, if its first id was \
+                 {first} or more"
+            )),
+        })
+    }
 }
 
 /// What to do where an import or a deletion was broken off.
 const UNFINISHED: &str = "it is sealed in the old store and not open in the new one: either a third store has it, or an import or a \
      deletion was broken off. Only when no other store has it, delete it in the new store and make it anew there, with a \
      first id above every one that was handed out";
+
+/// The first id of a tag in the new store, to which it was moved before: sealed in the old one.
+fn imported_before(old: &TagRecord, new: Option<&TagRecord>) -> Result<i64, &'static str> {
+    match new.filter(|new| !new.is_sealed()) {
+        None => Err(UNFINISHED),
+        Some(new) if is_import_of(old, new) => Ok(new.max_id),
+        Some(_) => Err(
+            "it is sealed in the old store, and the one in the new store was not imported from there by this version: an \
+                 earlier version imported it (then nothing is to be done), or a deletion was broken off. Find out which ids the old one granted (the log or the answer of the deletion says \
+                 so), advance the one in the new store above them, and delete the old one",
+        ),
+    }
+}
 
 /// What the settings of an imported tag say of the record that it was imported from: its
 /// generation, or that it had none.
@@ -175,20 +216,17 @@ async fn make_sealed(
     let tag = &old.tag;
     let not_writable =
         || refuse(StoreErrorKind::Unavailable).because(format!("the new store: {AFTER_FAILOVER}"));
-    let step = old.step.map_err(|error| refuse(StoreErrorKind::BadRecord(error.to_string())))?;
-    let meaning = old.meaning.clone();
-    let meaning = meaning.map_err(|error| refuse(StoreErrorKind::BadRecord(error.to_string())))?;
+    let bad = |why: String| refuse(StoreErrorKind::BadRecord(why));
+    let step = old.step.map_err(|error| bad(error.to_string()))?;
+    let meaning = old.meaning.clone().map_err(|error| bad(error.to_string()))?;
     if new.as_ref().is_some_and(|new| new.meaning != Ok(meaning)) {
         return Err(refuse(StoreErrorKind::TagExists));
     }
-    let old_settings = old.settings.as_ref();
-    let old_settings =
-        old_settings.map_err(|error| refuse(StoreErrorKind::BadRecord(error.to_string())))?;
+    let old_settings = old.settings.as_ref().map_err(|error| bad(error.to_string()))?;
     if let Some(Err(unreadable @ (TagSettingsError::Newer(_) | TagSettingsError::Lost(_)))) =
         new.as_ref().map(|new| &new.settings)
     {
-        let why = format!("in the new store {unreadable}");
-        return Err(refuse(StoreErrorKind::BadRecord(why)));
+        return Err(bad(format!("in the new store {unreadable}")));
     }
     let settings = TagSettings {
         generation: Some(TagGeneration::draw()),

@@ -91,6 +91,7 @@ async fn fetch_until_decided(state: &Arc<TagState>) -> Decided {
             // A new handle has a new buffer.
             if state.numbers().stock() == 0 {
                 state.end(SegmentErrorKind::Changed);
+                state.store_client.read_soon.notify_one();
             }
             return Decided::Stop;
         }
@@ -283,29 +284,11 @@ pub(crate) async fn fetch(state: &Arc<TagState>, wanted: Amount) -> Result<IdRan
     }
 
     if let Some(mark) = mark.filter(|mark| range.start() < *mark) {
-        state.control().refused = true;
-        if !give_back(state, range).await {
-            // The refused range itself must not count as the raise that an operator is asked for.
-            config.marks.raise_in_memory(&state.tag, range.end().saturating_add(1));
-            state.store_client.write_mark(&state.tag).await;
-        }
+        refuse_range(state, range).await;
         return Err(refuse(StoreErrorKind::Regression { start: range.start(), mark }));
     }
-    {
-        let mut control = state.control();
-        // An ended tag may have been made again: who serves it now must know of every range that
-        // leaves here, so none may from now on.
-        if control.ended.is_some() {
-            return Err(refuse(StoreErrorKind::UnknownTag));
-        }
-        config.marks.raise_in_memory(&state.tag, range.end());
-        control.granted_range(range, sent);
-        match wanted {
-            Amount::Segment => control.segment_granted(amount, sent),
-            Amount::Exactly(_) => {
-                control.direct_end = control.direct_end.max(Some(range.end()));
-            }
-        }
+    if !is_granted(state, wanted, range, amount, sent) {
+        return Err(refuse(StoreErrorKind::UnknownTag));
     }
     drop(permit);
     match state.meaning.order {
@@ -314,6 +297,39 @@ pub(crate) async fn fetch(state: &Arc<TagState>, wanted: Amount) -> Result<IdRan
         Order::Strict => state.write_mark_behind(),
     }
     Ok(range)
+}
+
+/// Writes down in memory what was granted; `false` for a tag that has ended. It may have been made
+/// again: who serves it now must know of every range that leaves here, so none may from then on.
+fn is_granted(
+    state: &TagState,
+    wanted: Amount,
+    range: IdRange,
+    amount: Step,
+    sent: Instant,
+) -> bool {
+    let mut control = state.control();
+    if control.ended.is_some() {
+        return false;
+    }
+    state.store_client.config.marks.raise_in_memory(&state.tag, range.end());
+    control.granted_range(range, sent);
+    match wanted {
+        Amount::Segment => control.segment_granted(amount, sent),
+        Amount::Exactly(_) => control.direct_end = control.direct_end.max(Some(range.end())),
+    }
+    true
+}
+
+/// Drops a range below the tag's mark, which this node or another one may have handed out.
+async fn refuse_range(state: &TagState, range: IdRange) {
+    state.control().refused = true;
+    if !give_back(state, range).await {
+        let marks = &state.store_client.config.marks;
+        // The refused range itself must not count as the raise that an operator is asked for.
+        marks.raise_in_memory(&state.tag, range.end().saturating_add(1));
+        state.store_client.write_mark(&state.tag).await;
+    }
 }
 
 /// Fetches a segment: a smaller one where there are fewer numbers left.

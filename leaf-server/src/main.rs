@@ -12,6 +12,7 @@ mod decoded;
 mod grpc;
 mod http;
 mod ids;
+mod live;
 mod log;
 mod node;
 mod peers;

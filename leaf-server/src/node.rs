@@ -17,8 +17,8 @@ use leaf_node::{Surroundings, hints};
 use leaf_snowflake::{Identity, Peers, Registry};
 use tokio::time::Instant;
 
+use crate::live::Live;
 use crate::peers::HttpPeers;
-use crate::reload::Live;
 use crate::serve::{Keeping, Share};
 
 /// A node with listeners.

@@ -4,46 +4,16 @@
 //! log, and named again at the next reload.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use arc_swap::{ArcSwap, Guard};
 use leaf_node::config::{Config, ConfigError, Loaded, Sources};
 
+use crate::live::Live;
 use crate::log::Log;
 use crate::node::Node;
 
 /// How long the files may take that the configuration is in.
 const READ: Duration = Duration::from_secs(5);
-
-/// The configuration that counts now, of which a reload changes the live keys.
-#[derive(Debug)]
-pub(crate) struct Live {
-    config: ArcSwap<Config>,
-    /// How often `redis.password` has changed.
-    redis_password_number: AtomicU64,
-}
-
-impl Live {
-    /// The configuration that counts now.
-    pub(crate) fn config(&self) -> Guard<Arc<Config>> {
-        self.config.load()
-    }
-
-    /// Another number for every password of the Redis protocol, and for the time without one: a
-    /// connection that has shown the old one must show the new one.
-    pub(crate) fn redis_password_number(&self) -> u64 {
-        self.redis_password_number.load(Ordering::Acquire)
-    }
-
-    /// Takes over a configuration.
-    fn follow(&self, config: &Config) {
-        let before = self.config.swap(Arc::new(config.clone()));
-        if before.redis.password != config.redis.password {
-            self.redis_password_number.fetch_add(1, Ordering::Release);
-        }
-    }
-}
 
 /// The configuration that counts, and the way to read it again.
 pub(crate) struct Reload {
@@ -57,8 +27,7 @@ pub(crate) struct Reload {
 impl Reload {
     /// What a reload reads again, and what it compares with.
     pub(crate) fn new(sources: Sources, loaded: Loaded, log: Log) -> Self {
-        let config = ArcSwap::from_pointee(loaded.config.clone());
-        let live = Arc::new(Live { config, redis_password_number: AtomicU64::default() });
+        let live = Arc::new(Live::new(loaded.config.clone()));
         Self { sources, loaded, log, live }
     }
 

@@ -11,26 +11,18 @@ use hyper::header::HeaderValue;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use leaf_proto::v1::id_service_client::IdServiceClient;
-use tonic::body::Body;
-use tonic::metadata::MetadataValue;
-use tonic::{Code, Request, Response, Status};
+use tonic::{Code, Status};
 use tonic_types::StatusExt as _;
 
-use super::{Failure, Fault, causes, judge, not_an_answer, one_line, unauthorized};
-use crate::api::AskError;
+use super::client::{Client, Connections};
+use super::{causes, judge, not_an_answer, unauthorized};
 use crate::calls::Ask;
 use crate::endpoint::Endpoint;
+use crate::failure::{AskError, Failure, Fault};
+use crate::wire::one_line;
 
 /// How often a connection that waits for an answer is asked whether it is still there.
 const PING_EVERY: Duration = Duration::from_secs(20);
-
-/// So much later than the client the server gives a request up.
-const LATER: Duration = Duration::from_millis(100);
-
-type Connections = hyper_util::client::legacy::Client<HttpConnector, Body>;
-
-/// The answer to a question; `None` where it is one to another question.
-pub(crate) type Sent<T> = Result<Option<T>, Status>;
 
 pub(super) struct Grpc {
     /// Of each server. Many requests share one, which one that is late may be the last sign of.
@@ -42,34 +34,6 @@ pub(super) struct Grpc {
 impl fmt::Debug for Grpc {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Grpc").finish_non_exhaustive()
-    }
-}
-
-/// One call to one server.
-pub(crate) struct Client {
-    stub: IdServiceClient<Connections>,
-    authorization: Option<HeaderValue>,
-    within: Duration,
-}
-
-impl Client {
-    /// Sends a message by a method of the stub.
-    pub(crate) async fn send<M, T>(
-        self,
-        message: M,
-        call: impl AsyncFnOnce(IdServiceClient<Connections>, Request<M>) -> Result<Response<T>, Status>,
-    ) -> Result<T, Status> {
-        let mut request = Request::new(message);
-        // The server need not work for a client that waits no longer. It is the client that judges
-        // whether it was late.
-        request.set_timeout(self.within + LATER);
-        if let Some(authorization) = self.authorization {
-            let mut value = MetadataValue::try_from(authorization.as_bytes())
-                .map_err(|_| Status::unauthenticated("the token is no metadata of gRPC"))?;
-            value.set_sensitive(true);
-            request.metadata_mut().insert("authorization", value);
-        }
-        Ok(call(self.stub, request).await?.into_inner())
     }
 }
 

@@ -10,10 +10,10 @@ use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 
-use super::{Failure, causes, judge, not_an_answer, unauthorized};
-use crate::api::AskError;
+use super::{causes, judge, not_an_answer, unauthorized};
 use crate::calls::Ask;
 use crate::endpoint::Endpoint;
+use crate::failure::{AskError, Failure};
 use crate::wire::Problem;
 
 const ACCEPTED: HeaderValue = HeaderValue::from_static("application/json");

@@ -1,18 +1,19 @@
 //! One request to one server, and what became of it.
 
 #[cfg(feature = "grpc")]
-pub(crate) mod grpc;
+pub(crate) mod client;
+#[cfg(feature = "grpc")]
+mod grpc;
 mod http;
 
-use std::fmt;
 use std::time::Duration;
 
 use hyper::header::HeaderValue;
 
-use crate::api::AskError;
 use crate::calls::Ask;
 use crate::endpoint::{Endpoint, Protocol};
 use crate::error::ClientErrorKind;
+use crate::failure::{AskError, Failure, Fault};
 
 /// Connections to all servers.
 #[derive(Debug)]
@@ -21,65 +22,6 @@ pub(crate) struct Transport {
     #[cfg(feature = "grpc")]
     grpc: grpc::Grpc,
 }
-
-/// Why a server did not serve.
-#[derive(Debug, Clone)]
-pub(crate) struct Failure {
-    /// Which server.
-    endpoint: String,
-    why: String,
-    /// What it says of the server.
-    pub(crate) fault: Fault,
-}
-
-/// What a failure says of the server that it is of.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Fault {
-    /// It is ill.
-    Server,
-    /// It answers, and cannot serve this request now.
-    Trouble,
-    /// It does not have the mode that the request is for.
-    NoSuchMode,
-    /// It did not answer, and had less time than an attempt has.
-    CutShort,
-    /// Nothing.
-    None,
-}
-
-impl Failure {
-    pub(crate) fn of(endpoint: &Endpoint, why: impl Into<String>) -> Self {
-        Self { endpoint: endpoint.to_string(), why: why.into(), fault: Fault::Server }
-    }
-
-    pub(crate) fn with(self, fault: Fault) -> Self {
-        Self { fault, ..self }
-    }
-
-    /// What is told of the two: what a server said says more than that the time was over.
-    pub(crate) fn or(self, earlier: Option<Self>) -> Self {
-        match (self.fault, earlier) {
-            (Fault::CutShort, Some(earlier)) => earlier,
-            _ => self,
-        }
-    }
-
-    /// One that no server is to blame for.
-    pub(crate) fn of_names(why: impl Into<String>) -> Self {
-        Self { endpoint: String::new(), why: why.into(), fault: Fault::None }
-    }
-}
-
-impl fmt::Display for Failure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if !self.endpoint.is_empty() {
-            write!(f, "{}: ", self.endpoint)?;
-        }
-        f.write_str(&self.why)
-    }
-}
-
-impl std::error::Error for Failure {}
 
 impl Transport {
     /// The token is shown to every server.
@@ -152,11 +94,6 @@ fn unauthorized(endpoint: &Endpoint, status: &str) -> AskError {
     let text =
         format!("{endpoint}: {status}: give the token that it asks for to the client's builder");
     AskError::Refused { kind: ClientErrorKind::Unauthorized, text }
-}
-
-/// What a server says, as far as it can stand in a line.
-pub(crate) fn one_line(text: &str) -> String {
-    text.chars().filter(|character| !character.is_control()).take(200).collect()
 }
 
 /// An error with what caused it: the error itself often says nothing.

@@ -8,10 +8,7 @@ use std::fmt::Write as _;
 
 use super::codec::repeated;
 use super::command::{Answer, Call, Command, Outcome, Tags};
-use super::reply::Replies;
-
-/// The Redis whose protocol this is: clients choose what they send by it.
-pub(super) const REDIS_VERSION: &str = "7.0.0";
+use super::reply::{REDIS_VERSION, Replies};
 
 /// The configuration of a Redis that is as durable: redis-benchmark asks for it.
 const CONFIG: [(&str, &str); 2] = [("save", ""), ("appendonly", "yes")];

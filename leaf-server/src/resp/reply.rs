@@ -6,6 +6,9 @@
 
 use leaf_core::Id;
 
+/// The Redis whose protocol this is: clients choose what they send by it.
+pub(super) const REDIS_VERSION: &str = "7.0.0";
+
 /// Which version of the protocol a client wants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Version {

@@ -5,8 +5,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use subtle::ConstantTimeEq as _;
 
 use super::codec::{Words, repeated, text};
-use super::info::REDIS_VERSION;
-use super::reply::{Replies, Version};
+use super::reply::{REDIS_VERSION, Replies, Version};
 use crate::node::Node;
 
 /// The only user.

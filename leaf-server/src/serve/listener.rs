@@ -279,11 +279,16 @@ impl<P: Protocol> Serving<P> {
                 }
             }
         }
-        // Those whose connection stands already, as far as their client can tell; above the limit,
-        // too: no more come. The listener does not block: with no more of them it says so.
+        self.accept_the_last(newcomer, listener);
+    }
+
+    /// Accepts those whose connection stands already, as far as their client can tell; above the
+    /// limit, too: no more come.
+    fn accept_the_last(&self, newcomer: Option<std::net::TcpStream>, listener: TcpListener) {
         if let Some(stream) = newcomer {
             self.serve(stream, Slot::of(&self.slots));
         }
+        // It does not block: with no more of them it says so.
         let Ok(listener) = listener.into_std() else { return };
         for _ in 0..LAST_ACCEPTS {
             match listener.accept() {

@@ -9,7 +9,7 @@ use std::time::Duration;
 use leaf_core::{Layout, UnixMillis, WorkerId};
 use uuid::Uuid;
 
-use super::registry::{StoreRules, TRIES};
+use super::rules::{StoreRules, TRIES};
 use super::{
     Fence, FenceState, FenceStore, Identity, JavaMirror, JavaReport, Purpose, RecordState, Stored,
     WorkerRecord,

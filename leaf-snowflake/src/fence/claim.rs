@@ -12,8 +12,8 @@ use leaf_core::{Layout, UnixMillis, WorkerId};
 
 use super::candidates::{Candidate, Refusals, in_order, worth_waiting};
 use super::floor::{Evidence, RegistryEvidence, Selection, first_timestamp};
-use super::registry::{StoreRules, TRIES};
 use super::request::{check_layout, check_range};
+use super::rules::{StoreRules, TRIES};
 use super::{
     ClaimRequest, Fence, FenceStore, Identity, Lease, Purpose, RecordState, Stored, StoredWorker,
     WorkerRecord,

@@ -112,22 +112,7 @@ fn by_registry(
     };
     // Cloned, since the checks below raise `least_floor` and add to `watched`.
     let mut request = request.clone();
-    match evidence.mirror {
-        JavaMirror::Agrees => {}
-        JavaMirror::Missing => {
-            let why = evidence.mirror.remark().unwrap_or_default();
-            return Err(RegistryErrorKind::NoWorkerId(format!("worker id {worker}: {why}")));
-        }
-        JavaMirror::Damaged(_) => return Err(RegistryErrorKind::Damaged),
-        JavaMirror::Java(report) => {
-            let above_java = above_java(worker, report, fence, evidence, &request)?;
-            request.least_floor = request.least_floor.max(above_java);
-            // The Java fingerprint includes the fence's nonce, so the fence counts as watched, too.
-            if let Some(fence) = fence {
-                request.watched.insert(worker, fence.nonce);
-            }
-        }
-    }
+    by_mirror(worker, fence, evidence, &mut request)?;
     if let Some(at) = evidence.failed_over_at
         && !survived_failover(at, worker, fence, &request)
     {
@@ -149,13 +134,48 @@ fn by_registry(
         return reachable(floor, &request);
     };
     let floor = by_fence(worker, fence, evidence.only_record, &request);
+    by_rest(floor, fence, evidence, &request)
+}
+
+/// Adds what the record of a Java Leaf beside the fence asks for.
+fn by_mirror(
+    worker: WorkerId,
+    fence: Option<&Fence>,
+    evidence: RegistryEvidence<'_>,
+    request: &mut ClaimRequest,
+) -> Result<(), RegistryErrorKind> {
+    match evidence.mirror {
+        JavaMirror::Agrees => {}
+        JavaMirror::Missing => {
+            let why = evidence.mirror.remark().unwrap_or_default();
+            return Err(RegistryErrorKind::NoWorkerId(format!("worker id {worker}: {why}")));
+        }
+        JavaMirror::Damaged(_) => return Err(RegistryErrorKind::Damaged),
+        JavaMirror::Java(report) => {
+            let above_java = above_java(worker, report, fence, evidence, request)?;
+            request.least_floor = request.least_floor.max(above_java);
+            // The Java fingerprint includes the fence's nonce, so the fence counts as watched, too.
+            if let Some(fence) = fence {
+                request.watched.insert(worker, fence.nonce);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Refuses a worker id of another instance that rests: it is given out only `recycle_after` past
+/// its ceiling, unless it was released; where worker ids belong to identities, always so.
+fn by_rest(
+    floor: Result<UnixMillis, RegistryErrorKind>,
+    fence: &Fence,
+    evidence: RegistryEvidence<'_>,
+    request: &ClaimRequest,
+) -> Result<UnixMillis, RegistryErrorKind> {
     let other_instance = fence.instance != request.instance && fence.nonce != request.nonce;
     let kept_back = fence.state == FenceState::Held || evidence.policy.bound;
     if !other_instance || !kept_back || evidence.selection == Selection::Assigned {
         return floor;
     }
-    // A worker id of another instance is given out only `recycle_after` past its ceiling: unless it
-    // was released, and where worker ids belong to identities always.
     let free = fence.ceiling + evidence.policy.recycle_after;
     match floor {
         Ok(_) | Err(RegistryErrorKind::NotYet { .. }) if free > request.now => {

@@ -15,6 +15,7 @@
 //! | `candidates.rs` | in which order worker ids are tried, and what a refusal says |
 //! | `lease.rs` | whether a lease wrote a record, even if the answer to that write was lost |
 //! | `registry.rs` | how a lease is extended and released |
+//! | `rules.rs` | how a record is changed: by compare-and-set, again where another writer was faster |
 //! | `admin.rs` | what an operator may change |
 //!
 //! To make a rule stricter, begin in `floor.rs`; CONTRIBUTING.md says what else belongs to it.
@@ -32,6 +33,7 @@ mod memory;
 mod record;
 mod registry;
 mod request;
+mod rules;
 mod store;
 #[cfg(test)]
 mod tests;
@@ -44,8 +46,9 @@ pub use identity::{Identity, IdentityError};
 pub use lease::Lease;
 pub use memory::{MemoryFenceStore, StoreFault};
 pub use record::{FORMAT_VERSION, Fence, FenceState, RecordState, WorkerRecord};
-pub use registry::{ClaimPolicy, Registry, WorkerView};
+pub use registry::{Registry, WorkerView};
 pub use request::{ClaimRequest, Provenance, Report, SavedLease};
+pub use rules::ClaimPolicy;
 pub use store::{FenceStore, JavaMirror, JavaReport, Peer, Purpose, Stored, StoredWorker};
 pub use worker_range::{WorkerRange, WorkerRangeError};
 

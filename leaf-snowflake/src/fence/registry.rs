@@ -6,44 +6,17 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::time::Duration;
 
 use futures_core::future::BoxFuture;
 use leaf_core::{Layout, UnixMillis, WorkerId};
 
 use super::admin::AdminCommand;
-use super::floor::DATABASE_CLOCK_DIFFERENCE;
+use super::rules::{ClaimPolicy, StoreRules};
 use super::{
     ClaimRequest, Fence, FenceState, FenceStore, Identity, JavaMirror, Lease, NodeSettings, Peer,
-    Purpose, RecordState, Report, Stored, WorkerRange, WorkerRecord,
+    Purpose, RecordState, Report, Stored,
 };
 use crate::{RegistryError, RegistryErrorKind};
-
-/// How often a record is read and written again because another writer was faster, before the
-/// caller gets an error.
-pub(super) const TRIES: usize = 30;
-
-/// Which worker ids a node may take from a registry.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct ClaimPolicy {
-    /// A worker id belongs to the identity that claimed it last. A node takes its own; else an
-    /// unused one; else one whose ceiling passed [`recycle_after`](Self::recycle_after) ago. A node
-    /// whose worker id was taken over does not claim another one: it stops, so that an operator can
-    /// look.
-    pub bound: bool,
-    /// The only worker id that this node may take.
-    pub fixed: Option<WorkerId>,
-    /// The worker ids that this registry gives out, so that another registry, of a second data
-    /// centre say, can give out the others. `None`: all. All nodes of the registry must be
-    /// configured alike.
-    pub range: Option<WorkerRange>,
-    /// A worker id that was not released is given out again this long after its ceiling has passed;
-    /// where worker ids are [bound](Self::bound), a released one waits as long, too.
-    pub recycle_after: Duration,
-    /// No Java Leaf uses the registry any more: worker ids of Java Leafs are given out like any
-    /// other.
-    pub adopt_java_ids: bool,
-}
 
 /// Where worker ids come from: a [`FenceStore`] under a [`ClaimPolicy`]. Cheap to clone.
 ///
@@ -291,15 +264,6 @@ pub(super) trait Rules: fmt::Debug + Send + Sync {
     ) -> BoxFuture<'_, Result<Fence, RegistryError>>;
 }
 
-/// A store with the policy by which its worker ids are given out.
-#[derive(Debug)]
-pub(super) struct StoreRules<S> {
-    pub(super) store: Arc<S>,
-    pub(super) policy: ClaimPolicy,
-    /// Where this node answers HTTP.
-    address: Option<Identity>,
-}
-
 impl<S: FenceStore> Rules for StoreRules<S> {
     fn lives_in_state_file(&self) -> bool {
         self.store.lives_in_state_file()
@@ -393,81 +357,6 @@ impl<S: FenceStore> Rules for StoreRules<S> {
         settings: NodeSettings,
     ) -> BoxFuture<'_, Result<Fence, RegistryError>> {
         Box::pin(self.run_command(command, worker, settings))
-    }
-}
-
-impl<S: FenceStore> StoreRules<S> {
-    pub(super) fn address<'a>(&'a self, who: &'a Identity) -> &'a Identity {
-        self.address.as_ref().unwrap_or(who)
-    }
-
-    /// Changes the record of a lease, if the lease wrote it.
-    async fn change(
-        &self,
-        lease: &mut Lease,
-        what: &str,
-        report: Report,
-        edit: impl Fn(&mut Fence) + Send,
-    ) -> Result<(), RegistryError> {
-        let what = format!("{what} worker id {}", lease.worker);
-        for _ in 0..TRIES {
-            let stored = self.store.read(lease.worker, Purpose::Replace(report.now)).await?;
-            // If others could claim the worker id before the database failed over, the failover may
-            // have lost such a claim: this holder has to claim anew.
-            if let Some(at) = stored.failed_over_at
-                && lease.fence.ceiling <= at + report.tolerance + DATABASE_CLOCK_DIFFERENCE
-            {
-                return Err(self.error(RegistryErrorKind::LeaseInDoubt, &what));
-            }
-            let mut record = self.written(&stored, &what)?.clone();
-            let Some(next_nonce) = lease.recognize(&record.fence) else {
-                return Err(self.error(RegistryErrorKind::Lost, &what));
-            };
-            match &stored.mirror {
-                JavaMirror::Agrees => {}
-                JavaMirror::Java(_) | JavaMirror::Missing => {
-                    let why = stored.mirror.remark().unwrap_or_default();
-                    return Err(self.error(RegistryErrorKind::Lost, &what).because(why));
-                }
-                JavaMirror::Damaged(why) => {
-                    return Err(self.error(RegistryErrorKind::Damaged, &what).because(why.clone()));
-                }
-            }
-            edit(&mut record.fence);
-            record.fence.nonce = next_nonce;
-            if self.store.replace(lease.worker, &stored, &record).await? {
-                lease.confirm(record.fence);
-                return Ok(());
-            }
-        }
-        Err(self.busy(&what))
-    }
-
-    /// The record, which must be there and readable.
-    fn written<'a>(
-        &self,
-        stored: &'a Stored<S::Version>,
-        what: &str,
-    ) -> Result<&'a WorkerRecord, RegistryError> {
-        match &stored.record {
-            RecordState::Written(record) => Ok(record),
-            RecordState::Absent => Err(self.error(RegistryErrorKind::Lost, what)),
-            RecordState::Newer(version) => {
-                Err(self.error(RegistryErrorKind::NewerFormat { version: *version }, what))
-            }
-            RecordState::Damaged(why) => {
-                Err(self.error(RegistryErrorKind::Damaged, what).because(why.clone()))
-            }
-        }
-    }
-
-    pub(super) fn error(&self, kind: RegistryErrorKind, what: &str) -> RegistryError {
-        RegistryError::new(kind, format!("{what} in {}", self.store.name()))
-    }
-
-    pub(super) fn busy(&self, what: &str) -> RegistryError {
-        let why = format!("others wrote the record {TRIES} times meanwhile");
-        self.error(RegistryErrorKind::Unavailable, what).because(why)
     }
 }
 

@@ -48,6 +48,13 @@ pub(super) enum To {
     Cache,
     /// The table of tags, as on the page of the Java Leaf.
     Db,
+    /// What is about tags and worker ids.
+    Records(Records),
+}
+
+/// What answers a route that is about the records of stores and of the registry.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Records {
     /// Lists and creates tags.
     Tags,
     /// Shows, changes and deletes a tag.
@@ -74,14 +81,14 @@ pub(super) const ROUTES: &[Route<To>] = &[
     Route::new("GET, HEAD", "/v1/status", To::Status),
     Route::new("GET, HEAD", "/cache", To::Cache),
     Route::new("GET, HEAD", "/db", To::Db),
-    Route::new("GET, HEAD, POST", "/v1/tags", To::Tags),
-    Route::new("GET, HEAD, PATCH, DELETE", "/v1/tags/{tag}", To::Tag),
-    Route::new("POST", "/v1/tags/{tag}/advance", To::TagAdvance),
-    Route::new("POST", "/v1/tags/{tag}/rekey", To::TagRekey),
-    Route::new("GET, HEAD", "/v1/tags/{tag}/ids/{id}", To::TagId),
-    Route::new("GET, HEAD", "/v1/workers", To::Workers),
-    Route::new("POST", "/v1/workers/{worker}/release", To::WorkerRelease),
-    Route::new("POST", "/v1/workers/{worker}/retire", To::WorkerRetire),
+    Route::new("GET, HEAD, POST", "/v1/tags", To::Records(Records::Tags)),
+    Route::new("GET, HEAD, PATCH, DELETE", "/v1/tags/{tag}", To::Records(Records::Tag)),
+    Route::new("POST", "/v1/tags/{tag}/advance", To::Records(Records::TagAdvance)),
+    Route::new("POST", "/v1/tags/{tag}/rekey", To::Records(Records::TagRekey)),
+    Route::new("GET, HEAD", "/v1/tags/{tag}/ids/{id}", To::Records(Records::TagId)),
+    Route::new("GET, HEAD", "/v1/workers", To::Records(Records::Workers)),
+    Route::new("POST", "/v1/workers/{worker}/release", To::Records(Records::WorkerRelease)),
+    Route::new("POST", "/v1/workers/{worker}/retire", To::Records(Records::WorkerRetire)),
 ];
 
 /// Answers a request.
@@ -113,7 +120,6 @@ async fn answer(node: &Arc<Node>, head: &Parts, body: &mut RequestBody) -> Resul
             return Err(Problem::bad_request("this route takes no parameters"));
         }
     }
-    let decoded = |at: usize| parameters.get(at).map_or(Ok(String::new()), |it| decode(it));
     let node = Arc::clone(node);
     match route.to {
         To::Alive => Ok(reply::text(StatusCode::OK, "ok")),
@@ -132,55 +138,75 @@ async fn answer(node: &Arc<Node>, head: &Parts, body: &mut RequestBody) -> Resul
             let headers = head.headers.clone();
             detached(async move { tables::db(&node, &headers).await }).await
         }
-        To::Tags if head.method == "POST" => {
+        To::Records(records) => administer(node, records, &parameters, head, body).await,
+    }
+}
+
+/// Answers what is about tags and worker ids.
+async fn administer(
+    node: Arc<Node>,
+    records: Records,
+    parameters: &[&str],
+    head: &Parts,
+    body: &mut RequestBody,
+) -> Result<Reply, Problem> {
+    let decoded = |at: usize| parameters.get(at).map_or(Ok(String::new()), |it| decode(it));
+    match records {
+        Records::Tags if head.method == "POST" => {
             let (tag, spec) = body::json::<tags::Create>(&head.headers, body).await?.read()?;
             let made = detached(async move { tags::create(&node, &tag, spec).await }).await?;
             Ok(reply::json(StatusCode::CREATED, &made))
         }
-        To::Tags => shown(async move { tags::list(&node).await }).await,
-        To::Tag => match head.method.as_str() {
-            "PATCH" => {
-                let change = body::json::<tags::Change>(&head.headers, body).await?.read()?;
-                let tag = decoded(0)?;
-                shown(async move { tags::change(&node, &tag, change).await }).await
-            }
-            "DELETE" => {
-                let (tag, confirm) = (decoded(0)?, confirm(head.uri.query().unwrap_or_default())?);
-                let how = format!("?confirm={}", parameters[0]);
-                shown(async move { tags::delete(&node, &tag, confirm.as_deref(), &how).await })
-                    .await
-            }
-            _ => {
-                let tag = decoded(0)?;
-                shown(async move { tags::show(&node, &tag).await }).await
-            }
-        },
-        To::TagAdvance => {
+        Records::Tags => shown(async move { tags::list(&node).await }).await,
+        Records::Tag => tag(node, head, body, parameters[0]).await,
+        Records::TagAdvance => {
             let tags::Advance { at_least: tags::Id(at_least), far } =
                 body::json(&head.headers, body).await?;
             let tag = decoded(0)?;
             shown(async move { tags::advance(&node, &tag, at_least, far.into()).await }).await
         }
-        To::TagRekey => {
+        Records::TagRekey => {
             body::read(body, body::OF_OPERATORS).await?;
             let tag = decoded(0)?;
             shown(async move { tags::rekey(&node, &tag).await }).await
         }
-        To::TagId => {
+        Records::TagId => {
             let (tag, id) = (decoded(0)?, decoded(1)?);
             shown(async move { tags::decode(&node, &tag, &id).await }).await
         }
-        To::Workers => shown(async move { workers::list(&node).await }).await,
-        To::WorkerRelease => {
+        Records::Workers => shown(async move { workers::list(&node).await }).await,
+        Records::WorkerRelease => {
             let workers::Dead { holder_is_dead } = body::json(&head.headers, body).await?;
             let worker = workers::worker(parameters[0])?;
             shown(async move { workers::release(&node, worker, holder_is_dead).await }).await
         }
-        To::WorkerRetire => {
+        Records::WorkerRetire => {
             let workers::ForGood { for_good } = body::json(&head.headers, body).await?;
             let worker = workers::worker(parameters[0])?;
             shown(async move { workers::retire(&node, worker, for_good).await }).await
         }
+    }
+}
+
+/// Shows, changes or deletes a tag, whose name is encoded.
+async fn tag(
+    node: Arc<Node>,
+    head: &Parts,
+    body: &mut RequestBody,
+    encoded: &str,
+) -> Result<Reply, Problem> {
+    let tag = decode(encoded)?;
+    match head.method.as_str() {
+        "PATCH" => {
+            let change = body::json::<tags::Change>(&head.headers, body).await?.read()?;
+            shown(async move { tags::change(&node, &tag, change).await }).await
+        }
+        "DELETE" => {
+            let confirm = confirm(head.uri.query().unwrap_or_default())?;
+            let how = format!("?confirm={encoded}");
+            shown(async move { tags::delete(&node, &tag, confirm.as_deref(), &how).await }).await
+        }
+        _ => shown(async move { tags::show(&node, &tag).await }).await,
     }
 }
 

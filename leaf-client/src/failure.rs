@@ -1,0 +1,127 @@
+//! Why a request failed.
+
+use std::fmt;
+
+use leaf_segment::{SegmentError, SegmentErrorKind};
+
+use crate::endpoint::Endpoint;
+use crate::error::{ClientError, ClientErrorKind};
+
+/// Why a request failed.
+#[derive(Debug, Clone, thiserror::Error)]
+pub(crate) enum AskError {
+    /// It was not served; another time, or by another server, it may be.
+    #[error(transparent)]
+    Failed(#[from] Failure),
+    /// A server said no, and others will, too.
+    #[error("{text}")]
+    Refused { kind: ClientErrorKind, text: String },
+}
+
+impl AskError {
+    /// Whether fewer ids may be had.
+    pub(crate) const fn is_too_many(&self) -> bool {
+        use ClientErrorKind::{BadCount, Exhausted};
+        matches!(self, Self::Refused { kind: BadCount | Exhausted, .. })
+    }
+}
+
+impl ClientError {
+    /// Of a request for `what`, like `tag "orders"`.
+    pub(crate) fn asking(what: &str, error: &AskError) -> Self {
+        let kind = match error {
+            AskError::Failed(_) => ClientErrorKind::Unavailable,
+            AskError::Refused { kind, .. } => *kind,
+        };
+        Self::new(kind, format!("{what}: {error}"))
+    }
+}
+
+/// Why a server did not serve.
+#[derive(Debug, Clone)]
+pub(crate) struct Failure {
+    /// Which server.
+    endpoint: String,
+    why: String,
+    /// What it says of the server.
+    pub(crate) fault: Fault,
+}
+
+/// What a failure says of the server that it is of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Fault {
+    /// It is ill.
+    Server,
+    /// It answers, and cannot serve this request now.
+    Trouble,
+    /// It does not have the mode that the request is for.
+    NoSuchMode,
+    /// It did not answer, and had less time than an attempt has.
+    CutShort,
+    /// Nothing.
+    None,
+}
+
+impl Failure {
+    pub(crate) fn of(endpoint: &Endpoint, why: impl Into<String>) -> Self {
+        Self { endpoint: endpoint.to_string(), why: why.into(), fault: Fault::Server }
+    }
+
+    pub(crate) fn with(self, fault: Fault) -> Self {
+        Self { fault, ..self }
+    }
+
+    /// What is told of the two: what a server said says more than that the time was over.
+    pub(crate) fn or(self, earlier: Option<Self>) -> Self {
+        match (self.fault, earlier) {
+            (Fault::CutShort, Some(earlier)) => earlier,
+            _ => self,
+        }
+    }
+
+    /// One that no server is to blame for.
+    pub(crate) fn of_names(why: impl Into<String>) -> Self {
+        Self { endpoint: String::new(), why: why.into(), fault: Fault::None }
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if !self.endpoint.is_empty() {
+            write!(f, "{}: ", self.endpoint)?;
+        }
+        f.write_str(&self.why)
+    }
+}
+
+impl std::error::Error for Failure {}
+
+impl From<SegmentError> for ClientError {
+    fn from(error: SegmentError) -> Self {
+        use SegmentErrorKind as From;
+
+        // A server that refused says more than the buffer that had no ids for it.
+        let cause = error.store_error().and_then(|error| error.cause());
+        let refused = cause.and_then(|cause| cause.downcast_ref::<AskError>());
+        let kind = match (error.kind(), refused) {
+            (_, Some(AskError::Refused { kind, .. })) => *kind,
+            (From::BadTag(_), _) => ClientErrorKind::BadTag,
+            (From::BadCount { .. }, _) => ClientErrorKind::BadCount,
+            (From::UnknownTag, _) => ClientErrorKind::UnknownTag,
+            (From::Disabled, _) => ClientErrorKind::Disabled,
+            (From::Changed, _) => ClientErrorKind::Changed,
+            (From::Exhausted, _) => ClientErrorKind::Exhausted,
+            (From::NoRanges | From::StrictOrder, _) => ClientErrorKind::NoRanges,
+            (From::Guard, _) => ClientErrorKind::WentBack,
+            (From::Closed, _) => ClientErrorKind::Closed,
+            (From::Record, _) => ClientErrorKind::Refused,
+            _ => ClientErrorKind::Unavailable,
+        };
+        let text = match (kind, cause) {
+            (ClientErrorKind::Closed, _) => format!("{error}: the client was closed"),
+            (_, Some(cause)) => format!("{error} ({cause})"),
+            (_, None) => error.to_string(),
+        };
+        Self::new(kind, text)
+    }
+}

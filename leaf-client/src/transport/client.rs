@@ -1,0 +1,47 @@
+//! One call over gRPC.
+
+use std::time::Duration;
+
+use hyper::header::HeaderValue;
+use hyper_util::client::legacy::connect::HttpConnector;
+use leaf_proto::v1::id_service_client::IdServiceClient;
+use tonic::body::Body;
+use tonic::metadata::MetadataValue;
+use tonic::{Request, Response, Status};
+
+/// So much later than the client the server gives a request up.
+const LATER: Duration = Duration::from_millis(100);
+
+/// Connections to one server.
+pub(super) type Connections = hyper_util::client::legacy::Client<HttpConnector, Body>;
+
+/// The answer to a question; `None` where it is one to another question.
+pub(crate) type Sent<T> = Result<Option<T>, Status>;
+
+/// One call to one server.
+pub(crate) struct Client {
+    pub(super) stub: IdServiceClient<Connections>,
+    pub(super) authorization: Option<HeaderValue>,
+    pub(super) within: Duration,
+}
+
+impl Client {
+    /// Sends a message by a method of the stub.
+    pub(crate) async fn send<M, T>(
+        self,
+        message: M,
+        call: impl AsyncFnOnce(IdServiceClient<Connections>, Request<M>) -> Result<Response<T>, Status>,
+    ) -> Result<T, Status> {
+        let mut request = Request::new(message);
+        // The server need not work for a client that waits no longer. It is the client that judges
+        // whether it was late.
+        request.set_timeout(self.within + LATER);
+        if let Some(authorization) = self.authorization {
+            let mut value = MetadataValue::try_from(authorization.as_bytes())
+                .map_err(|_| Status::unauthenticated("the token is no metadata of gRPC"))?;
+            value.set_sensitive(true);
+            request.metadata_mut().insert("authorization", value);
+        }
+        Ok(call(self.stub, request).await?.into_inner())
+    }
+}
