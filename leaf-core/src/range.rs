@@ -99,6 +99,7 @@ impl Iterator for IdRangeIter {
         self.0.next().map(|id| Id::from_low_bits(id.cast_unsigned()))
     }
 
+    #[inline]
     fn size_hint(&self) -> (usize, Option<usize>) {
         self.0.size_hint()
     }

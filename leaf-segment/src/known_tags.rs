@@ -38,6 +38,7 @@ impl KnownTags {
     }
 
     /// The handle of a tag that is known and in use; follows the generator's set of tags.
+    #[inline]
     pub fn get(&mut self, tag: &str) -> Option<&TagHandle> {
         self.0.load().get(tag).filter(|handle| !handle.state.has_ended())
     }

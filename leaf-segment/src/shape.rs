@@ -94,6 +94,7 @@ impl Ids {
         Some(Self { rest, left, ..Self::of_range(first, mapping) })
     }
 
+    #[inline]
     fn next_number(&mut self) -> Option<Id> {
         loop {
             if let Some(number) = self.current.next() {
@@ -119,6 +120,7 @@ impl Ids {
 impl Iterator for Ids {
     type Item = Id;
 
+    #[inline]
     fn next(&mut self) -> Option<Id> {
         let id = match &mut self.batch {
             None => self.next_number()?,
@@ -132,6 +134,7 @@ impl Iterator for Ids {
         Some(id)
     }
 
+    #[inline]
     fn size_hint(&self) -> (usize, Option<usize>) {
         let left = usize::try_from(self.left).unwrap_or(usize::MAX);
         (left, Some(left))

@@ -383,6 +383,7 @@ impl TagState {
 
     /// Asked by every look-up, so it takes no lock, and reads nothing but what the next id is taken
     /// from.
+    #[inline]
     pub(crate) fn has_ended(&self) -> bool {
         self.buffer.is_closed()
     }
