@@ -53,7 +53,7 @@ pub enum RegistryKind {
     Sqlite,
     /// In etcd.
     Etcd,
-    /// That of the segment store, see [`RegistryUrl::in_store`].
+    /// That of the segment store, see [`RegistryUrl::in_store`](crate::RegistryUrl::in_store).
     Store,
 }
 
