@@ -73,7 +73,7 @@ fn what_an_answer_relies_on_is_on_the_disk_before_it_leaves() {
     let trace = directory.path().join("trace");
     let file = trace.display().to_string();
     // So that every tenth id begins a range of its own.
-    let limits = ["LEAF_SEGMENT__MAX_STEP=1", "LEAF_SEGMENT__GIVE_BACK=false"];
+    let limits = ["LEAF_SEGMENT__MAX_STEP=1"];
     let data = directory.path().join("data");
     let args = ["-f", "-y", "-s", "2000", "-qq", "-o", &file];
     let only = "trace=pwrite64,write,writev,sendto,sendmsg,fdatasync,fsync";
