@@ -2,6 +2,7 @@
 //!
 //! [`Leaf`] has a runtime of its own with one thread, on which refills and the keeper of the worker
 //! id run. Do not call it from asynchronous code: a wait would block the runtime there, and panics.
+//! A forked child must not take ids from it: it has a copy of the parent's.
 
 use leaf_core::{Health, Id};
 use leaf_segment::{SegmentError, TagHandle};
@@ -113,8 +114,12 @@ impl Leaf {
         self.leaf.as_ref().expect("taken by close alone")
     }
 
-    /// Gives the worker id and the unused ids back, see [`crate::Leaf::close`].
+    /// Gives the worker id and the unused ids back, see [`crate::Leaf::close`]. In a forked child it
+    /// does nothing: both are the parent's.
     pub fn close(mut self) {
+        if self.process != std::process::id() {
+            return;
+        }
         let leaf = self.leaf.take().expect("taken here alone");
         self.wait(leaf.close());
     }

@@ -11,14 +11,14 @@ use rustix::process::{Pid, Signal, getpid, kill_process};
 
 #[test]
 #[expect(clippy::disallowed_methods, reason = "a process is waited for in real time")]
-fn a_forked_child_drops_its_node_without_waiting() {
+fn a_forked_child_closes_its_node_without_waiting() {
     let directory = tempfile::tempdir().unwrap();
     let leaf = Leaf::build(leaf_node::Leaf::builder().data_dir(directory.path())).unwrap();
     let before = leaf.next_snowflake().unwrap();
     match fork().unwrap() {
         Fork::Child => {
             let refused = leaf.leaf().snowflake().try_next().is_err();
-            drop(leaf);
+            leaf.close();
             let signal = if refused { Signal::KILL } else { Signal::TERM };
             // Without a destructor: other threads of the parent held locks.
             loop {

@@ -169,6 +169,10 @@ impl FromStr for RegistryUrl {
             Some(rest) => (true, rest),
             None => (false, text),
         };
+        if text.contains(":***@") {
+            let why = "the URL has *** in place of the password: write the password";
+            return Err(SettingError::new(why));
+        }
         let of = |ordinal, place| Ok(Self { ordinal, place });
         let zookeeper = |recycle, hosts| match HostList::parse(hosts, true) {
             Some(hosts) => of(ordinal, Place::Zookeeper { recycle, hosts }),
@@ -249,6 +253,8 @@ mod tests {
             let error = bad.parse::<RegistryUrl>().unwrap_err().to_string();
             assert!(error.starts_with("unknown registry: write local"), "{bad}: {error}");
         }
+        let shown = "zk-normal://u:***@a".parse::<RegistryUrl>().unwrap_err().to_string();
+        assert!(shown.contains("write the password"), "{shown}");
         let error = "zk-normal://canary@a".parse::<RegistryUrl>().unwrap_err().to_string();
         assert!(error.contains("host:2181") && !error.contains("canary"), "{error}");
     }

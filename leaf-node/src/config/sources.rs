@@ -362,10 +362,12 @@ fn check(document: &Value, java: Option<&BTreeMap<String, String>>) -> Result<Co
 fn parse(document: &Value) -> Result<Config, ConfigError> {
     serde_path_to_error::deserialize(document).map_err(|error| {
         let (key, text) = (error.path().to_string(), error.inner().to_string());
-        let key = match key.rsplit_once('.') {
-            // The name of the field may be a value at a wrong place.
-            Some((at, _)) if text.starts_with("unknown field") => at,
-            _ => &key,
+        let key = match key.rsplit_once(']') {
+            // The name of the field may be a value at a wrong place, with whatever is in it. Only the
+            // tables of a list refuse fields here.
+            _ if !text.starts_with("unknown field") => key,
+            Some(_) => key[..=key.find(']').unwrap_or(0)].to_owned(),
+            None => "a table".to_owned(),
         };
         ConfigError(format!("{key}: {}", without_value(&text)))
     })

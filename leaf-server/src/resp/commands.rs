@@ -61,7 +61,7 @@ pub(super) fn increment_by(call: &mut Call<'_>) -> Answer {
     let (tag, count) = (call.text(1)?, call.count(2, 1, ids::LARGEST_RANGE)?);
     if count == 1 {
         // Of any tag, also of one whose ids do not follow each other.
-        return increment_one(call, tag);
+        return increment(call);
     }
     let tag = tag.to_owned();
     call.wait(async move |node| {

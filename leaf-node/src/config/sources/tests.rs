@@ -208,6 +208,10 @@ fn a_bad_value_is_named() {
             "`store`, `store_file`, `tags`",
         ),
         ("[[segment.shard]]\nstore = 'sqlite:a.db'\ntags = 'canary'", "segment.shard"),
+        (
+            "[[segment.shard]]\n'mysql://u:canary@db.example]/x' = 'x'",
+            "segment.shard[0]: expected one of",
+        ),
         ("[[segment.shard]]\nstore = [ 'canary' ]\ntags = ['a']", "segment.shard"),
         ("[snowflake]\nworker_ids = 'wrong'", "snowflake.worker_ids: expected"),
         ("[snowflake]\nenabled = 2", "snowflake.enabled: expected true or false"),
