@@ -33,7 +33,7 @@ pub struct LeafClient {
     inner: Arc<Inner>,
 }
 
-/// What a client does by itself.
+/// The deadlines and limits of a client.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Settings {
     /// How long a request may take, over all servers.

@@ -71,7 +71,7 @@ impl Failure {
         Self { fault, ..self }
     }
 
-    /// What is told of the two: what a server said says more than that the time was over.
+    /// The more informative of two failures: the answer of a server rather than a timeout.
     pub(crate) fn or(self, earlier: Option<Self>) -> Self {
         match (self.fault, earlier) {
             (Fault::CutShort, Some(earlier)) => earlier,

@@ -43,7 +43,8 @@ impl HostList {
                 Some(port) => port.parse::<u16>().is_ok_and(|port| port > 0),
             };
             let is_plain = |c: char| plain(c) || "[]".contains(c);
-            !name.is_empty() && name.chars().all(is_plain) && port_is_valid
+            let is_name = !name.is_empty() && !name.starts_with(':') && name.chars().all(is_plain);
+            is_name && port_is_valid
         };
         let is_valid =
             hosts.split(',').all(host) && (path.is_empty() || path.split('/').all(segment));
@@ -109,9 +110,19 @@ mod tests {
         }
         let list = HostList::parse("u:c%40n%2Fry@a:1", false).unwrap();
         assert_eq!(list.login(), Some(("u", "c@n/ry")));
-        for bad in
-            ["", ",", "a:0", "a:1,", "a:99999", ":1", "canary@a:1", "a:1/../x", "a b", "a:1//x"]
-        {
+        for bad in [
+            "",
+            ",",
+            "a:0",
+            "a:1,",
+            "a:99999",
+            ":1",
+            "::1",
+            "canary@a:1",
+            "a:1/../x",
+            "a b",
+            "a:1//x",
+        ] {
             assert_eq!(HostList::parse(bad, true), None, "{bad}");
         }
         for bare in ["a", "[::1]", "a:1,b"] {

@@ -32,8 +32,8 @@ impl Default for StoreOptions {
 
 /// A kind of worker registry.
 ///
-/// Worker ids of `local`, `ordinal`, `zk_normal` and `mysql` belong to names, or to whoever is
-/// configured with them; those of the others go to whoever claims them, and are given out again.
+/// In `local`, `ordinal`, `zk_normal` and `mysql` a worker id is bound to one node. In the others any
+/// node may take a free one, and another node gets it later.
 /// See [`ClaimPolicy`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RegistryKind {

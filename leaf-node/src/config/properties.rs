@@ -249,7 +249,7 @@ impl Java<'_> {
             }
         }
         let key = "leaf.snowflake.mode";
-        let servers = self.get("leaf.snowflake.zk.address");
+        let servers = self.get("leaf.snowflake.zk.address").map(encoded_login);
         let registry = match self.get(key).unwrap_or("zk_normal") {
             "zk_normal" => servers.map(|servers| format!("zk-normal://{servers}")),
             "zk_recycle" => servers.map(|servers| format!("zk-recycle://{servers}")),
@@ -325,6 +325,17 @@ impl Java<'_> {
             warnings.push(format!("{path}: {key}: these parameters are ignored: {ignored}"));
         }
         Ok(Some(url.into()))
+    }
+}
+
+/// A list of servers whose login, which stands there as it is, is encoded as in a URL.
+fn encoded_login(servers: &str) -> String {
+    let encode = |part| utf8_percent_encode(part, NON_ALPHANUMERIC);
+    match servers.rsplit_once('@').map(|(login, hosts)| (login.split_once(':'), hosts)) {
+        Some((Some((user, password)), hosts)) => {
+            format!("{}:{}@{hosts}", encode(user), encode(password))
+        }
+        _ => servers.to_owned(),
     }
 }
 

@@ -13,15 +13,15 @@ use super::task::Task;
 use crate::ids;
 use crate::node::Node;
 
-/// The ids of so many tags are taken at once.
+/// The most tags whose next ids are taken in one batch.
 const TAGS_AT_ONCE: usize = KnownTags::AT_A_TIME;
 /// What became of a command.
 pub(super) enum Answered {
-    /// It is answered, and with it all that follow in so many bytes.
+    /// The commands in this many bytes of the input are answered.
     Done(usize),
     /// It is answered, and the connection ends.
     End,
-    /// It may have to wait, and with it all that follow in so many bytes.
+    /// The reply to the commands in this many bytes of the input has to be waited for.
     Wait(Task, usize),
 }
 

@@ -1,6 +1,7 @@
 //! Looking at the clock, writing ceilings down, and raising them only then.
 
 use super::*;
+use crate::id_clock::Look;
 
 /// How far ahead of the clock the local ceiling is written. Less than the default rollback
 /// tolerance, so that a restart after a crash need not wait.

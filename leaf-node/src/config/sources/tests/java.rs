@@ -41,6 +41,8 @@ fn a_java_leafs_file_means_what_it_meant_there() {
     let recycle = fork("zk_recycle").registry().to_string();
     assert_eq!(recycle, "zk-recycle://zk1:2181,zk2:2181");
     assert_eq!(fork("mysql").registry().to_string(), "mysql://le%40f:***@db:3306/leaf");
+    let login = java(&format!("{JAVA}leaf.snowflake.zk.address=u:a%41:b@zk:2181\n")).unwrap();
+    assert_eq!(login.document.0["snowflake"]["registry"], "zk-normal://u:a%2541%3Ab@zk:2181");
     let local = fork(
         "local\nleaf.snowflake.local.workIdMap={\"10.1.46.33:8080\":1, \"10.1.46.33:8081\":2}",
     );

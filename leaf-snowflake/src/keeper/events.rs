@@ -1,0 +1,195 @@
+//! What the keeper reacts to while it holds a worker id: its timers, callers that wait, the answers
+//! of the registry and of the peers, and the stop.
+
+use tokio::time::{Interval, MissedTickBehavior};
+
+use super::*;
+use crate::id_clock::Look;
+use crate::peers::{self, Verdict};
+
+/// A jump of the ids' clock that is logged: smaller ones are the ordinary drift.
+const LOGGED_JUMP: Duration = Duration::from_secs(1);
+
+/// What the keeper has begun while it holds a worker id.
+struct UnderWay {
+    /// A request to the registry.
+    request: Option<PendingRequest>,
+    /// A comparison of the clock with the peers'.
+    comparison: Option<BoxFuture<'static, Result<Verdict, RegistryError>>>,
+    /// When the peers may be asked again.
+    compare_from: Instant,
+    /// A freeze after which the registry has not answered yet.
+    thawed: Option<Thawed>,
+}
+
+/// Set after a freeze: this task did not run for more than a report interval, and another node, or
+/// an operator who took this one for dead, may have changed the record since. The local ceiling is
+/// not raised until a request that was sent after the freeze is answered, or fails, or `until` has
+/// passed.
+#[derive(Debug, Clone, Copy)]
+struct Thawed {
+    /// A registry that does not answer is waited for until then.
+    until: Instant,
+    /// The request under way was sent before the freeze was noticed, so its answer proves nothing:
+    /// send another.
+    ask_again: bool,
+}
+
+/// What the keeper has to do next.
+enum Event {
+    Stop,
+    Look(Urgency),
+    Report,
+    Answer(Box<Answer>),
+    Compared(Result<Verdict, RegistryError>),
+    AcceptClock,
+}
+
+impl Keeper {
+    /// Keeps the worker id until it is lost, or the generator stops.
+    pub(super) async fn keep(&mut self, held: &mut Held, stop: &CancellationToken) -> End {
+        let mut looks = every(LOOK_EVERY);
+        let mut reports = every(self.config.report_interval);
+        let mut under_way = UnderWay {
+            request: None,
+            comparison: None,
+            compare_from: Instant::now(),
+            thawed: None,
+        };
+        let shared = Arc::clone(&self.shared);
+        self.looked_at = shared.clock.boot();
+        let end = loop {
+            let event = tokio::select! {
+                () = stop.cancelled() => Event::Stop,
+                _ = looks.tick() => Event::Look(Urgency::NobodyWaits),
+                () = shared.wake.notified() => Event::Look(Urgency::CallersWait),
+                _ = reports.tick() => Event::Report,
+                answer = finish(&mut under_way.request) => Event::Answer(Box::new(answer)),
+                verdict = finish(&mut under_way.comparison) => Event::Compared(verdict),
+                () = shared.accept_clock.notified() => Event::AcceptClock,
+            };
+            if shared.fork.is_child() {
+                // The lease, the file and the registry's connection are the parent's.
+                return End::Forked;
+            }
+            match event {
+                Event::Stop => break End::Stopped,
+                Event::Look(urgency) => self.look_around(held, &mut under_way, urgency).await,
+                Event::Report => {
+                    if under_way.request.is_none() {
+                        under_way.request = Some(self.report(held));
+                    }
+                }
+                Event::Answer(answer) => {
+                    if let Some(end) = self.answered(held, &mut under_way, *answer).await {
+                        break end;
+                    }
+                }
+                Event::Compared(verdict) => {
+                    under_way.comparison = None;
+                    // A single peer that agrees is not enough: it may have followed the same wrong
+                    // source of time.
+                    if let Ok(Verdict::Agrees { agreeing: 2.., .. }) = verdict {
+                        shared.accept_clock.notify_one();
+                    }
+                }
+                Event::AcceptClock => {
+                    self.follow_clock();
+                    // The registry ceiling was computed from the time before the jump: raise it
+                    // now.
+                    reports.reset_immediately();
+                }
+            }
+        };
+        if let (End::Stopped, Some(unfinished)) = (&end, under_way.request) {
+            held.lease = self.last_lease(held, unfinished.await);
+        }
+        end
+    }
+
+    /// The lease that a stop gives back, by the answer to the last request.
+    fn last_lease(&self, held: &Held, answer: Answer) -> Option<Lease> {
+        let next_free = held.sequencer.next_free();
+        match answer {
+            Answer::Claimed(Ok(lease)) => Some(lease).filter(|it| self.continues(it, next_free)),
+            Answer::Claimed(Err(_)) => None,
+            Answer::Extended(lease, _) => Some(lease),
+        }
+    }
+
+    /// Follows a jump of the clock that somebody vouched for.
+    fn follow_clock(&self) {
+        let jump = self.shared.clock.follow();
+        if jump >= LOGGED_JUMP {
+            tracing::warn!("the clock's jump ahead by {jump:?} was vouched for: ids follow it");
+        }
+    }
+
+    /// Looks at the clock and raises the ceilings; notices a freeze, and asks the peers about a
+    /// clock that has jumped far ahead.
+    async fn look_around(&mut self, held: &mut Held, under_way: &mut UnderWay, urgency: Urgency) {
+        let now = Instant::now();
+        // Read before the check for a freeze. If a freeze begins after this line, the next look
+        // notices it, and the ceiling that this look raises is computed from a time before the
+        // freeze. Looks wait for the write of the state file, so a write that takes longer than a
+        // report interval is taken for a freeze, too: it costs one request to the registry.
+        let ids_clock = self.shared.clock.now().unwrap_or(UnixMillis::EPOCH);
+        if self.was_frozen() {
+            let ask_again = under_way.request.is_some();
+            under_way.thawed = Some(Thawed { until: now + ATTEMPT, ask_again });
+            if !ask_again {
+                under_way.request = Some(self.report(held));
+            }
+        }
+        let may_raise = under_way.thawed.is_none_or(|thawed| thawed.until <= now);
+        let raise_from = may_raise.then_some(ids_clock);
+        let look = self.look(&held.sequencer, urgency, raise_from).await;
+        let may_ask = under_way.comparison.is_none() && under_way.compare_from <= now;
+        if let (Look::FarAhead, true, Some(peers)) = (look, may_ask, &self.config.peers) {
+            under_way.compare_from = now + self.config.report_interval;
+            under_way.comparison = Some(Box::pin(peers::compare(
+                Arc::clone(peers),
+                Arc::clone(&self.config.clock),
+                self.config.peer_rule,
+                self.config.max_offset,
+            )));
+        }
+    }
+
+    /// Takes the registry's answer.
+    async fn answered(
+        &mut self,
+        held: &mut Held,
+        under_way: &mut UnderWay,
+        answer: Answer,
+    ) -> Option<End> {
+        under_way.request = None;
+        let thawed = under_way.thawed.take();
+        // After a freeze the raise of the ceiling waits for this answer. In that case the confirmed
+        // lease is not written separately but together with the raised ceiling: the freeze may have
+        // been a slow write and nothing else, and one more write could be slow again.
+        let persist = if thawed.is_some() { Persist::WithNext } else { Persist::Now };
+        if let Some(end) = self.take_answer(held, answer, persist).await {
+            return Some(end);
+        }
+        if let Some(Thawed { until, ask_again: true }) = thawed {
+            under_way.request = Some(self.report(held));
+            under_way.thawed = Some(Thawed { until, ask_again: false });
+        }
+        None
+    }
+}
+
+fn every(period: Duration) -> Interval {
+    let mut interval = tokio::time::interval(period);
+    interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    interval
+}
+
+/// The result of what is under way; pending for ever when nothing is.
+async fn finish<T>(future: &mut Option<BoxFuture<'static, T>>) -> T {
+    match future {
+        Some(future) => future.await,
+        None => std::future::pending().await,
+    }
+}
