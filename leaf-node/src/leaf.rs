@@ -240,10 +240,11 @@ mod tests {
         assert!(refused.contains("another process") || refused.contains("in use"), "{refused}");
         first.close().await;
 
-        let second = open().await.unwrap();
+        // A program may do both in tasks of its own.
+        let second = tokio::spawn(open()).await.unwrap().unwrap();
         let next = second.segment("leaf-segment-test").await.unwrap().next().await.unwrap();
         assert_eq!(next.get(), last.get() + 1, "unused ids went back");
         assert!(second.snowflake().next().await.unwrap() > event);
-        second.close().await;
+        tokio::spawn(second.close()).await.unwrap();
     }
 }

@@ -179,14 +179,7 @@ impl Segment {
         let marks = HighWaterMarks::open(&marks_file(&config.data_dir));
         let marks = Arc::new(marks.map_err(OpenError::HighWaterMarks)?);
         let keys = Arc::new(KeyRing::new(config.segment.read_keys()?));
-        let open = async |(place, url): (ShardPlace, &StoreUrl)| -> Result<_, OpenError> {
-            let options = config.segment.store_options();
-            let open = unless_locked(async || url.open(&config.data_dir, &options).await).await?;
-            if url.file(&config.data_dir).is_some() {
-                unless_locked(async || open.admin.apply().await).await?;
-            }
-            Ok((place, (url.clone(), open)))
-        };
+        let open = |(place, url)| open_store(config, place, url);
         let placed = PlacedStore::of(config.segment.stores().placed().try_map(open).await?);
         let stores = placed.map(|placed| {
             let settings = SegmentConfig {
@@ -201,11 +194,26 @@ impl Segment {
     }
 }
 
+/// Opens a store, and makes the tables of a SQLite file.
+async fn open_store(
+    config: &Config,
+    place: ShardPlace,
+    url: &StoreUrl,
+) -> Result<(ShardPlace, (StoreUrl, OpenStore)), OpenError> {
+    let options = config.segment.store_options();
+    let open = unless_locked(|| url.open(&config.data_dir, &options)).await?;
+    if url.file(&config.data_dir).is_some() {
+        unless_locked(|| open.admin.apply()).await?;
+    }
+    Ok((place, (url.clone(), open)))
+}
+
 /// Tries again while another program has an SQLite file locked: a backup, or a shell that forgot to
 /// end its transaction.
-async fn unless_locked<T>(
-    mut attempt: impl AsyncFnMut() -> Result<T, StoreError>,
-) -> Result<T, StoreError> {
+async fn unless_locked<T, F>(attempt: impl Fn() -> F) -> Result<T, StoreError>
+where
+    F: Future<Output = Result<T, StoreError>>,
+{
     let until = Instant::now() + LOCKED;
     let mut told = false;
     loop {
@@ -327,7 +335,7 @@ impl Snowflake {
         if let Some(admin) = &open.admin
             && config.registry().file(&config.data_dir).is_some()
         {
-            unless_locked(async || admin.apply().await).await?;
+            unless_locked(|| admin.apply()).await?;
         }
         let mut settings = generator_config(config, &identity);
         if let (ClockCheck::By(rule), Some(peers)) = (config.snowflake.clock_check, around.peers) {

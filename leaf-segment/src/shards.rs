@@ -151,10 +151,10 @@ impl<T> Shards<T> {
     ///
     /// # Errors
     /// The first that `make` returns.
-    pub async fn try_map<U, E>(
-        self,
-        mut make: impl AsyncFnMut(T) -> Result<U, E>,
-    ) -> Result<Shards<U>, E> {
+    pub async fn try_map<U, E, F>(self, mut make: impl FnMut(T) -> F) -> Result<Shards<U>, E>
+    where
+        F: Future<Output = Result<U, E>>,
+    {
         let mut shards = Vec::with_capacity(self.shards.len());
         for (patterns, shard) in self.shards {
             shards.push((patterns, make(shard).await?));

@@ -17,61 +17,11 @@ use leaf_snowflake::{IdRun, SnowflakeError, SnowflakeErrorKind, SnowflakeGenerat
 use serde::Serialize;
 
 use crate::node::Node;
+use crate::refusal::Reason;
 
 /// The most ids of one contiguous range, whose answer is small. A tag may have a lower limit of its
 /// own.
 pub(crate) const LARGEST_RANGE: usize = 1_000_000;
-
-/// Why a caller gets no id, for programs.
-///
-/// A protocol maps these to its own codes, such as a status of HTTP; the words are the same
-/// everywhere and never change.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Reason {
-    /// The request makes no sense, whatever the state of the server is.
-    BadRequest,
-    /// No store has the tag.
-    UnknownTag,
-    /// An operator has switched the tag off.
-    Disabled,
-    /// The mode of ids is switched off on this node.
-    ModeDisabled,
-    NoTemplate,
-    /// A range was asked for of a tag whose ids do not follow each other.
-    NoRanges,
-    /// A lease was asked for of a tag in strict order.
-    StrictOrder,
-    /// The tag, or its running period, has no more numbers.
-    Exhausted,
-    /// The layout's timestamps are used up.
-    EndOfTime,
-    /// The tag's record went back, or cannot be used: an operator must look.
-    Record,
-    /// Too many requests wait already.
-    Busy,
-    NoText,
-    /// A store, the registry or the clock is in the way; another try may succeed.
-    Unavailable,
-}
-
-impl Reason {
-    /// Its word: one for all protocols that have room for it.
-    pub(crate) const fn word(self) -> &'static str {
-        match self {
-            Self::BadRequest => "bad-request",
-            Self::UnknownTag => "unknown-tag",
-            Self::Disabled => "disabled",
-            Self::ModeDisabled => "mode-disabled",
-            Self::NoTemplate => "no-template",
-            Self::NoRanges => "no-ranges",
-            Self::StrictOrder => "strict-order",
-            Self::Exhausted => "exhausted",
-            Self::EndOfTime => "end-of-time",
-            Self::Record => "record",
-            Self::Busy | Self::NoText | Self::Unavailable => "unavailable",
-        }
-    }
-}
 
 impl IdError {
     /// The reason of this error. Several errors share one where a program would do the same about
@@ -129,8 +79,8 @@ pub(crate) enum IdError {
 }
 
 thread_local! {
-    /// The tags that are known, as this thread of the data plane saw them last. Of the one node
-    /// that a process has.
+    /// The tags that are known, as this thread saw them last. Only threads of a data plane look at
+    /// it, and each of them serves one node all its life ([`crate::serve::DataPlane`]).
     static KNOWN: RefCell<Option<Shards<KnownTags>>> = const { RefCell::new(None) };
 }
 

@@ -19,6 +19,7 @@ use tokio::time::Instant;
 
 use crate::live::Live;
 use crate::peers::HttpPeers;
+use crate::refusal::Refusals;
 use crate::serve::{Keeping, Share};
 
 /// A node with listeners.
@@ -48,6 +49,8 @@ pub(crate) struct Node {
     pub(crate) waiting: AtomicUsize,
     /// How many requests are waiting until it is known whether their tag exists.
     pub(crate) looking_up: AtomicUsize,
+    /// How many requests were refused, and why.
+    pub(crate) refusals: Refusals,
     /// The health, and when it was looked at.
     seen_health: Mutex<Option<(Instant, Health)>>,
 }
@@ -79,6 +82,7 @@ impl Node {
             stopping: AtomicBool::new(false),
             waiting: AtomicUsize::new(0),
             looking_up: AtomicUsize::new(0),
+            refusals: Refusals::default(),
             seen_health: Mutex::default(),
         })
     }

@@ -20,7 +20,7 @@ pub(crate) async fn run(config: &Config, apply: bool) -> Result<()> {
     let registry = config.registry();
     if config.snowflake.enabled && !registry.is_in_state_file() {
         if registry.file(&config.data_dir).is_some() {
-            crate::service::make_data_dir(config)?;
+            crate::server::make_data_dir(config)?;
         }
         let open = leaf_node::registry::open_to_administer(config).await?;
         if let Some(tables) = open.admin {
@@ -35,7 +35,7 @@ async fn segment(config: &Config, apply: bool) -> Result<()> {
     let stores = config.segment.stores();
     for url in stores.iter() {
         if url.file(&config.data_dir).is_some() {
-            crate::service::make_data_dir(config)?;
+            crate::server::make_data_dir(config)?;
         }
         let open = url.open(&config.data_dir, &config.segment.store_options()).await?;
         show(&*open.admin, &url.to_string(), apply).await?;

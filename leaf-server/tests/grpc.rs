@@ -323,6 +323,44 @@ async fn other_requests_of_http2_are_refused() {
     }
 }
 
+/// Whatever the protocol, a refusal is counted by its reason.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn refusals_of_every_protocol_are_counted() {
+    let (_directory, server) = start();
+    let mut sender = connect(&server).await;
+    let mut request = call_for_ids("9S");
+    *request.uri_mut() = "http://leaf/leaf.v2.Nothing/Ids".parse().unwrap();
+    assert_eq!(sender.send_request(request).await.unwrap().headers()["grpc-status"], "12");
+    let mut request = call_for_ids("9S");
+    *request.body_mut() = Full::new(Bytes::from_static(&[0, 0, 0, 0, 0]));
+    assert_eq!(sender.send_request(request).await.unwrap().headers()["grpc-status"], "3");
+    let counts = tokio::task::spawn_blocking(move || {
+        let mut redis = TcpStream::connect(server.redis()).unwrap();
+        redis.set_read_timeout(Some(Duration::from_secs(9))).unwrap();
+        redis
+            .write_all(b"INCR nothing\r\nNOTHING\r\nINCRBY leaf-segment-test 0\r\nQUIT\r\n")
+            .unwrap();
+        let mut replies = String::new();
+        redis.read_to_string(&mut replies).unwrap();
+        assert_eq!(replies.lines().filter(|line| line.starts_with('-')).count(), 3, "{replies}");
+        for (path, status) in [("/api/segment/get/nothing", 404), ("/v1/ids/x", 400), ("/x", 404)] {
+            assert_eq!(server.get(path).status, status, "{path}");
+        }
+        let mut ops = HttpClient::connect(server.ops()).unwrap();
+        let evil = "Host: evil.example\r\n";
+        assert_eq!(ops.ask("GET", "/v1/tags", evil, "").unwrap().status, 403);
+        let status = ops.ask("GET", "/v1/status", "Host: localhost\r\n", "").unwrap();
+        serde_json::from_str::<serde_json::Value>(&status.body).unwrap()["refused"].take()
+    });
+    let expected = serde_json::json!({
+        "grpc": {"bad-request": 1, "not-found": 1},
+        "http": {"bad-request": 1, "not-found": 1, "unknown-tag": 1},
+        "ops": {"forbidden": 1},
+        "redis": {"bad-request": 1, "not-found": 1, "unknown-tag": 1},
+    });
+    assert_eq!(counts.await.unwrap(), expected);
+}
+
 /// The server does not work for a client that waits no longer.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_clients_deadline_ends_the_work() {

@@ -17,12 +17,13 @@ use leaf_proto::v1::{
     ReturnRangeRequest, ReturnRangeResponse, next_id_request, next_ids_request,
 };
 use leaf_segment::{LeasedRange, Order, TagHandle};
-use tonic::{Code, Request, Response, Status};
+use tonic::{Request, Response, Status};
 
 use super::budget::{Budget, Slot};
-use super::status::{self, bad_request as bad};
-use crate::ids::{self, Reason};
+use super::status::{bad_request as bad, of, refused};
+use crate::ids::{self, IdError};
 use crate::node::Node;
+use crate::refusal::Reason;
 
 /// The most ids of one message, which is made whole.
 const MOST: usize = 10_000;
@@ -36,6 +37,18 @@ pub(super) struct Ids {
     pub(super) node: Arc<Node>,
 }
 
+impl Ids {
+    /// The handle of a tag.
+    async fn handle(&self, tag: &str) -> Result<TagHandle, Status> {
+        ids::handle(&self.node, tag).await.map_err(|error| of(&self.node, error))
+    }
+}
+
+/// The next id of a tag that may not be in memory.
+async fn next(node: &Node, tag: &str) -> Result<Id, IdError> {
+    ids::next(node, &ids::handle(node, tag).await?).await
+}
+
 /// What a method of the service returns.
 type Answer<T> = Result<Response<T>, Status>;
 
@@ -44,7 +57,7 @@ async fn take(
     node: &Node,
     source: &next_ids_request::Source,
     count: usize,
-) -> Result<Vec<i64>, Status> {
+) -> Result<Vec<i64>, IdError> {
     match source {
         next_ids_request::Source::Tag(tag) => {
             let handle = ids::handle(node, tag).await?;
@@ -63,7 +76,7 @@ fn count(node: &Node, asked: u32) -> Result<usize, Status> {
     let most = ids::most_ids(node).min(MOST);
     match asked.max(1) as usize {
         count if count <= most => Ok(count),
-        _ => Err(bad(format!("count: give 1 to {most}"))),
+        _ => Err(bad(node, format!("count: give 1 to {most}"))),
     }
 }
 
@@ -83,16 +96,16 @@ fn budget<T>(request: &Request<T>) -> Result<Budget, Status> {
 impl IdService for Ids {
     async fn next_id(&self, request: Request<NextIdRequest>) -> Answer<NextIdResponse> {
         let node = &*self.node;
-        let id = match request.into_inner().source.ok_or_else(|| bad(NO_SOURCE))? {
+        let id = match request.into_inner().source.ok_or_else(|| bad(&self.node, NO_SOURCE))? {
             next_id_request::Source::Tag(tag) => {
                 match ids::known(node, &tag, TagHandle::try_next).flatten() {
                     Some(id) => id,
-                    None => ids::next(node, &ids::handle(node, &tag).await?).await?,
+                    None => next(node, &tag).await.map_err(|error| of(node, error))?,
                 }
             }
             next_id_request::Source::Snowflake(_) => match ids::snowflake_at_once(node) {
                 Some(id) => id,
-                None => ids::snowflake_next(node).await?,
+                None => ids::snowflake_next(node).await.map_err(|error| of(node, error))?,
             },
         };
         Ok(Response::new(NextIdResponse { id: id.get() }))
@@ -102,10 +115,11 @@ impl IdService for Ids {
         let budget = budget(&request)?;
         let request = request.into_inner();
         let count = count(&self.node, request.count)?;
-        let source = request.source.ok_or_else(|| bad(NO_SOURCE))?;
+        let source = request.source.ok_or_else(|| bad(&self.node, NO_SOURCE))?;
         let slot = Slot::default();
         budget.hold_list(count, &slot).await;
-        let ids = take(&self.node, &source, count).await?;
+        let ids = take(&self.node, &source, count).await;
+        let ids = ids.map_err(|error| of(&self.node, error))?;
         Ok(counted(Response::new(NextIdsResponse { ids }), slot))
     }
 
@@ -117,17 +131,13 @@ impl IdService for Ids {
         let budget = budget(&request)?;
         let request = request.into_inner();
         let count = count(&self.node, request.count)?;
-        let source = request.source.ok_or_else(|| bad(NO_SOURCE))?;
+        let source = request.source.ok_or_else(|| bad(&self.node, NO_SOURCE))?;
         if let next_ids_request::Source::Tag(tag) = &source {
-            let handle = ids::handle(&self.node, tag).await?;
+            let handle = self.handle(tag).await?;
             if handle.meaning().order == Order::Strict {
                 let text = "the tag is in strict order, which ids that are taken ahead would break: ask for them with \
                             NextIds";
-                return Err(status::with_reason(
-                    Code::FailedPrecondition,
-                    Reason::StrictOrder.word(),
-                    text,
-                ));
+                return Err(refused(&self.node, Reason::StrictOrder, text));
             }
         }
         let slot = Slot::default();
@@ -138,10 +148,8 @@ impl IdService for Ids {
             let (node, source, budget, slot) = state?;
             budget.hold_message(count, &slot).await;
             if node.stopping() {
-                return Some((
-                    Err(status::unavailable("this server stops: ask another one")),
-                    None,
-                ));
+                let text = "this server stops: ask another one";
+                return Some((Err(refused(&node, Reason::Unavailable, text)), None));
             }
             match take(&node, &source, count).await {
                 Ok(ids) => {
@@ -150,7 +158,7 @@ impl IdService for Ids {
                     tokio::task::yield_now().await;
                     Some((Ok(NextIdsResponse { ids }), Some((node, source, budget, slot))))
                 }
-                Err(status) => Some((Err(status), None)),
+                Err(error) => Some((Err(of(&node, error)), None)),
             }
         });
         Ok(counted(Response::new(Box::pin(answers)), slot))
@@ -160,11 +168,11 @@ impl IdService for Ids {
         let LeaseRangeRequest { tag, count } = request.into_inner();
         let count = count as usize;
         if !(1..=ids::LARGEST_RANGE).contains(&count) {
-            return Err(bad(format!("count: give 1 to {}", ids::LARGEST_RANGE)));
+            return Err(bad(&self.node, format!("count: give 1 to {}", ids::LARGEST_RANGE)));
         }
-        let handle = ids::handle(&self.node, &tag).await?;
-        let leased = ids::lease(&self.node, &handle, count).await?;
-        let LeasedRange { range, ticket } = leased;
+        let handle = self.handle(&tag).await?;
+        let leased = ids::lease(&self.node, &handle, count).await;
+        let LeasedRange { range, ticket } = leased.map_err(|error| of(&self.node, error))?;
         Ok(Response::new(LeaseRangeResponse { start: range.start(), end: range.end(), ticket }))
     }
 
@@ -175,18 +183,22 @@ impl IdService for Ids {
         let ReturnRangeRequest { tag, ticket, start, end } = request.into_inner();
         let range = IdRange::new(start, end);
         let range = range.ok_or_else(|| {
-            bad("start, end: give the first unused id, and the end of the range that was leased")
+            let text =
+                "start, end: give the first unused id, and the end of the range that was leased";
+            bad(&self.node, text)
         })?;
-        let handle = ids::handle(&self.node, &tag).await?;
+        let handle = self.handle(&tag).await?;
         let returned = ids::return_unused(&self.node, &handle, ticket, range).await;
-        Ok(Response::new(ReturnRangeResponse { returned: returned? }))
+        let returned = returned.map_err(|error| of(&self.node, error))?;
+        Ok(Response::new(ReturnRangeResponse { returned }))
     }
 
     async fn decode(&self, request: Request<DecodeRequest>) -> Answer<DecodeResponse> {
         let layout = self.node.layout;
         let id = Id::new(request.into_inner().id);
         let parts = id.and_then(|id| layout.decode(id));
-        let parts = parts.ok_or_else(|| bad("id: it is none of the configured layout"))?;
+        let parts =
+            parts.ok_or_else(|| bad(&self.node, "id: it is none of the configured layout"))?;
         let (datacenter, worker) = layout.datacenter_of(parts.worker);
         Ok(Response::new(DecodeResponse {
             unix_millis: i64::try_from(parts.timestamp.get()).unwrap_or(i64::MAX),
@@ -206,7 +218,7 @@ impl IdService for Ids {
         request: Request<DescribeTagRequest>,
     ) -> Answer<DescribeTagResponse> {
         let DescribeTagRequest { tag } = request.into_inner();
-        let handle = ids::handle(&self.node, &tag).await?;
+        let handle = self.handle(&tag).await?;
         let facts = ids::facts(&self.node, &handle);
         let small = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
         Ok(Response::new(DescribeTagResponse {

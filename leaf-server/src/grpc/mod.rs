@@ -24,11 +24,9 @@ use hyper::{Request, Response, Version};
 use leaf_core::Health;
 use leaf_proto::v1;
 use leaf_proto::v1::id_service_server::{IdServiceServer, SERVICE_NAME};
-use rustix::net::sockopt::set_socket_keepalive;
-use tokio::net::TcpStream;
 use tokio::time::Instant;
+use tonic::Status;
 use tonic::codegen::Service as TowerService;
-use tonic::{Code, Status};
 use tonic_health::ServingStatus;
 use tonic_health::pb::health_server::HealthServer;
 use tonic_health::server::{HealthReporter, HealthService};
@@ -37,9 +35,12 @@ use tonic_reflection::server::Builder;
 use self::budget::{Budget, Slot};
 use self::ids::Ids;
 use self::request::{check, explained, is_meant};
-use self::status::{bad_request, with_reason};
+use self::status::{bad_request, refused};
 use crate::node::Node;
-use crate::serve::{Control, Keeping, Order, Protocol, UnderWay, Unread, serve_http2, version};
+use crate::refusal::{Face, Reason};
+use crate::serve::{
+    Control, Keeping, Order, Protocol, Stream, UnderWay, Unread, open, serve_http2,
+};
 
 /// An order as messages have it.
 const fn order(order: leaf_segment::Order) -> v1::Order {
@@ -154,14 +155,12 @@ impl Protocol for Grpc {
         self.node.live.config().grpc.max_connections as usize
     }
 
-    async fn serve(self: Arc<Self>, stream: TcpStream, control: Arc<Control>) {
-        // Without it the place of a client whose machine is gone is kept until it is needed.
-        let _ = set_socket_keepalive(&stream, true);
-        let begun = control.unless(Order::Finish, version(&stream));
-        let Ok(Some(Some(Version::HTTP_2))) = tokio::time::timeout(ARRIVES, begun).await else {
-            return;
-        };
+    async fn serve(self: Arc<Self>, stream: impl Stream, control: Arc<Control>) {
+        let begun = control.unless(Order::Finish, open(stream));
+        let begun = tokio::time::timeout(ARRIVES, begun).await;
+        let Ok(Some(Some((Version::HTTP_2, stream)))) = begun else { return };
         let answering = Answering {
+            node: Arc::clone(&self.node),
             services: self.services.clone(),
             control: Arc::clone(&control),
             budget: Budget::new(),
@@ -175,6 +174,7 @@ impl Protocol for Grpc {
 
 /// Answers the requests of a connection.
 struct Answering {
+    node: Arc<Node>,
     services: Services,
     control: Arc<Control>,
     budget: Budget,
@@ -188,25 +188,26 @@ impl Service<Request<Incoming>> for Answering {
     fn call(&self, request: Request<Incoming>) -> Self::Future {
         self.control.requests.fetch_add(1, Ordering::Relaxed);
         let (services, control) = (self.services.clone(), Arc::clone(&self.control));
-        let budget = self.budget.clone();
+        let (node, budget) = (Arc::clone(&self.node), self.budget.clone());
         Box::pin(async move {
             let (mut head, body) = request.into_parts();
             head.extensions.insert(budget);
             if !is_meant(&head) {
+                node.refusals.note(Face::Grpc, Reason::BadRequest, "no request of gRPC");
                 return Ok(request::unsupported().map(|body| Counted::of(body, &control)));
             }
             let request = Request::from_parts(head, body);
             let service = request.uri().path().split('/').nth(1).unwrap_or_default();
             let reply = match service {
-                SERVICE_NAME => whole(request, services.ids, &control).await,
-                HEALTH => whole(request, services.health, &control).await,
+                SERVICE_NAME => whole(&node, request, services.ids, &control).await,
+                HEALTH => whole(&node, request, services.health, &control).await,
                 "grpc.reflection.v1.ServerReflection" => (services.reflection)(request).await,
                 "grpc.reflection.v1alpha.ServerReflection" => {
                     (services.old_reflection)(request).await
                 }
                 _ => {
                     let text = "no such service: there are leaf.v1.IdService, grpc.health.v1.Health and reflection";
-                    Ok(Status::unimplemented(text).into_http())
+                    Ok(refused(&node, Reason::NotFound, text).into_http())
                 }
             };
             reply.map(|mut reply| {
@@ -219,6 +220,7 @@ impl Service<Request<Incoming>> for Answering {
 
 /// Reads the one message of a request, then lets the service answer it.
 async fn whole<S>(
+    node: &Node,
     request: Request<Incoming>,
     mut service: S,
     control: &Arc<Control>,
@@ -233,22 +235,22 @@ where
     let (head, body) = request.into_parts();
     let within = match deadline::of(&head.headers) {
         Ok(within) => within,
-        Err(text) => return Ok(bad_request(text).into_http()),
+        Err(text) => return Ok(bad_request(node, text).into_http()),
     };
     let until = within.map(|within| Instant::now() + within);
-    let late = |why: String| Ok(with_reason(Code::DeadlineExceeded, "too-slow", why).into_http());
+    let late = |why: String| Ok(refused(node, Reason::TooSlow, why).into_http());
     let arrives = within.map_or(ARRIVES, |within| within.min(ARRIVES));
     let read = Limited::new(body, LARGEST + 5).collect();
     let body = match tokio::time::timeout(arrives, read).await {
         Ok(Ok(body)) => body.to_bytes(),
         Ok(Err(_)) => {
             let text = format!("a request has one message of at most {LARGEST} bytes");
-            return Ok(bad_request(text).into_http());
+            return Ok(bad_request(node, text).into_http());
         }
         Err(_) => return late(format!("the message did not arrive within {arrives:?}")),
     };
-    if let Err(refused) = check(&body, LARGEST) {
-        return Ok(refused.into_http());
+    if let Err(why) = check(&body, LARGEST) {
+        return Ok(bad_request(node, why).into_http());
     }
     let _under_way = UnderWay::begin(control);
     let answered = service.call(Request::from_parts(head, Full::new(body)));
@@ -259,7 +261,7 @@ where
             Err(_) => return late("no answer before the client's deadline".into()),
         },
     };
-    answered.map(explained)
+    answered.map(|answer| explained(node, answer))
 }
 
 /// A body that tells the listener whether its client reads it.

@@ -5,9 +5,11 @@
 use hyper::header::CONTENT_TYPE;
 use hyper::http::request::Parts;
 use hyper::{Method, Response, StatusCode, Version};
-use tonic::{Code, Status};
+use tonic::Code;
 
-use super::status::{bad_request, with_reason};
+use super::status::{bad_request, refused};
+use crate::node::Node;
+use crate::refusal::Reason;
 
 /// The prefix of a message: whether it is compressed, and its length.
 const PREFIX: usize = 5;
@@ -30,11 +32,10 @@ pub(super) fn unsupported() -> Response<tonic::body::Body> {
     answer
 }
 
-/// Refuses a body that is not one whole message of at most so many bytes.
-pub(super) fn check(body: &[u8], most: usize) -> Result<(), Status> {
-    let refuse = |why: &str| {
-        Err(bad_request(format!("a request has one message of at most {most} bytes: {why}")))
-    };
+/// Why a body is not one whole message of at most so many bytes.
+pub(super) fn check(body: &[u8], most: usize) -> Result<(), String> {
+    let refuse =
+        |why: &str| Err(format!("a request has one message of at most {most} bytes: {why}"));
     let Some((prefix, message)) = body.split_at_checked(PREFIX) else {
         return refuse("this one has none, or a part of one");
     };
@@ -51,7 +52,10 @@ pub(super) fn check(body: &[u8], most: usize) -> Result<(), Status> {
 
 /// What tonic answers to a message that it cannot read, and to a method that a service does not
 /// have, in our words.
-pub(super) fn explained(answer: Response<tonic::body::Body>) -> Response<tonic::body::Body> {
+pub(super) fn explained(
+    node: &Node,
+    answer: Response<tonic::body::Body>,
+) -> Response<tonic::body::Body> {
     let headers = answer.headers();
     let code = headers.get("grpc-status").map(|code| Code::from_bytes(code.as_bytes()));
     if headers.contains_key("grpc-status-details-bin") {
@@ -59,12 +63,12 @@ pub(super) fn explained(answer: Response<tonic::body::Body>) -> Response<tonic::
     }
     match code {
         Some(Code::Internal) => {
-            bad_request("the message is none of this call: is the client's leaf.proto another one?")
-                .into_http()
+            let text = "the message is none of this call: is the client's leaf.proto another one?";
+            bad_request(node, text).into_http()
         }
         Some(Code::Unimplemented) => {
             let text = "no such call: is the client's leaf.proto a later one?";
-            with_reason(Code::Unimplemented, "no-such-call", text).into_http()
+            refused(node, Reason::NoSuchCall, text).into_http()
         }
         _ => answer,
     }
@@ -88,8 +92,7 @@ mod tests {
             (&[0, 0, 0, 0, 0, 0, 0, 0, 0, 0], "followed"),
         ] {
             let refused = check(body, 3).unwrap_err();
-            assert_eq!(refused.code(), Code::InvalidArgument);
-            assert!(refused.message().contains(why), "{body:?}: {}", refused.message());
+            assert!(refused.contains(why), "{body:?}: {refused}");
         }
     }
 

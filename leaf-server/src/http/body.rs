@@ -4,12 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http_body_util::{BodyExt, Limited};
-use hyper::StatusCode;
 use hyper::body::{Body, Bytes, Incoming};
 use hyper::header::HeaderMap;
 use serde::de::DeserializeOwned;
 
 use super::problem::Problem;
+use crate::refusal::Reason;
 use crate::serve::{Control, UnderWay};
 
 /// The largest body of a request for ids, which means nothing: a connection may hold a hundred of
@@ -53,13 +53,13 @@ pub(super) async fn read(body: &mut RequestBody, most: usize) -> Result<Bytes, P
     body.under_way = Some(UnderWay::begin(&body.control));
     let Ok(all) = all else {
         let text = format!("the body did not arrive within {TIMEOUT:?}");
-        return Err(Problem::new(StatusCode::REQUEST_TIMEOUT, "too-slow", text));
+        return Err(Problem::new(Reason::TooSlow, text));
     };
     match all {
         Ok(all) => Ok(all.to_bytes()),
         Err(error) if error.is::<http_body_util::LengthLimitError>() => {
             let text = format!("a body has at most {most} bytes");
-            Err(Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "too-large", text))
+            Err(Problem::new(Reason::TooLarge, text))
         }
         Err(_) => Err(Problem::bad_request("the body ended early, or is not well-formed")),
     }
@@ -75,11 +75,7 @@ pub(super) async fn json<T: DeserializeOwned>(
     let kind = kind.split(';').next().unwrap_or_default().trim();
     // Nothing that a form in a web page can send.
     if !kind.eq_ignore_ascii_case("application/json") {
-        return Err(Problem::new(
-            StatusCode::UNSUPPORTED_MEDIA_TYPE,
-            "not-json",
-            "send Content-Type: application/json",
-        ));
+        return Err(Problem::new(Reason::NotJson, "send Content-Type: application/json"));
     }
     let text = read(body, OF_OPERATORS).await?;
     serde_json::from_slice(&text).map_err(|error| Problem::bad_request(format!("body: {error}")))

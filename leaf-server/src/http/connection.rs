@@ -19,7 +19,6 @@ use hyper::server::conn::http1;
 use hyper::service::Service;
 use hyper::{Method, Request, Version};
 use hyper_util::rt::TokioIo;
-use tokio::net::TcpStream;
 use tokio_util::either::Either;
 
 use super::body::RequestBody;
@@ -28,9 +27,10 @@ use super::problem::{Form, Problem};
 use super::reply::Reply;
 use super::{id_routes, ops};
 use crate::node::Node;
+use crate::refusal::Face;
 use crate::serve::{
-    Control, Ended, HEAD_BYTES, Keeping, Order, Protocol, Share, UnderWay, drive, serve_http2,
-    version,
+    Control, Ended, HEAD_BYTES, Keeping, Order, Protocol, Share, Stream, UnderWay, drive, open,
+    serve_http2,
 };
 
 /// The most headers of a request; more are refused with 431.
@@ -47,6 +47,16 @@ const CLOSE: HeaderValue = HeaderValue::from_static("close");
 enum Routes {
     Ids,
     Ops,
+}
+
+impl Routes {
+    /// What their refusals are counted by.
+    const fn face(self) -> Face {
+        match self {
+            Self::Ids => Face::Http,
+            Self::Ops => Face::Ops,
+        }
+    }
 }
 
 /// HTTP on one listener.
@@ -92,15 +102,16 @@ impl Protocol for Http {
         }
     }
 
-    async fn serve(self: Arc<Self>, stream: TcpStream, control: Arc<Control>) {
+    async fn serve(self: Arc<Self>, stream: impl Stream, control: Arc<Control>) {
         serve(stream, Arc::clone(&self.node), self.routes, control).await;
     }
 }
 
 /// Serves a connection, in the version that its first bytes show, until the client or the server
 /// has had enough.
-async fn serve(stream: TcpStream, node: Arc<Node>, routes: Routes, control: Arc<Control>) {
-    let Some(Some(version)) = control.unless(Order::Finish, version(&stream)).await else { return };
+async fn serve(stream: impl Stream, node: Arc<Node>, routes: Routes, control: Arc<Control>) {
+    let opened = control.unless(Order::Finish, open(stream)).await;
+    let Some(Some((version, stream))) = opened else { return };
     let service = Answering { node, routes, control: Arc::clone(&control) };
     if version == Version::HTTP_2 {
         serve_http2(stream, service, &control, SEND_BUFFER).await;
@@ -142,7 +153,7 @@ impl Service<Request<Incoming>> for Answering {
         let http1 = request.version() < Version::HTTP_2;
         let routes = self.routes;
         if let Some(why) = self.malformed(&request) {
-            let mut reply = Problem::bad_request(why).reply(Form::Text);
+            let mut reply = Problem::bad_request(why).reply(&self.node, routes.face(), Form::Text);
             if http1 {
                 reply.headers_mut().insert(CONNECTION, CLOSE);
             }

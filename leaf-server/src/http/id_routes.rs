@@ -17,6 +17,7 @@ use super::routes::{self, Route};
 use super::{java, v1};
 use crate::ids;
 use crate::node::Node;
+use crate::refusal::{Face, Reason};
 
 /// The path of segment ids of the Java Leaf, up to the tag.
 const SEGMENT: &str = "/api/segment/get/";
@@ -96,7 +97,7 @@ pub(super) async fn route(node: &Arc<Node>, head: &Parts, body: &mut RequestBody
         Ok(_) => answer(node, head).await,
         Err(problem) => Err(problem),
     };
-    reply.unwrap_or_else(|problem| problem.reply(form))
+    reply.unwrap_or_else(|problem| problem.reply(node, Face::Http, form))
 }
 
 /// Finds the route and answers it. `HEAD` takes no id.
@@ -163,7 +164,7 @@ async fn handle(node: &Node, key: &str) -> Result<TagHandle, Problem> {
 async fn java_handle(node: &Node, key: &str) -> Result<TagHandle, Problem> {
     let found = handle(node, key).await;
     match (found, key.strip_suffix('/')) {
-        (Err(problem), Some(key)) if problem.is_unknown_tag() && !key.is_empty() => {
+        (Err(problem), Some(key)) if problem.reason == Reason::UnknownTag && !key.is_empty() => {
             handle(node, key).await
         }
         // Nothing else: a tag of that very name may be disabled, or not known here yet.

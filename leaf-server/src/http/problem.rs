@@ -9,15 +9,12 @@ use leaf_snowflake::{RegistryError, RegistryErrorKind};
 use serde::Serialize;
 
 use super::reply::{self, Reply};
-use crate::ids::{IdError, Reason};
+use crate::ids::IdError;
+use crate::node::Node;
+use crate::refusal::{Face, Reason};
 
 /// The content type of RFC 9457.
 const PROBLEM: HeaderValue = HeaderValue::from_static("application/problem+json");
-
-/// The last part of the problem type of a tag that does not exist.
-const UNKNOWN_TAG: &str = "unknown-tag";
-/// The last part of the problem type of what another try may cure.
-const UNAVAILABLE: &str = "unavailable";
 
 /// Why a request is not answered as its client hoped.
 ///
@@ -25,10 +22,8 @@ const UNAVAILABLE: &str = "unavailable";
 /// detail is for people and may.
 #[derive(Debug)]
 pub(super) struct Problem {
-    /// The status of the answer.
-    pub(super) status: StatusCode,
-    /// The last part of its type.
-    pub(super) kind: &'static str,
+    /// Its word is the last part of the type.
+    pub(super) reason: Reason,
     /// For people, and never with secrets. For operators it may name stores and hosts.
     pub(super) detail: String,
     /// The methods of the route, where the request had another.
@@ -82,19 +77,56 @@ impl Form {
 }
 
 impl Problem {
-    /// A problem of a status and the word of its type.
-    pub(super) fn new(status: StatusCode, kind: &'static str, detail: impl Into<String>) -> Self {
-        Self { status, kind, detail: detail.into(), allow: None }
+    /// A problem of a reason.
+    pub(super) fn new(reason: Reason, detail: impl Into<String>) -> Self {
+        Self { reason, detail: detail.into(), allow: None }
+    }
+
+    /// The status of the answer.
+    pub(super) const fn status(&self) -> StatusCode {
+        match self.reason {
+            Reason::BadRequest => StatusCode::BAD_REQUEST,
+            Reason::Unauthorized => StatusCode::UNAUTHORIZED,
+            Reason::Forbidden => StatusCode::FORBIDDEN,
+            Reason::UnknownTag
+            | Reason::Disabled
+            | Reason::ModeDisabled
+            | Reason::NotFound
+            | Reason::NoSuchId => StatusCode::NOT_FOUND,
+            Reason::MethodNotAllowed => StatusCode::METHOD_NOT_ALLOWED,
+            Reason::TooSlow => StatusCode::REQUEST_TIMEOUT,
+            Reason::NoTemplate
+            | Reason::NoRanges
+            | Reason::StrictOrder
+            | Reason::Exhausted
+            | Reason::Conflict
+            | Reason::Unconfirmed
+            | Reason::TagExists
+            | Reason::UsedBefore
+            | Reason::RegistryRefuses => StatusCode::CONFLICT,
+            Reason::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
+            Reason::NotJson => StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            Reason::Record | Reason::EndOfTime | Reason::Failed => {
+                StatusCode::INTERNAL_SERVER_ERROR
+            }
+            Reason::NoSuchCall => StatusCode::NOT_IMPLEMENTED,
+            Reason::StoreRefuses => StatusCode::BAD_GATEWAY,
+            Reason::Busy
+            | Reason::NoText
+            | Reason::Unavailable
+            | Reason::HalfDeleted
+            | Reason::Unclear => StatusCode::SERVICE_UNAVAILABLE,
+        }
     }
 
     /// The request makes no sense, whatever the state of the server is.
     pub(super) fn bad_request(detail: impl Into<String>) -> Self {
-        Self::new(StatusCode::BAD_REQUEST, "bad-request", detail)
+        Self::new(Reason::BadRequest, detail)
     }
 
     /// There is no such route.
     pub(super) fn not_found(detail: impl Into<String>) -> Self {
-        Self::new(StatusCode::NOT_FOUND, "not-found", detail)
+        Self::new(Reason::NotFound, detail)
     }
 
     /// The mode that it needs is switched off.
@@ -104,43 +136,44 @@ impl Problem {
 
     /// Worth another try in a second.
     pub(super) fn unavailable(detail: impl Into<String>) -> Self {
-        Self::new(StatusCode::SERVICE_UNAVAILABLE, UNAVAILABLE, detail)
-    }
-
-    /// Whether the tag does not exist.
-    pub(super) fn is_unknown_tag(&self) -> bool {
-        self.kind == UNKNOWN_TAG
+        Self::new(Reason::Unavailable, detail)
     }
 
     /// The route has other methods.
     pub(super) fn not_allowed(allow: &'static str) -> Self {
         let detail = format!("method not allowed: use {allow}");
-        let status = StatusCode::METHOD_NOT_ALLOWED;
-        Self { allow: Some(allow), ..Self::new(status, "method-not-allowed", detail) }
+        Self { allow: Some(allow), ..Self::new(Reason::MethodNotAllowed, detail) }
+    }
+
+    /// The answer of this node to a request that it refuses.
+    pub(super) fn reply(self, node: &Node, face: Face, form: Form) -> Reply {
+        node.refusals.note(face, self.reason, &self.detail);
+        self.shown(form)
     }
 
     /// The answer, with the headers that belong to its status.
-    pub(super) fn reply(&self, form: Form) -> Reply {
+    pub(super) fn shown(self, form: Form) -> Reply {
+        let (status, word) = (self.status(), self.reason.word());
         let mut reply = match form {
-            Form::Text => reply::text(self.status, self.detail.clone()),
+            Form::Text => reply::text(status, self.detail),
             Form::Json => {
                 let details = Details {
-                    r#type: format!("urn:leaf:problem:{}", self.kind),
-                    title: self.status.canonical_reason().unwrap_or(self.kind),
-                    status: self.status.as_u16(),
+                    r#type: format!("urn:leaf:problem:{word}"),
+                    title: status.canonical_reason().unwrap_or(word),
+                    status: status.as_u16(),
                     detail: &self.detail,
                 };
                 // The details are plain texts.
-                reply::reply(self.status, PROBLEM, serde_json::to_vec(&details).unwrap_or_default())
+                reply::reply(status, PROBLEM, serde_json::to_vec(&details).unwrap_or_default())
             }
         };
         let headers = reply.headers_mut();
         if let Some(allow) = self.allow {
             headers.insert(ALLOW, HeaderValue::from_static(allow));
         }
-        match self.status {
+        match status {
             // Of what may have been done the client must not make sure by doing it again.
-            StatusCode::SERVICE_UNAVAILABLE if self.kind == UNAVAILABLE => {
+            StatusCode::SERVICE_UNAVAILABLE if word == Reason::Unavailable.word() => {
                 headers.insert(RETRY_AFTER, HeaderValue::from_static("1"));
             }
             StatusCode::UNAUTHORIZED => {
@@ -160,17 +193,7 @@ pub(super) fn check_method(method: &Method, allow: &'static str) -> Result<(), P
 
 impl From<IdError> for Problem {
     fn from(error: IdError) -> Self {
-        let reason = error.reason();
-        let status = match reason {
-            Reason::BadRequest => StatusCode::BAD_REQUEST,
-            Reason::UnknownTag | Reason::Disabled | Reason::ModeDisabled => StatusCode::NOT_FOUND,
-            Reason::NoTemplate | Reason::NoRanges | Reason::StrictOrder | Reason::Exhausted => {
-                StatusCode::CONFLICT
-            }
-            Reason::Record | Reason::EndOfTime => StatusCode::INTERNAL_SERVER_ERROR,
-            Reason::Busy | Reason::NoText | Reason::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
-        };
-        Self::new(status, reason.word(), error.text())
+        Self::new(error.reason(), error.text())
     }
 }
 
@@ -179,15 +202,13 @@ impl From<TagAdminError> for Problem {
     fn from(error: TagAdminError) -> Self {
         match error {
             TagAdminError::Store(error) => error.into(),
-            TagAdminError::Conflict(why) => Self::new(StatusCode::CONFLICT, "conflict", why),
+            TagAdminError::Conflict(why) => Self::new(Reason::Conflict, why),
             // Of an advance: a deletion says more.
-            TagAdminError::Unconfirmed(why) => Self::new(
-                StatusCode::CONFLICT,
-                "unconfirmed",
-                format!("{why}; set `far` where that is meant"),
-            ),
+            TagAdminError::Unconfirmed(why) => {
+                Self::new(Reason::Unconfirmed, format!("{why}; set `far` where that is meant"))
+            }
             error @ TagAdminError::HalfDeleted { .. } => {
-                Self::new(StatusCode::SERVICE_UNAVAILABLE, "half-deleted", error.to_string())
+                Self::new(Reason::HalfDeleted, error.to_string())
             }
             error => Self::bad_request(error.to_string()),
         }
@@ -198,13 +219,13 @@ impl From<StoreError> for Problem {
     fn from(error: StoreError) -> Self {
         let detail = hints::with(&error, hints::of_store(error.kind()));
         match error.kind() {
-            StoreErrorKind::UnknownTag => Self::new(StatusCode::NOT_FOUND, UNKNOWN_TAG, detail),
-            StoreErrorKind::TagExists => Self::new(StatusCode::CONFLICT, "tag-exists", detail),
-            StoreErrorKind::UsedBefore(_) => Self::new(StatusCode::CONFLICT, "used-before", detail),
+            StoreErrorKind::UnknownTag => Self::new(Reason::UnknownTag, detail),
+            StoreErrorKind::TagExists => Self::new(Reason::TagExists, detail),
+            StoreErrorKind::UsedBefore(_) => Self::new(Reason::UsedBefore, detail),
             StoreErrorKind::RecordChanged | StoreErrorKind::Moved => {
-                Self::new(StatusCode::CONFLICT, "conflict", detail)
+                Self::new(Reason::Conflict, detail)
             }
-            StoreErrorKind::Refused => Self::new(StatusCode::BAD_GATEWAY, "store-refuses", detail),
+            StoreErrorKind::Refused => Self::new(Reason::StoreRefuses, detail),
             _ => Self::unavailable(detail),
         }
     }
@@ -215,7 +236,7 @@ impl From<RegistryError> for Problem {
         let detail = hints::with(&error, hints::of_registry(error.kind()));
         match error.kind() {
             RegistryErrorKind::Unavailable => Self::unavailable(detail),
-            _ => Self::new(StatusCode::CONFLICT, "registry-refuses", detail),
+            _ => Self::new(Reason::RegistryRefuses, detail),
         }
     }
 }

@@ -16,6 +16,7 @@ use super::reply::{self, Reply};
 use crate::decoded::{DecodeError, Decoded};
 use crate::ids::{self, IdError};
 use crate::node::Node;
+use crate::refusal::Reason;
 
 /// `?count=`, 1 where it is not given.
 fn count(query: Option<&str>, most: usize) -> Result<usize, Problem> {
@@ -119,7 +120,7 @@ pub(super) async fn segment_ids(
 fn not_a_text(error: &TextError) -> Problem {
     match error {
         TextError::NoTemplate => IdError::NoTemplate.into(),
-        error => Problem::new(StatusCode::NOT_FOUND, "no-such-id", error.to_string()),
+        error => Problem::new(Reason::NoSuchId, error.to_string()),
     }
 }
 
@@ -139,8 +140,7 @@ pub(super) fn tag_of(query: Option<&str>) -> Result<Option<&str>, Problem> {
     match query.split('&').count() {
         1 => Ok(Some(tag)),
         _ => Err(Problem::new(
-            StatusCode::CONFLICT,
-            "conflict",
+            Reason::Conflict,
             "`tag` asks for the id of a tag's text: give it without `as`",
         )),
     }
@@ -290,9 +290,7 @@ pub(super) fn decode(node: &Node, text: &str, query: Option<&str>) -> Result<Rep
     let decoded = Decoded::of(node, &id, written);
     let decoded = decoded.map_err(|error| match error {
         DecodeError::Number(_) => Problem::bad_request(error.to_string()),
-        DecodeError::Form(_) => {
-            Problem::new(StatusCode::NOT_FOUND, "no-such-id", error.to_string())
-        }
+        DecodeError::Form(_) => Problem::new(Reason::NoSuchId, error.to_string()),
     })?;
     Ok(reply::json(StatusCode::OK, &decoded))
 }

@@ -12,6 +12,7 @@ use super::table::{self, COMMANDS};
 use super::task::Task;
 use crate::ids;
 use crate::node::Node;
+use crate::refusal::Reason;
 
 /// The most tags whose next ids are taken in one batch.
 const TAGS_AT_ONCE: usize = KnownTags::AT_A_TIME;
@@ -39,7 +40,7 @@ pub(super) fn answer(
     let name = words.word(input, 0);
     if name.eq_ignore_ascii_case(b"INCR")
         && words.len() == 2
-        && session.is_open(node)
+        && session.is_open()
         && let Some(done) = increment(node, session, words.word(input, 1), input, length)
     {
         return Answered::Done(done);
@@ -60,17 +61,21 @@ pub(super) fn answer(
         let offered: Vec<_> = COMMANDS.iter().map(|command| command.name).collect();
         let name = repeated(name);
         let text = format!("unknown command '{name}': Leaf offers {}", offered.join(", "));
-        session.replies.error("ERR", &text);
+        session.refuse(Reason::NotFound, "ERR", &text);
         return Answered::Done(length);
     };
-    if !command.open && !session.is_authenticated(node) {
-        session.replies.error("NOAUTH", "Authentication required: send AUTH with redis.password");
+    if !command.open && !session.is_authenticated() {
+        session.refuse(
+            Reason::Unauthorized,
+            "NOAUTH",
+            "Authentication required: send AUTH with redis.password",
+        );
         return Answered::Done(length);
     }
     if !command.takes_words(words.len()) {
         let (name, usage) = (command.name, command.usage);
         let text = format!("wrong number of arguments for '{name}': write {name} {usage}");
-        session.replies.error("ERR", text.trim_end());
+        session.refuse(Reason::BadRequest, "ERR", text.trim_end());
         return Answered::Done(length);
     }
     match (command.run)(&mut Call { node, session, command, words, input, length }) {
@@ -81,7 +86,7 @@ pub(super) fn answer(
         Ok(Outcome::End) => Answered::End,
         Ok(Outcome::Done) => Answered::Done(length),
         Err(refusal) => {
-            session.replies.error("ERR", &refusal);
+            session.refuse(Reason::BadRequest, "ERR", &refusal);
             Answered::Done(length)
         }
     }
@@ -109,7 +114,7 @@ fn increment(
 /// next ids are there, at most
 /// [`TAGS_AT_ONCE`]. Returns how many bytes they are.
 pub(super) fn increment_several(node: &Node, session: &mut Session, input: &[u8]) -> usize {
-    if !session.is_open(node) {
+    if !session.is_open() {
         return 0;
     }
     let mut tags = [""; TAGS_AT_ONCE];

@@ -12,15 +12,15 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
 
-use tokio::io::{AsyncRead as _, AsyncWrite as _, AsyncWriteExt as _};
-use tokio::net::TcpStream;
+use tokio::io::AsyncWriteExt as _;
 
 use super::answer::{self, Answered};
 use super::codec::{self, Words};
 use super::session::Session;
 use super::task::Ids;
 use crate::node::Node;
-use crate::serve::{Control, Order, buffers, linger};
+use crate::refusal::Reason;
+use crate::serve::{Control, Order, Stream, buffers, linger};
 
 /// So many bytes of replies are sent before the next command is read. What most commands add has
 /// room in the buffer besides.
@@ -28,8 +28,8 @@ const UNSENT: usize = buffers::LENGTH - 4096;
 
 /// A client, from its first byte to its last. Its buffers are lent by the thread while bytes are in
 /// them ([`buffers`]): an idle connection holds none.
-pub(super) struct Connection {
-    stream: TcpStream,
+pub(super) struct Connection<S> {
+    stream: S,
     node: Arc<Node>,
     control: Arc<Control>,
     session: Session,
@@ -55,10 +55,10 @@ enum Outcome {
     End,
 }
 
-impl Connection {
+impl<S: Stream> Connection<S> {
     /// A connection that was just accepted.
-    pub(super) fn new(stream: TcpStream, node: Arc<Node>, control: Arc<Control>) -> Self {
-        let session = Session::new(&node);
+    pub(super) fn new(stream: S, node: Arc<Node>, control: Arc<Control>) -> Self {
+        let session = Session::new(Arc::clone(&node));
         Self {
             stream,
             node,
@@ -155,7 +155,8 @@ impl Connection {
                 }
                 Ok(None) => break,
                 Err(malformed) => {
-                    self.session.replies.error("ERR", &format!("Protocol error: {malformed}"));
+                    let text = format!("Protocol error: {malformed}");
+                    self.session.refuse(Reason::BadRequest, "ERR", &text);
                     outcome = Outcome::End;
                     break;
                 }
@@ -174,7 +175,7 @@ impl Connection {
                     self.control.under_way.fetch_sub(1, Ordering::Relaxed);
                     let Some(reply) = result else { return Ok(Outcome::End) };
                     buffers::provide(&mut self.session.replies.bytes);
-                    if let Some(ids) = reply.write(&mut self.session.replies) {
+                    if let Some(ids) = reply.write(&mut self.session) {
                         self.send_ids(ids).await?;
                     }
                 }

@@ -17,17 +17,10 @@ mod table;
 mod task;
 
 use std::sync::Arc;
-use std::time::Duration;
-
-use rustix::net::sockopt::{set_socket_keepalive, set_tcp_keepidle};
-use tokio::net::TcpStream;
 
 use self::connection::Connection;
 use crate::node::Node;
-use crate::serve::{Control, Keeping, Protocol};
-
-/// A client that was silent for so long is asked by the system whether it is still there.
-const KEEP_ALIVE: Duration = Duration::from_secs(300);
+use crate::serve::{Control, Keeping, Protocol, Stream};
 
 /// The Redis protocol on a listener.
 ///
@@ -47,10 +40,7 @@ impl Protocol for Resp {
         self.node.live.config().redis.max_connections as usize
     }
 
-    async fn serve(self: Arc<Self>, stream: TcpStream, control: Arc<Control>) {
-        // Without it the place of a client whose machine is gone is kept.
-        let _ = set_socket_keepalive(&stream, true);
-        let _ = set_tcp_keepidle(&stream, KEEP_ALIVE);
+    async fn serve(self: Arc<Self>, stream: impl Stream, control: Arc<Control>) {
         let connection = Connection::new(stream, Arc::clone(&self.node), control);
         // A client that breaks off is not the server's error.
         let _ = connection.run().await;

@@ -1,5 +1,6 @@
 //! What a connection has said of itself.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
 use subtle::ConstantTimeEq as _;
@@ -7,6 +8,7 @@ use subtle::ConstantTimeEq as _;
 use super::codec::{Words, repeated, text};
 use super::reply::{REDIS_VERSION, Replies, Version};
 use crate::node::Node;
+use crate::refusal::{Face, Reason};
 
 /// The only user.
 const USER: &[u8] = b"default";
@@ -18,6 +20,7 @@ static LAST: AtomicI64 = AtomicI64::new(0);
 
 /// Who a client is, and what it has chosen. Nothing of it outlives the connection.
 pub(super) struct Session {
+    node: Arc<Node>,
     /// The replies that wait to be sent, in the version that the client chose.
     pub(super) replies: Replies,
     /// The number of the password that it has shown, or of the time without one.
@@ -32,27 +35,35 @@ pub(super) struct Session {
 
 impl Session {
     /// The session of a connection that has said nothing yet.
-    pub(super) fn new(node: &Node) -> Self {
+    pub(super) fn new(node: Arc<Node>) -> Self {
         Self {
             replies: Replies { bytes: Vec::new(), version: Version::Two },
-            shown: number_of_none(node),
+            shown: number_of_none(&node),
+            node,
             in_refused_transaction: false,
             name: String::new(),
             number: 1 + LAST.fetch_add(1, Ordering::Relaxed),
         }
     }
 
+    /// Refuses a command: counts it, and replies with an error. `code` is the word that clients of
+    /// Redis go by.
+    pub(super) fn refuse(&mut self, reason: Reason, code: &str, text: &str) {
+        self.node.refusals.note(Face::Redis, reason, text);
+        self.replies.error(code, text);
+    }
+
     /// Whether it may ask for ids: nothing is in the way.
-    pub(super) fn is_open(&mut self, node: &Node) -> bool {
-        self.is_authenticated(node) && !self.in_refused_transaction
+    pub(super) fn is_open(&mut self) -> bool {
+        self.is_authenticated() && !self.in_refused_transaction
     }
 
     /// Whether it has shown the password that counts now, or none is needed.
-    pub(super) fn is_authenticated(&mut self, node: &Node) -> bool {
-        if self.shown == Some(node.live.redis_password_number()) {
+    pub(super) fn is_authenticated(&mut self) -> bool {
+        if self.shown == Some(self.node.live.redis_password_number()) {
             return true;
         }
-        self.shown = number_of_none(node);
+        self.shown = number_of_none(&self.node);
         self.shown.is_some()
     }
 
@@ -68,41 +79,42 @@ impl Session {
         let refused = std::mem::replace(&mut self.in_refused_transaction, is(b"MULTI"));
         if is(b"MULTI") {
             let why = "MULTI is refused: Leaf has no transactions, send the commands without (a pipeline)";
-            self.replies.error("ERR", why);
+            self.refuse(Reason::BadRequest, "ERR", why);
         } else if refused && is(b"EXEC") {
-            self.replies.error("EXECABORT", "Transaction discarded: Leaf has none");
+            self.refuse(Reason::BadRequest, "EXECABORT", "Transaction discarded: Leaf has none");
         } else if refused && is(b"DISCARD") {
             self.replies.simple("OK");
         } else if refused {
             self.in_refused_transaction = true;
-            self.replies.error("ERR", "MULTI was refused: send EXEC or DISCARD");
+            self.refuse(Reason::BadRequest, "ERR", "MULTI was refused: send EXEC or DISCARD");
         }
         refused || is(b"MULTI")
     }
 
     /// `AUTH [default] password`. A wrong password is compared in constant time, and changes
     /// nothing.
-    pub(super) fn authenticate(&mut self, node: &Node, words: &Words, input: &[u8]) {
+    pub(super) fn authenticate(&mut self, words: &Words, input: &[u8]) {
         let (user, password) = match words.len() {
             2 => (USER, words.word(input, 1)),
             _ => (words.word(input, 1), words.word(input, 2)),
         };
-        if node.live.config().redis.password.is_none() && words.len() == 2 {
-            return self.replies.error(
+        if self.node.live.config().redis.password.is_none() && words.len() == 2 {
+            return self.refuse(
+                Reason::Unauthorized,
                 "ERR",
                 "AUTH <password> called without any password configured: redis.password is not set",
             );
         }
-        if self.check(node, user, password) {
+        if self.check(user, password) {
             self.replies.simple("OK");
         }
     }
 
     /// Tells the client when it is wrong.
-    fn check(&mut self, node: &Node, user: &[u8], password: &[u8]) -> bool {
+    fn check(&mut self, user: &[u8], password: &[u8]) -> bool {
         // Read first: a password that is set in between has another one.
-        let number = node.live.redis_password_number();
-        let right = match &node.live.config().redis.password {
+        let number = self.node.live.redis_password_number();
+        let right = match &self.node.live.config().redis.password {
             Some(expected) => bool::from(expected.expose().as_bytes().ct_eq(password)),
             // As in Redis, whose user `default` has no password then.
             None => true,
@@ -111,21 +123,27 @@ impl Session {
             self.shown = Some(number);
             return true;
         }
-        self.replies.error("WRONGPASS", "invalid username-password pair or user is disabled.");
+        self.refuse(
+            Reason::Unauthorized,
+            "WRONGPASS",
+            "invalid username-password pair or user is disabled.",
+        );
         false
     }
 
     /// `HELLO [2|3 [AUTH user password] [SETNAME name]]`: chooses the version of the protocol. The
     /// version changes only if every option is right; a right password counts even then.
-    pub(super) fn hello(&mut self, node: &Node, words: &Words, input: &[u8]) {
+    pub(super) fn hello(&mut self, words: &Words, input: &[u8]) {
         let version = match words.word(input, 1) {
             _ if words.len() == 1 => self.replies.version,
             b"2" => Version::Two,
             b"3" => Version::Three,
             _ => {
-                return self
-                    .replies
-                    .error("NOPROTO", "unsupported protocol version: there are 2 and 3");
+                return self.refuse(
+                    Reason::BadRequest,
+                    "NOPROTO",
+                    "unsupported protocol version: there are 2 and 3",
+                );
             }
         };
         let mut name = None;
@@ -133,7 +151,7 @@ impl Session {
         while at < words.len() {
             let option = words.word(input, at);
             if option.eq_ignore_ascii_case(b"AUTH") && at + 2 < words.len() {
-                if !self.check(node, words.word(input, at + 1), words.word(input, at + 2)) {
+                if !self.check(words.word(input, at + 1), words.word(input, at + 2)) {
                     return;
                 }
                 at += 3;
@@ -142,11 +160,12 @@ impl Session {
                 at += 2;
             } else {
                 let text = format!("syntax error in HELLO option '{}'", repeated(option));
-                return self.replies.error("ERR", &text);
+                return self.refuse(Reason::BadRequest, "ERR", &text);
             }
         }
-        if !self.is_authenticated(node) {
-            return self.replies.error(
+        if !self.is_authenticated() {
+            return self.refuse(
+                Reason::Unauthorized,
                 "NOAUTH",
                 "HELLO must be called with the client already authenticated, otherwise the HELLO <proto> \
                  AUTH <user> <pass> option can be used to authenticate the client and select the RESP \
@@ -154,7 +173,7 @@ impl Session {
             );
         }
         if let Some(Err(refusal)) = name.map(|name| self.set_name(name)) {
-            return self.replies.error("ERR", &refusal);
+            return self.refuse(Reason::BadRequest, "ERR", &refusal);
         }
         let to = &mut self.replies;
         to.version = version;
@@ -170,8 +189,8 @@ impl Session {
     }
 
     /// `RESET`: the connection is as it was at its beginning, the password included.
-    pub(super) fn reset(&mut self, node: &Node) {
-        self.shown = number_of_none(node);
+    pub(super) fn reset(&mut self) {
+        self.shown = number_of_none(&self.node);
         self.name.clear();
         self.replies.version = Version::Two;
         self.replies.simple("RESET");

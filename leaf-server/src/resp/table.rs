@@ -90,7 +90,7 @@ pub(super) const COMMANDS: &[Command] = &[
         "AUTH",
         (2, 3),
         |call| {
-            call.session.authenticate(call.node, call.words, call.input);
+            call.session.authenticate(call.words, call.input);
             Ok(Outcome::Done)
         },
         "[default] password",
@@ -101,7 +101,7 @@ pub(super) const COMMANDS: &[Command] = &[
         "HELLO",
         (1, ANY),
         |call| {
-            call.session.hello(call.node, call.words, call.input);
+            call.session.hello(call.words, call.input);
             Ok(Outcome::Done)
         },
         "[2|3 [AUTH default password] [SETNAME name]]",
@@ -113,7 +113,7 @@ pub(super) const COMMANDS: &[Command] = &[
         "RESET",
         (1, 1),
         |call| {
-            call.session.reset(call.node);
+            call.session.reset();
             Ok(Outcome::Done)
         },
         "",

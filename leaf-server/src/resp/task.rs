@@ -5,7 +5,9 @@ use std::pin::Pin;
 use leaf_core::{Id, IdText};
 
 use super::reply::Replies;
-use crate::ids::{IdError, Reason};
+use super::session::Session;
+use crate::ids::IdError;
+use crate::refusal::Reason;
 
 /// A reply that may have to be waited for.
 pub(super) struct Task {
@@ -49,21 +51,22 @@ impl Task {
 
 impl Reply {
     /// Writes it; the ids of an array are the caller's to write.
-    pub(super) fn write(self, to: &mut Replies) -> Option<Ids> {
+    pub(super) fn write(self, session: &mut Session) -> Option<Ids> {
+        let to = &mut session.replies;
         match self {
             Self::Integer(value) => to.integer(value),
             Self::Text(id) => text_or_nil(to, id),
             Self::Each(replies) => {
                 for reply in replies {
                     match reply {
-                        Ok(id) => to.integer(id.get()),
-                        Err(error) => to.error(code(&error), &error.to_string()),
+                        Ok(id) => session.replies.integer(id.get()),
+                        Err(error) => refuse(session, &error),
                     }
                 }
             }
             Self::Errors(commands, error) => {
                 for _ in 0..commands {
-                    to.error(code(&error), &error.to_string());
+                    refuse(session, &error);
                 }
             }
             Self::Ids(count, ids) => {
@@ -93,11 +96,13 @@ pub(super) fn text_or_nil(to: &mut Replies, id: Option<Told>) {
     }
 }
 
-/// The word that begins an error. Clients try again after `BUSY` and `LOADING`.
-fn code(error: &IdError) -> &'static str {
-    match error.reason() {
+/// Refuses a command for which there is no id. Clients of Redis may try `BUSY` and `LOADING` again.
+fn refuse(session: &mut Session, error: &IdError) {
+    let reason = error.reason();
+    let code = match reason {
         Reason::Busy => "BUSY",
         Reason::Unavailable => "LOADING",
         _ => "ERR",
-    }
+    };
+    session.refuse(reason, code, &error.to_string());
 }

@@ -7,15 +7,13 @@ use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use hyper::Version;
 use hyper::body::{Body, Incoming};
 use hyper::server::conn::http2;
 use hyper::service::HttpService;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulConnection;
-use tokio::net::TcpStream;
 
-use super::{Control, Order};
+use super::{Control, Order, Stream};
 
 /// Requests at a time of one HTTP/2 connection.
 const STREAMS: u32 = 100;
@@ -24,35 +22,12 @@ const PING_EVERY: Duration = Duration::from_secs(20);
 /// The longest that the answer to a ping may take.
 const PING_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How an HTTP/2 connection begins, as far as no request of HTTP/1 does.
-const PREFACE: &[u8] = b"PRI";
-/// A client that sends one byte must not keep a thread busy.
-const PREFACE_LOOKS: u32 = 50;
-
 /// The largest head of a request.
 pub(crate) const HEAD_BYTES: usize = 16 * 1024;
 
-/// What a connection speaks: looks at its first bytes and leaves them there.
-pub(crate) async fn version(stream: &TcpStream) -> Option<Version> {
-    let mut start = [0; PREFACE.len()];
-    for _ in 0..PREFACE_LOOKS {
-        let seen = stream.peek(&mut start).await.ok().filter(|seen| *seen > 0)?;
-        if start[..seen] != PREFACE[..seen] {
-            return Some(Version::HTTP_11);
-        }
-        if seen == PREFACE.len() {
-            return Some(Version::HTTP_2);
-        }
-        // A part of it is there already, so that waiting for more to read would not wait.
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
-    // Typed by hand, perhaps.
-    Some(Version::HTTP_11)
-}
-
 /// Serves a connection over HTTP/2. `send_buffer` is what it buffers for one of its streams.
 pub(crate) async fn serve_http2<S, B>(
-    stream: TcpStream,
+    stream: impl Stream,
     service: S,
     control: &Control,
     send_buffer: usize,

@@ -9,8 +9,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use rustix::net::sockopt::set_tcp_user_timeout;
+use rustix::net::sockopt::{set_socket_keepalive, set_tcp_keepidle, set_tcp_user_timeout};
 use rustix::process::{Resource, getrlimit, setrlimit};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
@@ -27,6 +28,8 @@ const OTHER_FILES: u64 = 256;
 const SILENT_SWEEPS: u32 = 4;
 /// A client that acknowledges nothing, or reads nothing, for so long is gone.
 const UNREAD_TIMEOUT: Duration = Duration::from_secs(30);
+/// A client that may be idle for ever shows after so long, and again and again, that it is there.
+const KEEP_ALIVE: Duration = Duration::from_secs(300);
 /// How soon the next one is asked to make room where the last one did not.
 const EVICT_AGAIN: Duration = Duration::from_millis(50);
 /// How soon somebody is looked for again who can make room, where nobody could: one may have been
@@ -56,10 +59,15 @@ pub(crate) trait Protocol: Send + Sync + 'static {
     /// must end.
     fn serve(
         self: Arc<Self>,
-        stream: TcpStream,
+        stream: impl Stream,
         control: Arc<Control>,
     ) -> impl Future<Output = ()> + Send;
 }
+
+/// The bytes of a connection, whatever carries them.
+pub(crate) trait Stream: AsyncRead + AsyncWrite + Unpin + Send + 'static {}
+
+impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> Stream for S {}
 
 /// How a listener keeps its connections.
 #[derive(Debug, Clone, Copy)]
@@ -309,6 +317,7 @@ impl<P: Protocol> Serving<P> {
     /// Gives a connection to the thread of the data plane that has fewest.
     fn serve(&self, stream: std::net::TcpStream, slot: Slot<P>) {
         let place = self.plane.place();
+        let idle_stays = self.slots.keeping.idle_stays;
         let (protocol, open) = (Arc::clone(&self.slots.protocol), self.slots.connections.add());
         place.runtime().clone().spawn(async move {
             // A client that breaks off is not the server's error.
@@ -318,6 +327,11 @@ impl<P: Protocol> Serving<P> {
                 let _ = stream.set_nodelay(true);
                 // Without this one a client that never reads would hold its slot for ever.
                 let _ = set_tcp_user_timeout(&stream, UNREAD_TIMEOUT.as_millis() as u32);
+                if idle_stays {
+                    // Without it the place of a client whose machine is gone is kept for ever.
+                    let _ = set_socket_keepalive(&stream, true);
+                    let _ = set_tcp_keepidle(&stream, KEEP_ALIVE);
+                }
                 protocol.serve(stream, Arc::clone(&open.control)).await;
             }
             drop((open, place, slot));

@@ -9,9 +9,11 @@ mod data_plane;
 mod exchange;
 mod linger;
 mod listener;
+mod opening;
 
 pub(crate) use control::{Control, Order};
 pub(crate) use data_plane::DataPlane;
-pub(crate) use exchange::{Ended, HEAD_BYTES, UnderWay, Unread, drive, serve_http2, version};
+pub(crate) use exchange::{Ended, HEAD_BYTES, UnderWay, Unread, drive, serve_http2};
 pub(crate) use linger::linger;
-pub(crate) use listener::{Keeping, Listener, Protocol, Share};
+pub(crate) use listener::{Keeping, Listener, Protocol, Share, Stream};
+pub(crate) use opening::open;

@@ -29,6 +29,7 @@ use super::problem::{Form, Problem, check_method};
 use super::reply::{self, Reply};
 use super::routes::{self, Route};
 use crate::node::Node;
+use crate::refusal::{Face, Reason};
 
 /// How long an answer may take that needs a store or the registry.
 const ANSWER: Duration = Duration::from_secs(20);
@@ -96,9 +97,13 @@ pub(super) async fn route(node: &Arc<Node>, head: &Parts, body: &mut RequestBody
     let form = if head.uri.path().starts_with("/v1/") { Form::Json } else { Form::Text };
     let form = Form::accepted(&head.headers, form);
     let reply = answer(node, head, body).await;
-    let mut reply = reply.unwrap_or_else(|problem| problem.reply(form));
     // Health is for everybody, and nobody keeps a connection for it: others may need its place.
     let is_health = matches!(head.uri.path(), "/healthz" | "/readyz");
+    let mut reply = reply.unwrap_or_else(|problem| match is_health {
+        // An answer like any other: nothing was refused.
+        true => problem.shown(form),
+        false => problem.reply(node, Face::Ops, form),
+    });
     if is_health && head.version < Version::HTTP_2 && !head.headers.contains_key(AUTHORIZATION) {
         reply.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
     }
@@ -238,14 +243,13 @@ async fn detached<T: Send + 'static>(
     match tokio::time::timeout(ANSWER, tokio::spawn(answer)).await {
         Ok(Ok(answer)) => answer,
         Ok(Err(_)) => {
-            let status = StatusCode::INTERNAL_SERVER_ERROR;
-            Err(Problem::new(status, "failed", "the request failed; the server's log says why"))
+            Err(Problem::new(Reason::Failed, "the request failed; the server's log says why"))
         }
         Err(_) => {
             let text = format!(
                 "no answer within {ANSWER:?}; whether something was changed is not known: look again"
             );
-            Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, "unclear", text))
+            Err(Problem::new(Reason::Unclear, text))
         }
     }
 }
@@ -257,7 +261,7 @@ fn authorize(
     headers: &HeaderMap,
     uri: &hyper::Uri,
 ) -> Result<(), Problem> {
-    let forbidden = |why: &str| Err(Problem::new(StatusCode::FORBIDDEN, "forbidden", why));
+    let forbidden = |why: &str| Err(Problem::new(Reason::Forbidden, why));
     if let Some(token) = token {
         let shown =
             headers.get(AUTHORIZATION).and_then(|value| value.as_bytes().split_at_checked(7));
@@ -267,7 +271,7 @@ fn authorize(
             _ => {
                 let text =
                     "the token of ops.token is missing or wrong: send Authorization: Bearer TOKEN";
-                Err(Problem::new(StatusCode::UNAUTHORIZED, "unauthorized", text))
+                Err(Problem::new(Reason::Unauthorized, text))
             }
         };
     }
@@ -310,7 +314,7 @@ mod tests {
         }
         let uri = hyper::Uri::from_static("/v1/status");
         let allowed = authorize(token.as_ref(), listen.parse().unwrap(), &given, &uri);
-        allowed.err().map_or(200, |problem| problem.reply(Form::Text).status().as_u16())
+        allowed.err().map_or(200, |problem| problem.status().as_u16())
     }
 
     #[test]
@@ -338,7 +342,7 @@ mod tests {
             let uri = hyper::Uri::from_static(named);
             let headers = [(HOST, HeaderValue::from_static("localhost"))].into_iter().collect();
             let allowed = authorize(None, own.parse().unwrap(), &headers, &uri);
-            let allowed = allowed.err().map_or(200, |it| it.reply(Form::Text).status().as_u16());
+            let allowed = allowed.err().map_or(200, |it| it.status().as_u16());
             assert_eq!(allowed, wanted, "{named}");
         }
 

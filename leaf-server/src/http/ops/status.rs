@@ -1,5 +1,7 @@
 //! `/v1/status`: how this node is, and why, in words and codes.
 
+use std::collections::BTreeMap;
+
 use hyper::StatusCode;
 use leaf_core::Health;
 use serde::Serialize;
@@ -18,6 +20,8 @@ struct Status {
     running_for_s: u64,
     segment: Option<Segment>,
     snowflake: Option<Flakes>,
+    /// How many requests were refused since the start, by protocol and reason.
+    refused: BTreeMap<&'static str, BTreeMap<&'static str, u64>>,
 }
 
 /// A health as it is shown.
@@ -109,6 +113,7 @@ pub(super) fn show(node: &Node) -> Reply {
         running_for_s: node.started.elapsed().as_secs(),
         segment: stores.map(|stores| Segment { stores }),
         snowflake: node.ids.snowflake().map(|snowflake| flakes(node, snowflake)),
+        refused: node.refusals.counts(),
     };
     reply::json(StatusCode::OK, &status)
 }

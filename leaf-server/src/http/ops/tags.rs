@@ -1,6 +1,5 @@
 //! The records of the segment stores, and the JSON forms of `/v1/tags`.
 
-use hyper::StatusCode;
 use leaf_core::{Step, Tag};
 use leaf_node::records::{TagIdShown, TagShown};
 use leaf_segment::{
@@ -11,6 +10,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::super::problem::Problem;
 use crate::node::{Node, Store};
+use crate::refusal::Reason;
 
 /// The answer to `GET /v1/tags`.
 #[derive(Serialize)]
@@ -266,7 +266,7 @@ pub(super) async fn decode(node: &Node, tag: &str, id: &str) -> Result<TagIdShow
     let record = TagAdmin::new(&*store.open.store).read(&tag).await?;
     leaf_node::records::decode(&record, &node.ids.keys(), id).map_err(|error| match error {
         TagIdError::Text(_) | TagIdError::NotOfTag => {
-            Problem::new(StatusCode::NOT_FOUND, "no-such-id", error.to_string())
+            Problem::new(Reason::NoSuchId, error.to_string())
         }
         error => Problem::unavailable(error.to_string()),
     })
@@ -286,7 +286,7 @@ pub(super) async fn delete(
         TagAdminError::Unconfirmed(why) => {
             let text =
                 format!("{why}. To delete it, repeat its name, {how}; or disable it instead");
-            Problem::new(StatusCode::CONFLICT, "unconfirmed", text)
+            Problem::new(Reason::Unconfirmed, text)
         }
         error => error.into(),
     })?;

@@ -1,6 +1,5 @@
 //! The worker ids of the registry, and the JSON forms of `/v1/workers`.
 
-use hyper::StatusCode;
 use leaf_core::{UnixMillis, WorkerId};
 use leaf_node::records::WorkerShown;
 use leaf_snowflake::Registry;
@@ -9,6 +8,7 @@ use serde_json::{Value, json};
 
 use super::super::problem::Problem;
 use crate::node::{Node, Snowflake};
+use crate::refusal::Reason;
 
 /// The answer to `GET /v1/workers`.
 #[derive(Serialize)]
@@ -75,7 +75,7 @@ pub(super) async fn list(node: &Node) -> Result<Workers, Problem> {
 
 /// A command that the body does not confirm.
 fn unconfirmed(why: &str) -> Problem {
-    Problem::new(StatusCode::CONFLICT, "unconfirmed", why)
+    Problem::new(Reason::Unconfirmed, why)
 }
 
 /// Frees a dead node's worker id.

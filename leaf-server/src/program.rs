@@ -1,0 +1,263 @@
+//! The program `leaf-server`: its verbs, its signals, its log and its exit codes.
+//!
+//! Exit codes: 0 after a clean stop, 1 when it could not start or go on, 2 when the configuration
+//! is wrong.
+
+use std::convert::Infallible;
+use std::io::Write as _;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail};
+use leaf_node::OpenError;
+use leaf_node::config::{Config, ConfigError};
+use leaf_registry::RegistryKind;
+use leaf_segment::NewTag;
+use tokio::time::{Instant, MissedTickBehavior};
+
+use crate::cli::{self, Cli, Verb};
+use crate::reload::Reload;
+use crate::serve::DataPlane;
+use crate::server::{Addresses, Listeners, Server, make_data_dir};
+use crate::supervisor::{self, Order, Orders};
+use crate::{check, log, schema, show};
+
+/// Signals so close to each other are one.
+const SAME_SIGNAL: Duration = Duration::from_millis(500);
+/// How often it is looked for dropped lines of the log.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// The program: reads its command line, runs the verb, and turns its error into an exit code.
+pub fn main() -> ExitCode {
+    let cli = match cli::parse() {
+        Ok(cli) => cli,
+        Err(code) => return code,
+    };
+    let code = match run(cli) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => exit_code(&error),
+    };
+    log::flush();
+    code
+}
+
+/// Runs a verb on the runtime of the control plane: configuration, signals, stores, registry,
+/// health and administration. Ids are served by the threads of the data plane
+/// ([`DataPlane`]), so that neither holds up the other.
+fn run(cli: Cli) -> Result<()> {
+    // That of the control plane.
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .thread_name("leaf-control")
+        .enable_all()
+        .build()
+        .context("start the runtime")?;
+    let result = runtime.block_on(work(cli));
+    // What still hangs in a blocking call (a name look-up, a disk) is left behind.
+    runtime.shutdown_timeout(Duration::from_secs(1));
+    result
+}
+
+/// Reads the configuration, starts the log, and runs the verb. A signal ends what is under way.
+async fn work(cli: Cli) -> Result<()> {
+    // Before anything takes its time: by default a SIGHUP would be the end.
+    let mut orders = Orders::listen()?;
+    let sources = cli.settings.sources().with_default_files();
+    let load = {
+        let sources = sources.clone();
+        tokio::task::spawn_blocking(move || sources.load())
+    };
+    let loaded = tokio::select! {
+        loaded = load => loaded??,
+        _ = orders.stop() => bail!("interrupted"),
+    };
+    let log = log::start(&loaded.config.log)?;
+    for warning in &loaded.warnings {
+        tracing::warn!("{warning}");
+    }
+    let verb = cli.verb.unwrap_or(Verb::Run);
+    if matches!(verb, Verb::Run) {
+        return serve(Reload::new(sources, loaded, log), orders).await;
+    }
+    let others = async {
+        match verb {
+            Verb::Schema { apply } => schema::run(&loaded.config, apply).await,
+            Verb::Check => check::run(&loaded.config).await,
+            Verb::Run | Verb::Config => show::run(&loaded),
+        }
+    };
+    tokio::select! {
+        result = others => result,
+        _ = orders.stop() => bail!("interrupted"),
+    }
+}
+
+/// Serves ids until a signal arrives.
+///
+/// A second signal ends it at once, without giving the worker id back: the registry then keeps it
+/// until its ceiling, up to [`offline_for`](leaf_node::config::Snowflake::offline_for) ahead, and
+/// [`recycle_after`](leaf_node::config::Snowflake::recycle_after) have passed, unless the same node
+/// starts again. The ids in memory are lost.
+///
+/// # Errors
+/// It could not start, or cannot go on.
+async fn serve(mut reload: Reload, mut orders: Orders) -> Result<()> {
+    let config = reload.config().clone();
+    // Before a port is bound: a program that looks for the data directory may wait for the port.
+    make_data_dir(&config)?;
+    let listeners = Listeners::bind(&config)?;
+    let at = listeners.addresses()?;
+    let delay = config.stop_delay.duration();
+    let server = Server::start(config, Arc::clone(reload.live()), listeners).await?;
+    announce(reload.config(), &at);
+    supervisor::ready();
+    let data_plane = server.data_plane.clone();
+    let watchdog = watch(&data_plane);
+    tokio::pin!(watchdog);
+    let outcome = tokio::select! {
+        signal = follow(&mut orders, &mut reload, &server) => Ok(signal),
+        error = server.keep(|health| supervisor::status(&health.to_string())) => {
+            error.map(|never| match never {})
+        }
+        never = report_dropped_lines() => match never {},
+        never = &mut watchdog => match never {},
+    };
+
+    supervisor::stopping();
+    match &outcome {
+        Ok(signal) => tracing::info!("stopping: {signal}"),
+        Err(_) => tracing::info!("stopping"),
+    }
+    // Balancers notice meanwhile, unless it ends for a reason of its own.
+    let delay = if outcome.is_ok() { delay } else { Duration::ZERO };
+    tokio::select! {
+        () = server.stop(delay) => outcome.map(|_| ()),
+        never = watchdog => match never {},
+        () = second(&mut orders) => bail!("second signal: stopped at once, without giving the worker id back"),
+    }
+}
+
+/// Reloads as often as it is asked to; ends with the name of the signal to stop.
+async fn follow(orders: &mut Orders, reload: &mut Reload, server: &Server) -> &'static str {
+    loop {
+        match orders.next().await {
+            Order::Stop(signal) => return signal,
+            Order::Reload => {
+                supervisor::reloading();
+                tokio::select! {
+                    () = reload.run(&server.node) => supervisor::ready(),
+                    // A disk that hangs does not hold it up.
+                    signal = orders.stop() => return signal,
+                }
+            }
+        }
+    }
+}
+
+/// Logs how many lines of the log were dropped. Never ends.
+async fn report_dropped_lines() -> Infallible {
+    let mut reported = 0;
+    loop {
+        tokio::time::sleep(LOOK_EVERY).await;
+        let now = log::dropped();
+        if now > reported {
+            let lines = now - reported;
+            tracing::warn!("{lines} lines of the log were dropped: nobody read them in time");
+            // Unless this one was, too.
+            if log::dropped() == now {
+                reported = now;
+            }
+        }
+    }
+}
+
+/// The second signal. Who signals a whole group of processes, as timeout(1) does, sends two at
+/// once.
+async fn second(orders: &mut Orders) {
+    let first = Instant::now();
+    loop {
+        orders.stop().await;
+        if first.elapsed() > SAME_SIGNAL {
+            return;
+        }
+    }
+}
+
+/// Signs of life for systemd, as long as every thread of the data plane gives one. Never ends.
+async fn watch(data_plane: &DataPlane) -> Infallible {
+    let Some(limit) = supervisor::watchdog() else { return std::future::pending().await };
+    let mut looks = tokio::time::interval(limit / 2);
+    looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        looks.tick().await;
+        match tokio::time::timeout(limit / 4, data_plane.answers()).await {
+            Ok(()) => supervisor::alive(),
+            Err(_) => tracing::error!("a thread of the data plane does not answer"),
+        }
+    }
+}
+
+/// Tells the person who started it where to ask. Ids flow also where nobody can read it.
+fn announce(config: &Config, at: &Addresses) {
+    let Addresses { http: ids, redis, grpc, ops } = at;
+    let mut text =
+        format!("leaf-server {}\n  ids        http://{ids}\n", env!("CARGO_PKG_VERSION"));
+    if let Some(redis) = redis {
+        text += &format!("  redis      redis://{redis}\n");
+    }
+    if let Some(grpc) = grpc {
+        text += &format!("  grpc       http://{grpc}\n");
+    }
+    text += &format!("  ops        http://{ops}\n");
+    if config.segment.enabled {
+        text += &format!("  segment    {}\n", config.segment.store);
+        for shard in &config.segment.shard {
+            let tags: Vec<_> = shard.tags.iter().map(ToString::to_string).collect();
+            let store = shard.store.as_ref().unwrap_or(&config.segment.store);
+            text += &format!("             {store} for {}\n", tags.join(", "));
+        }
+    }
+    if config.snowflake.enabled {
+        let registry = config.registry();
+        let workers = match (registry.kind(), &config.snowflake.worker_ids) {
+            (RegistryKind::Local, None) => format!(", worker id {}", config.snowflake.worker_id()),
+            (RegistryKind::Local, Some(_)) => ", worker id by identity".into(),
+            (RegistryKind::Ordinal, _) => ", worker id from the host name".into(),
+            _ => String::new(),
+        };
+        text += &format!("  snowflake  registry {registry}{workers}\n");
+    }
+    // Only a new SQLite file has a tag to begin with.
+    let sample = NewTag::sample().tag;
+    let has_sample = config.segment.stores().of(sample.as_str()).file(&config.data_dir).is_some();
+    text += &format!("  data       {}\n", config.data_dir.display());
+    text += &match (config.segment.enabled, config.snowflake.enabled) {
+        (true, _) if has_sample => format!("try: curl http://{ids}/api/segment/get/{sample}\n"),
+        (_, true) => format!("try: curl http://{ids}/api/snowflake/get/test\n"),
+        (_, false) => {
+            format!(
+                "try: leaf tag create orders --step 1000 && curl http://{ids}/api/segment/get/orders\n"
+            )
+        }
+    };
+    // A thread of its own: perhaps nobody reads it.
+    std::thread::spawn(move || std::io::stdout().write_all(text.as_bytes()));
+}
+
+/// Tells why it ended. Who reads the output may have seen enough and left.
+fn exit_code(error: &anyhow::Error) -> ExitCode {
+    let broken_pipe = error
+        .downcast_ref::<std::io::Error>()
+        .is_some_and(|error| error.kind() == std::io::ErrorKind::BrokenPipe);
+    if broken_pipe {
+        return ExitCode::SUCCESS;
+    }
+    log::write(format!("leaf-server: {error:#}\n"));
+    let not_opened = error.downcast_ref();
+    if error.is::<ConfigError>() || matches!(not_opened, Some(OpenError::Config(_))) {
+        ExitCode::from(2)
+    } else {
+        ExitCode::FAILURE
+    }
+}

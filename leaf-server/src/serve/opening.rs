@@ -1,0 +1,126 @@
+//! The first bytes of a connection, which tell what it speaks.
+//!
+//! They are read, not peeked at, so that it works on every stream, also on one that decrypts. The
+//! stream that is returned yields them again.
+
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use hyper::Version;
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, ReadBuf};
+
+/// How an HTTP/2 connection begins (RFC 9113, section 3.4), as far as no HTTP/1 request does.
+const PREFACE: [u8; 3] = *b"PRI";
+
+/// A stream whose first bytes were looked at.
+pub(crate) struct Opened<S> {
+    stream: S,
+    first: [u8; PREFACE.len()],
+    /// Which of `first` nobody has read yet.
+    unread: std::ops::Range<usize>,
+}
+
+/// Reads the first bytes of a connection until they tell the version of HTTP: HTTP/2 if they are
+/// its preface. `None` if the client closes, or breaks off, before.
+pub(crate) async fn open<S: AsyncRead + Unpin>(mut stream: S) -> Option<(Version, Opened<S>)> {
+    let mut first = [0; PREFACE.len()];
+    let mut read = 0;
+    let version = loop {
+        match stream.read(&mut first[read..]).await {
+            Ok(length @ 1..) => read += length,
+            Ok(0) | Err(_) => return None,
+        }
+        if first[..read] != PREFACE[..read] {
+            break Version::HTTP_11;
+        }
+        if read == first.len() {
+            break Version::HTTP_2;
+        }
+    };
+    Some((version, Opened { stream, first, unread: 0..read }))
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Opened<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        into: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        if self.unread.is_empty() {
+            return Pin::new(&mut self.stream).poll_read(context, into);
+        }
+        let end = self.unread.end.min(self.unread.start + into.remaining());
+        into.put_slice(&self.first[self.unread.start..end]);
+        self.unread.start = end;
+        // What has arrived behind them comes along. An error, or the end, comes with the next call.
+        if into.remaining() > 0 {
+            let _ = Pin::new(&mut self.stream).poll_read(context, into);
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Opened<S> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(context, bytes)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        slices: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write_vectored(context, slices)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::io::AsyncWriteExt as _;
+
+    #[tokio::test]
+    async fn the_first_bytes_tell_the_version_and_are_read_again() {
+        for (text, expected) in [
+            ("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", Some(Version::HTTP_2)),
+            ("GET / HTTP/1.1\r\n\r\n", Some(Version::HTTP_11)),
+            ("POST / HTTP/1.1\r\n\r\n", Some(Version::HTTP_11)),
+            ("x", Some(Version::HTTP_11)),
+            ("PR", None),
+            ("", None),
+        ] {
+            for piece in [1, 2, 3, 64] {
+                let (mut client, server) = tokio::io::duplex(piece);
+                let sent = tokio::spawn(async move {
+                    // Nobody reads the rest of a connection that is given up.
+                    let _ = client.write_all(text.as_bytes()).await;
+                });
+                let opened = open(server).await;
+                assert_eq!(opened.as_ref().map(|(version, _)| *version), expected, "{text:?}");
+                if let Some((_, mut stream)) = opened {
+                    let mut read = String::new();
+                    stream.read_to_string(&mut read).await.unwrap();
+                    assert_eq!(read, text, "in pieces of {piece}");
+                }
+                sent.await.unwrap();
+            }
+        }
+    }
+}
