@@ -420,7 +420,9 @@ async fn import(
 /// What makes no sense is the command line's fault.
 fn refused(error: TagAdminError) -> anyhow::Error {
     match error {
-        TagAdminError::Refused(why) | TagAdminError::Conflict(why) => ConfigError::new(why).into(),
+        TagAdminError::Refused(_) | TagAdminError::Conflict(_) | TagAdminError::NoKey(_) => {
+            ConfigError::new(hints::with(&error, hints::of_admin(&error))).into()
+        }
         error => error.into(),
     }
 }

@@ -30,6 +30,7 @@ mod template;
 mod text_form;
 #[cfg(feature = "records")]
 mod unknown_fields;
+mod unknown_name;
 mod worker;
 
 pub use clock::{Clock, ManualClock, RELEASED};
@@ -48,4 +49,5 @@ pub use template::{Day, Template, TemplateError};
 pub use text_form::{IdText, TextForm, TextFormError};
 #[cfg(feature = "records")]
 pub use unknown_fields::UnknownFields;
+pub use unknown_name::UnknownName;
 pub use worker::WorkerId;

@@ -20,7 +20,7 @@ use hkdf::Hkdf;
 use sha2::Sha256;
 use thiserror::Error;
 
-use crate::{Id, Tag};
+use crate::{Id, Tag, UnknownName};
 
 const ROUNDS: u8 = 10;
 /// So many ids are computed at once: enough to keep the processor's AES unit busy.
@@ -156,10 +156,11 @@ impl fmt::Display for ScrambleDomain {
 }
 
 impl FromStr for ScrambleDomain {
-    type Err = ();
+    type Err = UnknownName;
 
-    fn from_str(name: &str) -> Result<Self, ()> {
-        Self::ALL.into_iter().find(|domain| domain.name() == name).ok_or(())
+    fn from_str(name: &str) -> Result<Self, UnknownName> {
+        let found = Self::ALL.into_iter().find(|domain| domain.name() == name);
+        found.ok_or(UnknownName::new("give 63, 53 or d10"))
     }
 }
 

@@ -14,7 +14,7 @@ use std::str::FromStr;
 use thiserror::Error;
 
 use crate::template::CROCKFORD;
-use crate::{Id, Layout, UnixMillis, WorkerId};
+use crate::{Id, Layout, UnixMillis, UnknownName, WorkerId};
 
 /// The bits of a UUID beside time, version and variant.
 const UUID_FREE: u32 = 74;
@@ -306,12 +306,12 @@ impl fmt::Display for TextForm {
 }
 
 impl FromStr for TextForm {
-    type Err = &'static str;
+    type Err = UnknownName;
 
     /// Reads a name, in capitals or small letters.
     fn from_str(name: &str) -> Result<Self, Self::Err> {
         let found = Self::ALL.into_iter().find(|form| form.name().eq_ignore_ascii_case(name));
-        found.ok_or("give one of uuid, ulid, tsid, objectid")
+        found.ok_or(UnknownName::new("give one of uuid, ulid, tsid, objectid"))
     }
 }
 

@@ -6,7 +6,9 @@
 
 use std::error::Error;
 
-use leaf_segment::{StoreError, StoreErrorKind, TagAdminError, TagView};
+use leaf_segment::{
+    SegmentErrorKind, StoreError, StoreErrorKind, TagAdminError, TagIdError, TagView,
+};
 use leaf_snowflake::{RegistryError, RegistryErrorKind, SnowflakeError, SnowflakeErrorKind};
 
 use crate::OpenError;
@@ -65,6 +67,19 @@ pub const fn of_store(kind: &StoreErrorKind) -> Option<&'static str> {
     }
 }
 
+/// Where keys of scrambled ids are.
+const KEY_FILE: &str = "segment.keys_file names the key file, and SIGHUP loads it again";
+
+/// The hint for a refusal of administration; `None` where its text says it all.
+#[must_use]
+pub const fn of_admin(error: &TagAdminError) -> Option<&'static str> {
+    match error {
+        TagAdminError::NoKey(_) => Some(KEY_FILE),
+        TagAdminError::Store(error) => of_store(error.kind()),
+        _ => None,
+    }
+}
+
 /// The hint for an error or for what caused it.
 ///
 /// The nearest cause that has a hint wins: it is the most specific one.
@@ -89,8 +104,11 @@ fn of_one(error: &(dyn Error + 'static)) -> Option<&'static str> {
     if let Some(error) = error.downcast_ref::<StoreError>() {
         return of_store(error.kind());
     }
-    if let Some(TagAdminError::Store(error)) = error.downcast_ref::<TagAdminError>() {
-        return of_store(error.kind());
+    if let Some(error) = error.downcast_ref::<TagAdminError>() {
+        return of_admin(error);
+    }
+    if let Some(TagIdError::Key(_)) = error.downcast_ref::<TagIdError>() {
+        return Some(KEY_FILE);
     }
     let error = match error.downcast_ref::<OpenError>() {
         Some(OpenError::Snowflake(error)) => error,
@@ -105,9 +123,13 @@ fn of_one(error: &(dyn Error + 'static)) -> Option<&'static str> {
 /// The most commands that are suggested at once.
 const COMMANDS: usize = 3;
 
-/// The commands that repair the tags whose records went back; `None` where there is none.
+/// What repairs the tags that are refused: a key, or the commands for those whose records went
+/// back; `None` where there is nothing.
 #[must_use]
 pub fn of_refused(views: &[TagView]) -> Option<String> {
+    if views.iter().any(|view| matches!(view.ended, Some(SegmentErrorKind::Key(_)))) {
+        return Some(KEY_FILE.into());
+    }
     let commands = views.iter().filter_map(|view| {
         let least = view.advance_to?;
         Some(format!("`leaf tag advance {} --at-least {least}`", quoted(view.tag.as_str())))

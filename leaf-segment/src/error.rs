@@ -233,14 +233,14 @@ pub enum SegmentErrorKind {
     /// Numbers of a later period were granted already: this host's clock is behind, or another one
     /// is ahead.
     #[error(
-        "numbers of a later period were granted already, and by this server's clock it has not begun: a clock is wrong, or \
-         the tag jumped after a failover; the server's health and log say which period"
+        "numbers of a later period were granted already, and by this node's clock it has not begun: a clock is wrong, or \
+         the tag jumped after a failover; the health of this node says which period"
     )]
     ClockBehind,
     /// This host's clock is not set yet, or is ahead of that of the store's server.
     #[error(
-        "this server's clock is not set yet, or ahead of the store's, and a number of a period that has not begun cannot be taken \
-         back; the server's health and log say more"
+        "this node's clock is not set yet, or ahead of the store's, and a number of a period that has not begun cannot be taken \
+         back; the health of this node says more"
     )]
     ClockInDoubt,
     /// The ids of the tag are scrambled with a key that this process does not have.
@@ -257,7 +257,7 @@ pub enum SegmentErrorKind {
     StrictOrder,
     /// The tag was moved to another store, and this generator asks the old one.
     #[error(
-        "the tag is being deleted, or was moved to another store; the server's health and log say what to do"
+        "the tag is being deleted, or was moved to another store; the health of this node says what to do"
     )]
     Moved,
     /// The store offers ids that it granted before: it went back, and is not trusted until somebody

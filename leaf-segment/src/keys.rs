@@ -12,8 +12,6 @@ use arc_swap::ArcSwap;
 use leaf_core::{KeyId, MasterKey, Scramble, ScrambleDomain, Tag};
 use thiserror::Error;
 
-use crate::{Meaning, Shape};
-
 /// The greatest version that any domain has.
 const MOST: u8 = 9;
 
@@ -66,14 +64,14 @@ pub enum KeysError {
 pub enum KeyProblem {
     /// There is no key of this version.
     #[error(
-        "key {0} is missing: copy its line into the file of segment.keys_file (set it where it is not set) from another \
-         server or a backup, and send SIGHUP; a new key does not help"
+        "key {0} is missing: copy its line into the key file of this node from that of another one, or from a backup, and \
+         load the keys again; a new key does not help"
     )]
     Missing(u8),
     /// There is another key of this version than the one that the tag was made with.
     #[error(
-        "key {0} is not the one that the tag was made with: replace its line in segment.keys_file by that of a server \
-         which serves the tag, and send SIGHUP"
+        "key {0} is not the one that the tag was made with: replace its line in the key file of this node by that of a \
+         node which serves the tag, and load the keys again"
     )]
     Other(u8),
 }
@@ -119,27 +117,6 @@ impl KeyRing {
     #[must_use]
     pub fn newest(&self, domain: ScrambleDomain, tag: &Tag) -> Option<Scramble> {
         (1..=domain.max_version()).rev().find_map(|version| self.of_version(domain, version, tag))
-    }
-
-    /// The meaning of a tag with its newest key; a text for operators where it has no newer one.
-    pub(crate) fn newer_meaning(&self, meaning: Meaning, tag: &Tag) -> Result<Meaning, String> {
-        let Shape::Scramble { domain, key } = meaning.shape else {
-            return Err("the tag's ids are not scrambled: it has no key".into());
-        };
-        let newer = self.newest(domain, tag).filter(|newest| newest.key().version > key.version);
-        let Some(newer) = newer else {
-            let (now, most) = (key.version, domain.max_version());
-            let way_out = match now < most {
-                true => format!(
-                    "add a line `{} = KEY` to the file of segment.keys_file on every server first, KEY as \
-                     `openssl rand -hex 32` draws it",
-                    now + 1
-                ),
-                false => format!("scramble:{domain} has no version above: make a new tag"),
-            };
-            return Err(format!("the tag has key {now}, and there is no newer one: {way_out}"));
-        };
-        Ok(Meaning { shape: Shape::Scramble { domain, key: newer.key() }, ..meaning })
     }
 }
 

@@ -11,7 +11,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use leaf_core::{KeyId, ScrambleDomain};
+use leaf_core::{KeyId, ScrambleDomain, UnknownName};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
@@ -162,11 +162,13 @@ impl fmt::Display for Interleave {
 }
 
 impl FromStr for Interleave {
-    type Err = ();
+    type Err = UnknownName;
 
-    fn from_str(text: &str) -> Result<Self, ()> {
-        let (index, of) = parts(text).ok_or(())?;
-        Self::new(index, of).ok_or(())
+    fn from_str(text: &str) -> Result<Self, UnknownName> {
+        let part = parts(text).and_then(|(index, of)| Self::new(index, of));
+        part.ok_or(UnknownName::new(
+            "give INDEX/COUNT like 0/2, with 2 to 1024 parts counted from 0",
+        ))
     }
 }
 
@@ -317,8 +319,8 @@ impl Meaning {
                 "scrambled ids have no order that could be strict: leave the order or the shape out",
             ),
             (Order::Relaxed, _, Some(_)) => refuse(
-                "numbers that begin again are in strict order, or a period would not begin with 1, 2, 3: leave \
-                 --order out, or --reset",
+                "numbers that begin again are in strict order, or a period would not begin with 1, 2, 3: leave the \
+                 order or the reset out",
             ),
             _ => Ok(()),
         }
@@ -331,9 +333,9 @@ impl Text {
         let newer = || MeaningError::Newer(format!("shape {text:?}"));
         let damaged = |what: &str| MeaningError::Damaged(format!("{what} is missing or none"));
         match text.split_once(':').ok_or_else(newer)? {
-            ("interleave", part) => part.parse().map(Shape::Interleave).map_err(|()| newer()),
+            ("interleave", part) => part.parse().map(Shape::Interleave).map_err(|_| newer()),
             ("scramble", domain) => {
-                let domain: ScrambleDomain = domain.parse().map_err(|()| newer())?;
+                let domain: ScrambleDomain = domain.parse().map_err(|_| newer())?;
                 let version = self.key.filter(|key| (1..=domain.max_version()).contains(key));
                 let version = version.ok_or_else(|| damaged("`key`"))?;
                 let check = self.check.as_ref().and_then(|check| check.parse().ok());

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use leaf_core::{ScrambleDomain, Step, Tag, Template};
+use leaf_core::{ScrambleDomain, Step, Tag, Template, UnknownName};
 use serde::{Deserialize, Deserializer};
 
 use crate::meaning::{Interleave, parts};
@@ -69,18 +69,18 @@ pub enum ShapeName {
 }
 
 impl FromStr for ShapeName {
-    type Err = String;
+    type Err = UnknownName;
 
-    fn from_str(text: &str) -> Result<Self, String> {
+    fn from_str(text: &str) -> Result<Self, UnknownName> {
         let shape = match text.split_once(':') {
             None if text == "plain" => Some(Self::Plain),
             Some(("interleave", part)) => part.parse().ok().map(Self::Interleave),
             Some(("scramble", domain)) => domain.parse().ok().map(Self::Scramble),
             _ => None,
         };
-        shape.ok_or_else(|| {
-            "give plain, interleave:INDEX/COUNT like interleave:0/2, scramble:63, scramble:53 or scramble:d10".into()
-        })
+        shape.ok_or(UnknownName::new(
+            "give plain, interleave:INDEX/COUNT like interleave:0/2, scramble:63, scramble:53 or scramble:d10",
+        ))
     }
 }
 
@@ -101,11 +101,11 @@ impl<'de> Deserialize<'de> for ShapeName {
 }
 
 impl FromStr for Period {
-    type Err = &'static str;
+    type Err = UnknownName;
 
     fn from_str(name: &str) -> Result<Self, Self::Err> {
         let found = Self::ALL.into_iter().find(|period| period.name() == name);
-        found.ok_or("give daily, monthly or yearly")
+        found.ok_or(UnknownName::new("give daily, monthly or yearly"))
     }
 }
 
@@ -172,11 +172,11 @@ impl TagSpec {
             ShapeName::Scramble(domain) => match keys.newest(domain, tag) {
                 Some(scramble) => Shape::Scramble { domain, key: scramble.key() },
                 None => {
-                    return refuse(format!(
-                        "scrambled ids need a key: put a line `1 = KEY` into the file of segment.keys_file on every \
-                         server, KEY as `openssl rand -hex 32` draws it; {domain} takes versions 1 to {}",
+                    return Err(TagAdminError::NoKey(format!(
+                        "scrambled ids need a key: put a line `1 = KEY` into the key file of every node, KEY as \
+                         `openssl rand -hex 32` draws it; {domain} takes versions 1 to {}",
                         domain.max_version()
-                    ));
+                    )));
                 }
             },
         })
@@ -347,6 +347,6 @@ mod tests {
         }
         let spec = TagSpec { shape: "scramble:63".parse().unwrap(), ..TagSpec::default() };
         let refused = spec.record(Tag::parse("a").unwrap(), &KeyRing::default()).unwrap_err();
-        assert!(refused.to_string().contains("segment.keys_file"), "{refused}");
+        assert!(refused.to_string().contains("into the key file"), "{refused}");
     }
 }

@@ -11,7 +11,7 @@ use leaf_core::{Step, Tag};
 use tokio::time::Instant;
 
 use crate::{
-    EndedTag, KeyRing, Meaning, NewTag, Order, SealError, StoreError, StoreErrorKind,
+    EndedTag, KeyRing, Meaning, NewTag, Order, SealError, Shape, StoreError, StoreErrorKind,
     TagGeneration, TagRecord, TagSettings, TagSettingsError, TagStore, TagUpdate,
 };
 
@@ -93,6 +93,9 @@ pub enum TagAdminError {
     /// It does not go together with what the record says.
     #[error("{0}")]
     Conflict(String),
+    /// The key that it needs is not in the key ring of this node.
+    #[error("{0}")]
+    NoKey(String),
     /// It cannot be taken back, and was not confirmed; the text says what it means.
     #[error("{0}")]
     Unconfirmed(String),
@@ -251,7 +254,7 @@ impl<'a> TagAdmin<'a> {
             if record.is_sealed() {
                 return Err(TagAdminError::Conflict(StoreErrorKind::Moved.to_string()));
             }
-            let newer = keys.newer_meaning(meaning, tag).map_err(TagAdminError::Conflict)?;
+            let newer = newer_meaning(keys, meaning, tag)?;
             Ok(TagUpdate { meaning: Some(newer), ..TagUpdate::of(record.clone()) })
         })
         .await
@@ -415,6 +418,32 @@ fn check_id(what: &str, id: i64) -> Result<(), TagAdminError> {
         return Ok(());
     }
     Err(TagAdminError::Refused(format!("{what} is 0 to {}", i64::MAX - 1)))
+}
+
+/// The meaning of a tag with its newest key.
+///
+/// # Errors
+/// `Conflict` for a tag without keys, `NoKey` where there is no newer one.
+fn newer_meaning(keys: &KeyRing, meaning: Meaning, tag: &Tag) -> Result<Meaning, TagAdminError> {
+    let Shape::Scramble { domain, key } = meaning.shape else {
+        let why = "the tag's ids are not scrambled: it has no key";
+        return Err(TagAdminError::Conflict(why.into()));
+    };
+    let newer = keys.newest(domain, tag).filter(|newest| newest.key().version > key.version);
+    let Some(newer) = newer else {
+        let (now, most) = (key.version, domain.max_version());
+        let way_out = match now < most {
+            true => format!(
+                "add a line `{} = KEY` to the key file of every node first, KEY as \
+                 `openssl rand -hex 32` draws it",
+                now + 1
+            ),
+            false => format!("scramble:{domain} has no version above: make a new tag"),
+        };
+        let why = format!("the tag has key {now}, and there is no newer one: {way_out}");
+        return Err(TagAdminError::NoKey(why));
+    };
+    Ok(Meaning { shape: Shape::Scramble { domain, key: newer.key() }, ..meaning })
 }
 
 #[cfg(test)]

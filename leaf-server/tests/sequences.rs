@@ -292,7 +292,7 @@ fn keys_and_ranges_that_cannot_be() {
     let without = Node::start(&store, &[]);
     let made =
         without.ops("POST", "/v1/tags", r#"{"tag":"other","step":10,"shape":"scramble:63"}"#);
-    assert!(made.status == 400 && made.body.contains("segment.keys_file"), "{}", made.body);
+    assert!(made.status == 409 && made.body.contains("segment.keys_file"), "{}", made.body);
 }
 
 /// Seconds from now to a moment, as libfaketime takes them.

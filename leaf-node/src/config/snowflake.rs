@@ -5,7 +5,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use leaf_core::{Clock as _, Layout, UnixMillis, WorkerId};
+use leaf_core::{Clock as _, Layout, UnixMillis, UnknownName, WorkerId};
 use leaf_registry::{RegistryKind, RegistryUrl};
 use leaf_snowflake::{NodeSettings, PeerRule, SystemClock, WorkerRange};
 use serde::{Deserialize, Serialize};
@@ -91,14 +91,14 @@ pub enum ClockCheck {
 }
 
 impl FromStr for ClockCheck {
-    type Err = &'static str;
+    type Err = UnknownName;
 
     fn from_str(name: &str) -> Result<Self, Self::Err> {
         match name {
             "majority" => Ok(Self::By(PeerRule::Majority)),
             "mean" => Ok(Self::By(PeerRule::Mean)),
             "off" => Ok(Self::Off),
-            _ => Err("give majority, mean or off"),
+            _ => Err(UnknownName::new("give majority, mean or off")),
         }
     }
 }

@@ -202,7 +202,10 @@ impl From<TagAdminError> for Problem {
     fn from(error: TagAdminError) -> Self {
         match error {
             TagAdminError::Store(error) => error.into(),
-            TagAdminError::Conflict(why) => Self::new(Reason::Conflict, why),
+            error @ (TagAdminError::Conflict(_) | TagAdminError::NoKey(_)) => {
+                let detail = hints::with(&error, hints::of_admin(&error));
+                Self::new(Reason::Conflict, detail)
+            }
             // Of an advance: a deletion says more.
             TagAdminError::Unconfirmed(why) => {
                 Self::new(Reason::Unconfirmed, format!("{why}; set `far` where that is meant"))
