@@ -12,11 +12,12 @@ use crate::failure::{AskError, Failure, Fault};
 use crate::pool::Pool;
 use crate::transport::Transport;
 
-/// How often servers are looked after.
+/// The pause between two rounds of health probes, and between two rounds of DNS look-ups.
 const LOOK: Duration = Duration::from_millis(500);
 /// Pauses between rounds over all servers.
 const PAUSE: Duration = Duration::from_millis(100);
-/// They double up to this, and each is drawn from half to one and a half of its length.
+/// The longest pause. Pauses double up to it, and each is drawn from half to one and a half of its
+/// length.
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 
 /// What a client asks servers.

@@ -57,7 +57,7 @@ impl LeafClient {
     /// Makes the client. No server is asked yet.
     ///
     /// # Errors
-    /// Those of [`LeafClientBuilder::build`]; `BadConfig` when the system gives no thread.
+    /// The errors of [`LeafClientBuilder::build`]; `BadConfig` when the system gives no thread.
     pub fn open(builder: LeafClientBuilder) -> Result<Self, ClientError> {
         let mut threads = Builder::new_multi_thread();
         let runtime = threads.worker_threads(1).thread_name("leaf-client").enable_all().build();
@@ -74,7 +74,7 @@ impl LeafClient {
     /// A tag, ready to hand out ids. The first time a server is asked what it is like.
     ///
     /// # Errors
-    /// Those of [`crate::LeafClient::tag`].
+    /// The errors of [`crate::LeafClient::tag`].
     pub fn tag(&self, tag: &str) -> Result<TagHandle, ClientError> {
         let handle = self.runtime.block_on(self.client.tag(tag))?;
         Ok(TagHandle { handle, runtime: Arc::clone(&self.runtime) })
@@ -115,7 +115,7 @@ impl TagHandle {
     /// Takes the next id; blocks where it must wait.
     ///
     /// # Errors
-    /// Those of [`crate::TagHandle::next`].
+    /// The errors of [`crate::TagHandle::next`].
     #[inline]
     pub fn next(&self) -> Result<Id, ClientError> {
         match self.handle.try_next() {
@@ -127,7 +127,7 @@ impl TagHandle {
     /// Takes exactly `count` ids, as one or more ranges; blocks until they are there.
     ///
     /// # Errors
-    /// Those of [`crate::TagHandle::take`].
+    /// The errors of [`crate::TagHandle::take`].
     pub fn take(&self, count: usize) -> Result<Vec<IdRange>, ClientError> {
         self.runtime.block_on(self.handle.take(count))
     }
@@ -135,7 +135,7 @@ impl TagHandle {
     /// Takes exactly `count` ids, in every tag; blocks until they are there.
     ///
     /// # Errors
-    /// Those of [`crate::TagHandle::take_ids`].
+    /// The errors of [`crate::TagHandle::take_ids`].
     pub fn take_ids(&self, count: usize) -> Result<Vec<Id>, ClientError> {
         self.runtime.block_on(self.handle.take_ids(count))
     }
@@ -150,7 +150,7 @@ impl TagHandle {
     /// Fetches the first ids, so that the first caller need not wait. Takes none.
     ///
     /// # Errors
-    /// Those of [`Self::next`].
+    /// The errors of [`Self::next`].
     pub fn warm_up(&self) -> Result<(), ClientError> {
         self.runtime.block_on(self.handle.warm_up())
     }
@@ -167,7 +167,7 @@ impl LocalIds {
     /// Takes the next id; blocks where it must wait.
     ///
     /// # Errors
-    /// Those of [`TagHandle::next`].
+    /// The errors of [`TagHandle::next`].
     #[inline(always)]
     #[expect(clippy::should_implement_trait, reason = "no iterator: it fails, and never ends")]
     pub fn next(&mut self) -> Result<Id, ClientError> {
@@ -188,7 +188,7 @@ impl Snowflake {
     /// Takes the next id; blocks where it must wait.
     ///
     /// # Errors
-    /// Those of [`crate::Snowflake::next`].
+    /// The errors of [`crate::Snowflake::next`].
     pub fn next(&self) -> Result<Id, ClientError> {
         match self.ids.try_next() {
             Some(id) => Ok(id),
@@ -199,7 +199,7 @@ impl Snowflake {
     /// Takes so many ids, at most 1,000; blocks until they are there.
     ///
     /// # Errors
-    /// Those of [`crate::Snowflake::take`].
+    /// The errors of [`crate::Snowflake::take`].
     pub fn take(&self, count: usize) -> Result<Vec<Id>, ClientError> {
         self.runtime.block_on(self.ids.take(count))
     }

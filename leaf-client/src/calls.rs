@@ -20,7 +20,7 @@ const PER_ID: usize = 24;
 
 /// A question to a server.
 pub(crate) trait Ask: Sync {
-    /// What it is answered.
+    /// The type of the answer.
     type Answer: Send;
 
     /// The mode that only some servers may have.
@@ -209,7 +209,8 @@ pub(crate) struct AskIds<'a> {
 }
 
 impl AskIds<'_> {
-    /// All of them; `None` where one is none, or there are not so many.
+    /// The ids of a response; `None` if one of them is invalid or their number is not the requested
+    /// one.
     fn ids(&self, ids: impl ExactSizeIterator<Item = Option<i64>>) -> Option<Vec<Id>> {
         let enough = ids.len() == self.count;
         let ids = ids.map(|id| id.and_then(Id::new)).collect::<Option<Vec<Id>>>();

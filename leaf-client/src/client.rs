@@ -22,7 +22,7 @@ use crate::stock::Stock;
 use crate::tag::{TagHandle, TagIds};
 use crate::transport::Transport;
 
-/// The most snowflake ids of a list: what every server allows by default.
+/// The most snowflake ids that one request asks for: the default of a server's `http.max_count`.
 const SNOWFLAKES: usize = 1000;
 /// How long a snowflake id may lie in a client.
 const SNOWFLAKE_LIFE: Duration = Duration::from_secs(1);
@@ -51,7 +51,7 @@ pub(crate) struct Settings {
 struct Inner {
     /// The servers.
     api: Arc<Api>,
-    /// They again, as a store of ranges.
+    /// The calls again, as a store of ranges.
     source: Arc<ServerSource>,
     /// The tags that have leases.
     segments: SegmentGenerator,
@@ -63,7 +63,7 @@ struct Inner {
     deadline: Duration,
     /// No handle is made any more.
     closed: AtomicBool,
-    /// Those that keep what is known of servers up to date; ended with the client.
+    /// The tasks that keep what is known of servers up to date; ended with the client.
     tasks: Vec<AbortHandle>,
 }
 

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// So many errors in a row eject a server.
+/// How many errors in a row eject a server.
 const ERRORS: u32 = 3;
 /// How long a server is ejected the first time. Each time that it does not answer then, this
 /// doubles.
@@ -41,7 +41,7 @@ pub(crate) enum Protocol {
 /// port.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Place {
-    /// What it is asked by.
+    /// How requests are sent to this server.
     pub(crate) protocol: Protocol,
     /// Like `leaf.example.com:8080`.
     pub(crate) authority: String,
@@ -88,7 +88,7 @@ impl Place {
 pub(crate) struct Endpoint {
     /// The configured URL that led to it.
     pub(crate) place: Place,
-    /// One of the addresses that its name has.
+    /// One of the addresses of the server's name.
     pub(crate) address: SocketAddr,
     /// What is known of it; locked for moments.
     state: Mutex<State>,
@@ -107,7 +107,7 @@ struct State {
     /// Until when it is believed to have no tags, and to make no snowflake ids.
     no_segments: Option<Instant>,
     no_snowflakes: Option<Instant>,
-    /// It had no ids although it answered: it is to be asked how it is.
+    /// The server had no ids although it answered: a probe must ask for its health.
     doubtful: bool,
 }
 
@@ -152,7 +152,7 @@ impl Endpoint {
         if zone.is_none() || own == zone { Rank::Near } else { Rank::Far }
     }
 
-    /// It answered, with whatever.
+    /// Notes that the server answered, with success or an error.
     pub(crate) fn succeeded(&self) {
         let mut state = self.state();
         if state.ejected_until.is_some() {
@@ -162,7 +162,7 @@ impl Endpoint {
         *state = State { zone, no_segments, no_snowflakes, ..State::default() };
     }
 
-    /// It did not answer, or not as a leaf-server does.
+    /// Notes that the server did not answer, or not as a leaf-server does.
     pub(crate) fn failed(&self) {
         let mut state = self.state();
         match state.ejected_until {
@@ -179,7 +179,7 @@ impl Endpoint {
         }
     }
 
-    /// It says of itself that it cannot serve.
+    /// Notes that the server says of itself that it cannot serve.
     pub(crate) fn not_ready(&self) {
         let mut state = self.state();
         state.doubtful = false;
@@ -194,7 +194,8 @@ impl Endpoint {
         }
     }
 
-    /// It answered, and had no ids: one tag may be in trouble, or all of it.
+    /// Notes that the server answered, and had no ids: one tag may be in trouble, or all of the
+    /// server.
     pub(crate) fn refused(&self) {
         self.state().doubtful = true;
     }
@@ -206,12 +207,12 @@ impl Endpoint {
         state.ejected_until = Some(Instant::now() + pause.min(LONGEST_EJECTION));
     }
 
-    /// It told its zone, or that it has none.
+    /// Notes the server's zone, or that it has none.
     pub(crate) fn told_zone(&self, zone: Option<String>) {
         self.state().zone = Some((zone, Instant::now() + BELIEVED));
     }
 
-    /// It answered that it does not have this mode.
+    /// Notes that the server does not have this mode.
     pub(crate) fn has_not(&self, mode: Option<Mode>) {
         if let Some(mode) = mode {
             *self.state().without(mode) = Some(Instant::now() + BELIEVED);
@@ -224,7 +225,7 @@ impl Endpoint {
         until.is_some_and(|until| Instant::now() < until)
     }
 
-    /// Whether it is to be asked how it is: it may be back, or has not told its zone.
+    /// Whether a probe must ask for the server's health: it may be back, or has not told its zone.
     pub(crate) fn probe_due(&self, wants_zone: bool) -> bool {
         let state = self.state();
         match state.ejected_until {

@@ -55,7 +55,7 @@ impl ClientError {
         Self { kind, text: text.into() }
     }
 
-    /// Of a handle that has ended, of `what`.
+    /// The error of a handle that has ended, of `what`.
     pub(crate) fn ended(what: &str, why: ClientErrorKind) -> Self {
         let text = match why {
             ClientErrorKind::Closed => "the client was closed",

@@ -10,7 +10,7 @@ use crate::error::{ClientError, ClientErrorKind};
 /// Why a request failed.
 #[derive(Debug, Clone, thiserror::Error)]
 pub(crate) enum AskError {
-    /// It was not served; another time, or by another server, it may be.
+    /// The request was not served. A later attempt, or another server, may serve it.
     #[error(transparent)]
     Failed(#[from] Failure),
     /// A server said no, and others will, too.
@@ -27,7 +27,7 @@ impl AskError {
 }
 
 impl ClientError {
-    /// Of a request for `what`, like `tag "orders"`.
+    /// The failure of a request for `what`, like `tag "orders"`.
     pub(crate) fn asking(what: &str, error: &AskError) -> Self {
         let kind = match error {
             AskError::Failed(_) => ClientErrorKind::Unavailable,
@@ -43,20 +43,20 @@ pub(crate) struct Failure {
     /// Which server.
     endpoint: String,
     why: String,
-    /// What it says of the server.
+    /// What the failure says of the server.
     pub(crate) fault: Fault,
 }
 
 /// What a failure says of the server that it is of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fault {
-    /// It is ill.
+    /// The server is ill.
     Server,
-    /// It answers, and cannot serve this request now.
+    /// The server answers, and cannot serve this request now.
     Trouble,
-    /// It does not have the mode that the request is for.
+    /// The server does not have the mode that the request is for.
     NoSuchMode,
-    /// It did not answer, and had less time than an attempt has.
+    /// The server did not answer, and had less time than an attempt has.
     CutShort,
     /// Nothing.
     None,
@@ -79,7 +79,7 @@ impl Failure {
         }
     }
 
-    /// One that no server is to blame for.
+    /// A failure that no server is to blame for.
     pub(crate) fn of_names(why: impl Into<String>) -> Self {
         Self { endpoint: String::new(), why: why.into(), fault: Fault::None }
     }

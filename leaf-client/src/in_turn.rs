@@ -99,7 +99,7 @@ impl InTurn {
         }
     }
 
-    /// So many ids that follow each other in the order of the tag.
+    /// Takes `count` ids that follow each other in the order of the tag.
     pub(crate) async fn take(&self, count: usize) -> Result<Vec<Id>, ClientError> {
         self.check()?;
         let most = self.asking.most.load(Ordering::Relaxed);
@@ -152,7 +152,7 @@ impl Asking {
         }
     }
 
-    /// So many ids by one request, from whichever server serves it.
+    /// Takes `count` ids by one request, from whichever server serves it.
     async fn ask(&self, count: usize) -> Result<Vec<Id>, AskError> {
         // Its failure, which names a server, comes before its callers' deadlines.
         let deadline = Instant::now() + self.wait.mul_f64(0.9);

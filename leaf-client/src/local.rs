@@ -50,7 +50,7 @@ impl LocalIds {
     /// Takes the next id, and waits where it must.
     ///
     /// # Errors
-    /// Those of [`TagHandle::next`].
+    /// The errors of [`TagHandle::next`].
     #[inline]
     pub async fn next(&mut self) -> Result<Id, ClientError> {
         match self.try_next() {

@@ -22,7 +22,7 @@ use crate::error::ClientErrorKind;
 use crate::failure::AskError;
 use crate::wire::TagShown;
 
-/// So many leased ranges of a tag are remembered: a double buffer holds two.
+/// How many leased ranges of a tag are remembered: a double buffer holds two.
 const REMEMBERED: usize = 4;
 
 #[derive(Debug)]
@@ -236,7 +236,8 @@ impl TagCatalog for ServerSource {
         Box::pin(self.read(tag))
     }
 
-    /// What was learnt of the tags that this client uses.
+    /// Returns the records of the tags that this client uses, as last read from a server. Sends no
+    /// request. Tags that no longer exist are left out.
     fn tags(&self) -> StoreFuture<'_, Vec<TagRecord>> {
         let records = self.used().values().filter_map(|used| used.record.clone()).collect();
         Box::pin(async { Ok(records) })

@@ -103,7 +103,7 @@ impl TagHandle {
     /// follow each other.
     ///
     /// # Errors
-    /// Those of [`Self::take`], but `NoRanges`.
+    /// The errors of [`Self::take`], but `NoRanges`.
     pub async fn take_ids(&self, count: usize) -> Result<Vec<Id>, ClientError> {
         match &self.ids {
             TagIds::Leased(handle) => Ok(handle.take_ids(count).await?.collect()),
@@ -115,7 +115,7 @@ impl TagHandle {
     /// Fetches the first ids, so that the first caller need not wait. Takes none.
     ///
     /// # Errors
-    /// Those of [`Self::next`].
+    /// The errors of [`Self::next`].
     pub async fn warm_up(&self) -> Result<(), ClientError> {
         match &self.ids {
             TagIds::Leased(handle) => Ok(handle.load().await?),

@@ -4,7 +4,7 @@
 use leaf_segment::{Order, TagGeneration};
 use serde::{Deserialize, Deserializer};
 
-/// `GET /v1/server`
+/// The JSON answer to `GET /v1/server`.
 #[derive(Debug, Deserialize)]
 pub(crate) struct Server {
     #[serde(default)]
@@ -17,7 +17,7 @@ const fn yes() -> bool {
     true
 }
 
-/// `GET /v1/segments/{tag}`
+/// The JSON answer to `GET /v1/segments/{tag}`.
 #[derive(Debug, Clone, Deserialize)]
 pub(crate) struct TagShown {
     pub(crate) order: Order,
@@ -36,7 +36,7 @@ fn generation<'de, D: Deserializer<'de>>(from: D) -> Result<Option<TagGeneration
     Ok(text.and_then(|text| text.parse().ok()))
 }
 
-/// `POST /v1/segments/{tag}/lease`
+/// The JSON answer to `POST /v1/segments/{tag}/lease`.
 #[derive(Debug, Deserialize)]
 pub(crate) struct Lease {
     pub(crate) start: String,
@@ -44,7 +44,7 @@ pub(crate) struct Lease {
     pub(crate) ticket: String,
 }
 
-/// `POST /v1/segments/{tag}/return`
+/// The JSON answer to `POST /v1/segments/{tag}/return`.
 #[derive(Debug, Deserialize)]
 pub(crate) struct Returned {
     pub(crate) returned: bool,
@@ -71,7 +71,7 @@ impl Problem {
         self.r#type.starts_with("urn:leaf:problem:")
     }
 
-    /// What it says, as far as it can stand in a line.
+    /// The text of an error, as far as it fits into a line.
     pub(crate) fn text(&self) -> String {
         one_line(&self.detail)
     }

@@ -67,7 +67,7 @@ impl Leaf {
     /// The handle of a tag, which must exist. Keep it: it yields ids without a look-up.
     ///
     /// # Errors
-    /// Those of [`crate::Leaf::segment`].
+    /// The errors of [`crate::Leaf::segment`].
     ///
     /// # Panics
     /// When segment mode was switched off.
@@ -78,7 +78,7 @@ impl Leaf {
     /// The next id of a tag.
     ///
     /// # Errors
-    /// Those of [`TagHandle::next`].
+    /// The errors of [`TagHandle::next`].
     #[inline]
     pub fn next(&self, tag: &TagHandle) -> Result<Id, SegmentError> {
         tag.try_next().map_or_else(|| self.wait(tag.next()), Ok)
@@ -87,7 +87,7 @@ impl Leaf {
     /// The next snowflake id.
     ///
     /// # Errors
-    /// Those of [`SnowflakeGenerator::next`](leaf_snowflake::SnowflakeGenerator::next).
+    /// The errors of [`SnowflakeGenerator::next`](leaf_snowflake::SnowflakeGenerator::next).
     ///
     /// # Panics
     /// When snowflake mode was switched off.

@@ -9,5 +9,5 @@ pub mod v1 {
     include!("generated/leaf.v1.rs");
 }
 
-/// The files, for reflection: an encoded `FileDescriptorSet`.
+/// The compiled `.proto` file as an encoded `FileDescriptorSet`, for gRPC server reflection.
 pub const DESCRIPTORS: &[u8] = include_bytes!("generated/leaf.v1.bin");

@@ -5,8 +5,8 @@ use std::fmt;
 
 use leaf_segment::StoreFuture;
 
-/// Where a store keeps what it remembers of its place, among the settings of tags. It is no name of
-/// a tag: those do not begin with white space.
+/// The key, among the keys of the tags' settings, under which a store keeps its `ShardMemory` (its
+/// place among the shards). The leading space keeps it distinct from every tag's name.
 #[cfg(any(feature = "sql", feature = "etcd"))]
 pub(crate) const SHARD_MEMORY: &str = " shards";
 

@@ -32,7 +32,7 @@ use crate::{Meaning, NewTag, SEALED};
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EndedTag {
-    /// What its numbers meant.
+    /// What the tag's numbers meant.
     pub meaning: Meaning,
     /// Every number that it granted is below this.
     pub next: i64,
@@ -68,7 +68,8 @@ impl EndedTag {
         .unwrap_or(SEALED)
     }
 
-    /// Of two ended tags of one name the one to remember. Leaf makes none below another; plain SQL may.
+    /// Returns the one of two ended tags of one name that must be remembered. Leaf makes none below
+    /// another; plain SQL may.
     #[must_use]
     pub(crate) fn max(self, other: Self) -> Self {
         let of = |ended: Self| (ended.ids_below(), ended.next);

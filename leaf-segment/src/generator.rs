@@ -77,7 +77,7 @@ struct Shared {
 /// A reading of the whole set of tags that has ended.
 #[derive(Debug, Clone, Default)]
 struct Read {
-    /// Its number, from 1 on.
+    /// The generator's number, from 1 on.
     number: u64,
     failure: Option<Arc<StoreError>>,
 }

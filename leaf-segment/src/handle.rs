@@ -69,7 +69,7 @@ impl TagHandle {
     /// order never has any in memory: then it does nothing.
     ///
     /// # Errors
-    /// Those of [`Self::next`].
+    /// The errors of [`Self::next`].
     pub async fn load(&self) -> Result<(), SegmentError> {
         if self.is_strict() || self.stock() > 0 {
             return Ok(());
@@ -132,7 +132,7 @@ impl TagHandle {
     /// follow each other.
     ///
     /// # Errors
-    /// Those of [`Self::take`], but `NoRanges`.
+    /// The errors of [`Self::take`], but `NoRanges`.
     pub async fn take_ids(&self, count: usize) -> Result<Ids, SegmentError> {
         let numbers = self.take_numbers(count).await?;
         let ids = Ids::of_ranges(numbers, self.state.mapping());
@@ -171,7 +171,7 @@ impl TagHandle {
     /// directly, unordered against those of [`Self::next`].
     ///
     /// # Errors
-    /// Those of [`Self::take`].
+    /// The errors of [`Self::take`].
     pub async fn take_contiguous(&self, count: usize) -> Result<IdRange, SegmentError> {
         self.check_ranges()?;
         let step = self.check_count(count)?;

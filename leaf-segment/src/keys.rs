@@ -12,7 +12,8 @@ use arc_swap::ArcSwap;
 use leaf_core::{KeyId, MasterKey, Scramble, ScrambleDomain, Tag};
 use thiserror::Error;
 
-/// The greatest version that any domain has.
+/// The greatest version that a key may have: `max_version` of `ScrambleDomain::Digits10`. The other
+/// domains allow fewer versions.
 const MOST: u8 = 9;
 
 /// The master keys that this process has. Empty by default.

@@ -66,7 +66,7 @@ impl LocalIds {
     /// Takes the next id, and waits where it must.
     ///
     /// # Errors
-    /// Those of [`TagHandle::next`].
+    /// The errors of [`TagHandle::next`].
     pub async fn next(&mut self) -> Result<Id, SegmentError> {
         if let Some(id) = self.try_next() {
             return Ok(id);

@@ -72,7 +72,7 @@ struct Log {
     path: PathBuf,
     file: File,
     bytes: u64,
-    /// Its size when it was last written whole.
+    /// The file's size when it was last written whole.
     compact: u64,
     /// Lines of a later version.
     unknown: String,

@@ -88,7 +88,7 @@ pub enum MeaningError {
     /// A later version of Leaf wrote it.
     #[error("its meaning is of a later version of Leaf ({0}): upgrade this program")]
     Newer(String),
-    /// It is damaged, or was written by hand.
+    /// The record is damaged, or was written by hand.
     #[error(
         "its meaning cannot be read ({0}): put the text back that `leaf tag create` wrote, from a backup; no other \
          text can replace it"

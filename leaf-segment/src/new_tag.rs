@@ -52,7 +52,7 @@ pub struct TagSpec {
     /// The first number, which is the first id of a plain tag. Default 1, or the first of the
     /// slice.
     pub first: Option<i64>,
-    /// What it is for, at most 256 characters.
+    /// What the tag is for, at most 256 characters.
     pub description: Option<String>,
 }
 

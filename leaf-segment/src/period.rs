@@ -90,7 +90,7 @@ impl Zone {
         Self::find("UTC").expect("the database has UTC")
     }
 
-    /// Its name, as the database writes it.
+    /// The zone's name, as the IANA database writes it.
     #[must_use]
     pub const fn name(self) -> &'static str {
         self.name
@@ -122,7 +122,7 @@ impl Period {
     /// All periods.
     pub const ALL: [Self; 3] = [Self::Daily, Self::Monthly, Self::Yearly];
 
-    /// Its name: `daily`, `monthly`, `yearly`.
+    /// The period's name: `daily`, `monthly`, `yearly`.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -207,7 +207,8 @@ impl Reset {
         self.window(self.period.code(self.zone.day_at(now)))
     }
 
-    /// What it means that a counter that reads `next` has no number left in `window`.
+    /// Classifies a counter whose next number is beyond `window`: the period is full, the next one
+    /// has begun, or a later one has.
     pub(crate) fn beyond(self, window: Window, next: i64, now: Timestamp) -> Beyond {
         let code = next / self.capacity();
         // The last number of a full period carries into the digits of the period.

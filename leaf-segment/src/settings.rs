@@ -85,10 +85,10 @@ pub enum TagSettingsError {
     /// A later version of Leaf wrote it.
     #[error("its settings are of a later version of Leaf ({0}): upgrade this program")]
     Newer(String),
-    /// It is damaged, or was written by hand, and had nothing that only a backup can tell.
+    /// The record is damaged, or was written by hand, and had nothing that only a backup can tell.
     #[error("its settings cannot be read ({0}): set them again")]
     Damaged(String),
-    /// It is damaged, and had a slice or a template.
+    /// The record is damaged, and had a slice or a template.
     #[error(
         "its settings cannot be read ({0}), and had a slice or a template: put the text back from a backup; set again it \
          would lose them"
@@ -260,7 +260,7 @@ impl Slice {
         ((1u64 << self.bits) / u64::from(self.of)).cast_signed()
     }
 
-    /// Its first id.
+    /// The slice's first id.
     #[must_use]
     pub fn first(self) -> i64 {
         (self.size() * i64::from(self.index)).max(1)

@@ -11,7 +11,7 @@ use leaf_core::{Id, IdRange, IdRangeIter, Scramble, Tag};
 use crate::keys::{KeyProblem, KeyRing};
 use crate::meaning::{Interleave, Shape};
 
-/// So many ids are made at once.
+/// How many ids are computed from numbers at a time, for tags that are not in plain shape.
 const BATCH: usize = 32;
 
 /// What makes ids of numbers.
@@ -22,7 +22,7 @@ pub(crate) enum Mapping {
 }
 
 impl Mapping {
-    /// That of a tag; `None` where the numbers are the ids.
+    /// The mapping of a tag's numbers to ids; `None` where the numbers are the ids.
     pub(crate) fn of(shape: Shape, tag: &Tag, keys: &KeyRing) -> Result<Option<Self>, KeyProblem> {
         Ok(match shape {
             Shape::Plain => None,
@@ -77,7 +77,7 @@ struct Batch {
 }
 
 impl Ids {
-    /// Of one range of numbers.
+    /// The ids of one range of numbers.
     pub(crate) fn of_range(range: IdRange, mapping: Option<&Arc<Mapping>>) -> Self {
         let batch = mapping.map(|mapping| {
             let mapping = Arc::clone(mapping);
@@ -86,7 +86,7 @@ impl Ids {
         Self { current: range.iter(), rest: Vec::new().into_iter(), left: range.len(), batch }
     }
 
-    /// Of several ranges of numbers, at least one.
+    /// The ids of several ranges of numbers, at least one.
     pub(crate) fn of_ranges(ranges: Vec<IdRange>, mapping: Option<&Arc<Mapping>>) -> Option<Self> {
         let left = ranges.iter().map(|range| range.len()).sum();
         let mut rest = ranges.into_iter();

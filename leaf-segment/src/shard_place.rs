@@ -17,7 +17,7 @@ use crate::{Shards, TagPattern};
 
 /// The version of the text.
 const FORMAT_VERSION: u32 = 1;
-/// So much of the patterns is kept for people.
+/// How many bytes of the patterns are kept, to show them to people.
 const SHOWN_CHARS: usize = 200;
 /// The old and the new one.
 const MOST: usize = 2;
@@ -42,7 +42,7 @@ pub struct ShardPlace {
     shard: usize,
     /// How many there are.
     of: usize,
-    /// Its patterns, or their beginning, for people.
+    /// The shard's patterns, or their beginning, to show them to people.
     #[serde(default)]
     tags: String,
 }
@@ -149,7 +149,7 @@ impl fmt::Display for ShardPlace {
 }
 
 impl ShardMemory {
-    /// That of a store that was used at this place only.
+    /// The memory of a store that was used at this place only.
     #[must_use]
     pub fn new(place: ShardPlace) -> Self {
         Self { places: vec![place] }

@@ -162,7 +162,7 @@ impl<T> Shards<T> {
         Ok(Shards { shards, rest: make(self.rest).await? })
     }
 
-    /// All of them, the rest last.
+    /// All shards; the one that has the rest of the tags is last.
     pub fn iter(&self) -> impl Iterator<Item = &T> {
         self.shards.iter().map(|(_, shard)| shard).chain([&self.rest])
     }
@@ -194,7 +194,7 @@ impl Shards<SegmentGenerator> {
     /// The handle of a tag. One that is not known yet is looked up in its store.
     ///
     /// # Errors
-    /// Those of [`SegmentGenerator::tag`].
+    /// The errors of [`SegmentGenerator::tag`].
     pub async fn tag(&self, tag: &str) -> Result<TagHandle, SegmentError> {
         self.of(tag).tag(tag).await
     }

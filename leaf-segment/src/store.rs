@@ -206,13 +206,13 @@ pub trait TagStore: SegmentSource {
 pub struct TagUpdate {
     /// The record as it was read.
     pub seen: TagRecord,
-    /// Its new step.
+    /// The tag's new step.
     pub step: Option<Step>,
     /// `max_id` is raised to this, and in any case by one.
     pub at_least: Option<i64>,
-    /// What its numbers shall mean: with another key of scrambled ids, say.
+    /// What the tag's numbers shall mean: with another key of scrambled ids, say.
     pub meaning: Option<Meaning>,
-    /// Its new settings.
+    /// The tag's new settings.
     pub settings: Option<TagSettings>,
 }
 
@@ -266,7 +266,7 @@ pub struct SealError {
 }
 
 impl From<StoreError> for SealError {
-    /// It is not sealed.
+    /// The tag is not sealed.
     fn from(error: StoreError) -> Self {
         Self { error, max_id: None }
     }
@@ -280,7 +280,7 @@ pub struct TagRecord {
     /// The next number to be reserved, in a plain tag the next id; [`SEALED`] in a tag that is
     /// sealed.
     pub max_id: i64,
-    /// Its step; an error when the row holds a number that is none.
+    /// The tag's step; an error when the row holds a number that is none.
     pub step: Result<Step, StepError>,
     /// What it is for.
     pub description: Option<String>,
@@ -299,7 +299,7 @@ pub struct NewTag {
     pub tag: Tag,
     /// Its first number, in a plain tag its first id. Default 1.
     pub max_id: i64,
-    /// Its step. Nothing to a tag in strict order.
+    /// The tag's step. A tag in strict order does not use it.
     pub step: Step,
     /// What its numbers mean. Default plain.
     pub meaning: Meaning,

@@ -58,7 +58,8 @@ struct Told {
 #[derive(Debug)]
 struct Trouble {
     text: String,
-    /// It refused a write then: that it answers reads does not show that it takes writes again.
+    /// The store refused a write at that time: that it answers reads does not show that it takes
+    /// writes again.
     write_refused_at: Option<Instant>,
     /// It refused a read then: that it takes writes does not show that it answers reads again. They
     /// are tried twice a second until one succeeds.

@@ -90,13 +90,13 @@ pub enum TagAdminError {
     /// What was asked for makes no sense; the text says why.
     #[error("{0}")]
     Refused(String),
-    /// It does not go together with what the record says.
+    /// The request contradicts the tag's record.
     #[error("{0}")]
     Conflict(String),
     /// The key that it needs is not in the key ring of this node.
     #[error("{0}")]
     NoKey(String),
-    /// It cannot be taken back, and was not confirmed; the text says what it means.
+    /// The change cannot be undone, and was not confirmed; the text says what it means.
     #[error("{0}")]
     Unconfirmed(String),
     /// A tag may be sealed now, and was not deleted. Nothing but this error knows how far it
@@ -108,7 +108,7 @@ pub enum TagAdminError {
     HalfDeleted {
         /// What failed.
         error: StoreError,
-        /// What it granted.
+        /// What the tag granted.
         ended: Box<EndedTag>,
     },
     /// The store.
@@ -119,12 +119,12 @@ pub enum TagAdminError {
 /// A tag that is no more.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Deleted {
-    /// Its record, as it was before.
+    /// The tag's record, as it was before the deletion.
     pub record: TagRecord,
-    /// What it granted, which no new tag of its name may grant. If the tag was sealed before, then
-    /// only until it was sealed: the store that it may have moved to knows what it granted there.
-    /// `None` where nobody wrote it down: an earlier version of Leaf sealed it, or the database has
-    /// no table of settings.
+    /// What the tag granted, which no new tag of its name may grant. If the tag was sealed before,
+    /// then only until it was sealed: the store that it may have moved to knows what it granted
+    /// there. `None` where nobody wrote it down: an earlier version of Leaf sealed it, or the
+    /// database has no table of settings.
     pub ended: Option<EndedTag>,
 }
 

@@ -40,7 +40,7 @@ pub struct TagId {
 /// Why an id is none of a tag, or cannot be taken apart here.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum TagIdError {
-    /// What its record means is not known to this program.
+    /// This program does not know what the tag's record means.
     #[error("{0}")]
     Record(String),
     /// The key is not here.

@@ -29,7 +29,7 @@ use crate::{
 /// asked again.
 const ERROR_HOLDS: Duration = Duration::from_secs(1);
 
-/// That a period is full is told for this long.
+/// How long the health says that a period is full.
 const FULL_HOLDS: Duration = Duration::from_millis(50);
 
 /// How long the mark of a tag in strict order may be behind on the disk.

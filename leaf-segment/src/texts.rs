@@ -33,7 +33,7 @@ pub enum TextError {
     /// The tag has no texts.
     #[error("the tag has no template: its ids are numbers")]
     NoTemplate,
-    /// It is none of its texts.
+    /// The text is not an id of this tag.
     #[error("{0}")]
     Template(TemplateError),
     /// A text of the template, but of no number that the tag issues.

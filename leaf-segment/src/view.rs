@@ -31,7 +31,7 @@ use crate::{SegmentErrorKind, StoreError, TagSettings};
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct TagView {
-    /// Its name.
+    /// The tag's name.
     pub tag: Tag,
     /// The two segments; `None` before the first use of a slot.
     pub slots: [Option<IdRange>; 2],

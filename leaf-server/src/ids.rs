@@ -151,7 +151,7 @@ async fn renewed(
     }
 }
 
-/// So many ids of a tag.
+/// Takes `count` ids of a tag.
 ///
 /// Their numbers rise; only in strict order they follow each other.
 pub(crate) async fn take(node: &Node, handle: &TagHandle, count: usize) -> Result<Ids, IdError> {
@@ -172,7 +172,7 @@ pub(crate) fn texts(handle: &TagHandle) -> Result<Texts, IdError> {
     if texts.can_be_written() { Ok(texts) } else { Err(IdError::NoText) }
 }
 
-/// So many ids of a tag that follow each other.
+/// Takes `count` ids of a tag that follow each other.
 ///
 /// # Errors
 /// Also where no range of this length can be had: ids of some shapes never follow each other.
@@ -185,7 +185,7 @@ pub(crate) async fn take_contiguous(
     Ok(handle.take_contiguous(count).await?)
 }
 
-/// So many ids of a tag that leave this node whole.
+/// Leases `count` ids of a tag, which leave this node whole.
 ///
 /// A client hands them out by itself. They come straight from the store, so that other callers of
 /// the tag keep their segment.
@@ -224,7 +224,7 @@ pub(crate) async fn snowflake_next(node: &Node) -> Result<Id, IdError> {
     Ok(generator.next().await?)
 }
 
-/// So many snowflake ids.
+/// Takes `count` snowflake ids.
 ///
 /// A run has one timestamp and consecutive sequence numbers; the ids of one call rise.
 pub(crate) async fn snowflake_take(node: &Node, count: usize) -> Result<Vec<IdRun>, IdError> {
@@ -313,14 +313,16 @@ pub(crate) fn snowflake(node: &Node) -> Result<&SnowflakeGenerator, IdError> {
 struct Waiting<'a>(&'a AtomicUsize);
 
 impl<'a> Waiting<'a> {
-    /// One that may wait for ids.
+    /// Reserves one of `http.max_waiting` places for requests that wait for ids; `Busy` if none is
+    /// free.
     fn for_ids(node: &'a Node) -> Result<Self, IdError> {
         let most = node.live.config().http.max_waiting as usize;
         Self::begin(&node.waiting, most, "too many requests are waiting for ids")
     }
 
-    /// One that may wait until it is known whether its tag exists. Names that do not exist must not
-    /// keep those waiting who ask for ids.
+    /// Reserves a place for a request that waits until it is known whether its tag exists; `Busy`
+    /// if none is free. Names that do not exist must not keep requests for known tags from their
+    /// places.
     fn for_a_look_up(node: &'a Node) -> Result<Self, IdError> {
         let most = (node.live.config().http.max_waiting as usize / 10).max(1);
         Self::begin(

@@ -1,7 +1,6 @@
-//! The other nodes' clocks: found in the worker registry, asked over HTTP.
+//! Reads the clocks of the other nodes: finds the nodes in the worker registry, asks them by HTTP.
 //!
-//! Nothing here judges a clock: a node that does not answer in time is left out, and the rule that
-//! compares those that did is leaf-snowflake's.
+//! A node that does not answer in time is left out. The answers are compared in leaf-snowflake.
 
 use futures_core::future::BoxFuture;
 use http_body_util::{BodyExt, Empty, Limited};

@@ -245,7 +245,7 @@ fn announce(config: &Config, at: &Addresses) {
     std::thread::spawn(move || std::io::stdout().write_all(text.as_bytes()));
 }
 
-/// Tells why it ended. Who reads the output may have seen enough and left.
+/// Prints the error and returns its exit code. A closed standard output is no error.
 fn exit_code(error: &anyhow::Error) -> ExitCode {
     let broken_pipe = error
         .downcast_ref::<std::io::Error>()

@@ -54,9 +54,9 @@ pub(crate) enum Reason {
     Unauthorized,
     /// Whoever asks may not, whatever token is shown.
     Forbidden,
-    /// It does not go together with what is there.
+    /// The request contradicts what is stored.
     Conflict,
-    /// It must be confirmed first.
+    /// The request must be confirmed first.
     Unconfirmed,
     /// A tag of this name exists.
     TagExists,

@@ -122,7 +122,7 @@ impl SnowflakeGenerator {
     /// Takes what can be had at once: at least 1 id, at most `most`; never waits.
     ///
     /// # Errors
-    /// Those of [`Self::try_next`], and `BadCount` when `most` is 0.
+    /// The errors of [`Self::try_next`], and `BadCount` when `most` is 0.
     ///
     /// ```
     /// # use leaf_snowflake::{Identity, MemoryFenceStore, SnowflakeConfig, SnowflakeGenerator};
@@ -169,7 +169,7 @@ impl SnowflakeGenerator {
     /// follow each other without a gap: other callers take ids meanwhile.
     ///
     /// # Errors
-    /// Those of [`Self::next`]; ids that were taken before are then lost, which makes a gap.
+    /// The errors of [`Self::next`]; ids that were taken before are then lost, which makes a gap.
     /// `Exhausted` also when this caller's turn comes and the rest of
     /// [`SnowflakeConfig::wait`] is too short for the list. `BadCount` unless `count` is 1 to
     /// 1,000,000, and no more than the layout can issue in half
@@ -184,7 +184,7 @@ impl SnowflakeGenerator {
     /// read: many ids in little memory.
     ///
     /// # Errors
-    /// Those of [`Self::take`].
+    /// The errors of [`Self::take`].
     ///
     /// ```
     /// # use leaf_snowflake::{Identity, MemoryFenceStore, SnowflakeConfig, SnowflakeGenerator};

@@ -24,7 +24,7 @@ pub trait Edit: TagStore {
     /// Sets the step.
     ///
     /// # Errors
-    /// Those of [`TagStore::update`].
+    /// The errors of [`TagStore::update`].
     fn set_step(
         &self,
         tag: &Tag,
@@ -40,7 +40,7 @@ pub trait Edit: TagStore {
     /// Sets the settings, all but the generation.
     ///
     /// # Errors
-    /// Those of [`TagStore::update`].
+    /// The errors of [`TagStore::update`].
     fn set_settings(
         &self,
         tag: &Tag,
@@ -58,7 +58,7 @@ pub trait Edit: TagStore {
     /// Raises `max_id` as plain SQL would: the generation stays.
     ///
     /// # Errors
-    /// Those of [`TagStore::update`].
+    /// The errors of [`TagStore::update`].
     fn raise(
         &self,
         tag: &Tag,
@@ -89,7 +89,7 @@ pub trait Edit: TagStore {
     /// Seals a tag.
     ///
     /// # Errors
-    /// Those of [`TagStore::seal`].
+    /// The errors of [`TagStore::seal`].
     fn seal_now(&self, tag: &Tag) -> impl Future<Output = Result<i64, SealError>> + Send {
         async move {
             let generation = self.record(tag).await?.generation();
@@ -101,7 +101,7 @@ pub trait Edit: TagStore {
     /// store that went back.
     ///
     /// # Errors
-    /// Those of [`TagStore::seal`] and [`TagStore::delete`].
+    /// The errors of [`TagStore::seal`] and [`TagStore::delete`].
     fn remove(&self, tag: &Tag) -> impl Future<Output = Result<(), StoreError>> + Send {
         async move {
             let record = self.record(tag).await?;

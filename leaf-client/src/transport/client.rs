@@ -9,7 +9,7 @@ use tonic::body::Body;
 use tonic::metadata::MetadataValue;
 use tonic::{Request, Response, Status};
 
-/// So much later than the client the server gives a request up.
+/// How much later than the client a server gives a request up.
 const LATER: Duration = Duration::from_millis(100);
 
 /// Connections to one server.

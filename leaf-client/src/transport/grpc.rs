@@ -83,7 +83,7 @@ fn connections() -> Connections {
         .build(connector)
 }
 
-/// Whether an answer that is none is a server's failure.
+/// Classifies an error response: try another server, or return the error to the caller.
 fn refused(endpoint: &Endpoint, status: &Status) -> AskError {
     if matches!(status.code(), Code::Unauthenticated | Code::PermissionDenied) {
         return unauthorized(endpoint, &status.code().to_string());

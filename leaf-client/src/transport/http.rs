@@ -63,7 +63,7 @@ impl Http {
     }
 }
 
-/// Whether an answer that is none is a server's failure.
+/// Classifies an error response: try another server, or return the error to the caller.
 fn refused(endpoint: &Endpoint, status: StatusCode, body: &[u8]) -> AskError {
     if matches!(status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN) {
         return unauthorized(endpoint, &status.to_string());

@@ -63,8 +63,9 @@ impl Transport {
     }
 }
 
-/// Whether the refusal of a leaf-server is its failure, by its word for programs; `lasting` where
-/// others of that kind would be refused by every server.
+/// Classifies an error answer by its `reason` code: `Failed` if another server may serve the
+/// request, `Refused` if no server will. An unknown reason is `Refused` only if `lasting`: the HTTP
+/// or gRPC status says that the request itself is at fault.
 fn judge(endpoint: &Endpoint, reason: &str, text: String, lasting: bool) -> AskError {
     let kind = match reason {
         // Others may make ids of that mode.

@@ -157,7 +157,8 @@ impl Template {
         self.number().1
     }
 
-    /// Whether its texts have a year, a month, a day.
+    /// Whether the template contains a year (of two or four digits), a month and a day, in this
+    /// order.
     #[must_use]
     pub fn date_parts(&self) -> (bool, bool, bool) {
         let has = |wanted: &[DatePart]| {

@@ -143,8 +143,8 @@ pub(super) fn warning(config: &Config, origins: &BTreeMap<String, String>) -> Op
     })
 }
 
-/// Refuses what a Java Leaf needs and no source gives: our own defaults are for who configures
-/// nothing.
+/// Returns an error if a setting that a Java Leaf requires is set by no source. Leaf's own defaults
+/// do not count as set: they apply only without a `leaf.properties`.
 pub(super) fn check(
     config: &Config,
     origins: &BTreeMap<String, String>,

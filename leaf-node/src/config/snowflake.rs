@@ -28,9 +28,9 @@ pub struct Snowflake {
     /// How long ZooKeeper keeps a session that it hears nothing of, 1 s to 10 min; default 10 s. A
     /// server may bound it further.
     pub session_timeout: Span,
-    /// How long after its ceiling has passed a worker id that was not given back is given out
-    /// again, 0 to 7 days; default 1 h. Long enough for a node to come back from a restart and find
-    /// its own.
+    /// If a node stops without giving its worker id back, other nodes get that id only this long
+    /// after its ceiling: 0 to 7 days; default 1 h. It should exceed the time that a node needs to
+    /// restart, so that the node finds its own worker id still free.
     pub recycle_after: Span,
     /// No Java Leaf uses the registry any more: what they held is given out again.
     pub adopt_java_ids: bool,

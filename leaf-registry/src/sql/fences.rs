@@ -167,7 +167,7 @@ struct Writer {
     failed_over_at: i64,
     /// What the server calls itself; empty where nobody has written.
     name: String,
-    /// Whether it is the server at the other end of the connection.
+    /// Whether the recorded writer is the server that this connection is connected to.
     is_this_server: bool,
 }
 

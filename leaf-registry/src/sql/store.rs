@@ -154,8 +154,10 @@ impl<D: Dialect> SqlStore<D> {
         }
     }
 
-    /// What it means that the settings cannot be read. Where this user can use one of Leaf's other
-    /// tables (`is_leafs`, or the guard's), the tags may have slices, or be disabled.
+    /// Translates the error of reading `leaf_tag_settings`. If that table is missing or forbidden,
+    /// but `leaf_sequence` can be read (`is_leafs`) or the failover guard is on, settings may exist
+    /// that are not known: the returned error then tells the operator to grant SELECT or to restore
+    /// the table.
     pub(super) fn explain_settings(&self, error: sqlx::Error, is_leafs: bool) -> sqlx::Error {
         let absent = (D::ERRORS.is_absent)(&error);
         if !absent || !(is_leafs || self.guard.active_margin().is_some()) {

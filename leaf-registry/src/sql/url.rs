@@ -152,7 +152,8 @@ impl Parameters {
         }
     }
 
-    /// The driver's options, once the files of certificates can be read.
+    /// Checks that the TLS files named in the URL (CA, certificate, key) can be read, then parses
+    /// the URL into the driver's options.
     ///
     /// # Errors
     /// A file of a certificate cannot be read, or the driver refuses the URL.

@@ -34,8 +34,9 @@ macro_rules! now {
     };
 }
 
-/// The statements about one table of tags. One file does not fail over: no statement is guarded.
-/// The arguments are pieces of statements, as in the dialect of PostgreSQL.
+/// The `TagStatements` of one table of tags. SQLite cannot fail over, so that the `_guarded`
+/// statements equal the others. The arguments are SQL fragments: see `tags!` in
+/// postgres/dialect.rs.
 macro_rules! tags {
     ($table:literal, $more:literal, $insert_tail:literal, $sum:literal, $condition:literal) => {
         TagStatements {

@@ -61,9 +61,9 @@ struct Segments {
 /// What was taken, one id or a range of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Take<T> {
-    /// It is the caller's own.
+    /// The id belongs to the caller.
     Some(T),
-    /// It is the caller's own, and this caller must start the fetch of the next segment.
+    /// The id belongs to the caller, and this caller must start the fetch of the next segment.
     SomeAndPrefetch(T),
     /// Both slots are used up.
     Empty,

@@ -16,7 +16,8 @@ use crate::serve::{Control, Unread};
 
 /// What the lists of a connection may hold.
 const LISTS: usize = 160 * 1024;
-/// What its streams may hold: each keeps its next message while its client reads others.
+/// What the streams of a connection may hold: each keeps its next message while its client reads
+/// others.
 const STREAMS: usize = 512 * 1024;
 /// The unit of the semaphores: one permit stands for this many bytes.
 const PART: usize = 1024;
@@ -40,7 +41,7 @@ pub(super) struct Slot(Arc<Mutex<Option<OwnedSemaphorePermit>>>);
 struct Guarded {
     bytes: Bytes,
     _permit: OwnedSemaphorePermit,
-    /// The stream itself may wait for the budget meanwhile, and then owes nothing.
+    /// The stream itself may wait for the budget meanwhile, and then has nothing to read.
     _unread: Unread,
 }
 
@@ -51,7 +52,7 @@ impl AsRef<[u8]> for Guarded {
 }
 
 impl Budget {
-    /// That of a new connection.
+    /// The budget of a new connection.
     pub(super) fn new() -> Self {
         let of = |bytes| Arc::new(Semaphore::new(bytes / PART));
         Self { lists: of(LISTS), streams: of(STREAMS) }
@@ -86,7 +87,7 @@ impl Slot {
         std::mem::replace(&mut *self.0.lock().expect("no holder of this lock panics"), permit)
     }
 
-    /// The bytes of a message, which hold what the message held, and which the client owes to read.
+    /// The bytes of a message, which hold what the message held, and which the client has yet to read.
     pub(super) fn guard(&self, bytes: Bytes, control: &Arc<Control>) -> Bytes {
         match self.replace(None) {
             Some(_permit) => {

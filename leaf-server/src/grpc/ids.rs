@@ -28,7 +28,8 @@ use crate::refusal::Reason;
 /// The most ids of one message, which is made whole.
 const MOST: usize = 10_000;
 
-/// The refusal of a request that names no source, or one that a later version knows.
+/// The text for a request whose `source` is not set, or is set to a variant that only a later
+/// version of the protocol has (which decodes as not set).
 const NO_SOURCE: &str = "source: give a tag, or snowflake";
 
 /// Ids of one node.
@@ -52,7 +53,7 @@ async fn next(node: &Node, tag: &str) -> Result<Id, IdError> {
 /// What a method of the service returns.
 type Answer<T> = Result<Response<T>, Status>;
 
-/// So many ids of a source.
+/// Takes `count` ids of a source.
 async fn take(
     node: &Node,
     source: &next_ids_request::Source,

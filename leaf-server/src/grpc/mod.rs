@@ -55,8 +55,8 @@ const fn order(order: leaf_segment::Order) -> v1::Order {
 const LARGEST: usize = 1024;
 /// How long a message may take to arrive.
 const ARRIVES: Duration = Duration::from_secs(10);
-/// What is buffered for one answer: a client that opens its windows and reads nothing costs so much
-/// a hundred times.
+/// How many bytes are buffered for one answer: a client that opens its windows and reads nothing
+/// costs a hundred times as much.
 const SEND_BUFFER: usize = 4 * 1024;
 /// How long an answer that was given may take on its way, at the end.
 const LAST_ANSWERS: Duration = Duration::from_millis(300);

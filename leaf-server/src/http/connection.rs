@@ -35,8 +35,8 @@ use crate::serve::{
 
 /// The most headers of a request; more are refused with 431.
 const HEADERS: usize = 64;
-/// What HTTP/2 buffers for one stream: a client that opens its windows and reads nothing costs so
-/// much a hundred times.
+/// How many bytes HTTP/2 buffers for one stream: a client that opens its windows and reads nothing
+/// costs a hundred times as much.
 const SEND_BUFFER: usize = 4 * 1024;
 
 /// The value of `Connection` that announces the end.

@@ -25,7 +25,7 @@ pub(super) struct Heads {
     line: Vec<u8>,
     /// Whether there was more of it than is kept.
     cut: bool,
-    /// Its last byte, which may be beyond what is kept.
+    /// The line's last byte, which may be beyond what is kept.
     last: u8,
     /// How many lines of the running head have ended.
     lines: usize,
@@ -41,7 +41,7 @@ enum Place {
     /// In a head, or before one.
     #[default]
     Head,
-    /// So many bytes of a body are left.
+    /// In a body; the number of bytes that are left of it.
     Body(u64),
     /// In a chunked body, or behind one.
     Beyond,

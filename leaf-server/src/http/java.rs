@@ -11,7 +11,8 @@ use super::reply::{self, Reply};
 use crate::decoded;
 use crate::node::Node;
 
-/// `{"timestamp": "1567733700834(2019-09-06 09:35:00.834)", "workerId": "3", "sequenceId": "39"}`
+/// Answers `GET /decodeSnowflakeId?snowflakeId=N` in the JSON form of the Java Leaf, like
+/// `{"timestamp": "1567733700834(2019-09-06 09:35:00.834)", "workerId": "3", "sequenceId": "39"}`.
 pub(super) fn decode(node: &Node, query: Option<&str>) -> Reply {
     let value =
         query.unwrap_or_default().split('&').find_map(|pair| pair.strip_prefix("snowflakeId="));

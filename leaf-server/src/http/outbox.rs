@@ -38,7 +38,7 @@ struct State<S> {
     control: Arc<Control>,
     /// From `sent` on it is to be sent.
     collected: Vec<u8>,
-    /// Of what was collected, so much has been sent.
+    /// How many bytes of `collected` have been sent.
     sent: usize,
 }
 
@@ -122,7 +122,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Collected<S> {
         Poll::Ready(Ok(taken))
     }
 
-    /// It is flushed once the task pauses.
+    /// Does nothing: what was written is flushed once the task pauses.
     fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
         Poll::Ready(Ok(()))
     }

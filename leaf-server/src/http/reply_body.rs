@@ -26,7 +26,7 @@ pub(super) type Pieces = Box<dyn Iterator<Item = String> + Send>;
 /// it.
 pub(super) struct ReplyBody {
     content: Content,
-    /// Of an HTTP/2 connection.
+    /// The connection, if it is one of HTTP/2.
     unread: Option<Unread>,
 }
 
@@ -46,7 +46,8 @@ impl ReplyBody {
         Self { content: Content::Whole(Full::new(body.into())), unread: None }
     }
 
-    /// What `pieces` yields, put together to larger ones.
+    /// A streamed body: the texts of `pieces`, joined into frames of about `CHUNK` bytes. The
+    /// iterator is asked only when hyper wants the next frame.
     pub(super) fn pieces(pieces: impl Iterator<Item = String> + Send + 'static) -> Self {
         Self { content: Content::Pieces(Box::new(pieces)), unread: None }
     }

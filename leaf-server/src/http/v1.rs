@@ -157,7 +157,7 @@ pub(super) fn read_text(handle: &TagHandle, text: &str) -> Result<Reply, Problem
 #[derive(Serialize)]
 struct Lease<'a> {
     tag: &'a str,
-    /// Its first id.
+    /// The range's first id.
     start: String,
     /// One past its last id.
     end: String,

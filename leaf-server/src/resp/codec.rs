@@ -41,7 +41,8 @@ impl Words {
     }
 }
 
-/// What was sent is no command. What follows it cannot be told from it: the connection ends.
+/// The input is not a valid command, or is too long. Where the next command starts behind it cannot
+/// be found, so the connection is closed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Malformed {
     /// The number of words is no number, or too great.

@@ -22,8 +22,8 @@ use crate::node::Node;
 use crate::refusal::Reason;
 use crate::serve::{Control, Order, Stream, buffers, linger};
 
-/// So many bytes of replies are sent before the next command is read. What most commands add has
-/// room in the buffer besides.
+/// How many bytes of replies may wait: more are sent before the next command is read. What most
+/// commands add fits into the buffer besides.
 const UNSENT: usize = buffers::LENGTH - 4096;
 
 /// A client, from its first byte to its last. Its buffers are lent by the thread while bytes are in
@@ -40,10 +40,10 @@ pub(super) struct Connection<S> {
     has_more: bool,
     /// Whether it was ordered to end when it last received.
     ends: bool,
-    /// Of the replies so much was sent.
+    /// How many bytes of the replies have been sent.
     sent: usize,
-    /// Since when the client owes the rest of a command.
-    rest_owed: Option<u32>,
+    /// The mark of the transfer, while the client has sent a part of a command.
+    rest_pending: Option<u32>,
 }
 
 /// What became of the commands that were there.
@@ -69,7 +69,7 @@ impl<S: Stream> Connection<S> {
             has_more: false,
             ends: false,
             sent: 0,
-            rest_owed: None,
+            rest_pending: None,
         }
     }
 
@@ -102,7 +102,7 @@ impl<S: Stream> Connection<S> {
     /// that was ordered.
     async fn receive(&mut self) -> io::Result<bool> {
         if !self.input.is_empty() {
-            self.rest_owed.get_or_insert_with(|| self.control.debt_begins());
+            self.rest_pending.get_or_insert_with(|| self.control.transfer_begins());
         }
         poll_fn(|context| self.poll_receive(context)).await
     }
@@ -143,14 +143,14 @@ impl<S: Stream> Connection<S> {
             let several = answer::increment_several(&self.node, &mut self.session, input);
             if several > 0 {
                 at += several;
-                rest_arrived(&mut self.rest_owed, &self.control);
+                rest_arrived(&mut self.rest_pending, &self.control);
                 self.send_if_many().await?;
                 continue;
             }
             let length = match codec::read(input, &mut self.words) {
                 Ok(Some(length)) => {
                     // What follows may wait for ids, which is not the client's fault.
-                    rest_arrived(&mut self.rest_owed, &self.control);
+                    rest_arrived(&mut self.rest_pending, &self.control);
                     length
                 }
                 Ok(None) => break,
@@ -209,10 +209,10 @@ impl<S: Stream> Connection<S> {
 
     /// Sends all replies that are there.
     async fn send(&mut self) -> io::Result<()> {
-        let mut debt = None;
-        let sent = poll_fn(|context| self.poll_send(context, &mut debt)).await;
-        if let Some(mark) = debt {
-            self.control.debt_ends(mark);
+        let mut transfer = None;
+        let sent = poll_fn(|context| self.poll_send(context, &mut transfer)).await;
+        if let Some(mark) = transfer {
+            self.control.transfer_ends(mark);
         }
         self.session.replies.bytes.clear();
         self.sent = 0;
@@ -220,12 +220,12 @@ impl<S: Stream> Connection<S> {
         sent
     }
 
-    /// Writes as much as the socket takes. While the client does not read, it is in debt: the
+    /// Writes as much as the socket takes. While the client does not read, a transfer is pending: the
     /// listener closes it when that lasts too long.
     fn poll_send(
         &mut self,
         context: &mut Context<'_>,
-        debt: &mut Option<u32>,
+        transfer: &mut Option<u32>,
     ) -> Poll<io::Result<()>> {
         while self.sent < self.session.replies.bytes.len() {
             let rest = &self.session.replies.bytes[self.sent..];
@@ -233,12 +233,12 @@ impl<S: Stream> Connection<S> {
                 Poll::Ready(Ok(0)) => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
                 Poll::Ready(length) => {
                     self.sent += length?;
-                    if let Some(mark) = debt {
-                        self.control.debt_moves(mark);
+                    if let Some(mark) = transfer {
+                        self.control.transfer_moves(mark);
                     }
                 }
                 Poll::Pending => {
-                    debt.get_or_insert_with(|| self.control.debt_begins());
+                    transfer.get_or_insert_with(|| self.control.transfer_begins());
                     // What it has asked before is answered; a client that does not read is closed.
                     return match self.control.order(context) {
                         Order::Close => Poll::Ready(Err(io::ErrorKind::TimedOut.into())),
@@ -251,9 +251,9 @@ impl<S: Stream> Connection<S> {
     }
 }
 
-/// Ends the debt of a client that owed the rest of a command.
-fn rest_arrived(owed: &mut Option<u32>, control: &Control) {
-    if let Some(mark) = owed.take() {
-        control.debt_ends(mark);
+/// Ends the transfer of a client that has sent the rest of a command.
+fn rest_arrived(pending: &mut Option<u32>, control: &Control) {
+    if let Some(mark) = pending.take() {
+        control.transfer_ends(mark);
     }
 }

@@ -66,12 +66,12 @@ impl Replies {
         });
     }
 
-    /// So many elements follow.
+    /// The head of an array of `length` elements.
     pub(super) fn array(&mut self, length: usize) {
         self.number(b'*', length as i64);
     }
 
-    /// So many pairs of a key and a value follow.
+    /// The head of a map of `length` pairs of a key and a value.
     pub(super) fn map(&mut self, length: usize) {
         match self.version {
             Version::Two => self.number(b'*', 2 * length as i64),

@@ -18,7 +18,7 @@ pub(crate) enum Order {
     Serve = 0,
     /// To its end, after what is under way.
     Finish = 1,
-    /// It ends now.
+    /// The connection ends now.
     Close = 2,
 }
 
@@ -41,11 +41,11 @@ pub(crate) struct Control {
     order: AtomicU8,
     /// Whether `waker` is set: a task has one for all its life.
     registered: AtomicBool,
-    /// Of the connection's task, set once it has run.
+    /// Wakes the connection's task; set once that has run.
     waker: Mutex<Option<Waker>>,
-    /// What the client owes, an answer to read or the rest of a request to send: in which sweep it
-    /// last did a part of each, with how many there are of each sweep.
-    owed: Mutex<BTreeMap<u32, usize>>,
+    /// Pending transfers (unread answers, unfinished requests), counted by the sweep of their last
+    /// progress.
+    pending: Mutex<BTreeMap<u32, usize>>,
     /// What the last sweep found.
     seen: Mutex<Seen>,
 }
@@ -110,37 +110,37 @@ impl Control {
         self.waker.lock().expect("no holder of this lock panics")
     }
 
-    /// The client owes something that it may do in parts: to read an answer, or to send the rest of
+    /// A transfer begins that the client may do in parts: to read an answer, or to send the rest of
     /// a request. Returns its mark for the two calls below.
-    pub(crate) fn debt_begins(&self) -> u32 {
+    pub(crate) fn transfer_begins(&self) -> u32 {
         let now = self.sweeps.load(Ordering::Relaxed);
-        *self.owed().entry(now).or_default() += 1;
+        *self.pending().entry(now).or_default() += 1;
         now
     }
 
-    /// The client did a part of it.
-    pub(crate) fn debt_moves(&self, mark: &mut u32) {
+    /// The client did a part of the transfer.
+    pub(crate) fn transfer_moves(&self, mark: &mut u32) {
         let now = self.sweeps.load(Ordering::Relaxed);
         if now != *mark {
-            let mut owed = self.owed();
-            forget(&mut owed, *mark);
-            *owed.entry(now).or_default() += 1;
+            let mut pending = self.pending();
+            remove_transfer(&mut pending, *mark);
+            *pending.entry(now).or_default() += 1;
             *mark = now;
         }
     }
 
-    /// It is done wholly, or given up.
-    pub(crate) fn debt_ends(&self, mark: u32) {
-        forget(&mut self.owed(), mark);
+    /// The transfer is complete, or given up.
+    pub(crate) fn transfer_ends(&self, mark: u32) {
+        remove_transfer(&mut self.pending(), mark);
     }
 
-    /// For how many sweeps nothing has been asked and nothing is to be answered; or, where the
-    /// client owes something, nothing of one debt was done, whatever is asked and done besides. And
-    /// whether it owes something.
+    /// The number of sweeps since the last progress, and whether a transfer is pending. With one
+    /// pending only its progress counts; without, a request that has begun or waits for its answer
+    /// is progress.
     fn silent(&self) -> (u32, bool) {
         let requests = self.requests.load(Ordering::Relaxed);
         let sweeps = self.sweeps.fetch_add(1, Ordering::Relaxed) + 1;
-        let oldest = self.owed().first_key_value().map(|(mark, _)| *mark);
+        let oldest = self.pending().first_key_value().map(|(mark, _)| *mark);
         let mut seen = self.seen();
         let silent = match oldest {
             // One may begin while this looks.
@@ -154,9 +154,9 @@ impl Control {
         (silent, oldest.is_some())
     }
 
-    /// What the client owes.
-    fn owed(&self) -> MutexGuard<'_, BTreeMap<u32, usize>> {
-        self.owed.lock().expect("no holder of this lock panics")
+    /// The pending transfers.
+    fn pending(&self) -> MutexGuard<'_, BTreeMap<u32, usize>> {
+        self.pending.lock().expect("no holder of this lock panics")
     }
 
     /// What the last sweep saw.
@@ -165,12 +165,12 @@ impl Control {
     }
 }
 
-/// Takes one debt of a sweep away.
-fn forget(owed: &mut BTreeMap<u32, usize>, mark: u32) {
-    if let Some(count) = owed.get_mut(&mark) {
+/// Removes one pending transfer from the count of a sweep.
+fn remove_transfer(pending: &mut BTreeMap<u32, usize>, mark: u32) {
+    if let Some(count) = pending.get_mut(&mark) {
         *count -= 1;
         if *count == 0 {
-            owed.remove(&mark);
+            pending.remove(&mark);
         }
     }
 }
@@ -181,7 +181,7 @@ pub(super) struct Connections {
     open: Mutex<(u64, HashMap<u64, Arc<Control>>)>,
 }
 
-/// One of them, for as long as it is open.
+/// One connection of a listener, for as long as it is open.
 pub(super) struct Open {
     all: Arc<Connections>,
     number: u64,
@@ -295,14 +295,14 @@ mod tests {
     fn answers_that_are_not_taken_end_a_connection_that_goes_on_asking() {
         let all = Arc::<Connections>::default();
         let (stalled, reading) = (all.add(), all.add());
-        let mut mark = reading.control.debt_begins();
-        stalled.control.debt_begins();
+        let mut mark = reading.control.transfer_begins();
+        stalled.control.transfer_begins();
         for _ in 0..6 {
             // What is asked and given up meanwhile is no excuse.
             stalled.control.requests.fetch_add(1, Ordering::Relaxed);
-            let other = stalled.control.debt_begins();
-            stalled.control.debt_ends(other);
-            reading.control.debt_moves(&mut mark);
+            let other = stalled.control.transfer_begins();
+            stalled.control.transfer_ends(other);
+            reading.control.transfer_moves(&mut mark);
             all.sweep(4, false);
         }
         let order = |open: &Open| open.control.order(&Context::from_waker(Waker::noop()));

@@ -55,9 +55,9 @@ pub(crate) async fn serve_http2<S, B>(
 /// How a connection was when it ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Ended {
-    /// It had nothing under way when it was asked to end.
+    /// The connection had nothing under way when it was asked to end.
     Idle,
-    /// Its client may be reading yet, or sending.
+    /// The client may be reading yet, or sending.
     Busy,
 }
 
@@ -91,7 +91,7 @@ pub(crate) async fn drive(
     .await
 }
 
-/// Counts one request that waits for its answer, for as long as it lives.
+/// A guard: while it exists, [`Control::under_way`] counts one more unanswered request.
 pub(crate) struct UnderWay(Arc<Control>);
 
 impl UnderWay {
@@ -121,19 +121,19 @@ pub(crate) struct Unread {
 impl Unread {
     /// The client has an answer to read.
     pub(crate) fn begin(control: &Arc<Control>) -> Self {
-        Self { control: Arc::clone(control), mark: control.debt_begins(), begun: false }
+        Self { control: Arc::clone(control), mark: control.transfer_begins(), begun: false }
     }
 
     /// A part of the answer was asked for.
     pub(crate) fn moves(&mut self) {
         if std::mem::replace(&mut self.begun, true) {
-            self.control.debt_moves(&mut self.mark);
+            self.control.transfer_moves(&mut self.mark);
         }
     }
 }
 
 impl Drop for Unread {
     fn drop(&mut self) {
-        self.control.debt_ends(self.mark);
+        self.control.transfer_ends(self.mark);
     }
 }

@@ -136,7 +136,7 @@ impl Registry {
     /// timestamp used.
     ///
     /// # Errors
-    /// Those of [`Self::extend`]. Unless it is `Lost`, the worker id may stay held until its
+    /// The errors of [`Self::extend`]. Unless it is `Lost`, the worker id may stay held until its
     /// ceiling has passed.
     pub async fn release(&self, lease: Lease, last: Report) -> Result<(), RegistryError> {
         self.0.release(lease, last).await

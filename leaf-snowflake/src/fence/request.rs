@@ -130,8 +130,8 @@ pub struct SavedLease {
     pub fence: Fence,
     /// The node issued no timestamp at or above this.
     pub local_ceiling: UnixMillis,
-    /// Whether the lease has ended since (taken over, retired, in doubt after a failover, or
-    /// replaced): it must not be continued.
+    /// Whether the holder has found that the lease is over (taken over, retired, in doubt after a
+    /// failover, or replaced). If so, it must not be continued after a restart.
     pub lost: bool,
     /// Whether the file is provably the one that this machine wrote. Found out when the file is
     /// opened, never written down.

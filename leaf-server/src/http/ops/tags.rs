@@ -73,7 +73,7 @@ pub(super) struct Advance {
     pub(super) far: bool,
 }
 
-/// Its answer.
+/// The answer to `POST /v1/tags/{tag}/advance`.
 #[derive(Serialize)]
 pub(super) struct Advanced {
     #[serde(flatten)]
