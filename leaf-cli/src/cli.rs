@@ -7,7 +7,8 @@ use std::process::ExitCode;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum};
 use leaf_core::TextForm;
-use leaf_segment::{Period, ShapeName};
+use leaf_segment::admin::ShapeName;
+use leaf_segment::meaning::Period;
 
 /// Administers Leaf: the tags of its segment stores, the worker ids of its snowflake registry.
 ///
@@ -34,7 +35,7 @@ pub(crate) enum Order {
     Strict,
 }
 
-impl From<Order> for leaf_segment::Order {
+impl From<Order> for leaf_segment::meaning::Order {
     fn from(order: Order) -> Self {
         match order {
             Order::Relaxed => Self::Relaxed,

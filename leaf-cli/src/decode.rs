@@ -6,9 +6,8 @@ use leaf_core::{Id, TextForm};
 use leaf_node::config::Config;
 use serde::Serialize;
 
-use crate::Done;
 use crate::cli::Output;
-use crate::output;
+use crate::{Done, output};
 
 /// A snowflake id, taken apart.
 #[derive(Debug, Serialize)]

@@ -9,15 +9,15 @@ use anyhow::{Result, anyhow};
 use comfy_table::CellAlignment::Left;
 use leaf_core::{Clock as _, Tag};
 use leaf_node::hints;
-use leaf_segment::{NewTag, TagRecord, TagSettingsError};
+use leaf_segment::store::TagSettingsError;
+use leaf_segment::{NewTag, TagRecord};
 use leaf_snowflake::SystemClock;
 use serde::Serialize;
 
-use crate::Done;
 use crate::cli::Output;
 use crate::output::{self, Row};
 use crate::stores::{Store, Stores};
-use crate::{overlap, shards};
+use crate::{Done, overlap, shards};
 
 /// What was found in a store.
 #[derive(Debug, Serialize)]

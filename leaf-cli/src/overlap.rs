@@ -1,6 +1,7 @@
 //! Whether two stores can issue the same id of a tag.
 
-use leaf_segment::{Interleave, Shape, TagRecord};
+use leaf_segment::TagRecord;
+use leaf_segment::meaning::{Interleave, Shape};
 
 /// Why the ids of a tag in two stores can meet, for people; `None` where they cannot.
 ///
@@ -50,7 +51,8 @@ fn meet(a: Interleave, b: Interleave) -> bool {
 mod tests {
     use super::*;
     use leaf_core::{Step, Tag};
-    use leaf_segment::{KeyRing, TagSpec};
+    use leaf_segment::admin::TagSpec;
+    use leaf_segment::meaning::KeyRing;
 
     fn record(shape: &str, slice: Option<&str>) -> TagRecord {
         let keys = "1 = 000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f";

@@ -9,7 +9,8 @@ use anyhow::{Result, bail};
 use comfy_table::CellAlignment::{self, Left};
 use leaf_node::config::ConfigError;
 use leaf_node::hints;
-use leaf_segment::{ShardMemory, ShardMemoryError, StoreError};
+use leaf_segment::StoreError;
+use leaf_segment::shards::{ShardMemory, ShardMemoryError};
 use serde::Serialize;
 
 use crate::Done;

@@ -8,7 +8,9 @@ use std::path::{Path, PathBuf};
 use anyhow::Result;
 use leaf_node::config::{Config, ConfigError};
 use leaf_registry::{OpenStore, StoreOptions, StoreUrl};
-use leaf_segment::{KeyRing, ShardPlace, Shards, TagAdmin};
+use leaf_segment::admin::TagAdmin;
+use leaf_segment::meaning::KeyRing;
+use leaf_segment::shards::{ShardPlace, Shards};
 
 use crate::cli::Place;
 use crate::config;

@@ -11,16 +11,15 @@ use leaf_core::{Step, Tag as TagName};
 use leaf_node::config::ConfigError;
 use leaf_node::hints;
 use leaf_node::records::TagShown;
-use leaf_segment::{
-    EndedTag, KeyRing, Order, Shape, ShapeName, TagAdminError, TagChange, TagRecord, TagSpec,
-};
+use leaf_segment::TagRecord;
+use leaf_segment::admin::{EndedTag, ShapeName, TagAdminError, TagChange, TagSpec};
+use leaf_segment::meaning::{KeyRing, Order, Shape};
 use serde::Serialize;
 
-use crate::Done;
 use crate::cli::{Output, Tag};
-use crate::nodes;
 use crate::output::{self, Row};
 use crate::stores::{Store, Stores};
+use crate::{Done, nodes};
 
 /// What a tag's ids are, beside their order.
 ///

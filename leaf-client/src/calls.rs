@@ -101,8 +101,8 @@ impl Ask for AskTag<'_> {
         let told = client.send(request, async |mut stub, request| stub.describe_tag(request).await);
         let told = told.await?;
         let order = match told.order() {
-            v1::Order::Relaxed => leaf_segment::Order::Relaxed,
-            v1::Order::Strict => leaf_segment::Order::Strict,
+            v1::Order::Relaxed => leaf_segment::meaning::Order::Relaxed,
+            v1::Order::Strict => leaf_segment::meaning::Order::Strict,
             v1::Order::Unspecified => return Ok(None),
         };
         Ok(Some(TagShown {

@@ -6,7 +6,9 @@ use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Duration;
 
 use leaf_core::{Health, Step, Tag};
-use leaf_segment::{Meaning, Order, SegmentConfig, SegmentGenerator, TagGeneration};
+use leaf_segment::meaning::{Meaning, Order};
+use leaf_segment::store::TagGeneration;
+use leaf_segment::{SegmentConfig, SegmentGenerator};
 use tokio::task::AbortHandle;
 
 use crate::api::Api;

@@ -9,10 +9,9 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use leaf_core::{IdRange, Step, Tag};
-use leaf_segment::{
-    Expected, Meaning, NewTag, RangeSource, StoreError, StoreErrorKind, StoreFuture, TagCatalog,
-    TagGeneration, TagRecord, TagSettings,
-};
+use leaf_segment::meaning::Meaning;
+use leaf_segment::store::{Expected, StoreFuture, TagGeneration, TagSettings};
+use leaf_segment::{NewTag, RangeSource, StoreError, StoreErrorKind, TagCatalog, TagRecord};
 use tokio::time::Instant;
 
 use crate::api::Api;

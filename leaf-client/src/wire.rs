@@ -1,7 +1,8 @@
 //! What servers answer. Fields that this version does not know are left out: a later server may
 //! have more.
 
-use leaf_segment::{Order, TagGeneration};
+use leaf_segment::meaning::Order;
+use leaf_segment::store::TagGeneration;
 use serde::{Deserialize, Deserializer};
 
 /// The JSON answer to `GET /v1/server`.

@@ -6,9 +6,10 @@
 
 use std::error::Error;
 
-use leaf_segment::{
-    SegmentErrorKind, StoreError, StoreErrorKind, TagAdminError, TagIdError, TagView,
-};
+use leaf_segment::admin::TagAdminError;
+use leaf_segment::meaning::TagIdError;
+use leaf_segment::view::TagView;
+use leaf_segment::{SegmentErrorKind, StoreError, StoreErrorKind};
 use leaf_snowflake::{RegistryError, RegistryErrorKind, SnowflakeError, SnowflakeErrorKind};
 
 use crate::OpenError;

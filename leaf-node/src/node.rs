@@ -12,9 +12,9 @@ use std::time::Duration;
 
 use leaf_core::{Health, Tag};
 use leaf_registry::{OpenRegistry, OpenStore, StoreUrl};
-use leaf_segment::{
-    HighWaterMarks, KeyRing, Keys, SegmentConfig, SegmentGenerator, ShardPlace, Shards, StoreError,
-};
+use leaf_segment::meaning::{KeyRing, Keys};
+use leaf_segment::shards::{ShardPlace, Shards};
+use leaf_segment::{HighWaterMarks, SegmentConfig, SegmentGenerator, StoreError};
 use leaf_snowflake::{
     Identity, Peers, Registry, SnowflakeConfig, SnowflakeError, SnowflakeErrorKind,
     SnowflakeGenerator,

@@ -5,7 +5,9 @@
 
 use leaf_core::{Step, UnixMillis};
 use leaf_registry::StoreUrl;
-use leaf_segment::{KeyRing, Order, Period, Slice, TagId, TagIdError, TagRecord};
+use leaf_segment::TagRecord;
+use leaf_segment::meaning::{KeyRing, Order, Period, TagId, TagIdError};
+use leaf_segment::store::Slice;
 use leaf_snowflake::{Fence, FenceState, WorkerView};
 use serde::{Serialize, Serializer};
 

@@ -15,9 +15,11 @@ use std::sync::{Arc, OnceLock, RwLock, Weak};
 use futures_core::future::BoxFuture;
 use leaf_core::{IdRange, Step, Tag, UnixMillis};
 use leaf_registry::{Administration, OpenStore, StoreUrl};
+use leaf_segment::admin::TagAdminError;
+use leaf_segment::shards::{ShardMemory, ShardPlace, Shards};
+use leaf_segment::store::{Expected, StoreFuture, TagGeneration};
 use leaf_segment::{
-    Expected, NewTag, RangeSource, SegmentGenerator, ShardMemory, ShardPlace, Shards, StoreError,
-    StoreErrorKind, StoreFuture, TagAdminError, TagCatalog, TagGeneration, TagRecord,
+    NewTag, RangeSource, SegmentGenerator, StoreError, StoreErrorKind, TagCatalog, TagRecord,
 };
 
 use crate::Store;

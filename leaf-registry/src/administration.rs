@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-use leaf_segment::StoreFuture;
+use leaf_segment::store::StoreFuture;
 
 /// The key, among the keys of the tags' settings, under which a store keeps its `ShardMemory` (its
 /// place among the shards). The leading space keeps it distinct from every tag's name.
@@ -35,7 +35,7 @@ pub trait Administration: fmt::Debug + Send + Sync + 'static {
     fn risks(&self) -> StoreFuture<'_, Vec<String>>;
 
     /// What a segment store remembers of its place among the shards, see
-    /// [`ShardMemory`](leaf_segment::ShardMemory); `None` where nobody has written it, where the
+    /// [`ShardMemory`](leaf_segment::shards::ShardMemory); `None` where nobody has written it, where the
     /// database has no table for it, and in a registry.
     ///
     /// # Errors

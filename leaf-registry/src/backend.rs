@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use leaf_segment::StoreFuture;
+use leaf_segment::store::StoreFuture;
 
 use crate::open::{OpenRegistry, OpenStore};
 use crate::options::{RegistryKind, RegistryOptions, StoreOptions};

@@ -11,10 +11,11 @@
 //! twice.
 
 use leaf_core::{Step, Tag};
-use leaf_segment::{
-    EndedTag, NewTag, SEALED, SealError, StoreError, StoreErrorKind, TagGeneration, TagRecord,
-    TagSettings, TagSettingsError, TagStore, TagUpdate,
+use leaf_segment::admin::EndedTag;
+use leaf_segment::store::{
+    SEALED, SealError, TagGeneration, TagSettings, TagSettingsError, TagUpdate,
 };
+use leaf_segment::{NewTag, StoreError, StoreErrorKind, TagRecord, TagStore};
 
 /// Why a store refused to replace a `max_id` although it was the expected one.
 pub(crate) const AFTER_FAILOVER: &str = "its database has failed over and no node has allocated from it since: let one do \

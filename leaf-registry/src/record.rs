@@ -4,9 +4,9 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
 use leaf_core::{Step, Tag};
-use leaf_segment::{
-    Expected, Meaning, MeaningError, SEALED, StoreErrorKind, TagRecord, TagSettings,
-};
+use leaf_segment::meaning::{Meaning, MeaningError};
+use leaf_segment::store::{Expected, SEALED, TagSettings};
+use leaf_segment::{StoreErrorKind, TagRecord};
 
 /// A tag's row, as every backend reads it. Foreign tables may hold NULL in any column.
 #[derive(Debug, Clone)]

@@ -4,7 +4,8 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use leaf_segment::{StoreError, StoreErrorKind, StoreFuture};
+use leaf_segment::store::StoreFuture;
+use leaf_segment::{StoreError, StoreErrorKind};
 
 use crate::host_list::HostList;
 use crate::local;

@@ -6,7 +6,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use leaf_segment::StoreFuture;
+use leaf_segment::store::StoreFuture;
 
 use crate::backend::Backend;
 use crate::open::{OpenRegistry, OpenStore};

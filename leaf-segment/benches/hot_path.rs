@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use leaf_core::{Id, Step, Tag};
-use leaf_segment::{
-    KeyRing, LocalIds, MemoryStore, NewTag, SegmentConfig, SegmentGenerator, TagHandle, TagSpec,
-};
+use leaf_segment::admin::TagSpec;
+use leaf_segment::meaning::KeyRing;
+use leaf_segment::{LocalIds, MemoryStore, NewTag, SegmentConfig, SegmentGenerator, TagHandle};
 use tokio::runtime::Runtime;
 
 const BATCH: usize = 1000;

@@ -11,9 +11,10 @@ use std::io::{Read, Seek, Write};
 use std::sync::{Arc, Mutex};
 
 use leaf_core::{IdRange, Step, Tag};
+use leaf_segment::store::{Expected, StoreFuture, TagGeneration};
 use leaf_segment::{
-    Expected, NewTag, RangeSource, SegmentConfig, SegmentGenerator, StoreError, StoreErrorKind,
-    StoreFuture, TagCatalog, TagGeneration, TagRecord,
+    NewTag, RangeSource, SegmentConfig, SegmentGenerator, StoreError, StoreErrorKind, TagCatalog,
+    TagRecord,
 };
 
 /// One tag, whose next id is in a file of eight bytes. The lock keeps the threads of this process

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use leaf_core::{Clock, Step, SystemClock};
 
-use crate::{HighWaterMarks, KeyRing};
+use crate::HighWaterMarks;
+use crate::meaning::KeyRing;
 
 /// Settings of a [`SegmentGenerator`](crate::SegmentGenerator).
 ///

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use leaf_core::{Step, Tag, TagError, UnixMillis};
 
-use crate::KeyProblem;
+use crate::meaning::KeyProblem;
 
 type Cause = Box<dyn std::error::Error + Send + Sync>;
 

@@ -27,67 +27,43 @@
 //! ```
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "tests may panic"))]
 
-mod buffer;
+pub mod admin;
 mod config;
-mod ended_tag;
+mod engine;
 mod error;
-mod generator;
-mod group_commit;
-mod handle;
-mod health;
-mod keys;
-mod known_tags;
-mod leased;
-mod local;
-mod marks;
-mod meaning;
+pub mod meaning;
 mod memory;
-mod new_tag;
-mod period;
-mod period_clock;
-mod rate;
-mod refill;
 mod settings;
-mod shape;
 mod shard_place;
-mod shards;
-mod step_policy;
-mod store;
-mod store_client;
-mod sync;
-mod tag_admin;
+mod shard_set;
+mod source;
 mod tag_generation;
-mod tag_id;
-mod tag_state;
-mod texts;
-mod unknown_tags;
-mod view;
 
 pub use config::SegmentConfig;
-pub use ended_tag::EndedTag;
-pub use error::{SegmentError, SegmentErrorKind, StoreError, StoreErrorKind};
-pub use generator::SegmentGenerator;
-pub use handle::TagHandle;
-pub use keys::{KeyProblem, KeyRing, Keys, KeysError};
-pub use known_tags::KnownTags;
-pub use leaf_core::{Id, IdRange, Step, Tag};
-pub use leased::LeasedRange;
-pub use local::LocalIds;
-pub use marks::{HighWaterMarks, HighWaterMarksError};
-pub use meaning::{Interleave, Meaning, MeaningError, Order, Shape};
-pub use memory::MemoryStore;
-pub use new_tag::{ShapeName, TagSpec};
-pub use period::{Period, Reset, Zone};
-pub use settings::{Slice, TagSettings, TagSettingsError};
-pub use shape::Ids;
-pub use shard_place::{ShardMemory, ShardMemoryError, ShardPlace};
-pub use shards::{Shards, TagPattern, TagPatternError};
-pub use store::{
-    Expected, NewTag, RangeSource, SEALED, SealError, SegmentSource, StoreFuture, TagCatalog,
-    TagRecord, TagStore, TagUpdate,
+pub use engine::{
+    HighWaterMarks, HighWaterMarksError, LeasedRange, LocalIds, SegmentGenerator, TagHandle,
 };
-pub use tag_admin::{Confirm, Deleted, TagAdmin, TagAdminError, TagChange};
-pub use tag_generation::{TagGeneration, TagGenerationError};
-pub use tag_id::{TagId, TagIdError};
-pub use texts::{TextError, Texts};
-pub use view::{FetchView, TagView};
+pub use error::{SegmentError, SegmentErrorKind, StoreError, StoreErrorKind};
+pub use leaf_core::{Id, IdRange, Step, Tag};
+pub use meaning::Ids;
+pub use memory::MemoryStore;
+pub use source::{NewTag, RangeSource, SegmentSource, TagCatalog, TagRecord, TagStore};
+
+/// What stores keep of a tag besides its number, and how they change it.
+pub mod store {
+    pub use crate::settings::{Slice, TagSettings, TagSettingsError};
+    pub use crate::source::{Expected, SEALED, SealError, StoreFuture, TagUpdate};
+    pub use crate::tag_generation::{TagGeneration, TagGenerationError};
+}
+
+/// Tags in several stores: which store has a tag, and how each store remembers its place.
+pub mod shards {
+    pub use crate::engine::KnownTags;
+    pub use crate::shard_place::{ShardMemory, ShardMemoryError, ShardPlace};
+    pub use crate::shard_set::{Shards, TagPattern, TagPatternError};
+}
+
+/// What is going on inside, tag by tag, for dashboards.
+pub mod view {
+    pub use crate::engine::{FetchView, TagView};
+}

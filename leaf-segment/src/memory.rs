@@ -7,10 +7,9 @@ use std::time::Duration;
 use futures_core::future::BoxFuture;
 use leaf_core::{IdRange, Step, Tag};
 
-use crate::{
-    EndedTag, Expected, NewTag, RangeSource, SEALED, SealError, StoreError, StoreErrorKind,
-    StoreFuture, TagCatalog, TagGeneration, TagRecord, TagStore, TagUpdate,
-};
+use crate::admin::EndedTag;
+use crate::store::{Expected, SEALED, SealError, StoreFuture, TagGeneration, TagUpdate};
+use crate::{NewTag, RangeSource, StoreError, StoreErrorKind, TagCatalog, TagRecord, TagStore};
 
 /// A [`TagStore`] without a disk.
 #[derive(Debug, Default)]

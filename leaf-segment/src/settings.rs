@@ -11,10 +11,9 @@ use leaf_core::{Step, Template, UnknownFields};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use crate::TagGeneration;
-use crate::ended_tag::{self, EndedTag};
-use crate::meaning::{MOST_PARTS, parts};
-use crate::period::Zone;
+use crate::admin::{EndedTag, EndedText};
+use crate::meaning::{MOST_PARTS, Zone, parts};
+use crate::store::TagGeneration;
 
 /// The version of the text.
 const FORMAT_VERSION: u32 = 1;
@@ -24,7 +23,7 @@ const FORMAT_VERSION: u32 = 1;
 ///
 /// ```
 /// use leaf_core::Step;
-/// use leaf_segment::TagSettings;
+/// use leaf_segment::store::TagSettings;
 ///
 /// let settings = TagSettings { max_step: Some(Step::new(5000)?), ..TagSettings::default() };
 /// let text = settings.encode();
@@ -64,7 +63,7 @@ pub struct TagSettings {
 /// One of several equal parts of all ids, each for the store of one data centre: they never meet.
 ///
 /// ```
-/// use leaf_segment::Slice;
+/// use leaf_segment::store::Slice;
 ///
 /// let slice = Slice::new(2, 8, 63).ok_or("a slice")?;
 /// assert_eq!(slice.first(), 2 << 60);
@@ -120,7 +119,7 @@ struct Text {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     imported: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    ended: Option<ended_tag::Text>,
+    ended: Option<EndedText>,
     #[serde(flatten)]
     unknown: UnknownFields,
 }

@@ -13,7 +13,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Shards, TagPattern};
+use crate::shards::{Shards, TagPattern};
 
 /// The version of the text.
 const FORMAT_VERSION: u32 = 1;
@@ -25,14 +25,14 @@ const MOST: usize = 2;
 /// Which shard of which set a store is.
 ///
 /// ```
-/// use leaf_segment::Shards;
+/// use leaf_segment::shards::Shards;
 ///
 /// let shards = Shards::new("main").with(vec!["order*".parse()?], "orders").placed();
 /// let (place, url) = shards.of("users");
 /// assert_eq!(*url, "main");
 /// assert_eq!(place.to_string(), "the store of all other tags, of 2 stores");
 /// assert_ne!(*place, Shards::new("main").placed().of("users").0);
-/// # Ok::<(), leaf_segment::TagPatternError>(())
+/// # Ok::<(), leaf_segment::shards::TagPatternError>(())
 /// ```
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct ShardPlace {
@@ -50,7 +50,7 @@ pub struct ShardPlace {
 /// The places that a store remembers, the newest first. A node of any of them may use it.
 ///
 /// ```
-/// use leaf_segment::{ShardMemory, Shards};
+/// use leaf_segment::shards::{ShardMemory, Shards};
 ///
 /// let (one, _) = Shards::new(()).placed().of("").clone();
 /// let (two, _) = Shards::new(()).with(vec!["order*".parse()?], ()).placed().of("").clone();
@@ -223,7 +223,7 @@ impl fmt::Display for ShardMemory {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::TagSettings;
+    use crate::store::TagSettings;
 
     fn places(shards: &[&[&str]]) -> Vec<ShardPlace> {
         let all = shards.iter().fold(Shards::new(()), |all, patterns| {

@@ -8,13 +8,13 @@ use std::hash::{BuildHasher as _, RandomState};
 use std::str::FromStr;
 
 /// Which making or repair of a tag a record is of: 64 random bits, drawn when the tag is made, and
-/// again when an operator repairs it ([`TagAdmin::advance`](crate::TagAdmin::advance)).
+/// again when an operator repairs it ([`TagAdmin::advance`](crate::admin::TagAdmin::advance)).
 ///
 /// Who holds ids of one generation and reads another one drops them. What was decided on one
 /// generation changes nothing of another.
 ///
 /// ```
-/// use leaf_segment::TagGeneration;
+/// use leaf_segment::store::TagGeneration;
 ///
 /// let drawn = TagGeneration::draw();
 /// assert_ne!(drawn, TagGeneration::draw());

@@ -10,7 +10,7 @@ use anyhow::{Context as _, Result, bail};
 use leaf_node::config::Config;
 use leaf_node::hints;
 use leaf_registry::OpenRegistry;
-use leaf_segment::ShardPlace;
+use leaf_segment::shards::ShardPlace;
 use leaf_snowflake::Identity;
 
 use crate::node::peers;

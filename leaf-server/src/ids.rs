@@ -9,10 +9,9 @@ use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use leaf_core::{Clock as _, Id, IdRange, Step, TextForm, TextFormError, WorkerId};
-use leaf_segment::{
-    Ids, KnownTags, LeasedRange, Order, SegmentError, SegmentErrorKind, Shape, Shards, TagHandle,
-    Texts,
-};
+use leaf_segment::meaning::{Order, Shape, Texts};
+use leaf_segment::shards::{KnownTags, Shards};
+use leaf_segment::{Ids, LeasedRange, SegmentError, SegmentErrorKind, TagHandle};
 use leaf_snowflake::{IdRun, SnowflakeError, SnowflakeErrorKind, SnowflakeGenerator, SystemClock};
 use serde::Serialize;
 

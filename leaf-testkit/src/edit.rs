@@ -4,9 +4,8 @@
 //! just before.
 
 use leaf_core::{IdRange, Step, Tag};
-use leaf_segment::{
-    SealError, StoreError, StoreErrorKind, TagRecord, TagSettings, TagStore, TagUpdate,
-};
+use leaf_segment::store::{SealError, TagSettings, TagUpdate};
+use leaf_segment::{StoreError, StoreErrorKind, TagRecord, TagStore};
 
 /// What a test does to the records of a store.
 pub trait Edit: TagStore {

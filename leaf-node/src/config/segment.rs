@@ -5,7 +5,8 @@ use std::path::PathBuf;
 
 use leaf_core::Step;
 use leaf_registry::{StoreOptions, StoreUrl};
-use leaf_segment::{Keys, Shards, TagPattern};
+use leaf_segment::meaning::Keys;
+use leaf_segment::shards::{Shards, TagPattern};
 use serde::{Deserialize, Serialize};
 
 use super::span::Span;
@@ -145,7 +146,7 @@ impl Segment {
                     .into(),
             ));
         }
-        text.parse().map_err(|error: leaf_segment::KeysError| refuse(error.to_string()))
+        text.parse().map_err(|error: leaf_segment::meaning::KeysError| refuse(error.to_string()))
     }
 
     /// Refuses bounds that contradict each other, and shards that name no tags or no store.

@@ -1,7 +1,7 @@
 //! What an operator prepares and should know of a cluster.
 
 use etcd_client::{Client, Compare, CompareOp, KeyValue, Txn, TxnOp};
-use leaf_segment::StoreFuture;
+use leaf_segment::store::StoreFuture;
 
 use super::store::EtcdStore;
 use crate::administration::SHARD_MEMORY;

@@ -2,9 +2,9 @@
 //! are kept; a record in a later format is refused.
 
 use leaf_core::{Tag, UnknownFields};
-use leaf_segment::{
-    EndedTag, NewTag, StoreErrorKind, TagGeneration, TagRecord, TagSettings, TagSettingsError,
-};
+use leaf_segment::admin::EndedTag;
+use leaf_segment::store::{TagGeneration, TagSettings, TagSettingsError};
+use leaf_segment::{NewTag, StoreErrorKind, TagRecord};
 use serde::{Deserialize, Serialize};
 
 use crate::record::{self, Row};
@@ -20,7 +20,7 @@ pub(super) struct Record {
     pub(super) max_id: i64,
     /// How many numbers a refill takes at least.
     pub(super) step: i64,
-    /// As [`leaf_segment::Meaning::encode`] writes it; none in the record of a plain tag.
+    /// As [`leaf_segment::meaning::Meaning::encode`] writes it; none in the record of a plain tag.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) meaning: Option<String>,
     /// For people.

@@ -23,9 +23,11 @@ use etcd_client::{
 };
 use futures_core::future::BoxFuture;
 use leaf_core::{IdRange, Step, Tag};
+use leaf_segment::admin::EndedTag;
+use leaf_segment::meaning::MeaningError;
+use leaf_segment::store::{Expected, SEALED, SealError, StoreFuture, TagGeneration, TagUpdate};
 use leaf_segment::{
-    EndedTag, Expected, MeaningError, NewTag, RangeSource, SEALED, SealError, StoreError,
-    StoreErrorKind, StoreFuture, TagCatalog, TagGeneration, TagRecord, TagStore, TagUpdate,
+    NewTag, RangeSource, StoreError, StoreErrorKind, TagCatalog, TagRecord, TagStore,
 };
 
 use super::EtcdUrl;

@@ -1,6 +1,7 @@
 //! The tables of segments in an SQL database, and what an operator should know of it.
 
-use leaf_segment::{StoreErrorKind, StoreFuture};
+use leaf_segment::StoreErrorKind;
+use leaf_segment::store::StoreFuture;
 
 use super::connections::{Access, empty_if_absent, run};
 use super::dialect::{Connection, Dialect};

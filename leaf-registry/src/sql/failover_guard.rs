@@ -22,7 +22,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
 
-use leaf_segment::{TagSettings, TagSettingsError};
+use leaf_segment::store::{TagSettings, TagSettingsError};
 use sqlx::{Connection as _, Pool};
 use tokio::sync::Mutex;
 use tokio::time::timeout;

@@ -13,7 +13,8 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use leaf_core::{UnixMillis, WorkerId};
-use leaf_segment::{StoreErrorKind, StoreFuture};
+use leaf_segment::StoreErrorKind;
+use leaf_segment::store::StoreFuture;
 use leaf_snowflake::{
     ClaimRequest, FenceState, FenceStore, Identity, JavaMirror, Peer, Purpose, RecordState,
     RegistryError, Stored, StoredWorker, WorkerRecord,

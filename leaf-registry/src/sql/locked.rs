@@ -8,9 +8,8 @@
 use std::time::Duration;
 
 use leaf_core::Tag;
-use leaf_segment::{
-    SEALED, SealError, StoreError, StoreErrorKind, TagGeneration, TagRecord, TagSettings, TagUpdate,
-};
+use leaf_segment::store::{SEALED, SealError, TagGeneration, TagSettings, TagUpdate};
+use leaf_segment::{StoreError, StoreErrorKind, TagRecord};
 use tokio::time::Instant;
 
 use super::connections::{

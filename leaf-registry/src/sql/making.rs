@@ -4,7 +4,8 @@
 //! other, and one of them is refused. A tag that could issue an id of a deleted one of its name is
 //! not made.
 
-use leaf_segment::{NewTag, StoreErrorKind, TagSettings};
+use leaf_segment::store::TagSettings;
+use leaf_segment::{NewTag, StoreErrorKind};
 
 use super::connections::{WorkError, no_row_if_tag_unencodable};
 use super::dialect::{Connection, Dialect, TagStatements};

@@ -16,10 +16,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use futures_core::future::BoxFuture;
 use leaf_core::{IdRange, Step, Tag, UnixMillis};
+use leaf_segment::admin::EndedTag;
+use leaf_segment::meaning::MeaningError;
+use leaf_segment::store::{
+    Expected, SealError, StoreFuture, TagGeneration, TagSettings, TagSettingsError, TagUpdate,
+};
 use leaf_segment::{
-    EndedTag, Expected, MeaningError, NewTag, RangeSource, SealError, StoreError, StoreErrorKind,
-    StoreFuture, TagCatalog, TagGeneration, TagRecord, TagSettings, TagSettingsError, TagStore,
-    TagUpdate,
+    NewTag, RangeSource, StoreError, StoreErrorKind, TagCatalog, TagRecord, TagStore,
 };
 
 use super::connections::{

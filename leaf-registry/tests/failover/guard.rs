@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use leaf_core::Tag;
-use leaf_segment::{Confirm, NewTag};
+use leaf_segment::NewTag;
+use leaf_segment::admin::Confirm;
 use leaf_testkit::Edit as _;
 
 use crate::support::{Server, create, next, open, orders, step};
@@ -130,7 +131,7 @@ async fn sequences_have_a_guard_of_their_own() {
         let (turns, one) = (Tag::parse("turns").unwrap(), step(1));
         store.store.create(&NewTag::strict(turns.clone())).await.unwrap();
         let strict = NewTag::strict(turns.clone()).meaning;
-        let expected = leaf_segment::Expected::new(one, strict);
+        let expected = leaf_segment::store::Expected::new(one, strict);
         let take = async || store.store.allocate(&turns, one, expected).await.unwrap().start();
         assert_eq!((take().await, next(&*store.store).await.start()), (1, 1));
 
@@ -150,23 +151,24 @@ async fn a_jump_leaves_a_small_tag_most_of_its_numbers() {
     for server in Server::both().await {
         let store = open(&server.url(), Some(1_000_000)).await;
         create(&store).await;
-        let daily = leaf_segment::TagSpec {
-            reset: Some(leaf_segment::Period::Daily),
+        let daily = leaf_segment::admin::TagSpec {
+            reset: Some(leaf_segment::meaning::Period::Daily),
             text: Some("{date:%Y%m%d}{n:05}".into()),
-            ..leaf_segment::TagSpec::default()
+            ..leaf_segment::admin::TagSpec::default()
         };
-        let daily = daily.record(Tag::parse("daily").unwrap(), &leaf_segment::KeyRing::default());
+        let daily =
+            daily.record(Tag::parse("daily").unwrap(), &leaf_segment::meaning::KeyRing::default());
         let turns = NewTag::strict(Tag::parse("turns").unwrap());
         for new in [daily.unwrap(), turns] {
             store.store.create(&new).await.unwrap();
             let (least, end) = (20_261_121 * 100_000 + 1, 20_261_122 * 100_000);
-            let expected = leaf_segment::Expected {
+            let expected = leaf_segment::store::Expected {
                 least,
                 end,
-                ..leaf_segment::Expected::new(step(1), new.meaning)
+                ..leaf_segment::store::Expected::new(step(1), new.meaning)
             };
             let take = async |end| {
-                let expected = leaf_segment::Expected { end, ..expected };
+                let expected = leaf_segment::store::Expected { end, ..expected };
                 store.store.allocate(&new.tag, step(1), expected).await.unwrap().start() - least
             };
             assert_eq!(take(end).await, 0);
@@ -184,18 +186,19 @@ async fn a_jump_holds_for_a_period_whose_beginning_was_lost() {
     for server in Server::both().await {
         let store = open(&server.url(), Some(1_000_000)).await;
         create(&store).await;
-        let spec = leaf_segment::TagSpec {
-            reset: Some(leaf_segment::Period::Daily),
+        let spec = leaf_segment::admin::TagSpec {
+            reset: Some(leaf_segment::meaning::Period::Daily),
             text: Some("{date:%Y%m%d}{n:04}".into()),
-            ..leaf_segment::TagSpec::default()
+            ..leaf_segment::admin::TagSpec::default()
         };
-        let daily = spec.record(Tag::parse("daily").unwrap(), &leaf_segment::KeyRing::default());
+        let daily =
+            spec.record(Tag::parse("daily").unwrap(), &leaf_segment::meaning::KeyRing::default());
         let daily = daily.unwrap();
         store.store.create(&daily).await.unwrap();
         let take = async |day: i64, count: i64| {
             let (least, end) = (day * 10_000 + 1, (day + 1) * 10_000);
-            let expected = leaf_segment::Expected::new(step(1), daily.meaning);
-            let expected = leaf_segment::Expected { least, end, ..expected };
+            let expected = leaf_segment::store::Expected::new(step(1), daily.meaning);
+            let expected = leaf_segment::store::Expected { least, end, ..expected };
             let range = store.store.allocate(&daily.tag, step(count), expected).await.unwrap();
             (range.start() - least, range.len())
         };
@@ -225,7 +228,7 @@ async fn the_guard_of_a_new_table_begins_with_it() {
         assert_eq!(store.admin.apply().await.unwrap(), ["leaf_sequence"]);
         let turns = NewTag::strict(Tag::parse("turns").unwrap());
         store.store.create(&turns).await.unwrap();
-        let expected = leaf_segment::Expected::new(step(1), turns.meaning);
+        let expected = leaf_segment::store::Expected::new(step(1), turns.meaning);
         let range = store.store.allocate(&turns.tag, step(1), expected).await.unwrap();
         assert_eq!((range.start(), next(&*store.store).await.start()), (1, 1));
     }
@@ -243,10 +246,10 @@ async fn a_jump_covers_the_greatest_step() {
         let large = Tag::parse("leaf-segment-test").unwrap();
         assert_eq!(store.store.tag(&large).await.unwrap().unwrap().max_id, 200_001);
 
-        let settings = leaf_segment::TagSettings {
+        let settings = leaf_segment::store::TagSettings {
             max_step: Some(step(3000)),
             max_take: Some(step(70_000)),
-            ..leaf_segment::TagSettings::default()
+            ..leaf_segment::store::TagSettings::default()
         };
         store.store.set_settings(&orders(), &settings).await.unwrap();
         server.another_server().await;
@@ -406,7 +409,7 @@ async fn a_tag_made_again_does_not_start_where_a_failover_lands() {
         for _ in 0..35 {
             ranges.push(next(&*store.store).await);
         }
-        let admin = leaf_segment::TagAdmin::new(&*store.store);
+        let admin = leaf_segment::admin::TagAdmin::new(&*store.store);
         let deleted = admin.delete(&orders(), Confirm::Yes).await.unwrap();
         let first = deleted.ended.unwrap().next;
         admin.create(&NewTag { max_id: first, ..NewTag::new(orders(), step(10)) }).await.unwrap();

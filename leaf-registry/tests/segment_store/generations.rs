@@ -1,10 +1,10 @@
 //! Repairs and tags that are made again: what was decided before changes nothing after.
 
 use leaf_core::IdRange;
-use leaf_segment::{
-    Confirm, EndedTag, Expected, Interleave, Meaning, MemoryStore, NewTag, SEALED, Shape,
-    StoreErrorKind, TagAdmin, TagGeneration, TagSettings, TagUpdate,
-};
+use leaf_segment::admin::{Confirm, EndedTag, TagAdmin};
+use leaf_segment::meaning::{Interleave, Meaning, Shape};
+use leaf_segment::store::{Expected, SEALED, TagGeneration, TagSettings, TagUpdate};
+use leaf_segment::{MemoryStore, NewTag, StoreErrorKind};
 use leaf_testkit::Edit as _;
 
 use crate::fixture::Fixture;

@@ -7,9 +7,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use leaf_core::IdRange;
-use leaf_segment::{
-    Confirm, SegmentConfig, SegmentGenerator, StoreErrorKind, TagAdmin, TagAdminError, TagStore,
-};
+use leaf_segment::admin::{Confirm, TagAdmin, TagAdminError};
+use leaf_segment::{SegmentConfig, SegmentGenerator, StoreErrorKind, TagStore};
 use leaf_testkit::{Fault, FaultProxy, Ledger};
 
 use crate::fixture::{Database, Fixture};

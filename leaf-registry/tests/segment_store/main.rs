@@ -18,9 +18,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use leaf_core::{IdRange, Step, StepError, Tag};
+use leaf_segment::meaning::Meaning;
+use leaf_segment::store::{SEALED, TagSettings};
 use leaf_segment::{
-    Meaning, NewTag, SEALED, SegmentConfig, SegmentErrorKind, SegmentGenerator, StoreErrorKind,
-    TagRecord, TagSettings, TagStore,
+    NewTag, SegmentConfig, SegmentErrorKind, SegmentGenerator, StoreErrorKind, TagRecord, TagStore,
 };
 use leaf_testkit::Edit as _;
 use leaf_testkit::{Etcd, Fault, MariaDb, Postgres};

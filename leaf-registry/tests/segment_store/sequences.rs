@@ -1,9 +1,9 @@
 //! Tags that are not plain: they stand in a place of their own, with their meaning.
 
 use leaf_core::IdRange;
-use leaf_segment::{
-    Expected, Meaning, MeaningError, NewTag, StoreErrorKind, TagSettings, TagUpdate,
-};
+use leaf_segment::meaning::{Meaning, MeaningError};
+use leaf_segment::store::{Expected, TagSettings, TagUpdate};
+use leaf_segment::{NewTag, StoreErrorKind};
 use leaf_testkit::Edit as _;
 
 use crate::fixture::{Database, Fixture};
@@ -191,8 +191,8 @@ pub(crate) async fn what_a_tag_means_is_never_guessed(f: Fixture) {
     assert!(matches!(read, Err(MeaningError::Newer(_))), "{read:?}");
     let refused = refusal(f.store.allocate(&turns, step(1), strict())).await;
     assert_eq!(refused, StoreErrorKind::MeaningChanged);
-    let admin = leaf_segment::TagAdmin::new(&*f.store);
-    let error = admin.advance(&turns, 1000, leaf_segment::Confirm::Yes).await.unwrap_err();
+    let admin = leaf_segment::admin::TagAdmin::new(&*f.store);
+    let error = admin.advance(&turns, 1000, leaf_segment::admin::Confirm::Yes).await.unwrap_err();
     assert!(error.to_string().contains("upgrade this program"), "{error}");
 
     f.set_in_sequences("turns", "meaning", &STRICT.encode()).await;
@@ -307,9 +307,10 @@ async fn without_the_settings_only_the_tags_of_a_java_leaf_are_served() {
         let record = java.tag(&orders).await.unwrap().unwrap();
         assert_eq!(record.settings, Ok(TagSettings::default()));
         // Tags are made and repaired there, too, without a generation.
-        let (admin, more) = (leaf_segment::TagAdmin::new(&*java), tag("more"));
+        let (admin, more) = (leaf_segment::admin::TagAdmin::new(&*java), tag("more"));
         admin.create(&NewTag::new(more.clone(), step(10))).await.unwrap();
-        let (record, raised) = admin.advance(&more, 500, leaf_segment::Confirm::No).await.unwrap();
+        let (record, raised) =
+            admin.advance(&more, 500, leaf_segment::admin::Confirm::No).await.unwrap();
         assert_eq!((record.max_id, raised, record.generation()), (500, true, None));
         assert_eq!(java.tag(&more).await.unwrap().unwrap(), record);
     }

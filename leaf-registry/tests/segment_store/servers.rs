@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use leaf_segment::{Expected, NewTag, StoreErrorKind, TagStore};
+use leaf_segment::store::Expected;
+use leaf_segment::{NewTag, StoreErrorKind, TagStore};
 use leaf_testkit::MariaDb;
 
 use tokio::net::{TcpListener, TcpStream};

@@ -1,9 +1,8 @@
 //! What an operator sets for one tag, and what a later version of Leaf may have written there.
 
-use leaf_segment::{
-    MemoryStore, NewTag, ShardMemory, Shards, StoreErrorKind, TagCatalog as _, TagSettings,
-    TagSettingsError,
-};
+use leaf_segment::shards::{ShardMemory, Shards};
+use leaf_segment::store::{TagSettings, TagSettingsError};
+use leaf_segment::{MemoryStore, NewTag, StoreErrorKind, TagCatalog as _};
 use leaf_testkit::Edit as _;
 
 use crate::fixture::{Database, Fixture};
@@ -58,8 +57,8 @@ pub(crate) async fn settings_of_a_later_version_are_not_overruled(f: Fixture) {
         }
     };
     let read = async || f.store.tag(&tag("orders")).await.unwrap().unwrap().settings;
-    let admin = leaf_segment::TagAdmin::new(&*f.store);
-    let off = leaf_segment::TagChange { enabled: Some(false), ..Default::default() };
+    let admin = leaf_segment::admin::TagAdmin::new(&*f.store);
+    let off = leaf_segment::admin::TagChange { enabled: Some(false), ..Default::default() };
 
     set(r#"{"version":1,"order":"strict"}"#).await;
     admin.change(&tag("orders"), off).await.unwrap();

@@ -6,9 +6,11 @@ use std::time::Duration;
 
 use crate::support::{TestStore, open, step, store_with, tag};
 use leaf_core::IdRange;
+use leaf_segment::admin::{Confirm, TagAdmin, TagAdminError, TagChange};
+use leaf_segment::store::TagUpdate;
 use leaf_segment::{
-    Confirm, NewTag, RangeSource as _, SegmentErrorKind, StoreErrorKind, TagAdmin, TagAdminError,
-    TagCatalog as _, TagChange, TagRecord, TagStore as _, TagUpdate,
+    NewTag, RangeSource as _, SegmentErrorKind, StoreErrorKind, TagCatalog as _, TagRecord,
+    TagStore as _,
 };
 use leaf_testkit::Edit as _;
 
@@ -184,7 +186,7 @@ async fn a_late_change_does_not_reach_a_tag_that_was_made_again() {
 async fn a_tag_without_a_generation_is_served_repaired_and_given_back() {
     let store = store_with("orders", 100).await;
     let seen = record(&store).await;
-    let settings = Some(leaf_segment::TagSettings::default());
+    let settings = Some(leaf_segment::store::TagSettings::default());
     store.inner.update(&TagUpdate { settings, ..TagUpdate::of(seen) }).await.unwrap();
     let node = open(&store).await;
     let orders = node.tag("orders").await.unwrap();

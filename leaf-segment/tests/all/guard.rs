@@ -6,9 +6,11 @@ use std::time::Duration;
 
 use crate::support::{TestStore, open, open_with_marks, step, store_with, tag};
 use leaf_core::Health;
+use leaf_segment::admin::{Confirm, TagAdmin};
+use leaf_segment::store::TagSettings;
 use leaf_segment::{
-    Confirm, HighWaterMarks, NewTag, SegmentConfig, SegmentErrorKind, SegmentGenerator,
-    SegmentSource, StoreErrorKind, TagAdmin, TagCatalog, TagSettings, TagStore,
+    HighWaterMarks, NewTag, SegmentConfig, SegmentErrorKind, SegmentGenerator, SegmentSource,
+    StoreErrorKind, TagCatalog, TagStore,
 };
 use leaf_testkit::Edit as _;
 use tokio::time::Instant;
@@ -355,6 +357,6 @@ async fn a_node_with_stock_tells_how_far_it_was_granted() {
     assert_eq!(refused.health().to_string(), "ready");
 }
 
-async fn generation(store: &TestStore) -> Option<leaf_segment::TagGeneration> {
+async fn generation(store: &TestStore) -> Option<leaf_segment::store::TagGeneration> {
     store.inner.tag(&tag("orders")).await.unwrap().unwrap().generation()
 }

@@ -7,10 +7,9 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use leaf_core::{HealthCode, ManualClock, UnixMillis};
-use leaf_segment::{
-    KeyProblem, KeyRing, NewTag, SegmentConfig, SegmentErrorKind, SegmentGenerator, TagAdmin,
-    TagSpec, TagStore,
-};
+use leaf_segment::admin::{TagAdmin, TagSpec};
+use leaf_segment::meaning::{KeyProblem, KeyRing};
+use leaf_segment::{NewTag, SegmentConfig, SegmentErrorKind, SegmentGenerator, TagStore};
 use leaf_testkit::Edit as _;
 
 use crate::support::{TestStore, open, step, tag};

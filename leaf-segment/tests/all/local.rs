@@ -5,9 +5,10 @@ use std::sync::Arc;
 
 use crate::support::{open, store_with, tag};
 use leaf_core::Step;
+use leaf_segment::admin::TagSpec;
+use leaf_segment::meaning::KeyRing;
 use leaf_segment::{
-    KeyRing, MemoryStore, NewTag, SegmentConfig, SegmentErrorKind, SegmentGenerator, TagSpec,
-    TagStore,
+    MemoryStore, NewTag, SegmentConfig, SegmentErrorKind, SegmentGenerator, TagStore,
 };
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

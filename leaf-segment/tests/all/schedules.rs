@@ -6,9 +6,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::support::{TestStore, step, store_with, tag};
+use leaf_segment::admin::{Confirm, TagAdmin};
+use leaf_segment::store::TagSettings;
 use leaf_segment::{
-    Confirm, HighWaterMarks, NewTag, SegmentConfig, SegmentGenerator, SegmentSource, TagAdmin,
-    TagCatalog, TagHandle, TagSettings, TagStore,
+    HighWaterMarks, NewTag, SegmentConfig, SegmentGenerator, SegmentSource, TagCatalog, TagHandle,
+    TagStore,
 };
 use leaf_testkit::Edit as _;
 use proptest::prelude::*;

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use crate::support::{open, step, store_with, tag};
-use leaf_segment::{NewTag, SegmentErrorKind, TagSettings, TagStore};
+use leaf_segment::store::TagSettings;
+use leaf_segment::{NewTag, SegmentErrorKind, TagStore};
 use leaf_testkit::Edit as _;
 
 const REFRESH: Duration = Duration::from_secs(61);

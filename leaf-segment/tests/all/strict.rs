@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use leaf_segment::{Meaning, NewTag, SegmentErrorKind, TagStore};
+use leaf_segment::meaning::Meaning;
+use leaf_segment::{NewTag, SegmentErrorKind, TagStore};
 use leaf_testkit::CallLog;
 use leaf_testkit::Edit as _;
 

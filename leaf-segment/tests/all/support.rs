@@ -6,10 +6,11 @@ use std::time::Duration;
 
 use futures_core::future::BoxFuture;
 use leaf_core::{IdRange, Step, Tag, UnixMillis};
+use leaf_segment::admin::EndedTag;
+use leaf_segment::store::{Expected, SealError, StoreFuture, TagGeneration, TagUpdate};
 use leaf_segment::{
-    EndedTag, Expected, HighWaterMarks, MemoryStore, NewTag, RangeSource, SealError, SegmentConfig,
-    SegmentGenerator, StoreError, StoreErrorKind, StoreFuture, TagCatalog, TagGeneration,
-    TagRecord, TagStore, TagUpdate,
+    HighWaterMarks, MemoryStore, NewTag, RangeSource, SegmentConfig, SegmentGenerator, StoreError,
+    StoreErrorKind, TagCatalog, TagRecord, TagStore,
 };
 
 /// A memory store behind a bad line.

@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use crate::support::{open, step, store_with, tag};
 use leaf_core::{Health, Id, IdRange};
+use leaf_segment::shards::Shards;
 use leaf_segment::{
-    NewTag, SegmentConfig, SegmentErrorKind, SegmentGenerator, SegmentSource, Shards, TagStore,
+    NewTag, SegmentConfig, SegmentErrorKind, SegmentGenerator, SegmentSource, TagStore,
 };
 use leaf_testkit::Edit as _;
 

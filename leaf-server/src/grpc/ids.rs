@@ -16,7 +16,8 @@ use leaf_proto::v1::{
     LeaseRangeResponse, NextIdRequest, NextIdResponse, NextIdsRequest, NextIdsResponse,
     ReturnRangeRequest, ReturnRangeResponse, next_id_request, next_ids_request,
 };
-use leaf_segment::{LeasedRange, Order, TagHandle};
+use leaf_segment::meaning::Order;
+use leaf_segment::{LeasedRange, TagHandle};
 use tonic::{Request, Response, Status};
 
 use super::budget::{Budget, Slot};

@@ -43,10 +43,10 @@ use crate::serve::{
 };
 
 /// An order as messages have it.
-const fn order(order: leaf_segment::Order) -> v1::Order {
+const fn order(order: leaf_segment::meaning::Order) -> v1::Order {
     match order {
-        leaf_segment::Order::Relaxed => v1::Order::Relaxed,
-        leaf_segment::Order::Strict => v1::Order::Strict,
+        leaf_segment::meaning::Order::Relaxed => v1::Order::Relaxed,
+        leaf_segment::meaning::Order::Strict => v1::Order::Strict,
     }
 }
 

@@ -4,7 +4,8 @@
 use hyper::header::{ACCEPT, ALLOW, HeaderMap, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
 use hyper::{Method, StatusCode};
 use leaf_node::hints;
-use leaf_segment::{StoreError, StoreErrorKind, TagAdminError};
+use leaf_segment::admin::TagAdminError;
+use leaf_segment::{StoreError, StoreErrorKind};
 use leaf_snowflake::{RegistryError, RegistryErrorKind};
 use serde::Serialize;
 

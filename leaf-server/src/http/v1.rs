@@ -6,7 +6,8 @@ use std::str::FromStr;
 
 use hyper::{StatusCode, Version};
 use leaf_core::{Id, IdRange, IdText, TextForm};
-use leaf_segment::{LeasedRange, TagHandle, TextError};
+use leaf_segment::meaning::TextError;
+use leaf_segment::{LeasedRange, TagHandle};
 use percent_encoding::percent_decode_str;
 use serde::Serialize;
 use serde_json::json;

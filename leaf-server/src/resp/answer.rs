@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use leaf_segment::KnownTags;
+use leaf_segment::shards::KnownTags;
 
 use super::codec::{self, Words, equal_commands, repeated};
 use super::command::{Call, Outcome};

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use leaf_core::TextForm;
-use leaf_segment::{Order, SegmentErrorKind, TagHandle};
+use leaf_segment::meaning::Order;
+use leaf_segment::{SegmentErrorKind, TagHandle};
 
 use super::codec::{self, equal_commands};
 use super::command::{Answer, Call, Outcome};

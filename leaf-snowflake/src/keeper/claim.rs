@@ -4,9 +4,8 @@
 //! before the answer is written down finds its own claim again.
 
 use super::*;
-use crate::ClaimRequest;
 use crate::fence::{Evidence, check_range, first_timestamp};
-use crate::java_cache;
+use crate::{ClaimRequest, java_cache};
 
 /// How long a state file must be silent before it counts as one's own again.
 const WATCH_FILE: Duration = Duration::from_secs(2);

@@ -5,7 +5,7 @@
 use hyper::StatusCode;
 use hyper::header::HeaderMap;
 use leaf_core::IdRange;
-use leaf_segment::TagView;
+use leaf_segment::view::TagView;
 use serde_json::{Value, json};
 
 use super::super::problem::{Form, Problem};
@@ -63,7 +63,7 @@ fn escaped(text: &str) -> String {
 
 /// What each tag's double buffer holds.
 pub(super) fn cache(node: &Node, headers: &HeaderMap) -> Reply {
-    let views = node.ids.segments().map(leaf_segment::Shards::views).unwrap_or_default();
+    let views = node.ids.segments().map(leaf_segment::shards::Shards::views).unwrap_or_default();
     page("cache", &CACHE, views.iter().map(buffer).collect(), headers)
 }
 

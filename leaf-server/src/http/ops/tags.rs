@@ -2,10 +2,11 @@
 
 use leaf_core::{Step, Tag};
 use leaf_node::records::{TagIdShown, TagShown};
-use leaf_segment::{
-    Confirm, EndedTag, Order, Period, ShapeName, TagAdmin, TagAdminError, TagChange, TagIdError,
-    TagRecord, TagSpec,
+use leaf_segment::TagRecord;
+use leaf_segment::admin::{
+    Confirm, EndedTag, ShapeName, TagAdmin, TagAdminError, TagChange, TagSpec,
 };
+use leaf_segment::meaning::{Order, Period, TagIdError};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::super::problem::Problem;

@@ -12,18 +12,15 @@ use leaf_core::{IdRange, Step, StepError, Tag, Template};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use crate::buffer::{ClosedAt, DoubleBuffer};
-use crate::group_commit::Queue;
-use crate::leased::{Before, Leased};
-use crate::rate::Rate;
-use crate::shape::Mapping;
-use crate::step_policy::{Bounds, StepPolicy};
-use crate::store_client::StoreClient;
-use crate::texts::Text;
-use crate::{
-    Expected, Meaning, SegmentError, SegmentErrorKind, Slice, StoreError, StoreErrorKind,
-    TagGeneration, TagRecord, TagSettings, TagSettingsError, Zone,
-};
+use super::buffer::{ClosedAt, DoubleBuffer};
+use super::group_commit::Queue;
+use super::leased::{Before, Leased};
+use super::rate::Rate;
+use super::step_policy::{Bounds, StepPolicy};
+use super::store_client::StoreClient;
+use crate::meaning::{Mapping, Meaning, Text, Zone};
+use crate::store::{Expected, Slice, TagGeneration, TagSettings, TagSettingsError};
+use crate::{SegmentError, SegmentErrorKind, StoreError, StoreErrorKind, TagRecord};
 
 /// An error that only an operator can cure is told to callers for this long before the store is
 /// asked again.

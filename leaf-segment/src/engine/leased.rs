@@ -13,9 +13,10 @@ use std::sync::Arc;
 use leaf_core::IdRange;
 use tokio::sync::oneshot;
 
-use crate::store_client::StoreClient;
-use crate::tag_state::TagState;
-use crate::{Order, SegmentError, SegmentErrorKind, TagHandle};
+use super::store_client::StoreClient;
+use super::tag_state::TagState;
+use crate::meaning::Order;
+use crate::{SegmentError, SegmentErrorKind, TagHandle};
 
 /// How many leased ranges of a tag are remembered. Only the last ones in the store can go back, so
 /// that more are of no use.

@@ -11,11 +11,10 @@ use futures_core::future::BoxFuture;
 use jiff::Timestamp;
 use leaf_core::{IdRange, Step, StepError, Tag, UnixMillis};
 
-use crate::period::Beyond;
-use crate::{
-    EndedTag, Meaning, MeaningError, StoreError, StoreErrorKind, TagGeneration, TagSettings,
-    TagSettingsError,
-};
+use crate::admin::EndedTag;
+use crate::meaning::{Beyond, Meaning, MeaningError};
+use crate::store::{TagGeneration, TagSettings, TagSettingsError};
+use crate::{StoreError, StoreErrorKind};
 
 /// The `max_id` of a tag that nobody may allocate from any more, because it was moved to another
 /// store or is about to be deleted. No allocation reaches it: the last id that can be granted is
@@ -195,7 +194,8 @@ pub trait TagStore: SegmentSource {
 ///
 /// ```
 /// use leaf_core::{Step, Tag};
-/// use leaf_segment::{NewTag, TagRecord, TagUpdate};
+/// use leaf_segment::{NewTag, TagRecord};
+/// use leaf_segment::store::TagUpdate;
 ///
 /// let orders: TagRecord = NewTag::new(Tag::parse("orders")?, Step::new(100)?).into();
 /// let update = TagUpdate { at_least: Some(5000), ..TagUpdate::of(orders.clone()) };

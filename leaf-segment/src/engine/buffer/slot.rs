@@ -8,7 +8,7 @@ use std::hint::select_unpredictable;
 use leaf_core::{Id, IdRange};
 
 use super::Take;
-use crate::sync::{AtomicI64, AtomicU32, AtomicU64, Ordering, fence};
+use crate::engine::sync::{AtomicI64, AtomicU32, AtomicU64, Ordering, fence};
 
 /// A slot's generation while it holds nothing readable.
 const INVALID: u32 = u32::MAX;

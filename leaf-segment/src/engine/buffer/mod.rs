@@ -34,7 +34,7 @@ use crossbeam_utils::CachePadded;
 use leaf_core::{Id, IdRange};
 
 use self::slot::{Cursor, Slot};
-use crate::sync::{AtomicBool, AtomicU64, Ordering};
+use crate::engine::sync::{AtomicBool, AtomicU64, Ordering};
 
 /// The last generation that holds ids.
 const LAST: u32 = u32::MAX - 2;

@@ -10,14 +10,17 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::meaning::Shape;
-use crate::{Meaning, NewTag, SEALED};
+use crate::NewTag;
+use crate::meaning::{Meaning, Shape};
+use crate::store::SEALED;
 
 /// The last state of a tag that was sealed or deleted, as the settings of its name keep it.
 ///
 /// ```
 /// use leaf_core::{Step, Tag};
-/// use leaf_segment::{EndedTag, Interleave, Meaning, NewTag, Shape};
+/// use leaf_segment::NewTag;
+/// use leaf_segment::admin::EndedTag;
+/// use leaf_segment::meaning::{Interleave, Meaning, Shape};
 ///
 /// let part = Interleave::new(0, 8).ok_or("a part")?;
 /// let meaning = Meaning { shape: Shape::Interleave(part), ..Meaning::PLAIN };
@@ -148,9 +151,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::KeyRing;
-    use crate::meaning::Interleave;
-    use crate::shape::Mapping;
+    use crate::meaning::{Interleave, KeyRing, Mapping};
 
     const KEYS: &str = "1 = 000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f\n\
                         2 = 101112131415161718191a1b1c1d1e1f000102030405060708090a0b0c0d0e0f\n";

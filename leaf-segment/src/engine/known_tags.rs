@@ -9,7 +9,7 @@ use std::sync::Arc;
 use arc_swap::{ArcSwap, Cache};
 use leaf_core::Tag;
 
-use crate::handle::TagHandle;
+use super::handle::TagHandle;
 
 pub(crate) type TagMap = HashMap<Tag, TagHandle, foldhash::fast::RandomState>;
 

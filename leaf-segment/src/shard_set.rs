@@ -11,17 +11,19 @@ use std::str::FromStr;
 use leaf_core::Health;
 use tokio::task::JoinSet;
 
-use crate::{KnownTags, SegmentError, SegmentGenerator, TagHandle, TagView};
+use super::view::TagView;
+use crate::shards::KnownTags;
+use crate::{SegmentError, SegmentGenerator, TagHandle};
 
 /// Something per store, found by the name of a tag.
 ///
 /// ```
-/// use leaf_segment::Shards;
+/// use leaf_segment::shards::Shards;
 ///
 /// let shards = Shards::new("main").with(vec!["order*".parse()?], "orders");
 /// assert_eq!(shards.of("order-items"), &"orders");
 /// assert_eq!(shards.of("users"), &"main");
-/// # Ok::<(), leaf_segment::TagPatternError>(())
+/// # Ok::<(), leaf_segment::shards::TagPatternError>(())
 /// ```
 #[derive(Debug, Clone)]
 pub struct Shards<T> {
@@ -32,12 +34,12 @@ pub struct Shards<T> {
 /// A tag's name in which `*` stands for any characters, also none.
 ///
 /// ```
-/// use leaf_segment::TagPattern;
+/// use leaf_segment::shards::TagPattern;
 ///
 /// let pattern: TagPattern = "order*.v1".parse()?;
 /// assert!(pattern.matches("orders.v1"));
 /// assert!(!pattern.matches("orders.v2"));
-/// # Ok::<(), leaf_segment::TagPatternError>(())
+/// # Ok::<(), leaf_segment::shards::TagPatternError>(())
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TagPattern(String);

@@ -6,7 +6,7 @@
 
 use leaf_core::{Id, IdRange, IdRangeIter};
 
-use crate::shape::Ids;
+use crate::meaning::Ids;
 use crate::{SegmentError, TagHandle};
 
 /// Ids of a tag for one thread, see [`TagHandle::local`].

@@ -4,10 +4,11 @@ use std::time::Duration;
 
 use leaf_core::{Health, HealthCode, HealthReason};
 
-use crate::handle::TagHandle;
-use crate::known_tags::TagMap;
-use crate::store_client::StoreClient;
-use crate::{Order, SegmentErrorKind, StoreErrorKind};
+use super::handle::TagHandle;
+use super::known_tags::TagMap;
+use super::store_client::StoreClient;
+use crate::meaning::Order;
+use crate::{SegmentErrorKind, StoreErrorKind};
 
 /// For how long the health tells of a tag that waits for a clock: nobody may ask for it again.
 const LATELY: Duration = Duration::from_secs(300);

@@ -13,12 +13,13 @@ use leaf_core::{IdRange, RELEASED, Step, UnixMillis};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use crate::leased::Before;
-use crate::period::{Beyond, Reset, Window};
-use crate::step_policy::Bounds;
-use crate::store_client::StoreClient;
-use crate::tag_state::{Failure, TagState};
-use crate::{Expected, Order, SegmentError, SegmentErrorKind, StoreError, StoreErrorKind};
+use super::leased::Before;
+use super::step_policy::Bounds;
+use super::store_client::StoreClient;
+use super::tag_state::{Failure, TagState};
+use crate::meaning::{Beyond, Order, Reset, Window};
+use crate::store::Expected;
+use crate::{SegmentError, SegmentErrorKind, StoreError, StoreErrorKind};
 
 const FIRST_BACKOFF: Duration = Duration::from_millis(50);
 const LONGEST_BACKOFF: Duration = Duration::from_secs(5);

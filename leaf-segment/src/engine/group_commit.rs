@@ -17,8 +17,8 @@ use leaf_core::{IdRange, Step};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use crate::refill::{self, Amount};
-use crate::tag_state::TagState;
+use super::refill::{self, Amount};
+use super::tag_state::TagState;
 use crate::{SegmentError, StoreError, StoreErrorKind};
 
 /// The most ids of one allocation.

@@ -8,8 +8,9 @@ use std::time::Duration;
 use leaf_core::{IdRange, Step, Tag};
 use tokio::time::Instant;
 
-use crate::tag_state::TagState;
-use crate::{SegmentErrorKind, StoreError, TagSettings};
+use super::tag_state::TagState;
+use crate::store::TagSettings;
+use crate::{SegmentErrorKind, StoreError};
 
 /// One tag of a [`SegmentGenerator`](crate::SegmentGenerator) at a moment.
 ///

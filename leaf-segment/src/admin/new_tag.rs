@@ -6,9 +6,10 @@ use std::str::FromStr;
 use leaf_core::{ScrambleDomain, Step, Tag, Template, UnknownName};
 use serde::{Deserialize, Deserializer};
 
-use crate::meaning::{Interleave, parts};
-use crate::period::{Period, Reset, Zone};
-use crate::{KeyRing, Meaning, NewTag, Order, SEALED, Shape, Slice, TagAdminError, TagSettings};
+use crate::NewTag;
+use crate::admin::TagAdminError;
+use crate::meaning::{Interleave, KeyRing, Meaning, Order, Period, Reset, Shape, Zone, parts};
+use crate::store::{SEALED, Slice, TagSettings};
 
 /// How many digits the numbers of a period have where no template says it.
 const DIGITS: u8 = 6;
@@ -17,7 +18,8 @@ const DIGITS: u8 = 6;
 ///
 /// ```
 /// use leaf_core::Tag;
-/// use leaf_segment::{KeyRing, TagSpec};
+/// use leaf_segment::admin::TagSpec;
+/// use leaf_segment::meaning::KeyRing;
 ///
 /// let spec = TagSpec {
 ///     reset: Some("daily".parse()?),
@@ -159,7 +161,7 @@ impl TagSpec {
                     "a tag in relaxed order needs a step: how many ids one trip to the store reserves, like 1000",
                 );
             }
-            (Order::Strict, Some(_)) => return refuse(crate::tag_admin::NO_STEP),
+            (Order::Strict, Some(_)) => return refuse(crate::admin::NO_STEP),
         };
         let description = self.description;
         Ok(NewTag { tag, max_id: first, step, meaning, settings, description })

@@ -16,7 +16,7 @@ use jiff::{SignedDuration, Timestamp};
 use leaf_core::Day;
 use serde::{Deserialize, Serialize};
 
-use crate::SEALED;
+use crate::store::SEALED;
 
 /// A period that another node has opened is used too if it begins within so much time by this
 /// host's clock: clocks differ.

@@ -11,7 +11,8 @@ use std::time::Duration;
 
 use leaf_core::Step;
 
-use crate::{SegmentConfig, TagSettings};
+use crate::SegmentConfig;
+use crate::store::TagSettings;
 
 const SHORT: Duration = Duration::from_secs(15 * 60);
 

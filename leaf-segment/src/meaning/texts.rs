@@ -6,7 +6,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use leaf_core::{Clock, Day, Id, IdText, Template, TemplateError};
 
-use crate::period::{Reset, Zone};
+use crate::meaning::{Reset, Zone};
 
 /// How the ids of a tag are written, at one moment.
 ///

@@ -19,18 +19,15 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use crate::handle::TagHandle;
-use crate::health;
-use crate::known_tags::{KnownTags, TagMap};
-use crate::rate;
-use crate::shape::Mapping;
-use crate::store_client::StoreClient;
-use crate::tag_state::{Leftovers, TagState};
-use crate::unknown_tags::UnknownTags;
-use crate::{
-    KeyRing, Meaning, SegmentConfig, SegmentError, SegmentErrorKind, SegmentSource, StoreError,
-    TagRecord, TagView,
-};
+use super::handle::TagHandle;
+use super::known_tags::{KnownTags, TagMap};
+use super::store_client::StoreClient;
+use super::tag_state::{Leftovers, TagState};
+use super::unknown_tags::UnknownTags;
+use super::view::TagView;
+use crate::engine::{health, rate};
+use crate::meaning::{KeyRing, Mapping, Meaning};
+use crate::{SegmentConfig, SegmentError, SegmentErrorKind, SegmentSource, StoreError, TagRecord};
 
 /// While a tag waits for an operator, the tags are read at least this often.
 const REFRESH_IF_REFUSED: Duration = Duration::from_secs(10);

@@ -3,14 +3,16 @@
 use leaf_core::{Day, Id, Tag};
 use thiserror::Error;
 
-use crate::texts::Text;
-use crate::{KeyProblem, KeyRing, Meaning, Shape, TagRecord, TextError};
+use crate::TagRecord;
+use crate::meaning::{KeyProblem, KeyRing, Meaning, Shape, Text, TextError};
 
 /// An id of a tag, taken apart.
 ///
 /// ```
 /// use leaf_core::{Id, Tag};
-/// use leaf_segment::{KeyRing, NewTag, TagId, TagRecord, TagSpec};
+/// use leaf_segment::{NewTag, TagRecord};
+/// use leaf_segment::admin::TagSpec;
+/// use leaf_segment::meaning::{KeyRing, TagId};
 ///
 /// let spec = TagSpec { reset: Some("daily".parse()?), ..TagSpec::default() };
 /// let orders: TagRecord = spec.record(Tag::parse("orders")?, &KeyRing::default())?.into();

@@ -20,7 +20,7 @@ const MOST: u8 = 9;
 ///
 /// ```
 /// use leaf_core::{ScrambleDomain, Tag};
-/// use leaf_segment::{KeyRing, Keys};
+/// use leaf_segment::meaning::{KeyRing, Keys};
 ///
 /// let keys: Keys = "# drawn with: openssl rand -hex 32\n\
 ///     1 = 000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f\n".parse()?;

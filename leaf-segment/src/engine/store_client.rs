@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::period_clock::PeriodClock;
+use crate::meaning::PeriodClock;
 use crate::{SegmentConfig, SegmentSource, StoreError, StoreErrorKind};
 
 /// For so long after a write that the store refused its answers to reads do not count as recovery.

@@ -10,13 +10,13 @@ use std::sync::Arc;
 use leaf_core::{Id, IdRange, Step, Tag};
 use tokio::time::Instant;
 
-use crate::buffer::Take;
-use crate::group_commit;
-use crate::refill::{self, Direct};
-use crate::shape::Ids;
-use crate::tag_state::TagState;
-use crate::texts::{TextError, Texts};
-use crate::{Meaning, Order, SegmentError, SegmentErrorKind, TagGeneration};
+use super::buffer::Take;
+use super::refill::{self, Direct};
+use super::tag_state::TagState;
+use crate::engine::group_commit;
+use crate::meaning::{Ids, Meaning, Order, TextError, Texts};
+use crate::store::TagGeneration;
+use crate::{SegmentError, SegmentErrorKind};
 
 /// A tag, ready to hand out ids. Cheap to clone; keep it instead of looking the tag up again.
 ///

@@ -15,8 +15,8 @@ use leaf_core::{KeyId, ScrambleDomain, UnknownName};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use crate::period::{Period, Reset, Zone};
-use crate::{SEALED, TagSettings};
+use crate::meaning::{Period, Reset, Zone};
+use crate::store::{SEALED, TagSettings};
 
 /// The version of the text.
 const FORMAT_VERSION: u32 = 1;
@@ -28,13 +28,13 @@ pub(crate) const MOST_PARTS: u32 = 1024;
 /// What the numbers of a tag mean; fixed when the tag is made.
 ///
 /// ```
-/// use leaf_segment::{Meaning, Order};
+/// use leaf_segment::meaning::{Meaning, Order};
 ///
 /// let strict = Meaning { order: Order::Strict, ..Meaning::PLAIN };
 /// assert_eq!(strict.encode(), r#"{"version":1,"order":"strict"}"#);
 /// assert_eq!(Meaning::decode(&strict.encode())?, strict);
 /// assert!(Meaning::PLAIN.is_plain());
-/// # Ok::<(), leaf_segment::MeaningError>(())
+/// # Ok::<(), leaf_segment::meaning::MeaningError>(())
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Meaning {

@@ -8,8 +8,7 @@ use std::sync::Arc;
 
 use leaf_core::{Id, IdRange, IdRangeIter, Scramble, Tag};
 
-use crate::keys::{KeyProblem, KeyRing};
-use crate::meaning::{Interleave, Shape};
+use crate::meaning::{Interleave, KeyProblem, KeyRing, Shape};
 
 /// How many ids are computed from numbers at a time, for tags that are not in plain shape.
 const BATCH: usize = 32;

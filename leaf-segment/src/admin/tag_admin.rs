@@ -10,10 +10,10 @@ use std::time::Duration;
 use leaf_core::{Step, Tag};
 use tokio::time::Instant;
 
-use crate::{
-    EndedTag, KeyRing, Meaning, NewTag, Order, SealError, Shape, StoreError, StoreErrorKind,
-    TagGeneration, TagRecord, TagSettings, TagSettingsError, TagStore, TagUpdate,
-};
+use crate::admin::EndedTag;
+use crate::meaning::{KeyRing, Meaning, Order, Shape};
+use crate::store::{SealError, TagGeneration, TagSettings, TagSettingsError, TagUpdate};
+use crate::{NewTag, StoreError, StoreErrorKind, TagRecord, TagStore};
 
 /// A raise by more than this is asked about: nothing brings the ids back.
 const FAR: i64 = 1_000_000_000_000;
@@ -33,7 +33,8 @@ const DESCRIPTION_CHARS: usize = 256;
 ///
 /// ```
 /// use leaf_core::{Step, Tag};
-/// use leaf_segment::{Confirm, MemoryStore, NewTag, TagAdmin, TagChange};
+/// use leaf_segment::{MemoryStore, NewTag};
+/// use leaf_segment::admin::{Confirm, TagAdmin, TagChange};
 ///
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
