@@ -124,25 +124,28 @@ fn of_one(error: &(dyn Error + 'static)) -> Option<&'static str> {
 /// The most commands that are suggested at once.
 const COMMANDS: usize = 3;
 
-/// What repairs the tags that are refused: a key, or the commands for those whose records went
-/// back; `None` where there is nothing.
+/// What repairs the tags that are refused: the commands for those whose records went back, and where
+/// a key goes that is missing; `None` where there is neither.
 #[must_use]
 pub fn of_refused(views: &[TagView]) -> Option<String> {
-    if views.iter().any(|view| matches!(view.ended, Some(SegmentErrorKind::Key(_)))) {
-        return Some(KEY_FILE.into());
-    }
     let commands = views.iter().filter_map(|view| {
         let least = view.advance_to?;
         Some(format!("`leaf tag advance {} --at-least {least}`", quoted(view.tag.as_str())))
     });
     let commands: Vec<_> = commands.take(COMMANDS).collect();
-    (!commands.is_empty())
+    let commands = (!commands.is_empty())
         .then(|| {
             format!(
                 "{}, with the greatest number of all nodes: each tells its own within segment.refresh, `leaf doctor` at once",
                 commands.join(", ")
             )
-        })
+        });
+    let lacks_key = |view: &TagView| matches!(view.ended, Some(SegmentErrorKind::Key(_)));
+    match (commands, views.iter().any(lacks_key)) {
+        (Some(commands), true) => Some(with(commands, Some(KEY_FILE))),
+        (None, true) => Some(KEY_FILE.into()),
+        (commands, false) => commands,
+    }
 }
 
 /// A tag as a shell takes it, for commands that are suggested.

@@ -8,6 +8,7 @@ use leaf_core::{Id, Parts, TextForm, TextFormError};
 use serde::Serialize;
 
 use crate::node::Node;
+use crate::refusal::Reason;
 
 /// Why a text is no id of this node's layout.
 #[derive(Debug, thiserror::Error)]
@@ -19,6 +20,16 @@ pub(crate) enum DecodeError {
     /// It is in another form, and no id of the layout is written like that.
     #[error("{0}")]
     Form(#[from] TextFormError),
+}
+
+impl DecodeError {
+    /// The reason for the refusal of a request to take such an id apart.
+    pub(crate) const fn reason(&self) -> Reason {
+        match self {
+            Self::Number(_) => Reason::BadRequest,
+            Self::Form(_) => Reason::NoSuchId,
+        }
+    }
 }
 
 /// What a snowflake id is made of.

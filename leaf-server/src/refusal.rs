@@ -70,7 +70,7 @@ pub(crate) enum Reason {
     RegistryRefuses,
     /// The server made a mistake; its log says which.
     Failed,
-    /// Whether something was changed is not known.
+    /// Whether something was changed is not known. It stays last: the length of `ALL` is its number.
     Unclear,
 }
 

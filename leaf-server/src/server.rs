@@ -45,8 +45,8 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// The sockets that a server accepts connections from.
 ///
 /// [`Listeners::bind`] makes them as the configuration says. A program that has its own, such as
-/// those that systemd hands over, fills the fields itself; the addresses in the configuration then
-/// mean nothing.
+/// those that systemd hands over, fills the fields itself. `http.listen` of the configuration then
+/// still names this node to a registry of worker ids, unless `advertise` is set.
 #[derive(Debug)]
 pub struct Listeners {
     /// Ids over HTTP.
@@ -109,8 +109,8 @@ impl Listeners {
 
 /// Serves ids until `shutdown` is there, then stops in order: connections finish what is under way,
 /// the worker id and unused ids are given back, within
-/// [`stop_grace`](leaf_node::config::Config::stop_grace). Dropped before its end, it gives nothing
-/// back.
+/// [`stop_grace`](leaf_node::config::Config::stop_grace). Dropped before its end, it closes all connections at once and gives nothing
+/// back. `shutdown` is asked once the server serves.
 ///
 /// The data plane gets threads of its own ([`threads`](leaf_node::config::Http::threads)); all else
 /// runs on the runtime that this is called on, which must be a multi-threaded one: otherwise the

@@ -406,3 +406,53 @@ fn an_idle_node_notices_an_outage_and_says_so_once() {
     database.restart();
     wait_until("it is noticed that the store is back", noticed, || state("ready"));
 }
+
+/// A server in another program ends with the future that runs it, also when that is dropped:
+/// connections, sockets and the data directory are free again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_is_dropped_leaves_nothing_behind() {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+    let directory = tempfile::tempdir().unwrap();
+    let data_dir = directory.path().into();
+    let mut config = leaf_node::config::Config { data_dir, ..Default::default() };
+    config.http.listen = "127.0.0.1:0".parse().unwrap();
+    config.redis.listen = Some("127.0.0.1:0".parse().unwrap());
+    config.ops.listen = "127.0.0.1:0".parse().unwrap();
+    let mut last = 0;
+    for round in 0..3 {
+        let begun = Instant::now();
+        let (server, mut client, id) = loop {
+            let listeners = leaf_server::Listeners::bind(&config).unwrap();
+            let redis = listeners.redis.as_ref().unwrap().local_addr().unwrap();
+            let never = std::future::pending();
+            let server = tokio::spawn(leaf_server::run(config.clone(), listeners, never));
+            let mut reply = [0; 64];
+            let asked = async {
+                let mut client = tokio::net::TcpStream::connect(redis).await?;
+                client.write_all(b"INCR leaf-segment-test\r\n").await?;
+                let length = client.read(&mut reply).await?;
+                Ok::<_, std::io::Error>((client, length))
+            };
+            let asked = tokio::time::timeout(seconds(20), asked).await.unwrap();
+            if let Ok((client, length @ 1..)) = asked {
+                let reply = std::str::from_utf8(&reply[..length]).unwrap();
+                let id: i64 = reply.strip_prefix(':').unwrap().trim_end().parse().unwrap();
+                break (server, client, id);
+            }
+            // Tasks of the one before are told to end, and do so a moment later.
+            let refused = server.await.unwrap().unwrap_err().to_string();
+            assert!(begun.elapsed() < seconds(10), "round {round}: {refused}");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        };
+        assert!(id > last, "round {round}: {id} after {last}");
+        last = id;
+
+        server.abort();
+        assert!(server.await.unwrap_err().is_cancelled());
+        let mut rest = [0; 64];
+        let end = client.read(&mut rest);
+        let end = tokio::time::timeout(Duration::from_secs(5), end).await.unwrap();
+        assert!(matches!(end, Ok(0) | Err(_)), "{end:?}");
+    }
+}

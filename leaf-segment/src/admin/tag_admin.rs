@@ -433,16 +433,17 @@ fn newer_meaning(keys: &KeyRing, meaning: Meaning, tag: &Tag) -> Result<Meaning,
     let newer = keys.newest(domain, tag).filter(|newest| newest.key().version > key.version);
     let Some(newer) = newer else {
         let (now, most) = (key.version, domain.max_version());
-        let way_out = match now < most {
-            true => format!(
-                "add a line `{} = KEY` to the key file of every node first, KEY as \
-                 `openssl rand -hex 32` draws it",
+        let why = format!("the tag has key {now}, and there is no newer one");
+        return Err(match now < most {
+            true => TagAdminError::NoKey(format!(
+                "{why}: add a line `{} = KEY` to the key file of every node first, KEY as `openssl rand -hex 32` \
+                 draws it",
                 now + 1
-            ),
-            false => format!("scramble:{domain} has no version above: make a new tag"),
-        };
-        let why = format!("the tag has key {now}, and there is no newer one: {way_out}");
-        return Err(TagAdminError::NoKey(why));
+            )),
+            false => TagAdminError::Conflict(format!(
+                "{why}: scramble:{domain} has no version above: make a new tag"
+            )),
+        });
     };
     Ok(Meaning { shape: Shape::Scramble { domain, key: newer.key() }, ..meaning })
 }

@@ -37,8 +37,28 @@ pub(super) fn refused(node: &Node, reason: Reason, text: impl Into<String>) -> S
         Reason::Record | Reason::Failed => Code::Internal,
         Reason::Busy => Code::ResourceExhausted,
         Reason::NoText | Reason::Unavailable => Code::Unavailable,
-        // The others are of administration, which gRPC does not offer.
-        _ => Code::FailedPrecondition,
+        Reason::Disabled
+        | Reason::ModeDisabled
+        | Reason::NoTemplate
+        | Reason::NoRanges
+        | Reason::StrictOrder
+        | Reason::Exhausted
+        | Reason::EndOfTime
+        // Of administration and of HTTP, which gRPC does not offer.
+        | Reason::MethodNotAllowed
+        | Reason::NoSuchId
+        | Reason::TooLarge
+        | Reason::NotJson
+        | Reason::Unauthorized
+        | Reason::Forbidden
+        | Reason::Conflict
+        | Reason::Unconfirmed
+        | Reason::TagExists
+        | Reason::UsedBefore
+        | Reason::HalfDeleted
+        | Reason::StoreRefuses
+        | Reason::RegistryRefuses
+        | Reason::Unclear => Code::FailedPrecondition,
     };
     let text = text.into();
     node.refusals.note(Face::Grpc, reason, &text);

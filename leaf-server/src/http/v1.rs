@@ -14,7 +14,7 @@ use serde_json::json;
 
 use super::problem::Problem;
 use super::reply::{self, Reply};
-use crate::decoded::{DecodeError, Decoded};
+use crate::decoded::Decoded;
 use crate::ids::{self, IdError};
 use crate::node::Node;
 use crate::refusal::Reason;
@@ -289,9 +289,6 @@ pub(super) fn decode(node: &Node, text: &str, query: Option<&str>) -> Result<Rep
     }
     let id = percent_decode_str(text).decode_utf8_lossy();
     let decoded = Decoded::of(node, &id, written);
-    let decoded = decoded.map_err(|error| match error {
-        DecodeError::Number(_) => Problem::bad_request(error.to_string()),
-        DecodeError::Form(_) => Problem::new(Reason::NoSuchId, error.to_string()),
-    })?;
+    let decoded = decoded.map_err(|error| Problem::new(error.reason(), error.to_string()))?;
     Ok(reply::json(StatusCode::OK, &decoded))
 }

@@ -86,7 +86,7 @@ pub(super) fn answer(
         Ok(Outcome::End) => Answered::End,
         Ok(Outcome::Done) => Answered::Done(length),
         Err(refusal) => {
-            session.refuse(Reason::BadRequest, "ERR", &refusal);
+            session.refuse(refusal.reason, "ERR", &refusal.text);
             Answered::Done(length)
         }
     }

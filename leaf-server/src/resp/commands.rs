@@ -7,7 +7,7 @@ use leaf_segment::meaning::Order;
 use leaf_segment::{SegmentErrorKind, TagHandle};
 
 use super::codec::{self, equal_commands};
-use super::command::{Answer, Call, Outcome};
+use super::command::{Answer, Call, Outcome, Refusal};
 use super::task::{Reply, Told, text_or_nil};
 use crate::decoded::Decoded;
 use crate::ids::{self, IdError};
@@ -84,7 +84,7 @@ pub(super) fn segment(call: &mut Call<'_>) -> Answer {
             let count = call.count(3, 1, ids::most_ids(call.node))?;
             texts(call, Some(count))
         }
-        _ => Err(call.syntax_error()),
+        _ => Err(call.syntax_error().into()),
     }
 }
 
@@ -149,7 +149,7 @@ fn several(count: Option<usize>, mut ids: impl Iterator<Item = Told> + Send + 's
 /// `SNOWFLAKE [COUNT n] [AS form]`
 pub(super) fn snowflake(call: &mut Call<'_>) -> Answer {
     if call.len().is_multiple_of(2) {
-        return Err(call.syntax_error());
+        return Err(call.syntax_error().into());
     }
     let (mut count, mut form) = (None, None);
     for at in (1..call.len()).step_by(2) {
@@ -158,7 +158,7 @@ pub(super) fn snowflake(call: &mut Call<'_>) -> Answer {
         } else if call.is(at, "AS") && form.is_none() {
             form = Some(text_form(call, at + 1)?);
         } else {
-            return Err(call.syntax_error());
+            return Err(call.syntax_error().into());
         }
     }
     if let Some(form) = form {
@@ -257,9 +257,11 @@ pub(super) fn decode(call: &mut Call<'_>) -> Answer {
     let form = match call.len() {
         2 => None,
         4 if call.is(2, "AS") => Some(text_form(call, 3)?),
-        _ => return Err(call.syntax_error()),
+        _ => return Err(call.syntax_error().into()),
     };
-    let decoded = Decoded::of(call.node, call.text(1)?, form).map_err(|error| error.to_string())?;
+    let decoded = Decoded::of(call.node, call.text(1)?, form);
+    let decoded =
+        decoded.map_err(|error| Refusal { reason: error.reason(), text: error.to_string() })?;
     let number = |number: u64| itoa::Buffer::new().format(number).to_owned();
     let pairs = [
         ("id", Some(decoded.id)),

@@ -227,9 +227,17 @@ impl<S: Stream> Connection<S> {
         context: &mut Context<'_>,
         transfer: &mut Option<u32>,
     ) -> Poll<io::Result<()>> {
-        while self.sent < self.session.replies.bytes.len() {
+        loop {
             let rest = &self.session.replies.bytes[self.sent..];
-            match Pin::new(&mut self.stream).poll_write(context, rest) {
+            let is_last = rest.is_empty();
+            let mut stream = Pin::new(&mut self.stream);
+            let written = match is_last {
+                false => stream.as_mut().poll_write(context, rest),
+                // A stream that encrypts may keep some of it.
+                true => stream.as_mut().poll_flush(context).map_ok(|()| 0),
+            };
+            match written {
+                Poll::Ready(flushed) if is_last => return Poll::Ready(flushed.map(drop)),
                 Poll::Ready(Ok(0)) => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
                 Poll::Ready(length) => {
                     self.sent += length?;
@@ -247,7 +255,6 @@ impl<S: Stream> Connection<S> {
                 }
             }
         }
-        Poll::Ready(Ok(()))
     }
 }
 

@@ -7,7 +7,7 @@
 use std::fmt::Write as _;
 
 use super::codec::repeated;
-use super::command::{Answer, Call, Command, Outcome, Tags};
+use super::command::{Answer, Call, Command, Outcome, Refusal, Tags};
 use super::reply::{REDIS_VERSION, Replies};
 
 /// The configuration of a Redis that is as durable: redis-benchmark asks for it.
@@ -68,7 +68,7 @@ pub(super) fn quit(call: &mut Call<'_>) -> Answer {
 }
 
 /// `CONFIG GET name [name ...]`: the names that are known, each with its value. Nothing can be set.
-pub(super) fn config(call: &mut Call<'_>) -> Result<(), String> {
+pub(super) fn config(call: &mut Call<'_>) -> Result<(), Refusal> {
     if !call.is(1, "GET") || call.len() < 3 {
         return Err("write CONFIG GET name: what is configured is set in leaf.toml".into());
     }
@@ -86,7 +86,7 @@ pub(super) fn config(call: &mut Call<'_>) -> Result<(), String> {
 
 /// `COMMAND [COUNT | DOCS [name ...] | INFO [name ...] | LIST]`: the table of commands, which
 /// clients of a cluster and `redis-cli` ask for.
-pub(super) fn commands(call: &mut Call<'_>, all: &[Command]) -> Result<(), String> {
+pub(super) fn commands(call: &mut Call<'_>, all: &[Command]) -> Result<(), Refusal> {
     let named: Vec<_> = call.words.of(call.input).skip(2).collect();
     let what = call.word(1).to_ascii_uppercase();
     let is_whole = call.len() == 1;
@@ -107,7 +107,8 @@ pub(super) fn commands(call: &mut Call<'_>, all: &[Command]) -> Result<(), Strin
             let what = repeated(&what);
             return Err(format!(
                 "unknown subcommand '{what}': there are COMMAND COUNT, DOCS, INFO and LIST"
-            ));
+            )
+            .into());
         }
     }
     Ok(())

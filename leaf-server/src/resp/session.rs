@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use subtle::ConstantTimeEq as _;
 
 use super::codec::{Words, repeated, text};
+use super::command::Refusal;
 use super::reply::{REDIS_VERSION, Replies, Version};
 use crate::node::Node;
 use crate::refusal::{Face, Reason};
@@ -198,7 +199,7 @@ impl Session {
 
     /// `CLIENT ID | GETNAME | SETNAME name | SETINFO name value`: what client libraries send when
     /// they connect.
-    pub(super) fn client(&mut self, words: &Words, input: &[u8]) -> Result<(), String> {
+    pub(super) fn client(&mut self, words: &Words, input: &[u8]) -> Result<(), Refusal> {
         let what = words.word(input, 1).to_ascii_uppercase();
         match (&what[..], words.len()) {
             (b"ID", 2) => self.replies.integer(self.number),
@@ -215,7 +216,7 @@ impl Session {
                 return Err(format!(
                     "unknown subcommand or wrong number of arguments for '{what}': there are CLIENT ID, GETNAME, \
                      SETNAME name and SETINFO name value"
-                ));
+                ).into());
             }
         }
         Ok(())

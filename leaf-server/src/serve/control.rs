@@ -219,6 +219,11 @@ impl Connections {
         self.all().iter().for_each(|control| control.give(Order::Finish));
     }
 
+    /// Orders all connections to end now.
+    pub(super) fn close(&self) {
+        self.all().iter().for_each(|control| control.give(Order::Close));
+    }
+
     /// Ends one connection, so that another gets its place: that which was silent for the most
     /// sweeps, at least so many, of several the oldest. One that waits for an answer is never it.
     /// It is asked to end, and closed if it does not, or `at_once`. Tells whether there was one.

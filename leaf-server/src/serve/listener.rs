@@ -40,6 +40,8 @@ const LOOK_AGAIN: Duration = Duration::from_millis(200);
 const LAST_ACCEPTS: usize = 4096;
 /// How often it is logged that all connections that a listener may have are in use.
 const TELL_FULL_AGAIN: Duration = Duration::from_secs(60);
+/// How long a connection may take to end that is closed at the end of a drain.
+const LAST_CLOSES: Duration = Duration::from_millis(100);
 /// After a failed accept (out of file descriptors): others may end meanwhile.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
@@ -220,11 +222,11 @@ impl<P: Protocol> Listener<P> {
     }
 
     /// Stops accepting, announces the end for some time, lets requests under way finish until the
-    /// deadline, and leaves the rest. Call it once the node says that it stops.
-    pub(crate) async fn drain(self, announce: Duration, deadline: Instant) {
+    /// deadline, and closes the rest. Call it once the node says that it stops.
+    pub(crate) async fn drain(mut self, announce: Duration, deadline: Instant) {
         self.stop.cancel();
         // The task ends by this only.
-        let _ = self.task.await;
+        let _ = (&mut self.task).await;
         self.slots.connections.announce_end();
         let announced = Instant::now() + announce;
         let _ = tokio::time::timeout_at(announced.min(deadline), self.slots.empty()).await;
@@ -232,7 +234,18 @@ impl<P: Protocol> Listener<P> {
         if tokio::time::timeout_at(deadline, self.slots.empty()).await.is_err() {
             let left = self.slots.taken.load(Ordering::Relaxed);
             tracing::warn!("{left} connections did not end in time");
+            self.slots.connections.close();
+            let _ = tokio::time::timeout(LAST_CLOSES, self.slots.empty()).await;
         }
+    }
+}
+
+/// A listener that is dropped without a drain stops at once: nothing of it must go on in a program
+/// that goes on.
+impl<P> Drop for Listener<P> {
+    fn drop(&mut self) {
+        self.task.abort();
+        self.slots.connections.close();
     }
 }
 

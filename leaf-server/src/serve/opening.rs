@@ -53,10 +53,6 @@ impl<S: AsyncRead + Unpin> AsyncRead for Opened<S> {
         let end = self.unread.end.min(self.unread.start + into.remaining());
         into.put_slice(&self.first[self.unread.start..end]);
         self.unread.start = end;
-        // What has arrived behind them comes along. An error, or the end, comes with the next call.
-        if into.remaining() > 0 {
-            let _ = Pin::new(&mut self.stream).poll_read(context, into);
-        }
         Poll::Ready(Ok(()))
     }
 }

@@ -99,10 +99,10 @@ pub(super) async fn route(node: &Arc<Node>, head: &Parts, body: &mut RequestBody
     let reply = answer(node, head, body).await;
     // Health is for everybody, and nobody keeps a connection for it: others may need its place.
     let is_health = matches!(head.uri.path(), "/healthz" | "/readyz");
-    let mut reply = reply.unwrap_or_else(|problem| match is_health {
+    let mut reply = reply.unwrap_or_else(|problem| match problem.reason {
         // An answer like any other: nothing was refused.
-        true => problem.shown(form),
-        false => problem.reply(node, Face::Ops, form),
+        Reason::Unavailable if is_health => problem.shown(form),
+        _ => problem.reply(node, Face::Ops, form),
     });
     if is_health && head.version < Version::HTTP_2 && !head.headers.contains_key(AUTHORIZATION) {
         reply.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));

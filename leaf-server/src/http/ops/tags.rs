@@ -1,6 +1,7 @@
 //! The records of the segment stores, and the JSON forms of `/v1/tags`.
 
 use leaf_core::{Step, Tag};
+use leaf_node::hints;
 use leaf_node::records::{TagIdShown, TagShown};
 use leaf_segment::TagRecord;
 use leaf_segment::admin::{
@@ -269,7 +270,7 @@ pub(super) async fn decode(node: &Node, tag: &str, id: &str) -> Result<TagIdShow
         TagIdError::Text(_) | TagIdError::NotOfTag => {
             Problem::new(Reason::NoSuchId, error.to_string())
         }
-        error => Problem::unavailable(error.to_string()),
+        error => Problem::unavailable(hints::with(&error, hints::of(&error))),
     })
 }
 
