@@ -7,144 +7,93 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Why a request is refused, for programs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Reason {
-    /// The request makes no sense, whatever the state of the server is.
-    BadRequest,
-    /// No store has the tag.
-    UnknownTag,
-    /// An operator has switched the tag off.
-    Disabled,
-    /// The mode of ids is switched off on this node.
-    ModeDisabled,
-    /// Texts were asked for of a tag whose ids are plain numbers.
-    NoTemplate,
-    /// A range was asked for of a tag whose ids do not follow each other.
-    NoRanges,
-    /// A lease or a stream was asked for of a tag in strict order.
-    StrictOrder,
-    /// The tag, or its running period, has no more numbers.
-    Exhausted,
-    /// The layout's timestamps are used up.
-    EndOfTime,
-    /// The tag's record went back, or cannot be used: an operator must look.
-    Record,
-    /// Too many requests wait already.
-    Busy,
-    /// The tag's template cannot hold today's date.
-    NoText,
-    /// A store, the registry or the clock is in the way; another try may succeed.
-    Unavailable,
-    /// There is no such route, command or service.
-    NotFound,
-    /// The route has other methods.
-    MethodNotAllowed,
-    /// The text is no id of the tag.
-    NoSuchId,
-    /// The service has no such call.
-    NoSuchCall,
-    /// The request, or its answer, took too long.
-    TooSlow,
-    /// The body is too large.
-    TooLarge,
-    /// The body is not JSON.
-    NotJson,
-    /// A token or password is missing or wrong.
-    Unauthorized,
-    /// Whoever asks may not, whatever token is shown.
-    Forbidden,
-    /// The request contradicts what is stored.
-    Conflict,
-    /// The request must be confirmed first.
-    Unconfirmed,
-    /// A tag of this name exists.
-    TagExists,
-    /// The tag could issue ids that were issued before it was deleted.
-    UsedBefore,
-    /// A deletion did not come to its end.
-    HalfDeleted,
-    /// The store refuses it.
-    StoreRefuses,
-    /// The registry refuses it.
-    RegistryRefuses,
-    /// The server made a mistake; its log says which.
-    Failed,
-    /// Whether something was changed is not known. It stays last: the length of `ALL` is its number.
-    Unclear,
+/// Defines [`Reason`] from a list of names and words, so that a reason is written in one place.
+macro_rules! reasons {
+    ($($(#[$doc:meta])* $name:ident => $word:literal,)*) => {
+        /// Why a request is refused, for programs.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub(crate) enum Reason {
+            $($(#[$doc])* $name,)*
+        }
+
+        impl Reason {
+            /// Every reason, by its number.
+            const ALL: &[Self] = &[$(Self::$name,)*];
+
+            /// Its word: one for all protocols that have room for it. Several reasons share one
+            /// where a program would do the same about them.
+            pub(crate) const fn word(self) -> &'static str {
+                match self {
+                    $(Self::$name => $word,)*
+                }
+            }
+        }
+    };
 }
 
-impl Reason {
-    /// Every reason, by its number.
-    const ALL: [Self; Self::Unclear as usize + 1] = [
-        Self::BadRequest,
-        Self::UnknownTag,
-        Self::Disabled,
-        Self::ModeDisabled,
-        Self::NoTemplate,
-        Self::NoRanges,
-        Self::StrictOrder,
-        Self::Exhausted,
-        Self::EndOfTime,
-        Self::Record,
-        Self::Busy,
-        Self::NoText,
-        Self::Unavailable,
-        Self::NotFound,
-        Self::MethodNotAllowed,
-        Self::NoSuchId,
-        Self::NoSuchCall,
-        Self::TooSlow,
-        Self::TooLarge,
-        Self::NotJson,
-        Self::Unauthorized,
-        Self::Forbidden,
-        Self::Conflict,
-        Self::Unconfirmed,
-        Self::TagExists,
-        Self::UsedBefore,
-        Self::HalfDeleted,
-        Self::StoreRefuses,
-        Self::RegistryRefuses,
-        Self::Failed,
-        Self::Unclear,
-    ];
-
-    /// Its word: one for all protocols that have room for it. Several reasons share one where a
-    /// program would do the same about them.
-    pub(crate) const fn word(self) -> &'static str {
-        match self {
-            Self::BadRequest => "bad-request",
-            Self::UnknownTag => "unknown-tag",
-            Self::Disabled => "disabled",
-            Self::ModeDisabled => "mode-disabled",
-            Self::NoTemplate => "no-template",
-            Self::NoRanges => "no-ranges",
-            Self::StrictOrder => "strict-order",
-            Self::Exhausted => "exhausted",
-            Self::EndOfTime => "end-of-time",
-            Self::Record => "record",
-            Self::Busy | Self::NoText | Self::Unavailable => "unavailable",
-            Self::NotFound => "not-found",
-            Self::MethodNotAllowed => "method-not-allowed",
-            Self::NoSuchId => "no-such-id",
-            Self::NoSuchCall => "no-such-call",
-            Self::TooSlow => "too-slow",
-            Self::TooLarge => "too-large",
-            Self::NotJson => "not-json",
-            Self::Unauthorized => "unauthorized",
-            Self::Forbidden => "forbidden",
-            Self::Conflict => "conflict",
-            Self::Unconfirmed => "unconfirmed",
-            Self::TagExists => "tag-exists",
-            Self::UsedBefore => "used-before",
-            Self::HalfDeleted => "half-deleted",
-            Self::StoreRefuses => "store-refuses",
-            Self::RegistryRefuses => "registry-refuses",
-            Self::Failed => "failed",
-            Self::Unclear => "unclear",
-        }
-    }
+reasons! {
+    /// The request makes no sense, whatever the state of the server is.
+    BadRequest => "bad-request",
+    /// No store has the tag.
+    UnknownTag => "unknown-tag",
+    /// An operator has switched the tag off.
+    Disabled => "disabled",
+    /// The mode of ids is switched off on this node.
+    ModeDisabled => "mode-disabled",
+    /// Texts were asked for of a tag whose ids are plain numbers.
+    NoTemplate => "no-template",
+    /// A range was asked for of a tag whose ids do not follow each other.
+    NoRanges => "no-ranges",
+    /// A lease or a stream was asked for of a tag in strict order.
+    StrictOrder => "strict-order",
+    /// The tag, or its running period, has no more numbers.
+    Exhausted => "exhausted",
+    /// The layout's timestamps are used up.
+    EndOfTime => "end-of-time",
+    /// The tag's record went back, or cannot be used: an operator must look.
+    Record => "record",
+    /// Too many requests wait already.
+    Busy => "unavailable",
+    /// The tag's template cannot hold today's date.
+    NoText => "unavailable",
+    /// A store, the registry or the clock is in the way; another try may succeed.
+    Unavailable => "unavailable",
+    /// There is no such route, command or service.
+    NotFound => "not-found",
+    /// The route has other methods.
+    MethodNotAllowed => "method-not-allowed",
+    /// The text is no id of the tag.
+    NoSuchId => "no-such-id",
+    /// The service has no such call.
+    NoSuchCall => "no-such-call",
+    /// The request, or its answer, took too long.
+    TooSlow => "too-slow",
+    /// The body is too large.
+    TooLarge => "too-large",
+    /// The body is not JSON.
+    NotJson => "not-json",
+    /// A token or password is missing or wrong.
+    Unauthorized => "unauthorized",
+    /// Whoever asks may not, whatever token is shown.
+    Forbidden => "forbidden",
+    /// The request contradicts what is stored.
+    Conflict => "conflict",
+    /// The request must be confirmed first.
+    Unconfirmed => "unconfirmed",
+    /// A tag of this name exists.
+    TagExists => "tag-exists",
+    /// The tag could issue ids that were issued before it was deleted.
+    UsedBefore => "used-before",
+    /// A deletion did not come to its end.
+    HalfDeleted => "half-deleted",
+    /// The store refuses it.
+    StoreRefuses => "store-refuses",
+    /// The registry refuses it.
+    RegistryRefuses => "registry-refuses",
+    /// The server made a mistake; its log says which.
+    Failed => "failed",
+    /// Whether something was changed is not known.
+    Unclear => "unclear",
 }
 
 /// What a refused request was sent to.
@@ -216,9 +165,6 @@ mod tests {
 
     #[test]
     fn each_reason_and_each_face_is_counted_by_itself() {
-        for (number, reason) in Reason::ALL.into_iter().enumerate() {
-            assert_eq!(reason as usize, number);
-        }
         for (number, face) in Face::ALL.iter().enumerate() {
             assert_eq!(*face as usize, number);
         }
