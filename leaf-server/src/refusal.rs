@@ -1,5 +1,6 @@
 //! Refusals: every request that is not answered as its client hoped passes [`Refusals::note`],
-//! whatever its protocol, on its way to the client.
+//! whatever its protocol, on its way to the client. Exceptions are what libraries refuse by themselves
+//! (heads that hyper cannot read; tonic's health and reflection services) and 503 of `/readyz`.
 //!
 //! The reasons are a closed list. A protocol maps them to its own codes, such as a status of HTTP;
 //! the words are the same everywhere and never change.
@@ -137,10 +138,10 @@ impl Face {
 pub(crate) struct Refusals([[AtomicU64; Reason::ALL.len()]; Face::ALL.len()]);
 
 impl Refusals {
-    /// Counts a refusal, and logs it at the level `debug`. `text` is what the client is told.
-    pub(crate) fn note(&self, face: Face, reason: Reason, text: &str) {
+    /// Counts a refusal. It does not get the text that the client is told: that may repeat what the
+    /// client sent, a password in the wrong place, say, which must not reach a log.
+    pub(crate) fn note(&self, face: Face, reason: Reason) {
         self.0[face as usize][reason as usize].fetch_add(1, Ordering::Relaxed);
-        tracing::debug!("{} refuses, {}: {text}", face.name(), reason.word());
     }
 
     /// The counts that are not zero: by face, then by the reason's word.
@@ -169,9 +170,9 @@ mod tests {
             assert_eq!(*face as usize, number);
         }
         let refusals = Refusals::default();
-        refusals.note(Face::Http, Reason::Busy, "");
-        refusals.note(Face::Http, Reason::Unavailable, "");
-        refusals.note(Face::Ops, Reason::Forbidden, "");
+        refusals.note(Face::Http, Reason::Busy);
+        refusals.note(Face::Http, Reason::Unavailable);
+        refusals.note(Face::Ops, Reason::Forbidden);
         let expected = [
             ("http", BTreeMap::from([("unavailable", 2)])),
             ("ops", BTreeMap::from([("forbidden", 1)])),

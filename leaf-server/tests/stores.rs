@@ -171,7 +171,10 @@ fn a_trigger_that_changes_the_answer_is_named() {
     assert_eq!(answer.status, 500, "{}", answer.body);
     let ready = HttpClient::once(server.ops(), "GET", "/readyz").body;
     assert!(ready.contains("degraded: tag \"leaf-segment-test\": "), "{ready}");
-    assert!(server.output().contains("if a trigger on the table uses"), "{}", server.output());
+    // The log follows the health once a second.
+    wait_until("the log says it", Duration::from_secs(10), || {
+        server.output().contains("if a trigger on the table uses").then_some(())
+    });
     mysql.sql(&format!("DROP TRIGGER {name}.counts"));
     wait_until("ids flow", Duration::from_secs(20), || {
         (server.get(&path("leaf-segment-test")).status == 200).then_some(())

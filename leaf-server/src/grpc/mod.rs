@@ -193,7 +193,7 @@ impl Service<Request<Incoming>> for Answering {
             let (mut head, body) = request.into_parts();
             head.extensions.insert(budget);
             if !is_meant(&head) {
-                node.refusals.note(Face::Grpc, Reason::BadRequest, "no request of gRPC");
+                node.refusals.note(Face::Grpc, Reason::BadRequest);
                 return Ok(request::unsupported().map(|body| Counted::of(body, &control)));
             }
             let request = Request::from_parts(head, body);

@@ -61,7 +61,7 @@ pub(super) fn refused(node: &Node, reason: Reason, text: impl Into<String>) -> S
         | Reason::Unclear => Code::FailedPrecondition,
     };
     let text = text.into();
-    node.refusals.note(Face::Grpc, reason, &text);
+    node.refusals.note(Face::Grpc, reason);
     let mut details = ErrorDetails::with_error_info(reason.word(), DOMAIN, HashMap::new());
     if reason.word() == Reason::Unavailable.word() {
         details.set_retry_info(Some(AGAIN));

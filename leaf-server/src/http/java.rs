@@ -25,7 +25,7 @@ pub(super) fn decode(node: &Node, query: Option<&str>) -> Reply {
         Ok((_, parts)) => parts,
         Err(why) => {
             let why = format!("snowflakeId {why}");
-            node.refusals.note(Face::Http, Reason::BadRequest, &why);
+            node.refusals.note(Face::Http, Reason::BadRequest);
             return reply::json(StatusCode::BAD_REQUEST, &json!({ "errorMsg": why }));
         }
     };
@@ -63,7 +63,7 @@ pub(super) fn on_ops(node: &Node, head: &Parts) -> Reply {
             false => ops.to_string(),
         };
         let told = format!("{path} is on the ops listener of this node, {place} (key ops.listen)");
-        node.refusals.note(Face::Http, Reason::NotFound, &told);
+        node.refusals.note(Face::Http, Reason::NotFound);
         return reply::text(StatusCode::NOT_FOUND, told);
     }
     // Listening on one address, that is where it is.

@@ -148,7 +148,7 @@ impl Problem {
 
     /// The answer of this node to a request that it refuses.
     pub(super) fn reply(self, node: &Node, face: Face, form: Form) -> Reply {
-        node.refusals.note(face, self.reason, &self.detail);
+        node.refusals.note(face, self.reason);
         self.shown(form)
     }
 

@@ -12,7 +12,7 @@ use super::table::{self, COMMANDS};
 use super::task::Task;
 use crate::ids;
 use crate::node::Node;
-use crate::refusal::Reason;
+use crate::refusal::{Face, Reason};
 
 /// The most tags whose next ids are taken in one batch.
 const TAGS_AT_ONCE: usize = KnownTags::AT_A_TIME;
@@ -56,6 +56,7 @@ pub(super) fn answer(
             tracing::debug!(
                 "a request of HTTP on the listener of the Redis protocol; the connection ends"
             );
+            node.refusals.note(Face::Redis, Reason::BadRequest);
             return Answered::End;
         }
         let offered: Vec<_> = COMMANDS.iter().map(|command| command.name).collect();

@@ -50,7 +50,7 @@ impl Session {
     /// Refuses a command: counts it, and replies with an error. `code` is the word that clients of
     /// Redis go by.
     pub(super) fn refuse(&mut self, reason: Reason, code: &str, text: &str) {
-        self.node.refusals.note(Face::Redis, reason, text);
+        self.node.refusals.note(Face::Redis, reason);
         self.replies.error(code, text);
     }
 
