@@ -216,6 +216,13 @@ impl Node {
         if let (Some(server), None) = (&mut self.server, self.frozen_until) {
             server.process_mut().signal("STOP");
             self.frozen_until = Some(Instant::now() + length);
+            // The main loop may wait meanwhile for a start, which waits for a lock of the SQLite
+            // file that this process holds. It may have been killed by then.
+            let pid = server.pid().to_string();
+            std::thread::spawn(move || {
+                std::thread::sleep(length);
+                let _ = std::process::Command::new("kill").args(["-s", "CONT", &pid]).output();
+            });
         }
     }
 
