@@ -280,7 +280,7 @@ pub struct TagRecord {
     /// The next number to be reserved, in a plain tag the next id; [`SEALED`] in a tag that is
     /// sealed.
     pub max_id: i64,
-    /// The tag's step; an error when the row holds a number that is none.
+    /// The tag's step; an error if the number in the row is not a valid step.
     pub step: Result<Step, StepError>,
     /// What it is for.
     pub description: Option<String>,

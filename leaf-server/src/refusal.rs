@@ -75,7 +75,7 @@ reasons! {
     NotJson => "not-json",
     /// A token or password is missing or wrong.
     Unauthorized => "unauthorized",
-    /// Whoever asks may not, whatever token is shown.
+    /// The caller may not do this here, and no token changes that.
     Forbidden => "forbidden",
     /// The request contradicts what is stored.
     Conflict => "conflict",

@@ -32,7 +32,8 @@ pub(super) fn unsupported() -> Response<tonic::body::Body> {
     answer
 }
 
-/// Why a body is not one whole message of at most so many bytes.
+/// Checks that a body is exactly one message of at most `most` bytes; the error is a sentence for
+/// the client.
 pub(super) fn check(body: &[u8], most: usize) -> Result<(), String> {
     let refuse =
         |why: &str| Err(format!("a request has one message of at most {most} bytes: {why}"));

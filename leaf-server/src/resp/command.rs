@@ -4,11 +4,10 @@ use std::sync::Arc;
 
 use super::codec::{self, Words};
 use super::reply::Replies;
-use super::session::Session;
+use super::session::{Refusal, Session};
 use super::task::{Reply, Task};
 use crate::ids::IdError;
 use crate::node::Node;
-use crate::refusal::Reason;
 
 /// One command.
 ///
@@ -47,19 +46,6 @@ pub(super) enum Tags {
 
 /// What becomes of a call, or the text of its `-ERR`.
 pub(super) type Answer = Result<Outcome, Refusal>;
-
-/// Why a command is refused. From a text alone it is one that makes no sense.
-#[derive(Debug)]
-pub(super) struct Refusal {
-    pub(super) reason: Reason,
-    pub(super) text: String,
-}
-
-impl<T: Into<String>> From<T> for Refusal {
-    fn from(text: T) -> Self {
-        Self { reason: Reason::BadRequest, text: text.into() }
-    }
-}
 
 /// What became of a call.
 pub(super) enum Outcome {

@@ -7,7 +7,8 @@ use leaf_segment::meaning::Order;
 use leaf_segment::{SegmentErrorKind, TagHandle};
 
 use super::codec::{self, equal_commands};
-use super::command::{Answer, Call, Outcome, Refusal};
+use super::command::{Answer, Call, Outcome};
+use super::session::Refusal;
 use super::task::{Reply, Told, text_or_nil};
 use crate::decoded::Decoded;
 use crate::ids::{self, IdError};

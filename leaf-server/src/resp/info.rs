@@ -7,8 +7,9 @@
 use std::fmt::Write as _;
 
 use super::codec::repeated;
-use super::command::{Answer, Call, Command, Outcome, Refusal, Tags};
+use super::command::{Answer, Call, Command, Outcome, Tags};
 use super::reply::{REDIS_VERSION, Replies};
+use super::session::Refusal;
 
 /// The configuration of a Redis that is as durable: redis-benchmark asks for it.
 const CONFIG: [(&str, &str); 2] = [("save", ""), ("appendonly", "yes")];

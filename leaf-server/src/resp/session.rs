@@ -6,7 +6,6 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use subtle::ConstantTimeEq as _;
 
 use super::codec::{Words, repeated, text};
-use super::command::Refusal;
 use super::reply::{REDIS_VERSION, Replies, Version};
 use crate::node::Node;
 use crate::refusal::{Face, Reason};
@@ -32,6 +31,19 @@ pub(super) struct Session {
     name: String,
     /// The answer to `CLIENT ID`: another one for every connection of this process.
     number: i64,
+}
+
+/// Why a command is refused. A text alone converts to a refusal with the reason `BadRequest`.
+#[derive(Debug)]
+pub(super) struct Refusal {
+    pub(super) reason: Reason,
+    pub(super) text: String,
+}
+
+impl<T: Into<String>> From<T> for Refusal {
+    fn from(text: T) -> Self {
+        Self { reason: Reason::BadRequest, text: text.into() }
+    }
 }
 
 impl Session {
