@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum};
 use leaf_core::TextForm;
+use leaf_node::ListCursor;
 use leaf_segment::admin::ShapeName;
 use leaf_segment::meaning::Period;
 
@@ -151,8 +152,15 @@ pub(crate) enum Worker {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Tag {
-    /// All tags.
-    List,
+    /// The tags of all stores, up to 1,000 at a time.
+    List {
+        /// Where to go on, as the list before said
+        #[arg(long, value_name = "PLACE", default_value = "0", hide_default_value = true)]
+        after: ListCursor,
+        /// How many tags to show at most
+        #[arg(long, value_name = "N", default_value_t = 1000)]
+        limit: usize,
+    },
     /// One tag.
     Show { tag: String },
     /// Make a tag. Its first id is --first.

@@ -9,8 +9,8 @@ use anyhow::{Result, anyhow};
 use comfy_table::CellAlignment::Left;
 use leaf_core::{Clock as _, Tag};
 use leaf_node::hints;
-use leaf_segment::store::TagSettingsError;
-use leaf_segment::{NewTag, TagRecord};
+use leaf_segment::store::{MOST_RECORDS, TagSettingsError};
+use leaf_segment::{NewTag, StoreError, TagRecord};
 use leaf_snowflake::SystemClock;
 use serde::Serialize;
 
@@ -18,6 +18,9 @@ use crate::cli::Output;
 use crate::output::{self, Row};
 use crate::stores::{Store, Stores};
 use crate::{Done, overlap, shards};
+
+/// How far it is, is told each time it has looked at so many tags of a store.
+const TELL: usize = 10_000;
 
 /// What was found in a store.
 #[derive(Debug, Serialize)]
@@ -39,15 +42,8 @@ impl Row for Finding {
 /// something was found, for scripts.
 pub(crate) async fn run(centres: &[Stores], output: Output) -> Result<Done> {
     let mut findings = Vec::new();
-    let mut seen: Vec<(String, Vec<TagRecord>)> = Vec::new();
-    for centre in centres {
-        let found = look(centre, &mut findings).await;
-        for (url, records) in &found {
-            for (other, before) in &seen {
-                compare((other, before), (url, records), &mut findings);
-            }
-        }
-        seen.extend(found);
+    for (at, centre) in centres.iter().enumerate() {
+        look(centre, &centres[..at], &mut findings).await;
     }
     if findings.is_empty() {
         return Ok(output::one(&findings, "nothing found".into(), output).into());
@@ -183,10 +179,9 @@ fn unusable(record: &TagRecord, found: &mut impl FnMut(String)) {
     }
 }
 
-/// Looks at every store of one configuration. Returns the tags of those that could be read; one
-/// that could not be read is a finding itself, so that the others are still looked at.
-async fn look(stores: &Stores, findings: &mut Vec<Finding>) -> Vec<(String, Vec<TagRecord>)> {
-    let mut read = Vec::new();
+/// Looks at every store of one configuration, and compares it with those of `before`. One that
+/// cannot be read is a finding itself, so that the others are still looked at.
+async fn look(stores: &Stores, before: &[Stores], findings: &mut Vec<Finding>) {
     // A file that cannot be read is the server's to tell of: its owner may be another user.
     let marks = leaf_node::read_marks(&stores.data_dir).unwrap_or_default();
     let marks: HashMap<Tag, i64> = marks.into_iter().collect();
@@ -198,30 +193,61 @@ async fn look(stores: &Stores, findings: &mut Vec<Finding>) -> Vec<(String, Vec<
             Ok(doubts) => doubts.into_iter().for_each(&mut found),
             Err(error) => found(hints::with(&error, hints::of_store(error.kind()))),
         }
-        match store.open.store.tags().await {
-            Ok(records) => {
-                for record in &records {
-                    if let Some(finding) = misplaced(stores, store, record, &marks).await {
-                        found(finding);
-                    }
-                    unusable(record, &mut found);
-                }
-                if let Some(tried) = store.open.store.try_allocating()
-                    && let Err(error) = tried.await
-                {
-                    found(hints::with(&error, hints::of_store(error.kind())));
-                }
-                read.push((store.url.to_string(), records));
-            }
-            Err(error) => {
-                found(error.to_string());
-                continue;
-            }
+        if let Err(error) = look_at_tags(stores, store, before, &marks, findings).await {
+            let store = store.url.to_string();
+            findings.push(Finding { store, finding: error.to_string() });
+            continue;
+        }
+        let mut found = |finding: String| {
+            findings.push(Finding { store: store.url.to_string(), finding });
+        };
+        if let Some(tried) = store.open.store.try_allocating()
+            && let Err(error) = tried.await
+        {
+            found(hints::with(&error, hints::of_store(error.kind())));
         }
         match store.open.admin.risks().await {
             Ok(risks) => risks.into_iter().for_each(found),
             Err(error) => found(error.to_string()),
         }
     }
-    read
+}
+
+/// Looks at the tags of a store page by page, and says on standard error how far it is.
+async fn look_at_tags(
+    stores: &Stores,
+    store: &Store,
+    before: &[Stores],
+    marks: &HashMap<Tag, i64>,
+    findings: &mut Vec<Finding>,
+) -> Result<(), StoreError> {
+    let url = store.url.to_string();
+    let (mut place, mut seen) = (None, 0_usize);
+    loop {
+        let page = store.open.store.page(place.as_ref(), MOST_RECORDS).await?;
+        let mut found = |finding| findings.push(Finding { store: url.clone(), finding });
+        for record in &page.records {
+            if let Some(finding) = misplaced(stores, store, record, marks).await {
+                found(finding);
+            }
+            unusable(record, &mut found);
+        }
+        let tags: Vec<Tag> = page.records.iter().map(|record| record.tag.clone()).collect();
+        for other in before.iter().flat_map(|centre| centre.shards.iter()) {
+            // One that cannot be read was told of before.
+            if let Ok(others) = other.open.store.records(&tags).await {
+                let other = other.url.to_string();
+                compare((&other, &others), (&url, &page.records), findings);
+            }
+        }
+        let told = seen / TELL;
+        seen += page.records.len();
+        if seen / TELL > told {
+            crate::complain(&format_args!("{url}: {seen} tags looked at"));
+        }
+        place = page.next;
+        if place.is_none() {
+            return Ok(());
+        }
+    }
 }

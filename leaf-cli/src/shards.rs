@@ -11,6 +11,7 @@ use leaf_node::config::ConfigError;
 use leaf_node::hints;
 use leaf_segment::StoreError;
 use leaf_segment::shards::{ShardMemory, ShardMemoryError};
+use leaf_segment::store::MOST_RECORDS;
 use serde::Serialize;
 
 use crate::Done;
@@ -137,18 +138,32 @@ async fn remember(store: &Store, before: &mut Option<String>, end: bool) -> Resu
 
 /// Refuses tags that are open in a store to which the configuration does not send them.
 async fn refuse_strays(stores: &Stores) -> Result<()> {
-    let mut strays = Vec::new();
+    let (mut count, mut some) = (0_usize, Vec::new());
     for store in stores.shards.iter() {
-        for record in store.open.store.tags().await? {
-            if !stores.shards.is_of(record.tag.as_str(), store) && leaf_node::is_open(&record) {
-                strays.push(format!("{} in {}", hints::quoted(record.tag.as_str()), store.url));
+        let mut place = None;
+        loop {
+            let page = store.open.store.page(place.as_ref(), MOST_RECORDS).await?;
+            for record in page.records {
+                if !stores.shards.is_of(record.tag.as_str(), store) && leaf_node::is_open(&record) {
+                    count += 1;
+                    if count <= 10 {
+                        some.push(format!(
+                            "{} in {}",
+                            hints::quoted(record.tag.as_str()),
+                            store.url
+                        ));
+                    }
+                }
+            }
+            place = page.next;
+            if place.is_none() {
+                break;
             }
         }
     }
-    if strays.is_empty() {
+    if count == 0 {
         return Ok(());
     }
-    let (count, some) = (strays.len(), strays.iter().take(10).cloned().collect::<Vec<_>>());
     bail!(
         "{count} tags are open in a store to which the configuration does not send them ({}): move them first with \
          `leaf tag import --from`",

@@ -79,6 +79,11 @@ impl Stores {
 }
 
 impl Store {
+    /// Where it is, and the store itself.
+    pub(crate) const fn opened(&self) -> (&StoreUrl, &OpenStore) {
+        (&self.url, &self.open)
+    }
+
     /// The administration of its tags, which knows how far a failover of this database may set a
     /// tag back.
     pub(crate) fn tags(&self) -> TagAdmin<'_> {

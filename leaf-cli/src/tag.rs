@@ -8,12 +8,14 @@ use std::fmt::Write as _;
 use anyhow::{Result, anyhow, bail};
 use comfy_table::CellAlignment::{self, Left, Right};
 use leaf_core::{Step, Tag as TagName};
+use leaf_node::ListCursor;
 use leaf_node::config::ConfigError;
 use leaf_node::hints;
 use leaf_node::records::TagShown;
 use leaf_segment::TagRecord;
 use leaf_segment::admin::{EndedTag, ShapeName, TagAdminError, TagChange, TagSpec};
 use leaf_segment::meaning::{KeyRing, Order, Shape};
+use leaf_segment::store::MOST_RECORDS;
 use serde::Serialize;
 
 use crate::cli::{Output, Tag};
@@ -84,7 +86,7 @@ impl Row for TagShown {
 /// can lose ids needs `--yes`.
 pub(crate) async fn run(stores: &Stores, command: Tag, output: Output) -> Result<Done> {
     match command {
-        Tag::List => Ok(list(stores, output).await),
+        Tag::List { after, limit } => Ok(list(stores, after, limit, output).await),
         Tag::Show { tag } => show(stores, &tag, output).await,
         Tag::Create(new) => create(stores, new, output).await,
         Tag::Set { tag, step, enabled, min_step, max_step, max_take } => {
@@ -157,24 +159,21 @@ async fn rekey(stores: &Stores, tag: &str, yes: bool, output: Output) -> Result<
     shown(store, rekeyed.map_err(refused)?, output)
 }
 
-/// The tags of all stores, by name. A tag that stands in a store to which `segment.shard` does not
-/// send it is left out: no server serves it (`leaf doctor` tells of it). Where a store cannot be
-/// read, its tags are missing, and the trouble says so.
-async fn list(stores: &Stores, output: Output) -> Done {
-    let mut all = Vec::new();
-    let mut trouble = None;
-    for store in stores.shards.iter() {
-        match store.open.store.tags().await {
-            Ok(records) => {
-                let own =
-                    records.iter().filter(|record| stores.shards.is_of(record.tag.as_str(), store));
-                all.extend(own.map(|record| TagShown::of(record, &store.url)));
-            }
-            Err(error) => trouble = Some(anyhow!(error).context(store.url.to_string())),
-        }
+/// The tags of all stores, a part at a time: the command that shows the next part is on standard
+/// error. A tag that stands in a store to which `segment.shard` does not send it is left out: no
+/// server serves it (`leaf doctor` tells of it). Where a store cannot be read, its tags are missing,
+/// and the trouble says so.
+async fn list(stores: &Stores, after: ListCursor, limit: usize, output: Output) -> Done {
+    let list = leaf_node::list_tags(&stores.shards, Store::opened, after, limit).await;
+    let shown = list.records.iter().map(|(url, record)| TagShown::of(record, url));
+    let text = output::rows(&shown.collect::<Vec<_>>(), output);
+    if let Some(next) = list.next {
+        let next = hints::quoted(&next.to_string());
+        crate::complain(&format_args!("more tags: leaf tag list --after {next} --limit {limit}"));
     }
-    all.sort_by(|a, b| a.tag.cmp(&b.tag));
-    Done { text: output::rows(&all, output), trouble }
+    let failed = list.failed.into_iter().next_back();
+    let trouble = failed.map(|(url, error)| anyhow!(error).context(url.to_string()));
+    Done { text, trouble }
 }
 
 /// Changes what a running server picks up at its next refresh: the step and the settings.
@@ -375,29 +374,34 @@ async fn import(
     tags: &[String],
     output: Output,
 ) -> Result<Done> {
-    let mut records = source.open.store.tags().await?;
-    if let Some(missing) =
-        tags.iter().find(|tag| !records.iter().any(|record| record.tag.as_str() == tag.as_str()))
-    {
-        bail!("{} has no tag {missing:?}", source.url);
+    let named = tags.iter().map(|tag| name(tag)).collect::<Result<Vec<_>>>()?;
+    let mut names = match named.is_empty() {
+        true => all_names(&source).await?,
+        false => named,
+    };
+    for names in names.chunks(MOST_RECORDS).filter(|_| !tags.is_empty()) {
+        let found = source.open.store.records(names).await?;
+        let is_missing = |name: &&TagName| !found.iter().any(|record| record.tag == **name);
+        if let Some(missing) = names.iter().find(is_missing) {
+            bail!("{} has no tag {:?}", source.url, missing.as_str());
+        }
     }
-    records.retain(|record| tags.is_empty() || tags.iter().any(|tag| tag == record.tag.as_str()));
     // The source may be one of the stores, after a change of `segment.shard`: what belongs there
     // stays.
-    let stays = |record: &TagRecord| stores.shards.of(record.tag.as_str()).url == source.url;
-    if records.iter().all(stays) && !records.is_empty() {
+    let stays = |name: &TagName| stores.shards.of(name.as_str()).url == source.url;
+    if names.iter().all(stays) && !names.is_empty() {
         return Err(ConfigError::new("--from is a store that the tags would go to").into());
     }
-    records.retain(|record| !stays(record));
-    records.sort_by(|a, b| a.tag.cmp(&b.tag));
+    names.retain(|name| !stays(name));
+    names.sort();
     let mut imported = Vec::new();
     let mut failed = 0_usize;
-    for (done, record) in records.iter().enumerate() {
-        let store = stores.shards.of(record.tag.as_str());
+    for (done, tag) in names.iter().enumerate() {
+        let store = stores.shards.of(tag.as_str());
         let (from, to) = (&*source.open.store, &*store.open.store);
-        match leaf_registry::import(&record.tag, from, to, gap).await {
+        match leaf_registry::import(tag, from, to, gap).await {
             Ok(first) => imported.push(Imported {
-                tag: record.tag.as_str().into(),
+                tag: tag.as_str().into(),
                 first: first.to_string(),
                 store: store.url.to_string(),
             }),
@@ -408,12 +412,25 @@ async fn import(
             }
         }
         if done > 0 && done % 1000 == 0 {
-            crate::complain(&format_args!("{done} of {} tags", records.len()));
+            crate::complain(&format_args!("{done} of {} tags", names.len()));
         }
     }
     source.open.store.close().await;
-    let trouble = (failed > 0).then(|| anyhow!("{failed} of {} tags failed", records.len()));
+    let trouble = (failed > 0).then(|| anyhow!("{failed} of {} tags failed", names.len()));
     Ok(Done { text: output::rows(&imported, output), trouble })
+}
+
+/// The names of all tags of a store.
+async fn all_names(source: &Store) -> Result<Vec<TagName>> {
+    let (mut names, mut place) = (Vec::new(), None);
+    loop {
+        let page = source.open.store.page(place.as_ref(), MOST_RECORDS).await?;
+        names.extend(page.records.into_iter().map(|record| record.tag));
+        place = page.next;
+        if place.is_none() {
+            return Ok(names);
+        }
+    }
 }
 
 /// What makes no sense is the command line's fault.

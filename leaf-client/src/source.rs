@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use leaf_core::{IdRange, Step, Tag};
 use leaf_segment::meaning::Meaning;
-use leaf_segment::store::{Expected, StoreFuture, TagGeneration, TagSettings};
+use leaf_segment::store::{Expected, StoreFuture, TagCursor, TagGeneration, TagPage, TagSettings};
 use leaf_segment::{NewTag, RangeSource, StoreError, StoreErrorKind, TagCatalog, TagRecord};
 use tokio::time::Instant;
 
@@ -231,14 +231,28 @@ impl RangeSource for ServerSource {
 }
 
 impl TagCatalog for ServerSource {
-    fn tag<'a>(&'a self, tag: &'a Tag) -> StoreFuture<'a, Option<TagRecord>> {
-        Box::pin(self.read(tag))
+    /// Returns the records of these tags as last read from a server; sends no request. Tags that no
+    /// longer exist are left out.
+    fn records<'a>(&'a self, tags: &'a [Tag]) -> StoreFuture<'a, Vec<TagRecord>> {
+        let used = self.used();
+        let records = tags.iter().filter_map(|tag| used.get(tag)?.record.clone()).collect();
+        Box::pin(async { Ok(records) })
     }
 
-    /// Returns the records of the tags that this client uses, as last read from a server. Sends no
-    /// request. Tags that no longer exist are left out.
-    fn tags(&self) -> StoreFuture<'_, Vec<TagRecord>> {
+    /// Asks the servers, one tag after the other.
+    fn look_up<'a>(&'a self, tags: &'a [Tag]) -> StoreFuture<'a, Vec<TagRecord>> {
+        Box::pin(async move {
+            let mut records = Vec::with_capacity(tags.len());
+            for tag in tags {
+                records.extend(self.read(tag).await?);
+            }
+            Ok(records)
+        })
+    }
+
+    /// One page: the tags that this client uses, as last read from a server.
+    fn page<'a>(&'a self, _: Option<&'a TagCursor>, _: usize) -> StoreFuture<'a, TagPage> {
         let records = self.used().values().filter_map(|used| used.record.clone()).collect();
-        Box::pin(async { Ok(records) })
+        Box::pin(async { Ok(TagPage { records, next: None }) })
     }
 }

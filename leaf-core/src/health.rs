@@ -40,7 +40,7 @@ pub struct HealthReason {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum HealthCode {
-    /// No worker id yet, or the set of tags was not read yet.
+    /// No worker id yet, or the store of tags was not read yet.
     Starting,
     /// The generator or the process is being stopped, or was.
     Stopping,

@@ -8,8 +8,8 @@ use std::error::Error;
 
 use leaf_segment::admin::TagAdminError;
 use leaf_segment::meaning::TagIdError;
-use leaf_segment::view::TagView;
-use leaf_segment::{SegmentErrorKind, StoreError, StoreErrorKind};
+use leaf_segment::view::Totals;
+use leaf_segment::{StoreError, StoreErrorKind};
 use leaf_snowflake::{RegistryError, RegistryErrorKind, SnowflakeError, SnowflakeErrorKind};
 
 use crate::OpenError;
@@ -127,10 +127,9 @@ const COMMANDS: usize = 3;
 /// What repairs the tags that are refused: the commands for those whose records went back, and where
 /// a key goes that is missing; `None` where there is neither.
 #[must_use]
-pub fn of_refused(views: &[TagView]) -> Option<String> {
-    let commands = views.iter().filter_map(|view| {
-        let least = view.advance_to?;
-        Some(format!("`leaf tag advance {} --at-least {least}`", quoted(view.tag.as_str())))
+pub fn of_refused(totals: &[Totals]) -> Option<String> {
+    let commands = totals.iter().flat_map(|totals| &totals.went_back).map(|(tag, least)| {
+        format!("`leaf tag advance {} --at-least {least}`", quoted(tag.as_str()))
     });
     let commands: Vec<_> = commands.take(COMMANDS).collect();
     let commands = (!commands.is_empty())
@@ -140,8 +139,7 @@ pub fn of_refused(views: &[TagView]) -> Option<String> {
                 commands.join(", ")
             )
         });
-    let lacks_key = |view: &TagView| matches!(view.ended, Some(SegmentErrorKind::Key(_)));
-    match (commands, views.iter().any(lacks_key)) {
+    match (commands, totals.iter().any(|totals| totals.lacks_key)) {
         (Some(commands), true) => Some(with(commands, Some(KEY_FILE))),
         (None, true) => Some(KEY_FILE.into()),
         (commands, false) => commands,

@@ -6,7 +6,7 @@ use leaf_core::Health;
 use leaf_segment::{SegmentError, TagHandle};
 use leaf_snowflake::SnowflakeGenerator;
 
-use crate::config::{Config, ConfigError};
+use crate::config::{Config, ConfigError, Span};
 use crate::{Node, OpenError, Surroundings};
 
 /// A node of Leaf inside a program: ids of tags and snowflake ids.
@@ -79,8 +79,10 @@ impl Leaf {
     /// What is wrong with the configuration or with a file; `Snowflake` when the registry yields no
     /// worker id now. A segment store that is away is no error: its tags are when they are asked
     /// for.
-    pub async fn open(config: Config) -> Result<Self, OpenError> {
+    pub async fn open(mut config: Config) -> Result<Self, OpenError> {
         config.check()?;
+        // A handle that is kept serves its tag for as long as the program runs.
+        config.segment.idle = Span::from_secs(0);
         let directory = &config.data_dir;
         std::fs::create_dir_all(directory)
             .map_err(|error| OpenError::DataDir { path: directory.display().to_string(), error })?;

@@ -32,6 +32,7 @@ mod node;
 pub mod records;
 pub mod registry;
 mod shards;
+mod tag_list;
 
 pub use error::OpenError;
 pub use identity::find_identity;
@@ -40,3 +41,4 @@ pub use node::{
     Node, Snowflake, Store, Surroundings, check_marks, check_snowflake, compare_clocks, read_marks,
 };
 pub use shards::{check_creator, check_new_tag, check_place, is_open};
+pub use tag_list::{ListCursor, TagList, list_tags};

@@ -59,6 +59,14 @@ pub struct Store {
     pub generator: SegmentGenerator,
 }
 
+impl Store {
+    /// Where it is, and the store itself.
+    #[must_use]
+    pub const fn opened(&self) -> (&StoreUrl, &OpenStore) {
+        (&self.url, &self.open)
+    }
+}
+
 /// Snowflake mode.
 #[derive(Debug)]
 pub struct Snowflake {

@@ -2,27 +2,34 @@
 //!
 //! Invariant: nothing is allocated from a store that remembers another place among the shards than
 //! the configuration gives it, nor of a tag that is open in another of the configured stores, too:
-//! two nodes, or two stores, would grant the same ids. Both are asked before the first allocation,
-//! and again whenever the tags are read.
+//! two nodes, or two stores, would grant the same ids. Both are asked before the first allocation
+//! from a tag, and again whenever its record is read.
 //!
 //! A store that cannot be asked grants nothing itself, and keeps no other from granting: a tag that
 //! was made in both while one was away is refused once both have been read.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock, RwLock, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
+use std::time::Duration;
 
 use futures_core::future::BoxFuture;
 use leaf_core::{IdRange, Step, Tag, UnixMillis};
 use leaf_registry::{Administration, OpenStore, StoreUrl};
 use leaf_segment::admin::TagAdminError;
 use leaf_segment::shards::{ShardMemory, ShardPlace, Shards};
-use leaf_segment::store::{Expected, StoreFuture, TagGeneration};
+use leaf_segment::store::{Expected, StoreFuture, TagCursor, TagGeneration, TagPage};
 use leaf_segment::{
     NewTag, RangeSource, SegmentGenerator, StoreError, StoreErrorKind, TagCatalog, TagRecord,
 };
+use tokio::time::Instant;
 
 use crate::Store;
+
+/// For so long a store is waited for on behalf of the tags of another one, and then not asked for
+/// them, so that it holds nobody up.
+const PATIENCE: Duration = Duration::from_secs(1);
+const SILENT: Duration = Duration::from_secs(5);
 
 /// One of the configured stores, which refuses what belongs to another one.
 #[derive(Debug)]
@@ -32,13 +39,12 @@ pub(crate) struct PlacedStore {
     place: ShardPlace,
     /// Which of the stores this is.
     index: usize,
-    /// Which of the stores each tag belongs to.
-    owners: Shards<usize>,
     /// Whether the store remembers this place, as far as is known.
     is_right: AtomicBool,
-    /// The open tags here that belong to another store, as they were read last; `None` before the
-    /// first attempt.
-    strays: RwLock<Option<HashSet<Tag>>>,
+    /// The tags of this store that are open in another one, too, and in which, as it was read last.
+    open_elsewhere: Mutex<HashMap<Tag, usize>>,
+    /// When it did not answer last, asked about the tags of another store.
+    silent_at: Mutex<Option<Instant>>,
     /// Whether the store takes no place: this user may only read there, or it has no table for it.
     keeps_no_place: AtomicBool,
     /// All stores of the node, this one too.
@@ -125,11 +131,6 @@ impl PlacedStore {
     pub(crate) fn of(stores: Shards<(ShardPlace, (StoreUrl, OpenStore))>) -> Shards<Arc<Self>> {
         let all = Arc::new(OnceLock::new());
         let mut index = 0;
-        let owners = stores.map(|_| {
-            index += 1;
-            index - 1
-        });
-        let mut index = 0;
         let placed = stores.map(|(place, (url, open))| {
             index += 1;
             Arc::new(Self {
@@ -137,10 +138,10 @@ impl PlacedStore {
                 open: open.clone(),
                 place: place.clone(),
                 index: index - 1,
-                owners: owners.clone(),
                 is_right: AtomicBool::new(false),
                 keeps_no_place: AtomicBool::new(false),
-                strays: RwLock::default(),
+                open_elsewhere: Mutex::default(),
+                silent_at: Mutex::default(),
                 all: Arc::clone(&all),
             })
         });
@@ -179,34 +180,47 @@ impl PlacedStore {
         checked.map(drop)
     }
 
-    /// Whether this store has an open tag of the name, though it belongs to another one.
-    async fn has_stray(&self, tag: &Tag) -> bool {
-        if let Some(strays) = &*self.strays() {
-            return strays.contains(tag);
-        }
-        // Not read yet.
-        let record = self.open.store.tag(tag).await;
-        record.is_ok_and(|record| record.as_ref().is_some_and(is_open))
+    /// The other stores of the node.
+    fn others(&self) -> impl Iterator<Item = Arc<Self>> {
+        let all = self.all.get().into_iter().flatten().filter_map(Weak::upgrade);
+        all.filter(|other| other.index != self.index)
     }
 
-    fn strays(&self) -> std::sync::RwLockReadGuard<'_, Option<HashSet<Tag>>> {
-        self.strays.read().expect("no holder of this lock panics")
+    fn open_elsewhere(&self) -> MutexGuard<'_, HashMap<Tag, usize>> {
+        self.open_elsewhere.lock().expect("no holder of this lock panics")
+    }
+
+    /// Finds out which of these tags of this store are open in another one, too. One that does not
+    /// answer changes nothing.
+    async fn look_elsewhere(&self, tags: &[Tag]) {
+        for other in self.others() {
+            let silent_at = || other.silent_at.lock().expect("no holder of this lock panics");
+            if silent_at().is_some_and(|at| at.elapsed() < SILENT) {
+                continue;
+            }
+            let read = tokio::time::timeout(PATIENCE, other.open.store.records(tags)).await;
+            let Ok(Ok(records)) = read else {
+                *silent_at() = Some(Instant::now());
+                continue;
+            };
+            let mut elsewhere = self.open_elsewhere();
+            elsewhere.retain(|tag, at| *at != other.index || !tags.contains(tag));
+            let open = records.into_iter().filter(is_open);
+            elsewhere.extend(open.map(|record| (record.tag, other.index)));
+        }
     }
 
     /// Refuses a tag that is open in another store, too.
-    async fn check_tag(&self, tag: &Tag) -> Result<(), StoreError> {
-        for other in self.all.get().into_iter().flatten().filter_map(Weak::upgrade) {
-            if other.index != self.index && other.has_stray(tag).await {
-                let (own, other) = (&self.url, &other.url);
-                let why = format!(
-                    "it belongs to {own}, and is open in {other}, too, so that both would grant its ids: advance it in {own} above \
-                     all ids that {other} granted, then delete it there (`leaf tag delete --store`)"
-                );
-                let operation = format!("allocate tag {:?}", tag.as_str());
-                return Err(StoreError::new(StoreErrorKind::BadRecord(why), operation));
-            }
-        }
-        Ok(())
+    fn check_tag(&self, tag: &Tag) -> Result<(), StoreError> {
+        let Some(at) = self.open_elsewhere().get(tag).copied() else { return Ok(()) };
+        let other = self.others().find(|other| other.index == at);
+        let (own, other) = (&self.url, other.map_or_else(String::new, |it| it.url.to_string()));
+        let why = format!(
+            "it belongs to {own}, and is open in {other}, too, so that both would grant its ids: advance it in {own} above \
+             all ids that {other} granted, then delete it there (`leaf tag delete --store`)"
+        );
+        let operation = format!("allocate tag {:?}", tag.as_str());
+        Err(StoreError::new(StoreErrorKind::BadRecord(why), operation))
     }
 }
 
@@ -221,7 +235,7 @@ impl RangeSource for PlacedStore {
             if !self.is_right.load(Ordering::Acquire) {
                 self.claim().await?;
             }
-            self.check_tag(tag).await?;
+            self.check_tag(tag)?;
             self.open.store.allocate(tag, amount, expected).await
         })
     }
@@ -249,37 +263,29 @@ impl RangeSource for PlacedStore {
 }
 
 impl TagCatalog for PlacedStore {
-    fn tag<'a>(&'a self, tag: &'a Tag) -> StoreFuture<'a, Option<TagRecord>> {
+    fn records<'a>(&'a self, tags: &'a [Tag]) -> StoreFuture<'a, Vec<TagRecord>> {
         Box::pin(async move {
             // In a wrong store a tag that is not found may be in another one.
             if !self.is_right.load(Ordering::Acquire) {
                 self.claim().await?;
             }
-            self.open.store.tag(tag).await
+            let records = self.open.store.records(tags).await?;
+            let own: Vec<Tag> = records.iter().map(|record| record.tag.clone()).collect();
+            if !own.is_empty() {
+                self.look_elsewhere(&own).await;
+            }
+            Ok(records)
         })
     }
 
-    fn tags(&self) -> StoreFuture<'_, Vec<TagRecord>> {
-        Box::pin(async move {
-            let read = async {
-                self.claim().await?;
-                self.open.store.tags().await
-            };
-            let records = read.await;
-            let mut strays = self.strays.write().expect("no holder of this lock panics");
-            match &records {
-                Ok(records) => {
-                    let is_stray = |record: &&TagRecord| {
-                        *self.owners.of(record.tag.as_str()) != self.index && is_open(record)
-                    };
-                    let tags = records.iter().filter(is_stray).map(|record| record.tag.clone());
-                    *strays = Some(tags.collect());
-                }
-                // The others wait for it no longer.
-                Err(_) => _ = strays.get_or_insert_default(),
-            }
-            drop(strays);
-            records
+    fn page<'a>(&'a self, after: Option<&'a TagCursor>, most: usize) -> StoreFuture<'a, TagPage> {
+        self.open.store.page(after, most)
+    }
+
+    fn try_reading(&self) -> StoreFuture<'_, ()> {
+        Box::pin(async {
+            self.claim().await?;
+            self.open.store.try_reading().await
         })
     }
 }

@@ -7,7 +7,7 @@ use std::fmt::Debug;
 use std::path::Path;
 
 use leaf_registry::{RegistryOptions, RegistryUrl, StoreOptions, StoreUrl};
-use leaf_testkit::free_port;
+use leaf_testkit::{all_tags, free_port};
 
 const SECRET: &str = "canary";
 
@@ -44,7 +44,7 @@ async fn no_password_in_debug_errors_and_panics() {
         assert!(!parsed.to_string().contains(SECRET));
         let store = parsed.open(home, &StoreOptions::default()).await.unwrap();
         clean(&url, &store);
-        let error = store.store.tags().await.unwrap_err();
+        let error = all_tags(&*store.store).await.unwrap_err();
         assert!(!error.to_string().contains(SECRET), "{error}");
         no_secret_in_panic(&url, error);
     }

@@ -11,7 +11,7 @@ use std::io::{Read, Seek, Write};
 use std::sync::{Arc, Mutex};
 
 use leaf_core::{IdRange, Step, Tag};
-use leaf_segment::store::{Expected, StoreFuture, TagGeneration};
+use leaf_segment::store::{Expected, StoreFuture, TagCursor, TagGeneration, TagPage};
 use leaf_segment::{
     NewTag, RangeSource, SegmentConfig, SegmentGenerator, StoreError, StoreErrorKind, TagCatalog,
     TagRecord,
@@ -83,15 +83,18 @@ impl RangeSource for FileStore {
 }
 
 impl TagCatalog for FileStore {
-    fn tag<'a>(&'a self, tag: &'a Tag) -> StoreFuture<'a, Option<TagRecord>> {
-        Box::pin(async move { Ok(self.tags().await?.into_iter().find(|it| it.tag == *tag)) })
-    }
-
-    fn tags(&self) -> StoreFuture<'_, Vec<TagRecord>> {
+    fn records<'a>(&'a self, tags: &'a [Tag]) -> StoreFuture<'a, Vec<TagRecord>> {
         Box::pin(async move {
             let max_id = self.change(|_| None).map_err(Self::unavailable)?;
             let record = NewTag { max_id, ..NewTag::new(self.tag.clone(), self.step) };
-            Ok(vec![record.into()])
+            Ok(if tags.contains(&self.tag) { vec![record.into()] } else { Vec::new() })
+        })
+    }
+
+    fn page<'a>(&'a self, _: Option<&'a TagCursor>, _: usize) -> StoreFuture<'a, TagPage> {
+        Box::pin(async {
+            let records = self.records(std::slice::from_ref(&self.tag)).await?;
+            Ok(TagPage { records, next: None })
         })
     }
 }
@@ -110,6 +113,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     generator.close().await;
 
     // What was not handed out goes back, unless another segment was being fetched just then.
-    println!("the next id is {}", store.tags().await?[0].max_id);
+    let record = store.tag(&store.tag).await?.ok_or("the tag is there")?;
+    println!("the next id is {}", record.max_id);
     Ok(())
 }

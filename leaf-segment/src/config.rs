@@ -40,8 +40,12 @@ pub struct SegmentConfig {
     /// Where the time comes from that numbers of a day, a month or a year need. Default
     /// [`SystemClock`].
     pub clock: Arc<dyn Clock>,
-    /// How often the set of tags is read again. Default 60 s, as in Leaf.
+    /// How often the record of each tag in use is read again. Default 60 s, as in Leaf.
     pub refresh: Duration,
+    /// A tag of which no id was taken for so long leaves, at one of the next readings of its record:
+    /// its unused ids go back to the store, its memory is freed, and a handle that is kept ends with
+    /// [`Changed`](crate::SegmentErrorKind::Changed). Default never.
+    pub idle: Option<Duration>,
 }
 
 const MILLION: Step = match Step::new(1_000_000) {
@@ -62,6 +66,7 @@ impl Default for SegmentConfig {
             keys: Arc::default(),
             clock: Arc::new(SystemClock),
             refresh: Duration::from_secs(60),
+            idle: None,
         }
     }
 }

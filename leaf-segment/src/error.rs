@@ -220,6 +220,9 @@ pub enum SegmentErrorKind {
     /// Both segments are used up and the refill did not arrive in time.
     #[error("out of ids: the next segment did not arrive within {0:?}")]
     Deadline(Duration),
+    /// Too many names that this process does not know are asked for at the same time.
+    #[error("too many names that are not known here are asked for at once: ask again")]
+    TooManyNames,
     /// The record was made again or repaired, or its ids have another key: another handle serves
     /// them.
     #[error("the tag was made again, repaired or got another key: ask for it anew")]
@@ -337,6 +340,7 @@ impl SegmentError {
             SegmentErrorKind::StoreDown
                 | SegmentErrorKind::StoreRefused
                 | SegmentErrorKind::Deadline(_)
+                | SegmentErrorKind::TooManyNames
         )
     }
 }

@@ -52,7 +52,10 @@ pub use source::{NewTag, RangeSource, SegmentSource, TagCatalog, TagRecord, TagS
 /// What stores keep of a tag besides its number, and how they change it.
 pub mod store {
     pub use crate::settings::{Slice, TagSettings, TagSettingsError};
-    pub use crate::source::{Expected, SEALED, SealError, StoreFuture, TagUpdate};
+    pub use crate::source::{
+        Expected, MOST_RECORDS, SEALED, SealError, StoreFuture, TagCursor, TagCursorError, TagPage,
+        TagUpdate,
+    };
     pub use crate::tag_generation::{TagGeneration, TagGenerationError};
 }
 
@@ -65,5 +68,5 @@ pub mod shards {
 
 /// What is going on inside, tag by tag, for dashboards.
 pub mod view {
-    pub use crate::engine::{FetchView, TagView};
+    pub use crate::engine::{FetchView, TagView, Totals};
 }

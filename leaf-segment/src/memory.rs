@@ -1,6 +1,7 @@
 //! A store in memory: for tests, simulations and examples. It forgets everything at exit.
 
 use std::collections::BTreeMap;
+use std::ops::Bound;
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -8,7 +9,10 @@ use futures_core::future::BoxFuture;
 use leaf_core::{IdRange, Step, Tag};
 
 use crate::admin::EndedTag;
-use crate::store::{Expected, SEALED, SealError, StoreFuture, TagGeneration, TagUpdate};
+use crate::store::{
+    Expected, MOST_RECORDS, SEALED, SealError, StoreFuture, TagCursor, TagGeneration, TagPage,
+    TagUpdate,
+};
 use crate::{NewTag, RangeSource, StoreError, StoreErrorKind, TagCatalog, TagRecord, TagStore};
 
 /// A [`TagStore`] without a disk.
@@ -117,14 +121,20 @@ impl RangeSource for MemoryStore {
 }
 
 impl TagCatalog for MemoryStore {
-    fn tag<'a>(&'a self, tag: &'a Tag) -> StoreFuture<'a, Option<TagRecord>> {
-        let record = self.records().get(tag).cloned();
-        Box::pin(async { Ok(record) })
+    fn records<'a>(&'a self, tags: &'a [Tag]) -> StoreFuture<'a, Vec<TagRecord>> {
+        let records = self.records();
+        let found = tags.iter().filter_map(|tag| records.get(tag).cloned()).collect();
+        Box::pin(async { Ok(found) })
     }
 
-    fn tags(&self) -> StoreFuture<'_, Vec<TagRecord>> {
-        let records = self.records().values().cloned().collect();
-        Box::pin(async { Ok(records) })
+    fn page<'a>(&'a self, after: Option<&'a TagCursor>, most: usize) -> StoreFuture<'a, TagPage> {
+        let from = after.map_or(Bound::Unbounded, |after| Bound::Excluded(&*after.name));
+        let records = self.records();
+        let mut rest = records.range::<str, _>((from, Bound::Unbounded)).map(|(_, record)| record);
+        let found: Vec<_> = rest.by_ref().take(most.min(MOST_RECORDS)).cloned().collect();
+        let last = found.last().filter(|_| rest.next().is_some());
+        let next = last.map(|last| TagCursor { plain: true, name: last.tag.as_str().into() });
+        Box::pin(async { Ok(TagPage { records: found, next }) })
     }
 }
 

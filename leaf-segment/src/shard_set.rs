@@ -216,15 +216,13 @@ impl Shards<SegmentGenerator> {
         })
     }
 
-    /// A look at every tag, each in the shard that it belongs to.
+    /// A look at known tags of all shards, see [`SegmentGenerator::views`].
     #[must_use]
-    pub fn views(&self) -> Vec<TagView> {
-        let of_shard = |shard: &SegmentGenerator| {
-            let own = |view: &TagView| self.is_of(view.tag.as_str(), shard);
-            shard.views().into_iter().filter(own).collect::<Vec<_>>()
-        };
-        let mut views: Vec<TagView> = self.iter().flat_map(of_shard).collect();
+    pub fn views(&self, after: Option<&str>, most: usize) -> Vec<TagView> {
+        let mut views: Vec<TagView> =
+            self.iter().flat_map(|shard| shard.views(after, most)).collect();
         views.sort_by(|a, b| a.tag.cmp(&b.tag));
+        views.truncate(most);
         views
     }
 

@@ -6,6 +6,7 @@
 //! which can only make a gap.
 
 use std::fmt;
+use std::str::FromStr;
 
 use futures_core::future::BoxFuture;
 use jiff::Timestamp;
@@ -108,19 +109,111 @@ impl From<Step> for Expected {
     }
 }
 
-/// Which tags there are.
+/// How many tags [`TagCatalog::records`] is asked for at a time, and a page of
+/// [`TagCatalog::page`] has, at most.
+pub const MOST_RECORDS: usize = 256;
+
+/// Which tags there are. A store may hold millions: nothing reads all of them at once.
 pub trait TagCatalog: fmt::Debug + Send + Sync + 'static {
     /// Reads one record; `None` when there is none.
     ///
     /// # Errors
     /// Failures of the store.
-    fn tag<'a>(&'a self, tag: &'a Tag) -> StoreFuture<'a, Option<TagRecord>>;
+    fn tag<'a>(&'a self, tag: &'a Tag) -> StoreFuture<'a, Option<TagRecord>> {
+        Box::pin(async move { Ok(self.look_up(std::slice::from_ref(tag)).await?.pop()) })
+    }
 
-    /// Reads all records. Rows whose name is no valid [`Tag`] are left out with a warning.
+    /// Reads the records of these tags, at most [`MOST_RECORDS`], in any order. A tag without a
+    /// record is missing from the answer. A record that cannot be read, or only by a later version,
+    /// is in the answer as one whose meaning or settings are an error, so that it costs the others
+    /// nothing.
     ///
     /// # Errors
     /// Failures of the store.
-    fn tags(&self) -> StoreFuture<'_, Vec<TagRecord>>;
+    fn records<'a>(&'a self, tags: &'a [Tag]) -> StoreFuture<'a, Vec<TagRecord>>;
+
+    /// Reads the records of tags of which the generator knows no good record: it looks them up, or
+    /// one of them was just changed. What a source has kept of them does not count here.
+    ///
+    /// # Errors
+    /// Failures of the store.
+    fn look_up<'a>(&'a self, tags: &'a [Tag]) -> StoreFuture<'a, Vec<TagRecord>> {
+        self.records(tags)
+    }
+
+    /// Reads the next records in the store's own order, at most `most` of them and [`MOST_RECORDS`],
+    /// behind `after`: from the beginning, or where the page before ended. Rows whose name is no valid [`Tag`] are left out with a
+    /// warning. What is made or deleted while somebody reads page by page may be missing.
+    ///
+    /// # Errors
+    /// Failures of the store.
+    fn page<'a>(&'a self, after: Option<&'a TagCursor>, most: usize) -> StoreFuture<'a, TagPage>;
+
+    /// Finds out whether records can be read. A generator calls it before its first look-up, and
+    /// once in each [`SegmentConfig::refresh`](crate::SegmentConfig::refresh): a store does here
+    /// what it has to do regularly.
+    ///
+    /// # Errors
+    /// Failures of the store.
+    fn try_reading(&self) -> StoreFuture<'_, ()> {
+        Box::pin(async { self.records(&[]).await.map(drop) })
+    }
+}
+
+/// Records that were read by [`TagCatalog::page`].
+#[derive(Debug, Clone, Default)]
+pub struct TagPage {
+    /// The records, in the store's own order; perhaps none, also where more come.
+    pub records: Vec<TagRecord>,
+    /// Where the next page begins; `None` behind the last one.
+    pub next: Option<TagCursor>,
+}
+
+/// A place in the order in which a store lists its tags, see [`TagCatalog::page`].
+///
+/// Plain tags come first, then all others: databases keep them in two tables. The order within a
+/// table is the database's, which need not be that of the bytes.
+///
+/// ```
+/// use leaf_segment::store::TagCursor;
+///
+/// let cursor: TagCursor = "plain:orders".parse()?;
+/// assert_eq!(cursor, TagCursor { plain: true, name: "orders".into() });
+/// assert_eq!(cursor.to_string(), "plain:orders");
+/// assert!("orders".parse::<TagCursor>().is_err());
+/// # Ok::<(), leaf_segment::store::TagCursorError>(())
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TagCursor {
+    /// Whether it is among the plain tags.
+    pub plain: bool,
+    /// The name behind which it goes on, which need not be a valid [`Tag`].
+    pub name: String,
+}
+
+/// A text is no [`TagCursor`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("give the place that the page before named, as it stood there")]
+pub struct TagCursorError;
+
+impl fmt::Display for TagCursor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", if self.plain { "plain" } else { "other" }, self.name)
+    }
+}
+
+impl FromStr for TagCursor {
+    type Err = TagCursorError;
+
+    fn from_str(text: &str) -> Result<Self, TagCursorError> {
+        let plain = |name| (true, name);
+        let other = |name| (false, name);
+        let (plain, name) = (text.strip_prefix("plain:").map(plain))
+            .or_else(|| text.strip_prefix("other:").map(other))
+            .filter(|(_, name)| name.len() <= Tag::MAX_CHARS * 4)
+            .ok_or(TagCursorError)?;
+        Ok(Self { plain, name: name.into() })
+    }
 }
 
 /// What a [`SegmentGenerator`](crate::SegmentGenerator) needs: ranges, and the tags that they are

@@ -10,7 +10,9 @@ use anyhow::{Context as _, Result, bail};
 use leaf_node::config::Config;
 use leaf_node::hints;
 use leaf_registry::OpenRegistry;
+use leaf_segment::TagStore;
 use leaf_segment::shards::ShardPlace;
+use leaf_segment::store::MOST_RECORDS;
 use leaf_snowflake::Identity;
 
 use crate::node::peers;
@@ -217,16 +219,31 @@ async fn store(
     }
     let open = url.open(&config.data_dir, &config.segment.store_options()).await?;
     leaf_node::check_place(&*open.admin, place).await?;
-    let tags = open.store.tags().await?.len();
+    let tags = count(&*open.store).await?;
     if let Some(tried) = open.store.try_allocating() {
         tried.await?;
     }
     let risks = open.admin.risks().await?;
     open.store.close().await;
     Ok(match risks.len() {
-        0 => format!("{tags} tags"),
-        _ => format!("{tags} tags; {}", risks.join("; ")),
+        0 => tags,
+        _ => format!("{tags}; {}", risks.join("; ")),
     })
+}
+
+/// How many tags a store has, up to so many that counting them would take its time.
+async fn count(store: &dyn TagStore) -> Result<String> {
+    store.try_reading().await?;
+    let (mut tags, mut place) = (0, None);
+    loop {
+        let page = store.page(place.as_ref(), MOST_RECORDS).await?;
+        tags += page.records.len();
+        match page.next {
+            None => return Ok(format!("{tags} tags")),
+            Some(_) if tags >= 1000 => return Ok("1000 tags or more".into()),
+            next => place = next,
+        }
+    }
 }
 
 /// Whether the records of the registry can be read, and whether this node may claim at all. Nothing

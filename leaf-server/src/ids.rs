@@ -37,6 +37,7 @@ impl IdError {
                 }
                 SegmentErrorKind::UnknownTag => Reason::UnknownTag,
                 SegmentErrorKind::Disabled => Reason::Disabled,
+                SegmentErrorKind::TooManyNames => Reason::Busy,
                 SegmentErrorKind::NoRanges => Reason::NoRanges,
                 SegmentErrorKind::StrictOrder => Reason::StrictOrder,
                 SegmentErrorKind::Exhausted => Reason::Exhausted,
@@ -117,7 +118,8 @@ fn with_known<T>(node: &Node, using: impl FnOnce(&mut Shards<KnownTags>) -> T) -
 /// look-ups at a time are refused.
 pub(crate) async fn handle(node: &Node, tag: &str) -> Result<TagHandle, IdError> {
     let segments = node.ids.segments().ok_or(IdError::ModeDisabled("segment"))?;
-    match known(node, tag, TagHandle::clone) {
+    // One that came a moment ago is not yet among those that this thread sees.
+    match known(node, tag, TagHandle::clone).or_else(|| segments.of(tag).known(tag)) {
         Some(handle) => Ok(handle),
         None => {
             let _waiting = Waiting::for_a_look_up(node)?;

@@ -14,6 +14,7 @@ use leaf_core::{Health, HealthCode, HealthReason, Layout};
 use leaf_node::config::{Config, ConfigError};
 pub(crate) use leaf_node::{Snowflake, Store};
 use leaf_node::{Surroundings, hints};
+use leaf_segment::SegmentGenerator;
 use leaf_snowflake::{Identity, Peers, Registry};
 use tokio::time::Instant;
 
@@ -161,7 +162,8 @@ impl Node {
         }
         let refused = reasons.iter_mut().rfind(|reason| reason.code == HealthCode::TagRefused);
         if let (Some(reason), Some(segments)) = (refused, self.ids.segments()) {
-            let hint = hints::of_refused(&segments.views());
+            let totals: Vec<_> = segments.iter().map(SegmentGenerator::totals).collect();
+            let hint = hints::of_refused(&totals);
             reason.text = hints::with(&reason.text, hint.as_deref());
         }
         reasons

@@ -7,6 +7,7 @@
 //! A failure here is a panic with a text: that is how a test fails.
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "tests may panic"))]
 
+mod all_tags;
 mod certificates;
 mod edit;
 mod etcd;
@@ -27,6 +28,7 @@ mod slices;
 mod wait;
 mod zookeeper;
 
+pub use all_tags::all_tags;
 pub use certificates::Certificates;
 pub use edit::Edit;
 pub use etcd::Etcd;

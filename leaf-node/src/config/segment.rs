@@ -34,9 +34,13 @@ pub struct Segment {
     pub max_step: u32,
     /// How long a request waits for a refill, 10 ms to 60 s; default 2 s. Then it is refused.
     pub wait: Span,
-    /// How often the set of tags is read, 1 s to 1 h; default 60 s. A tag that is asked for and not
-    /// known is looked up at once.
+    /// How often the record of each tag in use is read, 1 s to 1 h; default 60 s. A tag that is asked
+    /// for and not known is looked up at once.
     pub refresh: Span,
+    /// A tag of which no id was taken for so long leaves the memory, and its unused ids go back to
+    /// the store, where that allows it; the next request looks it up anew. 1 s to 7 days, default 1
+    /// h; 0: never. In a program ([`Leaf`](crate::Leaf)), which keeps handles, no tag leaves.
+    pub idle: Span,
     /// How many tags of a store fetch at the same time, 1 to 10,000; default 64. Each uses a
     /// connection for the length of one statement.
     pub concurrent_fetches: u32,
@@ -85,6 +89,7 @@ impl Default for Segment {
             max_step: 1_000_000,
             wait: Span::from_secs(2),
             refresh: Span::from_secs(60),
+            idle: Span::from_secs(3600),
             concurrent_fetches: 64,
             failover_guard: true,
             failover_margin: 10_000_000,
@@ -123,6 +128,7 @@ impl Segment {
             max_step: step(self.max_step),
             wait: self.wait.duration(),
             refresh: self.refresh.duration(),
+            idle: Some(self.idle.duration()).filter(|idle| !idle.is_zero()),
             concurrent_fetches: self.concurrent_fetches as usize,
             ..leaf_segment::SegmentConfig::default()
         }
@@ -167,6 +173,9 @@ impl Segment {
         let bounds = [("wait", self.wait, 10, 60_000), ("refresh", self.refresh, 1000, 3_600_000)];
         for (key, span, least, most) in bounds {
             span.check_bounds(&format!("segment.{key}"), least, most)?;
+        }
+        if !self.idle.duration().is_zero() {
+            self.idle.check_bounds("segment.idle", 1000, 604_800_000)?;
         }
         if !(1..=10_000).contains(&self.concurrent_fetches) {
             return refuse("segment.concurrent_fetches: give 1 to 10000".into());

@@ -170,13 +170,9 @@ impl Cluster {
         prefix: &str,
         mut each: impl FnMut(&KeyValue),
     ) -> Result<(), StoreError> {
-        let (mut from, mut end) = (prefix.as_bytes().to_vec(), prefix.as_bytes().to_vec());
-        // The key behind all that start with the prefix.
-        if let Some(last) = end.last_mut() {
-            *last += 1;
-        }
+        let mut from = prefix.as_bytes().to_vec();
         loop {
-            let options = GetOptions::new().with_range(end.clone()).with_limit(PAGE);
+            let options = GetOptions::new().with_range(end_of(prefix)).with_limit(PAGE);
             let answer =
                 self.run(operation, async move |mut client| client.get(from, Some(options)).await);
             let answer = answer.await?;
@@ -187,4 +183,35 @@ impl Cluster {
             }
         }
     }
+
+    /// What follows `prefix` in the next keys behind `after`, at most `limit`; and whether there
+    /// are more.
+    pub(super) async fn read_names(
+        &self,
+        operation: &str,
+        prefix: &str,
+        after: &str,
+        limit: usize,
+    ) -> Result<(Vec<String>, bool), StoreError> {
+        let from = [prefix.as_bytes(), after.as_bytes(), &[0][..usize::from(!after.is_empty())]];
+        let options = GetOptions::new().with_range(end_of(prefix)).with_keys_only();
+        let options = options.with_limit(limit as i64);
+        let answer =
+            self.run(operation, async |mut client| client.get(from.concat(), Some(options)).await);
+        let answer = answer.await?;
+        let names = answer.kvs().iter().filter_map(|kv| {
+            let name = String::from_utf8_lossy(kv.key()).strip_prefix(prefix)?.to_owned();
+            Some(name)
+        });
+        Ok((names.collect(), answer.more()))
+    }
+}
+
+/// The key behind all that start with the prefix.
+fn end_of(prefix: &str) -> Vec<u8> {
+    let mut end = prefix.as_bytes().to_vec();
+    if let Some(last) = end.last_mut() {
+        *last += 1;
+    }
+    end
 }

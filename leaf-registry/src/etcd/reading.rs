@@ -1,88 +1,110 @@
-//! Reading the records of all tags in etcd, page by page.
+//! Reading the records of many tags in etcd.
 
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
 
-use leaf_core::Tag;
+use leaf_core::{Step, Tag};
+use leaf_segment::meaning::MeaningError;
+use leaf_segment::store::{TagCursor, TagPage, TagSettings};
 use leaf_segment::{StoreError, StoreErrorKind, TagRecord};
 
 use super::record::{FORMAT_VERSION, Record};
-use super::store::EtcdStore;
+use super::store::{EtcdStore, KEYS_AT_ONCE};
 use crate::administration::SHARD_MEMORY;
 use crate::record;
 
 impl EtcdStore {
-    /// The records of all tags. A role without a right on the keys of sequences has plain tags
-    /// only.
-    pub(super) async fn read_all(&self) -> Result<Vec<TagRecord>, StoreError> {
-        let (mut rows, mut settings) = (Vec::new(), HashMap::new());
-        self.read_prefix(&self.plain, &mut rows, &mut settings).await?;
-        let plain = rows.len();
-        match self.read_prefix(&self.sequences, &mut rows, &mut settings).await {
-            Ok(()) => {
-                self.sequences_seen.fetch_or(rows.len() > plain, Ordering::Relaxed);
+    /// The records of these tags.
+    pub(super) async fn read_records(&self, tags: &[Tag]) -> Result<Vec<TagRecord>, StoreError> {
+        let operation = format!("read {} tags in etcd", tags.len());
+        let (mut rows, mut settings) = (Vec::with_capacity(tags.len()), HashMap::new());
+        let mut damaged = Vec::new();
+        for tags in tags.chunks(KEYS_AT_ONCE / 2) {
+            for kv in self.read_values(&operation, tags).await? {
+                let name = kv.key_str().ok().and_then(|key| {
+                    key.strip_prefix(&self.plain).or_else(|| key.strip_prefix(&self.sequences))
+                });
+                let Some(Ok(tag)) = name.map(Tag::parse) else { continue };
+                match self.parse(&kv, &operation) {
+                    Ok(seen) if seen.record.deleted => {}
+                    Ok(seen) => {
+                        rows.push(seen.record.row(&tag));
+                        settings.extend(seen.record.settings_text(&tag));
+                    }
+                    // Made-up settings of the later version are refused as newer: nodes go on with
+                    // the ids in their memory and allocate no more.
+                    Err(_) if Record::version(kv.value()).is_ok_and(|it| it > FORMAT_VERSION) => {
+                        let version = Record::version(kv.value()).unwrap_or_default();
+                        settings.insert(tag.as_str().into(), format!("{{\"version\":{version}}}"));
+                        rows.push(record::Row {
+                            name: tag.as_str().into(),
+                            max_id: Some(0),
+                            step: None,
+                            description: None,
+                            meaning: None,
+                        });
+                    }
+                    Err(error) => damaged.push(TagRecord {
+                        tag,
+                        max_id: 0,
+                        step: Step::new(0),
+                        description: None,
+                        meaning: Err(MeaningError::Damaged(error.kind().to_string())),
+                        settings: Ok(TagSettings::default()),
+                    }),
+                }
             }
-            // If sequences were read before, losing the right to read them does not mean that they
-            // are gone: it is an error.
+        }
+        let mut records = record::read(rows, settings);
+        records.retain(|record| damaged.iter().all(|damaged| damaged.tag != record.tag));
+        records.extend(damaged);
+        Ok(records)
+    }
+
+    /// The records of the next `most` keys.
+    pub(super) async fn read_page(
+        &self,
+        after: Option<&TagCursor>,
+        most: usize,
+    ) -> Result<TagPage, StoreError> {
+        let (plain, after) = after.map_or((true, ""), |after| (after.plain, &*after.name));
+        let prefix = if plain { &self.plain } else { &self.sequences };
+        let operation = "read the names of tags in etcd";
+        let read = self.cluster.read_names(operation, prefix, after, most).await;
+        let (names, more) = match read {
+            Ok((names, more)) => {
+                self.sequences_seen.fetch_or(!plain && !names.is_empty(), Ordering::Relaxed);
+                (names, more)
+            }
+            // A role without a right on the keys of sequences has plain tags only, unless it has
+            // read others: their keys are not gone then.
             Err(error)
-                if *error.kind() != StoreErrorKind::Refused
+                if plain
+                    || *error.kind() != StoreErrorKind::Refused
                     || self.sequences_seen.load(Ordering::Relaxed) =>
             {
                 return Err(error);
             }
-            Err(error) => tracing::debug!("{error}: there are plain tags only"),
+            Err(error) => {
+                tracing::debug!("{error}: there are plain tags only");
+                (Vec::new(), false)
+            }
+        };
+        let next = match names.last().filter(|_| more) {
+            Some(last) => Some(TagCursor { plain, name: last.clone() }),
+            // The keys of the others come next.
+            None => plain.then(|| TagCursor { plain: false, name: String::new() }),
+        };
+        let mut tags = Vec::with_capacity(names.len());
+        for name in names.iter().filter(|name| *name != SHARD_MEMORY) {
+            match Tag::parse(name) {
+                Ok(tag) => tags.push(tag),
+                Err(_) => tracing::warn!(?name, "a key in etcd is left out: it names no valid tag"),
+            }
         }
-        Ok(record::read(rows, settings))
-    }
-
-    /// Reads all records under a prefix, page by page, into rows and settings. A record that cannot
-    /// be read is left out with a warning, so that one of them does not keep all tags from being
-    /// served.
-    async fn read_prefix(
-        &self,
-        prefix: &str,
-        rows: &mut Vec<record::Row>,
-        settings: &mut HashMap<String, String>,
-    ) -> Result<(), StoreError> {
-        let operation = "read the tags in etcd";
-        let read = self.cluster.read_prefix(operation, prefix, |kv| {
-            let name = kv.key_str().ok().and_then(|key| key.strip_prefix(prefix));
-            if name == Some(SHARD_MEMORY) {
-                return;
-            }
-            match (name.map(Tag::parse), self.parse(kv, operation)) {
-                (Some(Ok(_)), Ok(seen)) if seen.record.deleted => {}
-                (Some(Ok(tag)), Ok(seen)) => {
-                    rows.push(seen.record.row(&tag));
-                    settings.extend(seen.record.settings_text(&tag));
-                }
-                // A record of a later version: list the tag with made-up settings of that version,
-                // which nodes refuse as newer: they keep serving its ids in memory and allocate no
-                // more.
-                (Some(Ok(tag)), Err(_))
-                    if Record::version(kv.value()).is_ok_and(|it| it > FORMAT_VERSION) =>
-                {
-                    let version = Record::version(kv.value()).unwrap_or_default();
-                    let name = tag.as_str().to_owned();
-                    settings.insert(name.clone(), format!("{{\"version\":{version}}}"));
-                    rows.push(record::Row {
-                        name,
-                        max_id: Some(0),
-                        step: None,
-                        description: None,
-                        meaning: None,
-                    });
-                }
-                (Some(Ok(_)), Err(error)) => {
-                    let key = String::from_utf8_lossy(kv.key());
-                    tracing::warn!(%key, "a tag is left out: {error}");
-                }
-                _ => tracing::warn!(
-                    key = %String::from_utf8_lossy(kv.key()),
-                    "a key in etcd is left out: its name is no valid tag"
-                ),
-            }
-        });
-        read.await
+        let mut records = self.read_records(&tags).await?;
+        // One at both keys was among the plain tags.
+        records.retain(|record| plain || record.meaning != Err(MeaningError::Twice));
+        Ok(TagPage { records, next })
     }
 }

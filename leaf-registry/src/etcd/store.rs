@@ -18,14 +18,17 @@ use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
 use etcd_client::{
-    Compare, CompareOp, DeleteOptions, GetOptions, PutOptions, Txn, TxnOp, TxnOpResponse,
+    Compare, CompareOp, DeleteOptions, GetOptions, KeyValue, PutOptions, Txn, TxnOp, TxnOpResponse,
     TxnResponse,
 };
 use futures_core::future::BoxFuture;
 use leaf_core::{IdRange, Step, Tag};
 use leaf_segment::admin::EndedTag;
 use leaf_segment::meaning::MeaningError;
-use leaf_segment::store::{Expected, SEALED, SealError, StoreFuture, TagGeneration, TagUpdate};
+use leaf_segment::store::{
+    Expected, MOST_RECORDS, SEALED, SealError, StoreFuture, TagCursor, TagGeneration, TagPage,
+    TagUpdate,
+};
 use leaf_segment::{
     NewTag, RangeSource, StoreError, StoreErrorKind, TagCatalog, TagRecord, TagStore,
 };
@@ -39,6 +42,10 @@ use crate::record;
 const TRIES: u32 = 50;
 /// Upper bound of the random pause before a try; it grows linearly with the tries that were lost.
 const LONGEST_PAUSE: Duration = Duration::from_millis(20);
+
+/// The most requests that a server takes in one transaction, unless it was set up otherwise
+/// (`--max-txn-ops`).
+pub(super) const KEYS_AT_ONCE: usize = 128;
 
 /// Segments in etcd.
 #[derive(Debug)]
@@ -124,26 +131,38 @@ impl EtcdStore {
 
     /// What stands at the two keys of a tag.
     async fn read_keys(&self, operation: &str, tag: &Tag) -> Result<Vec<Seen>, StoreError> {
-        let keys = self.keys(tag);
-        let both = keys.clone().map(|key| TxnOp::get(key, None::<GetOptions>));
-        let answer = match self.commit(operation, Txn::new().and_then(both)).await {
-            // A role without a right on the keys of sequences has plain tags only, unless it has
-            // read others.
-            Err(error)
-                if *error.kind() == StoreErrorKind::Refused
-                    && !self.sequences_seen.load(Ordering::Relaxed) =>
-            {
-                let plain = TxnOp::get(keys[0].clone(), None::<GetOptions>);
-                self.commit(operation, Txn::new().and_then([plain])).await?
-            }
-            answer => answer?,
-        };
-        let mut found = Vec::with_capacity(1);
+        let found = self.read_values(operation, std::slice::from_ref(tag)).await?;
+        found.iter().map(|kv| self.parse(kv, operation)).collect()
+    }
+
+    /// What stands at the keys of these tags, at most [`KEYS_AT_ONCE`] / 2.
+    pub(super) async fn read_values(
+        &self,
+        operation: &str,
+        tags: &[Tag],
+    ) -> Result<Vec<KeyValue>, StoreError> {
+        let get = |key: String| TxnOp::get(key, None::<GetOptions>);
+        let both = tags.iter().flat_map(|tag| self.keys(tag)).map(get);
+        let answer =
+            match self.commit(operation, Txn::new().and_then(both.collect::<Vec<_>>())).await {
+                // A role without a right on the keys of sequences has plain tags only, unless it has
+                // read others.
+                Err(error)
+                    if *error.kind() == StoreErrorKind::Refused
+                        && !self.sequences_seen.load(Ordering::Relaxed) =>
+                {
+                    let plain = tags.iter().map(|tag| self.keys(tag)[0].clone()).map(get);
+                    self.commit(operation, Txn::new().and_then(plain.collect::<Vec<_>>())).await?
+                }
+                answer => answer?,
+            };
+        let mut found = Vec::with_capacity(tags.len());
         for response in answer.op_responses() {
             let TxnOpResponse::Get(response) = response else { continue };
             for kv in response.kvs() {
-                self.sequences_seen.fetch_or(kv.key() == keys[1].as_bytes(), Ordering::Relaxed);
-                found.push(self.parse(kv, operation)?);
+                let is_sequence = kv.key().starts_with(self.sequences.as_bytes());
+                self.sequences_seen.fetch_or(is_sequence, Ordering::Relaxed);
+                found.push(kv.clone());
             }
         }
         Ok(found)
@@ -162,11 +181,7 @@ impl EtcdStore {
     }
 
     /// A record with its key.
-    pub(super) fn parse(
-        &self,
-        kv: &etcd_client::KeyValue,
-        operation: &str,
-    ) -> Result<Seen, StoreError> {
+    pub(super) fn parse(&self, kv: &KeyValue, operation: &str) -> Result<Seen, StoreError> {
         let bad = |why| StoreError::new(StoreErrorKind::BadRecord(why), operation);
         let record = Record::decode(kv.value()).map_err(bad)?;
         let key = String::from_utf8_lossy(kv.key()).into_owned();
@@ -316,14 +331,18 @@ impl TagCatalog for EtcdStore {
         })
     }
 
-    fn tags(&self) -> StoreFuture<'_, Vec<TagRecord>> {
+    fn records<'a>(&'a self, tags: &'a [Tag]) -> StoreFuture<'a, Vec<TagRecord>> {
+        Box::pin(self.read_records(tags))
+    }
+
+    fn page<'a>(&'a self, after: Option<&'a TagCursor>, most: usize) -> StoreFuture<'a, TagPage> {
+        Box::pin(self.read_page(after, most.min(MOST_RECORDS)))
+    }
+
+    fn try_reading(&self) -> StoreFuture<'_, ()> {
         Box::pin(async {
-            let records = self.read_all().await?;
-            // A name at both keys may have been made anew between the two readings.
-            match records.iter().any(|record| record.meaning == Err(MeaningError::Twice)) {
-                true => self.read_all().await,
-                false => Ok(records),
-            }
+            self.records(&[NewTag::sample().tag]).await?;
+            Ok(())
         })
     }
 }

@@ -4,6 +4,8 @@
 //! (`LAST_INSERT_ID(expression)`). Tags are compared as bytes; the column's collation is asked
 //! first, for the index: on its own it would take `order ` and `Order` for `order`.
 
+use leaf_core::Tag;
+use leaf_segment::store::MOST_RECORDS;
 use leaf_snowflake::{StoredWorker, WorkerRecord};
 use sqlx::{Executor, MySql, MySqlConnection};
 
@@ -66,6 +68,16 @@ macro_rules! of_tag {
             " WHERE biz_tag = ? AND CAST(CONVERT(biz_tag USING utf8mb4) AS BINARY) = ?"
             $(, $tail)*
         )
+    };
+}
+
+/// A statement about several tags, with [`MOST_RECORDS`] parameters.
+macro_rules! among_tags {
+    ($head:expr) => {
+        concat!($head, " WHERE biz_tag IN (", among_tags!(four among_tags!(four among_tags!(four among_tags!(four "?")))), ")")
+    };
+    (four $part:expr) => {
+        concat!($part, ", ", $part, ", ", $part, ", ", $part)
     };
 }
 
@@ -133,7 +145,10 @@ macro_rules! tags {
                 guarded!($row)
             ),
             read: of_tag!(tags!(columns $table, $more)),
-            read_all: tags!(columns $table, $more),
+            read_many: among_tags!(tags!(columns $table, $more)),
+            names_after: concat!(
+                "SELECT biz_tag FROM ", $table, " WHERE biz_tag > ? ORDER BY biz_tag LIMIT ?"
+            ),
             create: concat!(
                 "INSERT INTO ", $table, " (biz_tag, max_id, step, description", $insert_tail
             ),
@@ -220,6 +235,8 @@ impl Dialect for Mysql {
     type Connections = ServerPool<Self>;
 
     const NAME: &'static str = "mysql";
+    /// MariaDB 10.11 finds none of a list where the column's character set cannot hold one of them.
+    const LISTS_ANY_NAME: bool = false;
 
     /// The guard's table comes first, see `administration`. `leaf_alloc` is the table as the Java Leaf's own script makes it, in a character set that
     /// holds every tag.
@@ -294,6 +311,7 @@ CREATE TABLE leaf_sequence (
 
     const SETTINGS: SettingsStatements = SettingsStatements {
         read: of_tag!("SELECT biz_tag, settings FROM leaf_tag_settings"),
+        read_many: among_tags!("SELECT biz_tag, settings FROM leaf_tag_settings"),
         read_all: "SELECT biz_tag, settings FROM leaf_tag_settings",
         delete: of_tag!("DELETE FROM leaf_tag_settings"),
         insert: "INSERT INTO leaf_tag_settings (biz_tag, settings) VALUES (?, ?)",
@@ -352,7 +370,18 @@ CREATE TABLE leaf_sequence (
                                         WHERE table_schema = DATABASE() AND table_name = ?";
     const ERRORS: ErrorMeanings = errors::MEANINGS;
 
-    run_statements!(MySql, |query, tag| query.bind(tag.clone()).bind(tag.into_bytes()));
+    run_statements!(
+        MySql,
+        |query, tag| query.bind(tag.clone()).bind(tag.into_bytes()),
+        |query, tags| {
+            let mut tags = tags.iter();
+            let mut tag = "";
+            (0..MOST_RECORDS).fold(query, |query, _| {
+                tag = tags.next().map_or(tag, Tag::as_str);
+                query.bind(tag.to_owned())
+            })
+        }
+    );
 
     async fn set_max_id(
         connection: &mut MySqlConnection,

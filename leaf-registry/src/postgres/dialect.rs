@@ -100,7 +100,10 @@ macro_rules! tags {
             allocate: tags!(allocate $table, $sum, $condition, ""),
             allocate_guarded: tags!(allocate $table, $sum, $condition, guarded!($row)),
             read: concat!(tags!(columns $table, $more), " WHERE biz_tag = $1"),
-            read_all: tags!(columns $table, $more),
+            read_many: concat!(tags!(columns $table, $more), " WHERE biz_tag = ANY ($1)"),
+            names_after: concat!(
+                "SELECT biz_tag FROM ", $table, " WHERE biz_tag > $1 ORDER BY biz_tag LIMIT $2"
+            ),
             create: concat!(
                 "INSERT INTO ", $table, " (biz_tag, max_id, step, description", $insert_tail
             ),
@@ -274,6 +277,7 @@ CREATE TABLE leaf_sequence (
 
     const SETTINGS: SettingsStatements = SettingsStatements {
         read: "SELECT biz_tag, settings FROM leaf_tag_settings WHERE biz_tag = $1",
+        read_many: "SELECT biz_tag, settings FROM leaf_tag_settings WHERE biz_tag = ANY ($1)",
         read_all: "SELECT biz_tag, settings FROM leaf_tag_settings",
         delete: "DELETE FROM leaf_tag_settings WHERE biz_tag = $1",
         insert: "INSERT INTO leaf_tag_settings (biz_tag, settings) VALUES ($1, $2)",
@@ -335,7 +339,9 @@ CREATE TABLE leaf_sequence (
     const TABLE_EXISTS: &'static str = "SELECT (to_regclass($1) IS NOT NULL)::int::bigint";
     const ERRORS: ErrorMeanings = errors::MEANINGS;
 
-    run_statements!(Postgres, |query, tag| query.bind(tag));
+    run_statements!(Postgres, |query, tag| query.bind(tag), |query, tags| {
+        query.bind(tags.iter().map(|tag| tag.as_str().to_owned()).collect::<Vec<_>>())
+    });
 
     async fn prepare(
         connection: &mut PgConnection,

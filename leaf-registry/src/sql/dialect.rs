@@ -31,6 +31,8 @@ pub(crate) type Connection<D> = <<D as Dialect>::Db as Database>::Connection;
 pub(crate) struct SettingsStatements {
     /// tag -> tag, settings.
     pub(crate) read: &'static str,
+    /// tags -> the columns of `read`, for those that have some.
+    pub(crate) read_many: &'static str,
     /// -> the columns of `read`, for all tags that have some.
     pub(crate) read_all: &'static str,
     /// tag.
@@ -65,8 +67,11 @@ pub(crate) struct TagStatements {
     pub(crate) allocate_guarded: &'static str,
     /// tag -> tag, `max_id`, step, description; from `leaf_sequence` also the meaning.
     pub(crate) read: &'static str,
-    /// -> the columns of `read`, for all tags.
-    pub(crate) read_all: &'static str,
+    /// tags -> the columns of `read`, for those that are there; in MySQL perhaps also for names that
+    /// the collation takes for the same.
+    pub(crate) read_many: &'static str,
+    /// name (as [`Value::Text`]), how many -> the names behind it, in the order of the table.
+    pub(crate) names_after: &'static str,
     /// tag (as [`Value::Text`]), `max_id`, step, description; in `leaf_sequence` also the meaning
     /// and the row's own failover margin.
     pub(crate) create: &'static str,
@@ -193,6 +198,8 @@ pub(crate) trait Dialect: fmt::Debug + Send + Sync + Sized + 'static {
 
     /// Its name in texts.
     const NAME: &'static str;
+    /// Whether a name that is not ASCII may stand in a list of tags ([`Value::Tags`]).
+    const LISTS_ANY_NAME: bool = true;
     /// The tables of a segment store.
     const SEGMENT_TABLES: &'static [Table];
     /// The statements about `leaf_alloc`.

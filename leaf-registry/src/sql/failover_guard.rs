@@ -11,7 +11,7 @@
 //! beside those the guard's table was lost, and with it the name of the last server.
 //!
 //! Nodes may be configured with different margins. Row 3 of the table holds the greatest, and a jump
-//! uses that one. Each node compares its own margin with row 3 whenever it reads the tags, and after
+//! uses that one. Each node compares its own margin with row 3 once in each refresh, and after
 //! a jump, and writes its own there if it is greater.
 //!
 //! Statements differ by [`Dialect`]; here is whether the guard is on, and the jump: one task of a

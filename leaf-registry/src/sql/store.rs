@@ -11,6 +11,7 @@
 //! deleted again before the transaction ends. Whoever writes `leaf_alloc` by hand can break that; a
 //! name that is found twice yields no ids.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -19,7 +20,8 @@ use leaf_core::{IdRange, Step, Tag, UnixMillis};
 use leaf_segment::admin::EndedTag;
 use leaf_segment::meaning::MeaningError;
 use leaf_segment::store::{
-    Expected, SealError, StoreFuture, TagGeneration, TagSettings, TagSettingsError, TagUpdate,
+    Expected, MOST_RECORDS, SealError, StoreFuture, TagCursor, TagGeneration, TagPage, TagSettings,
+    TagSettingsError, TagUpdate,
 };
 use leaf_segment::{
     NewTag, RangeSource, StoreError, StoreErrorKind, TagCatalog, TagRecord, TagStore,
@@ -80,6 +82,13 @@ impl OptionalTable {
         self.had_rows.fetch_or(!rows.is_empty(), Ordering::Relaxed);
         Ok(rows)
     }
+}
+
+/// Which records are read.
+#[derive(Debug, Clone, Copy)]
+enum Wanted<'a> {
+    One(&'a Tag),
+    Several(&'a [Tag]),
 }
 
 /// What one try of an allocation came to.
@@ -227,48 +236,63 @@ impl<D: Dialect> SqlStore<D> {
         Ok(if is_ours { Tried::Again } else { Tried::OtherServer(guard, margin) })
     }
 
-    /// The records of one tag, or of all. A name that is found in both tables may have been made
+    /// The records of one tag or of several. A name that is found in both tables may have been made
     /// anew between the two readings: such an answer is read again.
-    async fn read(
-        &self,
-        operation: String,
-        tag: Option<&Tag>,
-    ) -> Result<Vec<TagRecord>, StoreError> {
-        let records = self.read_once(operation.clone(), tag).await?;
+    async fn read(&self, wanted: Wanted<'_>) -> Result<Vec<TagRecord>, StoreError> {
+        let records = self.read_once(wanted).await?;
         match records.iter().any(|record| record.meaning == Err(MeaningError::Twice)) {
-            true => self.read_once(operation, tag).await,
+            true => self.read_once(wanted).await,
             false => Ok(records),
         }
     }
 
     /// Reads both tables and the settings, one after the other.
-    async fn read_once(
-        &self,
-        operation: String,
-        tag: Option<&Tag>,
-    ) -> Result<Vec<TagRecord>, StoreError> {
+    async fn read_once(&self, wanted: Wanted<'_>) -> Result<Vec<TagRecord>, StoreError> {
+        let (operation, values, [alloc, sequence, settings]) = match wanted {
+            Wanted::One(tag) => {
+                let statements = [D::ALLOC.read, D::SEQUENCE.read, D::SETTINGS.read];
+                (operation::<D>("read", tag), [Value::Tag(tag.as_str())], statements)
+            }
+            Wanted::Several(tags) => {
+                let statements = [D::ALLOC.read_many, D::SEQUENCE.read_many, D::SETTINGS.read_many];
+                let operation = format!("read {} tags in {}", tags.len(), D::NAME);
+                (operation, [Value::Tags(tags)], statements)
+            }
+        };
         run(&self.connections, Access::Read, operation, async |connection| {
-            let wanted = tag.map(|tag| Value::Tag(tag.as_str()));
-            let wanted = wanted.as_slice();
-            let (alloc, sequence, settings) = match tag {
-                Some(_) => (D::ALLOC.read, D::SEQUENCE.read, D::SETTINGS.read),
-                None => (D::ALLOC.read_all, D::SEQUENCE.read_all, D::SETTINGS.read_all),
-            };
-            let rows = D::fetch(connection, alloc, wanted, ALLOC_COLUMNS).await;
+            let rows = D::fetch(connection, alloc, &values, ALLOC_COLUMNS).await;
             let mut rows = no_row_if_tag_unencodable::<D, _>(rows)?;
-            let sequences = D::fetch(connection, sequence, wanted, SEQUENCE_COLUMNS).await;
+            let sequences = D::fetch(connection, sequence, &values, SEQUENCE_COLUMNS).await;
             let is_leafs = sequences.is_ok();
             rows.extend(self.sequences.rows::<D>(sequences)?);
-            let settings = D::fetch(connection, settings, wanted, SETTINGS_COLUMNS).await;
+            let settings = D::fetch(connection, settings, &values, SETTINGS_COLUMNS).await;
             let settings = match settings {
                 Err(error) => Err(self.explain_settings(error, is_leafs)),
                 settings => settings,
             };
             let settings = self.settings.rows::<D>(settings)?;
-            if tag.is_none() {
-                self.guard.store_margin::<D>(connection).await?;
-            }
             Ok(records(rows, settings))
+        })
+        .await
+    }
+
+    /// The next `most` names in one of the two tables behind `after`.
+    async fn names_after(
+        &self,
+        plain: bool,
+        after: &str,
+        most: usize,
+    ) -> Result<Vec<String>, StoreError> {
+        let operation = format!("read the names of tags in {}", D::NAME);
+        run(&self.connections, Access::Read, operation, async |connection| {
+            let table = if plain { D::ALLOC } else { D::SEQUENCE };
+            let values = [Value::Text(after), Value::Int(most as i64)];
+            let rows = D::fetch(connection, table.names_after, &values, &[Column::Text]).await;
+            let rows = match plain {
+                true => rows?,
+                false => self.sequences.rows::<D>(rows)?,
+            };
+            Ok(rows.into_iter().filter_map(|mut row| row.text(0)).collect())
         })
         .await
     }
@@ -397,7 +421,7 @@ impl<D: Dialect> RangeSource for SqlStore<D> {
 impl<D: Dialect> TagCatalog for SqlStore<D> {
     fn tag<'a>(&'a self, tag: &'a Tag) -> StoreFuture<'a, Option<TagRecord>> {
         Box::pin(async move {
-            match self.read(operation::<D>("read", tag), Some(tag)).await {
+            match self.read(Wanted::One(tag)).await {
                 Ok(mut records) => Ok(records.pop()),
                 // A name that the database's character set cannot hold.
                 Err(error) if *error.kind() == StoreErrorKind::UnknownTag => Ok(None),
@@ -406,8 +430,58 @@ impl<D: Dialect> TagCatalog for SqlStore<D> {
         })
     }
 
-    fn tags(&self) -> StoreFuture<'_, Vec<TagRecord>> {
-        Box::pin(self.read(format!("read the tags in {}", D::NAME), None))
+    fn records<'a>(&'a self, tags: &'a [Tag]) -> StoreFuture<'a, Vec<TagRecord>> {
+        Box::pin(async move {
+            let (listed, alone): (Vec<Tag>, Vec<Tag>) =
+                tags.iter().cloned().partition(|tag| D::LISTS_ANY_NAME || tag.as_str().is_ascii());
+            let mut records = self.read(Wanted::Several(&listed)).await?;
+            for tag in &alone {
+                records.extend(self.tag(tag).await?);
+            }
+            // A collation may take other names for these.
+            let wanted: HashSet<&Tag> = tags.iter().collect();
+            records.retain(|record| wanted.contains(&record.tag));
+            Ok(records)
+        })
+    }
+
+    fn page<'a>(&'a self, after: Option<&'a TagCursor>, most: usize) -> StoreFuture<'a, TagPage> {
+        Box::pin(async move {
+            let (plain, after) = after.map_or((true, ""), |after| (after.plain, &*after.name));
+            let most = most.min(MOST_RECORDS);
+            let names = self.names_after(plain, after, most).await?;
+            let next = match names.last().filter(|_| names.len() == most) {
+                Some(last) => Some(TagCursor { plain, name: last.clone() }),
+                // The other table comes next.
+                None => plain.then(|| TagCursor { plain: false, name: String::new() }),
+            };
+            let mut tags = Vec::with_capacity(names.len());
+            for name in names {
+                match Tag::parse(&name) {
+                    Ok(tag) => tags.push(tag),
+                    Err(_) => tracing::warn!(?name, "a row is left out: no valid tag"),
+                }
+            }
+            if tags.is_empty() {
+                return Ok(TagPage { records: Vec::new(), next });
+            }
+            let mut records = self.records(&tags).await?;
+            // One in both tables was among the plain tags.
+            records.retain(|record| plain || record.meaning != Err(MeaningError::Twice));
+            Ok(TagPage { records, next })
+        })
+    }
+
+    /// Keeps the margin of the failover guard in the store, too.
+    fn try_reading(&self) -> StoreFuture<'_, ()> {
+        Box::pin(async {
+            self.records(&[]).await?;
+            let operation = format!("keep the failover margin in {}", D::NAME);
+            run(&self.connections, Access::Read, operation, async |connection| {
+                self.guard.store_margin::<D>(connection).await.map_err(WorkError::from)
+            })
+            .await
+        })
     }
 }
 

@@ -4,6 +4,8 @@
 //! generic over it: this file is the bridge. A statement costs a round trip, so the few heap
 //! allocations here do not count.
 
+use leaf_core::Tag;
+
 /// A parameter of a statement.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Value<'a> {
@@ -14,6 +16,9 @@ pub(crate) enum Value<'a> {
     /// A tag, which is compared byte by byte. In MySQL it stands for two parameters: the text, for
     /// the index, and its bytes, since a collation would take `Order` for `order`.
     Tag(&'a str),
+    /// Several tags, at most [`MOST_RECORDS`](leaf_segment::store::MOST_RECORDS). In MySQL, whose
+    /// statements know no lists, it stands for that many parameters, the last tag again and again.
+    Tags(&'a [Tag]),
 }
 
 /// The type of a column that is read.
@@ -53,17 +58,19 @@ impl Cells {
 }
 
 /// Writes the methods of a dialect that run statements on one type of database. The expression says
-/// how a tag is bound to a query.
+/// how a tag is bound to a query, and the second one how several are.
 macro_rules! run_statements {
-    ($database:ty, |$query:ident, $text:ident| $bind_tag:expr) => {
+    ($database:ty, |$query:ident, $text:ident| $bind_tag:expr, |$many:ident, $tags:ident| $bind_tags:expr) => {
         async fn execute(
             connection: &mut <$database as sqlx::Database>::Connection,
             statement: &'static str,
             values: &[$crate::sql::values::Value<'_>],
         ) -> Result<<$database as sqlx::Database>::QueryResult, sqlx::Error> {
-            bound!($database, statement, values, |$query, $text| $bind_tag)
-                .execute(connection)
-                .await
+            bound!($database, statement, values, |$query, $text| $bind_tag, |$many, $tags| {
+                $bind_tags
+            })
+            .execute(connection)
+            .await
         }
 
         async fn fetch(
@@ -74,7 +81,10 @@ macro_rules! run_statements {
         ) -> Result<Vec<$crate::sql::values::Cells>, sqlx::Error> {
             use sqlx::Row;
             use $crate::sql::values::{Cell, Cells, Column};
-            let query = bound!($database, statement, values, |$query, $text| $bind_tag);
+            let query =
+                bound!($database, statement, values, |$query, $text| $bind_tag, |$many, $tags| {
+                    $bind_tags
+                });
             // Read to the end: PostgreSQL sends the row before the commit; a change is durable only
             // once the statement has ended.
             let rows = query.fetch_all(connection).await?;
@@ -108,7 +118,7 @@ macro_rules! run_statements {
 /// A statement with its parameters, bound in their order. Texts are cloned: the query outlives what
 /// it was made from.
 macro_rules! bound {
-    ($database:ty, $statement:expr, $values:expr, |$query:ident, $text:ident| $bind_tag:expr) => {{
+    ($database:ty, $statement:expr, $values:expr, |$query:ident, $text:ident| $bind_tag:expr, |$many:ident, $tags:ident| $bind_tags:expr) => {{
         let mut query = sqlx::query::<$database>($statement);
         for value in $values {
             query = match *value {
@@ -121,6 +131,10 @@ macro_rules! bound {
                 $crate::sql::values::Value::Tag(value) => {
                     let ($query, $text) = (query, value.to_owned());
                     $bind_tag
+                }
+                $crate::sql::values::Value::Tags(value) => {
+                    let ($many, $tags) = (query, value);
+                    $bind_tags
                 }
             };
         }

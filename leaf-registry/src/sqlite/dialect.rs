@@ -1,5 +1,6 @@
 //! The statements of SQLite. [`super::file`] says when a change is durable.
 
+use leaf_core::Tag;
 use sqlx::SqliteConnection;
 
 use super::errors;
@@ -43,7 +44,12 @@ macro_rules! tags {
             allocate: tags!(allocate $table, $sum, $condition),
             allocate_guarded: tags!(allocate $table, $sum, $condition),
             read: concat!(tags!(columns $table, $more), " WHERE biz_tag = ?1"),
-            read_all: tags!(columns $table, $more),
+            read_many: concat!(
+                tags!(columns $table, $more), " WHERE biz_tag IN (SELECT value FROM json_each(?1))"
+            ),
+            names_after: concat!(
+                "SELECT biz_tag FROM ", $table, " WHERE biz_tag > ?1 ORDER BY biz_tag LIMIT ?2"
+            ),
             create: concat!(
                 "INSERT INTO ", $table, " (biz_tag, max_id, step, description", $insert_tail
             ),
@@ -155,6 +161,8 @@ CREATE TABLE leaf_sequence (
 
     const SETTINGS: SettingsStatements = SettingsStatements {
         read: "SELECT biz_tag, settings FROM leaf_tag_settings WHERE biz_tag = ?1",
+        read_many: "SELECT biz_tag, settings FROM leaf_tag_settings \
+                    WHERE biz_tag IN (SELECT value FROM json_each(?1))",
         read_all: "SELECT biz_tag, settings FROM leaf_tag_settings",
         delete: "DELETE FROM leaf_tag_settings WHERE biz_tag = ?1",
         insert: "INSERT INTO leaf_tag_settings (biz_tag, settings) VALUES (?1, ?2)",
@@ -185,7 +193,10 @@ CREATE TABLE leaf_sequence (
         "SELECT EXISTS (SELECT 1 FROM sqlite_schema WHERE name = ?1)";
     const ERRORS: ErrorMeanings = errors::MEANINGS;
 
-    run_statements!(sqlx::Sqlite, |query, tag| query.bind(tag));
+    run_statements!(sqlx::Sqlite, |query, tag| query.bind(tag), |query, tags| {
+        let names: Vec<&str> = tags.iter().map(Tag::as_str).collect();
+        query.bind(serde_json::Value::from(names).to_string())
+    });
 
     /// There is nothing to ask the file: each connection sets the settings that matter itself.
     async fn risks(_connection: &mut SqliteConnection) -> Result<Vec<String>, sqlx::Error> {

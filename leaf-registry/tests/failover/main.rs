@@ -9,7 +9,7 @@ mod support;
 use std::sync::Arc;
 use std::time::Duration;
 
-use leaf_testkit::{Etcd, FaultProxy, Galera, MariaDb, Postgres};
+use leaf_testkit::{Etcd, FaultProxy, Galera, MariaDb, Postgres, all_tags};
 use tokio::task::spawn_blocking;
 
 use crate::support::{create, has_arrived, load, next, open, orders, overlaps, step};
@@ -72,10 +72,10 @@ async fn a_node_that_met_the_standby_first_is_guarded_after_its_promotion() {
     .await
     .unwrap();
     let on_replica = open(&Postgres::url(replica.port(), &database), Some(1_000_000)).await;
-    assert_eq!(on_replica.store.tags().await.unwrap().len(), 2);
+    assert_eq!(all_tags(&*on_replica.store).await.unwrap().len(), 2);
     let error = on_replica.store.allocate(&orders(), step(10), step(10).into()).await.unwrap_err();
     assert!(error.retryable(), "{error}");
-    on_replica.store.tags().await.unwrap();
+    all_tags(&*on_replica.store).await.unwrap();
 
     let (_primary, _replica) = spawn_blocking(|| {
         primary.crash();

@@ -8,7 +8,7 @@ use std::time::Duration;
 use leaf_core::{IdRange, Step, Tag};
 use leaf_registry::{OpenStore, StoreOptions, StoreUrl};
 use leaf_segment::{NewTag, TagStore};
-use leaf_testkit::{MariaDb, Postgres};
+use leaf_testkit::{MariaDb, Postgres, all_tags};
 use tokio::task::spawn_blocking;
 
 pub(crate) fn orders() -> Tag {
@@ -33,7 +33,7 @@ pub(crate) async fn create(store: &OpenStore) {
 /// Waits until the tag that another node of the cluster made is on this one.
 pub(crate) async fn has_arrived(store: &dyn TagStore) {
     let arrived = async {
-        while store.tags().await.is_ok_and(|tags| tags.is_empty()) {
+        while all_tags(&*store).await.is_ok_and(|tags| tags.is_empty()) {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };

@@ -6,6 +6,7 @@ use leaf_segment::meaning::{Interleave, Meaning, Shape};
 use leaf_segment::store::{Expected, SEALED, TagGeneration, TagSettings, TagUpdate};
 use leaf_segment::{MemoryStore, NewTag, StoreErrorKind};
 use leaf_testkit::Edit as _;
+use leaf_testkit::all_tags;
 
 use crate::fixture::Fixture;
 use crate::{create, refusal, step, tag};
@@ -109,7 +110,7 @@ pub(crate) async fn a_deleted_tag_is_not_made_again_below_its_ids(f: Fixture) {
     let ended = EndedTag { meaning: first.meaning, next: 1001 };
     assert_eq!(deleted.ended, Some(ended));
     assert_eq!(f.store.tag(&orders).await.unwrap(), None);
-    assert!(f.store.tags().await.unwrap().iter().all(|record| record.tag != orders));
+    assert!(all_tags(&*f.store).await.unwrap().iter().all(|record| record.tag != orders));
     assert_eq!(f.store.ended(&orders).await.unwrap(), Some(ended));
     let gone = admin.delete(&orders, Confirm::Yes).await.unwrap_err().to_string();
     assert!(gone.contains("ids below 8008"), "whose answer was lost: {gone}");

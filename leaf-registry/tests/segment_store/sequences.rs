@@ -5,6 +5,7 @@ use leaf_segment::meaning::{Meaning, MeaningError};
 use leaf_segment::store::{Expected, TagSettings, TagUpdate};
 use leaf_segment::{NewTag, StoreErrorKind};
 use leaf_testkit::Edit as _;
+use leaf_testkit::all_tags;
 
 use crate::fixture::{Database, Fixture};
 use crate::{create, refusal, step, tag};
@@ -31,7 +32,7 @@ pub(crate) async fn a_sequence_is_allocated_from_as_what_it_is(f: Fixture) {
     // A node that takes it for plain: as a Java Leaf would.
     assert_eq!(refusal(f.store.allocate(&turns, one, one.into())).await, not_plain(&f));
 
-    let records = f.store.tags().await.unwrap();
+    let records = all_tags(&*f.store).await.unwrap();
     let of = |name: &str| records.iter().find(|it| it.tag == tag(name)).unwrap().meaning.clone();
     assert_eq!((of("turns"), of("leaf-segment-test")), (Ok(STRICT), Ok(Meaning::PLAIN)));
 
@@ -154,7 +155,7 @@ pub(crate) async fn a_name_is_in_one_of_the_two_places(f: Fixture) {
     // The connections are in order afterwards, and nothing is left of what was refused.
     f.store.allocate(&tag("orders"), step(10), step(10).into()).await.unwrap();
     f.store.allocate(&tag("turns"), step(1), strict()).await.unwrap();
-    assert_eq!(f.store.tags().await.unwrap().len(), 3, "with the stock tag");
+    assert_eq!(all_tags(&*f.store).await.unwrap().len(), 3, "with the stock tag");
 }
 
 /// Two operators make the same tags in both orders at the same time.
@@ -207,7 +208,7 @@ pub(crate) async fn what_a_tag_means_is_never_guessed(f: Fixture) {
     }
     let read = f.store.tag(&turns).await.unwrap().unwrap().meaning;
     assert_eq!(read, Err(MeaningError::Twice));
-    let records = f.store.tags().await.unwrap();
+    let records = all_tags(&*f.store).await.unwrap();
     let twice = records.iter().find(|record| record.tag == turns).unwrap();
     assert_eq!(twice.meaning, Err(MeaningError::Twice), "the others are read");
 }
@@ -251,7 +252,7 @@ async fn without_the_table_there_are_plain_tags_only() {
         create(&*f.store, "orders", 10).await;
         f.store.allocate(&tag("orders"), step(10), step(10).into()).await.unwrap();
         f.store.raise(&tag("orders"), 50).await.unwrap();
-        assert_eq!(f.store.tags().await.unwrap().len(), 2);
+        assert_eq!(all_tags(&*f.store).await.unwrap().len(), 2);
         assert_eq!(f.store.tag(&tag("turns")).await.unwrap(), None);
         let error = f.store.create(&NewTag::strict(tag("turns"))).await.unwrap_err().to_string();
         assert!(error.contains("leaf-server schema --apply"), "{error}");
@@ -271,9 +272,9 @@ async fn settings_that_vanish_are_an_error() {
     let settings = TagSettings::decode(r#"{"version":1,"enabled":true,"slice":"2/8"}"#).unwrap();
     let new = NewTag { settings, ..NewTag::new(tag("orders"), step(10)) };
     f.store.create(&new).await.unwrap();
-    assert_eq!(f.store.tags().await.unwrap().len(), 2);
+    assert_eq!(all_tags(&*f.store).await.unwrap().len(), 2);
     f.sql("DROP TABLE leaf_tag_settings").await;
-    let error = f.store.tags().await.unwrap_err().to_string();
+    let error = all_tags(&*f.store).await.unwrap_err().to_string();
     assert!(error.contains("leaf_tag_settings"), "{error}");
     f.store.tag(&tag("orders")).await.unwrap_err();
 }
@@ -290,7 +291,7 @@ async fn without_the_settings_only_the_tags_of_a_java_leaf_are_served() {
         f.sql("ALTER TABLE leaf_tag_settings RENAME TO not_readable").await;
         let fresh = f.another().await;
         for error in [
-            fresh.tags().await.unwrap_err(),
+            all_tags(&*fresh).await.unwrap_err(),
             fresh.tag(&orders).await.unwrap_err(),
             fresh.seal(&orders, None).await.unwrap_err().error,
         ] {
@@ -299,7 +300,7 @@ async fn without_the_settings_only_the_tags_of_a_java_leaf_are_served() {
         }
         f.sql("DROP TABLE leaf_sequence").await;
         if !f.url.starts_with("sqlite") {
-            let error = f.another().await.tags().await.unwrap_err().to_string();
+            let error = all_tags(&*f.another().await).await.unwrap_err().to_string();
             assert!(error.contains("grant this user"), "the guard's table is there: {error}");
             f.sql("DROP TABLE leaf_guard").await;
         }

@@ -8,6 +8,8 @@ use leaf_testkit::MariaDb;
 
 use tokio::net::{TcpListener, TcpStream};
 
+use leaf_testkit::all_tags;
+
 use crate::fixture::{Database, fixture, mysql, open, postgres, sqlite};
 use crate::{create, refusal, step, tag, tags_are_compared_as_bytes};
 
@@ -30,6 +32,10 @@ async fn tags_are_compared_as_bytes_whatever_the_columns_collation() {
         let range = store.allocate(&tag("é"), step(10), step(10).into()).await.unwrap();
         assert_eq!(range.start(), 1, "{change}");
         assert_eq!(store.tag(&tag("🍃")).await.unwrap(), None, "{change}");
+        let found = store.records(&[tag("É"), tag("🍃"), tag("é")]).await.unwrap();
+        let found: Vec<_> = found.iter().map(|record| record.tag.as_str()).collect();
+        assert_eq!(found, ["é"], "{change}");
+        assert!(all_tags(&*store).await.unwrap().len() > 1, "{change}");
         let kind = refusal(store.allocate(&tag("🍃"), step(10), step(10).into())).await;
         assert_eq!(kind, StoreErrorKind::UnknownTag, "{change}");
     }

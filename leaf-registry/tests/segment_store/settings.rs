@@ -4,6 +4,7 @@ use leaf_segment::shards::{ShardMemory, Shards};
 use leaf_segment::store::{TagSettings, TagSettingsError};
 use leaf_segment::{MemoryStore, NewTag, StoreErrorKind, TagCatalog as _};
 use leaf_testkit::Edit as _;
+use leaf_testkit::all_tags;
 
 use crate::fixture::{Database, Fixture};
 use crate::{create, refusal, step, tag};
@@ -27,7 +28,7 @@ pub(crate) async fn settings_are_kept_beside_the_record(f: Fixture) {
     let record = f.another().await.tag(&tag("orders")).await.unwrap().unwrap();
     let settings = TagSettings { generation: record.generation(), ..settings };
     assert_eq!(record.settings, Ok(settings.clone()));
-    let records = f.store.tags().await.unwrap();
+    let records = all_tags(&*f.store).await.unwrap();
     let of = |name: &str| {
         records.iter().find(|record| record.tag == tag(name)).unwrap().settings.clone()
     };
@@ -86,7 +87,7 @@ pub(crate) async fn settings_of_a_later_version_are_not_overruled(f: Fixture) {
 /// lets one of two writers win.
 pub(crate) async fn a_store_remembers_its_place(f: Fixture) {
     let admin = &f.open.admin;
-    let tags = f.store.tags().await.unwrap().len();
+    let tags = all_tags(&*f.store).await.unwrap().len();
     let [one, two] = [&[][..], &["order*"]].map(|patterns: &[&str]| {
         let patterns = patterns.iter().map(|pattern| pattern.parse().unwrap()).collect();
         let (place, ()) = Shards::new(()).with(patterns, ()).placed().of("").clone();
@@ -100,7 +101,7 @@ pub(crate) async fn a_store_remembers_its_place(f: Fixture) {
     assert_eq!(admin.shard_memory().await.unwrap().as_deref(), Some(&*one));
     assert!(admin.remember_shard(Some(&one), &two).await.unwrap());
     assert_eq!(admin.shard_memory().await.unwrap().as_deref(), Some(&*two));
-    assert_eq!(f.store.tags().await.unwrap().len(), tags);
+    assert_eq!(all_tags(&*f.store).await.unwrap().len(), tags);
 }
 
 /// A table that somebody made by hand.
@@ -109,7 +110,7 @@ async fn a_table_of_settings_without_the_column_is_refused_with_the_way_out() {
     for f in [crate::sqlite().await, crate::mysql().await, crate::postgres().await] {
         f.sql("DROP TABLE leaf_tag_settings").await;
         f.sql("CREATE TABLE leaf_tag_settings (biz_tag VARCHAR(128), enabled INTEGER)").await;
-        let error = f.store.tags().await.unwrap_err();
+        let error = all_tags(&*f.store).await.unwrap_err();
         assert_eq!(*error.kind(), StoreErrorKind::Refused, "{error}");
         let text = error.to_string();
         assert!(text.contains("correct the table, and keep its rows"), "{text}");

@@ -2,6 +2,7 @@
 
 use leaf_registry::StoreOptions;
 use leaf_segment::StoreErrorKind;
+use leaf_testkit::all_tags;
 
 use crate::fixture::{self, Database, sqlite};
 use crate::{create, refusal, step, tag};
@@ -32,7 +33,7 @@ async fn a_file_that_is_not_in_its_place_grants_nothing() {
             let kind = refusal(f.store.allocate(&tag("orders"), step(10), step(10).into())).await;
             assert_eq!(kind, StoreErrorKind::Replaced);
         }
-        assert_eq!(refusal(f.store.tags()).await, StoreErrorKind::Replaced);
+        assert_eq!(refusal(all_tags(&*f.store)).await, StoreErrorKind::Replaced);
         if log_only {
             // Only another process can open it now.
             continue;
@@ -62,7 +63,7 @@ async fn a_file_with_two_names_grants_nothing() {
     assert_eq!(take().await.unwrap().start(), 1);
     std::fs::hard_link(&file, &other).unwrap();
     assert_eq!(refusal(take()).await, StoreErrorKind::SecondName);
-    assert_eq!(refusal(f.store.tags()).await, StoreErrorKind::SecondName);
+    assert_eq!(refusal(all_tags(&*f.store)).await, StoreErrorKind::SecondName);
     for name in [&file, &other] {
         let url: leaf_registry::StoreUrl = format!("sqlite:{}", name.display()).parse().unwrap();
         let refused = url.open(directory.path(), &StoreOptions::default()).await.unwrap_err();

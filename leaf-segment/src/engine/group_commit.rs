@@ -56,6 +56,11 @@ impl Queue {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Whether somebody waits.
+    pub(crate) fn is_served(&self) -> bool {
+        self.lock().served
+    }
+
     /// Lets everybody who waits go without an answer.
     pub(crate) fn clear(&self) {
         let left = std::mem::take(&mut self.lock().waiting);
@@ -226,9 +231,9 @@ fn failed(state: &TagState, error: StoreError) -> SegmentError {
     let error = Arc::new(error);
     if error.is_outage() {
         state.store_client.tell_failure(&error);
-        // Whoever reads the tags notices the end of the outage, also if nobody asks for ids any
+        // Whoever reads records notices the end of the outage, also if nobody asks for ids any
         // more.
-        state.store_client.read_soon.notify_one();
+        state.store_client.soon.try_store();
     }
     state.store_client.note(Some(&error));
     refill::record_failure(state, &error);

@@ -16,7 +16,7 @@ const LATELY: Duration = Duration::from_secs(300);
 /// How many of the tags that need an operator are named.
 const NAMED: usize = 3;
 
-/// The health of these tags. `loaded`: whether the set of tags was ever read. No reason hides
+/// The health of these tags. `loaded`: whether the store was ever read. No reason hides
 /// another one.
 pub(crate) fn of(store_client: &StoreClient, loaded: bool, tags: &TagMap) -> Health {
     if store_client.stop.is_cancelled() {

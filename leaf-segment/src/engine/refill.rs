@@ -16,7 +16,7 @@ use tokio::time::Instant;
 use super::leased::Before;
 use super::step_policy::Bounds;
 use super::store_client::StoreClient;
-use super::tag_state::{Failure, TagState};
+use super::tag_state::{Failure, TagState, WHILE_REFUSED};
 use crate::meaning::{Beyond, Order, Reset, Window};
 use crate::store::Expected;
 use crate::{SegmentError, SegmentErrorKind, StoreError, StoreErrorKind};
@@ -92,7 +92,6 @@ async fn fetch_until_decided(state: &Arc<TagState>) -> Decided {
             // A new handle has a new buffer.
             if state.numbers().stock() == 0 {
                 state.end(SegmentErrorKind::Changed);
-                state.store_client.read_soon.notify_one();
             }
             return Decided::Stop;
         }
@@ -172,7 +171,7 @@ pub(crate) fn fetch_directly(
             // The store is asked on without callers, whom a balancer may keep away as long as this
             // node is not ready. The refill does so if it has something to fetch.
             match state.numbers().next_is_ready() {
-                true => state.store_client.read_soon.notify_one(),
+                true => state.store_client.soon.try_store(),
                 false => start(&state),
             }
         }
@@ -203,14 +202,14 @@ pub(crate) fn record_failure(state: &TagState, error: &Arc<StoreError>) -> bool 
         StoreErrorKind::MeaningChanged => {
             tracing::info!(tag = ?state.tag.as_str(), "the tag's record changed; it is read again");
             state.end(SegmentErrorKind::Changed);
-            state.store_client.read_soon.notify_one();
+            state.store_client.soon.read_tag(&state.tag);
             return false;
         }
         _ if error.is_another_store() => {
             tracing::error!(tag = ?state.tag.as_str(), "{error}");
             state.end(SegmentErrorKind::StoreRefused);
-            // All its tags are concerned: whoever reads them ends them.
-            state.store_client.read_soon.notify_one();
+            // All its tags are concerned: whoever tries to read it ends them.
+            state.store_client.soon.try_store();
             return false;
         }
         _ => {
@@ -323,8 +322,9 @@ fn is_granted(
 }
 
 /// Drops a range below the tag's mark, which this node or another one may have handed out.
-async fn refuse_range(state: &TagState, range: IdRange) {
+async fn refuse_range(state: &Arc<TagState>, range: IdRange) {
     state.control().refused = true;
+    state.read_again_in(WHILE_REFUSED);
     if !give_back(state, range).await {
         let marks = &state.store_client.config.marks;
         // The refused range itself must not count as the raise that an operator is asked for.

@@ -1,6 +1,7 @@
 //! How a generator talks to its store: every request has a deadline, and the last failure is told
 //! to operators.
 
+use std::collections::HashSet;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -35,14 +36,65 @@ pub(crate) struct StoreClient {
     runtime: Handle,
     pub(crate) tasks: TaskTracker,
     pub(crate) stop: CancellationToken,
-    /// The whole set of tags is to be read soon.
-    pub(crate) read_soon: Arc<Notify>,
+    /// What is to be read soon.
+    pub(crate) soon: Soon,
     /// What the store said to the last request, of whatever tag, if it did not serve it.
     trouble: Mutex<Option<Trouble>>,
     /// When it was asked last.
     asked_at: Mutex<Instant>,
     /// The failures that the log has, the newest first.
     told: Mutex<Vec<Told>>,
+}
+
+/// What is to be read before its time, by the task that reads records.
+#[derive(Debug, Default)]
+pub(crate) struct Soon {
+    pub(crate) wake: Arc<Notify>,
+    due: Mutex<Due>,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Due {
+    /// Whether the store can be read.
+    pub(crate) store: bool,
+    /// The records of all tags that are known.
+    pub(crate) all: bool,
+    /// The records of these, if they are known.
+    pub(crate) tags: HashSet<Tag>,
+}
+
+impl Soon {
+    fn due(&self, change: impl FnOnce(&mut Due)) {
+        change(&mut self.due.lock().expect("no holder of this lock panics"));
+        self.wake.notify_one();
+    }
+
+    /// Find out whether the store can be read.
+    pub(crate) fn try_store(&self) {
+        self.due(|due| due.store = true);
+    }
+
+    /// Read the record of a tag.
+    pub(crate) fn read_tag(&self, tag: &Tag) {
+        self.due(|due| _ = due.tags.insert(tag.clone()));
+    }
+
+    /// Read the records of all tags that are known.
+    pub(crate) fn read_all(&self) {
+        self.due(|due| due.all = true);
+    }
+
+    /// Takes what is due.
+    pub(crate) fn take(&self) -> Due {
+        std::mem::take(&mut self.due.lock().expect("no holder of this lock panics"))
+    }
+
+    /// Puts back what could not be read.
+    pub(crate) fn put_back(&self, before: Due) {
+        let mut due = self.due.lock().expect("no holder of this lock panics");
+        due.all |= before.all;
+        due.tags.extend(before.tags);
+    }
 }
 
 /// A failure of the store that was logged.
@@ -76,7 +128,7 @@ impl StoreClient {
             runtime: Handle::current(),
             tasks: TaskTracker::new(),
             stop: CancellationToken::new(),
-            read_soon: Arc::default(),
+            soon: Soon::default(),
             trouble: Mutex::default(),
             asked_at: Mutex::new(Instant::now()),
             told: Mutex::default(),
@@ -141,7 +193,7 @@ impl StoreClient {
                 self.tell_failure(&error);
                 if error.is_another_store() {
                     // Whoever reads its tags ends them.
-                    self.read_soon.notify_one();
+                    self.soon.try_store();
                 }
             }
         }

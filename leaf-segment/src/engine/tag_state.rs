@@ -35,6 +35,10 @@ const MARK_BEHIND: Duration = Duration::from_secs(1);
 /// How long after it seemed to have gone back a record is read again.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
+/// While a tag waits for an operator its record is read this often: somebody repairs it, and wants
+/// to see that.
+pub(crate) const WHILE_REFUSED: Duration = Duration::from_secs(10);
+
 /// How many fetches are remembered for operators.
 const HISTORY: usize = 16;
 
@@ -67,6 +71,8 @@ pub(crate) struct TagState {
     /// Told when the first caller begins to wait: a task that backs off shall hurry.
     pub(crate) hurry: Notify,
     waiters: AtomicUsize,
+    /// Whether a task waits to have the record read again.
+    reads_again: AtomicBool,
     control: Mutex<TagControl>,
 }
 
@@ -118,6 +124,10 @@ pub(crate) struct TagControl {
     pub(crate) failure: Option<Failure>,
     pub(crate) ended: Option<SegmentErrorKind>,
     closed_at: Option<ClosedAt>,
+    /// How many ids were issued when that number was last seen to change, and when.
+    used: (u64, Instant),
+    /// Whether the tag has left, since nobody used it.
+    left: bool,
     pub(crate) rate: Rate,
 }
 
@@ -234,6 +244,7 @@ impl TagState {
             refilled: Notify::new(),
             hurry: Notify::new(),
             waiters: AtomicUsize::new(0),
+            reads_again: AtomicBool::new(false),
             control: Mutex::new(TagControl {
                 policy: record.step.map(StepPolicy::new),
                 settings: record.settings.clone(),
@@ -251,6 +262,8 @@ impl TagState {
                 failure: None,
                 ended: None,
                 closed_at: None,
+                used: (0, Instant::now()),
+                left: false,
                 rate: Rate::default(),
             }),
         }
@@ -302,13 +315,14 @@ impl TagState {
     /// Compares a record that was read with the tag's mark, so that this node tells how far it was
     /// granted ids while it still has stock and is not refused: after a restore an operator needs the
     /// greatest number of all nodes. A record that reaches the mark ends what was told before.
-    pub(crate) fn compare_with_mark(&self, max_id: i64) {
+    pub(crate) fn compare_with_mark(self: &Arc<Self>, max_id: i64) {
         let mark = self.store_client.config.marks.get(&self.tag);
         let mut control = self.control();
         let Some(mark) = mark.filter(|mark| max_id < *mark) else {
             (control.low, control.went_back, control.refused) = (None, false, false);
             return;
         };
+        let again = if control.refused || control.went_back { WHILE_REFUSED } else { LOOK_AGAIN };
         match control.low {
             Some((before, at)) if max_id < before && at.elapsed() >= LOOK_AGAIN => {
                 if !std::mem::replace(&mut control.went_back, true) {
@@ -319,13 +333,25 @@ impl TagState {
             Some((before, _)) if max_id < before => {}
             _ => {
                 control.low = Some((mark, Instant::now()));
-                let read_soon = Arc::clone(&self.store_client.read_soon);
-                self.store_client.spawn(async move {
-                    tokio::time::sleep(LOOK_AGAIN).await;
-                    read_soon.notify_one();
-                });
             }
         }
+        drop(control);
+        self.read_again_in(again);
+    }
+
+    /// Has the record read again, before the next refresh.
+    pub(crate) fn read_again_in(self: &Arc<Self>, pause: Duration) {
+        if self.reads_again.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        let state = Arc::clone(self);
+        self.store_client.spawn(async move {
+            tokio::time::sleep(pause).await;
+            state.reads_again.store(false, Ordering::Relaxed);
+            if !state.has_ended() {
+                state.store_client.soon.read_tag(&state.tag);
+            }
+        });
     }
 
     /// Logs why the tag needs an operator, where its record is the reason.
@@ -364,12 +390,33 @@ impl TagState {
         self.refilled.notify_waiters();
     }
 
+    /// Ends the tag if nobody has used it for so long, and tells whether it did: a handle that
+    /// somebody keeps ends with `Changed`. One that waits for the store or an operator stays.
+    pub(crate) fn leave_if_idle(&self, idle: Duration) -> bool {
+        let (issued, waits) = (self.issued(), self.somebody_waits() || self.queue.is_served());
+        // Whoever holds it fetches.
+        let Ok(_turn) = self.fetch_turn.try_lock() else { return false };
+        let mut control = self.control();
+        if control.used.0 != issued {
+            control.used = (issued, Instant::now());
+        }
+        let waits = waits || control.went_back || control.suspect();
+        if waits || control.used.1.elapsed() < idle {
+            return false;
+        }
+        control.left = control.ended.is_none();
+        drop(control);
+        self.end(SegmentErrorKind::Changed);
+        true
+    }
+
     /// What was left when the tag was closed, once its tasks have ended. Told once: given back the
     /// ids may be somebody else's the next moment. `None` for a record that is gone, which has no
     /// use for them, and for one that is suspect.
     pub(crate) fn take_leftovers(&self) -> Option<Leftovers> {
         let mut control = self.control();
-        let closed = control.ended == Some(SegmentErrorKind::Closed) && !control.suspect();
+        let closed = control.left || control.ended == Some(SegmentErrorKind::Closed);
+        let closed = closed && !control.suspect();
         let at = control.closed_at.take().filter(|_| closed)?;
         let ends = [control.mark_at_open, control.direct_end, self.numbers().issued_end(at)];
         let issued_end = ends.into_iter().flatten().max().unwrap_or(0);

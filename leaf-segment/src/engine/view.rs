@@ -23,7 +23,7 @@ use crate::{SegmentErrorKind, StoreError};
 /// let segments = SegmentGenerator::open(store, SegmentConfig::default()).await;
 /// segments.tag("leaf-segment-test").await?.next().await?;
 ///
-/// let view = &segments.views()[0];
+/// let view = &segments.views(None, 100)[0];
 /// assert_eq!(view.issued, 1);
 /// assert_eq!(view.slots[view.current].unwrap().to_string(), "[1, 2001)");
 /// # Ok(())
@@ -64,6 +64,38 @@ pub struct TagView {
     pub advance_to: Option<i64>,
     /// Why the tag serves no more, if so.
     pub ended: Option<SegmentErrorKind>,
+}
+
+/// The tags that a [`SegmentGenerator`](crate::SegmentGenerator) knows, together.
+#[derive(Debug, Clone, Default)]
+#[non_exhaustive]
+pub struct Totals {
+    /// How many tags are known.
+    pub tags: usize,
+    /// How many ids can be taken without the store.
+    pub stock: u128,
+    /// The tags whose records went back, by name, and the number from which each must go on, at
+    /// least.
+    pub went_back: Vec<(Tag, i64)>,
+    /// Whether there is a tag whose key is missing.
+    pub lacks_key: bool,
+}
+
+impl Totals {
+    pub(crate) fn of<'a>(states: impl Iterator<Item = &'a TagState>) -> Self {
+        let mut totals = Self::default();
+        for state in states {
+            totals.tags += 1;
+            totals.stock += u128::from(state.numbers().stock());
+            let control = state.control();
+            totals.lacks_key |= matches!(control.ended, Some(SegmentErrorKind::Key(_)));
+            if let Some(least) = state.advance_to(&control) {
+                totals.went_back.push((state.tag.clone(), least));
+            }
+        }
+        totals.went_back.sort_unstable();
+        totals
+    }
 }
 
 /// A range that the store granted.

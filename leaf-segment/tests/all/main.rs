@@ -4,6 +4,7 @@
 mod close;
 mod generations;
 mod guard;
+mod idle;
 mod kinds;
 mod leased;
 mod local;

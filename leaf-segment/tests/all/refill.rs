@@ -260,7 +260,7 @@ async fn an_outage_as_long_as_the_stock_fails_no_call() {
         }
 
         store.set_down(true);
-        let stock = segments.views()[0].stock;
+        let stock = segments.views(None, 100)[0].stock;
         assert!(stock >= 900, "{stock}");
         for _ in 0..stock {
             clock.tick().await;

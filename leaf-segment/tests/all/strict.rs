@@ -96,7 +96,7 @@ async fn there_is_nothing_to_take_without_waiting() {
     assert_eq!(store.allocations.load(Ordering::SeqCst), 0, "and nothing is fetched ahead");
     assert_eq!(turns.next().await.unwrap().get(), 1);
     assert_eq!(turns.last_issued().unwrap().get(), 1);
-    assert_eq!(node.views()[0].issued, 1);
+    assert_eq!(node.views(None, 100)[0].issued, 1);
 }
 
 /// Without its store a tag in strict order says so at once, and the others go on.

@@ -7,7 +7,9 @@ use std::time::Duration;
 use futures_core::future::BoxFuture;
 use leaf_core::{IdRange, Step, Tag, UnixMillis};
 use leaf_segment::admin::EndedTag;
-use leaf_segment::store::{Expected, SealError, StoreFuture, TagGeneration, TagUpdate};
+use leaf_segment::store::{
+    Expected, SealError, StoreFuture, TagCursor, TagGeneration, TagPage, TagUpdate,
+};
 use leaf_segment::{
     HighWaterMarks, MemoryStore, NewTag, RangeSource, SegmentConfig, SegmentGenerator, StoreError,
     StoreErrorKind, TagCatalog, TagRecord, TagStore,
@@ -23,6 +25,8 @@ pub(crate) struct TestStore {
     pub(crate) busy: Mutex<bool>,
     pub(crate) allocations: AtomicU64,
     pub(crate) look_ups: AtomicU64,
+    /// How many records were read of tags that were known.
+    pub(crate) read: AtomicU64,
     /// What the clock of its server shows; 0 for no such clock.
     pub(crate) clock: AtomicU64,
 }
@@ -87,18 +91,26 @@ impl RangeSource for TestStore {
 }
 
 impl TagCatalog for TestStore {
-    fn tag<'a>(&'a self, tag: &'a Tag) -> StoreFuture<'a, Option<TagRecord>> {
+    fn records<'a>(&'a self, tags: &'a [Tag]) -> StoreFuture<'a, Vec<TagRecord>> {
         Box::pin(async move {
-            self.look_ups.fetch_add(1, Ordering::SeqCst);
             self.line().await?;
-            self.inner.tag(tag).await
+            self.read.fetch_add(tags.len() as u64, Ordering::SeqCst);
+            self.inner.records(tags).await
         })
     }
 
-    fn tags(&self) -> StoreFuture<'_, Vec<TagRecord>> {
+    fn look_up<'a>(&'a self, tags: &'a [Tag]) -> StoreFuture<'a, Vec<TagRecord>> {
+        Box::pin(async move {
+            self.look_ups.fetch_add(1, Ordering::SeqCst);
+            self.line().await?;
+            self.inner.records(tags).await
+        })
+    }
+
+    fn page<'a>(&'a self, after: Option<&'a TagCursor>, most: usize) -> StoreFuture<'a, TagPage> {
         Box::pin(async move {
             self.line().await?;
-            self.inner.tags().await
+            self.inner.page(after, most).await
         })
     }
 }

@@ -38,21 +38,21 @@ async fn shows_the_slots_the_position_and_the_history() {
     let store = store_with("orders", 1000).await;
     store.set_delay(Duration::from_millis(20));
     let segments = open(&store).await;
-    let unused = segments.views().remove(0);
+    let orders = segments.tag("orders").await.unwrap();
+    let unused = segments.views(None, 100).remove(0);
     assert_eq!((unused.slots, unused.position, unused.stock), ([None, None], None, 0));
     assert!(unused.fetches.is_empty() && unused.rate == 0.0 && unused.mark.is_none());
 
-    let orders = segments.tag("orders").await.unwrap();
     orders.next().await.unwrap();
     tokio::time::sleep(Duration::from_secs(60)).await;
     // The prefetch starts with the 101st id.
     for _ in 0..100 {
         orders.next().await.unwrap();
     }
-    assert!(segments.views()[0].fetching);
+    assert!(segments.views(None, 100)[0].fetching);
     tokio::time::sleep(Duration::from_millis(30)).await;
 
-    let view = segments.views().remove(0);
+    let view = segments.views(None, 100).remove(0);
     assert_eq!(view.slots[view.current], range(1, 1001));
     assert_eq!(view.slots[1 - view.current], range(1001, 3001));
     assert_eq!((view.position, view.stock, view.issued), (Some(102), 2899, 101));
@@ -63,7 +63,7 @@ async fn shows_the_slots_the_position_and_the_history() {
     assert!(!view.fetching && view.error.is_none());
 
     orders.take(5000).await.unwrap();
-    let view = segments.views().remove(0);
+    let view = segments.views(None, 100).remove(0);
     assert_eq!((view.issued, view.stock), (5101, 2899), "a direct fetch passes the slots by");
 }
 
@@ -76,13 +76,13 @@ async fn shows_the_rate_the_errors_and_the_end() {
         orders.next().await.unwrap();
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
-    let rate = segments.views()[0].rate;
+    let rate = segments.views(None, 100)[0].rate;
     assert!((9.5..=10.5).contains(&rate), "{rate}");
 
     store.set_down(true);
     while orders.try_next().is_some() {}
     tokio::time::sleep(Duration::from_secs(1)).await;
-    let view = segments.views().remove(0);
+    let view = segments.views(None, 100).remove(0);
     let (error, ago) = view.error.unwrap();
     assert!(error.to_string().contains("store unavailable") && ago <= Duration::from_secs(1));
     assert_eq!(view.position, None);
@@ -90,7 +90,7 @@ async fn shows_the_rate_the_errors_and_the_end() {
     store.set_down(false);
     store.inner.remove(&tag("orders")).await.unwrap();
     tokio::time::sleep(Duration::from_secs(61)).await;
-    assert!(segments.views().is_empty(), "a tag that is gone leaves the memory");
+    assert!(segments.views(None, 100).is_empty(), "a tag that is gone leaves the memory");
     assert_eq!(*orders.next().await.unwrap_err().kind(), SegmentErrorKind::UnknownTag);
 }
 
@@ -123,7 +123,8 @@ async fn a_shard_that_is_down_takes_no_other_with_it() {
     users.next().await.unwrap();
     assert_eq!(shards.tag("orders").await.unwrap().next().await.unwrap().get(), 1);
     assert_eq!(shards.health(), Health::Ready);
-    let names: Vec<_> = shards.views().iter().map(|view| (view.tag.clone(), view.issued)).collect();
+    let names: Vec<_> =
+        shards.views(None, 100).iter().map(|view| (view.tag.clone(), view.issued)).collect();
     assert_eq!(names.len(), 2, "{names:?}");
     assert_eq!(names[0], (tag("orders"), 1));
     shards.close().await;

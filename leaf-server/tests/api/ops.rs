@@ -57,6 +57,53 @@ fn tags_are_made_changed_raised_and_deleted() {
     problem(&ops(&server, "GET", path, ""), 404, "unknown-tag", "no such tag");
 }
 
+/// A store may have millions of tags: whoever lists them gets a part at a time.
+#[test]
+fn tags_are_listed_a_part_at_a_time() {
+    let (_directory, server) = start(&[]);
+    for number in 0..5 {
+        let strict = if number % 2 == 0 { r#","order":"strict""# } else { r#","step":10"# };
+        let body = format!(r#"{{"tag":"<tag> {number}"{strict}}}"#);
+        assert_eq!(ops(&server, "POST", "/v1/tags", &body).status, 201);
+        assert!(server.id(&format!("/api/segment/get/%3Ctag%3E%20{number}")) > 0);
+    }
+    let accept = "Host: localhost\r\nAccept: application/json\r\n";
+    let mut client = HttpClient::connect(server.ops()).unwrap();
+    let mut get = |path: &str| client.ask("GET", path, accept, "").unwrap();
+
+    let (mut names, mut after) = (Vec::new(), String::new());
+    loop {
+        let part = get(&format!("/v1/tags?limit=2&after={after}")).json();
+        let tags = part["tags"].as_array().unwrap();
+        assert!(tags.len() <= 2);
+        names.extend(tags.iter().map(|tag| tag["tag"].as_str().unwrap().to_owned()));
+        let Some(next) = part["next"].as_str() else { break };
+        after =
+            next.replace(':', "%3A").replace('<', "%3C").replace('>', "%3E").replace(' ', "%20");
+    }
+    names.sort();
+    let all = ["<tag> 0", "<tag> 1", "<tag> 2", "<tag> 3", "<tag> 4", "leaf-segment-test"];
+    assert_eq!(names, all);
+
+    // The pages of Java name the next part in a header, and as a link.
+    for (page, column, all) in [("/db", "tag", &all[..]), ("/cache", "name", &all[..5])] {
+        let (mut names, mut query) = (Vec::new(), "?limit=2".to_owned());
+        loop {
+            let part = get(&format!("{page}{query}"));
+            let rows = part.json();
+            names.extend(rows.as_array().unwrap().iter().map(|row| row[column].to_string()));
+            let link = part.headers.iter().find(|(name, _)| name == "link");
+            let Some((_, link)) = link else { break };
+            query = link.strip_prefix('<').unwrap().split('>').next().unwrap().to_owned();
+            let html = HttpClient::once(server.ops(), "GET", &format!("{page}?limit=2")).body;
+            assert!(html.contains("<a href=\"?after="), "{html}");
+        }
+        names.sort();
+        let all: Vec<String> = all.iter().map(|name| format!("{name:?}")).collect();
+        assert_eq!(names, all, "{page}");
+    }
+}
+
 #[test]
 fn wrong_administration_is_refused_and_changes_nothing() {
     let (_directory, server) = start(&[]);
@@ -87,7 +134,11 @@ fn wrong_administration_is_refused_and_changes_nothing() {
             "next id is 0",
         ),
         ("DELETE", &format!("{stock}?yes=1"), "", 400, "there is `confirm`"),
-        ("GET", "/v1/tags?x=1", "", 400, "takes no parameters"),
+        ("GET", "/v1/tags?x=1", "", 400, "there are `after` and `limit`"),
+        ("GET", "/v1/tags?limit=0", "", 400, "limit: give 1 to 1000"),
+        ("GET", "/v1/tags?limit=1001", "", 400, "limit: give 1 to 1000"),
+        ("GET", "/db?after=orders", "", 400, "after: give the place that the page before named"),
+        ("GET", "/v1/status?limit=1", "", 400, "takes no parameters"),
         ("GET", "/v1/workers", "", 200, ""),
         ("POST", "/v1/workers/0/retire", r#"{"for_good":true}"#, 404, "nothing to administer"),
     ] {

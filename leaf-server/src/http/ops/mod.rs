@@ -5,6 +5,7 @@
 //! and not to a page that a browser was lured to. Stores and registry are asked by tasks of their
 //! own: a client that leaves must not take a connection of the pool with it.
 
+mod part;
 mod status;
 mod tables;
 mod tags;
@@ -23,6 +24,7 @@ use leaf_node::config::Secret;
 use serde::Serialize;
 use subtle::ConstantTimeEq as _;
 
+use self::part::Part;
 use super::body::{self, RequestBody};
 use super::id_routes::decode_key;
 use super::problem::{Form, Problem, check_method};
@@ -119,12 +121,16 @@ async fn answer(node: &Arc<Node>, head: &Parts, body: &mut RequestBody) -> Resul
     check_method(&head.method, route.methods)?;
     if !matches!(route.to, To::Alive | To::Ready) {
         authorize(node.live.config().ops.token.as_ref(), node.ops.ip(), &head.headers, &head.uri)?;
-        if head.uri.query().is_some_and(|query| !query.is_empty())
-            && (head.method != "DELETE" || route.to == To::Drain)
-        {
+        let takes_some = match route.to {
+            To::Cache | To::Db | To::Records(Records::Tags) => head.method != "POST",
+            To::Drain => false,
+            _ => head.method == "DELETE",
+        };
+        if !takes_some && head.uri.query().is_some_and(|query| !query.is_empty()) {
             return Err(Problem::bad_request("this route takes no parameters"));
         }
     }
+    let query = head.uri.query().unwrap_or_default();
     let node = Arc::clone(node);
     match route.to {
         To::Alive => Ok(reply::text(StatusCode::OK, "ok")),
@@ -138,10 +144,10 @@ async fn answer(node: &Arc<Node>, head: &Parts, body: &mut RequestBody) -> Resul
             Ok(status::show(&node))
         }
         To::Status => Ok(status::show(&node)),
-        To::Cache => Ok(tables::cache(&node, &head.headers)),
+        To::Cache => Ok(tables::cache(&node, &Part::of(query)?, &head.headers)),
         To::Db => {
-            let headers = head.headers.clone();
-            detached(async move { tables::db(&node, &headers).await }).await
+            let (part, headers) = (Part::of(query)?, head.headers.clone());
+            detached(async move { tables::db(&node, &part, &headers).await }).await
         }
         To::Records(records) => administer(node, records, &parameters, head, body).await,
     }
@@ -162,7 +168,10 @@ async fn administer(
             let made = detached(async move { tags::create(&node, &tag, spec).await }).await?;
             Ok(reply::json(StatusCode::CREATED, &made))
         }
-        Records::Tags => shown(async move { tags::list(&node).await }).await,
+        Records::Tags => {
+            let part = Part::of(head.uri.query().unwrap_or_default())?;
+            shown(async move { tags::list(&node, &part).await }).await
+        }
         Records::Tag => tag(node, head, body, parameters[0]).await,
         Records::TagAdvance => {
             let tags::Advance { at_least: tags::Id(at_least), far } =

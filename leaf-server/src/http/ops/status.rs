@@ -120,19 +120,17 @@ pub(super) fn show(node: &Node) -> Reply {
 
 /// A store as it is shown.
 fn one_store(store: &Store) -> OneStore {
-    let views = store.generator.views();
+    let totals = store.generator.totals();
     OneStore {
         store: store.url.to_string(),
         health: HealthShown::of(&store.generator.health()),
-        tags: views.len(),
-        went_back: views
+        tags: totals.tags,
+        went_back: totals
+            .went_back
             .iter()
-            .filter_map(|view| {
-                let (tag, at_least) = (view.tag.as_str().into(), view.advance_to?.to_string());
-                Some(WentBack { tag, at_least })
-            })
+            .map(|(tag, least)| WentBack { tag: tag.as_str().into(), at_least: least.to_string() })
             .collect(),
-        stock: views.iter().map(|view| u128::from(view.stock)).sum::<u128>().to_string(),
+        stock: totals.stock.to_string(),
     }
 }
 

@@ -5,12 +5,14 @@
 use hyper::StatusCode;
 use hyper::header::HeaderMap;
 use leaf_core::IdRange;
+use leaf_segment::TagRecord;
 use leaf_segment::view::TagView;
 use serde_json::{Value, json};
 
 use super::super::problem::{Form, Problem};
 use super::super::reply::{self, Reply};
-use crate::node::Node;
+use super::part::{self, Part};
+use crate::node::{Node, Store};
 
 /// The columns of `/cache`, as the Java Leaf names the fields of its double buffer.
 const CACHE: [&str; 10] =
@@ -19,13 +21,21 @@ const CACHE: [&str; 10] =
 const DB: [&str; 4] = ["tag", "max", "step", "description"];
 
 /// A table, as a page for browsers or as JSON for programs.
-fn page(title: &str, columns: &[&str], rows: Vec<Vec<Value>>, headers: &HeaderMap) -> Reply {
+fn page(
+    title: &str,
+    columns: &[&str],
+    rows: Vec<Vec<Value>>,
+    next_url: Option<String>,
+    headers: &HeaderMap,
+) -> Reply {
     if Form::accepted(headers, Form::Text) == Form::Json {
         let rows: Vec<Value> = rows
             .into_iter()
             .map(|row| columns.iter().map(|name| (*name).to_owned()).zip(row).collect())
             .collect();
-        return reply::json(StatusCode::OK, &rows);
+        let mut reply = reply::json(StatusCode::OK, &rows);
+        next_url.iter().for_each(|url| part::link(reply.headers_mut(), url));
+        return reply;
     }
     let line = |cells: Vec<String>, kind: &str| {
         let cells: String =
@@ -40,9 +50,11 @@ fn page(title: &str, columns: &[&str], rows: Vec<Vec<Value>>, headers: &HeaderMa
     };
     let body: String =
         rows.into_iter().map(|row| line(row.into_iter().map(text).collect(), "td")).collect();
+    let more = next_url.map(|url| format!("<p><a href=\"{}\">more</a></p>\n", escaped(&url)));
+    let more = more.unwrap_or_default();
     reply::html(format!(
         "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>{title}</title></head>\n\
-         <body><table border=\"1\">\n{head}{body}</table></body></html>\n"
+         <body><table border=\"1\">\n{head}{body}</table>\n{more}</body></html>\n"
     ))
 }
 
@@ -61,10 +73,17 @@ fn escaped(text: &str) -> String {
     })
 }
 
-/// What each tag's double buffer holds.
-pub(super) fn cache(node: &Node, headers: &HeaderMap) -> Reply {
-    let views = node.ids.segments().map(leaf_segment::shards::Shards::views).unwrap_or_default();
-    page("cache", &CACHE, views.iter().map(buffer).collect(), headers)
+/// What the double buffer of each tag holds that this node knows, by name.
+pub(super) fn cache(node: &Node, part: &Part, headers: &HeaderMap) -> Reply {
+    let after = part.after.as_deref();
+    // One more than is shown tells whether there are more.
+    let views = node.ids.segments().map(|segments| segments.views(after, part.limit + 1));
+    let mut views = views.unwrap_or_default();
+    let is_more = views.len() > part.limit;
+    views.truncate(part.limit);
+    let last = views.last().filter(|_| is_more);
+    let next_url = last.map(|last| part.next_url(last.tag.as_str()));
+    page("cache", &CACHE, views.iter().map(buffer).collect(), next_url, headers)
 }
 
 /// One row of `/cache`.
@@ -96,23 +115,22 @@ fn buffer(view: &TagView) -> Vec<Value> {
 }
 
 /// The records in the stores.
-pub(super) async fn db(node: &Node, headers: &HeaderMap) -> Result<Reply, Problem> {
+pub(super) async fn db(node: &Node, part: &Part, headers: &HeaderMap) -> Result<Reply, Problem> {
     let Some(stores) = node.ids.stores() else { return Err(Problem::disabled("segment")) };
-    let mut rows = Vec::new();
-    for store in stores.iter() {
-        let mut records = store.open.store.tags().await?;
-        records.retain(|record| stores.is_of(record.tag.as_str(), store));
-        rows.extend(records.iter().map(|record| {
-            vec![
-                json!(record.tag.as_str()),
-                json!(record.max_id.to_string()),
-                json!(record.step.ok().map(leaf_core::Step::get)),
-                json!(record.description),
-            ]
-        }));
+    let list = leaf_node::list_tags(stores, Store::opened, part.from()?, part.limit).await;
+    if let Some((_, error)) = list.failed.into_iter().next() {
+        return Err(error.into());
     }
-    rows.sort_by(|a, b| a[0].as_str().cmp(&b[0].as_str()));
-    Ok(page("db", &DB, rows, headers))
+    let row = |(_, record): &(_, TagRecord)| {
+        vec![
+            json!(record.tag.as_str()),
+            json!(record.max_id.to_string()),
+            json!(record.step.ok().map(leaf_core::Step::get)),
+            json!(record.description),
+        ]
+    };
+    let next_url = list.next.map(|next| part.next_url(&next.to_string()));
+    Ok(page("db", &DB, list.records.iter().map(row).collect(), next_url, headers))
 }
 
 #[cfg(test)]

@@ -11,6 +11,7 @@ use leaf_segment::meaning::{Order, Period, TagIdError};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::super::problem::Problem;
+use super::part::Part;
 use crate::node::{Node, Store};
 use crate::refusal::Reason;
 
@@ -18,6 +19,9 @@ use crate::refusal::Reason;
 #[derive(Serialize)]
 pub(super) struct Tags {
     pub(super) tags: Vec<TagShown>,
+    /// Where the next tags begin. Not there behind the last one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) next: Option<String>,
     /// Stores that could not be read.
     pub(super) failed: Vec<Failed>,
 }
@@ -182,28 +186,20 @@ fn shown(record: &TagRecord, store: &Store) -> TagShown {
 }
 
 /// Tags of stores that cannot be read are missing; the others are there.
-pub(super) async fn list(node: &Node) -> Result<Tags, Problem> {
+pub(super) async fn list(node: &Node, part: &Part) -> Result<Tags, Problem> {
     let Some(stores) = node.ids.stores() else { return Err(Problem::disabled("segment")) };
-    let mut all = Tags { tags: Vec::new(), failed: Vec::new() };
-    let mut answered = false;
-    for store in stores.iter() {
-        match store.open.store.tags().await {
-            Ok(records) => {
-                answered = true;
-                let own = records.iter().filter(|record| stores.is_of(record.tag.as_str(), store));
-                all.tags.extend(own.map(|record| shown(record, store)));
-            }
-            Err(error) => {
-                let failed = Failed { store: store.url.to_string(), detail: error.to_string() };
-                all.failed.push(failed);
-            }
-        }
+    let list = leaf_node::list_tags(stores, Store::opened, part.from()?, part.limit).await;
+    let failed = list
+        .failed
+        .iter()
+        .map(|(url, error)| Failed { store: url.to_string(), detail: error.to_string() });
+    let failed: Vec<Failed> = failed.collect();
+    if failed.len() == stores.iter().count() {
+        let Failed { store, detail } = &failed[0];
+        return Err(Problem::unavailable(format!("{store}: {detail}")));
     }
-    if let (false, Some(failed)) = (answered, all.failed.first()) {
-        return Err(Problem::unavailable(format!("{}: {}", failed.store, failed.detail)));
-    }
-    all.tags.sort_by(|a, b| a.tag.cmp(&b.tag));
-    Ok(all)
+    let tags = list.records.iter().map(|(url, record)| TagShown::of(record, url)).collect();
+    Ok(Tags { tags, next: list.next.map(|next| next.to_string()), failed })
 }
 
 /// One tag, as its store has it now.
@@ -218,7 +214,7 @@ pub(super) async fn create(node: &Node, tag: &str, spec: TagSpec) -> Result<TagS
     let new = spec.record(tag, &node.ids.keys())?;
     leaf_node::check_creator(&*store.open.admin, &store.place).await?;
     if let Some(stores) = node.ids.stores() {
-        leaf_node::check_new_tag(stores, &new, |store| (&store.url, &store.open)).await?;
+        leaf_node::check_new_tag(stores, &new, Store::opened).await?;
     }
     let record = TagAdmin::new(&*store.open.store).create(&new).await?;
     store.generator.follow(&record.tag).await;

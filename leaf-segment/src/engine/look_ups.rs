@@ -1,0 +1,136 @@
+//! Names that a generator does not know and is asked for: those that come together are looked up
+//! together.
+//!
+//! Invariant: one look-up at a time, of a bounded number of names, so that neither a start with
+//! 100,000 tags nor a flood of names becomes a flood of statements; and bounded memory. A name that
+//! does not exist costs a pause, in which others wait, and is refused for [`HOLDS`] without a
+//! look at the store: a tag that is made later is found within that time.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use leaf_core::Tag;
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+
+use super::handle::TagHandle;
+use crate::store::MOST_RECORDS;
+use crate::{SegmentError, SegmentErrorKind};
+
+/// How long a refusal is repeated without a look at the store.
+const HOLDS: Duration = Duration::from_secs(1);
+/// How many refused names are remembered.
+const MOST_REFUSED: usize = 1000;
+/// How many names wait at most.
+const MOST_WAITING: usize = 10_000;
+/// How long a look-up pauses after each name that yielded no tag: 10,000 such names a second.
+pub(crate) const PAUSE: Duration = Duration::from_micros(100);
+
+/// What a look-up came to.
+pub(crate) type Answer = Result<TagHandle, SegmentError>;
+
+/// The names that wait, and those that were refused a moment ago.
+#[derive(Debug, Default)]
+pub(crate) struct LookUps(Mutex<Names>);
+
+#[derive(Debug, Default)]
+struct Names {
+    waiting: HashMap<Tag, Vec<oneshot::Sender<Answer>>>,
+    /// In the order of their arrival.
+    order: VecDeque<Tag>,
+    /// Whether a task is under way that looks them up.
+    served: bool,
+    refused: HashMap<Tag, (SegmentErrorKind, Instant)>,
+}
+
+/// A name, and who waits for it.
+pub(crate) struct LookUp {
+    pub(crate) tag: Tag,
+    pub(crate) callers: Vec<oneshot::Sender<Answer>>,
+}
+
+/// What becomes of a name that is asked for.
+pub(crate) enum Asked {
+    /// It is known already that it yields no tag.
+    Refused(SegmentErrorKind),
+    /// The answer comes.
+    Waits(oneshot::Receiver<Answer>),
+    /// The answer comes once the caller has begun the task that looks names up.
+    IsFirst(oneshot::Receiver<Answer>),
+}
+
+impl LookUps {
+    fn names(&self) -> MutexGuard<'_, Names> {
+        // What it protects is in order after every statement.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Asks for a name.
+    pub(crate) fn ask(&self, tag: &Tag) -> Asked {
+        let mut names = self.names();
+        if let Some((why, since)) = names.refused.get(tag)
+            && since.elapsed() < HOLDS
+        {
+            return Asked::Refused(why.clone());
+        }
+        let (caller, answer) = oneshot::channel();
+        if let Some(callers) = names.waiting.get_mut(tag) {
+            callers.push(caller);
+        } else if names.waiting.len() >= MOST_WAITING {
+            return Asked::Refused(SegmentErrorKind::TooManyNames);
+        } else {
+            names.waiting.insert(tag.clone(), vec![caller]);
+            names.order.push_back(tag.clone());
+        }
+        match std::mem::replace(&mut names.served, true) {
+            true => Asked::Waits(answer),
+            false => Asked::IsFirst(answer),
+        }
+    }
+
+    /// Takes the names that wait, as many as one look-up has room for; `None` lets the next caller
+    /// begin a task.
+    pub(crate) fn next(&self) -> Option<Vec<LookUp>> {
+        let mut names = self.names();
+        let mut taken = Vec::new();
+        while taken.len() < MOST_RECORDS
+            && let Some(tag) = names.order.pop_front()
+        {
+            let Some(mut callers) = names.waiting.remove(&tag) else { continue };
+            // Nobody needs what was asked for by those who have left.
+            callers.retain(|caller| !caller.is_closed());
+            if !callers.is_empty() {
+                taken.push(LookUp { tag, callers });
+            }
+        }
+        names.served = !taken.is_empty();
+        names.served.then_some(taken)
+    }
+
+    /// Lets everybody who waits go without an answer: the task has ended.
+    pub(crate) fn clear(&self) {
+        let mut names = self.names();
+        names.served = false;
+        names.order.clear();
+        let left = std::mem::take(&mut names.waiting);
+        drop(names);
+        drop(left);
+    }
+
+    /// The store does not have the tag, or it is disabled there, or its record cannot be used.
+    pub(crate) fn refuse(&self, tag: Tag, why: SegmentErrorKind) {
+        let mut names = self.names();
+        if names.refused.len() >= MOST_REFUSED {
+            names.refused.retain(|_, (_, since)| since.elapsed() < HOLDS);
+        }
+        if names.refused.len() < MOST_REFUSED {
+            names.refused.insert(tag, (why, Instant::now()));
+        }
+    }
+
+    /// The tag may be there by now.
+    pub(crate) fn forget(&self, tag: &Tag) {
+        self.names().refused.remove(tag);
+    }
+}

@@ -1,0 +1,177 @@
+//! The tags that a generator knows: those that it was asked for, out of the many that its store has.
+//!
+//! Readers look a tag up in an immutable map that is swapped whole; nobody waits for a lock there.
+//! A tag that is new stands in a second, small map behind a lock until enough have come together to
+//! copy the first one: so a new tag costs the same however many are known.
+//!
+//! The set also says whose record is to be read next, so that each is read once in a while.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use arc_swap::ArcSwap;
+use leaf_core::Tag;
+use tokio::sync::watch;
+
+use super::handle::TagHandle;
+use super::known_tags::{KnownTags, TagMap};
+
+/// So many new tags are worth a copy of the map, or an eighth of what it has, if that is more.
+const WORTH_A_COPY: usize = 64;
+
+/// The tags of a generator.
+#[derive(Debug, Default)]
+pub(crate) struct TagSet {
+    map: Arc<ArcSwap<TagMap>>,
+    /// Whoever holds it may swap the map.
+    changes: Mutex<Changes>,
+}
+
+#[derive(Debug, Default)]
+struct Changes {
+    /// Tags that came since the map was copied. They count before those of the map.
+    recent: TagMap,
+    /// Every handle of both maps, the one whose record was read longest ago first; and some that
+    /// were replaced or removed since.
+    queue: VecDeque<TagHandle>,
+    /// Tags that are leaving: their unused ids are on the way back to the store.
+    leaving: HashMap<Tag, watch::Receiver<()>>,
+}
+
+impl TagSet {
+    fn changes(&self) -> MutexGuard<'_, Changes> {
+        self.changes.lock().expect("no holder of this lock panics")
+    }
+
+    /// A look-up for one thread.
+    pub(crate) fn known_tags(&self) -> KnownTags {
+        KnownTags::of(&self.map)
+    }
+
+    /// The handle of a tag, also one that has ended.
+    pub(crate) fn find(&self, tag: &str) -> Option<TagHandle> {
+        if let Some(handle) = self.map.load().get(tag).filter(|handle| !handle.state.has_ended()) {
+            return Some(handle.clone());
+        }
+        let changes = self.changes();
+        let map = self.map.load();
+        changes.recent.get(tag).or_else(|| map.get(tag)).cloned()
+    }
+
+    /// Whether this is the handle that serves its tag.
+    fn is_current(&self, changes: &Changes, handle: &TagHandle) -> bool {
+        let map = self.map.load();
+        let current = changes.recent.get(handle.tag()).or_else(|| map.get(handle.tag()));
+        current.is_some_and(|current| Arc::ptr_eq(&current.state, &handle.state))
+    }
+
+    /// Adds a handle, in the place of the one that the tag had.
+    pub(crate) fn insert(&self, handle: TagHandle) {
+        let mut changes = self.changes();
+        changes.queue.push_back(handle.clone());
+        changes.recent.insert(handle.tag().clone(), handle);
+        if changes.recent.len() >= WORTH_A_COPY.max(self.map.load().len() / 8) {
+            self.copy_with(&mut changes);
+        }
+    }
+
+    /// Removes handles, if they still serve their tags. What was granted of the tags the marks
+    /// remember.
+    pub(crate) fn remove(&self, handles: &[TagHandle]) {
+        if handles.is_empty() {
+            return;
+        }
+        let mut changes = self.changes();
+        let mut map = TagMap::clone(&self.map.load());
+        map.extend(changes.recent.drain());
+        for handle in handles {
+            let tag = handle.tag();
+            if map.get(tag).is_some_and(|current| Arc::ptr_eq(&current.state, &handle.state)) {
+                map.remove(tag);
+            }
+        }
+        self.map.store(Arc::new(map));
+    }
+
+    fn copy_with(&self, changes: &mut Changes) {
+        let mut map = TagMap::clone(&self.map.load());
+        map.extend(changes.recent.drain());
+        self.map.store(Arc::new(map));
+    }
+
+    /// All handles, also those that have ended. From now on every thread finds the new ones without
+    /// a lock.
+    pub(crate) fn all(&self) -> Arc<TagMap> {
+        let mut changes = self.changes();
+        if !changes.recent.is_empty() {
+            self.copy_with(&mut changes);
+        }
+        self.map.load_full()
+    }
+
+    /// How many tags there are, about: some may have been replaced.
+    pub(crate) fn len(&self) -> usize {
+        self.changes().queue.len()
+    }
+
+    /// Takes up to `most` handles out of the queue, those whose records were read longest ago. They
+    /// are to come back by [`Self::queue_again`].
+    pub(crate) fn take_from_queue(&self, most: usize) -> Vec<TagHandle> {
+        let mut changes = self.changes();
+        let mut taken = Vec::new();
+        while taken.len() < most
+            && let Some(handle) = changes.queue.pop_front()
+        {
+            if self.is_current(&changes, &handle) {
+                taken.push(handle);
+            }
+        }
+        taken
+    }
+
+    /// Puts handles at the end of the queue, if they still serve their tags.
+    pub(crate) fn queue_again(&self, handles: Vec<TagHandle>) {
+        let mut changes = self.changes();
+        for handle in handles {
+            if self.is_current(&changes, &handle) {
+                changes.queue.push_back(handle);
+            }
+        }
+    }
+
+    /// Whether the tag is leaving.
+    pub(crate) fn is_leaving(&self, tag: &Tag) -> bool {
+        self.changes().leaving.contains_key(tag)
+    }
+
+    /// Waits while the tag is leaving.
+    pub(crate) async fn until_left(&self, tag: &Tag) {
+        let leaving = self.changes().leaving.get(tag).cloned();
+        if let Some(mut leaving) = leaving {
+            // An error: it has left.
+            let _ = leaving.changed().await;
+        }
+    }
+}
+
+/// A tag that is leaving, until this is dropped.
+pub(crate) struct Leaving {
+    tags: Arc<TagSet>,
+    tag: Tag,
+    _left: watch::Sender<()>,
+}
+
+impl Leaving {
+    pub(crate) fn begin(tags: &Arc<TagSet>, tag: &Tag) -> Self {
+        let (left, leaving) = watch::channel(());
+        tags.changes().leaving.insert(tag.clone(), leaving);
+        Self { tags: Arc::clone(tags), tag: tag.clone(), _left: left }
+    }
+}
+
+impl Drop for Leaving {
+    fn drop(&mut self) {
+        // Those who wait are told by the sender, which is dropped after this.
+        self.tags.changes().leaving.remove(&self.tag);
+    }
+}

@@ -1,0 +1,62 @@
+//! Which part of a long list is asked for: `?after=…&limit=…`.
+
+use hyper::header::{HeaderMap, HeaderValue, LINK};
+use leaf_node::ListCursor;
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
+
+use super::super::problem::Problem;
+use super::decode;
+
+/// How many rows an answer has, if nothing else is asked for, and at most.
+const MOST: usize = 1000;
+
+/// A part of a list.
+#[derive(Debug)]
+pub(super) struct Part {
+    /// Where it begins, as the part before said.
+    pub(super) after: Option<String>,
+    /// How many rows it has at most.
+    pub(super) limit: usize,
+}
+
+impl Part {
+    /// What the query of a URL asks for.
+    pub(super) fn of(query: &str) -> Result<Self, Problem> {
+        let mut part = Self { after: None, limit: MOST };
+        for parameter in query.split('&').filter(|parameter| !parameter.is_empty()) {
+            match parameter.split_once('=') {
+                Some(("after", "")) => {}
+                Some(("after", place)) => part.after = Some(decode(place)?),
+                Some(("limit", limit)) => {
+                    let limit = limit.parse().ok().filter(|limit| (1..=MOST).contains(limit));
+                    part.limit = limit
+                        .ok_or_else(|| Problem::bad_request(format!("limit: give 1 to {MOST}")))?;
+                }
+                _ => {
+                    return Err(Problem::bad_request(
+                        "unknown parameter: there are `after` and `limit`",
+                    ));
+                }
+            }
+        }
+        Ok(part)
+    }
+
+    /// The place among the tags of all stores.
+    pub(super) fn from(&self) -> Result<ListCursor, Problem> {
+        let from = self.after.as_ref().map_or(Ok(ListCursor::default()), |after| after.parse());
+        from.map_err(|error| Problem::bad_request(format!("after: {error}")))
+    }
+
+    /// The URL of the next part, relative to this one.
+    pub(super) fn next_url(&self, next: &str) -> String {
+        format!("?after={}&limit={}", utf8_percent_encode(next, NON_ALPHANUMERIC), self.limit)
+    }
+}
+
+/// Tells programs where the next part is.
+pub(super) fn link(headers: &mut HeaderMap, next_url: &str) {
+    if let Ok(link) = HeaderValue::try_from(format!("<{next_url}>; rel=\"next\"")) {
+        headers.insert(LINK, link);
+    }
+}

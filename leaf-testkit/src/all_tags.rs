@@ -1,0 +1,21 @@
+//! Reading every tag of a small store.
+
+use leaf_segment::store::MOST_RECORDS;
+use leaf_segment::{StoreError, TagCatalog, TagRecord};
+
+/// The records of all tags, page by page, after what a generator does once in each refresh.
+///
+/// # Errors
+/// Failures of the store.
+pub async fn all_tags(store: &(impl TagCatalog + ?Sized)) -> Result<Vec<TagRecord>, StoreError> {
+    store.try_reading().await?;
+    let (mut all, mut place) = (Vec::new(), None);
+    loop {
+        let page = store.page(place.as_ref(), MOST_RECORDS).await?;
+        all.extend(page.records);
+        place = page.next;
+        if place.is_none() {
+            return Ok(all);
+        }
+    }
+}
