@@ -234,9 +234,9 @@ impl Shared {
     async fn return_unused(&self) {
         let mut requests = JoinSet::new();
         for handle in self.tags.all().values() {
-            let Some(leftovers) = handle.state.take_leftovers() else { continue };
+            let Some(unused) = handle.state.take_unused() else { continue };
             let state = Arc::clone(&handle.state);
-            requests.spawn(async move { records::give_back(&state, leftovers).await });
+            requests.spawn(async move { records::give_back(&state, unused).await });
         }
         requests.join_all().await;
     }

@@ -214,14 +214,17 @@ impl HighWaterMarks {
         granted: i64,
         issued: i64,
     ) -> Result<(), HighWaterMarksError> {
-        {
-            let mut known = self.known();
-            if known.marks.get(tag) == Some(&granted) && issued < granted {
-                known.marks.insert(tag.clone(), issued);
-                known.dirty.insert(tag.clone());
-            }
-        }
+        self.lower_in_memory(tag, granted, issued);
         self.write(tag).await
+    }
+
+    /// What [`Self::lower`] does, for this process; [`Self::write`] makes it durable.
+    pub(crate) fn lower_in_memory(&self, tag: &Tag, granted: i64, issued: i64) {
+        let mut known = self.known();
+        if known.marks.get(tag) == Some(&granted) && issued < granted {
+            known.marks.insert(tag.clone(), issued);
+            known.dirty.insert(tag.clone());
+        }
     }
 
     /// Makes all marks durable.

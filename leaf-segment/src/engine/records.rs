@@ -12,15 +12,14 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use leaf_core::Tag;
+use leaf_core::{IdRange, Tag};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::generator::Shared;
 use super::handle::TagHandle;
 use super::look_ups::{self, Answer, Asked, LookUp};
-use super::tag_set::Leaving;
-use super::tag_state::{Leftovers, TagState};
+use super::tag_state::TagState;
 use crate::meaning::{KeyRing, Mapping, Meaning};
 use crate::store::MOST_RECORDS;
 use crate::{SegmentError, SegmentErrorKind, StoreError, TagRecord};
@@ -193,23 +192,18 @@ impl Shared {
         Ok(())
     }
 
-    /// Gives the unused ids of a tag back that has left. Until that is done a new handle of the tag
-    /// is not made: it would be granted ids below its mark.
+    /// Gives the unused ids of a tag back that has left. Its mark has sunk when this returns: a new
+    /// handle of the tag may be granted them at once.
     fn give_back_idle(&self, handle: &TagHandle) {
         tracing::debug!(tag = ?handle.tag().as_str(), "nobody has used the tag: it leaves");
-        let left = Leaving::begin(&self.tags, handle.tag());
-        let Some(leftovers) = handle.state.take_leftovers() else { return };
+        let Some(unused) = handle.state.take_unused() else { return };
         let state = Arc::clone(&handle.state);
-        self.store_client.spawn(async move {
-            give_back(&state, leftovers).await;
-            drop(left);
-        });
+        self.store_client.spawn(async move { give_back(&state, unused).await });
     }
 
     /// Reads the record of one tag and follows it, also if it is new.
     pub(crate) async fn follow(&self, tag: &Tag) {
         let _alone = self.reading.lock().await;
-        self.tags.until_left(tag).await;
         let what = format!("read tag {:?}", tag.as_str());
         let tags = std::slice::from_ref(tag);
         match self.store_client.read(&what, self.store_client.store.look_up(tags)).await {
@@ -233,30 +227,23 @@ impl Shared {
 
     /// Looks a tag up that is not known, together with others that are asked for now.
     pub(crate) async fn look_up(shared: &Arc<Self>, tag: &Tag) -> Answer {
-        loop {
-            shared.tags.until_left(tag).await;
-            let answer = match shared.look_ups.ask(tag) {
-                Asked::Refused(why) => return Err(SegmentError::new(why, tag.as_str())),
-                Asked::Waits(answer) => answer,
-                Asked::IsFirst(answer) => {
-                    // Made here: a generator that closes may drop the task before it began.
-                    let mut serving = Serving(Some(Arc::clone(shared)));
-                    shared.store_client.spawn(async move {
-                        let Some(shared) = serving.0.clone() else { return };
-                        shared.look_up_all().await;
-                        // The next caller starts a task: there is nothing to clear.
-                        drop(serving.0.take());
-                    });
-                    answer
-                }
-            };
-            let closed = |_| Err(SegmentError::new(SegmentErrorKind::Closed, tag.as_str()));
-            match answer.await.unwrap_or_else(closed) {
-                // It was leaving.
-                Err(error) if *error.kind() == SegmentErrorKind::Changed => {}
-                answer => return answer,
+        let answer = match shared.look_ups.ask(tag) {
+            Asked::Refused(why) => return Err(SegmentError::new(why, tag.as_str())),
+            Asked::Waits(answer) => answer,
+            Asked::IsFirst(answer) => {
+                // Made here: a generator that closes may drop the task before it began.
+                let mut serving = Serving(Some(Arc::clone(shared)));
+                shared.store_client.spawn(async move {
+                    let Some(shared) = serving.0.clone() else { return };
+                    shared.look_up_all().await;
+                    // The next caller starts a task: there is nothing to clear.
+                    drop(serving.0.take());
+                });
+                answer
             }
-        }
+        };
+        let closed = |_| Err(SegmentError::new(SegmentErrorKind::Closed, tag.as_str()));
+        answer.await.unwrap_or_else(closed)
     }
 
     /// Looks names up until none waits any more.
@@ -301,11 +288,7 @@ impl Shared {
                 Some(error) => Err(SegmentError::of_store(&tag, Arc::clone(error))),
                 None => self.looked_up(&tag, records.get(&tag)),
             };
-            if let Err(error) = &answer
-                && *error.kind() != SegmentErrorKind::Changed
-            {
-                refused += 1;
-            }
+            refused += u32::from(answer.is_err());
             for caller in callers {
                 let _ = caller.send(answer.clone());
             }
@@ -315,9 +298,6 @@ impl Shared {
 
     /// What callers get who asked for a tag that has this record, or none.
     fn looked_up(&self, tag: &Tag, record: Option<&TagRecord>) -> Answer {
-        if self.tags.is_leaving(tag) {
-            return Err(SegmentError::new(SegmentErrorKind::Changed, tag.as_str()));
-        }
         let applied = match record {
             Some(record) => self.apply(record),
             None => {
@@ -387,14 +367,13 @@ impl Shared {
     }
 }
 
-/// Lets the mark of a tag that has ended sink and gives its unused ids back: they are nobody's, no
-/// handle yields them any more, and no task fetches others. The mark first: in the other order a
-/// crash in between would leave one that the store does not reach.
-pub(crate) async fn give_back(state: &TagState, leftovers: Leftovers) {
+/// Gives the unused ids of a tag that has ended back: they are nobody's, no handle yields them any
+/// more, and no task fetches others. The mark, which has sunk, is written first: in the other order
+/// a crash in between would leave one that the store does not reach.
+pub(crate) async fn give_back(state: &TagState, unused: Option<IdRange>) {
     let client = &state.store_client;
     let Ok(_permit) = client.permits.acquire().await else { return };
-    let Leftovers { unused, granted_end, issued_end } = leftovers;
-    if let Err(error) = client.config.marks.lower(&state.tag, granted_end, issued_end).await {
+    if let Err(error) = client.config.marks.write(&state.tag).await {
         tracing::warn!(tag = ?state.tag.as_str(), "{error}; unused ids stay taken");
         return;
     }

@@ -6,12 +6,10 @@
 //!
 //! The set also says whose record is to be read next, so that each is read once in a while.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use arc_swap::ArcSwap;
-use leaf_core::Tag;
-use tokio::sync::watch;
 
 use super::handle::TagHandle;
 use super::known_tags::{KnownTags, TagMap};
@@ -34,8 +32,6 @@ struct Changes {
     /// Every handle of both maps, the one whose record was read longest ago first; and some that
     /// were replaced or removed since.
     queue: VecDeque<TagHandle>,
-    /// Tags that are leaving: their unused ids are on the way back to the store.
-    leaving: HashMap<Tag, watch::Receiver<()>>,
 }
 
 impl TagSet {
@@ -137,41 +133,5 @@ impl TagSet {
                 changes.queue.push_back(handle);
             }
         }
-    }
-
-    /// Whether the tag is leaving.
-    pub(crate) fn is_leaving(&self, tag: &Tag) -> bool {
-        self.changes().leaving.contains_key(tag)
-    }
-
-    /// Waits while the tag is leaving.
-    pub(crate) async fn until_left(&self, tag: &Tag) {
-        let leaving = self.changes().leaving.get(tag).cloned();
-        if let Some(mut leaving) = leaving {
-            // An error: it has left.
-            let _ = leaving.changed().await;
-        }
-    }
-}
-
-/// A tag that is leaving, until this is dropped.
-pub(crate) struct Leaving {
-    tags: Arc<TagSet>,
-    tag: Tag,
-    _left: watch::Sender<()>,
-}
-
-impl Leaving {
-    pub(crate) fn begin(tags: &Arc<TagSet>, tag: &Tag) -> Self {
-        let (left, leaving) = watch::channel(());
-        tags.changes().leaving.insert(tag.clone(), leaving);
-        Self { tags: Arc::clone(tags), tag: tag.clone(), _left: left }
-    }
-}
-
-impl Drop for Leaving {
-    fn drop(&mut self) {
-        // Those who wait are told by the sender, which is dropped after this.
-        self.tags.changes().leaving.remove(&self.tag);
     }
 }

@@ -139,17 +139,6 @@ pub(crate) struct Fetched {
     pub(crate) took: Duration,
 }
 
-/// What a tag leaves behind at a clean stop.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Leftovers {
-    /// The ids that were fetched last and never handed out.
-    pub(crate) unused: Option<IdRange>,
-    /// End of the last range that was granted.
-    pub(crate) granted_end: i64,
-    /// One past the last id that was handed out, by this process or one before it; 0 for none.
-    pub(crate) issued_end: i64,
-}
-
 #[derive(Debug, Clone)]
 pub(crate) struct Failure {
     pub(crate) error: Arc<StoreError>,
@@ -410,10 +399,12 @@ impl TagState {
         true
     }
 
-    /// What was left when the tag was closed, once its tasks have ended. Told once: given back the
-    /// ids may be somebody else's the next moment. `None` for a record that is gone, which has no
-    /// use for them, and for one that is suspect.
-    pub(crate) fn take_leftovers(&self) -> Option<Leftovers> {
+    /// Lets the mark of a tag that was closed or has left sink to one past the last id that was
+    /// handed out, by this process or one before it, and returns the ids that were fetched last and
+    /// never handed out. Call it once its tasks have ended. Told once: given back the ids may be
+    /// somebody else's the next moment. `None` for a record that is gone, which has no use for them,
+    /// for one that is suspect, and where nothing was granted.
+    pub(crate) fn take_unused(&self) -> Option<Option<IdRange>> {
         let mut control = self.control();
         let closed = control.left || control.ended == Some(SegmentErrorKind::Closed);
         let closed = closed && !control.suspect();
@@ -422,7 +413,9 @@ impl TagState {
         let issued_end = ends.into_iter().flatten().max().unwrap_or(0);
         // A handle that was granted nothing has nothing to say of the mark.
         let granted_end = control.granted_end?;
-        Some(Leftovers { unused: self.numbers().unused(at), granted_end, issued_end })
+        let marks = &self.store_client.config.marks;
+        marks.lower_in_memory(&self.tag, granted_end, issued_end);
+        Some(self.numbers().unused(at))
     }
 
     /// Asked by every look-up, so it takes no lock, and reads nothing but what the next id is taken

@@ -39,17 +39,19 @@ async fn an_idle_tag_leaves_and_goes_on_without_a_gap() {
     assert_eq!(segments.tag("orders").await.unwrap().next().await.unwrap().get(), 8);
 }
 
-/// A new handle is granted the ids that went back: it must not compare them with the mark that was
-/// before.
+/// A new handle may be granted the ids that went back: it must not compare them with the mark that
+/// was before.
 #[tokio::test(start_paused = true)]
-async fn who_comes_while_a_tag_leaves_waits_for_that() {
+async fn who_comes_while_a_tag_leaves_is_served() {
     let store = store_with("orders", 1000).await;
     let marks = Arc::new(HighWaterMarks::default());
     let config = SegmentConfig { idle: Some(IDLE), marks, ..SegmentConfig::default() };
     let segments = SegmentGenerator::open(Arc::clone(&store) as _, config).await;
+    let mut last = 0;
     for i in 0..15 {
-        let id = segments.tag("orders").await.unwrap().next().await.unwrap();
-        assert_eq!(id.get(), i + 1);
+        let id = segments.tag("orders").await.unwrap().next().await.unwrap().get();
+        assert!((last + 1..=last + 1001).contains(&id), "{last}, then {id}");
+        last = id;
         // Give backs, look-ups and allocations take some time, and callers come at any moment.
         store.set_delay(Duration::from_millis(20));
         tokio::time::sleep(IDLE - REFRESH).await;
@@ -57,11 +59,10 @@ async fn who_comes_while_a_tag_leaves_waits_for_that() {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
         tokio::time::sleep(Duration::from_millis(3 * u64::try_from(i).unwrap())).await;
-        let (again, health) = (segments.tag("orders").await.unwrap(), segments.health());
-        assert_eq!(again.stock(), 0);
-        assert_eq!(health, leaf_core::Health::Ready, "no number was refused");
+        let again = segments.tag("orders").await.unwrap();
+        let served = again.next().await.is_ok();
+        assert!(served, "ids that went back are refused: {:?}", segments.health());
     }
-    assert_eq!(segments.tag("orders").await.unwrap().next().await.unwrap().get(), 16);
 }
 
 #[tokio::test(start_paused = true)]
