@@ -60,7 +60,7 @@ impl Place {
             Self::MariaDb(database) => {
                 let name = url.rsplit('/').next().unwrap();
                 database.sql(&format!(
-                    "INSERT INTO {name}.leaf_alloc (biz_tag, max_id, step) \
+                    "USE {name}; INSERT INTO leaf_alloc (biz_tag, max_id, step) \
                      SELECT CONCAT('tag-', seq), 1, 10 FROM seq_0_to_{}",
                     tags - 1
                 ));

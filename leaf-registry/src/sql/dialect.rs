@@ -198,6 +198,9 @@ pub(crate) trait Dialect: fmt::Debug + Send + Sync + Sized + 'static {
 
     /// Its name in texts.
     const NAME: &'static str;
+    /// Whether allocations that come at the same time share a transaction: the database has one
+    /// writer, and does not put commits together itself.
+    const SHARES_COMMITS: bool = false;
     /// Whether a name that is not ASCII may stand in a list of tags ([`Value::Tags`]).
     const LISTS_ANY_NAME: bool = true;
     /// The tables of a segment store.

@@ -12,6 +12,7 @@ pub(crate) mod fences;
 mod locked;
 mod making;
 pub(crate) mod store;
+mod together;
 #[cfg_attr(not(feature = "full"), allow(dead_code, reason = "SQLite has no server"))]
 pub(crate) mod url;
 pub(crate) mod values;

@@ -33,6 +33,7 @@ use super::connections::{
 };
 use super::dialect::{Connection, Dialect, GuardStatements};
 use super::failover_guard::FailoverGuard;
+use super::together::Together;
 use super::values::{Cells, Column, Value};
 use crate::record;
 
@@ -58,6 +59,8 @@ pub(crate) struct SqlStore<D: Dialect> {
     sequences: OptionalTable,
     /// `leaf_tag_settings`.
     settings: OptionalTable,
+    /// Allocations that wait for a transaction.
+    pub(super) together: Together,
 }
 
 /// A table that older databases, and users with few rights, do not have. Once rows were read from a
@@ -92,7 +95,8 @@ enum Wanted<'a> {
 }
 
 /// What one try of an allocation came to.
-enum Tried {
+#[derive(Debug)]
+pub(super) enum Tried {
     /// The new `max_id`.
     Granted(i64),
     /// Nothing in the record forbids it: somebody has changed it meanwhile.
@@ -106,7 +110,7 @@ impl<D: Dialect> SqlStore<D> {
     /// A store over these connections.
     pub(crate) fn new(connections: D::Connections, guard: Arc<FailoverGuard>) -> Self {
         let (sequences, settings) = (OptionalTable::default(), OptionalTable::default());
-        Self { connections, guard, sequences, settings }
+        Self { connections, guard, sequences, settings, together: Together::default() }
     }
 
     /// Sets `max_id` from the end of `unused` to its start if nobody allocated since, in a record
@@ -186,7 +190,7 @@ impl<D: Dialect> SqlStore<D> {
 
     /// One try of an allocation: the statement that allocates; only if it changed no row, a second
     /// one that reads why. So the usual case costs one round trip.
-    async fn try_allocate(
+    pub(super) async fn try_allocate(
         &self,
         connection: &mut Connection<D>,
         tag: &Tag,
@@ -339,11 +343,16 @@ impl<D: Dialect> RangeSource for SqlStore<D> {
             let amount = i64::from(amount.get());
             let mut tries = 0;
             while tries < TRIES {
-                let tried =
-                    run(&self.connections, Access::Statement, operation(), async |connection| {
-                        self.try_allocate(connection, tag, amount, expected).await
-                    });
-                match tried.await? {
+                let tried = match D::SHARES_COMMITS {
+                    true => self.try_together(tag, amount, expected).await,
+                    false => {
+                        run(&self.connections, Access::Statement, operation(), async |connection| {
+                            self.try_allocate(connection, tag, amount, expected).await
+                        })
+                        .await
+                    }
+                };
+                match tried? {
                     Tried::Granted(end) => {
                         let range = IdRange::new(end.saturating_sub(amount), end);
                         return range.ok_or_else(|| {

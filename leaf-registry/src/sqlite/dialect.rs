@@ -99,6 +99,7 @@ impl Dialect for Sqlite {
     type Connections = SqliteFile;
 
     const NAME: &'static str = "sqlite";
+    const SHARES_COMMITS: bool = true;
 
     const SEGMENT_TABLES: &'static [Table] = &[
         Table {

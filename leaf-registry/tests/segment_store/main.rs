@@ -121,6 +121,51 @@ async fn sixteen_allocators_never_overlap(f: Fixture) {
     assert_eq!(max_id.cast_unsigned(), 1 + sum, "no id is lost when nothing failed");
 }
 
+/// G-01: allocations that come at the same time, which a store may commit together, have each its own
+/// answer, and who does not wait for his takes it from nobody.
+async fn allocations_at_the_same_time_have_each_its_own_answer(f: Fixture) {
+    const TAGS: usize = 300;
+    let name = |i: usize| format!("tag-{i}");
+    for i in (0..TAGS).filter(|i| i % 10 != 1) {
+        create(&*f.store, &name(i), 10).await;
+    }
+    for i in (2..TAGS).step_by(10) {
+        f.store.seal_now(&tag(&name(i))).await.unwrap();
+    }
+    for round in 0..3 {
+        let mut allocations = tokio::task::JoinSet::new();
+        let mut left = Vec::new();
+        for i in 0..TAGS {
+            let store = Arc::clone(&f.store);
+            let expected = step(if i % 10 == 3 { 11 } else { 10 });
+            let allocation = allocations.spawn(async move {
+                let amount = step(1 + i64::try_from(i).unwrap());
+                (i, store.allocate(&tag(&name(i)), amount, expected.into()).await)
+            });
+            if i % 10 == 4 {
+                left.push(allocation);
+            }
+        }
+        tokio::task::yield_now().await;
+        left.iter().for_each(tokio::task::AbortHandle::abort);
+        while let Some(done) = allocations.join_next().await {
+            let Ok((i, answer)) = done else { continue };
+            match (i % 10, answer.map_err(|error| error.kind().clone())) {
+                (1, answer) => assert_eq!(answer, Err(StoreErrorKind::UnknownTag)),
+                (2, answer) => assert_eq!(answer, Err(StoreErrorKind::Moved)),
+                (3, answer) => assert_eq!(answer, Err(StoreErrorKind::StepChanged(step(10)))),
+                // One that was broken off may have allocated too.
+                (4, answer) => assert_eq!(answer.unwrap().len(), 1 + i as u64),
+                (_, answer) => {
+                    let amount = 1 + i64::try_from(i).unwrap();
+                    let start = 1 + round * amount;
+                    assert_eq!(answer, Ok(IdRange::new(start, start + amount).unwrap()));
+                }
+            }
+        }
+    }
+}
+
 async fn tags_are_compared_as_bytes(f: Fixture) {
     create(&*f.store, "order", 10).await;
     for other in ["Order", "ordér", "orde", "order-"] {
@@ -498,6 +543,7 @@ macro_rules! backends {
 backends!(sqlite, mysql, postgres, etcd; {
     the_first_range_is_the_records_own,
     sixteen_allocators_never_overlap,
+    allocations_at_the_same_time_have_each_its_own_answer,
     tags_are_compared_as_bytes,
     any_valid_tag_can_be_kept,
     a_changed_step_is_told,

@@ -1,5 +1,7 @@
 //! The file of an embedded store: what happens to it under a process that has it open.
 
+use std::sync::Arc;
+
 use leaf_registry::StoreOptions;
 use leaf_segment::StoreErrorKind;
 use leaf_testkit::all_tags;
@@ -94,4 +96,37 @@ async fn a_log_that_is_gone_is_noticed_through_a_symbolic_link() {
         std::fs::remove_file(directory.path().join(format!("leaf.db-{end}"))).unwrap();
     }
     assert_eq!(refusal(take()).await, StoreErrorKind::Replaced);
+}
+
+/// Allocations that come at the same time share a transaction: one that the database itself refuses
+/// fails alone.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_statement_that_fails_takes_no_other_allocation_with_it() {
+    let f = sqlite().await;
+    let mut names: Vec<String> = (0..100).map(|i| format!("tag-{i}")).collect();
+    names.push("forbidden".to_owned());
+    for name in &names {
+        create(&*f.store, name, 10).await;
+    }
+    f.sql(
+        "CREATE TRIGGER refuses BEFORE UPDATE ON leaf_alloc WHEN NEW.biz_tag = 'forbidden' \
+         BEGIN SELECT RAISE(ABORT, 'not this one'); END",
+    )
+    .await;
+    let mut allocations = tokio::task::JoinSet::new();
+    for name in names {
+        let store = Arc::clone(&f.store);
+        allocations.spawn(async move {
+            (store.allocate(&tag(&name), step(10), step(10).into()).await, name)
+        });
+    }
+    while let Some(done) = allocations.join_next().await {
+        match done.unwrap() {
+            (Ok(range), _) => assert_eq!((range.start(), range.end()), (1, 11)),
+            (Err(error), name) => {
+                assert_eq!(name, "forbidden", "{error}");
+                assert!(format!("{error}").contains("not this one"), "{error}");
+            }
+        }
+    }
 }
