@@ -10,7 +10,7 @@
 //! those who came meanwhile.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use leaf_core::{IdRange, Step};
@@ -33,9 +33,9 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(50);
 /// For so long after an allocation has failed, callers are told so without a request to the store.
 const FAILURE_HOLDS: Duration = Duration::from_millis(50);
 
-/// Who waits for ids of a tag in strict order.
+/// Who waits for ids of a tag in strict order. It takes little room in the many tags that are not.
 #[derive(Debug, Default)]
-pub(crate) struct Queue(Mutex<Requests>);
+pub(crate) struct Queue(OnceLock<Box<Mutex<Requests>>>);
 
 #[derive(Debug, Default)]
 struct Requests {
@@ -53,18 +53,20 @@ struct Request {
 impl Queue {
     fn lock(&self) -> MutexGuard<'_, Requests> {
         // What it protects is in order after every statement.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.get_or_init(Box::default).lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Whether somebody waits.
     pub(crate) fn is_served(&self) -> bool {
-        self.lock().served
+        self.0.get().is_some() && self.lock().served
     }
 
     /// Lets everybody who waits go without an answer.
     pub(crate) fn clear(&self) {
-        let left = std::mem::take(&mut self.lock().waiting);
-        drop(left);
+        if self.0.get().is_some() {
+            let left = std::mem::take(&mut self.lock().waiting);
+            drop(left);
+        }
     }
 }
 

@@ -188,7 +188,7 @@ impl TagHandle {
     /// What the tag's numbers mean.
     #[must_use]
     pub fn meaning(&self) -> Meaning {
-        self.state.meaning
+        self.state.meaning()
     }
 
     /// Which making or repair of the tag this handle's ids are of; `None` where the record has no
@@ -228,7 +228,7 @@ impl TagHandle {
     }
 
     fn is_strict(&self) -> bool {
-        self.state.meaning.order == Order::Strict
+        self.state.meaning().order == Order::Strict
     }
 
     /// The id of the highest number that this handle's callers took, which is the highest id unless

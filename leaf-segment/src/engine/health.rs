@@ -137,7 +137,7 @@ fn problem(handle: &TagHandle) -> Option<String> {
     if let Err(error) = &control.policy {
         return Some(error.to_string());
     }
-    if let Err(error) = &control.settings {
+    if let Some(error) = &control.unreadable {
         return Some(error.to_string());
     }
     let refusal = control.failure.as_ref().map(|failure| failure.error.kind());

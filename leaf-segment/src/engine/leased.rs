@@ -121,7 +121,12 @@ impl TagHandle {
         self.check_ranges()?;
         let step = self.check_count(count)?;
         let direct = self.fetch(step, self.deadline()).await?;
-        let ticket = self.state.control().leased.remember(direct.range, direct.before);
+        let ticket = self
+            .state
+            .control()
+            .leased
+            .get_or_insert_default()
+            .remember(direct.range, direct.before);
         Ok(LeasedRange { range: direct.range, ticket })
     }
 
@@ -173,7 +178,7 @@ async fn give_back(
 /// where it may not give them back.
 fn forget(state: &TagState, ticket: u64, unused: IdRange) -> Option<i64> {
     let mut control = state.control();
-    let entry = control.leased.redeem(ticket, unused)?;
+    let entry = control.leased.as_mut()?.redeem(ticket, unused)?;
     // Else something was granted since, or the record cannot be trusted.
     let is_last = control.granted_end == Some(unused.end());
     let sound = control.ended.is_none() && !control.suspect();

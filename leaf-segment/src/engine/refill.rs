@@ -29,7 +29,7 @@ const BACKOFF_WITH_WAITERS: Duration = Duration::from_millis(500);
 /// Starts the tag's refill task unless one is under way.
 #[cold]
 pub(crate) fn start(state: &Arc<TagState>) {
-    if state.meaning.order == Order::Strict {
+    if state.meaning().order == Order::Strict {
         // It has no buffer: its callers wait in `group_commit`.
         return;
     }
@@ -257,7 +257,7 @@ pub(crate) async fn fetch(state: &Arc<TagState>, wanted: Amount) -> Result<IdRan
         state.record_seen(&record);
         state.control().check(record.max_id, config.marks.get(&state.tag)).map_err(refuse)?;
     }
-    let planned = state.control().plan(state.meaning, Bounds::of(config));
+    let planned = state.control().plan(state.meaning(), Bounds::of(config));
     let (planned, expected) = planned.map_err(refuse)?;
     // What was granted before the request is sent: a later answer may carry less than one that was
     // granted meanwhile.
@@ -268,7 +268,7 @@ pub(crate) async fn fetch(state: &Arc<TagState>, wanted: Amount) -> Result<IdRan
     };
 
     let sent = Instant::now();
-    let (range, amount) = match (state.meaning.order, wanted) {
+    let (range, amount) = match (state.meaning().order, wanted) {
         // A conflict with another node is no trouble of the store: `group_commit` tries again, and
         // tells.
         (Order::Strict, _) => (fetch_in_order(state, amount, expected).await?, amount),
@@ -278,7 +278,7 @@ pub(crate) async fn fetch(state: &Arc<TagState>, wanted: Amount) -> Result<IdRan
         }
         (Order::Relaxed, Amount::Segment) => fetch_what_is_left(state, amount, expected).await?,
     };
-    if range.end() > expected.end && state.meaning.reset.is_none() {
+    if range.end() > expected.end && state.meaning().reset.is_none() {
         // A store that knows nothing of ends.
         return Err(refuse(StoreErrorKind::Exhausted));
     }
@@ -291,7 +291,7 @@ pub(crate) async fn fetch(state: &Arc<TagState>, wanted: Amount) -> Result<IdRan
         return Err(refuse(StoreErrorKind::UnknownTag));
     }
     drop(permit);
-    match state.meaning.order {
+    match state.meaning().order {
         Order::Relaxed => state.store_client.write_mark(&state.tag).await,
         // Nothing is kept in memory that a restart could repeat: the mark only has to be near.
         Order::Strict => state.write_mark_behind(),
@@ -365,7 +365,7 @@ async fn fetch_in_order(
         let request = store.allocate(&state.tag, amount, expected);
         state.store_client.attempt(&operation, request).await
     };
-    let Some(reset) = state.meaning.reset else { return allocate(expected).await };
+    let Some(reset) = state.meaning().reset else { return allocate(expected).await };
     let now = period_clock.now();
     let window = reset.window_at(now);
     if state.control().period != Some(window.code) {

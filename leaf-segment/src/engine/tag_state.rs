@@ -5,10 +5,10 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard};
 use std::time::Duration;
 
-use leaf_core::{IdRange, Step, StepError, Tag, Template};
+use leaf_core::{IdRange, Step, StepError, Tag};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
@@ -18,8 +18,8 @@ use super::leased::{Before, Leased};
 use super::rate::Rate;
 use super::step_policy::{Bounds, StepPolicy};
 use super::store_client::StoreClient;
-use crate::meaning::{Mapping, Meaning, Text, Zone};
-use crate::store::{Expected, Slice, TagGeneration, TagSettings, TagSettingsError};
+use crate::meaning::{Mapping, Meaning, Text};
+use crate::store::{Expected, TagGeneration, TagSettings, TagSettingsError};
 use crate::{SegmentError, SegmentErrorKind, StoreError, StoreErrorKind, TagRecord};
 
 /// An error that only an operator can cure is told to callers for this long before the store is
@@ -49,12 +49,10 @@ pub(crate) struct TagState {
     /// The numbers of a tag whose ids are made of them.
     pub(crate) shaped: Option<Box<Shaped>>,
     pub(crate) tag: Tag,
-    pub(crate) meaning: Meaning,
+    /// None in a plain tag, as most are.
+    meaning: Option<Box<Meaning>>,
     /// How ids are written, where the tag has a template.
-    pub(crate) text: Option<Text>,
-    /// What was chosen when the tag was made or repaired, beside its meaning; `None` where the
-    /// settings could not be read.
-    made: Option<Made>,
+    pub(crate) text: Option<Box<Text>>,
     pub(crate) store_client: Arc<StoreClient>,
     /// Who waits for ids in strict order; empty in every other tag.
     pub(crate) queue: Queue,
@@ -76,11 +74,16 @@ pub(crate) struct TagState {
     control: Mutex<TagControl>,
 }
 
-type Made = (Option<TagGeneration>, Option<Slice>, Option<Template>, Option<Zone>);
+/// What is chosen when a tag is made or repaired, beside its meaning.
+fn made(settings: &TagSettings) -> impl PartialEq + '_ {
+    (settings.generation, settings.slice, &settings.text, settings.time_zone)
+}
 
-/// What is chosen when a tag is made or repaired, of its settings.
-fn made(settings: &TagSettings) -> Made {
-    (settings.generation, settings.slice, settings.text.clone(), settings.time_zone)
+/// Most tags have the settings of a record without any: those are there once.
+fn share(settings: &TagSettings) -> Arc<TagSettings> {
+    static DEFAULT: LazyLock<Arc<TagSettings>> = LazyLock::new(Arc::default);
+    let default = *settings == **DEFAULT;
+    if default { Arc::clone(&DEFAULT) } else { Arc::new(settings.clone()) }
 }
 
 /// Numbers, and what makes ids of them.
@@ -93,7 +96,10 @@ pub(crate) struct Shaped {
 #[derive(Debug)]
 pub(crate) struct TagControl {
     pub(crate) policy: Result<StepPolicy, StepError>,
-    pub(crate) settings: Result<TagSettings, TagSettingsError>,
+    /// The settings that were read last; none where they could not be read from the beginning.
+    settings: Option<Arc<TagSettings>>,
+    /// Why they could not be read the last time.
+    pub(crate) unreadable: Option<Box<TagSettingsError>>,
     /// How many ids were granted to this process, for its callers.
     pub(crate) granted: u64,
     /// When the last segment was asked for.
@@ -115,7 +121,7 @@ pub(crate) struct TagControl {
     /// One past the last id that was handed out past the buffer.
     pub(crate) direct_end: Option<i64>,
     /// The ranges that were leased last.
-    pub(crate) leased: Leased,
+    pub(crate) leased: Option<Box<Leased>>,
     /// The last period for which the clocks were compared, where numbers begin again.
     pub(crate) period: Option<i64>,
     /// The tag's mark when this state was made.
@@ -134,9 +140,16 @@ pub(crate) struct TagControl {
 /// A range that was granted.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Fetched {
-    pub(crate) amount: u64,
     pub(crate) at: Instant,
-    pub(crate) took: Duration,
+    /// Microseconds.
+    took: u32,
+    pub(crate) amount: u32,
+}
+
+impl Fetched {
+    pub(crate) fn took(&self) -> Duration {
+        Duration::from_micros(self.took.into())
+    }
 }
 
 #[derive(Debug, Clone)]
@@ -148,7 +161,7 @@ pub(crate) struct Failure {
 impl TagControl {
     /// Whether the record must be read before anything is allocated from it.
     pub(crate) fn suspect(&self) -> bool {
-        self.refused || self.policy.is_err() || self.settings.is_err()
+        self.refused || self.policy.is_err() || self.unreadable.is_some()
     }
 
     /// Whether a record with this `max_id` can be allocated from again.
@@ -165,6 +178,26 @@ impl TagControl {
         Before { granted_end: self.granted_end, direct_end: self.direct_end, mark }
     }
 
+    /// The settings, as they were read last.
+    pub(crate) fn settings(&self) -> Result<Arc<TagSettings>, &TagSettingsError> {
+        match &self.unreadable {
+            Some(error) => Err(error),
+            None => Ok(self.settings.clone().unwrap_or_default()),
+        }
+    }
+
+    fn settings_seen(&mut self, settings: &Result<TagSettings, TagSettingsError>) {
+        match settings {
+            Ok(seen) => {
+                self.unreadable = None;
+                if self.settings.as_deref() != Some(seen) {
+                    self.settings = Some(share(seen));
+                }
+            }
+            Err(error) => self.unreadable = Some(Box::new(error.clone())),
+        }
+    }
+
     /// The amount to fetch, and what the record of a tag with this meaning should be like.
     pub(crate) fn plan(
         &self,
@@ -175,10 +208,10 @@ impl TagControl {
             |error: &StepError| StoreErrorKind::BadRecord(format!("{error}; correct its step"));
         let policy = self.policy.as_ref().map_err(bad_step)?;
         let ago = self.asked_at.map_or(Duration::MAX, |at| at.elapsed());
-        let settings = self.settings.as_ref();
+        let settings = self.settings();
         let settings = settings.map_err(|error| StoreErrorKind::BadRecord(error.to_string()))?;
-        let bounds = bounds.overruled_by(settings);
-        let end = meaning.number_end(settings);
+        let bounds = bounds.overruled_by(&settings);
+        let end = meaning.number_end(&settings);
         let expected = Expected { end, ..Expected::new(policy.record(), meaning) };
         Ok((policy.amount(ago, bounds), expected))
     }
@@ -191,7 +224,9 @@ impl TagControl {
             self.fetches.pop_front();
         }
         let now = Instant::now();
-        self.fetches.push_back(Fetched { amount: range.len(), at: now, took: now - sent });
+        let took = u32::try_from((now - sent).as_micros()).unwrap_or(u32::MAX);
+        let amount = u32::try_from(range.len()).unwrap_or(u32::MAX);
+        self.fetches.push_back(Fetched { at: now, took, amount });
     }
 
     /// The range was granted for the buffer on a request of `amount` that was sent at `sent`.
@@ -213,7 +248,7 @@ impl TagState {
         let settings = record.settings.as_ref().ok();
         let text = settings.and_then(|settings| {
             let template = settings.text.clone()?;
-            Some(Text::new(template, settings.time_zone, meaning.reset))
+            Some(Box::new(Text::new(template, settings.time_zone, meaning.reset)))
         });
         let mark_at_open = store_client.config.marks.get(&record.tag);
         Self {
@@ -222,9 +257,8 @@ impl TagState {
                 Box::new(Shaped { mapping: Arc::new(mapping), buffer: DoubleBuffer::new() })
             }),
             tag: record.tag.clone(),
-            meaning,
+            meaning: (!meaning.is_plain()).then(|| Box::new(meaning)),
             text,
-            made: settings.map(made),
             store_client,
             queue: Queue::default(),
             mark_due: AtomicBool::new(false),
@@ -236,16 +270,18 @@ impl TagState {
             reads_again: AtomicBool::new(false),
             control: Mutex::new(TagControl {
                 policy: record.step.map(StepPolicy::new),
-                settings: record.settings.clone(),
+                settings: settings.map(share),
+                unreadable: record.settings.clone().err().map(Box::new),
                 granted: 0,
                 asked_at: None,
-                fetches: VecDeque::new(),
+                // Many tags never fetch again.
+                fetches: VecDeque::with_capacity(1),
                 refused: false,
                 low: None,
                 went_back: false,
                 granted_end: None,
                 direct_end: None,
-                leased: Leased::default(),
+                leased: None,
                 period: None,
                 mark_at_open,
                 failure: None,
@@ -253,7 +289,7 @@ impl TagState {
                 closed_at: None,
                 used: (0, Instant::now()),
                 left: false,
-                rate: Rate::default(),
+                rate: Rate::new(Instant::now()),
             }),
         }
     }
@@ -262,6 +298,10 @@ impl TagState {
     pub(crate) fn advance_to(&self, control: &TagControl) -> Option<i64> {
         let mark = || self.store_client.config.marks.get(&self.tag);
         (control.refused || control.went_back).then(mark).flatten()
+    }
+
+    pub(crate) fn meaning(&self) -> Meaning {
+        self.meaning.as_deref().copied().unwrap_or(Meaning::PLAIN)
     }
 
     /// The buffer that refills go to.
@@ -281,20 +321,22 @@ impl TagState {
     /// The generation of the record that this state was made for: what was granted to it is given
     /// back to that one only.
     pub(crate) fn generation(&self) -> Option<TagGeneration> {
-        self.made.as_ref().and_then(|(generation, ..)| *generation)
+        self.control().settings.as_ref()?.generation
     }
 
     /// Whether the record is still the one that this state was made for: the tag may have been made
     /// again, or repaired because the database had granted ids twice. Settings that cannot be read
     /// tell nothing.
     pub(crate) fn is_made_as(&self, record: &TagRecord) -> bool {
-        record.settings.as_ref().map_or(true, |settings| self.made == Some(made(settings)))
+        let control = self.control();
+        let before = control.settings.as_deref().map(made);
+        record.settings.as_ref().map_or(true, |settings| before == Some(made(settings)))
     }
 
     /// Takes over what was read from the record.
     pub(crate) fn record_seen(&self, record: &TagRecord) {
         let mut control = self.control();
-        control.settings = record.settings.clone();
+        control.settings_seen(&record.settings);
         // It may have been corrected: the next request tells.
         control.failure.take_if(|it| matches!(it.error.kind(), StoreErrorKind::BadRecord(_)));
         drop(control);
@@ -450,7 +492,7 @@ impl TagState {
         let failure = control.failure.as_ref()?;
         // The next period may begin at any moment.
         let full =
-            self.meaning.reset.is_some() && *failure.error.kind() == StoreErrorKind::Exhausted;
+            self.meaning().reset.is_some() && *failure.error.kind() == StoreErrorKind::Exhausted;
         let holds = if full { FULL_HOLDS } else { ERROR_HOLDS };
         let refused = *failure.error.kind() == StoreErrorKind::Refused;
         if refused || failure.error.retryable() || failure.at.elapsed() > holds {
@@ -494,7 +536,7 @@ impl TagState {
 
     /// The most ids that one call may take.
     pub(crate) fn max_take(&self) -> usize {
-        let own = self.control().settings.as_ref().ok().and_then(|settings| settings.max_take);
+        let own = self.control().settings().ok().and_then(|settings| settings.max_take);
         own.unwrap_or(self.store_client.config.max_take).get() as usize
     }
 

@@ -119,9 +119,9 @@ impl TagView {
         let buffer = state.numbers().view();
         let control = state.control();
         let fetches = control.fetches.iter().map(|fetched| FetchView {
-            amount: fetched.amount,
+            amount: fetched.amount.into(),
             ago: now - fetched.at,
-            took: fetched.took,
+            took: fetched.took(),
         });
         let failure = control.failure.as_ref();
         Self {
@@ -131,7 +131,9 @@ impl TagView {
             position: buffer.position,
             stock: state.numbers().stock(),
             step: control.policy.as_ref().ok().map(|policy| policy.record()),
-            settings: control.settings.clone().unwrap_or_default(),
+            settings: control
+                .settings()
+                .map_or_else(|_| TagSettings::default(), Arc::unwrap_or_clone),
             fetches: fetches.collect(),
             fetching: state.fetching.load(Ordering::Relaxed),
             error: failure.map(|failure| (Arc::clone(&failure.error), failure.at.elapsed())),

@@ -30,7 +30,6 @@ mod tests;
 
 use std::hint::black_box;
 
-use crossbeam_utils::CachePadded;
 use leaf_core::{Id, IdRange};
 
 use self::slot::{Cursor, Slot};
@@ -41,11 +40,18 @@ const LAST: u32 = u32::MAX - 2;
 /// The cursor's generation once the buffer is closed.
 const CLOSED: u32 = u32::MAX - 1;
 
+/// On a cache line of its own. The 128 bytes of `crossbeam_utils::CachePadded` keep two lines away
+/// from each other that processors prefetch in pairs; here each of the two is of use to whoever needs
+/// the other one, and a process may have 100,000 buffers.
+#[derive(Debug)]
+#[repr(align(64))]
+struct OwnLine<T>(T);
+
 /// Two slots and a cursor. Callers of [`Self::take`] need no coordination.
 #[derive(Debug)]
 pub(crate) struct DoubleBuffer {
-    cursor: CachePadded<AtomicU64>,
-    segments: CachePadded<Segments>,
+    cursor: OwnLine<AtomicU64>,
+    segments: OwnLine<Segments>,
 }
 
 /// What every caller reads and few write, on one cache line: a caller of one tag among thousands
@@ -97,8 +103,8 @@ impl DoubleBuffer {
     /// An empty buffer: the first [`Self::publish`] fills generation 1.
     pub(crate) fn new() -> Self {
         Self {
-            cursor: CachePadded::new(AtomicU64::new(Cursor::start_of(0).0)),
-            segments: CachePadded::new(Segments {
+            cursor: OwnLine(AtomicU64::new(Cursor::start_of(0).0)),
+            segments: OwnLine(Segments {
                 drained: AtomicBool::new(true),
                 slots: [Slot::unused(), Slot::unused()],
             }),
@@ -109,9 +115,9 @@ impl DoubleBuffer {
     #[inline]
     pub(crate) fn take(&self) -> Take<Id> {
         loop {
-            if !self.segments.drained.load(Ordering::Relaxed) {
-                let taken = Cursor(self.cursor.fetch_add(1, Ordering::AcqRel));
-                if let Some(result) = Slot::read(&self.segments.slots, taken) {
+            if !self.segments.0.drained.load(Ordering::Relaxed) {
+                let taken = Cursor(self.cursor.0.fetch_add(1, Ordering::AcqRel));
+                if let Some(result) = Slot::read(&self.segments.0.slots, taken) {
                     return result;
                 }
             }
@@ -127,8 +133,8 @@ impl DoubleBuffer {
     pub(crate) fn take_run(&self, most: u32) -> Take<IdRange> {
         let most = most.clamp(1, MOST_AT_ONCE);
         loop {
-            if !self.segments.drained.load(Ordering::Relaxed) {
-                let taken = Cursor(self.cursor.fetch_add(u64::from(most), Ordering::AcqRel));
+            if !self.segments.0.drained.load(Ordering::Relaxed) {
+                let taken = Cursor(self.cursor.0.fetch_add(u64::from(most), Ordering::AcqRel));
                 if let Some(result) = self.slot(taken).read_run(taken, most) {
                     return result;
                 }
@@ -158,7 +164,7 @@ impl DoubleBuffer {
             }
             let next = now.0 + u64::from(count);
             let taken =
-                self.cursor.compare_exchange(now.0, next, Ordering::AcqRel, Ordering::Acquire);
+                self.cursor.0.compare_exchange(now.0, next, Ordering::AcqRel, Ordering::Acquire);
             if let (Ok(_), Some(result)) = (taken, self.slot(now).read_run(now, count)) {
                 return Some(result);
             }
@@ -170,21 +176,21 @@ impl DoubleBuffer {
     fn advance(&self) -> Option<End> {
         let now = self.now();
         if now.generation() == CLOSED {
-            self.segments.drained.store(true, Ordering::Relaxed);
+            self.segments.0.drained.store(true, Ordering::Relaxed);
             return Some(End::Closed);
         }
         if now.offset() < self.slot(now).length(now.generation()) {
             // Another caller has switched, or this one lost its offset.
-            self.segments.drained.store(false, Ordering::Relaxed);
+            self.segments.0.drained.store(false, Ordering::Relaxed);
             return None;
         }
         let next = Cursor::start_of(now.generation() + 1);
         if self.slot(next).holds(next.generation()) {
-            self.cursor.fetch_max(next.0, Ordering::AcqRel);
-            self.segments.drained.store(false, Ordering::Relaxed);
+            self.cursor.0.fetch_max(next.0, Ordering::AcqRel);
+            self.segments.0.drained.store(false, Ordering::Relaxed);
             return None;
         }
-        self.segments.drained.store(true, Ordering::Relaxed);
+        self.segments.0.drained.store(true, Ordering::Relaxed);
         // What was read at first may be old: then another caller has switched meanwhile.
         (self.now().generation() == now.generation()).then_some(End::Empty)
     }
@@ -247,7 +253,7 @@ impl DoubleBuffer {
     pub(crate) fn view(&self) -> View {
         let now = self.now();
         View {
-            slots: [self.segments.slots[0].range(), self.segments.slots[1].range()],
+            slots: [self.segments.0.slots[0].range(), self.segments.0.slots[1].range()],
             current: (now.generation() & 1) as usize,
             position: self.slot(now).from(now).map(IdRange::start),
         }
@@ -273,17 +279,17 @@ impl DoubleBuffer {
     /// it was closed before.
     pub(crate) fn close(&self) -> Option<ClosedAt> {
         // The offset lies above any length: also a caller that has not seen the flag gets nothing.
-        self.segments.drained.store(true, Ordering::Relaxed);
+        self.segments.0.drained.store(true, Ordering::Relaxed);
         let before =
-            Cursor(self.cursor.swap(Cursor::start_of(CLOSED).0 | 1 << 31, Ordering::AcqRel));
+            Cursor(self.cursor.0.swap(Cursor::start_of(CLOSED).0 | 1 << 31, Ordering::AcqRel));
         (before.generation() != CLOSED).then_some(ClosedAt(before))
     }
 
     /// Reads what [`Self::take`] reads, and has no other effect.
     pub(crate) fn touch(&self) {
         // Nobody uses what is read: without these the compiler would leave the reading out.
-        black_box(self.cursor.load(Ordering::Relaxed));
-        black_box(self.segments.drained.load(Ordering::Relaxed));
+        black_box(self.cursor.0.load(Ordering::Relaxed));
+        black_box(self.segments.0.drained.load(Ordering::Relaxed));
     }
 
     /// Whether this is the last segment that the buffer can hold, after four billion: no other may
@@ -295,7 +301,7 @@ impl DoubleBuffer {
     /// Uses up the generations but two.
     #[cfg(all(test, not(leaf_loom)))]
     pub(crate) fn skip_generations(&self) {
-        self.cursor.store(Cursor::start_of(LAST - 1).0, Ordering::SeqCst);
+        self.cursor.0.store(Cursor::start_of(LAST - 1).0, Ordering::SeqCst);
     }
 
     /// Whether [`Self::close`] was called.
@@ -327,10 +333,10 @@ impl DoubleBuffer {
     }
 
     fn now(&self) -> Cursor {
-        Cursor(self.cursor.load(Ordering::Acquire))
+        Cursor(self.cursor.0.load(Ordering::Acquire))
     }
 
     fn slot(&self, cursor: Cursor) -> &Slot {
-        &self.segments.slots[(cursor.generation() & 1) as usize]
+        &self.segments.0.slots[(cursor.generation() & 1) as usize]
     }
 }

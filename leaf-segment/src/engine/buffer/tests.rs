@@ -154,13 +154,13 @@ fn a_caller_suspended_before_its_read_loses_the_offset() {
     buffer.publish(range(10, 12));
     buffer.take();
 
-    let suspended = Cursor(buffer.cursor.fetch_add(1, Ordering::AcqRel));
+    let suspended = Cursor(buffer.cursor.0.fetch_add(1, Ordering::AcqRel));
     buffer.publish(range(20, 21));
     assert_eq!(drain(&buffer), [20]);
     buffer.publish(range(30, 32));
     assert_eq!(drain(&buffer), [30, 31]);
 
-    assert_eq!(Slot::read(&buffer.segments.slots, suspended), None, "31 was handed out already");
+    assert_eq!(Slot::read(&buffer.segments.0.slots, suspended), None, "31 was handed out already");
     assert_eq!(buffer.slot(suspended).read_run(suspended, 5), None, "nor is it part of a run");
 }
 
