@@ -13,7 +13,8 @@ use std::time::Duration;
 use leaf_testkit::{
     Fault, FaultProxy, HttpClient, LeafServer, Ledger, Load, MariaDb, Plan, wait_until,
 };
-use sqlx::mysql::MySqlPoolOptions;
+use sqlx::Connection as _;
+use sqlx::mysql::{MySqlConnection, MySqlPoolOptions};
 
 const SERVER: &str = env!("CARGO_BIN_EXE_leaf-server");
 const SEGMENT: &str = "/api/segment/get/leaf-segment-test";
@@ -395,4 +396,149 @@ fn a_step_that_is_edited_under_load_repeats_nothing() {
     let (least, greatest) = ledger.bounds().unwrap();
     assert!(least >= 1 && greatest < max_id, "{least} to {greatest}, max_id {max_id}");
     ledger.expect_at_least(1000);
+}
+
+/// What a node that has its tags and its worker id in one database asks of it while nobody asks for
+/// ids: a server may have a thousand of them, and 151 connections.
+#[test]
+fn an_idle_node_holds_two_connections_and_sends_less_than_a_statement_a_second() {
+    let database = MariaDb::start();
+    let name = database.new_database();
+    let url = MariaDb::url(database.port(), &name);
+    let sql = |statement: &str| database.sql(&format!("USE {name}; {statement}"));
+    let directory = tempfile::tempdir().unwrap();
+    let env =
+        [("LEAF_SNOWFLAKE__REGISTRY", url.clone()), ("LEAF_ADVERTISE", "127.0.0.1:8080".into())];
+    let args = ["schema", "--apply", "--segment-store", &url];
+    let mut tables = LeafServer::process(SERVER, directory.path(), &args, &env);
+    assert_eq!(tables.wait(Duration::from_secs(20)).code(), Some(0), "{}", tables.output());
+    LeafServer::make_sample(&url);
+    let server = LeafServer::start(SERVER, directory.path(), &["--segment-store", &url], &env);
+    // Requests for many tags at once, so that there are more connections than an idle node needs.
+    for n in 0..40 {
+        let row = format!("INSERT INTO leaf_alloc (biz_tag, max_id, step) VALUES ('t{n}', 1, 10)");
+        sql(&row);
+    }
+    std::thread::scope(|scope| {
+        for n in 0..40 {
+            let server = &server;
+            scope.spawn(move || server.id(&format!("/api/segment/get/t{n}")));
+        }
+    });
+    let most = database.sql("SHOW GLOBAL STATUS LIKE 'Max_used_connections'");
+    let most: u32 = most.split('\t').nth(1).unwrap().parse().unwrap();
+    assert!(most > 3, "{most}");
+    let _ = (server.id(SEGMENT), server.id("/api/snowflake/get/test"));
+
+    let connections = "SELECT COUNT(*) FROM information_schema.processlist WHERE user = 'leaf'";
+    wait_until("two connections", Duration::from_secs(30), || {
+        (database.sql(connections) == "2").then_some(())
+    });
+    database.sql("SET GLOBAL log_output = 'TABLE'; SET GLOBAL general_log = ON");
+    std::thread::sleep(Duration::from_secs(20));
+    let log = database.sql(
+        "SET GLOBAL general_log = OFF; SELECT thread_id, command_type FROM mysql.general_log \
+         WHERE user_host LIKE 'leaf%'",
+    );
+    let threads: HashSet<&str> = log.lines().filter_map(|line| line.split('\t').next()).collect();
+    assert!(threads.len() <= 2 && !log.contains("Connect"), "{log}");
+    let statements = log.lines().filter(|line| !line.ends_with("Prepare")).count();
+    assert!((6..=20).contains(&statements), "{statements} statements in 20 s:\n{log}");
+}
+
+/// Sixty nodes that start at once, with their tags and worker ids in a database that allows 151
+/// connections, as MySQL and MariaDB do by default.
+#[test]
+fn sixty_nodes_start_on_151_connections() {
+    let database = MariaDb::start();
+    // Not one more for those who may use the one that is meant for root.
+    let limit =
+        "SET GLOBAL max_connections = 151; REVOKE CONNECTION ADMIN ON *.* FROM leaf@'127.0.0.1'";
+    database.sql(limit);
+    let url = MariaDb::url(database.port(), &database.new_database());
+    let env = [("LEAF_SNOWFLAKE__REGISTRY", url.clone())];
+    let directory = tempfile::tempdir().unwrap();
+    let args = ["schema", "--apply", "--segment-store", &url];
+    let mut tables = LeafServer::process(SERVER, directory.path(), &args, &env);
+    assert_eq!(tables.wait(Duration::from_secs(20)).code(), Some(0), "{}", tables.output());
+    LeafServer::make_sample(&url);
+
+    let directories: Vec<_> = (0..60).map(|_| tempfile::tempdir().unwrap()).collect();
+    let args = ["--segment-store", &url];
+    let mut nodes: Vec<LeafServer> = directories
+        .iter()
+        .enumerate()
+        .map(|(n, directory)| {
+            let name = ("LEAF_ADVERTISE", format!("127.0.0.1:{}", 10_000 + n));
+            let env = [env[0].clone(), name];
+            LeafServer::launch(SERVER, directory.path(), &args, &env)
+        })
+        .collect();
+    let mut ids = HashSet::new();
+    let mut workers = HashSet::new();
+    for node in &mut nodes {
+        node.wait_ready();
+        assert!(ids.insert(node.id(SEGMENT)), "twice");
+        workers.insert(node.id("/api/snowflake/get/test") >> 12 & 1023);
+    }
+    assert_eq!(workers.len(), 60, "every node has a worker id of its own");
+}
+
+/// A server whose connections are all taken is a cause of its own; ids in memory flow on, and the
+/// node is in order again once there is a connection.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_without_a_free_connection_is_told_and_outlived() {
+    let database = MariaDb::start();
+    let url = MariaDb::url(database.port(), &database.new_database());
+    schema(&url, true);
+    LeafServer::make_sample(&url);
+    let (_directory, server) = start(&url, false);
+    let mut ids: HashSet<i64> = HashSet::from([server.id(SEGMENT)]);
+
+    // Others take all that MariaDB allows at least; the one beside these is for root.
+    database.sql(
+        "SET GLOBAL max_connections = 10; REVOKE CONNECTION ADMIN ON *.* FROM leaf@'127.0.0.1'",
+    );
+    let mut taken = Vec::new();
+    let mut own = Vec::new();
+    while taken.len() < 10 {
+        match MySqlConnection::connect(&url).await {
+            Ok(mut connection) => {
+                let id: u64 = sqlx::query_scalar("SELECT CONNECTION_ID()")
+                    .fetch_one(&mut connection)
+                    .await
+                    .unwrap();
+                own.push(id.to_string());
+                taken.push(connection);
+            }
+            Err(_) => {
+                let of_the_node = database.sql(&format!(
+                    "SELECT id FROM information_schema.processlist WHERE user = 'leaf' AND id NOT IN ({})",
+                    own.join(",")
+                ));
+                for id in of_the_node.lines() {
+                    database.sql(&format!("KILL {id}"));
+                }
+            }
+        }
+    }
+
+    // One tenth of a segment begins the fetch of the next.
+    for _ in 0..1000 {
+        assert!(ids.insert(server.id(SEGMENT)), "twice");
+    }
+    let status = || HttpClient::once(server.ops(), "GET", "/v1/status").body;
+    wait_until("the cause", Duration::from_secs(10), || {
+        status().contains("raise the server's max_connections").then_some(())
+    });
+    assert_eq!(HttpClient::once(server.ops(), "GET", "/readyz").status, 200, "it has ids");
+    assert!(ids.insert(server.id(SEGMENT)), "twice");
+
+    drop(taken);
+    wait_until("a connection", Duration::from_secs(20), || {
+        (!status().contains("max_connections")).then_some(())
+    });
+    for _ in 0..3000 {
+        assert!(ids.insert(server.id(SEGMENT)), "twice");
+    }
 }

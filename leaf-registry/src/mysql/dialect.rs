@@ -5,6 +5,7 @@
 //! first, for the index: on its own it would take `order ` and `Order` for `order`.
 
 use leaf_core::Tag;
+use leaf_segment::StoreErrorKind;
 use leaf_segment::store::MOST_RECORDS;
 use leaf_snowflake::{StoredWorker, WorkerRecord};
 use sqlx::{Executor, MySql, MySqlConnection};
@@ -120,6 +121,18 @@ macro_rules! now {
         "CAST(UNIX_TIMESTAMP(NOW(3)) * 1000 AS SIGNED)"
     };
 }
+
+/// Replaces a fence and its mirror, if both are still what was read.
+const UPDATE_BOTH: &str = concat!(
+    "UPDATE leaf_worker_fence f JOIN leaf_workerid_alloc a ON a.id = f.worker_id \
+     SET f.nonce = ?, f.record = ?, f.seen_at = ",
+    now!(),
+    ", a.ip = ?, a.port = ?, a.ip_port = ?, a.max_timestamp = ? \
+     WHERE f.worker_id = ? AND f.nonce = ? AND f.record = ? AND ",
+    is_writer!(),
+    " AND (SELECT since FROM leaf_worker_guard WHERE id = 1) = ? \
+     AND a.ip_port = ? AND a.max_timestamp = ?"
+);
 
 /// The statements about one table of tags. Columns are read as whole numbers whatever a foreign
 /// table's types are. The arguments are pieces of statements:
@@ -441,7 +454,8 @@ CREATE TABLE leaf_sequence (
         }
     }
 
-    /// Fence and mirror change in one transaction, if both are still what was read.
+    /// Fence and mirror change together, if both are still what was read: of a worker id that has both
+    /// by one statement, since each holder sends it every few seconds.
     async fn replace_fence(
         connection: &mut MySqlConnection,
         worker: i64,
@@ -451,6 +465,33 @@ CREATE TABLE leaf_sequence (
     ) -> Result<bool, sqlx::Error> {
         if !mirrored {
             return fences::replace::<Self>(connection, worker, read, record).await;
+        }
+        if let (Some((nonce, text)), Some((ip_port, Some(ceiling)))) = (&read.record, &read.mirror)
+        {
+            let (next_nonce, next_text) = (record.fence.nonce.to_string(), record.encode());
+            let (ip, port) = mirror::ip_and_port(&record.holder);
+            let values = [
+                Value::Text(&next_nonce),
+                Value::Text(&next_text),
+                Value::Text(ip),
+                Value::Text(port),
+                Value::Text(record.holder.as_str()),
+                Value::Int(fences::mirrored_ceiling(record)),
+                Value::Int(worker),
+                Value::Text(nonce),
+                Value::Text(text),
+                Value::Int(read.failed_over_at),
+                Value::Text(ip_port),
+                Value::Int(*ceiling),
+            ];
+            return match Self::execute(connection, UPDATE_BOTH, &values).await {
+                Ok(done) => Ok(Self::affected(&done) > 0),
+                // Another row has the name of the new holder.
+                Err(error) if (errors::MEANINGS.kind)(&error) == StoreErrorKind::TagExists => {
+                    Ok(false)
+                }
+                Err(error) => Err(error),
+            };
         }
         Self::run_text(connection, "BEGIN").await?;
         let written = fences::replace::<Self>(connection, worker, read, record).await?

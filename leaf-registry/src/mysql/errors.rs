@@ -14,6 +14,7 @@ pub(super) const MEANINGS: ErrorMeanings = ErrorMeanings {
     is_existing_table,
     is_missing_column,
     is_absent,
+    has_no_connection_left,
 };
 
 /// ER_LOCK_DEADLOCK, which Galera answers, too, when another member's transaction came first;
@@ -53,6 +54,11 @@ pub(super) fn is_read_only(error: &sqlx::Error) -> bool {
     number(error) == Some(1290)
 }
 
+/// ER_CON_COUNT_ERROR, ER_TOO_MANY_USER_CONNECTIONS, ER_USER_LIMIT_REACHED
+fn has_no_connection_left(error: &sqlx::Error) -> bool {
+    matches!(number(error), Some(1040 | 1203 | 1226))
+}
+
 /// The number of an error of the server.
 fn number(error: &sqlx::Error) -> Option<u16> {
     let database = error.as_database_error()?;
@@ -69,9 +75,9 @@ fn kind(error: &sqlx::Error) -> StoreErrorKind {
         Some(1062) => StoreErrorKind::TagExists,
         // ER_DATA_OUT_OF_RANGE, ER_WARN_DATA_OUT_OF_RANGE (a narrow column)
         Some(1690 | 1264) => StoreErrorKind::Exhausted,
-        // Too many connections, shutdown, node not ready (Galera), lock wait timeout, read-only,
-        // interrupted, killed.
-        Some(1040 | 1047 | 1053 | 1205 | 1290 | 1317 | 1792 | 1836 | 1927 | 3024) => {
+        _ if has_no_connection_left(error) => StoreErrorKind::Unavailable,
+        // Shutdown, node not ready (Galera), lock wait timeout, read-only, interrupted, killed.
+        Some(1047 | 1053 | 1205 | 1290 | 1317 | 1792 | 1836 | 1927 | 3024) => {
             StoreErrorKind::Unavailable
         }
         Some(_) => StoreErrorKind::Refused,

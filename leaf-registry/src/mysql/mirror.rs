@@ -13,7 +13,7 @@ use sqlx::{MySqlConnection, query, query_as};
 
 use super::errors;
 use crate::Table;
-use crate::sql::fences::{self, FenceVersion};
+use crate::sql::fences::{self, FenceVersion, mirrored_ceiling};
 
 /// The Java program's worker ids.
 pub(super) const RANGE: RangeInclusive<u32> = 1..=1023;
@@ -72,7 +72,7 @@ fn stored(row: Row, failed_over_at: i64) -> Option<StoredWorker<FenceVersion>> {
     let (worker, mut found) = fences::stored(id, nonce.zip(record), failed_over_at)?;
     if let Some(ip_port) = ip_port {
         let ours = found.record.written().is_some_and(|record| {
-            record.holder.as_str() == ip_port && max_timestamp == Some(ceiling(record))
+            record.holder.as_str() == ip_port && max_timestamp == Some(mirrored_ceiling(record))
         });
         if !ours {
             let at = max_timestamp.and_then(|at| u64::try_from(at).ok()).map(UnixMillis::new);
@@ -106,7 +106,7 @@ pub(super) async fn write(
         .bind(ip)
         .bind(port)
         .bind(record.holder.as_str())
-        .bind(ceiling(record))
+        .bind(mirrored_ceiling(record))
         .bind(worker);
     let statement = match &read.mirror {
         Some((ip_port, max_timestamp)) => statement.bind(ip_port).bind(max_timestamp),
@@ -119,12 +119,7 @@ pub(super) async fn write(
     }
 }
 
-/// The ceiling as the table holds it.
-fn ceiling(record: &WorkerRecord) -> i64 {
-    i64::try_from(record.fence.ceiling.get()).unwrap_or(i64::MAX)
-}
-
 /// `ip` and `port`, which the Java program keeps beside `ip_port`.
-fn ip_and_port(who: &Identity) -> (&str, &str) {
+pub(super) fn ip_and_port(who: &Identity) -> (&str, &str) {
     who.as_str().rsplit_once(':').unwrap_or((who.as_str(), ""))
 }

@@ -13,6 +13,7 @@ pub(super) const MEANINGS: ErrorMeanings = ErrorMeanings {
     is_existing_table,
     is_missing_column,
     is_absent,
+    has_no_connection_left,
 };
 
 /// serialization_failure, deadlock_detected
@@ -55,6 +56,11 @@ pub(super) fn has_no_name(error: &sqlx::Error) -> bool {
 /// object_not_in_prerequisite_state: a standby has no write-ahead log position of its own.
 pub(super) fn is_standby(error: &sqlx::Error) -> bool {
     code(error).as_deref() == Some("55000")
+}
+
+/// too_many_connections
+fn has_no_connection_left(error: &sqlx::Error) -> bool {
+    code(error).as_deref() == Some("53300")
 }
 
 /// The SQLSTATE of an error of the server.

@@ -11,12 +11,13 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use leaf_segment::{StoreError, StoreErrorKind};
-use sqlx::pool::{PoolConnection, PoolOptions};
-use sqlx::{Connection, Database, Pool};
+use sqlx::pool::PoolOptions;
+use sqlx::{Connection, Database};
 use tokio::time::timeout;
 
 use super::dialect::Dialect;
 use super::failover_guard::FailoverGuard;
+use super::pool::{Checkout, Pool};
 use super::url::{Address, ServerOptions};
 
 /// What is done on a connection.
@@ -105,34 +106,6 @@ pub(crate) async fn run<C: Connections, T: Send>(
     }
 }
 
-/// A connection that goes back to its pool only through [`Checkout::give_back`].
-pub(crate) struct Checkout<DB: Database>(Option<PoolConnection<DB>>);
-
-impl<DB: Database> Checkout<DB> {
-    /// Takes a connection of the pool, or makes one where the pool has room.
-    pub(crate) async fn from(pool: &Pool<DB>) -> Result<Self, sqlx::Error> {
-        Ok(Self(Some(pool.acquire().await?)))
-    }
-
-    /// The connection itself.
-    pub(crate) fn connection(&mut self) -> &mut DB::Connection {
-        self.0.as_mut().expect("taken out only by `give_back` and `drop`")
-    }
-
-    /// Returns the connection to the pool: the server has answered, and nothing is left open.
-    pub(crate) fn give_back(mut self) {
-        drop(self.0.take());
-    }
-}
-
-impl<DB: Database> Drop for Checkout<DB> {
-    fn drop(&mut self) {
-        if let Some(connection) = self.0.take() {
-            drop(connection.detach());
-        }
-    }
-}
-
 /// The longest wait for a connection: a far server is asked ten times and more until one is made.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// After so long it is found out whether the server can be reached at all: where it refuses a
@@ -183,7 +156,7 @@ impl<D: Dialect> ServerPool<D> {
                 })
             })
             .connect_lazy_with(options);
-        Self { pool, address, last_failure }
+        Self { pool: Pool::new(pool, D::ERRORS.has_no_connection_left), address, last_failure }
     }
 }
 
@@ -195,7 +168,7 @@ impl<D: Dialect> Connections for ServerPool<D> {
     }
 
     async fn begin(&self, _access: Access) -> Result<Checkout<D::Db>, sqlx::Error> {
-        let mut checkout = pin!(Checkout::from(&self.pool));
+        let mut checkout = pin!(self.pool.acquire());
         let Some(address) = &self.address else { return checkout.await };
         if let Ok(checkout) = timeout(HOPE, &mut checkout).await {
             return checkout;
@@ -254,17 +227,22 @@ pub(crate) fn classify<D: Dialect>(operation: String, error: WorkError) -> Store
         true => StoreErrorKind::Conflict,
         false => (D::ERRORS.kind)(&error),
     };
-    match (D::ERRORS.is_missing_table)(&error) {
-        true => StoreError::new(kind, operation)
-            .because(format!("{error}; make the table with `leaf-server schema --apply`")),
-        false => StoreError::new(kind, operation).because(error),
-    }
+    let way_out = match () {
+        () if (D::ERRORS.is_missing_table)(&error) => {
+            "make the table with `leaf-server schema --apply`"
+        }
+        () if (D::ERRORS.has_no_connection_left)(&error) => {
+            "raise the server's max_connections, or this user's limit: an idle node needs two, one with many tags in use up \
+             to 16"
+        }
+        () => return StoreError::new(kind, operation).because(error),
+    };
+    StoreError::new(kind, operation).because(format!("{error}; {way_out}"))
 }
 
 impl<D: Dialect> fmt::Debug for ServerPool<D> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // The pool's own text has the connection's options in it.
-        f.debug_struct("ServerPool").field("size", &self.pool.size()).finish_non_exhaustive()
+        f.debug_struct("ServerPool").field("pool", &self.pool).finish_non_exhaustive()
     }
 }
 

@@ -187,6 +187,8 @@ pub(crate) struct ErrorMeanings {
     pub(crate) is_missing_column: fn(&sqlx::Error) -> bool,
     /// Whether a table that need not be there is missing, or this user has no right on it.
     pub(crate) is_absent: fn(&sqlx::Error) -> bool,
+    /// Whether the server, or this user there, has no connection left.
+    pub(crate) has_no_connection_left: fn(&sqlx::Error) -> bool,
 }
 
 /// One database.

@@ -23,12 +23,12 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
 
 use leaf_segment::store::{TagSettings, TagSettingsError};
-use sqlx::{Connection as _, Pool};
 use tokio::sync::Mutex;
 use tokio::time::timeout;
 
 use super::connections::{empty_if_absent, explain_missing_column};
 use super::dialect::{Connection, Dialect, GuardStatements};
+use super::pool::Pool;
 use super::store::SETTINGS_COLUMNS;
 use super::values::{Cells, Column, Value};
 
@@ -219,17 +219,19 @@ async fn jump<D: Dialect>(
     statements: GuardStatements,
     margin: i64,
 ) -> Result<(), sqlx::Error> {
-    let mut connection = pool.acquire().await?.detach();
-    D::identify_server(&mut connection, &guard).await?;
-    D::run_text(&mut connection, statements.limit_jump).await?;
-    let settings = D::fetch(&mut connection, D::SETTINGS.read_all, &[], SETTINGS_COLUMNS).await;
+    // Closed at the end, whatever came of it.
+    let mut checkout = pool.acquire().await?;
+    let connection = checkout.connection();
+    D::identify_server(connection, &guard).await?;
+    D::run_text(connection, statements.limit_jump).await?;
+    let settings = D::fetch(connection, D::SETTINGS.read_all, &[], SETTINGS_COLUMNS).await;
     let settings = empty_if_absent::<D, _>(settings).map_err(explain_missing_column::<D>)?;
     let largest = largest_amount(settings)?;
-    let stored = stored_margin::<D>(&mut connection).await?.unwrap_or_default();
+    let stored = stored_margin::<D>(connection).await?.unwrap_or_default();
     let margin = margin.max(margin_of(&stored)).max(largest.saturating_mul(STEPS));
 
-    D::run_text(&mut connection, "BEGIN").await?;
-    let servers = D::fetch(&mut connection, statements.lock, &[], &[Column::Text, Column::Text]);
+    D::run_text(connection, "BEGIN").await?;
+    let servers = D::fetch(connection, statements.lock, &[], &[Column::Text, Column::Text]);
     let servers = servers.await?.pop();
     let named = servers.map(|mut row| (row.text(0).unwrap_or_default(), row.text(1)));
     if let Some((last, own)) = &named
@@ -238,11 +240,11 @@ async fn jump<D: Dialect>(
         return Ok(());
     }
     let margins = [Value::Int(margin), Value::Int(STEPS)];
-    D::execute(&mut connection, statements.advance_all, &margins).await?;
+    D::execute(connection, statements.advance_all, &margins).await?;
     let take = if named.is_some() { statements.take } else { statements.insert_missing };
-    D::execute(&mut connection, take, &[]).await?;
-    D::run_text(&mut connection, "COMMIT").await?;
-    guard.store_margin::<D>(&mut connection).await?;
+    D::execute(connection, take, &[]).await?;
+    D::run_text(connection, "COMMIT").await?;
+    guard.store_margin::<D>(connection).await?;
     let (last, own) = named.unwrap_or_default();
     tracing::warn!(
         "the database's server changed from {last:?} to {:?} (a failover?): every tag of {} was advanced by \
@@ -250,7 +252,7 @@ async fn jump<D: Dialect>(
         own.unwrap_or_default(),
         statements.table
     );
-    connection.close().await
+    Ok(())
 }
 
 /// The most ids that the settings of any tag allow at once. The configured margin may not cover

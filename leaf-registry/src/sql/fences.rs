@@ -272,6 +272,10 @@ impl<D: Dialect> FenceStore for SqlFences<D> {
         read: &Stored<FenceVersion>,
         record: &WorkerRecord,
     ) -> Result<bool, RegistryError> {
+        // A server of before the last failover may still have it.
+        if !self.latest_failover.note_and_check(read.version.failed_over_at) {
+            return Ok(false);
+        }
         let operation = format!("write worker id {worker} in {}", D::NAME);
         let worker = worker.get().into();
         let written = run(&self.connections, Access::Transaction, operation, async |connection| {
@@ -284,6 +288,23 @@ impl<D: Dialect> FenceStore for SqlFences<D> {
             Ok(written)
         });
         written.await.map_err(|error| translate(&error))
+    }
+
+    fn replaced(
+        &self,
+        read: &Stored<FenceVersion>,
+        record: &WorkerRecord,
+    ) -> Option<Stored<FenceVersion>> {
+        let mirror = || (record.holder.as_str().to_owned(), Some(mirrored_ceiling(record)));
+        Some(Stored {
+            record: RecordState::Written(record.clone()),
+            version: FenceVersion {
+                record: Some((record.fence.nonce.to_string(), record.encode())),
+                mirror: self.mirrored.then(mirror),
+                ..read.version
+            },
+            ..read.clone()
+        })
     }
 
     async fn try_writing(&self) -> Result<(), RegistryError> {
@@ -389,6 +410,11 @@ pub(crate) fn stored(
         version: FenceVersion { record, failed_over_at, mirror: None },
     };
     Some((worker, stored))
+}
+
+/// The ceiling as a row of the Java Leafs' table holds it.
+pub(crate) fn mirrored_ceiling(record: &WorkerRecord) -> i64 {
+    i64::try_from(record.fence.ceiling.get()).unwrap_or(i64::MAX)
 }
 
 /// The greatest `since` that this process has seen: a server that shows a smaller one is an

@@ -11,6 +11,7 @@ pub(crate) mod failover_guard;
 pub(crate) mod fences;
 mod locked;
 mod making;
+pub(crate) mod pool;
 pub(crate) mod store;
 mod together;
 #[cfg_attr(not(feature = "full"), allow(dead_code, reason = "SQLite has no server"))]

@@ -13,6 +13,7 @@ pub(super) const MEANINGS: ErrorMeanings = ErrorMeanings {
     is_existing_table: |_| false,
     is_missing_column,
     is_absent: is_missing_table,
+    has_no_connection_left: |_| false,
 };
 
 /// Whether a table is missing: the message says so, SQLite has no code for it.

@@ -18,9 +18,10 @@ use std::time::{Duration, SystemTime};
 
 use leaf_segment::{StoreError, StoreErrorKind};
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous};
-use sqlx::{Sqlite, SqlitePool, query};
+use sqlx::{Sqlite, query};
 
-use crate::sql::connections::{Access, Checkout, Connections, WorkError, classify};
+use crate::sql::connections::{Access, Connections, WorkError, classify};
+use crate::sql::pool::{Checkout, Pool};
 
 /// How long to wait for another process of the host that holds the write lock. Less than the
 /// generator's own deadline.
@@ -30,7 +31,7 @@ const BUSY_TIMEOUT: Duration = Duration::from_millis(1500);
 #[derive(Debug)]
 pub(crate) struct SqliteFile {
     /// One connection: SQLite has one writer anyway.
-    pool: SqlitePool,
+    pool: Pool<Sqlite>,
     path: PathBuf,
     /// The identity of the file that was opened. It is read without opening the file again: to
     /// close a second descriptor would end the process's locks on it.
@@ -112,7 +113,13 @@ impl SqliteFile {
         let mut log_path =
             real.map_err(|error| failed(sqlx::Error::Io(error).into()))?.into_os_string();
         log_path.push("-wal");
-        Ok(Self { pool, path: path.to_owned(), identity, log_path: log_path.into(), log })
+        Ok(Self {
+            pool: Pool::new(pool, |_| false),
+            path: path.to_owned(),
+            identity,
+            log_path: log_path.into(),
+            log,
+        })
     }
 
     /// Refuses what was read, written or is to be written, unless the paths still lead to what was
@@ -149,7 +156,7 @@ const fn in_transaction(access: Access) -> bool {
 impl Connections for SqliteFile {
     type Db = Sqlite;
 
-    fn pool(&self) -> &SqlitePool {
+    fn pool(&self) -> &Pool<Sqlite> {
         &self.pool
     }
 
@@ -157,7 +164,7 @@ impl Connections for SqliteFile {
     /// without: each of the two is another trip to SQLite's thread, and a tag in strict order would
     /// pay both with every request.
     async fn begin(&self, access: Access) -> Result<Checkout<Sqlite>, sqlx::Error> {
-        let mut checkout = Checkout::from(&self.pool).await?;
+        let mut checkout = self.pool.acquire().await?;
         if in_transaction(access) {
             query("BEGIN IMMEDIATE").execute(checkout.connection()).await?;
         }

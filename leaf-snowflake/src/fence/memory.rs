@@ -102,4 +102,8 @@ impl FenceStore for MemoryFenceStore {
             StoreFault::None | StoreFault::Away => Ok(unchanged),
         }
     }
+
+    fn replaced(&self, read: &Stored<()>, record: &WorkerRecord) -> Option<Stored<()>> {
+        Some(Stored { record: RecordState::Written(record.clone()), ..read.clone() })
+    }
 }

@@ -5,7 +5,7 @@
 //! recognized by its nonce.
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use futures_core::future::BoxFuture;
 use leaf_core::{Layout, UnixMillis, WorkerId};
@@ -62,7 +62,7 @@ impl Registry {
         policy: ClaimPolicy,
         address: Option<Identity>,
     ) -> Self {
-        Self(Arc::new(StoreRules { store, policy, address }))
+        Self(Arc::new(StoreRules { store, policy, address, reported: Mutex::default() }))
     }
 
     /// Whether the node's state file is the only record: a generator without one is then refused,

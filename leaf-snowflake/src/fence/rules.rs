@@ -1,15 +1,16 @@
 //! A store of records with the policy by which worker ids are given out, and how a record is
 //! changed under it.
 
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use leaf_core::WorkerId;
 
 use super::floor::DATABASE_CLOCK_DIFFERENCE;
 use super::{
-    Fence, FenceStore, Identity, JavaMirror, Lease, Purpose, RecordState, Report, Stored,
-    WorkerRange, WorkerRecord,
+    Fence, FenceState, FenceStore, Identity, JavaMirror, Lease, Purpose, RecordState, Report,
+    Stored, WorkerRange, WorkerRecord,
 };
 use crate::{RegistryError, RegistryErrorKind};
 
@@ -41,11 +42,14 @@ pub struct ClaimPolicy {
 
 /// A store with the policy by which its worker ids are given out.
 #[derive(Debug)]
-pub(super) struct StoreRules<S> {
+pub(super) struct StoreRules<S: FenceStore> {
     pub(super) store: Arc<S>,
     pub(super) policy: ClaimPolicy,
     /// Where this node answers HTTP.
     pub(super) address: Option<Identity>,
+    /// What the store has of the worker ids that are held here, as far as their holders know: what
+    /// they wrote last.
+    pub(super) reported: Mutex<HashMap<WorkerId, Stored<S::Version>>>,
 }
 
 impl<S: FenceStore> StoreRules<S> {
@@ -62,8 +66,14 @@ impl<S: FenceStore> StoreRules<S> {
         edit: impl Fn(&mut Fence) + Send,
     ) -> Result<(), RegistryError> {
         let what = format!("{what} worker id {}", lease.worker);
+        // Taken out: after an error nobody knows what is stored. If it is no longer there, nothing is
+        // written, and the next round reads.
+        let mut known = self.reported().remove(&lease.worker);
         for _ in 0..TRIES {
-            let stored = self.store.read(lease.worker, Purpose::Replace(report.now)).await?;
+            let stored = match known.take() {
+                Some(known) => known,
+                None => self.store.read(lease.worker, Purpose::Replace(report.now)).await?,
+            };
             // If others could claim the worker id before the database failed over, the failover may
             // have lost such a claim: this holder has to claim anew.
             if let Some(at) = stored.failed_over_at
@@ -88,11 +98,20 @@ impl<S: FenceStore> StoreRules<S> {
             edit(&mut record.fence);
             record.fence.nonce = next_nonce;
             if self.store.replace(lease.worker, &stored, &record).await? {
+                if record.fence.state == FenceState::Held
+                    && let Some(stored) = self.store.replaced(&stored, &record)
+                {
+                    self.reported().insert(lease.worker, stored);
+                }
                 lease.confirm(record.fence);
                 return Ok(());
             }
         }
         Err(self.busy(&what))
+    }
+
+    fn reported(&self) -> MutexGuard<'_, HashMap<WorkerId, Stored<S::Version>>> {
+        self.reported.lock().expect("no holder of this lock panics")
     }
 
     /// The record, which must be there and readable.

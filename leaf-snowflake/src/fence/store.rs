@@ -106,6 +106,18 @@ pub trait FenceStore: fmt::Debug + Send + Sync + 'static {
         record: &WorkerRecord,
     ) -> impl Future<Output = Result<bool, RegistryError>> + Send;
 
+    /// What [`Self::read`] returns after [`Self::replace`] has written `record` in place of `read`, as
+    /// long as nobody else writes. `None` where only a read can tell. A holder whose store knows it
+    /// reports without reading first: the report compares what is stored anyway.
+    fn replaced(
+        &self,
+        read: &Stored<Self::Version>,
+        record: &WorkerRecord,
+    ) -> Option<Stored<Self::Version>> {
+        let _ = (read, record);
+        None
+    }
+
     /// Finds out, by a request that changes nothing, whether a right to write is missing. A store
     /// where only a write tells does nothing.
     ///

@@ -49,7 +49,10 @@ impl Keeper {
     /// Keeps the worker id until it is lost, or the generator stops.
     pub(super) async fn keep(&mut self, held: &mut Held, stop: &CancellationToken) -> End {
         let mut looks = every(LOOK_EVERY);
+        // Nodes that start together do not report together.
+        let until_report = self.config.report_interval.mul_f64(fastrand::f64());
         let mut reports = every(self.config.report_interval);
+        reports.reset_after(until_report);
         let mut under_way = UnderWay {
             request: None,
             comparison: None,
