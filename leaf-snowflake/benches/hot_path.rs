@@ -1,5 +1,6 @@
-//! What an id costs, beside what nobody can go below: an atomic addition and the reading of the
-//! clock. `cargo bench -p leaf-snowflake --bench hot_path`
+//! What an id costs, beside an atomic addition, the reading of the clock, and the generator of the
+//! crate ferroid, whose clock is an atomic that a thread writes each millisecond for ever.
+//! `cargo bench -p leaf-snowflake --bench hot_path`
 #![allow(clippy::unwrap_used, missing_docs, reason = "a benchmark")]
 
 use std::hint::black_box;
@@ -8,6 +9,8 @@ use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
+use ferroid::generator::AtomicSnowflakeGenerator;
+use ferroid::time::MonotonicClock;
 use leaf_core::{Clock, Layout};
 use leaf_snowflake::{
     Identity, MemoryFenceStore, SnowflakeConfig, SnowflakeGenerator, SystemClock,
@@ -15,6 +18,16 @@ use leaf_snowflake::{
 use tokio::runtime::Runtime;
 
 const BATCH: usize = 1000;
+
+ferroid::define_snowflake_id!(WideId, u64, reserved: 1, timestamp: 40, machine_id: 1, sequence: 22);
+
+/// The same layout as [`wide`].
+fn ferroid() -> impl Fn() -> WideId + Sync {
+    // From the epoch of Leaf's layout.
+    let clock = MonotonicClock::<1>::with_epoch(Duration::from_millis(1_288_834_974_657));
+    let generator: AtomicSnowflakeGenerator<WideId, _> = AtomicSnowflakeGenerator::new(1, clock);
+    move || generator.next_id(|_| std::hint::spin_loop())
+}
 
 /// The keeper runs here.
 static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| {
@@ -46,6 +59,8 @@ fn one_thread(criterion: &mut Criterion) {
     group.bench_function("reference: both", |b| {
         b.iter(|| (clock.boot(), black_box(&counter).fetch_add(1, Ordering::AcqRel)));
     });
+    let ferroid = ferroid();
+    group.bench_function("reference: ferroid", |b| b.iter(&ferroid));
     let flakes = generator(wide());
     group.bench_function("try_next", |b| b.iter(|| flakes.try_next().unwrap()));
     group.finish();
@@ -82,6 +97,8 @@ fn two_threads(criterion: &mut Criterion) {
             },
         );
     });
+    let ferroid = ferroid();
+    group.bench_function("reference: ferroid", |b| beside(&ferroid, || b.iter(&ferroid)));
     let flakes = generator(wide());
     group.bench_function("try_next", |b| {
         beside(

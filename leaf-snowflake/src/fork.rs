@@ -3,7 +3,8 @@
 //! A forked child has a copy of the sequencer's state and would hand out the same ids. Its process
 //! id differs; asking for it costs a system call, so it is asked at most once in 16 us. Forking
 //! takes longer than that, so the child's first call falls into a later interval and asks. In the
-//! parent an id costs one comparison.
+//! parent an id costs one comparison. Ids for which the clock is not read go by another sign of a
+//! fork, see [`crate::ticker`].
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -23,12 +24,11 @@ impl ForkGuard {
         Self { pid: std::process::id(), compared: AtomicU64::new(u64::MAX) }
     }
 
-    /// Whether this process is a fork of the one that made the guard, compared once an interval:
-    /// for the hot path.
+    /// The interval that this instant lies in, if the process ids were not compared in it.
     #[inline]
-    pub(crate) fn is_forked(&self, now_nanos: u64) -> bool {
+    pub(crate) fn is_due(&self, now_nanos: u64) -> Option<u64> {
         let interval = now_nanos >> COMPARE_SHIFT;
-        interval != self.compared.load(Ordering::Relaxed) && self.compare(interval)
+        (interval != self.compared.load(Ordering::Relaxed)).then_some(interval)
     }
 
     /// Whether this process is a fork of the one that made the guard, as the system says now.
@@ -36,8 +36,8 @@ impl ForkGuard {
         std::process::id() != self.pid
     }
 
-    #[cold]
-    fn compare(&self, interval: u64) -> bool {
+    /// Whether this process is a fork of the one that made the guard; compared once an interval.
+    pub(crate) fn compare(&self, interval: u64) -> bool {
         let forked = self.is_child();
         if !forked {
             self.compared.store(interval, Ordering::Relaxed);

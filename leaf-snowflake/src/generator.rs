@@ -67,7 +67,7 @@ impl SnowflakeGenerator {
             let why = "this registry keeps its record in the state file: give one";
             return Err(SnowflakeErrorKind::BadConfig(why.into()).into());
         }
-        let shared = Arc::new(Shared::new(&config));
+        let shared = Shared::new(&config);
         let most_at_once = most_at_once(&config);
         let keeper = Keeper::new(registry, config, Arc::clone(&shared))?;
         Ok(Self {

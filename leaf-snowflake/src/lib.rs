@@ -38,6 +38,7 @@ mod lease_chain;
 mod peers;
 mod shared;
 mod state_file;
+mod ticker;
 mod view;
 
 pub use config::SnowflakeConfig;

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 use std::time::Duration;
 
 use leaf_core::sequencer::{Refusal, Sequencer};
@@ -13,6 +13,7 @@ use tokio::sync::{Notify, Semaphore};
 use crate::fork::ForkGuard;
 use crate::id_clock::IdClock;
 use crate::lease_chain::LeaseSequencer;
+use crate::ticker::Ticker;
 use crate::{SavedLease, SnowflakeConfig, SnowflakeError, SnowflakeErrorKind, SnowflakeView};
 
 /// An operator is told of the end of the layout from this many days before it.
@@ -22,6 +23,9 @@ const END_IS_NEAR: u64 = 180;
 pub(crate) struct Shared {
     pub(crate) clock: IdClock,
     pub(crate) fork: ForkGuard,
+    pub(crate) ticker: Ticker,
+    /// For the thread of the ticker.
+    myself: Weak<Self>,
     /// Told when a ceiling rose, and when a lease began or ended.
     pub(crate) raised: Notify,
     /// Whose turn it is among the callers that wait: first come, first served. While somebody
@@ -95,14 +99,16 @@ pub(crate) enum Phase {
 }
 
 impl Shared {
-    pub(crate) fn new(config: &SnowflakeConfig) -> Self {
-        Self {
+    pub(crate) fn new(config: &SnowflakeConfig) -> Arc<Self> {
+        Arc::new_cyclic(|myself| Self {
             clock: IdClock::new(
                 Arc::clone(&config.clock),
                 config.rollback_tolerance,
                 config.max_step_forward,
             ),
             fork: ForkGuard::new(),
+            ticker: Ticker::new(),
+            myself: Weak::clone(myself),
             raised: Notify::new(),
             turn: Semaphore::new(1),
             wake: Notify::new(),
@@ -118,7 +124,7 @@ impl Shared {
                 leases_lost: 0,
                 lease: None,
             }),
-        }
+        })
     }
 
     /// Takes from the current lease what `take` wants of it at this tick.
@@ -127,10 +133,16 @@ impl Shared {
         &self,
         take: impl Fn(&Sequencer, u64) -> Result<T, Refusal>,
     ) -> Result<T, SnowflakeError> {
-        let (Some(first), Some(now)) = (self.first.get(), self.clock.now_nanos()) else {
-            return Err(self.why_no_id());
-        };
-        if self.fork.is_forked(now) {
+        let Some(first) = self.first.get() else { return Err(self.why_no_id()) };
+        if let Some(tick) = self.ticker.tick()
+            && let Ok(taken) = take(first, tick)
+        {
+            return Ok(taken);
+        }
+        let Some(now) = self.clock.now_nanos() else { return Err(self.why_no_id()) };
+        if let Some(interval) = self.fork.is_due(now)
+            && self.compare_and_look(first, interval)
+        {
             return Err(SnowflakeErrorKind::Forked.into());
         }
         let tick = self.tick(now);
@@ -140,8 +152,21 @@ impl Shared {
         }
     }
 
+    /// Once in 16 us: whether this process is a forked child; and whether the ids are asked for so
+    /// fast that the clock need not be read for each.
+    #[cold]
+    fn compare_and_look(&self, first: &Sequencer, interval: u64) -> bool {
+        self.ticker.look(interval, first.position(), &self.myself);
+        self.fork.compare(interval)
+    }
+
+    /// The position behind the last id of the first lease; 0 before there is one.
+    pub(crate) fn position(&self) -> u64 {
+        self.first.get().map_or(0, |first| first.position())
+    }
+
     #[inline]
-    fn tick(&self, nanos: u64) -> u64 {
+    pub(crate) fn tick(&self, nanos: u64) -> u64 {
         self.layout.tick_at(UnixMillis::new(nanos / 1_000_000))
     }
 

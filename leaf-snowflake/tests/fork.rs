@@ -158,6 +158,28 @@ fn a_forked_child_neither_extends_nor_releases() {
     assert!(writers.lines().all(|line| line == own), "{own}: {writers}");
 }
 
+/// While so many ids are taken that the clock is not read for each.
+#[test]
+fn a_forked_child_under_load_gets_no_id() {
+    let mut config = SnowflakeConfig::new(Identity::parse("a:1").unwrap());
+    config.layout = "t40-w1-s22/1ms".parse().unwrap();
+    let runtime = runtime();
+    let registry = Arc::new(MemoryFenceStore::default());
+    let flakes = runtime.block_on(SnowflakeGenerator::open(registry, config)).unwrap();
+    for round in 0..50 {
+        for _ in 0..200_000 {
+            flakes.try_next().unwrap();
+        }
+        match fork().unwrap() {
+            Fork::Child => {
+                let refused = flakes.try_next().map_err(|error| error.kind().clone());
+                end(matches!(refused, Err(SnowflakeErrorKind::Forked)));
+            }
+            Fork::Parent(child) => assert_eq!(ended(child), FINE, "fork {round} got an id"),
+        }
+    }
+}
+
 #[test]
 fn a_forked_child_gets_no_id() {
     let config = SnowflakeConfig::new(Identity::parse("a:1").unwrap());

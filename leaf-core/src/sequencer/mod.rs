@@ -272,6 +272,13 @@ impl Sequencer {
         self.ceiling.fetch_max(tick, Ordering::AcqRel) < tick
     }
 
+    /// The next position, `tick << sequence bits | sequence`: by how much it grows tells how many
+    /// positions were given out or skipped. After [`Self::close`] it is meaningless.
+    #[must_use]
+    pub fn position(&self) -> u64 {
+        self.word.load(Ordering::Acquire)
+    }
+
     /// The first instant above every id given out so far. After [`Self::close`] it is meaningless.
     #[must_use]
     pub fn next_free(&self) -> UnixMillis {

@@ -1,0 +1,208 @@
+//! The current tick without a reading of the clock, while so many single ids are taken that the
+//! readings would cost more than the ids.
+//!
+//! Invariant: [`Ticker::tick`] is a tick that the ids' clock has shown, and is `None` in a forked
+//! child. It may be old: as old as a reading by a caller that was suspended before it took its id.
+//! So nothing depends on it but the time in an id: the sequencer gives out no position twice and
+//! none from the ceiling on, whatever tick it is told; and once the sequence of an old tick is used
+//! up, it refuses, and the caller reads the clock. After a freeze of the process, or of the thread
+//! that writes the tick, at most the rest of one tick's ids have the old time.
+//!
+//! The thread lives as long as the load. A generator that is used less has none.
+
+use std::sync::Weak;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
+
+use crossbeam_utils::CachePadded;
+use forkguard::atfork::Guard;
+
+use crate::shared::Shared;
+
+/// Between two looks, each in the interval of 16 us after the other, so many ids are a load: more
+/// than the default layout has on average.
+const LOAD: u64 = 100;
+/// So many such looks one after the other begin a thread: 0.8 ms. The ids of one tick of the
+/// default layout are used up after 41 of them.
+const LOOKS: u32 = 48;
+/// Fewer ids in a millisecond are no load any more.
+const LEAST_PER_MILLI: u64 = 2_000;
+/// For so many milliseconds one after the other.
+const IDLE_MILLIS: u32 = 32;
+const MILLI: u64 = 1_000_000;
+
+/// The tick, and who writes it.
+#[derive(Debug)]
+pub(crate) struct Ticker {
+    /// The tick plus one; 0 while nobody writes it.
+    tick: CachePadded<AtomicU64>,
+    /// Notices a fork by an atomic that the C library's `fork` changes in the child.
+    fork: Guard,
+    /// Whether there is a thread.
+    runs: AtomicBool,
+    /// The interval and the position of the last look, and how many looks found a load. They are
+    /// written by whoever looks, and only say when a thread is begun.
+    interval: AtomicU64,
+    position: AtomicU64,
+    looks: AtomicU32,
+}
+
+impl Ticker {
+    pub(crate) fn new() -> Self {
+        Self {
+            tick: CachePadded::new(AtomicU64::new(0)),
+            fork: Guard::default(),
+            runs: AtomicBool::new(false),
+            interval: AtomicU64::new(0),
+            position: AtomicU64::new(0),
+            looks: AtomicU32::new(0),
+        }
+    }
+
+    /// The current tick, or one that was it; `None` while the clock is to be read.
+    #[inline]
+    pub(crate) fn tick(&self) -> Option<u64> {
+        let tick = self.tick.load(Ordering::Relaxed).checked_sub(1)?;
+        (!self.fork.clone().detected_fork()).then_some(tick)
+    }
+
+    /// Looks how many ids were taken since the last interval of 16 us, and begins the thread where
+    /// they are a load. `position` is the sequencer's.
+    pub(crate) fn look(&self, interval: u64, position: u64, shared: &Weak<Shared>) {
+        let before = self.interval.swap(interval, Ordering::Relaxed);
+        let taken = position.saturating_sub(self.position.swap(position, Ordering::Relaxed));
+        if before + 1 != interval || taken < LOAD {
+            self.looks.store(0, Ordering::Relaxed);
+            return;
+        }
+        if self.looks.fetch_add(1, Ordering::Relaxed) + 1 < LOOKS
+            || self.runs.swap(true, Ordering::Relaxed)
+        {
+            return;
+        }
+        let shared = Weak::clone(shared);
+        let thread = std::thread::Builder::new().name("leaf-ticker".into());
+        // Without a thread the clock is read for each id.
+        if thread.spawn(move || write_ticks(&shared)).is_err() {
+            self.runs.store(false, Ordering::Relaxed);
+        }
+    }
+
+    /// Lets callers read the clock.
+    fn end(&self) {
+        self.tick.store(0, Ordering::Relaxed);
+        self.looks.store(0, Ordering::Relaxed);
+        self.runs.store(false, Ordering::Relaxed);
+    }
+}
+
+/// Writes the tick once in each millisecond while there is a load.
+#[expect(clippy::disallowed_methods, reason = "a thread of its own, which may sleep")]
+fn write_ticks(shared: &Weak<Shared>) {
+    let (mut before, mut idle) = (None, 0);
+    loop {
+        // A generator that was dropped needs no tick.
+        let Some(shared) = shared.upgrade() else { return };
+        let ticker = &shared.ticker;
+        let position = shared.position();
+        let taken = before.map_or(u64::MAX, |before| position.saturating_sub(before));
+        before = Some(position);
+        idle = if taken < LEAST_PER_MILLI { idle + 1 } else { 0 };
+        // A clock that went back stops the ids.
+        let Some(now) = shared.clock.now_nanos().filter(|_| idle < IDLE_MILLIS) else {
+            return ticker.end();
+        };
+        ticker.tick.store(shared.tick(now) + 1, Ordering::Relaxed);
+        drop(shared);
+        std::thread::sleep(Duration::from_nanos(MILLI - now % MILLI));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use leaf_core::sequencer::Sequencer;
+    use leaf_core::{Clock as _, Id, Layout, ManualClock, SystemClock, UnixMillis, WorkerId};
+
+    use super::*;
+    use crate::lease_chain::LeaseSequencer;
+    use crate::{Identity, SnowflakeConfig, SnowflakeErrorKind};
+
+    const START: UnixMillis = UnixMillis::new(1_800_000_000_000);
+    const LAYOUT: Layout = Layout::LEAF;
+
+    /// A generator without a keeper, whose ceiling is a minute ahead.
+    fn shared(config: &SnowflakeConfig) -> Arc<Shared> {
+        let shared = Shared::new(config);
+        let now = config.clock.wall_millis();
+        let sequencer = Sequencer::new(config.layout, WorkerId::new(1), now, now, 100);
+        sequencer.raise(now + Duration::from_secs(60));
+        shared.start(Arc::new(LeaseSequencer::new(sequencer)));
+        shared
+    }
+
+    fn config() -> SnowflakeConfig {
+        SnowflakeConfig::new(Identity::parse("a:1").unwrap())
+    }
+
+    /// The thread that writes the tick is frozen, and the callers are not.
+    #[test]
+    fn an_old_tick_costs_one_ticks_ids_their_time_and_nothing_else() {
+        let clock = Arc::new(ManualClock::at(START));
+        let shared = shared(&SnowflakeConfig { clock: Arc::clone(&clock) as _, ..config() });
+        let take = || shared.attempt(Sequencer::take);
+        shared.ticker.tick.store(LAYOUT.tick_at(START) + 1, Ordering::Relaxed);
+        clock.advance(Duration::from_secs(5));
+
+        let ids: Vec<Id> = (0..8000).map(|_| take().unwrap()).collect();
+
+        assert!(ids.is_sorted_by(|a, b| a < b), "no id twice");
+        let time = |id: &Id| LAYOUT.decode(*id).unwrap().timestamp;
+        let old = ids.iter().filter(|id| time(id) == START).count();
+        assert!((3900..=4096).contains(&old), "{old} ids with the old time");
+        let now = START + Duration::from_secs(5);
+        assert!(ids[old..].iter().all(|id| time(id) == now), "the others have the clock's");
+
+        // Neither one from before the ids nor one from the ceiling on.
+        for tick in [0, LAYOUT.tick_at(START), LAYOUT.tick_at(START + Duration::from_secs(60))] {
+            shared.ticker.tick.store(tick + 1, Ordering::Relaxed);
+            assert!(take().unwrap() > ids[7999], "tick {tick}");
+        }
+        clock.advance(Duration::from_secs(60));
+        let refused = take().unwrap_err();
+        assert!(matches!(refused.kind(), SnowflakeErrorKind::CeilingReached), "{refused}");
+    }
+
+    /// A thread comes with the load and leaves with it.
+    #[test]
+    #[expect(clippy::disallowed_methods, reason = "the thread under test goes by the real clock")]
+    fn the_thread_lives_as_long_as_the_load() {
+        let layout = "t40-w1-s22/1ms".parse().unwrap();
+        let shared = shared(&SnowflakeConfig { layout, ..config() });
+        let is_there = || shared.ticker.tick().is_some();
+        let until = SystemClock.boot() + Duration::from_secs(20);
+        let in_time = || SystemClock.boot() < until;
+        // Few ids begin none.
+        for _ in 0..100 {
+            shared.attempt(Sequencer::take).unwrap();
+            std::thread::sleep(Duration::from_micros(100));
+        }
+        assert!(!is_there());
+
+        let mut before = shared.attempt(Sequencer::take).unwrap();
+        while !is_there() && in_time() {
+            for _ in 0..1000 {
+                let id = shared.attempt(Sequencer::take).unwrap();
+                assert!(id > before);
+                before = id;
+            }
+        }
+        assert!(is_there(), "a load begins one");
+        while is_there() && in_time() {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        assert!(!is_there(), "it ends by itself");
+        shared.attempt(Sequencer::take).unwrap();
+    }
+}
