@@ -31,6 +31,14 @@ enum Place {
 }
 
 impl Place {
+    /// The constant of its first uses.
+    const fn first_uses(&self) -> &'static str {
+        match self {
+            Self::Sqlite => "first_uses_sqlite",
+            Self::MariaDb(_) => "first_uses_mariadb",
+        }
+    }
+
     /// A new store with so many tags, and the arguments of a server that uses it.
     fn with(&self, tags: usize, data_dir: &Path, server: &str) -> Vec<String> {
         let url = match self {
@@ -104,14 +112,27 @@ fn main() {
             starts[STARTS / 2]
         );
         if tags == MANY {
+            compare("node_kib", resident);
             let server = LeafServer::start(&server, directory.path(), &store, &[]);
-            first_uses(&server);
+            let (rate, bytes) = first_uses(&server);
+            compare(place.first_uses(), rate);
+            compare("tag_bytes", bytes);
         }
     }
 }
 
-/// Uses tags for the first time.
-fn first_uses(server: &LeafServer) {
+/// Compares with a constant of scripts/capacity, by which docs/operations.md computes.
+fn compare(constant: &str, measured: u64) {
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../scripts/capacity");
+    let printed = Command::new(script).args(["--constant", constant]).output().unwrap();
+    let expected: f64 = String::from_utf8(printed.stdout).unwrap().trim().parse().unwrap();
+    let ratio = measured as f64 / expected;
+    let verdict = if (0.85..=1.15).contains(&ratio) { "as" } else { "NOT as" };
+    println!("{constant}: {measured}, {verdict} scripts/capacity says ({expected})");
+}
+
+/// Uses tags for the first time; so many a second, and the bytes that each takes.
+fn first_uses(server: &LeafServer) -> (u64, u64) {
     let before = server.resident_kib();
     let next = AtomicUsize::new(0);
     let begun = Instant::now();
@@ -139,15 +160,16 @@ fn first_uses(server: &LeafServer) {
     let seconds = begun.elapsed().as_secs_f64();
     slowest.sort();
     let after = server.resident_kib();
+    let rate = (IN_USE as f64 / seconds) as u64;
+    let bytes = (after - before) * 1024 / IN_USE as u64;
     println!(
-        "{IN_USE} first uses over {CONNECTIONS} connections: {:.0} a second, 99 of 100 within {:?}; {} bytes a tag, {after} KiB \
-         resident",
-        IN_USE as f64 / seconds,
+        "{IN_USE} first uses over {CONNECTIONS} connections: {rate} a second, 99 of 100 within {:?}; {bytes} bytes a tag, \
+         {after} KiB resident",
         slowest[IN_USE / 100 * 99],
-        (after - before) * 1024 / IN_USE as u64,
     );
     let status = std::fs::read_to_string(format!("/proc/{}/stat", server.pid())).unwrap();
     let ticks: Vec<u64> =
         status.rsplit(") ").next().unwrap().split(' ').filter_map(|it| it.parse().ok()).collect();
     println!("processor time of the server: {} ms", (ticks[10] + ticks[11]) * 10);
+    (rate, bytes)
 }

@@ -108,6 +108,16 @@ impl<DB: Database> fmt::Debug for Pool<DB> {
     }
 }
 
+impl<DB: Database> Drop for Inner<DB> {
+    /// The driver would say goodbye to the server in a task; there may be no runtime here.
+    fn drop(&mut self) {
+        let idle = self.idle.get_mut().ok().and_then(Option::take);
+        for idle in idle.into_iter().flatten() {
+            drop(idle.connection.detach());
+        }
+    }
+}
+
 impl<DB: Database> Inner<DB> {
     fn idle(&self) -> MutexGuard<'_, Option<Vec<Idle<DB>>>> {
         self.idle.lock().expect("no holder of this lock panics")

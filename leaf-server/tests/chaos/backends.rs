@@ -13,6 +13,8 @@ use leaf_testkit::{Etcd, Galera, MariaDb, Postgres, ZooKeeper};
 pub(crate) struct Kinds {
     pub(crate) store: &'static str,
     pub(crate) registry: &'static str,
+    /// Whether nodes forget a tag that rests for a second, and give its unused ids back.
+    pub(crate) idle: bool,
 }
 
 /// All that a seed may choose. Where both are the same database they fail over together.
@@ -30,7 +32,8 @@ const KINDS: [(&str, &str); 8] = [
 impl Kinds {
     pub(crate) fn of_seed(seed: u64) -> Self {
         let (store, registry) = KINDS[(seed % KINDS.len() as u64) as usize];
-        Self { store, registry }
+        let idle = seed / KINDS.len() as u64 % 2 == 1;
+        Self { store, registry, idle }
     }
 
     /// Whether a worker id belongs to a node's name, so that only its twin can take it over.

@@ -37,6 +37,7 @@ struct Client {
     space: Space,
     start: Instant,
     pause: Duration,
+    rests: bool,
     stop: Arc<AtomicBool>,
     issued: Arc<AtomicU64>,
     unexplained: Arc<AtomicBool>,
@@ -46,7 +47,13 @@ struct Client {
 
 impl Clients {
     /// Starts the clients of these nodes. Times count from `start`.
-    pub(crate) fn start(addresses: Vec<Address>, start: Instant, pause: Duration) -> Self {
+    /// Where tags may be `idle`, one of them rests at each node again and again until it leaves.
+    pub(crate) fn start(
+        addresses: Vec<Address>,
+        start: Instant,
+        pause: Duration,
+        idle: bool,
+    ) -> Self {
         let (stop, connections) = (Arc::<AtomicBool>::default(), Arc::<AtomicU64>::default());
         let (mut issued, mut threads) = (Vec::new(), Vec::new());
         let unexplained = Arc::<AtomicBool>::default();
@@ -60,6 +67,7 @@ impl Clients {
                     space,
                     start,
                     pause,
+                    rests: idle && matches!(space, Space::B),
                     stop: Arc::clone(&stop),
                     issued: count,
                     unexplained: Arc::clone(&unexplained),
@@ -148,7 +156,10 @@ impl Client {
             if asked.is_err() {
                 return;
             }
-            std::thread::sleep(self.pause);
+            // Long enough for the tag to leave, or too short by a moment.
+            let rests = self.rests && self.history.len() % 100 == 99;
+            let rest = Duration::from_millis(fastrand::u64(1_500..3_000));
+            std::thread::sleep(if rests { rest } else { self.pause });
         }
     }
 }

@@ -65,9 +65,11 @@ impl Cluster {
             };
             // A guest is a stranger, or where worker ids belong to names the first node's twin.
             let name = if number == GUEST && kinds.bound() { 0 } else { number };
+            // Tags that nobody uses for a moment leave.
+            let idle = if kinds.idle { "idle = '1s'\nrefresh = '1s'\n" } else { "" };
             let config = format!(
                 "name = 'chaos'\nadvertise = '127.0.0.1:{}'\n\
-                 [segment]\nstore = '{}'\nmax_step = {MAX_STEP}\nfailover_margin = {MARGIN}\n\
+                 [segment]\nstore = '{}'\nmax_step = {MAX_STEP}\nfailover_margin = {MARGIN}\n{idle}\
                  [snowflake]\nregistry = '{}'\nsession_timeout = '1s'\nlayout = '{layout}'\n\
                  offline_for = '1s'\nreport_interval = '200ms'\nrecycle_after = '0s'\n\
                  sequence_start = 0\n[log]\nlevel = 'info,leaf_server=debug,leaf_segment=debug,leaf_snowflake=debug,sqlx=debug,tower=debug'\n",

@@ -153,12 +153,13 @@ fn tell(lines: &[Line]) -> ExitCode {
 fn run(runtime: &Runtime, length: Duration, seed: u64) -> Vec<Line> {
     let mut random = fastrand::Rng::with_seed(seed);
     let kinds = Kinds::of_seed(seed);
-    println!("store {}, registry {}", kinds.store, kinds.registry);
+    let idle = if kinds.idle { ", idle tags leave" } else { "" };
+    println!("store {}, registry {}{idle}", kinds.store, kinds.registry);
     let mut cluster = Cluster::start(runtime, kinds);
     // A long run must fit into memory.
     let pause = Duration::from_millis(if length > Duration::from_secs(300) { 25 } else { 5 });
     let start = cluster.since_start();
-    let clients = Clients::start(cluster.addresses(), start, pause);
+    let clients = Clients::start(cluster.addresses(), start, pause, kinds.idle);
     let mut next = Duration::ZERO;
     let mut fail_over_at = millis(&mut random, 10_000, 25_000);
     while start.elapsed() < length && !FAILED.load(Ordering::SeqCst) {
