@@ -23,6 +23,8 @@ pub(crate) type TagMap = HashMap<Tag, TagHandle, foldhash::fast::RandomState>;
 /// # let store = Arc::new(MemoryStore::with_tags([NewTag::sample()]));
 /// let segments = SegmentGenerator::open(store, SegmentConfig::default()).await;
 /// let mut tags = segments.known_tags();
+/// assert!(tags.get("leaf-segment-test").is_none(), "nobody has asked for it");
+/// segments.tag("leaf-segment-test").await?;
 ///
 /// let stock = tags.get("leaf-segment-test").ok_or("not known")?;
 /// assert_eq!(stock.next().await?.get(), 1);

@@ -14,8 +14,8 @@ use arc_swap::ArcSwap;
 use super::handle::TagHandle;
 use super::known_tags::{KnownTags, TagMap};
 
-/// So many new tags are worth a copy of the map, or an eighth of what it has, if that is more.
-const WORTH_A_COPY: usize = 64;
+/// New tags are worth a copy of the map where they are such a part of it.
+const WORTH_A_COPY: usize = 8;
 
 /// The tags of a generator.
 #[derive(Debug, Default)]
@@ -66,7 +66,7 @@ impl TagSet {
         let mut changes = self.changes();
         changes.queue.push_back(handle.clone());
         changes.recent.insert(handle.tag().clone(), handle);
-        if changes.recent.len() >= WORTH_A_COPY.max(self.map.load().len() / 8) {
+        if changes.recent.len() * WORTH_A_COPY >= self.map.load().len() {
             self.copy_with(&mut changes);
         }
     }
