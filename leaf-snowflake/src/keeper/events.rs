@@ -49,10 +49,10 @@ impl Keeper {
     /// Keeps the worker id until it is lost, or the generator stops.
     pub(super) async fn keep(&mut self, held: &mut Held, stop: &CancellationToken) -> End {
         let mut looks = every(LOOK_EVERY);
-        // Nodes that start together do not report together.
-        let until_report = self.config.report_interval.mul_f64(fastrand::f64());
         let mut reports = every(self.config.report_interval);
-        reports.reset_after(until_report);
+        // The first report comes at once. Nodes that start together do not go on together: the second
+        // one comes after a random part of the interval.
+        let mut until_second = Some(self.config.report_interval.mul_f64(fastrand::f64()));
         let mut under_way = UnderWay {
             request: None,
             comparison: None,
@@ -79,6 +79,9 @@ impl Keeper {
                 Event::Stop => break End::Stopped,
                 Event::Look(urgency) => self.look_around(held, &mut under_way, urgency).await,
                 Event::Report => {
+                    if let Some(part) = until_second.take() {
+                        reports.reset_after(part);
+                    }
                     if under_way.request.is_none() {
                         under_way.request = Some(self.report(held));
                     }
