@@ -131,7 +131,7 @@ fn compare(constant: &str, measured: u64) {
     println!("{constant}: {measured}, {verdict} scripts/capacity says ({expected})");
 }
 
-/// Uses tags for the first time; so many a second, and the bytes that each takes.
+/// Uses tags for the first time. Returns the rate per second, and the bytes that each tag takes.
 fn first_uses(server: &LeafServer) -> (u64, u64) {
     let before = server.resident_kib();
     let next = AtomicUsize::new(0);

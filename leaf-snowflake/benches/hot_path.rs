@@ -21,7 +21,8 @@ const BATCH: usize = 1000;
 
 ferroid::define_snowflake_id!(WideId, u64, reserved: 1, timestamp: 40, machine_id: 1, sequence: 22);
 
-/// The same layout as [`wide`].
+/// The generator of the crate ferroid, with 40 bits of time, 1 of the worker id and 22 of the
+/// sequence.
 fn ferroid() -> impl Fn() -> WideId + Sync {
     // From the epoch of Leaf's layout.
     let clock = MonotonicClock::<1>::with_epoch(Duration::from_millis(1_288_834_974_657));

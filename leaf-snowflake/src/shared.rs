@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 use std::time::Duration;
 
 use leaf_core::sequencer::{Refusal, Sequencer};
-use leaf_core::{Health, HealthCode, HealthReason, Layout, UnixMillis, WorkerId};
+use leaf_core::{Field, Health, HealthCode, HealthReason, Layout, UnixMillis, WorkerId};
 use tokio::sync::{Notify, Semaphore};
 
 use crate::fork::ForkGuard;
@@ -156,13 +156,19 @@ impl Shared {
     /// fast that the clock need not be read for each.
     #[cold]
     fn compare_and_look(&self, first: &Sequencer, interval: u64) -> bool {
-        self.ticker.look(interval, first.position(), &self.myself);
+        if let Some(position) = first.position() {
+            self.ticker.look(interval, position, &self.myself);
+        }
         self.fork.compare(interval)
     }
 
-    /// The position behind the last id of the first lease; 0 before there is one.
-    pub(crate) fn position(&self) -> u64 {
-        self.first.get().map_or(0, |first| first.position())
+    /// The position of the first lease, while it is open.
+    pub(crate) fn position(&self) -> Option<u64> {
+        self.first.get()?.position()
+    }
+
+    pub(crate) fn sequence_bits(&self) -> u32 {
+        self.layout.bits(Field::Sequence)
     }
 
     #[inline]

@@ -1,5 +1,5 @@
-//! The current tick without a reading of the clock, while so many single ids are taken that the
-//! readings would cost more than the ids.
+//! The current tick without a reading of the clock. Callers use it under a load of single ids where
+//! to read the clock would cost more than the id.
 //!
 //! Invariant: [`Ticker::tick`] is a tick that the ids' clock has shown, and is `None` in a forked
 //! child. It may be old: as old as a reading by a caller that was suspended before it took its id.
@@ -19,16 +19,17 @@ use forkguard::atfork::Guard;
 
 use crate::shared::Shared;
 
-/// Between two looks, each in the interval of 16 us after the other, so many ids are a load: more
-/// than the default layout has on average.
-const LOAD: u64 = 100;
-/// So many such looks one after the other begin a thread: 0.8 ms. The ids of one tick of the
-/// default layout are used up after 41 of them.
-const LOOKS: u32 = 48;
-/// Fewer ids in a millisecond are no load any more.
-const LEAST_PER_MILLI: u64 = 2_000;
-/// For so many milliseconds one after the other.
-const IDLE_MILLIS: u32 = 32;
+/// An interval of 16 us in which at least this many ids were taken is busy. That is 6 M ids a
+/// second.
+const BUSY: u64 = 100;
+/// The thread begins after this number of busy intervals without another one in between: 0.8 ms.
+/// The 4,096 ids of one tick of the default layout fill 41 intervals.
+const BUSY_INTERVALS: u32 = 48;
+/// A millisecond in which fewer ids were taken is quiet. The default layout, which has 4,096, does
+/// not keep a thread.
+const QUIET: u64 = 5_000;
+/// The thread ends after this number of quiet milliseconds without another one in between.
+const QUIET_MILLIS: u32 = 32;
 const MILLI: u64 = 1_000_000;
 
 /// The tick, and who writes it.
@@ -40,11 +41,11 @@ pub(crate) struct Ticker {
     fork: Guard,
     /// Whether there is a thread.
     runs: AtomicBool,
-    /// The interval and the position of the last look, and how many looks found a load. They are
-    /// written by whoever looks, and only say when a thread is begun.
+    /// The interval and the position of the last look, and the number of busy intervals up to it.
+    /// Callers that look at the same time may mix them up: they only decide when the thread begins.
     interval: AtomicU64,
     position: AtomicU64,
-    looks: AtomicU32,
+    busy: AtomicU32,
 }
 
 impl Ticker {
@@ -55,7 +56,7 @@ impl Ticker {
             runs: AtomicBool::new(false),
             interval: AtomicU64::new(0),
             position: AtomicU64::new(0),
-            looks: AtomicU32::new(0),
+            busy: AtomicU32::new(0),
         }
     }
 
@@ -66,16 +67,17 @@ impl Ticker {
         (!self.fork.clone().detected_fork()).then_some(tick)
     }
 
-    /// Looks how many ids were taken since the last interval of 16 us, and begins the thread where
-    /// they are a load. `position` is the sequencer's.
+    /// Called once in an interval of 16 us. Begins the thread after many busy intervals. `position`
+    /// is the sequencer's: from one tick to the next it jumps, which makes one interval in a tick
+    /// look busy.
     pub(crate) fn look(&self, interval: u64, position: u64, shared: &Weak<Shared>) {
         let before = self.interval.swap(interval, Ordering::Relaxed);
         let taken = position.saturating_sub(self.position.swap(position, Ordering::Relaxed));
-        if before + 1 != interval || taken < LOAD {
-            self.looks.store(0, Ordering::Relaxed);
+        if before + 1 != interval || taken < BUSY {
+            self.busy.store(0, Ordering::Relaxed);
             return;
         }
-        if self.looks.fetch_add(1, Ordering::Relaxed) + 1 < LOOKS
+        if self.busy.fetch_add(1, Ordering::Relaxed) + 1 < BUSY_INTERVALS
             || self.runs.swap(true, Ordering::Relaxed)
         {
             return;
@@ -91,7 +93,7 @@ impl Ticker {
     /// Lets callers read the clock.
     fn end(&self) {
         self.tick.store(0, Ordering::Relaxed);
-        self.looks.store(0, Ordering::Relaxed);
+        self.busy.store(0, Ordering::Relaxed);
         self.runs.store(false, Ordering::Relaxed);
     }
 }
@@ -99,22 +101,35 @@ impl Ticker {
 /// Writes the tick once in each millisecond while there is a load.
 #[expect(clippy::disallowed_methods, reason = "a thread of its own, which may sleep")]
 fn write_ticks(shared: &Weak<Shared>) {
-    let (mut before, mut idle) = (None, 0);
+    let (mut before, mut quiet) = (0, 0);
     loop {
         // A generator that was dropped needs no tick.
         let Some(shared) = shared.upgrade() else { return };
         let ticker = &shared.ticker;
-        let position = shared.position();
-        let taken = before.map_or(u64::MAX, |before| position.saturating_sub(before));
-        before = Some(position);
-        idle = if taken < LEAST_PER_MILLI { idle + 1 } else { 0 };
-        // A clock that went back stops the ids.
-        let Some(now) = shared.clock.now_nanos().filter(|_| idle < IDLE_MILLIS) else {
+        // A clock that went back stops the ids, and a lease that was closed has none.
+        let (Some(position), Some(now)) = (shared.position(), shared.clock.now_nanos()) else {
             return ticker.end();
         };
+        let taken = taken(before, position, ticker.tick().unwrap_or(0), shared.sequence_bits());
+        before = position;
+        quiet = if taken < QUIET { quiet + 1 } else { 0 };
+        if quiet == QUIET_MILLIS {
+            return ticker.end();
+        }
         ticker.tick.store(shared.tick(now) + 1, Ordering::Relaxed);
         drop(shared);
         std::thread::sleep(Duration::from_nanos(MILLI - now % MILLI));
+    }
+}
+
+/// How many ids were taken between two positions, about: those that were taken in a tick before the
+/// last one are left out. `tick` is the one that callers were told.
+fn taken(before: u64, position: u64, tick: u64, sequence_bits: u32) -> u64 {
+    match position >> sequence_bits {
+        // The sequence was used up.
+        now if now > tick => u64::MAX,
+        now if now == before >> sequence_bits => position - before,
+        _ => position & ((1 << sequence_bits) - 1),
     }
 }
 
@@ -199,10 +214,14 @@ mod tests {
             }
         }
         assert!(is_there(), "a load begins one");
+        // A few ids in each tick keep none.
         while is_there() && in_time() {
-            std::thread::sleep(Duration::from_millis(5));
+            for _ in 0..10 {
+                shared.attempt(Sequencer::take).unwrap();
+            }
+            std::thread::sleep(Duration::from_micros(500));
         }
-        assert!(!is_there(), "it ends by itself");
+        assert!(!is_there(), "it ends with the load");
         shared.attempt(Sequencer::take).unwrap();
     }
 }

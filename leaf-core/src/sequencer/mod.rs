@@ -272,11 +272,23 @@ impl Sequencer {
         self.ceiling.fetch_max(tick, Ordering::AcqRel) < tick
     }
 
-    /// The next position, `tick << sequence bits | sequence`: by how much it grows tells how many
-    /// positions were given out or skipped. After [`Self::close`] it is meaningless.
+    /// The position after the last one that was given out: `tick << sequence bits | sequence`. `None`
+    /// after [`Self::close`].
+    ///
+    /// ```
+    /// use leaf_core::sequencer::Sequencer;
+    /// use leaf_core::{Layout, UnixMillis, WorkerId};
+    ///
+    /// let now = UnixMillis::new(1_800_000_000_000);
+    /// let sequencer = Sequencer::new(Layout::LEAF, WorkerId::new(7), now, now, 0);
+    /// let tick = Layout::LEAF.tick_at(now);
+    /// assert_eq!(sequencer.position(), Some(tick << 12));
+    /// sequencer.close();
+    /// assert_eq!(sequencer.position(), None);
+    /// ```
     #[must_use]
-    pub fn position(&self) -> u64 {
-        self.word.load(Ordering::Acquire)
+    pub fn position(&self) -> Option<u64> {
+        Some(self.word.load(Ordering::Acquire)).filter(|word| *word != CLOSED)
     }
 
     /// The first instant above every id given out so far. After [`Self::close`] it is meaningless.

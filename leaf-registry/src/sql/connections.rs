@@ -232,8 +232,8 @@ pub(crate) fn classify<D: Dialect>(operation: String, error: WorkError) -> Store
             "make the table with `leaf-server schema --apply`"
         }
         () if (D::ERRORS.has_no_connection_left)(&error) => {
-            "raise the server's max_connections, or this user's limit: an idle node needs two, one with many tags in use up \
-             to 16"
+            "raise the server's max_connections, or this user's limit: an idle node holds 2 connections, a busy one up \
+             to 18"
         }
         () => return StoreError::new(kind, operation).because(error),
     };

@@ -1,8 +1,8 @@
 //! The open connections to a database that nobody uses at the moment.
 //!
-//! Invariant: at most so many connections are in use or idle as the driver's pool allows, since
-//! whoever has none waits for a permit first. A connection goes back only through
-//! [`Checkout::give_back`]; any other end of a [`Checkout`] closes it.
+//! Invariant: there are never more connections than the driver's pool allows. Each caller waits for
+//! one of that many permits first. A connection goes back only through [`Checkout::give_back`]; any
+//! other end of a [`Checkout`] closes it.
 //!
 //! The driver's pool opens connections, and counts them. It is not given them back: it would ask
 //! the server after each use whether it still answers, on a task of its own, so that the next
@@ -24,9 +24,9 @@ use sqlx::pool::PoolConnection;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, sleep, timeout};
 
-/// For so long a connection stays open that nobody needs.
+/// How long a connection stays open without being used.
 const KEPT: Duration = Duration::from_secs(10);
-/// How long a server that had no connection left is not asked for one, in milliseconds.
+/// The pause before a server that had no connection left is asked again, in milliseconds.
 const PAUSE_MILLIS: Range<u64> = 20..200;
 
 /// Connections to one database.
