@@ -157,6 +157,9 @@ pub(crate) enum Tag {
         /// Where to go on, as the list before said
         #[arg(long, value_name = "PLACE", default_value = "0", hide_default_value = true)]
         after: ListCursor,
+        /// The members of this family alone, like 'invoice/*'
+        #[arg(long, value_name = "FAMILY")]
+        family: Option<String>,
         /// How many tags to show at most
         #[arg(long, value_name = "N", default_value_t = 1000)]
         limit: usize,
@@ -185,6 +188,12 @@ pub(crate) enum Tag {
         /// The most ids that one request takes; `none` for the servers' own
         #[arg(long, group = "settings", value_name = "COUNT|none")]
         max_take: Option<String>,
+        /// How many members the family may have, those included that were deleted
+        #[arg(long, group = "settings", value_name = "COUNT")]
+        max_members: Option<u32>,
+        /// How many members of the family each server makes in a second
+        #[arg(long, group = "settings", value_name = "COUNT")]
+        members_per_second: Option<u32>,
     },
     /// Give the newest key of segment.keys_file to a tag whose ids are scrambled. Every live server
     /// of the registry is asked whether it has it.
@@ -205,9 +214,13 @@ pub(crate) enum Tag {
         #[arg(long)]
         yes: bool,
     },
-    /// Remove a tag. Made again with a lower first id, it would repeat its ids.
+    /// Remove a tag. Made again with a lower first id, it would repeat its ids. Of a family its
+    /// members stay, as tags of their own.
     Delete {
         tag: String,
+        /// The family and all its members
+        #[arg(long)]
+        family: bool,
         /// Yes, the tag is to go
         #[arg(long)]
         yes: bool,
@@ -269,6 +282,16 @@ pub(crate) struct Create {
     /// What it is for, at most 256 characters
     #[arg(long)]
     pub(crate) description: Option<String>,
+    /// A family, named like 'invoice/*': whoever asks for invoice/acme makes that tag, as the other
+    /// options say
+    #[arg(long)]
+    pub(crate) family: bool,
+    /// How many members the family may have; default 1000000
+    #[arg(long, value_name = "COUNT", requires = "family")]
+    pub(crate) max_members: Option<u32>,
+    /// How many members each server makes in a second; default 1000
+    #[arg(long, value_name = "COUNT", requires = "family")]
+    pub(crate) members_per_second: Option<u32>,
 }
 
 /// Reads the command line; `Err` holds the exit code after the text was printed.

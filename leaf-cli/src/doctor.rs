@@ -224,7 +224,7 @@ async fn look_at_tags(
     let url = store.url.to_string();
     let (mut place, mut seen) = (None, 0_usize);
     loop {
-        let page = store.open.store.page(place.as_ref(), MOST_RECORDS).await?;
+        let page = store.open.store.page(place.as_ref(), "", MOST_RECORDS).await?;
         let mut found = |finding| findings.push(Finding { store: url.clone(), finding });
         for record in &page.records {
             if let Some(finding) = misplaced(stores, store, record, marks).await {

@@ -142,7 +142,7 @@ async fn refuse_strays(stores: &Stores) -> Result<()> {
     for store in stores.shards.iter() {
         let mut place = None;
         loop {
-            let page = store.open.store.page(place.as_ref(), MOST_RECORDS).await?;
+            let page = store.open.store.page(place.as_ref(), "", MOST_RECORDS).await?;
             for record in page.records {
                 if !stores.shards.is_of(record.tag.as_str(), store) && leaf_node::is_open(&record) {
                     count += 1;

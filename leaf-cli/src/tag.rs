@@ -12,10 +12,10 @@ use leaf_node::ListCursor;
 use leaf_node::config::ConfigError;
 use leaf_node::hints;
 use leaf_node::records::TagShown;
-use leaf_segment::TagRecord;
 use leaf_segment::admin::{EndedTag, ShapeName, TagAdminError, TagChange, TagSpec};
 use leaf_segment::meaning::{KeyRing, Order, Shape};
-use leaf_segment::store::MOST_RECORDS;
+use leaf_segment::store::{Family, MOST_RECORDS};
+use leaf_segment::{StoreErrorKind, TagRecord};
 use serde::Serialize;
 
 use crate::cli::{Output, Tag};
@@ -35,7 +35,8 @@ fn ids(tag: &TagShown) -> String {
     });
     let reset = tag.reset.map(|reset| reset.name().into());
     let zone = tag.time_zone.map(Into::into);
-    let parts = [shape, key, slice, reset, zone, tag.text.clone()];
+    let family = tag.family.map(|family| format!("family of {}", family.members));
+    let parts = [family, shape, key, slice, reset, zone, tag.text.clone()];
     let parts: Vec<_> = parts.into_iter().flatten().collect();
     if parts.is_empty() { "plain".into() } else { parts.join(", ") }
 }
@@ -86,22 +87,34 @@ impl Row for TagShown {
 /// can lose ids needs `--yes`.
 pub(crate) async fn run(stores: &Stores, command: Tag, output: Output) -> Result<Done> {
     match command {
-        Tag::List { after, limit } => Ok(list(stores, after, limit, output).await),
+        Tag::List { after, family, limit } => list(stores, after, family, limit, output).await,
         Tag::Show { tag } => show(stores, &tag, output).await,
         Tag::Create(new) => create(stores, new, output).await,
-        Tag::Set { tag, step, enabled, min_step, max_step, max_take } => {
+        Tag::Set {
+            tag,
+            step,
+            enabled,
+            min_step,
+            max_step,
+            max_take,
+            max_members,
+            members_per_second,
+        } => {
             let change = TagChange {
                 step: step.map(size).transpose()?,
                 enabled,
                 min_step: limit(min_step)?,
                 max_step: limit(max_step)?,
                 max_take: limit(max_take)?,
+                max_members,
+                members_per_second,
             };
             change_tag(stores, &tag, change, output).await
         }
         Tag::Rekey { tag, yes } => rekey(stores, &tag, yes, output).await,
         Tag::Advance { tag, at_least, yes } => advance(stores, &tag, at_least, yes, output).await,
-        Tag::Delete { tag, yes } => delete(stores, &tag, yes, output).await,
+        Tag::Delete { tag, family: false, yes } => delete(stores, &tag, yes, output).await,
+        Tag::Delete { tag, family: true, yes } => delete_family(stores, &tag, yes).await,
         Tag::Import { from, from_file, gap, tags } => {
             let (flag, from) = match from_file {
                 Some(file) => {
@@ -129,6 +142,9 @@ async fn create(stores: &Stores, new: crate::cli::Create, output: Output) -> Res
         text: new.text,
         first: new.first,
         description: new.description,
+        family: new.family,
+        max_members: new.max_members,
+        members_per_second: new.members_per_second,
     };
     let keys = match spec.shape {
         ShapeName::Scramble(_) => stores.keys()?,
@@ -163,17 +179,30 @@ async fn rekey(stores: &Stores, tag: &str, yes: bool, output: Output) -> Result<
 /// error. A tag that stands in a store to which `segment.shard` does not send it is left out: no
 /// server serves it (`leaf doctor` tells of it). Where a store cannot be read, its tags are missing,
 /// and the trouble says so.
-async fn list(stores: &Stores, after: ListCursor, limit: usize, output: Output) -> Done {
-    let list = leaf_node::list_tags(&stores.shards, Store::opened, after, limit).await;
+async fn list(
+    stores: &Stores,
+    after: ListCursor,
+    family: Option<String>,
+    limit: usize,
+    output: Output,
+) -> Result<Done> {
+    let family = family.map(|family| family_name(&family)).transpose()?;
+    let list =
+        leaf_node::list_tags(&stores.shards, Store::opened, family.as_ref(), after, limit).await;
     let shown = list.records.iter().map(|(url, record)| TagShown::of(record, url));
     let text = output::rows(&shown.collect::<Vec<_>>(), output);
     if let Some(next) = list.next {
         let next = hints::quoted(&next.to_string());
-        crate::complain(&format_args!("more tags: leaf tag list --after {next} --limit {limit}"));
+        let family = family.map_or_else(String::new, |family| {
+            format!(" --family {}", hints::quoted(family.as_str()))
+        });
+        crate::complain(&format_args!(
+            "more tags: leaf tag list{family} --after {next} --limit {limit}"
+        ));
     }
     let failed = list.failed.into_iter().next_back();
     let trouble = failed.map(|(url, error)| anyhow!(error).context(url.to_string()));
-    Done { text, trouble }
+    Ok(Done { text, trouble })
 }
 
 /// Changes what a running server picks up at its next refresh: the step and the settings.
@@ -288,6 +317,43 @@ async fn delete(stores: &Stores, tag: &str, yes: bool, output: Output) -> Result
     Ok(output::one(&Gone { tag: shown, next_first, ids_below }, text, output).into())
 }
 
+/// Deletes a family, so that no more members are made, and then its members, a page at a time. Cut
+/// off, it goes on when it is repeated.
+async fn delete_family(stores: &Stores, family: &str, yes: bool) -> Result<Done> {
+    let (store, name, shell) =
+        (stores.shards.of(family), family_name(family)?, hints::quoted(family));
+    let tags = store.tags();
+    let unconfirmed = |why: String| {
+        let text = format!(
+            "{why}. --family deletes its members too, each for good: say --yes, or make no new ones with `leaf tag set \
+             {shell} --enabled false`, which also stops all members"
+        );
+        Err(ConfigError::new(text).into())
+    };
+    match tags.delete(&name, yes.into()).await {
+        Ok(_) => {}
+        Err(TagAdminError::Unconfirmed(why)) => return unconfirmed(why),
+        // It was deleted before its members.
+        Err(TagAdminError::Store(error)) if *error.kind() == StoreErrorKind::UnknownTag && yes => {}
+        Err(error) => return Err(refused(error)),
+    }
+    let (mut deleted, mut place) = (0, None);
+    loop {
+        let (members, next) = tags.delete_members(&name, place.as_ref()).await.map_err(refused)?;
+        deleted += members;
+        let Some(next) = next else { break };
+        if members > 0 {
+            crate::complain(&format_args!("{deleted} members are deleted"));
+        }
+        place = Some(next);
+    }
+    Ok(format!(
+        "deleted family {family:?} of {} and {deleted} members; a family of this name does not make them again",
+        store.url
+    )
+    .into())
+}
+
 /// A tag that was deleted.
 #[derive(Debug, Serialize)]
 struct Gone {
@@ -304,6 +370,12 @@ struct Gone {
 ///
 /// A counter that restarts every period needs no step, and strict order has none.
 fn options(tag: &TagShown) -> String {
+    let family = tag.family.map(|family| {
+        format!(
+            "--family --max-members {} --members-per-second {}",
+            family.max_members, family.members_per_second
+        )
+    });
     let mut options = match tag.order {
         _ if tag.reset.is_some() => Vec::new(),
         Some(Order::Strict) => vec!["--order strict".into()],
@@ -319,6 +391,7 @@ fn options(tag: &TagShown) -> String {
     ];
     options
         .extend(given.into_iter().filter_map(|(name, value)| Some(format!("{name} {}", value?))));
+    options.extend(family);
     options.join(" ")
 }
 
@@ -424,7 +497,7 @@ async fn import(
 async fn all_names(source: &Store) -> Result<Vec<TagName>> {
     let (mut names, mut place) = (Vec::new(), None);
     loop {
-        let page = source.open.store.page(place.as_ref(), MOST_RECORDS).await?;
+        let page = source.open.store.page(place.as_ref(), "", MOST_RECORDS).await?;
         names.extend(page.records.into_iter().map(|record| record.tag));
         place = page.next;
         if place.is_none() {
@@ -446,6 +519,15 @@ fn refused(error: TagAdminError) -> anyhow::Error {
 /// A tag's name from the command line.
 fn name(tag: &str) -> Result<TagName> {
     TagName::parse(tag).map_err(|error| ConfigError::new(format!("TAG: {error}")).into())
+}
+
+/// A family's name from the command line.
+fn family_name(family: &str) -> Result<TagName> {
+    let name = name(family)?;
+    match Family::prefix(&name) {
+        Some(_) => Ok(name),
+        None => Err(ConfigError::new("a family's name ends in /*, like 'invoice/*'").into()),
+    }
 }
 
 /// A step or a limit from the command line.

@@ -251,8 +251,15 @@ impl TagCatalog for ServerSource {
     }
 
     /// One page: the tags that this client uses, as last read from a server.
-    fn page<'a>(&'a self, _: Option<&'a TagCursor>, _: usize) -> StoreFuture<'a, TagPage> {
-        let records = self.used().values().filter_map(|used| used.record.clone()).collect();
+    fn page<'a>(
+        &'a self,
+        _: Option<&'a TagCursor>,
+        prefix: &'a str,
+        _: usize,
+    ) -> StoreFuture<'a, TagPage> {
+        let used = self.used();
+        let records = used.values().filter_map(|used| used.record.clone());
+        let records = records.filter(|record| record.tag.as_str().starts_with(prefix)).collect();
         Box::pin(async { Ok(TagPage { records, next: None }) })
     }
 }

@@ -7,7 +7,7 @@ use leaf_core::{Step, UnixMillis};
 use leaf_registry::StoreUrl;
 use leaf_segment::TagRecord;
 use leaf_segment::meaning::{KeyRing, Order, Period, TagId, TagIdError};
-use leaf_segment::store::Slice;
+use leaf_segment::store::{Family, Slice};
 use leaf_snowflake::{Fence, FenceState, WorkerView};
 use serde::{Serialize, Serializer};
 
@@ -61,8 +61,33 @@ pub struct TagShown {
     pub max_take: Option<u32>,
     /// What it is for.
     pub description: Option<String>,
+    /// The family that made it. Where that is there, its settings hold for those that are `null`
+    /// here.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub member_of: Option<String>,
+    /// What a family allows. Not there in a tag.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub family: Option<FamilyShown>,
     /// The store, without its password.
     pub store: String,
+}
+
+/// What a family allows, and how many members it has.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub struct FamilyShown {
+    /// How many members were made, those included that were deleted since.
+    pub members: u32,
+    /// No more than this are made.
+    pub max_members: u32,
+    /// How many each node makes in a second at most.
+    pub members_per_second: u32,
+}
+
+impl From<Family> for FamilyShown {
+    fn from(family: Family) -> Self {
+        let Family { members, max_members, members_per_second } = family;
+        Self { members, max_members, members_per_second }
+    }
 }
 
 impl TagShown {
@@ -93,6 +118,8 @@ impl TagShown {
             max_step: settings.max_step.map(Step::get),
             max_take: settings.max_take.map(Step::get),
             description: record.description.clone(),
+            member_of: record.made_by().map(|family| family.as_str().into()),
+            family: settings.family.map(FamilyShown::from),
             store: url.to_string(),
         }
     }

@@ -18,7 +18,7 @@ use leaf_core::{IdRange, Step, Tag, UnixMillis};
 use leaf_registry::{Administration, OpenStore, StoreUrl};
 use leaf_segment::admin::TagAdminError;
 use leaf_segment::shards::{ShardMemory, ShardPlace, Shards};
-use leaf_segment::store::{Expected, StoreFuture, TagCursor, TagGeneration, TagPage};
+use leaf_segment::store::{Expected, Member, StoreFuture, TagCursor, TagGeneration, TagPage};
 use leaf_segment::{
     NewTag, RangeSource, SegmentGenerator, StoreError, StoreErrorKind, TagCatalog, TagRecord,
 };
@@ -278,8 +278,28 @@ impl TagCatalog for PlacedStore {
         })
     }
 
-    fn page<'a>(&'a self, after: Option<&'a TagCursor>, most: usize) -> StoreFuture<'a, TagPage> {
-        self.open.store.page(after, most)
+    fn make_members<'a>(
+        &'a self,
+        family: &'a Tag,
+        members: &'a [Tag],
+    ) -> StoreFuture<'a, Vec<Member>> {
+        Box::pin(async move {
+            if !self.is_right.load(Ordering::Acquire) {
+                self.claim().await?;
+            }
+            let made = self.open.store.make_members(family, members).await?;
+            self.look_elsewhere(members).await;
+            Ok(made)
+        })
+    }
+
+    fn page<'a>(
+        &'a self,
+        after: Option<&'a TagCursor>,
+        prefix: &'a str,
+        most: usize,
+    ) -> StoreFuture<'a, TagPage> {
+        self.open.store.page(after, prefix, most)
     }
 
     fn try_reading(&self) -> StoreFuture<'_, ()> {

@@ -3,9 +3,10 @@
 use std::fmt;
 use std::str::FromStr;
 
+use leaf_core::Tag;
 use leaf_registry::{OpenStore, StoreUrl};
 use leaf_segment::shards::Shards;
-use leaf_segment::store::{MOST_RECORDS, TagCursor, TagCursorError};
+use leaf_segment::store::{Family, MOST_RECORDS, TagCursor, TagCursorError};
 use leaf_segment::{StoreError, TagRecord};
 
 /// Some of the tags of all stores.
@@ -57,14 +58,16 @@ impl FromStr for ListCursor {
     }
 }
 
-/// Up to `most` tags of all stores, from `from` on. A tag that stands in a store to which
+/// Up to `most` tags of all stores, or those of one family, from `from` on. A tag that stands in a store to which
 /// `segment.shard` does not send it is left out: no node serves it. `open` tells what a shard is.
 pub async fn list_tags<'a, T>(
     stores: &'a Shards<T>,
     open: impl Fn(&'a T) -> (&'a StoreUrl, &'a OpenStore),
+    family: Option<&Tag>,
     from: ListCursor,
     most: usize,
 ) -> TagList<'a> {
+    let prefix = family.and_then(Family::prefix).unwrap_or_default();
     let mut list = TagList { records: Vec::new(), next: None, failed: Vec::new() };
     let ListCursor { store: first, mut place } = from;
     'stores: for (at, shard) in stores.iter().enumerate().skip(first) {
@@ -75,9 +78,13 @@ pub async fn list_tags<'a, T>(
                 list.next = Some(ListCursor { store: at, place });
                 break 'stores;
             }
-            match store.store.page(place.as_ref(), wanted).await {
+            match store.store.page(place.as_ref(), prefix, wanted).await {
                 Ok(page) => {
-                    let is_own = |record: &TagRecord| stores.is_of(record.tag.as_str(), shard);
+                    let is_own = |record: &TagRecord| {
+                        let is_member = || record.made_by().as_ref() == family;
+                        stores.is_of(record.tag.as_str(), shard)
+                            && (family.is_none() || is_member())
+                    };
                     let own = page.records.into_iter().filter(is_own);
                     list.records.extend(own.map(|record| (url, record)));
                     place = page.next;

@@ -91,7 +91,12 @@ impl TagCatalog for FileStore {
         })
     }
 
-    fn page<'a>(&'a self, _: Option<&'a TagCursor>, _: usize) -> StoreFuture<'a, TagPage> {
+    fn page<'a>(
+        &'a self,
+        _: Option<&'a TagCursor>,
+        _: &'a str,
+        _: usize,
+    ) -> StoreFuture<'a, TagPage> {
         Box::pin(async {
             let records = self.records(std::slice::from_ref(&self.tag)).await?;
             Ok(TagPage { records, next: None })

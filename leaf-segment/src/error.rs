@@ -39,6 +39,9 @@ pub enum StoreErrorKind {
     /// another key.
     #[error("the tag was made again, or got another key")]
     MeaningChanged,
+    /// The family has as many members as it may have.
+    #[error("the family has as many members as it may have: raise its max_members")]
+    FamilyFull,
     /// The record is not usable as it stands.
     #[error("{0}")]
     BadRecord(String),
@@ -227,9 +230,17 @@ pub enum SegmentErrorKind {
     /// them.
     #[error("the tag was made again, repaired or got another key: ask for it anew")]
     Changed,
-    /// The tag is disabled.
+    /// The tag is disabled, or its family is.
     #[error("the tag is disabled")]
     Disabled,
+    /// It is a family of tags, which has no ids itself.
+    #[error(
+        "this is a family of tags: ask for one of its members, whose names have something else for the `*`"
+    )]
+    Family,
+    /// It would be a new member of a family that has as many as it may have.
+    #[error("the family has as many members as it may have: raise its max_members")]
+    FamilyFull,
     /// The tag has no ids left below 2^63, or in its slice, shape, template or period.
     #[error("the tag's ids are used up, or, where its numbers begin again, those of this period")]
     Exhausted,
@@ -293,7 +304,11 @@ impl SegmentError {
     /// The error of a caller whom the store's failure left without an id.
     pub(crate) fn of_store(tag: &Tag, error: Arc<StoreError>) -> Self {
         let kind = match error.kind() {
-            StoreErrorKind::UnknownTag => SegmentErrorKind::UnknownTag,
+            // A member of a family that was deleted is not made again.
+            StoreErrorKind::UnknownTag | StoreErrorKind::UsedBefore(_) => {
+                SegmentErrorKind::UnknownTag
+            }
+            StoreErrorKind::FamilyFull => SegmentErrorKind::FamilyFull,
             StoreErrorKind::MeaningChanged | StoreErrorKind::RecordChanged => {
                 SegmentErrorKind::Changed
             }
@@ -313,7 +328,6 @@ impl SegmentError {
             | StoreErrorKind::WentBack => SegmentErrorKind::StoreRefused,
             StoreErrorKind::StepChanged(_)
             | StoreErrorKind::TagExists
-            | StoreErrorKind::UsedBefore(_)
             | StoreErrorKind::Conflict
             | StoreErrorKind::Unavailable => SegmentErrorKind::StoreDown,
         };

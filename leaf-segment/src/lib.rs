@@ -31,6 +31,7 @@ pub mod admin;
 mod config;
 mod engine;
 mod error;
+mod family;
 pub mod meaning;
 mod memory;
 mod settings;
@@ -51,6 +52,7 @@ pub use source::{NewTag, RangeSource, SegmentSource, TagCatalog, TagRecord, TagS
 
 /// What stores keep of a tag besides its number, and how they change it.
 pub mod store {
+    pub use crate::family::{Family, Member, MembersPlan};
     pub use crate::settings::{Slice, TagSettings, TagSettingsError};
     pub use crate::source::{
         Expected, MOST_RECORDS, SEALED, SealError, StoreFuture, TagCursor, TagCursorError, TagPage,

@@ -10,8 +10,8 @@ use leaf_core::{IdRange, Step, Tag};
 
 use crate::admin::EndedTag;
 use crate::store::{
-    Expected, MOST_RECORDS, SEALED, SealError, StoreFuture, TagCursor, TagGeneration, TagPage,
-    TagUpdate,
+    Expected, MOST_RECORDS, Member, MembersPlan, SEALED, SealError, StoreFuture, TagCursor,
+    TagGeneration, TagPage, TagUpdate,
 };
 use crate::{NewTag, RangeSource, StoreError, StoreErrorKind, TagCatalog, TagRecord, TagStore};
 
@@ -127,10 +127,43 @@ impl TagCatalog for MemoryStore {
         Box::pin(async { Ok(found) })
     }
 
-    fn page<'a>(&'a self, after: Option<&'a TagCursor>, most: usize) -> StoreFuture<'a, TagPage> {
-        let from = after.map_or(Bound::Unbounded, |after| Bound::Excluded(&*after.name));
+    fn make_members<'a>(
+        &'a self,
+        family: &'a Tag,
+        members: &'a [Tag],
+    ) -> StoreFuture<'a, Vec<Member>> {
+        let (mut records, ended) = (self.records(), self.ended_tags());
+        let ended = members.iter().filter_map(|tag| Some((tag.clone(), Ok(*ended.get(tag)?))));
+        let ended = ended.collect();
+        let there = members.iter().filter_map(|tag| records.get(tag).cloned()).collect();
+        let plan = match records.get_mut(family) {
+            Some(family) => MembersPlan::of(family, members, there, &ended).inspect(|plan| {
+                family.settings = Ok(plan.family.clone());
+            }),
+            None => Err(StoreErrorKind::UnknownTag),
+        };
+        let made = plan.map(|plan| {
+            let new = plan.answer.iter().filter(|(tag, _)| plan.new.contains(tag));
+            records.extend(new.filter_map(|(tag, made)| Some((tag.clone(), made.clone().ok()?))));
+            plan.answer
+        });
+        let operation = format!("make members of {:?} in memory", family.as_str());
+        Box::pin(async { made.map_err(|kind| StoreError::new(kind, operation)) })
+    }
+
+    fn page<'a>(
+        &'a self,
+        after: Option<&'a TagCursor>,
+        prefix: &'a str,
+        most: usize,
+    ) -> StoreFuture<'a, TagPage> {
+        let from = match after.map(|after| &*after.name).filter(|after| *after >= prefix) {
+            Some(after) => Bound::Excluded(after),
+            None => Bound::Included(prefix),
+        };
         let records = self.records();
-        let mut rest = records.range::<str, _>((from, Bound::Unbounded)).map(|(_, record)| record);
+        let rest = records.range::<str, _>((from, Bound::Unbounded)).map(|(_, record)| record);
+        let mut rest = rest.take_while(|record| record.tag.as_str().starts_with(prefix));
         let found: Vec<_> = rest.by_ref().take(most.min(MOST_RECORDS)).cloned().collect();
         let last = found.last().filter(|_| rest.next().is_some());
         let next = last.map(|last| TagCursor { plain: true, name: last.tag.as_str().into() });

@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use crate::admin::{EndedTag, EndedText};
+use crate::family::Family;
 use crate::meaning::{MOST_PARTS, Zone, parts};
 use crate::store::TagGeneration;
 
@@ -56,6 +57,10 @@ pub struct TagSettings {
     pub imported: Option<String>,
     /// What the tag had granted when it was sealed. After a deletion, the settings consist of this.
     pub ended: Option<EndedTag>,
+    /// What a family allows; `None` in a tag.
+    pub family: Option<Family>,
+    /// Whether a family made the tag. Its settings hold where the tag has none of its own.
+    pub member: bool,
     /// What a later version of Leaf added.
     pub unknown: UnknownFields,
 }
@@ -120,6 +125,15 @@ struct Text {
     imported: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     ended: Option<EndedText>,
+    /// There in a family.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    members: Option<u32>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    max_members: Option<u32>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    members_per_second: Option<u32>,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    member: bool,
     #[serde(flatten)]
     unknown: UnknownFields,
 }
@@ -141,6 +155,8 @@ impl Default for TagSettings {
             generation: None,
             imported: None,
             ended: None,
+            family: None,
+            member: false,
             unknown: UnknownFields::default(),
         }
     }
@@ -178,6 +194,10 @@ impl TagSettings {
             generation: self.generation.map(|generation| generation.to_string()),
             imported: self.imported.clone(),
             ended: self.ended.map(EndedTag::text),
+            members: self.family.map(|family| family.members),
+            max_members: self.family.map(|family| family.max_members),
+            members_per_second: self.family.map(|family| family.members_per_second),
+            member: self.member,
             unknown: self.unknown.clone(),
         };
         serde_json::to_string(&text).expect("numbers and texts serialize")
@@ -224,6 +244,12 @@ impl TagSettings {
             text.generation.map(|text| text.parse().map_err(|_| newer("generation", &text)));
         let ended =
             text.ended.map(|text| EndedTag::read(&text).ok_or_else(|| newer("end", &text.shown())));
+        let allowed = Family::default();
+        let family = text.members.map(|members| Family {
+            members,
+            max_members: text.max_members.unwrap_or(allowed.max_members),
+            members_per_second: text.members_per_second.unwrap_or(allowed.members_per_second),
+        });
         Ok(Self {
             enabled: text.enabled,
             min_step: step("min_step", text.min_step)?,
@@ -235,6 +261,8 @@ impl TagSettings {
             generation: generation.transpose()?,
             imported: text.imported,
             ended: ended.transpose()?,
+            family,
+            member: text.member,
             unknown: text.unknown,
         })
     }

@@ -14,7 +14,7 @@ use leaf_core::{IdRange, Step, StepError, Tag, UnixMillis};
 
 use crate::admin::EndedTag;
 use crate::meaning::{Beyond, Meaning, MeaningError};
-use crate::store::{TagGeneration, TagSettings, TagSettingsError};
+use crate::store::{Member, TagGeneration, TagSettings, TagSettingsError};
 use crate::{StoreError, StoreErrorKind};
 
 /// The `max_id` of a tag that nobody may allocate from any more, because it was moved to another
@@ -141,13 +141,36 @@ pub trait TagCatalog: fmt::Debug + Send + Sync + 'static {
         self.records(tags)
     }
 
+    /// Makes those members of a family that are not there, all in one transaction, and returns
+    /// what became of each of these, at most [`MOST_RECORDS`]. See [`MembersPlan`]. A source
+    /// without families, as here, makes none.
+    ///
+    /// # Errors
+    /// `UnknownTag` where there is no such family; `Conflict`; failures of the store, after which
+    /// the members may have been made or not.
+    fn make_members<'a>(
+        &'a self,
+        family: &'a Tag,
+        members: &'a [Tag],
+    ) -> StoreFuture<'a, Vec<Member>> {
+        let none = move |tag: &Tag| (tag.clone(), Err(StoreErrorKind::UnknownTag));
+        let _ = family;
+        Box::pin(async move { Ok(members.iter().map(none).collect()) })
+    }
+
     /// Reads the next records in the store's own order, at most `most` of them and [`MOST_RECORDS`],
-    /// behind `after`: from the beginning, or where the page before ended. Rows whose name is no valid [`Tag`] are left out with a
+    /// behind `after`: from the beginning, or where the page before ended. Only names that begin
+    /// with `prefix` count. Rows whose name is no valid [`Tag`] are left out with a
     /// warning. What is made or deleted while somebody reads page by page may be missing.
     ///
     /// # Errors
     /// Failures of the store.
-    fn page<'a>(&'a self, after: Option<&'a TagCursor>, most: usize) -> StoreFuture<'a, TagPage>;
+    fn page<'a>(
+        &'a self,
+        after: Option<&'a TagCursor>,
+        prefix: &'a str,
+        most: usize,
+    ) -> StoreFuture<'a, TagPage>;
 
     /// Finds out whether records can be read. A generator calls it before its first look-up, and
     /// once in each [`SegmentConfig::refresh`](crate::SegmentConfig::refresh): a store does here

@@ -1,6 +1,6 @@
 //! By what a record is told from an earlier or a repaired one of the same name.
 //!
-//! Invariant: two makings or repairs of tags never have the same generation, also where a backup
+//! Invariant: two makings or repairs of one tag never have the same generation, also where a backup
 //! was restored in between: it is drawn at random, and not counted.
 
 use std::fmt;

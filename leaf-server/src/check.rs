@@ -236,7 +236,7 @@ async fn count(store: &dyn TagStore) -> Result<String> {
     store.try_reading().await?;
     let (mut tags, mut place) = (0, None);
     loop {
-        let page = store.page(place.as_ref(), MOST_RECORDS).await?;
+        let page = store.page(place.as_ref(), "", MOST_RECORDS).await?;
         tags += page.records.len();
         match page.next {
             None => return Ok(format!("{tags} tags")),

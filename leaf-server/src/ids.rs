@@ -35,12 +35,12 @@ impl IdError {
                 SegmentErrorKind::BadTag(_) | SegmentErrorKind::BadCount { .. } => {
                     Reason::BadRequest
                 }
-                SegmentErrorKind::UnknownTag => Reason::UnknownTag,
+                SegmentErrorKind::UnknownTag | SegmentErrorKind::Family => Reason::UnknownTag,
                 SegmentErrorKind::Disabled => Reason::Disabled,
                 SegmentErrorKind::TooManyNames => Reason::Busy,
                 SegmentErrorKind::NoRanges => Reason::NoRanges,
                 SegmentErrorKind::StrictOrder => Reason::StrictOrder,
-                SegmentErrorKind::Exhausted => Reason::Exhausted,
+                SegmentErrorKind::Exhausted | SegmentErrorKind::FamilyFull => Reason::Exhausted,
                 SegmentErrorKind::Guard | SegmentErrorKind::Record => Reason::Record,
                 _ => Reason::Unavailable,
             },

@@ -11,7 +11,7 @@ pub async fn all_tags(store: &(impl TagCatalog + ?Sized)) -> Result<Vec<TagRecor
     store.try_reading().await?;
     let (mut all, mut place) = (Vec::new(), None);
     loop {
-        let page = store.page(place.as_ref(), MOST_RECORDS).await?;
+        let page = store.page(place.as_ref(), "", MOST_RECORDS).await?;
         all.extend(page.records);
         place = page.next;
         if place.is_none() {

@@ -61,18 +61,23 @@ impl EtcdStore {
         Ok(records)
     }
 
-    /// The records of the next `most` keys.
+    /// The records of the next `most` keys whose names begin with `begin`.
     pub(super) async fn read_page(
         &self,
         after: Option<&TagCursor>,
+        begin: &str,
         most: usize,
     ) -> Result<TagPage, StoreError> {
         let (plain, after) = after.map_or((true, ""), |after| (after.plain, &*after.name));
+        let after = after.strip_prefix(begin).unwrap_or_default();
         let prefix = if plain { &self.plain } else { &self.sequences };
+        let prefix = &format!("{prefix}{begin}");
         let operation = "read the names of tags in etcd";
         let read = self.cluster.read_names(operation, prefix, after, most).await;
         let (names, more) = match read {
             Ok((names, more)) => {
+                let names: Vec<String> =
+                    names.into_iter().map(|name| format!("{begin}{name}")).collect();
                 self.sequences_seen.fetch_or(!plain && !names.is_empty(), Ordering::Relaxed);
                 (names, more)
             }

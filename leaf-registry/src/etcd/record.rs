@@ -53,6 +53,11 @@ impl Record {
         }
     }
 
+    /// The record of a member of this family.
+    pub(super) fn member(&self, settings: &TagSettings) -> Self {
+        Self { settings: Some(settings_json(settings)), ..self.clone() }
+    }
+
     /// What stays of this record when it is deleted; `None` where it does not remember its seal.
     pub(super) fn of_deleted(&self) -> Option<Self> {
         let settings = TagSettings::of_deleted_tag(self.ended().ok()??);
@@ -105,7 +110,7 @@ impl Record {
         record::read(vec![self.row(tag)], settings).pop()
     }
 
-    fn settings(&self) -> Result<Option<TagSettings>, TagSettingsError> {
+    pub(super) fn settings(&self) -> Result<Option<TagSettings>, TagSettingsError> {
         let text = self.settings.as_ref().map(ToString::to_string);
         text.map(|text| TagSettings::decode(&text)).transpose()
     }

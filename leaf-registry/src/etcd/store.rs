@@ -26,8 +26,8 @@ use leaf_core::{IdRange, Step, Tag};
 use leaf_segment::admin::EndedTag;
 use leaf_segment::meaning::MeaningError;
 use leaf_segment::store::{
-    Expected, MOST_RECORDS, SEALED, SealError, StoreFuture, TagCursor, TagGeneration, TagPage,
-    TagUpdate,
+    Expected, MOST_RECORDS, Member, MembersPlan, SEALED, SealError, StoreFuture, TagCursor,
+    TagGeneration, TagPage, TagUpdate,
 };
 use leaf_segment::{
     NewTag, RangeSource, StoreError, StoreErrorKind, TagCatalog, TagRecord, TagStore,
@@ -46,6 +46,9 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(20);
 /// The most requests that a server takes in one transaction, unless it was set up otherwise
 /// (`--max-txn-ops`).
 pub(super) const KEYS_AT_ONCE: usize = 128;
+/// How many members of a family one transaction makes: it compares up to three things of each, and
+/// two of the family.
+const MEMBERS_AT_ONCE: usize = (KEYS_AT_ONCE - 2) / 3;
 
 /// Segments in etcd.
 #[derive(Debug)]
@@ -241,6 +244,65 @@ impl EtcdStore {
         Err(StoreError::new(StoreErrorKind::Conflict, operation).because(why))
     }
 
+    /// Makes those of these members of a family that are not there, at most [`MEMBERS_AT_ONCE`].
+    async fn make_together(
+        &self,
+        family: &Tag,
+        members: &[Tag],
+    ) -> Result<Vec<Member>, StoreError> {
+        let operation = format!("make members of {:?} in etcd", family.as_str());
+        let refuse = |kind| StoreError::new(kind, operation.clone());
+        for lost in 0..TRIES {
+            let read = self.read(&operation, family).await?;
+            let seen = read.ok_or_else(|| refuse(StoreErrorKind::UnknownTag))?;
+            let mut found = HashMap::new();
+            let (mut rows, mut texts, mut ended) = (Vec::new(), HashMap::new(), HashMap::new());
+            for kv in self.read_values(&operation, members).await? {
+                let seen = self.parse(&kv, &operation)?;
+                let tag = members.iter().find(|tag| self.keys(tag).contains(&seen.key));
+                let Some(tag) = tag else { continue };
+                if !seen.record.deleted {
+                    rows.push(seen.record.row(tag));
+                    texts.extend(seen.record.settings_text(tag));
+                } else if let Some(end) = seen.record.settings().map(|it| it?.ended).transpose() {
+                    ended.insert(tag.clone(), end);
+                }
+                found.insert(seen.key.clone(), seen);
+            }
+            let shown =
+                seen.record.shown(family).ok_or_else(|| refuse(StoreErrorKind::UnknownTag))?;
+            let plan = MembersPlan::of(&shown, members, record::read(rows, texts), &ended);
+            let plan = plan.map_err(refuse)?;
+            if plan.new.is_empty() {
+                return Ok(plan.answer);
+            }
+            let (member, mut counted) = (seen.record.member(&plan.member), seen.record.clone());
+            counted.settings = Some(settings_json(&plan.family));
+            let mut unchanged = seen.unchanged().to_vec();
+            let put = |key: String, record| TxnOp::put(key, json(record), None::<PutOptions>);
+            let mut change = vec![put(seen.key.clone(), &counted)];
+            for tag in &plan.new {
+                for (key, is_plain) in self.keys(tag).into_iter().zip([true, false]) {
+                    match found.get(&key) {
+                        Some(deleted) => unchanged.extend(deleted.unchanged()),
+                        None => unchanged.push(Compare::version(key.clone(), CompareOp::Equal, 0)),
+                    }
+                    if is_plain == member.meaning.is_none() {
+                        change.push(put(key, &member));
+                    } else if found.contains_key(&key) {
+                        change.push(TxnOp::delete(key, None::<DeleteOptions>));
+                    }
+                }
+            }
+            let transaction = Txn::new().when(unchanged).and_then(change);
+            if self.commit(&operation, transaction).await?.succeeded() {
+                return Ok(plan.answer);
+            }
+            pause(lost).await;
+        }
+        Err(refuse(StoreErrorKind::Conflict))
+    }
+
     /// Writes the record if it still has this revision.
     ///
     /// The transaction compares revision and value. Where it fails, it returns the record that is
@@ -335,8 +397,27 @@ impl TagCatalog for EtcdStore {
         Box::pin(self.read_records(tags))
     }
 
-    fn page<'a>(&'a self, after: Option<&'a TagCursor>, most: usize) -> StoreFuture<'a, TagPage> {
-        Box::pin(self.read_page(after, most.min(MOST_RECORDS)))
+    fn make_members<'a>(
+        &'a self,
+        family: &'a Tag,
+        members: &'a [Tag],
+    ) -> StoreFuture<'a, Vec<Member>> {
+        Box::pin(async move {
+            let mut made = Vec::with_capacity(members.len());
+            for members in members.chunks(MEMBERS_AT_ONCE) {
+                made.extend(self.make_together(family, members).await?);
+            }
+            Ok(made)
+        })
+    }
+
+    fn page<'a>(
+        &'a self,
+        after: Option<&'a TagCursor>,
+        prefix: &'a str,
+        most: usize,
+    ) -> StoreFuture<'a, TagPage> {
+        Box::pin(self.read_page(after, prefix, most.min(MOST_RECORDS)))
     }
 
     fn try_reading(&self) -> StoreFuture<'_, ()> {

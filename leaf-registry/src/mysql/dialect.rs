@@ -82,6 +82,26 @@ macro_rules! among_tags {
     };
 }
 
+/// The lines of a text as rows with a column `name`, without the functions for that which only some
+/// versions have. Its parameters are the text and how many lines it has, at most [`MOST_RECORDS`].
+macro_rules! names {
+    () => {
+        concat!(
+            "(SELECT SUBSTRING_INDEX(SUBSTRING_INDEX(text, '\n', 1 + line), '\n', -1) AS name FROM \
+             (SELECT a.i + 4 * b.i + 16 * c.i + 64 * d.i AS line FROM ",
+            names!(digit "a"), " JOIN ", names!(digit "b"), " JOIN ", names!(digit "c"), " JOIN ",
+            names!(digit "d"),
+            ") AS numbers JOIN (SELECT ? AS text, ? AS many) AS given WHERE line < many) AS new_names"
+        )
+    };
+    (digit $name:literal) => {
+        concat!(
+            "(SELECT 0 AS i UNION ALL SELECT 1 UNION ALL SELECT 2 UNION ALL SELECT 3) AS ",
+            $name
+        )
+    };
+}
+
 /// The failover guard as one more condition. Compared as bytes, so that no
 /// collation of the table makes the statement an error.
 macro_rules! guarded {
@@ -137,6 +157,8 @@ const UPDATE_BOTH: &str = concat!(
 /// The statements about one table of tags. Columns are read as whole numbers whatever a foreign
 /// table's types are. The arguments are pieces of statements:
 /// - `$table`, and `$row`, its row in `leaf_guard`;
+/// - `$is_plain`: whether it is `leaf_alloc`; `$copied`: further columns of a member of a family,
+///   which are its family's;
 /// - `$sum`: what follows `SET max_id = LAST_INSERT_ID(`, its closing bracket included, and further
 ///   assignments;
 /// - `$more`: further columns to read;
@@ -144,7 +166,7 @@ const UPDATE_BOTH: &str = concat!(
 /// - `$condition`: a further condition of an allocation;
 /// - `$margin`: the row's own margin; `$skip`: what a jump sets besides.
 macro_rules! tags {
-    ($table:literal, $row:literal, $sum:literal, $more:literal, $insert_tail:literal, $condition:literal, $margin:literal, $skip:literal) => {
+    ($table:literal, $row:literal, $is_plain:literal, $copied:literal, $sum:literal, $more:literal, $insert_tail:literal, $condition:literal, $margin:literal, $skip:literal) => {
         TagStatements {
             allocate: of_tag!(
                 concat!("UPDATE ", $table, " SET max_id = LAST_INSERT_ID(", $sum),
@@ -162,6 +184,16 @@ macro_rules! tags {
             names_after: concat!(
                 "SELECT biz_tag FROM ", $table, " WHERE biz_tag > ? ORDER BY biz_tag LIMIT ?"
             ),
+            names_between: concat!(
+                "SELECT biz_tag FROM ", $table,
+                " WHERE biz_tag > ? AND biz_tag < ? ORDER BY biz_tag LIMIT ?"
+            ),
+            copy: of_tag!(concat!(
+                "INSERT INTO ", $table, " (biz_tag, max_id, step, description", $copied, ") \
+                 SELECT name, max_id, step, description", $copied, " FROM ", names!(), " JOIN ",
+                $table
+            )),
+            is_plain: $is_plain,
             create: concat!(
                 "INSERT INTO ", $table, " (biz_tag, max_id, step, description", $insert_tail
             ),
@@ -306,11 +338,23 @@ CREATE TABLE leaf_sequence (
         },
     ];
 
-    const ALLOC: TagStatements =
-        tags!("leaf_alloc", "1", "? + max_id)", "", ") VALUES (?, ?, ?, ?)", "", "NULL", "");
+    const ALLOC: TagStatements = tags!(
+        "leaf_alloc",
+        "1",
+        true,
+        "",
+        "? + max_id)",
+        "",
+        ") VALUES (?, ?, ?, ?)",
+        "",
+        "NULL",
+        ""
+    );
     const SEQUENCE: TagStatements = tags!(
         "leaf_sequence",
         "2",
+        false,
+        ", meaning, failover_margin, skip",
         // MySQL assigns from left to right: in the second assignment `max_id` is the new value, so
         // that `max_id - amount` is where this range starts.
         "? + GREATEST(max_id, ? + skip)), skip = IF(max_id - ? = ? + skip, 0, skip)",
@@ -322,7 +366,16 @@ CREATE TABLE leaf_sequence (
     );
     const SET_MEANING: &'static str = of_tag!("UPDATE leaf_sequence SET meaning = ?");
 
+    const RESERVE: &'static str = concat!(
+        "INSERT INTO leaf_sequence (biz_tag, max_id, step, meaning) SELECT name, 0, 1, '' FROM ",
+        names!()
+    );
+    const RELEASE: &'static str = among_tags!("DELETE FROM leaf_sequence");
     const SETTINGS: SettingsStatements = SettingsStatements {
+        set_many: concat!(
+            "REPLACE INTO leaf_tag_settings (settings, biz_tag) SELECT ?, name FROM ",
+            names!()
+        ),
         read: of_tag!("SELECT biz_tag, settings FROM leaf_tag_settings"),
         read_many: among_tags!("SELECT biz_tag, settings FROM leaf_tag_settings"),
         read_all: "SELECT biz_tag, settings FROM leaf_tag_settings",
@@ -393,6 +446,10 @@ CREATE TABLE leaf_sequence (
                 tag = tags.next().map_or(tag, Tag::as_str);
                 query.bind(tag.to_owned())
             })
+        },
+        |query, names| {
+            let lines: Vec<&str> = names.iter().map(Tag::as_str).collect();
+            query.bind(lines.join("\n")).bind(lines.len() as i64)
         }
     );
 

@@ -7,6 +7,7 @@
 //! The server's name is its system identifier, which all replicas share, and its timeline, which a
 //! promotion and a recovery to a point in time begin anew. The statements read it themselves.
 
+use leaf_core::Tag;
 use sqlx::{Executor, PgConnection, Postgres, Row, query_as, raw_sql};
 
 use super::errors;
@@ -89,13 +90,15 @@ macro_rules! now {
 /// The statements about one table of tags.
 /// The arguments are pieces of statements:
 /// - `$table`, and `$row`, its row in `leaf_guard`;
+/// - `$is_plain`: whether it is `leaf_alloc`; `$copied`: further columns of a member of a family,
+///   which are its family's;
 /// - `$more`: further columns to read;
 /// - `$insert_tail`: further columns of a new row, and its values;
 /// - `$sum`: what an allocation sets `max_id` to, and further assignments;
 /// - `$condition`: the condition of an allocation;
 /// - `$margin`: the row's own margin; `$skip`: what a jump sets besides.
 macro_rules! tags {
-    ($table:literal, $row:literal, $more:literal, $insert_tail:literal, $sum:literal, $condition:literal, $margin:literal, $skip:literal) => {
+    ($table:literal, $row:literal, $is_plain:literal, $copied:literal, $more:literal, $insert_tail:literal, $sum:literal, $condition:literal, $margin:literal, $skip:literal) => {
         TagStatements {
             allocate: tags!(allocate $table, $sum, $condition, ""),
             allocate_guarded: tags!(allocate $table, $sum, $condition, guarded!($row)),
@@ -104,6 +107,16 @@ macro_rules! tags {
             names_after: concat!(
                 "SELECT biz_tag FROM ", $table, " WHERE biz_tag > $1 ORDER BY biz_tag LIMIT $2"
             ),
+            names_between: concat!(
+                "SELECT biz_tag FROM ", $table,
+                " WHERE biz_tag > $1 AND biz_tag < $2 ORDER BY biz_tag LIMIT $3"
+            ),
+            copy: concat!(
+                "INSERT INTO ", $table, " (biz_tag, max_id, step, description", $copied, ") \
+                 SELECT name, max_id, step, description", $copied, " FROM ", $table,
+                ", unnest($1) AS new (name) WHERE biz_tag = $2"
+            ),
+            is_plain: $is_plain,
             create: concat!(
                 "INSERT INTO ", $table, " (biz_tag, max_id, step, description", $insert_tail
             ),
@@ -194,6 +207,10 @@ macro_rules! guard {
     };
 }
 
+fn texts(tags: &[Tag]) -> Vec<String> {
+    tags.iter().map(|tag| tag.as_str().to_owned()).collect()
+}
+
 impl Dialect for Postgresql {
     type Db = Postgres;
     type Connections = ServerPool<Self>;
@@ -252,6 +269,8 @@ CREATE TABLE leaf_sequence (
     const ALLOC: TagStatements = tags!(
         "leaf_alloc",
         "1",
+        true,
+        "",
         "",
         ") VALUES ($1, $2, $3, $4)",
         "max_id + $1",
@@ -262,6 +281,8 @@ CREATE TABLE leaf_sequence (
     const SEQUENCE: TagStatements = tags!(
         "leaf_sequence",
         "2",
+        false,
+        ", meaning, failover_margin, skip",
         ", meaning",
         ", meaning, failover_margin) VALUES ($1, $2, $3, $4, $5, $6)",
         // $3 and $4 are $1 and $2 again, as MySQL needs them. `$3 > 0` always holds: PostgreSQL
@@ -275,7 +296,13 @@ CREATE TABLE leaf_sequence (
     const SET_MEANING: &'static str =
         "UPDATE leaf_sequence SET meaning = $1, update_time = now() WHERE biz_tag = $2";
 
+    const RESERVE: &'static str = "INSERT INTO leaf_sequence (biz_tag, max_id, step, meaning) \
+                                   SELECT name, 0, 1, '' FROM unnest($1) AS new (name)";
+    const RELEASE: &'static str = "DELETE FROM leaf_sequence WHERE biz_tag = ANY ($1)";
     const SETTINGS: SettingsStatements = SettingsStatements {
+        set_many: "INSERT INTO leaf_tag_settings (biz_tag, settings) \
+                   SELECT name, $1 FROM unnest($2) AS new (name) \
+                   ON CONFLICT (biz_tag) DO UPDATE SET settings = excluded.settings",
         read: "SELECT biz_tag, settings FROM leaf_tag_settings WHERE biz_tag = $1",
         read_many: "SELECT biz_tag, settings FROM leaf_tag_settings WHERE biz_tag = ANY ($1)",
         read_all: "SELECT biz_tag, settings FROM leaf_tag_settings",
@@ -339,9 +366,12 @@ CREATE TABLE leaf_sequence (
     const TABLE_EXISTS: &'static str = "SELECT (to_regclass($1) IS NOT NULL)::int::bigint";
     const ERRORS: ErrorMeanings = errors::MEANINGS;
 
-    run_statements!(Postgres, |query, tag| query.bind(tag), |query, tags| {
-        query.bind(tags.iter().map(|tag| tag.as_str().to_owned()).collect::<Vec<_>>())
-    });
+    run_statements!(
+        Postgres,
+        |query, tag| query.bind(tag),
+        |query, tags| query.bind(texts(tags)),
+        |query, names| query.bind(texts(names))
+    );
 
     async fn prepare(
         connection: &mut PgConnection,

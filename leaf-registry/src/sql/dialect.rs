@@ -37,6 +37,8 @@ pub(crate) struct SettingsStatements {
     pub(crate) read_all: &'static str,
     /// tag.
     pub(crate) delete: &'static str,
+    /// text, names (as [`Value::Names`]): that of each of them, in the place of what is there.
+    pub(crate) set_many: &'static str,
     /// name, text. Of a name that is no tag's.
     pub(crate) insert: &'static str,
     /// text, name, the text before.
@@ -72,6 +74,12 @@ pub(crate) struct TagStatements {
     pub(crate) read_many: &'static str,
     /// name (as [`Value::Text`]), how many -> the names behind it, in the order of the table.
     pub(crate) names_after: &'static str,
+    /// name, another name (both as [`Value::Text`]), how many -> the names between them.
+    pub(crate) names_between: &'static str,
+    /// names (as [`Value::Names`]), tag. Makes a row for each name that is a copy of the tag's row.
+    pub(crate) copy: &'static str,
+    /// Whether this is `leaf_alloc`.
+    pub(crate) is_plain: bool,
     /// tag (as [`Value::Text`]), `max_id`, step, description; in `leaf_sequence` also the meaning
     /// and the row's own failover margin.
     pub(crate) create: &'static str,
@@ -213,6 +221,10 @@ pub(crate) trait Dialect: fmt::Debug + Send + Sync + Sized + 'static {
     const SEQUENCE: TagStatements;
     /// new meaning, tag. For a row of `leaf_sequence` that is locked.
     const SET_MEANING: &'static str;
+    /// names (as [`Value::Names`]). Makes a row in `leaf_sequence` for each, that locks the name.
+    const RESERVE: &'static str;
+    /// tags. Deletes these rows.
+    const RELEASE: &'static str;
     /// The statements about settings.
     const SETTINGS: SettingsStatements;
     /// `None` where the database cannot fail over.

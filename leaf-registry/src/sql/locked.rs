@@ -17,7 +17,7 @@ use super::connections::{
 };
 use super::dialect::{Connection, Dialect, TagStatements};
 use super::store::{
-    ALLOC_COLUMNS, SEQUENCE_COLUMNS, SETTINGS_COLUMNS, SqlStore, operation, records,
+    ALLOC_COLUMNS, SEQUENCE_COLUMNS, SETTINGS_COLUMNS, SqlStore, operation, records, texts,
 };
 use super::values::Value;
 use crate::import::AFTER_FAILOVER;
@@ -29,16 +29,16 @@ const AGAIN_FOR: Duration = Duration::from_secs(10);
 const PAUSE: Duration = Duration::from_millis(20);
 
 /// A record whose row is locked until the transaction ends.
-struct Locked {
+pub(super) struct Locked {
     /// The table that it is in.
-    table: TagStatements,
-    record: TagRecord,
+    pub(super) table: TagStatements,
+    pub(super) record: TagRecord,
     /// Whether the table of settings can be read.
     has_settings: bool,
 }
 
 /// What is done with a locked record.
-trait Change<D: Dialect>: Send {
+pub(super) trait Change<D: Dialect>: Send {
     /// What the caller is told.
     type Done: Send;
 
@@ -193,7 +193,7 @@ impl<D: Dialect> Change<D> for Delete {
 
 impl Locked {
     /// Writes the settings of the record.
-    async fn write_settings<D: Dialect>(
+    pub(super) async fn write_settings<D: Dialect>(
         &self,
         connection: &mut Connection<D>,
         settings: &TagSettings,
@@ -273,7 +273,7 @@ impl<D: Dialect> SqlStore<D> {
 
     /// Locks a record, applies a change to it, and keeps that if it succeeded. After a conflict it
     /// is tried again.
-    async fn change_locked<C: Change<D>>(
+    pub(super) async fn change_locked<C: Change<D>>(
         &self,
         what: &str,
         tag: &Tag,
@@ -351,7 +351,7 @@ impl<D: Dialect> SqlStore<D> {
             true => D::fetch(connection, D::SETTINGS.read, &name, SETTINGS_COLUMNS).await?,
             false => Vec::new(),
         };
-        let record = records(rows, settings).pop().ok_or(StoreErrorKind::UnknownTag);
+        let record = records(rows, texts(settings)).pop().ok_or(StoreErrorKind::UnknownTag);
         Ok(Locked { table, record: record.map_err(WorkError::Refused)?, has_settings })
     }
 }

@@ -11,6 +11,7 @@ pub(crate) mod failover_guard;
 pub(crate) mod fences;
 mod locked;
 mod making;
+mod members;
 pub(crate) mod pool;
 pub(crate) mod store;
 mod together;

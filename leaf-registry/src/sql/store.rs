@@ -11,7 +11,7 @@
 //! deleted again before the transaction ends. Whoever writes `leaf_alloc` by hand can break that; a
 //! name that is found twice yields no ids.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -20,8 +20,8 @@ use leaf_core::{IdRange, Step, Tag, UnixMillis};
 use leaf_segment::admin::EndedTag;
 use leaf_segment::meaning::MeaningError;
 use leaf_segment::store::{
-    Expected, MOST_RECORDS, SealError, StoreFuture, TagCursor, TagGeneration, TagPage, TagSettings,
-    TagSettingsError, TagUpdate,
+    Expected, MOST_RECORDS, Member, SealError, StoreFuture, TagCursor, TagGeneration, TagPage,
+    TagSettings, TagSettingsError, TagUpdate,
 };
 use leaf_segment::{
     NewTag, RangeSource, StoreError, StoreErrorKind, TagCatalog, TagRecord, TagStore,
@@ -38,7 +38,7 @@ use super::values::{Cells, Column, Value};
 use crate::record;
 
 /// How often an allocation is tried while others change the record or the guard.
-const TRIES: usize = 3;
+pub(super) const TRIES: usize = 3;
 
 /// Tag, `max_id`, step, description.
 pub(super) const ALLOC_COLUMNS: &[Column] = &[Column::Text, Column::Int, Column::Int, Column::Text];
@@ -233,11 +233,10 @@ impl<D: Dialect> SqlStore<D> {
             return Err(WorkError::Refused(why));
         }
         let Some((margin, guard)) = margin.zip(table.guard) else { return Ok(Tried::Again) };
-        // The server may have got another name since the connection was made.
-        D::identify_server(connection, &self.guard).await?;
-        let last = D::fetch(connection, guard.allocated_last, &[], &[Column::Int]).await?;
-        let is_ours = last.first().and_then(|row| row.int(0)) == Some(1);
-        Ok(if is_ours { Tried::Again } else { Tried::OtherServer(guard, margin) })
+        Ok(match self.allocated_last(connection, guard).await? {
+            true => Tried::Again,
+            false => Tried::OtherServer(guard, margin),
+        })
     }
 
     /// The records of one tag or of several. A name that is found in both tables may have been made
@@ -275,23 +274,48 @@ impl<D: Dialect> SqlStore<D> {
                 settings => settings,
             };
             let settings = self.settings.rows::<D>(settings)?;
-            Ok(records(rows, settings))
+            Ok(records(rows, texts(settings)))
         })
         .await
     }
 
-    /// The next `most` names in one of the two tables behind `after`.
+    /// Advances every tag of a table after a failover; tells whether this task did it.
+    pub(super) async fn jump(
+        &self,
+        guard: GuardStatements,
+        margin: i64,
+    ) -> Result<bool, StoreError> {
+        let pool = self.connections.pool().clone();
+        self.guard.jump::<D>(pool, guard, margin).await.map_err(|error| {
+            let (table, name) = (guard.table, D::NAME);
+            let what = format!("advance every tag of {table} in {name} after a failover");
+            StoreError::new(StoreErrorKind::Unavailable, what).because(error)
+        })
+    }
+
+    /// The next `most` names in one of the two tables behind `after`, of those that begin with
+    /// `prefix` and, where a collation lists others among these, of others.
     async fn names_after(
         &self,
         plain: bool,
         after: &str,
+        prefix: &str,
         most: usize,
     ) -> Result<Vec<String>, StoreError> {
         let operation = format!("read the names of tags in {}", D::NAME);
         run(&self.connections, Access::Read, operation, async |connection| {
             let table = if plain { D::ALLOC } else { D::SEQUENCE };
-            let values = [Value::Text(after), Value::Int(most as i64)];
-            let rows = D::fetch(connection, table.names_after, &values, &[Column::Text]).await;
+            let (after, most) = (if after.is_empty() { prefix } else { after }, most as i64);
+            let (after, most) = (Value::Text(after), Value::Int(most));
+            let rows = match behind(prefix) {
+                Some(end) => {
+                    let values = [after, Value::Text(&end), most];
+                    D::fetch(connection, table.names_between, &values, &[Column::Text]).await
+                }
+                None => {
+                    D::fetch(connection, table.names_after, &[after, most], &[Column::Text]).await
+                }
+            };
             let rows = match plain {
                 true => rows?,
                 false => self.sequences.rows::<D>(rows)?,
@@ -302,10 +326,21 @@ impl<D: Dialect> SqlStore<D> {
     }
 }
 
-/// The records of rows of either table, with their settings.
-pub(super) fn records(rows: Vec<Cells>, settings: Vec<Cells>) -> Vec<TagRecord> {
+/// The first text behind all that begin with `prefix`; `None` for those that begin with nothing.
+fn behind(prefix: &str) -> Option<String> {
+    let last = prefix.chars().next_back()?;
+    let next = char::from_u32(u32::from(last) + 1)?;
+    Some(format!("{}{next}", &prefix[..prefix.len() - last.len_utf8()]))
+}
+
+/// The texts of settings by the names of their tags.
+pub(super) fn texts(settings: Vec<Cells>) -> HashMap<String, String> {
     let texts = |mut row: Cells| Some((row.text(0)?, row.text(1)?));
-    let settings = settings.into_iter().filter_map(texts).collect();
+    settings.into_iter().filter_map(texts).collect()
+}
+
+/// The records of rows of either table, with the texts of their settings.
+pub(super) fn records(rows: Vec<Cells>, settings: HashMap<String, String>) -> Vec<TagRecord> {
     record::read(rows.into_iter().map(tag_row).collect(), settings)
 }
 
@@ -365,18 +400,9 @@ impl<D: Dialect> RangeSource for SqlStore<D> {
                     }
                     Tried::Again => tries += 1,
                     Tried::OtherServer(guard, margin) => {
-                        let pool = self.connections.pool().clone();
-                        let by_us =
-                            self.guard.jump::<D>(pool, guard, margin).await.map_err(|error| {
-                                let (table, name) = (guard.table, D::NAME);
-                                let what = format!(
-                                    "advance every tag of {table} in {name} after a failover"
-                                );
-                                StoreError::new(StoreErrorKind::Unavailable, what).because(error)
-                            })?;
                         // Waiting for a jump of another task does not count as a try: that jump may
                         // have failed.
-                        tries += usize::from(by_us);
+                        tries += usize::from(self.jump(guard, margin).await?);
                     }
                 }
             }
@@ -454,18 +480,31 @@ impl<D: Dialect> TagCatalog for SqlStore<D> {
         })
     }
 
-    fn page<'a>(&'a self, after: Option<&'a TagCursor>, most: usize) -> StoreFuture<'a, TagPage> {
+    fn make_members<'a>(
+        &'a self,
+        family: &'a Tag,
+        members: &'a [Tag],
+    ) -> StoreFuture<'a, Vec<Member>> {
+        Box::pin(self.make_members(family, members))
+    }
+
+    fn page<'a>(
+        &'a self,
+        after: Option<&'a TagCursor>,
+        prefix: &'a str,
+        most: usize,
+    ) -> StoreFuture<'a, TagPage> {
         Box::pin(async move {
             let (plain, after) = after.map_or((true, ""), |after| (after.plain, &*after.name));
             let most = most.min(MOST_RECORDS);
-            let names = self.names_after(plain, after, most).await?;
+            let names = self.names_after(plain, after, prefix, most).await?;
             let next = match names.last().filter(|_| names.len() == most) {
                 Some(last) => Some(TagCursor { plain, name: last.clone() }),
                 // The other table comes next.
                 None => plain.then(|| TagCursor { plain: false, name: String::new() }),
             };
             let mut tags = Vec::with_capacity(names.len());
-            for name in names {
+            for name in names.into_iter().filter(|name| name.starts_with(prefix)) {
                 match Tag::parse(&name) {
                     Ok(tag) => tags.push(tag),
                     Err(_) => tracing::warn!(?name, "a row is left out: no valid tag"),

@@ -19,6 +19,9 @@ pub(crate) enum Value<'a> {
     /// Several tags, at most [`MOST_RECORDS`](leaf_segment::store::MOST_RECORDS). In MySQL, whose
     /// statements know no lists, it stands for that many parameters, the last tag again and again.
     Tags(&'a [Tag]),
+    /// The names of several tags, as many as of `Tags`, to be made. In MySQL it stands for two
+    /// parameters: a text with a name in each line, and how many.
+    Names(&'a [Tag]),
 }
 
 /// The type of a column that is read.
@@ -58,17 +61,22 @@ impl Cells {
 }
 
 /// Writes the methods of a dialect that run statements on one type of database. The expression says
-/// how a tag is bound to a query, and the second one how several are.
+/// how a tag is bound to a query, the second one how several are, and the third one how names are.
 macro_rules! run_statements {
-    ($database:ty, |$query:ident, $text:ident| $bind_tag:expr, |$many:ident, $tags:ident| $bind_tags:expr) => {
+    ($database:ty, |$query:ident, $text:ident| $bind_tag:expr, |$many:ident, $tags:ident| $bind_tags:expr, |$rows:ident, $names:ident| $bind_names:expr) => {
         async fn execute(
             connection: &mut <$database as sqlx::Database>::Connection,
             statement: &'static str,
             values: &[$crate::sql::values::Value<'_>],
         ) -> Result<<$database as sqlx::Database>::QueryResult, sqlx::Error> {
-            bound!($database, statement, values, |$query, $text| $bind_tag, |$many, $tags| {
-                $bind_tags
-            })
+            bound!(
+                $database,
+                statement,
+                values,
+                |$query, $text| $bind_tag,
+                |$many, $tags| { $bind_tags },
+                |$rows, $names| $bind_names
+            )
             .execute(connection)
             .await
         }
@@ -81,10 +89,14 @@ macro_rules! run_statements {
         ) -> Result<Vec<$crate::sql::values::Cells>, sqlx::Error> {
             use sqlx::Row;
             use $crate::sql::values::{Cell, Cells, Column};
-            let query =
-                bound!($database, statement, values, |$query, $text| $bind_tag, |$many, $tags| {
-                    $bind_tags
-                });
+            let query = bound!(
+                $database,
+                statement,
+                values,
+                |$query, $text| $bind_tag,
+                |$many, $tags| { $bind_tags },
+                |$rows, $names| $bind_names
+            );
             // Read to the end: PostgreSQL sends the row before the commit; a change is durable only
             // once the statement has ended.
             let rows = query.fetch_all(connection).await?;
@@ -118,7 +130,7 @@ macro_rules! run_statements {
 /// A statement with its parameters, bound in their order. Texts are cloned: the query outlives what
 /// it was made from.
 macro_rules! bound {
-    ($database:ty, $statement:expr, $values:expr, |$query:ident, $text:ident| $bind_tag:expr, |$many:ident, $tags:ident| $bind_tags:expr) => {{
+    ($database:ty, $statement:expr, $values:expr, |$query:ident, $text:ident| $bind_tag:expr, |$many:ident, $tags:ident| $bind_tags:expr, |$rows:ident, $names:ident| $bind_names:expr) => {{
         let mut query = sqlx::query::<$database>($statement);
         for value in $values {
             query = match *value {
@@ -135,6 +147,10 @@ macro_rules! bound {
                 $crate::sql::values::Value::Tags(value) => {
                     let ($many, $tags) = (query, value);
                     $bind_tags
+                }
+                $crate::sql::values::Value::Names(value) => {
+                    let ($rows, $names) = (query, value);
+                    $bind_names
                 }
             };
         }

@@ -39,7 +39,7 @@ macro_rules! now {
 /// statements equal the others. The arguments are SQL fragments: see `tags!` in
 /// postgres/dialect.rs.
 macro_rules! tags {
-    ($table:literal, $more:literal, $insert_tail:literal, $sum:literal, $condition:literal) => {
+    ($table:literal, $is_plain:literal, $copied:literal, $more:literal, $insert_tail:literal, $sum:literal, $condition:literal) => {
         TagStatements {
             allocate: tags!(allocate $table, $sum, $condition),
             allocate_guarded: tags!(allocate $table, $sum, $condition),
@@ -50,6 +50,16 @@ macro_rules! tags {
             names_after: concat!(
                 "SELECT biz_tag FROM ", $table, " WHERE biz_tag > ?1 ORDER BY biz_tag LIMIT ?2"
             ),
+            names_between: concat!(
+                "SELECT biz_tag FROM ", $table,
+                " WHERE biz_tag > ?1 AND biz_tag < ?2 ORDER BY biz_tag LIMIT ?3"
+            ),
+            copy: concat!(
+                "INSERT INTO ", $table, " (biz_tag, max_id, step, description", $copied, ") \
+                 SELECT value, max_id, step, description", $copied, " FROM ", $table,
+                ", json_each(?1) WHERE biz_tag = ?2"
+            ),
+            is_plain: $is_plain,
             create: concat!(
                 "INSERT INTO ", $table, " (biz_tag, max_id, step, description", $insert_tail
             ),
@@ -92,6 +102,11 @@ macro_rules! tags {
     (columns $table:literal, $more:literal) => {
         concat!("SELECT biz_tag, max_id, step, description", $more, " FROM ", $table)
     };
+}
+
+fn json(tags: &[Tag]) -> String {
+    let names: Vec<&str> = tags.iter().map(Tag::as_str).collect();
+    serde_json::Value::from(names).to_string()
 }
 
 impl Dialect for Sqlite {
@@ -143,6 +158,8 @@ CREATE TABLE leaf_sequence (
 
     const ALLOC: TagStatements = tags!(
         "leaf_alloc",
+        true,
+        "",
         "",
         ") VALUES (?1, ?2, ?3, ?4)",
         "max_id + ?1",
@@ -150,6 +167,8 @@ CREATE TABLE leaf_sequence (
     );
     const SEQUENCE: TagStatements = tags!(
         "leaf_sequence",
+        false,
+        ", meaning, failover_margin",
         ", meaning",
         ", meaning, failover_margin) VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
         // One file does not fail over: nothing is skipped, and the third and fourth parameter are
@@ -160,7 +179,13 @@ CREATE TABLE leaf_sequence (
     const SET_MEANING: &'static str =
         "UPDATE leaf_sequence SET meaning = ?1, update_time = CURRENT_TIMESTAMP WHERE biz_tag = ?2";
 
+    const RESERVE: &'static str = "INSERT INTO leaf_sequence (biz_tag, max_id, step, meaning) \
+                                   SELECT value, 0, 1, '' FROM json_each(?1)";
+    const RELEASE: &'static str =
+        "DELETE FROM leaf_sequence WHERE biz_tag IN (SELECT value FROM json_each(?1))";
     const SETTINGS: SettingsStatements = SettingsStatements {
+        set_many: "REPLACE INTO leaf_tag_settings (settings, biz_tag) \
+                   SELECT ?1, value FROM json_each(?2)",
         read: "SELECT biz_tag, settings FROM leaf_tag_settings WHERE biz_tag = ?1",
         read_many: "SELECT biz_tag, settings FROM leaf_tag_settings \
                     WHERE biz_tag IN (SELECT value FROM json_each(?1))",
@@ -194,10 +219,12 @@ CREATE TABLE leaf_sequence (
         "SELECT EXISTS (SELECT 1 FROM sqlite_schema WHERE name = ?1)";
     const ERRORS: ErrorMeanings = errors::MEANINGS;
 
-    run_statements!(sqlx::Sqlite, |query, tag| query.bind(tag), |query, tags| {
-        let names: Vec<&str> = tags.iter().map(Tag::as_str).collect();
-        query.bind(serde_json::Value::from(names).to_string())
-    });
+    run_statements!(
+        sqlx::Sqlite,
+        |query, tag| query.bind(tag),
+        |query, tags| query.bind(json(tags)),
+        |query, names| query.bind(json(names))
+    );
 
     /// There is nothing to ask the file: each connection sets the settings that matter itself.
     async fn risks(_connection: &mut SqliteConnection) -> Result<Vec<String>, sqlx::Error> {

@@ -2,9 +2,12 @@
 
 use std::sync::Arc;
 
+use leaf_core::Day;
 use leaf_core::Tag;
 use leaf_segment::NewTag;
-use leaf_segment::admin::Confirm;
+use leaf_segment::admin::{Confirm, TagAdmin, TagSpec};
+use leaf_segment::meaning::{KeyRing, Period};
+use leaf_segment::store::Expected;
 use leaf_testkit::Edit as _;
 use leaf_testkit::all_tags;
 
@@ -96,6 +99,52 @@ async fn nothing_is_given_back_to_a_server_that_did_not_grant_it() {
         let unused = leaf_core::IdRange::new(granted.start() + 3, granted.end()).unwrap();
         assert!(!store.store.put_back(&orders(), unused).await.unwrap(), "the jump starts lower");
         assert_eq!(next(&*store.store).await.start(), granted.end() + 1000);
+    }
+}
+
+/// A member that the replica does not have is made again, and may not issue the ids of the one that
+/// was lost: whoever makes it is on the server that has allocated last, or jumps first.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_member_that_a_failover_lost_is_made_behind_the_margin() {
+    for server in Server::both().await {
+        let store = open(&server.url(), Some(1000)).await;
+        create(&store).await;
+        let (family, lost) = (Tag::parse("chat/*").unwrap(), Tag::parse("chat/lost").unwrap());
+        let (yearly, invoice) = (Tag::parse("inv/*").unwrap(), Tag::parse("inv/lost").unwrap());
+        let admin = TagAdmin::new(&*store.store);
+        let spec = |reset, step| TagSpec { family: true, step, reset, ..TagSpec::default() };
+        let keys = KeyRing::default();
+        let relaxed = spec(None, Some(step(10))).record(family.clone(), &keys).unwrap();
+        admin.create(&relaxed).await.unwrap();
+        let strict = spec(Some(Period::Yearly), None).record(yearly.clone(), &keys).unwrap();
+        admin.create(&strict).await.unwrap();
+        // The running year's numbers begin here.
+        let day = Day { year: 2026, month: 1, day: 1 };
+        let least = strict.meaning.reset.unwrap().join(day, 1).unwrap();
+        let of_year = Expected { least, ..Expected::new(strict.step, strict.meaning) };
+        let make = async |family: &Tag, member: &Tag| {
+            let made = store.store.make_members(family, std::slice::from_ref(member)).await;
+            made.unwrap().pop().unwrap().1.unwrap();
+        };
+        make(&family, &lost).await;
+        make(&yearly, &invoice).await;
+        let before = store.store.allocate(&lost, step(10), step(10).into()).await.unwrap();
+        let number = store.store.allocate(&invoice, step(1), of_year).await.unwrap();
+        assert_eq!((before.start(), number.start()), (1, least));
+
+        server.another_server().await;
+        for (table, tag) in [("leaf_alloc", &lost), ("leaf_sequence", &invoice)] {
+            for table in [table, "leaf_tag_settings"] {
+                server.sql(&format!("DELETE FROM {table} WHERE biz_tag = '{tag}'")).await;
+            }
+        }
+        make(&family, &lost).await;
+        make(&yearly, &invoice).await;
+        let again = store.store.allocate(&lost, step(10), step(10).into()).await.unwrap();
+        assert_eq!(again.start(), 1001);
+        let again = store.store.allocate(&invoice, step(1), of_year).await.unwrap();
+        let margin = strict.own_failover_margin().unwrap();
+        assert_eq!(again.start(), least + margin);
     }
 }
 

@@ -5,6 +5,7 @@
 
 mod etcd_back;
 mod etcd_users;
+mod families;
 mod fixture;
 mod generations;
 mod give_back;
@@ -26,6 +27,10 @@ use leaf_segment::{
 use leaf_testkit::Edit as _;
 use leaf_testkit::{Etcd, Fault, MariaDb, Postgres, all_tags};
 
+use families::{
+    a_member_is_a_copy_of_its_family, makers_at_the_same_time_make_each_member_once,
+    members_are_listed_by_their_family, what_a_family_may_not_is_refused,
+};
 use fixture::{Database, Fixture, etcd, fixture, mysql, postgres, sqlite};
 use generations::{
     a_change_is_written_only_over_the_record_that_it_was_decided_on,
@@ -260,7 +265,7 @@ async fn tags_are_read_by_name_and_by_page(f: Fixture) {
     let (mut names, mut place, mut pages) = (Vec::new(), None::<String>, 0);
     loop {
         let after = place.map(|place| place.parse::<TagCursor>().unwrap());
-        let page = f.store.page(after.as_ref(), 60).await.unwrap();
+        let page = f.store.page(after.as_ref(), "", 60).await.unwrap();
         assert!(page.records.len() <= 60);
         for record in page.records {
             let is_strict = record.tag.as_str().starts_with("strict/");
@@ -569,6 +574,10 @@ backends!(sqlite, mysql, postgres, etcd; {
     what_was_granted_before_a_repair_does_not_come_back,
     a_change_is_written_only_over_the_record_that_it_was_decided_on,
     a_deleted_tag_is_not_made_again_below_its_ids,
+    a_member_is_a_copy_of_its_family,
+    makers_at_the_same_time_make_each_member_once,
+    what_a_family_may_not_is_refused,
+    members_are_listed_by_their_family,
 });
 
 /// What only a server can do to its clients.

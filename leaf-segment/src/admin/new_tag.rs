@@ -9,7 +9,7 @@ use serde::{Deserialize, Deserializer};
 use crate::NewTag;
 use crate::admin::TagAdminError;
 use crate::meaning::{Interleave, KeyRing, Meaning, Order, Period, Reset, Shape, Zone, parts};
-use crate::store::{SEALED, Slice, TagSettings};
+use crate::store::{Family, SEALED, Slice, TagSettings};
 
 /// How many digits the numbers of a period have where no template says it.
 const DIGITS: u8 = 6;
@@ -56,6 +56,13 @@ pub struct TagSpec {
     pub first: Option<i64>,
     /// What the tag is for, at most 256 characters.
     pub description: Option<String>,
+    /// Whether it is a family, named like `invoice/*`, of which every member is made as this says
+    /// when somebody asks for it.
+    pub family: bool,
+    /// How many members the family may have. Default 1,000,000.
+    pub max_members: Option<u32>,
+    /// How many members each node makes in a second at most. Default 1,000.
+    pub members_per_second: Option<u32>,
 }
 
 /// Which ids the numbers stand for, as it is written: `plain`, `interleave:2/8`, `scramble:63`.
@@ -150,8 +157,14 @@ impl TagSpec {
             return refuse("a time zone means nothing without a reset or a date in the text");
         }
         let zone = zone.filter(|_| reset.is_none());
-        let settings =
-            TagSettings { slice, text: template, time_zone: zone, ..TagSettings::default() };
+        let family = self.family(&tag)?;
+        let settings = TagSettings {
+            slice,
+            text: template,
+            time_zone: zone,
+            family,
+            ..TagSettings::default()
+        };
         let first = self.first(meaning, &settings)?;
         let step = match (order, self.step) {
             (Order::Relaxed, Some(step)) => step,
@@ -182,6 +195,39 @@ impl TagSpec {
                 }
             },
         })
+    }
+
+    fn family(&self, name: &Tag) -> Result<Option<Family>, TagAdminError> {
+        let (is_name, allowed) = (Family::prefix(name).is_some(), Family::default());
+        if !self.family {
+            return match (is_name, self.max_members.or(self.members_per_second)) {
+                (true, _) => {
+                    refuse("a name that ends in /* is that of a family: say that it is one")
+                }
+                (false, Some(_)) => refuse("max_members and members_per_second are a family's"),
+                (false, None) => Ok(None),
+            };
+        }
+        if !is_name {
+            return refuse(
+                "a family is named by what its members begin with, and /*, like invoice/*, with no other * in it",
+            );
+        }
+        if let ShapeName::Scramble(_) = self.shape {
+            return refuse(
+                "each tag has permutations of its own, so that a family cannot have them: make tags with scrambled ids \
+                 one by one",
+            );
+        }
+        let family = Family {
+            max_members: self.max_members.unwrap_or(allowed.max_members),
+            members_per_second: self.members_per_second.unwrap_or(allowed.members_per_second),
+            ..allowed
+        };
+        match family.max_members.min(family.members_per_second) {
+            0 => refuse(Family::AT_LEAST_ONE),
+            _ => Ok(Some(family)),
+        }
     }
 
     fn slice(&self) -> Result<Option<Slice>, TagAdminError> {
@@ -343,6 +389,8 @@ mod tests {
             (r#"{"step":10,"slice":"1/2","text":"{n:06}"}"#, "the first number is"),
             (r#"{"step":10,"text":"{n:02}","first":100}"#, "the first number is 0 to 99"),
             (r#"{"step":10,"keys":1}"#, "unknown field"),
+            (r#"{"step":10,"family":true}"#, "like invoice/*"),
+            (r#"{"step":10,"max_members":10}"#, "a family's"),
         ] {
             let refused = made(json).unwrap_err();
             assert!(refused.contains(why), "{json}: {refused}");

@@ -12,7 +12,10 @@ use tokio::time::Instant;
 
 use crate::admin::EndedTag;
 use crate::meaning::{KeyRing, Meaning, Order, Shape};
-use crate::store::{SealError, TagGeneration, TagSettings, TagSettingsError, TagUpdate};
+use crate::store::{
+    Family, MOST_RECORDS, SealError, TagCursor, TagGeneration, TagSettings, TagSettingsError,
+    TagUpdate,
+};
 use crate::{NewTag, StoreError, StoreErrorKind, TagRecord, TagStore};
 
 /// A raise by more than this is asked about: nothing brings the ids back.
@@ -82,6 +85,10 @@ pub struct TagChange {
     pub max_step: Option<Option<Step>>,
     /// The most ids that one call takes.
     pub max_take: Option<Option<Step>>,
+    /// How many members a family may have.
+    pub max_members: Option<u32>,
+    /// How many members of a family each node makes in a second.
+    pub members_per_second: Option<u32>,
 }
 
 /// Why nothing was done.
@@ -226,11 +233,13 @@ impl<'a> TagAdmin<'a> {
                 }
                 _ => readable_settings(record)?.clone(),
             };
+            let family = changed_family(before.family, change)?;
             let settings = TagSettings {
                 enabled: change.enabled.unwrap_or(before.enabled),
                 min_step: change.min_step.unwrap_or(before.min_step),
                 max_step: change.max_step.unwrap_or(before.max_step),
                 max_take: change.max_take.unwrap_or(before.max_take),
+                family,
                 ..before
             };
             if settings.min_step.zip(settings.max_step).is_some_and(|(min, max)| min > max) {
@@ -333,6 +342,12 @@ impl<'a> TagAdmin<'a> {
         let record = self.read(tag).await?;
         let meaning = usable(&record)?;
         if confirmed == Confirm::No {
+            if record.is_family() {
+                return Err(TagAdminError::Unconfirmed(format!(
+                    "family {:?}: no new members will be made; those that are there stay, as tags of their own",
+                    tag.as_str()
+                )));
+            }
             // What a sealed tag has granted, the store knows that it moved to.
             let now = match record.is_sealed() {
                 true => String::new(),
@@ -363,6 +378,34 @@ impl<'a> TagAdmin<'a> {
             }
             (Err(error), None) => Err(error.into()),
         }
+    }
+
+    /// Removes up to a page of the members of a family, behind `after`, and returns how many they
+    /// were, and where the next page begins. Whether the family is still there does not matter; as
+    /// long as it is, members that were not yet made may be.
+    ///
+    /// # Errors
+    /// `Refused` for a name that is no family's; those of [`Self::delete`], after which the members
+    /// that come earlier are gone.
+    pub async fn delete_members(
+        &self,
+        family: &Tag,
+        after: Option<&TagCursor>,
+    ) -> Result<(usize, Option<TagCursor>), TagAdminError> {
+        let Some(prefix) = Family::prefix(family) else {
+            return Err(TagAdminError::Refused(
+                "a family's name ends in /*, like invoice/*".into(),
+            ));
+        };
+        let page = self.store.page(after, prefix, MOST_RECORDS).await?;
+        let mut deleted = 0;
+        for record in page.records {
+            if record.made_by().as_ref() == Some(family) {
+                self.delete(&record.tag, Confirm::Yes).await?;
+                deleted += 1;
+            }
+        }
+        Ok((deleted, page.next))
     }
 
     /// Closes a tag for allocations, and returns its record as it was then, and what it granted.
@@ -411,6 +454,30 @@ fn readable_settings(record: &TagRecord) -> Result<&TagSettings, TagAdminError> 
         let operation = format!("change the settings of tag {:?}", record.tag.as_str());
         StoreError::new(why, operation).into()
     })
+}
+
+/// What a family allows after a change.
+fn changed_family(
+    before: Option<Family>,
+    change: TagChange,
+) -> Result<Option<Family>, TagAdminError> {
+    let TagChange { max_members, members_per_second, .. } = change;
+    let Some(family) = before else {
+        return match max_members.or(members_per_second) {
+            Some(_) => {
+                Err(TagAdminError::Conflict("the tag is no family: it has no members".into()))
+            }
+            None => Ok(None),
+        };
+    };
+    if max_members == Some(0) || members_per_second == Some(0) {
+        return Err(TagAdminError::Refused(Family::AT_LEAST_ONE.into()));
+    }
+    Ok(Some(Family {
+        max_members: max_members.unwrap_or(family.max_members),
+        members_per_second: members_per_second.unwrap_or(family.members_per_second),
+        ..family
+    }))
 }
 
 /// An id that somebody wrote. The greatest would use the tag up.

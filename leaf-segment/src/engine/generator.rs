@@ -14,6 +14,7 @@ use tokio::time::Instant;
 use super::handle::TagHandle;
 use super::known_tags::KnownTags;
 use super::look_ups::LookUps;
+use super::members::MemberRates;
 use super::records::{self, Refresh};
 use super::store_client::StoreClient;
 use super::tag_set::TagSet;
@@ -38,6 +39,7 @@ pub(crate) struct Shared {
     pub(crate) store_client: Arc<StoreClient>,
     pub(crate) tags: Arc<TagSet>,
     pub(crate) look_ups: LookUps,
+    pub(crate) member_rates: MemberRates,
     /// Whoever holds it reads records and applies them.
     pub(crate) reading: tokio::sync::Mutex<()>,
     /// Whether the store could be read at least once.
@@ -217,6 +219,7 @@ impl Shared {
             store_client: Arc::new(StoreClient::new(store, config)),
             tags: Arc::default(),
             look_ups: LookUps::default(),
+            member_rates: MemberRates::default(),
             reading: tokio::sync::Mutex::default(),
             loaded: AtomicBool::new(false),
             refresh_millis: AtomicU64::new(refresh),

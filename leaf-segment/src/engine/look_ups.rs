@@ -15,7 +15,7 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use super::handle::TagHandle;
-use crate::store::MOST_RECORDS;
+use super::records::PAGE;
 use crate::{SegmentError, SegmentErrorKind};
 
 /// How long a refusal is repeated without a look at the store.
@@ -94,7 +94,7 @@ impl LookUps {
     pub(crate) fn next(&self) -> Option<Vec<LookUp>> {
         let mut names = self.names();
         let mut taken = Vec::new();
-        while taken.len() < MOST_RECORDS
+        while taken.len() < PAGE
             && let Some(tag) = names.order.pop_front()
         {
             let Some(mut callers) = names.waiting.remove(&tag) else { continue };

@@ -12,6 +12,7 @@ mod leased;
 mod local;
 mod look_ups;
 mod marks;
+mod members;
 mod rate;
 mod records;
 mod refill;

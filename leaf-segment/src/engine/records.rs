@@ -19,19 +19,26 @@ use tokio::time::Instant;
 use super::generator::Shared;
 use super::handle::TagHandle;
 use super::look_ups::{self, Answer, Asked, LookUp};
+use super::members::Reading;
 use super::tag_state::TagState;
 use crate::meaning::{KeyRing, Mapping, Meaning};
-use crate::store::MOST_RECORDS;
+use crate::store::{Family, MOST_RECORDS};
 use crate::{SegmentError, SegmentErrorKind, StoreError, TagRecord};
 
 /// How soon a reading that failed is tried again.
 const RETRY: Duration = Duration::from_millis(500);
+/// How many tags are read at a time. It leaves room in one statement for the records of their
+/// families.
+pub(super) const PAGE: usize = MOST_RECORDS - 16;
 /// Records are not read again sooner than this, however often somebody asks for it.
 const GAP: Duration = Duration::from_millis(500);
 
 /// What makes ids of a record's numbers, or why none may be issued.
 fn usable(record: &TagRecord, keys: &KeyRing) -> Result<Option<Mapping>, SegmentErrorKind> {
     let meaning = record.meaning.as_ref().map_err(|_| SegmentErrorKind::Record)?;
+    if record.is_family() {
+        return Err(SegmentErrorKind::Family);
+    }
     if !record.is_enabled() {
         return Err(SegmentErrorKind::Disabled);
     }
@@ -88,9 +95,9 @@ impl Refresh {
             return false;
         }
         // The next page may have all of them anyway.
-        if !soon.all || shared.tags.len() > MOST_RECORDS {
+        if !soon.all || shared.tags.len() > PAGE {
             let named = soon.tags.iter().filter_map(|tag| shared.tags.find(tag.as_str()));
-            for named in named.collect::<Vec<_>>().chunks(MOST_RECORDS) {
+            for named in named.collect::<Vec<_>>().chunks(PAGE) {
                 if shared.read_again(named).await.is_err() {
                     shared.store_client.soon.put_back(soon);
                     return false;
@@ -98,7 +105,7 @@ impl Refresh {
             }
         }
         if soon.all || Instant::now() >= self.read_at + Self::between_pages(shared, refresh) {
-            let page = shared.tags.take_from_queue(MOST_RECORDS);
+            let page = shared.tags.take_from_queue(PAGE);
             let read = shared.read_again(&page).await;
             shared.tags.queue_again(page);
             if read.is_err() {
@@ -118,13 +125,13 @@ impl Refresh {
         tried.min(page)
     }
 
-    /// The pause between two pages. One page has all tags up to [`MOST_RECORDS`], and each of them is
+    /// The pause between two pages. One page has all tags up to [`PAGE`], and each of them is
     /// read once in every `refresh`. Of more, all have had their turn within half of it: also a tag
     /// that came at any moment, at the end of the queue, is read again in time.
     fn between_pages(shared: &Shared, refresh: Duration) -> Duration {
         match shared.tags.len() {
-            ..=MOST_RECORDS => refresh,
-            known => (refresh / 2).mul_f64(MOST_RECORDS as f64 / known as f64),
+            ..=PAGE => refresh,
+            known => (refresh / 2).mul_f64(PAGE as f64 / known as f64),
         }
     }
 
@@ -166,11 +173,10 @@ impl Shared {
         }
         let _alone = self.reading.lock().await;
         let tags: Vec<Tag> = handles.iter().map(|handle| handle.tag().clone()).collect();
-        let request = self.store_client.store.records(&tags);
-        let records = self.store_client.read("read the tags", request).await;
-        let records = records.inspect_err(|error| self.reading_failed(error))?;
-        let mut records: HashMap<Tag, TagRecord> =
-            records.into_iter().map(|record| (record.tag.clone(), record)).collect();
+        // They are most likely to need the families that they needed before.
+        let families = handles.iter().filter_map(|handle| handle.state.made_by()).collect();
+        let records = self.read_records("read the tags", Reading::Again, &tags, families).await;
+        let mut records = records.inspect_err(|error| self.reading_failed(error))?;
         let mut gone = Vec::new();
         for handle in handles {
             match records.remove(handle.tag()) {
@@ -206,9 +212,9 @@ impl Shared {
         let _alone = self.reading.lock().await;
         let what = format!("read tag {:?}", tag.as_str());
         let tags = std::slice::from_ref(tag);
-        match self.store_client.read(&what, self.store_client.store.look_up(tags)).await {
+        match self.read_looked_up(&what, tags).await {
             Ok(records) => {
-                match records.first() {
+                match records.get(tag) {
                     Some(record) => _ = self.apply(record),
                     None => self.has_gone(tag),
                 }
@@ -264,29 +270,33 @@ impl Shared {
             [tag] => format!("look up tag {:?}", tag.as_str()),
             tags => format!("look up {} tags", tags.len()),
         };
-        let read = self.store_client.read(&what, self.store_client.store.look_up(&tags)).await;
         let alone = tags.len() == 1;
-        let mut records: HashMap<Tag, TagRecord> = HashMap::new();
-        let failure = match read {
-            Ok(read) => {
-                records.extend(read.into_iter().map(|record| (record.tag.clone(), record)));
-                None
-            }
-            Err(error) => Some(Arc::new(error)),
+        let (mut records, failure) = match self.read_looked_up(&what, &tags).await {
+            Ok(records) => (records, None),
+            Err(error) => (HashMap::new(), Some(Arc::new(error))),
         };
+        let mut made = self.make_missing(&tags, &mut records).await;
         let mut refused = 0;
         for LookUp { tag, callers } in batch {
             let answer = match &failure {
                 // It may be the fault of one of the names: each is asked for by itself.
                 Some(error) if !alone && !error.is_outage() => {
-                    let request = self.store_client.store.look_up(std::slice::from_ref(&tag));
-                    match self.store_client.read(&what, request).await {
-                        Ok(mut read) => self.looked_up(&tag, read.pop().as_ref()),
+                    match self.read_looked_up(&what, std::slice::from_ref(&tag)).await {
+                        Ok(read) => self.looked_up(&tag, read.get(&tag)),
                         Err(error) => Err(SegmentError::of_store(&tag, Arc::new(error))),
                     }
                 }
                 Some(error) => Err(SegmentError::of_store(&tag, Arc::clone(error))),
-                None => self.looked_up(&tag, records.get(&tag)),
+                None => match made.remove(&tag) {
+                    Some(why) => {
+                        // A store that does not answer may do so at once.
+                        if why.store_error().is_none_or(|error| !error.retryable()) {
+                            self.look_ups.refuse(tag.clone(), why.kind().clone());
+                        }
+                        Err(why)
+                    }
+                    None => self.looked_up(&tag, records.get(&tag)),
+                },
             };
             refused += u32::from(answer.is_err());
             for caller in callers {
@@ -294,6 +304,16 @@ impl Shared {
             }
         }
         refused
+    }
+
+    /// Reads the records of names that are looked up, with their families.
+    async fn read_looked_up(
+        &self,
+        what: &str,
+        tags: &[Tag],
+    ) -> Result<HashMap<Tag, TagRecord>, StoreError> {
+        let families = tags.iter().filter_map(Family::of).collect();
+        self.read_records(what, Reading::LookUp, tags, families).await
     }
 
     /// What callers get who asked for a tag that has this record, or none.

@@ -19,7 +19,7 @@ use super::rate::Rate;
 use super::step_policy::{Bounds, StepPolicy};
 use super::store_client::StoreClient;
 use crate::meaning::{Mapping, Meaning, Text};
-use crate::store::{Expected, TagGeneration, TagSettings, TagSettingsError};
+use crate::store::{Expected, Family, TagGeneration, TagSettings, TagSettingsError};
 use crate::{SegmentError, SegmentErrorKind, StoreError, StoreErrorKind, TagRecord};
 
 /// An error that only an operator can cure is told to callers for this long before the store is
@@ -298,6 +298,12 @@ impl TagState {
     pub(crate) fn advance_to(&self, control: &TagControl) -> Option<i64> {
         let mark = || self.store_client.config.marks.get(&self.tag);
         (control.refused || control.went_back).then(mark).flatten()
+    }
+
+    /// The family that made the tag.
+    pub(crate) fn made_by(&self) -> Option<Tag> {
+        let is_member = self.control().settings.as_ref().is_some_and(|settings| settings.member);
+        is_member.then(|| Family::of(&self.tag)).flatten()
     }
 
     pub(crate) fn meaning(&self) -> Meaning {

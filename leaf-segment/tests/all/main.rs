@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "tests may panic")]
 
 mod close;
+mod families;
 mod generations;
 mod guard;
 mod idle;

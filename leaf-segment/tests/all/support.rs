@@ -8,7 +8,7 @@ use futures_core::future::BoxFuture;
 use leaf_core::{IdRange, Step, Tag, UnixMillis};
 use leaf_segment::admin::EndedTag;
 use leaf_segment::store::{
-    Expected, SealError, StoreFuture, TagCursor, TagGeneration, TagPage, TagUpdate,
+    Expected, Member, SealError, StoreFuture, TagCursor, TagGeneration, TagPage, TagUpdate,
 };
 use leaf_segment::{
     HighWaterMarks, MemoryStore, NewTag, RangeSource, SegmentConfig, SegmentGenerator, StoreError,
@@ -25,6 +25,8 @@ pub(crate) struct TestStore {
     pub(crate) busy: Mutex<bool>,
     pub(crate) allocations: AtomicU64,
     pub(crate) look_ups: AtomicU64,
+    /// How often members of families were made.
+    pub(crate) makings: AtomicU64,
     /// How many records were read of tags that were known.
     pub(crate) read: AtomicU64,
     /// What the clock of its server shows; 0 for no such clock.
@@ -107,10 +109,28 @@ impl TagCatalog for TestStore {
         })
     }
 
-    fn page<'a>(&'a self, after: Option<&'a TagCursor>, most: usize) -> StoreFuture<'a, TagPage> {
+    fn make_members<'a>(
+        &'a self,
+        family: &'a Tag,
+        members: &'a [Tag],
+    ) -> StoreFuture<'a, Vec<Member>> {
+        Box::pin(async move {
+            self.makings.fetch_add(1, Ordering::SeqCst);
+            let made = self.inner.make_members(family, members).await?;
+            self.line().await?;
+            Ok(made)
+        })
+    }
+
+    fn page<'a>(
+        &'a self,
+        after: Option<&'a TagCursor>,
+        prefix: &'a str,
+        most: usize,
+    ) -> StoreFuture<'a, TagPage> {
         Box::pin(async move {
             self.line().await?;
-            self.inner.page(after, most).await
+            self.inner.page(after, prefix, most).await
         })
     }
 }

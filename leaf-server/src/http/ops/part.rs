@@ -1,7 +1,9 @@
-//! Which part of a long list is asked for: `?after=…&limit=…`.
+//! Which part of a long list is asked for: `?after=…&limit=…&family=…`.
 
 use hyper::header::{HeaderMap, HeaderValue, LINK};
+use leaf_core::Tag;
 use leaf_node::ListCursor;
+use leaf_segment::store::Family;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 
 use super::super::problem::Problem;
@@ -17,16 +19,25 @@ pub(super) struct Part {
     pub(super) after: Option<String>,
     /// How many rows it has at most.
     pub(super) limit: usize,
+    /// The family whose members are asked for.
+    pub(super) family: Option<Tag>,
 }
 
 impl Part {
     /// What the query of a URL asks for.
     pub(super) fn of(query: &str) -> Result<Self, Problem> {
-        let mut part = Self { after: None, limit: MOST };
+        let mut part = Self { after: None, limit: MOST, family: None };
         for parameter in query.split('&').filter(|parameter| !parameter.is_empty()) {
             match parameter.split_once('=') {
                 Some(("after", "")) => {}
                 Some(("after", place)) => part.after = Some(decode(place)?),
+                Some(("family", name)) => {
+                    let name = Tag::parse(&decode(name)?).ok();
+                    let family = name.filter(|name| Family::prefix(name).is_some());
+                    part.family = Some(family.ok_or_else(|| {
+                        Problem::bad_request("family: give a name that ends in /*, like invoice/*")
+                    })?);
+                }
                 Some(("limit", limit)) => {
                     let limit = limit.parse().ok().filter(|limit| (1..=MOST).contains(limit));
                     part.limit = limit
@@ -34,7 +45,7 @@ impl Part {
                 }
                 _ => {
                     return Err(Problem::bad_request(
-                        "unknown parameter: there are `after` and `limit`",
+                        "unknown parameter: there are `after`, `limit` and `family`",
                     ));
                 }
             }
@@ -50,7 +61,10 @@ impl Part {
 
     /// The URL of the next part, relative to this one.
     pub(super) fn next_url(&self, next: &str) -> String {
-        format!("?after={}&limit={}", utf8_percent_encode(next, NON_ALPHANUMERIC), self.limit)
+        let encoded = |text| utf8_percent_encode(text, NON_ALPHANUMERIC);
+        let family = self.family.as_ref().map(|family| encoded(family.as_str()));
+        let family = family.map_or_else(String::new, |family| format!("&family={family}"));
+        format!("?after={}&limit={}{family}", encoded(next), self.limit)
     }
 }
 

@@ -117,7 +117,9 @@ fn buffer(view: &TagView) -> Vec<Value> {
 /// The records in the stores.
 pub(super) async fn db(node: &Node, part: &Part, headers: &HeaderMap) -> Result<Reply, Problem> {
     let Some(stores) = node.ids.stores() else { return Err(Problem::disabled("segment")) };
-    let list = leaf_node::list_tags(stores, Store::opened, part.from()?, part.limit).await;
+    let list =
+        leaf_node::list_tags(stores, Store::opened, part.family.as_ref(), part.from()?, part.limit)
+            .await;
     if let Some((_, error)) = list.failed.into_iter().next() {
         return Err(error.into());
     }

@@ -51,6 +51,10 @@ pub(super) struct Create {
     text: Option<String>,
     first: Option<Id>,
     description: Option<String>,
+    #[serde(default)]
+    family: bool,
+    max_members: Option<u32>,
+    members_per_second: Option<u32>,
 }
 
 /// The body of `PATCH /v1/tags/{tag}`: what is not given stays; `null` takes a limit away.
@@ -67,6 +71,10 @@ pub(super) struct Change {
     max_step: Option<Option<i64>>,
     #[serde(default, deserialize_with = "given")]
     max_take: Option<Option<i64>>,
+    #[serde(default, deserialize_with = "given")]
+    max_members: Option<u32>,
+    #[serde(default, deserialize_with = "given")]
+    members_per_second: Option<u32>,
 }
 
 /// The body of `POST /v1/tags/{tag}/advance`.
@@ -150,6 +158,9 @@ impl Create {
             text: self.text,
             first: self.first.map(|Id(first)| first),
             description: self.description,
+            family: self.family,
+            max_members: self.max_members,
+            members_per_second: self.members_per_second,
         };
         Ok((self.tag, spec))
     }
@@ -169,6 +180,8 @@ impl Change {
             min_step: limit("min_step", self.min_step)?,
             max_step: limit("max_step", self.max_step)?,
             max_take: limit("max_take", self.max_take)?,
+            max_members: self.max_members,
+            members_per_second: self.members_per_second,
         })
     }
 }
@@ -188,7 +201,8 @@ fn shown(record: &TagRecord, store: &Store) -> TagShown {
 /// Tags of stores that cannot be read are missing; the others are there.
 pub(super) async fn list(node: &Node, part: &Part) -> Result<Tags, Problem> {
     let Some(stores) = node.ids.stores() else { return Err(Problem::disabled("segment")) };
-    let list = leaf_node::list_tags(stores, Store::opened, part.from()?, part.limit).await;
+    let (family, from) = (part.family.as_ref(), part.from()?);
+    let list = leaf_node::list_tags(stores, Store::opened, family, from, part.limit).await;
     let failed = list
         .failed
         .iter()
@@ -226,7 +240,8 @@ pub(super) async fn change(node: &Node, tag: &str, change: TagChange) -> Result<
     let (store, tag) = find(node, tag)?;
     if change == TagChange::default() {
         return Err(Problem::bad_request(
-            "nothing to change: give step, enabled, min_step, max_step or max_take",
+            "nothing to change: give step, enabled, min_step, max_step or max_take, and of a family max_members or \
+             members_per_second",
         ));
     }
     let record = TagAdmin::new(&*store.open.store).change(&tag, change).await?;

@@ -1,0 +1,127 @@
+//! Making members of families.
+//!
+//! Invariant: one transaction locks the family's row, and copies it for every new member. So all who
+//! make members of a family wait for each other; and where the failover guard is on, the row was
+//! advanced before it is copied on another server than before: a member that the failover lost is
+//! not made again as it was.
+
+use leaf_core::Tag;
+use leaf_segment::store::{Member, MembersPlan, TagSettings};
+use leaf_segment::{StoreError, StoreErrorKind};
+
+use super::connections::WorkError;
+use super::dialect::{Connection, Dialect, GuardStatements};
+use super::locked::{Change, Locked};
+use super::store::{
+    ALLOC_COLUMNS, SEQUENCE_COLUMNS, SETTINGS_COLUMNS, SqlStore, TRIES, records, texts,
+};
+use super::values::{Column, Value};
+
+/// Makes those of these members that are not there.
+struct MakeMembers<'a>(&'a [Tag]);
+
+/// What came of it.
+enum Made {
+    Members(Vec<Member>),
+    /// Another server has allocated last: jump by this margin first.
+    OtherServer(GuardStatements, i64),
+}
+
+impl<D: Dialect> Change<D> for MakeMembers<'_> {
+    type Done = Made;
+
+    async fn apply(
+        &mut self,
+        store: &SqlStore<D>,
+        connection: &mut Connection<D>,
+        locked: &Locked,
+    ) -> Result<Made, WorkError> {
+        if let Some((margin, guard)) = store.guard.active_margin().zip(locked.table.guard)
+            && !store.allocated_last(connection, guard).await?
+        {
+            return Ok(Made::OtherServer(guard, margin));
+        }
+        let names = [Value::Tags(self.0)];
+        let mut rows = D::fetch(connection, D::ALLOC.read_many, &names, ALLOC_COLUMNS).await?;
+        rows.extend(D::fetch(connection, D::SEQUENCE.read_many, &names, SEQUENCE_COLUMNS).await?);
+        let settings =
+            D::fetch(connection, D::SETTINGS.read_many, &names, SETTINGS_COLUMNS).await?;
+        let texts = texts(settings);
+        let ended = self.0.iter().filter_map(|tag| {
+            let ended =
+                TagSettings::decode(texts.get(tag.as_str())?).map(|settings| settings.ended);
+            Some((tag.clone(), ended.transpose()?))
+        });
+        let ended = ended.collect();
+        let plan = MembersPlan::of(&locked.record, self.0, records(rows, texts), &ended);
+        let plan = plan.map_err(WorkError::Refused)?;
+        if !plan.new.is_empty() {
+            let family = Value::Tag(locked.record.tag.as_str());
+            let (new, table) = (Value::Names(&plan.new), &locked.table);
+            if table.is_plain {
+                D::execute(connection, D::RESERVE, &[new]).await?;
+                D::execute(connection, table.copy, &[new, family]).await?;
+                D::execute(connection, D::RELEASE, &[Value::Tags(&plan.new)]).await?;
+            } else {
+                D::execute(connection, table.copy, &[new, family]).await?;
+            }
+            let settings = plan.member.encode();
+            D::execute(connection, D::SETTINGS.set_many, &[Value::Text(&settings), new]).await?;
+            locked.write_settings::<D>(connection, &plan.family).await?;
+        }
+        Ok(Made::Members(plan.answer))
+    }
+}
+
+impl<D: Dialect> SqlStore<D> {
+    /// Makes those of these members that are not there.
+    pub(super) async fn make_members(
+        &self,
+        family: &Tag,
+        members: &[Tag],
+    ) -> Result<Vec<Member>, StoreError> {
+        match self.make_together(family, members).await {
+            // The collation of a table takes one of the names for another one, or somebody has made
+            // a tag of this name just now.
+            Err(error) if *error.kind() == StoreErrorKind::TagExists => {}
+            made => return made,
+        }
+        let mut made = Vec::with_capacity(members.len());
+        for tag in members {
+            match self.make_together(family, std::slice::from_ref(tag)).await {
+                Err(error) if *error.kind() == StoreErrorKind::TagExists => {
+                    made.push((tag.clone(), Err(StoreErrorKind::TagExists)));
+                }
+                one => made.extend(one?),
+            }
+        }
+        Ok(made)
+    }
+
+    async fn make_together(
+        &self,
+        family: &Tag,
+        members: &[Tag],
+    ) -> Result<Vec<Member>, StoreError> {
+        for _ in 0..TRIES {
+            match self.change_locked("make members of", family, &mut MakeMembers(members)).await? {
+                Made::Members(made) => return Ok(made),
+                Made::OtherServer(guard, margin) => _ = self.jump(guard, margin).await?,
+            }
+        }
+        let operation = super::store::operation::<D>("make members of", family);
+        Err(StoreError::new(StoreErrorKind::Conflict, operation))
+    }
+
+    /// Whether this server is the one that has allocated last.
+    pub(super) async fn allocated_last(
+        &self,
+        connection: &mut Connection<D>,
+        guard: GuardStatements,
+    ) -> Result<bool, WorkError> {
+        // The server may have got another name since the connection was made.
+        D::identify_server(connection, &self.guard).await?;
+        let last = D::fetch(connection, guard.allocated_last, &[], &[Column::Int]).await?;
+        Ok(last.first().and_then(|row| row.int(0)) == Some(1))
+    }
+}

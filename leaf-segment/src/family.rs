@@ -1,0 +1,188 @@
+//! Families of tags: where there is a family `invoice/*`, a request for `invoice/acme` makes that
+//! tag.
+//!
+//! A family is a record like that of a tag, named by the part that all members begin with and a
+//! `*`. Nothing is allocated from it.
+//!
+//! Invariant: a member is made, and counted, in the transaction that has the family's record to
+//! itself, as a copy of it. So it is made once over the whole cluster, and never of a family that
+//! is gone. And the failover guard advances a family like every tag: a member that a failover lost
+//! is made again with the numbers behind the guard's margin.
+
+use std::collections::HashMap;
+
+use leaf_core::Tag;
+
+use crate::admin::EndedTag;
+use crate::store::{TagGeneration, TagSettings, TagSettingsError};
+use crate::{NewTag, StoreErrorKind, TagRecord};
+
+/// What a family allows, and how many members it has.
+///
+/// ```
+/// use leaf_core::Tag;
+/// use leaf_segment::store::Family;
+///
+/// let family = |name| Family::of(&Tag::parse(name).ok()?);
+/// assert_eq!(family("invoice/acme"), Tag::parse("invoice/*").ok());
+/// assert_eq!(family("shop/7/invoice/acme"), Tag::parse("shop/7/invoice/*").ok());
+/// assert_eq!(family("invoice/"), None);
+/// assert_eq!(family("invoice/a b"), None, "not among the characters of a member");
+/// assert_eq!(family("invoices"), None);
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Family {
+    /// How many members were made, those included that were deleted since.
+    pub members: u32,
+    /// No more than this are made. Default 1,000,000.
+    pub max_members: u32,
+    /// How many a node makes in a second at most. Default 1,000.
+    pub members_per_second: u32,
+}
+
+impl Default for Family {
+    fn default() -> Self {
+        Self { members: 0, max_members: 1_000_000, members_per_second: 1000 }
+    }
+}
+
+impl Family {
+    pub(crate) const AT_LEAST_ONE: &str = "max_members and members_per_second are 1 at least";
+
+    /// The name of the family that could make a tag of this name: up to the last `/`, and a `*`.
+    /// `None` where no family can: there is no `/`, or behind it is nothing, or another character
+    /// than the letters `a` to `z` in both cases, digits and `-._:@+`.
+    #[must_use]
+    pub fn of(member: &Tag) -> Option<Tag> {
+        let (before, own) = member.as_str().rsplit_once('/')?;
+        let may_stand = |char: char| {
+            char.is_ascii_alphanumeric() || matches!(char, '-' | '.' | '_' | ':' | '@' | '+')
+        };
+        let is_member = !before.is_empty() && !own.is_empty() && own.chars().all(may_stand);
+        is_member.then(|| Tag::parse(&format!("{before}/*")).ok()).flatten()
+    }
+
+    /// What all members of a family of this name begin with; `None` where it is no such name: it
+    /// does not end in `/*`, or has another `*` or nothing before.
+    #[must_use]
+    pub fn prefix(name: &Tag) -> Option<&str> {
+        let prefix = name.as_str().strip_suffix('*')?;
+        let before = prefix.strip_suffix('/')?;
+        (!before.is_empty() && !before.contains('*')).then_some(prefix)
+    }
+}
+
+/// What becomes of a member that was to be made: its record, also where it was there already.
+///
+/// An error is `UsedBefore` where a tag of this name was deleted, `FamilyFull`, or `UnknownTag`.
+pub type Member = (Tag, Result<TagRecord, StoreErrorKind>);
+
+/// How a store makes members: what it is to write while it has the family's record to itself.
+#[derive(Debug)]
+pub struct MembersPlan {
+    /// The new members. Each becomes a copy of the family's row.
+    pub new: Vec<Tag>,
+    /// The settings of each of them.
+    pub member: TagSettings,
+    /// The settings of the family, in which the new members are counted.
+    pub family: TagSettings,
+    /// The answer, once that is written.
+    pub answer: Vec<Member>,
+}
+
+impl MembersPlan {
+    /// How these members of a family are made, some of which are `there`. `ended` has what is
+    /// remembered of tags of these names that were deleted.
+    ///
+    /// # Errors
+    /// `BadRecord` where the family's settings cannot be read; `UnknownTag` where the record is no
+    /// family.
+    pub fn of(
+        family: &TagRecord,
+        members: &[Tag],
+        there: Vec<TagRecord>,
+        ended: &HashMap<Tag, Result<EndedTag, TagSettingsError>>,
+    ) -> Result<Self, StoreErrorKind> {
+        let bad = |error: &dyn ToString| StoreErrorKind::BadRecord(error.to_string());
+        let settings = family.settings.as_ref().map_err(|error| bad(error))?;
+        let mut counted = settings.family.ok_or(StoreErrorKind::UnknownTag)?;
+        let step = family.step.map_err(|error| bad(&error))?;
+        let meaning = family.meaning.clone().map_err(|error| bad(&error))?;
+        let member = TagSettings {
+            enabled: true,
+            min_step: None,
+            max_step: None,
+            max_take: None,
+            family: None,
+            member: true,
+            generation: Some(TagGeneration::draw()),
+            imported: None,
+            ended: None,
+            ..settings.clone()
+        };
+        let mut there: HashMap<Tag, TagRecord> =
+            there.into_iter().map(|record| (record.tag.clone(), record)).collect();
+        let mut plan =
+            Self { new: Vec::new(), member, family: settings.clone(), answer: Vec::new() };
+        for tag in members {
+            let new = || NewTag {
+                tag: tag.clone(),
+                max_id: family.max_id,
+                step,
+                meaning,
+                settings: plan.member.clone(),
+                description: family.description.clone(),
+            };
+            let made = match (there.remove(tag), ended.get(tag)) {
+                (Some(record), _) => Ok(record),
+                (None, Some(Err(unreadable))) => Err(bad(unreadable)),
+                _ if family.is_sealed() => Err(StoreErrorKind::UnknownTag),
+                (None, ended) => match ended.map(|ended| ended.as_ref().map(|it| it.check(&new())))
+                {
+                    Some(Ok(Err(why))) => Err(StoreErrorKind::UsedBefore(why)),
+                    _ if counted.members >= counted.max_members => Err(StoreErrorKind::FamilyFull),
+                    _ => {
+                        counted.members += 1;
+                        Ok(new().into())
+                    }
+                },
+            };
+            if made
+                .as_ref()
+                .is_ok_and(|made: &TagRecord| made.generation() == plan.member.generation)
+            {
+                plan.new.push(tag.clone());
+            }
+            plan.answer.push((tag.clone(), made));
+        }
+        plan.family.family = Some(counted);
+        Ok(plan)
+    }
+}
+
+impl TagRecord {
+    /// Whether this is a family, from which nothing is allocated.
+    #[must_use]
+    pub fn is_family(&self) -> bool {
+        self.settings.as_ref().is_ok_and(|settings| settings.family.is_some())
+    }
+
+    /// The name of the family that made this tag.
+    #[must_use]
+    pub fn made_by(&self) -> Option<Tag> {
+        let is_member = self.settings.as_ref().is_ok_and(|settings| settings.member);
+        is_member.then(|| Family::of(&self.tag)).flatten()
+    }
+
+    /// Lets the family's settings hold where the tag has none of its own.
+    pub(crate) fn follow_family(&mut self, family: &TagRecord) {
+        if let (Ok(own), Ok(family)) = (&mut self.settings, &family.settings)
+            && family.family.is_some()
+        {
+            own.enabled &= family.enabled;
+            own.min_step = own.min_step.or(family.min_step);
+            own.max_step = own.max_step.or(family.max_step);
+            own.max_take = own.max_take.or(family.max_take);
+        }
+    }
+}
