@@ -123,6 +123,62 @@ fn a_snowflake_id_is_taken_apart_offline() {
 }
 
 #[test]
+fn a_family_from_its_creation_to_its_end() {
+    let home = home();
+    let run = |args: &[&str]| leaf(home.path(), args);
+    let create = ["tag", "create", "invoice/*", "--reset", "yearly", "--text", "{date:%Y}-{n:06}"];
+    let named = run(&create).failed(2);
+    assert!(named.contains("say that it is one"), "{named}");
+    run(&[&create[..], &["--max-members", "5"]].concat()).failed(2);
+    let created = run(&[&create[..], &["--family", "--max-members", "5"]].concat()).ok();
+    assert!(created.contains("family of 0, yearly, UTC, {date:%Y}-{n:06}"), "{created}");
+    for name in ["invoice", "*/a", "a*/*", "/*"] {
+        let refused = run(&["tag", "create", name, "--step", "1", "--family"]).failed(2);
+        assert!(refused.contains("like invoice/*"), "{name}: {refused}");
+    }
+    let refused = run(&["tag", "set", "leaf-segment-test", "--max-members", "9"]).failed(2);
+    assert!(refused.contains("no family"), "{refused}");
+
+    make_members(&home.path().join("leaf-data/leaf.db"), "invoice/*", 200);
+    let listed = run(&["tag", "list", "--family", "invoice/*", "-o", "json"]).ok();
+    let listed: serde_json::Value = serde_json::from_str(&listed).unwrap();
+    let names: Vec<_> = listed.as_array().unwrap().iter().map(|it| it["tag"].clone()).collect();
+    assert_eq!(names, ["invoice/m0", "invoice/m1", "invoice/m2", "invoice/m3", "invoice/m4"]);
+    assert_eq!(listed[0]["member_of"], "invoice/*");
+    run(&["tag", "list", "--family", "invoice"]).failed(2);
+
+    run(&["tag", "set", "invoice/*", "--max-members", "1000"]).ok();
+    make_members(&home.path().join("leaf-data/leaf.db"), "invoice/*", 200);
+    let shown = run(&["tag", "show", "invoice/*", "-o", "json"]).ok();
+    let shown: serde_json::Value = serde_json::from_str(&shown).unwrap();
+    assert_eq!(shown["family"]["members"], 200);
+
+    let refused = run(&["tag", "delete", "--family", "invoice/*"]).failed(2);
+    assert!(refused.contains("--family deletes its members too"), "{refused}");
+    let deleted = run(&["tag", "delete", "--family", "invoice/*", "--yes"]).ok();
+    assert!(deleted.contains("and 200 members"), "{deleted}");
+    assert!(run(&["tag", "list"]).ok().lines().count() == 2, "the sample tag is left");
+    let again = run(&["tag", "delete", "--family", "invoice/*", "--yes"]).ok();
+    assert!(again.contains("and 0 members"), "{again}");
+}
+
+/// Makes members of a family, as many as it allows.
+fn make_members(file: &Path, family: &str, count: usize) {
+    let url: StoreUrl = format!("sqlite:{}", file.display()).parse().unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let open = url.open(Path::new("."), &StoreOptions::default()).await.unwrap();
+        let tag = |name: &str| leaf_core::Tag::parse(name).unwrap();
+        let prefix = family.trim_end_matches('*');
+        let names: Vec<_> = (0..count).map(|n| tag(&format!("{prefix}m{n}"))).collect();
+        for names in names.chunks(100) {
+            open.store.make_members(&tag(family), names).await.unwrap();
+        }
+        open.store.close().await;
+    });
+}
+
+#[test]
 fn a_tag_in_strict_order_has_no_step() {
     let home = home();
     let run = |args: &[&str]| leaf(home.path(), args);

@@ -128,6 +128,7 @@ impl TagSpec {
     /// # Errors
     /// `Refused`, with what does not go together and what to do instead.
     pub fn record(self, tag: Tag, keys: &KeyRing) -> Result<NewTag, TagAdminError> {
+        let family = self.family(&tag)?;
         let unknown = "time_zone: give a name of the IANA database, like Europe/Berlin or UTC";
         let find = |name: &String| Zone::find(name).map_or_else(|| refuse(unknown), Ok);
         let zone = self.time_zone.as_ref().map(find).transpose()?;
@@ -157,7 +158,6 @@ impl TagSpec {
             return refuse("a time zone means nothing without a reset or a date in the text");
         }
         let zone = zone.filter(|_| reset.is_none());
-        let family = self.family(&tag)?;
         let settings = TagSettings {
             slice,
             text: template,

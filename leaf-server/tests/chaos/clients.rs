@@ -10,16 +10,19 @@ use leaf_testkit::HttpClient;
 use tokio::time::Instant;
 
 use crate::FAILED;
-use crate::history::{Answers, Line, Space};
+use crate::history::{Answers, Line, MEMBER, Space};
 use crate::node::Address;
 
 /// The routes that a node is asked, by a client each.
-const ROUTES: [(&str, Space); 4] = [
+const ROUTES: [(&str, Space); 5] = [
     ("/api/snowflake/get/x", Space::Snowflake),
     ("/api/snowflake/get/x", Space::Snowflake),
     ("/api/segment/get/a", Space::A),
     ("/api/segment/get/b", Space::B),
+    ("/api/segment/get/family/", Space::Member),
 ];
+/// All clients ask for the same member of the family for so long, and then for a new one.
+const MEMBER_MICROS: u64 = 1_000_000;
 const PIPELINE: usize = 10;
 
 pub(crate) struct Clients {
@@ -142,8 +145,15 @@ impl Client {
         while !self.ended() {
             let invoke = self.now();
             let (mut ids, mut refused, mut unexplained) = (Vec::new(), 0, None);
-            let asked = http.pipeline(self.path, PIPELINE, |answer| match answer.status {
-                200 => ids.push(answer.body.parse().expect("a number")),
+            let (path, first) = match self.space {
+                Space::Member => {
+                    let member = invoke / MEMBER_MICROS;
+                    (format!("{}{member}", self.path), MEMBER * member.cast_signed())
+                }
+                _ => (self.path.to_owned(), 0),
+            };
+            let asked = http.pipeline(&path, PIPELINE, |answer| match answer.status {
+                200 => ids.push(first + answer.body.parse::<i64>().expect("a number")),
                 503 => refused += 1,
                 status => unexplained = Some(format!("{status} {}", answer.body)),
             });

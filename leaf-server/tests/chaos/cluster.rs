@@ -7,6 +7,8 @@ use std::time::Duration;
 use leaf_core::{Clock, Tag, WorkerId};
 use leaf_registry::{RegistryKind, RegistryOptions, RegistryUrl, StoreUrl};
 use leaf_segment::NewTag;
+use leaf_segment::admin::TagSpec;
+use leaf_segment::meaning::KeyRing;
 use leaf_snowflake::{NodeSettings, SystemClock};
 use leaf_testkit::{Fault, FaultProxy, LeafServer, wait_until};
 use tokio::runtime::Runtime;
@@ -134,6 +136,13 @@ impl Cluster {
             let new = NewTag::new(Tag::parse(tag).expect("a tag"), step);
             store.store.create(&new).await.expect("it can be made");
         }
+        let spec = TagSpec {
+            step: Some(leaf_core::Step::new(50).expect("a step")),
+            family: true,
+            ..TagSpec::default()
+        };
+        let family = spec.record(Tag::parse("family/*").expect("a tag"), &KeyRing::default());
+        store.store.create(&family.expect("a family")).await.expect("it can be made");
         store.store.close().await;
     }
 

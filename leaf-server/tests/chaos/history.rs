@@ -28,9 +28,14 @@ pub(crate) enum Space {
     Snowflake,
     A,
     B,
+    /// The members of a family, one after the other: each has [`MEMBER`] numbers of its own here.
+    Member,
 }
 
-pub(crate) const SPACES: [Space; 3] = [Space::Snowflake, Space::A, Space::B];
+/// How many numbers a member has in a history: far more than any run uses of one.
+pub(crate) const MEMBER: i64 = 1_000_000_000_000;
+
+pub(crate) const SPACES: [Space; 4] = [Space::Snowflake, Space::A, Space::B, Space::Member];
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(tag = "at", rename_all = "lowercase")]
@@ -326,6 +331,9 @@ fn available(space: Space, answers: &[&Answers], lines: &[Line], end: &End, verd
         0.2
     } else if space == Space::Snowflake {
         0.6
+    } else if space == Space::Member {
+        // A new member needs the store.
+        0.2
     } else {
         0.4
     };

@@ -8,7 +8,7 @@ use leaf_client::{ClientErrorKind, LeafClient, Step, TagHandle};
 use leaf_testkit::{Fault, FaultProxy, LeafServer};
 use tokio::time::Instant;
 
-use crate::{Caller, PROTOCOLS, Protocol, TAG, builder, start};
+use crate::{Caller, PROTOCOLS, Protocol, TAG, builder, make_tag, start};
 
 /// Takes ids for so long, and returns how long the slowest took.
 async fn take_for(length: Duration, tag: &TagHandle, caller: &mut Caller) -> Duration {
@@ -193,5 +193,21 @@ async fn lists_are_as_long_as_servers_allow() {
         for _ in 0..3000 {
             caller.got_rising(snowflake.next().await.unwrap());
         }
+    }
+}
+
+/// A client leases ranges of a member of a family, which its first request makes.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_member_of_a_family_is_made_by_its_first_lease() {
+    let directory = tempfile::tempdir().unwrap();
+    let server = start(&directory.path().join("data"), &[]);
+    make_tag(&server, r#"{"tag":"chat/*","family":true,"step":100}"#);
+    for protocol in PROTOCOLS {
+        let client = protocol.builder(&[&server]).build().unwrap();
+        let tag = client.tag(&format!("chat/{protocol:?}")).await.unwrap();
+        assert_eq!(tag.next().await.unwrap().get(), 1);
+        let family = client.tag("chat/*").await.unwrap_err();
+        assert!(family.to_string().contains("family of tags"), "{family}");
+        client.close().await;
     }
 }
