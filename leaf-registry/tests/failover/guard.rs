@@ -144,7 +144,7 @@ async fn a_member_that_a_failover_lost_is_made_behind_the_margin() {
         assert_eq!(again.start(), 1001);
         let again = store.store.allocate(&invoice, step(1), of_year).await.unwrap();
         let margin = strict.own_failover_margin().unwrap();
-        assert_eq!(again.start(), least + margin);
+        assert_eq!(again.start(), least + margin, "it begins behind the margin");
     }
 }
 

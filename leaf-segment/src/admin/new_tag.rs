@@ -198,9 +198,12 @@ impl TagSpec {
     }
 
     fn family(&self, name: &Tag) -> Result<Option<Family>, TagAdminError> {
-        let (is_name, allowed) = (Family::prefix(name).is_some(), Family::default());
+        let allowed = Family::default();
         if !self.family {
-            return match (is_name, self.max_members.or(self.members_per_second)) {
+            return match (
+                name.as_str().ends_with("/*"),
+                self.max_members.or(self.members_per_second),
+            ) {
                 (true, _) => {
                     refuse("a name that ends in /* is that of a family: say that it is one")
                 }
@@ -208,7 +211,7 @@ impl TagSpec {
                 (false, None) => Ok(None),
             };
         }
-        if !is_name {
+        if Family::prefix(name).is_none() {
             return refuse(
                 "a family is named by what its members begin with, and /*, like invoice/*, with no other * in it",
             );

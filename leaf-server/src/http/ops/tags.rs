@@ -53,7 +53,9 @@ pub(super) struct Create {
     description: Option<String>,
     #[serde(default)]
     family: bool,
+    #[serde(default, deserialize_with = "given")]
     max_members: Option<u32>,
+    #[serde(default, deserialize_with = "given")]
     members_per_second: Option<u32>,
 }
 
