@@ -98,7 +98,7 @@ fn many_tags(criterion: &mut Criterion) {
         }
         // The last ones stand behind a lock until they are gathered.
         while names.iter().any(|name| tags.get(name).is_none()) {
-            RUNTIME.block_on(tokio::time::sleep(Duration::from_millis(10)));
+            RUNTIME.block_on(async { tokio::time::sleep(Duration::from_millis(10)).await });
         }
         let mut at = 0;
         group.bench_function(format!("{count} tags"), |b| {
