@@ -1,0 +1,127 @@
+//! Many nodes that start at once: 200 keepers, each with a registry and connections of its own,
+//! claim worker ids. How long it takes until all have one, how often a claim had to be repeated, and
+//! what it cost the server. `cargo bench -p leaf-registry --features full --bench claims`, with
+//! names of registries for some of them only.
+#![allow(clippy::unwrap_used, missing_docs, reason = "a benchmark may panic")]
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use leaf_registry::{RegistryKind, RegistryOptions, RegistryUrl};
+use leaf_snowflake::{Identity, SnowflakeConfig, SnowflakeGenerator};
+use leaf_testkit::{Etcd, MariaDb, Postgres, ZooKeeper};
+use tokio::time::Instant;
+
+const CLAIMERS: usize = 200;
+/// None takes longer.
+const LIMIT: Duration = Duration::from_secs(120);
+
+/// A server that counts what it does.
+struct Place {
+    url: String,
+    /// What is counted, and how many of it there were until now.
+    count: Box<dyn Fn() -> u64>,
+    counted: &'static str,
+}
+
+fn place(kind: RegistryKind) -> Place {
+    let none = Box::new(|| 0);
+    match kind {
+        RegistryKind::Mysql => {
+            let server = MariaDb::shared();
+            let url = MariaDb::url(server.port(), &server.new_database());
+            let status = "SHOW GLOBAL STATUS LIKE 'Questions'";
+            let count =
+                move || server.sql(status).split_whitespace().last().unwrap().parse().unwrap();
+            Place { url, count: Box::new(count), counted: "statements" }
+        }
+        RegistryKind::Postgres => {
+            let server = Postgres::shared();
+            let name = server.new_database();
+            let url = Postgres::url(server.port(), &name);
+            let commits = "SELECT sum(xact_commit)::bigint FROM pg_stat_database";
+            let count = move || server.sql("postgres", commits).trim().parse().unwrap();
+            Place { url, count: Box::new(count), counted: "transactions" }
+        }
+        RegistryKind::Etcd => {
+            let server = Etcd::shared();
+            let url = Etcd::url(&server.ports(), &server.new_name());
+            Place { url, count: none, counted: "not counted" }
+        }
+        RegistryKind::ZkNormal | RegistryKind::ZkRecycle => {
+            let server = ZooKeeper::shared();
+            let scheme = kind.to_string().replace('_', "-");
+            let url = format!("{scheme}://{}", ZooKeeper::address(&server.ports()));
+            Place { url, count: none, counted: "not counted" }
+        }
+        other => panic!("{other} is not of many nodes"),
+    }
+}
+
+async fn bench(kind: RegistryKind) {
+    let place = tokio::task::block_in_place(|| place(kind));
+    let url: RegistryUrl = place.url.parse().unwrap();
+    let options = RegistryOptions { name: format!("claims-{kind}"), ..RegistryOptions::default() };
+    let open = url.open(Path::new("."), &options).await.unwrap();
+    if let Some(admin) = &open.admin {
+        admin.apply().await.unwrap();
+    }
+    let before = (place.count)();
+    let (begun, again) = (Instant::now(), Arc::new(AtomicU64::new(0)));
+    let mut claimers = tokio::task::JoinSet::new();
+    for number in 0..CLAIMERS {
+        let (url, options, again) = (url.clone(), options.clone(), Arc::clone(&again));
+        claimers.spawn(async move {
+            let open = url.open(Path::new("."), &options).await.unwrap();
+            let name = format!("10.1.{}.{}:8080", number / 100, number % 100);
+            loop {
+                let config = SnowflakeConfig::new(Identity::parse(&name).unwrap());
+                match SnowflakeGenerator::open(open.registry.clone(), config).await {
+                    Ok(generator) => return generator,
+                    // As a node's supervisor does.
+                    Err(error) => {
+                        again.fetch_add(1, Ordering::Relaxed);
+                        assert!(begun.elapsed() < LIMIT, "{name}: {error}");
+                        let pause = Duration::from_millis(fastrand::u64(250..1_000));
+                        tokio::time::sleep(pause).await;
+                    }
+                }
+            }
+        });
+    }
+    let generators = claimers.join_all().await;
+    let took = begun.elapsed();
+    let used = (place.count)() - before;
+    let workers: BTreeSet<u32> =
+        generators.iter().map(|it| it.view().worker.unwrap().get()).collect();
+    assert_eq!(workers.len(), CLAIMERS, "a worker id has two holders");
+    let again = again.load(Ordering::Relaxed);
+    let used = match place.counted {
+        "not counted" => String::new(),
+        what => format!(", {:.1} {what} each", used as f64 / CLAIMERS as f64),
+    };
+    println!(
+        "{kind}: {CLAIMERS} nodes have worker ids after {took:.1?}; {again} claims were repeated{used}"
+    );
+    for generator in generators {
+        generator.close().await;
+    }
+}
+
+fn main() {
+    let names: Vec<String> = std::env::args().skip(1).filter(|arg| arg != "--bench").collect();
+    let all = [
+        RegistryKind::Mysql,
+        RegistryKind::Postgres,
+        RegistryKind::Etcd,
+        RegistryKind::ZkNormal,
+        RegistryKind::ZkRecycle,
+    ];
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    for kind in all.into_iter().filter(|it| names.is_empty() || names.contains(&it.to_string())) {
+        runtime.block_on(bench(kind));
+    }
+}
