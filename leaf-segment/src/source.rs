@@ -142,7 +142,7 @@ pub trait TagCatalog: fmt::Debug + Send + Sync + 'static {
     }
 
     /// Makes those members of a family that are not there, all in one transaction, and returns
-    /// what became of each of these, at most [`MOST_RECORDS`]. See [`MembersPlan`]. A source
+    /// what became of each of these, at most [`MOST_RECORDS`]. See [`MembersPlan`](crate::store::MembersPlan). A source
     /// without families, as here, makes none.
     ///
     /// # Errors
