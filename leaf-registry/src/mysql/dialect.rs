@@ -367,7 +367,7 @@ CREATE TABLE leaf_sequence (
     const SET_MEANING: &'static str = of_tag!("UPDATE leaf_sequence SET meaning = ?");
 
     const RESERVE: &'static str = concat!(
-        "INSERT INTO leaf_sequence (biz_tag, max_id, step, meaning) SELECT name, 0, 1, '' FROM ",
+        "INSERT INTO leaf_sequence (biz_tag, max_id, step, meaning) SELECT name, 0, 1, 'reserved' FROM ",
         names!()
     );
     const RELEASE: &'static str = among_tags!("DELETE FROM leaf_sequence");

@@ -297,7 +297,7 @@ CREATE TABLE leaf_sequence (
         "UPDATE leaf_sequence SET meaning = $1, update_time = now() WHERE biz_tag = $2";
 
     const RESERVE: &'static str = "INSERT INTO leaf_sequence (biz_tag, max_id, step, meaning) \
-                                   SELECT name, 0, 1, '' FROM unnest($1) AS new (name)";
+                                   SELECT name, 0, 1, 'reserved' FROM unnest($1) AS new (name)";
     const RELEASE: &'static str = "DELETE FROM leaf_sequence WHERE biz_tag = ANY ($1)";
     const SETTINGS: SettingsStatements = SettingsStatements {
         set_many: "INSERT INTO leaf_tag_settings (biz_tag, settings) \

@@ -180,7 +180,7 @@ CREATE TABLE leaf_sequence (
         "UPDATE leaf_sequence SET meaning = ?1, update_time = CURRENT_TIMESTAMP WHERE biz_tag = ?2";
 
     const RESERVE: &'static str = "INSERT INTO leaf_sequence (biz_tag, max_id, step, meaning) \
-                                   SELECT value, 0, 1, '' FROM json_each(?1)";
+                                   SELECT value, 0, 1, 'reserved' FROM json_each(?1)";
     const RELEASE: &'static str =
         "DELETE FROM leaf_sequence WHERE biz_tag IN (SELECT value FROM json_each(?1))";
     const SETTINGS: SettingsStatements = SettingsStatements {

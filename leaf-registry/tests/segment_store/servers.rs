@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use leaf_segment::admin::TagSpec;
+use leaf_segment::meaning::KeyRing;
 use leaf_segment::store::Expected;
 use leaf_segment::{NewTag, StoreErrorKind, TagStore};
 use leaf_testkit::MariaDb;
@@ -10,6 +12,7 @@ use tokio::net::{TcpListener, TcpStream};
 
 use leaf_testkit::all_tags;
 
+use crate::families::specs;
 use crate::fixture::{Database, fixture, mysql, open, postgres, sqlite};
 use crate::{create, refusal, step, tag, tags_are_compared_as_bytes};
 
@@ -38,6 +41,34 @@ async fn tags_are_compared_as_bytes_whatever_the_columns_collation() {
         assert!(all_tags(&*store).await.unwrap().len() > 1, "{change}");
         let kind = refusal(store.allocate(&tag("🍃"), step(10), step(10).into())).await;
         assert_eq!(kind, StoreErrorKind::UnknownTag, "{change}");
+    }
+}
+
+/// Where a collation takes two names for one, one of them is a member, and the others of the same
+/// request are made all the same.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn members_are_made_whatever_the_columns_collation() {
+    for change in [
+        "ALTER TABLE leaf_alloc CONVERT TO CHARACTER SET utf8mb4 COLLATE utf8mb4_general_ci",
+        "ALTER TABLE leaf_alloc CONVERT TO CHARACTER SET latin1 COLLATE latin1_swedish_ci",
+    ] {
+        let f = mysql().await;
+        f.sql(change).await;
+        let spec = TagSpec { step: Some(step(10)), family: true, ..TagSpec::default() };
+        let family = spec.record(tag("ché%_/*"), &KeyRing::default()).unwrap();
+        f.store.create(&family).await.unwrap();
+        let names = ["ché%_/A", "ché%_/b", "ché%_/a", "ché%_/c"].map(tag);
+        let made = f.store.make_members(&family.tag, &names).await.unwrap();
+        let made: Vec<_> = made.into_iter().map(|(_, made)| made.map(|it| it.tag)).collect();
+        let [a, b, other, c] = &made[..] else { panic!("{made:?}") };
+        assert_eq!((a, b, c), (&Ok(tag("ché%_/A")), &Ok(tag("ché%_/b")), &Ok(tag("ché%_/c"))));
+        assert_eq!(other, &Err(StoreErrorKind::TagExists), "{change}");
+        let record = f.store.tag(&family.tag).await.unwrap().unwrap();
+        assert_eq!(record.settings.unwrap().family.unwrap().members, 3, "{change}");
+        let page = f.store.page(None, "ché%_/", 10).await.unwrap();
+        assert_eq!(page.records.len(), 4, "{change}: three members, and the family");
+        let again = f.store.make_members(&family.tag, &names[2..3]).await.unwrap();
+        assert_eq!(again[0].1, Err(StoreErrorKind::TagExists));
     }
 }
 
@@ -136,6 +167,13 @@ async fn the_servers_modes_change_nothing() {
         create(&*store, r"a\'b", 10).await;
         let range = store.allocate(&tag(r"a\'b"), step(10), step(10).into()).await.unwrap();
         assert_eq!(range.start(), 1, "{mode}");
+        for (name, spec) in specs() {
+            let family = spec.record(name.clone(), &KeyRing::default()).unwrap();
+            store.create(&family).await.unwrap();
+            let members = ["a", "b"].map(|it| tag(&name.as_str().replace('*', it)));
+            let made = store.make_members(&name, &members).await.unwrap();
+            assert!(made.iter().all(|(_, made)| made.is_ok()), "{mode}: {made:?}");
+        }
     }
 }
 
