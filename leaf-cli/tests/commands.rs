@@ -476,6 +476,17 @@ fn import_moves_tags_and_seals_them_where_they_were() {
     assert!(error.contains("the tag exists already"), "{error}");
     assert!(run(&[&["tag", "show", "used"][..], &old].concat()).ok().contains("50"));
 
+    // A family is made anew once its members were moved.
+    let family = ["tag", "create", "chat/*", "--step", "10", "--family"];
+    run(&[&family[..], &old].concat()).ok();
+    make_members(&home.path().join("leaf-data/old.db"), "chat/*", 2);
+    let error = run(&["tag", "import", "--from", "sqlite:old.db", "chat/*"]).failed(1);
+    assert!(error.contains("delete it in the old store, where its members stay"), "{error}");
+    run(&[&["tag", "delete", "chat/*", "--yes"][..], &old].concat()).ok();
+    run(&["tag", "import", "--from", "sqlite:old.db", "chat/m0", "chat/m1"]).ok();
+    run(&family).ok();
+    assert!(run(&["tag", "list", "--family", "chat/*"]).ok().contains("chat/m1"));
+
     let deleted = run(&[&["tag", "delete", "orders", "--yes"][..], &old].concat()).ok();
     assert!(deleted.contains("if it was moved to another store"), "{deleted}");
 }

@@ -21,6 +21,11 @@ use leaf_segment::{NewTag, StoreError, StoreErrorKind, TagRecord, TagStore};
 pub(crate) const AFTER_FAILOVER: &str = "its database has failed over and no node has allocated from it since: let one do \
                               so, then try again";
 
+/// Why a family is not moved. In both orders a member could be made in one store while one of its
+/// name is in use in the other.
+const FAMILY: &str = "a family is not moved: delete it in the old store, where its members stay; move these; then make \
+                      the family in the new store, and they are its members there";
+
 /// Moves `tag` from one store to another, and returns the first id that the new store will grant,
 /// `gap` ids above what the old store granted. Nodes that still ask the old store go on with what
 /// they have in memory, and are then told that the tag was moved.
@@ -29,7 +34,7 @@ pub(crate) const AFTER_FAILOVER: &str = "its database has failed over and no nod
 /// tag there say which record it was imported from.
 ///
 /// # Errors
-/// `UnknownTag` in the old store; `TagExists` where the new store has granted ids of a tag of this
+/// `UnknownTag` in the old store; `BadRecord` for a family; `TagExists` where the new store has granted ids of a tag of this
 /// name, or has it with another meaning; `UsedBefore` where it had one that granted more and was
 /// deleted; `Exhausted` when the ids end before the gap; `BadRecord`
 /// where step, meaning or settings of the old row cannot be read, where somebody else moves the tag
@@ -63,6 +68,9 @@ pub async fn import(
     let refuse = |kind| StoreError::new(kind, operation.clone());
     let bad = |why: String| refuse(StoreErrorKind::BadRecord(why));
     let old = from.tag(tag).await?.ok_or_else(|| refuse(StoreErrorKind::UnknownTag))?;
+    if old.is_family() {
+        return Err(bad(FAMILY.into()));
+    }
     let new = to.tag(tag).await?;
     if old.is_sealed() {
         return imported_before(&old, new.as_ref()).map_err(|why| bad(why.into()));
