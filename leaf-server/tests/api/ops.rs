@@ -134,7 +134,7 @@ fn wrong_administration_is_refused_and_changes_nothing() {
             "next id is 0",
         ),
         ("DELETE", &format!("{stock}?yes=1"), "", 400, "there is `confirm`"),
-        ("GET", "/v1/tags?x=1", "", 400, "there are `after` and `limit`"),
+        ("GET", "/v1/tags?x=1", "", 400, "there are `after`, `limit` and `family`"),
         ("GET", "/v1/tags?limit=0", "", 400, "limit: give 1 to 1000"),
         ("GET", "/v1/tags?limit=1001", "", 400, "limit: give 1 to 1000"),
         ("GET", "/db?after=orders", "", 400, "after: give the place that the page before named"),
