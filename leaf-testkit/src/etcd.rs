@@ -128,7 +128,7 @@ impl Etcd {
         let output = Command::new(require("etcdctl", PACKAGE))
             .env("ETCDCTL_API", "3")
             .arg(format!("--endpoints={}", endpoints.join(",")))
-            .args(["--dial-timeout=1s", "--command-timeout=2s"])
+            .args(["--dial-timeout=1s", "--command-timeout=10s"])
             .args(args)
             .output()
             .expect("the client runs");
