@@ -36,64 +36,62 @@ pub struct HealthReason {
     pub text: String,
 }
 
-/// What is wrong, for programs: its name stays the same in later versions, which may add more.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum HealthCode {
-    /// No worker id yet, or the store of tags was not read yet.
-    Starting,
-    /// The generator or the process is being stopped, or was.
-    Stopping,
-    /// An operator has taken the process out of service for a while.
-    Drained,
-    /// The store of segments does not answer.
-    StoreUnavailable,
-    /// A tag that is in use has no ids left, and its store does not answer.
-    OutOfIds,
-    /// A tag gets no new ids until an operator has repaired its record.
-    TagRefused,
-    /// The high-water marks of the regression guard cannot be written.
-    MarksNotWritten,
-    /// The registry of worker ids does not answer or refuses.
-    Registry,
-    /// The worker id was lost to another node.
-    LeaseLost,
-    /// The clock went back or jumped, or differs from the clocks of other nodes.
-    Clock,
-    /// The state file cannot be written.
-    StateFile,
-    /// Ids have reached the ceiling that is written down.
-    CeilingReached,
-    /// The timestamps of the layout are used up.
-    EndOfTime,
-    /// The timestamps of the layout are used up in some months.
-    EndOfTimeNear,
-    /// This process is a forked child of the one that opened the generator.
-    Forked,
+/// Defines [`HealthCode`] from a list of codes and names, so that each is written in one place.
+macro_rules! codes {
+    ($($(#[$doc:meta])* $code:ident => $name:literal,)*) => {
+        /// What is wrong, for programs: its name stays the same in later versions, which may add more.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+        #[non_exhaustive]
+        pub enum HealthCode {
+            $($(#[$doc])* $code,)*
+        }
+
+        impl HealthCode {
+            /// Every code of this version.
+            pub const ALL: &[Self] = &[$(Self::$code,)*];
+
+            /// The name, like `store_unavailable`.
+            #[must_use]
+            pub const fn as_str(self) -> &'static str {
+                match self {
+                    $(Self::$code => $name,)*
+                }
+            }
+        }
+    };
 }
 
-impl HealthCode {
-    /// The name, like `store_unavailable`.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Starting => "starting",
-            Self::Stopping => "stopping",
-            Self::Drained => "drained",
-            Self::StoreUnavailable => "store_unavailable",
-            Self::OutOfIds => "out_of_ids",
-            Self::TagRefused => "tag_refused",
-            Self::MarksNotWritten => "marks_not_written",
-            Self::Registry => "registry",
-            Self::LeaseLost => "lease_lost",
-            Self::Clock => "clock",
-            Self::StateFile => "state_file",
-            Self::CeilingReached => "ceiling_reached",
-            Self::EndOfTime => "end_of_time",
-            Self::EndOfTimeNear => "end_of_time_near",
-            Self::Forked => "forked",
-        }
-    }
+codes! {
+    /// No worker id yet, or the store of tags was not read yet.
+    Starting => "starting",
+    /// The generator or the process is being stopped, or was.
+    Stopping => "stopping",
+    /// An operator has taken the process out of service for a while.
+    Drained => "drained",
+    /// The store of segments does not answer.
+    StoreUnavailable => "store_unavailable",
+    /// A tag that is in use has no ids left, and its store does not answer.
+    OutOfIds => "out_of_ids",
+    /// A tag gets no new ids until an operator has repaired its record.
+    TagRefused => "tag_refused",
+    /// The high-water marks of the regression guard cannot be written.
+    MarksNotWritten => "marks_not_written",
+    /// The registry of worker ids does not answer or refuses.
+    Registry => "registry",
+    /// The worker id was lost to another node.
+    LeaseLost => "lease_lost",
+    /// The clock went back or jumped, or differs from the clocks of other nodes.
+    Clock => "clock",
+    /// The state file cannot be written.
+    StateFile => "state_file",
+    /// Ids have reached the ceiling that is written down.
+    CeilingReached => "ceiling_reached",
+    /// The timestamps of the layout are used up.
+    EndOfTime => "end_of_time",
+    /// The timestamps of the layout are used up in some months.
+    EndOfTimeNear => "end_of_time_near",
+    /// This process is a forked child of the one that opened the generator.
+    Forked => "forked",
 }
 
 impl fmt::Display for HealthCode {

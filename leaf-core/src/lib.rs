@@ -11,6 +11,7 @@
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "tests may panic"))]
 
 mod clock;
+mod durations;
 mod health;
 mod id;
 mod layout;
@@ -34,6 +35,7 @@ mod unknown_name;
 mod worker;
 
 pub use clock::{Clock, ManualClock, RELEASED};
+pub use durations::{DurationCounts, Durations};
 pub use health::{Health, HealthCode, HealthReason};
 pub use id::{Id, ParseIdError};
 pub use layout::{Composer, Field, Layout, LayoutError, Parts, Unit};

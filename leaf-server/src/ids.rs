@@ -215,14 +215,18 @@ pub(crate) async fn return_unused(
 
 /// A snowflake id where one is there already and nobody waits for it.
 pub(crate) fn snowflake_at_once(node: &Node) -> Option<Id> {
-    node.ids.snowflake()?.generator.try_next_unless_queued()
+    let id = node.ids.snowflake()?.generator.try_next_unless_queued()?;
+    node.requests.took_snowflakes(1);
+    Some(id)
 }
 
 /// The next snowflake id.
 pub(crate) async fn snowflake_next(node: &Node) -> Result<Id, IdError> {
     let generator = snowflake(node)?;
     let _waiting = Waiting::for_ids(node)?;
-    Ok(generator.next().await?)
+    let id = generator.next().await?;
+    node.requests.took_snowflakes(1);
+    Ok(id)
 }
 
 /// Takes `count` snowflake ids.
@@ -231,7 +235,9 @@ pub(crate) async fn snowflake_next(node: &Node) -> Result<Id, IdError> {
 pub(crate) async fn snowflake_take(node: &Node, count: usize) -> Result<Vec<IdRun>, IdError> {
     let generator = snowflake(node)?;
     let _waiting = Waiting::for_ids(node)?;
-    Ok(generator.take_runs(count).await?)
+    let runs = generator.take_runs(count).await?;
+    node.requests.took_snowflakes(count);
+    Ok(runs)
 }
 
 /// Whether the ids of this node's layout can be written in this form now.

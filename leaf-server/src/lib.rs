@@ -13,6 +13,7 @@ mod http;
 mod ids;
 mod live;
 mod log;
+mod metrics;
 mod node;
 mod peers;
 mod program;

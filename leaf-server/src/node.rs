@@ -19,9 +19,9 @@ use leaf_snowflake::{Identity, Peers, Registry};
 use tokio::time::Instant;
 
 use crate::live::Live;
+use crate::metrics::{Requests, TagMemory};
 use crate::peers::HttpPeers;
-use crate::refusal::Refusals;
-use crate::serve::{Keeping, Share};
+use crate::serve::{DataPlane, Keeping, Share};
 
 /// A node with listeners.
 ///
@@ -50,8 +50,10 @@ pub(crate) struct Node {
     pub(crate) waiting: AtomicUsize,
     /// How many requests are waiting until it is known whether their tag exists.
     pub(crate) looking_up: AtomicUsize,
-    /// How many requests were refused, and why.
-    pub(crate) refusals: Refusals,
+    /// How many requests were answered and refused, how long that took, and why.
+    pub(crate) requests: Requests,
+    /// What the page of metrics told of tags.
+    pub(crate) tag_memory: TagMemory,
     /// The health, and when it was looked at.
     seen_health: Mutex<Option<(Instant, Health)>>,
 }
@@ -83,7 +85,8 @@ impl Node {
             stopping: AtomicBool::new(false),
             waiting: AtomicUsize::new(0),
             looking_up: AtomicUsize::new(0),
-            refusals: Refusals::default(),
+            requests: Requests::new(DataPlane::threads(config.http.threads)),
+            tag_memory: TagMemory::default(),
             seen_health: Mutex::default(),
         })
     }

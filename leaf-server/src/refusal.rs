@@ -1,12 +1,14 @@
-//! Refusals: every request that is not answered as its client hoped passes [`Refusals::note`],
-//! whatever its protocol, on its way to the client. Exceptions are what libraries refuse by themselves
-//! (heads that hyper cannot read; tonic's health and reflection services) and 503 of `/readyz`.
+//! Refusals: every request that is not answered as its client hoped is counted with a reason, by
+//! [`Requests::refused`](crate::metrics::Requests::refused), whatever its protocol. Exceptions are what
+//! libraries refuse by themselves (heads that hyper cannot read; tonic's health and reflection services)
+//! and 503 of `/readyz`.
 //!
 //! The reasons are a closed list. A protocol maps them to its own codes, such as a status of HTTP;
 //! the words are the same everywhere and never change.
 
-use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::fmt;
+
+use crate::metrics::Operation;
 
 /// Defines [`Reason`] from a list of names and words, so that a reason is written in one place.
 macro_rules! reasons {
@@ -19,7 +21,7 @@ macro_rules! reasons {
 
         impl Reason {
             /// Every reason, by its number.
-            const ALL: &[Self] = &[$(Self::$name,)*];
+            pub(crate) const ALL: &[Self] = &[$(Self::$name,)*];
 
             /// Its word: one for all protocols that have room for it. Several reasons share one
             /// where a program would do the same about them.
@@ -113,7 +115,7 @@ pub(crate) enum Face {
 
 impl Face {
     /// Every face, by its number.
-    const ALL: &[Self] = &[
+    pub(crate) const ALL: &[Self] = &[
         Self::Http,
         Self::Redis,
         #[cfg(feature = "grpc")]
@@ -121,8 +123,8 @@ impl Face {
         Self::Ops,
     ];
 
-    /// As `/v1/status` names it.
-    const fn name(self) -> &'static str {
+    /// As metrics and `/v1/status` name it.
+    pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Http => "http",
             Self::Redis => "redis",
@@ -131,52 +133,27 @@ impl Face {
             Self::Ops => "ops",
         }
     }
-}
 
-/// How many requests were refused since the start, by face and reason.
-#[derive(Debug, Default)]
-pub(crate) struct Refusals([[AtomicU64; Reason::ALL.len()]; Face::ALL.len()]);
-
-impl Refusals {
-    /// Counts a refusal. It does not get the text that the client is told: that may repeat what the
-    /// client sent, a password in the wrong place, say, which must not reach a log.
-    pub(crate) fn note(&self, face: Face, reason: Reason) {
-        self.0[face as usize][reason as usize].fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// The counts that are not zero: by face, then by the reason's word.
-    pub(crate) fn counts(&self) -> BTreeMap<&'static str, BTreeMap<&'static str, u64>> {
-        let mut counts = BTreeMap::<_, BTreeMap<_, _>>::new();
-        for (face, by_reason) in Face::ALL.iter().zip(&self.0) {
-            for (reason, count) in Reason::ALL.iter().zip(by_reason) {
-                let count = count.load(Ordering::Relaxed);
-                if count > 0 {
-                    *counts.entry(face.name()).or_default().entry(reason.word()).or_default() +=
-                        count;
-                }
-            }
+    /// What it can be asked for.
+    pub(crate) const fn operations(self) -> &'static [Operation] {
+        use Operation::{
+            Admin, Decode, Describe, Health, Lease, Metrics, Next, Other, Return, Take,
+        };
+        match self {
+            Self::Http => &[Next, Take, Lease, Return, Describe, Decode, Health, Other],
+            Self::Redis => &[Next, Take, Describe, Decode, Health, Other],
+            #[cfg(feature = "grpc")]
+            Self::Grpc => &[Next, Take, Lease, Return, Describe, Decode, Health, Other],
+            Self::Ops => &[Health, Admin, Metrics, Other],
         }
-        counts
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn each_reason_and_each_face_is_counted_by_itself() {
-        for (number, face) in Face::ALL.iter().enumerate() {
-            assert_eq!(*face as usize, number);
-        }
-        let refusals = Refusals::default();
-        refusals.note(Face::Http, Reason::Busy);
-        refusals.note(Face::Http, Reason::Unavailable);
-        refusals.note(Face::Ops, Reason::Forbidden);
-        let expected = [
-            ("http", BTreeMap::from([("unavailable", 2)])),
-            ("ops", BTreeMap::from([("forbidden", 1)])),
-        ];
-        assert_eq!(refusals.counts(), expected.into());
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.word())
     }
 }
+
+/// So that an error of another type can carry it.
+impl std::error::Error for Reason {}

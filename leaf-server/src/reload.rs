@@ -52,9 +52,11 @@ impl Reload {
         let (newer, keys) = match tokio::time::timeout(READ, load).await {
             Ok(Ok(Ok(newer))) => newer,
             Ok(Ok(Err(error))) => {
+                self.live.reload_failed();
                 return tracing::error!("reload: {error}; everything stays as it is");
             }
             Ok(Err(_)) | Err(_) => {
+                self.live.reload_failed();
                 return tracing::error!(
                     "reload: the files cannot be read in time; everything stays as it is"
                 );

@@ -196,7 +196,7 @@ impl Server {
         let at = listeners.addresses()?;
         let for_ids = 1 + u32::from(at.redis.is_some()) + u32::from(at.grpc.is_some());
         let node = Arc::new(Node::open(&config, live, at.http, at.ops, for_ids).await?);
-        let data_plane = DataPlane::start(config.http.threads)?;
+        let data_plane = DataPlane::start(DataPlane::threads(config.http.threads))?;
         let Listeners { http, redis, ops, .. } = listeners;
         Ok(Self {
             http: Listener::start(http, Http::ids(Arc::clone(&node)), data_plane.clone()),

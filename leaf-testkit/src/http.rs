@@ -150,12 +150,30 @@ impl HttpClient {
     /// When the connection ends or the answer is not HTTP.
     pub fn read(&mut self) -> io::Result<Response> {
         let head = self.read_head()?;
-        let length = head.header("content-length").and_then(|length| length.parse().ok());
-        let mut body = vec![0; length.unwrap_or(0)];
-        self.stream.read_exact(&mut body)?;
+        let bad = |_| io::Error::new(io::ErrorKind::InvalidData, "a bad length of a chunk");
+        let mut body = Vec::new();
+        if head.header("transfer-encoding") == Some("chunked") {
+            loop {
+                let length = usize::from_str_radix(&self.line()?, 16).map_err(bad)?;
+                self.read_more(&mut body, length)?;
+                self.line()?;
+                if length == 0 {
+                    break;
+                }
+            }
+        } else {
+            let length = head.header("content-length").and_then(|length| length.parse().ok());
+            self.read_more(&mut body, length.unwrap_or(0))?;
+        }
         let body = String::from_utf8(body);
         let bad = |_| io::Error::new(io::ErrorKind::InvalidData, "a body that is not UTF-8");
         Ok(Response { body: body.map_err(bad)?, ..head })
+    }
+
+    fn read_more(&mut self, body: &mut Vec<u8>, length: usize) -> io::Result<()> {
+        let before = body.len();
+        body.resize(before + length, 0);
+        self.stream.read_exact(&mut body[before..])
     }
 
     /// Reads an answer that has no body, as that to HEAD.

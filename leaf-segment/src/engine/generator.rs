@@ -188,7 +188,19 @@ impl SegmentGenerator {
     /// A look at all known tags together.
     #[must_use]
     pub fn totals(&self) -> Totals {
-        Totals::of(self.shared.tags.all().values().map(|handle| &*handle.state))
+        let (tags, departed) = self.shared.tags.all_and_departed();
+        let store_client = &self.shared.store_client;
+        Totals {
+            store_answers: store_client.answers.counts(),
+            store_failures: store_client.failures.load(Ordering::Relaxed),
+            ..Totals::of(departed, tags.values().map(|handle| &*handle.state))
+        }
+    }
+
+    /// A look at a tag that is known; never waits.
+    #[must_use]
+    pub fn view(&self, tag: &str) -> Option<TagView> {
+        self.shared.tags.find(tag).map(|handle| TagView::of(&handle.state))
     }
 
     /// Stops all tasks and ends every handle. Ids that were fetched and not handed out go back to

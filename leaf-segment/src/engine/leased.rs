@@ -191,7 +191,6 @@ fn forget(state: &TagState, ticket: u64, unused: IdRange) -> Option<i64> {
         true => Before { granted_end: end, direct_end: end, mark: end },
         false => entry.before,
     };
-    control.granted = control.granted.saturating_sub(unused.len());
     (control.granted_end, control.direct_end) = (now.granted_end, now.direct_end);
     Some(now.mark.unwrap_or(0))
 }

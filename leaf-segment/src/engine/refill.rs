@@ -101,9 +101,12 @@ async fn fetch_until_decided(state: &Arc<TagState>) -> Decided {
         };
         match fetched {
             Ok(range) => {
+                // Together, so that whoever holds the lock sees both or neither.
+                let mut control = state.control();
                 if state.numbers().publish(range) {
-                    state.control().granted += range.len();
+                    control.granted += range.len();
                 }
+                drop(control);
                 return Decided::Full;
             }
             Err(error) => {

@@ -2,10 +2,11 @@
 //! to operators.
 
 use std::collections::HashSet;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use leaf_core::Tag;
+use leaf_core::{Durations, Tag};
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, Semaphore};
 use tokio::time::Instant;
@@ -44,6 +45,9 @@ pub(crate) struct StoreClient {
     asked_at: Mutex<Instant>,
     /// The failures that the log has, the newest first.
     told: Mutex<Vec<Told>>,
+    /// How long it took to answer, and how often it did not serve a request.
+    pub(crate) answers: Durations,
+    pub(crate) failures: AtomicU64,
 }
 
 /// What is to be read before its time, by the task that reads records.
@@ -132,6 +136,8 @@ impl StoreClient {
             trouble: Mutex::default(),
             asked_at: Mutex::new(Instant::now()),
             told: Mutex::default(),
+            answers: Durations::default(),
+            failures: AtomicU64::new(0),
         }
     }
 
@@ -251,12 +257,18 @@ impl StoreClient {
         what: &str,
         request: impl Future<Output = Result<T, StoreError>>,
     ) -> Result<T, StoreError> {
-        *self.asked_at.lock().expect("no holder of this lock panics") = Instant::now();
+        let begun = Instant::now();
+        *self.asked_at.lock().expect("no holder of this lock panics") = begun;
         let deadline = self.config.attempt;
-        tokio::time::timeout(deadline, request).await.unwrap_or_else(|_| {
+        let result = tokio::time::timeout(deadline, request).await.unwrap_or_else(|_| {
             Err(StoreError::new(StoreErrorKind::Unavailable, what)
                 .because(format!("no answer within {deadline:?}")))
-        })
+        });
+        match &result {
+            Err(error) if error.is_outage() => _ = self.failures.fetch_add(1, Ordering::Relaxed),
+            _ => self.answers.add(begun.elapsed(), 1),
+        }
+        result
     }
 
     /// Notes what came of a write.

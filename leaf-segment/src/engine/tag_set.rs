@@ -32,6 +32,8 @@ struct Changes {
     /// Every handle of both maps, the one whose record was read longest ago first; and some that
     /// were replaced or removed since.
     queue: VecDeque<TagHandle>,
+    /// How many ids of handles that were replaced or removed were issued.
+    departed: u64,
 }
 
 impl TagSet {
@@ -65,6 +67,9 @@ impl TagSet {
     pub(crate) fn insert(&self, handle: TagHandle) {
         let mut changes = self.changes();
         changes.queue.push_back(handle.clone());
+        let map = self.map.load();
+        let before = changes.recent.get(handle.tag()).or_else(|| map.get(handle.tag()));
+        changes.departed += before.map_or(0, |before| before.state.issued());
         changes.recent.insert(handle.tag().clone(), handle);
         if changes.recent.len() * WORTH_A_COPY >= self.map.load().len() {
             self.copy_with(&mut changes);
@@ -84,6 +89,7 @@ impl TagSet {
             let tag = handle.tag();
             if map.get(tag).is_some_and(|current| Arc::ptr_eq(&current.state, &handle.state)) {
                 map.remove(tag);
+                changes.departed += handle.state.issued();
             }
         }
         self.map.store(Arc::new(map));
@@ -98,11 +104,16 @@ impl TagSet {
     /// All handles, also those that have ended. From now on every thread finds the new ones without
     /// a lock.
     pub(crate) fn all(&self) -> Arc<TagMap> {
+        self.all_and_departed().0
+    }
+
+    /// All handles, and how many ids were issued of those that are not among them any more.
+    pub(crate) fn all_and_departed(&self) -> (Arc<TagMap>, u64) {
         let mut changes = self.changes();
         if !changes.recent.is_empty() {
             self.copy_with(&mut changes);
         }
-        self.map.load_full()
+        (self.map.load_full(), changes.departed)
     }
 
     /// How many tags there are, about: some may have been replaced.

@@ -482,11 +482,24 @@ impl TagState {
         self.waiters.load(Ordering::Acquire) > 0
     }
 
-    /// How many ids have left the buffer or were fetched past it. Read from outside it may lag a
-    /// segment behind for a moment.
+    /// How many ids have left the buffer or were fetched past it, those included that were leased and
+    /// given back. It never falls: while the lock is held no segment is added, so that the stock that
+    /// is seen is one that was, and what is left of one that ends is taken off both.
     pub(crate) fn issued(&self) -> u64 {
-        let stock = self.numbers().stock();
-        self.control().granted.saturating_sub(stock)
+        let control = self.control();
+        control.granted.saturating_sub(self.numbers().stock())
+    }
+
+    /// How many numbers the tag, or the period of its last ones, has behind those that this process was
+    /// granted, and how many are in stock. Other nodes may have been granted some of them.
+    pub(crate) fn remaining(&self, control: &TagControl) -> Option<u64> {
+        let granted = control.granted_end?;
+        let end = match self.meaning().reset {
+            Some(reset) => reset.start_of(granted - 1) + reset.capacity(),
+            None => self.meaning().number_end(&*control.settings().ok()?),
+        };
+        let behind = end.saturating_sub(granted).max(0).cast_unsigned();
+        Some(behind.saturating_add(self.numbers().stock()))
     }
 
     /// Why neither waiting nor asking the store makes sense now, if so.

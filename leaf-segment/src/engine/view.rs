@@ -5,10 +5,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use leaf_core::{IdRange, Step, Tag};
+use leaf_core::{DurationCounts, IdRange, Step, Tag};
 use tokio::time::Instant;
 
 use super::tag_state::TagState;
+use crate::meaning::Meaning;
 use crate::store::TagSettings;
 use crate::{SegmentErrorKind, StoreError};
 
@@ -53,8 +54,13 @@ pub struct TagView {
     /// The error of the last fetch, and how long ago it was; `None` after a success. For the
     /// operator's eyes: it may name hosts.
     pub error: Option<(Arc<StoreError>, Duration)>,
-    /// Ids handed out since the generator was opened.
+    /// Ids handed out since the tag came into memory, those included that were leased and given back.
     pub issued: u64,
+    /// Numbers that the tag has left: to the end of 63 bits, of its slice, of its text, or of the
+    /// period of its last numbers. `None` before the first fetch, and where the settings cannot be read.
+    pub remaining: Option<u64>,
+    /// What the tag's numbers stand for.
+    pub meaning: Meaning,
     /// Ids handed out per second, over the last minute.
     pub rate: f64,
     /// No range that starts below is accepted from the store.
@@ -74,6 +80,13 @@ pub struct Totals {
     pub tags: usize,
     /// How many ids can be taken without the store.
     pub stock: u128,
+    /// How many ids were issued since the generator was opened, those of tags included that have left
+    /// memory since. It never falls.
+    pub issued: u64,
+    /// How long the store took to answer.
+    pub store_answers: DurationCounts,
+    /// How many requests the store did not serve: it was away, or refused.
+    pub store_failures: u64,
     /// The tags whose records went back, by name, and the number from which each must go on, at
     /// least.
     pub went_back: Vec<(Tag, i64)>,
@@ -82,10 +95,12 @@ pub struct Totals {
 }
 
 impl Totals {
-    pub(crate) fn of<'a>(states: impl Iterator<Item = &'a TagState>) -> Self {
-        let mut totals = Self::default();
+    /// `departed`: how many ids were issued of tags that have left.
+    pub(crate) fn of<'a>(departed: u64, states: impl Iterator<Item = &'a TagState>) -> Self {
+        let mut totals = Self { issued: departed, ..Self::default() };
         for state in states {
             totals.tags += 1;
+            totals.issued += state.issued();
             totals.stock += u128::from(state.numbers().stock());
             let control = state.control();
             totals.lacks_key |= matches!(control.ended, Some(SegmentErrorKind::Key(_)));
@@ -138,6 +153,8 @@ impl TagView {
             fetching: state.fetching.load(Ordering::Relaxed),
             error: failure.map(|failure| (Arc::clone(&failure.error), failure.at.elapsed())),
             issued,
+            remaining: state.remaining(&control),
+            meaning: state.meaning(),
             rate: control.rate.per_second(now, issued),
             mark: state.store_client.config.marks.get(&state.tag),
             advance_to: state.advance_to(&control),

@@ -23,8 +23,9 @@ use tonic::{Request, Response, Status};
 use super::budget::{Budget, Slot};
 use super::status::{bad_request as bad, of, refused};
 use crate::ids::{self, IdError};
+use crate::metrics::Operation;
 use crate::node::Node;
-use crate::refusal::Reason;
+use crate::refusal::{Face, Reason};
 
 /// The most ids of one message, which is made whole.
 const MOST: usize = 10_000;
@@ -42,7 +43,7 @@ pub(super) struct Ids {
 impl Ids {
     /// The handle of a tag.
     async fn handle(&self, tag: &str) -> Result<TagHandle, Status> {
-        ids::handle(&self.node, tag).await.map_err(|error| of(&self.node, error))
+        ids::handle(&self.node, tag).await.map_err(of)
     }
 }
 
@@ -78,8 +79,14 @@ fn count(node: &Node, asked: u32) -> Result<usize, Status> {
     let most = ids::most_ids(node).min(MOST);
     match asked.max(1) as usize {
         count if count <= most => Ok(count),
-        _ => Err(bad(node, format!("count: give 1 to {most}"))),
+        _ => Err(bad(format!("count: give 1 to {most}"))),
     }
+}
+
+/// The end of a stream that had begun well: counted here, since its answer was counted already.
+fn refused_late(node: &Node, status: Status, reason: Reason) -> Status {
+    node.requests.refused(Face::Grpc, Operation::Take, reason);
+    status
 }
 
 /// An answer whose messages hold what is in the slot.
@@ -98,16 +105,16 @@ fn budget<T>(request: &Request<T>) -> Result<Budget, Status> {
 impl IdService for Ids {
     async fn next_id(&self, request: Request<NextIdRequest>) -> Answer<NextIdResponse> {
         let node = &*self.node;
-        let id = match request.into_inner().source.ok_or_else(|| bad(&self.node, NO_SOURCE))? {
+        let id = match request.into_inner().source.ok_or_else(|| bad(NO_SOURCE))? {
             next_id_request::Source::Tag(tag) => {
                 match ids::known(node, &tag, TagHandle::try_next).flatten() {
                     Some(id) => id,
-                    None => next(node, &tag).await.map_err(|error| of(node, error))?,
+                    None => next(node, &tag).await.map_err(of)?,
                 }
             }
             next_id_request::Source::Snowflake(_) => match ids::snowflake_at_once(node) {
                 Some(id) => id,
-                None => ids::snowflake_next(node).await.map_err(|error| of(node, error))?,
+                None => ids::snowflake_next(node).await.map_err(of)?,
             },
         };
         Ok(Response::new(NextIdResponse { id: id.get() }))
@@ -117,11 +124,11 @@ impl IdService for Ids {
         let budget = budget(&request)?;
         let request = request.into_inner();
         let count = count(&self.node, request.count)?;
-        let source = request.source.ok_or_else(|| bad(&self.node, NO_SOURCE))?;
+        let source = request.source.ok_or_else(|| bad(NO_SOURCE))?;
         let slot = Slot::default();
         budget.hold_list(count, &slot).await;
         let ids = take(&self.node, &source, count).await;
-        let ids = ids.map_err(|error| of(&self.node, error))?;
+        let ids = ids.map_err(of)?;
         Ok(counted(Response::new(NextIdsResponse { ids }), slot))
     }
 
@@ -133,13 +140,13 @@ impl IdService for Ids {
         let budget = budget(&request)?;
         let request = request.into_inner();
         let count = count(&self.node, request.count)?;
-        let source = request.source.ok_or_else(|| bad(&self.node, NO_SOURCE))?;
+        let source = request.source.ok_or_else(|| bad(NO_SOURCE))?;
         if let next_ids_request::Source::Tag(tag) = &source {
             let handle = self.handle(tag).await?;
             if handle.meaning().order == Order::Strict {
                 let text = "the tag is in strict order, which ids that are taken ahead would break: ask for them with \
                             NextIds";
-                return Err(refused(&self.node, Reason::StrictOrder, text));
+                return Err(refused(Reason::StrictOrder, text));
             }
         }
         let slot = Slot::default();
@@ -151,7 +158,9 @@ impl IdService for Ids {
             budget.hold_message(count, &slot).await;
             if node.stopping() {
                 let text = "this server stops: ask another one";
-                return Some((Err(refused(&node, Reason::Unavailable, text)), None));
+                let error =
+                    refused_late(&node, refused(Reason::Unavailable, text), Reason::Unavailable);
+                return Some((Err(error), None));
             }
             match take(&node, &source, count).await {
                 Ok(ids) => {
@@ -160,7 +169,10 @@ impl IdService for Ids {
                     tokio::task::yield_now().await;
                     Some((Ok(NextIdsResponse { ids }), Some((node, source, budget, slot))))
                 }
-                Err(error) => Some((Err(of(&node, error)), None)),
+                Err(error) => {
+                    let reason = error.reason();
+                    Some((Err(refused_late(&node, of(error), reason)), None))
+                }
             }
         });
         Ok(counted(Response::new(Box::pin(answers)), slot))
@@ -170,11 +182,11 @@ impl IdService for Ids {
         let LeaseRangeRequest { tag, count } = request.into_inner();
         let count = count as usize;
         if !(1..=ids::LARGEST_RANGE).contains(&count) {
-            return Err(bad(&self.node, format!("count: give 1 to {}", ids::LARGEST_RANGE)));
+            return Err(bad(format!("count: give 1 to {}", ids::LARGEST_RANGE)));
         }
         let handle = self.handle(&tag).await?;
         let leased = ids::lease(&self.node, &handle, count).await;
-        let LeasedRange { range, ticket } = leased.map_err(|error| of(&self.node, error))?;
+        let LeasedRange { range, ticket } = leased.map_err(of)?;
         Ok(Response::new(LeaseRangeResponse { start: range.start(), end: range.end(), ticket }))
     }
 
@@ -187,11 +199,11 @@ impl IdService for Ids {
         let range = range.ok_or_else(|| {
             let text =
                 "start, end: give the first unused id, and the end of the range that was leased";
-            bad(&self.node, text)
+            bad(text)
         })?;
         let handle = self.handle(&tag).await?;
         let returned = ids::return_unused(&self.node, &handle, ticket, range).await;
-        let returned = returned.map_err(|error| of(&self.node, error))?;
+        let returned = returned.map_err(of)?;
         Ok(Response::new(ReturnRangeResponse { returned }))
     }
 
@@ -199,8 +211,7 @@ impl IdService for Ids {
         let layout = self.node.layout;
         let id = Id::new(request.into_inner().id);
         let parts = id.and_then(|id| layout.decode(id));
-        let parts =
-            parts.ok_or_else(|| bad(&self.node, "id: it is none of the configured layout"))?;
+        let parts = parts.ok_or_else(|| bad("id: it is none of the configured layout"))?;
         let (datacenter, worker) = layout.datacenter_of(parts.worker);
         Ok(Response::new(DecodeResponse {
             unix_millis: i64::try_from(parts.timestamp.get()).unwrap_or(i64::MAX),

@@ -35,7 +35,8 @@ use tonic_reflection::server::Builder;
 use self::budget::{Budget, Slot};
 use self::ids::Ids;
 use self::request::{check, explained, is_meant};
-use self::status::{bad_request, refused};
+use self::status::{bad_request, reason_of, refused};
+use crate::metrics::Operation;
 use crate::node::Node;
 use crate::refusal::{Face, Reason};
 use crate::serve::{
@@ -156,6 +157,7 @@ impl Protocol for Grpc {
     }
 
     async fn serve(self: Arc<Self>, stream: impl Stream, control: Arc<Control>) {
+        let _connected = self.node.requests.connected(Face::Grpc);
         let begun = control.unless(Order::Finish, open(stream));
         let begun = tokio::time::timeout(ARRIVES, begun).await;
         let Ok(Some(Some((Version::HTTP_2, stream)))) = begun else { return };
@@ -166,7 +168,7 @@ impl Protocol for Grpc {
             budget: Budget::new(),
         };
         tokio::select! {
-            () = serve_http2(stream, answering, &control, SEND_BUFFER) => {}
+            () = serve_http2(stream, answering, &control, SEND_BUFFER, |_| {}) => {}
             () = ended(&control) => {}
         }
     }
@@ -187,30 +189,37 @@ impl Service<Request<Incoming>> for Answering {
 
     fn call(&self, request: Request<Incoming>) -> Self::Future {
         self.control.requests.fetch_add(1, Ordering::Relaxed);
+        let begun = Instant::now();
         let (services, control) = (self.services.clone(), Arc::clone(&self.control));
         let (node, budget) = (Arc::clone(&self.node), self.budget.clone());
         Box::pin(async move {
             let (mut head, body) = request.into_parts();
             head.extensions.insert(budget);
             if !is_meant(&head) {
-                node.refusals.note(Face::Grpc, Reason::BadRequest);
+                node.requests.refused(Face::Grpc, Operation::Other, Reason::BadRequest);
                 return Ok(request::unsupported().map(|body| Counted::of(body, &control)));
             }
             let request = Request::from_parts(head, body);
-            let service = request.uri().path().split('/').nth(1).unwrap_or_default();
+            let mut path = request.uri().path().split('/').skip(1);
+            let service = path.next().unwrap_or_default();
+            let operation = operation(service, path.next().unwrap_or_default());
             let reply = match service {
-                SERVICE_NAME => whole(&node, request, services.ids, &control).await,
-                HEALTH => whole(&node, request, services.health, &control).await,
+                SERVICE_NAME => whole(request, services.ids, &control).await,
+                HEALTH => whole(request, services.health, &control).await,
                 "grpc.reflection.v1.ServerReflection" => (services.reflection)(request).await,
                 "grpc.reflection.v1alpha.ServerReflection" => {
                     (services.old_reflection)(request).await
                 }
                 _ => {
                     let text = "no such service: there are leaf.v1.IdService, grpc.health.v1.Health and reflection";
-                    Ok(refused(&node, Reason::NotFound, text).into_http())
+                    Ok(refused(Reason::NotFound, text).into_http())
                 }
             };
             reply.map(|mut reply| {
+                match reason_of(&reply) {
+                    Some(reason) => node.requests.refused(Face::Grpc, operation, reason),
+                    None => node.requests.answered(Face::Grpc, operation, begun.elapsed(), 1),
+                }
                 let slot = reply.extensions_mut().remove::<Slot>();
                 reply.map(|body| Counted { slot, ..Counted::of(body, &control) })
             })
@@ -218,9 +227,22 @@ impl Service<Request<Incoming>> for Answering {
     }
 }
 
+/// What a call is counted as.
+fn operation(service: &str, method: &str) -> Operation {
+    match (service, method) {
+        (HEALTH, _) | (SERVICE_NAME, "Clock") => Operation::Health,
+        (SERVICE_NAME, "NextId") => Operation::Next,
+        (SERVICE_NAME, "NextIds" | "StreamIds") => Operation::Take,
+        (SERVICE_NAME, "LeaseRange") => Operation::Lease,
+        (SERVICE_NAME, "ReturnRange") => Operation::Return,
+        (SERVICE_NAME, "Decode") => Operation::Decode,
+        (SERVICE_NAME, "DescribeTag" | "DescribeServer") => Operation::Describe,
+        _ => Operation::Other,
+    }
+}
+
 /// Reads the one message of a request, then lets the service answer it.
 async fn whole<S>(
-    node: &Node,
     request: Request<Incoming>,
     mut service: S,
     control: &Arc<Control>,
@@ -235,22 +257,22 @@ where
     let (head, body) = request.into_parts();
     let within = match deadline::of(&head.headers) {
         Ok(within) => within,
-        Err(text) => return Ok(bad_request(node, text).into_http()),
+        Err(text) => return Ok(bad_request(text).into_http()),
     };
     let until = within.map(|within| Instant::now() + within);
-    let late = |why: String| Ok(refused(node, Reason::TooSlow, why).into_http());
+    let late = |why: String| Ok(refused(Reason::TooSlow, why).into_http());
     let arrives = within.map_or(ARRIVES, |within| within.min(ARRIVES));
     let read = Limited::new(body, LARGEST + 5).collect();
     let body = match tokio::time::timeout(arrives, read).await {
         Ok(Ok(body)) => body.to_bytes(),
         Ok(Err(_)) => {
             let text = format!("a request has one message of at most {LARGEST} bytes");
-            return Ok(bad_request(node, text).into_http());
+            return Ok(bad_request(text).into_http());
         }
         Err(_) => return late(format!("the message did not arrive within {arrives:?}")),
     };
     if let Err(why) = check(&body, LARGEST) {
-        return Ok(bad_request(node, why).into_http());
+        return Ok(bad_request(why).into_http());
     }
     let _under_way = UnderWay::begin(control);
     let answered = service.call(Request::from_parts(head, Full::new(body)));
@@ -261,7 +283,7 @@ where
             Err(_) => return late("no answer before the client's deadline".into()),
         },
     };
-    answered.map(|answer| explained(node, answer))
+    answered.map(explained)
 }
 
 /// A body that tells the listener whether its client reads it.

@@ -8,7 +8,6 @@ use hyper::{Method, Response, StatusCode, Version};
 use tonic::Code;
 
 use super::status::{bad_request, refused};
-use crate::node::Node;
 use crate::refusal::Reason;
 
 /// The prefix of a message: whether it is compressed, and its length.
@@ -53,10 +52,7 @@ pub(super) fn check(body: &[u8], most: usize) -> Result<(), String> {
 
 /// What tonic answers to a message that it cannot read, and to a method that a service does not
 /// have, in our words.
-pub(super) fn explained(
-    node: &Node,
-    answer: Response<tonic::body::Body>,
-) -> Response<tonic::body::Body> {
+pub(super) fn explained(answer: Response<tonic::body::Body>) -> Response<tonic::body::Body> {
     let headers = answer.headers();
     let code = headers.get("grpc-status").map(|code| Code::from_bytes(code.as_bytes()));
     if headers.contains_key("grpc-status-details-bin") {
@@ -65,11 +61,11 @@ pub(super) fn explained(
     match code {
         Some(Code::Internal) => {
             let text = "the message is none of this call: is the client's leaf.proto another one?";
-            bad_request(node, text).into_http()
+            bad_request(text).into_http()
         }
         Some(Code::Unimplemented) => {
             let text = "no such call: is the client's leaf.proto a later one?";
-            refused(node, Reason::NoSuchCall, text).into_http()
+            refused(Reason::NoSuchCall, text).into_http()
         }
         _ => answer,
     }

@@ -1,14 +1,16 @@
 //! Errors as gRPC tells them: a code for programs, a text for people, and when to try again.
 
 use std::collections::HashMap;
+use std::error::Error as _;
+use std::sync::Arc;
 use std::time::Duration;
 
+use hyper::Response;
 use tonic::{Code, Status};
 use tonic_types::{ErrorDetails, StatusExt as _};
 
 use crate::ids::IdError;
-use crate::node::Node;
-use crate::refusal::{Face, Reason};
+use crate::refusal::Reason;
 
 /// When a client may try again.
 const AGAIN: Duration = Duration::from_secs(1);
@@ -16,19 +18,19 @@ const AGAIN: Duration = Duration::from_secs(1);
 const DOMAIN: &str = "leaf";
 
 /// Why there is no id.
-pub(super) fn of(node: &Node, error: IdError) -> Status {
-    refused(node, error.reason(), error.text())
+pub(super) fn of(error: IdError) -> Status {
+    refused(error.reason(), error.text())
 }
 
 /// The request makes no sense, whatever the state of the server is.
-pub(super) fn bad_request(node: &Node, text: impl Into<String>) -> Status {
-    refused(node, Reason::BadRequest, text)
+pub(super) fn bad_request(text: impl Into<String>) -> Status {
+    refused(Reason::BadRequest, text)
 }
 
 /// A refusal, with its reason for programs, and when to try again, where that may help. Of the
 /// codes `Unavailable` and `ResourceExhausted` say that another try may, all others that it does
-/// not.
-pub(super) fn refused(node: &Node, reason: Reason, text: impl Into<String>) -> Status {
+/// not. It carries the reason, by which it is counted ([`reason_of`]).
+pub(super) fn refused(reason: Reason, text: impl Into<String>) -> Status {
     let code = match reason {
         Reason::BadRequest => Code::InvalidArgument,
         Reason::UnknownTag => Code::NotFound,
@@ -61,10 +63,17 @@ pub(super) fn refused(node: &Node, reason: Reason, text: impl Into<String>) -> S
         | Reason::Unclear => Code::FailedPrecondition,
     };
     let text = text.into();
-    node.refusals.note(Face::Grpc, reason);
     let mut details = ErrorDetails::with_error_info(reason.word(), DOMAIN, HashMap::new());
     if reason.word() == Reason::Unavailable.word() {
         details.set_retry_info(Some(AGAIN));
     }
-    Status::with_error_details(code, text, details)
+    let mut status = Status::with_error_details(code, text, details);
+    status.set_source(Arc::new(reason));
+    status
+}
+
+/// Why a request was refused, if it was.
+pub(super) fn reason_of<B>(answer: &Response<B>) -> Option<Reason> {
+    let status = answer.extensions().get::<Status>()?;
+    status.source()?.downcast_ref().copied()
 }

@@ -19,6 +19,7 @@ use hyper::server::conn::http1;
 use hyper::service::Service;
 use hyper::{Method, Request, Version};
 use hyper_util::rt::TokioIo;
+use tokio::time::Instant;
 use tokio_util::either::Either;
 
 use super::body::RequestBody;
@@ -26,8 +27,9 @@ use super::outbox;
 use super::problem::{Form, Problem};
 use super::reply::Reply;
 use super::{id_routes, ops};
+use crate::metrics::Operation;
 use crate::node::Node;
-use crate::refusal::Face;
+use crate::refusal::{Face, Reason};
 use crate::serve::{
     Control, Ended, HEAD_BYTES, Keeping, Order, Protocol, Share, Stream, UnderWay, drive, open,
     serve_http2,
@@ -112,9 +114,19 @@ impl Protocol for Http {
 async fn serve(stream: impl Stream, node: Arc<Node>, routes: Routes, control: Arc<Control>) {
     let opened = control.unless(Order::Finish, open(stream)).await;
     let Some(Some((version, stream))) = opened else { return };
-    let service = Answering { node, routes, control: Arc::clone(&control) };
+    let service = Answering { node: Arc::clone(&node), routes, control: Arc::clone(&control) };
+    let _connected = node.requests.connected(routes.face());
+    // What was answered at once is counted together, with one look at the clock.
+    let count = |begun: Instant| match control.at_once.load(Ordering::Relaxed) {
+        0 => {}
+        answered => {
+            control.at_once.store(0, Ordering::Relaxed);
+            let (took, face) = (begun.elapsed(), routes.face());
+            node.requests.answered(face, Operation::Next, took, answered.into());
+        }
+    };
     if version == Version::HTTP_2 {
-        serve_http2(stream, service, &control, SEND_BUFFER).await;
+        serve_http2(stream, service, &control, SEND_BUFFER, count).await;
     } else {
         let (stream, outbox) = outbox::collect(stream, Arc::clone(&control));
         let connection = http1::Builder::new()
@@ -123,7 +135,11 @@ async fn serve(stream: impl Stream, node: Arc<Node>, routes: Routes, control: Ar
             // Who has nothing more to say may still wait for its answer.
             .half_close(true)
             .serve_connection(TokioIo::new(stream), service);
-        if drive(connection, &control, |context| outbox.send(context)).await == Ended::Busy {
+        let ended = drive(connection, &control, |begun, context| {
+            count(begun);
+            outbox.send(context);
+        });
+        if ended.await == Ended::Busy {
             control.unless(Order::Close, outbox.linger()).await;
         }
     }
@@ -153,7 +169,8 @@ impl Service<Request<Incoming>> for Answering {
         let http1 = request.version() < Version::HTTP_2;
         let routes = self.routes;
         if let Some(why) = self.malformed(&request) {
-            let mut reply = Problem::bad_request(why).reply(&self.node, routes.face(), Form::Text);
+            self.node.requests.refused(routes.face(), Operation::Other, Reason::BadRequest);
+            let mut reply = Problem::bad_request(why).shown(Form::Text);
             if http1 {
                 reply.headers_mut().insert(CONNECTION, CLOSE);
             }
@@ -163,19 +180,26 @@ impl Service<Request<Incoming>> for Answering {
             && request.body().is_end_stream()
             && let Some(reply) = id_routes::at_once(&self.node, &request)
         {
+            let before = self.control.at_once.load(Ordering::Relaxed);
+            self.control.at_once.store(before + 1, Ordering::Relaxed);
             return Either::Left(ready(Ok(self.announced(reply, http1))));
         }
         let under_way = UnderWay::begin(&self.control);
-        let this = self.clone();
+        let (this, begun) = (self.clone(), Instant::now());
         Either::Right(Box::pin(async move {
             let (head, body) = request.into_parts();
             let mut body = RequestBody::new(body, Arc::clone(&this.control), under_way);
-            let mut reply = match routes {
+            let (operation, mut reply) = match routes {
                 Routes::Ids => id_routes::route(&this.node, &head, &mut body).await,
                 // In a box of its own: it is several times as large, and there may be many thousand
                 // requests for ids at a time.
                 Routes::Ops => Box::pin(ops::route(&this.node, &head, &mut body)).await,
             };
+            let requests = &this.node.requests;
+            match reply.extensions().get::<Reason>() {
+                Some(reason) => requests.refused(routes.face(), operation, *reason),
+                None => requests.answered(routes.face(), operation, begun.elapsed(), 1),
+            }
             if http1 && !body.is_read() {
                 // What is left of it cannot be told from a next request.
                 reply.headers_mut().insert(CONNECTION, CLOSE);

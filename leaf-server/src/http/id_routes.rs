@@ -13,11 +13,12 @@ use percent_encoding::percent_decode_str;
 use super::body::{self, RequestBody};
 use super::problem::{Form, Problem, check_method};
 use super::reply::{self, Reply};
-use super::routes::{self, Route};
+use super::routes::{self, Found, Route};
 use super::{java, v1};
 use crate::ids;
+use crate::metrics::Operation;
 use crate::node::Node;
-use crate::refusal::{Face, Reason};
+use crate::refusal::Reason;
 
 /// The path of segment ids of the Java Leaf, up to the tag.
 const SEGMENT: &str = "/api/segment/get/";
@@ -51,6 +52,22 @@ pub(super) enum To {
     Decode,
     /// This node's clock, for the other nodes of the registry.
     Clock,
+}
+
+impl To {
+    /// What its requests are counted as.
+    const fn operation(self) -> Operation {
+        match self {
+            Self::SegmentId | Self::SnowflakeId => Operation::Next,
+            Self::SegmentIds | Self::SnowflakeIds => Operation::Take,
+            Self::SegmentLease => Operation::Lease,
+            Self::SegmentReturn => Operation::Return,
+            Self::Server | Self::Tag => Operation::Describe,
+            Self::Decode | Self::DecodeJava => Operation::Decode,
+            Self::Clock => Operation::Health,
+            Self::OnOps => Operation::Other,
+        }
+    }
 }
 
 /// All routes of the listener. The first two are also answered by [`at_once`], where an id is in
@@ -90,21 +107,30 @@ fn undecoded_key(key: &str) -> Option<&str> {
 }
 
 /// Answers a request. Its body, if there is one, is read and means nothing.
-pub(super) async fn route(node: &Arc<Node>, head: &Parts, body: &mut RequestBody) -> Reply {
+pub(super) async fn route(
+    node: &Arc<Node>,
+    head: &Parts,
+    body: &mut RequestBody,
+) -> (Operation, Reply) {
     let form = if head.uri.path().starts_with("/v1/") { Form::Json } else { Form::Text };
     let form = Form::accepted(&head.headers, form);
+    let found = routes::find(ROUTES, plain(head.uri.path()));
+    let operation = found.as_ref().map_or(Operation::Other, |(route, _)| route.to.operation());
     let reply = match body::read(body, body::OF_IDS).await {
-        Ok(_) => answer(node, head).await,
+        Ok(_) => answer(node, head, found).await,
         Err(problem) => Err(problem),
     };
-    reply.unwrap_or_else(|problem| problem.reply(node, Face::Http, form))
+    (operation, reply.unwrap_or_else(|problem| problem.refusal(form)))
 }
 
-/// Finds the route and answers it. `HEAD` takes no id.
-async fn answer(node: &Arc<Node>, head: &Parts) -> Result<Reply, Problem> {
-    let path = plain(head.uri.path());
-    let Some((route, parameters)) = routes::find(ROUTES, path) else {
-        return Err(match path {
+/// Answers a request by its route. `HEAD` takes no id.
+async fn answer(
+    node: &Arc<Node>,
+    head: &Parts,
+    found: Option<Found<'_, To>>,
+) -> Result<Reply, Problem> {
+    let Some((route, parameters)) = found else {
+        return Err(match plain(head.uri.path()) {
             "/healthz" | "/readyz" | "/v1/status" => {
                 Problem::not_found("that is on the ops listener")
             }

@@ -10,7 +10,7 @@ use serde_json::json;
 use super::reply::{self, Reply};
 use crate::decoded;
 use crate::node::Node;
-use crate::refusal::{Face, Reason};
+use crate::refusal::Reason;
 
 /// Answers `GET /decodeSnowflakeId?snowflakeId=N` in the JSON form of the Java Leaf, like
 /// `{"timestamp": "1567733700834(2019-09-06 09:35:00.834)", "workerId": "3", "sequenceId": "39"}`.
@@ -25,8 +25,8 @@ pub(super) fn decode(node: &Node, query: Option<&str>) -> Reply {
         Ok((_, parts)) => parts,
         Err(why) => {
             let why = format!("snowflakeId {why}");
-            node.refusals.note(Face::Http, Reason::BadRequest);
-            return reply::json(StatusCode::BAD_REQUEST, &json!({ "errorMsg": why }));
+            let answer = reply::json(StatusCode::BAD_REQUEST, &json!({ "errorMsg": why }));
+            return reply::refused(answer, Reason::BadRequest);
         }
     };
     let local = decoded::time(node, parts, "(%Y-%m-%d %H:%M:%S%.3f)").unwrap_or_default();
@@ -63,8 +63,7 @@ pub(super) fn on_ops(node: &Node, head: &Parts) -> Reply {
             false => ops.to_string(),
         };
         let told = format!("{path} is on the ops listener of this node, {place} (key ops.listen)");
-        node.refusals.note(Face::Http, Reason::NotFound);
-        return reply::text(StatusCode::NOT_FOUND, told);
+        return reply::refused(reply::text(StatusCode::NOT_FOUND, told), Reason::NotFound);
     }
     // Listening on one address, that is where it is.
     let host = match (authority, node.ops.ip()) {

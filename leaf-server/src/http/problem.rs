@@ -11,8 +11,7 @@ use serde::Serialize;
 
 use super::reply::{self, Reply};
 use crate::ids::IdError;
-use crate::node::Node;
-use crate::refusal::{Face, Reason};
+use crate::refusal::Reason;
 
 /// The content type of RFC 9457.
 const PROBLEM: HeaderValue = HeaderValue::from_static("application/problem+json");
@@ -146,10 +145,10 @@ impl Problem {
         Self { allow: Some(allow), ..Self::new(Reason::MethodNotAllowed, detail) }
     }
 
-    /// The answer of this node to a request that it refuses.
-    pub(super) fn reply(self, node: &Node, face: Face, form: Form) -> Reply {
-        node.refusals.note(face, self.reason);
-        self.shown(form)
+    /// The answer to a request that is refused.
+    pub(super) fn refusal(self, form: Form) -> Reply {
+        let reason = self.reason;
+        reply::refused(self.shown(form), reason)
     }
 
     /// The answer, with the headers that belong to its status.

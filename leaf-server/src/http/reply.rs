@@ -9,6 +9,7 @@ use leaf_core::Id;
 use serde::Serialize;
 
 use super::reply_body::ReplyBody;
+use crate::refusal::Reason;
 
 /// An answer, whatever its body is made of.
 pub(super) type Reply = Response<ReplyBody>;
@@ -32,6 +33,12 @@ fn of(status: StatusCode, kind: HeaderValue, body: ReplyBody) -> Reply {
     let headers = reply.headers_mut();
     headers.insert(CONTENT_TYPE, kind);
     headers.insert(CACHE_CONTROL, NO_STORE);
+    reply
+}
+
+/// Marks an answer as a refusal, by which it is counted.
+pub(super) fn refused(mut reply: Reply, reason: Reason) -> Reply {
+    reply.extensions_mut().insert(reason);
     reply
 }
 

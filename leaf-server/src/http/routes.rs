@@ -16,11 +16,14 @@ impl<T: Copy> Route<T> {
     }
 }
 
-/// The route of a path, and its parameters as they stand in it.
+/// A route, and its parameters as they stand in the path.
+pub(super) type Found<'path, T> = (&'static Route<T>, Vec<&'path str>);
+
+/// The route of a path.
 pub(super) fn find<'path, T>(
     routes: &'static [Route<T>],
     path: &'path str,
-) -> Option<(&'static Route<T>, Vec<&'path str>)> {
+) -> Option<Found<'path, T>> {
     routes.iter().find_map(|route| Some((route, parameters(route.path, path)?)))
 }
 

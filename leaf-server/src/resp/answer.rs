@@ -11,8 +11,9 @@ use super::session::Session;
 use super::table::{self, COMMANDS};
 use super::task::Task;
 use crate::ids;
+use crate::metrics::Operation;
 use crate::node::Node;
-use crate::refusal::{Face, Reason};
+use crate::refusal::Reason;
 
 /// The most tags whose next ids are taken in one batch.
 const TAGS_AT_ONCE: usize = KnownTags::AT_A_TIME;
@@ -48,15 +49,17 @@ pub(super) fn answer(
     if words.len() == 0 {
         return Answered::Done(length);
     }
+    let command = table::find(name);
+    session.answers(command.map_or(Operation::Other, |command| command.operation), 1);
     if session.refuses_transaction(name) {
         return Answered::Done(length);
     }
-    let Some(command) = table::find(name) else {
+    let Some(command) = command else {
         if is_http(name) {
             tracing::debug!(
                 "a request of HTTP on the listener of the Redis protocol; the connection ends"
             );
-            node.refusals.note(Face::Redis, Reason::BadRequest);
+            session.refused(Reason::BadRequest);
             return Answered::End;
         }
         let offered: Vec<_> = COMMANDS.iter().map(|command| command.name).collect();
@@ -81,6 +84,7 @@ pub(super) fn answer(
     }
     match (command.run)(&mut Call { node, session, command, words, input, length }) {
         Ok(Outcome::Wait(task)) => {
+            session.postpones();
             let length = task.calls * length;
             Answered::Wait(task, length)
         }
@@ -108,6 +112,7 @@ fn increment(
     for id in ids {
         session.replies.integer(id.get());
     }
+    session.answers(Operation::Next, commands);
     Some(commands * length)
 }
 
@@ -138,6 +143,7 @@ pub(super) fn increment_several(node: &Node, session: &mut Session, input: &[u8]
         session.replies.integer(id.get());
         answered += 1;
     });
+    session.answers(Operation::Next, answered);
     if answered == 0 { 0 } else { ends[answered - 1] }
 }
 

@@ -7,6 +7,7 @@ use super::reply::Replies;
 use super::session::{Refusal, Session};
 use super::task::{Reply, Task};
 use crate::ids::IdError;
+use crate::metrics::Operation;
 use crate::node::Node;
 
 /// One command.
@@ -27,8 +28,8 @@ pub(super) struct Command {
     pub(super) summary: &'static str,
     /// Which of its words are tags.
     pub(super) tags: Tags,
-    /// Whether it takes ids.
-    pub(super) takes: bool,
+    /// What it asks for; `Next` for one that takes ids, one or several.
+    pub(super) operation: Operation,
     /// Whether it is answered before the password was shown.
     pub(super) open: bool,
 }
@@ -125,6 +126,7 @@ impl<'a> Call<'a> {
     where
         F: Future<Output = Result<Reply, IdError>> + Send + 'static,
     {
-        Ok(Outcome::Wait(Task { calls, work: Box::pin(work(Arc::clone(self.node))) }))
+        let (operation, work) = (self.session.operation, Box::pin(work(Arc::clone(self.node))));
+        Ok(Outcome::Wait(Task { calls, operation, work }))
     }
 }

@@ -65,6 +65,7 @@ pub(super) fn increment_by(call: &mut Call<'_>) -> Answer {
         // Of any tag, also of one whose ids do not follow each other.
         return increment(call);
     }
+    call.session.answers_several();
     let tag = tag.to_owned();
     call.wait(async move |node| {
         let handle = ids::handle(&node, &tag).await?;
@@ -119,7 +120,8 @@ fn next(call: &mut Call<'_>) -> Answer {
 }
 
 /// Several ids of a tag as strings.
-fn take(call: &Call<'_>, count: usize) -> Answer {
+fn take(call: &mut Call<'_>, count: usize) -> Answer {
+    call.session.answers_several();
     let tag = call.text(1)?.to_owned();
     call.wait(async move |node| {
         let ids = ids::take(&node, &ids::handle(&node, &tag).await?, count).await?;
@@ -128,7 +130,10 @@ fn take(call: &Call<'_>, count: usize) -> Answer {
 }
 
 /// The next id of a tag as a text of its template, or several.
-fn texts(call: &Call<'_>, count: Option<usize>) -> Answer {
+fn texts(call: &mut Call<'_>, count: Option<usize>) -> Answer {
+    if count.is_some() {
+        call.session.answers_several();
+    }
     let tag = call.text(1)?.to_owned();
     call.wait(async move |node| {
         let handle = ids::handle(&node, &tag).await?;
@@ -176,7 +181,10 @@ pub(super) fn snowflake(call: &mut Call<'_>) -> Answer {
 }
 
 /// The next snowflake id in another form, or several, in digits where no form is asked for.
-fn snowflakes(call: &Call<'_>, count: Option<usize>, form: Option<TextForm>) -> Answer {
+fn snowflakes(call: &mut Call<'_>, count: Option<usize>, form: Option<TextForm>) -> Answer {
+    if count.is_some() {
+        call.session.answers_several();
+    }
     call.wait(async move |node| {
         let runs = ids::snowflake_take(&node, count.unwrap_or(1)).await?;
         let layout = node.layout;

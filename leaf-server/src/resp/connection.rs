@@ -13,11 +13,13 @@ use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
 
 use tokio::io::AsyncWriteExt as _;
+use tokio::time::Instant;
 
 use super::answer::{self, Answered};
 use super::codec::{self, Words};
 use super::session::Session;
 use super::task::Ids;
+use crate::metrics::Operation;
 use crate::node::Node;
 use crate::refusal::Reason;
 use crate::serve::{Control, Order, Stream, buffers, linger};
@@ -38,6 +40,8 @@ pub(super) struct Connection<S> {
     input: Vec<u8>,
     /// Whether all was received that fits: the client has sent more, perhaps.
     has_more: bool,
+    /// When it last received.
+    arrived: Instant,
     /// Whether it was ordered to end when it last received.
     ends: bool,
     /// How many bytes of the replies have been sent.
@@ -67,6 +71,7 @@ impl<S: Stream> Connection<S> {
             words: Words::default(),
             input: Vec::new(),
             has_more: false,
+            arrived: Instant::now(),
             ends: false,
             sent: 0,
             rest_pending: None,
@@ -121,6 +126,7 @@ impl<S: Stream> Connection<S> {
         let stream = Pin::new(&mut self.stream);
         if let Poll::Ready(read) = tokio_util::io::poll_read_buf(stream, context, &mut self.input) {
             self.has_more = self.input.len() == self.input.capacity();
+            self.arrived = Instant::now();
             return Poll::Ready(read.map(|length| length > 0));
         }
         buffers::give_back(&mut self.input);
@@ -156,6 +162,7 @@ impl<S: Stream> Connection<S> {
                 Ok(None) => break,
                 Err(malformed) => {
                     let text = format!("Protocol error: {malformed}");
+                    self.session.answers(Operation::Other, 1);
                     self.session.refuse(Reason::BadRequest, "ERR", &text);
                     outcome = Outcome::End;
                     break;
@@ -168,6 +175,7 @@ impl<S: Stream> Connection<S> {
                 Answered::End => outcome = Outcome::End,
                 Answered::Wait(task, length) => {
                     at += length;
+                    let (operation, calls) = (task.operation, task.calls);
                     // What was asked before does not wait for it.
                     self.send().await?;
                     self.control.under_way.fetch_add(1, Ordering::Relaxed);
@@ -175,6 +183,7 @@ impl<S: Stream> Connection<S> {
                     self.control.under_way.fetch_sub(1, Ordering::Relaxed);
                     let Some(reply) = result else { return Ok(Outcome::End) };
                     buffers::provide(&mut self.session.replies.bytes);
+                    self.session.answers(operation, calls);
                     if let Some(ids) = reply.write(&mut self.session) {
                         self.send_ids(ids).await?;
                     }
@@ -209,6 +218,7 @@ impl<S: Stream> Connection<S> {
 
     /// Sends all replies that are there.
     async fn send(&mut self) -> io::Result<()> {
+        self.session.count(self.arrived);
         let mut transfer = None;
         let sent = poll_fn(|context| self.poll_send(context, &mut transfer)).await;
         if let Some(mark) = transfer {

@@ -10,6 +10,7 @@ use super::codec::repeated;
 use super::command::{Answer, Call, Command, Outcome, Tags};
 use super::reply::{REDIS_VERSION, Replies};
 use super::session::Refusal;
+use crate::metrics::Operation;
 
 /// The configuration of a Redis that is as durable: redis-benchmark asks for it.
 const CONFIG: [(&str, &str); 2] = [("save", ""), ("appendonly", "yes")];
@@ -128,7 +129,7 @@ fn describe<'a>(to: &mut Replies, commands: impl Iterator<Item = Option<&'a Comm
         to.bulk(command.name.to_ascii_lowercase().as_bytes());
         to.integer(command.arity());
         to.array(2);
-        to.simple(if command.takes { "write" } else { "readonly" });
+        to.simple(if command.operation == Operation::Next { "write" } else { "readonly" });
         to.simple("fast");
         let key = i64::from(command.tags != Tags::None);
         let last = if command.tags == Tags::All { -1 } else { key };

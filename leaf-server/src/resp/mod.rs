@@ -20,6 +20,7 @@ use std::sync::Arc;
 
 use self::connection::Connection;
 use crate::node::Node;
+use crate::refusal::Face;
 use crate::serve::{Control, Keeping, Protocol, Stream};
 
 /// The Redis protocol on a listener.
@@ -41,6 +42,7 @@ impl Protocol for Resp {
     }
 
     async fn serve(self: Arc<Self>, stream: impl Stream, control: Arc<Control>) {
+        let _connected = self.node.requests.connected(Face::Redis);
         let connection = Connection::new(stream, Arc::clone(&self.node), control);
         // A client that breaks off is not the server's error.
         let _ = connection.run().await;

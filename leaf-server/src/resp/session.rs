@@ -4,9 +4,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
 use subtle::ConstantTimeEq as _;
+use tokio::time::Instant;
 
 use super::codec::{Words, repeated, text};
 use super::reply::{REDIS_VERSION, Replies, Version};
+use crate::metrics::Operation;
 use crate::node::Node;
 use crate::refusal::{Face, Reason};
 
@@ -27,6 +29,11 @@ pub(super) struct Session {
     shown: Option<u64>,
     /// Whether a transaction was refused that the client has not ended yet.
     in_refused_transaction: bool,
+    /// What the command asks for that is answered now.
+    pub(super) operation: Operation,
+    /// How many commands were answered since the replies were sent last, by operation. A refused one is
+    /// taken off.
+    answered: [i32; Operation::ALL.len()],
     /// What the client calls the connection; empty at first.
     name: String,
     /// The answer to `CLIENT ID`: another one for every connection of this process.
@@ -54,16 +61,55 @@ impl Session {
             shown: number_of_none(&node),
             node,
             in_refused_transaction: false,
+            operation: Operation::Other,
+            answered: Default::default(),
             name: String::new(),
             number: 1 + LAST.fetch_add(1, Ordering::Relaxed),
         }
     }
 
+    /// So many equal commands are answered now.
+    pub(super) fn answers(&mut self, operation: Operation, commands: usize) {
+        self.operation = operation;
+        self.answered[operation as usize] += commands as i32;
+    }
+
+    /// The command that is answered now asks for several ids.
+    pub(super) fn answers_several(&mut self) {
+        self.postpones();
+        self.answers(Operation::Take, 1);
+    }
+
+    /// The command that is answered now is not counted, or not yet: its reply is waited for.
+    pub(super) fn postpones(&mut self) {
+        self.answered[self.operation as usize] -= 1;
+    }
+
     /// Refuses a command: counts it, and replies with an error. `code` is the word that clients of
     /// Redis go by.
     pub(super) fn refuse(&mut self, reason: Reason, code: &str, text: &str) {
-        self.node.refusals.note(Face::Redis, reason);
+        self.refused(reason);
         self.replies.error(code, text);
+    }
+
+    /// Counts the command that is answered now as refused.
+    pub(super) fn refused(&mut self, reason: Reason) {
+        self.node.requests.refused(Face::Redis, self.operation, reason);
+        self.postpones();
+    }
+
+    /// Counts the commands that were answered since it was called last. Their bytes came at `arrived`,
+    /// and their replies are ready.
+    pub(super) fn count(&mut self, arrived: Instant) {
+        if self.answered == <[i32; Operation::ALL.len()]>::default() {
+            return;
+        }
+        let took = arrived.elapsed();
+        for (operation, answered) in Operation::ALL.iter().zip(std::mem::take(&mut self.answered)) {
+            if let Ok(answered @ 1..) = u64::try_from(answered) {
+                self.node.requests.answered(Face::Redis, *operation, took, answered);
+            }
+        }
     }
 
     /// Whether it may ask for ids: nothing is in the way.

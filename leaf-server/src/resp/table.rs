@@ -2,6 +2,7 @@
 
 use super::command::{Answer, Call, Command, Outcome, Tags};
 use super::{commands, info};
+use crate::metrics::Operation;
 
 /// No limit on the number of arguments.
 const ANY: usize = usize::MAX;
@@ -16,7 +17,7 @@ pub(super) const COMMANDS: &[Command] = &[
         "The next segment id of a tag, an integer.",
     )
     .of(Tags::First)
-    .takes(),
+    .asks(Operation::Next),
     command(
         "INCRBY",
         (3, 3),
@@ -25,7 +26,7 @@ pub(super) const COMMANDS: &[Command] = &[
         "Takes n ids of a tag that follow each other; the last of them, an integer.",
     )
     .of(Tags::First)
-    .takes(),
+    .asks(Operation::Next),
     command(
         "SEGMENT",
         (2, 5),
@@ -34,7 +35,7 @@ pub(super) const COMMANDS: &[Command] = &[
         "The next segment id of a tag, or n of them, as strings; TEXT: by the tag's template.",
     )
     .of(Tags::First)
-    .takes(),
+    .asks(Operation::Next),
     command(
         "SNOWFLAKE",
         (1, 5),
@@ -42,7 +43,7 @@ pub(super) const COMMANDS: &[Command] = &[
         "[COUNT n] [AS uuid|ulid|tsid|objectid]",
         "The next snowflake id, or n of them, as strings.",
     )
-    .takes(),
+    .asks(Operation::Next),
     command(
         "LPOP",
         (2, 3),
@@ -51,8 +52,10 @@ pub(super) const COMMANDS: &[Command] = &[
         "As SEGMENT, for clients that keep a pool of ids in a list.",
     )
     .of(Tags::First)
-    .takes(),
-    command("RPOP", (2, 3), commands::pop, "tag [n]", "As LPOP.").of(Tags::First).takes(),
+    .asks(Operation::Next),
+    command("RPOP", (2, 3), commands::pop, "tag [n]", "As LPOP.")
+        .of(Tags::First)
+        .asks(Operation::Next),
     command(
         "GET",
         (2, 2),
@@ -60,7 +63,8 @@ pub(super) const COMMANDS: &[Command] = &[
         "tag",
         "The highest id of a tag that this node issued, or nil.",
     )
-    .of(Tags::First),
+    .of(Tags::First)
+    .asks(Operation::Describe),
     command(
         "EXISTS",
         (2, 65),
@@ -68,7 +72,8 @@ pub(super) const COMMANDS: &[Command] = &[
         "tag [tag ...], 64 at most",
         "How many of the tags exist.",
     )
-    .of(Tags::All),
+    .of(Tags::All)
+    .asks(Operation::Describe),
     command(
         "LLEN",
         (2, 2),
@@ -76,15 +81,17 @@ pub(super) const COMMANDS: &[Command] = &[
         "tag",
         "How many ids of a tag this node has in memory.",
     )
-    .of(Tags::First),
+    .of(Tags::First)
+    .asks(Operation::Describe),
     command(
         "DECODE",
         (2, 4),
         commands::decode,
         "id [AS uuid|ulid|tsid|objectid]",
         "Time, worker id and sequence of a snowflake id.",
-    ),
-    command("PING", (1, 2), info::ping, "[text]", "PONG, or the text."),
+    )
+    .asks(Operation::Decode),
+    command("PING", (1, 2), info::ping, "[text]", "PONG, or the text.").asks(Operation::Health),
     command("ECHO", (2, 2), info::echo, "text", "The text."),
     command(
         "AUTH",
@@ -144,7 +151,8 @@ pub(super) const COMMANDS: &[Command] = &[
         },
         "[section ...]",
         "The server's state.",
-    ),
+    )
+    .asks(Operation::Describe),
     command(
         "CONFIG",
         (2, ANY),
@@ -162,7 +170,16 @@ const fn command(
     usage: &'static str,
     summary: &'static str,
 ) -> Command {
-    Command { name, words, run, usage, summary, tags: Tags::None, takes: false, open: false }
+    Command {
+        name,
+        words,
+        run,
+        usage,
+        summary,
+        tags: Tags::None,
+        operation: Operation::Other,
+        open: false,
+    }
 }
 
 /// The command of a name, in capitals or not.
@@ -181,9 +198,9 @@ impl Command {
         Self { open: true, ..self }
     }
 
-    /// Marks a command that uses ids up, which Redis calls a write.
-    const fn takes(self) -> Self {
-        Self { takes: true, ..self }
+    /// Tells what a command asks for. One that takes ids is a write for Redis.
+    const fn asks(self, operation: Operation) -> Self {
+        Self { operation, ..self }
     }
 
     /// Whether a command of so many words, its name included, is complete.

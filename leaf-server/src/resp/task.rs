@@ -7,12 +7,15 @@ use leaf_core::{Id, IdText};
 use super::reply::Replies;
 use super::session::Session;
 use crate::ids::IdError;
+use crate::metrics::Operation;
 use crate::refusal::Reason;
 
 /// A reply that may have to be waited for.
 pub(super) struct Task {
     /// To so many equal calls.
     pub(super) calls: usize,
+    /// What they ask for.
+    pub(super) operation: Operation,
     pub(super) work: Pin<Box<dyn Future<Output = Result<Reply, IdError>> + Send>>,
 }
 

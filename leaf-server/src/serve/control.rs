@@ -31,6 +31,9 @@ pub(crate) struct Control {
     pub(crate) requests: AtomicUsize,
     /// How many of them wait for their answers.
     pub(crate) under_way: AtomicUsize,
+    /// How many requests were answered at once since the connection last ran. Only its own task
+    /// changes it.
+    pub(crate) at_once: AtomicU32,
     /// How often it was swept.
     sweeps: AtomicU32,
     /// Whether a request's head could be read in two ways: the connection is given up.

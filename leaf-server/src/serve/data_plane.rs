@@ -11,6 +11,8 @@ use anyhow::{Context as _, Result};
 use tokio::runtime::Handle;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
+use crate::metrics::use_cells_of;
+
 /// Where connections are served.
 #[derive(Clone)]
 pub(crate) struct DataPlane {
@@ -34,12 +36,16 @@ pub(super) struct Place {
 }
 
 impl DataPlane {
-    /// Starts so many threads; 0 is one per processor that this process may use.
-    pub(crate) fn start(threads: u32) -> Result<Self> {
-        let threads = match threads {
+    /// How many threads are meant; 0 is one per processor that this process may use.
+    pub(crate) fn threads(configured: u32) -> usize {
+        match configured {
             0 => std::thread::available_parallelism().map_or(1, usize::from),
             threads => threads as usize,
-        };
+        }
+    }
+
+    /// Starts so many threads.
+    pub(crate) fn start(threads: usize) -> Result<Self> {
         let threads: Result<Vec<_>> = (0..threads).map(Thread::start).collect();
         Ok(Self { threads: threads?.into() })
     }
@@ -88,7 +94,10 @@ impl Thread {
         let thread = Self::of(runtime.handle().clone(), stop.clone());
         std::thread::Builder::new()
             .name(format!("leaf-data-{number}"))
-            .spawn(move || runtime.block_on(stop.cancelled()))
+            .spawn(move || {
+                use_cells_of(number);
+                runtime.block_on(stop.cancelled());
+            })
             .context("start a thread of the data plane")?;
         Ok(thread)
     }

@@ -12,6 +12,7 @@ use hyper::server::conn::http2;
 use hyper::service::HttpService;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulConnection;
+use tokio::time::Instant;
 
 use super::{Control, Order, Stream};
 
@@ -25,12 +26,14 @@ const PING_TIMEOUT: Duration = Duration::from_secs(10);
 /// The largest head of a request.
 pub(crate) const HEAD_BYTES: usize = 16 * 1024;
 
-/// Serves a connection over HTTP/2. `send_buffer` is what it buffers for one of its streams.
+/// Serves a connection over HTTP/2. `send_buffer` is what it buffers for one of its streams; `ran` is
+/// told whenever the connection has run, and since when.
 pub(crate) async fn serve_http2<S, B>(
     stream: impl Stream,
     service: S,
     control: &Control,
     send_buffer: usize,
+    ran: impl Fn(Instant),
 ) where
     S: HttpService<Incoming, ResBody = B>,
     S::Future: Send + 'static,
@@ -49,7 +52,7 @@ pub(crate) async fn serve_http2<S, B>(
         .keep_alive_interval(PING_EVERY)
         .keep_alive_timeout(PING_TIMEOUT)
         .serve_connection(TokioIo::new(stream), service);
-    drive(connection, control, |_| {}).await;
+    drive(connection, control, |begun, _| ran(begun)).await;
 }
 
 /// How a connection was when it ended.
@@ -61,20 +64,21 @@ pub(crate) enum Ended {
     Busy,
 }
 
-/// Runs a connection to its end, as the listener orders. `sent` runs whenever the connection has
-/// run.
+/// Runs a connection to its end, as the listener orders. `ran` is told whenever the connection has
+/// run, and since when.
 pub(crate) async fn drive(
     connection: impl GracefulConnection,
     control: &Control,
-    mut sent: impl FnMut(&mut Context<'_>),
+    mut ran: impl FnMut(Instant, &mut Context<'_>),
 ) -> Ended {
     let mut connection = pin!(connection);
     let mut finishing = false;
     std::future::poll_fn(|context| {
         let mut asked_now = false;
         loop {
+            let begun = Instant::now();
             let ended = connection.as_mut().poll(context).is_ready();
-            sent(context);
+            ran(begun, context);
             if ended {
                 return Poll::Ready(if asked_now { Ended::Idle } else { Ended::Busy });
             }

@@ -29,9 +29,10 @@ use super::body::{self, RequestBody};
 use super::id_routes::decode_key;
 use super::problem::{Form, Problem, check_method};
 use super::reply::{self, Reply};
-use super::routes::{self, Route};
+use super::routes::{self, Found, Route};
+use crate::metrics::{self, Operation};
 use crate::node::Node;
-use crate::refusal::{Face, Reason};
+use crate::refusal::Reason;
 
 /// How long an answer may take that needs a store or the registry.
 const ANSWER: Duration = Duration::from_secs(20);
@@ -47,6 +48,8 @@ pub(super) enum To {
     Drain,
     /// Everything about this node, from memory.
     Status,
+    /// All that is counted and measured.
+    Metrics,
     /// The double buffers, as on the page of the Java Leaf.
     Cache,
     /// The table of tags, as on the page of the Java Leaf.
@@ -76,12 +79,26 @@ pub(super) enum Records {
     WorkerRetire,
 }
 
+impl To {
+    /// What its requests are counted as.
+    const fn operation(self) -> Operation {
+        match self {
+            Self::Alive | Self::Ready => Operation::Health,
+            Self::Metrics => Operation::Metrics,
+            Self::Drain | Self::Status | Self::Cache | Self::Db | Self::Records(_) => {
+                Operation::Admin
+            }
+        }
+    }
+}
+
 /// All routes of the listener.
 pub(super) const ROUTES: &[Route<To>] = &[
     Route::new("GET, HEAD", "/healthz", To::Alive),
     Route::new("GET, HEAD", "/readyz", To::Ready),
     Route::new("POST, DELETE", "/v1/drain", To::Drain),
     Route::new("GET, HEAD", "/v1/status", To::Status),
+    Route::new("GET, HEAD", "/metrics", To::Metrics),
     Route::new("GET, HEAD", "/cache", To::Cache),
     Route::new("GET, HEAD", "/db", To::Db),
     Route::new("GET, HEAD, POST", "/v1/tags", To::Records(Records::Tags)),
@@ -95,27 +112,37 @@ pub(super) const ROUTES: &[Route<To>] = &[
 ];
 
 /// Answers a request.
-pub(super) async fn route(node: &Arc<Node>, head: &Parts, body: &mut RequestBody) -> Reply {
+pub(super) async fn route(
+    node: &Arc<Node>,
+    head: &Parts,
+    body: &mut RequestBody,
+) -> (Operation, Reply) {
     let form = if head.uri.path().starts_with("/v1/") { Form::Json } else { Form::Text };
     let form = Form::accepted(&head.headers, form);
-    let reply = answer(node, head, body).await;
+    let found = routes::find(ROUTES, head.uri.path());
+    let operation = found.as_ref().map_or(Operation::Other, |(route, _)| route.to.operation());
+    let reply = answer(node, head, body, found).await;
     // Health is for everybody, and nobody keeps a connection for it: others may need its place.
     let is_health = matches!(head.uri.path(), "/healthz" | "/readyz");
     let mut reply = reply.unwrap_or_else(|problem| match problem.reason {
         // An answer like any other: nothing was refused.
         Reason::Unavailable if is_health => problem.shown(form),
-        _ => problem.reply(node, Face::Ops, form),
+        _ => problem.refusal(form),
     });
     if is_health && head.version < Version::HTTP_2 && !head.headers.contains_key(AUTHORIZATION) {
         reply.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
     }
-    reply
+    (operation, reply)
 }
 
-/// Finds the route, asks for the token where the route is an operator's, and answers it.
-async fn answer(node: &Arc<Node>, head: &Parts, body: &mut RequestBody) -> Result<Reply, Problem> {
-    let path = head.uri.path();
-    let Some((route, parameters)) = routes::find(ROUTES, path) else {
+/// Answers a request by its route, and asks for the token where that is an operator's.
+async fn answer(
+    node: &Arc<Node>,
+    head: &Parts,
+    body: &mut RequestBody,
+    found: Option<Found<'_, To>>,
+) -> Result<Reply, Problem> {
+    let Some((route, parameters)) = found else {
         return Err(Problem::not_found("no such route: try /readyz or /v1/status"));
     };
     check_method(&head.method, route.methods)?;
@@ -144,6 +171,10 @@ async fn answer(node: &Arc<Node>, head: &Parts, body: &mut RequestBody) -> Resul
             Ok(status::show(&node))
         }
         To::Status => Ok(status::show(&node)),
+        To::Metrics => {
+            let kind = HeaderValue::from_static(metrics::CONTENT_TYPE);
+            Ok(reply::reply(StatusCode::OK, kind, metrics::page(&node)))
+        }
         To::Cache => Ok(tables::cache(&node, &Part::of(query)?, &head.headers)),
         To::Db => {
             let (part, headers) = (Part::of(query)?, head.headers.clone());

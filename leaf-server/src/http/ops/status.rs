@@ -113,9 +113,18 @@ pub(super) fn show(node: &Node) -> Reply {
         running_for_s: node.started.elapsed().as_secs(),
         segment: stores.map(|stores| Segment { stores }),
         snowflake: node.ids.snowflake().map(|snowflake| flakes(node, snowflake)),
-        refused: node.refusals.counts(),
+        refused: refused(node),
     };
     reply::json(StatusCode::OK, &status)
+}
+
+/// The counts of refusals: by face, then by the reason's word.
+fn refused(node: &Node) -> BTreeMap<&'static str, BTreeMap<&'static str, u64>> {
+    let mut counts = BTreeMap::<_, BTreeMap<_, _>>::new();
+    for (face, _, reason, count) in node.requests.refusals() {
+        *counts.entry(face.name()).or_default().entry(reason.word()).or_default() += count;
+    }
+    counts
 }
 
 /// A store as it is shown.

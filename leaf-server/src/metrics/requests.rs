@@ -1,0 +1,223 @@
+//! The requests of a server: how many were answered, how long that took, and how many were refused.
+//!
+//! A thread of the data plane counts in cells of its own, so that no line of memory goes from one
+//! processor to another for it; whoever looks adds them up. Where requests come together the clock is
+//! read once when their bytes arrive, and once when their answers are ready to be sent.
+
+use std::cell::Cell;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use leaf_core::{DurationCounts, Durations};
+
+use crate::refusal::{Face, Reason};
+
+/// Defines [`Operation`] from a list of names and words, so that an operation is written in one place.
+macro_rules! operations {
+    ($($(#[$doc:meta])* $name:ident => $word:literal,)*) => {
+        /// What a request asks for, on any face.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub(crate) enum Operation {
+            $($(#[$doc])* $name,)*
+        }
+
+        impl Operation {
+            /// Every operation, by its number.
+            pub(crate) const ALL: &[Self] = &[$(Self::$name,)*];
+
+            /// Its word, which never changes.
+            pub(crate) const fn word(self) -> &'static str {
+                match self {
+                    $(Self::$name => $word,)*
+                }
+            }
+        }
+    };
+}
+
+operations! {
+    /// One id.
+    Next => "next",
+    /// Several ids.
+    Take => "take",
+    /// A range of ids that the client hands out.
+    Lease => "lease",
+    /// What is left of such a range.
+    Return => "return",
+    /// What a tag or this server is like.
+    Describe => "describe",
+    /// An id taken apart.
+    Decode => "decode",
+    /// Health, and the clock.
+    Health => "health",
+    /// What operators ask and order.
+    Admin => "admin",
+    /// The page of metrics.
+    Metrics => "metrics",
+    /// All else: greetings of client libraries, and what the server does not know.
+    Other => "other",
+}
+
+thread_local! {
+    /// Which cells this thread counts in: those of its own, if it is one of a data plane, and else the
+    /// first ones.
+    static CELLS: Cell<usize> = const { Cell::new(0) };
+}
+
+/// Gives this thread, the data plane's of this number, cells of its own. Each such thread serves one
+/// node all its life.
+pub(crate) fn use_cells_of(thread: usize) {
+    CELLS.set(1 + thread);
+}
+
+/// The counts of a server.
+#[derive(Debug)]
+pub(crate) struct Requests {
+    /// Those of all threads that have none of their own, then those of each thread.
+    threads: Box<[Cells]>,
+    /// By face, operation and reason. A refusal is rare, or else a reason to be slow.
+    refused: Box<[[[AtomicU64; Reason::ALL.len()]; Operation::ALL.len()]; Face::ALL.len()]>,
+    /// How many connections are open, by face.
+    connections: [AtomicUsize; Face::ALL.len()],
+}
+
+/// What one thread counts. Two lines of memory apart from those of the next one, since processors fetch
+/// them in pairs.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+struct Cells {
+    /// How long answers took, by face and operation.
+    answered: [[Durations; Operation::ALL.len()]; Face::ALL.len()],
+    /// How many snowflake ids were taken.
+    snowflakes: AtomicU64,
+}
+
+/// A connection that is counted, for as long as it lives.
+pub(crate) struct Connected<'a>(&'a AtomicUsize);
+
+impl Requests {
+    /// For a data plane of so many threads.
+    pub(crate) fn new(threads: usize) -> Self {
+        Self {
+            threads: (0..=threads).map(|_| Cells::default()).collect(),
+            refused: Box::new(std::array::from_fn(|_| {
+                std::array::from_fn(|_| std::array::from_fn(|_| AtomicU64::new(0)))
+            })),
+            connections: Default::default(),
+        }
+    }
+
+    /// The cells of this thread.
+    fn cells(&self) -> &Cells {
+        // A program may run a server with fewer threads beside another one.
+        self.threads.get(CELLS.get()).unwrap_or(&self.threads[0])
+    }
+
+    /// Requests were answered, as their clients hoped, after so long.
+    pub(crate) fn answered(&self, face: Face, operation: Operation, took: Duration, times: u64) {
+        self.cells().answered[face as usize][operation as usize].add(took, times);
+    }
+
+    /// A request was refused. It does not get the text that the client is told: that may repeat what
+    /// the client sent, a password in the wrong place, say, which must not reach a log.
+    pub(crate) fn refused(&self, face: Face, operation: Operation, reason: Reason) {
+        self.refused[face as usize][operation as usize][reason as usize]
+            .fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Snowflake ids were taken.
+    pub(crate) fn took_snowflakes(&self, count: usize) {
+        self.cells().snowflakes.fetch_add(count as u64, Ordering::Relaxed);
+    }
+
+    /// Counts a connection, until the result is dropped.
+    pub(crate) fn connected(&self, face: Face) -> Connected<'_> {
+        let connections = &self.connections[face as usize];
+        connections.fetch_add(1, Ordering::Relaxed);
+        Connected(connections)
+    }
+
+    /// How many connections of a face are open.
+    pub(crate) fn connections(&self, face: Face) -> usize {
+        self.connections[face as usize].load(Ordering::Relaxed)
+    }
+
+    /// How long the answers of an operation took.
+    pub(crate) fn durations(&self, face: Face, operation: Operation) -> DurationCounts {
+        let mut counts = DurationCounts::default();
+        for cells in &self.threads {
+            counts.merge(&cells.answered[face as usize][operation as usize].counts());
+        }
+        counts
+    }
+
+    /// How many snowflake ids were taken since the start.
+    pub(crate) fn snowflakes(&self) -> u64 {
+        self.threads.iter().map(|cells| cells.snowflakes.load(Ordering::Relaxed)).sum()
+    }
+
+    /// The counts of refusals that are not zero.
+    pub(crate) fn refusals(&self) -> impl Iterator<Item = (Face, Operation, Reason, u64)> {
+        Face::ALL.iter().zip(&*self.refused).flat_map(|(face, by_operation)| {
+            Operation::ALL.iter().zip(by_operation).flat_map(|(operation, by_reason)| {
+                Reason::ALL.iter().zip(by_reason).filter_map(|(reason, count)| {
+                    let count = count.load(Ordering::Relaxed);
+                    (count > 0).then_some((*face, *operation, *reason, count))
+                })
+            })
+        })
+    }
+}
+
+impl Drop for Connected<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_face_operation_and_reason_is_counted_by_itself() {
+        for (number, operation) in Operation::ALL.iter().enumerate() {
+            assert_eq!(*operation as usize, number);
+        }
+        let requests = Requests::new(1);
+        requests.refused(Face::Http, Operation::Next, Reason::Busy);
+        requests.refused(Face::Http, Operation::Next, Reason::Busy);
+        requests.refused(Face::Ops, Operation::Admin, Reason::Forbidden);
+        let refusals: Vec<_> = requests.refusals().collect();
+        let expected = [
+            (Face::Http, Operation::Next, Reason::Busy, 2),
+            (Face::Ops, Operation::Admin, Reason::Forbidden, 1),
+        ];
+        assert_eq!(refusals, expected);
+        let (one, two) = (requests.connected(Face::Redis), requests.connected(Face::Redis));
+        assert_eq!(requests.connections(Face::Redis), 2);
+        drop((one, two));
+        assert_eq!(requests.connections(Face::Redis), 0);
+    }
+
+    #[test]
+    fn the_cells_of_all_threads_are_added_up() {
+        let requests = Requests::new(2);
+        let took = Duration::from_micros(1);
+        // The last one is of another server.
+        for thread in [0, 1, 9] {
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    use_cells_of(thread);
+                    requests.answered(Face::Http, Operation::Next, took, 10);
+                    requests.took_snowflakes(5);
+                });
+            });
+        }
+        requests.answered(Face::Http, Operation::Next, took, 1);
+        requests.answered(Face::Http, Operation::Take, took, 1);
+        assert_eq!(requests.durations(Face::Http, Operation::Next).total(), 31);
+        assert_eq!(requests.durations(Face::Http, Operation::Next).sum, 31 * took);
+        assert_eq!(requests.snowflakes(), 15);
+    }
+}
