@@ -107,7 +107,7 @@ impl Shared {
                 config.max_step_forward,
             ),
             fork: ForkGuard::new(),
-            ticker: Ticker::new(),
+            ticker: Ticker::new(config.sequence_start),
             myself: Weak::clone(myself),
             raised: Notify::new(),
             turn: Semaphore::new(1),

@@ -6,7 +6,9 @@
 //! So nothing depends on it but the time in an id: the sequencer gives out no position twice and
 //! none from the ceiling on, whatever tick it is told; and once the sequence of an old tick is used
 //! up, it refuses, and the caller reads the clock. After a freeze of the process, or of the thread
-//! that writes the tick, at most the rest of one tick's ids have the old time.
+//! that writes the tick, the ids that are left have the old time: those of that tick, and of up to
+//! nine before it where the sequencer was catching up; after a restart also of the ticks up to the
+//! first free one, by which the sequencer may be ahead of the clock.
 //!
 //! The thread lives as long as the load. A generator that is used less has none.
 
@@ -46,10 +48,12 @@ pub(crate) struct Ticker {
     interval: AtomicU64,
     position: AtomicU64,
     busy: AtomicU32,
+    /// The first sequence number of a tick is below this.
+    start_below: u64,
 }
 
 impl Ticker {
-    pub(crate) fn new() -> Self {
+    pub(crate) fn new(start_below: u64) -> Self {
         Self {
             tick: CachePadded::new(AtomicU64::new(0)),
             fork: Guard::default(),
@@ -57,6 +61,7 @@ impl Ticker {
             interval: AtomicU64::new(0),
             position: AtomicU64::new(0),
             busy: AtomicU32::new(0),
+            start_below,
         }
     }
 
@@ -71,7 +76,11 @@ impl Ticker {
     /// is the sequencer's: from one tick to the next it jumps, which makes one interval in a tick
     /// look busy.
     pub(crate) fn look(&self, interval: u64, position: u64, shared: &Weak<Shared>) {
-        let before = self.interval.swap(interval, Ordering::Relaxed);
+        let before = self.interval.fetch_max(interval, Ordering::Relaxed);
+        // Another caller looked in the same interval, or a later one.
+        if before >= interval {
+            return;
+        }
         let taken = position.saturating_sub(self.position.swap(position, Ordering::Relaxed));
         if before + 1 != interval || taken < BUSY {
             self.busy.store(0, Ordering::Relaxed);
@@ -84,8 +93,9 @@ impl Ticker {
         }
         let shared = Weak::clone(shared);
         let thread = std::thread::Builder::new().name("leaf-ticker".into());
-        // Without a thread the clock is read for each id.
+        // Without a thread the clock is read for each id, and another load tries again.
         if thread.spawn(move || write_ticks(&shared)).is_err() {
+            self.busy.store(0, Ordering::Relaxed);
             self.runs.store(false, Ordering::Relaxed);
         }
     }
@@ -110,7 +120,7 @@ fn write_ticks(shared: &Weak<Shared>) {
         let (Some(position), Some(now)) = (shared.position(), shared.clock.now_nanos()) else {
             return ticker.end();
         };
-        let taken = taken(before, position, ticker.tick().unwrap_or(0), shared.sequence_bits());
+        let taken = taken(before, position, ticker.start_below, shared.sequence_bits());
         before = position;
         quiet = if taken < QUIET { quiet + 1 } else { 0 };
         if quiet == QUIET_MILLIS {
@@ -122,14 +132,16 @@ fn write_ticks(shared: &Weak<Shared>) {
     }
 }
 
-/// How many ids were taken between two positions, about: those that were taken in a tick before the
-/// last one are left out. `tick` is the one that callers were told.
-fn taken(before: u64, position: u64, tick: u64, sequence_bits: u32) -> u64 {
-    match position >> sequence_bits {
-        // The sequence was used up.
-        now if now > tick => u64::MAX,
-        now if now == before >> sequence_bits => position - before,
-        _ => position & ((1 << sequence_bits) - 1),
+/// How many ids were taken between two positions, about: of those that were taken in a tick before the
+/// last one only a full tick's are counted. The first id of a tick has a sequence number up to
+/// `start_below`.
+fn taken(before: u64, position: u64, start_below: u64, sequence_bits: u32) -> u64 {
+    let (of_tick, full) = (position & ((1 << sequence_bits) - 1), 1 << sequence_bits);
+    match (position >> sequence_bits).saturating_sub(before >> sequence_bits) {
+        0 => position.saturating_sub(before),
+        // The position is the first one of a tick where the one before is used up.
+        _ if of_tick == 0 => full,
+        _ => of_tick.saturating_sub(start_below),
     }
 }
 
@@ -187,6 +199,38 @@ mod tests {
         clock.advance(Duration::from_secs(60));
         let refused = take().unwrap_err();
         assert!(matches!(refused.kind(), SnowflakeErrorKind::CeilingReached), "{refused}");
+    }
+
+    /// Each interval is looked at by several callers, some of them late.
+    #[test]
+    fn callers_that_look_at_the_same_time_count_an_interval_once() {
+        let ticker = Ticker::new(100);
+        let mut position = 1 << 30;
+        for interval in 1..=u64::from(BUSY_INTERVALS) {
+            assert!(!ticker.runs.load(Ordering::Relaxed), "interval {interval}");
+            position += BUSY;
+            ticker.look(interval, position, &Weak::new());
+            ticker.look(interval, position + 1, &Weak::new());
+            ticker.look(interval - 1, position + 2, &Weak::new());
+        }
+        assert!(ticker.runs.load(Ordering::Relaxed));
+    }
+
+    #[test]
+    fn ids_of_an_interval_are_counted_about() {
+        let at = |tick: u64, sequence: u64| tick << 12 | sequence;
+        for (before, position, expected) in [
+            (at(7, 50), at(7, 50), 0),
+            (at(7, 50), at(7, 90), 40),
+            // Another tick, whose first number was 60, perhaps.
+            (at(7, 50), at(8, 60), 0),
+            (at(7, 50), at(9, 3100), 3000),
+            // The tick was used up, also where the next one is not there yet.
+            (at(7, 50), at(8, 0), 4096),
+            (at(0, 0), at(8, 0), 4096),
+        ] {
+            assert_eq!(taken(before, position, 100, 12), expected, "{before} to {position}");
+        }
     }
 
     /// A thread comes with the load and leaves with it.
