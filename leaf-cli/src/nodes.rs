@@ -5,8 +5,8 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail};
 use leaf_core::{KeyId, Tag};
 use leaf_node::config::Config;
+use leaf_node::tls::PeerConnector;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::TcpStream;
 
 use crate::config;
 
@@ -27,9 +27,12 @@ pub(crate) async fn have_key(config: &Config, tag: &Tag, key: KeyId) -> Result<(
     let peers = peers.context("no answer from the registry").and_then(|peers| Ok(peers?));
     let peers =
         peers.context("which nodes are alive is not known; say --yes if all have the key")?;
+    let connector = PeerConnector::new(config)?;
     let mut without = Vec::new();
     for peer in peers {
-        let asked = tokio::time::timeout(PATIENCE, newest_key(peer.address.as_str(), tag)).await;
+        let asked =
+            tokio::time::timeout(PATIENCE, newest_key(&connector, peer.address.as_str(), tag))
+                .await;
         let why = match asked {
             Ok(Ok(Some(has))) if has == format!("{}:{}", key.version, key.check) => continue,
             Ok(Ok(Some(has))) => {
@@ -54,7 +57,7 @@ pub(crate) async fn have_key(config: &Config, tag: &Tag, key: KeyId) -> Result<(
 
 /// The newest key that a node has for a tag, as `GET /v1/segments/{tag}` tells it; `None` where it
 /// does not serve the tag.
-async fn newest_key(address: &str, tag: &Tag) -> Result<Option<String>> {
+async fn newest_key(connector: &PeerConnector, address: &str, tag: &Tag) -> Result<Option<String>> {
     let mut path = String::from("/v1/segments/");
     for byte in tag.as_str().bytes() {
         match byte {
@@ -64,7 +67,7 @@ async fn newest_key(address: &str, tag: &Tag) -> Result<Option<String>> {
             _ => path += &format!("%{byte:02X}"),
         }
     }
-    let mut stream = TcpStream::connect(address).await?;
+    let mut stream = connector.connect(address).await?;
     let request = format!("GET {path} HTTP/1.0\r\nHost: {address}\r\n\r\n");
     stream.write_all(request.as_bytes()).await?;
     let mut answer = Vec::new();

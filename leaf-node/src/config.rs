@@ -26,7 +26,7 @@ use leaf_registry::{RegistryKind, RegistryOptions, RegistryUrl};
 use leaf_snowflake::Identity;
 use serde::{Deserialize, Deserializer, Serialize};
 
-pub use listeners::{Grpc, Http, Log, LogFormat, Ops, Redis, Secret};
+pub use listeners::{Grpc, Http, Log, LogFormat, Ops, Redis, Secret, Tls, TlsMode};
 pub use segment::{Segment, Shard};
 pub use snowflake::{ClockCheck, Snowflake};
 #[cfg(feature = "server-config")]
@@ -71,6 +71,8 @@ pub struct Config {
     pub grpc: Grpc,
     /// The listener for health and administration.
     pub ops: Ops,
+    /// TLS of the listeners.
+    pub tls: Tls,
     /// The log.
     pub log: Log,
     /// Segment mode.
@@ -96,6 +98,7 @@ impl Default for Config {
             redis: Redis::default(),
             grpc: Grpc::default(),
             ops: Ops::default(),
+            tls: Tls::default(),
             log: Log::default(),
             segment: Segment::default(),
             snowflake: Snowflake::default(),
@@ -141,6 +144,34 @@ impl ConfigError {
 }
 
 impl Config {
+    /// The listeners that encrypt, and those that may.
+    #[must_use]
+    pub fn tls_modes(&self) -> [(&'static str, TlsMode); 4] {
+        [
+            ("http.tls", self.http.tls),
+            ("redis.tls", self.redis.tls),
+            ("grpc.tls", self.grpc.tls),
+            ("ops.tls", self.ops.tls),
+        ]
+    }
+
+    /// Refuses TLS without a certificate, and files that no listener needs.
+    fn check_tls(&self) -> Result<(), ConfigError> {
+        let Tls { certificate, key, client_ca } = &self.tls;
+        let on = self.tls_modes().into_iter().find(|(_, mode)| *mode != TlsMode::Off);
+        match on {
+            Some((name, _)) if certificate.is_none() || key.is_none() => {
+                Err(ConfigError(format!("{name}: set tls.certificate and tls.key, or `off`")))
+            }
+            None if certificate.is_some() || key.is_some() || client_ca.is_some() => {
+                Err(ConfigError(
+                    "tls: no listener uses it: set http.tls, redis.tls, grpc.tls or ops.tls".into(),
+                ))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// A configuration in which every key has a value of its type, but for tables, lists and texts.
     #[cfg(feature = "server-config")]
     fn example() -> Self {
@@ -194,6 +225,7 @@ impl Config {
         self.redis.check()?;
         self.grpc.check()?;
         self.ops.check()?;
+        self.check_tls()?;
         #[cfg(feature = "server-config")]
         self.log.filter()?;
         self.segment.check()?;

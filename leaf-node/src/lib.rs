@@ -33,6 +33,8 @@ pub mod records;
 pub mod registry;
 mod shards;
 mod tag_list;
+#[cfg(feature = "server-config")]
+pub mod tls;
 
 pub use error::OpenError;
 pub use identity::find_identity;

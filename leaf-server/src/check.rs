@@ -16,6 +16,7 @@ use leaf_segment::store::MOST_RECORDS;
 use leaf_snowflake::Identity;
 
 use crate::node::peers;
+use crate::serve::Tls;
 
 /// How long one place may take to answer.
 ///
@@ -58,6 +59,13 @@ pub(crate) async fn run(config: &Config) -> Result<()> {
         report.tell(&"time zone", Err(error.into()))?;
     }
     report.tell(&format!("data directory {}", config.data_dir.display()), data_dir(config))?;
+    if let Some(opened) = Tls::open(config).transpose() {
+        let told = opened.map(|tls| {
+            let end = jiff::Timestamp::from_second(tls.end().as_secs().cast_signed());
+            end.map_or_else(|_| "usable".into(), |end| format!("the certificate ends on {end}"))
+        });
+        report.tell(&"tls", told.map_err(Into::into))?;
+    }
     if config.segment.enabled {
         let marks = leaf_node::check_marks(config).map(|()| "usable".into());
         report.tell(&"segment.marks", marks.map_err(Into::into))?;
@@ -112,7 +120,7 @@ async fn snowflake(config: &Config, report: &mut Report) -> Result<()> {
 async fn clocks(config: &Config, identity: &Identity) -> Result<String> {
     let OpenRegistry { registry, .. } = leaf_node::registry::open(config, None).await?;
     let compared =
-        leaf_node::compare_clocks(config, identity, || peers(registry, identity.clone()));
+        leaf_node::compare_clocks(config, identity, || peers(config, registry, identity.clone()));
     Ok(match compared.await? {
         Some((agreeing, reached)) => format!("{agreeing} of {reached} agree with this one"),
         None => "none was compared".into(),

@@ -21,7 +21,7 @@ use tokio::time::Instant;
 use crate::live::Live;
 use crate::metrics::{Requests, TagMemory};
 use crate::peers::HttpPeers;
-use crate::serve::{DataPlane, Keeping, Share};
+use crate::serve::{DataPlane, Keeping, Share, Tls};
 
 /// A node with listeners.
 ///
@@ -52,6 +52,8 @@ pub(crate) struct Node {
     pub(crate) looking_up: AtomicUsize,
     /// How many requests were answered and refused, how long that took, and why.
     pub(crate) requests: Requests,
+    /// The certificates of the listeners, where one of them encrypts.
+    pub(crate) tls: Option<Arc<Tls>>,
     /// What the page of metrics told of tags.
     pub(crate) tag_memory: TagMemory,
     /// The health, and when it was looked at.
@@ -68,6 +70,7 @@ impl Node {
         ops: SocketAddr,
         listeners: u32,
     ) -> Result<Self> {
+        let peers = |registry, own| peers(config, registry, own);
         let around = Surroundings { http: Some(ids), peers: Some(&peers) };
         let ids = leaf_node::Node::open(config, around).await?;
         let time_zone = time_zone(config)?;
@@ -86,6 +89,7 @@ impl Node {
             waiting: AtomicUsize::new(0),
             looking_up: AtomicUsize::new(0),
             requests: Requests::new(DataPlane::threads(config.http.threads)),
+            tls: Tls::open(config)?,
             tag_memory: TagMemory::default(),
             seen_health: Mutex::default(),
         })
@@ -124,6 +128,15 @@ impl Node {
     /// Whether connections end.
     pub(crate) fn stopping(&self) -> bool {
         self.stopping.load(Ordering::Relaxed)
+    }
+
+    /// Reads the files of certificates again.
+    pub(crate) async fn read_certificates(&self) {
+        if let Some(tls) = &self.tls {
+            let tls = Arc::clone(tls);
+            // It cannot fail: it does not panic, and nobody aborts it.
+            let _ = tokio::task::spawn_blocking(move || tls.read_again()).await;
+        }
     }
 
     /// Whether this node could answer within the last second. Looking at all tags is not for the
@@ -194,6 +207,6 @@ pub(crate) fn time_zone(config: &Config) -> Result<TimeZone, ConfigError> {
 }
 
 /// How the clocks of the other nodes are asked for.
-pub(crate) fn peers(registry: Registry, own: Identity) -> Arc<dyn Peers> {
-    Arc::new(HttpPeers::new(registry, own))
+pub(crate) fn peers(config: &Config, registry: Registry, own: Identity) -> Arc<dyn Peers> {
+    Arc::new(HttpPeers::new(config.clone(), registry, own))
 }

@@ -9,8 +9,9 @@ use hyper::client::conn::http1;
 use hyper::{Request, StatusCode};
 use hyper_util::rt::TokioIo;
 use leaf_core::UnixMillis;
+use leaf_node::config::Config;
+use leaf_node::tls::PeerConnector;
 use leaf_snowflake::{Identity, Peers, Registry, RegistryError};
-use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 
 /// A clock is a number of 13 digits.
@@ -21,14 +22,15 @@ const LONGEST: usize = 64;
 /// Every node shows its HTTP address in its record there.
 #[derive(Debug)]
 pub(crate) struct HttpPeers {
+    config: Config,
     registry: Registry,
     own: Identity,
 }
 
 impl HttpPeers {
     /// The other nodes of `registry`; this one, `own`, is left out.
-    pub(crate) const fn new(registry: Registry, own: Identity) -> Self {
-        Self { registry, own }
+    pub(crate) const fn new(config: Config, registry: Registry, own: Identity) -> Self {
+        Self { config, registry, own }
     }
 }
 
@@ -43,7 +45,14 @@ impl Peers for HttpPeers {
 
     fn ask<'a>(&'a self, peer: &'a Identity) -> BoxFuture<'a, Option<UnixMillis>> {
         Box::pin(async move {
-            let clock = ask(peer.as_str()).await;
+            // Read each time: certificates change.
+            let clock = match PeerConnector::new(&self.config) {
+                Ok(connector) => ask(&connector, peer.as_str()).await,
+                Err(error) => {
+                    tracing::warn!("{error}; the clocks of other nodes cannot be asked for");
+                    None
+                }
+            };
             if clock.is_none() {
                 tracing::debug!("{peer} does not tell its clock");
             }
@@ -55,8 +64,8 @@ impl Peers for HttpPeers {
 /// Asks the node at an address for its clock, over a connection of its own. `None` where anything
 /// goes wrong: which clock is right does not depend on why one is not known. The caller bounds the
 /// time.
-async fn ask(address: &str) -> Option<UnixMillis> {
-    let stream = TcpStream::connect(address).await.ok()?;
+async fn ask(connector: &PeerConnector, address: &str) -> Option<UnixMillis> {
+    let stream = connector.connect(address).await.ok()?;
     let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.ok()?;
     // Ends with this question, whatever becomes of it.
     let mut driver = JoinSet::new();

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 use leaf_node::OpenError;
-use leaf_node::config::{Config, ConfigError};
+use leaf_node::config::{Config, ConfigError, TlsMode};
 use leaf_registry::RegistryKind;
 use leaf_segment::NewTag;
 use tokio::time::{Instant, MissedTickBehavior};
@@ -201,15 +201,18 @@ async fn watch(data_plane: &DataPlane) -> Infallible {
 /// Tells the person who started it where to ask. Ids flow also where nobody can read it.
 fn announce(config: &Config, at: &Addresses) {
     let Addresses { http: ids, redis, grpc, ops } = at;
-    let mut text =
-        format!("leaf-server {}\n  ids        http://{ids}\n", env!("CARGO_PKG_VERSION"));
+    let encrypts = |mode| mode == TlsMode::Required;
+    let http = |mode| if encrypts(mode) { "https" } else { "http" };
+    let url = format!("{}://{ids}", http(config.http.tls));
+    let mut text = format!("leaf-server {}\n  ids        {url}\n", env!("CARGO_PKG_VERSION"));
     if let Some(redis) = redis {
-        text += &format!("  redis      redis://{redis}\n");
+        let scheme = if encrypts(config.redis.tls) { "rediss" } else { "redis" };
+        text += &format!("  redis      {scheme}://{redis}\n");
     }
     if let Some(grpc) = grpc {
-        text += &format!("  grpc       http://{grpc}\n");
+        text += &format!("  grpc       {}://{grpc}\n", http(config.grpc.tls));
     }
-    text += &format!("  ops        http://{ops}\n");
+    text += &format!("  ops        {}://{ops}\n", http(config.ops.tls));
     if config.segment.enabled {
         text += &format!("  segment    {}\n", config.segment.store);
         for shard in &config.segment.shard {
@@ -233,11 +236,11 @@ fn announce(config: &Config, at: &Addresses) {
     let has_sample = config.segment.stores().of(sample.as_str()).file(&config.data_dir).is_some();
     text += &format!("  data       {}\n", config.data_dir.display());
     text += &match (config.segment.enabled, config.snowflake.enabled) {
-        (true, _) if has_sample => format!("try: curl http://{ids}/api/segment/get/{sample}\n"),
-        (_, true) => format!("try: curl http://{ids}/api/snowflake/get/test\n"),
+        (true, _) if has_sample => format!("try: curl {url}/api/segment/get/{sample}\n"),
+        (_, true) => format!("try: curl {url}/api/snowflake/get/test\n"),
         (_, false) => {
             format!(
-                "try: leaf tag create orders --step 1000 && curl http://{ids}/api/segment/get/orders\n"
+                "try: leaf tag create orders --step 1000 && curl {url}/api/segment/get/orders\n"
             )
         }
     };

@@ -43,6 +43,7 @@ impl Reload {
 
     /// Reads all sources again. What is wrong, or does not come in time, changes nothing.
     pub(crate) async fn run(&mut self, node: &Node) {
+        node.read_certificates().await;
         let sources = self.sources.clone();
         let load = tokio::task::spawn_blocking(move || {
             let loaded = sources.load()?;

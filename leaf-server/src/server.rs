@@ -22,8 +22,9 @@ use tokio::time::{Instant, MissedTickBehavior};
 use crate::http::Http;
 use crate::live::Live;
 use crate::node::Node;
+use crate::refusal::Face;
 use crate::resp::Resp;
-use crate::serve::{DataPlane, Listener, Protocol};
+use crate::serve::{DataPlane, Door, Listener, Protocol};
 
 /// The pause before a claim is tried again while the registry is away, or the clock is not set yet.
 const CLAIM_RETRY: Duration = Duration::from_secs(1);
@@ -41,6 +42,8 @@ const LEAST_GRACE: Duration = Duration::from_secs(1);
 const TELL_AGAIN: Duration = Duration::from_secs(60);
 /// How often the health and the data directory are looked at.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// How often the files of certificates are looked at.
+const CERTIFICATES_EVERY: Duration = Duration::from_secs(30);
 
 /// The sockets that a server accepts connections from.
 ///
@@ -197,18 +200,32 @@ impl Server {
         let for_ids = 1 + u32::from(at.redis.is_some()) + u32::from(at.grpc.is_some());
         let node = Arc::new(Node::open(&config, live, at.http, at.ops, for_ids).await?);
         let data_plane = DataPlane::start(DataPlane::threads(config.http.threads))?;
+        let door = |face, mode| Door::new(face, mode, node.tls.clone());
         let Listeners { http, redis, ops, .. } = listeners;
         Ok(Self {
-            http: Listener::start(http, Http::ids(Arc::clone(&node)), data_plane.clone()),
+            http: Listener::start(
+                http,
+                Http::ids(Arc::clone(&node)),
+                data_plane.clone(),
+                door(Face::Http, config.http.tls),
+            ),
             redis: redis.map(|redis| {
-                Listener::start(redis, Resp { node: Arc::clone(&node) }, data_plane.clone())
+                let (protocol, door) =
+                    (Resp { node: Arc::clone(&node) }, door(Face::Redis, config.redis.tls));
+                Listener::start(redis, protocol, data_plane.clone(), door)
             }),
             #[cfg(feature = "grpc")]
             grpc: listeners.grpc.map(|grpc| {
                 let protocol = crate::grpc::Grpc::new(Arc::clone(&node));
-                Listener::start(grpc, protocol, data_plane.clone())
+                let door = door(Face::Grpc, config.grpc.tls);
+                Listener::start(grpc, protocol, data_plane.clone(), door)
             }),
-            ops: Listener::start(ops, Http::ops(Arc::clone(&node)), DataPlane::here()),
+            ops: Listener::start(
+                ops,
+                Http::ops(Arc::clone(&node)),
+                DataPlane::here(),
+                door(Face::Ops, config.ops.tls),
+            ),
             node,
             data_plane,
         })
@@ -232,9 +249,16 @@ impl Server {
             claim(&self.node).await?;
             std::future::pending().await
         };
+        let certificates = async {
+            loop {
+                tokio::time::sleep(CERTIFICATES_EVERY).await;
+                self.node.read_certificates().await;
+            }
+        };
         tokio::select! {
             ended = health => ended,
             ended = claim => ended,
+            ended = certificates => ended,
             gone = data_dir_goes(&self.node.config.data_dir) => Err(gone),
         }
     }

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use leaf_testkit::{
-    HttpClient, LeafServer, MariaDb, Prometheus, RedisClient, Response, wait_until,
+    Certificates, HttpClient, LeafServer, MariaDb, Prometheus, RedisClient, Response, wait_until,
 };
 
 const SERVER: &str = env!("CARGO_BIN_EXE_leaf-server");
@@ -67,6 +67,15 @@ fn expect_no_fall(before: &Series, after: &Series) {
     }
 }
 
+/// Does something at its end, also where that is a panic.
+struct OnDrop<F: FnMut()>(F);
+
+impl<F: FnMut()> Drop for OnDrop<F> {
+    fn drop(&mut self) {
+        (self.0)();
+    }
+}
+
 #[test]
 fn counts_are_exact_and_never_fall_while_segments_switch() {
     let (_directory, server) = start(&[], &[]);
@@ -84,6 +93,7 @@ fn counts_are_exact_and_never_fall_while_segments_switch() {
         (AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0));
     let add = |count: &AtomicU64, more: u64| _ = count.fetch_add(more, Ordering::Relaxed);
     std::thread::scope(|scope| {
+        let _end = OnDrop(|| ended.store(true, Ordering::Relaxed));
         for _ in 0..2 {
             scope.spawn(|| {
                 let mut client = HttpClient::connect(server.ids()).unwrap();
@@ -131,7 +141,6 @@ fn counts_are_exact_and_never_fall_while_segments_switch() {
             expect_no_fall(&before, &after);
             before = after;
         }
-        ended.store(true, Ordering::Relaxed);
     });
     let page = scrape(&server);
     let ended = |protocol: &str, operation: &str, code: &str| {
@@ -217,7 +226,15 @@ fn names(text: &str) -> BTreeSet<String> {
 
 #[test]
 fn the_names_are_those_of_the_documents_rules_and_dashboard() {
-    let (_directory, server) = start(&[], &[]);
+    let certificates = Certificates::make();
+    let text = |path: &Path| path.display().to_string();
+    let (certificate, key) = (text(&certificates.server()), text(&certificates.server_key()));
+    let tls = [
+        ("LEAF_OPS__TLS", "optional"),
+        ("LEAF_TLS__CERTIFICATE", &*certificate),
+        ("LEAF_TLS__KEY", &*key),
+    ];
+    let (_directory, server) = start(&[], &tls);
     let _ = server.id("/api/segment/get/leaf-segment-test");
     let page = HttpClient::once(server.ops(), "GET", "/metrics").body;
     let types = page.lines().filter_map(|line| line.strip_prefix("# TYPE "));

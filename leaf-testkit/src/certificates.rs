@@ -8,6 +8,9 @@ use tempfile::TempDir;
 
 use crate::require;
 
+/// A new key, for openssl.
+const KEY: &str = "-newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes";
+
 /// An authority, a server's certificate for 127.0.0.1 from it, and another authority.
 #[derive(Debug)]
 pub struct Certificates(TempDir);
@@ -25,26 +28,37 @@ impl Certificates {
         std::fs::set_permissions(made.0.path(), std::fs::Permissions::from_mode(0o755))
             .expect("the directory is ours");
         let extensions = "subjectAltName=IP:127.0.0.1\nbasicConstraints=CA:FALSE\n\
-                          extendedKeyUsage=serverAuth\n";
+                          extendedKeyUsage=serverAuth,clientAuth\n";
         std::fs::write(made.file("server.ext"), extensions).expect("ours");
-        let key = "-newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes";
         for authority in ["ca", "other-ca"] {
             made.openssl(&format!(
-                "req -x509 {key} -days 2 -subj /CN={authority} -keyout {authority}.key -out \
+                "req -x509 {KEY} -days 2 -subj /CN={authority} -keyout {authority}.key -out \
                  {authority}.pem -addext basicConstraints=critical,CA:TRUE -addext \
                  keyUsage=critical,keyCertSign"
             ));
         }
-        made.openssl(&format!(
-            "req -new {key} -subj /CN=server -keyout server.key -out server.csr"
-        ));
-        made.openssl(
-            "x509 -req -in server.csr -CA ca.pem -CAkey ca.key -CAcreateserial -days 2 -extfile \
-             server.ext -out server.pem",
-        );
-        std::fs::set_permissions(made.server_key(), std::fs::Permissions::from_mode(0o644))
-            .expect("the key is ours");
+        made.issue("ca", "server");
         made
+    }
+
+    /// Makes another certificate for 127.0.0.1, of a server or a client, from the authority `ca` or
+    /// `other-ca`, and returns it with its key.
+    ///
+    /// # Panics
+    /// When that fails.
+    pub fn issue(&self, authority: &str, name: &str) -> (PathBuf, PathBuf) {
+        self.openssl(&format!(
+            "req -new {KEY} -subj /CN={name} -keyout {name}.key -out {name}.csr"
+        ));
+        self.openssl(&format!(
+            "x509 -req -in {name}.csr -CA {authority}.pem -CAkey {authority}.key -CAcreateserial -days 2 \
+             -extfile server.ext -out {name}.pem"
+        ));
+        let (certificate, key) =
+            (self.file(&format!("{name}.pem")), self.file(&format!("{name}.key")));
+        std::fs::set_permissions(&key, std::fs::Permissions::from_mode(0o644))
+            .expect("the key is ours");
+        (certificate, key)
     }
 
     fn openssl(&self, arguments: &str) {
@@ -76,11 +90,15 @@ impl Certificates {
         self.file("other-ca.pem")
     }
 
-    pub(crate) fn server(&self) -> PathBuf {
+    /// The server's certificate.
+    #[must_use]
+    pub fn server(&self) -> PathBuf {
         self.file("server.pem")
     }
 
-    pub(crate) fn server_key(&self) -> PathBuf {
+    /// The key of that.
+    #[must_use]
+    pub fn server_key(&self) -> PathBuf {
         self.file("server.key")
     }
 

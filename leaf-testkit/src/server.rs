@@ -249,6 +249,11 @@ impl LeafServer {
         answer.body.parse().unwrap_or_else(|_| panic!("{path}: not an id: {}", answer.body))
     }
 
+    /// Sends a signal, like `HUP`.
+    pub fn signal(&self, signal: &str) {
+        self.process.signal(signal);
+    }
+
     /// Sends SIGTERM and waits for the end.
     ///
     /// # Panics

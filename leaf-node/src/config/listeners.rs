@@ -1,4 +1,4 @@
-//! The sections `http`, `redis`, `grpc`, `ops` and `log`.
+//! The sections `http`, `redis`, `grpc`, `ops`, `tls` and `log`.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -26,6 +26,8 @@ pub struct Http {
     /// The most requests that wait for ids at a time, 1 to 1,000,000; default 10,000. Further ones
     /// are answered 503 at once, which costs a balancer less than a timeout.
     pub max_waiting: u32,
+    /// Whether connections are encrypted.
+    pub tls: TlsMode,
 }
 
 /// The listener for ids over the Redis protocol.
@@ -42,6 +44,8 @@ pub struct Redis {
     pub password: Option<Secret>,
     /// A file that holds it.
     pub password_file: Option<PathBuf>,
+    /// Whether connections are encrypted.
+    pub tls: TlsMode,
 }
 
 /// The listener for ids over gRPC.
@@ -53,6 +57,8 @@ pub struct Grpc {
     pub listen: Option<SocketAddr>,
     /// The most connections at a time.
     pub max_connections: u32,
+    /// Whether connections are encrypted.
+    pub tls: TlsMode,
 }
 
 /// The listener for health and administration.
@@ -70,6 +76,46 @@ pub struct Ops {
     pub token: Option<Secret>,
     /// A file that holds it.
     pub token_file: Option<PathBuf>,
+    /// Whether connections are encrypted.
+    pub tls: TlsMode,
+}
+
+/// Whether the connections of a listener are encrypted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum TlsMode {
+    /// None is.
+    #[default]
+    Off,
+    /// As the client begins: for a cluster whose clients change over one by one.
+    Optional,
+    /// All are.
+    Required,
+}
+
+impl<'de> Deserialize<'de> for TlsMode {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        match String::deserialize(from)?.as_str() {
+            "off" => Ok(Self::Off),
+            "optional" => Ok(Self::Optional),
+            "required" => Ok(Self::Required),
+            _ => Err(serde::de::Error::custom("give off, optional or required")),
+        }
+    }
+}
+
+/// What the listeners show and ask for where connections are encrypted. The files are read again
+/// while the server runs.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Tls {
+    /// A file with the server's certificate, and with those between it and its authority: PEM.
+    pub certificate: Option<PathBuf>,
+    /// A file with the certificate's private key: PEM.
+    pub key: Option<PathBuf>,
+    /// A file with authorities, one of which a client's certificate must be from: PEM. Without it
+    /// clients need no certificate.
+    pub client_ca: Option<PathBuf>,
 }
 
 /// What is logged, and how.
@@ -137,6 +183,7 @@ impl Default for Http {
             max_connections: 10_000,
             max_count: 1000,
             max_waiting: 10_000,
+            tls: TlsMode::Off,
         }
     }
 }
@@ -163,6 +210,7 @@ impl Default for Redis {
             max_connections: 10_000,
             password: None,
             password_file: None,
+            tls: TlsMode::Off,
         }
     }
 }
@@ -179,13 +227,18 @@ impl Grpc {
 
 impl Default for Grpc {
     fn default() -> Self {
-        Self { listen: None, max_connections: 10_000 }
+        Self { listen: None, max_connections: 10_000, tls: TlsMode::Off }
     }
 }
 
 impl Default for Ops {
     fn default() -> Self {
-        Self { listen: SocketAddr::from(([127, 0, 0, 1], 8081)), token: None, token_file: None }
+        Self {
+            listen: SocketAddr::from(([127, 0, 0, 1], 8081)),
+            token: None,
+            token_file: None,
+            tls: TlsMode::Off,
+        }
     }
 }
 

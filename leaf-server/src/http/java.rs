@@ -4,6 +4,7 @@ use hyper::StatusCode;
 use hyper::header::{HOST, HeaderValue};
 use hyper::http::request::Parts;
 use hyper::http::uri::Authority;
+use leaf_node::config::TlsMode;
 use percent_encoding::percent_decode_str;
 use serde_json::json;
 
@@ -73,7 +74,8 @@ pub(super) fn on_ops(node: &Node, head: &Parts) -> Reply {
         (_, std::net::IpAddr::V6(ip)) => format!("[{ip}]"),
         (_, ip) => ip.to_string(),
     };
-    let to = format!("http://{host}:{}{}", node.ops.port(), head.uri.path());
+    let scheme = if node.config.ops.tls == TlsMode::Required { "https" } else { "http" };
+    let to = format!("{scheme}://{host}:{}{}", node.ops.port(), head.uri.path());
     // An authority and one of two paths are visible ASCII.
     reply::redirect(HeaderValue::try_from(to).unwrap_or(HeaderValue::from_static("/")))
 }

@@ -22,6 +22,7 @@ use super::requests::Operation;
 use super::tags::TagCounts;
 use crate::node::{Node, Snowflake, Store};
 use crate::refusal::Face;
+use crate::serve::{Handshake, Tls};
 
 /// What the page is sent as.
 pub(crate) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -60,6 +61,9 @@ impl Collector for OfNode {
         }
         if let Some(snowflake) = node.ids.snowflake() {
             of_snowflake(node, snowflake, &mut to)?;
+        }
+        if let Some(tls) = &node.tls {
+            of_tls(tls, &mut to)?;
         }
         of_process(&mut to)
     }
@@ -379,6 +383,29 @@ fn of_snowflake(node: &Node, snowflake: &Snowflake, to: &mut Page<'_>) -> fmt::R
         "leaf_snowflake_end_timestamp_seconds",
         "When the timestamps of the layout are used up.",
         end.get() as f64 / 1e3,
+    )
+}
+
+fn of_tls(tls: &Tls, to: &mut Page<'_>) -> fmt::Result {
+    to.counters(
+        "leaf_tls_handshakes_total",
+        "Handshakes that ended: done, failed, or too-slow.",
+        Face::ALL.iter().flat_map(|face| {
+            Handshake::ALL.map(|(handshake, word)| {
+                let labels = [("protocol", face.name()), ("outcome", word)];
+                (labels, tls.handshakes(*face, handshake))
+            })
+        }),
+    )?;
+    to.gauge(
+        "leaf_tls_certificate_end_timestamp_seconds",
+        "When the certificate ends that is in force.",
+        tls.end().as_secs_f64(),
+    )?;
+    to.gauge(
+        "leaf_tls_last_read_successful",
+        "Whether the files of certificate and key could be used when they were read last.",
+        flag(tls.last_read_successful()),
     )
 }
 

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use anyhow::{Context as _, Result};
 use tokio::runtime::Handle;
+use tokio::sync::Semaphore;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::metrics::use_cells_of;
@@ -25,6 +26,8 @@ struct Thread {
     runtime: Handle,
     /// How many connections it serves: the next one goes where there are fewest.
     connections: AtomicUsize,
+    /// Whose turn it is to do a handshake of TLS.
+    handshakes: Semaphore,
     /// Ends the thread when the data plane is dropped.
     _stop: DropGuard,
 }
@@ -73,6 +76,11 @@ impl DataPlane {
 }
 
 impl Place {
+    /// The turns of the handshakes on its thread.
+    pub(super) fn handshakes(&self) -> &Semaphore {
+        &self.plane.threads[self.thread].handshakes
+    }
+
     /// The runtime of the thread that the connection was given to.
     pub(super) fn runtime(&self) -> &Handle {
         &self.plane.threads[self.thread].runtime
@@ -104,6 +112,11 @@ impl Thread {
 
     /// A thread whose runtime runs already.
     fn of(runtime: Handle, stop: CancellationToken) -> Self {
-        Self { runtime, connections: AtomicUsize::new(0), _stop: stop.drop_guard() }
+        Self {
+            runtime,
+            connections: AtomicUsize::new(0),
+            handshakes: Semaphore::new(1),
+            _stop: stop.drop_guard(),
+        }
     }
 }

@@ -18,8 +18,8 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
 
-use super::DataPlane;
 use super::control::{Connections, Control};
+use super::{DataPlane, Door};
 
 /// Open files that are nobody's connection: the stores, the state file, the other listener.
 const OTHER_FILES: u64 = 256;
@@ -203,8 +203,8 @@ impl<P> Drop for Slot<P> {
 }
 
 impl<P: Protocol> Listener<P> {
-    /// Serves the connections that are accepted, on the threads of `plane`.
-    pub(crate) fn start(listener: TcpListener, protocol: P, plane: DataPlane) -> Self {
+    /// Serves the connections that are accepted and pass the `door`, on the threads of `plane`.
+    pub(crate) fn start(listener: TcpListener, protocol: P, plane: DataPlane, door: Door) -> Self {
         let stop = CancellationToken::new();
         let keeping = protocol.keeping();
         let slots = Arc::new(Slots {
@@ -216,7 +216,7 @@ impl<P: Protocol> Listener<P> {
             freed: Notify::new(),
             connections: Arc::default(),
         });
-        let serving = Serving { plane, slots: Arc::clone(&slots) };
+        let serving = Serving { plane, door, slots: Arc::clone(&slots) };
         let task = tokio::spawn(serving.accept(listener, stop.clone()));
         Self { stop, slots, task }
     }
@@ -252,6 +252,7 @@ impl<P> Drop for Listener<P> {
 /// The task that accepts connections and gives them to threads.
 struct Serving<P> {
     plane: DataPlane,
+    door: Door,
     slots: Arc<Slots<P>>,
 }
 
@@ -332,6 +333,7 @@ impl<P: Protocol> Serving<P> {
         let place = self.plane.place();
         let idle_stays = self.slots.keeping.idle_stays;
         let (protocol, open) = (Arc::clone(&self.slots.protocol), self.slots.connections.add());
+        let door = self.door.clone();
         place.runtime().clone().spawn(async move {
             // A client that breaks off is not the server's error.
             if let Ok(stream) = TcpStream::from_std(stream) {
@@ -345,7 +347,10 @@ impl<P: Protocol> Serving<P> {
                     let _ = set_socket_keepalive(&stream, true);
                     let _ = set_tcp_keepidle(&stream, KEEP_ALIVE);
                 }
-                protocol.serve(stream, Arc::clone(&open.control)).await;
+                let stream = door.enter(stream, &open.control, place.handshakes()).await;
+                if let Some(stream) = stream {
+                    protocol.serve(stream, Arc::clone(&open.control)).await;
+                }
             }
             drop((open, place, slot));
         });

@@ -333,8 +333,12 @@ fn authorize(
         return forbidden("ask for this host by its address or as localhost, or set ops.token");
     }
     let mut origins = headers.get_all(ORIGIN).iter().map(|it| it.to_str().unwrap_or_default());
-    let own = all.first().map(|authority| format!("http://{authority}"));
-    if origins.any(|origin| Some(origin) != own.as_deref()) {
+    // With TLS or without.
+    let is_own = |origin: &str| {
+        let rest = origin.strip_prefix("http://").or_else(|| origin.strip_prefix("https://"));
+        rest.is_some_and(|rest| all.first().is_some_and(|authority| authority.as_str() == rest))
+    };
+    if origins.any(|origin| !is_own(origin)) {
         return forbidden("pages of other hosts may not administer this node");
     }
     Ok(())

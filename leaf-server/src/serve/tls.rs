@@ -1,0 +1,269 @@
+//! TLS of the listeners: which connections are encrypted, and with what.
+//!
+//! The files are read again while the server runs. Invariant: what is in force is whole: a
+//! certificate, the key that belongs to it, and the authorities of clients. Files that do not fit
+//! together change nothing.
+//!
+//! No session is resumed where clients show certificates: rustls would not look at the certificate
+//! again. 0-RTT is never offered: a request that somebody repeats is an id that is lost.
+
+use std::future::poll_fn;
+use std::io;
+use std::pin::pin;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::task::Poll;
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use leaf_node::config::{Config, ConfigError, Tls as Paths, TlsMode};
+use leaf_node::tls::Files;
+use rustls::crypto::ring;
+use rustls::server::{Acceptor, NoServerSessionStorage, WebPkiClientVerifier};
+use rustls::sign::CertifiedKey;
+use rustls::{RootCertStore, ServerConfig};
+use tokio::net::TcpStream;
+use tokio::sync::Semaphore;
+use tokio_rustls::LazyConfigAcceptor;
+use tokio_rustls::server::TlsStream;
+use tokio_util::either::Either;
+use x509_cert::der::Decode as _;
+
+use super::{Control, Order};
+use crate::refusal::Face;
+
+/// How long a handshake may take.
+const HANDSHAKE: Duration = Duration::from_secs(5);
+/// How a client begins a handshake (RFC 8446, section 5.1): the type of a record. No request of HTTP or
+/// of the Redis protocol begins so.
+const RECORD: u8 = 22;
+
+/// The bytes of a connection, encrypted or not. What belongs to TLS is a kilobyte, which a plain
+/// connection need not have.
+pub(crate) type Bytes = Either<TcpStream, Box<TlsStream<TcpStream>>>;
+
+/// What became of handshakes, for metrics.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Handshake {
+    Done,
+    Failed,
+    TooSlow,
+}
+
+impl Handshake {
+    /// Each of them, by its number, and its word.
+    pub(crate) const ALL: [(Self, &str); 3] =
+        [(Self::Done, "done"), (Self::Failed, "failed"), (Self::TooSlow, "too-slow")];
+}
+
+/// The certificates of a server.
+#[derive(Debug)]
+pub(crate) struct Tls {
+    paths: Paths,
+    current: ArcSwap<Current>,
+    /// Whether the files could be used when they were read last.
+    last_read: Mutex<Result<(), String>>,
+    handshakes: [[AtomicU64; Handshake::ALL.len()]; Face::ALL.len()],
+}
+
+/// What is in force.
+#[derive(Debug)]
+struct Current {
+    files: Files,
+    /// By face: they differ in the protocols that they offer.
+    configs: [Arc<ServerConfig>; Face::ALL.len()],
+    /// When the certificate ends, since 1970.
+    end: Duration,
+}
+
+/// The protocols that a client may choose from in the handshake (ALPN). gRPC's clients for Go refuse a
+/// server that offers none; clients of the Redis protocol offer none.
+fn protocols(face: Face) -> Vec<Vec<u8>> {
+    match face {
+        Face::Http | Face::Ops => vec![b"h2".to_vec(), b"http/1.1".to_vec()],
+        #[cfg(feature = "grpc")]
+        Face::Grpc => vec![b"h2".to_vec()],
+        Face::Redis => Vec::new(),
+    }
+}
+
+impl Current {
+    fn new(files: Files) -> Result<Self, ConfigError> {
+        let refuse =
+            |key: &str, why: &dyn std::fmt::Display| ConfigError::new(format!("{key}: {why}"));
+        let provider = Arc::new(ring::default_provider());
+        let chain = files.certificates()?;
+        let own = x509_cert::Certificate::from_der(&chain[0]);
+        let own = own.map_err(|error| refuse("tls.certificate", &error))?;
+        let end = own.tbs_certificate().validity().not_after.to_unix_duration();
+        let key = provider.key_provider.load_private_key(files.key()?);
+        // The error may repeat what is in the file.
+        let key = key.map_err(|_| refuse("tls.key", &"this kind of key cannot be used"))?;
+        let certified = CertifiedKey::new(chain, key);
+        certified
+            .keys_match()
+            .map_err(|_| refuse("tls.key", &"it is not the key of tls.certificate"))?;
+        let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
+            .with_safe_default_protocol_versions()
+            .map_err(|error| refuse("tls", &error))?;
+        let authorities = files.client_authorities()?;
+        let shows = authorities.is_some();
+        let builder = match authorities {
+            None => builder.with_no_client_auth(),
+            Some(authorities) => {
+                let mut roots = RootCertStore::empty();
+                for authority in authorities {
+                    roots.add(authority).map_err(|error| refuse("tls.client_ca", &error))?;
+                }
+                let verifier =
+                    WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider).build();
+                let verifier = verifier.map_err(|error| refuse("tls.client_ca", &error))?;
+                builder.with_client_cert_verifier(verifier)
+            }
+        };
+        let mut config =
+            builder.with_cert_resolver(Arc::new(rustls::sign::SingleCertAndKey::from(certified)));
+        if shows {
+            config.session_storage = Arc::new(NoServerSessionStorage {});
+            config.send_tls13_tickets = 0;
+        }
+        let configs = std::array::from_fn(|face| {
+            let mut config = config.clone();
+            config.alpn_protocols = protocols(Face::ALL[face]);
+            Arc::new(config)
+        });
+        Ok(Self { files, configs, end })
+    }
+}
+
+impl Tls {
+    /// Reads the files, where a listener needs them.
+    ///
+    /// # Errors
+    /// They cannot be read, or do not fit together.
+    pub(crate) fn open(config: &Config) -> Result<Option<Arc<Self>>, ConfigError> {
+        if config.tls_modes().iter().all(|(_, mode)| *mode == TlsMode::Off) {
+            return Ok(None);
+        }
+        let current = Current::new(Files::read(&config.tls)?)?;
+        Ok(Some(Arc::new(Self {
+            paths: config.tls.clone(),
+            current: ArcSwap::from_pointee(current),
+            last_read: Mutex::new(Ok(())),
+            handshakes: Default::default(),
+        })))
+    }
+
+    /// Reads the files again, and takes over what has changed: for new connections. Files that cannot
+    /// be used change nothing, and are told once. It blocks.
+    pub(crate) fn read_again(&self) {
+        let read =
+            Files::read(&self.paths).and_then(|files| match files == self.current.load().files {
+                true => Ok(None),
+                false => Current::new(files).map(Some),
+            });
+        let mut last = self.last_read.lock().expect("no holder of this lock panics");
+        match read {
+            Ok(None) => *last = Ok(()),
+            Ok(Some(newer)) => {
+                self.current.store(Arc::new(newer));
+                *last = Ok(());
+                tracing::info!("tls: took over another certificate, for new connections");
+            }
+            Err(error) => {
+                let error = Err(error.to_string());
+                if *last != error {
+                    let why = error.as_ref().err().map_or("", String::as_str);
+                    tracing::error!("{why}; the former certificate stays in force");
+                }
+                *last = error;
+            }
+        }
+    }
+
+    /// Whether the files could be used when they were read last.
+    pub(crate) fn last_read_successful(&self) -> bool {
+        self.last_read.lock().expect("no holder of this lock panics").is_ok()
+    }
+
+    /// When the certificate ends, since 1970.
+    pub(crate) fn end(&self) -> Duration {
+        self.current.load().end
+    }
+
+    /// How many handshakes of a face ended so.
+    pub(crate) fn handshakes(&self, face: Face, handshake: Handshake) -> u64 {
+        self.handshakes[face as usize][handshake as usize].load(Ordering::Relaxed)
+    }
+}
+
+/// What a listener demands of its connections.
+#[derive(Debug, Clone)]
+pub(crate) struct Door {
+    face: Face,
+    mode: TlsMode,
+    /// There unless the mode is `Off`.
+    tls: Option<Arc<Tls>>,
+}
+
+impl Door {
+    /// The door of a listener.
+    pub(crate) const fn new(face: Face, mode: TlsMode, tls: Option<Arc<Tls>>) -> Self {
+        Self { face, mode, tls }
+    }
+
+    /// Finds out whether a connection that was just accepted is encrypted, and does the handshake where
+    /// it is. `None` for one that ends here.
+    pub(super) async fn enter(
+        &self,
+        stream: TcpStream,
+        control: &Control,
+        turns: &Semaphore,
+    ) -> Option<Bytes> {
+        let Some(tls) = &self.tls else { return Some(Either::Left(stream)) };
+        match self.mode {
+            TlsMode::Off => return Some(Either::Left(stream)),
+            // For as long as the client may be silent.
+            TlsMode::Optional => {
+                let mut first = [0];
+                match control.unless(Order::Finish, stream.peek(&mut first)).await? {
+                    Ok(1) if first[0] == RECORD => {}
+                    Ok(1) => return Some(Either::Left(stream)),
+                    _ => return None,
+                }
+            }
+            TlsMode::Required => {}
+        }
+        let config = Arc::clone(&tls.current.load().configs[self.face as usize]);
+        let handshake = handshake(stream, config, turns);
+        let handshake = tokio::time::timeout(HANDSHAKE, handshake);
+        let (ended, stream) = match control.unless(Order::Close, handshake).await? {
+            Ok(Ok(stream)) => (Handshake::Done, Some(Either::Right(Box::new(stream)))),
+            Ok(Err(error)) => {
+                tracing::debug!("{}: a handshake failed: {error}", self.face.name());
+                (Handshake::Failed, None)
+            }
+            Err(_) => (Handshake::TooSlow, None),
+        };
+        tls.handshakes[self.face as usize][ended as usize].fetch_add(1, Ordering::Relaxed);
+        stream
+    }
+}
+
+/// A handshake. What it takes of the processor, as much as a hundred ids, is done when it is its turn:
+/// between two of them the other connections of the thread run, however many clients come at once.
+async fn handshake(
+    stream: TcpStream,
+    config: Arc<ServerConfig>,
+    turns: &Semaphore,
+) -> io::Result<TlsStream<TcpStream>> {
+    let hello = LazyConfigAcceptor::new(Acceptor::default(), stream).await?;
+    let mut rest = pin!(hello.into_stream(config));
+    let turn = turns.acquire().await.map_err(io::Error::other)?;
+    let begun = poll_fn(|context| Poll::Ready(rest.as_mut().poll(context))).await;
+    drop(turn);
+    match begun {
+        Poll::Ready(ended) => ended,
+        Poll::Pending => rest.await,
+    }
+}
