@@ -288,7 +288,8 @@ fn certificates_change_under_load_and_bad_ones_change_nothing() {
             replace(&certificates.server(), &certificate);
             reload();
             std::thread::sleep(Duration::from_millis(100));
-            assert_eq!(shown(&config, server.ids()), last);
+            let without_its_key = shown(&config, server.ids()) != last;
+            assert!(!without_its_key, "a certificate is in force without its key");
             replace(&certificates.server_key(), &key);
             reload();
             last = wait_until("the new certificate", Duration::from_secs(20), || {
@@ -370,7 +371,7 @@ fn clients_that_stop_in_the_handshake_hold_nobody_up() {
         assert_eq!(ends(stream), "");
     }
     let took = begun.elapsed();
-    assert!((4..20).contains(&took.as_secs()), "{took:?}");
+    assert!((4..20).contains(&took.as_secs()), "they ended after {took:?}");
     let late = r#"leaf_tls_handshakes_total{protocol="http",outcome="too-slow"}"#;
     assert_eq!(metric(&config, &server, late), 200.0);
 }

@@ -250,7 +250,7 @@ impl Door {
     }
 }
 
-/// A handshake. What it takes of the processor, as much as a hundred ids, is done when it is its turn:
+/// A handshake. What it takes of the processor, as much as thirty requests, is done when it is its turn:
 /// between two of them the other connections of the thread run, however many clients come at once.
 async fn handshake(
     stream: TcpStream,
