@@ -174,8 +174,12 @@ impl TagRecord {
         is_member.then(|| Family::of(&self.tag)).flatten()
     }
 
-    /// Lets the family's settings hold where the tag has none of its own.
+    /// Lets the family's settings hold where the tag has none of its own. Where they cannot be read, those
+    /// of the tag cannot either: whether it is disabled, say, is not known.
     pub(crate) fn follow_family(&mut self, family: &TagRecord) {
+        if let (Ok(_), Err(error)) = (&self.settings, &family.settings) {
+            self.settings = Err(error.clone());
+        }
         if let (Ok(own), Ok(family)) = (&mut self.settings, &family.settings)
             && family.family.is_some()
         {

@@ -46,6 +46,11 @@ impl MemoryStore {
         }
     }
 
+    /// Loses a record, as a failover to a replica does that lacked the last transactions.
+    pub fn lose(&self, tag: &Tag) {
+        self.records().remove(tag);
+    }
+
     fn ended_tags(&self) -> MutexGuard<'_, BTreeMap<Tag, EndedTag>> {
         self.ended.lock().expect("no holder of this lock panics")
     }

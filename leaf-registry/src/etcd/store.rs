@@ -38,6 +38,9 @@ use super::cluster::Cluster;
 use super::record::{Record, json, settings_json};
 use crate::record;
 
+/// How many records are remembered as this process wrote them last. More would cost memory for every tag
+/// that was ever used; one that was forgotten costs a reading.
+const REMEMBERED: usize = 10_000;
 /// How often a transaction that lost against another is tried again before the caller hears of it.
 const TRIES: u32 = 50;
 /// Upper bound of the random pause before a try; it grows linearly with the tries that were lost.
@@ -330,7 +333,11 @@ impl EtcdStore {
         let answer = self.commit(operation, transaction).await?;
         if answer.succeeded() {
             let revision = answer.header().map_or(0, etcd_client::ResponseHeader::revision);
-            self.last_written().insert(tag.clone(), Seen { key, revision, value, record });
+            let mut last_written = self.last_written();
+            if last_written.len() >= REMEMBERED {
+                last_written.clear();
+            }
+            last_written.insert(tag.clone(), Seen { key, revision, value, record });
             return Ok(Changed::Done(outcome));
         }
         let now = answer.op_responses().into_iter().find_map(|answer| match answer {

@@ -12,7 +12,8 @@
 //!
 //! A server that has no connection left for this process is asked again after pauses of a random
 //! length, since other nodes may want one, too; meanwhile the connections that are here serve in
-//! turn.
+//! turn. So they do while a new one takes long: the driver for PostgreSQL asks such a server again by
+//! itself, until its time is over.
 
 use std::fmt;
 use std::ops::Range;
@@ -21,11 +22,13 @@ use std::time::Duration;
 
 use sqlx::Database;
 use sqlx::pool::PoolConnection;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, sleep, timeout};
 
 /// How long a connection stays open without being used.
 const KEPT: Duration = Duration::from_secs(10);
+/// A connection that takes longer to open is given up when another one is free.
+const OPENS_WITHIN: Duration = Duration::from_millis(100);
 /// The pause before a server that had no connection left is asked again, in milliseconds.
 const PAUSE_MILLIS: Range<u64> = 20..200;
 
@@ -41,6 +44,8 @@ struct Inner<DB: Database> {
     permits: Arc<Semaphore>,
     /// The one that was used last is the last one; `None` once the pool is closed.
     idle: Mutex<Option<Vec<Idle<DB>>>>,
+    /// Told whenever one comes back.
+    freed: Notify,
 }
 
 struct Idle<DB: Database> {
@@ -54,7 +59,8 @@ impl<DB: Database> Pool<DB> {
     pub(crate) fn new(driver: sqlx::Pool<DB>, has_none_left: fn(&sqlx::Error) -> bool) -> Self {
         let permits = Arc::new(Semaphore::new(driver.options().get_max_connections() as usize));
         let idle = Mutex::new(Some(Vec::new()));
-        Self(Arc::new(Inner { driver, has_none_left, permits, idle }))
+        let freed = Notify::new();
+        Self(Arc::new(Inner { driver, has_none_left, permits, idle, freed }))
     }
 
     /// Takes the connection that was used last, or opens one where the pool has room.
@@ -73,11 +79,27 @@ impl<DB: Database> Pool<DB> {
                 if let Some(idle) = idle {
                     break (idle.connection, idle.opened);
                 }
-                match self.0.driver.acquire().await {
-                    Err(error) if (self.0.has_none_left)(&error) => refused = Some(error),
-                    opened => break (opened?, Instant::now()),
+                let opening = async {
+                    match self.0.driver.acquire().await {
+                        Err(error) if (self.0.has_none_left)(&error) => refused = Some(error),
+                        opened => return Some(opened),
+                    }
+                    sleep(Duration::from_millis(fastrand::u64(PAUSE_MILLIS))).await;
+                    None
+                };
+                let another = async {
+                    sleep(OPENS_WITHIN).await;
+                    while self.0.idle().as_ref().is_some_and(Vec::is_empty) {
+                        self.0.freed.notified().await;
+                    }
+                };
+                tokio::select! {
+                    biased;
+                    opened = opening => if let Some(opened) = opened {
+                        break (opened?, Instant::now());
+                    },
+                    () = another => {}
                 }
-                sleep(Duration::from_millis(fastrand::u64(PAUSE_MILLIS))).await;
             };
             let pool = Arc::clone(&self.0);
             Ok(Checkout { connection: Some(connection), opened, pool, _permit: permit })
@@ -136,6 +158,7 @@ impl<DB: Database> Inner<DB> {
         let unneeded = idle.iter().take_while(|idle| now - idle.since >= KEPT).count();
         let left = idle.drain(..unneeded).map(|idle| idle.connection).collect();
         idle.push(Idle { connection, opened, since: now });
+        self.freed.notify_one();
         left
     }
 }

@@ -164,6 +164,7 @@ impl SegmentGenerator {
     /// SnapStart, CRIU), from which other processes go on, too: call it there before an id is taken.
     /// Nothing is given back.
     pub fn begin_anew(&self) {
+        self.shared.store_client.begin_anew();
         self.shared.end_all(&SegmentErrorKind::Changed);
     }
 
@@ -251,7 +252,8 @@ impl Shared {
         for handle in self.tags.all().values() {
             let Some(unused) = handle.state.take_unused() else { continue };
             let state = Arc::clone(&handle.state);
-            requests.spawn(async move { records::give_back(&state, unused).await });
+            let beginning = self.store_client.beginning();
+            requests.spawn(async move { records::give_back(&state, unused, beginning).await });
         }
         requests.join_all().await;
     }

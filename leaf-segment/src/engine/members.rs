@@ -13,24 +13,36 @@ use tokio::time::Instant;
 
 use super::generator::Shared;
 use crate::store::{Family, MOST_RECORDS};
-use crate::{SegmentError, SegmentErrorKind, StoreError, TagRecord};
+use crate::{SegmentError, SegmentErrorKind, StoreError, StoreErrorKind, TagRecord};
+
+/// How long a family rests whose members could not be made in time.
+const RESTS: Duration = Duration::from_secs(3);
 
 /// What this node may still make of each family now.
 #[derive(Debug, Default)]
 pub(crate) struct MemberRates(Mutex<HashMap<Tag, (f64, Instant)>>);
 
 impl MemberRates {
+    /// Lets a family rest whose members could not be made in time: others must not wait for it again and
+    /// again.
+    fn rest(&self, family: &Tag) {
+        let mut rates = self.0.lock().expect("no holder of this lock panics");
+        // What it may make grows from then on.
+        rates.insert(family.clone(), (0.0, Instant::now() + RESTS));
+    }
+
     /// Takes up to `wanted` of what the family allows: those of a second at once, and as many in
     /// each second.
     fn take(&self, family: &Tag, per_second: u32, wanted: usize) -> usize {
         let (most, now) = (f64::from(per_second), Instant::now());
         let mut rates = self.0.lock().expect("no holder of this lock panics");
         let (left, at) = rates.get(family).copied().unwrap_or((most, now));
-        let left = (now - at).as_secs_f64().mul_add(most, left).min(most);
+        let since = now.saturating_duration_since(at);
+        let left = since.as_secs_f64().mul_add(most, left).min(most);
         let taken = wanted.min(left as usize);
         // A family that was asked for none in a second has all it may again.
-        rates.retain(|_, (_, at)| now - *at < Duration::from_secs(1));
-        rates.insert(family.clone(), (left - taken as f64, now));
+        rates.retain(|_, (_, at)| now.saturating_duration_since(*at) < Duration::from_secs(1));
+        rates.insert(family.clone(), (left - taken as f64, now.max(at)));
         taken
     }
 }
@@ -70,7 +82,9 @@ impl Shared {
         for families in families.chunks(MOST_RECORDS) {
             self.read_into(&mut records, what, reading, families).await?;
         }
-        let families = records.values().filter(|record| record.is_family());
+        // One whose settings cannot be read may be a family, too.
+        let families =
+            records.values().filter(|record| record.is_family() || record.settings.is_err());
         let families: HashMap<Tag, TagRecord> =
             families.map(|family| (family.tag.clone(), family.clone())).collect();
         for record in records.values_mut() {
@@ -169,7 +183,19 @@ impl Shared {
     ) -> Result<Vec<crate::store::Member>, StoreError> {
         let client = &self.store_client;
         let what = format!("make {} members of {:?}", members.len(), family.as_str());
-        let made = client.attempt(&what, client.store.make_members(family, members)).await;
+        // Names that are asked for meanwhile wait for it: half of the time that a request has.
+        let deadline = client.config.attempt / 2;
+        let making = tokio::time::timeout(deadline, client.store.make_members(family, members));
+        let made = client.attempt(&what, async {
+            making.await.unwrap_or_else(|_| {
+                let late = StoreError::new(StoreErrorKind::Unavailable, &*what);
+                Err(late.because(format!("no answer within {deadline:?}")))
+            })
+        });
+        let made = made.await;
+        if made.as_ref().is_err_and(StoreError::is_outage) {
+            self.member_rates.rest(family);
+        }
         match &made {
             // The family may be gone by now, say: that is no trouble of the store.
             Err(error) if !error.is_outage() => {
@@ -197,5 +223,12 @@ mod tests {
         tokio::time::advance(Duration::from_secs(9)).await;
         assert_eq!(rates.take(&a, 100, 1000), 100);
         assert_eq!(rates.0.lock().unwrap().len(), 1, "nothing is kept of those that rest");
+        rates.rest(&a);
+        for _ in 0..2 {
+            assert_eq!(rates.take(&a, 100, 1000), 0);
+            tokio::time::advance(RESTS / 2).await;
+        }
+        tokio::time::advance(Duration::from_millis(500)).await;
+        assert_eq!(rates.take(&a, 100, 1000), 50);
     }
 }

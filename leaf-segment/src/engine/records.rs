@@ -13,7 +13,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use leaf_core::{IdRange, Tag};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
 
 use super::generator::Shared;
@@ -182,7 +182,7 @@ impl Shared {
             match records.remove(handle.tag()) {
                 Some(record) => _ = self.apply(&record),
                 None => {
-                    handle.state.end(SegmentErrorKind::UnknownTag);
+                    handle.state.end_without_record();
                     gone.push(handle.clone());
                 }
             }
@@ -204,7 +204,8 @@ impl Shared {
         tracing::debug!(tag = ?handle.tag().as_str(), "nobody has used the tag: it leaves");
         let Some(unused) = handle.state.take_unused() else { return };
         let state = Arc::clone(&handle.state);
-        self.store_client.spawn(async move { give_back(&state, unused).await });
+        let beginning = self.store_client.beginning();
+        self.store_client.spawn(async move { give_back(&state, unused, beginning).await });
     }
 
     /// Reads the record of one tag and follows it, also if it is new.
@@ -226,7 +227,7 @@ impl Shared {
 
     fn has_gone(&self, tag: &Tag) {
         if let Some(handle) = self.tags.find(tag.as_str()) {
-            handle.state.end(SegmentErrorKind::UnknownTag);
+            handle.state.end_without_record();
             self.tags.remove(&[handle]);
         }
     }
@@ -265,43 +266,54 @@ impl Shared {
     /// Looks these names up; tells how many of them yielded no tag.
     async fn look_up_batch(&self, batch: Vec<LookUp>) -> u32 {
         let _alone = self.reading.lock().await;
+        self.look_up_together(batch).await
+    }
+
+    async fn look_up_together(&self, batch: Vec<LookUp>) -> u32 {
         let tags: Vec<Tag> = batch.iter().map(|asked| asked.tag.clone()).collect();
         let what = match &*tags {
             [tag] => format!("look up tag {:?}", tag.as_str()),
             tags => format!("look up {} tags", tags.len()),
         };
-        let alone = tags.len() == 1;
-        let (mut records, failure) = match self.read_looked_up(&what, &tags).await {
-            Ok(records) => (records, None),
-            Err(error) => (HashMap::new(), Some(Arc::new(error))),
-        };
-        let mut made = self.make_missing(&tags, &mut records).await;
         let mut refused = 0;
-        for LookUp { tag, callers } in batch {
-            let answer = match &failure {
-                // It may be the fault of one of the names: each is asked for by itself.
-                Some(error) if !alone && !error.is_outage() => {
-                    match self.read_looked_up(&what, std::slice::from_ref(&tag)).await {
-                        Ok(read) => self.looked_up(&tag, read.get(&tag)),
-                        Err(error) => Err(SegmentError::of_store(&tag, Arc::new(error))),
-                    }
+        let mut records = match self.read_looked_up(&what, &tags).await {
+            Ok(records) => records,
+            // It may be the fault of one of the names: each is asked for by itself.
+            Err(error) if tags.len() > 1 && !error.is_outage() => {
+                for asked in batch {
+                    refused += Box::pin(self.look_up_together(vec![asked])).await;
                 }
-                Some(error) => Err(SegmentError::of_store(&tag, Arc::clone(error))),
-                None => match made.remove(&tag) {
-                    Some(why) => {
-                        // A store that does not answer may do so at once.
-                        if why.store_error().is_none_or(|error| !error.retryable()) {
-                            self.look_ups.refuse(tag.clone(), why.kind().clone());
-                        }
-                        Err(why)
-                    }
-                    None => self.looked_up(&tag, records.get(&tag)),
-                },
-            };
-            refused += u32::from(answer.is_err());
-            for caller in callers {
-                let _ = caller.send(answer.clone());
+                return refused;
             }
+            Err(error) => {
+                let error = Arc::new(error);
+                for LookUp { tag, callers } in batch {
+                    let answer = Err(SegmentError::of_store(&tag, Arc::clone(&error)));
+                    refused += tell(callers, &answer);
+                }
+                return refused;
+            }
+        };
+        // Those that are there do not wait for those that are made.
+        let (there, missing): (Vec<_>, Vec<_>) =
+            batch.into_iter().partition(|asked| records.contains_key(&asked.tag));
+        for LookUp { tag, callers } in there {
+            refused += tell(callers, &self.looked_up(&tag, records.get(&tag)));
+        }
+        let tags: Vec<Tag> = missing.iter().map(|asked| asked.tag.clone()).collect();
+        let mut not_made = self.make_missing(&tags, &mut records).await;
+        for LookUp { tag, callers } in missing {
+            let answer = match not_made.remove(&tag) {
+                Some(why) => {
+                    // A store that does not answer may do so at once.
+                    if why.store_error().is_none_or(|error| !error.retryable()) {
+                        self.look_ups.refuse(tag.clone(), why.kind().clone());
+                    }
+                    Err(why)
+                }
+                None => self.looked_up(&tag, records.get(&tag)),
+            };
+            refused += tell(callers, &answer);
         }
         refused
     }
@@ -387,17 +399,27 @@ impl Shared {
     }
 }
 
+/// Tells the callers what became of their name; how many names were refused.
+fn tell(callers: Vec<oneshot::Sender<Answer>>, answer: &Answer) -> u32 {
+    for caller in callers {
+        // One may have left.
+        let _ = caller.send(answer.clone());
+    }
+    answer.is_err().into()
+}
+
 /// Gives the unused ids of a tag that has ended back: they are nobody's, no handle yields them any
 /// more, and no task fetches others. The mark, which has sunk, is written first: in the other order
-/// a crash in between would leave one that the store does not reach.
-pub(crate) async fn give_back(state: &TagState, unused: Option<IdRange>) {
+/// a crash in between would leave one that the store does not reach. Nothing goes back once the process
+/// began anew since `beginning`: another copy of it may have given the same ids back.
+pub(crate) async fn give_back(state: &TagState, unused: Option<IdRange>, beginning: u64) {
     let client = &state.store_client;
     let Ok(_permit) = client.permits.acquire().await else { return };
     if let Err(error) = client.config.marks.write(&state.tag).await {
         tracing::warn!(tag = ?state.tag.as_str(), "{error}; unused ids stay taken");
         return;
     }
-    let Some(unused) = unused else { return };
+    let Some(unused) = unused.filter(|_| client.beginning() == beginning) else { return };
     let request = client.store.give_back(&state.tag, state.generation(), unused);
     match client.ask("give back unused ids", request).await {
         Ok(true) => tracing::debug!(tag = ?state.tag.as_str(), "gave {unused} back"),

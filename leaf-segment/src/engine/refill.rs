@@ -199,7 +199,7 @@ pub(crate) fn record_failure(state: &TagState, error: &Arc<StoreError>) -> bool 
         | StoreErrorKind::SecondName => {}
         StoreErrorKind::UnknownTag => {
             tracing::info!(tag = ?state.tag.as_str(), "the tag's record is gone");
-            state.end(SegmentErrorKind::UnknownTag);
+            state.end_without_record();
             return false;
         }
         StoreErrorKind::MeaningChanged => {
@@ -256,7 +256,11 @@ pub(crate) async fn fetch(state: &Arc<TagState>, wanted: Amount) -> Result<IdRan
     let permit = permits.acquire().await.expect("the semaphore is never closed");
     if state.control().suspect() {
         let record = state.store_client.read(&operation(), store.tag(&state.tag)).await?;
-        let record = record.ok_or_else(|| refuse(StoreErrorKind::UnknownTag))?;
+        let mut record = record.ok_or_else(|| refuse(StoreErrorKind::UnknownTag))?;
+        if let Some(family) = record.made_by() {
+            let family = state.store_client.read(&operation(), store.tag(&family)).await?;
+            family.iter().for_each(|family| record.follow_family(family));
+        }
         state.record_seen(&record);
         state.control().check(record.max_id, config.marks.get(&state.tag)).map_err(refuse)?;
     }

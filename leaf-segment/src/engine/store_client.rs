@@ -48,6 +48,8 @@ pub(crate) struct StoreClient {
     /// How long it took to answer, and how often it did not serve a request.
     pub(crate) answers: Durations,
     pub(crate) failures: AtomicU64,
+    /// How often this process began anew, from a snapshot of its memory.
+    beginnings: AtomicU64,
 }
 
 /// What is to be read before its time, by the task that reads records.
@@ -138,6 +140,7 @@ impl StoreClient {
             told: Mutex::default(),
             answers: Durations::default(),
             failures: AtomicU64::new(0),
+            beginnings: AtomicU64::new(0),
         }
     }
 
@@ -150,6 +153,16 @@ impl StoreClient {
             },
             &self.runtime,
         );
+    }
+
+    /// The process goes on from a snapshot: nothing that was taken before may go back to the store.
+    pub(crate) fn begin_anew(&self) {
+        self.beginnings.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// Which beginning this is.
+    pub(crate) fn beginning(&self) -> u64 {
+        self.beginnings.load(Ordering::SeqCst)
     }
 
     /// Makes the mark of a tag durable, before any id of its range is handed out. A disk that fails

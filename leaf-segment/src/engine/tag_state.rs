@@ -427,6 +427,14 @@ impl TagState {
         self.refilled.notify_waiters();
     }
 
+    /// Ends the tag, whose record is gone. A member of a family is asked for anew: a failover may have lost
+    /// its record, and the family makes it again. Where the family is gone too, or the member was
+    /// deleted, the next look-up says so.
+    pub(crate) fn end_without_record(&self) {
+        let is_member = self.made_by().is_some();
+        self.end(if is_member { SegmentErrorKind::Changed } else { SegmentErrorKind::UnknownTag });
+    }
+
     /// Ends the tag if nobody has used it for so long, and tells whether it did: a handle that
     /// somebody keeps ends with `Changed`. One that waits for the store or an operator stays.
     pub(crate) fn leave_if_idle(&self, idle: Duration) -> bool {

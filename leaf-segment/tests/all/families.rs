@@ -198,3 +198,66 @@ async fn members_that_are_asked_for_together_are_made_together() {
     let made = store.makings.load(Ordering::SeqCst);
     assert!(made <= 8, "{made} makings of 200 members");
 }
+
+/// A member that a failover lost is made again by whoever asks, and its handle says that it changed; a
+/// tag that belongs to no family is gone.
+#[tokio::test(start_paused = true)]
+async fn a_member_whose_record_is_lost_is_asked_for_anew() {
+    let store = store_of(relaxed()).await;
+    let refresh = Duration::from_secs(10);
+    let config = SegmentConfig { refresh, ..SegmentConfig::default() };
+    let segments = SegmentGenerator::open(Arc::clone(&store) as _, config).await;
+    store.create(&NewTag::new(tag("orders"), step(10))).await.unwrap();
+    let member = segments.tag("invoice/acme").await.unwrap();
+    let plain = segments.tag("orders").await.unwrap();
+    for handle in [&member, &plain] {
+        handle.next().await.unwrap();
+        store.inner.lose(handle.tag());
+    }
+    tokio::time::sleep(refresh * 2).await;
+    assert_eq!(*member.next().await.unwrap_err().kind(), SegmentErrorKind::Changed);
+    assert_eq!(*plain.next().await.unwrap_err().kind(), SegmentErrorKind::UnknownTag);
+    assert!(segments.tag("invoice/acme").await.is_ok());
+    assert_eq!(first(&segments, "orders").await, Err(SegmentErrorKind::UnknownTag));
+
+    // The same where an allocation finds out.
+    let member = segments.tag("invoice/other").await.unwrap();
+    store.inner.lose(member.tag());
+    assert_eq!(*member.next().await.unwrap_err().kind(), SegmentErrorKind::Changed);
+    store.inner.lose(&tag("invoice/*"));
+    assert_eq!(first(&segments, "invoice/other").await, Err(SegmentErrorKind::UnknownTag));
+}
+
+/// A family whose row is locked, say, keeps no other tag from its first use.
+#[tokio::test(start_paused = true)]
+async fn a_family_that_does_not_answer_holds_no_other_tag_up() {
+    let store = store_of(relaxed()).await;
+    for name in 0..20 {
+        store.create(&NewTag::new(tag(&format!("orders{name}")), step(10))).await.unwrap();
+    }
+    let segments = open(&store).await;
+    store.set_making_delay(Duration::from_secs(60));
+    let asking = segments.clone();
+    let names = tokio::spawn(async move {
+        let mut refused = 0;
+        loop {
+            let answer = asking.tag("invoice/acme").await.map_err(|error| error.kind().clone());
+            assert!(answer.is_err(), "{answer:?}");
+            refused += 1;
+            if refused == 30 {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    });
+    for name in 0..20 {
+        let begun = tokio::time::Instant::now();
+        assert!(segments.tag(&format!("orders{name}")).await.is_ok());
+        assert!(begun.elapsed() <= Duration::from_millis(1100), "{:?}", begun.elapsed());
+        tokio::time::sleep(Duration::from_millis(150)).await;
+    }
+    tokio::time::timeout(Duration::from_secs(60), names).await.unwrap().unwrap();
+    store.set_making_delay(Duration::ZERO);
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    assert_eq!(first(&segments, "invoice/acme").await, Ok(1));
+}

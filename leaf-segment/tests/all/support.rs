@@ -20,6 +20,8 @@ use leaf_segment::{
 pub(crate) struct TestStore {
     pub(crate) inner: MemoryStore,
     delay: Mutex<Duration>,
+    /// How much longer it takes to make members of families.
+    making_delay: Mutex<Duration>,
     down: Mutex<bool>,
     /// As if others allocated all the time: nothing can be given back.
     pub(crate) busy: Mutex<bool>,
@@ -36,6 +38,10 @@ pub(crate) struct TestStore {
 impl TestStore {
     pub(crate) fn set_delay(&self, delay: Duration) {
         *self.delay.lock().unwrap() = delay;
+    }
+
+    pub(crate) fn set_making_delay(&self, delay: Duration) {
+        *self.making_delay.lock().unwrap() = delay;
     }
 
     pub(crate) fn set_down(&self, down: bool) {
@@ -116,6 +122,8 @@ impl TagCatalog for TestStore {
     ) -> StoreFuture<'a, Vec<Member>> {
         Box::pin(async move {
             self.makings.fetch_add(1, Ordering::SeqCst);
+            let delay = *self.making_delay.lock().unwrap();
+            tokio::time::sleep(delay).await;
             let made = self.inner.make_members(family, members).await?;
             self.line().await?;
             Ok(made)
