@@ -70,6 +70,8 @@ codes! {
     Drained => "drained",
     /// The store of segments does not answer.
     StoreUnavailable => "store_unavailable",
+    /// The store of segments acknowledges allocations that it may lose, at a crash or a failover.
+    StoreMayLose => "store_may_lose",
     /// A tag that is in use has no ids left, and its store does not answer.
     OutOfIds => "out_of_ids",
     /// A tag gets no new ids until an operator has repaired its record.

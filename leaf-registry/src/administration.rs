@@ -34,6 +34,15 @@ pub trait Administration: fmt::Debug + Send + Sync + 'static {
     /// Failures of the store.
     fn risks(&self) -> StoreFuture<'_, Vec<String>>;
 
+    /// Why the store may lose allocations that it has acknowledged, as it is set up and replicated now: at
+    /// a crash, or at a failover. A part of [`Self::risks`].
+    ///
+    /// # Errors
+    /// Failures of the store.
+    fn losses(&self) -> StoreFuture<'_, Vec<String>> {
+        Box::pin(async { Ok(Vec::new()) })
+    }
+
     /// What a segment store remembers of its place among the shards, see
     /// [`ShardMemory`](leaf_segment::shards::ShardMemory); `None` where nobody has written it, where the
     /// database has no table for it, and in a registry.

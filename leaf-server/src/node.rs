@@ -5,7 +5,7 @@
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use anyhow::Result;
@@ -22,6 +22,9 @@ use crate::live::Live;
 use crate::metrics::{Requests, TagMemory};
 use crate::peers::HttpPeers;
 use crate::serve::{DataPlane, Keeping, Share, Tls};
+
+/// How long a store may take to say how it is set up.
+const LOOK: Duration = Duration::from_secs(10);
 
 /// A node with listeners.
 ///
@@ -56,6 +59,9 @@ pub(crate) struct Node {
     pub(crate) tls: Option<Arc<Tls>>,
     /// What the page of metrics told of tags.
     pub(crate) tag_memory: TagMemory,
+    /// Why stores may lose what they have acknowledged, as they said last: a text for each store and
+    /// reason.
+    store_losses: Mutex<Vec<String>>,
     /// The health, and when it was looked at.
     seen_health: Mutex<Option<(Instant, Health)>>,
 }
@@ -91,6 +97,7 @@ impl Node {
             requests: Requests::new(DataPlane::threads(config.http.threads)),
             tls: Tls::open(config)?,
             tag_memory: TagMemory::default(),
+            store_losses: Mutex::default(),
             seen_health: Mutex::default(),
         })
     }
@@ -139,6 +146,32 @@ impl Node {
         }
     }
 
+    /// Asks the stores whether they may lose what they acknowledge. One that does not answer has not
+    /// changed.
+    pub(crate) async fn look_for_losses(&self) {
+        let Some(stores) = self.ids.stores() else { return };
+        let mut found = Vec::new();
+        for store in stores.iter() {
+            let asked = tokio::time::timeout(LOOK, store.open.admin.losses()).await;
+            let url = store.url.to_string();
+            match asked {
+                Ok(Ok(losses)) => {
+                    found.extend(losses.iter().map(|why| format!("segment store {url}: {why}")));
+                }
+                Ok(Err(_)) | Err(_) => {
+                    let before = self.losses();
+                    let own = before.iter().filter(|text| text.contains(&format!("{url}: ")));
+                    found.extend(own.cloned());
+                }
+            }
+        }
+        *self.losses() = found;
+    }
+
+    fn losses(&self) -> MutexGuard<'_, Vec<String>> {
+        self.store_losses.lock().expect("no holder of this lock panics")
+    }
+
     /// Whether this node could answer within the last second. Looking at all tags is not for the
     /// data plane.
     pub(crate) fn health_lately(&self) -> Health {
@@ -156,6 +189,9 @@ impl Node {
             Health::Degraded(reasons) => Health::Degraded(self.hinted(reasons)),
             Health::NotReady(reasons) => Health::NotReady(self.hinted(reasons)),
         };
+        let losses = self.losses().clone();
+        let losses = losses.into_iter().map(|why| Health::degraded(HealthCode::StoreMayLose, why));
+        let health = losses.fold(health, Health::and);
         let out = |code, text| Health::not_ready(code, text);
         if self.leaving.load(Ordering::Relaxed) {
             out(HealthCode::Stopping, "stopping").and(health)

@@ -42,6 +42,8 @@ const LEAST_GRACE: Duration = Duration::from_secs(1);
 const TELL_AGAIN: Duration = Duration::from_secs(60);
 /// How often the health and the data directory are looked at.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// How often stores are asked whether they may lose what they acknowledge.
+const LOSSES_EVERY: Duration = Duration::from_secs(30);
 /// How often the files of certificates are looked at.
 const CERTIFICATES_EVERY: Duration = Duration::from_secs(30);
 
@@ -249,6 +251,12 @@ impl Server {
             claim(&self.node).await?;
             std::future::pending().await
         };
+        let losses = async {
+            loop {
+                self.node.look_for_losses().await;
+                tokio::time::sleep(LOSSES_EVERY).await;
+            }
+        };
         let certificates = async {
             loop {
                 tokio::time::sleep(CERTIFICATES_EVERY).await;
@@ -259,6 +267,7 @@ impl Server {
             ended = health => ended,
             ended = claim => ended,
             ended = certificates => ended,
+            ended = losses => ended,
             gone = data_dir_goes(&self.node.config.data_dir) => Err(gone),
         }
     }

@@ -57,6 +57,30 @@ async fn java_segment(pool: &sqlx::MySqlPool) -> std::ops::Range<i64> {
     max_id - i64::from(step)..max_id
 }
 
+/// G-04: a database that may lose at a crash what it acknowledges.
+#[test]
+fn a_database_that_may_lose_what_it_acknowledges_is_told_until_it_does_not() {
+    let database = MariaDb::start();
+    let url = MariaDb::url(database.port(), &database.new_database());
+    LeafServer::make_tables(SERVER, &url);
+    database.sql("SET GLOBAL innodb_flush_log_at_trx_commit = 2");
+    let (_directory, server) = start(&url, false);
+    let says = |text: &str| {
+        wait_until(text, Duration::from_secs(60), || {
+            let ready = HttpClient::once(server.ops(), "GET", "/readyz");
+            assert_eq!(ready.status, 200, "{}", ready.body);
+            ready.body.contains(text).then_some(ready.body)
+        })
+    };
+    let told = says("innodb_flush_log_at_trx_commit is not 1: a crash may lose allocations");
+    assert!(told.starts_with("degraded: ") && !told.contains("leaf:leaf"), "{told}");
+    assert!(server.get("/v1/server").status == 200 && server.id(SEGMENT) > 0);
+    let metrics = HttpClient::once(server.ops(), "GET", "/metrics").body;
+    assert!(metrics.contains("leaf_health_reason{code=\"store_may_lose\"} 1"), "{metrics}");
+    database.sql("SET GLOBAL innodb_flush_log_at_trx_commit = 1");
+    assert_eq!(says("ready"), "ready");
+}
+
 /// G-02: a Java node on the same row.
 #[test]
 fn two_servers_and_a_java_node_on_one_row_never_share_an_id() {

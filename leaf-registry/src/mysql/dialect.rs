@@ -499,6 +499,10 @@ CREATE TABLE leaf_sequence (
         risks::of(connection).await
     }
 
+    async fn losses(connection: &mut MySqlConnection) -> Result<Vec<String>, sqlx::Error> {
+        risks::losses_of(connection).await
+    }
+
     async fn read_fences(
         connection: &mut MySqlConnection,
         worker: Option<i64>,

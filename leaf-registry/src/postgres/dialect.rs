@@ -419,7 +419,7 @@ CREATE TABLE leaf_sequence (
         Ok(())
     }
 
-    async fn risks(connection: &mut PgConnection) -> Result<Vec<String>, sqlx::Error> {
+    async fn losses(connection: &mut PgConnection) -> Result<Vec<String>, sqlx::Error> {
         let (fsync, pages, waits): (bool, bool, bool) = query_as(
             "SELECT current_setting('fsync')::boolean, \
              current_setting('full_page_writes')::boolean, \
@@ -427,7 +427,7 @@ CREATE TABLE leaf_sequence (
         )
         .fetch_one(connection)
         .await?;
-        let risks = [
+        let losses = [
             (
                 waits,
                 "synchronous_commit is off: behind a pooler that shares connections a crash may lose \
@@ -436,6 +436,6 @@ CREATE TABLE leaf_sequence (
             (fsync, "fsync is off: a crash may lose allocations; set it to on"),
             (pages, "full_page_writes is off: a crash may lose allocations; set it to on"),
         ];
-        Ok(risks.into_iter().filter(|(safe, _)| !safe).map(|(_, text)| text.into()).collect())
+        Ok(losses.into_iter().filter(|(safe, _)| !safe).map(|(_, text)| text.into()).collect())
     }
 }

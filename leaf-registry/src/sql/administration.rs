@@ -101,9 +101,20 @@ impl<D: Dialect> Administration for SqlStore<D> {
             name,
             async |connection: &mut Connection<D>| {
                 let mut risks: Vec<String> = self.guard.risk().into_iter().collect();
+                risks.extend(D::losses(connection).await?);
                 risks.extend(D::risks(connection).await?);
                 Ok(risks)
             },
+        ))
+    }
+
+    fn losses(&self) -> StoreFuture<'_, Vec<String>> {
+        let name = format!("look at the settings of {}", D::NAME);
+        Box::pin(run(
+            &self.connections,
+            Access::Read,
+            name,
+            async |connection: &mut Connection<D>| Ok(D::losses(connection).await?),
         ))
     }
 }

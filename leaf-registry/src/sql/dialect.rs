@@ -302,10 +302,22 @@ pub(crate) trait Dialect: fmt::Debug + Send + Sync + Sized + 'static {
         async { Ok(()) }
     }
 
-    /// What could cost ids as the server is set up, each with the way out.
+    /// What could cost ids as the server is set up, each with the way out, beside [`Self::losses`].
     fn risks(
         connection: &mut Connection<Self>,
-    ) -> impl Future<Output = Result<Vec<String>, sqlx::Error>> + Send;
+    ) -> impl Future<Output = Result<Vec<String>, sqlx::Error>> + Send {
+        let _ = connection;
+        async { Ok(Vec::new()) }
+    }
+
+    /// Why the server may lose what it has acknowledged, each with the way out. There is nothing to ask a
+    /// file: each connection sets the settings that matter itself.
+    fn losses(
+        connection: &mut Connection<Self>,
+    ) -> impl Future<Output = Result<Vec<String>, sqlx::Error>> + Send {
+        let _ = connection;
+        async { Ok(Vec::new()) }
+    }
 
     /// Reads all fences or one, with what a Java Leaf keeps beside them. The argument
     /// `failed_over_at`, which the caller has read from this server, is copied into each result.

@@ -1,7 +1,6 @@
 //! The statements of SQLite. [`super::file`] says when a change is durable.
 
 use leaf_core::Tag;
-use sqlx::SqliteConnection;
 
 use super::errors;
 use super::file::SqliteFile;
@@ -225,9 +224,4 @@ CREATE TABLE leaf_sequence (
         |query, tags| query.bind(json(tags)),
         |query, names| query.bind(json(names))
     );
-
-    /// There is nothing to ask the file: each connection sets the settings that matter itself.
-    async fn risks(_connection: &mut SqliteConnection) -> Result<Vec<String>, sqlx::Error> {
-        Ok(Vec::new())
-    }
 }
