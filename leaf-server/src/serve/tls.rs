@@ -235,7 +235,8 @@ impl Door {
             TlsMode::Required => {}
         }
         let config = Arc::clone(&tls.current.load().configs[self.face as usize]);
-        let handshake = handshake(stream, config, turns);
+        // On the heap: it is larger than all that a connection without TLS needs.
+        let handshake = Box::pin(handshake(stream, config, turns));
         let handshake = tokio::time::timeout(HANDSHAKE, handshake);
         let (ended, stream) = match control.unless(Order::Close, handshake).await? {
             Ok(Ok(stream)) => (Handshake::Done, Some(Either::Right(Box::new(stream)))),
