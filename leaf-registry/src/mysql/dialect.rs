@@ -365,6 +365,9 @@ CREATE TABLE leaf_sequence (
         "skip = skip + COALESCE(failover_margin, 0), "
     );
     const SET_MEANING: &'static str = of_tag!("UPDATE leaf_sequence SET meaning = ?");
+    // From left to right: `skip` is the former one in the first assignment.
+    const ENTER_PERIOD: Option<&'static str> =
+        Some(of_tag!("UPDATE leaf_sequence SET max_id = ? + skip, skip = 0", " AND max_id < ?"));
 
     const RESERVE: &'static str = concat!(
         "INSERT INTO leaf_sequence (biz_tag, max_id, step, meaning) SELECT name, 0, 1, 'reserved' FROM ",

@@ -5,7 +5,7 @@
 //! advanced before it is copied on another server than before: a member that the failover lost is
 //! not made again as it was.
 
-use leaf_core::Tag;
+use leaf_core::{Clock as _, SystemClock, Tag, UnixMillis};
 use leaf_segment::store::{Member, MembersPlan, TagSettings};
 use leaf_segment::{StoreError, StoreErrorKind};
 
@@ -58,6 +58,7 @@ impl<D: Dialect> Change<D> for MakeMembers<'_> {
         if !plan.new.is_empty() {
             let family = Value::Tag(locked.record.tag.as_str());
             let (new, table) = (Value::Names(&plan.new), &locked.table);
+            enter_period::<D>(connection, locked).await?;
             if table.is_plain {
                 D::execute(connection, D::RESERVE, &[new]).await?;
                 D::execute(connection, table.copy, &[new, family]).await?;
@@ -71,6 +72,30 @@ impl<D: Dialect> Change<D> for MakeMembers<'_> {
         }
         Ok(Made::Members(plan.answer))
     }
+}
+
+/// Lets the locked row of a family whose numbers begin again enter the running period, as an allocation
+/// does with the row of a tag. What it must skip since failovers counts for that period and for no later
+/// one: else it would grow with each failover, and new members would begin behind the end. The period is
+/// the one that the clocks of the server and of this host agree on.
+async fn enter_period<D: Dialect>(
+    connection: &mut Connection<D>,
+    locked: &Locked,
+) -> Result<(), WorkError> {
+    let reset = locked.record.meaning.as_ref().ok().and_then(|meaning| meaning.reset);
+    let (Some(statement), Some(clock), Some(reset)) = (D::ENTER_PERIOD, D::SERVER_CLOCK, reset)
+    else {
+        return Ok(());
+    };
+    let shown = D::fetch(connection, clock, &[], &[Column::Int]).await?;
+    let shown = shown.first().and_then(|row| row.int(0)).unwrap_or_default();
+    let theirs = UnixMillis::new(shown.max(0).cast_unsigned());
+    if let Some(first) = reset.first_number(SystemClock.wall_millis(), theirs) {
+        let family = Value::Tag(locked.record.tag.as_str());
+        let values = [Value::Int(first), family, Value::Int(first)];
+        D::execute(connection, statement, &values).await?;
+    }
+    Ok(())
 }
 
 impl<D: Dialect> SqlStore<D> {

@@ -148,6 +148,53 @@ async fn a_member_that_a_failover_lost_is_made_behind_the_margin() {
     }
 }
 
+/// What a family skips after failovers it skips in one period: else a family would have no numbers left
+/// for new members after ten of them.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn failovers_of_former_periods_cost_new_members_nothing() {
+    for server in Server::both().await {
+        let store = open(&server.url(), Some(1000)).await;
+        create(&store).await;
+        let family = Tag::parse("inv/*").unwrap();
+        let spec =
+            TagSpec { family: true, step: None, reset: Some(Period::Yearly), ..TagSpec::default() };
+        let record = spec.record(family.clone(), &KeyRing::default()).unwrap();
+        TagAdmin::new(&*store.store).create(&record).await.unwrap();
+        let year = jiff::Timestamp::now().to_string()[..4].parse().unwrap();
+        let first = |year| {
+            let day = Day { year, month: 1, day: 1 };
+            record.meaning.reset.unwrap().join(day, 1).unwrap()
+        };
+        let (least, margin) = (first(year), record.own_failover_margin().unwrap());
+        let expected = Expected { least, ..Expected::new(record.step, record.meaning) };
+        let begins = async |name: &str| {
+            let member = Tag::parse(name).unwrap();
+            let made = store.store.make_members(&family, std::slice::from_ref(&member)).await;
+            made.unwrap().pop().unwrap().1.unwrap();
+            store.store.allocate(&member, step(1), expected).await.unwrap().start() - least
+        };
+        // As if a year had passed, with more failovers.
+        let passes = async |margins: i64| {
+            let set = format!("max_id = {}, skip = skip + {}", first(year - 1), margins * margin);
+            server.sql(&format!("UPDATE leaf_sequence SET {set} WHERE biz_tag = 'inv/*'")).await;
+        };
+        assert_eq!(begins("inv/a").await, 0);
+        // Many failovers, the last members of which were made last year.
+        passes(3).await;
+        assert_eq!(begins("inv/b").await, 3 * margin, "they may have lost members of this year");
+        passes(0).await;
+        assert_eq!(begins("inv/c").await, 0);
+        // Within a period they add up, once.
+        server.another_server().await;
+        assert_eq!(begins("inv/d").await, margin);
+        assert_eq!(begins("inv/e").await, margin);
+        passes(0).await;
+        assert_eq!(begins("inv/f").await, margin, "of which some may be of the new period");
+        passes(0).await;
+        assert_eq!(begins("inv/g").await, 0);
+    }
+}
+
 /// Of nodes with different margins any may be the one that jumps.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_greatest_margin_of_any_node_counts() {

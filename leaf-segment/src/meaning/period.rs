@@ -13,7 +13,7 @@ use std::fmt;
 use jiff::civil::Date;
 use jiff::tz::TimeZone;
 use jiff::{SignedDuration, Timestamp};
-use leaf_core::Day;
+use leaf_core::{Day, UnixMillis};
 use serde::{Deserialize, Serialize};
 
 use crate::store::SEALED;
@@ -205,6 +205,18 @@ impl Reset {
     /// The numbers of the period that it is now.
     pub(crate) fn window_at(self, now: Timestamp) -> Window {
         self.window(self.period.code(self.zone.day_at(now)))
+    }
+
+    /// The first number of the period that both of these clocks show, milliseconds since 1970; `None` where
+    /// they show different ones.
+    #[must_use]
+    pub fn first_number(self, ours: UnixMillis, theirs: UnixMillis) -> Option<i64> {
+        let window = |clock: UnixMillis| {
+            let millis = i64::try_from(clock.get()).ok()?;
+            Timestamp::from_millisecond(millis).ok().map(|now| self.window_at(now))
+        };
+        let (ours, theirs) = (window(ours)?, window(theirs)?);
+        (ours == theirs).then_some(ours.least)
     }
 
     /// Classifies a counter whose next number is beyond `window`: the period is full, the next one
