@@ -42,8 +42,9 @@ const LEAST_GRACE: Duration = Duration::from_secs(1);
 const TELL_AGAIN: Duration = Duration::from_secs(60);
 /// How often the health and the data directory are looked at.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// How often stores are asked whether they may lose what they acknowledge.
-const LOSSES_EVERY: Duration = Duration::from_secs(30);
+/// How often stores are asked whether they may lose what they acknowledge: not in step with the refresh of
+/// tags, so that an idle node needs no second connection for it.
+const LOSSES_EVERY: Duration = Duration::from_secs(29);
 /// How often the files of certificates are looked at.
 const CERTIFICATES_EVERY: Duration = Duration::from_secs(30);
 
