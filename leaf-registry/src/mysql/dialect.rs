@@ -366,8 +366,10 @@ CREATE TABLE leaf_sequence (
     );
     const SET_MEANING: &'static str = of_tag!("UPDATE leaf_sequence SET meaning = ?");
     // From left to right: `skip` is the former one in the first assignment.
-    const ENTER_PERIOD: Option<&'static str> =
-        Some(of_tag!("UPDATE leaf_sequence SET max_id = ? + skip, skip = 0", " AND max_id < ?"));
+    const ENTER_PERIOD: Option<&'static str> = Some(of_tag!(
+        "UPDATE leaf_sequence SET max_id = ? + skip, skip = 0",
+        " AND max_id < ? AND skip > 0"
+    ));
 
     const RESERVE: &'static str = concat!(
         "INSERT INTO leaf_sequence (biz_tag, max_id, step, meaning) SELECT name, 0, 1, 'reserved' FROM ",

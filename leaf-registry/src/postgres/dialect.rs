@@ -294,7 +294,8 @@ CREATE TABLE leaf_sequence (
         "skip = skip + coalesce(failover_margin, 0), "
     );
     const ENTER_PERIOD: Option<&'static str> = Some(
-        "UPDATE leaf_sequence SET max_id = $1 + skip, skip = 0 WHERE biz_tag = $2 AND max_id < $3",
+        "UPDATE leaf_sequence SET max_id = $1 + skip, skip = 0 \
+         WHERE biz_tag = $2 AND max_id < $3 AND skip > 0",
     );
     const SET_MEANING: &'static str =
         "UPDATE leaf_sequence SET meaning = $1, update_time = now() WHERE biz_tag = $2";

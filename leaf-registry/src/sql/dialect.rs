@@ -221,8 +221,8 @@ pub(crate) trait Dialect: fmt::Debug + Send + Sync + Sized + 'static {
     const SEQUENCE: TagStatements;
     /// new meaning, tag. For a row of `leaf_sequence` that is locked.
     const SET_MEANING: &'static str;
-    /// Lets a counter enter a period by its first number, behind what it skips: first number, name, first
-    /// number. Nothing happens where it has entered one. Only where tags jump.
+    /// Lets a counter that skips some numbers enter a period by its first number, behind those: first
+    /// number, name, first number. Nothing happens where it has entered that. Only where tags jump.
     const ENTER_PERIOD: Option<&'static str> = None;
     /// names (as [`Value::Names`]). Makes a row in `leaf_sequence` for each, that locks the name.
     const RESERVE: &'static str;

@@ -74,10 +74,10 @@ impl<D: Dialect> Change<D> for MakeMembers<'_> {
     }
 }
 
-/// Lets the locked row of a family whose numbers begin again enter the running period, as an allocation
-/// does with the row of a tag. What it must skip since failovers counts for that period and for no later
-/// one: else it would grow with each failover, and new members would begin behind the end. The period is
-/// the one that the clocks of the server and of this host agree on.
+/// Lets the locked row of a family whose numbers begin again, and that a failover advanced, enter the
+/// running period, as an allocation does with the row of a tag. What it must skip counts for that period
+/// and for no later one: else it would grow with each failover, and new members would begin behind the
+/// end. The period is the one that the clocks of the server and of this host agree on.
 async fn enter_period<D: Dialect>(
     connection: &mut Connection<D>,
     locked: &Locked,
@@ -87,10 +87,16 @@ async fn enter_period<D: Dialect>(
     else {
         return Ok(());
     };
+    let ours = SystemClock.wall_millis();
+    let max_id = locked.record.max_id;
+    // As it was made, or in the period already.
+    if max_id <= 1 || reset.first_number(ours, ours).is_none_or(|first| first <= max_id) {
+        return Ok(());
+    }
     let shown = D::fetch(connection, clock, &[], &[Column::Int]).await?;
     let shown = shown.first().and_then(|row| row.int(0)).unwrap_or_default();
     let theirs = UnixMillis::new(shown.max(0).cast_unsigned());
-    if let Some(first) = reset.first_number(SystemClock.wall_millis(), theirs) {
+    if let Some(first) = reset.first_number(ours, theirs) {
         let family = Value::Tag(locked.record.tag.as_str());
         let values = [Value::Int(first), family, Value::Int(first)];
         D::execute(connection, statement, &values).await?;
