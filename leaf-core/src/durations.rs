@@ -10,8 +10,8 @@ const BOUNDED: usize = 20;
 
 /// Counts of durations in buckets whose bounds double, from 16 µs to 8.4 s, and their sum.
 ///
-/// To add costs two additions to memory, whatever the number of durations is. A thread that adds often
-/// has one of its own: two threads that add to the same one wait for each other's processor.
+/// Adding costs two additions to memory, whatever `times` is. Give a thread that adds often a value of its
+/// own: two threads that add to the same one slow each other down.
 ///
 /// ```
 /// use std::time::Duration;
@@ -42,7 +42,7 @@ pub struct DurationCounts {
 }
 
 impl Durations {
-    /// Adds a duration so many times.
+    /// Adds a duration, once for each of `times` things that took it.
     pub fn add(&self, duration: Duration, times: u64) {
         let nanos = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
         self.buckets[bucket(nanos)].fetch_add(times, Ordering::Relaxed);

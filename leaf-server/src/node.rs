@@ -23,7 +23,7 @@ use crate::metrics::{Requests, TagMemory};
 use crate::peers::HttpPeers;
 use crate::serve::{DataPlane, Keeping, Share, Tls};
 
-/// How long a store may take to say how it is set up.
+/// How long a store may take to say how it is set up, and a disk to yield the certificates.
 const LOOK: Duration = Duration::from_secs(10);
 
 /// A node with listeners.
@@ -140,9 +140,12 @@ impl Node {
     /// Reads the files of certificates again.
     pub(crate) async fn read_certificates(&self) {
         if let Some(tls) = &self.tls {
-            let tls = Arc::clone(tls);
-            // It cannot fail: it does not panic, and nobody aborts it.
-            let _ = tokio::task::spawn_blocking(move || tls.read_again()).await;
+            let reading = Arc::clone(tls);
+            let read = tokio::task::spawn_blocking(move || reading.read_again());
+            // A disk that hangs must not hold up a reload. The reading goes on by itself.
+            if tokio::time::timeout(LOOK, read).await.is_err() {
+                tls.not_read();
+            }
         }
     }
 

@@ -45,8 +45,10 @@ impl Peers for HttpPeers {
 
     fn ask<'a>(&'a self, peer: &'a Identity) -> BoxFuture<'a, Option<UnixMillis>> {
         Box::pin(async move {
-            // Read each time: certificates change.
-            let clock = match PeerConnector::new(&self.config) {
+            // Read each time, since certificates change; on a thread of its own, since a disk may hang.
+            let config = self.config.clone();
+            let connector = tokio::task::spawn_blocking(move || PeerConnector::new(&config));
+            let clock = match connector.await.ok()? {
                 Ok(connector) => ask(&connector, peer.as_str()).await,
                 Err(error) => {
                     tracing::warn!("{error}; the clocks of other nodes cannot be asked for");

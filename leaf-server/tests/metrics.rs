@@ -182,6 +182,13 @@ fn the_counts_of_tags_go_on_when_they_leave_memory_and_come_back() {
         let page = scrape(&server);
         assert_eq!((page[issued], page[other]), (f64::from(5 * round), 0.0));
     }
+    // One that comes while the named one is not in memory has a name of its own.
+    let made = ops(&server, "POST", "/v1/tags", r#"{"tag":"second","step":10}"#);
+    assert_eq!(made.status, 201, "{}", made.body);
+    let _ = server.id("/api/segment/get/second");
+    let page = scrape(&server);
+    assert_eq!(page.get(r#"leaf_ids_issued_total{mode="segment",tag="second"}"#), Some(&1.0));
+    assert_eq!(page[other], 0.0);
 }
 
 #[test]

@@ -112,10 +112,10 @@ impl Protocol for Http {
 /// Serves a connection, in the version that its first bytes show, until the client or the server
 /// has had enough.
 async fn serve(stream: impl Stream, node: Arc<Node>, routes: Routes, control: Arc<Control>) {
+    let _connected = node.requests.connected(routes.face());
     let opened = control.unless(Order::Finish, open(stream)).await;
     let Some(Some((version, stream))) = opened else { return };
     let service = Answering { node: Arc::clone(&node), routes, control: Arc::clone(&control) };
-    let _connected = node.requests.connected(routes.face());
     // What was answered at once is counted together, with one look at the clock.
     let count = |begun: Instant| match control.at_once.load(Ordering::Relaxed) {
         0 => {}

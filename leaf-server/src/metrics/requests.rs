@@ -1,8 +1,8 @@
 //! The requests of a server: how many were answered, how long that took, and how many were refused.
 //!
-//! A thread of the data plane counts in cells of its own, so that no line of memory goes from one
-//! processor to another for it; whoever looks adds them up. Where requests come together the clock is
-//! read once when their bytes arrive, and once when their answers are ready to be sent.
+//! Each thread of the data plane counts in cells of its own, so that counting moves no cache line
+//! between processors; the page of metrics adds the cells up. For requests that arrive together the
+//! clock is read twice: when their bytes arrive, and when their answers are ready to be sent.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -96,7 +96,7 @@ struct Cells {
 pub(crate) struct Connected<'a>(&'a AtomicUsize);
 
 impl Requests {
-    /// For a data plane of so many threads.
+    /// Zero counts, for a data plane of `threads` threads.
     pub(crate) fn new(threads: usize) -> Self {
         Self {
             threads: (0..=threads).map(|_| Cells::default()).collect(),

@@ -71,21 +71,25 @@ impl TagMemory {
         let mut memory = self.0.lock().expect("no holder of this lock panics");
         let totals: Vec<_> = stores.iter().map(|store| store.generator.totals()).collect();
         let known: usize = totals.iter().map(|totals| totals.tags).sum();
-        if memory.named.len() < NAMED.min(known) {
-            for view in stores.iter().flat_map(|store| store.generator.views(None, NAMED)) {
-                if memory.named.len() < NAMED || memory.named.contains_key(&view.tag) {
-                    memory.named.entry(view.tag).or_default();
-                }
-            }
-        }
-        let count = |(tag, rising): (&Tag, &mut Rising)| {
+        let looked_at = |(tag, rising): (&Tag, &mut Rising)| {
             let view = stores.of(tag.as_str()).generator.view(tag.as_str());
             // One that left and came back since the last look, and issued more than before, counts too
             // little here; what is missing is told of the others.
             let issued = rising.follow(view.as_ref().map(|view| view.issued));
             TagCount { tag: tag.clone(), issued, view }
         };
-        let named: Vec<TagCount> = memory.named.iter_mut().map(count).collect();
+        let mut named: Vec<TagCount> = memory.named.iter_mut().map(looked_at).collect();
+        // Named tags that left memory say nothing of those that came.
+        let present = named.iter().filter(|tag| tag.view.is_some()).count();
+        if memory.named.len() < NAMED && present < known {
+            for view in stores.iter().flat_map(|store| store.generator.views(None, NAMED)) {
+                if memory.named.len() < NAMED && !memory.named.contains_key(&view.tag) {
+                    let tag = view.tag.clone();
+                    let rising = memory.named.entry(view.tag).or_default();
+                    named.push(looked_at((&tag, rising)));
+                }
+            }
+        }
         // Read before the named ones, so it may be some ids behind them.
         let all: u64 = totals.iter().map(|totals| totals.issued).sum();
         let of_named: u64 = named.iter().map(|tag| tag.issued).sum();

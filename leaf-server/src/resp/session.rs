@@ -68,7 +68,7 @@ impl Session {
         }
     }
 
-    /// So many equal commands are answered now.
+    /// Counts `commands` commands as answered, and remembers what they ask for.
     pub(super) fn answers(&mut self, operation: Operation, commands: usize) {
         self.operation = operation;
         self.answered[operation as usize] += commands as i32;

@@ -47,7 +47,7 @@ impl DataPlane {
         }
     }
 
-    /// Starts so many threads.
+    /// Starts the data plane with this number of threads.
     pub(crate) fn start(threads: usize) -> Result<Self> {
         let threads: Result<Vec<_>> = (0..threads).map(Thread::start).collect();
         Ok(Self { threads: threads?.into() })

@@ -22,6 +22,7 @@ use rustls::crypto::ring;
 use rustls::server::{Acceptor, NoServerSessionStorage, WebPkiClientVerifier};
 use rustls::sign::CertifiedKey;
 use rustls::{RootCertStore, ServerConfig};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
 use tokio_rustls::LazyConfigAcceptor;
@@ -181,6 +182,15 @@ impl Tls {
         }
     }
 
+    /// The files could not be read in time.
+    pub(crate) fn not_read(&self) {
+        tracing::error!(
+            "tls: the files cannot be read in time; the former certificate stays in force"
+        );
+        let mut last = self.last_read.lock().expect("no holder of this lock panics");
+        *last = Err("not read in time".into());
+    }
+
     /// Whether the files could be used when they were read last.
     pub(crate) fn last_read_successful(&self) -> bool {
         self.last_read.lock().expect("no holder of this lock panics").is_ok()
@@ -251,20 +261,106 @@ impl Door {
     }
 }
 
-/// A handshake. What it takes of the processor, as much as thirty requests, is done when it is its turn:
-/// between two of them the other connections of the thread run, however many clients come at once.
-async fn handshake(
-    stream: TcpStream,
+/// Does a handshake. To sign takes the processor as long as thirty requests for an id, so it is done when
+/// it is this connection's turn, and between two turns the other connections of the thread run: a crowd
+/// of new clients must not hold them up.
+async fn handshake<S: AsyncRead + AsyncWrite + Unpin>(
+    stream: S,
     config: Arc<ServerConfig>,
     turns: &Semaphore,
-) -> io::Result<TlsStream<TcpStream>> {
+) -> io::Result<TlsStream<S>> {
     let hello = LazyConfigAcceptor::new(Acceptor::default(), stream).await?;
-    let mut rest = pin!(hello.into_stream(config));
     let turn = turns.acquire().await.map_err(io::Error::other)?;
+    // This call signs.
+    let mut rest = pin!(hello.into_stream(config));
     let begun = poll_fn(|context| Poll::Ready(rest.as_mut().poll(context))).await;
+    // Without it the next turn would come before any other task's.
+    tokio::task::yield_now().await;
     drop(turn);
     match begun {
         Poll::Ready(ended) => ended,
         Poll::Pending => rest.await,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+    use std::rc::Rc;
+
+    use rustls::server::{ClientHello, ResolvesServerCert};
+    use rustls::{ClientConfig, ClientConnection};
+    use tokio::io::AsyncWriteExt as _;
+    use tokio::task::LocalSet;
+
+    use super::*;
+
+    thread_local! {
+        /// What ran, in its order.
+        static RAN: RefCell<String> = const { RefCell::new(String::new()) };
+    }
+
+    /// Notes when a handshake asks for the certificate, which is when it is about to sign.
+    #[derive(Debug)]
+    struct Noting(Arc<CertifiedKey>);
+
+    impl ResolvesServerCert for Noting {
+        fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+            RAN.with_borrow_mut(|ran| ran.push('s'));
+            Some(Arc::clone(&self.0))
+        }
+    }
+
+    /// The first message of a client.
+    fn hello() -> Vec<u8> {
+        let client = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_root_certificates(RootCertStore::empty())
+            .with_no_client_auth();
+        let name = "127.0.0.1".try_into().unwrap();
+        let mut client = ClientConnection::new(Arc::new(client), name).unwrap();
+        let mut bytes = Vec::new();
+        client.write_tls(&mut bytes).unwrap();
+        bytes
+    }
+
+    #[tokio::test]
+    async fn a_crowd_of_new_clients_lets_other_connections_run_in_between() {
+        let made = leaf_testkit::Certificates::make();
+        let paths = Paths {
+            certificate: Some(made.server()),
+            key: Some(made.server_key()),
+            client_ca: None,
+        };
+        let files = Files::read(&paths).unwrap();
+        let provider = ring::default_provider();
+        let key = provider.key_provider.load_private_key(files.key().unwrap()).unwrap();
+        let certified = Arc::new(CertifiedKey::new(files.certificates().unwrap(), key));
+        let config = ServerConfig::builder_with_provider(Arc::new(provider))
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_no_client_auth()
+            .with_cert_resolver(Arc::new(Noting(certified)));
+        let (config, turns) = (Arc::new(config), Rc::new(Semaphore::new(1)));
+        let local = LocalSet::new();
+        let mut clients = Vec::new();
+        for _ in 0..20 {
+            let (mut client, server) = tokio::io::duplex(16 * 1024);
+            client.write_all(&hello()).await.unwrap();
+            clients.push(client);
+            let (config, turns) = (Arc::clone(&config), Rc::clone(&turns));
+            local.spawn_local(async move { handshake(server, config, &turns).await.map(drop) });
+        }
+        let another_connection = async {
+            while RAN.with_borrow(|ran| ran.matches('s').count()) < 20 {
+                RAN.with_borrow_mut(|ran| ran.push('.'));
+                tokio::task::yield_now().await;
+            }
+        };
+        let another_connection = local.run_until(another_connection);
+        tokio::time::timeout(Duration::from_secs(20), another_connection).await.unwrap();
+        let ran = RAN.take();
+        assert!(!ran.contains("ss"), "two handshakes in a row: {ran}");
     }
 }
