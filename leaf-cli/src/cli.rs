@@ -8,6 +8,7 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum};
 use leaf_core::TextForm;
 use leaf_node::ListCursor;
+use leaf_node::tokens::Role;
 use leaf_segment::admin::ShapeName;
 use leaf_segment::meaning::Period;
 
@@ -92,6 +93,11 @@ pub(crate) enum Command {
         #[command(subcommand)]
         command: Worker,
     },
+    /// Tokens for the callers of servers: who may ask for what.
+    Token {
+        #[command(subcommand)]
+        command: Token,
+    },
     /// Take an id apart: a snowflake id, offline, by the layout of the configuration, or an id of a
     /// tag.
     Decode {
@@ -117,6 +123,19 @@ pub(crate) enum Command {
     /// --store, of several data centres, are also compared: which tags can have the same id in two
     /// of them.
     Doctor,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Token {
+    /// Draw a token; prints it, and the line for the server's tokens_file. Nothing is stored.
+    New {
+        /// Who will show it: 1 to 64 letters, digits, `-`, `_` and `.`
+        name: String,
+        /// What that caller may do, several times if need be: ids, ids:TAG, ids:PREFIX*, read (what the
+        /// ops listener shows) or admin (also what it changes)
+        #[arg(long, required = true, value_name = "ROLE")]
+        role: Vec<Role>,
+    },
 }
 
 #[derive(Debug, Subcommand)]
@@ -333,7 +352,9 @@ fn explain(error: &clap::Error) -> String {
         ErrorKind::InvalidValue | ErrorKind::ValueValidation => {
             let argument = names(ContextKind::InvalidArg);
             // The parsers of these say what to give, and repeat no value.
-            let told = ["--shape", "--reset", "--as"].iter().any(|name| argument.starts_with(name));
+            let told = ["--shape", "--reset", "--as", "--role"]
+                .iter()
+                .any(|name| argument.starts_with(name));
             match error.source().filter(|_| told) {
                 Some(why) => format!("{argument}: {why}"),
                 None => format!("{argument}: the value is missing or wrong"),
@@ -402,6 +423,7 @@ mod tests {
             ),
             (&["tag", "create", "a", "--reset", "canary"], "give daily, monthly or yearly"),
             (&["decode", "1", "--as", "canary"], "give one of uuid"),
+            (&["token", "new", "a", "--role", "canary"], "the roles are ids, ids:TAG"),
             (&["tag"], "a command is missing"),
         ];
         for (args, expected) in cases {

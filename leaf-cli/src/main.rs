@@ -20,6 +20,7 @@ mod overlap;
 mod shards;
 mod stores;
 mod tag;
+mod token;
 mod worker;
 
 use std::io::{IsTerminal, Write};
@@ -92,6 +93,7 @@ async fn work(cli: cli::Cli) -> anyhow::Result<Done> {
         Command::Decode { id, tag: Some(tag), .. } => {
             with_stores(place, async |stores| tag::decode(stores, &tag, &id, output).await).await
         }
+        Command::Token { command } => token::run(command, output),
         Command::Shards { apply } => {
             with_stores(place, async |stores| shards::run(stores, apply, output).await).await
         }

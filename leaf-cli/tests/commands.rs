@@ -573,3 +573,30 @@ fn the_doctor_finds_a_tag_whose_period_has_not_begun() {
     assert_eq!(found.code, 1);
     assert!(found.out.contains("numbers of 20991231 were granted"), "{found:?}");
 }
+
+#[test]
+fn a_token_is_drawn_with_the_line_for_its_file() {
+    let home = home();
+    let args =
+        ["--output", "json", "token", "new", "app", "--role", "ids:orders*", "--role", "read"];
+    let printed = leaf(home.path(), &args).ok();
+    let made: serde_json::Value = serde_json::from_str(&printed).unwrap();
+    let entries = leaf_node::tokens::parse(made["line"].as_str().unwrap()).unwrap();
+    let hash = leaf_node::tokens::TokenHash::of(made["token"].as_str().unwrap().as_bytes());
+    assert_eq!(entries[0].shows, [leaf_node::tokens::Credential::Token(hash)]);
+    let roles: Vec<_> = entries[0].roles.iter().map(ToString::to_string).collect();
+    assert_eq!(
+        (entries[0].name.as_str(), roles),
+        ("app", vec!["ids:orders*".into(), "read".into()])
+    );
+    for (args, wanted) in [
+        (&["token", "new", "default", "--role", "ids"][..], "stands for a secret"),
+        (&["token", "new", "a b", "--role", "ids"], "a name has"),
+        (&["token", "new", "anonymous", "--role", "ids"], "who shows no token"),
+        (&["token", "new", "app", "--role", "write"], "the roles are"),
+        (&["token", "new", "app"], "missing: --role"),
+    ] {
+        let refused = leaf(home.path(), args).failed(2);
+        assert!(refused.contains(wanted), "{args:?}: {refused}");
+    }
+}

@@ -63,6 +63,9 @@ pub struct Config {
     pub zone: Option<String>,
     /// Time zone of decoded timestamps, an IANA name. Default: the system's.
     pub time_zone: Option<String>,
+    /// A file with the names of callers, the hashes of their tokens, and what they may do. Without it
+    /// ids are open to everybody.
+    pub tokens_file: Option<PathBuf>,
     /// The listener for ids.
     pub http: Http,
     /// The listener for ids over the Redis protocol.
@@ -94,6 +97,7 @@ impl Default for Config {
             stop_delay: Span::from_secs(0),
             zone: None,
             time_zone: None,
+            tokens_file: None,
             http: Http::default(),
             redis: Redis::default(),
             grpc: Grpc::default(),
@@ -144,6 +148,9 @@ impl ConfigError {
 }
 
 impl Config {
+    /// What changes while the server runs, of the keys in no section.
+    pub const LIVE: &[&str] = &["tokens_file"];
+
     /// The listeners that encrypt, and those that may.
     #[must_use]
     pub fn tls_modes(&self) -> [(&'static str, TlsMode); 4] {

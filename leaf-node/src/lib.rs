@@ -35,6 +35,8 @@ mod shards;
 mod tag_list;
 #[cfg(feature = "server-config")]
 pub mod tls;
+#[cfg(feature = "server-config")]
+pub mod tokens;
 
 pub use error::OpenError;
 pub use identity::find_identity;

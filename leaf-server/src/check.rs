@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 use leaf_node::config::Config;
-use leaf_node::hints;
+use leaf_node::{hints, tokens};
 use leaf_registry::OpenRegistry;
 use leaf_segment::TagStore;
 use leaf_segment::shards::ShardPlace;
@@ -65,6 +65,11 @@ pub(crate) async fn run(config: &Config) -> Result<()> {
             end.map_or_else(|_| "usable".into(), |end| format!("the certificate ends on {end}"))
         });
         report.tell(&"tls", told.map_err(Into::into))?;
+    }
+    if config.tokens_file.is_some() {
+        let callers = tokens::read(config.tokens_file.as_deref());
+        let told = callers.map(|callers| format!("{} callers", callers.len()));
+        report.tell(&"tokens_file", told.map_err(Into::into))?;
     }
     if config.segment.enabled {
         let marks = leaf_node::check_marks(config).map(|()| "usable".into());

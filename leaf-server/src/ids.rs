@@ -15,6 +15,7 @@ use leaf_segment::{Ids, LeasedRange, SegmentError, SegmentErrorKind, TagHandle};
 use leaf_snowflake::{IdRun, SnowflakeError, SnowflakeErrorKind, SnowflakeGenerator, SystemClock};
 use serde::Serialize;
 
+use crate::access::{Caller, Denial};
 use crate::node::Node;
 use crate::refusal::Reason;
 
@@ -31,6 +32,7 @@ impl IdError {
             Self::NoTemplate => Reason::NoTemplate,
             Self::NoText => Reason::NoText,
             Self::Busy(_) => Reason::Busy,
+            Self::Denied(denial) => denial.reason(),
             Self::Segment(error) => match error.kind() {
                 SegmentErrorKind::BadTag(_) | SegmentErrorKind::BadCount { .. } => {
                     Reason::BadRequest
@@ -70,6 +72,9 @@ pub(crate) enum IdError {
     /// Too many requests wait already; worth another try.
     #[error("{0}")]
     Busy(&'static str),
+    /// The caller has no role for it.
+    #[error("{0}")]
+    Denied(#[from] Denial),
     /// Why there is no id of a tag.
     #[error("{0}")]
     Segment(#[from] SegmentError),
@@ -84,16 +89,25 @@ thread_local! {
     static KNOWN: RefCell<Option<Shards<KnownTags>>> = const { RefCell::new(None) };
 }
 
-/// Uses the handle of a tag that this node knows by this name; allocates nothing.
-pub(crate) fn known<T>(node: &Node, name: &str, using: impl FnOnce(&TagHandle) -> T) -> Option<T> {
-    with_known(node, |known| known.get(name).map(using))?
+/// Uses the handle of a tag that this node knows by this name, if the caller may have its ids;
+/// allocates nothing.
+pub(crate) fn known<T>(
+    caller: &Caller,
+    name: &str,
+    using: impl FnOnce(&TagHandle) -> T,
+) -> Option<T> {
+    if !caller.has_ids(Some(name)) {
+        return None;
+    }
+    with_known(caller, |known| known.get(name).map(using))?
 }
 
-/// Takes the next id of each of these tags in turn, and ends at the first that has none in memory;
-/// allocates nothing.
-pub(crate) fn next_of_each(node: &Node, names: &[&str], mut using: impl FnMut(Id)) {
-    with_known(node, |known| {
-        known.each(names, |handle| match handle.and_then(TagHandle::try_next) {
+/// Takes the next id of each of these tags in turn, and ends at the first that has none in memory or
+/// none for the caller; allocates nothing.
+pub(crate) fn next_of_each(caller: &Caller, names: &[&str], mut using: impl FnMut(Id)) {
+    let allowed = names.iter().take_while(|name| caller.has_ids(Some(name))).count();
+    with_known(caller, |known| {
+        known.each(&names[..allowed], |handle| match handle.and_then(TagHandle::try_next) {
             Some(id) => {
                 using(id);
                 ControlFlow::Continue(())
@@ -114,12 +128,19 @@ fn with_known<T>(node: &Node, using: impl FnOnce(&mut Shards<KnownTags>) -> T) -
 /// The handle of a tag, from the store where this node does not know it.
 ///
 /// # Errors
-/// The mode is switched off, the tag does not exist, or its store cannot be asked. Too many
-/// look-ups at a time are refused.
-pub(crate) async fn handle(node: &Node, tag: &str) -> Result<TagHandle, IdError> {
+/// The caller has no role for it, the mode is switched off, the tag does not exist, or its store cannot
+/// be asked. Too many look-ups at a time are refused.
+pub(crate) async fn handle(caller: &Caller, tag: &str) -> Result<TagHandle, IdError> {
+    caller.check_ids(Some(tag))?;
+    find(caller, tag).await
+}
+
+/// The handle of a tag for whoever may have its ids.
+async fn find(node: &Node, tag: &str) -> Result<TagHandle, IdError> {
     let segments = node.ids.segments().ok_or(IdError::ModeDisabled("segment"))?;
     // One that came a moment ago is not yet among those that this thread sees.
-    match known(node, tag, TagHandle::clone).or_else(|| segments.of(tag).known(tag)) {
+    let seen = with_known(node, |known| known.get(tag).cloned()).flatten();
+    match seen.or_else(|| segments.of(tag).known(tag)) {
         Some(handle) => Ok(handle),
         None => {
             let _waiting = Waiting::for_a_look_up(node)?;
@@ -147,7 +168,7 @@ async fn renewed(
     error: SegmentError,
 ) -> Result<TagHandle, IdError> {
     match error.kind() {
-        SegmentErrorKind::Changed => self::handle(node, handle.tag().as_str()).await,
+        SegmentErrorKind::Changed => find(node, handle.tag().as_str()).await,
         _ => Err(error.into()),
     }
 }
@@ -214,29 +235,29 @@ pub(crate) async fn return_unused(
 }
 
 /// A snowflake id where one is there already and nobody waits for it.
-pub(crate) fn snowflake_at_once(node: &Node) -> Option<Id> {
-    let id = node.ids.snowflake()?.generator.try_next_unless_queued()?;
-    node.requests.took_snowflakes(1);
+pub(crate) fn snowflake_at_once(caller: &Caller) -> Option<Id> {
+    let id = snowflake(caller).ok()?.try_next_unless_queued()?;
+    caller.requests.took_snowflakes(1);
     Some(id)
 }
 
 /// The next snowflake id.
-pub(crate) async fn snowflake_next(node: &Node) -> Result<Id, IdError> {
-    let generator = snowflake(node)?;
-    let _waiting = Waiting::for_ids(node)?;
+pub(crate) async fn snowflake_next(caller: &Caller) -> Result<Id, IdError> {
+    let generator = snowflake(caller)?;
+    let _waiting = Waiting::for_ids(caller)?;
     let id = generator.next().await?;
-    node.requests.took_snowflakes(1);
+    caller.requests.took_snowflakes(1);
     Ok(id)
 }
 
 /// Takes `count` snowflake ids.
 ///
 /// A run has one timestamp and consecutive sequence numbers; the ids of one call rise.
-pub(crate) async fn snowflake_take(node: &Node, count: usize) -> Result<Vec<IdRun>, IdError> {
-    let generator = snowflake(node)?;
-    let _waiting = Waiting::for_ids(node)?;
+pub(crate) async fn snowflake_take(caller: &Caller, count: usize) -> Result<Vec<IdRun>, IdError> {
+    let generator = snowflake(caller)?;
+    let _waiting = Waiting::for_ids(caller)?;
     let runs = generator.take_runs(count).await?;
-    node.requests.took_snowflakes(count);
+    caller.requests.took_snowflakes(count);
     Ok(runs)
 }
 
@@ -308,8 +329,12 @@ pub(crate) fn facts<'a>(node: &Node, handle: &'a TagHandle) -> TagFacts<'a> {
 }
 
 /// The generator of snowflake ids.
-pub(crate) fn snowflake(node: &Node) -> Result<&SnowflakeGenerator, IdError> {
-    let snowflake = node.ids.snowflake().ok_or(IdError::ModeDisabled("snowflake"))?;
+///
+/// # Errors
+/// The caller has no role for ids, or the mode is switched off.
+pub(crate) fn snowflake(caller: &Caller) -> Result<&SnowflakeGenerator, IdError> {
+    caller.check_ids(None)?;
+    let snowflake = caller.ids.snowflake().ok_or(IdError::ModeDisabled("snowflake"))?;
     Ok(&snowflake.generator)
 }
 

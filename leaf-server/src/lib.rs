@@ -4,6 +4,8 @@
 //! holds no id logic: it puts the other crates together.
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "tests may panic"))]
 
+mod access;
+mod audit;
 mod check;
 mod cli;
 mod decoded;

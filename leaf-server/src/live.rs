@@ -1,6 +1,5 @@
 //! The configuration that requests look at: a reload changes the live keys of it while ids flow.
 
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use arc_swap::{ArcSwap, Guard};
@@ -11,8 +10,6 @@ use leaf_node::config::Config;
 #[derive(Debug)]
 pub(crate) struct Live {
     config: ArcSwap<Config>,
-    /// How often `redis.password` has changed.
-    redis_password_number: AtomicU64,
     last_reload: Mutex<LastReload>,
 }
 
@@ -30,7 +27,7 @@ impl Live {
     pub(crate) fn new(config: Config) -> Self {
         let config = ArcSwap::from_pointee(config);
         let now = LastReload { successful: true, success_at: SystemClock.wall_millis() };
-        Self { config, redis_password_number: AtomicU64::default(), last_reload: Mutex::new(now) }
+        Self { config, last_reload: Mutex::new(now) }
     }
 
     /// How the configuration was read last.
@@ -52,18 +49,9 @@ impl Live {
         self.config.load()
     }
 
-    /// Another number for every password of the Redis protocol, and for the time without one: a
-    /// connection that has shown the old one must show the new one.
-    pub(crate) fn redis_password_number(&self) -> u64 {
-        self.redis_password_number.load(Ordering::Acquire)
-    }
-
     /// Takes over a configuration.
     pub(crate) fn follow(&self, config: &Config) {
-        let before = self.config.swap(Arc::new(config.clone()));
-        if before.redis.password != config.redis.password {
-            self.redis_password_number.fetch_add(1, Ordering::Release);
-        }
+        self.config.store(Arc::new(config.clone()));
         *self.reload() = LastReload { successful: true, success_at: SystemClock.wall_millis() };
     }
 }

@@ -13,11 +13,13 @@ use jiff::tz::TimeZone;
 use leaf_core::{Health, HealthCode, HealthReason, Layout};
 use leaf_node::config::{Config, ConfigError};
 pub(crate) use leaf_node::{Snowflake, Store};
-use leaf_node::{Surroundings, hints};
+use leaf_node::{Surroundings, hints, tokens};
 use leaf_segment::SegmentGenerator;
 use leaf_snowflake::{Identity, Peers, Registry};
 use tokio::time::Instant;
 
+use crate::access::Access;
+use crate::audit::Audit;
 use crate::live::Live;
 use crate::metrics::{Requests, TagMemory};
 use crate::peers::HttpPeers;
@@ -33,6 +35,10 @@ pub(crate) struct Node {
     pub(crate) config: Config,
     /// What a reload may change.
     pub(crate) live: Arc<Live>,
+    /// Who may ask for what.
+    pub(crate) access: Access,
+    /// What operators have changed.
+    pub(crate) audit: Arc<Audit>,
     /// How many listeners for ids there are.
     listeners: u32,
     /// Where the ops listener is.
@@ -76,6 +82,7 @@ impl Node {
         ops: SocketAddr,
         listeners: u32,
     ) -> Result<Self> {
+        let access = Access::new(config, &tokens::read(config.tokens_file.as_deref())?);
         let peers = |registry, own| peers(config, registry, own);
         let around = Surroundings { http: Some(ids), peers: Some(&peers) };
         let ids = leaf_node::Node::open(config, around).await?;
@@ -83,6 +90,8 @@ impl Node {
         Ok(Self {
             config: config.clone(),
             live,
+            access,
+            audit: Audit::new(&config.data_dir),
             listeners,
             ops,
             layout: config.snowflake.layout(),

@@ -75,8 +75,12 @@ reasons! {
     TooLarge => "too-large",
     /// The body is not JSON.
     NotJson => "not-json",
-    /// A token or password is missing or wrong.
+    /// A token or password is missing.
     Unauthorized => "unauthorized",
+    /// A token or password is wrong.
+    BadToken => "unauthorized",
+    /// The caller is known, and has no role for this.
+    NoRole => "no-role",
     /// The caller may not do this here, and no token changes that.
     Forbidden => "forbidden",
     /// The request contradicts what is stored.

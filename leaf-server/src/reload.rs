@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leaf_node::config::{Config, ConfigError, Loaded, Sources};
+use leaf_node::tokens;
 
 use crate::live::Live;
 use crate::log::Log;
@@ -48,6 +49,7 @@ impl Reload {
         let load = tokio::task::spawn_blocking(move || {
             let loaded = sources.load()?;
             let keys = loaded.config.segment.read_keys()?;
+            tokens::read(loaded.config.tokens_file.as_deref())?;
             Ok::<_, ConfigError>((loaded, keys))
         });
         let (newer, keys) = match tokio::time::timeout(READ, load).await {
@@ -70,6 +72,7 @@ impl Reload {
         let config = &self.loaded.config;
         self.log.follow(&config.log);
         self.live.follow(config);
+        node.access.read_again(&self.live).await;
         node.ids.set_keys(keys);
         node.ids.set_refresh(config.segment.refresh.duration());
         match live.as_slice() {

@@ -46,7 +46,7 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// tags, so that an idle node needs no second connection for it.
 const LOSSES_EVERY: Duration = Duration::from_secs(29);
 /// How often the files of certificates are looked at.
-const CERTIFICATES_EVERY: Duration = Duration::from_secs(30);
+const FILES_EVERY: Duration = Duration::from_secs(30);
 
 /// The sockets that a server accepts connections from.
 ///
@@ -258,16 +258,17 @@ impl Server {
                 tokio::time::sleep(LOSSES_EVERY).await;
             }
         };
-        let certificates = async {
+        let files = async {
             loop {
-                tokio::time::sleep(CERTIFICATES_EVERY).await;
+                tokio::time::sleep(FILES_EVERY).await;
                 self.node.read_certificates().await;
+                self.node.access.read_again(&self.node.live).await;
             }
         };
         tokio::select! {
             ended = health => ended,
             ended = claim => ended,
-            ended = certificates => ended,
+            ended = files => ended,
             ended = losses => ended,
             gone = data_dir_goes(&self.node.config.data_dir) => Err(gone),
         }

@@ -236,12 +236,16 @@ fn the_names_are_those_of_the_documents_rules_and_dashboard() {
     let certificates = Certificates::make();
     let text = |path: &Path| path.display().to_string();
     let (certificate, key) = (text(&certificates.server()), text(&certificates.server_key()));
-    let tls = [
+    let tokens = certificates.directory().join("tokens");
+    std::fs::write(&tokens, "anonymous ids read\n").unwrap();
+    let tokens = text(&tokens);
+    let all = [
+        ("LEAF_TOKENS_FILE", &*tokens),
         ("LEAF_OPS__TLS", "optional"),
         ("LEAF_TLS__CERTIFICATE", &*certificate),
         ("LEAF_TLS__KEY", &*key),
     ];
-    let (_directory, server) = start(&[], &tls);
+    let (_directory, server) = start(&[], &all);
     let _ = server.id("/api/segment/get/leaf-segment-test");
     let page = HttpClient::once(server.ops(), "GET", "/metrics").body;
     let types = page.lines().filter_map(|line| line.strip_prefix("# TYPE "));

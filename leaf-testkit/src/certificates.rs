@@ -27,9 +27,6 @@ impl Certificates {
         // Servers that do not run as root read them, too.
         std::fs::set_permissions(made.0.path(), std::fs::Permissions::from_mode(0o755))
             .expect("the directory is ours");
-        let extensions = "subjectAltName=IP:127.0.0.1\nbasicConstraints=CA:FALSE\n\
-                          extendedKeyUsage=serverAuth,clientAuth\n";
-        std::fs::write(made.file("server.ext"), extensions).expect("ours");
         for authority in ["ca", "other-ca"] {
             made.openssl(&format!(
                 "req -x509 {KEY} -days 2 -subj /CN={authority} -keyout {authority}.key -out \
@@ -47,12 +44,24 @@ impl Certificates {
     /// # Panics
     /// When that fails.
     pub fn issue(&self, authority: &str, name: &str) -> (PathBuf, PathBuf) {
+        self.issue_to(authority, name, "IP:127.0.0.1")
+    }
+
+    /// As [`Self::issue`], with other names in it, like `DNS:orders.local,URI:spiffe://a/b`.
+    ///
+    /// # Panics
+    /// When that fails.
+    pub fn issue_to(&self, authority: &str, name: &str, names: &str) -> (PathBuf, PathBuf) {
+        let extensions = format!(
+            "subjectAltName={names}\nbasicConstraints=CA:FALSE\nextendedKeyUsage=serverAuth,clientAuth\n"
+        );
+        std::fs::write(self.file(&format!("{name}.ext")), extensions).expect("ours");
         self.openssl(&format!(
             "req -new {KEY} -subj /CN={name} -keyout {name}.key -out {name}.csr"
         ));
         self.openssl(&format!(
             "x509 -req -in {name}.csr -CA {authority}.pem -CAkey {authority}.key -CAcreateserial -days 2 \
-             -extfile server.ext -out {name}.pem"
+             -extfile {name}.ext -out {name}.pem"
         ));
         let (certificate, key) =
             (self.file(&format!("{name}.pem")), self.file(&format!("{name}.key")));

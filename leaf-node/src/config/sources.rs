@@ -67,7 +67,8 @@ impl<T> std::fmt::Debug for Hidden<T> {
 
 /// What changes while the server runs; everything else needs a restart.
 fn live_keys() -> Vec<&'static str> {
-    [Grpc::LIVE, Http::LIVE, Log::LIVE, Ops::LIVE, Redis::LIVE, Segment::LIVE].concat()
+    [Config::LIVE, Grpc::LIVE, Http::LIVE, Log::LIVE, Ops::LIVE, Redis::LIVE, Segment::LIVE]
+        .concat()
 }
 
 impl Loaded {

@@ -5,7 +5,6 @@
 //! type.
 
 use std::pin::Pin;
-use std::sync::Arc;
 
 use futures_util::{Stream, stream};
 use leaf_core::{Clock as _, Id, IdRange, SystemClock};
@@ -22,6 +21,7 @@ use tonic::{Request, Response, Status};
 
 use super::budget::{Budget, Slot};
 use super::status::{bad_request as bad, of, refused};
+use crate::access::Caller;
 use crate::ids::{self, IdError};
 use crate::metrics::Operation;
 use crate::node::Node;
@@ -34,22 +34,24 @@ const MOST: usize = 10_000;
 /// version of the protocol has (which decodes as not set).
 const NO_SOURCE: &str = "source: give a tag, or snowflake";
 
-/// Ids of one node.
+/// Ids, of the node that a request's caller asks.
 #[derive(Clone)]
-pub(super) struct Ids {
-    pub(super) node: Arc<Node>,
+pub(super) struct Ids;
+
+/// Who sent a request.
+fn caller<T>(request: &Request<T>) -> Result<Caller, Status> {
+    let caller = request.extensions().get::<Caller>().cloned();
+    caller.ok_or_else(|| Status::internal("the request has no caller"))
 }
 
-impl Ids {
-    /// The handle of a tag.
-    async fn handle(&self, tag: &str) -> Result<TagHandle, Status> {
-        ids::handle(&self.node, tag).await.map_err(of)
-    }
+/// The handle of a tag.
+async fn handle(caller: &Caller, tag: &str) -> Result<TagHandle, Status> {
+    ids::handle(caller, tag).await.map_err(of)
 }
 
 /// The next id of a tag that may not be in memory.
-async fn next(node: &Node, tag: &str) -> Result<Id, IdError> {
-    ids::next(node, &ids::handle(node, tag).await?).await
+async fn next(caller: &Caller, tag: &str) -> Result<Id, IdError> {
+    ids::next(caller, &ids::handle(caller, tag).await?).await
 }
 
 /// What a method of the service returns.
@@ -57,18 +59,18 @@ type Answer<T> = Result<Response<T>, Status>;
 
 /// Takes `count` ids of a source.
 async fn take(
-    node: &Node,
+    caller: &Caller,
     source: &next_ids_request::Source,
     count: usize,
 ) -> Result<Vec<i64>, IdError> {
     match source {
         next_ids_request::Source::Tag(tag) => {
-            let handle = ids::handle(node, tag).await?;
-            let ids = ids::take(node, &handle, count).await?;
+            let handle = ids::handle(caller, tag).await?;
+            let ids = ids::take(caller, &handle, count).await?;
             Ok(ids.map(Id::get).collect())
         }
         next_ids_request::Source::Snowflake(_) => {
-            let runs = ids::snowflake_take(node, count).await?;
+            let runs = ids::snowflake_take(caller, count).await?;
             Ok(runs.into_iter().flatten().map(Id::get).collect())
         }
     }
@@ -104,30 +106,30 @@ fn budget<T>(request: &Request<T>) -> Result<Budget, Status> {
 #[tonic::async_trait]
 impl IdService for Ids {
     async fn next_id(&self, request: Request<NextIdRequest>) -> Answer<NextIdResponse> {
-        let node = &*self.node;
+        let caller = &caller(&request)?;
         let id = match request.into_inner().source.ok_or_else(|| bad(NO_SOURCE))? {
             next_id_request::Source::Tag(tag) => {
-                match ids::known(node, &tag, TagHandle::try_next).flatten() {
+                match ids::known(caller, &tag, TagHandle::try_next).flatten() {
                     Some(id) => id,
-                    None => next(node, &tag).await.map_err(of)?,
+                    None => next(caller, &tag).await.map_err(of)?,
                 }
             }
-            next_id_request::Source::Snowflake(_) => match ids::snowflake_at_once(node) {
+            next_id_request::Source::Snowflake(_) => match ids::snowflake_at_once(caller) {
                 Some(id) => id,
-                None => ids::snowflake_next(node).await.map_err(of)?,
+                None => ids::snowflake_next(caller).await.map_err(of)?,
             },
         };
         Ok(Response::new(NextIdResponse { id: id.get() }))
     }
 
     async fn next_ids(&self, request: Request<NextIdsRequest>) -> Answer<NextIdsResponse> {
-        let budget = budget(&request)?;
+        let (caller, budget) = (caller(&request)?, budget(&request)?);
         let request = request.into_inner();
-        let count = count(&self.node, request.count)?;
+        let count = count(&caller, request.count)?;
         let source = request.source.ok_or_else(|| bad(NO_SOURCE))?;
         let slot = Slot::default();
         budget.hold_list(count, &slot).await;
-        let ids = take(&self.node, &source, count).await;
+        let ids = take(&caller, &source, count).await;
         let ids = ids.map_err(of)?;
         Ok(counted(Response::new(NextIdsResponse { ids }), slot))
     }
@@ -137,12 +139,12 @@ impl IdService for Ids {
     /// Ids are taken ahead of the client as far as the windows of HTTP/2 reach: some thousands are
     /// lost to one that leaves.
     async fn stream_ids(&self, request: Request<NextIdsRequest>) -> Answer<Self::StreamIdsStream> {
-        let budget = budget(&request)?;
+        let (caller, budget) = (caller(&request)?, budget(&request)?);
         let request = request.into_inner();
-        let count = count(&self.node, request.count)?;
+        let count = count(&caller, request.count)?;
         let source = request.source.ok_or_else(|| bad(NO_SOURCE))?;
         if let next_ids_request::Source::Tag(tag) = &source {
-            let handle = self.handle(tag).await?;
+            let handle = handle(&caller, tag).await?;
             if handle.meaning().order == Order::Strict {
                 let text = "the tag is in strict order, which ids that are taken ahead would break: ask for them with \
                             NextIds";
@@ -152,26 +154,26 @@ impl IdService for Ids {
         let slot = Slot::default();
         // Before there is an answer, since even an empty one has a buffer.
         budget.hold_message(count, &slot).await;
-        let state = Some((Arc::clone(&self.node), source, budget, slot.clone()));
+        let state = Some((caller, source, budget, slot.clone()));
         let answers = stream::unfold(state, move |state| async move {
-            let (node, source, budget, slot) = state?;
+            let (caller, source, budget, slot) = state?;
             budget.hold_message(count, &slot).await;
-            if node.stopping() {
+            if caller.stopping() {
                 let text = "this server stops: ask another one";
                 let error =
-                    refused_late(&node, refused(Reason::Unavailable, text), Reason::Unavailable);
+                    refused_late(&caller, refused(Reason::Unavailable, text), Reason::Unavailable);
                 return Some((Err(error), None));
             }
-            match take(&node, &source, count).await {
+            match take(&caller, &source, count).await {
                 Ok(ids) => {
                     // One message at a time: others of this thread, and the client's windows, get
                     // their turn.
                     tokio::task::yield_now().await;
-                    Some((Ok(NextIdsResponse { ids }), Some((node, source, budget, slot))))
+                    Some((Ok(NextIdsResponse { ids }), Some((caller, source, budget, slot))))
                 }
                 Err(error) => {
                     let reason = error.reason();
-                    Some((Err(refused_late(&node, of(error), reason)), None))
+                    Some((Err(refused_late(&caller, of(error), reason)), None))
                 }
             }
         });
@@ -179,13 +181,14 @@ impl IdService for Ids {
     }
 
     async fn lease_range(&self, request: Request<LeaseRangeRequest>) -> Answer<LeaseRangeResponse> {
+        let caller = caller(&request)?;
         let LeaseRangeRequest { tag, count } = request.into_inner();
         let count = count as usize;
         if !(1..=ids::LARGEST_RANGE).contains(&count) {
             return Err(bad(format!("count: give 1 to {}", ids::LARGEST_RANGE)));
         }
-        let handle = self.handle(&tag).await?;
-        let leased = ids::lease(&self.node, &handle, count).await;
+        let handle = handle(&caller, &tag).await?;
+        let leased = ids::lease(&caller, &handle, count).await;
         let LeasedRange { range, ticket } = leased.map_err(of)?;
         Ok(Response::new(LeaseRangeResponse { start: range.start(), end: range.end(), ticket }))
     }
@@ -194,6 +197,7 @@ impl IdService for Ids {
         &self,
         request: Request<ReturnRangeRequest>,
     ) -> Answer<ReturnRangeResponse> {
+        let caller = caller(&request)?;
         let ReturnRangeRequest { tag, ticket, start, end } = request.into_inner();
         let range = IdRange::new(start, end);
         let range = range.ok_or_else(|| {
@@ -201,14 +205,14 @@ impl IdService for Ids {
                 "start, end: give the first unused id, and the end of the range that was leased";
             bad(text)
         })?;
-        let handle = self.handle(&tag).await?;
-        let returned = ids::return_unused(&self.node, &handle, ticket, range).await;
+        let handle = handle(&caller, &tag).await?;
+        let returned = ids::return_unused(&caller, &handle, ticket, range).await;
         let returned = returned.map_err(of)?;
         Ok(Response::new(ReturnRangeResponse { returned }))
     }
 
     async fn decode(&self, request: Request<DecodeRequest>) -> Answer<DecodeResponse> {
-        let layout = self.node.layout;
+        let layout = caller(&request)?.layout;
         let id = Id::new(request.into_inner().id);
         let parts = id.and_then(|id| layout.decode(id));
         let parts = parts.ok_or_else(|| bad("id: it is none of the configured layout"))?;
@@ -230,9 +234,10 @@ impl IdService for Ids {
         &self,
         request: Request<DescribeTagRequest>,
     ) -> Answer<DescribeTagResponse> {
+        let caller = caller(&request)?;
         let DescribeTagRequest { tag } = request.into_inner();
-        let handle = self.handle(&tag).await?;
-        let facts = ids::facts(&self.node, &handle);
+        let handle = handle(&caller, &tag).await?;
+        let facts = ids::facts(&caller, &handle);
         let small = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
         Ok(Response::new(DescribeTagResponse {
             tag,
@@ -247,9 +252,9 @@ impl IdService for Ids {
 
     async fn describe_server(
         &self,
-        _: Request<DescribeServerRequest>,
+        request: Request<DescribeServerRequest>,
     ) -> Answer<DescribeServerResponse> {
-        let node = &*self.node;
+        let node = caller(&request)?;
         Ok(Response::new(DescribeServerResponse {
             version: env!("CARGO_PKG_VERSION").into(),
             zone: node.config.zone.clone(),

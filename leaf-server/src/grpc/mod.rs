@@ -10,6 +10,7 @@ mod ids;
 mod request;
 mod status;
 
+use std::cell::RefCell;
 use std::convert::Infallible;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -36,6 +37,7 @@ use self::budget::{Budget, Slot};
 use self::ids::Ids;
 use self::request::{check, explained, is_meant};
 use self::status::{bad_request, reason_of, refused};
+use crate::access::{Client, Peer};
 use crate::metrics::Operation;
 use crate::node::Node;
 use crate::refusal::{Face, Reason};
@@ -102,8 +104,7 @@ impl Grpc {
         let old = old.max_decoding_message_size(LARGEST);
         let reporter = HealthReporter::new();
         let services = Services {
-            ids: IdServiceServer::new(Ids { node: Arc::clone(&node) })
-                .max_decoding_message_size(LARGEST),
+            ids: IdServiceServer::new(Ids).max_decoding_message_size(LARGEST),
             health: HealthServer::new(HealthService::from_health_reporter(reporter.clone()))
                 .max_decoding_message_size(LARGEST),
             reflection: Arc::new(move |request| new.clone().call(request)),
@@ -156,13 +157,13 @@ impl Protocol for Grpc {
         self.node.live.config().grpc.max_connections as usize
     }
 
-    async fn serve(self: Arc<Self>, stream: impl Stream, control: Arc<Control>) {
+    async fn serve(self: Arc<Self>, stream: impl Stream, peer: Peer, control: Arc<Control>) {
         let _connected = self.node.requests.connected(Face::Grpc);
         let begun = control.unless(Order::Finish, open(stream));
         let begun = tokio::time::timeout(ARRIVES, begun).await;
         let Ok(Some(Some((Version::HTTP_2, stream)))) = begun else { return };
         let answering = Answering {
-            node: Arc::clone(&self.node),
+            client: RefCell::new(Client::new(Arc::clone(&self.node), Face::Grpc, peer)),
             services: self.services.clone(),
             control: Arc::clone(&control),
             budget: Budget::new(),
@@ -176,7 +177,7 @@ impl Protocol for Grpc {
 
 /// Answers the requests of a connection.
 struct Answering {
-    node: Arc<Node>,
+    client: RefCell<Client>,
     services: Services,
     control: Arc<Control>,
     budget: Budget,
@@ -191,10 +192,12 @@ impl Service<Request<Incoming>> for Answering {
         self.control.requests.fetch_add(1, Ordering::Relaxed);
         let begun = Instant::now();
         let (services, control) = (self.services.clone(), Arc::clone(&self.control));
-        let (node, budget) = (Arc::clone(&self.node), self.budget.clone());
+        let caller = self.client.borrow_mut().by(request.headers()).clone();
+        let (node, budget) = (Arc::clone(&caller), self.budget.clone());
         Box::pin(async move {
             let (mut head, body) = request.into_parts();
             head.extensions.insert(budget);
+            head.extensions.insert(caller);
             if !is_meant(&head) {
                 node.requests.refused(Face::Grpc, Operation::Other, Reason::BadRequest);
                 return Ok(request::unsupported().map(|body| Counted::of(body, &control)));

@@ -37,6 +37,8 @@ pub(super) fn refused(reason: Reason, text: impl Into<String>) -> Status {
         Reason::NotFound | Reason::NoSuchCall => Code::Unimplemented,
         Reason::TooSlow => Code::DeadlineExceeded,
         Reason::Record | Reason::Failed => Code::Internal,
+        Reason::Unauthorized | Reason::BadToken => Code::Unauthenticated,
+        Reason::NoRole => Code::PermissionDenied,
         Reason::Busy => Code::ResourceExhausted,
         Reason::NoText | Reason::Unavailable => Code::Unavailable,
         Reason::Disabled
@@ -51,7 +53,6 @@ pub(super) fn refused(reason: Reason, text: impl Into<String>) -> Status {
         | Reason::NoSuchId
         | Reason::TooLarge
         | Reason::NotJson
-        | Reason::Unauthorized
         | Reason::Forbidden
         | Reason::Conflict
         | Reason::Unconfirmed

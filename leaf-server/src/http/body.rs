@@ -65,11 +65,8 @@ pub(super) async fn read(body: &mut RequestBody, most: usize) -> Result<Bytes, P
     }
 }
 
-/// Reads it as JSON of this form.
-pub(super) async fn json<T: DeserializeOwned>(
-    headers: &HeaderMap,
-    body: &mut RequestBody,
-) -> Result<T, Problem> {
+/// What an operator's request says, as JSON of this form.
+pub(super) fn json<T: DeserializeOwned>(headers: &HeaderMap, text: &[u8]) -> Result<T, Problem> {
     let kind = headers.get(hyper::header::CONTENT_TYPE);
     let kind = kind.and_then(|kind| kind.to_str().ok()).unwrap_or_default();
     let kind = kind.split(';').next().unwrap_or_default().trim();
@@ -77,6 +74,5 @@ pub(super) async fn json<T: DeserializeOwned>(
     if !kind.eq_ignore_ascii_case("application/json") {
         return Err(Problem::new(Reason::NotJson, "send Content-Type: application/json"));
     }
-    let text = read(body, OF_OPERATORS).await?;
-    serde_json::from_slice(&text).map_err(|error| Problem::bad_request(format!("body: {error}")))
+    serde_json::from_slice(text).map_err(|error| Problem::bad_request(format!("body: {error}")))
 }

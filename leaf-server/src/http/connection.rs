@@ -6,6 +6,7 @@
 //! that is idle is closed after the time that a head may take. No timer runs per request: the
 //! listener looks at all its connections now and then, see [`Control`].
 
+use std::cell::RefCell;
 use std::convert::Infallible;
 use std::future::{Ready, ready};
 use std::pin::Pin;
@@ -27,6 +28,7 @@ use super::outbox;
 use super::problem::{Form, Problem};
 use super::reply::Reply;
 use super::{id_routes, ops};
+use crate::access::{Client, Peer};
 use crate::metrics::Operation;
 use crate::node::Node;
 use crate::refusal::{Face, Reason};
@@ -104,18 +106,21 @@ impl Protocol for Http {
         }
     }
 
-    async fn serve(self: Arc<Self>, stream: impl Stream, control: Arc<Control>) {
-        serve(stream, Arc::clone(&self.node), self.routes, control).await;
+    async fn serve(self: Arc<Self>, stream: impl Stream, peer: Peer, control: Arc<Control>) {
+        let client = Client::new(Arc::clone(&self.node), self.routes.face(), peer);
+        serve(stream, client, self.routes, control).await;
     }
 }
 
 /// Serves a connection, in the version that its first bytes show, until the client or the server
 /// has had enough.
-async fn serve(stream: impl Stream, node: Arc<Node>, routes: Routes, control: Arc<Control>) {
+async fn serve(stream: impl Stream, client: Client, routes: Routes, control: Arc<Control>) {
+    let node = Arc::clone(client.node());
     let _connected = node.requests.connected(routes.face());
     let opened = control.unless(Order::Finish, open(stream)).await;
     let Some(Some((version, stream))) = opened else { return };
-    let service = Answering { node: Arc::clone(&node), routes, control: Arc::clone(&control) };
+    let client = RefCell::new(client);
+    let service = Answering { client, routes, control: Arc::clone(&control) };
     // What was answered at once is counted together, with one look at the clock.
     let count = |begun: Instant| match control.at_once.load(Ordering::Relaxed) {
         0 => {}
@@ -152,9 +157,8 @@ type Answer = Either<
 >;
 
 /// Answers the requests of a connection.
-#[derive(Clone)]
 struct Answering {
-    node: Arc<Node>,
+    client: RefCell<Client>,
     routes: Routes,
     control: Arc<Control>,
 }
@@ -168,8 +172,10 @@ impl Service<Request<Incoming>> for Answering {
         self.control.requests.fetch_add(1, Ordering::Relaxed);
         let http1 = request.version() < Version::HTTP_2;
         let routes = self.routes;
+        let mut client = self.client.borrow_mut();
+        let caller = client.by(request.headers());
         if let Some(why) = self.malformed(&request) {
-            self.node.requests.refused(routes.face(), Operation::Other, Reason::BadRequest);
+            caller.requests.refused(routes.face(), Operation::Other, Reason::BadRequest);
             let mut reply = Problem::bad_request(why).shown(Form::Text);
             if http1 {
                 reply.headers_mut().insert(CONNECTION, CLOSE);
@@ -178,24 +184,24 @@ impl Service<Request<Incoming>> for Answering {
         }
         if routes == Routes::Ids
             && request.body().is_end_stream()
-            && let Some(reply) = id_routes::at_once(&self.node, &request)
+            && let Some(reply) = id_routes::at_once(caller, &request)
         {
             let before = self.control.at_once.load(Ordering::Relaxed);
             self.control.at_once.store(before + 1, Ordering::Relaxed);
-            return Either::Left(ready(Ok(self.announced(reply, http1))));
+            return Either::Left(ready(Ok(announced(reply, caller, &self.control, http1))));
         }
         let under_way = UnderWay::begin(&self.control);
-        let (this, begun) = (self.clone(), Instant::now());
+        let (caller, control, begun) = (caller.clone(), Arc::clone(&self.control), Instant::now());
         Either::Right(Box::pin(async move {
             let (head, body) = request.into_parts();
-            let mut body = RequestBody::new(body, Arc::clone(&this.control), under_way);
+            let mut body = RequestBody::new(body, Arc::clone(&control), under_way);
             let (operation, mut reply) = match routes {
-                Routes::Ids => id_routes::route(&this.node, &head, &mut body).await,
+                Routes::Ids => id_routes::route(&caller, &head, &mut body).await,
                 // In a box of its own: it is several times as large, and there may be many thousand
                 // requests for ids at a time.
-                Routes::Ops => Box::pin(ops::route(&this.node, &head, &mut body)).await,
+                Routes::Ops => Box::pin(ops::route(&caller, &head, &mut body)).await,
             };
-            let requests = &this.node.requests;
+            let requests = &caller.requests;
             match reply.extensions().get::<Reason>() {
                 Some(reason) => requests.refused(routes.face(), operation, *reason),
                 None => requests.answered(routes.face(), operation, begun.elapsed(), 1),
@@ -204,7 +210,7 @@ impl Service<Request<Incoming>> for Answering {
                 // What is left of it cannot be told from a next request.
                 reply.headers_mut().insert(CONNECTION, CLOSE);
             }
-            Ok(this.announced(reply, http1))
+            Ok(announced(reply, &caller, &control, http1))
         }))
     }
 }
@@ -229,15 +235,15 @@ impl Answering {
             self.routes == Routes::Ids && matches!(*request.method(), Method::GET | Method::HEAD);
         (bodiless && !request.body().is_end_stream()).then_some("GET and HEAD have no body here")
     }
+}
 
-    /// Tells an HTTP/1 client that the connection closes, once this node stops; counts what an
-    /// HTTP/2 client has not read.
-    fn announced(&self, mut reply: Reply, http1: bool) -> Reply {
-        if !http1 {
-            reply.body_mut().count(&self.control);
-        } else if self.node.stopping() {
-            reply.headers_mut().insert(CONNECTION, CLOSE);
-        }
-        reply
+/// Tells an HTTP/1 client that the connection closes, once this node stops; counts what an HTTP/2
+/// client has not read.
+fn announced(mut reply: Reply, node: &Node, control: &Arc<Control>, http1: bool) -> Reply {
+    if !http1 {
+        reply.body_mut().count(control);
+    } else if node.stopping() {
+        reply.headers_mut().insert(CONNECTION, CLOSE);
     }
+    reply
 }

@@ -1,7 +1,6 @@
 //! The ids listener: the routes of the Java Leaf, and those of `/v1` for ids.
 
 use std::borrow::Cow;
-use std::sync::Arc;
 
 use hyper::http::request::Parts;
 use hyper::{Method, Request, StatusCode};
@@ -15,9 +14,9 @@ use super::problem::{Form, Problem, check_method};
 use super::reply::{self, Reply};
 use super::routes::{self, Found, Route};
 use super::{java, v1};
+use crate::access::Caller;
 use crate::ids;
 use crate::metrics::Operation;
-use crate::node::Node;
 use crate::refusal::Reason;
 
 /// The path of segment ids of the Java Leaf, up to the tag.
@@ -89,16 +88,16 @@ pub(super) const ROUTES: &[Route<To>] = &[
 ];
 
 /// The answer to a request for one id where it is there already; allocates nothing but the answer.
-pub(super) fn at_once<B>(node: &Node, request: &Request<B>) -> Option<Reply> {
+pub(super) fn at_once<B>(caller: &Caller, request: &Request<B>) -> Option<Reply> {
     if !matches!(*request.method(), Method::GET | Method::POST) {
         return None;
     }
     let path = request.uri().path();
     if let Some(key) = path.strip_prefix(SEGMENT) {
-        return ids::known(node, undecoded_key(key)?, TagHandle::try_next)?.map(reply::id);
+        return ids::known(caller, undecoded_key(key)?, TagHandle::try_next)?.map(reply::id);
     }
     undecoded_key(path.strip_prefix(SNOWFLAKE)?)?;
-    ids::snowflake_at_once(node).map(reply::id)
+    ids::snowflake_at_once(caller).map(reply::id)
 }
 
 /// A key that is the same decoded: one that must be decoded first is the name of another tag.
@@ -108,7 +107,7 @@ fn undecoded_key(key: &str) -> Option<&str> {
 
 /// Answers a request. Its body, if there is one, is read and means nothing.
 pub(super) async fn route(
-    node: &Arc<Node>,
+    caller: &Caller,
     head: &Parts,
     body: &mut RequestBody,
 ) -> (Operation, Reply) {
@@ -117,7 +116,7 @@ pub(super) async fn route(
     let found = routes::find(ROUTES, plain(head.uri.path()));
     let operation = found.as_ref().map_or(Operation::Other, |(route, _)| route.to.operation());
     let reply = match body::read(body, body::OF_IDS).await {
-        Ok(_) => answer(node, head, found).await,
+        Ok(_) => answer(caller, head, found).await,
         Err(problem) => Err(problem),
     };
     (operation, reply.unwrap_or_else(|problem| problem.refusal(form)))
@@ -125,7 +124,7 @@ pub(super) async fn route(
 
 /// Answers a request by its route. `HEAD` takes no id.
 async fn answer(
-    node: &Arc<Node>,
+    caller: &Caller,
     head: &Parts,
     found: Option<Found<'_, To>>,
 ) -> Result<Reply, Problem> {
@@ -142,56 +141,58 @@ async fn answer(
     let query = head.uri.query();
     match route.to {
         To::SegmentId => {
-            let handle = java_handle(node, parameter).await?;
+            let handle = java_handle(caller, parameter).await?;
             if head.method == Method::HEAD {
                 return Ok(reply::text(StatusCode::OK, ""));
             }
-            Ok(reply::id(ids::next(node, &handle).await?))
+            Ok(reply::id(ids::next(caller, &handle).await?))
         }
         To::SnowflakeId => {
-            check_snowflake_key(node, parameter)?;
+            check_snowflake_key(caller, parameter)?;
             if head.method == Method::HEAD {
                 return Ok(reply::text(StatusCode::OK, ""));
             }
-            Ok(reply::id(ids::snowflake_next(node).await?))
+            Ok(reply::id(ids::snowflake_next(caller).await?))
         }
-        To::Server => Ok(v1::server(node)),
-        To::Tag => Ok(v1::tag(node, &handle(node, parameter).await?)),
+        To::Server => Ok(v1::server(caller)),
+        To::Tag => Ok(v1::tag(caller, &handle(caller, parameter).await?)),
         To::SegmentIds => {
-            let handle = handle(node, parameter).await?;
-            v1::segment_ids(node, &handle, query, head.version).await
+            let handle = handle(caller, parameter).await?;
+            v1::segment_ids(caller, &handle, query, head.version).await
         }
         To::SegmentLease => {
-            let handle = handle(node, parameter).await?;
-            v1::lease(node, &handle, query).await
+            let handle = handle(caller, parameter).await?;
+            v1::lease(caller, &handle, query).await
         }
         To::SegmentReturn => {
-            let handle = handle(node, parameter).await?;
-            v1::return_unused(node, &handle, query).await
+            let handle = handle(caller, parameter).await?;
+            v1::return_unused(caller, &handle, query).await
         }
-        To::SnowflakeIds => v1::snowflake_ids(node, query, head.version).await,
+        To::SnowflakeIds => v1::snowflake_ids(caller, query, head.version).await,
         To::Decode => match v1::tag_of(query)? {
-            Some(tag) => v1::read_text(&handle(node, tag).await?, parameter),
-            None => v1::decode(node, parameter, query),
+            Some(tag) => v1::read_text(&handle(caller, tag).await?, parameter),
+            None => v1::decode(caller, parameter, query),
         },
-        To::DecodeJava => Ok(java::decode(node, query)),
-        To::OnOps => Ok(java::on_ops(node, head)),
+        To::DecodeJava => Ok(java::decode(caller, query)),
+        To::OnOps => Ok(java::on_ops(caller, head)),
         To::Clock => Ok(reply::text(StatusCode::OK, SystemClock.wall_millis().to_string())),
     }
 }
 
 /// The handle of a tag as it stands in a path.
-async fn handle(node: &Node, key: &str) -> Result<TagHandle, Problem> {
-    Ok(ids::handle(node, &decode_key(key)?).await?)
+async fn handle(caller: &Caller, key: &str) -> Result<TagHandle, Problem> {
+    Ok(ids::handle(caller, &decode_key(key)?).await?)
 }
 
 /// The handle of a tag as it stands in a path of the Java Leaf, whose framework takes a key with a
 /// slash behind it for the key; here that may be a tag's own name, which counts first.
-async fn java_handle(node: &Node, key: &str) -> Result<TagHandle, Problem> {
-    let found = handle(node, key).await;
+async fn java_handle(caller: &Caller, key: &str) -> Result<TagHandle, Problem> {
+    let found = handle(caller, key).await;
     match (found, key.strip_suffix('/')) {
-        (Err(problem), Some(key)) if problem.reason == Reason::UnknownTag && !key.is_empty() => {
-            handle(node, key).await
+        (Err(problem), Some(key))
+            if matches!(problem.reason, Reason::UnknownTag | Reason::NoRole) && !key.is_empty() =>
+        {
+            handle(caller, key).await
         }
         // Nothing else: a tag of that very name may be disabled, or not known here yet.
         (found, _) => found,
@@ -199,8 +200,8 @@ async fn java_handle(node: &Node, key: &str) -> Result<TagHandle, Problem> {
 }
 
 /// The key of a snowflake id is not used, as in the Java Leaf; the path must have one all the same.
-fn check_snowflake_key(node: &Node, key: &str) -> Result<(), Problem> {
-    ids::snowflake(node)?;
+fn check_snowflake_key(caller: &Caller, key: &str) -> Result<(), Problem> {
+    ids::snowflake(caller)?;
     if decode_key(key)?.is_empty() {
         return Err(Problem::bad_request("key is empty: any other will do"));
     }

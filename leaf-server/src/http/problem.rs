@@ -86,8 +86,8 @@ impl Problem {
     pub(super) const fn status(&self) -> StatusCode {
         match self.reason {
             Reason::BadRequest => StatusCode::BAD_REQUEST,
-            Reason::Unauthorized => StatusCode::UNAUTHORIZED,
-            Reason::Forbidden => StatusCode::FORBIDDEN,
+            Reason::Unauthorized | Reason::BadToken => StatusCode::UNAUTHORIZED,
+            Reason::NoRole | Reason::Forbidden => StatusCode::FORBIDDEN,
             Reason::UnknownTag
             | Reason::Disabled
             | Reason::ModeDisabled
@@ -176,8 +176,17 @@ impl Problem {
             StatusCode::SERVICE_UNAVAILABLE if word == Reason::Unavailable.word() => {
                 headers.insert(RETRY_AFTER, HeaderValue::from_static("1"));
             }
-            StatusCode::UNAUTHORIZED => {
-                headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
+                // RFC 6750, section 3.
+                let challenge = match self.reason {
+                    Reason::BadToken => Some("Bearer error=\"invalid_token\""),
+                    Reason::NoRole => Some("Bearer error=\"insufficient_scope\""),
+                    Reason::Unauthorized => Some("Bearer"),
+                    _ => None,
+                };
+                if let Some(challenge) = challenge {
+                    headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static(challenge));
+                }
             }
             _ => {}
         }

@@ -14,6 +14,7 @@ use serde_json::json;
 
 use super::problem::Problem;
 use super::reply::{self, Reply};
+use crate::access::Caller;
 use crate::decoded::Decoded;
 use crate::ids::{self, IdError};
 use crate::node::Node;
@@ -245,19 +246,19 @@ fn ticket_and_range(query: Option<&str>) -> Result<(u64, IdRange), Problem> {
 /// `GET /v1/snowflake/ids?count=&as=`: so many snowflake ids, as numbers in strings or in another
 /// form. They rise.
 pub(super) async fn snowflake_ids(
-    node: &Node,
+    caller: &Caller,
     query: Option<&str>,
     version: Version,
 ) -> Result<Reply, Problem> {
-    ids::snowflake(node)?;
-    let (count, form) = count_and_form(query, ids::most_ids(node))?;
+    ids::snowflake(caller)?;
+    let (count, form) = count_and_form(query, ids::most_ids(caller))?;
     let Some(form) = form.map(self::form).transpose()? else {
-        let runs = ids::snowflake_take(node, count).await?;
+        let runs = ids::snowflake_take(caller, count).await?;
         return Ok(ids_json(count, runs.into_iter().flatten(), version));
     };
-    let layout = node.layout;
-    ids::fits(node, form).map_err(|error| Problem::bad_request(format!("as: {error}")))?;
-    let runs = ids::snowflake_take(node, count).await?;
+    let layout = caller.layout;
+    ids::fits(caller, form).map_err(|error| Problem::bad_request(format!("as: {error}")))?;
+    let runs = ids::snowflake_take(caller, count).await?;
     let texts =
         runs.into_iter().flatten().map(move |id| Written { id, text: form.write(layout, id).ok() });
     Ok(ids_json(count, texts, version))

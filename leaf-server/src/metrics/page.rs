@@ -62,6 +62,7 @@ impl Collector for OfNode {
         if let Some(snowflake) = node.ids.snowflake() {
             of_snowflake(node, snowflake, &mut to)?;
         }
+        of_tokens(node, &mut to)?;
         if let Some(tls) = &node.tls {
             of_tls(tls, &mut to)?;
         }
@@ -383,6 +384,18 @@ fn of_snowflake(node: &Node, snowflake: &Snowflake, to: &mut Page<'_>) -> fmt::R
         "leaf_snowflake_end_timestamp_seconds",
         "When the timestamps of the layout are used up.",
         end.get() as f64 / 1e3,
+    )
+}
+
+/// Whether the file of tokens could be used, where there is one.
+fn of_tokens(node: &Node, to: &mut Page<'_>) -> fmt::Result {
+    if node.live.config().tokens_file.is_none() {
+        return Ok(());
+    }
+    to.gauge(
+        "leaf_tokens_last_read_successful",
+        "Whether the file of tokens could be used when it was read last.",
+        flag(node.access.last_read_successful()),
     )
 }
 

@@ -1,8 +1,6 @@
 //! Answers the commands that a connection has received. Those whose reply is there are answered at
 //! once and allocate nothing; the others are [`Task`]s, which may wait.
 
-use std::sync::Arc;
-
 use leaf_segment::shards::KnownTags;
 
 use super::codec::{self, Words, equal_commands, repeated};
@@ -12,7 +10,6 @@ use super::table::{self, COMMANDS};
 use super::task::Task;
 use crate::ids;
 use crate::metrics::Operation;
-use crate::node::Node;
 use crate::refusal::Reason;
 
 /// The most tags whose next ids are taken in one batch.
@@ -32,7 +29,6 @@ pub(super) enum Answered {
 /// `words` are those of the first command. `INCR`s of one tag that came together are answered
 /// together; those of several tags by [`increment_several`], which is tried before.
 pub(super) fn answer(
-    node: &Arc<Node>,
     session: &mut Session,
     words: &Words,
     input: &[u8],
@@ -42,7 +38,7 @@ pub(super) fn answer(
     if name.eq_ignore_ascii_case(b"INCR")
         && words.len() == 2
         && session.is_open()
-        && let Some(done) = increment(node, session, words.word(input, 1), input, length)
+        && let Some(done) = increment(session, words.word(input, 1), input, length)
     {
         return Answered::Done(done);
     }
@@ -72,7 +68,7 @@ pub(super) fn answer(
         session.refuse(
             Reason::Unauthorized,
             "NOAUTH",
-            "Authentication required: send AUTH with redis.password",
+            "Authentication required: send AUTH with redis.password, or with a name and its token",
         );
         return Answered::Done(length);
     }
@@ -82,7 +78,7 @@ pub(super) fn answer(
         session.refuse(Reason::BadRequest, "ERR", text.trim_end());
         return Answered::Done(length);
     }
-    match (command.run)(&mut Call { node, session, command, words, input, length }) {
+    match (command.run)(&mut Call { session, command, words, input, length }) {
         Ok(Outcome::Wait(task)) => {
             session.postpones();
             let length = task.calls * length;
@@ -99,15 +95,11 @@ pub(super) fn answer(
 
 /// `INCR tag`, and all that follow it and are the same, from the ids that are there. Returns how
 /// many bytes they are; `None` where no id is there.
-fn increment(
-    node: &Node,
-    session: &mut Session,
-    tag: &[u8],
-    input: &[u8],
-    length: usize,
-) -> Option<usize> {
+fn increment(session: &mut Session, tag: &[u8], input: &[u8], length: usize) -> Option<usize> {
     let tag = std::str::from_utf8(tag).ok()?;
-    let ids = ids::known(node, tag, |handle| handle.try_take_ids(equal_commands(input, length)))??;
+    let ids = ids::known(session.client.caller(), tag, |handle| {
+        handle.try_take_ids(equal_commands(input, length))
+    })??;
     let commands = ids.len();
     for id in ids {
         session.replies.integer(id.get());
@@ -119,7 +111,7 @@ fn increment(
 /// Answers the commands that `input` begins with as long as they are `INCR` of several tags, whose
 /// next ids are there, at most
 /// [`TAGS_AT_ONCE`]. Returns how many bytes they are.
-pub(super) fn increment_several(node: &Node, session: &mut Session, input: &[u8]) -> usize {
+pub(super) fn increment_several(session: &mut Session, input: &[u8]) -> usize {
     if !session.is_open() {
         return 0;
     }
@@ -139,8 +131,9 @@ pub(super) fn increment_several(node: &Node, session: &mut Session, input: &[u8]
         return 0;
     }
     let mut answered = 0;
-    ids::next_of_each(node, &tags[..count], |id| {
-        session.replies.integer(id.get());
+    let Session { client, replies, .. } = session;
+    ids::next_of_each(client.caller(), &tags[..count], |id| {
+        replies.integer(id.get());
         answered += 1;
     });
     session.answers(Operation::Next, answered);

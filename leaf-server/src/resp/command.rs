@@ -1,14 +1,12 @@
 //! What a command is, and the call of one.
 
-use std::sync::Arc;
-
 use super::codec::{self, Words};
 use super::reply::Replies;
 use super::session::{Refusal, Session};
 use super::task::{Reply, Task};
+use crate::access::Caller;
 use crate::ids::IdError;
 use crate::metrics::Operation;
-use crate::node::Node;
 
 /// One command.
 ///
@@ -60,7 +58,6 @@ pub(super) enum Outcome {
 
 /// A call of a command.
 pub(super) struct Call<'a> {
-    pub(super) node: &'a Arc<Node>,
     pub(super) session: &'a mut Session,
     pub(super) command: &'static Command,
     pub(super) words: &'a Words,
@@ -102,6 +99,11 @@ impl<'a> Call<'a> {
         })
     }
 
+    /// Who asks.
+    pub(super) const fn caller(&self) -> &Caller {
+        self.session.client.last()
+    }
+
     /// Where the reply is written.
     pub(super) fn to(&mut self) -> &mut Replies {
         &mut self.session.replies
@@ -114,7 +116,7 @@ impl<'a> Call<'a> {
 
     /// Waits for the reply to this call. `work` owns its words, since the buffer that they were
     /// read from is used again meanwhile.
-    pub(super) fn wait<F>(&self, work: impl FnOnce(Arc<Node>) -> F) -> Answer
+    pub(super) fn wait<F>(&self, work: impl FnOnce(Caller) -> F) -> Answer
     where
         F: Future<Output = Result<Reply, IdError>> + Send + 'static,
     {
@@ -122,11 +124,11 @@ impl<'a> Call<'a> {
     }
 
     /// As [`Self::wait`], for the replies to so many equal calls.
-    pub(super) fn wait_for<F>(&self, calls: usize, work: impl FnOnce(Arc<Node>) -> F) -> Answer
+    pub(super) fn wait_for<F>(&self, calls: usize, work: impl FnOnce(Caller) -> F) -> Answer
     where
         F: Future<Output = Result<Reply, IdError>> + Send + 'static,
     {
-        let (operation, work) = (self.session.operation, Box::pin(work(Arc::clone(self.node))));
+        let (operation, work) = (self.session.operation, Box::pin(work(self.caller().clone())));
         Ok(Outcome::Wait(Task { calls, operation, work }))
     }
 }

@@ -1,7 +1,5 @@
 //! The commands that take ids or ask about them: one function each.
 
-use std::sync::Arc;
-
 use leaf_core::TextForm;
 use leaf_segment::meaning::Order;
 use leaf_segment::{SegmentErrorKind, TagHandle};
@@ -10,22 +8,22 @@ use super::codec::{self, equal_commands};
 use super::command::{Answer, Call, Outcome};
 use super::session::Refusal;
 use super::task::{Reply, Told, text_or_nil};
+use crate::access::Caller;
 use crate::decoded::Decoded;
 use crate::ids::{self, IdError};
-use crate::node::Node;
 
 /// `INCR tag`: an integer, since that is what Redis answers. Of a tag in strict order the ids of all
 /// equal calls that came together are asked for at once.
 pub(super) fn increment(call: &mut Call<'_>) -> Answer {
     let tag = call.text(1)?;
-    let most = ids::known(call.node, tag, |handle| {
+    let most = ids::known(call.caller(), tag, |handle| {
         (handle.meaning().order == Order::Strict).then(|| handle.max_take())
     });
     let calls = most.flatten().map(|most| equal_commands(call.input, call.length).min(most));
     match calls {
         Some(calls @ 2..) => {
             let tag = tag.to_owned();
-            call.wait_for(calls, move |node| next_in_order(node, tag, calls))
+            call.wait_for(calls, move |caller| next_in_order(caller, tag, calls))
         }
         _ => increment_one(call, tag),
     }
@@ -34,23 +32,23 @@ pub(super) fn increment(call: &mut Call<'_>) -> Answer {
 /// The next id of a tag as an integer.
 fn increment_one(call: &Call<'_>, tag: &str) -> Answer {
     let tag = tag.to_owned();
-    call.wait(async move |node| {
-        let id = ids::next(&node, &ids::handle(&node, &tag).await?).await?;
+    call.wait(async move |caller| {
+        let id = ids::next(&caller, &ids::handle(&caller, &tag).await?).await?;
         Ok(Reply::Integer(id.get()))
     })
 }
 
 /// The next ids of a tag in strict order, for so many equal calls.
-async fn next_in_order(node: Arc<Node>, tag: String, calls: usize) -> Result<Reply, IdError> {
-    let handle = ids::handle(&node, &tag).await?;
-    match ids::take(&node, &handle, calls).await {
+async fn next_in_order(caller: Caller, tag: String, calls: usize) -> Result<Reply, IdError> {
+    let handle = ids::handle(&caller, &tag).await?;
+    match ids::take(&caller, &handle, calls).await {
         // Fewer are left: the first calls get them.
         Err(IdError::Segment(error))
             if *error.kind() == SegmentErrorKind::Exhausted && calls > 1 =>
         {
             let mut each = Vec::with_capacity(calls);
             for _ in 0..calls {
-                each.push(ids::next(&node, &handle).await);
+                each.push(ids::next(&caller, &handle).await);
             }
             Ok(Reply::Each(each))
         }
@@ -67,9 +65,9 @@ pub(super) fn increment_by(call: &mut Call<'_>) -> Answer {
     }
     call.session.answers_several();
     let tag = tag.to_owned();
-    call.wait(async move |node| {
-        let handle = ids::handle(&node, &tag).await?;
-        Ok(Reply::Integer(ids::take_contiguous(&node, &handle, count).await?.end() - 1))
+    call.wait(async move |caller| {
+        let handle = ids::handle(&caller, &tag).await?;
+        Ok(Reply::Integer(ids::take_contiguous(&caller, &handle, count).await?.end() - 1))
     })
 }
 
@@ -79,11 +77,11 @@ pub(super) fn segment(call: &mut Call<'_>) -> Answer {
         2 => next(call),
         3 if call.is(2, "TEXT") => texts(call, None),
         4 if call.is(2, "COUNT") => {
-            let count = call.count(3, 1, ids::most_ids(call.node))?;
+            let count = call.count(3, 1, ids::most_ids(call.caller()))?;
             take(call, count)
         }
         5 if call.is(2, "COUNT") && call.is(4, "TEXT") => {
-            let count = call.count(3, 1, ids::most_ids(call.node))?;
+            let count = call.count(3, 1, ids::most_ids(call.caller()))?;
             texts(call, Some(count))
         }
         _ => Err(call.syntax_error().into()),
@@ -95,7 +93,7 @@ pub(super) fn pop(call: &mut Call<'_>) -> Answer {
     if call.len() == 2 {
         return next(call);
     }
-    match call.count(2, 0, ids::most_ids(call.node))? {
+    match call.count(2, 0, ids::most_ids(call.caller()))? {
         0 => {
             call.text(1)?;
             call.to().array(0);
@@ -108,13 +106,13 @@ pub(super) fn pop(call: &mut Call<'_>) -> Answer {
 /// The next id of a tag as a string.
 fn next(call: &mut Call<'_>) -> Answer {
     let tag = call.text(1)?;
-    if let Some(Some(id)) = ids::known(call.node, tag, TagHandle::try_next) {
+    if let Some(Some(id)) = ids::known(call.caller(), tag, TagHandle::try_next) {
         call.to().id(id);
         return Ok(Outcome::Done);
     }
     let tag = tag.to_owned();
-    call.wait(async move |node| {
-        let id = ids::next(&node, &ids::handle(&node, &tag).await?).await?;
+    call.wait(async move |caller| {
+        let id = ids::next(&caller, &ids::handle(&caller, &tag).await?).await?;
         Ok(Reply::Text(Some(Told::Id(id))))
     })
 }
@@ -123,8 +121,8 @@ fn next(call: &mut Call<'_>) -> Answer {
 fn take(call: &mut Call<'_>, count: usize) -> Answer {
     call.session.answers_several();
     let tag = call.text(1)?.to_owned();
-    call.wait(async move |node| {
-        let ids = ids::take(&node, &ids::handle(&node, &tag).await?, count).await?;
+    call.wait(async move |caller| {
+        let ids = ids::take(&caller, &ids::handle(&caller, &tag).await?, count).await?;
         Ok(Reply::Ids(count, Box::new(ids.map(Told::Id))))
     })
 }
@@ -135,10 +133,10 @@ fn texts(call: &mut Call<'_>, count: Option<usize>) -> Answer {
         call.session.answers_several();
     }
     let tag = call.text(1)?.to_owned();
-    call.wait(async move |node| {
-        let handle = ids::handle(&node, &tag).await?;
+    call.wait(async move |caller| {
+        let handle = ids::handle(&caller, &tag).await?;
         let texts = ids::texts(&handle)?;
-        let ids = ids::take(&node, &handle, count.unwrap_or(1)).await?;
+        let ids = ids::take(&caller, &handle, count.unwrap_or(1)).await?;
         let ids = ids.map(move |id| texts.write(id).map_or(Told::Id(id), Told::Text));
         Ok(several(count, ids))
     })
@@ -160,7 +158,7 @@ pub(super) fn snowflake(call: &mut Call<'_>) -> Answer {
     let (mut count, mut form) = (None, None);
     for at in (1..call.len()).step_by(2) {
         if call.is(at, "COUNT") && count.is_none() {
-            count = Some(call.count(at + 1, 1, ids::most_ids(call.node))?);
+            count = Some(call.count(at + 1, 1, ids::most_ids(call.caller()))?);
         } else if call.is(at, "AS") && form.is_none() {
             form = Some(text_form(call, at + 1)?);
         } else {
@@ -168,16 +166,16 @@ pub(super) fn snowflake(call: &mut Call<'_>) -> Answer {
         }
     }
     if let Some(form) = form {
-        ids::fits(call.node, form).map_err(|error| error.to_string())?;
+        ids::fits(call.caller(), form).map_err(|error| error.to_string())?;
     }
     if count.is_some() || form.is_some() {
         return snowflakes(call, count, form);
     }
-    if let Some(id) = ids::snowflake_at_once(call.node) {
+    if let Some(id) = ids::snowflake_at_once(call.caller()) {
         call.to().id(id);
         return Ok(Outcome::Done);
     }
-    call.wait(async |node| Ok(Reply::Text(Some(Told::Id(ids::snowflake_next(&node).await?)))))
+    call.wait(async |caller| Ok(Reply::Text(Some(Told::Id(ids::snowflake_next(&caller).await?)))))
 }
 
 /// The next snowflake id in another form, or several, in digits where no form is asked for.
@@ -185,9 +183,9 @@ fn snowflakes(call: &mut Call<'_>, count: Option<usize>, form: Option<TextForm>)
     if count.is_some() {
         call.session.answers_several();
     }
-    call.wait(async move |node| {
-        let runs = ids::snowflake_take(&node, count.unwrap_or(1)).await?;
-        let layout = node.layout;
+    call.wait(async move |caller| {
+        let runs = ids::snowflake_take(&caller, count.unwrap_or(1)).await?;
+        let layout = caller.layout;
         // In digits also where the form ended this very moment.
         let text = move |id| form.and_then(|form| form.write(layout, id).ok());
         let write = move |id| text(id).map_or(Told::Id(id), Told::Text);
@@ -203,13 +201,13 @@ fn text_form(call: &Call<'_>, at: usize) -> Result<TextForm, String> {
 /// `GET tag`: the highest id that this node issued.
 pub(super) fn get(call: &mut Call<'_>) -> Answer {
     let tag = call.text(1)?;
-    if let Some(last) = ids::known(call.node, tag, TagHandle::last_issued) {
+    if let Some(last) = ids::known(call.caller(), tag, TagHandle::last_issued) {
         text_or_nil(call.to(), last.map(Told::Id));
         return Ok(Outcome::Done);
     }
     let tag = tag.to_owned();
-    call.wait(async move |node| {
-        let handle = existing(ids::handle(&node, &tag).await)?;
+    call.wait(async move |caller| {
+        let handle = existing(ids::handle(&caller, &tag).await)?;
         Ok(Reply::Text(handle.and_then(|handle| handle.last_issued()).map(Told::Id)))
     })
 }
@@ -217,13 +215,13 @@ pub(super) fn get(call: &mut Call<'_>) -> Answer {
 /// `LLEN tag`: how many ids this node has in memory.
 pub(super) fn length(call: &mut Call<'_>) -> Answer {
     let tag = call.text(1)?;
-    if let Some(stock) = ids::known(call.node, tag, TagHandle::stock) {
+    if let Some(stock) = ids::known(call.caller(), tag, TagHandle::stock) {
         call.to().integer(stock.cast_signed());
         return Ok(Outcome::Done);
     }
     let tag = tag.to_owned();
-    call.wait(async move |node| {
-        let handle = existing(ids::handle(&node, &tag).await)?;
+    call.wait(async move |caller| {
+        let handle = existing(ids::handle(&caller, &tag).await)?;
         Ok(Reply::Integer(handle.map_or(0, |handle| handle.stock().cast_signed())))
     })
 }
@@ -232,10 +230,10 @@ pub(super) fn length(call: &mut Call<'_>) -> Answer {
 pub(super) fn exists(call: &mut Call<'_>) -> Answer {
     let tags = call.words.of(call.input).skip(1).map(|tag| codec::text(tag).map(String::from));
     let tags: Vec<_> = tags.collect::<Result<_, _>>()?;
-    call.wait(async move |node| {
+    call.wait(async move |caller| {
         let mut count = 0;
         for tag in tags {
-            count += i64::from(existing(ids::handle(&node, &tag).await)?.is_some());
+            count += i64::from(existing(ids::handle(&caller, &tag).await)?.is_some());
         }
         Ok(Reply::Integer(count))
     })
@@ -268,7 +266,7 @@ pub(super) fn decode(call: &mut Call<'_>) -> Answer {
         4 if call.is(2, "AS") => Some(text_form(call, 3)?),
         _ => return Err(call.syntax_error().into()),
     };
-    let decoded = Decoded::of(call.node, call.text(1)?, form);
+    let decoded = Decoded::of(call.caller(), call.text(1)?, form);
     let decoded =
         decoded.map_err(|error| Refusal { reason: error.reason(), text: error.to_string() })?;
     let number = |number: u64| itoa::Buffer::new().format(number).to_owned();

@@ -19,8 +19,8 @@ use super::answer::{self, Answered};
 use super::codec::{self, Words};
 use super::session::Session;
 use super::task::Ids;
+use crate::access::Client;
 use crate::metrics::Operation;
-use crate::node::Node;
 use crate::refusal::Reason;
 use crate::serve::{Control, Order, Stream, buffers, linger};
 
@@ -32,7 +32,6 @@ const UNSENT: usize = buffers::LENGTH - 4096;
 /// them ([`buffers`]): an idle connection holds none.
 pub(super) struct Connection<S> {
     stream: S,
-    node: Arc<Node>,
     control: Arc<Control>,
     session: Session,
     words: Words,
@@ -61,11 +60,10 @@ enum Outcome {
 
 impl<S: Stream> Connection<S> {
     /// A connection that was just accepted.
-    pub(super) fn new(stream: S, node: Arc<Node>, control: Arc<Control>) -> Self {
-        let session = Session::new(Arc::clone(&node));
+    pub(super) fn new(stream: S, client: Client, control: Arc<Control>) -> Self {
+        let session = Session::new(client);
         Self {
             stream,
-            node,
             control,
             session,
             words: Words::default(),
@@ -146,7 +144,7 @@ impl<S: Stream> Connection<S> {
         buffers::provide(&mut self.session.replies.bytes);
         while outcome == Outcome::Receive {
             let input = &self.input[at..];
-            let several = answer::increment_several(&self.node, &mut self.session, input);
+            let several = answer::increment_several(&mut self.session, input);
             if several > 0 {
                 at += several;
                 rest_arrived(&mut self.rest_pending, &self.control);
@@ -168,8 +166,7 @@ impl<S: Stream> Connection<S> {
                     break;
                 }
             };
-            let answered =
-                answer::answer(&self.node, &mut self.session, &self.words, input, length);
+            let answered = answer::answer(&mut self.session, &self.words, input, length);
             match answered {
                 Answered::Done(length) => at += length,
                 Answered::End => outcome = Outcome::End,

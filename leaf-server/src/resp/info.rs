@@ -17,7 +17,7 @@ const CONFIG: [(&str, &str); 2] = [("save", ""), ("appendonly", "yes")];
 
 /// `INFO`: the sections that clients look into, in the format of Redis.
 pub(super) fn state(call: &mut Call<'_>) {
-    let node = call.node;
+    let node = call.caller().clone();
     let health = node.health_lately();
     // A client that asks waits until it is 0.
     let loading = u8::from(!health.can_answer());

@@ -19,6 +19,7 @@ mod task;
 use std::sync::Arc;
 
 use self::connection::Connection;
+use crate::access::{Client, Peer};
 use crate::node::Node;
 use crate::refusal::Face;
 use crate::serve::{Control, Keeping, Protocol, Stream};
@@ -41,9 +42,10 @@ impl Protocol for Resp {
         self.node.live.config().redis.max_connections as usize
     }
 
-    async fn serve(self: Arc<Self>, stream: impl Stream, control: Arc<Control>) {
+    async fn serve(self: Arc<Self>, stream: impl Stream, peer: Peer, control: Arc<Control>) {
         let _connected = self.node.requests.connected(Face::Redis);
-        let connection = Connection::new(stream, Arc::clone(&self.node), control);
+        let client = Client::new(Arc::clone(&self.node), Face::Redis, peer);
+        let connection = Connection::new(stream, client, control);
         // A client that breaks off is not the server's error.
         let _ = connection.run().await;
     }

@@ -1,19 +1,16 @@
 //! What a connection has said of itself.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
-use subtle::ConstantTimeEq as _;
+use leaf_node::tokens::REDIS_USER;
 use tokio::time::Instant;
 
 use super::codec::{Words, repeated, text};
 use super::reply::{REDIS_VERSION, Replies, Version};
+use crate::access::Client;
 use crate::metrics::Operation;
-use crate::node::Node;
 use crate::refusal::{Face, Reason};
 
-/// The only user.
-const USER: &[u8] = b"default";
 /// The longest name of a connection.
 const LONGEST_NAME: usize = 128;
 
@@ -22,11 +19,10 @@ static LAST: AtomicI64 = AtomicI64::new(0);
 
 /// Who a client is, and what it has chosen. Nothing of it outlives the connection.
 pub(super) struct Session {
-    node: Arc<Node>,
+    /// Who the client is, by what it has shown.
+    pub(super) client: Client,
     /// The replies that wait to be sent, in the version that the client chose.
     pub(super) replies: Replies,
-    /// The number of the password that it has shown, or of the time without one.
-    shown: Option<u64>,
     /// Whether a transaction was refused that the client has not ended yet.
     in_refused_transaction: bool,
     /// What the command asks for that is answered now.
@@ -55,11 +51,10 @@ impl<T: Into<String>> From<T> for Refusal {
 
 impl Session {
     /// The session of a connection that has said nothing yet.
-    pub(super) fn new(node: Arc<Node>) -> Self {
+    pub(super) fn new(client: Client) -> Self {
         Self {
             replies: Replies { bytes: Vec::new(), version: Version::Two },
-            shown: number_of_none(&node),
-            node,
+            client,
             in_refused_transaction: false,
             operation: Operation::Other,
             answered: Default::default(),
@@ -94,7 +89,7 @@ impl Session {
 
     /// Counts the command that is answered now as refused.
     pub(super) fn refused(&mut self, reason: Reason) {
-        self.node.requests.refused(Face::Redis, self.operation, reason);
+        self.client.node().requests.refused(Face::Redis, self.operation, reason);
         self.postpones();
     }
 
@@ -107,7 +102,7 @@ impl Session {
         let took = arrived.elapsed();
         for (operation, answered) in Operation::ALL.iter().zip(std::mem::take(&mut self.answered)) {
             if let Ok(answered @ 1..) = u64::try_from(answered) {
-                self.node.requests.answered(Face::Redis, *operation, took, answered);
+                self.client.node().requests.answered(Face::Redis, *operation, took, answered);
             }
         }
     }
@@ -117,13 +112,9 @@ impl Session {
         self.is_authenticated() && !self.in_refused_transaction
     }
 
-    /// Whether it has shown the password that counts now, or none is needed.
+    /// Whether it has shown what counts now, or need not.
     pub(super) fn is_authenticated(&mut self) -> bool {
-        if self.shown == Some(self.node.live.redis_password_number()) {
-            return true;
-        }
-        self.shown = number_of_none(&self.node);
-        self.shown.is_some()
+        self.client.caller().may_ask()
     }
 
     /// `MULTI` is refused, and with it what its client has sent already up to `EXEC` or `DISCARD`:
@@ -150,42 +141,40 @@ impl Session {
         refused || is(b"MULTI")
     }
 
-    /// `AUTH [default] password`. A wrong password is compared in constant time, and changes
-    /// nothing.
+    /// `AUTH [name] token`, with `default` for the name of whoever shows `redis.password`. A wrong one
+    /// changes nothing.
     pub(super) fn authenticate(&mut self, words: &Words, input: &[u8]) {
-        let (user, password) = match words.len() {
-            2 => (USER, words.word(input, 1)),
-            _ => (words.word(input, 1), words.word(input, 2)),
+        let (name, token) = match words.len() {
+            2 => (None, words.word(input, 1)),
+            _ => (Some(words.word(input, 1)), words.word(input, 2)),
         };
-        if self.node.live.config().redis.password.is_none() && words.len() == 2 {
+        let config = self.client.node().live.config();
+        if config.redis.password.is_none() && config.tokens_file.is_none() && name.is_none() {
             return self.refuse(
-                Reason::Unauthorized,
+                Reason::BadToken,
                 "ERR",
                 "AUTH <password> called without any password configured: redis.password is not set",
             );
         }
-        if self.check(user, password) {
+        drop(config);
+        if self.check(name, token) {
             self.replies.simple("OK");
         }
     }
 
     /// Tells the client when it is wrong.
-    fn check(&mut self, user: &[u8], password: &[u8]) -> bool {
-        // Read first: a password that is set in between has another one.
-        let number = self.node.live.redis_password_number();
-        let right = match &self.node.live.config().redis.password {
-            Some(expected) => bool::from(expected.expose().as_bytes().ct_eq(password)),
-            // As in Redis, whose user `default` has no password then.
-            None => true,
-        };
-        if user == USER && right {
-            self.shown = Some(number);
+    fn check(&mut self, name: Option<&[u8]>, token: &[u8]) -> bool {
+        // As in Redis, whose user `default` may have no password.
+        let is_open = name == Some(REDIS_USER.as_bytes())
+            && self.client.node().live.config().redis.password.is_none()
+            && self.is_authenticated();
+        if is_open || self.client.shows(name, token) {
             return true;
         }
         self.refuse(
-            Reason::Unauthorized,
+            Reason::BadToken,
             "WRONGPASS",
-            "invalid username-password pair or user is disabled.",
+            "invalid username-password pair or user is disabled: neither redis.password nor a token of tokens_file",
         );
         false
     }
@@ -210,7 +199,7 @@ impl Session {
         while at < words.len() {
             let option = words.word(input, at);
             if option.eq_ignore_ascii_case(b"AUTH") && at + 2 < words.len() {
-                if !self.check(words.word(input, at + 1), words.word(input, at + 2)) {
+                if !self.check(Some(words.word(input, at + 1)), words.word(input, at + 2)) {
                     return;
                 }
                 at += 3;
@@ -249,7 +238,7 @@ impl Session {
 
     /// `RESET`: the connection is as it was at its beginning, the password included.
     pub(super) fn reset(&mut self) {
-        self.shown = number_of_none(&self.node);
+        self.client.forget();
         self.name.clear();
         self.replies.version = Version::Two;
         self.replies.simple("RESET");
@@ -292,11 +281,4 @@ impl Session {
         text(name)?.clone_into(&mut self.name);
         Ok(())
     }
-}
-
-/// The number of the time without a password, while it is that.
-fn number_of_none(node: &Node) -> Option<u64> {
-    // Read first: a password that is set in between has another one.
-    let number = node.live.redis_password_number();
-    node.live.config().redis.password.is_none().then_some(number)
 }

@@ -100,8 +100,8 @@ pub(super) const COMMANDS: &[Command] = &[
             call.session.authenticate(call.words, call.input);
             Ok(Outcome::Done)
         },
-        "[default] password",
-        "Shows the password.",
+        "[name] token",
+        "Shows redis.password, or a token and whose it is.",
     )
     .open(),
     command(
@@ -111,7 +111,7 @@ pub(super) const COMMANDS: &[Command] = &[
             call.session.hello(call.words, call.input);
             Ok(Outcome::Done)
         },
-        "[2|3 [AUTH default password] [SETNAME name]]",
+        "[2|3 [AUTH name token] [SETNAME name]]",
         "Chooses the version of the protocol.",
     )
     .open(),

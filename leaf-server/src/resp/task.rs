@@ -105,6 +105,8 @@ fn refuse(session: &mut Session, error: &IdError) {
     let code = match reason {
         Reason::Busy => "BUSY",
         Reason::Unavailable => "LOADING",
+        Reason::Unauthorized | Reason::BadToken => "NOAUTH",
+        Reason::NoRole => "NOPERM",
         _ => "ERR",
     };
     session.refuse(reason, code, &error.to_string());

@@ -20,6 +20,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::control::{Connections, Control};
 use super::{DataPlane, Door};
+use crate::access::Peer;
 
 /// Open files that are nobody's connection: the stores, the state file, the other listener.
 const OTHER_FILES: u64 = 256;
@@ -57,11 +58,12 @@ pub(crate) trait Protocol: Send + Sync + 'static {
     /// fewer.
     fn max_connections(&self) -> usize;
 
-    /// Serves a connection until the client or the server has had enough. `control` says when it
-    /// must end.
+    /// Serves a connection of `peer` until the client or the server has had enough. `control` says when
+    /// it must end.
     fn serve(
         self: Arc<Self>,
         stream: impl Stream,
+        peer: Peer,
         control: Arc<Control>,
     ) -> impl Future<Output = ()> + Send;
 }
@@ -347,9 +349,9 @@ impl<P: Protocol> Serving<P> {
                     let _ = set_socket_keepalive(&stream, true);
                     let _ = set_tcp_keepidle(&stream, KEEP_ALIVE);
                 }
-                let stream = door.enter(stream, &open.control, place.handshakes()).await;
-                if let Some(stream) = stream {
-                    protocol.serve(stream, Arc::clone(&open.control)).await;
+                let entered = door.enter(stream, &open.control, place.handshakes()).await;
+                if let Some((stream, peer)) = entered {
+                    protocol.serve(stream, peer, Arc::clone(&open.control)).await;
                 }
             }
             drop((open, place, slot));

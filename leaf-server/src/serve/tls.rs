@@ -18,6 +18,7 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use leaf_node::config::{Config, ConfigError, Tls as Paths, TlsMode};
 use leaf_node::tls::Files;
+use leaf_node::tokens::Credential;
 use rustls::crypto::ring;
 use rustls::server::{Acceptor, NoServerSessionStorage, WebPkiClientVerifier};
 use rustls::sign::CertifiedKey;
@@ -29,8 +30,11 @@ use tokio_rustls::LazyConfigAcceptor;
 use tokio_rustls::server::TlsStream;
 use tokio_util::either::Either;
 use x509_cert::der::Decode as _;
+use x509_cert::ext::pkix::SubjectAltName;
+use x509_cert::ext::pkix::name::GeneralName;
 
 use super::{Control, Order};
+use crate::access::Peer;
 use crate::refusal::Face;
 
 /// How long a handshake may take.
@@ -229,16 +233,17 @@ impl Door {
         stream: TcpStream,
         control: &Control,
         turns: &Semaphore,
-    ) -> Option<Bytes> {
-        let Some(tls) = &self.tls else { return Some(Either::Left(stream)) };
+    ) -> Option<(Bytes, Peer)> {
+        let mut peer = Peer { address: stream.peer_addr().ok(), names: None };
+        let Some(tls) = &self.tls else { return Some((Either::Left(stream), peer)) };
         match self.mode {
-            TlsMode::Off => return Some(Either::Left(stream)),
+            TlsMode::Off => return Some((Either::Left(stream), peer)),
             // For as long as the client may be silent.
             TlsMode::Optional => {
                 let mut first = [0];
                 match control.unless(Order::Finish, stream.peek(&mut first)).await? {
                     Ok(1) if first[0] == RECORD => {}
-                    Ok(1) => return Some(Either::Left(stream)),
+                    Ok(1) => return Some((Either::Left(stream), peer)),
                     _ => return None,
                 }
             }
@@ -249,7 +254,10 @@ impl Door {
         let handshake = Box::pin(handshake(stream, config, turns));
         let handshake = tokio::time::timeout(HANDSHAKE, handshake);
         let (ended, stream) = match control.unless(Order::Close, handshake).await? {
-            Ok(Ok(stream)) => (Handshake::Done, Some(Either::Right(Box::new(stream)))),
+            Ok(Ok(stream)) => {
+                peer.names = names(&stream);
+                (Handshake::Done, Some((Either::Right(Box::new(stream)), peer)))
+            }
             Ok(Err(error)) => {
                 tracing::debug!("{}: a handshake failed: {error}", self.face.name());
                 (Handshake::Failed, None)
@@ -259,6 +267,19 @@ impl Door {
         tls.handshakes[self.face as usize][ended as usize].fetch_add(1, Ordering::Relaxed);
         stream
     }
+}
+
+/// The names in the certificate that the client has shown.
+fn names(stream: &TlsStream<TcpStream>) -> Option<Box<[Credential]>> {
+    let shown = stream.get_ref().1.peer_certificates()?.first()?;
+    let certificate = x509_cert::Certificate::from_der(shown).ok()?;
+    let (_, names) = certificate.tbs_certificate().get_extension::<SubjectAltName>().ok()??;
+    let names = names.0.iter().filter_map(|name| match name {
+        GeneralName::DnsName(name) => Some(Credential::Dns(name.as_str().to_ascii_lowercase())),
+        GeneralName::UniformResourceIdentifier(uri) => Some(Credential::Uri(uri.as_str().into())),
+        _ => None,
+    });
+    Some(names.collect())
 }
 
 /// Does a handshake. To sign takes the processor as long as thirty requests for an id, so it is done when

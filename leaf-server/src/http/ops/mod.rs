@@ -1,8 +1,8 @@
 //! The ops listener: health for everybody, and for operators why a node is not ready, its tags and
 //! its worker ids.
 //!
-//! What operators ask needs the token of `ops.token`; without one it is answered on loopback only,
-//! and not to a page that a browser was lured to. Stores and registry are asked by tasks of their
+//! What operators ask needs the role `read` or `admin`; where no token has one it is answered on loopback
+//! only, and not to a page that a browser was lured to. Stores and registry are asked by tasks of their
 //! own: a client that leaves must not take a connection of the pool with it.
 
 mod part;
@@ -16,13 +16,12 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use hyper::body::Bytes;
 use hyper::header::{AUTHORIZATION, CONNECTION, HOST, HeaderMap, HeaderValue, ORIGIN};
 use hyper::http::request::Parts;
-use hyper::http::uri::Authority;
-use hyper::{StatusCode, Version};
-use leaf_node::config::Secret;
+use hyper::http::uri::{Authority, PathAndQuery};
+use hyper::{Method, StatusCode, Version};
 use serde::Serialize;
-use subtle::ConstantTimeEq as _;
 
 use self::part::Part;
 use super::body::{self, RequestBody};
@@ -30,6 +29,8 @@ use super::id_routes::decode_key;
 use super::problem::{Form, Problem, check_method};
 use super::reply::{self, Reply};
 use super::routes::{self, Found, Route};
+use crate::access::Caller;
+use crate::audit::Change;
 use crate::metrics::{self, Operation};
 use crate::node::Node;
 use crate::refusal::Reason;
@@ -113,7 +114,7 @@ pub(super) const ROUTES: &[Route<To>] = &[
 
 /// Answers a request.
 pub(super) async fn route(
-    node: &Arc<Node>,
+    caller: &Caller,
     head: &Parts,
     body: &mut RequestBody,
 ) -> (Operation, Reply) {
@@ -121,7 +122,7 @@ pub(super) async fn route(
     let form = Form::accepted(&head.headers, form);
     let found = routes::find(ROUTES, head.uri.path());
     let operation = found.as_ref().map_or(Operation::Other, |(route, _)| route.to.operation());
-    let reply = answer(node, head, body, found).await;
+    let reply = answer(caller, head, body, found).await;
     // Health is for everybody, and nobody keeps a connection for it: others may need its place.
     let is_health = matches!(head.uri.path(), "/healthz" | "/readyz");
     let mut reply = reply.unwrap_or_else(|problem| match problem.reason {
@@ -135,9 +136,9 @@ pub(super) async fn route(
     (operation, reply)
 }
 
-/// Answers a request by its route, and asks for the token where that is an operator's.
+/// Answers a request by its route, to whoever has the role for it.
 async fn answer(
-    node: &Arc<Node>,
+    caller: &Caller,
     head: &Parts,
     body: &mut RequestBody,
     found: Option<Found<'_, To>>,
@@ -147,7 +148,7 @@ async fn answer(
     };
     check_method(&head.method, route.methods)?;
     if !matches!(route.to, To::Alive | To::Ready) {
-        authorize(node.live.config().ops.token.as_ref(), node.ops.ip(), &head.headers, &head.uri)?;
+        authorize(caller, head)?;
         let takes_some = match route.to {
             To::Cache | To::Db | To::Records(Records::Tags) => head.method != "POST",
             To::Drain => false,
@@ -157,20 +158,25 @@ async fn answer(
             return Err(Problem::bad_request("this route takes no parameters"));
         }
     }
+    if !matches!(head.method, Method::GET | Method::HEAD) {
+        let body = body::read(body, body::OF_OPERATORS).await?;
+        let asked = Asked {
+            to: route.to,
+            parameters: parameters.into_iter().map(String::from).collect(),
+            head: head.clone(),
+            body,
+        };
+        return change(caller.clone(), asked).await;
+    }
     let query = head.uri.query().unwrap_or_default();
-    let node = Arc::clone(node);
+    let node = Arc::clone(caller);
     match route.to {
         To::Alive => Ok(reply::text(StatusCode::OK, "ok")),
         To::Ready => match node.health() {
             health if health.can_answer() => Ok(reply::text(StatusCode::OK, health.to_string())),
             health => Err(Problem::unavailable(health.to_string())),
         },
-        To::Drain => {
-            body::read(body, body::OF_OPERATORS).await?;
-            node.drain(head.method == "POST");
-            Ok(status::show(&node))
-        }
-        To::Status => Ok(status::show(&node)),
+        To::Drain | To::Status => Ok(status::show(&node)),
         To::Metrics => {
             let kind = HeaderValue::from_static(metrics::CONTENT_TYPE);
             Ok(reply::reply(StatusCode::OK, kind, metrics::page(&node)))
@@ -180,78 +186,120 @@ async fn answer(
             let (part, headers) = (Part::of(query)?, head.headers.clone());
             detached(async move { tables::db(&node, &part, &headers).await }).await
         }
-        To::Records(records) => administer(node, records, &parameters, head, body).await,
+        To::Records(records) => show(node, records, &parameters, query).await,
     }
 }
 
-/// Answers what is about tags and worker ids.
-async fn administer(
+/// Shows what is about tags and worker ids.
+async fn show(
     node: Arc<Node>,
     records: Records,
     parameters: &[&str],
-    head: &Parts,
-    body: &mut RequestBody,
+    query: &str,
 ) -> Result<Reply, Problem> {
     let decoded = |at: usize| parameters.get(at).map_or(Ok(String::new()), |it| decode(it));
     match records {
-        Records::Tags if head.method == "POST" => {
-            let (tag, spec) = body::json::<tags::Create>(&head.headers, body).await?.read()?;
-            let made = detached(async move { tags::create(&node, &tag, spec).await }).await?;
-            Ok(reply::json(StatusCode::CREATED, &made))
-        }
         Records::Tags => {
-            let part = Part::of(head.uri.query().unwrap_or_default())?;
+            let part = Part::of(query)?;
             shown(async move { tags::list(&node, &part).await }).await
         }
-        Records::Tag => tag(node, head, body, parameters[0]).await,
-        Records::TagAdvance => {
-            let tags::Advance { at_least: tags::Id(at_least), far } =
-                body::json(&head.headers, body).await?;
+        Records::Tag => {
             let tag = decoded(0)?;
-            shown(async move { tags::advance(&node, &tag, at_least, far.into()).await }).await
-        }
-        Records::TagRekey => {
-            body::read(body, body::OF_OPERATORS).await?;
-            let tag = decoded(0)?;
-            shown(async move { tags::rekey(&node, &tag).await }).await
+            shown(async move { tags::show(&node, &tag).await }).await
         }
         Records::TagId => {
             let (tag, id) = (decoded(0)?, decoded(1)?);
             shown(async move { tags::decode(&node, &tag, &id).await }).await
         }
         Records::Workers => shown(async move { workers::list(&node).await }).await,
-        Records::WorkerRelease => {
-            let workers::Dead { holder_is_dead } = body::json(&head.headers, body).await?;
-            let worker = workers::worker(parameters[0])?;
-            shown(async move { workers::release(&node, worker, holder_is_dead).await }).await
-        }
-        Records::WorkerRetire => {
-            let workers::ForGood { for_good } = body::json(&head.headers, body).await?;
-            let worker = workers::worker(parameters[0])?;
-            shown(async move { workers::retire(&node, worker, for_good).await }).await
-        }
+        Records::TagAdvance
+        | Records::TagRekey
+        | Records::WorkerRelease
+        | Records::WorkerRetire => Err(Problem::not_found("this route only changes")),
     }
 }
 
-/// Shows, changes or deletes a tag, whose name is encoded.
-async fn tag(
-    node: Arc<Node>,
-    head: &Parts,
-    body: &mut RequestBody,
-    encoded: &str,
-) -> Result<Reply, Problem> {
-    let tag = decode(encoded)?;
-    match head.method.as_str() {
-        "PATCH" => {
-            let change = body::json::<tags::Change>(&head.headers, body).await?.read()?;
-            shown(async move { tags::change(&node, &tag, change).await }).await
+/// A request that changes something.
+struct Asked {
+    to: To,
+    /// As they stand in the path.
+    parameters: Vec<String>,
+    head: Parts,
+    body: Bytes,
+}
+
+/// Does what a request asks for, and writes that to the audit log.
+async fn change(caller: Caller, asked: Asked) -> Result<Reply, Problem> {
+    detached(async move {
+        let done = perform(&caller, &asked).await;
+        let head = &asked.head;
+        let (status, problem) = match &done {
+            Ok(reply) => (reply.status(), None),
+            Err(problem) => (problem.status(), Some(problem.detail.clone())),
+        };
+        let change = Change {
+            time: jiff::Timestamp::now().to_string(),
+            caller: caller.name().to_owned(),
+            address: caller.address.map(|address| address.to_string()),
+            method: head.method.to_string(),
+            path: head.uri.path_and_query().map_or("/", PathAndQuery::as_str).to_owned(),
+            body: serde_json::from_slice(&asked.body).ok(),
+            status: status.as_u16(),
+            problem,
+        };
+        caller.audit.write(change).await;
+        done
+    })
+    .await
+}
+
+/// Does what a request asks for.
+async fn perform(node: &Node, asked: &Asked) -> Result<Reply, Problem> {
+    let Asked { to, parameters, head, body } = asked;
+    let first = || parameters.first().map_or(Ok(String::new()), |it| decode(it));
+    let ok = StatusCode::OK;
+    let records = match to {
+        To::Drain => {
+            node.drain(head.method == "POST");
+            return Ok(status::show(node));
         }
-        "DELETE" => {
+        To::Records(records) => records,
+        _ => return Err(Problem::not_found("this route changes nothing")),
+    };
+    match (records, head.method.as_str()) {
+        (Records::Tags, _) => {
+            let (tag, spec) = body::json::<tags::Create>(&head.headers, body)?.read()?;
+            Ok(reply::json(StatusCode::CREATED, &tags::create(node, &tag, spec).await?))
+        }
+        (Records::Tag, "PATCH") => {
+            let change = body::json::<tags::Change>(&head.headers, body)?.read()?;
+            Ok(reply::json(ok, &tags::change(node, &first()?, change).await?))
+        }
+        (Records::Tag, _) => {
             let confirm = confirm(head.uri.query().unwrap_or_default())?;
-            let how = format!("?confirm={encoded}");
-            shown(async move { tags::delete(&node, &tag, confirm.as_deref(), &how).await }).await
+            let how = format!("?confirm={}", parameters[0]);
+            let gone = tags::delete(node, &first()?, confirm.as_deref(), &how).await?;
+            Ok(reply::json(ok, &gone))
         }
-        _ => shown(async move { tags::show(&node, &tag).await }).await,
+        (Records::TagAdvance, _) => {
+            let tags::Advance { at_least: tags::Id(at_least), far } =
+                body::json(&head.headers, body)?;
+            Ok(reply::json(ok, &tags::advance(node, &first()?, at_least, far.into()).await?))
+        }
+        (Records::TagRekey, _) => Ok(reply::json(ok, &tags::rekey(node, &first()?).await?)),
+        (Records::WorkerRelease, _) => {
+            let workers::Dead { holder_is_dead } = body::json(&head.headers, body)?;
+            let worker = workers::worker(&parameters[0])?;
+            Ok(reply::json(ok, &workers::release(node, worker, holder_is_dead).await?))
+        }
+        (Records::WorkerRetire, _) => {
+            let workers::ForGood { for_good } = body::json(&head.headers, body)?;
+            let worker = workers::worker(&parameters[0])?;
+            Ok(reply::json(ok, &workers::retire(node, worker, for_good).await?))
+        }
+        (Records::TagId | Records::Workers, _) => {
+            Err(Problem::not_found("this route changes nothing"))
+        }
     }
 }
 
@@ -294,29 +342,25 @@ async fn detached<T: Send + 'static>(
     }
 }
 
-/// Whether whoever asks may administer this node.
-fn authorize(
-    token: Option<&Secret>,
-    listen: IpAddr,
-    headers: &HeaderMap,
-    uri: &hyper::Uri,
-) -> Result<(), Problem> {
-    let forbidden = |why: &str| Err(Problem::new(Reason::Forbidden, why));
-    if let Some(token) = token {
-        let shown =
-            headers.get(AUTHORIZATION).and_then(|value| value.as_bytes().split_at_checked(7));
-        let shown = shown.filter(|(scheme, _)| scheme.eq_ignore_ascii_case(b"Bearer "));
-        return match shown {
-            Some((_, shown)) if shown.ct_eq(token.expose().as_bytes()).into() => Ok(()),
-            _ => {
-                let text =
-                    "the token of ops.token is missing or wrong: send Authorization: Bearer TOKEN";
-                Err(Problem::new(Reason::Unauthorized, text))
-            }
-        };
+/// Whether the caller has the role that a request needs. Where no caller has one by what it shows,
+/// everybody of this host may ask.
+fn authorize(caller: &Caller, head: &Parts) -> Result<(), Problem> {
+    let shows = matches!(head.method, Method::GET | Method::HEAD);
+    let allowed = if shows { caller.check_reads() } else { caller.check_administers() };
+    let Err(denial) = allowed else { return Ok(()) };
+    if caller.access.ops_has_callers() {
+        return Err(Problem::new(denial.reason(), denial.to_string()));
     }
+    is_of_this_host(caller.ops.ip(), &head.headers, &head.uri)
+}
+
+/// Whether a request can only come from a program of this host.
+fn is_of_this_host(listen: IpAddr, headers: &HeaderMap, uri: &hyper::Uri) -> Result<(), Problem> {
+    let forbidden = |why: &str| Err(Problem::new(Reason::Forbidden, why));
     if !listen.is_loopback() {
-        return forbidden("administration is off: set ops.token, or let ops.listen be on loopback");
+        return forbidden(
+            "administration is off: set ops.token or tokens_file, or let ops.listen be on loopback",
+        );
     }
     // A page in a browser of this host can reach loopback, too, under a name of its own. Whatever
     // names the host counts: a proxy may look at another one.
@@ -349,58 +393,42 @@ mod tests {
     use super::*;
 
     /// The status of a refusal, 200 for none.
-    fn status(token: Option<&str>, listen: &str, headers: &[(&'static str, &'static str)]) -> u16 {
-        let token: Option<Secret> =
-            token.map(|token| serde_json::from_value(token.into()).unwrap());
+    fn status(listen: &str, headers: &[(&'static str, &'static str)]) -> u16 {
         let mut given = HeaderMap::new();
         for (name, value) in headers {
             given.append(*name, HeaderValue::from_static(value));
         }
         let uri = hyper::Uri::from_static("/v1/status");
-        let allowed = authorize(token.as_ref(), listen.parse().unwrap(), &given, &uri);
+        let allowed = is_of_this_host(listen.parse().unwrap(), &given, &uri);
         allowed.err().map_or(200, |problem| problem.status().as_u16())
     }
 
     #[test]
-    fn administration_needs_the_token_or_loopback_without_a_browser_in_between() {
+    fn without_tokens_administration_needs_loopback_without_a_browser_in_between() {
         let (own, any) = ("127.0.0.1", "0.0.0.0");
-        let token = Some("0123456789abcdef");
         let localhost = ("host", "localhost:8081");
         for host in ["127.0.0.1:8081", "[::1]:8081", "LOCALHOST"] {
-            assert_eq!(status(None, own, &[("host", host)]), 200, "{host}");
+            assert_eq!(status(own, &[("host", host)]), 200, "{host}");
         }
         // A name that somebody lets point to loopback, and a page that asks in its browser's name.
-        assert_eq!(status(None, own, &[("host", "evil.example:8081")]), 403);
-        assert_eq!(status(None, own, &[]), 403);
-        assert_eq!(status(None, own, &[localhost, ("origin", "http://evil.example")]), 403);
+        assert_eq!(status(own, &[("host", "evil.example:8081")]), 403);
+        assert_eq!(status(own, &[]), 403);
+        assert_eq!(status(own, &[localhost, ("origin", "http://evil.example")]), 403);
         let same = ("origin", "http://localhost:8081");
-        assert_eq!(status(None, own, &[localhost, same]), 200);
-        assert_eq!(status(None, own, &[localhost, same, ("origin", "http://evil.example")]), 403);
-        assert_eq!(status(None, any, &[localhost]), 403);
+        assert_eq!(status(own, &[localhost, same]), 200);
+        assert_eq!(status(own, &[localhost, same, ("origin", "http://evil.example")]), 403);
+        assert_eq!(status(any, &[localhost]), 403);
         // Two names.
-        assert_eq!(status(None, own, &[localhost, ("host", "evil.example:8081")]), 403);
-        assert_eq!(status(None, own, &[("host", "user@localhost:8081")]), 403);
+        assert_eq!(status(own, &[localhost, ("host", "evil.example:8081")]), 403);
+        assert_eq!(status(own, &[("host", "user@localhost:8081")]), 403);
         for (named, wanted) in
             [("http://evil.example/v1/status", 403), ("http://[::1]/v1/status", 200)]
         {
             let uri = hyper::Uri::from_static(named);
             let headers = [(HOST, HeaderValue::from_static("localhost"))].into_iter().collect();
-            let allowed = authorize(None, own.parse().unwrap(), &headers, &uri);
+            let allowed = is_of_this_host(own.parse().unwrap(), &headers, &uri);
             let allowed = allowed.err().map_or(200, |it| it.status().as_u16());
             assert_eq!(allowed, wanted, "{named}");
         }
-
-        let shown = |value| status(token, any, &[("authorization", value)]);
-        assert_eq!(shown("Bearer 0123456789abcdef"), 200);
-        assert_eq!(shown("bearer 0123456789abcdef"), 200);
-        for wrong in ["Bearer 0123456789abcdeF", "Bearer 0123456789abcde", "Bearer ", "Basic x", ""]
-        {
-            assert_eq!(shown(wrong), 401, "{wrong}");
-        }
-        assert_eq!(
-            status(token, own, &[localhost]),
-            401,
-            "a token that is set is needed everywhere"
-        );
     }
 }

@@ -1,0 +1,362 @@
+//! The file of tokens: who may ask a server for what.
+//!
+//! A line is a name, what its caller shows, and what that caller may do:
+//!
+//! ```text
+//! # name    what it shows                  what it may do
+//! orders    sha256:5f0c… dns:orders.local  ids:orders*
+//! grafana   sha256:77ab…                   read
+//! alice     sha256:09de…                   admin ids
+//! anonymous                                ids:public*
+//! ```
+//!
+//! Of a token the file holds the hash alone: who reads the file cannot use it. A token has 256 random
+//! bits, so that a plain hash is enough: there is nothing to guess.
+
+use std::fmt::{self, Write as _};
+use std::io::Read as _;
+use std::path::Path;
+use std::str::FromStr;
+
+use sha2::{Digest as _, Sha256};
+
+use crate::config::ConfigError;
+
+/// The largest file, in bytes.
+const LARGEST: u64 = 1 << 20;
+/// The longest name of a caller.
+const LONGEST_NAME: usize = 64;
+/// How a token begins, so that programs that look for leaked secrets can find one.
+const PREFIX: &str = "leaf_";
+/// The name whose roles every caller has that shows nothing.
+pub const ANONYMOUS: &str = "anonymous";
+/// The name of whoever shows `redis.password`, as in Redis. No line of the file has it.
+pub const REDIS_USER: &str = "default";
+/// The name of whoever shows `ops.token`. No line of the file has it.
+pub const OPS_TOKEN: &str = "ops.token";
+
+/// The SHA-256 of a token.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct TokenHash([u8; 32]);
+
+impl TokenHash {
+    /// The hash of a token.
+    #[must_use]
+    pub fn of(token: &[u8]) -> Self {
+        Self(Sha256::digest(token).into())
+    }
+}
+
+impl fmt::Display for TokenHash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("sha256:")?;
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+/// What a caller shows to prove who it is. Written as `sha256:…` (a token by its hash), `dns:…` or `uri:…`
+/// (a name in the client's certificate).
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Credential {
+    /// A token of this hash.
+    Token(TokenHash),
+    /// A certificate with this DNS name, in lower case.
+    Dns(String),
+    /// A certificate with this URI.
+    Uri(String),
+}
+
+impl FromStr for Credential {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text.split_once(':') {
+            Some(("sha256", hex)) => {
+                let byte = |at: usize| {
+                    let digits = hex.get(2 * at..2 * at + 2)?;
+                    let plain = digits.bytes().all(|digit| digit.is_ascii_hexdigit());
+                    u8::from_str_radix(digits, 16).ok().filter(|_| plain)
+                };
+                let mut hash = [0; 32];
+                let whole = hash
+                    .iter_mut()
+                    .enumerate()
+                    .all(|(at, into)| byte(at).map(|byte| *into = byte).is_some());
+                let whole = whole && hex.len() == 64;
+                whole
+                    .then_some(Self::Token(TokenHash(hash)))
+                    .ok_or("sha256: give 64 hexadecimal digits")
+            }
+            Some(("dns", name)) if !name.is_empty() => Ok(Self::Dns(name.to_ascii_lowercase())),
+            Some(("uri", uri)) if !uri.is_empty() => Ok(Self::Uri(uri.to_owned())),
+            _ => Err("give sha256:HASH, dns:NAME or uri:URI"),
+        }
+    }
+}
+
+/// One thing that a caller may do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Role {
+    /// `ids`: ids of all tags; `ids:orders`: of one; `ids:orders*`: of those that begin so. Each of them
+    /// also gives snowflake ids, which belong to no tag.
+    Ids(Pattern),
+    /// `read`: all that the ops listener shows.
+    Read,
+    /// `admin`: all that the ops listener shows and changes.
+    Admin,
+}
+
+/// Which tags a role is for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Pattern {
+    /// The tag of this name.
+    Exactly(String),
+    /// Tags that begin so.
+    Prefix(String),
+}
+
+impl Pattern {
+    /// Whether the role is for this tag.
+    #[must_use]
+    pub fn has(&self, tag: &str) -> bool {
+        match self {
+            Self::Exactly(name) => tag == name,
+            Self::Prefix(prefix) => tag.starts_with(prefix.as_str()),
+        }
+    }
+}
+
+impl FromStr for Role {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match (text, text.strip_prefix("ids:")) {
+            ("ids", _) => Ok(Self::Ids(Pattern::Prefix(String::new()))),
+            ("read", _) => Ok(Self::Read),
+            ("admin", _) => Ok(Self::Admin),
+            (_, Some(pattern)) if !pattern.is_empty() => {
+                let pattern = match pattern.strip_suffix('*') {
+                    Some(prefix) => Pattern::Prefix(prefix.to_owned()),
+                    None => Pattern::Exactly(pattern.to_owned()),
+                };
+                Ok(Self::Ids(pattern))
+            }
+            _ => Err("the roles are ids, ids:TAG, ids:PREFIX*, read and admin".into()),
+        }
+    }
+}
+
+impl fmt::Display for Role {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Ids(Pattern::Prefix(prefix)) if prefix.is_empty() => f.write_str("ids"),
+            Self::Ids(Pattern::Prefix(prefix)) => write!(f, "ids:{prefix}*"),
+            Self::Ids(Pattern::Exactly(name)) => write!(f, "ids:{name}"),
+            Self::Read => f.write_str("read"),
+            Self::Admin => f.write_str("admin"),
+        }
+    }
+}
+
+/// One line: a caller.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Entry {
+    /// As logs and limits name it.
+    pub name: String,
+    /// Any of these proves that it is this caller; none for [`ANONYMOUS`].
+    pub shows: Vec<Credential>,
+    /// What it may do; at least one.
+    pub roles: Vec<Role>,
+}
+
+impl fmt::Display for Entry {
+    /// A line of the file.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.name)?;
+        for shown in &self.shows {
+            match shown {
+                Credential::Token(hash) => write!(f, " {hash}")?,
+                Credential::Dns(name) => write!(f, " dns:{name}")?,
+                Credential::Uri(uri) => write!(f, " uri:{uri}")?,
+            }
+        }
+        self.roles.iter().try_for_each(|role| write!(f, " {role}"))
+    }
+}
+
+/// Refuses a name that no caller can have.
+///
+/// # Errors
+/// Says which names there are.
+pub fn check_name(name: &str) -> Result<(), String> {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
+    if !(1..=LONGEST_NAME).contains(&name.len()) || !name.bytes().all(plain) {
+        return Err(format!("a name has 1 to {LONGEST_NAME} letters, digits, `-`, `_` and `.`"));
+    }
+    if [REDIS_USER, OPS_TOKEN].contains(&name) {
+        return Err(format!("the name {name} stands for a secret of the configuration"));
+    }
+    Ok(())
+}
+
+/// A new token: 256 bits of the system's generator of random numbers, as text.
+///
+/// # Errors
+/// The system has no random numbers.
+pub fn draw() -> std::io::Result<String> {
+    let mut bytes = [0; 32];
+    std::fs::File::open("/dev/urandom")?.read_exact(&mut bytes)?;
+    let mut token = PREFIX.to_owned();
+    for byte in bytes {
+        // A String takes everything.
+        let _ = write!(token, "{byte:02x}");
+    }
+    Ok(token)
+}
+
+/// The callers of `tokens_file`; none where the key is not set. It blocks.
+///
+/// # Errors
+/// The file cannot be read, or a line of it is wrong; the text names the line and repeats nothing of it.
+pub fn read(file: Option<&Path>) -> Result<Vec<Entry>, ConfigError> {
+    let Some(file) = file.filter(|file| !file.as_os_str().is_empty()) else {
+        return Ok(Vec::new());
+    };
+    let refuse = |why: String| ConfigError::new(format!("tokens_file: {}: {why}", file.display()));
+    let length = std::fs::metadata(file).map_err(|error| refuse(error.to_string()))?.len();
+    if length > LARGEST {
+        return Err(refuse("it has more than 1 MiB".into()));
+    }
+    let text = std::fs::read_to_string(file).map_err(|error| refuse(error.to_string()))?;
+    parse(&text).map_err(refuse)
+}
+
+/// The callers that the text of a file names.
+///
+/// # Errors
+/// A line is wrong; the text says which, and repeats nothing of it but a name.
+pub fn parse(text: &str) -> Result<Vec<Entry>, String> {
+    let mut entries: Vec<Entry> = Vec::new();
+    let mut names = std::collections::HashSet::new();
+    let mut shown = std::collections::HashSet::new();
+    for (at, line) in text.lines().enumerate() {
+        let line = line.split_once('#').map_or(line, |(line, _)| line).trim();
+        if line.is_empty() {
+            continue;
+        }
+        let refuse = |why: &str| format!("line {}: {why}", at + 1);
+        let entry = entry(line).map_err(|why| refuse(&why))?;
+        if !names.insert(entry.name.clone()) {
+            return Err(refuse("another line has this name, too"));
+        }
+        if !entry.shows.iter().all(|credential| shown.insert(credential.clone())) {
+            return Err(refuse("what it shows stands twice: nobody could tell whose it is"));
+        }
+        entries.push(entry);
+    }
+    Ok(entries)
+}
+
+/// The caller that a line names.
+fn entry(line: &str) -> Result<Entry, String> {
+    let mut words = line.split_whitespace();
+    let name = words.next().unwrap_or_default();
+    check_name(name)?;
+    let mut entry = Entry { name: name.to_owned(), shows: Vec::new(), roles: Vec::new() };
+    for word in words {
+        match ["sha256:", "dns:", "uri:"].iter().any(|kind| word.starts_with(kind)) {
+            true => entry.shows.push(word.parse()?),
+            false => entry.roles.push(word.parse()?),
+        }
+    }
+    if entry.roles.is_empty() {
+        return Err("give it a role: ids, ids:TAG, ids:PREFIX*, read or admin".into());
+    }
+    match (entry.name == ANONYMOUS, entry.shows.is_empty()) {
+        (true, false) => Err(format!("{ANONYMOUS} is who shows nothing")),
+        (true, true) if entry.roles.contains(&Role::Admin) => {
+            Err(format!("{ANONYMOUS} never administers: give that role to a name with a token"))
+        }
+        (false, true) => Err("give what it shows: sha256:HASH, dns:NAME or uri:URI".into()),
+        _ => Ok(entry),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn a_line_is_a_name_what_it_shows_and_what_it_may_do() {
+        let token = draw().unwrap();
+        assert!(token.len() == 69 && token.starts_with("leaf_"), "{token}");
+        assert_ne!(token, draw().unwrap());
+        let hash = TokenHash::of(token.as_bytes());
+        let text = format!(
+            "# who may what\n\norders {hash} dns:Orders.Local uri:spiffe://a/b ids:orders* ids:x # tail\n\
+             anonymous ids:public read\nalice {} admin ids\n",
+            TokenHash::of(b"x"),
+        );
+        let entries = parse(&text).unwrap();
+        assert_eq!(entries.len(), 3);
+        assert_eq!(
+            entries[0].shows,
+            [
+                Credential::Token(hash),
+                Credential::Dns("orders.local".into()),
+                Credential::Uri("spiffe://a/b".into())
+            ]
+        );
+        let may = |entry: &Entry, tag: &str| {
+            entry.roles.iter().any(|role| matches!(role, Role::Ids(pattern) if pattern.has(tag)))
+        };
+        assert!(may(&entries[0], "orders") && may(&entries[0], "orders.eu"));
+        assert!(may(&entries[0], "x") && !may(&entries[0], "xy") && !may(&entries[0], "order"));
+        assert!(may(&entries[2], "anything") && !may(&entries[1], "orders"));
+        // What is written is what was read.
+        let written: Vec<_> = entries.iter().map(ToString::to_string).collect();
+        assert_eq!(parse(&written.join("\n")).unwrap(), entries);
+    }
+
+    #[test]
+    fn a_wrong_line_is_named_and_not_repeated() {
+        let hash = TokenHash::of(b"x").to_string();
+        let cut = &hash[..70];
+        for (line, why) in [
+            (format!("{hash} ids"), "a name has"),
+            ("default ids".to_owned(), "stands for a secret"),
+            (format!("a {hash}"), "give it a role"),
+            ("a ids".to_owned(), "give what it shows"),
+            (format!("a {cut} ids"), "64 hexadecimal"),
+            (format!("a {hash}00 ids"), "64 hexadecimal"),
+            (format!("a {hash} canary"), "the roles are"),
+            (format!("a {hash} ids:"), "the roles are"),
+            (format!("a {hash} write"), "the roles are"),
+            (format!("anonymous {hash} ids"), "who shows nothing"),
+            ("anonymous admin".to_owned(), "never administers"),
+            ("a dns: ids".to_owned(), "give sha256:HASH"),
+            (format!("a {hash} ids\nb {hash} ids"), "stands twice"),
+            (format!("a {hash} {hash} ids"), "stands twice"),
+            (format!("a {hash} ids\na dns:b ids"), "has this name"),
+        ] {
+            let error = parse(&format!("# first\n{line}\n")).unwrap_err();
+            assert!(error.contains(why) && error.starts_with("line "), "{line}: {error}");
+            assert!(!error.contains("canary") && !error.contains(&hash[7..]), "{error}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_panics(text: String) {
+            let _ = parse(&text);
+        }
+
+        #[test]
+        fn words_in_any_order_do_not_panic(words in proptest::collection::vec("[a-z:*#é0-9]{0,70}", 0..6)) {
+            let _ = parse(&words.join(" "));
+            let _ = parse(&format!("a sha256:{}", words.join("")));
+        }
+    }
+}

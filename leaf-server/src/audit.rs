@@ -1,0 +1,130 @@
+//! The audit log: one line of JSON for each change that somebody asked of the ops listener, in
+//! `audit.log` of the data directory.
+//!
+//! Invariant: a change is answered only when its line is on the disk, or the program's log has it.
+
+use std::fs::OpenOptions;
+use std::io::{self, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+
+use serde::Serialize;
+use serde_json::Value;
+
+/// How large the file becomes, in bytes, before another one is begun.
+const LARGEST: u64 = 16 << 20;
+/// How many files are kept beside it: `audit.log.1` is the youngest.
+const KEPT: u32 = 4;
+
+/// A change, and what became of it.
+#[derive(Debug, Serialize)]
+pub(crate) struct Change {
+    /// When it was answered.
+    pub(crate) time: String,
+    /// Who asked for it, as the file of tokens names callers.
+    pub(crate) caller: String,
+    /// Where from.
+    pub(crate) address: Option<String>,
+    pub(crate) method: String,
+    /// With what stands behind `?`.
+    pub(crate) path: String,
+    /// The body, where it is JSON.
+    pub(crate) body: Option<Value>,
+    /// The status of the answer.
+    pub(crate) status: u16,
+    /// Why it was refused.
+    pub(crate) problem: Option<String>,
+}
+
+/// The audit log of this node.
+#[derive(Debug)]
+pub(crate) struct Audit {
+    path: PathBuf,
+    /// One line after the other.
+    writing: Mutex<()>,
+}
+
+impl Audit {
+    /// The log in a data directory. Nothing is made before the first change.
+    pub(crate) fn new(data_dir: &Path) -> Arc<Self> {
+        Arc::new(Self { path: data_dir.join("audit.log"), writing: Mutex::default() })
+    }
+
+    /// Writes a line, and waits until it is on the disk. Where that fails the program's log has it.
+    pub(crate) async fn write(self: &Arc<Self>, change: Change) {
+        let this = Arc::clone(self);
+        let line = serde_json::to_string(&change).unwrap_or_default();
+        let told = line.clone();
+        let written = tokio::task::spawn_blocking(move || this.append(&line));
+        let why = match written.await {
+            Ok(Ok(())) => return,
+            Ok(Err(error)) => error.to_string(),
+            Err(error) => error.to_string(),
+        };
+        tracing::error!("{} cannot be written: {why}; the line: {told}", self.path.display());
+    }
+
+    fn append(&self, line: &str) -> io::Result<()> {
+        let _alone = self.writing.lock().expect("no holder of this lock panics");
+        let length = std::fs::metadata(&self.path).map_or(0, |found| found.len());
+        if length > 0 && length + line.len() as u64 >= LARGEST {
+            self.begin_another()?;
+        }
+        // Opened each time: another program may have moved it away.
+        let file = OpenOptions::new().append(true).create(true).mode(0o600).open(&self.path);
+        let mut file = file?;
+        file.write_all(format!("{line}\n").as_bytes())?;
+        file.sync_all()?;
+        if length == 0
+            && let Some(directory) = self.path.parent()
+        {
+            std::fs::File::open(directory)?.sync_all()?;
+        }
+        Ok(())
+    }
+
+    /// Moves the files on by one; the oldest goes.
+    fn begin_another(&self) -> io::Result<()> {
+        let numbered = |number: u32| match number {
+            0 => self.path.clone(),
+            number => self.path.with_extension(format!("log.{number}")),
+        };
+        for number in (0..KEPT).rev() {
+            match std::fs::rename(numbered(number), numbered(number + 1)) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+
+    #[test]
+    fn another_file_is_begun_where_one_is_full_and_the_oldest_goes() {
+        let directory = tempfile::tempdir().unwrap();
+        let audit = Audit::new(directory.path());
+        let line = "x".repeat(LARGEST as usize / 3);
+        // Two in a file.
+        for number in 0..13 {
+            audit.append(&format!("{number}{line}")).unwrap();
+        }
+        let first = |name: &str| {
+            let text = std::fs::read_to_string(directory.path().join(name)).unwrap();
+            assert!(text.len() as u64 <= LARGEST);
+            text.lines().map(|line| line.trim_end_matches('x').to_owned()).collect::<Vec<_>>()
+        };
+        assert_eq!(first("audit.log"), ["12"]);
+        assert_eq!(first("audit.log.1"), ["10", "11"]);
+        assert_eq!(first("audit.log.4"), ["4", "5"]);
+        assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 5);
+        let mode = std::fs::metadata(directory.path().join("audit.log")).unwrap().permissions();
+        assert_eq!(mode.mode() & 0o777, 0o600);
+    }
+}
