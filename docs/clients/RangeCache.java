@@ -16,7 +16,8 @@ import java.util.regex.Pattern;
 
 /**
  * Ids of a tag from leased ranges: most cost no request. The next range is leased when half of one is used. For
- * many threads, virtual ones, too; Java 11 or newer, no packages: {@code java RangeCache.java orders 5 http://127.0.0.1:8080}
+ * many threads, virtual ones, too; Java 11 or newer, no packages: {@code java RangeCache.java orders 5 http://127.0.0.1:8080},
+ * with a token, if need be, in {@code LEAF_TOKEN}
  */
 public class RangeCache {
     private static final Pattern LEASE = Pattern.compile("\"start\":\"(\\d+)\",\"end\":\"(\\d+)\"");
@@ -27,6 +28,7 @@ public class RangeCache {
     private final List<String> servers;
     private final String path;
     private final int size;
+    private final String token;
     private final ReentrantLock lock = new ReentrantLock();
     private final Condition changed = lock.newCondition();
     private long next, end, failedAt;
@@ -36,7 +38,13 @@ public class RangeCache {
     private Thread fetching;
 
     public RangeCache(List<String> servers, String tag, int size) {
+        this(servers, tag, size, null);
+    }
+
+    /** With a token for servers that ask for one. */
+    public RangeCache(List<String> servers, String tag, int size, String token) {
         this.servers = servers;
+        this.token = token;
         this.size = size;
         String name = URLEncoder.encode(tag, StandardCharsets.UTF_8).replace("+", "%20");
         this.path = "/v1/segments/" + name + "/lease?count=" + size;
@@ -124,9 +132,10 @@ public class RangeCache {
     }
 
     private long[] lease(String server) throws Exception {
-        HttpRequest request =
-                HttpRequest.newBuilder(URI.create(server + path)).POST(HttpRequest.BodyPublishers.noBody()).build();
-        HttpResponse<String> answer = client.send(request, HttpResponse.BodyHandlers.ofString());
+        HttpRequest.Builder request =
+                HttpRequest.newBuilder(URI.create(server + path)).POST(HttpRequest.BodyPublishers.noBody());
+        if (token != null) request.header("Authorization", "Bearer " + token);
+        HttpResponse<String> answer = client.send(request.build(), HttpResponse.BodyHandlers.ofString());
         var found = LEASE.matcher(answer.body());
         if (answer.statusCode() == 200 && found.find()) {
             long start = Long.parseLong(found.group(1)), end = Long.parseLong(found.group(2));
@@ -137,7 +146,7 @@ public class RangeCache {
 
     public static void main(String[] args) throws InterruptedException {
         List<String> servers = Arrays.asList(args).subList(2, args.length);
-        RangeCache ids = new RangeCache(servers, args[0], 1000);
+        RangeCache ids = new RangeCache(servers, args[0], 1000, System.getenv("LEAF_TOKEN"));
         for (int count = Integer.parseInt(args[1]); count > 0; count--) System.out.println(ids.nextId());
     }
 }

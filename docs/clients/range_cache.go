@@ -1,6 +1,6 @@
 // Ids of a tag from leased ranges: most cost no request. Go 1.20 or newer, no packages.
 //
-//	go run range_cache.go orders 5 http://127.0.0.1:8080
+//	go run range_cache.go orders 5 http://127.0.0.1:8080    # a token, if need be, in LEAF_TOKEN
 package main
 
 import (
@@ -20,6 +20,7 @@ type RangeCache struct {
 	Tag       string
 	Size      int64
 	Client    http.Client // Give it a Timeout.
+	Token     string      // Empty for servers that ask for none.
 	mutex     sync.Mutex
 	next, end int64
 	spare     chan lease
@@ -68,7 +69,14 @@ func (cache *RangeCache) fetch() lease {
 	err := fmt.Errorf("no servers")
 	for _, server := range cache.Servers {
 		place := fmt.Sprintf("%s/v1/segments/%s/lease?count=%d", server, url.PathEscape(cache.Tag), cache.Size)
-		answer, failure := cache.Client.Post(place, "", nil)
+		request, failure := http.NewRequest("POST", place, nil)
+		if failure != nil {
+			return lease{err: failure}
+		}
+		if cache.Token != "" {
+			request.Header.Set("Authorization", "Bearer "+cache.Token)
+		}
+		answer, failure := cache.Client.Do(request)
 		if failure != nil {
 			err = failure
 			continue
@@ -86,7 +94,8 @@ func (cache *RangeCache) fetch() lease {
 
 func main() {
 	count, _ := strconv.Atoi(os.Args[2])
-	ids := RangeCache{Servers: os.Args[3:], Tag: os.Args[1], Size: 1000, Client: http.Client{Timeout: time.Second}}
+	client := http.Client{Timeout: time.Second}
+	ids := RangeCache{Servers: os.Args[3:], Tag: os.Args[1], Size: 1000, Client: client, Token: os.Getenv("LEAF_TOKEN")}
 	for ; count > 0; count-- {
 		id, err := ids.Next()
 		if err != nil {

@@ -1,14 +1,15 @@
 // Ids of a tag from leased ranges: most cost no request. Node 18 or newer, no packages. Ids are BigInts, since
 // numbers lose digits above 2^53.
 //
-//     node range_cache.mjs orders 5 http://127.0.0.1:8080
+//     node range_cache.mjs orders 5 http://127.0.0.1:8080    # a token, if need be, in LEAF_TOKEN
 import { existsSync, realpathSync } from "node:fs";
 import { pathToFileURL } from "node:url";
 
 /** Hands out ids; leases the next range when half of one is used. */
 export class RangeCache {
-  constructor(servers, tag, size = 1000, timeout = 1000) {
-    Object.assign(this, { servers, size: BigInt(size), timeout });
+  constructor(servers, tag, size = 1000, timeout = 1000, token = undefined) {
+    const headers = token ? { authorization: `Bearer ${token}` } : {};
+    Object.assign(this, { servers, size: BigInt(size), timeout, headers });
     this.path = `/v1/segments/${encodeURIComponent(tag)}/lease?count=${size}`;
     this.beginAnew();
   }
@@ -48,7 +49,7 @@ export class RangeCache {
     for (const server of this.servers) {
       try {
         const signal = AbortSignal.timeout(this.timeout);
-        const answer = await fetch(server + this.path, { method: "POST", signal });
+        const answer = await fetch(server + this.path, { method: "POST", headers: this.headers, signal });
         const lease = await answer.json();
         if (!answer.ok) throw new Error(lease.detail);
         const [start, end] = [BigInt(lease.start), BigInt(lease.end)];
@@ -67,6 +68,6 @@ export class RangeCache {
 const program = existsSync(process.argv[1] ?? "") ? realpathSync(process.argv[1]) : "/";
 if (import.meta.url === pathToFileURL(program).href) {
   const [tag, count, ...servers] = process.argv.slice(2);
-  const ids = new RangeCache(servers, tag);
+  const ids = new RangeCache(servers, tag, 1000, 1000, process.env.LEAF_TOKEN);
   for (let n = 0; n < Number(count); n++) console.log(String(await ids.nextId()));
 }

@@ -1,6 +1,6 @@
 """Ids of a tag from leased ranges: most cost no request. Python 3.8 or newer, no packages.
 
-    python3 range_cache.py orders 5 http://127.0.0.1:8080
+    python3 range_cache.py orders 5 http://127.0.0.1:8080    # a token, if need be, in LEAF_TOKEN
 """
 import json
 import os
@@ -24,8 +24,9 @@ class _Leased:
 class RangeCache:
     """Hands out ids; leases the next range when half of one is used. For many threads, and in forked processes."""
 
-    def __init__(self, servers, tag, size=1000, timeout=1.0):
+    def __init__(self, servers, tag, size=1000, timeout=1.0, token=None):
         self.servers, self.size, self.timeout = list(servers), size, timeout
+        self.headers = {"Authorization": f"Bearer {token}"} if token else {}
         self.path = f"/v1/segments/{urllib.parse.quote(tag, safe='')}/lease?count={size}"
         self.begin_anew()
         # Where Python forks, also a child that gets a process id which was in use before.
@@ -63,7 +64,7 @@ class RangeCache:
         spare, error = None, None
         for server in self.servers:
             try:
-                request = urllib.request.Request(server + self.path, method="POST")
+                request = urllib.request.Request(server + self.path, headers=self.headers, method="POST")
                 with urllib.request.urlopen(request, timeout=self.timeout) as answer:
                     lease = json.load(answer)
                 spare = int(lease["start"]), int(lease["end"])
@@ -79,6 +80,6 @@ class RangeCache:
 
 
 if __name__ == "__main__":
-    ids = RangeCache(sys.argv[3:], sys.argv[1])
+    ids = RangeCache(sys.argv[3:], sys.argv[1], token=os.environ.get("LEAF_TOKEN"))
     for _ in range(int(sys.argv[2])):
         print(ids.next_id())

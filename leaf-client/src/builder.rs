@@ -10,7 +10,9 @@ use crate::client::{LeafClient, Settings};
 use crate::endpoint::Place;
 use crate::error::{ClientError, ClientErrorKind};
 use crate::pool::Pool;
-use crate::transport::Transport;
+#[cfg(feature = "tls")]
+use crate::transport::Certificates;
+use crate::transport::{Connecting, Transport};
 
 /// The most servers that can be named.
 const MOST: usize = 64;
@@ -22,6 +24,8 @@ pub struct LeafClientBuilder {
     endpoints: Vec<String>,
     zone: Option<String>,
     token: Option<String>,
+    #[cfg(feature = "tls")]
+    certificates: Certificates,
     settings: Settings,
 }
 
@@ -32,6 +36,8 @@ impl LeafClient {
             endpoints: Vec::new(),
             zone: None,
             token: None,
+            #[cfg(feature = "tls")]
+            certificates: Certificates::default(),
             settings: Settings {
                 deadline: Duration::from_secs(1),
                 attempt: Duration::from_millis(500),
@@ -43,8 +49,8 @@ impl LeafClient {
 }
 
 impl LeafClientBuilder {
-    /// Adds a server, like `http://leaf-1:8080`, or `grpc://leaf-1:50051` with the feature `grpc`.
-    /// A name may have several addresses: all are used, and looked up again every 30 s.
+    /// Adds a server, like `http://leaf-1:8080`; with the feature `grpc` like `grpc://leaf-1:50051`, with
+    /// the feature `tls` like `https://leaf-1:8080`, with both like `grpcs://leaf-1:50051`. A name may have several addresses: all are used, and looked up again every 30 s.
     pub fn endpoint(mut self, url: impl Into<String>) -> Self {
         self.endpoints.push(url.into());
         self
@@ -63,10 +69,42 @@ impl LeafClientBuilder {
         self
     }
 
-    /// A token that is sent as `Authorization: Bearer`. `leaf-server` asks for none; a gateway
-    /// before it may.
+    /// A token that is sent as `Authorization: Bearer`, to all servers: one of their `tokens_file`, or
+    /// that of a gateway before them. Without TLS it crosses the network as it is.
     pub fn token(mut self, token: impl Into<String>) -> Self {
         self.token = Some(token.into());
+        self
+    }
+
+    /// Adds authorities, in PEM, one of which the certificate of an encrypting server must be from.
+    /// Default: those that the system believes.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # async fn connect() -> Result<(), Box<dyn std::error::Error>> {
+    /// let client = leaf_client::LeafClient::builder()
+    ///     .endpoint("https://leaf-1.internal:8080")
+    ///     .tls_authority(std::fs::read("/etc/ssl/internal-ca.pem")?)
+    ///     .token(std::fs::read_to_string("/etc/orders/leaf.token")?.trim())
+    ///     .build()?;
+    /// println!("{}", client.tag("orders").await?.next().await?);
+    /// # Ok(()) }
+    /// ```
+    #[cfg(feature = "tls")]
+    pub fn tls_authority(mut self, pem: impl Into<Vec<u8>>) -> Self {
+        self.certificates.authorities.push(pem.into());
+        self
+    }
+
+    /// The certificate that encrypting servers are shown which ask for one (`tls.client_ca`), with those
+    /// between it and its authority, and its private key: PEM.
+    #[cfg(feature = "tls")]
+    pub fn tls_identity(
+        mut self,
+        certificate: impl Into<Vec<u8>>,
+        key: impl Into<Vec<u8>>,
+    ) -> Self {
+        self.certificates.own = Some((certificate.into(), key.into()));
         self
     }
 
@@ -101,7 +139,7 @@ impl LeafClientBuilder {
     /// Makes the client. No server is asked yet. Call it in a tokio runtime.
     ///
     /// # Errors
-    /// `BadConfig` for an endpoint, a token or a duration that cannot be used.
+    /// `BadConfig` for an endpoint, a token, a certificate or a duration that cannot be used.
     pub fn build(self) -> Result<LeafClient, ClientError> {
         let bad = |text: String| Err(ClientError::new(ClientErrorKind::BadConfig, text));
         if self.endpoints.is_empty() || self.endpoints.len() > MOST {
@@ -130,14 +168,21 @@ impl LeafClientBuilder {
                 Some(value)
             }
         };
+        #[cfg(not(feature = "tls"))]
+        let connecting = Connecting;
+        #[cfg(feature = "tls")]
+        let connecting = match Connecting::new(&places, &self.certificates) {
+            Ok(connecting) => connecting,
+            Err(why) => return bad(why),
+        };
         let pool = Pool::new(places, self.zone.clone());
         // Another server must have its turn within the deadline.
         settings.attempt = settings.attempt.min(settings.deadline / 2);
-        Ok(LeafClient::open(settings, pool, Transport::new(authorization)))
+        Ok(LeafClient::open(settings, pool, Transport::new(connecting, authorization)))
     }
 }
 
-/// Without the token.
+/// Without the token and the key.
 impl fmt::Debug for LeafClientBuilder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("LeafClientBuilder")

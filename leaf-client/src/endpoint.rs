@@ -37,37 +37,47 @@ pub(crate) enum Protocol {
     Grpc,
 }
 
-/// A server's URL, as it was configured: `http://` or `grpc://` and a name or an address with a
-/// port.
+/// A server's URL, as it was configured: `http://`, `https://`, `grpc://` or `grpcs://`, and a name or an
+/// address with a port.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Place {
     /// How requests are sent to this server.
     pub(crate) protocol: Protocol,
+    /// Whether connections are encrypted.
+    pub(crate) encrypted: bool,
     /// Like `leaf.example.com:8080`.
     pub(crate) authority: String,
 }
 
 impl Place {
-    /// Reads `http://host:port`, and `grpc://host:port` where this client speaks that.
+    /// Reads `http://host:port`, and URLs of the other schemes where this client speaks them.
     pub(crate) fn parse(url: &str) -> Result<Self, String> {
         let refuse =
             |why: &str| Err(format!("{why}: give a URL like http://leaf.example.com:8080"));
         if url.len() > 300 {
             return refuse("the URL is longer than 300 characters");
         }
-        if url.starts_with("https://") {
-            return refuse("this client speaks no TLS");
-        }
-        let (protocol, rest) = match url.split_once("://") {
-            Some(("http", rest)) => (Protocol::Http, rest),
+        let (scheme, rest) = url.split_once("://").unwrap_or_default();
+        let (protocol, encrypted) = match scheme {
+            "http" => (Protocol::Http, false),
+            "https" => (Protocol::Http, true),
             #[cfg(feature = "grpc")]
-            Some(("grpc", rest)) => (Protocol::Grpc, rest),
+            "grpc" => (Protocol::Grpc, false),
+            #[cfg(feature = "grpc")]
+            "grpcs" => (Protocol::Grpc, true),
             #[cfg(not(feature = "grpc"))]
-            Some(("grpc", _)) => {
+            "grpc" | "grpcs" => {
                 return refuse("this client was built without the feature `grpc` of leaf-client");
             }
-            _ => return refuse("the URL begins with neither http:// nor grpc://"),
+            _ => {
+                return refuse(
+                    "the URL begins with none of http://, https://, grpc:// and grpcs://",
+                );
+            }
         };
+        if encrypted && cfg!(not(feature = "tls")) {
+            return refuse("this client was built without the feature `tls` of leaf-client");
+        }
         let authority = rest.strip_suffix('/').unwrap_or(rest);
         // Nothing that was meant for another part of a URL, a secret least of all.
         if authority.contains(['/', '?', '#', '@']) {
@@ -79,7 +89,14 @@ impl Place {
         if port.is_none() || !authority.bytes().all(plain) {
             return refuse("the URL has no host with a port");
         }
-        Ok(Self { protocol, authority: authority.to_owned() })
+        Ok(Self { protocol, encrypted, authority: authority.to_owned() })
+    }
+
+    /// The name or the address alone.
+    #[cfg(feature = "tls")]
+    pub(crate) fn host(&self) -> &str {
+        let host = self.authority.rsplit_once(':').map_or("", |(host, _)| host);
+        host.trim_start_matches('[').trim_end_matches(']')
     }
 }
 
@@ -136,6 +153,12 @@ impl Endpoint {
     /// A server of which nothing is known yet.
     pub(crate) fn new(place: Place, address: SocketAddr) -> Self {
         Self { place, address, state: Mutex::default() }
+    }
+
+    /// What requests name: a path at its address.
+    pub(crate) fn url(&self, path: &str) -> String {
+        let scheme = if self.place.encrypted { "https" } else { "http" };
+        format!("{scheme}://{}{path}", self.address)
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -246,7 +269,8 @@ impl fmt::Display for Endpoint {
             #[cfg(feature = "grpc")]
             Protocol::Grpc => "grpc",
         };
-        write!(f, "{scheme}://{}", self.place.authority)?;
+        let secure = if self.place.encrypted { "s" } else { "" };
+        write!(f, "{scheme}{secure}://{}", self.place.authority)?;
         if address == self.place.authority { Ok(()) } else { write!(f, " ({address})") }
     }
 }
@@ -333,7 +357,7 @@ mod tests {
             "http://a:65536",
             "http://a:1/x",
             "http://a:1?x",
-            "https://a:1",
+            "redis://a:1",
             "ftp://a:1",
             "http://a b:1",
             secret,

@@ -25,7 +25,8 @@
 //! interleaved ids in lists ahead of callers, ids in strict order when they are asked for, one list
 //! for all who wait.
 //! [`blocking`] is for callers without a tokio runtime. With the feature `grpc`, endpoints like
-//! `grpc://leaf-1:50051` are asked over gRPC.
+//! `grpc://leaf-1:50051` are asked over gRPC; with the feature `tls`, those like `https://leaf-1:8080` and
+//! `grpcs://leaf-1:50051` are encrypted.
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "tests may panic"))]
 
 mod api;

@@ -244,9 +244,7 @@ pub(crate) struct Caller {
 /// Why a caller may not do what it asks for.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Denial {
-    #[error(
-        "this needs a token: send Authorization: Bearer TOKEN, over the Redis protocol AUTH NAME TOKEN"
-    )]
+    #[error("this needs a token: Authorization: Bearer TOKEN, or AUTH NAME TOKEN")]
     NoToken,
     #[error("the token is not known, or not any more")]
     WrongToken,
@@ -350,7 +348,8 @@ fn look_up(node: &Arc<Node>, face: Face, peer: &Peer, token: Option<&[u8]>) -> C
 /// The token of `Authorization: Bearer TOKEN`. Other schemes are meant for somebody else, such as a proxy.
 fn bearer(value: &[u8]) -> Option<&[u8]> {
     let (scheme, token) = value.split_at_checked(7)?;
-    scheme.eq_ignore_ascii_case(b"Bearer ").then_some(token)
+    let is_one = scheme.eq_ignore_ascii_case(b"Bearer ") && !token.is_empty();
+    is_one.then_some(token)
 }
 
 /// The node that is asked.

@@ -3,17 +3,18 @@
 use std::time::Duration;
 
 use hyper::header::HeaderValue;
-use hyper_util::client::legacy::connect::HttpConnector;
 use leaf_proto::v1::id_service_client::IdServiceClient;
 use tonic::body::Body;
 use tonic::metadata::MetadataValue;
 use tonic::{Request, Response, Status};
 
+use super::Connector;
+
 /// How much later than the client a server gives a request up.
 const LATER: Duration = Duration::from_millis(100);
 
 /// Connections to one server.
-pub(super) type Connections = hyper_util::client::legacy::Client<HttpConnector, Body>;
+pub(super) type Connections = hyper_util::client::legacy::Client<Connector, Body>;
 
 /// The answer to a question; `None` where it is one to another question.
 pub(crate) type Sent<T> = Result<Option<T>, Status>;

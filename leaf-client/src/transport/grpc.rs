@@ -3,21 +3,20 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::net::SocketAddr;
-use std::sync::{Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use hyper::Uri;
 use hyper::header::HeaderValue;
-use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use leaf_proto::v1::id_service_client::IdServiceClient;
 use tonic::{Code, Status};
 use tonic_types::StatusExt as _;
 
 use super::client::{Client, Connections};
-use super::{causes, judge, not_an_answer, unauthorized};
+use super::{Connecting, causes, judge, not_an_answer, unauthorized};
 use crate::calls::Ask;
-use crate::endpoint::Endpoint;
+use crate::endpoint::{Endpoint, Place};
 use crate::failure::{AskError, Failure, Fault};
 use crate::wire::one_line;
 
@@ -25,8 +24,9 @@ use crate::wire::one_line;
 const PING_EVERY: Duration = Duration::from_secs(20);
 
 pub(super) struct Grpc {
+    connecting: Arc<Connecting>,
     /// Of each server. Many requests share one, which one that is late may be the last sign of.
-    connections: Mutex<HashMap<SocketAddr, Connections>>,
+    connections: Mutex<HashMap<(Place, SocketAddr), Connections>>,
     authorization: Option<HeaderValue>,
 }
 
@@ -38,17 +38,28 @@ impl fmt::Debug for Grpc {
 }
 
 impl Grpc {
-    pub(super) fn new(authorization: Option<HeaderValue>) -> Self {
-        Self { connections: Mutex::default(), authorization }
+    /// Connections to a server of this name.
+    fn connect(&self, place: &Place) -> Connections {
+        hyper_util::client::legacy::Client::builder(TokioExecutor::new())
+            .timer(TokioTimer::new())
+            .pool_timer(TokioTimer::new())
+            .pool_idle_timeout(Duration::from_secs(20))
+            .http2_only(true)
+            .http2_keep_alive_interval(PING_EVERY)
+            .build(self.connecting.connector(place))
     }
 
-    fn all(&self) -> MutexGuard<'_, HashMap<SocketAddr, Connections>> {
+    pub(super) fn new(connecting: Arc<Connecting>, authorization: Option<HeaderValue>) -> Self {
+        Self { connecting, connections: Mutex::default(), authorization }
+    }
+
+    fn all(&self) -> MutexGuard<'_, HashMap<(Place, SocketAddr), Connections>> {
         self.connections.lock().expect("no holder of this lock panics")
     }
 
     /// The next request to this server goes over a connection of its own.
     pub(super) fn forget(&self, endpoint: &Endpoint) {
-        self.all().remove(&endpoint.address);
+        self.all().remove(&(endpoint.place.clone(), endpoint.address));
     }
 
     pub(super) async fn ask<A: Ask>(
@@ -57,10 +68,11 @@ impl Grpc {
         ask: &A,
         within: Duration,
     ) -> Result<A::Answer, AskError> {
-        let place: Uri = format!("http://{}", endpoint.address)
-            .parse()
-            .map_err(|error| Failure::of(endpoint, format!("{error}")))?;
-        let connections = self.all().entry(endpoint.address).or_insert_with(connections).clone();
+        let place: Uri =
+            endpoint.url("").parse().map_err(|error| Failure::of(endpoint, format!("{error}")))?;
+        let server = (endpoint.place.clone(), endpoint.address);
+        let new = || self.connect(&endpoint.place);
+        let connections = self.all().entry(server).or_insert_with(new).clone();
         let stub =
             IdServiceClient::with_origin(connections, place).max_decoding_message_size(ask.limit());
         let client = Client { stub, authorization: self.authorization.clone(), within };
@@ -71,25 +83,17 @@ impl Grpc {
     }
 }
 
-fn connections() -> Connections {
-    let mut connector = HttpConnector::new();
-    connector.set_nodelay(true);
-    hyper_util::client::legacy::Client::builder(TokioExecutor::new())
-        .timer(TokioTimer::new())
-        .pool_timer(TokioTimer::new())
-        .pool_idle_timeout(Duration::from_secs(20))
-        .http2_only(true)
-        .http2_keep_alive_interval(PING_EVERY)
-        .build(connector)
-}
-
 /// Classifies an error response: try another server, or return the error to the caller.
 fn refused(endpoint: &Endpoint, status: &Status) -> AskError {
+    let info = status.get_details_error_info().filter(|info| info.domain == "leaf");
     if matches!(status.code(), Code::Unauthenticated | Code::PermissionDenied) {
-        return unauthorized(endpoint, &status.code().to_string());
+        let told = info.map(|_| one_line(status.message()));
+        return unauthorized(endpoint, &status.code().to_string(), told);
     }
-    let Some(info) = status.get_details_error_info().filter(|info| info.domain == "leaf") else {
-        let text = format!("{}, and no word of a leaf-server", one_line(&causes(status)));
+    let Some(info) = info else {
+        // Where there was no answer the status says little, and in a form for programmers.
+        let why = std::error::Error::source(status).map_or_else(|| causes(status), causes);
+        let text = format!("{}, and no word of a leaf-server", one_line(&why));
         return match status.code() {
             // An older server.
             Code::Unimplemented => Failure::of(endpoint, text).with(Fault::None).into(),

@@ -5,10 +5,23 @@ pub(crate) mod client;
 #[cfg(feature = "grpc")]
 mod grpc;
 mod http;
+#[cfg(not(feature = "tls"))]
+mod plain;
+#[cfg(feature = "tls")]
+mod tls;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use hyper::header::HeaderValue;
+#[cfg(not(feature = "tls"))]
+pub(crate) use plain::Connecting;
+#[cfg(not(feature = "tls"))]
+use plain::Connector;
+#[cfg(feature = "tls")]
+use tls::Connector;
+#[cfg(feature = "tls")]
+pub(crate) use tls::{Certificates, Connecting};
 
 use crate::calls::Ask;
 use crate::endpoint::{Endpoint, Protocol};
@@ -25,11 +38,12 @@ pub(crate) struct Transport {
 
 impl Transport {
     /// The token is shown to every server.
-    pub(crate) fn new(authorization: Option<HeaderValue>) -> Self {
+    pub(crate) fn new(connecting: Connecting, authorization: Option<HeaderValue>) -> Self {
+        let connecting = Arc::new(connecting);
         Self {
             #[cfg(feature = "grpc")]
-            grpc: grpc::Grpc::new(authorization.clone()),
-            http: http::Http::new(authorization),
+            grpc: grpc::Grpc::new(Arc::clone(&connecting), authorization.clone()),
+            http: http::Http::new(connecting, authorization),
         }
     }
 
@@ -90,10 +104,12 @@ fn not_an_answer(endpoint: &Endpoint) -> AskError {
     Failure::of(endpoint, "its answer is not what a leaf-server answers to that").into()
 }
 
-/// The refusal of a server, or of a gateway before it, that wants another token.
-fn unauthorized(endpoint: &Endpoint, status: &str) -> AskError {
-    let text =
-        format!("{endpoint}: {status}: give the token that it asks for to the client's builder");
+/// The refusal of a caller: what the server says, or the status of a gateway before it.
+fn unauthorized(endpoint: &Endpoint, status: &str, told: Option<String>) -> AskError {
+    let text = match told.filter(|told| !told.is_empty()) {
+        Some(told) => format!("{endpoint}: {told}"),
+        None => format!("{endpoint}: {status}: give the token that it asks for to the builder"),
+    };
     AskError::Refused { kind: ClientErrorKind::Unauthorized, text }
 }
 

@@ -8,6 +8,7 @@
 
 mod all_protocols;
 mod begin_anew;
+mod encrypted;
 mod other_languages;
 mod servers;
 
