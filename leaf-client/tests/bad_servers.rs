@@ -234,7 +234,7 @@ async fn the_reason_outlives_a_last_try_without_an_answer() {
 fn what_cannot_be_used_is_refused_at_once() {
     let bad = [
         LeafClient::builder(),
-        LeafClient::builder().endpoint("https://leaf:8080"),
+        LeafClient::builder().endpoint("redis://leaf:8080"),
         LeafClient::builder().endpoints(vec!["http://a:1"; 65]),
         LeafClient::builder().endpoint("http://a:1").deadline(Duration::ZERO),
         LeafClient::builder().endpoint("http://a:1").attempt(Duration::from_secs(1 << 20)),
