@@ -98,6 +98,23 @@ pub(crate) enum Command {
         #[command(subcommand)]
         command: Token,
     },
+    /// Which tags and callers get no ids, or so many a second.
+    Traffic,
+    /// Give no ids of a tag, or none to a caller, until `leaf allow`: on all servers within 5 s.
+    Cut {
+        #[command(subcommand)]
+        of: Ruled,
+    },
+    /// Give so many ids a second and server of a tag, or to a caller: on all servers within 5 s.
+    Limit {
+        #[command(subcommand)]
+        of: Rated,
+    },
+    /// Take the rule of a tag or of a caller away.
+    Allow {
+        #[command(subcommand)]
+        of: Ruled,
+    },
     /// Take an id apart: a snowflake id, offline, by the layout of the configuration, or an id of a
     /// tag.
     Decode {
@@ -123,6 +140,40 @@ pub(crate) enum Command {
     /// --store, of several data centres, are also compared: which tags can have the same id in two
     /// of them.
     Doctor,
+}
+
+/// What a rule of traffic is about.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Ruled {
+    /// A tag.
+    Tag {
+        /// Its name, or the beginning of several and `*`
+        tag: String,
+    },
+    /// A caller.
+    Client {
+        /// Its name in the server's tokens_file; `anonymous` is who shows no token
+        name: String,
+    },
+}
+
+/// What a rate is about.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Rated {
+    /// A tag.
+    Tag {
+        /// Its name, or the beginning of several, which share the rate, and `*`
+        tag: String,
+        /// Ids a second; as many are given at once
+        rate: u32,
+    },
+    /// A caller.
+    Client {
+        /// Its name in the server's tokens_file; `anonymous` is who shows no token
+        name: String,
+        /// Ids a second; as many are given at once
+        rate: u32,
+    },
 }
 
 #[derive(Debug, Subcommand)]

@@ -21,6 +21,7 @@ mod shards;
 mod stores;
 mod tag;
 mod token;
+mod traffic;
 mod worker;
 
 use std::io::{IsTerminal, Write};
@@ -93,6 +94,10 @@ async fn work(cli: cli::Cli) -> anyhow::Result<Done> {
         Command::Decode { id, tag: Some(tag), .. } => {
             with_stores(place, async |stores| tag::decode(stores, &tag, &id, output).await).await
         }
+        Command::Traffic => traffic_rules(place, traffic::Act::List, output).await,
+        Command::Cut { of } => traffic_rules(place, traffic::Act::Cut(of), output).await,
+        Command::Limit { of } => traffic_rules(place, traffic::Act::Limit(of), output).await,
+        Command::Allow { of } => traffic_rules(place, traffic::Act::Allow(of), output).await,
         Command::Token { command } => token::run(command, output),
         Command::Shards { apply } => {
             with_stores(place, async |stores| shards::run(stores, apply, output).await).await
@@ -109,6 +114,15 @@ async fn work(cli: cli::Cli) -> anyhow::Result<Done> {
             done
         }
     }
+}
+
+/// Runs a command on the rules of traffic.
+async fn traffic_rules(
+    place: &Place,
+    act: traffic::Act,
+    output: cli::Output,
+) -> anyhow::Result<Done> {
+    with_stores(place, async |stores| traffic::run(stores, act, output).await).await
 }
 
 /// How long a command on the registry may take.

@@ -9,6 +9,7 @@ use anyhow::{Result, bail};
 use comfy_table::CellAlignment::{self, Left};
 use leaf_node::config::ConfigError;
 use leaf_node::hints;
+use leaf_registry::Note;
 use leaf_segment::StoreError;
 use leaf_segment::shards::{ShardMemory, ShardMemoryError};
 use leaf_segment::store::MOST_RECORDS;
@@ -66,7 +67,7 @@ pub(crate) async fn run(stores: &Stores, apply: bool, output: Output) -> Result<
             )
             .into());
         }
-        before.push(store.open.admin.shard_memory().await?);
+        before.push(store.open.admin.note(Note::Shards).await?);
     }
     let mut told = String::new();
     if apply {
@@ -128,7 +129,7 @@ async fn remember(store: &Store, before: &mut Option<String>, end: bool) -> Resu
     };
     let after = after.encode();
     if before.as_ref() != Some(&after) {
-        if !store.open.admin.remember_shard(before.as_deref(), &after).await? {
+        if !store.open.admin.write_note(Note::Shards, before.as_deref(), &after).await? {
             bail!("{}: somebody else has changed its place meanwhile: try again", store.url);
         }
         *before = Some(after);

@@ -600,3 +600,43 @@ fn a_token_is_drawn_with_the_line_for_its_file() {
         assert!(refused.contains(wanted), "{args:?}: {refused}");
     }
 }
+
+#[test]
+fn rules_of_traffic_are_written_listed_and_taken_away() {
+    let home = home();
+    let run = |args: &[&str]| leaf(home.path(), args);
+    run(&["traffic"]).ok();
+    run(&["cut", "tag", "orders"]).ok();
+    run(&["limit", "tag", "invoice/*", "1000"]).ok();
+    run(&["limit", "client", "web", "7"]).ok();
+    let listed = run(&["cut", "client", "batch"]).ok();
+    assert_eq!(
+        listed,
+        "\
+of      name       ids a second and node
+tag     invoice/*                   1000
+tag     orders                 none: cut
+client  batch                  none: cut
+client  web                            7
+"
+    );
+    assert_eq!(run(&["traffic"]).ok(), listed);
+    let json: serde_json::Value =
+        serde_json::from_str(&run(&["--output", "json", "allow", "tag", "orders"]).ok()).unwrap();
+    assert_eq!(json[0], serde_json::json!({"of": "tag", "name": "invoice/*", "rate": 1000}));
+    assert_eq!(json.as_array().unwrap().len(), 3);
+    assert!(run(&["allow", "tag", "orders"]).failed(1).contains("has no rule"));
+    assert!(run(&["limit", "tag", "orders", "0"]).failed(2).contains("leaf cut"));
+    assert!(run(&["cut", "client", "a b"]).failed(2).contains("a name has"));
+    assert!(run(&["limit", "tag", "orders"]).failed(2).contains("missing: <RATE>"));
+    // The store has room for so many.
+    let mut error = None;
+    for number in 0..100 {
+        let ran = run(&["cut", "tag", &format!("a-tag-of-some-length-{number}")]);
+        if ran.code != 0 {
+            error = Some(ran.error);
+            break;
+        }
+    }
+    assert!(error.unwrap().contains("there are too many rules"));
+}

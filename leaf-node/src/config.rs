@@ -151,6 +151,12 @@ impl Config {
     /// What changes while the server runs, of the keys in no section.
     pub const LIVE: &[&str] = &["tokens_file"];
 
+    /// The file of callers and their tokens, where there is one.
+    #[must_use]
+    pub fn tokens_file(&self) -> Option<&Path> {
+        self.tokens_file.as_deref().filter(|file| !file.as_os_str().is_empty())
+    }
+
     /// The listeners that encrypt, and those that may.
     #[must_use]
     pub fn tls_modes(&self) -> [(&'static str, TlsMode); 4] {
@@ -233,6 +239,9 @@ impl Config {
         self.grpc.check()?;
         self.ops.check()?;
         self.check_tls()?;
+        if self.ops.token.is_some() && self.ops.token == self.redis.password {
+            return refuse("ops.token and redis.password are the same: give each its own".into());
+        }
         #[cfg(feature = "server-config")]
         self.log.filter()?;
         self.segment.check()?;

@@ -37,6 +37,8 @@ mod tag_list;
 pub mod tls;
 #[cfg(feature = "server-config")]
 pub mod tokens;
+#[cfg(feature = "server-config")]
+pub mod traffic;
 
 pub use error::OpenError;
 pub use identity::find_identity;

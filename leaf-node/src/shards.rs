@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use futures_core::future::BoxFuture;
 use leaf_core::{IdRange, Step, Tag, UnixMillis};
-use leaf_registry::{Administration, OpenStore, StoreUrl};
+use leaf_registry::{Administration, Note, OpenStore, StoreUrl};
 use leaf_segment::admin::TagAdminError;
 use leaf_segment::shards::{ShardMemory, ShardPlace, Shards};
 use leaf_segment::store::{Expected, Member, StoreFuture, TagCursor, TagGeneration, TagPage};
@@ -60,7 +60,7 @@ pub async fn check_place(
     admin: &dyn Administration,
     place: &ShardPlace,
 ) -> Result<Option<ShardMemory>, StoreError> {
-    let Some(text) = admin.shard_memory().await? else { return Ok(None) };
+    let Some(text) = admin.note(Note::Shards).await? else { return Ok(None) };
     let operation = "look at the store's place among the shards";
     let refuse = |kind, why: String| StoreError::new(kind, operation).because(why);
     let memory = ShardMemory::decode(&text)
@@ -162,7 +162,7 @@ impl PlacedStore {
         let mut checked = check_place(admin, &self.place).await;
         if let (Ok(None), false) = (&checked, self.keeps_no_place.load(Ordering::Relaxed)) {
             let own = ShardMemory::new(self.place.clone()).encode();
-            match admin.remember_shard(None, &own).await {
+            match admin.write_note(Note::Shards, None, &own).await {
                 // Or somebody else was faster.
                 Ok(_) => checked = check_place(admin, &self.place).await,
                 Err(error) => {

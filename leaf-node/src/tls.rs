@@ -78,11 +78,7 @@ impl Files {
 fn read(key: &str, path: Option<&Path>) -> Result<Vec<u8>, ConfigError> {
     let path = path.ok_or_else(|| ConfigError::new(format!("{key} is not set")))?;
     let refuse = |why: String| ConfigError::new(format!("{key}: {}: {why}", path.display()));
-    let length = std::fs::metadata(path).map_err(|error| refuse(error.to_string()))?.len();
-    if length > LARGEST {
-        return Err(refuse("it has more than 1 MiB".into()));
-    }
-    std::fs::read(path).map_err(|error| refuse(error.to_string()))
+    leaf_registry::read_file(path, LARGEST).map_err(refuse)
 }
 
 fn certificates(key: &str, pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, ConfigError> {

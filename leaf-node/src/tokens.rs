@@ -15,12 +15,11 @@
 
 use std::fmt::{self, Write as _};
 use std::io::Read as _;
-use std::path::Path;
 use std::str::FromStr;
 
 use sha2::{Digest as _, Sha256};
 
-use crate::config::ConfigError;
+use crate::config::{Config, ConfigError};
 
 /// The largest file, in bytes.
 const LARGEST: u64 = 1 << 20;
@@ -130,6 +129,12 @@ impl FromStr for Role {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
+        // They would end the word, or the line, in the file.
+        if text.contains(|c: char| c.is_whitespace() || c == '#') {
+            return Err(
+                "a role has no blank and no #: give a tag with one by its beginning and *".into()
+            );
+        }
         match (text, text.strip_prefix("ids:")) {
             ("ids", _) => Ok(Self::Ids(Pattern::Prefix(String::new()))),
             ("read", _) => Ok(Self::Read),
@@ -217,18 +222,24 @@ pub fn draw() -> std::io::Result<String> {
 /// The callers of `tokens_file`; none where the key is not set. It blocks.
 ///
 /// # Errors
-/// The file cannot be read, or a line of it is wrong; the text names the line and repeats nothing of it.
-pub fn read(file: Option<&Path>) -> Result<Vec<Entry>, ConfigError> {
-    let Some(file) = file.filter(|file| !file.as_os_str().is_empty()) else {
-        return Ok(Vec::new());
-    };
+/// The file cannot be read, or a line of it is wrong, or shows a secret of the configuration; the text
+/// names the line and repeats nothing of it.
+pub fn read(config: &Config) -> Result<Vec<Entry>, ConfigError> {
+    let Some(file) = config.tokens_file() else { return Ok(Vec::new()) };
     let refuse = |why: String| ConfigError::new(format!("tokens_file: {}: {why}", file.display()));
-    let length = std::fs::metadata(file).map_err(|error| refuse(error.to_string()))?.len();
-    if length > LARGEST {
-        return Err(refuse("it has more than 1 MiB".into()));
+    let bytes = leaf_registry::read_file(file, LARGEST).map_err(refuse)?;
+    let text = String::from_utf8(bytes).map_err(|_| refuse("not UTF-8".into()))?;
+    let entries = parse(&text).map_err(refuse)?;
+    let secrets = [("ops.token", &config.ops.token), ("redis.password", &config.redis.password)];
+    for (key, secret) in secrets {
+        let Some(secret) = secret else { continue };
+        let shown = Credential::Token(TokenHash::of(secret.expose().as_bytes()));
+        if let Some(entry) = entries.iter().find(|entry| entry.shows.contains(&shown)) {
+            let name = &entry.name;
+            return Err(refuse(format!("{name} shows the secret of {key}: draw another token")));
+        }
     }
-    let text = std::fs::read_to_string(file).map_err(|error| refuse(error.to_string()))?;
-    parse(&text).map_err(refuse)
+    Ok(entries)
 }
 
 /// The callers that the text of a file names.
@@ -344,6 +355,35 @@ mod tests {
             let error = parse(&format!("# first\n{line}\n")).unwrap_err();
             assert!(error.contains(why) && error.starts_with("line "), "{line}: {error}");
             assert!(!error.contains("canary") && !error.contains(&hash[7..]), "{error}");
+        }
+    }
+
+    #[test]
+    fn the_secrets_of_the_configuration_are_in_no_line() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("tokens");
+        let secret = "a-secret-of-some-length";
+        std::fs::write(&file, format!("app {} ids\n", TokenHash::of(secret.as_bytes()))).unwrap();
+        let mut config = Config { tokens_file: Some(file), ..Config::default() };
+        assert_eq!(read(&config).unwrap().len(), 1);
+        for key in ["ops.token", "redis.password"] {
+            let shown = Some(serde_json::from_value(secret.into()).unwrap());
+            let (ops, redis) = if key == "ops.token" { (shown, None) } else { (None, shown) };
+            (config.ops.token, config.redis.password) = (ops, redis);
+            let error = read(&config).unwrap_err().to_string();
+            assert!(error.contains(&format!("app shows the secret of {key}")), "{error}");
+            assert!(!error.contains(secret), "{error}");
+        }
+        config.tokens_file = Some("".into());
+        assert_eq!((config.tokens_file(), read(&config).unwrap().len()), (None, 0));
+        config.ops.token.clone_from(&config.redis.password);
+        assert!(config.check().unwrap_err().to_string().contains("are the same"));
+    }
+
+    #[test]
+    fn a_role_is_one_word_of_its_line() {
+        for role in ["ids:orders admin", "ids:a\tb", "ids:orders#eu", "ids:a\nb"] {
+            assert!(role.parse::<Role>().unwrap_err().contains("no blank"), "{role}");
         }
     }
 

@@ -5,10 +5,33 @@ use std::fmt;
 
 use leaf_segment::store::StoreFuture;
 
-/// The key, among the keys of the tags' settings, under which a store keeps its `ShardMemory` (its
-/// place among the shards). The leading space keeps it distinct from every tag's name.
-#[cfg(any(feature = "sql", feature = "etcd"))]
-pub(crate) const SHARD_MEMORY: &str = " shards";
+/// A text that a segment store keeps beside its tags.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Note {
+    /// Its place among the shards, see [`ShardMemory`](leaf_segment::shards::ShardMemory).
+    Shards,
+    /// Which tags and callers get no ids, or so many a second. In the store of `segment.store`.
+    Traffic,
+}
+
+impl Note {
+    /// The longest text, in bytes.
+    pub const LONGEST: usize = 2000;
+
+    /// Every note.
+    #[cfg(feature = "etcd")]
+    pub(crate) const ALL: [Self; 2] = [Self::Shards, Self::Traffic];
+
+    /// Its key, among those of the tags' settings. The leading space keeps it distinct from every tag's
+    /// name.
+    #[cfg(any(feature = "sql", feature = "etcd"))]
+    pub(crate) const fn key(self) -> &'static str {
+        match self {
+            Self::Shards => " shards",
+            Self::Traffic => " traffic",
+        }
+    }
+}
 
 /// Shows and makes the tables of a segment store or of a worker registry, and looks at the settings
 /// of its server.
@@ -43,27 +66,27 @@ pub trait Administration: fmt::Debug + Send + Sync + 'static {
         Box::pin(async { Ok(Vec::new()) })
     }
 
-    /// What a segment store remembers of its place among the shards, see
-    /// [`ShardMemory`](leaf_segment::shards::ShardMemory); `None` where nobody has written it, where the
-    /// database has no table for it, and in a registry.
+    /// What stands in a note of a segment store; `None` where nobody has written it, where the database has
+    /// no table for it, and in a registry.
     ///
     /// # Errors
     /// Failures of the store.
-    fn shard_memory(&self) -> StoreFuture<'_, Option<String>> {
+    fn note(&self, note: Note) -> StoreFuture<'_, Option<String>> {
+        let _ = note;
         Box::pin(async { Ok(None) })
     }
 
-    /// Replaces what a segment store remembers of its place, if that is still `before`; tells
-    /// whether it did.
+    /// Replaces a note of a segment store, if that is still `before`; tells whether it did.
     ///
     /// # Errors
     /// Failures of the store: this user may not write there, say.
-    fn remember_shard<'a>(
+    fn write_note<'a>(
         &'a self,
+        note: Note,
         before: Option<&'a str>,
         after: &'a str,
     ) -> StoreFuture<'a, bool> {
-        let _ = (before, after);
+        let _ = (note, before, after);
         Box::pin(async { Ok(false) })
     }
 

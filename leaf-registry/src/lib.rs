@@ -69,7 +69,7 @@ mod zk_recycle;
 mod zookeeper;
 
 #[cfg(feature = "store")]
-pub use administration::{Administration, Table};
+pub use administration::{Administration, Note, Table};
 #[cfg(feature = "store")]
 pub use import::import;
 #[cfg(feature = "store")]
@@ -79,6 +79,6 @@ pub use options::{RegistryKind, RegistryOptions, StoreOptions};
 #[cfg(feature = "store")]
 pub use registry_url::RegistryUrl;
 #[cfg(feature = "store")]
-pub use setting::{SettingError, read_secret};
+pub use setting::{SettingError, read_file, read_secret};
 #[cfg(feature = "store")]
 pub use store_url::StoreUrl;

@@ -38,20 +38,29 @@ fn shown(file: &Path) -> String {
 /// A text that names the file and never repeats what it holds.
 pub fn read_secret(file: &Path) -> Result<String, SettingError> {
     let refuse = |why: String| SettingError::new(format!("{}: {why}", shown(file)));
-    // A pipe would be waited for.
-    match std::fs::metadata(file) {
-        Ok(found) if !found.is_file() => return Err(refuse("not a regular file".into())),
-        Ok(_) => {}
-        Err(error) => return Err(refuse(error.to_string())),
-    }
-    let mut text = String::new();
-    let opened = std::fs::File::open(file).map_err(|error| refuse(error.to_string()))?;
-    let read = opened.take(LARGEST_SETTING + 1).read_to_string(&mut text);
-    let length = read.map_err(|error| refuse(error.to_string()))?;
-    if length as u64 > LARGEST_SETTING {
-        return Err(refuse("too large for one setting".into()));
-    }
+    let bytes = read_file(file, LARGEST_SETTING).map_err(refuse)?;
+    let text = String::from_utf8(bytes).map_err(|_| refuse("not UTF-8".into()))?;
     Ok(text.trim().to_owned())
+}
+
+/// Reads a regular file of so many bytes at most.
+///
+/// # Errors
+/// Why it cannot be read, without its name.
+pub fn read_file(file: &Path, most: u64) -> Result<Vec<u8>, String> {
+    let text = |error: std::io::Error| error.to_string();
+    // A pipe would be waited for, at every reload, too.
+    if !std::fs::metadata(file).map_err(text)?.is_file() {
+        return Err("not a regular file".into());
+    }
+    let mut bytes = Vec::new();
+    let opened = std::fs::File::open(file).map_err(text)?;
+    // It may be one that has no end, or grows.
+    let length = opened.take(most + 1).read_to_end(&mut bytes).map_err(text)?;
+    if length as u64 > most {
+        return Err(format!("it has more than {most} bytes"));
+    }
+    Ok(bytes)
 }
 
 #[cfg(test)]

@@ -111,6 +111,12 @@ impl<T> Shards<T> {
         shard.map_or(&self.rest, |(_, shard)| shard)
     }
 
+    /// The one that has all tags that match no pattern of another one.
+    #[must_use]
+    pub const fn rest(&self) -> &T {
+        &self.rest
+    }
+
     /// Whether the tag belongs to `shard`, one of these. A store may hold others, from before it
     /// was spread.
     pub fn is_of(&self, tag: &str, shard: &T) -> bool {

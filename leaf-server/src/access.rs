@@ -27,6 +27,7 @@ use subtle::ConstantTimeEq as _;
 use crate::live::Live;
 use crate::node::Node;
 use crate::refusal::{Face, Reason};
+use crate::traffic::Barred;
 
 /// How long the file of tokens may take to be read.
 const READ: Duration = Duration::from_secs(10);
@@ -37,14 +38,16 @@ const LONGEST_TOKEN: usize = 1024;
 #[derive(Debug)]
 pub(crate) struct Grant {
     name: Box<str>,
-    roles: Box<[Role]>,
-    /// Whether a reload has taken it back.
+    /// A reload may change them: whoever holds the grant follows.
+    roles: ArcSwap<Box<[Role]>>,
+    /// Whether a reload has taken it back, or given it to another name.
     ended: AtomicBool,
 }
 
 impl Grant {
     fn new(name: &str, roles: &[Role]) -> Self {
-        Self { name: name.into(), roles: roles.into(), ended: AtomicBool::new(false) }
+        let roles = ArcSwap::from_pointee(roles.into());
+        Self { name: name.into(), roles, ended: AtomicBool::new(false) }
     }
 
     fn is_anonymous(&self) -> bool {
@@ -61,16 +64,36 @@ impl Grant {
             Role::Ids(pattern) => tag.is_none_or(|tag| pattern.has(tag)),
             Role::Read | Role::Admin => false,
         };
-        self.roles.iter().any(is_for) && self.is_current()
+        self.roles.load().iter().any(is_for) && self.is_current()
     }
 
     fn reads(&self) -> bool {
-        self.roles.contains(&Role::Read) || self.administers()
+        let is_for = |role: &Role| matches!(role, Role::Read | Role::Admin);
+        self.roles.load().iter().any(is_for) && self.is_current()
     }
 
     fn administers(&self) -> bool {
-        self.roles.contains(&Role::Admin)
+        self.roles.load().contains(&Role::Admin) && self.is_current()
     }
+}
+
+/// What `read` reads, on a thread that may block; `None` where that takes too long, or the reading before
+/// it has not ended yet.
+pub(crate) async fn read_alone<T: Send + 'static>(
+    reading: &Arc<AtomicBool>,
+    read: impl FnOnce() -> T + Send + 'static,
+) -> Option<T> {
+    if reading.swap(true, Ordering::AcqRel) {
+        return None;
+    }
+    let reading = Arc::clone(reading);
+    let read = tokio::task::spawn_blocking(move || {
+        let read = read();
+        reading.store(false, Ordering::Release);
+        read
+    });
+    // Late, it goes on by itself, and what it finds is not used.
+    tokio::time::timeout(READ, read).await.ok()?.ok()
 }
 
 /// The callers that this node knows.
@@ -79,7 +102,9 @@ pub(crate) struct Access {
     /// Whether the file of tokens could be used when it was read last.
     last_read: Mutex<Result<(), String>>,
     /// Whoever reads the file holds this until what is in it is in force.
-    reading: tokio::sync::Mutex<()>,
+    turn: tokio::sync::Mutex<()>,
+    /// Whether the file is being read: a disk that hangs gets one reader, not one after the other.
+    reading: Arc<AtomicBool>,
 }
 
 /// Who is known, and by what.
@@ -87,23 +112,40 @@ struct Table {
     by: HashMap<Credential, Arc<Grant>>,
     /// Of whoever shows nothing that is known; the second over the Redis protocol.
     anonymous: [Arc<Grant>; 2],
-    /// Whether the ops listener has callers that show something. Else it answers on loopback only.
+    /// Whether the ops listener asks callers who they are. Else it answers on loopback only.
     ops_has_callers: bool,
 }
 
 impl Table {
-    /// The callers of a configuration. A grant that stays what it is stays the one of `before`: whoever
-    /// holds it notices nothing.
-    fn new(config: &Config, entries: &[Entry], before: Option<&Self>) -> Self {
-        let kept = |grant: Grant, old: Option<&Arc<Grant>>| match old {
-            Some(old) if old.name == grant.name && old.roles == grant.roles => Arc::clone(old),
-            _ => Arc::new(grant),
+    /// The callers of a configuration, and whether any of them differs. What is shown by the same name
+    /// as before keeps its grant, which gets the new roles: whoever holds it loses no more than it must.
+    fn new(config: &Config, entries: &[Entry], before: Option<&Self>) -> (Self, bool) {
+        let mut differs = false;
+        let mut grant = |name: &str, roles: &[Role], old: Option<&Arc<Grant>>| match old {
+            Some(old) if *old.name == *name => {
+                if ***old.roles.load() != *roles {
+                    old.roles.store(Arc::new(roles.into()));
+                    differs = true;
+                }
+                Arc::clone(old)
+            }
+            _ => {
+                differs = true;
+                Arc::new(Grant::new(name, roles))
+            }
         };
         let everything = [Role::Ids(Pattern::Prefix(String::new()))];
+        let named = entries.iter().find(|entry| entry.name == ANONYMOUS);
+        let nobody = match (named, config.tokens_file()) {
+            (Some(entry), _) => &entry.roles[..],
+            (None, Some(_)) => &[],
+            (None, None) => &everything[..],
+        };
         let mut by = HashMap::new();
         let mut add = |shown: Credential, name: &str, roles: &[Role]| {
             let old = before.and_then(|before| before.by.get(&shown));
-            by.insert(shown, kept(Grant::new(name, roles), old));
+            // What everybody may do, who is known may do, too.
+            by.insert(shown, grant(name, &[roles, nobody].concat(), old));
         };
         for entry in entries {
             for shown in &entry.shows {
@@ -120,20 +162,23 @@ impl Table {
                 add(Credential::Token(hash), name, roles);
             }
         }
-        let named = entries.iter().find(|entry| entry.name == ANONYMOUS);
-        let roles = match (named, &config.tokens_file) {
-            (Some(entry), _) => &entry.roles[..],
-            (None, Some(_)) => &[],
-            (None, None) => &everything[..],
-        };
-        let over_redis = if config.redis.password.is_some() { &[] } else { roles };
+        let over_redis = if config.redis.password.is_some() { &[] } else { nobody };
         let old = before.map(|before| &before.anonymous);
         let anonymous = [
-            kept(Grant::new(ANONYMOUS, roles), old.map(|old| &old[0])),
-            kept(Grant::new(ANONYMOUS, over_redis), old.map(|old| &old[1])),
+            grant(ANONYMOUS, nobody, old.map(|old| &old[0])),
+            grant(ANONYMOUS, over_redis, old.map(|old| &old[1])),
         ];
-        let ops_has_callers = by.values().any(|grant| grant.reads());
-        Self { by, anonymous, ops_has_callers }
+        let ops_has_callers = config.tokens_file().is_some() || config.ops.token.is_some();
+        (Self { by, anonymous, ops_has_callers }, differs)
+    }
+
+    /// Tells the operator of a file that shuts him out.
+    fn warn(&self) {
+        if self.ops_has_callers && !self.by.values().any(|grant| grant.administers()) {
+            tracing::warn!(
+                "nobody administers this node: tokens_file gives nobody the role admin, and there is no ops.token"
+            );
+        }
     }
 
     fn grants(&self) -> impl Iterator<Item = &Arc<Grant>> {
@@ -151,25 +196,28 @@ impl Table {
 impl Access {
     /// The callers of a configuration.
     pub(crate) fn new(config: &Config, entries: &[Entry]) -> Self {
+        let (table, _) = Table::new(config, entries, None);
+        table.warn();
         Self {
-            table: ArcSwap::from_pointee(Table::new(config, entries, None)),
+            table: ArcSwap::from_pointee(table),
             last_read: Mutex::new(Ok(())),
-            reading: tokio::sync::Mutex::default(),
+            turn: tokio::sync::Mutex::default(),
+            reading: Arc::default(),
         }
     }
 
     /// Reads the file of tokens again, and takes over what is in it and in the configuration. A file
     /// that cannot be used changes nothing, and is told once.
     pub(crate) async fn read_again(&self, live: &Live) {
-        let _alone = self.reading.lock().await;
+        let _alone = self.turn.lock().await;
         let config = Arc::clone(&live.config());
-        let file = config.tokens_file.clone();
-        let read = tokio::task::spawn_blocking(move || tokens::read(file.as_deref()));
-        let read = match tokio::time::timeout(READ, read).await {
-            Ok(Ok(read)) => read,
-            // The reading goes on by itself.
-            Ok(Err(_)) | Err(_) => Err(ConfigError::new("tokens_file: it cannot be read in time")),
-        };
+        let read = read_alone(&self.reading, {
+            let config = Arc::clone(&config);
+            move || tokens::read(&config)
+        });
+        let read = read
+            .await
+            .unwrap_or_else(|| Err(ConfigError::new("tokens_file: it cannot be read in time")));
         let mut last = self.last_read.lock().expect("no holder of this lock panics");
         let read = read.map(|entries| self.follow(&config, &entries));
         match &read {
@@ -190,22 +238,24 @@ impl Access {
     /// more, to requests and streams under way either. Tells whether anything has changed.
     fn follow(&self, config: &Config, entries: &[Entry]) -> bool {
         let before = self.table.load_full();
-        let newer = Arc::new(Table::new(config, entries, Some(&before)));
+        let (newer, differs) = Table::new(config, entries, Some(&before));
+        let newer = Arc::new(newer);
         let stay: HashSet<_> = newer.grants().map(Arc::as_ptr).collect();
         let ended: Vec<_> =
             before.grants().filter(|grant| !stay.contains(&Arc::as_ptr(grant))).collect();
-        if ended.is_empty() && newer.by.len() == before.by.len() {
-            return false;
-        }
         // First the new ones: whose grant has ended looks there.
         self.table.store(Arc::clone(&newer));
-        for grant in ended {
+        for grant in &ended {
             grant.ended.store(true, Ordering::Relaxed);
         }
-        true
+        let changed = differs || !ended.is_empty();
+        if changed {
+            newer.warn();
+        }
+        changed
     }
 
-    /// Whether the ops listener has callers that show something. Else it answers on loopback only.
+    /// Whether the ops listener asks callers who they are. Else it answers on loopback only.
     pub(crate) fn ops_has_callers(&self) -> bool {
         self.table.load().ops_has_callers
     }
@@ -310,6 +360,11 @@ impl Client {
         right
     }
 
+    /// Whether it may ask for ids though it shows nothing.
+    pub(crate) fn is_open(&self) -> bool {
+        look_up(&self.caller.node, self.face, &self.peer, None).may_ask()
+    }
+
     /// It shows nothing any more.
     pub(crate) fn forget(&mut self) {
         self.token = None;
@@ -373,8 +428,18 @@ impl Caller {
     }
 
     /// Whether it may have ids of this tag; of `None`: snowflake ids.
-    pub(crate) fn has_ids(&self, tag: Option<&str>) -> bool {
+    fn has_ids(&self, tag: Option<&str>) -> bool {
         self.grant.has_ids(tag)
+    }
+
+    /// Whether it may have ids of this tag (`None`: snowflake ids), as many as it likes.
+    pub(crate) fn is_free(&self, tag: Option<&str>) -> bool {
+        self.has_ids(tag) && self.node.traffic.is_free(self.name(), tag)
+    }
+
+    /// Counts ids that it asks for by the rules of traffic.
+    pub(crate) fn pass(&self, tag: Option<&str>, ids: usize) -> Result<(), Barred> {
+        self.node.traffic.pass(self.name(), tag, ids)
     }
 
     /// Why it gets no ids of a tag, or no snowflake ids.

@@ -1,21 +1,28 @@
 //! The audit log: one line of JSON for each change that somebody asked of the ops listener, in
 //! `audit.log` of the data directory.
 //!
-//! Invariant: a change is answered only when its line is on the disk, or the program's log has it.
+//! Invariant: a change is answered only when its line is on the disk, or the program's log has it. A line
+//! is a whole one, whatever became of the one before.
 
 use std::fs::OpenOptions;
 use std::io::{self, Write as _};
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
+use std::time::Duration;
 
 use serde::Serialize;
 use serde_json::Value;
+use tokio::sync::Mutex;
 
 /// How large the file becomes, in bytes, before another one is begun.
 const LARGEST: u64 = 16 << 20;
 /// How many files are kept beside it: `audit.log.1` is the youngest.
 const KEPT: u32 = 4;
+/// The longest body that is written, in bytes: else a few thousand requests would push the others out.
+pub(crate) const LARGEST_BODY: usize = 2048;
+/// How long the disk may take.
+const WRITTEN: Duration = Duration::from_secs(5);
 
 /// A change, and what became of it.
 #[derive(Debug, Serialize)]
@@ -29,7 +36,7 @@ pub(crate) struct Change {
     pub(crate) method: String,
     /// With what stands behind `?`.
     pub(crate) path: String,
-    /// The body, where it is JSON.
+    /// The body, where it is JSON and not longer than is written.
     pub(crate) body: Option<Value>,
     /// The status of the answer.
     pub(crate) status: u16,
@@ -42,13 +49,13 @@ pub(crate) struct Change {
 pub(crate) struct Audit {
     path: PathBuf,
     /// One line after the other.
-    writing: Mutex<()>,
+    writing: Arc<Mutex<()>>,
 }
 
 impl Audit {
     /// The log in a data directory. Nothing is made before the first change.
     pub(crate) fn new(data_dir: &Path) -> Arc<Self> {
-        Arc::new(Self { path: data_dir.join("audit.log"), writing: Mutex::default() })
+        Arc::new(Self { path: data_dir.join("audit.log"), writing: Arc::default() })
     }
 
     /// Writes a line, and waits until it is on the disk. Where that fails the program's log has it.
@@ -56,25 +63,51 @@ impl Audit {
         let this = Arc::clone(self);
         let line = serde_json::to_string(&change).unwrap_or_default();
         let told = line.clone();
-        let written = tokio::task::spawn_blocking(move || this.append(&line));
-        let why = match written.await {
+        let written = async {
+            let turn = Arc::clone(&this.writing).lock_owned().await;
+            let appended = tokio::task::spawn_blocking(move || {
+                // Held to the end, also where nobody waits for it any more.
+                let _turn = turn;
+                this.append(&line)
+            });
+            appended.await.map_err(io::Error::other).flatten()
+        };
+        let why = match tokio::time::timeout(WRITTEN, written).await {
             Ok(Ok(())) => return,
             Ok(Err(error)) => error.to_string(),
-            Err(error) => error.to_string(),
+            Err(_) => format!("the disk does not answer within {WRITTEN:?}"),
         };
         tracing::error!("{} cannot be written: {why}; the line: {told}", self.path.display());
     }
 
     fn append(&self, line: &str) -> io::Result<()> {
-        let _alone = self.writing.lock().expect("no holder of this lock panics");
-        let length = std::fs::metadata(&self.path).map_or(0, |found| found.len());
-        if length > 0 && length + line.len() as u64 >= LARGEST {
-            self.begin_another()?;
+        let found = std::fs::metadata(&self.path).ok();
+        if found.as_ref().is_some_and(|found| !found.is_file()) {
+            return Err(io::Error::other("it is no regular file"));
+        }
+        let length = found.map_or(0, |found| found.len());
+        if length > 0
+            && length + line.len() as u64 >= LARGEST
+            && let Err(error) = self.begin_another()
+        {
+            tracing::error!("{} cannot be moved on: {error}", self.path.display());
         }
         // Opened each time: another program may have moved it away.
-        let file = OpenOptions::new().append(true).create(true).mode(0o600).open(&self.path);
-        let mut file = file?;
-        file.write_all(format!("{line}\n").as_bytes())?;
+        let mut options = OpenOptions::new();
+        options.read(true).append(true).create(true).mode(0o600);
+        let mut file = options.open(&self.path)?;
+        let length = file.metadata()?.len();
+        let mut last = [b'\n'];
+        if length > 0 {
+            file.read_exact_at(&mut last, length - 1)?;
+        }
+        // A line that was cut off by a crash stays a line of its own.
+        let end = if last == *b"\n" { "" } else { "\n" };
+        if let Err(error) = file.write_all(format!("{end}{line}\n").as_bytes()) {
+            // What is there of it would spoil the next one.
+            let _ = file.set_len(length);
+            return Err(error);
+        }
         file.sync_all()?;
         if length == 0
             && let Some(directory) = self.path.parent()
@@ -105,6 +138,16 @@ mod tests {
     use std::os::unix::fs::PermissionsExt as _;
 
     use super::*;
+
+    #[test]
+    fn what_a_crash_cut_off_spoils_no_other_line() {
+        let directory = tempfile::tempdir().unwrap();
+        let audit = Audit::new(directory.path());
+        std::fs::write(directory.path().join("audit.log"), "{\"whole\":1}\n{\"cut").unwrap();
+        audit.append("{\"next\":1}").unwrap();
+        let text = std::fs::read_to_string(directory.path().join("audit.log")).unwrap();
+        assert_eq!(text, "{\"whole\":1}\n{\"cut\n{\"next\":1}\n");
+    }
 
     #[test]
     fn another_file_is_begun_where_one_is_full_and_the_oldest_goes() {

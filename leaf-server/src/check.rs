@@ -66,8 +66,8 @@ pub(crate) async fn run(config: &Config) -> Result<()> {
         });
         report.tell(&"tls", told.map_err(Into::into))?;
     }
-    if config.tokens_file.is_some() {
-        let callers = tokens::read(config.tokens_file.as_deref());
+    if config.tokens_file().is_some() {
+        let callers = tokens::read(config);
         let told = callers.map(|callers| format!("{} callers", callers.len()));
         report.tell(&"tokens_file", told.map_err(Into::into))?;
     }

@@ -18,6 +18,7 @@ use serde::Serialize;
 use crate::access::{Caller, Denial};
 use crate::node::Node;
 use crate::refusal::Reason;
+use crate::traffic::Barred;
 
 /// The most ids of one contiguous range, whose answer is small. A tag may have a lower limit of its
 /// own.
@@ -33,6 +34,7 @@ impl IdError {
             Self::NoText => Reason::NoText,
             Self::Busy(_) => Reason::Busy,
             Self::Denied(denial) => denial.reason(),
+            Self::Barred(barred) => barred.reason(),
             Self::Segment(error) => match error.kind() {
                 SegmentErrorKind::BadTag(_) | SegmentErrorKind::BadCount { .. } => {
                     Reason::BadRequest
@@ -75,6 +77,9 @@ pub(crate) enum IdError {
     /// The caller has no role for it.
     #[error("{0}")]
     Denied(#[from] Denial),
+    /// A rule of traffic is in the way.
+    #[error("{0}")]
+    Barred(#[from] Barred),
     /// Why there is no id of a tag.
     #[error("{0}")]
     Segment(#[from] SegmentError),
@@ -96,7 +101,7 @@ pub(crate) fn known<T>(
     name: &str,
     using: impl FnOnce(&TagHandle) -> T,
 ) -> Option<T> {
-    if !caller.has_ids(Some(name)) {
+    if !caller.is_free(Some(name)) {
         return None;
     }
     with_known(caller, |known| known.get(name).map(using))?
@@ -105,7 +110,7 @@ pub(crate) fn known<T>(
 /// Takes the next id of each of these tags in turn, and ends at the first that has none in memory or
 /// none for the caller; allocates nothing.
 pub(crate) fn next_of_each(caller: &Caller, names: &[&str], mut using: impl FnMut(Id)) {
-    let allowed = names.iter().take_while(|name| caller.has_ids(Some(name))).count();
+    let allowed = names.iter().take_while(|name| caller.is_free(Some(name))).count();
     with_known(caller, |known| {
         known.each(&names[..allowed], |handle| match handle.and_then(TagHandle::try_next) {
             Some(id) => {
@@ -128,10 +133,11 @@ fn with_known<T>(node: &Node, using: impl FnOnce(&mut Shards<KnownTags>) -> T) -
 /// The handle of a tag, from the store where this node does not know it.
 ///
 /// # Errors
-/// The caller has no role for it, the mode is switched off, the tag does not exist, or its store cannot
+/// The caller has no role for it, it is cut, the mode is switched off, the tag does not exist, or its store cannot
 /// be asked. Too many look-ups at a time are refused.
 pub(crate) async fn handle(caller: &Caller, tag: &str) -> Result<TagHandle, IdError> {
     caller.check_ids(Some(tag))?;
+    caller.pass(Some(tag), 0)?;
     find(caller, tag).await
 }
 
@@ -153,10 +159,11 @@ async fn find(node: &Node, tag: &str) -> Result<TagHandle, IdError> {
 ///
 /// A handle ends when the tag is given another key or meaning. The request is then served by the
 /// new one: the caller asked for an id of the tag, not of the handle.
-pub(crate) async fn next(node: &Node, handle: &TagHandle) -> Result<Id, IdError> {
-    let _waiting = Waiting::for_ids(node)?;
+pub(crate) async fn next(caller: &Caller, handle: &TagHandle) -> Result<Id, IdError> {
+    caller.pass(Some(handle.tag().as_str()), 1)?;
+    let _waiting = Waiting::for_ids(caller)?;
     match handle.next().await {
-        Err(error) => Ok(renewed(node, handle, error).await?.next().await?),
+        Err(error) => Ok(renewed(caller, handle, error).await?.next().await?),
         id => Ok(id?),
     }
 }
@@ -176,10 +183,27 @@ async fn renewed(
 /// Takes `count` ids of a tag.
 ///
 /// Their numbers rise; only in strict order they follow each other.
-pub(crate) async fn take(node: &Node, handle: &TagHandle, count: usize) -> Result<Ids, IdError> {
-    let _waiting = Waiting::for_ids(node)?;
+pub(crate) async fn take(
+    caller: &Caller,
+    handle: &TagHandle,
+    count: usize,
+) -> Result<Ids, IdError> {
+    if count > 1 {
+        check_spare(caller)?;
+    }
+    take_singles(caller, handle, count).await
+}
+
+/// As [`take`], for so many requests of one id each, which are served before lists.
+pub(crate) async fn take_singles(
+    caller: &Caller,
+    handle: &TagHandle,
+    count: usize,
+) -> Result<Ids, IdError> {
+    caller.pass(Some(handle.tag().as_str()), count)?;
+    let _waiting = Waiting::for_ids(caller)?;
     match handle.take_ids(count).await {
-        Err(error) => Ok(renewed(node, handle, error).await?.take_ids(count).await?),
+        Err(error) => Ok(renewed(caller, handle, error).await?.take_ids(count).await?),
         ids => Ok(ids?),
     }
 }
@@ -199,11 +223,13 @@ pub(crate) fn texts(handle: &TagHandle) -> Result<Texts, IdError> {
 /// # Errors
 /// Also where no range of this length can be had: ids of some shapes never follow each other.
 pub(crate) async fn take_contiguous(
-    node: &Node,
+    caller: &Caller,
     handle: &TagHandle,
     count: usize,
 ) -> Result<IdRange, IdError> {
-    let _waiting = Waiting::for_ids(node)?;
+    check_spare(caller)?;
+    caller.pass(Some(handle.tag().as_str()), count)?;
+    let _waiting = Waiting::for_ids(caller)?;
     Ok(handle.take_contiguous(count).await?)
 }
 
@@ -212,11 +238,13 @@ pub(crate) async fn take_contiguous(
 /// A client hands them out by itself. They come straight from the store, so that other callers of
 /// the tag keep their segment.
 pub(crate) async fn lease(
-    node: &Node,
+    caller: &Caller,
     handle: &TagHandle,
     count: usize,
 ) -> Result<LeasedRange, IdError> {
-    let _waiting = Waiting::for_ids(node)?;
+    check_spare(caller)?;
+    caller.pass(Some(handle.tag().as_str()), count)?;
+    let _waiting = Waiting::for_ids(caller)?;
     Ok(handle.lease(count).await?)
 }
 
@@ -236,6 +264,9 @@ pub(crate) async fn return_unused(
 
 /// A snowflake id where one is there already and nobody waits for it.
 pub(crate) fn snowflake_at_once(caller: &Caller) -> Option<Id> {
+    if !caller.is_free(None) {
+        return None;
+    }
     let id = snowflake(caller).ok()?.try_next_unless_queued()?;
     caller.requests.took_snowflakes(1);
     Some(id)
@@ -244,6 +275,7 @@ pub(crate) fn snowflake_at_once(caller: &Caller) -> Option<Id> {
 /// The next snowflake id.
 pub(crate) async fn snowflake_next(caller: &Caller) -> Result<Id, IdError> {
     let generator = snowflake(caller)?;
+    caller.pass(None, 1)?;
     let _waiting = Waiting::for_ids(caller)?;
     let id = generator.next().await?;
     caller.requests.took_snowflakes(1);
@@ -255,10 +287,23 @@ pub(crate) async fn snowflake_next(caller: &Caller) -> Result<Id, IdError> {
 /// A run has one timestamp and consecutive sequence numbers; the ids of one call rise.
 pub(crate) async fn snowflake_take(caller: &Caller, count: usize) -> Result<Vec<IdRun>, IdError> {
     let generator = snowflake(caller)?;
+    if count > 1 {
+        check_spare(caller)?;
+    }
+    caller.pass(None, count)?;
     let _waiting = Waiting::for_ids(caller)?;
     let runs = generator.take_runs(count).await?;
     caller.requests.took_snowflakes(count);
     Ok(runs)
+}
+
+/// Refuses what takes many ids while this thread is overloaded: another node may have a processor to
+/// spare, and single ids come first.
+fn check_spare(node: &Node) -> Result<(), IdError> {
+    match node.is_overloaded_here() {
+        false => Ok(()),
+        true => Err(IdError::Busy("this server's processor is overloaded: ask another one")),
+    }
 }
 
 /// Whether the ids of this node's layout can be written in this form now.
@@ -309,19 +354,21 @@ pub(crate) struct TagFacts<'a> {
 }
 
 /// What clients are told of a tag before they lease from it.
-pub(crate) fn facts<'a>(node: &Node, handle: &'a TagHandle) -> TagFacts<'a> {
+pub(crate) fn facts<'a>(caller: &Caller, handle: &'a TagHandle) -> TagFacts<'a> {
+    let tag = handle.tag().as_str();
+    let most = handle.max_take().min(caller.traffic.most(caller.name(), tag));
     let order = handle.meaning().order;
     let relaxed = order == Order::Relaxed;
     TagFacts {
-        tag: handle.tag().as_str(),
+        tag,
         order,
         leases: relaxed && handle.meaning().has_ranges(),
         step: handle.step().filter(|_| relaxed).map(Step::get),
-        max_take: handle.max_take().min(LARGEST_RANGE),
-        max_count: most_ids(node).min(handle.max_take()),
+        max_take: most.min(LARGEST_RANGE),
+        max_count: most_ids(caller).min(most),
         generation: handle.generation().map(|generation| generation.to_string()),
         newest_key: match handle.meaning().shape {
-            Shape::Scramble { domain, .. } => node.ids.keys().newest(domain, handle.tag()),
+            Shape::Scramble { domain, .. } => caller.ids.keys().newest(domain, handle.tag()),
             Shape::Plain | Shape::Interleave(_) => None,
         }
         .map(|newest| format!("{}:{}", newest.key().version, newest.key().check)),

@@ -27,6 +27,7 @@ mod serve;
 mod server;
 mod show;
 mod supervisor;
+mod traffic;
 
 pub use program::main;
 pub use server::{Listeners, run};

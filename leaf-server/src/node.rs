@@ -14,18 +14,21 @@ use leaf_core::{Health, HealthCode, HealthReason, Layout};
 use leaf_node::config::{Config, ConfigError};
 pub(crate) use leaf_node::{Snowflake, Store};
 use leaf_node::{Surroundings, hints, tokens};
+use leaf_registry::Note;
 use leaf_segment::SegmentGenerator;
 use leaf_snowflake::{Identity, Peers, Registry};
 use tokio::time::Instant;
+use tokio_util::task::TaskTracker;
 
-use crate::access::Access;
+use crate::access::{Access, read_alone};
 use crate::audit::Audit;
 use crate::live::Live;
-use crate::metrics::{Requests, TagMemory};
+use crate::metrics::{Requests, TagMemory, data_thread};
 use crate::peers::HttpPeers;
-use crate::serve::{DataPlane, Keeping, Share, Tls};
+use crate::serve::{DataPlane, Keeping, Pressure, Share, Tls};
+use crate::traffic::Traffic;
 
-/// How long a store may take to say how it is set up, and a disk to yield the certificates.
+/// How long a store may take to say how it is set up.
 const LOOK: Duration = Duration::from_secs(10);
 
 /// A node with listeners.
@@ -39,6 +42,10 @@ pub(crate) struct Node {
     pub(crate) access: Access,
     /// What operators have changed.
     pub(crate) audit: Arc<Audit>,
+    /// Changes under way, whether their clients wait or not.
+    pub(crate) changes: TaskTracker,
+    /// How many ids tags and callers get.
+    pub(crate) traffic: Traffic,
     /// How many listeners for ids there are.
     listeners: u32,
     /// Where the ops listener is.
@@ -59,6 +66,8 @@ pub(crate) struct Node {
     pub(crate) waiting: AtomicUsize,
     /// How many requests are waiting until it is known whether their tag exists.
     pub(crate) looking_up: AtomicUsize,
+    /// How much each thread of the data plane has to do.
+    pub(crate) pressures: Arc<[Pressure]>,
     /// How many requests were answered and refused, how long that took, and why.
     pub(crate) requests: Requests,
     /// The certificates of the listeners, where one of them encrypts.
@@ -82,16 +91,19 @@ impl Node {
         ops: SocketAddr,
         listeners: u32,
     ) -> Result<Self> {
-        let access = Access::new(config, &tokens::read(config.tokens_file.as_deref())?);
+        let access = Access::new(config, &tokens::read(config)?);
         let peers = |registry, own| peers(config, registry, own);
         let around = Surroundings { http: Some(ids), peers: Some(&peers) };
         let ids = leaf_node::Node::open(config, around).await?;
         let time_zone = time_zone(config)?;
+        let threads = DataPlane::threads(config.http.threads);
         Ok(Self {
             config: config.clone(),
             live,
             access,
             audit: Audit::new(&config.data_dir),
+            changes: TaskTracker::new(),
+            traffic: Traffic::default(),
             listeners,
             ops,
             layout: config.snowflake.layout(),
@@ -103,7 +115,8 @@ impl Node {
             stopping: AtomicBool::new(false),
             waiting: AtomicUsize::new(0),
             looking_up: AtomicUsize::new(0),
-            requests: Requests::new(DataPlane::threads(config.http.threads)),
+            pressures: (0..threads).map(|_| Pressure::default()).collect(),
+            requests: Requests::new(threads),
             tls: Tls::open(config)?,
             tag_memory: TagMemory::default(),
             store_losses: Mutex::default(),
@@ -141,6 +154,17 @@ impl Node {
         self.stopping.store(true, Ordering::Relaxed);
     }
 
+    /// Whether the thread that asks, one of the data plane, is overloaded.
+    pub(crate) fn is_overloaded_here(&self) -> bool {
+        let thread = data_thread();
+        thread.and_then(|at| self.pressures.get(at)).is_some_and(Pressure::is_overloaded)
+    }
+
+    /// Whether any thread of the data plane is overloaded.
+    pub(crate) fn is_overloaded(&self) -> bool {
+        self.pressures.iter().any(Pressure::is_overloaded)
+    }
+
     /// Whether connections end.
     pub(crate) fn stopping(&self) -> bool {
         self.stopping.load(Ordering::Relaxed)
@@ -150,9 +174,8 @@ impl Node {
     pub(crate) async fn read_certificates(&self) {
         if let Some(tls) = &self.tls {
             let reading = Arc::clone(tls);
-            let read = tokio::task::spawn_blocking(move || reading.read_again());
-            // A disk that hangs must not hold up a reload. The reading goes on by itself.
-            if tokio::time::timeout(LOOK, read).await.is_err() {
+            // A disk that hangs must not hold up a reload.
+            if read_alone(&tls.reading, move || reading.read_again()).await.is_none() {
                 tls.not_read();
             }
         }
@@ -178,6 +201,15 @@ impl Node {
             }
         }
         *self.losses() = found;
+    }
+
+    /// Reads the rules of traffic. While the store is away those of before stay in force.
+    pub(crate) async fn read_traffic(&self) {
+        let Some(stores) = self.ids.stores() else { return };
+        let note = stores.rest().open.admin.note(Note::Traffic);
+        if let Ok(Ok(text)) = tokio::time::timeout(LOOK, note).await {
+            self.traffic.follow(text.as_deref());
+        }
     }
 
     fn losses(&self) -> MutexGuard<'_, Vec<String>> {

@@ -83,6 +83,10 @@ reasons! {
     NoRole => "no-role",
     /// The caller may not do this here, and no token changes that.
     Forbidden => "forbidden",
+    /// An operator has cut the tag or the caller.
+    Cut => "cut",
+    /// The tag or the caller has had as many ids as it gets in a second.
+    TooFast => "too-fast",
     /// The request contradicts what is stored.
     Conflict => "conflict",
     /// The request must be confirmed first.

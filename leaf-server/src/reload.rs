@@ -49,7 +49,7 @@ impl Reload {
         let load = tokio::task::spawn_blocking(move || {
             let loaded = sources.load()?;
             let keys = loaded.config.segment.read_keys()?;
-            tokens::read(loaded.config.tokens_file.as_deref())?;
+            tokens::read(&loaded.config)?;
             Ok::<_, ConfigError>((loaded, keys))
         });
         let (newer, keys) = match tokio::time::timeout(READ, load).await {

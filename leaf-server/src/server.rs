@@ -45,6 +45,8 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// How often stores are asked whether they may lose what they acknowledge: not in step with the refresh of
 /// tags, so that an idle node needs no second connection for it.
 const LOSSES_EVERY: Duration = Duration::from_secs(29);
+/// How often the rules of traffic are read: a cut is in force everywhere within 5 s.
+const TRAFFIC_EVERY: Duration = Duration::from_secs(4);
 /// How often the files of certificates are looked at.
 const FILES_EVERY: Duration = Duration::from_secs(30);
 
@@ -202,7 +204,7 @@ impl Server {
         let at = listeners.addresses()?;
         let for_ids = 1 + u32::from(at.redis.is_some()) + u32::from(at.grpc.is_some());
         let node = Arc::new(Node::open(&config, live, at.http, at.ops, for_ids).await?);
-        let data_plane = DataPlane::start(DataPlane::threads(config.http.threads))?;
+        let data_plane = DataPlane::start(&node.pressures)?;
         let door = |face, mode| Door::new(face, mode, node.tls.clone());
         let Listeners { http, redis, ops, .. } = listeners;
         Ok(Self {
@@ -258,6 +260,12 @@ impl Server {
                 tokio::time::sleep(LOSSES_EVERY).await;
             }
         };
+        let traffic = async {
+            loop {
+                self.node.read_traffic().await;
+                tokio::time::sleep(TRAFFIC_EVERY).await;
+            }
+        };
         let files = async {
             loop {
                 tokio::time::sleep(FILES_EVERY).await;
@@ -269,6 +277,7 @@ impl Server {
             ended = health => ended,
             ended = claim => ended,
             ended = files => ended,
+            ended = traffic => ended,
             ended = losses => ended,
             gone = data_dir_goes(&self.node.config.data_dir) => Err(gone),
         }
@@ -292,6 +301,10 @@ impl Server {
         tokio::join!(self.http.drain(ANNOUNCE, requests), drain(self.redis, requests), grpc);
         // What operators have begun needs the stores.
         self.ops.drain(PROBES, requests.max(Instant::now() + ANNOUNCE).min(deadline)).await;
+        self.node.changes.close();
+        if tokio::time::timeout_at(deadline, self.node.changes.wait()).await.is_err() {
+            tracing::error!("a change that an operator has begun did not end within {grace:?}");
+        }
         if tokio::time::timeout_at(deadline, self.node.ids.close()).await.is_err() {
             tracing::error!("worker id and unused ids could not be given back within {grace:?}");
         }

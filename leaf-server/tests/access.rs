@@ -271,7 +271,7 @@ fn over_the_redis_protocol_a_name_and_its_token_are_shown_by_auth() {
 async fn over_grpc_the_token_is_metadata_and_a_stream_ends_with_it() {
     let (some, some_line) = token("some", "ids:leaf-*");
     let (_, other_line) = token("other", "ids");
-    let guarded = Guarded::start(&[some_line, other_line.clone()].concat(), &[]);
+    let guarded = Guarded::start(&[some_line.clone(), other_line.clone()].concat(), &[]);
     let mut client = guarded.grpc();
     let with = |token: Option<&str>| {
         let source = Some(next_id_request::Source::Tag(TAG.into()));
@@ -297,6 +297,15 @@ async fn over_grpc_the_token_is_metadata_and_a_stream_ends_with_it() {
     let (ledger, name): (_, Arc<str>) = (Ledger::default(), "stream".into());
     for id in stream.message().await.unwrap().unwrap().ids {
         ledger.record(&name, id);
+    }
+    // Who is given more loses nothing.
+    guarded.change(
+        &[some_line.replace("ids:leaf-*", "ids:leaf-* ids:more"), other_line.clone()].concat(),
+    );
+    for _ in 0..100 {
+        for id in stream.message().await.unwrap().unwrap().ids {
+            ledger.record(&name, id);
+        }
     }
     guarded.change(&other_line);
     let mut last = None;
@@ -422,7 +431,8 @@ fn a_broken_file_changes_nothing_and_its_correction_needs_no_signal() {
 #[test]
 fn who_shows_nothing_has_what_the_file_says() {
     let (admin, admin_line) = token("admin", "admin");
-    let lines = format!("anonymous ids:leaf-* read\n{admin_line}");
+    let (service, service_line) = token("service", "ids:orders*");
+    let lines = format!("anonymous ids:leaf-* read\n{admin_line}{service_line}");
     let guarded = Guarded::start(&lines, &[]);
     let (http, ops) = (guarded.server.ids(), guarded.server.ops());
     let path = format!("/api/segment/get/{TAG}");
@@ -441,6 +451,20 @@ fn who_shows_nothing_has_what_the_file_says() {
     let mut redis = guarded.redis();
     assert!(redis.command(&["INCR", TAG]).unwrap().id().is_some());
     assert!(error_of(redis.command(&["INCR", "orders"]).unwrap()).starts_with("NOAUTH"));
+    // Who is known may do what everybody may.
+    assert_eq!(ask(http, Some(&service), "GET", &path, "").status, 200);
+    assert_eq!(ask(http, Some(&service), "GET", "/api/segment/get/orders", "").status, 404);
+    redis.command(&["AUTH", "service", &service]).unwrap();
+    assert!(redis.command(&["INCR", TAG]).unwrap().id().is_some());
+    // As in Redis, whose user `default` needs no password then: the caller of before is gone.
+    let nobody = ["AUTH", "default", "whatever"];
+    assert_eq!(redis.command(&nobody).unwrap(), RedisReply::Simple("OK".into()));
+    assert!(error_of(redis.command(&["INCR", "orders"]).unwrap()).starts_with("NOAUTH"));
+    // Without anybody who administers nobody does, on loopback either.
+    guarded.change(&lines.replace(&admin_line, ""));
+    assert_eq!(ask(ops, Some(&admin), "POST", "/v1/drain", "").status, 401);
+    assert_eq!(ask(ops, None, "POST", "/v1/drain", "").status, 401);
+    assert!(guarded.server.output().contains("nobody administers this node"));
 }
 
 /// The two secrets of the configuration stay what they were beside the file.
@@ -503,6 +527,19 @@ fn status_over_tls(
     address: SocketAddr,
     token: Option<&str>,
 ) -> u16 {
+    let shown = token.map(|token| format!("Authorization: Bearer {token}\r\n")).unwrap_or_default();
+    let request = format!("GET /api/segment/get/{TAG} HTTP/1.1\r\nHost: a\r\n{shown}");
+    over_tls(certificates, own, address, &request)
+}
+
+/// The status of the answer to a request, whose head's last line is not sent yet, by a client that shows a
+/// certificate.
+fn over_tls(
+    certificates: &Certificates,
+    own: &(PathBuf, PathBuf),
+    address: SocketAddr,
+    request: &str,
+) -> u16 {
     let mut roots = RootCertStore::empty();
     roots.add(CertificateDer::from_pem_file(certificates.authority()).unwrap()).unwrap();
     let provider = Arc::new(rustls::crypto::ring::default_provider());
@@ -520,13 +557,57 @@ fn status_over_tls(
     let socket = TcpStream::connect(address).unwrap();
     socket.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
     let mut stream = StreamOwned::new(session, socket);
-    let shown = token.map(|token| format!("Authorization: Bearer {token}\r\n")).unwrap_or_default();
-    let head = format!("Host: a\r\nConnection: close\r\n{shown}");
-    write!(stream, "GET /api/segment/get/{TAG} HTTP/1.1\r\n{head}\r\n").unwrap();
+    write!(stream, "{request}Connection: close\r\n\r\n").unwrap();
     let mut answer = Vec::new();
     // The end may come without the message that announces it.
     let _ = stream.read_to_end(&mut answer);
     String::from_utf8(answer).unwrap()[9..12].parse().unwrap()
+}
+
+/// A browser shows its user's certificate whatever page asks: a page of another host changes nothing.
+#[test]
+fn a_page_of_another_host_cannot_use_an_operators_certificate() {
+    let certificates = Certificates::make();
+    let text = |path: PathBuf| path.display().to_string();
+    let (certificate, key) = (text(certificates.server()), text(certificates.server_key()));
+    let authority = text(certificates.authority());
+    let env = [
+        ("LEAF_TLS__CERTIFICATE", certificate.as_str()),
+        ("LEAF_TLS__KEY", &key),
+        ("LEAF_TLS__CLIENT_CA", &authority),
+        ("LEAF_OPS__TLS", "optional"),
+    ];
+    let guarded = Guarded::start("alice dns:alice.corp admin\n", &env);
+    let alice = certificates.issue_to("ca", "alice", "DNS:alice.corp");
+    let post = |headers: &str| {
+        let request = format!("POST /v1/drain HTTP/1.1\r\n{headers}Content-Length: 0\r\n");
+        over_tls(&certificates, &alice, guarded.server.ops(), &request)
+    };
+    assert_eq!(post("Host: ops.corp:8081\r\n"), 200);
+    assert_eq!(post("Host: ops.corp:8081\r\nOrigin: https://ops.corp:8081\r\n"), 200);
+    assert_eq!(post("Host: ops.corp:8081\r\nOrigin: https://evil.example\r\n"), 403);
+    assert_eq!(post("Host: ops.corp:8081\r\nOrigin: null\r\n"), 403);
+}
+
+/// A role that is taken back while a request arrives does not count for it.
+#[test]
+fn a_slow_request_does_not_outlive_its_role() {
+    let (alice, line) = token("alice", "admin");
+    let guarded = Guarded::start(&line, &[]);
+    let body = r#"{"tag":"late","step":100}"#;
+    let mut client = HttpClient::connect(guarded.server.ops()).unwrap();
+    let head = format!(
+        "POST /v1/tags HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n\
+         Authorization: Bearer {alice}\r\nContent-Length: {}\r\n\r\n{{",
+        body.len()
+    );
+    client.send(&head).unwrap();
+    std::thread::sleep(Duration::from_millis(300));
+    guarded.change("anonymous read\n");
+    client.send(&body[1..]).unwrap();
+    assert_eq!(client.read().unwrap().status, 401);
+    let tags = ask(guarded.server.ops(), None, "GET", "/v1/tags", "").body;
+    assert!(!tags.contains("late"), "{tags}");
 }
 
 /// Each change is one line, with who asked for it and what became of it.
@@ -564,7 +645,11 @@ fn the_audit_log_has_each_change_and_nothing_else() {
         assert!(line["address"].as_str().unwrap().starts_with("127.0.0.1:"), "{line}");
         assert!(line["time"].as_str().unwrap().ends_with('Z'), "{line}");
     }
-    assert!(!std::fs::read_to_string(&log).unwrap().contains(alice.as_str()));
+    let long = format!(r#"{{"tag":"x","description":"{}"}}"#, "x".repeat(3000));
+    ask(ops, Some(&alice), "POST", "/v1/tags", &long);
+    let text = std::fs::read_to_string(&log).unwrap();
+    assert!(text.lines().count() == 5 && !text.contains("xxxx"), "{text}");
+    assert!(!text.contains(alice.as_str()));
 }
 
 /// Where the disk refuses the line, the program's log has it.

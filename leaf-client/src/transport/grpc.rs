@@ -86,7 +86,8 @@ impl Grpc {
 /// Classifies an error response: try another server, or return the error to the caller.
 fn refused(endpoint: &Endpoint, status: &Status) -> AskError {
     let info = status.get_details_error_info().filter(|info| info.domain == "leaf");
-    if matches!(status.code(), Code::Unauthenticated | Code::PermissionDenied) {
+    let is_cut = info.as_ref().is_some_and(|info| info.reason == "cut");
+    if matches!(status.code(), Code::Unauthenticated | Code::PermissionDenied) && !is_cut {
         let told = info.map(|_| one_line(status.message()));
         return unauthorized(endpoint, &status.code().to_string(), told);
     }

@@ -87,7 +87,8 @@ impl Http {
 /// Classifies an error response: try another server, or return the error to the caller.
 fn refused(endpoint: &Endpoint, status: StatusCode, body: &[u8]) -> AskError {
     let problem = serde_json::from_slice::<Problem>(body).ok().filter(Problem::is_of_leaf);
-    if matches!(status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN) {
+    let is_cut = problem.as_ref().is_some_and(|problem| problem.kind() == "cut");
+    if matches!(status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN) && !is_cut {
         return unauthorized(endpoint, &status.to_string(), problem.map(|problem| problem.text()));
     }
     let Some(problem) = problem else {

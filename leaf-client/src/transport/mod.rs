@@ -85,7 +85,7 @@ fn judge(endpoint: &Endpoint, reason: &str, text: String, lasting: bool) -> AskE
         // Others may make ids of that mode.
         "mode-disabled" => return Failure::of(endpoint, text).with(Fault::NoSuchMode).into(),
         // Of this server: its clock, its store, how busy it is.
-        "unavailable" | "end-of-time" => {
+        "unavailable" | "end-of-time" | "too-fast" => {
             return Failure::of(endpoint, text).with(Fault::Trouble).into();
         }
         "unknown-tag" => ClientErrorKind::UnknownTag,
@@ -93,6 +93,7 @@ fn judge(endpoint: &Endpoint, reason: &str, text: String, lasting: bool) -> AskE
         "exhausted" => ClientErrorKind::Exhausted,
         "bad-request" => ClientErrorKind::BadCount,
         "strict-order" | "no-ranges" => ClientErrorKind::NoRanges,
+        "cut" => ClientErrorKind::Refused,
         _ if lasting || reason == "record" => ClientErrorKind::Refused,
         _ => return Failure::of(endpoint, text).with(Fault::Trouble).into(),
     };

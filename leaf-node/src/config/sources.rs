@@ -6,7 +6,7 @@
 //! Service named `leaf`) and unknown keys of a `leaf.properties` get one warning.
 
 use std::collections::BTreeMap;
-use std::io::{ErrorKind, Read};
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
@@ -210,18 +210,7 @@ impl FileSource {
     /// Reads one file, of at most 1 MiB.
     fn read(path: &Path, known: &keys::Known) -> Result<Self, ConfigError> {
         let refuse = |why: String| ConfigError(format!("read {}: {why}", path.display()));
-        let found = std::fs::metadata(path).map_err(|error| refuse(error.to_string()))?;
-        if !found.is_file() {
-            // A pipe would be waited for, at every reload, too.
-            return Err(refuse("not a regular file".into()));
-        }
-        let mut bytes = Vec::new();
-        let file = std::fs::File::open(path);
-        let read = file.and_then(|file| file.take(LARGEST + 1).read_to_end(&mut bytes));
-        read.map_err(|error| refuse(error.to_string()))?;
-        if bytes.len() as u64 > LARGEST {
-            return Err(refuse("too large for a configuration".into()));
-        }
+        let bytes = leaf_registry::read_file(path, LARGEST).map_err(refuse)?;
         if is_properties(path) {
             return Self::properties(&bytes, path);
         }

@@ -4,7 +4,7 @@ use etcd_client::{Client, Compare, CompareOp, KeyValue, Txn, TxnOp};
 use leaf_segment::store::StoreFuture;
 
 use super::store::EtcdStore;
-use crate::administration::SHARD_MEMORY;
+use crate::administration::Note;
 use crate::{Administration, Table};
 
 const MIB: i64 = 1 << 20;
@@ -23,10 +23,10 @@ impl Administration for EtcdStore {
         Box::pin(async { Ok(Vec::new()) })
     }
 
-    fn shard_memory(&self) -> StoreFuture<'_, Option<String>> {
-        Box::pin(async {
-            let key = format!("{}{SHARD_MEMORY}", self.plain);
-            let operation = "read the place of etcd among the shards";
+    fn note(&self, note: Note) -> StoreFuture<'_, Option<String>> {
+        Box::pin(async move {
+            let key = format!("{}{}", self.plain, note.key());
+            let operation = "read a note of etcd";
             let get = async |mut client: Client| client.get(key, None).await;
             let answer = self.cluster.run(operation, get).await?;
             let text = |kv: &KeyValue| String::from_utf8_lossy(kv.value()).into_owned();
@@ -34,20 +34,21 @@ impl Administration for EtcdStore {
         })
     }
 
-    fn remember_shard<'a>(
+    fn write_note<'a>(
         &'a self,
+        note: Note,
         before: Option<&'a str>,
         after: &'a str,
     ) -> StoreFuture<'a, bool> {
         Box::pin(async move {
-            let key = format!("{}{SHARD_MEMORY}", self.plain);
+            let key = format!("{}{}", self.plain, note.key());
             let unchanged = match before {
                 None => Compare::version(key.clone(), CompareOp::Equal, 0),
                 Some(before) => Compare::value(key.clone(), CompareOp::Equal, before),
             };
             let put = TxnOp::put(key, after, None);
             let transaction = Txn::new().when([unchanged]).and_then([put]);
-            let operation = "write the place of etcd among the shards";
+            let operation = "write a note of etcd";
             let commit = async |mut client: Client| client.txn(transaction).await;
             Ok(self.cluster.run(operation, commit).await?.succeeded())
         })

@@ -10,7 +10,7 @@ use leaf_segment::{StoreError, StoreErrorKind, TagRecord};
 
 use super::record::{FORMAT_VERSION, Record};
 use super::store::{EtcdStore, KEYS_AT_ONCE};
-use crate::administration::SHARD_MEMORY;
+use crate::administration::Note;
 use crate::record;
 
 impl EtcdStore {
@@ -101,7 +101,8 @@ impl EtcdStore {
             None => plain.then(|| TagCursor { plain: false, name: String::new() }),
         };
         let mut tags = Vec::with_capacity(names.len());
-        for name in names.iter().filter(|name| *name != SHARD_MEMORY) {
+        let is_note = |name: &str| Note::ALL.iter().any(|note| note.key() == name);
+        for name in names.iter().filter(|name| !is_note(name)) {
             match Tag::parse(name) {
                 Ok(tag) => tags.push(tag),
                 Err(_) => tracing::warn!(?name, "a key in etcd is left out: it names no valid tag"),

@@ -7,7 +7,7 @@ use super::connections::{Access, empty_if_absent, run};
 use super::dialect::{Connection, Dialect};
 use super::store::{SETTINGS_COLUMNS, SqlStore};
 use super::values::{Column, Value};
-use crate::administration::SHARD_MEMORY;
+use crate::administration::Note;
 use crate::{Administration, Table};
 
 impl<D: Dialect> Administration for SqlStore<D> {
@@ -57,23 +57,24 @@ impl<D: Dialect> Administration for SqlStore<D> {
         ))
     }
 
-    fn shard_memory(&self) -> StoreFuture<'_, Option<String>> {
-        let operation = format!("read the place of {} among the shards", D::NAME);
-        Box::pin(run(&self.connections, Access::Read, operation, async |connection| {
-            let name = [Value::Tag(SHARD_MEMORY)];
+    fn note(&self, note: Note) -> StoreFuture<'_, Option<String>> {
+        let operation = format!("read a note of {}", D::NAME);
+        Box::pin(run(&self.connections, Access::Read, operation, async move |connection| {
+            let name = [Value::Tag(note.key())];
             let rows = D::fetch(connection, D::SETTINGS.read, &name, SETTINGS_COLUMNS).await;
             Ok(empty_if_absent::<D, _>(rows)?.pop().and_then(|mut row| row.text(1)))
         }))
     }
 
-    fn remember_shard<'a>(
+    fn write_note<'a>(
         &'a self,
+        note: Note,
         before: Option<&'a str>,
         after: &'a str,
     ) -> StoreFuture<'a, bool> {
-        let operation = format!("write the place of {} among the shards", D::NAME);
+        let operation = format!("write a note of {}", D::NAME);
         Box::pin(run(&self.connections, Access::Write, operation, async move |connection| {
-            let (name, after) = (Value::Text(SHARD_MEMORY), Value::Text(after));
+            let (name, after) = (Value::Text(note.key()), Value::Text(after));
             let done = match before {
                 None => D::execute(connection, D::SETTINGS.insert, &[name, after]).await,
                 Some(before) => {

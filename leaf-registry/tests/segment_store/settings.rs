@@ -1,5 +1,6 @@
 //! What an operator sets for one tag, and what a later version of Leaf may have written there.
 
+use leaf_registry::Note;
 use leaf_segment::shards::{ShardMemory, Shards};
 use leaf_segment::store::{TagSettings, TagSettingsError};
 use leaf_segment::{MemoryStore, NewTag, StoreErrorKind, TagCatalog as _};
@@ -93,14 +94,22 @@ pub(crate) async fn a_store_remembers_its_place(f: Fixture) {
         let (place, ()) = Shards::new(()).with(patterns, ()).placed().of("").clone();
         ShardMemory::new(place).encode()
     });
-    assert_eq!(admin.shard_memory().await.unwrap(), None);
-    assert!(!admin.remember_shard(Some(&one), &two).await.unwrap(), "there is nothing to replace");
-    assert!(admin.remember_shard(None, &one).await.unwrap());
-    assert!(!admin.remember_shard(None, &two).await.unwrap(), "somebody was faster");
-    assert!(!admin.remember_shard(Some(&two), &two).await.unwrap());
-    assert_eq!(admin.shard_memory().await.unwrap().as_deref(), Some(&*one));
-    assert!(admin.remember_shard(Some(&one), &two).await.unwrap());
-    assert_eq!(admin.shard_memory().await.unwrap().as_deref(), Some(&*two));
+    assert_eq!(admin.note(Note::Shards).await.unwrap(), None);
+    assert!(
+        !admin.write_note(Note::Shards, Some(&one), &two).await.unwrap(),
+        "there is nothing to replace"
+    );
+    assert!(admin.write_note(Note::Shards, None, &one).await.unwrap());
+    assert!(!admin.write_note(Note::Shards, None, &two).await.unwrap(), "somebody was faster");
+    assert!(!admin.write_note(Note::Shards, Some(&two), &two).await.unwrap());
+    assert_eq!(admin.note(Note::Shards).await.unwrap().as_deref(), Some(&*one));
+    assert!(admin.write_note(Note::Shards, Some(&one), &two).await.unwrap());
+    assert_eq!(admin.note(Note::Shards).await.unwrap().as_deref(), Some(&*two));
+    // Each note has its place, and room for the longest text.
+    let longest = "x".repeat(Note::LONGEST);
+    assert!(admin.write_note(Note::Traffic, None, &longest).await.unwrap());
+    assert_eq!(admin.note(Note::Traffic).await.unwrap().as_deref(), Some(&*longest));
+    assert_eq!(admin.note(Note::Shards).await.unwrap().as_deref(), Some(&*two));
     assert_eq!(all_tags(&*f.store).await.unwrap().len(), tags);
 }
 

@@ -38,8 +38,8 @@ pub(super) fn refused(reason: Reason, text: impl Into<String>) -> Status {
         Reason::TooSlow => Code::DeadlineExceeded,
         Reason::Record | Reason::Failed => Code::Internal,
         Reason::Unauthorized | Reason::BadToken => Code::Unauthenticated,
-        Reason::NoRole => Code::PermissionDenied,
-        Reason::Busy => Code::ResourceExhausted,
+        Reason::NoRole | Reason::Cut => Code::PermissionDenied,
+        Reason::Busy | Reason::TooFast => Code::ResourceExhausted,
         Reason::NoText | Reason::Unavailable => Code::Unavailable,
         Reason::Disabled
         | Reason::ModeDisabled
@@ -65,7 +65,7 @@ pub(super) fn refused(reason: Reason, text: impl Into<String>) -> Status {
     };
     let text = text.into();
     let mut details = ErrorDetails::with_error_info(reason.word(), DOMAIN, HashMap::new());
-    if reason.word() == Reason::Unavailable.word() {
+    if reason.word() == Reason::Unavailable.word() || reason == Reason::TooFast {
         details.set_retry_info(Some(AGAIN));
     }
     let mut status = Status::with_error_details(code, text, details);

@@ -87,7 +87,8 @@ impl Problem {
         match self.reason {
             Reason::BadRequest => StatusCode::BAD_REQUEST,
             Reason::Unauthorized | Reason::BadToken => StatusCode::UNAUTHORIZED,
-            Reason::NoRole | Reason::Forbidden => StatusCode::FORBIDDEN,
+            Reason::NoRole | Reason::Forbidden | Reason::Cut => StatusCode::FORBIDDEN,
+            Reason::TooFast => StatusCode::TOO_MANY_REQUESTS,
             Reason::UnknownTag
             | Reason::Disabled
             | Reason::ModeDisabled
@@ -174,6 +175,9 @@ impl Problem {
         match status {
             // Of what may have been done the client must not make sure by doing it again.
             StatusCode::SERVICE_UNAVAILABLE if word == Reason::Unavailable.word() => {
+                headers.insert(RETRY_AFTER, HeaderValue::from_static("1"));
+            }
+            StatusCode::TOO_MANY_REQUESTS => {
                 headers.insert(RETRY_AFTER, HeaderValue::from_static("1"));
             }
             StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {

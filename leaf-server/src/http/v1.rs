@@ -99,21 +99,21 @@ fn ids_json<T: Display>(
 /// `GET /v1/segments/{tag}/ids?count=&as=text`: so many ids of a tag, as numbers in strings or as
 /// texts of its template.
 pub(super) async fn segment_ids(
-    node: &Node,
+    caller: &Caller,
     handle: &TagHandle,
     query: Option<&str>,
     version: Version,
 ) -> Result<Reply, Problem> {
-    let texts = match count_and_form(query, ids::most_ids(node))? {
+    let texts = match count_and_form(query, ids::most_ids(caller))? {
         (count, None) => {
-            let ids = ids::take(node, handle, count).await?;
+            let ids = ids::take(caller, handle, count).await?;
             return Ok(ids_json(count, ids, version));
         }
         (count, Some("text")) => ids::texts(handle).map(|texts| (count, texts)),
         (_, Some(_)) => return Err(Problem::bad_request("as: give text")),
     };
     let (count, texts) = texts?;
-    let ids = ids::take(node, handle, count).await?;
+    let ids = ids::take(caller, handle, count).await?;
     let texts = ids.map(move |id| Written { id, text: texts.write(id) });
     Ok(ids_json(count, texts, version))
 }
@@ -169,8 +169,8 @@ struct Lease<'a> {
 }
 
 /// `GET /v1/segments/{tag}`: what a client must know before it leases.
-pub(super) fn tag(node: &Node, handle: &TagHandle) -> Reply {
-    reply::json(StatusCode::OK, &ids::facts(node, handle))
+pub(super) fn tag(caller: &Caller, handle: &TagHandle) -> Reply {
+    reply::json(StatusCode::OK, &ids::facts(caller, handle))
 }
 
 /// What a client may want to know of the server that it talks to.
@@ -199,12 +199,12 @@ pub(super) fn server(node: &Node) -> Reply {
 /// `POST /v1/segments/{tag}/lease?count=`: a contiguous range that the client hands out by itself.
 /// Never sent twice for one allocation: a client that got no answer leases again.
 pub(super) async fn lease(
-    node: &Node,
+    caller: &Caller,
     handle: &TagHandle,
     query: Option<&str>,
 ) -> Result<Reply, Problem> {
     let count = count(query, ids::LARGEST_RANGE)?;
-    let LeasedRange { range, ticket } = ids::lease(node, handle, count).await?;
+    let LeasedRange { range, ticket } = ids::lease(caller, handle, count).await?;
     let lease = Lease {
         tag: handle.tag().as_str(),
         start: range.start().to_string(),

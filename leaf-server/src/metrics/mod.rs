@@ -6,5 +6,5 @@ mod requests;
 mod tags;
 
 pub(crate) use page::{CONTENT_TYPE, page};
-pub(crate) use requests::{Operation, Requests, use_cells_of};
+pub(crate) use requests::{Operation, Requests, data_thread, use_cells_of};
 pub(crate) use tags::TagMemory;

@@ -22,7 +22,7 @@ use super::requests::Operation;
 use super::tags::TagCounts;
 use crate::node::{Node, Snowflake, Store};
 use crate::refusal::Face;
-use crate::serve::{Handshake, Tls};
+use crate::serve::{Handshake, Pressure, Tls};
 
 /// What the page is sent as.
 pub(crate) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -62,6 +62,8 @@ impl Collector for OfNode {
         if let Some(snowflake) = node.ids.snowflake() {
             of_snowflake(node, snowflake, &mut to)?;
         }
+        of_pressure(node, &mut to)?;
+        of_traffic(node, &mut to)?;
         of_tokens(node, &mut to)?;
         if let Some(tls) = &node.tls {
             of_tls(tls, &mut to)?;
@@ -387,9 +389,28 @@ fn of_snowflake(node: &Node, snowflake: &Snowflake, to: &mut Page<'_>) -> fmt::R
     )
 }
 
+/// How long whatever is ready waits for the processor, on the thread where that is longest.
+fn of_pressure(node: &Node, to: &mut Page<'_>) -> fmt::Result {
+    let longest = node.pressures.iter().map(Pressure::delay).max().unwrap_or_default();
+    to.gauge(
+        "leaf_run_queue_delay_seconds",
+        "How late the data plane's most loaded thread wakes at least: above 0.005 it is overloaded.",
+        longest.as_secs_f64(),
+    )
+}
+
+/// How many rules of traffic are in force.
+fn of_traffic(node: &Node, to: &mut Page<'_>) -> fmt::Result {
+    to.gauge(
+        "leaf_traffic_rules",
+        "Rules of traffic that are in force: tags and callers that are cut or limited.",
+        node.traffic.rules() as f64,
+    )
+}
+
 /// Whether the file of tokens could be used, where there is one.
 fn of_tokens(node: &Node, to: &mut Page<'_>) -> fmt::Result {
-    if node.live.config().tokens_file.is_none() {
+    if node.live.config().tokens_file().is_none() {
         return Ok(());
     }
     to.gauge(

@@ -70,6 +70,11 @@ pub(crate) fn use_cells_of(thread: usize) {
     CELLS.set(1 + thread);
 }
 
+/// The number of this thread, if it is one of a data plane.
+pub(crate) fn data_thread() -> Option<usize> {
+    CELLS.get().checked_sub(1)
+}
+
 /// The counts of a server.
 #[derive(Debug)]
 pub(crate) struct Requests {

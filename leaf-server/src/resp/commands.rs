@@ -41,7 +41,7 @@ fn increment_one(call: &Call<'_>, tag: &str) -> Answer {
 /// The next ids of a tag in strict order, for so many equal calls.
 async fn next_in_order(caller: Caller, tag: String, calls: usize) -> Result<Reply, IdError> {
     let handle = ids::handle(&caller, &tag).await?;
-    match ids::take(&caller, &handle, calls).await {
+    match ids::take_singles(&caller, &handle, calls).await {
         // Fewer are left: the first calls get them.
         Err(IdError::Segment(error))
             if *error.kind() == SegmentErrorKind::Exhausted && calls > 1 =>

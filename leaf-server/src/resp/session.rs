@@ -149,7 +149,7 @@ impl Session {
             _ => (Some(words.word(input, 1)), words.word(input, 2)),
         };
         let config = self.client.node().live.config();
-        if config.redis.password.is_none() && config.tokens_file.is_none() && name.is_none() {
+        if config.redis.password.is_none() && config.tokens_file().is_none() && name.is_none() {
             return self.refuse(
                 Reason::BadToken,
                 "ERR",
@@ -165,10 +165,13 @@ impl Session {
     /// Tells the client when it is wrong.
     fn check(&mut self, name: Option<&[u8]>, token: &[u8]) -> bool {
         // As in Redis, whose user `default` may have no password.
-        let is_open = name == Some(REDIS_USER.as_bytes())
-            && self.client.node().live.config().redis.password.is_none()
-            && self.is_authenticated();
-        if is_open || self.client.shows(name, token) {
+        let names_nobody = name == Some(REDIS_USER.as_bytes())
+            && self.client.node().live.config().redis.password.is_none();
+        if self.client.shows(name, token) {
+            return true;
+        }
+        if names_nobody && self.client.is_open() {
+            self.client.forget();
             return true;
         }
         self.refuse(

@@ -103,10 +103,10 @@ pub(super) fn text_or_nil(to: &mut Replies, id: Option<Told>) {
 fn refuse(session: &mut Session, error: &IdError) {
     let reason = error.reason();
     let code = match reason {
-        Reason::Busy => "BUSY",
+        Reason::Busy | Reason::TooFast => "BUSY",
         Reason::Unavailable => "LOADING",
         Reason::Unauthorized | Reason::BadToken => "NOAUTH",
-        Reason::NoRole => "NOPERM",
+        Reason::NoRole | Reason::Cut => "NOPERM",
         _ => "ERR",
     };
     session.refuse(reason, code, &error.to_string());

@@ -6,18 +6,26 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
+use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
+use super::Pressure;
 use crate::metrics::use_cells_of;
+
+/// How long a newcomer waits where all threads are overloaded.
+const NEWCOMERS: Duration = Duration::from_millis(100);
 
 /// Where connections are served.
 #[derive(Clone)]
 pub(crate) struct DataPlane {
     threads: Arc<[Thread]>,
+    /// How much each thread has to do; empty where nobody looks.
+    pressures: Arc<[Pressure]>,
 }
 
 /// One thread with a runtime of its own: a connection never moves to another one, so that nothing
@@ -47,21 +55,39 @@ impl DataPlane {
         }
     }
 
-    /// Starts the data plane with this number of threads.
-    pub(crate) fn start(threads: usize) -> Result<Self> {
-        let threads: Result<Vec<_>> = (0..threads).map(Thread::start).collect();
-        Ok(Self { threads: threads?.into() })
+    /// Starts the data plane, with a thread for each of these.
+    pub(crate) fn start(pressures: &Arc<[Pressure]>) -> Result<Self> {
+        let start = |number| Thread::start(number, Arc::clone(pressures));
+        let threads: Result<Vec<_>> = (0..pressures.len()).map(start).collect();
+        Ok(Self { threads: threads?.into(), pressures: Arc::clone(pressures) })
     }
 
     /// The runtime that this code runs on, as one thread.
     pub(crate) fn here() -> Self {
-        Self { threads: [Thread::of(Handle::current(), CancellationToken::new())].into() }
+        let thread = Thread::of(Handle::current(), CancellationToken::new());
+        Self { threads: [thread].into(), pressures: [].into() }
     }
 
-    /// A place on the thread with the fewest connections.
+    fn is_overloaded(&self, thread: usize) -> bool {
+        self.pressures.get(thread).is_some_and(Pressure::is_overloaded)
+    }
+
+    /// Waits until a thread can take on more. Not for ever: a client that comes anew must have its turn,
+    /// too, ten of them a second.
+    pub(super) async fn has_room(&self) {
+        let all_are = || (0..self.threads.len()).all(|thread| self.is_overloaded(thread));
+        let until = Instant::now() + NEWCOMERS;
+        while all_are() && Instant::now() < until {
+            tokio::time::sleep(NEWCOMERS / 10).await;
+        }
+    }
+
+    /// A place on the thread with the fewest connections, of those that are not overloaded.
     pub(super) fn place(&self) -> Place {
-        let connections = |thread: &Thread| thread.connections.load(Ordering::Relaxed);
-        let by_load = self.threads.iter().enumerate().min_by_key(|(_, thread)| connections(thread));
+        let load = |(at, thread): &(usize, &Thread)| {
+            (self.is_overloaded(*at), thread.connections.load(Ordering::Relaxed))
+        };
+        let by_load = self.threads.iter().enumerate().min_by_key(load);
         let thread = by_load.map_or(0, |(at, _)| at);
         self.threads[thread].connections.fetch_add(1, Ordering::Relaxed);
         Place { plane: self.clone(), thread }
@@ -95,7 +121,7 @@ impl Drop for Place {
 
 impl Thread {
     /// Starts a thread.
-    fn start(number: usize) -> Result<Self> {
+    fn start(number: usize, pressures: Arc<[Pressure]>) -> Result<Self> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.context("start a runtime of the data plane")?;
         let stop = CancellationToken::new();
@@ -104,7 +130,12 @@ impl Thread {
             .name(format!("leaf-data-{number}"))
             .spawn(move || {
                 use_cells_of(number);
-                runtime.block_on(stop.cancelled());
+                runtime.block_on(async {
+                    tokio::select! {
+                        () = pressures[number].watch() => {}
+                        () = stop.cancelled() => {}
+                    }
+                });
             })
             .context("start a thread of the data plane")?;
         Ok(thread)

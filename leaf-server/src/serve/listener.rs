@@ -274,7 +274,9 @@ impl<P: Protocol> Serving<P> {
                     // The runtime that serves it must be the one that watches it.
                     newcomer = Some(listener.accept().await?.0.into_std()?);
                 }
-                Ok::<_, std::io::Error>(self.slots.take().await)
+                let slot = self.slots.take().await;
+                self.plane.has_room().await;
+                Ok::<_, std::io::Error>(slot)
             };
             let accepted = tokio::select! {
                 biased;

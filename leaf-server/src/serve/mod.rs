@@ -10,6 +10,7 @@ mod exchange;
 mod linger;
 mod listener;
 mod opening;
+mod pressure;
 mod tls;
 
 pub(crate) use control::{Control, Order};
@@ -18,4 +19,5 @@ pub(crate) use exchange::{Ended, HEAD_BYTES, UnderWay, Unread, drive, serve_http
 pub(crate) use linger::linger;
 pub(crate) use listener::{Keeping, Listener, Protocol, Share, Stream};
 pub(crate) use opening::open;
+pub(crate) use pressure::Pressure;
 pub(crate) use tls::{Door, Handshake, Tls};

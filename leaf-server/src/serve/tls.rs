@@ -10,7 +10,7 @@
 use std::future::poll_fn;
 use std::io;
 use std::pin::pin;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::Poll;
 use std::time::Duration;
@@ -68,6 +68,8 @@ pub(crate) struct Tls {
     current: ArcSwap<Current>,
     /// Whether the files could be used when they were read last.
     last_read: Mutex<Result<(), String>>,
+    /// Whether they are being read.
+    pub(crate) reading: Arc<AtomicBool>,
     handshakes: [[AtomicU64; Handshake::ALL.len()]; Face::ALL.len()],
 }
 
@@ -155,6 +157,7 @@ impl Tls {
             paths: config.tls.clone(),
             current: ArcSwap::from_pointee(current),
             last_read: Mutex::new(Ok(())),
+            reading: Arc::default(),
             handshakes: Default::default(),
         })))
     }

@@ -30,7 +30,7 @@ use super::problem::{Form, Problem, check_method};
 use super::reply::{self, Reply};
 use super::routes::{self, Found, Route};
 use crate::access::Caller;
-use crate::audit::Change;
+use crate::audit::{self, Change};
 use crate::metrics::{self, Operation};
 use crate::node::Node;
 use crate::refusal::Reason;
@@ -130,6 +130,10 @@ pub(super) async fn route(
         Reason::Unavailable if is_health => problem.shown(form),
         _ => problem.refusal(form),
     });
+    if is_health && caller.is_overloaded() {
+        // Envoy then prefers other nodes, and others ignore it.
+        reply.headers_mut().insert("x-envoy-degraded", HeaderValue::from_static("overloaded"));
+    }
     if is_health && head.version < Version::HTTP_2 && !head.headers.contains_key(AUTHORIZATION) {
         reply.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
     }
@@ -160,6 +164,8 @@ async fn answer(
     }
     if !matches!(head.method, Method::GET | Method::HEAD) {
         let body = body::read(body, body::OF_OPERATORS).await?;
+        // The body may have taken its time.
+        authorize(caller, head)?;
         let asked = Asked {
             to: route.to,
             parameters: parameters.into_iter().map(String::from).collect(),
@@ -228,10 +234,17 @@ struct Asked {
     body: Bytes,
 }
 
-/// Does what a request asks for, and writes that to the audit log.
+/// Does what a request asks for, and writes that to the audit log; a stop waits for both.
 async fn change(caller: Caller, asked: Asked) -> Result<Reply, Problem> {
-    detached(async move {
-        let done = perform(&caller, &asked).await;
+    let changes = caller.changes.clone();
+    detached(changes.track_future(async move {
+        let asked = Arc::new(asked);
+        // In a task of its own: one that panics leaves a line, too.
+        let performed = {
+            let (node, asked) = (Arc::clone(&caller), Arc::clone(&asked));
+            tokio::spawn(async move { perform(&node, &asked).await })
+        };
+        let done = performed.await.unwrap_or_else(|_| Err(failed()));
         let head = &asked.head;
         let (status, problem) = match &done {
             Ok(reply) => (reply.status(), None),
@@ -243,13 +256,15 @@ async fn change(caller: Caller, asked: Asked) -> Result<Reply, Problem> {
             address: caller.address.map(|address| address.to_string()),
             method: head.method.to_string(),
             path: head.uri.path_and_query().map_or("/", PathAndQuery::as_str).to_owned(),
-            body: serde_json::from_slice(&asked.body).ok(),
+            body: Some(&asked.body)
+                .filter(|body| body.len() <= audit::LARGEST_BODY && asked.to != To::Drain)
+                .and_then(|body| serde_json::from_slice(body).ok()),
             status: status.as_u16(),
             problem,
         };
         caller.audit.write(change).await;
         done
-    })
+    }))
     .await
 }
 
@@ -330,9 +345,7 @@ async fn detached<T: Send + 'static>(
 ) -> Result<T, Problem> {
     match tokio::time::timeout(ANSWER, tokio::spawn(answer)).await {
         Ok(Ok(answer)) => answer,
-        Ok(Err(_)) => {
-            Err(Problem::new(Reason::Failed, "the request failed; the server's log says why"))
-        }
+        Ok(Err(_)) => Err(failed()),
         Err(_) => {
             let text = format!(
                 "no answer within {ANSWER:?}; whether something was changed is not known: look again"
@@ -342,16 +355,49 @@ async fn detached<T: Send + 'static>(
     }
 }
 
-/// Whether the caller has the role that a request needs. Where no caller has one by what it shows,
-/// everybody of this host may ask.
+/// The server made a mistake.
+fn failed() -> Problem {
+    Problem::new(Reason::Failed, "the request failed; the server's log says why")
+}
+
+/// Whether the caller has the role that a request needs. Where nobody is asked who he is, everybody of
+/// this host may ask.
 fn authorize(caller: &Caller, head: &Parts) -> Result<(), Problem> {
     let shows = matches!(head.method, Method::GET | Method::HEAD);
     let allowed = if shows { caller.check_reads() } else { caller.check_administers() };
-    let Err(denial) = allowed else { return Ok(()) };
-    if caller.access.ops_has_callers() {
-        return Err(Problem::new(denial.reason(), denial.to_string()));
+    match allowed {
+        Err(denial) if caller.access.ops_has_callers() => {
+            return Err(Problem::new(denial.reason(), denial.to_string()));
+        }
+        Err(_) => is_of_this_host(caller.ops.ip(), &head.headers, &head.uri)?,
+        Ok(()) => {}
     }
-    is_of_this_host(caller.ops.ip(), &head.headers, &head.uri)
+    if shows { Ok(()) } else { is_of_no_other_page(&head.headers, &head.uri) }
+}
+
+/// The hosts that a request names: whatever names one counts, since a proxy may look at another one.
+/// `None` where one cannot be read.
+fn named(headers: &HeaderMap, uri: &hyper::Uri) -> Option<Vec<Authority>> {
+    let named = headers.get_all(HOST).iter();
+    let named = named.map(|host| host.to_str().ok().and_then(|host| host.parse().ok()));
+    named.chain(uri.authority().cloned().map(Some)).collect()
+}
+
+/// Whether a request does not come from a page of another host. A browser shows its user's certificate
+/// whatever page asks.
+fn is_of_no_other_page(headers: &HeaderMap, uri: &hyper::Uri) -> Result<(), Problem> {
+    let own = named(headers, uri).unwrap_or_default();
+    let mut origins = headers.get_all(ORIGIN).iter().map(|it| it.to_str().unwrap_or_default());
+    // With TLS or without.
+    let is_own = |origin: &str| {
+        let rest = origin.strip_prefix("http://").or_else(|| origin.strip_prefix("https://"));
+        rest.is_some_and(|rest| own.first().is_some_and(|authority| authority.as_str() == rest))
+    };
+    if origins.any(|origin| !is_own(origin)) {
+        let why = "pages of other hosts may not administer this node";
+        return Err(Problem::new(Reason::Forbidden, why));
+    }
+    Ok(())
 }
 
 /// Whether a request can only come from a program of this host.
@@ -362,12 +408,8 @@ fn is_of_this_host(listen: IpAddr, headers: &HeaderMap, uri: &hyper::Uri) -> Res
             "administration is off: set ops.token or tokens_file, or let ops.listen be on loopback",
         );
     }
-    // A page in a browser of this host can reach loopback, too, under a name of its own. Whatever
-    // names the host counts: a proxy may look at another one.
-    let named = headers.get_all(HOST).iter();
-    let named = named.map(|host| host.to_str().ok().and_then(|host| host.parse().ok()));
-    let all: Option<Vec<Authority>> = named.chain(uri.authority().cloned().map(Some)).collect();
-    let all = all.unwrap_or_default();
+    // A page in a browser of this host can reach loopback, too, under a name of its own.
+    let all = named(headers, uri).unwrap_or_default();
     let is_plain = |authority: &Authority| {
         let host = authority.host().trim_start_matches('[').trim_end_matches(']');
         let is_own = host.eq_ignore_ascii_case("localhost") || host.parse::<IpAddr>().is_ok();
@@ -376,16 +418,7 @@ fn is_of_this_host(listen: IpAddr, headers: &HeaderMap, uri: &hyper::Uri) -> Res
     if all.is_empty() || !all.iter().all(is_plain) {
         return forbidden("ask for this host by its address or as localhost, or set ops.token");
     }
-    let mut origins = headers.get_all(ORIGIN).iter().map(|it| it.to_str().unwrap_or_default());
-    // With TLS or without.
-    let is_own = |origin: &str| {
-        let rest = origin.strip_prefix("http://").or_else(|| origin.strip_prefix("https://"));
-        rest.is_some_and(|rest| all.first().is_some_and(|authority| authority.as_str() == rest))
-    };
-    if origins.any(|origin| !is_own(origin)) {
-        return forbidden("pages of other hosts may not administer this node");
-    }
-    Ok(())
+    is_of_no_other_page(headers, uri)
 }
 
 #[cfg(test)]

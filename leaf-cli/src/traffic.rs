@@ -1,0 +1,110 @@
+//! The commands on rules of traffic: which tags and callers get no ids, or so many a second.
+
+use std::num::NonZeroU32;
+
+use anyhow::{Result, bail};
+use comfy_table::CellAlignment;
+use leaf_node::config::ConfigError;
+use leaf_node::traffic::{Rate, Rules, Subject};
+use leaf_registry::Note;
+use serde::Serialize;
+
+use crate::cli::{Output, Rated, Ruled};
+use crate::output::{self, Row};
+use crate::stores::Stores;
+use crate::{Done, cli};
+
+/// How often somebody else may be faster.
+const TRIES: u32 = 5;
+
+/// What a command does to a rule.
+pub(crate) enum Act {
+    /// Shows all.
+    List,
+    Cut(Ruled),
+    Limit(Rated),
+    Allow(Ruled),
+}
+
+/// A rule as it is shown.
+#[derive(Serialize)]
+struct Shown {
+    /// `tag` or `client`.
+    of: &'static str,
+    name: String,
+    /// Ids a second and node; 0 where it is cut.
+    rate: u32,
+}
+
+impl Row for Shown {
+    const COLUMNS: &'static [(&'static str, CellAlignment)] = &[
+        ("of", CellAlignment::Left),
+        ("name", CellAlignment::Left),
+        ("ids a second and node", CellAlignment::Right),
+    ];
+
+    fn cells(&self) -> Vec<String> {
+        let rate = if self.rate == 0 { "none: cut".to_owned() } else { self.rate.to_string() };
+        vec![self.of.to_owned(), self.name.clone(), rate]
+    }
+}
+
+/// Runs a command.
+///
+/// # Errors
+/// The name is none; the store cannot be read or written, or has no room for more rules.
+pub(crate) async fn run(stores: &Stores, act: Act, output: Output) -> Result<Done> {
+    let change: Option<(Subject, Option<Rate>)> = match act {
+        Act::List => None,
+        Act::Cut(of) => Some((subject(of)?, Some(None))),
+        Act::Allow(of) => Some((subject(of)?, None)),
+        Act::Limit(of) => {
+            let (of, rate) = match of {
+                Rated::Tag { tag, rate } => (Ruled::Tag { tag }, rate),
+                Rated::Client { name, rate } => (Ruled::Client { name }, rate),
+            };
+            let rate = NonZeroU32::new(rate)
+                .ok_or_else(|| ConfigError::new("a rate of 0 is a cut: say `leaf cut`"))?;
+            Some((subject(of)?, Some(Some(rate))))
+        }
+    };
+    let admin = &stores.shards.rest().open.admin;
+    for _ in 0..TRIES {
+        let before = admin.note(Note::Traffic).await?;
+        let mut rules = Rules::decode(before.as_deref().unwrap_or_default())?;
+        match &change {
+            Some((subject, Some(rate))) => drop(rules.rates.insert(subject.clone(), *rate)),
+            Some((subject, None)) if rules.rates.remove(subject).is_none() => {
+                bail!("{subject} has no rule; `leaf traffic` lists those that there are");
+            }
+            _ => {}
+        }
+        let after = rules.encode()?;
+        let done = change.is_none()
+            || before.as_deref() == Some(&*after)
+            || admin.write_note(Note::Traffic, before.as_deref(), &after).await?;
+        if done {
+            return Ok(Done { text: output::rows(&shown(&rules), output), trouble: None });
+        }
+    }
+    bail!("somebody else changes the rules at the same time: try again")
+}
+
+fn subject(of: cli::Ruled) -> Result<Subject, ConfigError> {
+    let subject = match of {
+        Ruled::Tag { tag } => Subject::tag(&tag),
+        Ruled::Client { name } => Subject::client(&name),
+    };
+    subject.map_err(ConfigError::new)
+}
+
+fn shown(rules: &Rules) -> Vec<Shown> {
+    let rule = |(subject, rate): (&Subject, &Rate)| {
+        let (of, name) = match subject {
+            Subject::Tag(pattern) => ("tag", pattern.clone()),
+            Subject::Client(name) => ("client", name.clone()),
+        };
+        Shown { of, name, rate: rate.map_or(0, NonZeroU32::get) }
+    };
+    rules.rates.iter().map(rule).collect()
+}

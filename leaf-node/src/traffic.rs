@@ -1,0 +1,186 @@
+//! Rules of traffic: which tags and which callers get no ids, or so many a second and node.
+//!
+//! They stand as one text in the store of `segment.store`, where every server reads them every few
+//! seconds; the command `leaf` writes them.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::num::NonZeroU32;
+
+use leaf_core::Tag;
+use leaf_registry::Note;
+use serde::{Deserialize, Serialize};
+
+use crate::tokens;
+
+/// The version of the text.
+const VERSION: u32 = 1;
+
+/// What a rule is about.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Subject {
+    /// The tag of this name, or all that begin so where a `*` stands at its end: together.
+    Tag(String),
+    /// The caller of this name, as the file of tokens has it.
+    Client(String),
+}
+
+impl Subject {
+    /// A tag, or the beginning of several and `*`.
+    ///
+    /// # Errors
+    /// No tag is called so.
+    pub fn tag(pattern: &str) -> Result<Self, String> {
+        let name = pattern.strip_suffix('*').unwrap_or(pattern);
+        if pattern != "*" {
+            Tag::parse(name).map_err(|error| error.to_string())?;
+        }
+        Ok(Self::Tag(pattern.to_owned()))
+    }
+
+    /// A caller; also `anonymous`, and the names of the two secrets of the configuration.
+    ///
+    /// # Errors
+    /// No caller is called so.
+    pub fn client(name: &str) -> Result<Self, String> {
+        if ![tokens::REDIS_USER, tokens::OPS_TOKEN].contains(&name) {
+            tokens::check_name(name)?;
+        }
+        Ok(Self::Client(name.to_owned()))
+    }
+}
+
+impl fmt::Display for Subject {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tag(pattern) => write!(f, "tag {pattern}"),
+            Self::Client(name) => write!(f, "client {name}"),
+        }
+    }
+}
+
+/// How many ids a second a node issues for a subject; `None`: none, it is cut.
+pub type Rate = Option<NonZeroU32>;
+
+/// All rules.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Rules {
+    /// Of each subject that has one.
+    pub rates: BTreeMap<Subject, Rate>,
+}
+
+/// A text that holds no rules which this version of Leaf may follow.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum RulesError {
+    /// A later version of Leaf wrote it.
+    #[error("the rules of traffic are of a later version of Leaf ({0}): upgrade this program")]
+    Newer(u32),
+    /// It is damaged, or was written by hand.
+    #[error("the rules of traffic cannot be read ({0})")]
+    Damaged(String),
+    /// The store has no room for so many.
+    #[error(
+        "there are too many rules: their text has {0} bytes, and 2000 fit; `leaf allow` takes one away"
+    )]
+    TooMany(usize),
+}
+
+/// A rule as it is written: 0 stands for a cut.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Text {
+    version: u32,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    tags: BTreeMap<String, u32>,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    clients: BTreeMap<String, u32>,
+}
+
+impl Rules {
+    /// The rules of a text, none for an empty one.
+    ///
+    /// # Errors
+    /// It is of a later version, or damaged.
+    pub fn decode(text: &str) -> Result<Self, RulesError> {
+        #[derive(Deserialize)]
+        struct Version {
+            version: u32,
+        }
+        let damaged = |error: serde_json::Error| RulesError::Damaged(error.to_string());
+        if text.is_empty() {
+            return Ok(Self::default());
+        }
+        let Version { version } = serde_json::from_str(text).map_err(damaged)?;
+        if version > VERSION {
+            return Err(RulesError::Newer(version));
+        }
+        let Text { tags, clients, .. } = serde_json::from_str(text).map_err(damaged)?;
+        let mut rates = BTreeMap::new();
+        for (pattern, rate) in &tags {
+            let subject = Subject::tag(pattern).map_err(RulesError::Damaged)?;
+            rates.insert(subject, NonZeroU32::new(*rate));
+        }
+        for (name, rate) in &clients {
+            let subject = Subject::client(name).map_err(RulesError::Damaged)?;
+            rates.insert(subject, NonZeroU32::new(*rate));
+        }
+        Ok(Self { rates })
+    }
+
+    /// Their text.
+    ///
+    /// # Errors
+    /// It has no room in the store.
+    pub fn encode(&self) -> Result<String, RulesError> {
+        let (mut tags, mut clients) = (BTreeMap::new(), BTreeMap::new());
+        for (subject, rate) in &self.rates {
+            let rate = rate.map_or(0, NonZeroU32::get);
+            match subject {
+                Subject::Tag(pattern) => tags.insert(pattern.clone(), rate),
+                Subject::Client(name) => clients.insert(name.clone(), rate),
+            };
+        }
+        let text = Text { version: VERSION, tags, clients };
+        let text = serde_json::to_string(&text).unwrap_or_default();
+        if text.len() > Note::LONGEST {
+            return Err(RulesError::TooMany(text.len()));
+        }
+        Ok(text)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_is_read_and_nothing_else() {
+        let mut rules = Rules::default();
+        assert_eq!(rules.encode().unwrap(), r#"{"version":1}"#);
+        rules.rates.insert(Subject::tag("orders").unwrap(), None);
+        rules.rates.insert(Subject::tag("invoice/*").unwrap(), NonZeroU32::new(7));
+        rules.rates.insert(Subject::client("web").unwrap(), None);
+        let text = rules.encode().unwrap();
+        assert_eq!(text, r#"{"version":1,"tags":{"invoice/*":7,"orders":0},"clients":{"web":0}}"#);
+        assert_eq!(Rules::decode(&text), Ok(rules.clone()));
+        assert_eq!(Rules::decode(""), Ok(Rules::default()));
+        assert_eq!(Rules::decode(r#"{"version":2,"new":1}"#), Err(RulesError::Newer(2)));
+        for damaged in [
+            "x",
+            "{}",
+            r#"{"version":1,"new":1}"#,
+            r#"{"version":1,"tags":{"":1}}"#,
+            r#"{"version":1,"tags":{"a":-1}}"#,
+            r#"{"version":1,"clients":{"a b":1}}"#,
+        ] {
+            assert!(matches!(Rules::decode(damaged), Err(RulesError::Damaged(_))), "{damaged}");
+        }
+        for number in 0..100 {
+            let name = format!("a-tag-of-some-length-{number}");
+            rules.rates.insert(Subject::tag(&name).unwrap(), None);
+        }
+        assert!(matches!(rules.encode(), Err(RulesError::TooMany(2001..))));
+        assert!(Subject::tag("").is_err() && Subject::tag("*").is_ok());
+        assert!(Subject::client("default").is_ok() && Subject::client("a*").is_err());
+    }
+}

@@ -1,0 +1,81 @@
+//! Whether a thread of the data plane has more to do than it can.
+//!
+//! Each thread notes how late it wakes from short sleeps: that is how long whatever becomes ready waits for
+//! its turn, be it for other connections of the thread or for other programs of the machine. A refusal
+//! costs what an id costs, so that an overloaded thread does not answer more, but takes on less: it gets
+//! next to no new connections, and refuses lists and leases, so that single ids stay quick.
+
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+/// How long a sleep is meant to be.
+const SLEEP: Duration = Duration::from_millis(20);
+/// How many sleeps make one reading. The one that was least late counts: a moment's work makes some late,
+/// an overload all.
+const SLEEPS: u32 = 5;
+/// Above this a thread is overloaded.
+const HIGH: Duration = Duration::from_millis(5);
+/// Below this it no longer is.
+const LOW: Duration = Duration::from_millis(2);
+
+/// How much one thread has to do.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+pub(crate) struct Pressure {
+    /// How late it woke at least, in the last reading; in microseconds.
+    delay: AtomicU32,
+    overloaded: AtomicBool,
+}
+
+impl Pressure {
+    /// How long whatever is ready waits for its turn.
+    pub(crate) fn delay(&self) -> Duration {
+        Duration::from_micros(self.delay.load(Ordering::Relaxed).into())
+    }
+
+    /// Whether the thread should take on less.
+    pub(crate) fn is_overloaded(&self) -> bool {
+        self.overloaded.load(Ordering::Relaxed)
+    }
+
+    /// Reads it for ever; to be run on the thread.
+    pub(super) async fn watch(&self) {
+        loop {
+            let mut least = Duration::MAX;
+            for _ in 0..SLEEPS {
+                let due = Instant::now() + SLEEP;
+                tokio::time::sleep_until(due).await;
+                least = least.min(due.elapsed());
+            }
+            self.note(least);
+        }
+    }
+
+    fn note(&self, delay: Duration) {
+        let micros = u32::try_from(delay.as_micros()).unwrap_or(u32::MAX);
+        self.delay.store(micros, Ordering::Relaxed);
+        if delay > HIGH {
+            self.overloaded.store(true, Ordering::Relaxed);
+        } else if delay < LOW {
+            self.overloaded.store(false, Ordering::Relaxed);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_is_overloaded_from_the_high_mark_to_the_low_one() {
+        let pressure = Pressure::default();
+        let after = |millis| {
+            pressure.note(Duration::from_millis(millis));
+            pressure.is_overloaded()
+        };
+        assert_eq!([4, 6, 4, 3, 1, 4].map(after), [false, true, true, true, false, false]);
+        assert_eq!(pressure.delay(), Duration::from_millis(4));
+    }
+}

@@ -1,0 +1,234 @@
+//! How many ids tags and callers get, by the rules of traffic.
+//!
+//! Where there are no rules a request looks at one flag and no more. A rule counts on each node for
+//! itself, from the moment that the node has read it.
+
+use std::collections::HashMap;
+use std::num::NonZeroU32;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+
+use arc_swap::ArcSwap;
+use governor::{DefaultDirectRateLimiter, Quota, RateLimiter};
+use leaf_node::traffic::{Rate, Rules, RulesError, Subject};
+
+use crate::refusal::Reason;
+
+/// The rules that are in force.
+#[derive(Default)]
+pub(crate) struct Traffic {
+    /// Whether there are any.
+    some: AtomicBool,
+    table: ArcSwap<Table>,
+    /// What was said last of rules that cannot be followed.
+    trouble: Mutex<Option<RulesError>>,
+}
+
+/// A rule by what it is about.
+#[derive(Default)]
+struct Table {
+    rules: Rules,
+    tags: HashMap<String, Arc<Valve>>,
+    /// By the beginning of tags.
+    prefixes: Vec<(String, Arc<Valve>)>,
+    clients: HashMap<String, Arc<Valve>>,
+}
+
+/// What ids of one subject pass.
+struct Valve {
+    subject: Subject,
+    /// `None`: nothing passes.
+    limiter: Option<(NonZeroU32, DefaultDirectRateLimiter)>,
+}
+
+impl Valve {
+    fn new(subject: Subject, rate: Rate) -> Arc<Self> {
+        // As many at once as in a second.
+        let limiter = rate.map(|rate| (rate, RateLimiter::direct(Quota::per_second(rate))));
+        Arc::new(Self { subject, limiter })
+    }
+
+    fn most(&self) -> usize {
+        self.limiter.as_ref().map_or(0, |(rate, _)| rate.get() as usize)
+    }
+}
+
+/// Why a caller gets no ids now.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Barred {
+    /// An operator has cut it.
+    #[error("{0} is cut by an operator (`leaf traffic`)")]
+    Cut(Subject),
+    /// It has had as many as it may.
+    #[error("{subject} gets {rate} ids a second of this node: try again in a second")]
+    TooFast { subject: Subject, rate: NonZeroU32 },
+    /// More at once than in a second.
+    #[error("{subject} gets {rate} ids a second of this node: ask for so many at most")]
+    TooMany { subject: Subject, rate: NonZeroU32 },
+}
+
+impl Barred {
+    /// The reason that all protocols know.
+    pub(crate) const fn reason(&self) -> Reason {
+        match self {
+            Self::Cut(_) => Reason::Cut,
+            Self::TooFast { .. } => Reason::TooFast,
+            Self::TooMany { .. } => Reason::BadRequest,
+        }
+    }
+}
+
+impl Table {
+    /// Each rule about this caller and tag.
+    fn about(&self, client: &str, tag: Option<&str>) -> impl Iterator<Item = &Arc<Valve>> {
+        let exactly = tag.and_then(|tag| self.tags.get(tag));
+        let prefixes = self
+            .prefixes
+            .iter()
+            .filter(move |(prefix, _)| tag.is_some_and(|tag| tag.starts_with(prefix.as_str())));
+        let prefixes = prefixes.map(|(_, valve)| valve);
+        self.clients.get(client).into_iter().chain(exactly).chain(prefixes)
+    }
+}
+
+impl Traffic {
+    /// Whether no rule is about this caller and tag; `None` stands for snowflake ids.
+    pub(crate) fn is_free(&self, client: &str, tag: Option<&str>) -> bool {
+        !self.some.load(Ordering::Relaxed) || self.table.load().about(client, tag).next().is_none()
+    }
+
+    /// The most ids that a caller gets at once of a tag.
+    pub(crate) fn most(&self, client: &str, tag: &str) -> usize {
+        let table = self.table.load();
+        table.about(client, Some(tag)).map(|valve| valve.most()).min().unwrap_or(usize::MAX)
+    }
+
+    /// Lets ids pass. Those that are refused by one rule count for the others.
+    ///
+    /// # Errors
+    /// A rule does not.
+    pub(crate) fn pass(&self, client: &str, tag: Option<&str>, ids: usize) -> Result<(), Barred> {
+        if !self.some.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        for valve in self.table.load().about(client, tag) {
+            let subject = || valve.subject.clone();
+            let Some((rate, limiter)) = &valve.limiter else { return Err(Barred::Cut(subject())) };
+            let ids = u32::try_from(ids).unwrap_or(u32::MAX);
+            let Some(ids) = NonZeroU32::new(ids) else { continue };
+            match limiter.check_n(ids) {
+                Ok(Ok(())) => {}
+                Ok(Err(_)) => return Err(Barred::TooFast { subject: subject(), rate: *rate }),
+                Err(_) => return Err(Barred::TooMany { subject: subject(), rate: *rate }),
+            }
+        }
+        Ok(())
+    }
+
+    /// How many there are.
+    pub(crate) fn rules(&self) -> usize {
+        self.table.load().rules.rates.len()
+    }
+
+    /// Takes over the rules of a text. Those that have not changed go on counting.
+    pub(crate) fn follow(&self, text: Option<&str>) {
+        let mut trouble = self.trouble.lock().expect("no holder of this lock panics");
+        let rules = match Rules::decode(text.unwrap_or_default()) {
+            Ok(rules) => rules,
+            Err(error) => {
+                if trouble.as_ref() != Some(&error) {
+                    tracing::error!("{error}; those of before stay in force");
+                }
+                *trouble = Some(error);
+                return;
+            }
+        };
+        *trouble = None;
+        let before = self.table.load();
+        if before.rules == rules {
+            return;
+        }
+        let mut table = Table { rules, ..Table::default() };
+        for (subject, rate) in &table.rules.rates {
+            let old = match subject {
+                Subject::Tag(pattern) => match pattern.strip_suffix('*') {
+                    Some(prefix) => {
+                        let mut prefixes = before.prefixes.iter();
+                        prefixes.find(|(before, _)| before == prefix).map(|(_, valve)| valve)
+                    }
+                    None => before.tags.get(pattern),
+                },
+                Subject::Client(name) => before.clients.get(name),
+            };
+            let kept = old.filter(|_| before.rules.rates.get(subject) == Some(rate)).cloned();
+            let valve = kept.unwrap_or_else(|| Valve::new(subject.clone(), *rate));
+            match subject {
+                Subject::Tag(pattern) => match pattern.strip_suffix('*') {
+                    Some(prefix) => table.prefixes.push((prefix.to_owned(), valve)),
+                    None => drop(table.tags.insert(pattern.clone(), valve)),
+                },
+                Subject::Client(name) => drop(table.clients.insert(name.clone(), valve)),
+            }
+        }
+        let told: Vec<_> = table.rules.rates.iter().map(rule).collect();
+        tracing::warn!(
+            "rules of traffic: {}",
+            if told.is_empty() { "none".into() } else { told.join(", ") }
+        );
+        let some = !told.is_empty();
+        self.table.store(Arc::new(table));
+        self.some.store(some, Ordering::Relaxed);
+    }
+}
+
+/// A rule as the log tells it.
+fn rule((subject, rate): (&Subject, &Rate)) -> String {
+    match rate {
+        None => format!("{subject} is cut"),
+        Some(rate) => format!("{subject} gets {rate} ids a second"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn traffic(text: &str) -> Traffic {
+        let traffic = Traffic::default();
+        traffic.follow(Some(text));
+        traffic
+    }
+
+    #[test]
+    fn each_rule_counts_for_what_it_is_about() {
+        let text =
+            r#"{"version":1,"tags":{"cut":0,"slow":10,"a/*":20},"clients":{"web":100,"gone":0}}"#;
+        let traffic = traffic(text);
+        assert!(traffic.is_free("app", Some("orders")) && traffic.is_free("app", None));
+        assert!(!traffic.is_free("app", Some("a/b")) && !traffic.is_free("web", None));
+        let reason = |client: &str, tag: Option<&str>, ids: usize| {
+            traffic.pass(client, tag, ids).map_err(|barred| barred.reason())
+        };
+        assert_eq!(reason("app", Some("cut"), 1), Err(Reason::Cut));
+        assert_eq!(reason("gone", None, 1), Err(Reason::Cut));
+        assert_eq!(reason("app", Some("slow"), 11), Err(Reason::BadRequest));
+        assert_eq!(reason("app", Some("slow"), 10), Ok(()));
+        assert_eq!(reason("app", Some("slow"), 5), Err(Reason::TooFast));
+        // All tags of a prefix together.
+        assert_eq!(reason("app", Some("a/b"), 15), Ok(()));
+        assert_eq!(reason("app", Some("a/c"), 15), Err(Reason::TooFast));
+        assert_eq!(reason("web", Some("orders"), 60), Ok(()));
+        assert_eq!(reason("web", None, 60), Err(Reason::TooFast));
+        assert_eq!((traffic.most("web", "slow"), traffic.most("app", "orders")), (10, usize::MAX));
+        // A rule that stays has not forgotten, and a text that cannot be read changes nothing.
+        traffic.follow(Some(&text.replace("\"gone\":0", "\"gone\":50")));
+        assert_eq!(reason("web", None, 60), Err(Reason::TooFast));
+        assert_eq!(reason("gone", None, 50), Ok(()));
+        for broken in ["x", r#"{"version":9}"#] {
+            traffic.follow(Some(broken));
+            assert_eq!(reason("app", Some("cut"), 1), Err(Reason::Cut));
+        }
+        traffic.follow(None);
+        assert_eq!(reason("app", Some("cut"), 1), Ok(()));
+    }
+}
