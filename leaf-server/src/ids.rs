@@ -18,6 +18,7 @@ use serde::Serialize;
 use crate::access::{Caller, Denial};
 use crate::node::Node;
 use crate::refusal::Reason;
+use crate::serve::Pressure;
 use crate::traffic::Barred;
 
 /// The most ids of one contiguous range, whose answer is small. A tag may have a lower limit of its
@@ -300,7 +301,7 @@ pub(crate) async fn snowflake_take(caller: &Caller, count: usize) -> Result<Vec<
 /// Refuses what takes many ids while this thread is overloaded: another node may have a processor to
 /// spare, and single ids come first.
 fn check_spare(node: &Node) -> Result<(), IdError> {
-    match node.is_overloaded_here() {
+    match node.pressure_here().is_some_and(Pressure::is_overloaded) {
         false => Ok(()),
         true => Err(IdError::Busy("this server's processor is overloaded: ask another one")),
     }

@@ -154,10 +154,9 @@ impl Node {
         self.stopping.store(true, Ordering::Relaxed);
     }
 
-    /// Whether the thread that asks, one of the data plane, is overloaded.
-    pub(crate) fn is_overloaded_here(&self) -> bool {
-        let thread = data_thread();
-        thread.and_then(|at| self.pressures.get(at)).is_some_and(Pressure::is_overloaded)
+    /// How much the thread that asks has to do; `None` for one that is not of the data plane.
+    pub(crate) fn pressure_here(&self) -> Option<&Pressure> {
+        self.pressures.get(data_thread()?)
     }
 
     /// Whether any thread of the data plane is overloaded.

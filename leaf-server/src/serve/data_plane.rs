@@ -17,8 +17,11 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use super::Pressure;
 use crate::metrics::use_cells_of;
 
-/// How long a newcomer waits where all threads are overloaded.
-const NEWCOMERS: Duration = Duration::from_millis(100);
+/// How many connections that it has not looked at yet a thread may have: their clients may have given up
+/// when it does, and each costs as much as some ids.
+const NEWCOMERS: usize = 64;
+/// How long the next one waits where all threads have enough to do.
+const NEXT: Duration = Duration::from_millis(100);
 
 /// Where connections are served.
 #[derive(Clone)]
@@ -34,6 +37,8 @@ struct Thread {
     runtime: Handle,
     /// How many connections it serves: the next one goes where there are fewest.
     connections: AtomicUsize,
+    /// How many of them were not looked at yet.
+    newcomers: AtomicUsize,
     /// Whose turn it is to do a handshake of TLS.
     handshakes: Semaphore,
     /// Ends the thread when the data plane is dropped.
@@ -44,6 +49,7 @@ struct Thread {
 pub(super) struct Place {
     plane: DataPlane,
     thread: usize,
+    placed: Instant,
 }
 
 impl DataPlane {
@@ -75,10 +81,12 @@ impl DataPlane {
     /// Waits until a thread can take on more. Not for ever: a client that comes anew must have its turn,
     /// too, ten of them a second.
     pub(super) async fn has_room(&self) {
-        let all_are = || (0..self.threads.len()).all(|thread| self.is_overloaded(thread));
-        let until = Instant::now() + NEWCOMERS;
-        while all_are() && Instant::now() < until {
-            tokio::time::sleep(NEWCOMERS / 10).await;
+        let is_crowded = |(at, thread): (usize, &Thread)| {
+            self.is_overloaded(at) || thread.newcomers.load(Ordering::Relaxed) >= NEWCOMERS
+        };
+        let until = Instant::now() + NEXT;
+        while self.threads.iter().enumerate().all(is_crowded) && Instant::now() < until {
+            tokio::time::sleep(NEXT / 20).await;
         }
     }
 
@@ -90,7 +98,8 @@ impl DataPlane {
         let by_load = self.threads.iter().enumerate().min_by_key(load);
         let thread = by_load.map_or(0, |(at, _)| at);
         self.threads[thread].connections.fetch_add(1, Ordering::Relaxed);
-        Place { plane: self.clone(), thread }
+        self.threads[thread].newcomers.fetch_add(1, Ordering::Relaxed);
+        Place { plane: self.clone(), thread, placed: Instant::now() }
     }
 
     /// Returns once every thread has shown that it answers.
@@ -102,6 +111,14 @@ impl DataPlane {
 }
 
 impl Place {
+    /// The thread looks at the connection for the first time; tells whether the thread is overloaded.
+    pub(super) fn begins(&self) -> bool {
+        self.plane.threads[self.thread].newcomers.fetch_sub(1, Ordering::Relaxed);
+        let Some(pressure) = self.plane.pressures.get(self.thread) else { return false };
+        pressure.newcomer_waited(self.placed.elapsed());
+        pressure.is_overloaded()
+    }
+
     /// The turns of the handshakes on its thread.
     pub(super) fn handshakes(&self) -> &Semaphore {
         &self.plane.threads[self.thread].handshakes
@@ -130,12 +147,9 @@ impl Thread {
             .name(format!("leaf-data-{number}"))
             .spawn(move || {
                 use_cells_of(number);
-                runtime.block_on(async {
-                    tokio::select! {
-                        () = pressures[number].watch() => {}
-                        () = stop.cancelled() => {}
-                    }
-                });
+                // A task like those of connections: what `block_on` runs itself comes before them.
+                runtime.spawn(async move { pressures[number].watch().await });
+                runtime.block_on(stop.cancelled());
             })
             .context("start a thread of the data plane")?;
         Ok(thread)
@@ -146,8 +160,59 @@ impl Thread {
         Self {
             runtime,
             connections: AtomicUsize::new(0),
+            newcomers: AtomicUsize::new(0),
             handshakes: Semaphore::new(1),
             _stop: stop.drop_guard(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicBool;
+
+    use super::*;
+
+    async fn wait_until(what: impl Fn() -> bool) {
+        let wait = async {
+            while !what() {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(30), wait).await.unwrap();
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    #[allow(clippy::disallowed_methods, reason = "threads are to be held up")]
+    async fn overloaded_threads_get_next_to_nothing_new() {
+        let pressures: Arc<[Pressure]> = [Pressure::default(), Pressure::default()].into();
+        let plane = DataPlane::start(&pressures).unwrap();
+        let stop = Arc::new(AtomicBool::new(false));
+        let overload = |thread: usize| {
+            for _ in 0..3 {
+                let stop = Arc::clone(&stop);
+                plane.threads[thread].runtime.spawn(async move {
+                    while !stop.load(Ordering::Relaxed) {
+                        std::thread::sleep(Duration::from_millis(10));
+                        tokio::task::yield_now().await;
+                    }
+                });
+            }
+        };
+        overload(0);
+        wait_until(|| pressures[0].is_overloaded()).await;
+        assert!(pressures[0].delay() < Duration::from_secs(10));
+        // The other one gets them, though it has more.
+        let places: Vec<_> = (0..5).map(|_| plane.place()).collect();
+        let elsewhere = places.iter().all(|place| place.thread == 1);
+        assert!(elsewhere, "an overloaded thread got a connection");
+        overload(1);
+        wait_until(|| pressures[1].is_overloaded()).await;
+        let begun = Instant::now();
+        plane.has_room().await;
+        assert!(begun.elapsed() >= NEXT, "newcomers do not wait");
+        stop.store(true, Ordering::Relaxed);
+        wait_until(|| !pressures.iter().any(Pressure::is_overloaded)).await;
+        plane.has_room().await;
     }
 }

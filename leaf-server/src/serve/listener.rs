@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::sockopt::{set_socket_keepalive, set_tcp_keepidle, set_tcp_user_timeout};
 use rustix::process::{Resource, getrlimit, setrlimit};
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -339,8 +340,9 @@ impl<P: Protocol> Serving<P> {
         let (protocol, open) = (Arc::clone(&self.slots.protocol), self.slots.connections.add());
         let door = self.door.clone();
         place.runtime().clone().spawn(async move {
+            let gone = place.begins() && has_left(&stream);
             // A client that breaks off is not the server's error.
-            if let Ok(stream) = TcpStream::from_std(stream) {
+            if let (false, Ok(stream)) = (gone, TcpStream::from_std(stream)) {
                 // A small answer must not wait for the client's acknowledgement. Without it, it is
                 // only slow.
                 let _ = stream.set_nodelay(true);
@@ -359,6 +361,14 @@ impl<P: Protocol> Serving<P> {
             drop((open, place, slot));
         });
     }
+}
+
+/// Whether a client has closed its side: one that gave up while it waited, in all likelihood. (One that
+/// only says that it sends no more is served, unless its thread is overloaded.)
+fn has_left(stream: &std::net::TcpStream) -> bool {
+    let mut polled = [PollFd::new(stream, PollFlags::RDHUP)];
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    poll(&mut polled, Some(&now)).is_ok_and(|ready| ready > 0)
 }
 
 impl Share {

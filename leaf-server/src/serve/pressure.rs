@@ -1,9 +1,10 @@
 //! Whether a thread of the data plane has more to do than it can.
 //!
 //! Each thread notes how late it wakes from short sleeps: that is how long whatever becomes ready waits for
-//! its turn, be it for other connections of the thread or for other programs of the machine. A refusal
-//! costs what an id costs, so that an overloaded thread does not answer more, but takes on less: it gets
-//! next to no new connections, and refuses lists and leases, so that single ids stay quick.
+//! its turn, be it for other connections of the thread or for other programs of the machine. It also notes
+//! how long a new connection waits until it is first looked at, which is longer: those that stand come
+//! first. A refusal costs what an id costs, so that an overloaded thread does not answer more, but takes
+//! on less: it gets next to no new connections, and refuses lists and leases, so that single ids stay quick.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
@@ -38,6 +39,13 @@ impl Pressure {
     /// Whether the thread should take on less.
     pub(crate) fn is_overloaded(&self) -> bool {
         self.overloaded.load(Ordering::Relaxed)
+    }
+
+    /// A new connection has waited so long until it was looked at.
+    pub(super) fn newcomer_waited(&self, delay: Duration) {
+        if delay > HIGH {
+            self.overloaded.store(true, Ordering::Relaxed);
+        }
     }
 
     /// Reads it for ever; to be run on the thread.
