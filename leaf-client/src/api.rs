@@ -11,6 +11,7 @@ use crate::endpoint::Endpoint;
 use crate::failure::{AskError, Failure, Fault};
 use crate::pool::Pool;
 use crate::transport::Transport;
+use crate::wire::usual_weight;
 
 /// The pause between two rounds of health probes, and between two rounds of DNS look-ups.
 const LOOK: Duration = Duration::from_millis(500);
@@ -145,12 +146,12 @@ impl Api {
     async fn probe(&self, endpoint: &Endpoint) {
         match self.ask_only(endpoint, &AskServer).await {
             Ok(server) => {
-                endpoint.told_zone(server.zone);
+                endpoint.told(server.zone, server.weight);
                 if server.ready { endpoint.succeeded() } else { endpoint.not_ready() }
             }
             // An older server, or one that wants another token: it answers.
             Err(AskError::Refused { .. }) => {
-                endpoint.told_zone(None);
+                endpoint.told(None, usual_weight());
                 endpoint.succeeded();
             }
             Err(AskError::Failed(_)) => endpoint.failed(),

@@ -6,6 +6,8 @@ use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::de::DeserializeOwned;
 
 use crate::endpoint::Mode;
+#[cfg(feature = "grpc")]
+use crate::wire::usual_weight;
 use crate::wire::{Ids, Lease, Returned, Server, TagShown};
 
 #[cfg(feature = "grpc")]
@@ -77,7 +79,8 @@ impl Ask for AskServer {
             stub.describe_server(request).await
         });
         let told = told.await?;
-        Ok(Some(Server { zone: told.zone, ready: told.ready }))
+        let weight = told.weight.unwrap_or_else(usual_weight);
+        Ok(Some(Server { zone: told.zone, weight, ready: told.ready }))
     }
 }
 

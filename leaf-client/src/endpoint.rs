@@ -10,6 +10,8 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use crate::wire::usual_weight;
+
 /// How many errors in a row eject a server.
 const ERRORS: u32 = 3;
 /// How long a server is ejected the first time. Each time that it does not answer then, this
@@ -111,7 +113,7 @@ pub(crate) struct Endpoint {
     state: Mutex<State>,
 }
 
-/// What is known of a server. An answer clears all of it but zone and modes.
+/// What is known of a server. An answer clears all of it but zone, weight and modes.
 #[derive(Debug, Default)]
 struct State {
     /// How many requests in a row it did not answer.
@@ -119,8 +121,8 @@ struct State {
     /// How often it was ejected since it answered last, and until when it is.
     ejections: u32,
     ejected_until: Option<Instant>,
-    /// Which zone it told, and when it is to be asked again.
-    zone: Option<(Option<String>, Instant)>,
+    /// Which zone and weight it told, and when it is to be asked again.
+    told: Option<(Option<String>, u32, Instant)>,
     /// Until when it is believed to have no tags, and to make no snowflake ids.
     no_segments: Option<Instant>,
     no_snowflakes: Option<Instant>,
@@ -171,7 +173,7 @@ impl Endpoint {
         if let Some(until) = state.ejected_until {
             return Rank::Ejected(until);
         }
-        let own = state.zone.as_ref().and_then(|(zone, _)| zone.as_deref());
+        let own = state.told.as_ref().and_then(|(zone, ..)| zone.as_deref());
         if zone.is_none() || own == zone { Rank::Near } else { Rank::Far }
     }
 
@@ -181,8 +183,8 @@ impl Endpoint {
         if state.ejected_until.is_some() {
             tracing::info!("{self} answers again");
         }
-        let State { zone, no_segments, no_snowflakes, .. } = std::mem::take(&mut *state);
-        *state = State { zone, no_segments, no_snowflakes, ..State::default() };
+        let State { told, no_segments, no_snowflakes, .. } = std::mem::take(&mut *state);
+        *state = State { told, no_segments, no_snowflakes, ..State::default() };
     }
 
     /// Notes that the server did not answer, or not as a leaf-server does.
@@ -230,9 +232,14 @@ impl Endpoint {
         state.ejected_until = Some(Instant::now() + pause.min(LONGEST_EJECTION));
     }
 
-    /// Notes the server's zone, or that it has none.
-    pub(crate) fn told_zone(&self, zone: Option<String>) {
-        self.state().zone = Some((zone, Instant::now() + BELIEVED));
+    /// Notes the server's zone, or that it has none, and its weight.
+    pub(crate) fn told(&self, zone: Option<String>, weight: u32) {
+        self.state().told = Some((zone, weight, Instant::now() + BELIEVED));
+    }
+
+    /// Its share of requests, beside those of its equals.
+    pub(crate) fn weight(&self) -> u32 {
+        self.state().told.as_ref().map_or_else(usual_weight, |(_, weight, _)| *weight)
     }
 
     /// Notes that the server does not have this mode.
@@ -248,14 +255,15 @@ impl Endpoint {
         until.is_some_and(|until| Instant::now() < until)
     }
 
-    /// Whether a probe must ask for the server's health: it may be back, or has not told its zone.
-    pub(crate) fn probe_due(&self, wants_zone: bool) -> bool {
+    /// Whether a probe must ask for the server's health: it may be back, or has not told its zone and
+    /// weight, which matter where there are several.
+    pub(crate) fn probe_due(&self, wants_told: bool) -> bool {
         let state = self.state();
         match state.ejected_until {
             Some(until) => until <= Instant::now(),
             None => {
-                let told = |(_, until): &(Option<String>, Instant)| Instant::now() < *until;
-                state.doubtful || wants_zone && !state.zone.as_ref().is_some_and(told)
+                let told = state.told.as_ref().is_some_and(|(.., until)| Instant::now() < *until);
+                state.doubtful || wants_told && !told
             }
         }
     }
@@ -316,8 +324,8 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn servers_of_the_own_zone_come_first() {
         let [near, far, unknown] = [endpoint(), endpoint(), endpoint()];
-        near.told_zone(Some("a".into()));
-        far.told_zone(Some("b".into()));
+        near.told(Some("a".into()), 100);
+        far.told(Some("b".into()), 100);
         assert_eq!(near.rank(Some("a")), Rank::Near);
         assert_eq!((far.rank(Some("a")), unknown.rank(Some("a"))), (Rank::Far, Rank::Far));
         assert_eq!((far.rank(None), unknown.rank(None)), (Rank::Near, Rank::Near));

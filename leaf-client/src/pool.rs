@@ -1,7 +1,7 @@
 //! The servers of a client, and which of them to ask.
 //!
 //! Names are looked up again and again, since what stands behind them changes. Servers of the
-//! client's own zone come first, those that are ejected last; among equals chance decides.
+//! client's own zone come first, those that are ejected last; among equals chance decides, by their weights.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, RwLock};
@@ -68,13 +68,13 @@ impl Pool {
                 () = found => {}
             }
         }
-        let mut known = self.known();
-        fastrand::shuffle(&mut known);
-        let fresh = |endpoint: &Arc<Endpoint>| !tried.iter().any(|one| Arc::ptr_eq(one, endpoint));
+        let mut fresh = self.known();
+        fresh.retain(|endpoint| !tried.iter().any(|one| Arc::ptr_eq(one, endpoint)));
         let zone = self.zone.as_deref();
         let worth = |one: &Arc<Endpoint>| (one.is_without(mode), one.rank(zone));
-        let best = known.into_iter().filter(fresh).min_by_key(worth);
-        best.ok_or_else(|| Failure::of_names("every server was asked"))
+        let best = fresh.iter().map(worth).min();
+        fresh.retain(|endpoint| Some(worth(endpoint)) == best);
+        by_weight(&fresh).ok_or_else(|| Failure::of_names("every server was asked"))
     }
 
     /// Whether a server that has the mode and is not ejected was not `tried` yet.
@@ -89,7 +89,8 @@ impl Pool {
     /// The servers that are to be asked how they are.
     pub(crate) fn to_probe(&self) -> Vec<Arc<Endpoint>> {
         let mut known = self.known();
-        known.retain(|endpoint| endpoint.probe_due(self.zone.is_some()));
+        let wants_told = self.zone.is_some() || known.len() > 1;
+        known.retain(|endpoint| endpoint.probe_due(wants_told));
         known
     }
 
@@ -152,9 +153,49 @@ impl Pool {
     }
 }
 
+/// One of these by chance, each as often as its weight says; any where all weigh nothing.
+fn by_weight(equals: &[Arc<Endpoint>]) -> Option<Arc<Endpoint>> {
+    let weights: Vec<u32> = equals.iter().map(|one| one.weight()).collect();
+    let all: u32 = weights.iter().sum();
+    if all == 0 {
+        return fastrand::choice(equals).cloned();
+    }
+    let mut left = fastrand::u32(..all);
+    for (one, weight) in equals.iter().zip(weights) {
+        match left.checked_sub(weight) {
+            Some(rest) => left = rest,
+            None => return Some(Arc::clone(one)),
+        }
+    }
+    None
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn equals_are_asked_by_their_weights() {
+        let urls = ["http://127.0.0.1:1", "http://127.0.0.2:1", "http://127.0.0.3:1"];
+        let pool = pool(&urls, None);
+        pool.look_names_up().await.unwrap();
+        let known = pool.known();
+        for (endpoint, weight) in known.iter().zip([300, 100, 0]) {
+            endpoint.told(None, weight);
+        }
+        let mut asked = [0; 3];
+        for _ in 0..4000 {
+            let one = pool.choose(&[], None).await.unwrap();
+            asked[known.iter().position(|it| Arc::ptr_eq(it, &one)).unwrap()] += 1;
+        }
+        assert!((2600..3400).contains(&asked[0]) && asked[2] == 0, "{asked:?}");
+        // The one that should get nothing gets what nobody else takes.
+        let last = pool.choose(&known[..2], None).await.unwrap();
+        assert!(Arc::ptr_eq(&last, &known[2]));
+        known[0].told(None, 0);
+        known[1].told(None, 0);
+        assert!(pool.choose(&[], None).await.is_ok());
+    }
 
     fn pool(urls: &[&str], zone: Option<&str>) -> Pool {
         let places = urls.iter().map(|url| Place::parse(url).unwrap()).collect();
@@ -174,7 +215,7 @@ mod tests {
         assert_eq!(pool.known().len(), 3, "one that is given twice is one");
         for endpoint in pool.known() {
             let zone = if endpoint.address.ip().to_string() == "127.0.0.2" { "a" } else { "b" };
-            endpoint.told_zone(Some(zone.into()));
+            endpoint.told(Some(zone.into()), 100);
         }
         for _ in 0..20 {
             assert_eq!(pool.choose(&[], None).await.unwrap().address.ip().to_string(), "127.0.0.2");
@@ -195,7 +236,7 @@ mod tests {
     async fn a_server_without_the_mode_comes_last() {
         let pool = pool(&["http://127.0.0.1:1", "http://127.0.0.2:1"], Some("a"));
         let near = pool.choose(&[], None).await.unwrap();
-        near.told_zone(Some("a".into()));
+        near.told(Some("a".into()), 100);
         near.has_not(Some(Mode::Snowflake));
         for _ in 0..20 {
             let of_tags = pool.choose(&[], Some(Mode::Segment)).await.unwrap();

@@ -10,12 +10,20 @@ use serde::{Deserialize, Deserializer};
 pub(crate) struct Server {
     #[serde(default)]
     pub(crate) zone: Option<String>,
+    /// Of a server of an earlier version that of most.
+    #[serde(default = "usual_weight")]
+    pub(crate) weight: u32,
     #[serde(default = "yes")]
     pub(crate) ready: bool,
 }
 
 const fn yes() -> bool {
     true
+}
+
+/// The default of the servers' key `weight`.
+pub(crate) const fn usual_weight() -> u32 {
+    100
 }
 
 /// The JSON answer to `GET /v1/segments/{tag}`.

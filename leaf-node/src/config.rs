@@ -61,6 +61,9 @@ pub struct Config {
     /// The zone of the data centre that this node stands in, for clients that prefer a near one. 1
     /// to 64 letters, digits, `-`, `_` and `.`.
     pub zone: Option<String>,
+    /// How large a share of requests clients that choose among nodes send here, beside the weights of
+    /// the others; 0 to 1000, default 100. 0: none, as long as another one answers.
+    pub weight: u32,
     /// Time zone of decoded timestamps, an IANA name. Default: the system's.
     pub time_zone: Option<String>,
     /// A file with the names of callers, the hashes of their tokens, and what they may do. Without it
@@ -96,6 +99,7 @@ impl Default for Config {
             stop_grace: Span::from_secs(10),
             stop_delay: Span::from_secs(0),
             zone: None,
+            weight: 100,
             time_zone: None,
             tokens_file: None,
             http: Http::default(),
@@ -149,7 +153,7 @@ impl ConfigError {
 
 impl Config {
     /// What changes while the server runs, of the keys in no section.
-    pub const LIVE: &[&str] = &["tokens_file"];
+    pub const LIVE: &[&str] = &["tokens_file", "weight"];
 
     /// The file of callers and their tokens, where there is one.
     #[must_use]
@@ -217,6 +221,9 @@ impl Config {
             if !(1..=64).contains(&zone.len()) || !zone.bytes().all(plain) {
                 return refuse("zone: give 1 to 64 letters, digits, `-`, `_` and `.`".into());
             }
+        }
+        if self.weight > 1000 {
+            return refuse("weight: give 0 to 1000".into());
         }
         if let Some(name) = &self.time_zone
             && jiff::tz::TimeZone::get(name).is_err()

@@ -301,7 +301,7 @@ pub(crate) async fn snowflake_take(caller: &Caller, count: usize) -> Result<Vec<
 /// Refuses what takes many ids while this thread is overloaded: another node may have a processor to
 /// spare, and single ids come first.
 fn check_spare(node: &Node) -> Result<(), IdError> {
-    match node.pressure_here().is_some_and(Pressure::is_overloaded) {
+    match node.pressure_here().is_some_and(Pressure::lasts) {
         false => Ok(()),
         true => Err(IdError::Busy("this server's processor is overloaded: ask another one")),
     }

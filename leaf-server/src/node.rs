@@ -159,9 +159,9 @@ impl Node {
         self.pressures.get(data_thread()?)
     }
 
-    /// Whether any thread of the data plane is overloaded.
+    /// Whether any thread of the data plane has been overloaded for a while.
     pub(crate) fn is_overloaded(&self) -> bool {
-        self.pressures.iter().any(Pressure::is_overloaded)
+        self.pressures.iter().any(Pressure::lasts)
     }
 
     /// Whether connections end.

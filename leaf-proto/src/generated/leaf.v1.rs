@@ -160,6 +160,9 @@ pub struct DescribeServerResponse {
     pub segment: bool,
     #[prost(bool, tag = "5")]
     pub snowflake: bool,
+    /// The key `weight`.
+    #[prost(uint32, optional, tag = "6")]
+    pub weight: ::core::option::Option<u32>,
 }
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
 #[repr(i32)]

@@ -258,6 +258,7 @@ impl IdService for Ids {
         Ok(Response::new(DescribeServerResponse {
             version: env!("CARGO_PKG_VERSION").into(),
             zone: node.config.zone.clone(),
+            weight: Some(node.live.config().weight),
             ready: node.health_lately().can_answer(),
             segment: node.ids.segments().is_some(),
             snowflake: node.ids.snowflake().is_some(),

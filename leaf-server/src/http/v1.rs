@@ -178,6 +178,8 @@ pub(super) fn tag(caller: &Caller, handle: &TagHandle) -> Reply {
 struct ServerShown<'a> {
     version: &'static str,
     zone: Option<&'a str>,
+    /// Its share of requests, beside those of others.
+    weight: u32,
     /// Whether ids can be had now.
     ready: bool,
     segment: bool,
@@ -189,6 +191,7 @@ pub(super) fn server(node: &Node) -> Reply {
     let shown = ServerShown {
         version: env!("CARGO_PKG_VERSION"),
         zone: node.config.zone.as_deref(),
+        weight: node.live.config().weight,
         ready: node.health_lately().can_answer(),
         segment: node.ids.segments().is_some(),
         snowflake: node.ids.snowflake().is_some(),

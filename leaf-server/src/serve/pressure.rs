@@ -4,7 +4,8 @@
 //! its turn, be it for other connections of the thread or for other programs of the machine. It also notes
 //! how long a new connection waits until it is first looked at, which is longer: those that stand come
 //! first. A refusal costs what an id costs, so that an overloaded thread does not answer more, but takes
-//! on less: it gets next to no new connections, and refuses lists and leases, so that single ids stay quick.
+//! on less: it gets next to no new connections, and, where that lasts, refuses lists and leases, so that
+//! single ids stay quick.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
@@ -18,6 +19,11 @@ const SLEEP: Duration = Duration::from_millis(20);
 const SLEEPS: u32 = 5;
 /// Above this a thread is overloaded.
 const HIGH: Duration = Duration::from_millis(5);
+/// A thread is overloaded, too, where a new connection waits so long: longer, since those that come at
+/// once wait for each other.
+const NEWCOMER: Duration = Duration::from_millis(20);
+/// After so many readings in a row above that an overload lasts: a crowd that comes at once is none.
+const LASTS: u32 = 5;
 /// Below this it no longer is.
 const LOW: Duration = Duration::from_millis(2);
 
@@ -28,6 +34,8 @@ pub(crate) struct Pressure {
     /// How late it woke at least, in the last reading; in microseconds.
     delay: AtomicU32,
     overloaded: AtomicBool,
+    /// How many readings were above the high mark since one was below the low one.
+    readings: AtomicU32,
 }
 
 impl Pressure {
@@ -36,14 +44,19 @@ impl Pressure {
         Duration::from_micros(self.delay.load(Ordering::Relaxed).into())
     }
 
-    /// Whether the thread should take on less.
+    /// Whether the thread should get no new connections.
     pub(crate) fn is_overloaded(&self) -> bool {
         self.overloaded.load(Ordering::Relaxed)
     }
 
+    /// Whether it has been overloaded for half a second and more.
+    pub(crate) fn lasts(&self) -> bool {
+        self.readings.load(Ordering::Relaxed) >= LASTS
+    }
+
     /// A new connection has waited so long until it was looked at.
     pub(super) fn newcomer_waited(&self, delay: Duration) {
-        if delay > HIGH {
+        if delay > NEWCOMER {
             self.overloaded.store(true, Ordering::Relaxed);
         }
     }
@@ -66,8 +79,11 @@ impl Pressure {
         self.delay.store(micros, Ordering::Relaxed);
         if delay > HIGH {
             self.overloaded.store(true, Ordering::Relaxed);
+            let readings = self.readings.load(Ordering::Relaxed);
+            self.readings.store(readings.saturating_add(1), Ordering::Relaxed);
         } else if delay < LOW {
             self.overloaded.store(false, Ordering::Relaxed);
+            self.readings.store(0, Ordering::Relaxed);
         }
     }
 }
@@ -85,5 +101,16 @@ mod tests {
         };
         assert_eq!([4, 6, 4, 3, 1, 4].map(after), [false, true, true, true, false, false]);
         assert_eq!(pressure.delay(), Duration::from_millis(4));
+        // Lists are refused when it lasts, and not for a crowd of newcomers.
+        pressure.newcomer_waited(Duration::from_secs(1));
+        assert!(pressure.is_overloaded() && !pressure.lasts());
+        assert!(!after(1));
+        assert_eq!(
+            [6, 6, 3, 6, 6, 6, 3, 1].map(|millis| {
+                after(millis);
+                pressure.lasts()
+            }),
+            [false, false, false, false, false, true, true, false]
+        );
     }
 }
