@@ -99,7 +99,11 @@ pub(crate) enum Command {
         command: Token,
     },
     /// Which tags and callers get no ids, or so many a second.
-    Traffic,
+    Traffic {
+        /// Take all rules away, also those that cannot be read
+        #[arg(long)]
+        clear: bool,
+    },
     /// Give no ids of a tag, or none to a caller, until `leaf allow`: on all servers within 5 s.
     Cut {
         #[command(subcommand)]

@@ -94,7 +94,10 @@ async fn work(cli: cli::Cli) -> anyhow::Result<Done> {
         Command::Decode { id, tag: Some(tag), .. } => {
             with_stores(place, async |stores| tag::decode(stores, &tag, &id, output).await).await
         }
-        Command::Traffic => traffic_rules(place, traffic::Act::List, output).await,
+        Command::Traffic { clear } => {
+            let act = if clear { traffic::Act::Clear } else { traffic::Act::List };
+            traffic_rules(place, act, output).await
+        }
         Command::Cut { of } => traffic_rules(place, traffic::Act::Cut(of), output).await,
         Command::Limit { of } => traffic_rules(place, traffic::Act::Limit(of), output).await,
         Command::Allow { of } => traffic_rules(place, traffic::Act::Allow(of), output).await,

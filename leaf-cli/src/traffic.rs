@@ -2,11 +2,13 @@
 
 use std::num::NonZeroU32;
 
-use anyhow::{Result, bail};
+use anyhow::{Result, anyhow, bail};
 use comfy_table::CellAlignment;
+use leaf_core::Tag;
 use leaf_node::config::ConfigError;
-use leaf_node::traffic::{Rate, Rules, Subject};
+use leaf_node::traffic::{Rate, Rules, RulesError, Subject};
 use leaf_registry::Note;
+use leaf_segment::shards::ShardMemory;
 use serde::Serialize;
 
 use crate::cli::{Output, Rated, Ruled};
@@ -21,6 +23,8 @@ const TRIES: u32 = 5;
 pub(crate) enum Act {
     /// Shows all.
     List,
+    /// Takes all away.
+    Clear,
     Cut(Ruled),
     Limit(Rated),
     Allow(Ruled),
@@ -54,8 +58,9 @@ impl Row for Shown {
 /// # Errors
 /// The name is none; the store cannot be read or written, or has no room for more rules.
 pub(crate) async fn run(stores: &Stores, act: Act, output: Output) -> Result<Done> {
+    let clears = matches!(act, Act::Clear);
     let change: Option<(Subject, Option<Rate>)> = match act {
-        Act::List => None,
+        Act::List | Act::Clear => None,
         Act::Cut(of) => Some((subject(of)?, Some(None))),
         Act::Allow(of) => Some((subject(of)?, None)),
         Act::Limit(of) => {
@@ -68,10 +73,15 @@ pub(crate) async fn run(stores: &Stores, act: Act, output: Output) -> Result<Don
             Some((subject(of)?, Some(Some(rate))))
         }
     };
+    check_place(stores).await?;
+    if let Some((Subject::Tag(pattern), Some(_))) = &change {
+        check_exists(stores, pattern).await?;
+    }
     let admin = &stores.shards.rest().open.admin;
     for _ in 0..TRIES {
         let before = admin.note(Note::Traffic).await?;
-        let mut rules = Rules::decode(before.as_deref().unwrap_or_default())?;
+        let read = || Rules::decode(before.as_deref().unwrap_or_default());
+        let mut rules = if clears { Rules::default() } else { read().map_err(explained)? };
         match &change {
             Some((subject, Some(rate))) => drop(rules.rates.insert(subject.clone(), *rate)),
             Some((subject, None)) if rules.rates.remove(subject).is_none() => {
@@ -80,7 +90,7 @@ pub(crate) async fn run(stores: &Stores, act: Act, output: Output) -> Result<Don
             _ => {}
         }
         let after = rules.encode()?;
-        let done = change.is_none()
+        let done = change.is_none() && !clears
             || before.as_deref() == Some(&*after)
             || admin.write_note(Note::Traffic, before.as_deref(), &after).await?;
         if done {
@@ -88,6 +98,47 @@ pub(crate) async fn run(stores: &Stores, act: Act, output: Output) -> Result<Don
         }
     }
     bail!("somebody else changes the rules at the same time: try again")
+}
+
+/// Rules that cannot be read are no dead end.
+fn explained(error: RulesError) -> anyhow::Error {
+    match error {
+        RulesError::Damaged(_) => {
+            anyhow!(
+                "{error}: `leaf traffic --clear` takes them away; servers keep those that they had"
+            )
+        }
+        error => error.into(),
+    }
+}
+
+/// Refuses a store that the command line names and that is one of several: servers read the rules of
+/// one of them, which only the configuration tells.
+async fn check_place(stores: &Stores) -> Result<()> {
+    let store = stores.shards.rest();
+    if store.place.is_some() {
+        return Ok(());
+    }
+    let text = store.open.admin.note(Note::Shards).await?.unwrap_or_default();
+    let memory = ShardMemory::decode(&text).ok();
+    if memory.is_some_and(|memory| memory.newest().is_some_and(|place| !place.is_only())) {
+        let why = "this store is one of several: leave --store out, so that the configuration tells which has the rules";
+        return Err(ConfigError::new(why).into());
+    }
+    Ok(())
+}
+
+/// Refuses a tag that does not exist: a typing error must not look like a cut.
+async fn check_exists(stores: &Stores, pattern: &str) -> Result<()> {
+    if pattern.ends_with('*') {
+        return Ok(());
+    }
+    let tag = Tag::parse(pattern).map_err(|error| ConfigError::new(error.to_string()))?;
+    let store = stores.shards.of(pattern);
+    if store.open.store.records(std::slice::from_ref(&tag)).await?.is_empty() {
+        bail!("no such tag: {pattern}; for tags that are to come, give their beginning and *");
+    }
+    Ok(())
 }
 
 fn subject(of: cli::Ruled) -> Result<Subject, ConfigError> {

@@ -5,7 +5,7 @@ mod support;
 
 use std::path::Path;
 
-use leaf_registry::{StoreOptions, StoreUrl};
+use leaf_registry::{Note, StoreOptions, StoreUrl};
 use leaf_segment::NewTag;
 use leaf_testkit::Edit as _;
 use support::{leaf, leaf_with};
@@ -606,6 +606,8 @@ fn rules_of_traffic_are_written_listed_and_taken_away() {
     let home = home();
     let run = |args: &[&str]| leaf(home.path(), args);
     run(&["traffic"]).ok();
+    assert!(run(&["cut", "tag", "orders"]).failed(1).contains("no such tag: orders"));
+    run(&["tag", "create", "orders", "--step", "10"]).ok();
     run(&["cut", "tag", "orders"]).ok();
     run(&["limit", "tag", "invoice/*", "1000"]).ok();
     run(&["limit", "client", "web", "7"]).ok();
@@ -632,11 +634,26 @@ client  web                            7
     // The store has room for so many.
     let mut error = None;
     for number in 0..100 {
-        let ran = run(&["cut", "tag", &format!("a-tag-of-some-length-{number}")]);
+        let ran = run(&["cut", "tag", &format!("a-tag-of-some-length-{number}*")]);
         if ran.code != 0 {
             error = Some(ran.error);
             break;
         }
     }
     assert!(error.unwrap().contains("there are too many rules"));
+    let damaged = |home: &Path| {
+        let url: StoreUrl =
+            format!("sqlite:{}", home.join("leaf-data/leaf.db").display()).parse().unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let open = url.open(Path::new("."), &StoreOptions::default()).await.unwrap();
+            let before = open.admin.note(Note::Traffic).await.unwrap();
+            assert!(open.admin.write_note(Note::Traffic, before.as_deref(), "{").await.unwrap());
+            open.store.close().await;
+        });
+    };
+    damaged(home.path());
+    assert!(run(&["cut", "client", "web"]).failed(1).contains("leaf traffic --clear"));
+    run(&["traffic", "--clear"]).ok();
+    assert_eq!(run(&["traffic", "-o", "json"]).ok(), "[]\n");
 }

@@ -142,6 +142,12 @@ pub(crate) async fn handle(caller: &Caller, tag: &str) -> Result<TagHandle, IdEr
     find(caller, tag).await
 }
 
+/// The handle of a tag for whoever gives ids back; of one that is cut, too.
+pub(crate) async fn handle_of_lease(caller: &Caller, tag: &str) -> Result<TagHandle, IdError> {
+    caller.check_ids(Some(tag))?;
+    find(caller, tag).await
+}
+
 /// The handle of a tag for whoever may have its ids.
 async fn find(node: &Node, tag: &str) -> Result<TagHandle, IdError> {
     let segments = node.ids.segments().ok_or(IdError::ModeDisabled("segment"))?;
@@ -379,9 +385,10 @@ pub(crate) fn facts<'a>(caller: &Caller, handle: &'a TagHandle) -> TagFacts<'a> 
 /// The generator of snowflake ids.
 ///
 /// # Errors
-/// The caller has no role for ids, or the mode is switched off.
+/// The caller has no role for ids, or is cut, or the mode is switched off.
 pub(crate) fn snowflake(caller: &Caller) -> Result<&SnowflakeGenerator, IdError> {
     caller.check_ids(None)?;
+    caller.pass(None, 0)?;
     let snowflake = caller.ids.snowflake().ok_or(IdError::ModeDisabled("snowflake"))?;
     Ok(&snowflake.generator)
 }

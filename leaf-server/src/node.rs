@@ -28,6 +28,8 @@ use crate::peers::HttpPeers;
 use crate::serve::{DataPlane, Keeping, Pressure, Share, Tls};
 use crate::traffic::Traffic;
 
+/// How long a store may take to show the rules of traffic.
+const RULES: Duration = Duration::from_secs(1);
 /// How long a store may take to say how it is set up.
 const LOOK: Duration = Duration::from_secs(10);
 
@@ -103,7 +105,7 @@ impl Node {
             access,
             audit: Audit::new(&config.data_dir),
             changes: TaskTracker::new(),
-            traffic: Traffic::default(),
+            traffic: Traffic::new(config.segment.enabled),
             listeners,
             ops,
             layout: config.snowflake.layout(),
@@ -202,13 +204,18 @@ impl Node {
         *self.losses() = found;
     }
 
-    /// Reads the rules of traffic. While the store is away those of before stay in force.
-    pub(crate) async fn read_traffic(&self) {
-        let Some(stores) = self.ids.stores() else { return };
+    /// Reads the rules of traffic; tells whether the store has answered. While it is away those of before
+    /// stay in force.
+    pub(crate) async fn read_traffic(&self) -> bool {
+        let Some(stores) = self.ids.stores() else { return true };
         let note = stores.rest().open.admin.note(Note::Traffic);
-        if let Ok(Ok(text)) = tokio::time::timeout(LOOK, note).await {
-            self.traffic.follow(text.as_deref());
+        match tokio::time::timeout(RULES, note).await {
+            Ok(Ok(text)) => self.traffic.follow(text.as_deref()),
+            // It will not show them later either: its user may not read that table, say.
+            Ok(Err(error)) if !error.retryable() => self.traffic.has_none(),
+            Ok(Err(_)) | Err(_) => return false,
         }
+        true
     }
 
     fn losses(&self) -> MutexGuard<'_, Vec<String>> {

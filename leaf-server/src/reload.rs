@@ -56,6 +56,8 @@ impl Reload {
             Ok(Ok(Ok(newer))) => newer,
             Ok(Ok(Err(error))) => {
                 self.live.reload_failed();
+                // It may be the file of tokens, which has a metric of its own.
+                node.access.read_again(&self.live).await;
                 return tracing::error!("reload: {error}; everything stays as it is");
             }
             Ok(Err(_)) | Err(_) => {

@@ -47,6 +47,8 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 const LOSSES_EVERY: Duration = Duration::from_secs(29);
 /// How often the rules of traffic are read: a cut is in force everywhere within 5 s.
 const TRAFFIC_EVERY: Duration = Duration::from_secs(4);
+/// How soon they are read again where the store did not answer.
+const TRAFFIC_AGAIN: Duration = Duration::from_millis(200);
 /// How often the files of certificates are looked at.
 const FILES_EVERY: Duration = Duration::from_secs(30);
 
@@ -204,6 +206,8 @@ impl Server {
         let at = listeners.addresses()?;
         let for_ids = 1 + u32::from(at.redis.is_some()) + u32::from(at.grpc.is_some());
         let node = Arc::new(Node::open(&config, live, at.http, at.ops, for_ids).await?);
+        // Else the first requests would find that nothing is known.
+        node.read_traffic().await;
         let data_plane = DataPlane::start(&node.pressures)?;
         let door = |face, mode| Door::new(face, mode, node.tls.clone());
         let Listeners { http, redis, ops, .. } = listeners;
@@ -262,8 +266,9 @@ impl Server {
         };
         let traffic = async {
             loop {
-                self.node.read_traffic().await;
-                tokio::time::sleep(TRAFFIC_EVERY).await;
+                let again =
+                    if self.node.read_traffic().await { TRAFFIC_EVERY } else { TRAFFIC_AGAIN };
+                tokio::time::sleep(again).await;
             }
         };
         let files = async {

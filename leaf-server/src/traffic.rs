@@ -15,9 +15,11 @@ use leaf_node::traffic::{Rate, Rules, RulesError, Subject};
 use crate::refusal::Reason;
 
 /// The rules that are in force.
-#[derive(Default)]
 pub(crate) struct Traffic {
-    /// Whether there are any.
+    /// Whether the store could be asked for them since the start. Before, no ids of tags are given: they
+    /// may be cut.
+    known: AtomicBool,
+    /// Whether there are any, or they are not known.
     some: AtomicBool,
     table: ArcSwap<Table>,
     /// What was said last of rules that cannot be followed.
@@ -62,6 +64,9 @@ pub(crate) enum Barred {
     /// It has had as many as it may.
     #[error("{subject} gets {rate} ids a second of this node: try again in a second")]
     TooFast { subject: Subject, rate: NonZeroU32 },
+    /// The store was not asked for the rules yet.
+    #[error("which tags are cut is not known yet: the store does not answer")]
+    Unknown,
     /// More at once than in a second.
     #[error("{subject} gets {rate} ids a second of this node: ask for so many at most")]
     TooMany { subject: Subject, rate: NonZeroU32 },
@@ -73,13 +78,15 @@ impl Barred {
         match self {
             Self::Cut(_) => Reason::Cut,
             Self::TooFast { .. } => Reason::TooFast,
+            Self::Unknown => Reason::Unavailable,
             Self::TooMany { .. } => Reason::BadRequest,
         }
     }
 }
 
 impl Table {
-    /// Each rule about this caller and tag.
+    /// Each rule about this caller and tag; the narrowest first, so that what it refuses does not count for
+    /// the others.
     fn about(&self, client: &str, tag: Option<&str>) -> impl Iterator<Item = &Arc<Valve>> {
         let exactly = tag.and_then(|tag| self.tags.get(tag));
         let prefixes = self
@@ -87,14 +94,28 @@ impl Table {
             .iter()
             .filter(move |(prefix, _)| tag.is_some_and(|tag| tag.starts_with(prefix.as_str())));
         let prefixes = prefixes.map(|(_, valve)| valve);
-        self.clients.get(client).into_iter().chain(exactly).chain(prefixes)
+        exactly.into_iter().chain(prefixes).chain(self.clients.get(client))
     }
 }
 
 impl Traffic {
+    /// No rules are known yet, if there is a store that may have some.
+    pub(crate) fn new(has_store: bool) -> Self {
+        Self {
+            known: AtomicBool::new(!has_store),
+            some: AtomicBool::new(has_store),
+            table: ArcSwap::default(),
+            trouble: Mutex::default(),
+        }
+    }
+
     /// Whether no rule is about this caller and tag; `None` stands for snowflake ids.
     pub(crate) fn is_free(&self, client: &str, tag: Option<&str>) -> bool {
-        !self.some.load(Ordering::Relaxed) || self.table.load().about(client, tag).next().is_none()
+        if !self.some.load(Ordering::Relaxed) {
+            return true;
+        }
+        let is_known = tag.is_none() || self.known.load(Ordering::Relaxed);
+        is_known && self.table.load().about(client, tag).next().is_none()
     }
 
     /// The most ids that a caller gets at once of a tag.
@@ -103,13 +124,16 @@ impl Traffic {
         table.about(client, Some(tag)).map(|valve| valve.most()).min().unwrap_or(usize::MAX)
     }
 
-    /// Lets ids pass. Those that are refused by one rule count for the others.
+    /// Lets ids pass.
     ///
     /// # Errors
     /// A rule does not.
     pub(crate) fn pass(&self, client: &str, tag: Option<&str>, ids: usize) -> Result<(), Barred> {
         if !self.some.load(Ordering::Relaxed) {
             return Ok(());
+        }
+        if tag.is_some() && !self.known.load(Ordering::Relaxed) {
+            return Err(Barred::Unknown);
         }
         for valve in self.table.load().about(client, tag) {
             let subject = || valve.subject.clone();
@@ -130,6 +154,18 @@ impl Traffic {
         self.table.load().rules.rates.len()
     }
 
+    /// Whether the rules that stand in the store are in force.
+    pub(crate) fn last_read_successful(&self) -> bool {
+        self.trouble.lock().expect("no holder of this lock panics").is_none()
+    }
+
+    /// The store cannot have rules, or does not show them.
+    pub(crate) fn has_none(&self) {
+        if !self.known.load(Ordering::Relaxed) {
+            self.follow(None);
+        }
+    }
+
     /// Takes over the rules of a text. Those that have not changed go on counting.
     pub(crate) fn follow(&self, text: Option<&str>) {
         let mut trouble = self.trouble.lock().expect("no holder of this lock panics");
@@ -140,13 +176,13 @@ impl Traffic {
                     tracing::error!("{error}; those of before stay in force");
                 }
                 *trouble = Some(error);
-                return;
+                return self.now_known();
             }
         };
         *trouble = None;
         let before = self.table.load();
         if before.rules == rules {
-            return;
+            return self.now_known();
         }
         let mut table = Table { rules, ..Table::default() };
         for (subject, rate) in &table.rules.rates {
@@ -170,14 +206,20 @@ impl Traffic {
                 Subject::Client(name) => drop(table.clients.insert(name.clone(), valve)),
             }
         }
+        // The longest first, which is the narrowest.
+        table.prefixes.sort_by_key(|(prefix, _)| std::cmp::Reverse(prefix.len()));
         let told: Vec<_> = table.rules.rates.iter().map(rule).collect();
         tracing::warn!(
             "rules of traffic: {}",
             if told.is_empty() { "none".into() } else { told.join(", ") }
         );
-        let some = !told.is_empty();
         self.table.store(Arc::new(table));
-        self.some.store(some, Ordering::Relaxed);
+        self.now_known();
+    }
+
+    fn now_known(&self) {
+        self.known.store(true, Ordering::Relaxed);
+        self.some.store(self.rules() > 0, Ordering::Relaxed);
     }
 }
 
@@ -194,7 +236,10 @@ mod tests {
     use super::*;
 
     fn traffic(text: &str) -> Traffic {
-        let traffic = Traffic::default();
+        let traffic = Traffic::new(true);
+        let unknown = traffic.pass("app", Some("orders"), 1).map_err(|barred| barred.reason());
+        assert_eq!((unknown, traffic.pass("app", None, 1)), (Err(Reason::Unavailable), Ok(())));
+        assert!(!traffic.is_free("app", Some("orders")) && traffic.is_free("app", None));
         traffic.follow(Some(text));
         traffic
     }
@@ -220,6 +265,12 @@ mod tests {
         assert_eq!(reason("web", Some("orders"), 60), Ok(()));
         assert_eq!(reason("web", None, 60), Err(Reason::TooFast));
         assert_eq!((traffic.most("web", "slow"), traffic.most("app", "orders")), (10, usize::MAX));
+        // What a narrow rule refuses costs a wide one nothing.
+        let nested = self::traffic(r#"{"version":1,"tags":{"p/*":100,"p/q/*":1}}"#);
+        for _ in 0..1000 {
+            let _ = nested.pass("app", Some("p/q/x"), 1);
+        }
+        assert!(nested.pass("app", Some("p/z"), 90).is_ok());
         // A rule that stays has not forgotten, and a text that cannot be read changes nothing.
         traffic.follow(Some(&text.replace("\"gone\":0", "\"gone\":50")));
         assert_eq!(reason("web", None, 60), Err(Reason::TooFast));

@@ -261,3 +261,59 @@ async fn the_client_library_lives_with_a_rate() {
     assert!((2.5..20.0).contains(&took), "{took}");
     client.close().await;
 }
+
+/// A server that starts gives no id of a tag that is cut, not even before it has asked the store.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_starts_knows_what_is_cut() {
+    let database = MariaDb::start();
+    let url = MariaDb::url(database.port(), &database.new_database());
+    LeafServer::make_tables(SERVER, &url);
+    let directory = tempfile::tempdir().unwrap();
+    write(&url, directory.path(), r#"{"version":1,"tags":{"leaf-*":0},"clients":{"gone":0}}"#)
+        .await;
+    for away in [false, true] {
+        if away {
+            database.crash();
+        }
+        let data = directory.path().join(format!("data-{away}"));
+        let args = ["--segment-store", &url];
+        let server = LeafServer::launch(SERVER, &data, &args, &[]);
+        let mut redis = RedisClient::connect(server.redis()).unwrap();
+        let begun = Instant::now();
+        if away {
+            assert!(error_of(redis.command(&["INCR", TAG]).unwrap()).starts_with("LOADING"));
+            // Snowflake ids need no store.
+            assert!(redis.command(&["SNOWFLAKE"]).unwrap().id().is_some());
+            database.restart();
+        }
+        loop {
+            let error = error_of(redis.command(&["INCR", TAG]).unwrap());
+            if error.starts_with("NOPERM") {
+                break;
+            }
+            assert!(error.starts_with("LOADING"), "{error}");
+            assert!(begun.elapsed() < Duration::from_secs(30), "{error}");
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+}
+
+/// What is cut can be given back, and a probe of a caller that is cut says so.
+#[tokio::test(flavor = "multi_thread")]
+async fn leases_of_a_cut_tag_can_be_given_back() {
+    let directory = tempfile::tempdir().unwrap();
+    let server = LeafServer::start(SERVER, directory.path(), &[], &[]);
+    let lease = "/v1/segments/leaf-segment-test/lease?count=10";
+    let lease = HttpClient::once(server.ids(), "POST", lease).json();
+    let part = |key: &str| lease[key].as_str().unwrap().to_owned();
+    write("sqlite:leaf.db", directory.path(), r#"{"version":1,"clients":{"anonymous":0}}"#).await;
+    wait_for_rules(&server, 1);
+    let (ticket, start, end) = (part("ticket"), part("start"), part("end"));
+    let back = format!("/v1/segments/{TAG}/return?ticket={ticket}&start={start}&end={end}");
+    let back = HttpClient::once(server.ids(), "POST", &back);
+    assert_eq!((back.status, back.json()["returned"].as_bool()), (200, Some(true)));
+    for path in [ID, "/api/snowflake/get/x"] {
+        let mut client = HttpClient::connect(server.ids()).unwrap();
+        assert_eq!(client.request("HEAD", path).unwrap().status, 403, "{path}");
+    }
+}

@@ -205,7 +205,7 @@ impl IdService for Ids {
                 "start, end: give the first unused id, and the end of the range that was leased";
             bad(text)
         })?;
-        let handle = handle(&caller, &tag).await?;
+        let handle = ids::handle_of_lease(&caller, &tag).await.map_err(of)?;
         let returned = ids::return_unused(&caller, &handle, ticket, range).await;
         let returned = returned.map_err(of)?;
         Ok(Response::new(ReturnRangeResponse { returned }))

@@ -165,7 +165,7 @@ async fn answer(
             v1::lease(caller, &handle, query).await
         }
         To::SegmentReturn => {
-            let handle = handle(caller, parameter).await?;
+            let handle = ids::handle_of_lease(caller, &decode_key(parameter)?).await?;
             v1::return_unused(caller, &handle, query).await
         }
         To::SnowflakeIds => v1::snowflake_ids(caller, query, head.version).await,

@@ -405,6 +405,11 @@ fn of_traffic(node: &Node, to: &mut Page<'_>) -> fmt::Result {
         "leaf_traffic_rules",
         "Rules of traffic that are in force: tags and callers that are cut or limited.",
         node.traffic.rules() as f64,
+    )?;
+    to.gauge(
+        "leaf_traffic_last_read_successful",
+        "Whether the rules of traffic that stand in the store are in force, as far as they were read.",
+        flag(node.traffic.last_read_successful()),
     )
 }
 

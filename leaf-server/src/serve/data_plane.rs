@@ -78,16 +78,23 @@ impl DataPlane {
         self.pressures.get(thread).is_some_and(Pressure::is_overloaded)
     }
 
-    /// Waits until a thread can take on more. Not for ever: a client that comes anew must have its turn,
-    /// too, ten of them a second.
-    pub(super) async fn has_room(&self) {
+    /// Waits until a thread can take on a newcomer. Not for ever: those that come anew must have their turn,
+    /// too, ten of them a second. `false` for one that has gone while it waited.
+    pub(super) async fn has_room(&self, has_gone: impl Fn() -> bool) -> bool {
         let is_crowded = |(at, thread): (usize, &Thread)| {
             self.is_overloaded(at) || thread.newcomers.load(Ordering::Relaxed) >= NEWCOMERS
         };
         let until = Instant::now() + NEXT;
-        while self.threads.iter().enumerate().all(is_crowded) && Instant::now() < until {
+        while self.threads.iter().enumerate().all(is_crowded) {
+            if has_gone() {
+                return false;
+            }
+            if Instant::now() >= until {
+                break;
+            }
             tokio::time::sleep(NEXT / 20).await;
         }
+        true
     }
 
     /// A place on the thread with the fewest connections, of those that are not overloaded.
@@ -209,10 +216,14 @@ mod tests {
         overload(1);
         wait_until(|| pressures[1].is_overloaded()).await;
         let begun = Instant::now();
-        plane.has_room().await;
+        // Whoever has gone meanwhile costs the others no turn.
+        for _ in 0..100 {
+            assert!(!plane.has_room(|| true).await, "one that has gone gets a turn");
+        }
+        assert!(plane.has_room(|| false).await);
         assert!(begun.elapsed() >= NEXT, "newcomers do not wait");
         stop.store(true, Ordering::Relaxed);
         wait_until(|| !pressures.iter().any(Pressure::is_overloaded)).await;
-        plane.has_room().await;
+        assert!(plane.has_room(|| true).await);
     }
 }

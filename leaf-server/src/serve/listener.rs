@@ -271,13 +271,19 @@ impl<P: Protocol> Serving<P> {
         let mut newcomer = None;
         loop {
             let accepted = async {
-                if newcomer.is_none() {
-                    // The runtime that serves it must be the one that watches it.
-                    newcomer = Some(listener.accept().await?.0.into_std()?);
+                loop {
+                    if newcomer.is_none() {
+                        // The runtime that serves it must be the one that watches it.
+                        newcomer = Some(listener.accept().await?.0.into_std()?);
+                    }
+                    let slot = self.slots.take().await;
+                    let has_gone = || newcomer.as_ref().is_some_and(has_left);
+                    if self.plane.has_room(has_gone).await {
+                        return Ok::<_, std::io::Error>(slot);
+                    }
+                    // It has no turn: those that wait behind it have.
+                    newcomer = None;
                 }
-                let slot = self.slots.take().await;
-                self.plane.has_room().await;
-                Ok::<_, std::io::Error>(slot)
             };
             let accepted = tokio::select! {
                 biased;
