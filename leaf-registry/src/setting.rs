@@ -58,7 +58,7 @@ pub fn read_file(file: &Path, most: u64) -> Result<Vec<u8>, String> {
     // It may be one that has no end, or grows.
     let length = opened.take(most + 1).read_to_end(&mut bytes).map_err(text)?;
     if length as u64 > most {
-        return Err(format!("it has more than {most} bytes"));
+        return Err(format!("too large: more than {most} bytes"));
     }
     Ok(bytes)
 }

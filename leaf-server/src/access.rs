@@ -21,7 +21,6 @@ use leaf_node::config::{Config, ConfigError};
 use leaf_node::tokens::{
     self, ANONYMOUS, Credential, Entry, OPS_TOKEN, Pattern, REDIS_USER, Role, TokenHash,
 };
-
 use subtle::ConstantTimeEq as _;
 
 use crate::live::Live;

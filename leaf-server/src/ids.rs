@@ -138,6 +138,10 @@ fn with_known<T>(node: &Node, using: impl FnOnce(&mut Shards<KnownTags>) -> T) -
 /// be asked. Too many look-ups at a time are refused.
 pub(crate) async fn handle(caller: &Caller, tag: &str) -> Result<TagHandle, IdError> {
     caller.check_ids(Some(tag))?;
+    if !caller.traffic.is_known() {
+        let _waiting = Waiting::for_a_look_up(caller)?;
+        caller.traffic.wait_until_known(caller.config.segment.wait.duration()).await;
+    }
     caller.pass(Some(tag), 0)?;
     find(caller, tag).await
 }

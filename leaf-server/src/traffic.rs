@@ -7,10 +7,12 @@ use std::collections::HashMap;
 use std::num::NonZeroU32;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use governor::{DefaultDirectRateLimiter, Quota, RateLimiter};
 use leaf_node::traffic::{Rate, Rules, RulesError, Subject};
+use tokio::sync::Notify;
 
 use crate::refusal::Reason;
 
@@ -21,6 +23,8 @@ pub(crate) struct Traffic {
     known: AtomicBool,
     /// Whether there are any, or they are not known.
     some: AtomicBool,
+    /// Wakes those that wait until the rules are known.
+    told: Notify,
     table: ArcSwap<Table>,
     /// What was said last of rules that cannot be followed.
     trouble: Mutex<Option<RulesError>>,
@@ -104,9 +108,33 @@ impl Traffic {
         Self {
             known: AtomicBool::new(!has_store),
             some: AtomicBool::new(has_store),
+            told: Notify::new(),
             table: ArcSwap::default(),
             trouble: Mutex::default(),
         }
+    }
+
+    /// Whether the store could be asked since the start.
+    pub(crate) fn is_known(&self) -> bool {
+        self.known.load(Ordering::Acquire)
+    }
+
+    /// Waits until it could, or so long.
+    pub(crate) async fn wait_until_known(&self, at_most: Duration) {
+        let known = async {
+            loop {
+                let told = self.told.notified();
+                tokio::pin!(told);
+                // Registered before the look, so that nothing in between is missed.
+                told.as_mut().enable();
+                if self.is_known() {
+                    return;
+                }
+                told.await;
+            }
+        };
+        // Late, the caller sees that it is not known.
+        let _ = tokio::time::timeout(at_most, known).await;
     }
 
     /// Whether no rule is about this caller and tag; `None` stands for snowflake ids.
@@ -114,8 +142,7 @@ impl Traffic {
         if !self.some.load(Ordering::Relaxed) {
             return true;
         }
-        let is_known = tag.is_none() || self.known.load(Ordering::Relaxed);
-        is_known && self.table.load().about(client, tag).next().is_none()
+        (tag.is_none() || self.is_known()) && self.table.load().about(client, tag).next().is_none()
     }
 
     /// The most ids that a caller gets at once of a tag.
@@ -132,7 +159,7 @@ impl Traffic {
         if !self.some.load(Ordering::Relaxed) {
             return Ok(());
         }
-        if tag.is_some() && !self.known.load(Ordering::Relaxed) {
+        if tag.is_some() && !self.is_known() {
             return Err(Barred::Unknown);
         }
         for valve in self.table.load().about(client, tag) {
@@ -161,7 +188,7 @@ impl Traffic {
 
     /// The store cannot have rules, or does not show them.
     pub(crate) fn has_none(&self) {
-        if !self.known.load(Ordering::Relaxed) {
+        if !self.is_known() {
             self.follow(None);
         }
     }
@@ -218,8 +245,9 @@ impl Traffic {
     }
 
     fn now_known(&self) {
-        self.known.store(true, Ordering::Relaxed);
+        self.known.store(true, Ordering::Release);
         self.some.store(self.rules() > 0, Ordering::Relaxed);
+        self.told.notify_waiters();
     }
 }
 
