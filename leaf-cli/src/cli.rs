@@ -98,18 +98,18 @@ pub(crate) enum Command {
         #[command(subcommand)]
         command: Token,
     },
-    /// Which tags and callers get no ids, or so many a second.
+    /// List the rules of traffic: the tags and callers that are cut, or limited to a rate.
     Traffic {
         /// Take all rules away, also those that cannot be read
         #[arg(long)]
         clear: bool,
     },
-    /// Give no ids of a tag, or none to a caller, until `leaf allow`: on all servers within 5 s.
+    /// Refuse all ids of a tag, or to a caller, until `leaf allow`. All servers follow within 5 s.
     Cut {
         #[command(subcommand)]
         of: Ruled,
     },
-    /// Give so many ids a second and server of a tag, or to a caller: on all servers within 5 s.
+    /// Limit a tag or a caller to a number of ids per second on each server. All servers follow within 5 s.
     Limit {
         #[command(subcommand)]
         of: Rated,

@@ -1,4 +1,4 @@
-//! The commands on rules of traffic: which tags and callers get no ids, or so many a second.
+//! The commands that list and change the rules of traffic: which tags and callers are cut, or limited to a rate.
 
 use std::num::NonZeroU32;
 

@@ -29,9 +29,9 @@ const LONGEST_NAME: usize = 64;
 const PREFIX: &str = "leaf_";
 /// The name whose roles every caller has that shows nothing.
 pub const ANONYMOUS: &str = "anonymous";
-/// The name of whoever shows `redis.password`, as in Redis. No line of the file has it.
+/// The caller name that `redis.password` stands for, as in Redis. It is reserved: no line of the file may use it.
 pub const REDIS_USER: &str = "default";
-/// The name of whoever shows `ops.token`. No line of the file has it.
+/// The caller name that `ops.token` stands for. It is reserved: no line of the file may use it.
 pub const OPS_TOKEN: &str = "ops.token";
 
 /// The SHA-256 of a token.

@@ -20,7 +20,7 @@ pub(super) type Connector = HttpsConnector<HttpConnector>;
 /// What servers are believed by, and what they are shown: PEM.
 #[derive(Clone, Default)]
 pub(crate) struct Certificates {
-    /// Authorities; where there are none, those of the system.
+    /// Certificates of the authorities that are trusted. Empty: those that the system trusts.
     pub(crate) authorities: Vec<Vec<u8>>,
     /// The client's own certificate, with those between it and its authority, and its key.
     pub(crate) own: Option<(Vec<u8>, Vec<u8>)>,
