@@ -33,6 +33,8 @@ pub(crate) struct Change {
     pub(crate) caller: String,
     /// Where from.
     pub(crate) address: Option<String>,
+    /// The request's id.
+    pub(crate) request: String,
     pub(crate) method: String,
     /// With what stands behind `?`.
     pub(crate) path: String,

@@ -21,6 +21,7 @@ mod peers;
 mod program;
 mod refusal;
 mod reload;
+mod request;
 mod resp;
 mod schema;
 mod serve;

@@ -16,7 +16,7 @@ pub(crate) use leaf_node::{Snowflake, Store};
 use leaf_node::{Surroundings, hints, tokens};
 use leaf_registry::Note;
 use leaf_segment::SegmentGenerator;
-use leaf_snowflake::{Identity, Peers, Registry};
+use leaf_snowflake::{Identity, PeerClock, Peers, Registry};
 use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
@@ -79,6 +79,8 @@ pub(crate) struct Node {
     /// Why stores may lose what they have acknowledged, as they said last: a text for each store and
     /// reason.
     store_losses: Mutex<Vec<String>>,
+    /// The clocks of other nodes, as they were read last; empty where nobody is asked or answers.
+    peer_clocks: Mutex<Vec<PeerClock>>,
     /// The health, and when it was looked at.
     seen_health: Mutex<Option<(Instant, Health)>>,
 }
@@ -122,6 +124,7 @@ impl Node {
             tls: Tls::open(config)?,
             tag_memory: TagMemory::default(),
             store_losses: Mutex::default(),
+            peer_clocks: Mutex::default(),
             seen_health: Mutex::default(),
         })
     }
@@ -220,6 +223,27 @@ impl Node {
 
     fn losses(&self) -> MutexGuard<'_, Vec<String>> {
         self.store_losses.lock().expect("no holder of this lock panics")
+    }
+
+    /// Reads the clocks of other nodes; tells whether this node is one that they would ask.
+    pub(crate) async fn read_peer_clocks(&self) -> bool {
+        let Some(snowflake) = self.ids.snowflake().filter(|it| it.generator.view().confirmed)
+        else {
+            return false;
+        };
+        match snowflake.generator.peer_clocks().await {
+            Ok(read) => *self.peer_clocks() = read,
+            Err(error) => {
+                tracing::debug!("{error}; the clocks of other nodes are not read");
+                self.peer_clocks().clear();
+            }
+        }
+        true
+    }
+
+    /// The clocks of other nodes, as they were read last.
+    pub(crate) fn peer_clocks(&self) -> MutexGuard<'_, Vec<PeerClock>> {
+        self.peer_clocks.lock().expect("no holder of this lock panics")
     }
 
     /// Whether this node could answer within the last second. Looking at all tags is not for the

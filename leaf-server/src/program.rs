@@ -25,7 +25,7 @@ use crate::{check, log, schema, show};
 
 /// Signals so close to each other are one.
 const SAME_SIGNAL: Duration = Duration::from_millis(500);
-/// How often it is looked for dropped lines of the log.
+/// How often it is looked for lines of the log that came again, and for dropped ones.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// The program: reads its command line, runs the verb, and turns its error into an exit code.
@@ -120,7 +120,7 @@ async fn serve(mut reload: Reload, mut orders: Orders) -> Result<()> {
         error = server.keep(|health| supervisor::status(&health.to_string())) => {
             error.map(|never| match never {})
         }
-        never = report_dropped_lines() => match never {},
+        never = keep_log() => match never {},
         never = &mut watchdog => match never {},
     };
 
@@ -155,11 +155,12 @@ async fn follow(orders: &mut Orders, reload: &mut Reload, server: &Server) -> &'
     }
 }
 
-/// Logs how many lines of the log were dropped. Never ends.
-async fn report_dropped_lines() -> Infallible {
+/// Logs how many lines of the log came again, and how many were dropped. Never ends.
+async fn keep_log() -> Infallible {
     let mut reported = 0;
     loop {
         tokio::time::sleep(LOOK_EVERY).await;
+        log::repeats::tell();
         let now = log::dropped();
         if now > reported {
             let lines = now - reported;

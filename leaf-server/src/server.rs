@@ -49,6 +49,8 @@ const LOSSES_EVERY: Duration = Duration::from_secs(29);
 const TRAFFIC_EVERY: Duration = Duration::from_secs(4);
 /// How soon they are read again where the store did not answer.
 const TRAFFIC_AGAIN: Duration = Duration::from_millis(200);
+/// How often the clocks of other nodes are read.
+const PEERS_EVERY: Duration = Duration::from_secs(60);
 /// How often the files of certificates are looked at.
 const FILES_EVERY: Duration = Duration::from_secs(30);
 
@@ -271,6 +273,13 @@ impl Server {
                 tokio::time::sleep(again).await;
             }
         };
+        let peers = async {
+            loop {
+                let again =
+                    if self.node.read_peer_clocks().await { PEERS_EVERY } else { CLAIM_RETRY };
+                tokio::time::sleep(again).await;
+            }
+        };
         let files = async {
             loop {
                 tokio::time::sleep(FILES_EVERY).await;
@@ -284,6 +293,7 @@ impl Server {
             ended = files => ended,
             ended = traffic => ended,
             ended = losses => ended,
+            ended = peers => ended,
             gone = data_dir_goes(&self.node.config.data_dir) => Err(gone),
         }
     }

@@ -400,6 +400,25 @@ fn a_wrong_clock_is_refused_by_the_peers() {
     wait_until("the clock agrees", seconds(20), || {
         right.output().contains("the clock agrees with").then_some(())
     });
+    // And by how much it differs, as it goes on to tell.
+    let peers = wait_until("the clocks are read", seconds(20), || {
+        let peers =
+            HttpClient::once(right.ops(), "GET", "/v1/status").json()["snowflake"]["peers"].take();
+        peers.as_array().filter(|peers| peers.len() == 2).cloned()
+    });
+    for peer in &peers {
+        let number = |key: &str| peer[key].as_i64().unwrap();
+        let (offset, uncertainty) = (number("clock_offset_ms"), number("uncertainty_ms"));
+        assert!((offset - 2000).abs() <= uncertainty + 100, "{peer}");
+    }
+    let page = HttpClient::once(right.ops(), "GET", "/metrics").body;
+    assert!(page.contains("leaf_peers_reached 2"), "{page}");
+    for of in ["least", "median", "greatest"] {
+        let name = format!("leaf_peer_clock_offset_seconds{{of=\"{of}\"}} ");
+        let value = page.lines().find_map(|line| line.strip_prefix(&name)).unwrap();
+        let value: f64 = value.parse().unwrap();
+        assert!((1.5..2.5).contains(&value), "{of}: {value}");
+    }
     let told = nodes[0].get("/clock");
     assert_eq!(told.status, 200);
     let told: u128 = told.body.parse().unwrap();

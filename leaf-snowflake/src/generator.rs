@@ -11,15 +11,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leaf_core::sequencer::{Refusal, Sequencer};
-use leaf_core::{Health, Id, Layout, WorkerId};
+use leaf_core::{Clock, Health, Id, Layout, WorkerId};
 use tokio::sync::{AcquireError, SemaphorePermit};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::keeper::{Held, Keeper};
+use crate::peers::{self, PeerClock, Peers};
 use crate::shared::{Phase, Shared};
-use crate::{IdRun, Registry, SnowflakeConfig, SnowflakeError, SnowflakeErrorKind, SnowflakeView};
+use crate::{
+    IdRun, Registry, RegistryError, SnowflakeConfig, SnowflakeError, SnowflakeErrorKind,
+    SnowflakeView,
+};
 
 /// The most ids that one [`SnowflakeGenerator::take`] hands out.
 const MOST_AT_ONCE: usize = 1_000_000;
@@ -30,6 +34,8 @@ pub struct SnowflakeGenerator {
     keeper: tokio::sync::Mutex<KeeperState>,
     stop: CancellationToken,
     most_at_once: usize,
+    /// Who is asked for the clocks of other nodes, and the clock that theirs are compared with.
+    peers: Option<(Arc<dyn Peers>, Arc<dyn Clock>)>,
 }
 
 enum KeeperState {
@@ -69,12 +75,14 @@ impl SnowflakeGenerator {
         }
         let shared = Shared::new(&config);
         let most_at_once = most_at_once(&config);
+        let peers = config.peers.clone().map(|peers| (peers, Arc::clone(&config.clock)));
         let keeper = Keeper::new(registry, config, Arc::clone(&shared))?;
         Ok(Self {
             shared,
             keeper: tokio::sync::Mutex::new(KeeperState::Idle(Box::new(keeper))),
             stop: CancellationToken::new(),
             most_at_once,
+            peers,
         })
     }
 
@@ -355,6 +363,18 @@ impl SnowflakeGenerator {
     #[must_use]
     pub fn health(&self) -> Health {
         self.shared.health()
+    }
+
+    /// Asks the other live nodes for their clocks, up to 32 of them, drawn at random. Empty where
+    /// [`SnowflakeConfig::peers`] is none, or nobody answers. It takes up to 3 s.
+    ///
+    /// # Errors
+    /// Why the registry does not tell who they are.
+    pub async fn peer_clocks(&self) -> Result<Vec<PeerClock>, RegistryError> {
+        match &self.peers {
+            Some((peers, clock)) => peers::read_all(Arc::clone(peers), Arc::clone(clock)).await,
+            None => Ok(Vec::new()),
+        }
     }
 
     /// A snapshot for operators: lease, ceilings, clock and health.

@@ -53,6 +53,6 @@ pub use generator::SnowflakeGenerator;
 pub use id_clock::ClockSteps;
 pub use leaf_core::sequencer::IdRun;
 pub use leaf_core::{Id, Layout, SystemClock, UnixMillis, WorkerId};
-pub use peers::{PeerRule, Peers};
+pub use peers::{PeerClock, PeerRule, Peers};
 pub use state_file::StateFileError;
 pub use view::SnowflakeView;

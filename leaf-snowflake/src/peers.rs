@@ -51,12 +51,16 @@ pub enum PeerRule {
     Mean,
 }
 
-/// One peer's clock.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Reading {
-    /// Own clock minus the peer's, in milliseconds.
-    offset: i64,
-    uncertainty: Duration,
+/// How a peer's clock differs from this node's.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PeerClock {
+    /// Where the peer tells its clock.
+    pub peer: Identity,
+    /// This node's clock minus the peer's, in milliseconds.
+    pub offset: i64,
+    /// How wrong `offset` may be in either direction: half of the round trip, and 1 ms, since a peer
+    /// tells whole ones.
+    pub uncertainty: Duration,
 }
 
 /// What the peers say.
@@ -97,14 +101,24 @@ pub(crate) async fn compare(
     rule: PeerRule,
     max_offset: Duration,
 ) -> Result<Verdict, RegistryError> {
+    Ok(judge(rule, max_offset, &read_all(peers, clock).await?))
+}
+
+/// The clocks of those that answer, of up to [`MOST_ASKED`].
+///
+/// # Errors
+/// Those of [`compare`].
+pub(crate) async fn read_all(
+    peers: Arc<dyn Peers>,
+    clock: Arc<dyn Clock>,
+) -> Result<Vec<PeerClock>, RegistryError> {
     let listed = list(&*peers).await?;
     let mut questions = JoinSet::new();
     for peer in fastrand::choose_multiple(listed, MOST_ASKED) {
         let (peers, clock) = (Arc::clone(&peers), Arc::clone(&clock));
-        questions.spawn(async move { read(&*peers, &*clock, &peer).await });
+        questions.spawn(async move { read(&*peers, &*clock, peer).await });
     }
-    let answers = questions.join_all().await;
-    Ok(judge(rule, max_offset, &answers.into_iter().flatten().collect::<Vec<_>>()))
+    Ok(questions.join_all().await.into_iter().flatten().collect())
 }
 
 /// The live nodes, by several attempts.
@@ -128,16 +142,16 @@ async fn list(peers: &dyn Peers) -> Result<Vec<Identity>, RegistryError> {
     }
 }
 
-async fn read(peers: &dyn Peers, clock: &dyn Clock, peer: &Identity) -> Option<Reading> {
+async fn read(peers: &dyn Peers, clock: &dyn Clock, peer: Identity) -> Option<PeerClock> {
     let (asked, wall) = (clock.boot(), clock.wall());
-    let theirs = tokio::time::timeout(PATIENCE, peers.ask(peer)).await.ok()??;
+    let theirs = tokio::time::timeout(PATIENCE, peers.ask(&peer)).await.ok()??;
     let half = clock.boot().saturating_sub(asked) / 2;
     let own = UnixMillis::from_duration(wall + half);
     let offset = own.get().cast_signed().saturating_sub_unsigned(theirs.get());
-    Some(Reading { offset, uncertainty: half + RESOLUTION })
+    Some(PeerClock { peer, offset, uncertainty: half + RESOLUTION })
 }
 
-fn judge(rule: PeerRule, max_offset: Duration, readings: &[Reading]) -> Verdict {
+fn judge(rule: PeerRule, max_offset: Duration, readings: &[PeerClock]) -> Verdict {
     let reached = readings.len();
     if reached == 0 {
         return Verdict::Alone;
@@ -173,7 +187,9 @@ mod tests {
     const MAX_OFFSET: Duration = Duration::from_secs(5);
 
     fn agrees(rule: PeerRule, offsets: &[i64]) -> bool {
-        let reading = |offset: &i64| Reading { offset: *offset, uncertainty: RESOLUTION };
+        let peer = || Identity::parse("peer").unwrap();
+        let reading =
+            |offset: &i64| PeerClock { peer: peer(), offset: *offset, uncertainty: RESOLUTION };
         let readings: Vec<_> = offsets.iter().map(reading).collect();
         !matches!(judge(rule, MAX_OFFSET, &readings), Verdict::Refuses { .. })
     }

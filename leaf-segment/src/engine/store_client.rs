@@ -12,6 +12,7 @@ use tokio::sync::{Notify, Semaphore};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
+use tracing::Instrument as _;
 
 use crate::meaning::PeriodClock;
 use crate::{SegmentConfig, SegmentSource, StoreError, StoreErrorKind};
@@ -273,6 +274,7 @@ impl StoreClient {
         let begun = Instant::now();
         *self.asked_at.lock().expect("no holder of this lock panics") = begun;
         let deadline = self.config.attempt;
+        let request = request.instrument(tracing::info_span!("store", what));
         let result = tokio::time::timeout(deadline, request).await.unwrap_or_else(|_| {
             Err(StoreError::new(StoreErrorKind::Unavailable, what)
                 .because(format!("no answer within {deadline:?}")))

@@ -87,7 +87,7 @@ fn count(node: &Node, asked: u32) -> Result<usize, Status> {
 
 /// The end of a stream that had begun well: counted here, since its answer was counted already.
 fn refused_late(node: &Node, status: Status, reason: Reason) -> Status {
-    node.requests.refused(Face::Grpc, Operation::Take, reason);
+    node.requests.refused(Face::Grpc, Operation::Take, reason, None);
     status
 }
 

@@ -21,7 +21,7 @@ use std::time::Duration;
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::{Body, Bytes, Frame, Incoming, SizeHint};
 use hyper::service::Service;
-use hyper::{Request, Response, Version};
+use hyper::{Method, Request, Response, Version};
 use leaf_core::Health;
 use leaf_proto::v1;
 use leaf_proto::v1::id_service_server::{IdServiceServer, SERVICE_NAME};
@@ -41,6 +41,7 @@ use crate::access::{Client, Peer};
 use crate::metrics::Operation;
 use crate::node::Node;
 use crate::refusal::{Face, Reason};
+use crate::request::{HEADER, RequestId, in_span_once_it_waits};
 use crate::serve::{
     Control, Keeping, Order, Protocol, Stream, UnderWay, Unread, open, serve_http2,
 };
@@ -196,18 +197,24 @@ impl Service<Request<Incoming>> for Answering {
         let (node, budget) = (Arc::clone(&caller), self.budget.clone());
         Box::pin(async move {
             let (mut head, body) = request.into_parts();
+            let id = RequestId::of(&head.headers);
             head.extensions.insert(budget);
             head.extensions.insert(caller);
             if !is_meant(&head) {
-                node.requests.refused(Face::Grpc, Operation::Other, Reason::BadRequest);
+                node.requests.refused(Face::Grpc, Operation::Other, Reason::BadRequest, Some(&id));
                 return Ok(request::unsupported().map(|body| Counted::of(body, &control)));
             }
+            let uri = head.uri.clone();
             let request = Request::from_parts(head, body);
-            let mut path = request.uri().path().split('/').skip(1);
+            let mut path = uri.path().split('/').skip(1);
             let service = path.next().unwrap_or_default();
             let operation = operation(service, path.next().unwrap_or_default());
             let reply = match service {
-                SERVICE_NAME => whole(request, services.ids, &control).await,
+                SERVICE_NAME => {
+                    let answer = whole(request, services.ids, &control);
+                    let span = || crate::request::span(Face::Grpc, &id, &Method::POST, &uri);
+                    in_span_once_it_waits(answer, span).await
+                }
                 HEALTH => whole(request, services.health, &control).await,
                 "grpc.reflection.v1.ServerReflection" => (services.reflection)(request).await,
                 "grpc.reflection.v1alpha.ServerReflection" => {
@@ -220,7 +227,10 @@ impl Service<Request<Incoming>> for Answering {
             };
             reply.map(|mut reply| {
                 match reason_of(&reply) {
-                    Some(reason) => node.requests.refused(Face::Grpc, operation, reason),
+                    Some(reason) => {
+                        reply.headers_mut().insert(HEADER, id.value());
+                        node.requests.refused(Face::Grpc, operation, reason, Some(&id));
+                    }
                     None => node.requests.answered(Face::Grpc, operation, begun.elapsed(), 1),
                 }
                 let slot = reply.extensions_mut().remove::<Slot>();

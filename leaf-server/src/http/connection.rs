@@ -22,6 +22,7 @@ use hyper::{Method, Request, Version};
 use hyper_util::rt::TokioIo;
 use tokio::time::Instant;
 use tokio_util::either::Either;
+use tracing::Instrument as _;
 
 use super::body::RequestBody;
 use super::outbox;
@@ -32,6 +33,7 @@ use crate::access::{Client, Peer};
 use crate::metrics::Operation;
 use crate::node::Node;
 use crate::refusal::{Face, Reason};
+use crate::request::{self, RequestId};
 use crate::serve::{
     Control, Ended, HEAD_BYTES, Keeping, Order, Protocol, Share, Stream, UnderWay, drive, open,
     serve_http2,
@@ -175,8 +177,9 @@ impl Service<Request<Incoming>> for Answering {
         let mut client = self.client.borrow_mut();
         let caller = client.by(request.headers());
         if let Some(why) = self.malformed(&request) {
-            caller.requests.refused(routes.face(), Operation::Other, Reason::BadRequest);
-            let mut reply = Problem::bad_request(why).shown(Form::Text);
+            let (id, face) = (RequestId::of(request.headers()), routes.face());
+            caller.requests.refused(face, Operation::Other, Reason::BadRequest, Some(&id));
+            let mut reply = Problem::bad_request(why).shown(Form::Text, &id);
             if http1 {
                 reply.headers_mut().insert(CONNECTION, CLOSE);
             }
@@ -193,17 +196,27 @@ impl Service<Request<Incoming>> for Answering {
         let under_way = UnderWay::begin(&self.control);
         let (caller, control, begun) = (caller.clone(), Arc::clone(&self.control), Instant::now());
         Either::Right(Box::pin(async move {
+            let id = RequestId::of(request.headers());
             let (head, body) = request.into_parts();
             let mut body = RequestBody::new(body, Arc::clone(&control), under_way);
+            let span = || request::span(routes.face(), &id, &head.method, &head.uri);
             let (operation, mut reply) = match routes {
-                Routes::Ids => id_routes::route(&caller, &head, &mut body).await,
+                Routes::Ids => {
+                    let answer = id_routes::route(&caller, &head, &mut body, &id);
+                    request::in_span_once_it_waits(answer, span).await
+                }
                 // In a box of its own: it is several times as large, and there may be many thousand
                 // requests for ids at a time.
-                Routes::Ops => Box::pin(ops::route(&caller, &head, &mut body)).await,
+                Routes::Ops => {
+                    let answer = ops::route(&caller, &head, &mut body, &id);
+                    Box::pin(answer.instrument(span())).await
+                }
             };
             let requests = &caller.requests;
             match reply.extensions().get::<Reason>() {
-                Some(reason) => requests.refused(routes.face(), operation, *reason),
+                Some(reason) => {
+                    requests.refused(routes.face(), operation, *reason, Some(&id));
+                }
                 None => requests.answered(routes.face(), operation, begun.elapsed(), 1),
             }
             if http1 && !body.is_read() {

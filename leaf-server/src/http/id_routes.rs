@@ -18,6 +18,7 @@ use crate::access::Caller;
 use crate::ids;
 use crate::metrics::Operation;
 use crate::refusal::Reason;
+use crate::request::RequestId;
 
 /// The path of segment ids of the Java Leaf, up to the tag.
 const SEGMENT: &str = "/api/segment/get/";
@@ -110,6 +111,7 @@ pub(super) async fn route(
     caller: &Caller,
     head: &Parts,
     body: &mut RequestBody,
+    request: &RequestId,
 ) -> (Operation, Reply) {
     let form = if head.uri.path().starts_with("/v1/") { Form::Json } else { Form::Text };
     let form = Form::accepted(&head.headers, form);
@@ -119,7 +121,7 @@ pub(super) async fn route(
         Ok(_) => answer(caller, head, found).await,
         Err(problem) => Err(problem),
     };
-    (operation, reply.unwrap_or_else(|problem| problem.refusal(form)))
+    (operation, reply.unwrap_or_else(|problem| problem.refusal(form, request)))
 }
 
 /// Answers a request by its route. `HEAD` takes no id.

@@ -12,6 +12,7 @@ use serde::Serialize;
 use super::reply::{self, Reply};
 use crate::ids::IdError;
 use crate::refusal::Reason;
+use crate::request::{self, RequestId};
 
 /// The content type of RFC 9457.
 const PROBLEM: HeaderValue = HeaderValue::from_static("application/problem+json");
@@ -37,6 +38,8 @@ struct Details<'a> {
     title: &'a str,
     status: u16,
     detail: &'a str,
+    /// The request, by its id.
+    instance: String,
 }
 
 /// In which form errors are told.
@@ -147,13 +150,13 @@ impl Problem {
     }
 
     /// The answer to a request that is refused.
-    pub(super) fn refusal(self, form: Form) -> Reply {
+    pub(super) fn refusal(self, form: Form, request: &RequestId) -> Reply {
         let reason = self.reason;
-        reply::refused(self.shown(form), reason)
+        reply::refused(self.shown(form, request), reason)
     }
 
     /// The answer, with the headers that belong to its status.
-    pub(super) fn shown(self, form: Form) -> Reply {
+    pub(super) fn shown(self, form: Form, request: &RequestId) -> Reply {
         let (status, word) = (self.status(), self.reason.word());
         let mut reply = match form {
             Form::Text => reply::text(status, self.detail),
@@ -163,12 +166,14 @@ impl Problem {
                     title: status.canonical_reason().unwrap_or(word),
                     status: status.as_u16(),
                     detail: &self.detail,
+                    instance: format!("urn:leaf:request:{request}"),
                 };
                 // The details are plain texts.
                 reply::reply(status, PROBLEM, serde_json::to_vec(&details).unwrap_or_default())
             }
         };
         let headers = reply.headers_mut();
+        headers.insert(request::HEADER, request.value());
         if let Some(allow) = self.allow {
             headers.insert(ALLOW, HeaderValue::from_static(allow));
         }

@@ -376,6 +376,20 @@ fn of_snowflake(node: &Node, snowflake: &Snowflake, to: &mut Page<'_>) -> fmt::R
         "How far the ids' clock is ahead of the system's; absent while ids stand still because that went back.",
         view.ahead_of_wall.map(|ahead| ([] as [(&str, &str); 0], ahead as f64 / 1e3)),
     )?;
+    let mut offsets: Vec<i64> = node.peer_clocks().iter().map(|peer| peer.offset).collect();
+    offsets.sort_unstable();
+    to.gauge(
+        "leaf_peers_reached",
+        "How many other nodes told their clocks within the last minute, of 32 at most that are asked.",
+        offsets.len() as f64,
+    )?;
+    let middle = offsets.get(offsets.len() / 2);
+    let of = [("least", offsets.first()), ("median", middle), ("greatest", offsets.last())];
+    to.gauges(
+        "leaf_peer_clock_offset_seconds",
+        "This node's clock minus those of other nodes; absent while none is reached.",
+        of.into_iter().filter_map(|(of, offset)| Some(([("of", of)], *offset? as f64 / 1e3))),
+    )?;
     to.counter(
         "leaf_snowflake_leases_lost_total",
         "How often the lease of a worker id ended by itself.",

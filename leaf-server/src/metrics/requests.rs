@@ -11,6 +11,7 @@ use std::time::Duration;
 use leaf_core::{DurationCounts, Durations};
 
 use crate::refusal::{Face, Reason};
+use crate::request::RequestId;
 
 /// Defines [`Operation`] from a list of names and words, so that an operation is written in one place.
 macro_rules! operations {
@@ -123,9 +124,19 @@ impl Requests {
         self.cells().answered[face as usize][operation as usize].add(took, times);
     }
 
-    /// A request was refused. It does not get the text that the client is told: that may repeat what
-    /// the client sent, a password in the wrong place, say, which must not reach a log.
-    pub(crate) fn refused(&self, face: Face, operation: Operation, reason: Reason) {
+    /// A request was refused; over HTTP and gRPC it has an id. It does not get the text that the client
+    /// is told: that may repeat what the client sent, a password in the wrong place, say, which must not
+    /// reach a log.
+    pub(crate) fn refused(
+        &self,
+        face: Face,
+        operation: Operation,
+        reason: Reason,
+        request: Option<&RequestId>,
+    ) {
+        let (on, operation_name) = (face.name(), operation.word());
+        let request = request.map(tracing::field::display);
+        tracing::debug!(request, on, operation = operation_name, %reason, "refused");
         self.refused[face as usize][operation as usize][reason as usize]
             .fetch_add(1, Ordering::Relaxed);
     }
@@ -190,9 +201,9 @@ mod tests {
             assert_eq!(*operation as usize, number);
         }
         let requests = Requests::new(1);
-        requests.refused(Face::Http, Operation::Next, Reason::Busy);
-        requests.refused(Face::Http, Operation::Next, Reason::Busy);
-        requests.refused(Face::Ops, Operation::Admin, Reason::Forbidden);
+        requests.refused(Face::Http, Operation::Next, Reason::Busy, None);
+        requests.refused(Face::Http, Operation::Next, Reason::Busy, None);
+        requests.refused(Face::Ops, Operation::Admin, Reason::Forbidden, None);
         let refusals: Vec<_> = requests.refusals().collect();
         let expected = [
             (Face::Http, Operation::Next, Reason::Busy, 2),

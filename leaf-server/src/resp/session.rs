@@ -89,7 +89,7 @@ impl Session {
 
     /// Counts the command that is answered now as refused.
     pub(super) fn refused(&mut self, reason: Reason) {
-        self.client.node().requests.refused(Face::Redis, self.operation, reason);
+        self.client.node().requests.refused(Face::Redis, self.operation, reason, None);
         self.postpones();
     }
 

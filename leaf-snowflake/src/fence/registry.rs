@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex};
 
 use futures_core::future::BoxFuture;
 use leaf_core::{Layout, UnixMillis, WorkerId};
+use tracing::{Instrument as _, Span};
 
 use super::admin::AdminCommand;
 use super::rules::{ClaimPolicy, StoreRules};
@@ -47,6 +48,11 @@ pub struct WorkerView {
     pub remark: Option<String>,
     /// Whether its record needs [`Registry::repair_worker`].
     pub needs_repair: bool,
+}
+
+/// What the registry is asked, for traces.
+fn span(what: &'static str) -> Span {
+    tracing::info_span!("registry", what)
 }
 
 impl Registry {
@@ -118,7 +124,7 @@ impl Registry {
         who: &Identity,
         request: &ClaimRequest,
     ) -> Result<Lease, RegistryError> {
-        self.0.claim(who, request).await
+        self.0.claim(who, request).instrument(span("claim")).await
     }
 
     /// Raises the fence's ceiling to [`Report::ceiling`]; `lease` has the new ceiling once that is
@@ -129,7 +135,7 @@ impl Registry {
     /// database: final for this lease. `Unavailable`, `Damaged`, `NewerFormat`: the old ceiling
     /// stands.
     pub async fn extend(&self, lease: &mut Lease, report: Report) -> Result<(), RegistryError> {
-        self.0.extend(lease, report).await
+        self.0.extend(lease, report).instrument(span("extend")).await
     }
 
     /// Gives the worker id back: its next holder may start at `last.ceiling`, one past the last
@@ -139,7 +145,7 @@ impl Registry {
     /// The errors of [`Self::extend`]. Unless it is `Lost`, the worker id may stay held until its
     /// ceiling has passed.
     pub async fn release(&self, lease: Lease, last: Report) -> Result<(), RegistryError> {
-        self.0.release(lease, last).await
+        self.0.release(lease, last).instrument(span("release")).await
     }
 
     /// Every worker id that the registry has a record of, in order.

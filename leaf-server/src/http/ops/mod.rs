@@ -22,6 +22,7 @@ use hyper::http::request::Parts;
 use hyper::http::uri::{Authority, PathAndQuery};
 use hyper::{Method, StatusCode, Version};
 use serde::Serialize;
+use tracing::Instrument as _;
 
 use self::part::Part;
 use super::body::{self, RequestBody};
@@ -34,6 +35,7 @@ use crate::audit::{self, Change};
 use crate::metrics::{self, Operation};
 use crate::node::Node;
 use crate::refusal::Reason;
+use crate::request::RequestId;
 
 /// How long an answer may take that needs a store or the registry.
 const ANSWER: Duration = Duration::from_secs(20);
@@ -117,18 +119,19 @@ pub(super) async fn route(
     caller: &Caller,
     head: &Parts,
     body: &mut RequestBody,
+    request: &RequestId,
 ) -> (Operation, Reply) {
     let form = if head.uri.path().starts_with("/v1/") { Form::Json } else { Form::Text };
     let form = Form::accepted(&head.headers, form);
     let found = routes::find(ROUTES, head.uri.path());
     let operation = found.as_ref().map_or(Operation::Other, |(route, _)| route.to.operation());
-    let reply = answer(caller, head, body, found).await;
+    let reply = answer(caller, head, body, found, request).await;
     // Health is for everybody, and nobody keeps a connection for it: others may need its place.
     let is_health = matches!(head.uri.path(), "/healthz" | "/readyz");
     let mut reply = reply.unwrap_or_else(|problem| match problem.reason {
         // An answer like any other: nothing was refused.
-        Reason::Unavailable if is_health => problem.shown(form),
-        _ => problem.refusal(form),
+        Reason::Unavailable if is_health => problem.shown(form, request),
+        _ => problem.refusal(form, request),
     });
     if is_health && caller.is_overloaded() {
         // Envoy then prefers other nodes, and others ignore it.
@@ -146,6 +149,7 @@ async fn answer(
     head: &Parts,
     body: &mut RequestBody,
     found: Option<Found<'_, To>>,
+    request: &RequestId,
 ) -> Result<Reply, Problem> {
     let Some((route, parameters)) = found else {
         return Err(Problem::not_found("no such route: try /readyz or /v1/status"));
@@ -171,6 +175,7 @@ async fn answer(
             parameters: parameters.into_iter().map(String::from).collect(),
             head: head.clone(),
             body,
+            request: request.clone(),
         };
         return change(caller.clone(), asked).await;
     }
@@ -232,6 +237,7 @@ struct Asked {
     parameters: Vec<String>,
     head: Parts,
     body: Bytes,
+    request: RequestId,
 }
 
 /// Does what a request asks for, and writes that to the audit log; a stop waits for both.
@@ -242,7 +248,7 @@ async fn change(caller: Caller, asked: Asked) -> Result<Reply, Problem> {
         // In a task of its own: one that panics leaves a line, too.
         let performed = {
             let (node, asked) = (Arc::clone(&caller), Arc::clone(&asked));
-            tokio::spawn(async move { perform(&node, &asked).await })
+            tokio::spawn(async move { perform(&node, &asked).await }.in_current_span())
         };
         let done = performed.await.unwrap_or_else(|_| Err(failed()));
         let head = &asked.head;
@@ -254,6 +260,7 @@ async fn change(caller: Caller, asked: Asked) -> Result<Reply, Problem> {
             time: jiff::Timestamp::now().to_string(),
             caller: caller.name().to_owned(),
             address: caller.address.map(|address| address.to_string()),
+            request: asked.request.to_string(),
             method: head.method.to_string(),
             path: head.uri.path_and_query().map_or("/", PathAndQuery::as_str).to_owned(),
             body: Some(&asked.body)
@@ -270,7 +277,7 @@ async fn change(caller: Caller, asked: Asked) -> Result<Reply, Problem> {
 
 /// Does what a request asks for.
 async fn perform(node: &Node, asked: &Asked) -> Result<Reply, Problem> {
-    let Asked { to, parameters, head, body } = asked;
+    let Asked { to, parameters, head, body, .. } = asked;
     let first = || parameters.first().map_or(Ok(String::new()), |it| decode(it));
     let ok = StatusCode::OK;
     let records = match to {
@@ -343,7 +350,7 @@ async fn shown<T: Serialize + Send + 'static>(
 async fn detached<T: Send + 'static>(
     answer: impl Future<Output = Result<T, Problem>> + Send + 'static,
 ) -> Result<T, Problem> {
-    match tokio::time::timeout(ANSWER, tokio::spawn(answer)).await {
+    match tokio::time::timeout(ANSWER, tokio::spawn(answer.in_current_span())).await {
         Ok(Ok(answer)) => answer,
         Ok(Err(_)) => Err(failed()),
         Err(_) => {

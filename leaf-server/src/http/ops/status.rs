@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use hyper::StatusCode;
 use leaf_core::Health;
+use leaf_snowflake::PeerClock;
 use serde::Serialize;
 
 use super::super::reply::{self, Reply};
@@ -82,10 +83,22 @@ struct Flakes {
     clock_ahead_ms: Option<i64>,
     clock_steps_forward: u64,
     clock_steps_back: u64,
+    /// The clocks of other nodes, as they were read within the last minute.
+    peers: Vec<PeerShown>,
     /// How often a lease ended by itself: taken over, in doubt after a failover, or not continued.
     leases_lost: u64,
     /// How long the layout's timestamps last.
     days_left: u64,
+}
+
+/// The clock of another node.
+#[derive(Serialize)]
+struct PeerShown {
+    address: String,
+    /// This node's clock minus the other's.
+    clock_offset_ms: i64,
+    /// How wrong that may be in either direction.
+    uncertainty_ms: u64,
 }
 
 impl HealthShown {
@@ -157,7 +170,17 @@ fn flakes(node: &Node, snowflake: &Snowflake) -> Flakes {
         clock_ahead_ms: view.ahead_of_wall,
         clock_steps_forward: view.clock_steps.forward,
         clock_steps_back: view.clock_steps.back,
+        peers: node.peer_clocks().iter().map(peer).collect(),
         leases_lost: view.leases_lost,
         days_left: view.days_left,
+    }
+}
+
+/// Another node's clock as it is shown.
+fn peer(clock: &PeerClock) -> PeerShown {
+    PeerShown {
+        address: clock.peer.to_string(),
+        clock_offset_ms: clock.offset,
+        uncertainty_ms: u64::try_from(clock.uncertainty.as_millis()).unwrap_or(u64::MAX),
     }
 }

@@ -4,6 +4,10 @@
 //! through a queue of bounded length to one thread that writes them. Where nobody reads, that thread
 //! waits; what does not fit into the queue is dropped and counted.
 
+pub(crate) mod repeats;
+#[cfg(feature = "otlp")]
+pub(crate) mod traces;
+
 use std::io::{IsTerminal as _, Write};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,6 +18,8 @@ use leaf_node::config::{self, ConfigError, LogFormat};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Registry, fmt, reload};
+
+use self::repeats::Repeats;
 
 /// The most lines that wait to be written: some MB, and some minutes of a bad day.
 const LINES: usize = 8192;
@@ -49,10 +55,10 @@ impl Write for Queued {
 /// The running log, whose level can be changed.
 pub(crate) struct Log(reload::Handle<EnvFilter, Registry>);
 
-/// Starts the log.
+/// Starts the log, and traces where the environment names a collector.
 ///
 /// # Errors
-/// The level is neither a level nor directives.
+/// The level is neither a level nor directives, or the collector's address is none.
 pub(crate) fn start(config: &config::Log) -> Result<Log, ConfigError> {
     let (filter, handle) = reload::Layer::new(config.filter()?);
     let (queue, messages) = sync_channel(LINES);
@@ -71,10 +77,14 @@ pub(crate) fn start(config: &config::Log) -> Result<Log, ConfigError> {
         // A log that cannot be written must not end what it tells of.
         .log_internal_errors(false)
         .with_writer(|| Queued);
-    let log = tracing_subscriber::registry().with(filter);
+    let log = tracing_subscriber::registry().with(filter).with(Repeats);
+    #[cfg(feature = "otlp")]
+    let log = log.with(traces::layer()?);
     match config.format {
         LogFormat::Text => log.with(lines).init(),
-        LogFormat::Json => log.with(lines.json().flatten_event(true)).init(),
+        LogFormat::Json => {
+            log.with(lines.json().flatten_event(true)).init();
+        }
     }
     std::panic::set_hook(Box::new(|panic| {
         tracing::error!("{panic}\n{}", std::backtrace::Backtrace::capture());
@@ -119,6 +129,9 @@ pub(crate) fn dropped() -> u64 {
 
 /// Waits for a moment until everything is written.
 pub(crate) fn flush() {
+    repeats::tell_all();
+    #[cfg(feature = "otlp")]
+    traces::end();
     let Some(queue) = QUEUE.get() else { return };
     let (done, written) = sync_channel(1);
     // It waits for a place, also where none comes.

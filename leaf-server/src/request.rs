@@ -1,0 +1,135 @@
+//! Request ids and spans: an error shows the id of its request, and the log, the audit log and traces have
+//! it beside what they tell, so that a person who was told of an error finds what became of the request.
+//!
+//! A client, or a proxy in front, may send an id in [`HEADER`]; else the server draws one. It is for
+//! people, and nothing is decided by it. Requests that are answered at once have no span: it would cost
+//! more than the answer.
+
+use std::fmt;
+use std::future::poll_fn;
+use std::pin::pin;
+use std::task::Poll;
+
+use hyper::header::{HeaderMap, HeaderName, HeaderValue};
+use hyper::{Method, Uri};
+use tracing::{Instrument as _, Span};
+
+#[cfg(feature = "otlp")]
+use crate::log::traces;
+use crate::refusal::Face;
+
+/// Where a client sends its id of a request, and where an error has it.
+pub(crate) const HEADER: HeaderName = HeaderName::from_static("x-request-id");
+
+/// The longest that is taken from a client: a UUID has 36 characters.
+const LONGEST: usize = 64;
+/// How much of a path a span has.
+const LONGEST_PATH: usize = 256;
+
+/// The id of a request.
+#[derive(Debug, Clone)]
+pub(crate) struct RequestId {
+    text: IdText,
+    /// What the client says that its trace is.
+    #[cfg(feature = "otlp")]
+    parent: Option<HeaderValue>,
+}
+
+#[derive(Debug, Clone)]
+enum IdText {
+    /// The client's.
+    Given(HeaderValue),
+    /// Drawn here.
+    Drawn(u64),
+}
+
+impl RequestId {
+    /// The client's id where it sent one that can stand in a log as it is, else a new one.
+    pub(crate) fn of(headers: &HeaderMap) -> Self {
+        let text = match headers.get(HEADER).filter(|given| is_plain(given.as_bytes())) {
+            Some(given) => IdText::Given(given.clone()),
+            None => IdText::Drawn(fastrand::u64(..)),
+        };
+        Self {
+            text,
+            #[cfg(feature = "otlp")]
+            parent: traces::parent(headers),
+        }
+    }
+
+    /// As a header has it.
+    pub(crate) fn value(&self) -> HeaderValue {
+        match &self.text {
+            IdText::Given(given) => given.clone(),
+            IdText::Drawn(_) => {
+                HeaderValue::from_str(&self.to_string()).expect("hexadecimal digits are a value")
+            }
+        }
+    }
+}
+
+impl fmt::Display for RequestId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.text {
+            // It has plain characters alone.
+            IdText::Given(given) => f.write_str(given.to_str().unwrap_or_default()),
+            IdText::Drawn(number) => write!(f, "{number:016x}"),
+        }
+    }
+}
+
+/// The span of a request.
+pub(crate) fn span(face: Face, id: &RequestId, method: &Method, uri: &Uri) -> Span {
+    let path = uri.path();
+    let path = path.get(..LONGEST_PATH).unwrap_or(path);
+    let span = tracing::info_span!("request", %id, on = face.name(), %method, path);
+    #[cfg(feature = "otlp")]
+    traces::join(&span, id.parent.as_ref());
+    span
+}
+
+/// Runs `answer`; from where it first waits, in the span that `span` makes.
+pub(crate) async fn in_span_once_it_waits<T>(
+    answer: impl Future<Output = T>,
+    span: impl FnOnce() -> Span,
+) -> T {
+    let mut answer = pin!(answer);
+    match poll_fn(|context| Poll::Ready(answer.as_mut().poll(context))).await {
+        Poll::Ready(answer) => answer,
+        Poll::Pending => answer.instrument(span()).await,
+    }
+}
+
+/// Whether it is short, and of characters that mean nothing in any log.
+fn is_plain(given: &[u8]) -> bool {
+    let is_fine = |byte: &u8| byte.is_ascii_alphanumeric() || b"-_.:".contains(byte);
+    (1..=LONGEST).contains(&given.len()) && given.iter().all(is_fine)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(given: &[u8]) -> String {
+        let mut headers = HeaderMap::new();
+        headers.insert(HEADER, HeaderValue::from_bytes(given).unwrap());
+        RequestId::of(&headers).to_string()
+    }
+
+    #[test]
+    fn a_plain_id_of_the_client_is_kept_and_any_other_replaced() {
+        let longest = "x".repeat(LONGEST);
+        for kept in ["0f8b-41aa_x.1:2", &longest] {
+            assert_eq!(of(kept.as_bytes()), kept);
+        }
+        let too_long = "x".repeat(LONGEST + 1);
+        for replaced in ["", "a b", "a\"b", "<b>", "\u{e9}", "a,b", &too_long] {
+            let drawn = of(replaced.as_bytes());
+            assert_eq!(drawn.len(), 16, "{replaced:?} became {drawn:?}");
+            assert!(drawn.bytes().all(|byte| byte.is_ascii_hexdigit()), "{drawn:?}");
+        }
+        assert_ne!(of(b""), of(b""));
+        let drawn = RequestId::of(&HeaderMap::new());
+        assert_eq!(drawn.value(), drawn.to_string());
+    }
+}
