@@ -6,7 +6,7 @@ use anyhow::{Result, anyhow, bail};
 use comfy_table::CellAlignment;
 use leaf_core::Tag;
 use leaf_node::config::ConfigError;
-use leaf_node::traffic::{Rate, Rules, RulesError, Subject};
+use leaf_node::traffic::{self, ChangeError, Rate, Rules, RulesError, Subject};
 use leaf_registry::Note;
 use leaf_segment::shards::ShardMemory;
 use serde::Serialize;
@@ -15,9 +15,6 @@ use crate::cli::{Output, Rated, Ruled};
 use crate::output::{self, Row};
 use crate::stores::Stores;
 use crate::{Done, cli};
-
-/// How often somebody else may be faster.
-const TRIES: u32 = 5;
 
 /// What a command does to a rule.
 pub(crate) enum Act {
@@ -78,26 +75,31 @@ pub(crate) async fn run(stores: &Stores, act: Act, output: Output) -> Result<Don
         check_exists(stores, pattern).await?;
     }
     let admin = &stores.shards.rest().open.admin;
-    for _ in 0..TRIES {
-        let before = admin.note(Note::Traffic).await?;
-        let read = || Rules::decode(before.as_deref().unwrap_or_default());
-        let mut rules = if clears { Rules::default() } else { read().map_err(explained)? };
-        match &change {
-            Some((subject, Some(rate))) => drop(rules.rates.insert(subject.clone(), *rate)),
-            Some((subject, None)) if rules.rates.remove(subject).is_none() => {
+    let read = async || admin.note(Note::Traffic).await;
+    let there = |text: Option<String>| Rules::decode(text.as_deref().unwrap_or_default());
+    let rules = match change {
+        None if clears => {
+            let before = read().await?;
+            let none = Rules::default();
+            if !admin.write_note(Note::Traffic, before.as_deref(), &none.encode()?).await? {
+                return Err(ChangeError::Overtaken.into());
+            }
+            none
+        }
+        None => there(read().await?).map_err(explained)?,
+        Some((subject, rate)) => {
+            let is_there = there(read().await?).map_err(explained)?.rates.contains_key(&subject);
+            if rate.is_none() && !is_there {
                 bail!("{subject} has no rule; `leaf traffic` lists those that there are");
             }
-            _ => {}
+            traffic::change(&**admin, |rules| match rate {
+                Some(rate) => drop(rules.rates.insert(subject.clone(), rate)),
+                None => drop(rules.rates.remove(&subject)),
+            })
+            .await?
         }
-        let after = rules.encode()?;
-        let done = change.is_none() && !clears
-            || before.as_deref() == Some(&*after)
-            || admin.write_note(Note::Traffic, before.as_deref(), &after).await?;
-        if done {
-            return Ok(Done { text: output::rows(&shown(&rules), output), trouble: None });
-        }
-    }
-    bail!("somebody else changes the rules at the same time: try again")
+    };
+    Ok(Done { text: output::rows(&shown(&rules), output), trouble: None })
 }
 
 /// Rules that cannot be read are no dead end.

@@ -8,7 +8,8 @@ use std::fmt;
 use std::num::NonZeroU32;
 
 use leaf_core::Tag;
-use leaf_registry::Note;
+use leaf_registry::{Administration, Note};
+use leaf_segment::StoreError;
 use serde::{Deserialize, Serialize};
 
 use crate::tokens;
@@ -147,6 +148,46 @@ impl Rules {
         }
         Ok(text)
     }
+}
+
+/// How often somebody else may be faster.
+const TRIES: u32 = 5;
+
+/// Why rules were not changed.
+#[derive(Debug, thiserror::Error)]
+pub enum ChangeError {
+    /// Those that there are cannot be read, or there is no room for another one.
+    #[error(transparent)]
+    Rules(#[from] RulesError),
+    /// The store that has them.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// Others changed them at the same time, again and again.
+    #[error("somebody else changes the rules at the same time: try again")]
+    Overtaken,
+}
+
+/// Changes the rules in the store that has them; tells what they are then. `change` gets those that are
+/// there, once more each time that somebody else was faster.
+///
+/// # Errors
+/// See [`ChangeError`]. Nothing was changed then, unless the store did not answer.
+pub async fn change(
+    admin: &dyn Administration,
+    change: impl Fn(&mut Rules),
+) -> Result<Rules, ChangeError> {
+    for _ in 0..TRIES {
+        let before = admin.note(Note::Traffic).await?;
+        let mut rules = Rules::decode(before.as_deref().unwrap_or_default())?;
+        change(&mut rules);
+        let after = rules.encode()?;
+        if before.as_deref() == Some(&*after)
+            || admin.write_note(Note::Traffic, before.as_deref(), &after).await?
+        {
+            return Ok(rules);
+        }
+    }
+    Err(ChangeError::Overtaken)
 }
 
 #[cfg(test)]

@@ -454,6 +454,11 @@ impl Caller {
         if self.grant.reads() { Ok(()) } else { Err(self.denial("read".into())) }
     }
 
+    /// Whether it may still read what operators read, on the ops listener.
+    pub(crate) fn may_read(&self) -> bool {
+        self.check_reads().is_ok() || !self.access.ops_has_callers()
+    }
+
     /// Whether it may change what operators change.
     pub(crate) fn check_administers(&self) -> Result<(), Denial> {
         if self.grant.administers() { Ok(()) } else { Err(self.denial("admin".into())) }

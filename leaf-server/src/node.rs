@@ -22,6 +22,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::access::{Access, read_alone};
 use crate::audit::Audit;
+use crate::http::Feed;
 use crate::live::Live;
 use crate::metrics::{Requests, TagMemory, data_thread};
 use crate::peers::HttpPeers;
@@ -74,6 +75,8 @@ pub(crate) struct Node {
     pub(crate) requests: Requests,
     /// The certificates of the listeners, where one of them encrypts.
     pub(crate) tls: Option<Arc<Tls>>,
+    /// What viewers of the dashboard are sent.
+    pub(crate) feed: Feed,
     /// What the page of metrics told of tags.
     pub(crate) tag_memory: TagMemory,
     /// Why stores may lose what they have acknowledged, as they said last: a text for each store and
@@ -122,6 +125,7 @@ impl Node {
             pressures: (0..threads).map(|_| Pressure::default()).collect(),
             requests: Requests::new(threads),
             tls: Tls::open(config)?,
+            feed: Feed::default(),
             tag_memory: TagMemory::default(),
             store_losses: Mutex::default(),
             peer_clocks: Mutex::default(),
@@ -146,6 +150,11 @@ impl Node {
     /// operator takes it back. Everything else goes on.
     pub(crate) fn drain(&self, drained: bool) {
         self.drained.store(drained, Ordering::Relaxed);
+    }
+
+    /// Whether an operator has taken it out of service.
+    pub(crate) fn is_drained(&self) -> bool {
+        self.drained.load(Ordering::Relaxed)
     }
 
     /// From now on this node says that it stops, so that balancers send nothing new. Everything else
@@ -269,7 +278,7 @@ impl Node {
         let out = |code, text| Health::not_ready(code, text);
         if self.leaving.load(Ordering::Relaxed) {
             out(HealthCode::Stopping, "stopping").and(health)
-        } else if self.drained.load(Ordering::Relaxed) {
+        } else if self.is_drained() {
             let text = "drained by an operator, until DELETE /v1/drain on the ops listener";
             out(HealthCode::Drained, text).and(health)
         } else {

@@ -89,6 +89,8 @@ reasons! {
     TooFast => "too-fast",
     /// The request contradicts what is stored.
     Conflict => "conflict",
+    /// What the request would change is not what its client saw.
+    Stale => "stale",
     /// The request must be confirmed first.
     Unconfirmed => "unconfirmed",
     /// A tag of this name exists.

@@ -101,6 +101,9 @@ pub enum TagAdminError {
     /// The request contradicts the tag's record.
     #[error("{0}")]
     Conflict(String),
+    /// The record is not as whoever changes it has seen it.
+    #[error("somebody else has changed the tag meanwhile: look at it again")]
+    Stale,
     /// The key that it needs is not in the key ring of this node.
     #[error("{0}")]
     NoKey(String),
@@ -220,7 +223,24 @@ impl<'a> TagAdmin<'a> {
     /// # Errors
     /// `Conflict` where `min_step` would be above `max_step`; `UnknownTag`; failures of the store.
     pub async fn change(&self, tag: &Tag, change: TagChange) -> Result<TagRecord, TagAdminError> {
+        self.change_if(tag, change, |_| true).await
+    }
+
+    /// As [`Self::change`], where the record is as `is_expected` says: an operator changes what was shown
+    /// and nothing else. It is asked of the very record that is changed.
+    ///
+    /// # Errors
+    /// `Stale` where it is not; those of [`Self::change`].
+    pub async fn change_if(
+        &self,
+        tag: &Tag,
+        change: TagChange,
+        is_expected: impl Fn(&TagRecord) -> bool,
+    ) -> Result<TagRecord, TagAdminError> {
         self.update(tag, |record| {
+            if !is_expected(record) {
+                return Err(TagAdminError::Stale);
+            }
             let meaning = usable(record)?;
             let steps = [change.min_step.flatten(), change.max_step.flatten(), change.step];
             if meaning.order == Order::Strict && steps.iter().any(Option::is_some) {

@@ -55,6 +55,7 @@ pub(super) fn refused(reason: Reason, text: impl Into<String>) -> Status {
         | Reason::NotJson
         | Reason::Forbidden
         | Reason::Conflict
+        | Reason::Stale
         | Reason::Unconfirmed
         | Reason::TagExists
         | Reason::UsedBefore

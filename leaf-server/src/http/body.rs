@@ -36,6 +36,11 @@ impl RequestBody {
         Self { incoming, control, under_way: Some(under_way) }
     }
 
+    /// What keeps the connection for as long as an answer is sent that has no end.
+    pub(super) fn keep(&self) -> UnderWay {
+        UnderWay::begin(&self.control)
+    }
+
     /// Whether all of it was read.
     pub(super) fn is_read(&self) -> bool {
         self.incoming.is_end_stream()

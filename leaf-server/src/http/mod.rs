@@ -17,6 +17,7 @@ mod routes;
 mod v1;
 
 pub(crate) use connection::Http;
+pub(crate) use ops::feed::Feed;
 
 #[cfg(test)]
 mod openapi;

@@ -108,6 +108,7 @@ impl Problem {
             | Reason::TagExists
             | Reason::UsedBefore
             | Reason::RegistryRefuses => StatusCode::CONFLICT,
+            Reason::Stale => StatusCode::PRECONDITION_FAILED,
             Reason::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
             Reason::NotJson => StatusCode::UNSUPPORTED_MEDIA_TYPE,
             Reason::Record | Reason::EndOfTime | Reason::Failed => {
@@ -224,6 +225,7 @@ impl From<TagAdminError> for Problem {
                 let detail = hints::with(&error, hints::of_admin(&error));
                 Self::new(Reason::Conflict, detail)
             }
+            TagAdminError::Stale => Self::new(Reason::Stale, error.to_string()),
             // Of an advance: a deletion says more.
             TagAdminError::Unconfirmed(why) => {
                 Self::new(Reason::Unconfirmed, format!("{why}; set `far` where that is meant"))

@@ -7,15 +7,18 @@ use hyper::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue, LOCATION, X_CONTEN
 use hyper::{Response, StatusCode};
 use leaf_core::Id;
 use serde::Serialize;
+use tokio::sync::mpsc;
 
 use super::reply_body::ReplyBody;
 use crate::refusal::Reason;
+use crate::serve::UnderWay;
 
 /// An answer, whatever its body is made of.
 pub(super) type Reply = Response<ReplyBody>;
 
 const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
+const JSON_LINES: HeaderValue = HeaderValue::from_static("application/x-ndjson");
 const HTML: HeaderValue = HeaderValue::from_static("text/html; charset=utf-8");
 const NOSNIFF: HeaderValue = HeaderValue::from_static("nosniff");
 const NO_STORE: HeaderValue = HeaderValue::from_static("no-store");
@@ -66,6 +69,11 @@ pub(super) fn json_text(text: String) -> Reply {
 /// JSON that is written while the client takes it.
 pub(super) fn json_pieces(pieces: impl Iterator<Item = String> + Send + 'static) -> Reply {
     of(StatusCode::OK, JSON, ReplyBody::pieces(pieces))
+}
+
+/// Lines of JSON, each of which is sent when it is there.
+pub(super) fn lines(lines: mpsc::Receiver<Bytes>, under_way: UnderWay) -> Reply {
+    of(StatusCode::OK, JSON_LINES, ReplyBody::live(lines, under_way))
 }
 
 /// A page. Browsers must not guess another type from what is in it.

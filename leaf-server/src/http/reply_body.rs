@@ -9,9 +9,11 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
-use crate::serve::{Control, Unread};
 use http_body_util::Full;
 use hyper::body::{Body, Bytes, Frame, SizeHint};
+use tokio::sync::mpsc;
+
+use crate::serve::{Control, UnderWay, Unread};
 
 /// How much text is made at a time. hyper asks for the first part before it knows whether the
 /// client takes any, so that much of each answer may wait.
@@ -36,6 +38,8 @@ enum Content {
     Whole(Full<Bytes>),
     /// Made while the client takes it.
     Pieces(Pieces),
+    /// Sent as it comes; the connection is not idle while `_under_way` lives.
+    Live { lines: mpsc::Receiver<Bytes>, _under_way: UnderWay },
     /// Nothing is left.
     Done,
 }
@@ -50,6 +54,11 @@ impl ReplyBody {
     /// iterator is asked only when hyper wants the next frame.
     pub(super) fn pieces(pieces: impl Iterator<Item = String> + Send + 'static) -> Self {
         Self { content: Content::Pieces(Box::new(pieces)), unread: None }
+    }
+
+    /// A body that is sent as it comes, until its sender is gone. It keeps the connection for so long.
+    pub(super) fn live(lines: mpsc::Receiver<Bytes>, under_way: UnderWay) -> Self {
+        Self { content: Content::Live { lines, _under_way: under_way }, unread: None }
     }
 
     /// Lets the connection's listener know whether it is taken.
@@ -79,6 +88,9 @@ impl Body for ReplyBody {
                 }
                 (!text.is_empty()).then(|| Ok(Frame::data(Bytes::from(text))))
             }
+            Content::Live { lines, .. } => {
+                ready!(lines.poll_recv(context)).map(|line| Ok(Frame::data(line)))
+            }
             Content::Done => None,
         };
         if frame.is_none() {
@@ -93,7 +105,7 @@ impl Body for ReplyBody {
     fn is_end_stream(&self) -> bool {
         match &self.content {
             Content::Whole(whole) => whole.is_end_stream(),
-            Content::Pieces(_) => false,
+            Content::Pieces(_) | Content::Live { .. } => false,
             Content::Done => true,
         }
     }
@@ -101,7 +113,7 @@ impl Body for ReplyBody {
     fn size_hint(&self) -> SizeHint {
         match &self.content {
             Content::Whole(whole) => whole.size_hint(),
-            Content::Pieces(_) => SizeHint::default(),
+            Content::Pieces(_) | Content::Live { .. } => SizeHint::default(),
             Content::Done => SizeHint::with_exact(0),
         }
     }

@@ -4,6 +4,7 @@
 //! through a queue of bounded length to one thread that writes them. Where nobody reads, that thread
 //! waits; what does not fit into the queue is dropped and counted.
 
+pub(crate) mod events;
 pub(crate) mod repeats;
 #[cfg(feature = "otlp")]
 pub(crate) mod traces;
@@ -19,6 +20,7 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Registry, fmt, reload};
 
+use self::events::Events;
 use self::repeats::Repeats;
 
 /// The most lines that wait to be written: some MB, and some minutes of a bad day.
@@ -77,7 +79,7 @@ pub(crate) fn start(config: &config::Log) -> Result<Log, ConfigError> {
         // A log that cannot be written must not end what it tells of.
         .log_internal_errors(false)
         .with_writer(|| Queued);
-    let log = tracing_subscriber::registry().with(filter).with(Repeats);
+    let log = tracing_subscriber::registry().with(filter).with(Repeats).with(Events);
     #[cfg(feature = "otlp")]
     let log = log.with(traces::layer()?);
     match config.format {

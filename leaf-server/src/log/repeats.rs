@@ -49,9 +49,7 @@ impl<S: Subscriber> Layer<S> for Repeats {
         if *metadata.level() > Level::WARN || metadata.target() == module_path!() {
             return true;
         }
-        let mut text = Text(String::new());
-        event.record(&mut text);
-        is_new(&mut seen(), (metadata.callsite(), text.0), *metadata.level(), Instant::now())
+        is_new(&mut seen(), (metadata.callsite(), text(event)), *metadata.level(), Instant::now())
     }
 }
 
@@ -117,7 +115,14 @@ fn tell_after(every: Duration) {
     }
 }
 
-/// An event as one text: what it says, then its fields.
+/// An event as one text: what it says, and its fields.
+pub(super) fn text(event: &Event<'_>) -> String {
+    let mut text = Text(String::new());
+    event.record(&mut text);
+    text.0
+}
+
+/// Collects what an event says.
 struct Text(String);
 
 impl Visit for Text {

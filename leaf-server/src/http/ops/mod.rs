@@ -5,10 +5,12 @@
 //! only, and not to a page that a browser was lured to. Stores and registry are asked by tasks of their
 //! own: a client that leaves must not take a connection of the pool with it.
 
+pub(crate) mod feed;
 mod part;
 mod status;
 mod tables;
 mod tags;
+mod ui;
 mod workers;
 
 use std::borrow::Cow;
@@ -17,11 +19,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hyper::body::Bytes;
-use hyper::header::{AUTHORIZATION, CONNECTION, HOST, HeaderMap, HeaderValue, ORIGIN};
+use hyper::header::{
+    AUTHORIZATION, CONNECTION, ETAG, HOST, HeaderMap, HeaderValue, IF_MATCH, ORIGIN,
+};
 use hyper::http::request::Parts;
 use hyper::http::uri::{Authority, PathAndQuery};
 use hyper::{Method, StatusCode, Version};
 use serde::Serialize;
+use serde_json::json;
 use tracing::Instrument as _;
 
 use self::part::Part;
@@ -30,6 +35,7 @@ use super::id_routes::decode_key;
 use super::problem::{Form, Problem, check_method};
 use super::reply::{self, Reply};
 use super::routes::{self, Found, Route};
+use super::v1;
 use crate::access::Caller;
 use crate::audit::{self, Change};
 use crate::metrics::{self, Operation};
@@ -53,6 +59,12 @@ pub(super) enum To {
     Status,
     /// All that is counted and measured.
     Metrics,
+    /// A file of the dashboard.
+    File(ui::File),
+    /// What the dashboard shows, as it changes.
+    Live,
+    /// A snowflake id taken apart.
+    Id,
     /// The double buffers, as on the page of the Java Leaf.
     Cache,
     /// The table of tags, as on the page of the Java Leaf.
@@ -72,6 +84,10 @@ pub(super) enum Records {
     TagAdvance,
     /// Gives the newest key to a tag of scrambled ids.
     TagRekey,
+    /// Cuts a tag, and takes that back.
+    TagCut,
+    /// What the ids of a tag would look like.
+    Sample,
     /// An id of a tag taken apart.
     TagId,
     /// Lists the worker ids.
@@ -88,9 +104,14 @@ impl To {
         match self {
             Self::Alive | Self::Ready => Operation::Health,
             Self::Metrics => Operation::Metrics,
-            Self::Drain | Self::Status | Self::Cache | Self::Db | Self::Records(_) => {
-                Operation::Admin
-            }
+            Self::Drain
+            | Self::Status
+            | Self::File(_)
+            | Self::Live
+            | Self::Cache
+            | Self::Db
+            | Self::Records(_) => Operation::Admin,
+            Self::Id => Operation::Decode,
         }
     }
 }
@@ -99,6 +120,13 @@ impl To {
 pub(super) const ROUTES: &[Route<To>] = &[
     Route::new("GET, HEAD", "/healthz", To::Alive),
     Route::new("GET, HEAD", "/readyz", To::Ready),
+    Route::new("GET, HEAD", "/", To::File(ui::File::Page)),
+    Route::new("GET, HEAD", "/ui/app.js", To::File(ui::File::Script)),
+    Route::new("GET, HEAD", "/ui/style.css", To::File(ui::File::Style)),
+    Route::new("GET, HEAD", "/ui/uplot.js", To::File(ui::File::Charts)),
+    Route::new("GET, HEAD", "/ui/uplot.css", To::File(ui::File::ChartStyle)),
+    Route::new("GET", "/v1/live", To::Live),
+    Route::new("GET, HEAD", "/v1/ids/{id}", To::Id),
     Route::new("POST, DELETE", "/v1/drain", To::Drain),
     Route::new("GET, HEAD", "/v1/status", To::Status),
     Route::new("GET, HEAD", "/metrics", To::Metrics),
@@ -108,6 +136,8 @@ pub(super) const ROUTES: &[Route<To>] = &[
     Route::new("GET, HEAD, PATCH, DELETE", "/v1/tags/{tag}", To::Records(Records::Tag)),
     Route::new("POST", "/v1/tags/{tag}/advance", To::Records(Records::TagAdvance)),
     Route::new("POST", "/v1/tags/{tag}/rekey", To::Records(Records::TagRekey)),
+    Route::new("PUT, DELETE", "/v1/tags/{tag}/cut", To::Records(Records::TagCut)),
+    Route::new("POST", "/v1/sample", To::Records(Records::Sample)),
     Route::new("GET, HEAD", "/v1/tags/{tag}/ids/{id}", To::Records(Records::TagId)),
     Route::new("GET, HEAD", "/v1/workers", To::Records(Records::Workers)),
     Route::new("POST", "/v1/workers/{worker}/release", To::Records(Records::WorkerRelease)),
@@ -155,11 +185,12 @@ async fn answer(
         return Err(Problem::not_found("no such route: try /readyz or /v1/status"));
     };
     check_method(&head.method, route.methods)?;
-    if !matches!(route.to, To::Alive | To::Ready) {
+    if !matches!(route.to, To::Alive | To::Ready | To::File(_)) {
         authorize(caller, head)?;
         let takes_some = match route.to {
-            To::Cache | To::Db | To::Records(Records::Tags) => head.method != "POST",
+            To::Cache | To::Db | To::Id | To::Records(Records::Tags) => head.method != "POST",
             To::Drain => false,
+            To::Records(Records::TagCut) => false,
             _ => head.method == "DELETE",
         };
         if !takes_some && head.uri.query().is_some_and(|query| !query.is_empty()) {
@@ -177,6 +208,13 @@ async fn answer(
             body,
             request: request.clone(),
         };
+        // It changes nothing.
+        if route.to == To::Records(Records::Sample) {
+            let (tag, spec) =
+                body::json::<tags::Create>(&asked.head.headers, &asked.body)?.read()?;
+            let node = Arc::clone(caller);
+            return shown(async move { tags::sample(&node, &tag, spec).await }).await;
+        }
         return change(caller.clone(), asked).await;
     }
     let query = head.uri.query().unwrap_or_default();
@@ -191,6 +229,11 @@ async fn answer(
         To::Metrics => {
             let kind = HeaderValue::from_static(metrics::CONTENT_TYPE);
             Ok(reply::reply(StatusCode::OK, kind, metrics::page(&node)))
+        }
+        To::File(file) => Ok(ui::show(file)),
+        To::Live => Ok(reply::lines(feed::watch(caller)?, body.keep())),
+        To::Id => {
+            v1::decode(&node, parameters.first().copied().unwrap_or_default(), head.uri.query())
         }
         To::Cache => Ok(tables::cache(&node, &Part::of(query)?, &head.headers)),
         To::Db => {
@@ -216,7 +259,8 @@ async fn show(
         }
         Records::Tag => {
             let tag = decoded(0)?;
-            shown(async move { tags::show(&node, &tag).await }).await
+            let (tag, version) = detached(async move { tags::show(&node, &tag).await }).await?;
+            Ok(with_version(reply::json(StatusCode::OK, &tag), version))
         }
         Records::TagId => {
             let (tag, id) = (decoded(0)?, decoded(1)?);
@@ -225,6 +269,8 @@ async fn show(
         Records::Workers => shown(async move { workers::list(&node).await }).await,
         Records::TagAdvance
         | Records::TagRekey
+        | Records::TagCut
+        | Records::Sample
         | Records::WorkerRelease
         | Records::WorkerRetire => Err(Problem::not_found("this route only changes")),
     }
@@ -295,7 +341,8 @@ async fn perform(node: &Node, asked: &Asked) -> Result<Reply, Problem> {
         }
         (Records::Tag, "PATCH") => {
             let change = body::json::<tags::Change>(&head.headers, body)?.read()?;
-            Ok(reply::json(ok, &tags::change(node, &first()?, change).await?))
+            let changed = tags::change(node, &first()?, change, &expected(&head.headers)?).await?;
+            Ok(with_version(reply::json(ok, &changed.0), changed.1))
         }
         (Records::Tag, _) => {
             let confirm = confirm(head.uri.query().unwrap_or_default())?;
@@ -309,6 +356,10 @@ async fn perform(node: &Node, asked: &Asked) -> Result<Reply, Problem> {
             Ok(reply::json(ok, &tags::advance(node, &first()?, at_least, far.into()).await?))
         }
         (Records::TagRekey, _) => Ok(reply::json(ok, &tags::rekey(node, &first()?).await?)),
+        (Records::TagCut, method) => {
+            tags::cut(node, &first()?, method == "PUT").await?;
+            Ok(reply::json(ok, &json!({ "cut": method == "PUT" })))
+        }
         (Records::WorkerRelease, _) => {
             let workers::Dead { holder_is_dead } = body::json(&head.headers, body)?;
             let worker = workers::worker(&parameters[0])?;
@@ -319,10 +370,34 @@ async fn perform(node: &Node, asked: &Asked) -> Result<Reply, Problem> {
             let worker = workers::worker(&parameters[0])?;
             Ok(reply::json(ok, &workers::retire(node, worker, for_good).await?))
         }
-        (Records::TagId | Records::Workers, _) => {
+        (Records::TagId | Records::Workers | Records::Sample, _) => {
             Err(Problem::not_found("this route changes nothing"))
         }
     }
+}
+
+/// The versions of which a record may be, by `If-Match` (RFC 9110, section 13.1.1); none where any will
+/// do.
+fn expected(headers: &HeaderMap) -> Result<Vec<String>, Problem> {
+    let mut versions = Vec::new();
+    for list in headers.get_all(IF_MATCH) {
+        for version in list.to_str().unwrap_or("not text").split(',').map(str::trim) {
+            let is_tag = version.len() >= 2 && version.starts_with('"') && version.ends_with('"');
+            if !is_tag && version != "*" {
+                let why = "If-Match: give the ETag of the record as it was shown, in its quotes";
+                return Err(Problem::bad_request(why));
+            }
+            versions.push(version.to_owned());
+        }
+    }
+    // One that may be any adds nothing.
+    Ok(if versions.iter().any(|version| version == "*") { Vec::new() } else { versions })
+}
+
+/// The answer with the version of the record that it shows.
+fn with_version(mut reply: Reply, version: HeaderValue) -> Reply {
+    reply.headers_mut().insert(ETAG, version);
+    reply
 }
 
 /// A part of a path, as it was before it was encoded.

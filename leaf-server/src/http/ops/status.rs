@@ -12,7 +12,7 @@ use crate::node::{Node, Snowflake, Store};
 
 /// `GET /v1/status`.
 #[derive(Serialize)]
-struct Status {
+pub(super) struct Status {
     version: &'static str,
     name: String,
     #[serde(flatten)]
@@ -118,8 +118,13 @@ impl HealthShown {
 /// The answer to `GET /v1/status`: from memory alone, so that it comes also when store and registry
 /// are away.
 pub(super) fn show(node: &Node) -> Reply {
+    reply::json(StatusCode::OK, &status(node))
+}
+
+/// How this node is.
+pub(super) fn status(node: &Node) -> Status {
     let stores = node.ids.stores().map(|stores| stores.iter().map(one_store).collect());
-    let status = Status {
+    Status {
         version: env!("CARGO_PKG_VERSION"),
         name: node.config.name.clone(),
         health: HealthShown::of(&node.health()),
@@ -127,8 +132,7 @@ pub(super) fn show(node: &Node) -> Reply {
         segment: stores.map(|stores| Segment { stores }),
         snowflake: node.ids.snowflake().map(|snowflake| flakes(node, snowflake)),
         refused: refused(node),
-    };
-    reply::json(StatusCode::OK, &status)
+    }
 }
 
 /// The counts of refusals: by face, then by the reason's word.

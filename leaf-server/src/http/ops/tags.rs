@@ -1,19 +1,28 @@
 //! The records of the segment stores, and the JSON forms of `/v1/tags`.
 
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::sync::Arc;
+
+use hyper::header::HeaderValue;
 use leaf_core::{Step, Tag};
 use leaf_node::hints;
 use leaf_node::records::{TagIdShown, TagShown};
-use leaf_segment::TagRecord;
+use leaf_node::traffic::{self, ChangeError, Subject};
 use leaf_segment::admin::{
     Confirm, EndedTag, ShapeName, TagAdmin, TagAdminError, TagChange, TagSpec,
 };
 use leaf_segment::meaning::{Order, Period, TagIdError};
+use leaf_segment::{MemoryStore, SegmentConfig, SegmentError, SegmentGenerator, TagRecord};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::super::problem::Problem;
 use super::part::Part;
+use crate::ids::IdError;
 use crate::node::{Node, Store};
 use crate::refusal::Reason;
+
+/// How many ids a sample has.
+const SAMPLES: usize = 3;
 
 /// The answer to `GET /v1/tags`.
 #[derive(Serialize)]
@@ -41,14 +50,21 @@ pub(super) struct Create {
     /// Not in strict order.
     #[serde(default, deserialize_with = "given")]
     step: Option<i64>,
+    #[serde(default, deserialize_with = "given")]
     order: Option<Order>,
     #[serde(default)]
     shape: ShapeName,
+    #[serde(default, deserialize_with = "given")]
     slice: Option<String>,
+    #[serde(default, deserialize_with = "given")]
     slice_bits: Option<u8>,
+    #[serde(default, deserialize_with = "given")]
     reset: Option<Period>,
+    #[serde(default, deserialize_with = "given")]
     time_zone: Option<String>,
+    #[serde(default, deserialize_with = "given")]
     text: Option<String>,
+    #[serde(default, deserialize_with = "given")]
     first: Option<Id>,
     description: Option<String>,
     #[serde(default)]
@@ -218,10 +234,25 @@ pub(super) async fn list(node: &Node, part: &Part) -> Result<Tags, Problem> {
     Ok(Tags { tags, next: list.next.map(|next| next.to_string()), failed })
 }
 
-/// One tag, as its store has it now.
-pub(super) async fn show(node: &Node, tag: &str) -> Result<TagShown, Problem> {
+/// The version of what operators can change in a record: another one after each such change, and the same
+/// while ids are handed out.
+fn version(record: &TagRecord) -> HeaderValue {
+    let settings = record.settings.clone().unwrap_or_default();
+    let family = settings.family.map(|it| (it.max_members, it.members_per_second));
+    let limits = [settings.min_step, settings.max_step, settings.max_take];
+    let limits = limits.map(|limit| limit.map(Step::get));
+    let step = record.step.ok().map(Step::get);
+    let mut hasher = DefaultHasher::new();
+    (step, settings.enabled, limits, family, record.is_sealed()).hash(&mut hasher);
+    let text = format!("\"{:016x}\"", hasher.finish());
+    HeaderValue::from_str(&text).expect("hexadecimal digits in quotes are a value")
+}
+
+/// One tag, as its store has it now, and its version.
+pub(super) async fn show(node: &Node, tag: &str) -> Result<(TagShown, HeaderValue), Problem> {
     let (store, tag) = find(node, tag)?;
-    Ok(shown(&TagAdmin::new(&*store.open.store).read(&tag).await?, store))
+    let record = TagAdmin::new(&*store.open.store).read(&tag).await?;
+    Ok((shown(&record, store), version(&record)))
 }
 
 /// Creates a tag, which this node knows when it answers.
@@ -237,8 +268,14 @@ pub(super) async fn create(node: &Node, tag: &str, spec: TagSpec) -> Result<TagS
     Ok(shown(&record, store))
 }
 
-/// Changes the step or the settings. This node follows at once, others at their next refresh.
-pub(super) async fn change(node: &Node, tag: &str, change: TagChange) -> Result<TagShown, Problem> {
+/// Changes the step or the settings, where the record has one of these versions, if any are expected. This node
+/// follows at once, others at their next refresh.
+pub(super) async fn change(
+    node: &Node,
+    tag: &str,
+    change: TagChange,
+    expected: &[String],
+) -> Result<(TagShown, HeaderValue), Problem> {
     let (store, tag) = find(node, tag)?;
     if change == TagChange::default() {
         return Err(Problem::bad_request(
@@ -246,9 +283,13 @@ pub(super) async fn change(node: &Node, tag: &str, change: TagChange) -> Result<
              members_per_second",
         ));
     }
-    let record = TagAdmin::new(&*store.open.store).change(&tag, change).await?;
+    let admin = TagAdmin::new(&*store.open.store);
+    let is_expected = |record: &TagRecord| {
+        expected.is_empty() || expected.iter().any(|it| version(record) == it.as_str())
+    };
+    let record = admin.change_if(&tag, change, is_expected).await?;
     store.generator.follow(&tag).await;
-    Ok(shown(&record, store))
+    Ok((shown(&record, store), version(&record)))
 }
 
 /// Repairs a tag. This node has dropped what it had in memory of it when it answers, others do at
@@ -285,6 +326,73 @@ pub(super) async fn decode(node: &Node, tag: &str, id: &str) -> Result<TagIdShow
         }
         error => Problem::unavailable(hints::with(&error, hints::of(&error))),
     })
+}
+
+/// The first ids of a tag that is not made, and their texts.
+#[derive(Serialize)]
+pub(super) struct Sample {
+    first_ids: Vec<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    first_texts: Option<Vec<String>>,
+}
+
+/// What the ids of a tag would look like: makes it in memory, with the keys of this node, and takes some.
+pub(super) async fn sample(node: &Node, tag: &str, spec: TagSpec) -> Result<Sample, Problem> {
+    let (_, tag) = find(node, tag)?;
+    let keys = node.ids.keys();
+    let family = spec.family.then(|| spec.clone().record(tag.clone(), &keys)).transpose()?;
+    let new = match family {
+        // Its ids are those of a member.
+        Some(_) => {
+            let member = tag.as_str().replace('*', "member");
+            let tag =
+                Tag::parse(&member).map_err(|error| Problem::bad_request(error.to_string()))?;
+            let of_tags =
+                TagSpec { family: false, max_members: None, members_per_second: None, ..spec };
+            of_tags.record(tag, &keys)?
+        }
+        None => spec.record(tag, &keys)?,
+    };
+    let store = Arc::new(MemoryStore::default());
+    TagAdmin::new(&*store).create(&new).await?;
+    let config = SegmentConfig { keys, ..SegmentConfig::default() };
+    let generator = SegmentGenerator::open(store, config).await;
+    let ids = async {
+        let handle = generator.tag(new.tag.as_str()).await?;
+        let mut ids = Vec::new();
+        for _ in 0..SAMPLES {
+            ids.push(handle.next().await?);
+        }
+        Ok::<_, SegmentError>((ids, handle.texts()))
+    };
+    let ids = ids.await;
+    generator.close().await;
+    let (ids, texts) = ids.map_err(IdError::from)?;
+    let first_texts = texts.map(|texts| {
+        ids.iter().filter_map(|id| texts.write(*id)).map(|text| text.to_string()).collect()
+    });
+    Ok(Sample { first_ids: ids.iter().map(ToString::to_string).collect(), first_texts })
+}
+
+/// Cuts a tag on all servers, or takes the rule of traffic away that it has.
+pub(super) async fn cut(node: &Node, tag: &str, cut: bool) -> Result<(), Problem> {
+    let (store, tag) = find(node, tag)?;
+    if cut {
+        TagAdmin::new(&*store.open.store).read(&tag).await?;
+    }
+    let Some(stores) = node.ids.stores() else { return Err(Problem::disabled("segment")) };
+    let subject = Subject::Tag(tag.as_str().to_owned());
+    let changed = traffic::change(&*stores.rest().open.admin, |rules| match cut {
+        true => drop(rules.rates.insert(subject.clone(), None)),
+        false => drop(rules.rates.remove(&subject)),
+    });
+    changed.await.map_err(|error| match error {
+        ChangeError::Store(error) => error.into(),
+        error => Problem::new(Reason::Conflict, error.to_string()),
+    })?;
+    // This node does not wait for its turn.
+    node.read_traffic().await;
+    Ok(())
 }
 
 /// `confirm` repeats the tag, or the answer says by `how` to do that.

@@ -1,0 +1,264 @@
+//! `GET /v1/live`: what the dashboard shows, as lines of JSON: the first has all, each further one what has
+//! changed, once a second.
+//!
+//! Invariant: the lines that a viewer gets, put over each other, are the node's state as of the last one.
+//! A line is made once for all viewers; while there are none, nothing is made. A viewer that does not
+//! read fast enough loses its stream, and begins anew. Nothing is asked of a store or of the registry.
+
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use hyper::body::Bytes;
+use leaf_core::{Clock as _, IdRange, SystemClock};
+use leaf_segment::meaning::Order;
+use leaf_segment::view::TagView;
+use serde_json::{Map, Value, json};
+use tokio::sync::{broadcast, mpsc};
+
+use super::status;
+use crate::access::Caller;
+use crate::http::problem::Problem;
+use crate::log::events;
+use crate::node::{Node, Store};
+use crate::refusal::Reason;
+use crate::serve::Pressure;
+
+/// How often a line is made.
+const EVERY: Duration = Duration::from_secs(1);
+/// How many lines may wait for a viewer.
+const BEHIND: usize = 4;
+/// The most viewers: each keeps a connection of the listener that also serves health.
+const VIEWERS: usize = 16;
+/// The most tags that are shown, by name; others are found by a search.
+const TAGS: usize = 1000;
+
+/// The lines of a node.
+pub(crate) struct Feed {
+    state: Mutex<State>,
+    lines: broadcast::Sender<Bytes>,
+}
+
+/// What the viewers have.
+#[derive(Default)]
+struct State {
+    seen: Map<String, Value>,
+    /// Whether a task makes lines.
+    runs: bool,
+}
+
+impl Default for Feed {
+    fn default() -> Self {
+        Self { state: Mutex::default(), lines: broadcast::Sender::new(BEHIND) }
+    }
+}
+
+impl Feed {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("no holder of this lock panics")
+    }
+}
+
+/// A stream of lines for a viewer, until it may no longer read, or the node stops.
+pub(super) fn watch(caller: &Caller) -> Result<mpsc::Receiver<Bytes>, Problem> {
+    let feed = &caller.feed;
+    let (sender, receiver) = mpsc::channel(BEHIND);
+    let fresh = now(caller);
+    let (first, mut lines) = {
+        // Between the first line and the next nothing is lost: both are made under this lock.
+        let mut state = feed.state();
+        if feed.lines.receiver_count() >= VIEWERS {
+            let text = format!("{VIEWERS} viewers watch already: close one of them");
+            return Err(Problem::new(Reason::Busy, text));
+        }
+        let lines = feed.lines.subscribe();
+        if !state.runs {
+            state.seen = fresh;
+            state.runs = true;
+            tokio::spawn(make_lines(Arc::clone(caller)));
+        }
+        (line(&state.seen, true), lines)
+    };
+    let caller = caller.clone();
+    tokio::spawn(async move {
+        let mut next = Some(first);
+        while let Some(line) = next {
+            if sender.try_send(line).is_err() || caller.stopping() {
+                return;
+            }
+            next = lines.recv().await.ok().filter(|_| caller.may_read());
+        }
+    });
+    Ok(receiver)
+}
+
+/// Makes lines while somebody watches.
+async fn make_lines(node: Arc<Node>) {
+    loop {
+        tokio::time::sleep(EVERY).await;
+        let now = now(&node);
+        let mut state = node.feed.state();
+        let changed = difference(&state.seen, &now);
+        state.seen = now;
+        if node.stopping() || node.feed.lines.send(line(&changed, false)).is_err() {
+            state.runs = false;
+            return;
+        }
+    }
+}
+
+/// A line. The first one says so: what a viewer had before is gone.
+fn line(state: &Map<String, Value>, all: bool) -> Bytes {
+    let mut text = json!({ "all": all, "state": state }).to_string();
+    text.push('\n');
+    text.into()
+}
+
+/// What changes `before` into `after`: objects are compared field by field, all else as a whole; `null`
+/// where a field is gone.
+fn difference(before: &Map<String, Value>, after: &Map<String, Value>) -> Map<String, Value> {
+    let mut changed = Map::new();
+    for (key, value) in after {
+        match (before.get(key), value) {
+            (Some(old), value) if old == value => {}
+            (Some(Value::Object(old)), Value::Object(new)) => {
+                changed.insert(key.clone(), difference(old, new).into());
+            }
+            _ => _ = changed.insert(key.clone(), value.clone()),
+        }
+    }
+    for key in before.keys().filter(|key| !after.contains_key(*key)) {
+        changed.insert(key.clone(), Value::Null);
+    }
+    changed
+}
+
+/// The state of a node: no value of an object in it is `null`, which would mean that it is gone.
+fn now(node: &Node) -> Map<String, Value> {
+    let views = node.ids.segments().map(|segments| segments.views(None, TAGS));
+    let tags: Map<String, Value> = views
+        .unwrap_or_default()
+        .iter()
+        .map(|view| (view.tag.as_str().to_owned(), without_nulls(tag(view))))
+        .collect();
+    let stores = node.ids.stores().map(|stores| stores.iter().map(store).collect());
+    let certificate_ends = node.tls.as_deref().map(|tls| tls.end().as_secs());
+    let delay = node.pressures.iter().map(Pressure::delay).max().unwrap_or_default();
+    let state = json!({
+        "now": SystemClock.wall_millis().get(),
+        "status": without_nulls(json!(status::status(node))),
+        "tags": tags,
+        "stores": stores.unwrap_or(Value::Array(Vec::new())),
+        "flakes": node.ids.snowflake().map(|_| node.requests.snowflakes().to_string()),
+        "delay_ms": delay.as_millis() as u64,
+        "drained": node.is_drained(),
+        "certificate_ends": certificate_ends,
+        "events": events::last(),
+    });
+    match without_nulls(state) {
+        Value::Object(state) => state,
+        _ => Map::new(),
+    }
+}
+
+/// An object without the fields that are `null`.
+fn without_nulls(value: Value) -> Value {
+    match value {
+        Value::Object(fields) => {
+            let kept = fields.into_iter().filter(|(_, value)| !value.is_null());
+            Value::Object(kept.map(|(key, value)| (key, without_nulls(value))).collect())
+        }
+        value => value,
+    }
+}
+
+/// A store: how quickly it answers. Its health is in the status.
+fn store(store: &Store) -> Value {
+    let totals = store.generator.totals();
+    let answers = &totals.store_answers;
+    json!({
+        "store": store.url.to_string(),
+        "answers": answers.total(),
+        "answered_in_s": answers.sum.as_secs_f64(),
+        "failures": totals.store_failures,
+    })
+}
+
+/// A tag. Numbers of ids are texts, since JavaScript loses digits above 2^53.
+fn tag(view: &TagView) -> Value {
+    let slot = |range: Option<IdRange>| {
+        range.map(|range| json!([range.start().to_string(), range.end().to_string()]))
+    };
+    let wall = SystemClock.wall_millis().get();
+    let ago =
+        |ago: Duration| wall.saturating_sub(u64::try_from(ago.as_millis()).unwrap_or(0)) / 1000;
+    let fetches: Vec<Value> = view
+        .fetches
+        .iter()
+        .map(|fetch| {
+            json!([fetch.amount.to_string(), ago(fetch.ago), fetch.took.as_micros() as u64])
+        })
+        .collect();
+    let error = view.error.as_ref().map(|(error, _)| error.to_string());
+    json!({
+        "order": if view.meaning.order == Order::Strict { "strict" } else { "relaxed" },
+        "shape": view.meaning.shape.to_string(),
+        "text": view.settings.text.as_ref().map(ToString::to_string),
+        "enabled": view.settings.enabled,
+        "slots": view.slots.map(slot),
+        "current": view.current,
+        "position": view.position.map(|position| position.to_string()),
+        "stock": view.stock.to_string(),
+        "step": view.step.map(leaf_core::Step::get),
+        "rate": (view.rate * 10.0).round() / 10.0,
+        "issued": view.issued.to_string(),
+        "remaining": view.remaining.map(|remaining| remaining.to_string()),
+        "fetches": fetches,
+        "fetching": view.fetching,
+        "error": error,
+        "advance_to": view.advance_to.map(|least| least.to_string()),
+        "ended": view.ended.as_ref().map(ToString::to_string),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// Puts a line over the state, as the dashboard does.
+    fn merge(state: &mut Map<String, Value>, changed: Map<String, Value>) {
+        for (key, value) in changed {
+            match (state.get_mut(&key), value) {
+                (_, Value::Null) => drop(state.remove(&key)),
+                (Some(Value::Object(old)), Value::Object(new)) => merge(old, new),
+                (_, value) => drop(state.insert(key, value)),
+            }
+        }
+    }
+
+    fn values() -> impl Strategy<Value = Value> {
+        let leaf = prop_oneof![(0..3u8).prop_map(Value::from), "[a-b]".prop_map(Value::from)];
+        leaf.prop_recursive(3, 24, 4, |inner| {
+            prop_oneof![
+                proptest::collection::vec(inner.clone(), 0..3).prop_map(Value::from),
+                proptest::collection::btree_map("[a-d]", inner, 0..4)
+                    .prop_map(|fields| Value::Object(fields.into_iter().collect())),
+            ]
+        })
+    }
+
+    fn objects() -> impl Strategy<Value = Map<String, Value>> {
+        proptest::collection::btree_map("[a-d]", values(), 0..4)
+            .prop_map(|fields| fields.into_iter().collect())
+    }
+
+    proptest! {
+        #[test]
+        fn what_has_changed_put_over_what_was_is_what_is(before in objects(), after in objects()) {
+            let changed = difference(&before, &after);
+            let mut state = before;
+            merge(&mut state, changed);
+            prop_assert_eq!(state, after);
+        }
+    }
+}
