@@ -1,11 +1,13 @@
 //! The command line.
 
 use std::error::Error as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use anyhow::Context as _;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
-use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum};
+use clap::{ArgGroup, Args, CommandFactory as _, Parser, Subcommand, ValueEnum};
+use clap_complete::Shell;
 use leaf_core::TextForm;
 use leaf_node::ListCursor;
 use leaf_node::tokens::Role;
@@ -140,10 +142,63 @@ pub(crate) enum Command {
         #[arg(long)]
         apply: bool,
     },
+    /// How the servers of a cluster are: state and why, rates, how long stocks and worker ids last, clocks. Asks their
+    /// ops listeners. Exit code 1 where one is not ready, 4 where one does not answer.
+    Status {
+        #[command(flatten)]
+        servers: Servers,
+        /// Again every second, until it is interrupted
+        #[arg(long)]
+        watch: bool,
+    },
+    /// Take ids from a server, one a line. Of several servers the first that can be reached.
+    Next {
+        #[command(flatten)]
+        servers: Servers,
+        #[command(flatten)]
+        next: NextIds,
+    },
+    /// Print the completions of a shell, like `leaf completions bash > /etc/bash_completion.d/leaf`.
+    Completions { shell: Shell },
+    /// Write the manual pages into a directory: leaf.1, and one for each command.
+    Man {
+        /// It must exist
+        directory: PathBuf,
+    },
     /// Look for what could cost ids or their uniqueness, as the stores are set up now. Several
     /// --store, of several data centres, are also compared: which tags can have the same id in two
     /// of them.
     Doctor,
+}
+
+/// Which servers are asked, and with which token.
+#[derive(Debug, Args)]
+pub(crate) struct Servers {
+    /// A server, several times if need be, like https://id-1.internal; without a port 8080 for ids, 8081 for
+    /// all else. Default: LEAF_SERVER, separated by commas, else http://127.0.0.1
+    #[arg(long, value_name = "URL")]
+    pub(crate) server: Vec<String>,
+    /// A file with the token; default LEAF_TOKEN
+    #[arg(long, value_name = "FILE")]
+    pub(crate) token_file: Option<PathBuf>,
+}
+
+/// Which ids are taken.
+#[derive(Debug, Args)]
+#[command(group = ArgGroup::new("of").required(true))]
+pub(crate) struct NextIds {
+    /// The tag
+    #[arg(group = "of")]
+    pub(crate) tag: Option<String>,
+    /// Snowflake ids
+    #[arg(long, group = "of")]
+    pub(crate) snowflake: bool,
+    /// How many
+    #[arg(short = 'n', long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) count: u32,
+    /// How they are written: `text` by the tag's template; of snowflake ids uuid, ulid, tsid or objectid
+    #[arg(long = "as", value_name = "FORM")]
+    pub(crate) form: Option<String>,
 }
 
 /// What a rule of traffic is about.
@@ -379,6 +434,23 @@ pub(crate) fn parse() -> Result<Cli, ExitCode> {
         let _ = error.print();
         ExitCode::SUCCESS
     })
+}
+
+/// The completions of a shell.
+pub(crate) fn completions(shell: Shell) -> String {
+    let mut text = Vec::new();
+    clap_complete::generate(shell, &mut Cli::command(), "leaf", &mut text);
+    String::from_utf8_lossy(&text).into_owned()
+}
+
+/// Writes the manual pages.
+///
+/// # Errors
+/// The directory cannot be written.
+pub(crate) fn man(directory: &Path) -> anyhow::Result<crate::Done> {
+    clap_mangen::generate_to(Cli::command(), directory)
+        .with_context(|| directory.display().to_string())?;
+    Ok(format!("the manual pages are in {}\n", directory.display()).into())
 }
 
 /// One line that never repeats a value: it may hold a password. Names of arguments and commands are

@@ -1,8 +1,7 @@
 //! `leaf`: the command line for the administration of Leaf.
 //!
-//! It works straight on the configured store, not through a server, and holds no id logic. Exit
-//! codes: 0 done, 1 it could not be done, 2 the command line or the configuration is wrong, or the
-//! command was not confirmed.
+//! `status` and `next` ask servers; all else works straight on the configured store or registry, and not
+//! through a server. It holds no id logic. Exit codes: 0 done, else see `exit.rs`.
 //!
 //! How a command runs: `cli.rs` parses the command line, `config.rs` reads the server's
 //! configuration, `stores.rs` opens the stores of tags, and one file per command does the work. A
@@ -14,10 +13,14 @@ mod cli;
 mod config;
 mod decode;
 mod doctor;
+mod exit;
+mod next;
 mod nodes;
 mod output;
 mod overlap;
+mod remote;
 mod shards;
+mod status;
 mod stores;
 mod tag;
 mod token;
@@ -30,7 +33,6 @@ use std::time::Duration;
 
 use anyhow::anyhow;
 use cli::{Command, Place};
-use leaf_node::config::ConfigError;
 use leaf_node::hints;
 use stores::Stores;
 use tracing_subscriber::EnvFilter;
@@ -49,7 +51,7 @@ fn main() -> ExitCode {
         .unwrap_or_else(|_| EnvFilter::new("warn,zookeeper_client=error"));
     tracing_subscriber::fmt()
         .with_env_filter(filter)
-        .with_ansi(std::io::stderr().is_terminal())
+        .with_ansi(std::io::stderr().is_terminal() && !no_color())
         .log_internal_errors(false)
         .with_writer(std::io::stderr)
         .init();
@@ -65,10 +67,6 @@ fn main() -> ExitCode {
         Ok(Done { text, trouble }) => {
             let _ = std::io::stdout().write_all(text.as_bytes());
             trouble.map_or(ExitCode::SUCCESS, |trouble| fail(&trouble))
-        }
-        Err(error) if error.is::<ConfigError>() => {
-            complain(&error);
-            ExitCode::from(2)
         }
         Err(error) => fail(&error),
     }
@@ -102,6 +100,10 @@ async fn work(cli: cli::Cli) -> anyhow::Result<Done> {
         Command::Limit { of } => traffic_rules(place, traffic::Act::Limit(of), output).await,
         Command::Allow { of } => traffic_rules(place, traffic::Act::Allow(of), output).await,
         Command::Token { command } => token::run(command, output),
+        Command::Status { servers, watch } => status::run(&servers, watch, output).await,
+        Command::Next { servers, next } => next::run(&servers, &next, output).await,
+        Command::Completions { shell } => Ok(cli::completions(shell).into()),
+        Command::Man { directory } => cli::man(&directory),
         Command::Shards { apply } => {
             with_stores(place, async |stores| shards::run(stores, apply, output).await).await
         }
@@ -117,6 +119,11 @@ async fn work(cli: cli::Cli) -> anyhow::Result<Done> {
             done
         }
     }
+}
+
+/// Whether the user wants no colours (<https://no-color.org>).
+fn no_color() -> bool {
+    std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty())
 }
 
 /// Runs a command on the rules of traffic.
@@ -163,11 +170,11 @@ impl From<String> for Done {
     }
 }
 
-/// Prints an error with the hint for operators that belongs to it, as `leaf-server` does. Exit code
-/// 1.
+/// Prints an error with the hint for operators that belongs to it, as `leaf-server` does; the exit code
+/// goes by what it is.
 fn fail(error: &anyhow::Error) -> ExitCode {
     complain(&hints::with(format_args!("{error:#}"), hints::of(error.as_ref())));
-    ExitCode::FAILURE
+    ExitCode::from(exit::code(error))
 }
 
 /// One line on standard error, if it can be written.

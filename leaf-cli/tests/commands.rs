@@ -64,7 +64,7 @@ orders             relaxed  plain    5000    50  no              -       500    
     assert!(refused.contains("--yes") && refused.contains("at 5000 now"), "{refused}");
     let deleted = run(&["tag", "delete", "orders", "--yes"]).ok();
     assert!(deleted.contains("leaf tag create orders --first 5000 --step 50"), "{deleted}");
-    let gone = run(&["tag", "show", "orders"]).failed(1);
+    let gone = run(&["tag", "show", "orders"]).failed(3);
     assert!(gone.contains("no such tag: create it first"), "{gone}");
     assert!(gone.contains("had granted ids below 5000; `leaf tag create` creates one"), "{gone}");
     let low = run(&["tag", "create", "orders", "--step", "50"]).failed(1);
@@ -310,7 +310,7 @@ fn mistakes_are_refused_with_what_to_do() {
         (&["tag", "set", stock, "--min-step", "9", "--max-step", "8"], 2, "above max_step"),
         (&["tag", "advance", stock, "--at-least", "9223372036854775807"], 2, "the next id is 0 to"),
         (&["tag", "advance", stock, "--at-least", "2000000000000"], 2, "say --yes"),
-        (&["tag", "set", "other", "--step", "5"], 1, "no such tag"),
+        (&["tag", "set", "other", "--step", "5"], 3, "no such tag"),
         (&["tag", "list", "--store", "redis://u:canary@h"], 2, "unknown kind of store"),
         (&["tag", "list", "--config", "absent.toml"], 2, "read absent.toml"),
     ];

@@ -107,6 +107,6 @@ fn what_cannot_be_administered_says_why() {
         "{wrong}"
     );
     std::fs::write(&config, "[snowflake]\nregistry = 'zk-normal://127.0.0.1:1'\n").unwrap();
-    let away = leaf(home.path(), &["worker", "list"]).failed(1);
+    let away = leaf(home.path(), &["worker", "list"]).failed(4);
     assert!(away.contains("registry unavailable"), "{away}");
 }

@@ -74,8 +74,10 @@ pub(crate) fn start(config: &config::Log) -> Result<Log, ConfigError> {
             }
         }
     });
+    // https://no-color.org
+    let no_color = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
     let lines = fmt::layer()
-        .with_ansi(std::io::stderr().is_terminal())
+        .with_ansi(std::io::stderr().is_terminal() && !no_color)
         // A log that cannot be written must not end what it tells of.
         .log_internal_errors(false)
         .with_writer(|| Queued);

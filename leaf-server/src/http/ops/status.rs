@@ -52,6 +52,8 @@ struct OneStore {
     tags: usize,
     /// Ids that can be handed out without the store.
     stock: String,
+    /// Ids that were handed out since the start.
+    issued: String,
     /// The tags whose records went back.
     went_back: Vec<WentBack>,
 }
@@ -79,6 +81,8 @@ struct Flakes {
     local_ceiling_ms: String,
     /// No id has a timestamp at or above this until the registry confirms more.
     registry_ceiling_ms: String,
+    /// Ids that were handed out since the start.
+    issued: String,
     /// How far the ids' clock is ahead of the system's.
     clock_ahead_ms: Option<i64>,
     clock_steps_forward: u64,
@@ -157,6 +161,7 @@ fn one_store(store: &Store) -> OneStore {
             .map(|(tag, least)| WentBack { tag: tag.as_str().into(), at_least: least.to_string() })
             .collect(),
         stock: totals.stock.to_string(),
+        issued: totals.issued.to_string(),
     }
 }
 
@@ -171,6 +176,7 @@ fn flakes(node: &Node, snowflake: &Snowflake) -> Flakes {
         confirmed: view.confirmed,
         local_ceiling_ms: view.local_ceiling.to_string(),
         registry_ceiling_ms: view.registry_ceiling.to_string(),
+        issued: node.requests.snowflakes().to_string(),
         clock_ahead_ms: view.ahead_of_wall,
         clock_steps_forward: view.clock_steps.forward,
         clock_steps_back: view.clock_steps.back,

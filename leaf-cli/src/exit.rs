@@ -1,0 +1,59 @@
+//! Exit codes: by them a script tells what has happened, as docs/cli.md lists them.
+
+use leaf_node::config::ConfigError;
+use leaf_segment::admin::TagAdminError;
+use leaf_segment::{StoreError, StoreErrorKind};
+use leaf_snowflake::{RegistryError, RegistryErrorKind};
+
+/// It could not be done, or not wholly.
+pub(crate) const FAILED: u8 = 1;
+/// The command line or the configuration is wrong, or the command was not confirmed.
+pub(crate) const USAGE: u8 = 2;
+/// What it is about does not exist.
+pub(crate) const NOT_FOUND: u8 = 3;
+/// The store, the registry or the server does not answer.
+pub(crate) const UNREACHABLE: u8 = 4;
+/// The caller may not do it.
+pub(crate) const NOT_PERMITTED: u8 = 5;
+
+/// An error with the code that it ends with.
+#[derive(Debug)]
+struct Coded(u8, anyhow::Error);
+
+impl std::fmt::Display for Coded {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:#}", self.1)
+    }
+}
+
+impl std::error::Error for Coded {}
+
+/// An error that ends with this code.
+pub(crate) fn with(code: u8, error: anyhow::Error) -> anyhow::Error {
+    Coded(code, error).into()
+}
+
+/// The code that an error ends with.
+pub(crate) fn code(error: &anyhow::Error) -> u8 {
+    let of_store = |error: &StoreError| match error.kind() {
+        StoreErrorKind::UnknownTag => NOT_FOUND,
+        StoreErrorKind::Unavailable => UNREACHABLE,
+        _ => FAILED,
+    };
+    let of = |cause: &(dyn std::error::Error + 'static)| {
+        if let Some(Coded(code, _)) = cause.downcast_ref() {
+            Some(*code)
+        } else if cause.is::<ConfigError>() {
+            Some(USAGE)
+        } else if let Some(TagAdminError::Store(error)) = cause.downcast_ref() {
+            Some(of_store(error))
+        } else if let Some(error) = cause.downcast_ref::<StoreError>() {
+            Some(of_store(error))
+        } else {
+            let error = cause.downcast_ref::<RegistryError>()?;
+            let is_away = *error.kind() == RegistryErrorKind::Unavailable;
+            Some(if is_away { UNREACHABLE } else { FAILED })
+        }
+    };
+    error.chain().find_map(of).unwrap_or(FAILED)
+}

@@ -1,0 +1,47 @@
+//! `leaf next`: ids from a server, as its clients get them.
+
+use anyhow::Result;
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
+use serde::{Deserialize, Serialize};
+
+use crate::cli::{NextIds, Output, Servers};
+use crate::remote::{self, Asking};
+use crate::{Done, output};
+
+/// What a server answers, and what is shown.
+#[derive(Serialize, Deserialize)]
+struct Ids {
+    ids: Vec<String>,
+}
+
+/// Takes ids: one a line.
+///
+/// # Errors
+/// No server hands out any.
+pub(crate) async fn run(servers: &Servers, next: &NextIds, output: Output) -> Result<Done> {
+    let path = match &next.tag {
+        Some(tag) => {
+            let tag = utf8_percent_encode(tag, NON_ALPHANUMERIC);
+            format!("/v1/segments/{tag}/ids?count={}", next.count)
+        }
+        None => format!("/v1/snowflake/ids?count={}", next.count),
+    };
+    let form = next.form.as_ref().map(|form| {
+        let form = utf8_percent_encode(form, NON_ALPHANUMERIC);
+        format!("&as={form}")
+    });
+    let path = path + &form.unwrap_or_default();
+    let asking = Asking::new(servers)?;
+    let mut why = None;
+    for server in remote::named(servers, remote::IDS)? {
+        match asking.get::<Ids>(&server, &path).await {
+            Ok(ids) => return Ok(output::one(&ids, ids.ids.join("\n"), output).into()),
+            // Only one that cannot be reached has handed out nothing for certain.
+            Err(error) if crate::exit::code(&error) == crate::exit::UNREACHABLE => {
+                why.get_or_insert(error);
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Err(why.unwrap_or_else(|| anyhow::anyhow!("no server is named")))
+}

@@ -1,0 +1,187 @@
+//! Requests to servers: which ones, and with which token.
+//!
+//! Invariant: a token is sent to the servers that were named and to nobody else, and is never in an
+//! argument, an error or a log. No redirect is followed.
+
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, anyhow};
+use http_body_util::{BodyExt as _, Empty, Limited};
+use hyper::body::Bytes;
+use hyper::header::{ACCEPT, AUTHORIZATION, HeaderValue};
+use hyper::{Request, StatusCode, Uri};
+use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
+use hyper_util::client::legacy::Client;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::TokioExecutor;
+use leaf_node::config::ConfigError;
+use serde::de::DeserializeOwned;
+
+use crate::cli::Servers;
+use crate::exit;
+
+/// How long an answer may take.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// The largest answer that is read.
+const LARGEST: usize = 16 * 1024 * 1024;
+
+/// The port of ids where a URL names none.
+pub(crate) const IDS: u16 = 8080;
+/// The port of health and administration where a URL names none.
+pub(crate) const OPS: u16 = 8081;
+
+/// Asks servers.
+pub(crate) struct Asking {
+    client: Client<HttpsConnector<HttpConnector>, Empty<Bytes>>,
+    token: Option<HeaderValue>,
+}
+
+/// What a server says of a request that it refuses (RFC 9457).
+#[derive(serde::Deserialize)]
+struct Problem {
+    detail: String,
+}
+
+impl Asking {
+    /// Reads the token, if there is one.
+    ///
+    /// # Errors
+    /// [`ConfigError`]: the token's file cannot be read, or holds no token.
+    pub(crate) fn new(servers: &Servers) -> Result<Self> {
+        let connector = HttpsConnectorBuilder::new()
+            .with_native_roots()
+            .map_err(|error| ConfigError::new(format!("certificates of this system: {error}")))?
+            .https_or_http()
+            .enable_http1()
+            .build();
+        let token = match &servers.token_file {
+            Some(file) => Some(read_token(file)?),
+            None => std::env::var("LEAF_TOKEN").ok().filter(|token| !token.is_empty()),
+        };
+        let token = token.map(|token| {
+            let value = HeaderValue::from_str(&format!("Bearer {}", token.trim()));
+            // The error must not repeat it.
+            let mut value =
+                value.map_err(|_| ConfigError::new("the token has characters that none has"))?;
+            value.set_sensitive(true);
+            Ok::<_, ConfigError>(value)
+        });
+        Ok(Self {
+            client: Client::builder(TokioExecutor::new()).build(connector),
+            token: token.transpose()?,
+        })
+    }
+
+    /// What a server answers to `GET`, as JSON.
+    ///
+    /// # Errors
+    /// It does not answer, or refuses; the exit code goes by which.
+    pub(crate) async fn get<T: DeserializeOwned>(&self, server: &Uri, path: &str) -> Result<T> {
+        let authority = server.authority().map_or("", |authority| authority.as_str());
+        let prefix = server.path().trim_end_matches('/');
+        let url = format!("{}://{authority}{prefix}{path}", server.scheme_str().unwrap_or("http"));
+        let mut request = Request::get(url).header(ACCEPT, "application/json");
+        if let Some(token) = &self.token {
+            request = request.header(AUTHORIZATION, token);
+        }
+        let request = request.body(Empty::<Bytes>::new()).context(format!("{server}"))?;
+        let answer = async {
+            let answer = self.client.request(request).await?;
+            let status = answer.status();
+            let body = Limited::new(answer.into_body(), LARGEST).collect().await;
+            Ok::<_, anyhow::Error>((status, body.map_err(|error| anyhow!(error))?.to_bytes()))
+        };
+        let answer = tokio::time::timeout(PATIENCE, answer).await;
+        let answer = answer.unwrap_or_else(|_| Err(anyhow!("no answer within {PATIENCE:?}")));
+        let (status, body) = answer
+            .map_err(|error| exit::with(exit::UNREACHABLE, error.context(format!("{server}"))))?;
+        if status.is_success() {
+            return serde_json::from_slice(&body).with_context(|| {
+                format!("{server}: the answer is none of leaf-server: is the URL right?")
+            });
+        }
+        let told = serde_json::from_slice(&body).map(|problem: Problem| problem.detail);
+        let told = told.unwrap_or_else(|_| format!("{status}: is it a listener of leaf-server?"));
+        let hint = match status {
+            StatusCode::UNAUTHORIZED => "; give the token in LEAF_TOKEN, or by --token-file",
+            _ => "",
+        };
+        let code = match status {
+            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => exit::NOT_PERMITTED,
+            StatusCode::NOT_FOUND => exit::NOT_FOUND,
+            StatusCode::SERVICE_UNAVAILABLE => exit::UNREACHABLE,
+            _ => exit::FAILED,
+        };
+        Err(exit::with(code, anyhow!("{server}: {told}{hint}")))
+    }
+}
+
+/// The token of a file: the first word of it.
+fn read_token(file: &Path) -> Result<String, ConfigError> {
+    let refuse = |why: &dyn std::fmt::Display| {
+        ConfigError::new(format!("--token-file: {}: {why}", file.display()))
+    };
+    let text = std::fs::read_to_string(file).map_err(|error| refuse(&error))?;
+    let token = text.split_whitespace().next().ok_or_else(|| refuse(&"it is empty"))?;
+    Ok(token.to_owned())
+}
+
+/// The servers that are named, or the one of this host; where no port is given, it is `port`.
+///
+/// # Errors
+/// [`ConfigError`]: one is no URL. Its text repeats no password.
+pub(crate) fn named(servers: &Servers, port: u16) -> Result<Vec<Uri>, ConfigError> {
+    let of_environment = std::env::var("LEAF_SERVER").unwrap_or_default();
+    let mut named: Vec<&str> = servers.server.iter().map(String::as_str).collect();
+    if named.is_empty() {
+        let each = of_environment.split(',').map(str::trim);
+        named = each.filter(|server| !server.is_empty()).collect();
+    }
+    if named.is_empty() {
+        named.push("http://127.0.0.1");
+    }
+    named.into_iter().map(|server| read_url(server, port)).collect()
+}
+
+fn read_url(text: &str, port: u16) -> Result<Uri, ConfigError> {
+    let refuse = || {
+        ConfigError::new(
+            "--server, LEAF_SERVER: give URLs like http://127.0.0.1 or https://id-1.internal:8443, without a user",
+        )
+    };
+    let full = if text.contains("://") { text.to_owned() } else { format!("http://{text}") };
+    let url: Uri = full.parse().map_err(|_| refuse())?;
+    let scheme = url.scheme_str().filter(|scheme| ["http", "https"].contains(scheme));
+    let (Some(scheme), Some(authority)) = (scheme, url.authority()) else { return Err(refuse()) };
+    if authority.as_str().contains('@') || url.query().is_some() {
+        return Err(refuse());
+    }
+    let port = authority.port_u16().unwrap_or(port);
+    let path = url.path().trim_end_matches('/');
+    let host = authority.host();
+    format!("{scheme}://{host}:{port}{path}").parse().map_err(|_| refuse())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_without_a_port_has_that_of_what_is_asked() {
+        for (text, url) in [
+            ("http://127.0.0.1", "http://127.0.0.1:8081/"),
+            ("id-1.internal", "http://id-1.internal:8081/"),
+            ("id-1.internal:9000", "http://id-1.internal:9000/"),
+            ("https://[::1]:9", "https://[::1]:9/"),
+            ("https://proxy/leaf/", "https://proxy:8081/leaf"),
+        ] {
+            assert_eq!(read_url(text, OPS).unwrap().to_string(), url, "{text}");
+        }
+        for text in ["", "redis://127.0.0.1", "http://user:canary@host", "http://h?x=canary", "a b"]
+        {
+            let error = read_url(text, OPS).unwrap_err().to_string();
+            assert!(error.contains("give URLs") && !error.contains("canary"), "{error}");
+        }
+    }
+}

@@ -1,0 +1,150 @@
+//! Commands that ask servers: real ones, as they were built beside `leaf`.
+#![allow(clippy::unwrap_used, reason = "tests may panic")]
+
+mod support;
+
+use std::io::{BufRead as _, BufReader};
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use leaf_testkit::LeafServer;
+use serde_json::Value;
+use support::{Ran, leaf_with};
+
+const TAG: &str = "leaf-segment-test";
+const TOKEN: &str = "an-operators-token-0123456789abcdef";
+
+/// A server in a directory of its own.
+struct Node {
+    home: tempfile::TempDir,
+    server: LeafServer,
+}
+
+impl Node {
+    fn start(env: &[(&str, &str)]) -> Self {
+        let program = Path::new(env!("CARGO_BIN_EXE_leaf")).with_file_name("leaf-server");
+        let home = tempfile::tempdir().unwrap();
+        let env: Vec<_> = env.iter().map(|(key, value)| (*key, (*value).to_owned())).collect();
+        let server = LeafServer::start(program.to_str().unwrap(), home.path(), &[], &env);
+        Self { home, server }
+    }
+
+    fn run(&self, args: &[&str], env: &[(&str, &str)]) -> Ran {
+        leaf_with(self.home.path(), args, env)
+    }
+
+    fn ids(&self) -> String {
+        format!("http://{}", self.server.ids())
+    }
+
+    fn ops(&self) -> String {
+        format!("http://{}", self.server.ops())
+    }
+}
+
+#[test]
+fn ids_are_taken_from_the_first_server_that_can_be_reached() {
+    let node = Node::start(&[]);
+    let next = |args: &[&str], servers: &str| {
+        node.run(&[&["next"], args].concat(), &[("LEAF_SERVER", servers)])
+    };
+    assert_eq!(next(&[TAG], &node.ids()).ok(), "1\n");
+    let of_two = format!("http://127.0.0.1:1, {}", node.ids());
+    assert_eq!(next(&[TAG, "-n", "3"], &of_two).ok(), "2\n3\n4\n");
+    let json: Value = serde_json::from_str(&next(&[TAG, "-o", "json"], &node.ids()).ok()).unwrap();
+    assert_eq!(json["ids"], serde_json::json!(["5"]));
+    let flakes = next(&["--snowflake", "-n", "2", "--as", "uuid"], &node.ids()).ok();
+    assert_eq!(flakes.lines().map(str::len).collect::<Vec<_>>(), [36, 36]);
+
+    let refused = next(&["nope"], &node.ids()).failed(3);
+    assert!(refused.contains("no such tag"), "{refused}");
+    let refused = next(&[TAG], "http://127.0.0.1:1").failed(4);
+    assert!(refused.contains("127.0.0.1:1"), "{refused}");
+    let refused = next(&[TAG], &node.ops()).failed(3);
+    assert!(refused.contains("no such route"), "{refused}");
+    next(&[TAG], "ftp://canary").failed(2);
+    next(&[], &node.ids()).failed(2);
+    next(&[TAG, "--snowflake"], &node.ids()).failed(2);
+    next(&[TAG, "-n", "0"], &node.ids()).failed(2);
+}
+
+#[test]
+fn status_shows_all_servers_and_what_is_wrong() {
+    let one = Node::start(&[("LEAF_NAME", "one"), ("LEAF_OPS__TOKEN", TOKEN)]);
+    let two = Node::start(&[("LEAF_NAME", "two"), ("LEAF_OPS__TOKEN", TOKEN)]);
+    let (at_one, at_two) = (one.ops(), two.ops());
+    let both = ["status", "--server", &at_one, "--server", &at_two];
+    let token = [("LEAF_TOKEN", TOKEN)];
+    let text = one.run(&both, &token).ok();
+    let lines: Vec<Vec<&str>> =
+        text.lines().map(|line| line.split_whitespace().collect()).collect();
+    assert_eq!(lines.len(), 3, "{text}");
+    for (line, (name, node)) in lines[1..].iter().zip([("one", &one), ("two", &two)]) {
+        let address = node.server.ops().to_string();
+        assert_eq!(line[..3], [&*address, name, "ready"], "{text}");
+    }
+    let json: Value =
+        serde_json::from_str(&one.run(&[&both[..], &["-o", "json"]].concat(), &token).ok())
+            .unwrap();
+    assert_eq!((&json[0]["state"], &json[0]["worker"]), (&"ready".into(), &0.into()));
+    assert_eq!(json[1]["segment_rate"], 0.0);
+
+    // Without the token, with a wrong one, and with one of a file.
+    let refused = one.run(&both, &[]).failed(5);
+    assert!(refused.contains("give the token in LEAF_TOKEN"), "{refused}");
+    let refused = one.run(&both, &[("LEAF_TOKEN", "canary-token")]).failed(5);
+    assert!(!refused.contains("canary"), "{refused}");
+    let file = one.home.path().join("token");
+    std::fs::write(&file, format!("{TOKEN}\n")).unwrap();
+    let with_file = [&both[..], &["--token-file", file.to_str().unwrap()]].concat();
+    one.run(&with_file, &[]).ok();
+
+    // One that does not answer is in the table, and the exit code tells.
+    let mut two = two;
+    two.server.stop();
+    let ran = one.run(&both, &token);
+    assert!(ran.out.contains("no answer") && ran.out.contains("one"), "{ran:?}");
+    ran.failed(4);
+}
+
+#[test]
+fn status_follows_a_server_until_it_is_interrupted() {
+    let node = Node::start(&[]);
+    let mut watching = Command::new(env!("CARGO_BIN_EXE_leaf"))
+        .args(["status", "--watch", "--server", &node.ops()])
+        .current_dir(node.home.path())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(watching.stdout.take().unwrap()).lines();
+    let mut rows = 0;
+    // It ends by the test's own time, if it says nothing.
+    while rows < 3 {
+        rows += usize::from(lines.next().unwrap().unwrap().contains(" ready "));
+    }
+    // A reader that has seen enough ends it.
+    drop(lines);
+    assert!(watching.wait().unwrap().success());
+}
+
+#[test]
+fn completions_and_manual_pages_are_those_of_the_commands() {
+    let home = tempfile::tempdir().unwrap();
+    let run = |args: &[&str]| leaf_with(home.path(), args, &[]);
+    for shell in ["bash", "zsh", "fish"] {
+        let text = run(&["completions", shell]).ok();
+        for word in ["status", "next", "doctor", "token-file"] {
+            assert!(text.contains(word), "{shell} has no {word}");
+        }
+        let checked = Command::new("bash").args(["-n", "-c", &text]).output().unwrap();
+        assert!(shell != "bash" || checked.status.success(), "{checked:?}");
+    }
+    run(&["man", "."]).ok();
+    for (page, text) in
+        [("leaf.1", "status"), ("leaf-tag-create.1", "scramble:63"), ("leaf-next.1", "--as")]
+    {
+        let page = std::fs::read_to_string(home.path().join(page)).unwrap();
+        assert!(page.replace("\\-", "-").contains(text), "{text}: {page}");
+    }
+    run(&["man", "nowhere"]).failed(1);
+}
