@@ -79,8 +79,10 @@ impl Place {
 pub(crate) enum Output {
     /// For people.
     Table,
-    /// For programs; ids are strings, since JavaScript loses digits above 2^53.
+    /// For programs; ids are strings, since JavaScript loses digits above 2^53. Errors, too.
     Json,
+    /// For programs: a line for each result, behind one with the names that it has in JSON.
+    Csv,
 }
 
 #[derive(Debug, Subcommand)]
@@ -427,8 +429,7 @@ pub(crate) struct Create {
 pub(crate) fn parse() -> Result<Cli, ExitCode> {
     Cli::try_parse().map_err(|error| {
         if error.use_stderr() {
-            crate::complain(&explain(&error));
-            return ExitCode::from(2);
+            return crate::tell(&explain(&error), None, crate::exit::USAGE, asked_for_json());
         }
         // Help and version; a closed standard output is nobody's problem.
         let _ = error.print();
@@ -451,6 +452,14 @@ pub(crate) fn man(directory: &Path) -> anyhow::Result<crate::Done> {
     clap_mangen::generate_to(Cli::command(), directory)
         .with_context(|| directory.display().to_string())?;
     Ok(format!("the manual pages are in {}\n", directory.display()).into())
+}
+
+/// Whether a command line that cannot be read asks for JSON.
+fn asked_for_json() -> bool {
+    let words: Vec<String> = std::env::args().collect();
+    let is_option = |word: &str| ["-o", "--output"].contains(&word);
+    words.windows(2).any(|pair| is_option(&pair[0]) && pair[1] == "json")
+        || words.iter().any(|word| ["-ojson", "--output=json"].contains(&word.as_str()))
 }
 
 /// One line that never repeats a value: it may hold a password. Names of arguments and commands are

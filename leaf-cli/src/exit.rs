@@ -16,6 +16,17 @@ pub(crate) const UNREACHABLE: u8 = 4;
 /// The caller may not do it.
 pub(crate) const NOT_PERMITTED: u8 = 5;
 
+/// The word for a code, which never changes.
+pub(crate) const fn word(code: u8) -> &'static str {
+    match code {
+        USAGE => "usage",
+        NOT_FOUND => "not-found",
+        UNREACHABLE => "unreachable",
+        NOT_PERMITTED => "not-permitted",
+        _ => "failed",
+    }
+}
+
 /// An error with the code that it ends with.
 #[derive(Debug)]
 struct Coded(u8, anyhow::Error);

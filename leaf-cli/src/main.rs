@@ -32,7 +32,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::anyhow;
-use cli::{Command, Place};
+use cli::{Command, Output, Place};
 use leaf_node::hints;
 use stores::Stores;
 use tracing_subscriber::EnvFilter;
@@ -47,6 +47,7 @@ fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(code) => return code,
     };
+    let output = cli.output;
     let filter = EnvFilter::try_from_default_env()
         .unwrap_or_else(|_| EnvFilter::new("warn,zookeeper_client=error"));
     tracing_subscriber::fmt()
@@ -57,7 +58,9 @@ fn main() -> ExitCode {
         .init();
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,
-        Err(error) => return fail(&anyhow::Error::from(error).context("start the runtime")),
+        Err(error) => {
+            return fail(&anyhow::Error::from(error).context("start the runtime"), output);
+        }
     };
     let result = runtime.block_on(work(cli));
     // What still hangs in a name look-up is left behind.
@@ -66,9 +69,9 @@ fn main() -> ExitCode {
         // A reader that has seen enough is nobody's problem.
         Ok(Done { text, trouble }) => {
             let _ = std::io::stdout().write_all(text.as_bytes());
-            trouble.map_or(ExitCode::SUCCESS, |trouble| fail(&trouble))
+            trouble.map_or(ExitCode::SUCCESS, |trouble| fail(&trouble, output))
         }
-        Err(error) => fail(&error),
+        Err(error) => fail(&error, output),
     }
 }
 
@@ -172,9 +175,20 @@ impl From<String> for Done {
 
 /// Prints an error with the hint for operators that belongs to it, as `leaf-server` does; the exit code
 /// goes by what it is.
-fn fail(error: &anyhow::Error) -> ExitCode {
-    complain(&hints::with(format_args!("{error:#}"), hints::of(error.as_ref())));
-    ExitCode::from(exit::code(error))
+fn fail(error: &anyhow::Error, output: Output) -> ExitCode {
+    let hint = hints::of(error.as_ref());
+    tell(&format!("{error:#}"), hint, exit::code(error), output == Output::Json)
+}
+
+/// An error and what to do, as JSON for programs; the exit code.
+fn tell(text: &str, hint: Option<&str>, code: u8, json: bool) -> ExitCode {
+    if json {
+        let error = serde_json::json!({ "code": exit::word(code), "message": text, "hint": hint });
+        let _ = writeln!(std::io::stderr(), "{}", serde_json::json!({ "error": error }));
+    } else {
+        complain(&hints::with(text, hint));
+    }
+    ExitCode::from(code)
 }
 
 /// One line on standard error, if it can be written.

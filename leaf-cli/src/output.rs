@@ -3,8 +3,11 @@
 //! Whatever the command, a result is a value that serializes; a table is one way to show it, so
 //! that scripts get the same fields as people.
 
+use std::collections::BTreeSet;
+
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 use serde::Serialize;
+use serde_json::{Map, Value};
 
 use crate::cli::Output;
 
@@ -21,6 +24,7 @@ pub(crate) trait Row: Serialize {
 pub(crate) fn rows<R: Row>(rows: &[R], output: Output) -> String {
     match output {
         Output::Json => json(&rows),
+        Output::Csv => csv(rows),
         Output::Table => {
             let mut table = Table::new();
             table
@@ -46,8 +50,31 @@ pub(crate) fn rows<R: Row>(rows: &[R], output: Output) -> String {
 pub(crate) fn one(value: &impl Serialize, text: String, output: Output) -> String {
     match output {
         Output::Json => json(value),
+        Output::Csv => csv(&[value]),
         Output::Table => format!("{text}\n"),
     }
+}
+
+/// A line for each result, behind one with the names of its fields; objects and lists in JSON.
+fn csv(rows: &[impl Serialize]) -> String {
+    let object = |row| match serde_json::to_value(row) {
+        Ok(Value::Object(fields)) => fields,
+        _ => Map::new(),
+    };
+    let rows: Vec<Map<String, Value>> = rows.iter().map(object).collect();
+    let names: BTreeSet<&String> = rows.iter().flat_map(Map::keys).collect();
+    let mut writer = csv::Writer::from_writer(Vec::new());
+    let cell = |value: Option<&Value>| match value {
+        None | Some(Value::Null) => String::new(),
+        Some(Value::String(text)) => text.clone(),
+        Some(other) => other.to_string(),
+    };
+    // A vector takes everything, and all lines have as many cells.
+    let _ = writer.write_record(&names);
+    for row in &rows {
+        let _ = writer.write_record(names.iter().map(|name| cell(row.get(*name))));
+    }
+    String::from_utf8(writer.into_inner().unwrap_or_default()).unwrap_or_default()
 }
 
 fn json(value: &impl Serialize) -> String {
@@ -66,6 +93,15 @@ pub(crate) fn printable(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn csv_has_all_fields_and_quotes_what_needs_it() {
+        let rows = [
+            serde_json::json!({ "b": "x,\"y\"\nz", "a": 1 }),
+            serde_json::json!({ "a": null, "c": [1, 2] }),
+        ];
+        assert_eq!(csv(&rows), "a,b,c\n1,\"x,\"\"y\"\"\nz\",\n,,\"[1,2]\"\n");
+    }
 
     #[test]
     fn what_is_printed_cannot_steer_a_terminal() {

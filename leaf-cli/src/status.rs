@@ -243,7 +243,7 @@ fn sum(stores: &[Store], of: impl Fn(&Store) -> &String) -> u128 {
 
 /// What people should know besides: why a server is not ready, and which nodes were not asked.
 fn notes(rows: &[Shown], now: &Look, output: Output) -> String {
-    if output == Output::Json {
+    if output != Output::Table {
         return String::new();
     }
     let mut text = String::new();

@@ -267,7 +267,7 @@ async fn show(stores: &Stores, tag: &str, output: Output) -> Result<Done> {
 fn shown(store: &Store, record: TagRecord, output: Output) -> Result<Done> {
     let shown = TagShown::of(&record, &store.url);
     Ok(match output {
-        Output::Json => output::one(&shown, String::new(), output),
+        Output::Json | Output::Csv => output::one(&shown, String::new(), output),
         Output::Table => output::rows(&[shown], output),
     }
     .into())

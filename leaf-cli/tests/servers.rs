@@ -58,6 +58,12 @@ fn ids_are_taken_from_the_first_server_that_can_be_reached() {
 
     let refused = next(&["nope"], &node.ids()).failed(3);
     assert!(refused.contains("no such tag"), "{refused}");
+    let refused = next(&["nope", "-o", "json"], &node.ids()).failed(3);
+    let refused: Value = serde_json::from_str(&refused).unwrap();
+    assert_eq!(refused["error"]["code"], "not-found");
+    let refused = next(&["--nope", "--output=json"], &node.ids()).failed(2);
+    let refused: Value = serde_json::from_str(&refused).unwrap();
+    assert_eq!(refused["error"]["code"], "usage");
     let refused = next(&[TAG], "http://127.0.0.1:1").failed(4);
     assert!(refused.contains("127.0.0.1:1"), "{refused}");
     let refused = next(&[TAG], &node.ops()).failed(3);
@@ -88,6 +94,11 @@ fn status_shows_all_servers_and_what_is_wrong() {
             .unwrap();
     assert_eq!((&json[0]["state"], &json[0]["worker"]), (&"ready".into(), &0.into()));
     assert_eq!(json[1]["segment_rate"], 0.0);
+
+    let csv = one.run(&[&both[..], &["-o", "csv"]].concat(), &token).ok();
+    let names = csv.lines().next().unwrap();
+    assert!(names.starts_with("clock_ms,") && names.contains(",segment_rate,"), "{csv}");
+    assert_eq!(csv.lines().count(), 3, "{csv}");
 
     // Without the token, with a wrong one, and with one of a file.
     let refused = one.run(&both, &[]).failed(5);
