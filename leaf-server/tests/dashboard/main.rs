@@ -10,7 +10,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use leaf_testkit::{HttpClient, LeafServer, MariaDb, Response, require, wait_until};
 use serde_json::{Map, Value};
@@ -221,9 +221,9 @@ fn the_stream_begins_with_all_and_goes_on_with_what_changes() {
     let directory = tempfile::tempdir().unwrap();
     let server =
         LeafServer::start(SERVER, directory.path(), &[], &[("LEAF_OPS__TOKEN", TOKEN.into())]);
+    let host = server.ops();
     let open = || {
-        let mut client = HttpClient::connect(server.ops()).unwrap();
-        let host = server.ops();
+        let mut client = HttpClient::connect(host).unwrap();
         client
             .send(&format!(
                 "GET /v1/live HTTP/1.1\r\nHost: {host}\r\nAuthorization: Bearer {TOKEN}\r\n\r\n"
@@ -272,6 +272,12 @@ fn the_stream_begins_with_all_and_goes_on_with_what_changes() {
         assert_eq!(other(1)[0]["all"], true);
     }
     assert_eq!(read(1)[0]["all"], false);
+    // A stop does not wait for viewers.
+    let begun = Instant::now();
+    let mut server = server;
+    assert!(server.stop().success());
+    let took = begun.elapsed();
+    assert!(took < Duration::from_secs(5), "the stop took {took:?}");
 }
 
 #[test]

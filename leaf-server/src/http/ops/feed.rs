@@ -99,7 +99,8 @@ async fn make_lines(node: Arc<Node>) {
         let mut state = node.feed.state();
         let changed = difference(&state.seen, &now);
         state.seen = now;
-        if node.stopping() || node.feed.lines.send(line(&changed, false)).is_err() {
+        // The last line wakes the viewers, whose streams end then: a stop must not wait for them.
+        if node.feed.lines.send(line(&changed, false)).is_err() || node.stopping() {
             state.runs = false;
             return;
         }
