@@ -176,8 +176,8 @@ pub(crate) enum Command {
 /// Which servers are asked, and with which token.
 #[derive(Debug, Args)]
 pub(crate) struct Servers {
-    /// A server, several times if need be, like https://id-1.internal; without a port 8080 for ids, 8081 for
-    /// all else. Default: LEAF_SERVER, separated by commas, else http://127.0.0.1
+    /// A server, several times if need be, like `https://id-1.internal`; without a port 8080 for ids, 8081 for
+    /// all else. Default: LEAF_SERVER, separated by commas, else `http://127.0.0.1`
     #[arg(long, value_name = "URL")]
     pub(crate) server: Vec<String>,
     /// A file with the token; default LEAF_TOKEN

@@ -181,6 +181,8 @@ pub async fn change(
         let mut rules = Rules::decode(before.as_deref().unwrap_or_default())?;
         change(&mut rules);
         let after = rules.encode()?;
+        // What no server could read would end all rules.
+        Rules::decode(&after)?;
         if before.as_deref() == Some(&*after)
             || admin.write_note(Note::Traffic, before.as_deref(), &after).await?
         {

@@ -346,10 +346,13 @@ impl TagUpdate {
     /// given back after it, since that names the `max_id` that it was granted up to.
     ///
     /// # Errors
-    /// `RecordChanged` where meaning, settings or generation of `now` are not those that were seen;
+    /// `RecordChanged` where step, meaning, settings or generation of `now` are not those that were seen;
     /// `Moved` where a sealed tag was to be raised; `Exhausted` where there is no greater `max_id`.
     pub fn apply(&self, now: &TagRecord) -> Result<TagRecord, StoreErrorKind> {
-        if now.meaning != self.seen.meaning || now.settings != self.seen.settings {
+        if now.meaning != self.seen.meaning
+            || now.settings != self.seen.settings
+            || now.step != self.seen.step
+        {
             return Err(StoreErrorKind::RecordChanged);
         }
         let max_id = match self.at_least {

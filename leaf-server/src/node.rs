@@ -238,6 +238,7 @@ impl Node {
     pub(crate) async fn read_peer_clocks(&self) -> bool {
         let Some(snowflake) = self.ids.snowflake().filter(|it| it.generator.view().confirmed)
         else {
+            self.peer_clocks().clear();
             return false;
         };
         match snowflake.generator.peer_clocks().await {

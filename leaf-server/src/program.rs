@@ -54,6 +54,9 @@ fn run(cli: Cli) -> Result<()> {
         .build()
         .context("start the runtime")?;
     let result = runtime.block_on(work(cli));
+    // Connections to the collector live on the runtime.
+    #[cfg(feature = "otlp")]
+    log::traces::end();
     // What still hangs in a blocking call (a name look-up, a disk) is left behind.
     runtime.shutdown_timeout(Duration::from_secs(1));
     result

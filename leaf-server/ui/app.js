@@ -12,6 +12,8 @@ let state = {};
 let token = sessionStorage.getItem("leaf-token") || "";
 /** Since when nothing has come. */
 let gone = null;
+/** When the last line came. */
+let heard = Date.now();
 let stream = null;
 let failures = 0;
 const rows = new Map();
@@ -92,19 +94,25 @@ async function ask(method, path, body, headers = {}) {
 const json = async (method, path, body, headers) => (await ask(method, path, body, headers)).json();
 const tagPath = (tag) => `v1/tags/${encodeURIComponent(tag)}`;
 
-/** Puts what has changed over what is known; `null` is gone. */
+/**
+ * Puts what has changed over what is known; `null` is gone. No object here has a prototype, since a tag may
+ * be called as something that others have.
+ */
 function merge(into, changed) {
   for (const [key, value] of Object.entries(changed)) {
     if (value === null) delete into[key];
-    else if (isObject(value) && isObject(into[key])) merge(into[key], value);
+    else if (isObject(value)) into[key] = merge(isObject(into[key]) ? into[key] : Object.create(null), value);
     else into[key] = value;
   }
+  return into;
 }
 const isObject = (value) => typeof value === "object" && value !== null && !Array.isArray(value);
 
 async function follow() {
   const abort = new AbortController();
   stream = abort;
+  // A stream that says nothing for a while is cut, too: a line comes every second.
+  let timer = setTimeout(() => abort.abort(), 5000);
   try {
     const headers = token ? { Authorization: `Bearer ${token}` } : {};
     const reply = await fetch("v1/live", { headers, signal: abort.signal, cache: "no-store" });
@@ -116,8 +124,6 @@ async function follow() {
     }
     if (!reply.ok) throw new Error((await reply.json().catch(() => ({}))).detail || `${reply.status}`);
     const reader = reply.body.pipeThrough(new TextDecoderStream()).getReader();
-    // A stream that says nothing for a while is cut, too: a line comes every second.
-    let timer = 0;
     let rest = "";
     for (;;) {
       clearTimeout(timer);
@@ -129,24 +135,29 @@ async function follow() {
       for (const line of lines) {
         const { all, state: changed } = JSON.parse(line);
         if (all) {
-          state = changed;
+          // After an upgrade of the node the page is another one, too.
+          if (state.status && state.status.version !== changed.status.version) location.reload();
+          state = merge(Object.create(null), changed);
           before = null;
         } else merge(state, changed);
       }
       if (lines.length) {
-        failures = 0;
+        heard = Date.now();
         gone = null;
         note();
         show();
+        failures = 0;
       }
     }
-    clearTimeout(timer);
     throw new Error("the node has ended the stream");
   } catch (error) {
     if (stream !== abort) return;
     cut(abort.signal.aborted ? "nothing comes from the node" : error.message);
     stream = null;
     setTimeout(() => stream === null && !document.hidden && follow(), AGAIN[Math.min(failures++, AGAIN.length - 1)]);
+  } finally {
+    clearTimeout(timer);
+    abort.abort();
   }
 }
 
@@ -163,7 +174,7 @@ document.addEventListener("visibilitychange", () => {
 
 /** The stream is cut: what is shown is old. */
 function cut(why) {
-  gone ??= Date.now();
+  gone ??= heard;
   $("cut").hidden = false;
   set($("cut"), `No news since ${time(gone)}: ${why}. What is shown is of then.`);
   $("health").classList.add("gone");
@@ -185,23 +196,27 @@ function show() {
   set($("version"), `${status.version} · up ${span(status.running_for_s)}`);
   $("health").dataset.state = status.state;
   set($("state"), { ready: "Ready", degraded: "Degraded", "not ready": "Not ready" }[status.state] ?? "?");
-  const reasons = status.reason ? status.reason.split("; ") : [];
-  if ($("reasons").dataset.text !== status.reason) {
-    $("reasons").dataset.text = status.reason;
+  const reasons = state.reasons ?? [];
+  if ($("reasons").dataset.text !== reasons.join("\n")) {
+    $("reasons").dataset.text = reasons.join("\n");
     $("reasons").replaceChildren(...reasons.map((text) => el("li", { text })));
   }
   $("drain").hidden = false;
   set($("drain"), state.drained ? "Take back" : "Drain");
 
   const flake = status.snowflake;
-  const rate = all.reduce((sum, tag) => sum + tag.rate, 0);
-  const lasting = all.map(lasts).filter(Number.isFinite);
+  // A tag in strict order has no stock: each of its ids is the store's.
+  const lasting = all.filter((tag) => tag.order !== "strict" && tag.enabled && !tag.ended).map(lasts).filter(Number.isFinite);
   const peers = flake?.peers ?? [];
-  const middle = peers.map((peer) => peer.clock_offset_ms).sort((a, b) => a - b)[peers.length >> 1];
+  const offsets = peers.map((peer) => peer.clock_offset_ms).sort((a, b) => a - b);
+  // Of two in the middle the one nearer to 0: one wrong node of three must not make the others wrong.
+  const middle = offsets.slice((offsets.length - 1) >> 1, (offsets.length >> 1) + 1).sort((a, b) => Math.abs(a) - Math.abs(b))[0];
   const answered = before && stores.reduce((sum, it) => sum + it.answers, 0) - before.answers;
   const took = before && stores.reduce((sum, it) => sum + it.answered_in_s, 0) - before.took;
   const store = answered > 0 ? (took / answered) * 1000 : null;
   const seconds = before ? (state.now - before.now) / 1000 : 0;
+  const issued = (status.segment?.stores ?? []).reduce((sum, it) => sum + BigInt(it.issued), 0n);
+  const rate = seconds > 0 ? Number(issued - before.issued) / seconds : 0;
   const flakeRate = state.flakes && seconds > 0 ? Number(BigInt(state.flakes) - BigInt(before.flakes)) / seconds : 0;
   pairs($("figures"), {
     "Segment ids/s": status.segment ? short.format(rate) : undefined,
@@ -217,6 +232,7 @@ function show() {
   });
   before = {
     now: state.now,
+    issued,
     flakes: state.flakes ?? "0",
     answers: stores.reduce((sum, it) => sum + it.answers, 0),
     took: stores.reduce((sum, it) => sum + it.answered_in_s, 0),
@@ -243,7 +259,7 @@ function fill(tag, slot) {
   const range = tag.slots[slot];
   if (!range) return null;
   const [start, end] = range.map(BigInt);
-  if (slot !== tag.current) return Number(start) > Number(tag.slots[tag.current]?.[0] ?? -1) ? 1 : 0;
+  if (slot !== tag.current) return start > BigInt(tag.slots[tag.current]?.[0] ?? -1) ? 1 : 0;
   if (tag.position === undefined) return 0;
   const left = end - BigInt(tag.position);
   return Math.max(0, Math.min(1, Number(left) / Math.max(1, Number(end - start))));
@@ -295,15 +311,15 @@ function showTags() {
   let last = null;
   for (const name of names) {
     const tag = state.tags[name];
-    let known = rows.get(name);
-    if (!known) {
-      known = row(name);
-      rows.set(name, known);
-      if (last) last.after(known.made);
-      else $("rows").prepend(known.made);
+    let shown = rows.get(name);
+    if (!shown) {
+      shown = row(name);
+      rows.set(name, shown);
+      if (last) last.after(shown.made);
+      else $("rows").prepend(shown.made);
     }
-    last = known.made;
-    const { cells, mark } = known;
+    last = shown.made;
+    const { cells, mark } = shown;
     set(mark, trouble(tag));
     set(cells.rate, short.format(tag.rate));
     cells.slots.forEach((made, slot) => setBar(made, tag, slot));
@@ -314,8 +330,8 @@ function showTags() {
     set(cells.fetch, fetched ? `${time(fetched[1] * 1000)}, ${(fetched[2] / 1000).toFixed(1)} ms` : "–");
   }
   const most = 1000;
-  const known = Object.keys(state.tags ?? {}).length;
-  const hidden = known >= most ? `The first ${most} of those in use. ` : "";
+  const all = Object.keys(state.tags ?? {}).length;
+  const hidden = all >= most ? `The first ${most} of those in use. ` : "";
   set($("tags-note"), state.status?.segment
     ? `${hidden}${names.length === 0 ? "No tag in use has that in its name; there may be more in the store." : ""}`
     : "Segment mode is off on this node.");
@@ -386,19 +402,23 @@ chart("chart-clock", history.clock);
 
 /** Draws what the open dialog shows of the state, each second. */
 let details = null;
+/** How many dialogs there were: what comes too late belongs to one that is gone. */
+let opened = 0;
 
 /**
  * Opens the dialog. `act`, if there is one, is done on its button; what it throws is shown, and the
  * dialog stays.
  */
 function open(title, body, act, label, danger = false) {
+  const own = ++opened;
+  const isOpen = () => own === opened && $("dialog").open;
   details = null;
   set($("dialog-title"), title);
   $("dialog-body").replaceChildren(...body);
   set($("dialog-error"), "");
   const ok = $("dialog-ok");
   ok.hidden = !act;
-  ok.disabled = false;
+  ok.disabled = !act;
   set(ok, label ?? "");
   ok.classList.toggle("danger", danger);
   ok.onclick = async (event) => {
@@ -407,8 +427,9 @@ function open(title, body, act, label, danger = false) {
     ok.disabled = true;
     try {
       await act();
-      $("dialog").close();
+      if (isOpen()) $("dialog").close();
     } catch (error) {
+      if (!isOpen()) return;
       set($("dialog-error"), explained(error));
       ok.disabled = false;
     }
@@ -416,7 +437,11 @@ function open(title, body, act, label, danger = false) {
   if (!$("dialog").open) $("dialog").showModal();
 }
 
+$("dialog-cancel").addEventListener("click", () => $("dialog").close());
 $("dialog").addEventListener("close", () => {
+  // The event may come when the next dialog is open already.
+  if ($("dialog").open) return;
+  opened++;
   details = null;
 });
 
@@ -456,6 +481,9 @@ $("drain").addEventListener("click", () => {
 
 // ---- one tag
 
+/** A tag in use on this node. */
+const known = (name) => (state.tags && Object.hasOwn(state.tags, name) ? state.tags[name] : undefined);
+
 async function showTag(name) {
   let record = null;
   let version = null;
@@ -465,7 +493,7 @@ async function showTag(name) {
   const wrong = el("p", { class: "mark" });
   const acts = el("p");
   const draw = () => {
-    const tag = state.tags?.[name];
+    const tag = known(name);
     set(wrong, tag?.error ?? tag?.ended ?? (tag?.advance_to ? `The record went back: it must go on from ${tag.advance_to}. Advance it.` : ""));
     pairs(list, {
       "Order": record?.order, "Ids": record?.shape, "Template": record?.text, "Reset": record?.reset, "Slice": record?.slice,
@@ -490,18 +518,21 @@ async function showTag(name) {
     ], () => change({ enabled: !record.enabled }), record.enabled ? "Disable" : "Enable", record.enabled)), " ",
     act("Advance", true, () => open(`Advance ${name}`, [
       el("p", { text: `The next number becomes at least this one, now ${record.max_id ?? "–"}. What is skipped is lost for ever. Meant for after a restore of the database, or a failover that went back.` }),
-      field("at_least", "Next number at least", { inputmode: "numeric", pattern: "[0-9]{1,19}", required: "", value: state.tags?.[name]?.advance_to ?? "" }),
+      field("at_least", "Next number at least", { inputmode: "numeric", pattern: "[0-9]{1,19}", required: "", value: known(name)?.advance_to ?? "" }),
       el("label", { text: "Repeat the tag's name " }, el("input", { name: "again", required: "", autocomplete: "off" })),
     ], async () => {
       if (given("again") !== name) throw new Error("that is not the tag's name");
       await json("POST", `${tagPath(name)}/advance`, { at_least: given("at_least") });
     }, "Advance", true)), " ",
     act("Cut", true, () => open(`Cut ${name}`, [
-      el("p", { text: "All servers refuse ids of it within 5 s, to everybody, until the cut is taken away." }),
+      el("p", { text: "All servers refuse ids of it within 5 s, to everybody, until the cut is taken away. A rate that `leaf limit` set for it ends." }),
     ], () => ask("PUT", `${tagPath(name)}/cut`), "Cut", true)), " ",
     act("Take the cut away", false, () => open(`Allow ${name}`, [
       el("p", { text: "All servers hand out ids of it again within 5 s. A rate that `leaf limit` set for it ends, too." }),
-    ], () => ask("DELETE", `${tagPath(name)}/cut`), "Allow")),
+    ], async () => {
+      const { by } = await json("DELETE", `${tagPath(name)}/cut`);
+      if (by) throw new Error(`The rule of the tag is gone, and it is cut still: by that of ${by}. \`leaf allow tag '${by}'\` takes that away.`);
+    }, "Allow")),
   );
   open(name, [wrong, list, el("h3", { text: "Slots" }), slots, el("h3", { text: "Fetches, the newest last" }), fetched, acts]);
   details = draw;
@@ -540,8 +571,8 @@ $("create").addEventListener("click", () => {
   const preview = async () => {
     const own = ++turn;
     await new Promise((done) => setTimeout(done, 250));
-    if (own !== turn || !given("tag")) return;
     try {
+      if (own !== turn || !sample.isConnected || !given("tag")) return;
       const { first_ids, first_texts } = await json("POST", "v1/sample", spec());
       if (own === turn) set(sample, `first ids  ${first_ids.join("  ")}${first_texts ? `\nas texts   ${first_texts.join("  ")}` : ""}`);
     } catch (error) {
@@ -559,7 +590,7 @@ $("create").addEventListener("click", () => {
   open("New tag", [form, sample], async () => {
     const made = await json("POST", "v1/tags", spec());
     $("find").value = "";
-    setTimeout(() => showTag(made.tag), 0);
+    showTag(made.tag);
   }, "Create");
 });
 
@@ -610,4 +641,4 @@ $("decode").addEventListener("submit", async (event) => {
   }
 });
 
-follow();
+if (!document.hidden) follow();

@@ -26,6 +26,7 @@ use crate::ids::{self, IdError};
 use crate::metrics::Operation;
 use crate::node::Node;
 use crate::refusal::{Face, Reason};
+use crate::request::RequestId;
 
 /// The most ids of one message, which is made whole.
 const MOST: usize = 10_000;
@@ -86,8 +87,11 @@ fn count(node: &Node, asked: u32) -> Result<usize, Status> {
 }
 
 /// The end of a stream that had begun well: counted here, since its answer was counted already.
-fn refused_late(node: &Node, status: Status, reason: Reason) -> Status {
-    node.requests.refused(Face::Grpc, Operation::Take, reason, None);
+fn refused_late(node: &Node, mut status: Status, reason: Reason, request: &RequestId) -> Status {
+    node.requests.refused(Face::Grpc, Operation::Take, reason, Some(request));
+    if let Ok(id) = request.to_string().parse() {
+        status.metadata_mut().insert("x-request-id", id);
+    }
     status
 }
 
@@ -140,6 +144,8 @@ impl IdService for Ids {
     /// lost to one that leaves.
     async fn stream_ids(&self, request: Request<NextIdsRequest>) -> Answer<Self::StreamIdsStream> {
         let (caller, budget) = (caller(&request)?, budget(&request)?);
+        let id = request.extensions().get::<RequestId>().cloned();
+        let id = id.ok_or_else(|| Status::internal("the request has no id"))?;
         let request = request.into_inner();
         let count = count(&caller, request.count)?;
         let source = request.source.ok_or_else(|| bad(NO_SOURCE))?;
@@ -154,14 +160,14 @@ impl IdService for Ids {
         let slot = Slot::default();
         // Before there is an answer, since even an empty one has a buffer.
         budget.hold_message(count, &slot).await;
-        let state = Some((caller, source, budget, slot.clone()));
+        let state = Some((caller, source, budget, slot.clone(), id));
         let answers = stream::unfold(state, move |state| async move {
-            let (caller, source, budget, slot) = state?;
+            let (caller, source, budget, slot, id) = state?;
             budget.hold_message(count, &slot).await;
             if caller.stopping() {
                 let text = "this server stops: ask another one";
-                let error =
-                    refused_late(&caller, refused(Reason::Unavailable, text), Reason::Unavailable);
+                let reason = Reason::Unavailable;
+                let error = refused_late(&caller, refused(reason, text), reason, &id);
                 return Some((Err(error), None));
             }
             match take(&caller, &source, count).await {
@@ -169,11 +175,11 @@ impl IdService for Ids {
                     // One message at a time: others of this thread, and the client's windows, get
                     // their turn.
                     tokio::task::yield_now().await;
-                    Some((Ok(NextIdsResponse { ids }), Some((caller, source, budget, slot))))
+                    Some((Ok(NextIdsResponse { ids }), Some((caller, source, budget, slot, id))))
                 }
                 Err(error) => {
                     let reason = error.reason();
-                    Some((Err(refused_late(&caller, of(error), reason)), None))
+                    Some((Err(refused_late(&caller, of(error), reason, &id)), None))
                 }
             }
         });

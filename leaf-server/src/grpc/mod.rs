@@ -200,9 +200,12 @@ impl Service<Request<Incoming>> for Answering {
             let id = RequestId::of(&head.headers);
             head.extensions.insert(budget);
             head.extensions.insert(caller);
+            head.extensions.insert(id.clone());
             if !is_meant(&head) {
                 node.requests.refused(Face::Grpc, Operation::Other, Reason::BadRequest, Some(&id));
-                return Ok(request::unsupported().map(|body| Counted::of(body, &control)));
+                let mut reply = request::unsupported();
+                reply.headers_mut().insert(HEADER, id.value());
+                return Ok(reply.map(|body| Counted::of(body, &control)));
             }
             let uri = head.uri.clone();
             let request = Request::from_parts(head, body);

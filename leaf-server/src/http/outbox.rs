@@ -40,12 +40,14 @@ struct State<S> {
     collected: Vec<u8>,
     /// How many bytes of `collected` have been sent.
     sent: usize,
+    /// Why nothing can be sent any more.
+    failed: Option<io::ErrorKind>,
 }
 
 /// A stream for HTTP, and what sends its writes.
 pub(super) fn collect<S>(stream: S, control: Arc<Control>) -> (Collected<S>, Outbox<S>) {
     let heads = Heads::default();
-    let state = State { stream, heads, control, collected: Vec::new(), sent: 0 };
+    let state = State { stream, heads, control, collected: Vec::new(), sent: 0, failed: None };
     let state = Arc::new(Mutex::new(state));
     (Collected(Arc::clone(&state)), Outbox(state))
 }
@@ -57,10 +59,14 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Outbox<S> {
             .await;
     }
 
-    /// Sends all there is; called whenever the connection's task pauses. An error is the next
-    /// write's, too.
+    /// Sends all there is; called whenever the connection's task pauses. An error is kept for the next
+    /// write, which may not have to send anything: else a client that has gone keeps a stream of short
+    /// lines for as long as they fit.
     pub(super) fn send(&self, context: &mut Context<'_>) {
-        let _ = lock(&self.0).poll_send(context);
+        let mut state = lock(&self.0);
+        if let Poll::Ready(Err(error)) = state.poll_send(context) {
+            state.failed = Some(error.kind());
+        }
     }
 }
 
@@ -112,6 +118,9 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Collected<S> {
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
         let mut state = lock(&self.0);
+        if let Some(failed) = state.failed {
+            return Poll::Ready(Err(failed.into()));
+        }
         if state.collected.len() >= LIMIT {
             ready!(state.poll_send(context))?;
         }

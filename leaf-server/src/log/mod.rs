@@ -134,8 +134,6 @@ pub(crate) fn dropped() -> u64 {
 /// Waits for a moment until everything is written.
 pub(crate) fn flush() {
     repeats::tell_all();
-    #[cfg(feature = "otlp")]
-    traces::end();
     let Some(queue) = QUEUE.get() else { return };
     let (done, written) = sync_channel(1);
     // It waits for a place, also where none comes.

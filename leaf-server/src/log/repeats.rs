@@ -2,7 +2,8 @@
 //! with how often it came: a log that says one thing a thousand times hides the others.
 //!
 //! Invariant: every warning and error is in the log, or counted in a line of it that comes within a minute
-//! or at the end of the process. Two are the same where one place of the code makes the same text of them.
+//! or at the end of the process, where `log.level` lets this module through. Two are the same where one
+//! place of the code makes the same text of them, whatever request they are of.
 
 use std::collections::HashMap;
 use std::fmt::{self, Write as _};
@@ -49,7 +50,9 @@ impl<S: Subscriber> Layer<S> for Repeats {
         if *metadata.level() > Level::WARN || metadata.target() == module_path!() {
             return true;
         }
-        is_new(&mut seen(), (metadata.callsite(), text(event)), *metadata.level(), Instant::now())
+        // Made before the lock is taken: nothing that others wait for.
+        let line = (metadata.callsite(), text(event));
+        is_new(&mut seen(), line, *metadata.level(), Instant::now())
     }
 }
 

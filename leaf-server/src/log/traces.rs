@@ -68,7 +68,7 @@ where
 }
 
 /// Sends the spans that wait, and stops.
-pub(super) fn end() {
+pub(crate) fn end() {
     if let Some(provider) = PROVIDER.get() {
         let _ = provider.shutdown_with_timeout(LAST_SPANS);
     }

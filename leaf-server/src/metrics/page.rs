@@ -383,7 +383,10 @@ fn of_snowflake(node: &Node, snowflake: &Snowflake, to: &mut Page<'_>) -> fmt::R
         "How many other nodes told their clocks within the last minute, of 32 at most that are asked.",
         offsets.len() as f64,
     )?;
-    let middle = offsets.get(offsets.len() / 2);
+    // Of two in the middle the one nearer to 0: one wrong node of three must not make the others wrong.
+    let middles = [offsets.len().saturating_sub(1) / 2, offsets.len() / 2];
+    let middles = middles.into_iter().filter_map(|at| offsets.get(at));
+    let middle = middles.min_by_key(|offset| offset.unsigned_abs());
     let of = [("least", offsets.first()), ("median", middle), ("greatest", offsets.last())];
     to.gauges(
         "leaf_peer_clock_offset_seconds",

@@ -10,6 +10,7 @@
 //   shut MS               waits until no dialog is open
 //   moves MS SELECTOR     waits until the text of this element has changed twice
 //   press NAME            presses the button of this name, in the dialog if one is open
+//   key NAME              presses a key
 //   fill LABEL TEXT       fills the field of this label, in the dialog if one is open
 //   axe THEME             what axe-core finds that is serious or worse
 //   width PIXELS          the page at this width; fails where it can be scrolled sideways
@@ -78,6 +79,9 @@ const commands = {
   },
   async press(...name) {
     await (await scope()).getByRole("button", { name: name.join(" "), exact: true }).click();
+  },
+  async key(name) {
+    await page.keyboard.press(name);
   },
   async fill(label, ...text) {
     const name = label.replaceAll("_", " ");

@@ -62,17 +62,22 @@ impl Feed {
 pub(super) fn watch(caller: &Caller) -> Result<mpsc::Receiver<Bytes>, Problem> {
     let feed = &caller.feed;
     let (sender, receiver) = mpsc::channel(BEHIND);
-    let fresh = now(caller);
+    let is_room = || {
+        let text = format!("{VIEWERS} viewers watch already: close one of them");
+        let is_room = feed.lines.receiver_count() < VIEWERS;
+        is_room.then_some(()).ok_or_else(|| Problem::new(Reason::Busy, text))
+    };
+    // A refusal must cost little.
+    is_room()?;
+    let runs = feed.state().runs;
+    let fresh = (!runs).then(|| now(caller));
     let (first, mut lines) = {
         // Between the first line and the next nothing is lost: both are made under this lock.
         let mut state = feed.state();
-        if feed.lines.receiver_count() >= VIEWERS {
-            let text = format!("{VIEWERS} viewers watch already: close one of them");
-            return Err(Problem::new(Reason::Busy, text));
-        }
+        is_room()?;
         let lines = feed.lines.subscribe();
         if !state.runs {
-            state.seen = fresh;
+            state.seen = fresh.unwrap_or_else(|| now(caller));
             state.runs = true;
             tokio::spawn(make_lines(Arc::clone(caller)));
         }
@@ -99,8 +104,10 @@ async fn make_lines(node: Arc<Node>) {
         let mut state = node.feed.state();
         let changed = difference(&state.seen, &now);
         state.seen = now;
-        // The last line wakes the viewers, whose streams end then: a stop must not wait for them.
-        if node.feed.lines.send(line(&changed, false)).is_err() || node.stopping() {
+        // The last line wakes the viewers, whose streams end then: a stop must not wait for them. It is
+        // looked for before the line, which each viewer looks for it after.
+        let stops = node.stopping();
+        if node.feed.lines.send(line(&changed, false)).is_err() || stops {
             state.runs = false;
             return;
         }
@@ -142,11 +149,14 @@ fn now(node: &Node) -> Map<String, Value> {
         .map(|view| (view.tag.as_str().to_owned(), without_nulls(tag(view))))
         .collect();
     let stores = node.ids.stores().map(|stores| stores.iter().map(store).collect());
+    let health = node.health_lately();
+    let reasons: Vec<&str> = health.reasons().iter().map(|reason| &*reason.text).collect();
     let certificate_ends = node.tls.as_deref().map(|tls| tls.end().as_secs());
     let delay = node.pressures.iter().map(Pressure::delay).max().unwrap_or_default();
     let state = json!({
         "now": SystemClock.wall_millis().get(),
         "status": without_nulls(json!(status::status(node))),
+        "reasons": reasons,
         "tags": tags,
         "stores": stores.unwrap_or(Value::Array(Vec::new())),
         "flakes": node.ids.snowflake().map(|_| node.requests.snowflakes().to_string()),

@@ -26,7 +26,6 @@ use hyper::http::request::Parts;
 use hyper::http::uri::{Authority, PathAndQuery};
 use hyper::{Method, StatusCode, Version};
 use serde::Serialize;
-use serde_json::json;
 use tracing::Instrument as _;
 
 use self::part::Part;
@@ -334,6 +333,12 @@ async fn perform(node: &Node, asked: &Asked) -> Result<Reply, Problem> {
         To::Records(records) => records,
         _ => return Err(Problem::not_found("this route changes nothing")),
     };
+    if head.headers.contains_key(IF_MATCH)
+        && (*records, &head.method) != (Records::Tag, &Method::PATCH)
+    {
+        let why = "If-Match: only PATCH of a tag goes by a version";
+        return Err(Problem::bad_request(why));
+    }
     match (records, head.method.as_str()) {
         (Records::Tags, _) => {
             let (tag, spec) = body::json::<tags::Create>(&head.headers, body)?.read()?;
@@ -357,8 +362,7 @@ async fn perform(node: &Node, asked: &Asked) -> Result<Reply, Problem> {
         }
         (Records::TagRekey, _) => Ok(reply::json(ok, &tags::rekey(node, &first()?).await?)),
         (Records::TagCut, method) => {
-            tags::cut(node, &first()?, method == "PUT").await?;
-            Ok(reply::json(ok, &json!({ "cut": method == "PUT" })))
+            Ok(reply::json(ok, &tags::cut(node, &first()?, method == "PUT").await?))
         }
         (Records::WorkerRelease, _) => {
             let workers::Dead { holder_is_dead } = body::json(&head.headers, body)?;
@@ -382,6 +386,11 @@ fn expected(headers: &HeaderMap) -> Result<Vec<String>, Problem> {
     let mut versions = Vec::new();
     for list in headers.get_all(IF_MATCH) {
         for version in list.to_str().unwrap_or("not text").split(',').map(str::trim) {
+            if version.is_empty() {
+                continue;
+            }
+            // A proxy that compresses an answer makes its version a weak one.
+            let version = version.strip_prefix("W/").unwrap_or(version);
             let is_tag = version.len() >= 2 && version.starts_with('"') && version.ends_with('"');
             if !is_tag && version != "*" {
                 let why = "If-Match: give the ETag of the record as it was shown, in its quotes";

@@ -374,25 +374,44 @@ pub(super) async fn sample(node: &Node, tag: &str, spec: TagSpec) -> Result<Samp
     Ok(Sample { first_ids: ids.iter().map(ToString::to_string).collect(), first_texts })
 }
 
-/// Cuts a tag on all servers, or takes the rule of traffic away that it has.
-pub(super) async fn cut(node: &Node, tag: &str, cut: bool) -> Result<(), Problem> {
+/// Whether a tag is cut.
+#[derive(Serialize)]
+pub(super) struct CutShown {
+    cut: bool,
+    /// The rule by which it is: the tag, or the beginning of several and `*`.
+    by: Option<String>,
+}
+
+/// Cuts a tag on all servers, or takes the rule of traffic away that it has itself. One for several tags
+/// stays.
+pub(super) async fn cut(node: &Node, tag: &str, cut: bool) -> Result<CutShown, Problem> {
     let (store, tag) = find(node, tag)?;
     if cut {
         TagAdmin::new(&*store.open.store).read(&tag).await?;
     }
     let Some(stores) = node.ids.stores() else { return Err(Problem::disabled("segment")) };
-    let subject = Subject::Tag(tag.as_str().to_owned());
+    let subject = Subject::tag(tag.as_str()).map_err(Problem::bad_request)?;
     let changed = traffic::change(&*stores.rest().open.admin, |rules| match cut {
         true => drop(rules.rates.insert(subject.clone(), None)),
         false => drop(rules.rates.remove(&subject)),
     });
-    changed.await.map_err(|error| match error {
+    let rules = changed.await.map_err(|error| match error {
         ChangeError::Store(error) => error.into(),
         error => Problem::new(Reason::Conflict, error.to_string()),
     })?;
     // This node does not wait for its turn.
     node.read_traffic().await;
-    Ok(())
+    let by = rules.rates.iter().find_map(|(subject, rate)| match subject {
+        Subject::Tag(pattern) if rate.is_none() => {
+            let is_of = match pattern.strip_suffix('*') {
+                Some(beginning) => tag.as_str().starts_with(beginning),
+                None => tag.as_str() == pattern,
+            };
+            is_of.then(|| pattern.clone())
+        }
+        _ => None,
+    });
+    Ok(CutShown { cut: by.is_some(), by })
 }
 
 /// `confirm` repeats the tag, or the answer says by `how` to do that.
