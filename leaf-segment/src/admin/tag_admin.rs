@@ -101,7 +101,7 @@ pub enum TagAdminError {
     /// The request contradicts the tag's record.
     #[error("{0}")]
     Conflict(String),
-    /// The record is not as whoever changes it has seen it.
+    /// Somebody else changed the record since the caller read it.
     #[error("somebody else has changed the tag meanwhile: look at it again")]
     Stale,
     /// The key that it needs is not in the key ring of this node.

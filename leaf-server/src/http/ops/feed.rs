@@ -2,8 +2,8 @@
 //! changed, once a second.
 //!
 //! Invariant: the lines that a viewer gets, put over each other, are the node's state as of the last one.
-//! A line is made once for all viewers; while there are none, nothing is made. A viewer that does not
-//! read fast enough loses its stream, and begins anew. Nothing is asked of a store or of the registry.
+//! One line is made a second, which all viewers get; without viewers none is made. The server ends the stream
+//! of a viewer that reads too slowly: the viewer opens another one. Nothing is asked of a store or of the registry.
 
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
