@@ -1,6 +1,7 @@
 //! The command line.
 
 use std::error::Error as _;
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -10,6 +11,7 @@ use clap::{ArgGroup, Args, CommandFactory as _, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use leaf_core::TextForm;
 use leaf_node::ListCursor;
+use leaf_node::config::Span;
 use leaf_node::tokens::Role;
 use leaf_segment::admin::ShapeName;
 use leaf_segment::meaning::Period;
@@ -94,6 +96,10 @@ pub(crate) enum Command {
     },
     /// The worker ids of the snowflake registry: who holds them.
     Worker {
+        /// Those of the instances of this program, instead of the servers'. In etcd, without a name in its URL, and in
+        /// ZooKeeper; else each database is one pool
+        #[arg(long, global = true, value_name = "NAME")]
+        namespace: Option<String>,
         #[command(subcommand)]
         command: Worker,
     },
@@ -250,8 +256,47 @@ pub(crate) enum Token {
     },
 }
 
+/// A command that runs with a worker id.
+#[derive(Debug, Args)]
+pub(crate) struct Run {
+    /// Who holds the worker id, in the list; needed, and a lasting one, where the registry binds worker ids to
+    /// names for good. Default: one of the host's and the process's
+    #[arg(long, value_name = "NAME")]
+    pub(crate) name: Option<String>,
+    /// How long the command has to end by itself when the lease cannot be extended any more
+    #[arg(long, value_name = "SPAN", default_value = "10s")]
+    pub(crate) grace: Span,
+    /// The command and its arguments, after `--`
+    #[arg(required = true, last = true, value_name = "COMMAND")]
+    pub(crate) command: Vec<OsString>,
+}
+
 #[derive(Debug, Subcommand)]
 pub(crate) enum Worker {
+    /// Run a command with a worker id that no other one of the namespace has: in LEAF_WORKER_ID, and in two
+    /// parts of five bits in LEAF_DATACENTER_ID and LEAF_MACHINE_ID. The exit code is the command's.
+    ///
+    /// The command is ended before another one can get the worker id: where the registry cannot be reached for
+    /// snowflake.offline_for, it is asked to end, and killed in time. Signals are passed on to it.
+    Run(Run),
+    /// Becomes a command; for `run`.
+    #[command(hide = true)]
+    Exec {
+        #[arg(long)]
+        parent: i32,
+        #[arg(required = true, last = true)]
+        command: Vec<OsString>,
+    },
+    /// Ends a command whose `run` cannot; for `run`.
+    #[command(hide = true)]
+    Guard,
+    #[command(flatten)]
+    Of(OfRegistry),
+}
+
+/// A command on the records of the registry.
+#[derive(Debug, Subcommand)]
+pub(crate) enum OfRegistry {
     /// All worker ids that were ever used.
     List,
     /// Free what a dead node holds, before its time is over.
@@ -488,7 +533,7 @@ fn explain(error: &clap::Error) -> String {
         ErrorKind::InvalidValue | ErrorKind::ValueValidation => {
             let argument = names(ContextKind::InvalidArg);
             // The parsers of these say what to give, and repeat no value.
-            let told = ["--shape", "--reset", "--as", "--role"]
+            let told = ["--shape", "--reset", "--as", "--role", "--grace"]
                 .iter()
                 .any(|name| argument.starts_with(name));
             match error.source().filter(|_| told) {

@@ -49,7 +49,7 @@ pub(crate) async fn run(centres: &[Stores], output: Output) -> Result<Done> {
         return Ok(output::one(&findings, "nothing found".into(), output).into());
     }
     let trouble = Some(anyhow!("{} found", findings.len()));
-    Ok(Done { text: output::rows(&findings, output), trouble })
+    Ok(Done::but(output::rows(&findings, output), trouble))
 }
 
 /// Which tags can have the same id in two stores: those of one name whose slices or remainders

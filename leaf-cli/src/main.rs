@@ -26,14 +26,17 @@ mod tag;
 mod token;
 mod traffic;
 mod worker;
+mod worker_run;
 
 use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::anyhow;
-use cli::{Command, Output, Place};
+use cli::{Command, Output, Place, Worker};
+use leaf_node::config::ConfigError;
 use leaf_node::hints;
+use leaf_registry::RegistryOptions;
 use stores::Stores;
 use tracing_subscriber::EnvFilter;
 
@@ -67,9 +70,9 @@ fn main() -> ExitCode {
     runtime.shutdown_background();
     match result {
         // A reader that has seen enough is nobody's problem.
-        Ok(Done { text, trouble }) => {
+        Ok(Done { text, trouble, code }) => {
             let _ = std::io::stdout().write_all(text.as_bytes());
-            trouble.map_or(ExitCode::SUCCESS, |trouble| fail(&trouble, output))
+            trouble.map_or(ExitCode::from(code), |trouble| fail(&trouble, output))
         }
         Err(error) => fail(&error, output),
     }
@@ -82,12 +85,8 @@ async fn work(cli: cli::Cli) -> anyhow::Result<Done> {
         Command::Tag { command } => {
             with_stores(place, async |stores| tag::run(stores, command, output).await).await
         }
-        Command::Worker { command } => {
-            let config = config::read(place)?;
-            let registry = config::registry(&config).await?;
-            let done = worker::run(&registry, &config.snowflake, command, output);
-            let late = || anyhow!("no answer from the registry within {REGISTRY:?}");
-            tokio::time::timeout(REGISTRY, done).await.unwrap_or_else(|_| Err(late()))
+        Command::Worker { namespace, command } => {
+            worker_ids(place, namespace, command, output).await
         }
         Command::Decode { id, form, tag: None } => {
             decode::run(&config::read(place)?, &id, form, output)
@@ -124,6 +123,50 @@ async fn work(cli: cli::Cli) -> anyhow::Result<Done> {
     }
 }
 
+/// A command on worker ids, of the servers or of the programs of a namespace.
+async fn worker_ids(
+    place: &Place,
+    namespace: Option<String>,
+    command: Worker,
+    output: Output,
+) -> anyhow::Result<Done> {
+    let config = |is_run: bool| {
+        let mut config = config::read(place)?;
+        let registry = config.registry();
+        match &namespace {
+            Some(namespace) if registry.keeps_names_apart() => {
+                RegistryOptions::check_name(namespace)
+                    .map_err(|error| ConfigError::new(format!("--namespace: {error}")))?;
+                config.name.clone_from(namespace);
+            }
+            Some(_) if !registry.is_in_state_file() => {
+                return Err(ConfigError::new(format!(
+                    "--namespace: all programs that use {registry} share its worker ids: leave --namespace out, or \
+                     give each program another database, or etcd or ZooKeeper, in snowflake.registry"
+                ))
+                .into());
+            }
+            None if is_run && registry.keeps_names_apart() => {
+                return Err(ConfigError::new(WITHOUT_NAMESPACE).into());
+            }
+            _ => {}
+        }
+        anyhow::Ok(config)
+    };
+    match command {
+        Worker::Exec { parent, command } => worker_run::exec(parent, &command),
+        Worker::Guard => worker_run::guard().await,
+        Worker::Run(run) => worker_run::run(&config(true)?, run).await,
+        Worker::Of(command) => {
+            let config = config(false)?;
+            let registry = config::registry(&config).await?;
+            let done = worker::run(&registry, &config.snowflake, command, output);
+            let late = || anyhow!("no answer from the registry within {REGISTRY:?}");
+            tokio::time::timeout(REGISTRY, done).await.unwrap_or_else(|_| Err(late()))
+        }
+    }
+}
+
 /// Whether the user wants no colours (<https://no-color.org>).
 fn no_color() -> bool {
     std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty())
@@ -137,6 +180,10 @@ async fn traffic_rules(
 ) -> anyhow::Result<Done> {
     with_stores(place, async |stores| traffic::run(stores, act, output).await).await
 }
+
+/// What is said of a `leaf worker run` whose namespace is missing.
+const WITHOUT_NAMESPACE: &str = "--namespace: name the program whose instances share worker ids, the same on all hosts, like `leaf worker run \
+     --namespace orders -- java -jar orders.jar`";
 
 /// How long a command on the registry may take.
 ///
@@ -165,11 +212,20 @@ struct Done {
     text: String,
     /// What it could not do of its work, or found.
     trouble: Option<anyhow::Error>,
+    /// The exit code where there is no trouble.
+    code: u8,
+}
+
+impl Done {
+    /// It is done but for the trouble, if any.
+    fn but(text: String, trouble: Option<anyhow::Error>) -> Self {
+        Self { text, trouble, code: 0 }
+    }
 }
 
 impl From<String> for Done {
     fn from(text: String) -> Self {
-        Self { text, trouble: None }
+        Self::but(text, None)
     }
 }
 

@@ -138,7 +138,7 @@ pub(crate) async fn run(servers: &Servers, watch: bool, output: Output) -> Resul
         let rows = shown(&before, &now);
         let text = output::rows(&rows, output) + &notes(&rows, &now, output);
         if !watch {
-            return Ok(Done { text, trouble: trouble(now) });
+            return Ok(Done::but(text, trouble(now)));
         }
         // From the top of the screen, whose rest is cleared.
         let clear = if std::io::stdout().is_terminal() { "\u{1b}[H\u{1b}[J" } else { "" };

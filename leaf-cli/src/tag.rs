@@ -202,7 +202,7 @@ async fn list(
     }
     let failed = list.failed.into_iter().next_back();
     let trouble = failed.map(|(url, error)| anyhow!(error).context(url.to_string()));
-    Ok(Done { text, trouble })
+    Ok(Done::but(text, trouble))
 }
 
 /// Changes what a running server picks up at its next refresh: the step and the settings.
@@ -490,7 +490,7 @@ async fn import(
     }
     source.open.store.close().await;
     let trouble = (failed > 0).then(|| anyhow!("{failed} of {} tags failed", names.len()));
-    Ok(Done { text: output::rows(&imported, output), trouble })
+    Ok(Done::but(output::rows(&imported, output), trouble))
 }
 
 /// The names of all tags of a store.

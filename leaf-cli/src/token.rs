@@ -37,5 +37,5 @@ pub(crate) fn run(command: Token, output: Output) -> anyhow::Result<Done> {
          The line for the server's tokens_file, which holds no secret:\n\n  {}",
         made.name, made.token, made.line
     );
-    Ok(Done { text: output::one(&made, text, output), trouble: None })
+    Ok(output::one(&made, text, output).into())
 }

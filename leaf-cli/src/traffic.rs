@@ -99,7 +99,7 @@ pub(crate) async fn run(stores: &Stores, act: Act, output: Output) -> Result<Don
             .await?
         }
     };
-    Ok(Done { text: output::rows(&shown(&rules), output), trouble: None })
+    Ok(output::rows(&shown(&rules), output).into())
 }
 
 /// Rules that cannot be read are no dead end.

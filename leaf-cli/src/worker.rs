@@ -13,7 +13,7 @@ use leaf_snowflake::Registry;
 use serde::Serialize;
 
 use crate::Done;
-use crate::cli::{Output, Worker};
+use crate::cli::{OfRegistry, Output};
 use crate::output::{self, Row};
 
 impl Row for WorkerShown {
@@ -56,16 +56,16 @@ struct Freed {
 pub(crate) async fn run(
     registry: &Registry,
     nodes: &Snowflake,
-    command: Worker,
+    command: OfRegistry,
     output: Output,
 ) -> Result<Done> {
     match command {
-        Worker::List => {
+        OfRegistry::List => {
             let records = registry.workers().await?;
             let shown: Vec<_> = records.iter().map(WorkerShown::of).collect();
             Ok(output::rows(&shown, output).into())
         }
-        Worker::Release { worker, holder_is_dead } => {
+        OfRegistry::Release { worker, holder_is_dead } => {
             if !holder_is_dead {
                 return sure(
                     "--holder-is-dead",
@@ -77,7 +77,7 @@ pub(crate) async fn run(
             let free = registry.release_worker(worker, nodes.node_settings()).await?;
             Ok(freed(worker, free, "released", output))
         }
-        Worker::Retire { worker, yes } => {
+        OfRegistry::Retire { worker, yes } => {
             if !yes {
                 return sure("--yes", "a retired worker id is never used again");
             }
@@ -86,7 +86,7 @@ pub(crate) async fn run(
             let text = format!("worker id {worker} is retired");
             Ok(output::one(&serde_json::json!({ "worker": worker.get() }), text, output).into())
         }
-        Worker::Repair { worker, holder_is_dead } => {
+        OfRegistry::Repair { worker, holder_is_dead } => {
             if !holder_is_dead {
                 return sure(
                     "--holder-is-dead",

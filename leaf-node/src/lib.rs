@@ -44,7 +44,8 @@ pub use error::OpenError;
 pub use identity::find_identity;
 pub use leaf::{Leaf, LeafBuilder};
 pub use node::{
-    Node, Snowflake, Store, Surroundings, check_marks, check_snowflake, compare_clocks, read_marks,
+    Node, Snowflake, Store, Surroundings, check_marks, check_snowflake, compare_clocks,
+    prepare_lease, read_marks,
 };
 pub use shards::{check_creator, check_new_tag, check_place, is_open};
 pub use tag_list::{ListCursor, TagList, list_tags};

@@ -297,6 +297,45 @@ pub async fn compare_clocks(
     settings.compare_clocks().await.map_err(OpenError::Snowflake)
 }
 
+/// Prepares a generator that keeps a worker id for a program that makes ids itself. It has no state
+/// file: after a crash the worker id is free again once its ceiling has passed. `claim` claims the
+/// worker id, [`SnowflakeGenerator::skip_to`] tells what the program used.
+///
+/// # Errors
+/// `Config`, `Registry`; `Snowflake` where the generator is refused.
+pub async fn prepare_lease(
+    config: &Config,
+    identity: &Identity,
+) -> Result<SnowflakeGenerator, OpenError> {
+    let open = open_registry(config, identity, None).await?;
+    let settings = SnowflakeConfig {
+        state_file: None,
+        java_cache: None,
+        ..generator_config(config, identity)
+    };
+    SnowflakeGenerator::prepare(open.registry, settings).map_err(not_prepared)
+}
+
+/// Opens the registry for a node of this name, and makes its file where it is one.
+async fn open_registry(
+    config: &Config,
+    identity: &Identity,
+    address: Option<Identity>,
+) -> Result<OpenRegistry, OpenError> {
+    let open = registry::open(config, address).await?;
+    // What no answer of the registry can change is the configuration's fault.
+    open.registry.check(identity, config.snowflake.layout()).map_err(|error| {
+        let hint = hints::of_registry(error.kind());
+        ConfigError::new(hints::with(format_args!("snowflake: {error}"), hint))
+    })?;
+    if let Some(admin) = &open.admin
+        && config.registry().file(&config.data_dir).is_some()
+    {
+        unless_locked(|| admin.apply()).await?;
+    }
+    Ok(open)
+}
+
 /// The settings of the generator of snowflake ids.
 fn generator_config(config: &Config, identity: &Identity) -> SnowflakeConfig {
     let snowflake = &config.snowflake;
@@ -334,17 +373,7 @@ impl Snowflake {
             tracing::warn!("{warning}");
         }
         let address = around.http.map(|http| identity::address(&identity, http)).transpose()?;
-        let open = registry::open(config, address).await?;
-        // What no answer of the registry can change is the configuration's fault.
-        open.registry.check(&identity, config.snowflake.layout()).map_err(|error| {
-            let hint = hints::of_registry(error.kind());
-            ConfigError::new(hints::with(format_args!("snowflake: {error}"), hint))
-        })?;
-        if let Some(admin) = &open.admin
-            && config.registry().file(&config.data_dir).is_some()
-        {
-            unless_locked(|| admin.apply()).await?;
-        }
+        let open = open_registry(config, &identity, address).await?;
         let mut settings = generator_config(config, &identity);
         if let (ClockCheck::By(rule), Some(peers)) = (config.snowflake.clock_check, around.peers) {
             settings.peer_rule = rule;

@@ -98,6 +98,29 @@ impl RegistryUrl {
         self.place == Place::StateFile
     }
 
+    /// Whether clusters of different [names](crate::RegistryOptions::name) have worker ids of their own here.
+    /// Else all that use this URL share one pool.
+    ///
+    /// ```
+    /// use leaf_registry::RegistryUrl;
+    ///
+    /// # #[cfg(feature = "zookeeper")]
+    /// assert!("zk-recycle://a:2181".parse::<RegistryUrl>()?.keeps_names_apart());
+    /// assert!(!"sqlite:/var/lib/leaf/workers.db".parse::<RegistryUrl>()?.keeps_names_apart());
+    /// # Ok::<(), leaf_registry::SettingError>(())
+    /// ```
+    #[must_use]
+    pub fn keeps_names_apart(&self) -> bool {
+        match &self.place {
+            Place::Zookeeper { .. } => true,
+            // One with a path names the cluster itself.
+            Place::Store(url) if url.registry_kind() == RegistryKind::Etcd => {
+                !url.to_string().trim_start_matches("etcd://").contains('/')
+            }
+            _ => false,
+        }
+    }
+
     /// The hosts that have the records, each with its port where one is given; none where they are
     /// on this host for certain, in a file or behind a socket.
     #[must_use]

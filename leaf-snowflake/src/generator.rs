@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leaf_core::sequencer::{Refusal, Sequencer};
-use leaf_core::{Clock, Health, Id, Layout, WorkerId};
+use leaf_core::{Clock, Health, Id, Layout, UnixMillis, WorkerId};
 use tokio::sync::{AcquireError, SemaphorePermit};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
@@ -388,6 +388,28 @@ impl SnowflakeGenerator {
     /// right.
     pub fn accept_clock(&self) {
         self.shared.accept_clock.notify_one();
+    }
+
+    /// Takes note that ids with this worker id and timestamps before `instant` were made elsewhere: by
+    /// a program that makes ids itself, for which this generator keeps the worker id. No id
+    /// that comes later, from here or from the next holder of the worker id, has such a timestamp. Without
+    /// a worker id it does nothing.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use leaf_snowflake::{Identity, MemoryFenceStore, SnowflakeConfig, SnowflakeGenerator};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let config = SnowflakeConfig::new(Identity::parse("10.0.0.7:8080")?);
+    /// # let flakes = SnowflakeGenerator::open(MemoryFenceStore::default(), config).await?;
+    /// let instant = flakes.view().next_free + Duration::from_millis(20);
+    /// flakes.skip_to(instant);
+    /// assert!(flakes.layout().decode(flakes.next().await?)?.timestamp >= instant);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn skip_to(&self, instant: UnixMillis) {
+        self.shared.skip_to(instant);
     }
 
     /// Why the last [`Self::claim`] has not succeeded, or not yet; `None` once it has. The

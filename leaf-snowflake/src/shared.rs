@@ -234,6 +234,13 @@ impl Shared {
         self.held().map(|sequencer| sequencer.worker())
     }
 
+    /// Gives out nothing before this instant any more, if a lease is held.
+    pub(crate) fn skip_to(&self, instant: UnixMillis) {
+        if let Some(sequencer) = self.held() {
+            sequencer.skip_to(self.layout.tick_from(instant));
+        }
+    }
+
     /// Lets callers take from this lease. The one before it, if any, must already be closed.
     pub(crate) fn start(&self, sequencer: Arc<LeaseSequencer>) {
         match self.newest() {

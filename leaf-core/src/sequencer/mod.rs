@@ -272,6 +272,26 @@ impl Sequencer {
         self.ceiling.fetch_max(tick, Ordering::AcqRel) < tick
     }
 
+    /// Gives out nothing before this tick any more: what lies before it is used elsewhere. Beyond the
+    /// ceiling, too.
+    ///
+    /// ```
+    /// use leaf_core::sequencer::Sequencer;
+    /// use leaf_core::{Layout, UnixMillis, WorkerId};
+    ///
+    /// let now = UnixMillis::new(1_800_000_000_000);
+    /// let sequencer = Sequencer::new(Layout::LEAF, WorkerId::new(7), now, now, 0);
+    /// let tick = Layout::LEAF.tick_at(now);
+    /// sequencer.skip_to(tick + 5);
+    /// sequencer.skip_to(tick + 3);
+    /// assert_eq!(sequencer.position(), Some((tick + 5) << 12));
+    /// ```
+    pub fn skip_to(&self, tick: u64) {
+        let position = tick.min(self.max_tick + 1) << self.sequence_bits;
+        // A closed sequencer stays closed: `CLOSED` is above every position.
+        self.word.fetch_max(position, Ordering::AcqRel);
+    }
+
     /// The position after the last one that was given out: `tick << sequence bits | sequence`. `None`
     /// after [`Self::close`].
     ///

@@ -3,6 +3,7 @@
 //! A number alone is refused: whether `30` means seconds or milliseconds differs from program to
 //! program.
 
+use std::str::FromStr;
 use std::time::Duration;
 
 use jiff::SignedDuration;
@@ -52,12 +53,19 @@ impl Serialize for Span {
 
 impl<'de> Deserialize<'de> for Span {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        let text = String::deserialize(from)?;
+        String::deserialize(from)?.parse().map_err(serde::de::Error::custom)
+    }
+}
+
+impl FromStr for Span {
+    type Err = ConfigError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
         let parsed = text.parse::<SignedDuration>().ok();
         parsed
             .and_then(|signed| Duration::try_from(signed).ok())
             .map(Self)
-            .ok_or_else(|| serde::de::Error::custom("no duration: write it like 5ms, 1s, 10min"))
+            .ok_or_else(|| ConfigError::new("no duration: write it like 5ms, 1s, 10min"))
     }
 }
 

@@ -1,0 +1,172 @@
+//! The command: starting it, passing signals on, ending it, and its exit code.
+//!
+//! It is in a process group of its own, so that what it started ends with it. At a terminal it stays in
+//! the terminal's, or Ctrl-C would not reach it: then only it alone is ended.
+
+use std::ffi::OsString;
+use std::future::poll_fn;
+use std::io::{ErrorKind, IsTerminal as _};
+use std::os::unix::process::CommandExt as _;
+use std::process::Command;
+use std::task::Poll;
+
+use anyhow::{Context as _, Result, anyhow};
+use leaf_core::WorkerId;
+use rustix::process::{
+    Pid, Signal, WaitId, WaitIdOptions, WaitOptions, getppid, kill_process, kill_process_group,
+    set_parent_process_death_signal, wait, waitid,
+};
+use tokio::signal::unix::{Signal as Stream, SignalKind, signal};
+
+/// A worker id below this is split into five bits each for data centre and machine.
+const SPLIT: u32 = 1024;
+/// The command was not found; as shells say.
+const NOT_FOUND: u8 = 127;
+/// The command cannot be started.
+const NOT_STARTED: u8 = 126;
+
+/// This program, also after its file was replaced by another version.
+pub(super) const MYSELF: &str = "/proc/self/exe";
+
+/// The command.
+pub(super) struct Child {
+    pid: Pid,
+    /// Whether it has a process group of its own.
+    has_group: bool,
+}
+
+impl Child {
+    /// Starts the command with the worker id in its environment.
+    pub(super) fn start(command: &[OsString], worker: WorkerId) -> Result<Self> {
+        let has_group = !std::io::stdin().is_terminal();
+        let mut start = Command::new(MYSELF);
+        start.args(["worker", "exec", "--parent", &std::process::id().to_string(), "--"]);
+        start.args(command).env("LEAF_WORKER_ID", worker.to_string());
+        let split = (worker.get() < SPLIT).then(|| (worker.get() / 32, worker.get() % 32));
+        for (name, part) in [
+            ("LEAF_DATACENTER_ID", split.map(|(datacenter, _)| datacenter)),
+            ("LEAF_MACHINE_ID", split.map(|(_, machine)| machine)),
+        ] {
+            match part {
+                Some(part) => start.env(name, part.to_string()),
+                None => start.env_remove(name),
+            };
+        }
+        if has_group {
+            start.process_group(0);
+        }
+        let started = start.spawn().context("start the command")?;
+        let pid = i32::try_from(started.id()).ok().and_then(Pid::from_raw);
+        Ok(Self { pid: pid.context("a process id")?, has_group })
+    }
+
+    /// Its process id, and whether it stands for its group.
+    pub(super) const fn target(&self) -> (Pid, bool) {
+        (self.pid, self.has_group)
+    }
+
+    /// Sends it a signal. The terminal sends its own to the whole group.
+    pub(super) fn pass_on(&self, signal: Signal) {
+        if self.has_group || signal == Signal::TERM {
+            // It may have ended.
+            let _ = kill_process(self.pid, signal);
+        }
+    }
+
+    /// Ends it at once, and what it started.
+    pub(super) fn kill(&self) {
+        kill((self.pid, self.has_group));
+    }
+
+    /// Its exit code, once it has ended; what it left behind in its group is ended first. Also waits for
+    /// the processes that a container's first process inherits.
+    pub(super) fn ended(&mut self) -> Option<u8> {
+        let ended = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+        // Before it is waited for: until then nobody else can get its number.
+        if self.has_group && matches!(waitid(WaitId::Pid(self.pid), ended), Ok(Some(_))) {
+            self.kill();
+        }
+        let mut code = None;
+        while let Ok(Some((pid, status))) = wait(WaitOptions::NOHANG) {
+            if pid == self.pid {
+                // As shells have it: 128 and the signal that ended it.
+                let signal = status.terminating_signal().map(|signal| 128 + signal);
+                let status = status.exit_status().or(signal).unwrap_or_default();
+                code = Some(u8::try_from(status).unwrap_or(u8::MAX));
+            }
+        }
+        code
+    }
+}
+
+/// Ends a process, or its group, at once.
+pub(super) fn kill((pid, group): (Pid, bool)) {
+    let killed =
+        if group { kill_process_group(pid, Signal::KILL) } else { kill_process(pid, Signal::KILL) };
+    // It has ended.
+    let _ = killed;
+}
+
+/// Becomes the command, which the kernel kills when the process `parent` ends.
+///
+/// # Errors
+/// Why the command cannot be started; the exit code is the shell's for it.
+pub(crate) fn exec(parent: i32, command: &[OsString]) -> Result<crate::Done> {
+    set_parent_process_death_signal(Some(Signal::KILL)).context("tie the command to leaf")?;
+    if getppid().map(Pid::as_raw_pid) != Some(parent) {
+        return Err(anyhow!("leaf has ended before the command began"));
+    }
+    let (program, args) = command.split_first().context("a command")?;
+    let error = Command::new(program).args(args).exec();
+    let code = if error.kind() == ErrorKind::NotFound { NOT_FOUND } else { NOT_STARTED };
+    let error = anyhow!("{}: {error}", program.to_string_lossy());
+    Err(crate::exit::with(code, error))
+}
+
+/// The signals that this process gets.
+pub(super) struct Signals {
+    child: Stream,
+    others: Vec<(Signal, Stream)>,
+}
+
+impl Signals {
+    /// Notices signals from now on.
+    pub(super) fn new() -> Result<Self> {
+        let of = |kind| signal(SignalKind::from_raw(kind)).context("notice signals");
+        let passed = [
+            Signal::TERM,
+            Signal::INT,
+            Signal::HUP,
+            Signal::QUIT,
+            Signal::USR1,
+            Signal::USR2,
+            Signal::WINCH,
+            Signal::CONT,
+        ];
+        let others = passed.into_iter().map(|passed| Ok((passed, of(passed.as_raw())?)));
+        Ok(Self { child: of(Signal::CHILD.as_raw())?, others: others.collect::<Result<_>>()? })
+    }
+
+    /// Waits for a signal that is for the command; `None`: one of this process's children has ended.
+    pub(super) async fn next(&mut self) -> Option<Signal> {
+        poll_fn(|context| {
+            for (signal, stream) in &mut self.others {
+                if stream.poll_recv(context).is_ready() {
+                    return Poll::Ready(Some(*signal));
+                }
+            }
+            self.child.poll_recv(context).map(|_| None)
+        })
+        .await
+    }
+
+    /// Waits for a signal that ends a process which has no command yet.
+    pub(super) async fn to_end(&mut self) {
+        loop {
+            let ends = [Signal::TERM, Signal::INT, Signal::HUP, Signal::QUIT];
+            if self.next().await.is_some_and(|signal| ends.contains(&signal)) {
+                return;
+            }
+        }
+    }
+}

@@ -1,0 +1,236 @@
+//! `leaf worker run`: a program that makes ids itself gets a worker id that nobody else has.
+//!
+//! Invariant: while the command runs, the clock is below the registry's ceiling of its worker id,
+//! so that nobody else can be given it. Three watch over it: this process ends the command before
+//! the ceiling; the guard, a process of its own, does so where this one is frozen or killed; and the
+//! kernel kills the command when this process ends. The next holder's floor is above the last moment
+//! at which the command ran.
+
+mod child;
+mod guard;
+
+use std::time::Duration;
+
+use anyhow::{Result, anyhow};
+use child::Child;
+use guard::Guard;
+use leaf_core::{Clock as _, UnixMillis, WorkerId};
+use leaf_node::config::{Config, ConfigError};
+use leaf_registry::RegistryKind;
+use leaf_snowflake::{Identity, SnowflakeGenerator, SystemClock};
+use rustix::process::Signal;
+use tokio::time::{Instant, MissedTickBehavior};
+
+pub(crate) use child::exec;
+pub(crate) use guard::guard;
+
+use crate::Done;
+use crate::cli::Run;
+
+/// How often the clock is compared with the ceiling.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// Pause between two attempts to claim.
+const CLAIM_AGAIN: Duration = Duration::from_secs(1);
+/// A command that is not done by then is killed this long before the ceiling: a tenth of the lease,
+/// within these bounds. The machine may be busy.
+const MARGIN: (Duration, Duration) = (Duration::from_millis(300), Duration::from_secs(5));
+
+/// When a command is ended whose lease is not extended any more.
+#[derive(Debug, Clone, Copy)]
+struct Rules {
+    /// How long before the ceiling it is killed.
+    margin: Duration,
+    /// How long before that it is asked to end.
+    grace: Duration,
+}
+
+/// Claims a worker id, runs the command with it, and gives it back.
+///
+/// # Errors
+/// [`ConfigError`]; what the registry refuses; the lease was lost and the command ended for it.
+pub(crate) async fn run(config: &Config, run: Run) -> Result<Done> {
+    let rules = rules(config, &run)?;
+    let identity = identity(config, run.name.as_deref())?;
+    let generator = leaf_node::prepare_lease(config, &identity).await?;
+    let mut signals = child::Signals::new()?;
+    let claimed = tokio::select! {
+        claimed = claim(&generator) => Some(claimed),
+        () = signals.to_end() => None,
+    };
+    let done = match claimed {
+        Some(Ok(worker)) => hold(&generator, worker, &run, rules, &mut signals).await,
+        Some(Err(error)) => Err(error),
+        None => Err(anyhow!("ended by a signal while it waited for a worker id")),
+    };
+    generator.close().await;
+    done
+}
+
+/// Checks that the registry gives out worker ids, and for long enough.
+fn rules(config: &Config, run: &Run) -> Result<Rules, ConfigError> {
+    if config.registry().is_in_state_file() {
+        return Err(ConfigError::new(format!(
+            "the registry `{}` gives out no worker ids: set snowflake.registry, like sqlite:/var/lib/leaf/workers.db for \
+             one host, etcd://… or mysql://… for several",
+            config.registry()
+        )));
+    }
+    let lease = config.snowflake.offline_for.duration();
+    let rules =
+        Rules { margin: (lease / 10).clamp(MARGIN.0, MARGIN.1), grace: run.grace.duration() };
+    let used = rules.grace + rules.margin + 2 * config.snowflake.report_interval.duration();
+    if used >= lease {
+        return Err(ConfigError::new(format!(
+            "--grace: snowflake.offline_for is {lease:?}, of which two reports and {:?} at the end are no grace: \
+             shorten --grace, or lengthen snowflake.offline_for",
+            rules.margin
+        )));
+    }
+    Ok(rules)
+}
+
+/// Who holds the worker id. Where a name has its worker id for good, it must be a lasting one.
+fn identity(config: &Config, name: Option<&str>) -> Result<Identity, ConfigError> {
+    let refuse = |error| ConfigError::new(format!("--name: {error}"));
+    if let Some(name) = name {
+        return Identity::parse(name).map_err(refuse);
+    }
+    if matches!(config.registry().kind(), RegistryKind::ZkNormal | RegistryKind::Mysql) {
+        return Err(ConfigError::new(
+            "this registry binds a worker id to a name for good: give a lasting one of this instance by --name, like \
+             10.0.0.7:8080",
+        ));
+    }
+    let host = rustix::system::uname();
+    let host = host.nodename().to_string_lossy();
+    let host: String = host.chars().filter(char::is_ascii_graphic).take(64).collect();
+    let host = host.replace('/', "-");
+    let (pid, at) = (std::process::id(), SystemClock.wall().as_nanos());
+    Identity::parse(&format!("{host}.{pid}.{at}")).map_err(refuse)
+}
+
+/// Claims a worker id, however long it takes until one is free, and waits until the clock has passed what
+/// its last holder may have used.
+async fn claim(generator: &SnowflakeGenerator) -> Result<WorkerId> {
+    let mut told = String::new();
+    let worker = loop {
+        match generator.claim().await {
+            Ok(worker) => break worker,
+            Err(error) if error.retryable() => {
+                let text = error.to_string();
+                if text != told {
+                    crate::complain(&format_args!("waiting for a worker id: {text}"));
+                    told = text;
+                }
+                tokio::time::sleep(CLAIM_AGAIN).await;
+            }
+            Err(error) => return Err(error.into()),
+        }
+    };
+    let floor = generator.view().next_free;
+    while SystemClock.wall_millis() < floor {
+        tokio::time::sleep(floor - SystemClock.wall_millis()).await;
+    }
+    Ok(worker)
+}
+
+/// Runs the command while the worker id is held.
+async fn hold(
+    generator: &SnowflakeGenerator,
+    worker: WorkerId,
+    run: &Run,
+    rules: Rules,
+    signals: &mut child::Signals,
+) -> Result<Done> {
+    let term = generator.view().term;
+    let mut lease = Lease { generator, worker, term, rules, latest: UnixMillis::EPOCH };
+    let mut guard = Guard::start()?;
+    let mut child = Child::start(&run.command, worker)?;
+    crate::complain(&format_args!("{} has worker id {worker}", run.command[0].to_string_lossy()));
+    let mut looks = tokio::time::interval_at(Instant::now(), LOOK_EVERY);
+    looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut stage = Stage::Holds;
+    let status = loop {
+        tokio::select! {
+            _ = looks.tick() => {}
+            signal = signals.next() => signal.into_iter().for_each(|signal| child.pass_on(signal)),
+        }
+        if let Some(status) = child.ended() {
+            break status;
+        }
+        guard.revive()?;
+        let before = stage;
+        stage = lease.look(before);
+        match stage {
+            Stage::Holds => {}
+            Stage::Ends if before == Stage::Holds => {
+                crate::complain(
+                    &"the lease of the worker id is not extended any more: the command is asked to end",
+                );
+                child.pass_on(Signal::TERM);
+            }
+            Stage::Ends => {}
+            Stage::Over => child.kill(),
+        }
+        guard.tell(&child, lease.kill_at());
+    };
+    // It ran until now, perhaps.
+    lease.note();
+    guard.dismiss();
+    match stage {
+        Stage::Holds => Ok(Done { code: status, ..String::new().into() }),
+        _ => Err(anyhow!(
+            "the lease of worker id {worker} was lost, and the command was ended: is the registry reachable?"
+        )),
+    }
+}
+
+/// How it stands with the lease.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Stage {
+    /// It is held.
+    Holds,
+    /// It is about to end, and the command is asked to.
+    Ends,
+    /// The command must not run any more.
+    Over,
+}
+
+/// The worker id as it was claimed.
+struct Lease<'a> {
+    generator: &'a SnowflakeGenerator,
+    worker: WorkerId,
+    term: u64,
+    rules: Rules,
+    /// The latest moment at which the command may have made an id.
+    latest: UnixMillis,
+}
+
+impl Lease<'_> {
+    /// Takes note that the command may have made ids until now.
+    fn note(&mut self) {
+        self.latest = self.latest.max(SystemClock.wall_millis());
+        self.generator.skip_to(self.latest + Duration::from_millis(1));
+    }
+
+    /// How it stands with the lease, which gets no better.
+    fn look(&mut self, before: Stage) -> Stage {
+        self.note();
+        let left = self.kill_at() - self.latest;
+        let now = match left {
+            Duration::ZERO => Stage::Over,
+            left if left <= self.rules.grace => Stage::Ends,
+            _ => Stage::Holds,
+        };
+        now.max(before)
+    }
+
+    /// From when on the command must not run; the beginning of time where the lease was lost.
+    fn kill_at(&self) -> UnixMillis {
+        let view = self.generator.view();
+        match view.worker == Some(self.worker) && view.term == self.term {
+            true => view.registry_ceiling - self.rules.margin,
+            false => UnixMillis::EPOCH,
+        }
+    }
+}
