@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant, UNIX_EPOCH};
 
-use leaf_testkit::{Etcd, Fault, FaultProxy, Process, wait_until};
+use leaf_testkit::{Etcd, FakeClock, Fault, FaultProxy, Process, wait_until};
 use support::leaf_with;
 
 const LIMIT: Duration = Duration::from_secs(30);
@@ -266,6 +266,37 @@ async fn a_command_that_ignores_sigterm_is_dead_before_the_ceiling() {
     // The servers' worker ids are others.
     let servers = place.run(&["worker", "list"]).ok();
     assert_eq!(servers.lines().count(), 1, "{servers}");
+}
+
+/// The first host's clock is 4 s ahead, which no other one's is.
+#[test]
+fn the_next_holder_waits_until_its_clock_is_past_what_the_last_one_used() {
+    let file = tempfile::tempdir().unwrap();
+    let url = format!("sqlite:{}", file.path().join("workers.db").display());
+    let mut place = Place::new(url, Duration::from_secs(20));
+    let clock = FakeClock::new();
+    clock.set("+4");
+    place.variables.push(("LEAF_SNOWFLAKE__WORKER_RANGE", "0..0".into()));
+    place.variables.extend(clock.environment());
+    let mut ahead = place.start_minter(&[]);
+    parts(&ahead);
+    wait_until("ids", LIMIT, || {
+        let minted = place.minted();
+        minted.first().is_some_and(|minted| minted.at.len() > 100).then_some(())
+    });
+    ahead.signal("TERM");
+    ahead.wait(LIMIT);
+    let used = *place.minted()[0].at.last().unwrap();
+    assert!(used > now() + 2000, "its clock was ahead");
+
+    place.variables.retain(|(name, _)| name.starts_with("LEAF_"));
+    let after = place.start_minter(&[]);
+    parts(&after);
+    let minted = wait_until("ids of the next holder", LIMIT, || {
+        place.minted().into_iter().find(|minted| minted.at.last().is_some_and(|at| *at > used))
+    });
+    assert_eq!(minted.worker, 0, "it has the same worker id");
+    assert!(minted.at[0] > used, "{} is not above {used}", minted.at[0]);
 }
 
 /// 40 commands by 44 worker ids, so that each worker id goes from hand to hand.

@@ -161,7 +161,7 @@ impl Signals {
     }
 
     /// Waits for a signal that ends a process which has no command yet.
-    pub(super) async fn to_end(&mut self) {
+    pub(super) async fn an_end(&mut self) {
         loop {
             let ends = [Signal::TERM, Signal::INT, Signal::HUP, Signal::QUIT];
             if self.next().await.is_some_and(|signal| ends.contains(&signal)) {

@@ -55,7 +55,7 @@ pub(crate) async fn run(config: &Config, run: Run) -> Result<Done> {
     let mut signals = child::Signals::new()?;
     let claimed = tokio::select! {
         claimed = claim(&generator) => Some(claimed),
-        () = signals.to_end() => None,
+        () = signals.an_end() => None,
     };
     let done = match claimed {
         Some(Ok(worker)) => hold(&generator, worker, &run, rules, &mut signals).await,
