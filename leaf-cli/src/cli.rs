@@ -11,7 +11,7 @@ use clap::{ArgGroup, Args, CommandFactory as _, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use leaf_core::TextForm;
 use leaf_node::ListCursor;
-use leaf_node::config::Span;
+pub(crate) use leaf_node::config::Span;
 use leaf_node::tokens::Role;
 use leaf_segment::admin::ShapeName;
 use leaf_segment::meaning::Period;
@@ -166,6 +166,11 @@ pub(crate) enum Command {
         #[command(flatten)]
         next: NextIds,
     },
+    /// Measure how many ids a server hands out, and how fast: Leaf, a Java Leaf, or Redis. Compares all ids; exit
+    /// code 1 where one comes twice. Ctrl-C ends it early, with a report.
+    ///
+    /// A response time counts from when the request was due, a service time from when it was sent.
+    Bench(Bench),
     /// Print the completions of a shell, like `leaf completions bash > /etc/bash_completion.d/leaf`.
     Completions { shell: Shell },
     /// Write the manual pages into a directory: leaf.1, and one for each command.
@@ -177,6 +182,48 @@ pub(crate) enum Command {
     /// --store, of several data centres, are also compared: which tags can have the same id in two
     /// of them.
     Doctor,
+}
+
+/// A load and what it is sent to.
+#[derive(Debug, Args)]
+pub(crate) struct Bench {
+    /// http://HOST:8080 or https://, with the prefix of a proxy if need be; redis://HOST:6379 or rediss://;
+    /// grpc://HOST:8082
+    #[arg(value_name = "URL")]
+    pub(crate) url: String,
+    #[command(flatten)]
+    pub(crate) of: Source,
+    /// A file with the token, or with a password of Redis; default LEAF_TOKEN
+    #[arg(long, value_name = "FILE")]
+    pub(crate) token_file: Option<PathBuf>,
+    /// How many connections, each with one request at a time
+    #[arg(long, default_value_t = 50, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub(crate) connections: u32,
+    /// Requests a second, due at fixed moments; without it each connection sends the next one when it has its
+    /// answer. With --ramp the first rate
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
+    pub(crate) rate: Option<u32>,
+    /// Find the highest rate at which 99 % are answered within 10 ms
+    #[arg(long)]
+    pub(crate) ramp: bool,
+    /// How long; with --ramp each rate. Default 10s, and 3s
+    #[arg(long, value_name = "SPAN")]
+    pub(crate) duration: Option<Span>,
+    /// Write the report into this file, too, as a page
+    #[arg(long, value_name = "FILE")]
+    pub(crate) html: Option<PathBuf>,
+}
+
+/// Which ids.
+#[derive(Debug, Args)]
+#[command(group = ArgGroup::new("source").required(true))]
+pub(crate) struct Source {
+    /// The tag; of Redis a key that is counted up
+    #[arg(group = "source")]
+    pub(crate) tag: Option<String>,
+    /// Snowflake ids
+    #[arg(long, group = "source")]
+    pub(crate) snowflake: bool,
 }
 
 /// Which servers are asked, and with which token.
@@ -193,14 +240,9 @@ pub(crate) struct Servers {
 
 /// Which ids are taken.
 #[derive(Debug, Args)]
-#[command(group = ArgGroup::new("of").required(true))]
 pub(crate) struct NextIds {
-    /// The tag
-    #[arg(group = "of")]
-    pub(crate) tag: Option<String>,
-    /// Snowflake ids
-    #[arg(long, group = "of")]
-    pub(crate) snowflake: bool,
+    #[command(flatten)]
+    pub(crate) of: Source,
     /// How many
     #[arg(short = 'n', long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) count: u32,
@@ -533,7 +575,7 @@ fn explain(error: &clap::Error) -> String {
         ErrorKind::InvalidValue | ErrorKind::ValueValidation => {
             let argument = names(ContextKind::InvalidArg);
             // The parsers of these say what to give, and repeat no value.
-            let told = ["--shape", "--reset", "--as", "--role", "--grace"]
+            let told = ["--shape", "--reset", "--as", "--role", "--grace", "--duration"]
                 .iter()
                 .any(|name| argument.starts_with(name));
             match error.source().filter(|_| told) {

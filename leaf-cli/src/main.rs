@@ -9,6 +9,7 @@
 //! code, except `cli.rs` for help and for a wrong command line.
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "tests may panic"))]
 
+mod bench;
 mod cli;
 mod config;
 mod decode;
@@ -104,6 +105,7 @@ async fn work(cli: cli::Cli) -> anyhow::Result<Done> {
         Command::Token { command } => token::run(command, output),
         Command::Status { servers, watch } => status::run(&servers, watch, output).await,
         Command::Next { servers, next } => next::run(&servers, &next, output).await,
+        Command::Bench(bench) => bench::run(&bench, output).await,
         Command::Completions { shell } => Ok(cli::completions(shell).into()),
         Command::Man { directory } => cli::man(&directory),
         Command::Shards { apply } => {

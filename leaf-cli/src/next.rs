@@ -19,7 +19,7 @@ struct Ids {
 /// # Errors
 /// No server hands out any.
 pub(crate) async fn run(servers: &Servers, next: &NextIds, output: Output) -> Result<Done> {
-    let path = match &next.tag {
+    let path = match &next.of.tag {
         Some(tag) => {
             let tag = utf8_percent_encode(tag, NON_ALPHANUMERIC);
             format!("/v1/segments/{tag}/ids?count={}", next.count)

@@ -55,12 +55,8 @@ impl Asking {
             .https_or_http()
             .enable_http1()
             .build();
-        let token = match &servers.token_file {
-            Some(file) => Some(read_token(file)?),
-            None => std::env::var("LEAF_TOKEN").ok().filter(|token| !token.is_empty()),
-        };
-        let token = token.map(|token| {
-            let value = HeaderValue::from_str(&format!("Bearer {}", token.trim()));
+        let token = token(servers.token_file.as_deref())?.map(|token| {
+            let value = HeaderValue::from_str(&format!("Bearer {token}"));
             // The error must not repeat it.
             let mut value =
                 value.map_err(|_| ConfigError::new("the token has characters that none has"))?;
@@ -115,6 +111,22 @@ impl Asking {
         };
         Err(exit::with(code, anyhow!("{server}: {told}{hint}")))
     }
+}
+
+/// The token of a file, else that of LEAF_TOKEN, if there is one.
+///
+/// # Errors
+/// The file cannot be read, or the token has characters that none has. The text does not repeat it.
+pub(crate) fn token(file: Option<&Path>) -> Result<Option<String>, ConfigError> {
+    let token = match file {
+        Some(file) => Some(read_token(file)?),
+        None => std::env::var("LEAF_TOKEN").ok().map(|token| token.trim().to_owned()),
+    };
+    let token = token.filter(|token| !token.is_empty());
+    if token.iter().any(|token| !token.bytes().all(|byte| byte.is_ascii_graphic())) {
+        return Err(ConfigError::new("the token has characters that none has"));
+    }
+    Ok(token)
 }
 
 /// The token of a file: the first word of it.

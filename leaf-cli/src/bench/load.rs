@@ -1,0 +1,255 @@
+//! The load of one thread: its connections, and what came of their requests.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use hdrhistogram::Histogram;
+use tokio::sync::Barrier;
+use tokio::task::{JoinSet, LocalSet};
+use tokio::time::Instant;
+
+use super::repeats::Sender;
+use super::schedule::Schedule;
+use super::target::Connection;
+use super::wire::Failure;
+use super::{Plan, Progress};
+
+/// How long answers are waited for after the end of a run.
+const LATE: Duration = Duration::from_secs(10);
+/// Pause before a connection that broke is made anew.
+const AGAIN: Duration = Duration::from_millis(100);
+/// Times are counted in microseconds up to this, with three digits.
+const LONGEST: u64 = 3_600_000_000;
+/// How many different failures are counted apart.
+const MOST_FAILURES: usize = 20;
+
+/// One of the threads of a run.
+pub(super) struct Part {
+    pub(super) plan: Plan,
+    pub(super) index: usize,
+    pub(super) threads: usize,
+    /// Passed once the connections stand.
+    pub(super) ready: Arc<Barrier>,
+}
+
+/// What came of requests.
+#[derive(Debug)]
+pub(super) struct Tally {
+    /// From sending a request to its answer, in microseconds.
+    pub(super) service: Histogram<u64>,
+    /// From when it was due to its answer.
+    pub(super) response: Histogram<u64>,
+    /// How many were answered with an id.
+    pub(super) answered: u64,
+    /// How many were answered before the end of the run.
+    pub(super) in_time: u64,
+    /// How many were due and were not sent before the end.
+    pub(super) unsent: u64,
+    /// What the others were answered, or why they were not; how often.
+    pub(super) failures: BTreeMap<String, u64>,
+    /// How long the run took.
+    pub(super) lasted: Duration,
+}
+
+impl Default for Tally {
+    fn default() -> Self {
+        // The bounds are right, so there is no error.
+        let times = || Histogram::new_with_bounds(1, LONGEST, 3).unwrap_or_else(|_| unreachable!());
+        Self {
+            service: times(),
+            response: times(),
+            answered: 0,
+            in_time: 0,
+            unsent: 0,
+            failures: BTreeMap::new(),
+            lasted: Duration::ZERO,
+        }
+    }
+}
+
+impl Tally {
+    /// Adds what another thread has measured.
+    pub(super) fn add(&mut self, other: Self) -> Result<()> {
+        self.service.add(&other.service).context("times")?;
+        self.response.add(&other.response).context("times")?;
+        self.answered += other.answered;
+        self.in_time += other.in_time;
+        self.unsent += other.unsent;
+        for (what, count) in other.failures {
+            *self.failures.entry(what).or_default() += count;
+        }
+        Ok(())
+    }
+
+    fn failed(&mut self, failure: &Failure) {
+        let text = failure.to_string();
+        let is_known = self.failures.contains_key(&text);
+        let text =
+            if is_known || self.failures.len() < MOST_FAILURES { text } else { "others".into() };
+        *self.failures.entry(text).or_default() += 1;
+    }
+}
+
+fn micros(time: Duration) -> u64 {
+    (time.as_micros() as u64).clamp(1, LONGEST)
+}
+
+/// Runs the load of one thread.
+///
+/// # Errors
+/// A connection cannot be made before the run begins.
+pub(super) fn run(part: &Part, progress: &Arc<Progress>, ids: Sender) -> Result<Tally> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let tasks = LocalSet::new();
+    tasks.block_on(&runtime, load(part, progress, ids))
+}
+
+async fn load(part: &Part, progress: &Arc<Progress>, ids: Sender) -> Result<Tally> {
+    let Plan { target, connections, rate, duration } = &part.plan;
+    let share = (part.index..*connections).step_by(part.threads).count();
+    let mut made = Vec::new();
+    let mut refused = None;
+    for _ in 0..share {
+        match Connection::open(target).await {
+            Ok(connection) => made.push(connection),
+            Err(failure) => {
+                refused = Some(failure);
+                break;
+            }
+        }
+    }
+    part.ready.wait().await;
+    let begins = Instant::now();
+    let end = begins + *duration;
+    let tally = Rc::new(RefCell::new(Tally::default()));
+    if let Some(failure) = refused {
+        tally.borrow_mut().failed(&failure);
+    }
+    // Of all threads together the moments are spread evenly.
+    let schedule = rate.map(|rate| {
+        let between = Duration::from_secs(1) / rate;
+        Arc::new(Schedule::new(begins + between * part.index as u32, between * part.threads as u32))
+    });
+    let ids = Rc::new(RefCell::new(ids));
+    let mut running = JoinSet::new();
+    for connection in made {
+        let asking = Asking {
+            plan: part.plan.clone(),
+            progress: Arc::clone(progress),
+            schedule: schedule.clone(),
+            tally: Rc::clone(&tally),
+            ids: Rc::clone(&ids),
+            end,
+        };
+        running.spawn_local(asking.run(connection));
+    }
+    match &schedule {
+        Some(schedule) => {
+            let (schedule, progress) = (Arc::clone(schedule), Arc::clone(progress));
+            tokio::task::spawn_blocking(move || schedule.keep(end, &progress.over)).await?;
+        }
+        None => tokio::time::sleep_until(end).await,
+    }
+    if let Some(schedule) = &schedule {
+        let mut tally = tally.borrow_mut();
+        for due in schedule.close() {
+            // They waited at least until the end.
+            tally.unsent += 1;
+            let _ = tally.response.record(micros(end - due));
+        }
+    }
+    let all = async { while running.join_next().await.is_some() {} };
+    if tokio::time::timeout_at(end + LATE, all).await.is_err() {
+        let without = Failure::Broken(format!("no answer within {LATE:?} after the end"));
+        for _ in 0..running.len() {
+            tally.borrow_mut().failed(&without);
+        }
+    }
+    ids.borrow_mut().flush();
+    if schedule.is_none() {
+        let mut tally = tally.borrow_mut();
+        tally.response = tally.service.clone();
+    }
+    let tally = std::mem::take(&mut *tally.borrow_mut());
+    Ok(tally)
+}
+
+/// What one connection does.
+struct Asking {
+    plan: Plan,
+    progress: Arc<Progress>,
+    schedule: Option<Arc<Schedule>>,
+    tally: Rc<RefCell<Tally>>,
+    ids: Rc<RefCell<Sender>>,
+    end: Instant,
+}
+
+impl Asking {
+    async fn run(self, mut connection: Connection) {
+        let mut now = Instant::now();
+        loop {
+            let mut due = None;
+            if let Some(schedule) = &self.schedule {
+                let Some(at) = schedule.next().await else { return };
+                due = Some(at);
+                now = Instant::now();
+            }
+            let sent = now;
+            if sent >= self.end || self.progress.over.load(Ordering::Relaxed) {
+                return;
+            }
+            let answer = connection.ask().await;
+            let is_broken = matches!(answer, Err(Failure::Broken(_)));
+            now = Instant::now();
+            self.count(answer, due, sent, now);
+            if is_broken || connection.is_over() {
+                self.reopen(&mut connection).await;
+                now = Instant::now();
+            }
+        }
+    }
+
+    /// Counts an answer. `due` is none where a request is due when it is sent.
+    fn count(
+        &self,
+        answer: Result<u64, Failure>,
+        due: Option<Instant>,
+        sent: Instant,
+        now: Instant,
+    ) {
+        let mut tally = self.tally.borrow_mut();
+        match answer {
+            Ok(id) => {
+                tally.answered += 1;
+                tally.in_time += u64::from(now <= self.end);
+                self.progress.answered.fetch_add(1, Ordering::Relaxed);
+                self.ids.borrow_mut().add(id);
+            }
+            Err(failure) => tally.failed(&failure),
+        }
+        // Within the bounds.
+        let _ = tally.service.record(micros(now - sent));
+        if let Some(due) = due {
+            let _ = tally.response.record(micros(now - due));
+        }
+    }
+
+    /// Makes a connection anew that broke, unless the run ends first.
+    async fn reopen(&self, connection: &mut Connection) {
+        while Instant::now() < self.end {
+            let made = Connection::open(&self.plan.target);
+            match tokio::time::timeout_at(self.end, made).await {
+                Ok(Ok(made)) => {
+                    *connection = made;
+                    return;
+                }
+                _ => tokio::time::sleep(AGAIN).await,
+            }
+        }
+    }
+}

@@ -1,0 +1,199 @@
+//! `leaf bench`: how many ids a server hands out, how fast, and whether one comes twice.
+//!
+//! Invariant: a response time counts from the moment when the request was due, not from when it was
+//! sent. A server that stalls for a second makes all requests of that second late, also those that
+//! no connection was free to send. Where no rate is given, each connection sends its next request
+//! when it has its answer, and both times are the same.
+
+#[cfg(feature = "grpc")]
+mod grpc;
+mod load;
+mod repeats;
+mod report;
+mod schedule;
+mod target;
+mod wire;
+
+use std::io::{IsTerminal as _, Write as _};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, anyhow};
+use load::Tally;
+use report::{Measured, Step};
+use target::Target;
+use tokio::time::Instant;
+
+use crate::Done;
+use crate::cli::{Bench, Output};
+
+/// `--ramp` looks for the highest rate at which 99 of 100 requests are answered within this time.
+const FAST: Duration = Duration::from_millis(10);
+/// The first rate of `--ramp`, in requests a second.
+const FIRST_RATE: u32 = 1000;
+/// After the first rate that is too high, `--ramp` halves the distance so often.
+const HALVINGS: u32 = 5;
+/// How long a rate of `--ramp` lasts, and a run without it.
+const STEP: Duration = Duration::from_secs(3);
+const RUN: Duration = Duration::from_secs(10);
+
+/// What one run does.
+#[derive(Debug, Clone)]
+struct Plan {
+    target: Arc<Target>,
+    connections: usize,
+    /// Requests a second; `None`: as many as are answered.
+    rate: Option<u32>,
+    duration: Duration,
+}
+
+/// What the threads of a run share with the one that shows its progress.
+#[derive(Debug, Default)]
+struct Progress {
+    answered: AtomicU64,
+    /// The run is over.
+    over: AtomicBool,
+}
+
+/// Sends the load, checks the ids and reports.
+///
+/// # Errors
+/// The server cannot be reached; an id came twice, after the report was printed.
+pub(crate) async fn run(bench: &Bench, output: Output) -> Result<Done> {
+    let target = Arc::new(Target::new(bench)?);
+    let ids = repeats::Checker::start()
+        .context("a file for the ids, in the directory for temporary files")?;
+    let duration = bench.duration.map(crate::cli::Span::duration);
+    let mut plan = Plan {
+        target,
+        connections: bench.connections as usize,
+        rate: bench.rate,
+        duration: duration.unwrap_or(if bench.ramp { STEP } else { RUN }),
+    };
+    let mut steps = Vec::new();
+    let tally = if bench.ramp {
+        ramp(&mut plan, &ids, &mut steps).await?
+    } else {
+        once(&plan, &ids).await?
+    };
+    let repeats = tokio::task::spawn_blocking(move || ids.finish()).await??;
+    let measured = Measured::new(&plan, &tally, steps, repeats);
+    if let Some(file) = &bench.html {
+        let page = report::html(&measured);
+        std::fs::write(file, page).with_context(|| file.display().to_string())?;
+    }
+    let trouble = match &measured {
+        Measured { repeated: 1.., .. } => {
+            Some(anyhow!("{} ids came twice: {}", measured.repeated, measured.examples.join(", ")))
+        }
+        Measured { answered: 0, .. } => {
+            let why = tally.failures.keys().next().map_or("no answer", String::as_str);
+            Some(crate::exit::with(crate::exit::UNREACHABLE, anyhow!("no id was answered: {why}")))
+        }
+        _ => None,
+    };
+    let text = if output == Output::Table { report::text(&measured) } else { String::new() };
+    let text = if text.is_empty() { crate::output::one(&measured, text, output) } else { text };
+    Ok(Done::but(text, trouble))
+}
+
+/// Finds the highest rate that is answered fast; the tally of that rate.
+async fn ramp(plan: &mut Plan, ids: &repeats::Checker, steps: &mut Vec<Step>) -> Result<Tally> {
+    let (mut rate, mut good, mut bad) = (plan.rate.unwrap_or(FIRST_RATE), None, None);
+    let mut halvings = 0;
+    loop {
+        plan.rate = Some(rate);
+        let tally = once(plan, ids).await?;
+        let step = Step::new(rate, &tally, plan.duration, FAST);
+        let holds = step.holds;
+        crate::complain(&step);
+        steps.push(step);
+        match holds {
+            true => good = Some((rate, tally)),
+            // Nothing lower was tried, or is worth it.
+            false if good.is_none() && rate < 2 => return Ok(tally),
+            false => bad = Some(rate),
+        }
+        rate = match (good.as_ref().map(|(rate, _)| *rate), bad) {
+            (None, Some(bad)) => bad / 4,
+            (Some(good), None) => good.saturating_mul(2),
+            (Some(good), Some(bad)) if halvings < HALVINGS && bad - good > 1 => {
+                halvings += 1;
+                good + (bad - good) / 2
+            }
+            _ => break,
+        }
+        .max(1);
+    }
+    let (rate, tally) = good.context("no rate is answered fast")?;
+    plan.rate = Some(rate);
+    Ok(tally)
+}
+
+/// One run.
+async fn once(plan: &Plan, ids: &repeats::Checker) -> Result<Tally> {
+    let threads = std::thread::available_parallelism().map_or(1, usize::from).min(plan.connections);
+    let progress = Arc::new(Progress::default());
+    let mut parts = Vec::new();
+    // All connections stand before the first request is due.
+    let ready = Arc::new(tokio::sync::Barrier::new(threads + 1));
+    for index in 0..threads {
+        let part = load::Part { plan: plan.clone(), index, threads, ready: Arc::clone(&ready) };
+        let (progress, ids) = (Arc::clone(&progress), ids.sender());
+        parts.push(std::thread::spawn(move || load::run(&part, &progress, ids)));
+    }
+    ready.wait().await;
+    let begun = Instant::now();
+    show_progress(plan, &progress, begun).await;
+    progress.over.store(true, Ordering::Relaxed);
+    let joined = tokio::task::spawn_blocking(move || {
+        parts
+            .into_iter()
+            .map(|part| part.join().map_err(|_| anyhow!("a thread of the load panicked"))?)
+            .collect::<Result<Vec<_>>>()
+    });
+    let mut all = Tally::default();
+    for part in joined.await?? {
+        all.add(part)?;
+    }
+    // Ctrl-C ends it early.
+    all.lasted = begun.elapsed().min(plan.duration);
+    Ok(all)
+}
+
+/// Shows on a terminal how far the run is, until it is over or interrupted.
+async fn show_progress(plan: &Plan, progress: &Progress, begun: Instant) {
+    const WIDTH: usize = 30;
+    let shows = std::io::stderr().is_terminal();
+    let end = tokio::time::sleep(plan.duration);
+    let interrupted = tokio::signal::ctrl_c();
+    tokio::pin!(end, interrupted);
+    let mut each = tokio::time::interval(Duration::from_millis(500));
+    let mut before = 0;
+    loop {
+        tokio::select! {
+            () = &mut end => break,
+            _ = &mut interrupted => break,
+            _ = each.tick() => {}
+        }
+        if !shows {
+            continue;
+        }
+        let answered = progress.answered.load(Ordering::Relaxed);
+        let part = begun.elapsed().as_secs_f64() / plan.duration.as_secs_f64();
+        let full = ((part * WIDTH as f64) as usize).min(WIDTH);
+        let (bar, rest) = ("#".repeat(full), ".".repeat(WIDTH - full));
+        let _ = write!(
+            std::io::stderr(),
+            "\r[{bar}{rest}] {:.0} of {:.0} s  {}/s ",
+            begun.elapsed().as_secs_f64(),
+            plan.duration.as_secs_f64(),
+            (answered - before) * 2
+        );
+        before = answered;
+    }
+    if shows {
+        let _ = write!(std::io::stderr(), "\r{:width$}\r", "", width = WIDTH + 40);
+    }
+}
