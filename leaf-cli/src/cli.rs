@@ -52,6 +52,7 @@ impl From<Order> for leaf_segment::meaning::Order {
 
 /// Where the stores are.
 #[derive(Debug, Clone, Default, Args)]
+#[command(next_help_heading = "Stores and registry")]
 pub(crate) struct Place {
     /// The server's configuration file, leaf.toml or leaf.properties, or both; default: LEAF_CONFIG,
     /// else those in the working directory, else those in /etc/leaf
@@ -170,6 +171,7 @@ pub(crate) enum Command {
     /// code 1 where one comes twice. Ctrl-C ends it early, with a report.
     ///
     /// A response time counts from when the request was due, a service time from when it was sent.
+    #[command(override_usage = "leaf bench [OPTIONS] <URL> <TAG|--snowflake>")]
     Bench(Bench),
     /// Print the completions of a shell, like `leaf completions bash > /etc/bash_completion.d/leaf`.
     Completions { shell: Shell },

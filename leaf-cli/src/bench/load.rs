@@ -50,6 +50,8 @@ pub(super) struct Tally {
     pub(super) in_time: u64,
     /// How many were due and were not sent before the end.
     pub(super) unsent: u64,
+    /// Whether a server answered at all.
+    pub(super) is_reached: bool,
     /// What the others were answered, or why they were not; how often.
     pub(super) failures: BTreeMap<String, u64>,
     /// How long the run took.
@@ -66,6 +68,7 @@ impl Default for Tally {
             answered: 0,
             in_time: 0,
             unsent: 0,
+            is_reached: false,
             failures: BTreeMap::new(),
             lasted: Duration::ZERO,
         }
@@ -80,6 +83,7 @@ impl Tally {
         self.answered += other.answered;
         self.in_time += other.in_time;
         self.unsent += other.unsent;
+        self.is_reached |= other.is_reached;
         for (what, count) in other.failures {
             *self.failures.entry(what).or_default() += count;
         }
@@ -87,6 +91,7 @@ impl Tally {
     }
 
     fn failed(&mut self, failure: &Failure) {
+        self.is_reached |= matches!(failure, Failure::Refused(_));
         let text = failure.to_string();
         let is_known = self.failures.contains_key(&text);
         let text =

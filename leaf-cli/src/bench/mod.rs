@@ -89,7 +89,9 @@ pub(crate) async fn run(bench: &Bench, output: Output) -> Result<Done> {
         }
         Measured { answered: 0, .. } => {
             let why = tally.failures.keys().next().map_or("no answer", String::as_str);
-            Some(crate::exit::with(crate::exit::UNREACHABLE, anyhow!("no id was answered: {why}")))
+            let code =
+                if tally.is_reached { crate::exit::FAILED } else { crate::exit::UNREACHABLE };
+            Some(crate::exit::with(code, anyhow!("no id was answered: {why}")))
         }
         _ => None,
     };

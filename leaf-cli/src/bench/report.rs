@@ -25,7 +25,7 @@ pub(super) struct Measured {
     /// How many ids came, and how many a second.
     pub(super) answered: u64,
     pub(super) per_second: f64,
-    /// How many requests were due and not sent before the end: no connection was free.
+    /// How many requests were due and not sent before the end.
     pub(super) unsent: u64,
     /// From when a request was due to its answer.
     pub(super) response_ms: Times,

@@ -187,7 +187,7 @@ mod tests {
             ),
             (
                 read_http,
-                "HTTP/1.1 503 No\r\ncontent-length: 25\r\n\r\n{\"detail\":\"no ids   now\"} ",
+                "HTTP/1.1 503 No\r\ncontent-length: 25\r\n\r\n{\"detail\":\"no ids   now\"}",
                 Err("503: no ids now"),
             ),
             (read_redis, ":123\r\n", Ok(123)),
