@@ -167,6 +167,11 @@ pub(crate) enum Command {
         #[command(flatten)]
         next: NextIds,
     },
+    /// The clock by which a server makes snowflake ids.
+    Clock {
+        #[command(subcommand)]
+        command: Clock,
+    },
     /// Measure how many ids a server hands out, and how fast: Leaf, a Java Leaf, or Redis. Compares all ids; exit
     /// code 1 where one comes twice. Ctrl-C ends it early, with a report.
     ///
@@ -251,6 +256,19 @@ pub(crate) struct NextIds {
     /// How they are written: `text` by the tag's template; of snowflake ids uuid, ulid, tsid or objectid
     #[arg(long = "as", value_name = "FORM")]
     pub(crate) form: Option<String>,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Clock {
+    /// Let the ids of a server follow its clock, which has jumped ahead by more than snowflake.max_step_forward.
+    /// They never go back: with a wrong clock its worker id could not be used before the time that it shows.
+    Accept {
+        #[command(flatten)]
+        servers: Servers,
+        /// Yes, it was compared with other clocks. Without this it is only told how they differ
+        #[arg(long)]
+        clock_is_right: bool,
+    },
 }
 
 /// What a rule of traffic is about.

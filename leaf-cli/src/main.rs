@@ -11,6 +11,7 @@
 
 mod bench;
 mod cli;
+mod clock;
 mod config;
 mod decode;
 mod doctor;
@@ -105,6 +106,9 @@ async fn work(cli: cli::Cli) -> anyhow::Result<Done> {
         Command::Token { command } => token::run(command, output),
         Command::Status { servers, watch } => status::run(&servers, watch, output).await,
         Command::Next { servers, next } => next::run(&servers, &next, output).await,
+        Command::Clock { command: cli::Clock::Accept { servers, clock_is_right } } => {
+            clock::accept(&servers, clock_is_right, output).await
+        }
         Command::Bench(bench) => bench::run(&bench, output).await,
         Command::Completions { shell } => Ok(cli::completions(shell).into()),
         Command::Man { directory } => cli::man(&directory),

@@ -7,16 +7,17 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow};
-use http_body_util::{BodyExt as _, Empty, Limited};
+use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::body::Bytes;
-use hyper::header::{ACCEPT, AUTHORIZATION, HeaderValue};
-use hyper::{Request, StatusCode, Uri};
+use hyper::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderValue};
+use hyper::{Method, Request, StatusCode, Uri};
 use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
 use leaf_node::config::ConfigError;
 use serde::de::DeserializeOwned;
+use serde_json::Value;
 
 use crate::cli::Servers;
 use crate::exit;
@@ -33,7 +34,7 @@ pub(crate) const OPS: u16 = 8081;
 
 /// Asks servers.
 pub(crate) struct Asking {
-    client: Client<HttpsConnector<HttpConnector>, Empty<Bytes>>,
+    client: Client<HttpsConnector<HttpConnector>, Full<Bytes>>,
     token: Option<HeaderValue>,
 }
 
@@ -74,14 +75,43 @@ impl Asking {
     /// # Errors
     /// It does not answer, or refuses; the exit code goes by which.
     pub(crate) async fn get<T: DeserializeOwned>(&self, server: &Uri, path: &str) -> Result<T> {
+        self.ask(Method::GET, server, path, None).await
+    }
+
+    /// What a server answers to `POST` of a body in JSON.
+    ///
+    /// # Errors
+    /// As [`Self::get`].
+    pub(crate) async fn post<T: DeserializeOwned>(
+        &self,
+        server: &Uri,
+        path: &str,
+        body: &Value,
+    ) -> Result<T> {
+        self.ask(Method::POST, server, path, Some(body)).await
+    }
+
+    async fn ask<T: DeserializeOwned>(
+        &self,
+        method: Method,
+        server: &Uri,
+        path: &str,
+        body: Option<&Value>,
+    ) -> Result<T> {
         let authority = server.authority().map_or("", |authority| authority.as_str());
         let prefix = server.path().trim_end_matches('/');
         let url = format!("{}://{authority}{prefix}{path}", server.scheme_str().unwrap_or("http"));
-        let mut request = Request::get(url).header(ACCEPT, "application/json");
+        let mut request =
+            Request::builder().method(method).uri(url).header(ACCEPT, "application/json");
+        if body.is_some() {
+            request = request.header(CONTENT_TYPE, "application/json");
+        }
         if let Some(token) = &self.token {
             request = request.header(AUTHORIZATION, token);
         }
-        let request = request.body(Empty::<Bytes>::new()).context(format!("{server}"))?;
+        let request = request
+            .body(Full::from(body.map(Value::to_string).unwrap_or_default()))
+            .context(format!("{server}"))?;
         let answer = async {
             let answer = self.client.request(request).await?;
             let status = answer.status();

@@ -6,12 +6,14 @@ mod support;
 use std::io::{BufRead as _, BufReader};
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
-use leaf_testkit::LeafServer;
+use leaf_testkit::{FakeClock, LeafServer};
 use serde_json::Value;
 use support::{Ran, leaf_with};
 
 const TAG: &str = "leaf-segment-test";
+const LIMIT: Duration = Duration::from_secs(20);
 const TOKEN: &str = "an-operators-token-0123456789abcdef";
 
 /// A server in a directory of its own.
@@ -158,4 +160,36 @@ fn completions_and_manual_pages_are_those_of_the_commands() {
         assert!(page.replace("\\-", "-").contains(text), "{text}: {page}");
     }
     run(&["man", "nowhere"]).failed(1);
+}
+
+/// The clock of a server is set ahead by two hours, twice its `max_step_forward`.
+#[test]
+fn ids_follow_a_clock_that_an_operator_accepts() {
+    let clock = FakeClock::new();
+    let fake = clock.environment();
+    let fake: Vec<_> = fake.iter().map(|(name, value)| (*name, value.as_str())).collect();
+    let node = Node::start(&fake);
+    let id = || node.server.id("/api/snowflake/get/x") >> 22;
+    let before = id();
+    clock.set("+7200");
+    let accept = |args: &[&str]| {
+        let server = node.ops();
+        node.run(&[&["clock", "accept", "--server", &server], args].concat(), &[])
+    };
+    let degraded = leaf_testkit::wait_until("the server's word", LIMIT, || {
+        let status = node.run(&["status", "--server", &node.ops(), "-o", "json"], &[]);
+        status.out.contains("`leaf clock accept`").then_some(status)
+    });
+    assert!(degraded.out.contains("degraded"), "{degraded:?}");
+    assert!(id() - before < 60_000, "not followed");
+    let asked = accept(&[]).failed(2);
+    assert!(asked.contains("The ids' time is 7") && asked.contains("none answers"), "{asked}");
+    let done = accept(&["--clock-is-right"]).ok();
+    assert!(done.contains("and is 0 ms behind it now") || done.contains("and is 1 ms"), "{done}");
+    assert!(id() - before > 7_000_000, "followed");
+    let json: Value =
+        serde_json::from_str(&accept(&["--clock-is-right", "-o", "json"]).ok()).unwrap();
+    assert!(json["behind_ms"].as_i64().unwrap() <= 1, "{json}");
+    let two = ["--server", "http://127.0.0.1:1", "--clock-is-right"];
+    assert!(accept(&two).failed(2).contains("name one"));
 }

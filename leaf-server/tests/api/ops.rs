@@ -220,6 +220,24 @@ fn worker_ids_are_listed_released_and_retired() {
     );
 }
 
+/// What an operator says of the clock; `leaf-cli/tests/servers` shows that ids follow it.
+#[test]
+fn a_clock_is_accepted_by_who_is_sure_of_it() {
+    let (_directory, server) = start(&[]);
+    let accept = |sure: &str| ops(&server, "POST", "/v1/clock/accept", sure);
+    problem(&accept(r#"{"clock_is_right":false}"#), 409, "unconfirmed", "ids never go back");
+    problem(&accept("{}"), 400, "bad-request", "clock_is_right");
+    let answer = accept(r#"{"clock_is_right":true}"#).json();
+    assert!(answer["behind_ms"].as_i64().unwrap().abs() < 100, "{answer}");
+    let (_directory, without) = start(&[("LEAF_SNOWFLAKE__ENABLED", "false")]);
+    problem(
+        &ops(&without, "POST", "/v1/clock/accept", r#"{"clock_is_right":true}"#),
+        404,
+        "mode-disabled",
+        "snowflake",
+    );
+}
+
 /// S-10: nothing of the administration is done without the token, whatever the method.
 #[test]
 fn without_the_token_nothing_is_administered() {
@@ -233,6 +251,7 @@ fn without_the_token_nothing_is_administered() {
         ("POST", &format!("{stock}/advance"), r#"{"at_least":"5000"}"#),
         ("POST", "/v1/workers/0/release", r#"{"holder_is_dead":true}"#),
         ("POST", "/v1/workers/0/retire", r#"{"for_good":true}"#),
+        ("POST", "/v1/clock/accept", r#"{"clock_is_right":true}"#),
         ("GET", "/v1/status", ""),
         ("GET", "/cache", ""),
         ("GET", "/db", ""),

@@ -41,8 +41,8 @@ impl Keeper {
             Look::FarAhead => {
                 let limit = self.config.max_step_forward;
                 let text = format!(
-                    "the clock jumped ahead by more than {limit:?}: not followed; restart this \
-                     node, or accept the clock, if it is right"
+                    "the clock jumped ahead by more than {limit:?}: not followed; if it is \
+                     right, accept it (`leaf clock accept`), or restart this node"
                 );
                 self.shared.set_trouble(Trouble::Clock, text);
             }

@@ -68,7 +68,7 @@ pub(super) enum To {
     Cache,
     /// The table of tags, as on the page of the Java Leaf.
     Db,
-    /// What is about tags and worker ids.
+    /// What is about tags, worker ids and the clock.
     Records(Records),
 }
 
@@ -95,6 +95,8 @@ pub(super) enum Records {
     WorkerRelease,
     /// Takes a worker id out of service for good.
     WorkerRetire,
+    /// Lets the ids follow a clock that jumped ahead.
+    ClockAccept,
 }
 
 impl To {
@@ -141,6 +143,7 @@ pub(super) const ROUTES: &[Route<To>] = &[
     Route::new("GET, HEAD", "/v1/workers", To::Records(Records::Workers)),
     Route::new("POST", "/v1/workers/{worker}/release", To::Records(Records::WorkerRelease)),
     Route::new("POST", "/v1/workers/{worker}/retire", To::Records(Records::WorkerRetire)),
+    Route::new("POST", "/v1/clock/accept", To::Records(Records::ClockAccept)),
 ];
 
 /// Answers a request.
@@ -271,7 +274,8 @@ async fn show(
         | Records::TagCut
         | Records::Sample
         | Records::WorkerRelease
-        | Records::WorkerRetire => Err(Problem::not_found("this route only changes")),
+        | Records::WorkerRetire
+        | Records::ClockAccept => Err(Problem::not_found("this route only changes")),
     }
 }
 
@@ -373,6 +377,10 @@ async fn perform(node: &Node, asked: &Asked) -> Result<Reply, Problem> {
             let workers::ForGood { for_good } = body::json(&head.headers, body)?;
             let worker = workers::worker(&parameters[0])?;
             Ok(reply::json(ok, &workers::retire(node, worker, for_good).await?))
+        }
+        (Records::ClockAccept, _) => {
+            let workers::RightClock { clock_is_right } = body::json(&head.headers, body)?;
+            Ok(reply::json(ok, &workers::accept_clock(node, clock_is_right).await?))
         }
         (Records::TagId | Records::Workers | Records::Sample, _) => {
             Err(Problem::not_found("this route changes nothing"))

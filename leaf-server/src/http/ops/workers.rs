@@ -1,10 +1,14 @@
-//! The worker ids of the registry, and the JSON forms of `/v1/workers`.
+//! The worker ids of the registry and the clock that ids are made by, and the JSON forms of `/v1/workers` and
+//! `/v1/clock`.
+
+use std::time::Duration;
 
 use leaf_core::{UnixMillis, WorkerId};
 use leaf_node::records::WorkerShown;
 use leaf_snowflake::Registry;
 use serde::{Deserialize, Serialize, Serializer};
 use serde_json::{Value, json};
+use tokio::time::Instant;
 
 use super::super::problem::Problem;
 use crate::node::{Node, Snowflake};
@@ -43,6 +47,22 @@ pub(super) struct Dead {
 pub(super) struct ForGood {
     /// Yes, for good.
     pub(super) for_good: bool,
+}
+
+/// The body of a request to follow the clock.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RightClock {
+    /// Yes, the clock of this host shows the right time.
+    pub(super) clock_is_right: bool,
+}
+
+/// By how many milliseconds the ids' time is behind the clock. Both are `null` while the clock is
+/// behind the ids, which then wait for it.
+#[derive(Serialize)]
+pub(super) struct Followed {
+    behind_ms_before: Option<i64>,
+    behind_ms: Option<i64>,
 }
 
 /// Snowflake mode, if it is on.
@@ -109,4 +129,26 @@ pub(super) async fn retire(
     }
     registry.retire_worker(worker, node.config.snowflake.node_settings()).await?;
     Ok(json!({ "worker": worker.get() }))
+}
+
+/// How long the keeper may take to follow.
+const FOLLOWED: Duration = Duration::from_secs(1);
+
+/// Lets the ids follow the clock of this host, which has jumped ahead.
+pub(super) async fn accept_clock(node: &Node, clock_is_right: bool) -> Result<Followed, Problem> {
+    let generator = &mode(node)?.generator;
+    let behind = || generator.view().ahead_of_wall.map(|ahead| -ahead);
+    let behind_ms_before = behind();
+    if !clock_is_right {
+        return Err(unconfirmed(
+            "ids never go back: if the clock is wrong, no worker id can be used before the time that it shows. Set \
+             `clock_is_right` once it was compared with other clocks",
+        ));
+    }
+    generator.accept_clock();
+    let until = Instant::now() + FOLLOWED;
+    while behind().is_some_and(|behind| behind > 1) && Instant::now() < until {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    Ok(Followed { behind_ms_before, behind_ms: behind() })
 }

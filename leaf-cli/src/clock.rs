@@ -1,0 +1,85 @@
+//! `leaf clock accept`: ids that follow a clock which jumped ahead.
+
+use anyhow::{Context as _, Result};
+use leaf_node::config::ConfigError;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+
+use crate::Done;
+use crate::cli::{Output, Servers};
+use crate::output;
+use crate::remote::{self, Asking};
+
+/// What a server says of its clock.
+#[derive(Deserialize)]
+struct Status {
+    snowflake: Option<Flakes>,
+}
+
+#[derive(Deserialize)]
+struct Flakes {
+    clock_ahead_ms: Option<i64>,
+    peers: Vec<Peer>,
+}
+
+#[derive(Deserialize)]
+struct Peer {
+    address: String,
+    clock_offset_ms: i64,
+}
+
+/// By how many milliseconds the ids' time is behind the clock.
+#[derive(Serialize, Deserialize)]
+struct Followed {
+    behind_ms_before: Option<i64>,
+    behind_ms: Option<i64>,
+}
+
+/// Lets the ids of one server follow its clock, or tells what that would mean.
+///
+/// # Errors
+/// [`ConfigError`] where it is not confirmed, or several servers are named; the server refuses, or does
+/// not answer.
+pub(crate) async fn accept(servers: &Servers, is_right: bool, output: Output) -> Result<Done> {
+    let named = remote::named(servers, remote::OPS)?;
+    let [server] = named.as_slice() else {
+        return Err(ConfigError::new("--server: name one: each has a clock of its own").into());
+    };
+    let asking = Asking::new(servers)?;
+    if !is_right {
+        let status: Status = asking.get(server, "/v1/status").await?;
+        let flakes = status.snowflake.context("this server makes no snowflake ids")?;
+        return Err(ConfigError::new(format!(
+            "say --clock-is-right to be sure that the clock of this server is: ids never go back. {}",
+            describe(&flakes)
+        ))
+        .into());
+    }
+    let right = json!({ "clock_is_right": true });
+    let followed: Followed = asking.post(server, "/v1/clock/accept", &right).await?;
+    let text = match (followed.behind_ms_before, followed.behind_ms) {
+        (Some(before), Some(now)) => {
+            format!(
+                "the ids' time was {before} ms behind the clock of {server}, and is {now} ms behind it now"
+            )
+        }
+        _ => {
+            format!("the clock of {server} is behind its ids, which wait for it: nothing to accept")
+        }
+    };
+    Ok(output::one(&followed, text, output).into())
+}
+
+fn describe(flakes: &Flakes) -> String {
+    let ids = flakes.clock_ahead_ms.map_or_else(
+        || "It is behind the ids, which wait for it".into(),
+        |ahead| format!("The ids' time is {} ms behind it", -ahead),
+    );
+    let peers: Vec<_> = flakes
+        .peers
+        .iter()
+        .map(|peer| format!("{} {:+} ms", peer.address, peer.clock_offset_ms))
+        .collect();
+    let peers = if peers.is_empty() { "none answers".into() } else { peers.join(", ") };
+    format!("{ids}; the clocks of other nodes against it: {peers}")
+}
