@@ -143,6 +143,12 @@ pub(crate) enum Command {
         #[arg(long = "as", value_name = "FORM")]
         form: Option<TextForm>,
     },
+    /// Make tags that go on above ids that something else has handed out: tables, Redis, another list of tags. Tells
+    /// what it would make; --apply makes it. Stop what hands ids out now before that.
+    Import {
+        #[command(subcommand)]
+        from: Import,
+    },
     /// Which of the configured stores each of them believes to be. A store remembers its place, and
     /// refuses servers whose segment.store or segment.shard say otherwise.
     Shards {
@@ -269,6 +275,63 @@ pub(crate) enum Clock {
         #[arg(long)]
         clock_is_right: bool,
     },
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Import {
+    /// The tags of a file, CSV or JSON: as `leaf tag list -o csv` or `-o json` writes them, or as a dump of a Java
+    /// Leaf's table. Those that exist stay as they are.
+    File {
+        /// Its name ends in .csv or .json
+        file: PathBuf,
+        #[command(flatten)]
+        how: HowImported,
+    },
+    /// A tag whose first id is above the greatest one in a column of a table.
+    Column {
+        /// The database, like mysql://user:password@host:3306/database
+        #[arg(long, value_name = "URL", required_unless_present = "from_file")]
+        from: Option<String>,
+        /// A file with that URL, so that no password is in the list of processes
+        #[arg(long, value_name = "FILE", conflicts_with = "from")]
+        from_file: Option<PathBuf>,
+        /// Like orders.id, or shop.orders.id with a schema
+        #[arg(value_name = "TABLE.COLUMN")]
+        column: String,
+        /// The tag to be made
+        tag: String,
+        #[command(flatten)]
+        how: HowImported,
+    },
+    /// A tag whose first id is above the number that a key of Redis holds (INCR).
+    Redis {
+        /// Like redis://127.0.0.1:6379
+        url: String,
+        /// The key
+        key: String,
+        /// The tag to be made
+        tag: String,
+        /// A file with the password; default LEAF_TOKEN
+        #[arg(long, value_name = "FILE")]
+        token_file: Option<PathBuf>,
+        #[command(flatten)]
+        how: HowImported,
+    },
+}
+
+/// How tags are imported.
+#[derive(Debug, Args)]
+pub(crate) struct HowImported {
+    /// How many ids to skip, for those that are handed out until this is applied, and those above the maximum whose
+    /// rows were deleted. Default 1000; of a file 0
+    #[arg(long, value_name = "IDS")]
+    pub(crate) gap: Option<u32>,
+    /// The step of tags that bring none
+    #[arg(long, default_value_t = 1000, value_name = "N")]
+    pub(crate) step: u32,
+    /// Make them
+    #[arg(long)]
+    pub(crate) apply: bool,
 }
 
 /// What a rule of traffic is about.

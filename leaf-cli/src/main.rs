@@ -16,6 +16,7 @@ mod config;
 mod decode;
 mod doctor;
 mod exit;
+mod import;
 mod next;
 mod nodes;
 mod output;
@@ -112,6 +113,9 @@ async fn work(cli: cli::Cli) -> anyhow::Result<Done> {
         Command::Bench(bench) => bench::run(&bench, output).await,
         Command::Completions { shell } => Ok(cli::completions(shell).into()),
         Command::Man { directory } => cli::man(&directory),
+        Command::Import { from } => {
+            with_stores(place, async |stores| import::run(stores, from, output).await).await
+        }
         Command::Shards { apply } => {
             with_stores(place, async |stores| shards::run(stores, apply, output).await).await
         }

@@ -146,12 +146,25 @@ async fn create(stores: &Stores, new: crate::cli::Create, output: Output) -> Res
         max_members: new.max_members,
         members_per_second: new.members_per_second,
     };
+    let (store, record) = plan(stores, &new.tag, spec).await?;
+    shown(store, store.tags().create(&record).await.map_err(refused)?, output)
+}
+
+/// The record of a new tag, and the store that it belongs to. Nothing is made yet.
+///
+/// # Errors
+/// [`ConfigError`]: what is asked for makes no sense, or would repeat ids.
+pub(crate) async fn plan<'a>(
+    stores: &'a Stores,
+    tag: &str,
+    spec: TagSpec,
+) -> Result<(&'a Store, leaf_segment::NewTag)> {
     let keys = match spec.shape {
         ShapeName::Scramble(_) => stores.keys()?,
         _ => KeyRing::default(),
     };
-    let record = spec.record(name(&new.tag)?, &keys).map_err(refused)?;
-    let store = stores.shards.of(&new.tag);
+    let record = spec.record(name(tag)?, &keys).map_err(refused)?;
+    let store = stores.shards.of(tag);
     if let Some(place) = &store.place {
         let checked = leaf_node::check_creator(&*store.open.admin, place).await;
         checked.map_err(refused)?;
@@ -159,7 +172,7 @@ async fn create(stores: &Stores, new: crate::cli::Create, output: Output) -> Res
     let all = &stores.shards;
     let checked = leaf_node::check_new_tag(all, &record, |store| (&store.url, &store.open));
     checked.await.map_err(refused)?;
-    shown(store, store.tags().create(&record).await.map_err(refused)?, output)
+    Ok((store, record))
 }
 
 /// Gives the newest key to a tag, which every live node must have.
@@ -507,7 +520,7 @@ async fn all_names(source: &Store) -> Result<Vec<TagName>> {
 }
 
 /// What makes no sense is the command line's fault.
-fn refused(error: TagAdminError) -> anyhow::Error {
+pub(crate) fn refused(error: TagAdminError) -> anyhow::Error {
     match error {
         TagAdminError::Refused(_) | TagAdminError::Conflict(_) | TagAdminError::NoKey(_) => {
             ConfigError::new(hints::with(&error, hints::of_admin(&error))).into()
@@ -531,7 +544,7 @@ fn family_name(family: &str) -> Result<TagName> {
 }
 
 /// A step or a limit from the command line.
-fn size(step: i64) -> Result<Step> {
+pub(crate) fn size(step: i64) -> Result<Step> {
     Step::new(step)
         .map_err(|_| ConfigError::new(format!("a step or count is 1 to {}", Step::MAX)).into())
 }

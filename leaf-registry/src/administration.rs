@@ -90,6 +90,17 @@ pub trait Administration: fmt::Debug + Send + Sync + 'static {
         Box::pin(async { Ok(false) })
     }
 
+    /// The greatest number in a column of any table of the database, for a tag that is to go on above it;
+    /// `None` where the table is empty, and in a store that is no SQL database. `table` may name a schema:
+    /// `shop.orders`. Names have 1 to 64 letters, digits, `_` and `$`.
+    ///
+    /// # Errors
+    /// Failures of the store: no such table, say.
+    fn greatest<'a>(&'a self, table: &'a str, column: &'a str) -> StoreFuture<'a, Option<i64>> {
+        let _ = (table, column);
+        Box::pin(async { Ok(None) })
+    }
+
     /// By how many ids the store's failover guard advances every tag when another server answers;
     /// `None` (the default) where it has none.
     fn failover_margin(&self) -> Option<i64> {

@@ -23,6 +23,7 @@ use anyhow::{Context as _, Result, anyhow};
 use load::Tally;
 use report::{Measured, Step};
 use target::Target;
+pub(crate) use target::redis_number;
 use tokio::time::Instant;
 
 use crate::Done;

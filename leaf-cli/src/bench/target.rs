@@ -1,9 +1,11 @@
 //! What is measured: a server and how it is asked, and a connection to it.
 
+use std::path::Path;
+use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Result, anyhow};
 use hyper::Uri;
 use hyper_rustls::ConfigBuilderExt as _;
 use leaf_node::config::ConfigError;
@@ -23,6 +25,72 @@ const CONNECT: Duration = Duration::from_secs(10);
 
 /// What is escaped in a path: all but what never needs it (RFC 3986, section 2.3), as other programs do.
 const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
+
+/// Where a server is.
+struct Url {
+    scheme: String,
+    authority: String,
+    /// Without a slash at its end.
+    path: String,
+    host: String,
+    port: u16,
+    is_tls: bool,
+}
+
+impl FromStr for Url {
+    type Err = ConfigError;
+
+    fn from_str(text: &str) -> Result<Self, ConfigError> {
+        let refuse = || {
+            ConfigError::new(
+                "give a URL like http://127.0.0.1:8080, https://…, redis://127.0.0.1:6379, rediss://… or \
+                 grpc://127.0.0.1:8082, without a user or password: a token is read from LEAF_TOKEN",
+            )
+        };
+        let url: Uri = text.parse().map_err(|_| refuse())?;
+        let (Some(scheme), Some(authority)) = (url.scheme_str(), url.authority()) else {
+            return Err(refuse());
+        };
+        if authority.as_str().contains('@') || url.query().is_some() {
+            return Err(refuse());
+        }
+        let (port, is_tls) = match scheme {
+            "http" => (remote::IDS, false),
+            "https" => (443, true),
+            "redis" => (6379, false),
+            "rediss" => (6379, true),
+            "grpc" => (8082, false),
+            _ => return Err(refuse().into()),
+        };
+        let host = authority.host().trim_matches(['[', ']']).to_owned();
+        let port = authority.port_u16().unwrap_or(port);
+        let (scheme, authority) = (scheme.to_owned(), authority.to_string());
+        let path = url.path().trim_end_matches('/').to_owned();
+        Ok(Self { scheme, authority, path, host, port, is_tls })
+    }
+}
+
+/// The number that a key of Redis holds.
+///
+/// # Errors
+/// [`ConfigError`] where the URL is none of Redis; it cannot be reached, or the key holds no number.
+pub(crate) async fn redis_number(url: &str, key: &str, token_file: Option<&Path>) -> Result<u64> {
+    let Url { scheme, authority, host, port, is_tls, .. } = url.parse()?;
+    if !scheme.starts_with("redis") {
+        return Err(ConfigError::new("give a URL like redis://127.0.0.1:6379").into());
+    }
+    let greeting = remote::token(token_file)?.map(|token| command(&["AUTH", &token]));
+    let request = command(&["GET", key]).into();
+    let asks = Asks::Bytes { protocol: Protocol::Redis, request, greeting };
+    let tls = is_tls.then(tls).transpose()?;
+    let target = Target { shown: String::new(), host, port, tls, asks };
+    let mut connection = Connection::open(&target).await.map_err(|failure| {
+        crate::exit::with(crate::exit::UNREACHABLE, anyhow!("{authority}: {failure}"))
+    })?;
+    let answer = tokio::time::timeout(CONNECT, connection.ask()).await;
+    let number = answer.map_err(|_| anyhow!("{authority}: no answer within {CONNECT:?}"))?;
+    number.map_err(|failure| anyhow!("{authority}: GET of the key: {failure}"))
+}
 
 /// A server, and how it is asked for an id.
 pub(super) struct Target {
@@ -54,44 +122,21 @@ impl Target {
     /// # Errors
     /// [`ConfigError`], which repeats no password.
     pub(super) fn new(bench: &Bench) -> Result<Self> {
-        let refuse = || {
-            ConfigError::new(
-                "give a URL like http://127.0.0.1:8080, https://…, redis://127.0.0.1:6379, rediss://… or \
-                 grpc://127.0.0.1:8082, without a user or password: a token is read from LEAF_TOKEN",
-            )
-        };
-        let url: Uri = bench.url.parse().map_err(|_| refuse())?;
-        let (Some(scheme), Some(authority)) = (url.scheme_str(), url.authority()) else {
-            return Err(refuse().into());
-        };
-        if authority.as_str().contains('@') || url.query().is_some() {
-            return Err(refuse().into());
-        }
-        let (port, is_tls) = match scheme {
-            "http" => (remote::IDS, false),
-            "https" => (443, true),
-            "redis" => (6379, false),
-            "rediss" => (6379, true),
-            "grpc" => (8082, false),
-            _ => return Err(refuse().into()),
-        };
-        let host = authority.host().trim_matches(['[', ']']).to_owned();
-        let port = authority.port_u16().unwrap_or(port);
+        let url: Url = bench.url.parse()?;
+        let Url { scheme, authority, path, host, port, is_tls } = url;
         let token = remote::token(bench.token_file.as_deref())?;
         let tag = bench.of.tag.as_deref();
-        let asks = match scheme {
+        let asks = match scheme.as_str() {
             "http" | "https" => {
-                let host = authority.as_str();
-                let path = match tag {
+                let of = match tag {
                     Some(tag) => {
                         format!("/api/segment/get/{}", utf8_percent_encode(tag, ESCAPED))
                     }
                     None => "/api/snowflake/get/bench".into(),
                 };
-                let prefix = url.path().trim_end_matches('/');
                 let token = token.map(|token| format!("Authorization: Bearer {token}\r\n"));
                 let request = format!(
-                    "GET {prefix}{path} HTTP/1.1\r\nHost: {host}\r\n{}\r\n",
+                    "GET {path}{of} HTTP/1.1\r\nHost: {authority}\r\n{}\r\n",
                     token.unwrap_or_default()
                 );
                 Asks::Bytes {
@@ -112,7 +157,7 @@ impl Target {
         };
         let tls = is_tls.then(tls).transpose()?;
         let of = tag.map_or_else(|| "snowflake ids".into(), |tag| format!("ids of {tag}"));
-        let shown = format!("{of} from {scheme}://{authority}{}", url.path().trim_end_matches('/'));
+        let shown = format!("{of} from {scheme}://{authority}{path}");
         Ok(Self { shown, host, port, tls, asks })
     }
 }

@@ -153,6 +153,7 @@ fn read_redis(bytes: &[u8]) -> Result<Option<Answer>, &'static str> {
     let (id, length) = match bytes[0] {
         b':' => (number(line).ok_or_else(|| format!("no id: {}", brief(line))), end + 1),
         b'-' => (Err(brief(line)), end + 1),
+        b'$' if line == b"-1" => (Err("there is no such key".into()), end + 1),
         b'$' => {
             let length = number(line).and_then(|length| usize::try_from(length).ok());
             let length = length.ok_or("the answer has no length")?;
@@ -178,7 +179,7 @@ mod tests {
     #[test]
     fn answers_are_read_when_they_are_whole() {
         type Read = fn(&[u8]) -> Result<Option<Answer>, &'static str>;
-        let cases: [(Read, &str, Result<u64, &str>); 8] = [
+        let cases: [(Read, &str, Result<u64, &str>); 9] = [
             (read_http, "HTTP/1.1 200 OK\r\ncontent-length: 3\r\n\r\n123", Ok(123)),
             (
                 read_http,
@@ -195,6 +196,7 @@ mod tests {
             (read_redis, "-LOADING later\r\n", Err("LOADING later")),
             (read_redis, "$2\r\nab\r\n", Err("no id: ab")),
             (read_redis, ":-1\r\n", Err("no id: -1")),
+            (read_redis, "$-1\r\n", Err("there is no such key")),
         ];
         for (read, bytes, expected) in cases {
             // A line of Redis counts from its LF on, the CR and LF behind a text are part of it.

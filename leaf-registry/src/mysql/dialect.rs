@@ -280,6 +280,8 @@ impl Dialect for Mysql {
     type Connections = ServerPool<Self>;
 
     const NAME: &'static str = "mysql";
+    const QUOTE: char = '`';
+    const INTEGER: &'static str = "SIGNED";
     /// MariaDB 10.11 finds none of a list where the column's character set cannot hold one of them.
     const LISTS_ANY_NAME: bool = false;
 

@@ -90,6 +90,19 @@ impl<D: Dialect> Administration for SqlStore<D> {
         }))
     }
 
+    fn greatest<'a>(&'a self, table: &'a str, column: &'a str) -> StoreFuture<'a, Option<i64>> {
+        let operation = format!("read the greatest number of a column of {}", D::NAME);
+        Box::pin(run(&self.connections, Access::Read, operation, async move |connection| {
+            let (table, column) = (quote::<D>(table)?, quote::<D>(column)?);
+            let statement = format!("SELECT CAST(MAX({column}) AS {}) FROM {table}", D::INTEGER);
+            // Statements live as long as the process, so that none is made of what comes from outside. This one is
+            // made of names that were checked, once in the life of a command.
+            let statement: &'static str = Box::leak(statement.into_boxed_str());
+            let rows = D::fetch(connection, statement, &[], &[Column::Int]).await?;
+            Ok(rows.first().and_then(|row| row.int(0)))
+        }))
+    }
+
     fn failover_margin(&self) -> Option<i64> {
         self.guard.configured_margin()
     }
@@ -118,6 +131,21 @@ impl<D: Dialect> Administration for SqlStore<D> {
             async |connection: &mut Connection<D>| Ok(D::losses(connection).await?),
         ))
     }
+}
+
+/// A name, or several with dots between them, as it stands in a statement.
+fn quote<D: Dialect>(name: &str) -> Result<String, sqlx::Error> {
+    let is_plain = |part: &str| {
+        let mut letters = part.bytes();
+        (1..=64).contains(&part.len())
+            && letters.all(|it| it.is_ascii_alphanumeric() || matches!(it, b'_' | b'$'))
+    };
+    if !name.split('.').all(is_plain) {
+        let why = "the name of a table or column: give 1 to 64 letters, digits, _ or $";
+        return Err(sqlx::Error::Protocol(why.into()));
+    }
+    let parts = name.split('.').map(|part| format!("{}{part}{}", D::QUOTE, D::QUOTE));
+    Ok(parts.collect::<Vec<_>>().join("."))
 }
 
 /// Whether the database has a table of this name.

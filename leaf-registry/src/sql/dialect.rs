@@ -208,6 +208,10 @@ pub(crate) trait Dialect: fmt::Debug + Send + Sync + Sized + 'static {
 
     /// Its name in texts.
     const NAME: &'static str;
+    /// What stands around the name of a table or column.
+    const QUOTE: char = '"';
+    /// The type of integers of 64 bits in a CAST.
+    const INTEGER: &'static str = "BIGINT";
     /// Whether allocations that come at the same time share a transaction: the database has one
     /// writer, and does not put commits together itself.
     const SHARES_COMMITS: bool = false;
