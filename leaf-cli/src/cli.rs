@@ -28,6 +28,9 @@ pub(crate) struct Cli {
     /// How results are printed
     #[arg(long, short, global = true, value_enum, default_value_t = Output::Table)]
     pub(crate) output: Output,
+    /// The cluster of this name, of `leaf context`, instead of the one that is used
+    #[arg(long, global = true, value_name = "NAME")]
+    pub(crate) context: Option<String>,
     #[command(subcommand)]
     pub(crate) command: Command,
 }
@@ -184,6 +187,11 @@ pub(crate) enum Command {
     /// A response time counts from when the request was due, a service time from when it was sent.
     #[command(override_usage = "leaf bench [OPTIONS] <URL> <TAG|--snowflake>")]
     Bench(Bench),
+    /// Clusters by name: their servers, and their configuration.
+    Context {
+        #[command(subcommand)]
+        command: Context,
+    },
     /// Print the completions of a shell, like `leaf completions bash > /etc/bash_completion.d/leaf`.
     Completions { shell: Shell },
     /// Write the manual pages into a directory: leaf.1, and one for each command.
@@ -332,6 +340,35 @@ pub(crate) struct HowImported {
     /// Make them
     #[arg(long)]
     pub(crate) apply: bool,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Context {
+    /// Name a cluster, or name it anew: its servers, and with --config its stores and its registry.
+    Add {
+        /// 1 to 64 letters, digits, `-`, `_` and `.`
+        name: String,
+        #[command(flatten)]
+        servers: Servers,
+    },
+    /// Use a context from now on; none without a name.
+    Use { name: Option<String> },
+    /// All contexts.
+    List,
+    /// Forget a context.
+    Remove { name: String },
+}
+
+impl Command {
+    /// Which servers it asks, if it asks some that a context may name.
+    pub(crate) fn servers(&mut self) -> Option<&mut Servers> {
+        match self {
+            Self::Status { servers, .. }
+            | Self::Next { servers, .. }
+            | Self::Clock { command: Clock::Accept { servers, .. } } => Some(servers),
+            _ => None,
+        }
+    }
 }
 
 /// What a rule of traffic is about.

@@ -99,7 +99,7 @@ pub(crate) async fn run(stores: &Stores, from: Import, output: Output) -> Result
         _ => Some(anyhow!("{failed} of {} tags cannot be made", imported.len())),
     };
     if new > 0 {
-        crate::complain(&format_args!("{new} tags would be made: --apply makes them"));
+        crate::complain(&format_args!("{new} new: --apply makes them"));
     }
     Ok(Done::but(output::rows(&imported, output), trouble))
 }

@@ -13,6 +13,7 @@ mod bench;
 mod cli;
 mod clock;
 mod config;
+mod context;
 mod decode;
 mod doctor;
 mod exit;
@@ -82,7 +83,17 @@ fn main() -> ExitCode {
 }
 
 /// Does what the command line asks for.
-async fn work(cli: cli::Cli) -> anyhow::Result<Done> {
+async fn work(mut cli: cli::Cli) -> anyhow::Result<Done> {
+    // These must not depend on what a file of this user says.
+    if !matches!(
+        cli.command,
+        Command::Context { .. }
+            | Command::Completions { .. }
+            | Command::Man { .. }
+            | Command::Worker { command: Worker::Exec { .. } | Worker::Guard, .. }
+    ) {
+        context::fill_in(&mut cli)?;
+    }
     let (place, output) = (&cli.place, cli.output);
     match cli.command {
         Command::Tag { command } => {
@@ -111,6 +122,7 @@ async fn work(cli: cli::Cli) -> anyhow::Result<Done> {
             clock::accept(&servers, clock_is_right, output).await
         }
         Command::Bench(bench) => bench::run(&bench, output).await,
+        Command::Context { command } => context::run(command, place, output),
         Command::Completions { shell } => Ok(cli::completions(shell).into()),
         Command::Man { directory } => cli::man(&directory),
         Command::Import { from } => {

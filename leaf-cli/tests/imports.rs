@@ -39,7 +39,7 @@ fn tags_of_a_list_are_made_once_and_go_on_where_it_says() {
     let import = |file: &str, more: &[&str]| run(&[&["import", "file", file], more].concat());
     let dry = import("java.csv", &[]);
     assert_eq!(dry.code, 0, "{dry:?}");
-    assert!(dry.error.contains("2 tags would be made: --apply makes them"), "{dry:?}");
+    assert!(dry.error.contains("2 new: --apply makes them"), "{dry:?}");
     assert_eq!(rows(dry)[0], ["orders", "5001", "2000", "sqlite:leaf.db", "new"]);
     run(&["tag", "show", "orders"]).failed(3);
     let made = rows(import("java.csv", &["--apply", "--gap", "10"]));

@@ -193,3 +193,56 @@ fn ids_follow_a_clock_that_an_operator_accepts() {
     let two = ["--server", "http://127.0.0.1:1", "--clock-is-right"];
     assert!(accept(&two).failed(2).contains("name one"));
 }
+
+#[test]
+fn a_context_names_servers_and_configuration() {
+    let node = Node::start(&[("LEAF_OPS__TOKEN", TOKEN)]);
+    let home = node.home.path();
+    std::fs::write(home.join("token"), TOKEN).unwrap();
+    std::fs::write(home.join("other.toml"), "[segment]\nstore = 'sqlite:/nowhere/other.db'\n")
+        .unwrap();
+    let own = home.join("config");
+    let run_with = |args: &[&str], env: &[(&str, &str)]| {
+        let env = [&[("XDG_CONFIG_HOME", own.to_str().unwrap())], env].concat();
+        leaf_with(home, args, &env)
+    };
+    let run = |args: &[&str]| run_with(args, &[]);
+    assert_eq!(run(&["context", "list"]).ok().lines().count(), 1);
+    run(&["context", "add", "live", "--server", &node.ops(), "--token-file", "token"]).ok();
+    run(&["context", "add", "other", "--server", "127.0.0.1:1", "--config", "other.toml"]).ok();
+    run(&["status"]).failed(4);
+    assert!(run(&["status", "--context", "live"]).ok().contains("ready"));
+    run(&["context", "use", "live"]).ok();
+    assert!(run(&["status"]).ok().contains("ready"));
+    let list = run(&["context", "list"]).ok();
+    assert!(list.contains("live     *     http://127.0.0.1:"), "{list}");
+    assert!(list.contains(&home.join("other.toml").display().to_string()), "{list}");
+    // What is said otherwise wins.
+    run_with(&["status"], &[("LEAF_SERVER", "127.0.0.1:1")]).failed(4);
+    let refused = run(&["status", "--server", &node.ops()]);
+    assert!(
+        refused.out.contains("token"),
+        "its token is shown to its own servers alone: {refused:?}"
+    );
+    assert!(run(&["tag", "list", "--context", "other"]).failed(2).contains("other.db"));
+    let local = run(&["tag", "list", "--context", "other", "--store", "sqlite:/nowhere/x.db"]);
+    assert!(local.failed(2).contains("x.db"));
+
+    assert!(run(&["status", "--context", "nope"]).failed(3).contains("there are live, other"));
+    run(&["context", "use", "nope"]).failed(3);
+    run(&["context", "remove", "live"]).ok();
+    run(&["status"]).failed(4);
+    run(&["context", "use", "other"]).ok();
+    run(&["context", "use"]).ok();
+    let list = run(&["context", "list", "-o", "json"]).ok();
+    let list: Value = serde_json::from_str(&list).unwrap();
+    assert_eq!(
+        (list[0]["context"].as_str(), list[0]["used"].as_bool()),
+        (Some("other"), Some(false))
+    );
+    for args in [&["a/b", "--server", "x"][..], &["a"], &["a", "--server", "ftp://x"]] {
+        run(&[&["context", "add"], args].concat()).failed(2);
+    }
+    std::fs::write(own.join("leaf/contexts.json"), "{").unwrap();
+    assert!(run(&["status"]).failed(2).contains("contexts.json"));
+}

@@ -60,7 +60,7 @@ impl FromStr for Url {
             "redis" => (6379, false),
             "rediss" => (6379, true),
             "grpc" => (8082, false),
-            _ => return Err(refuse().into()),
+            _ => return Err(refuse()),
         };
         let host = authority.host().trim_matches(['[', ']']).to_owned();
         let port = authority.port_u16().unwrap_or(port);

@@ -42,6 +42,8 @@ pub fn leaf(directory: &Path, args: &[&str]) -> Ran {
 pub fn leaf_with(directory: &Path, args: &[&str], environment: &[(&str, &str)]) -> Ran {
     let output = Command::new(env!("CARGO_BIN_EXE_leaf"))
         .args(args)
+        // A developer's contexts are none of a test's business.
+        .env("XDG_CONFIG_HOME", directory)
         .envs(environment.iter().copied())
         .current_dir(directory)
         .output()

@@ -1,0 +1,175 @@
+//! `leaf context`: clusters by name, in the user's directory for configuration.
+//!
+//! Invariant: the token of a context is shown to the servers of that context alone.
+
+use std::collections::BTreeMap;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result, anyhow};
+use comfy_table::CellAlignment::{self, Left};
+use leaf_node::config::ConfigError;
+use leaf_registry::RegistryOptions;
+use serde::{Deserialize, Serialize};
+
+use crate::cli::{Cli, Context, Output, Place};
+use crate::output::{self, Row};
+use crate::{Done, exit, remote};
+
+/// What the file holds.
+#[derive(Debug, Default, Serialize, Deserialize)]
+struct Contexts {
+    #[serde(rename = "use")]
+    used: Option<String>,
+    contexts: BTreeMap<String, Cluster>,
+}
+
+/// A cluster.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+struct Cluster {
+    servers: Vec<String>,
+    token_file: Option<PathBuf>,
+    config: Vec<PathBuf>,
+}
+
+#[derive(Debug, Serialize)]
+struct Shown<'a> {
+    context: &'a str,
+    used: bool,
+    servers: String,
+    token_file: Option<&'a Path>,
+    config: String,
+}
+
+impl Row for Shown<'_> {
+    const COLUMNS: &'static [(&'static str, CellAlignment)] =
+        &[("context", Left), ("used", Left), ("servers", Left), ("config", Left)];
+
+    fn cells(&self) -> Vec<String> {
+        let or_dash = |text: &str| if text.is_empty() { "-".into() } else { text.to_owned() };
+        let used = if self.used { "*" } else { "" };
+        vec![self.context.into(), used.into(), or_dash(&self.servers), or_dash(&self.config)]
+    }
+}
+
+/// Where the file is, if this user has a directory for it.
+fn file() -> Option<PathBuf> {
+    let of = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|it| it.is_absolute());
+    let directory = of("XDG_CONFIG_HOME").or_else(|| Some(of("HOME")?.join(".config")))?;
+    Some(directory.join("leaf/contexts.json"))
+}
+
+impl Contexts {
+    /// Those of the file; none where there is no file.
+    fn read() -> Result<Self> {
+        let Some(file) = file() else { return Ok(Self::default()) };
+        let text = match std::fs::read_to_string(&file) {
+            Ok(text) => text,
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Self::default()),
+            Err(error) => return Err(error).context(file.display().to_string()),
+        };
+        let read = serde_json::from_str(&text);
+        Ok(read.map_err(|error| ConfigError::new(format!("{}: {error}", file.display())))?)
+    }
+
+    /// Replaces the file, in one step.
+    fn write(&self) -> Result<()> {
+        let file = file().ok_or_else(|| {
+            ConfigError::new("set HOME or XDG_CONFIG_HOME: contexts are kept there")
+        })?;
+        let directory = file.parent().context("a directory")?;
+        let write = || {
+            std::fs::create_dir_all(directory)?;
+            let mut draft = tempfile::NamedTempFile::new_in(directory)?;
+            serde_json::to_writer_pretty(&mut draft, self)?;
+            draft.persist(&file)?;
+            std::io::Result::Ok(())
+        };
+        write().with_context(|| file.display().to_string())
+    }
+
+    fn get(&self, name: &str) -> Result<&Cluster> {
+        self.contexts.get(name).ok_or_else(|| {
+            let known = self.contexts.keys().cloned().collect::<Vec<_>>().join(", ");
+            let known = if known.is_empty() { "none: leaf context add".into() } else { known };
+            exit::with(exit::NOT_FOUND, anyhow!("no context {name:?}; there are {known}"))
+        })
+    }
+}
+
+/// Runs a command on the contexts.
+///
+/// # Errors
+/// [`ConfigError`]; there is no such context; the file cannot be read or written.
+pub(crate) fn run(command: Context, place: &Place, output: Output) -> Result<Done> {
+    let mut all = Contexts::read()?;
+    match command {
+        Context::List => {
+            let shown = all.contexts.iter().map(|(name, cluster)| Shown {
+                context: name,
+                used: all.used.as_ref() == Some(name),
+                servers: cluster.servers.join(", "),
+                token_file: cluster.token_file.as_deref(),
+                config: cluster
+                    .config
+                    .iter()
+                    .map(|it| it.display().to_string())
+                    .collect::<Vec<_>>()
+                    .join(", "),
+            });
+            return Ok(output::rows(&shown.collect::<Vec<_>>(), output).into());
+        }
+        Context::Add { name, servers } => {
+            RegistryOptions::check_name(&name)
+                .map_err(|error| ConfigError::new(format!("NAME: {error}")))?;
+            if servers.server.is_empty() && place.config.is_empty() {
+                return Err(ConfigError::new("give --server, or --config, or both").into());
+            }
+            if !servers.server.is_empty() {
+                remote::named(&servers, remote::OPS)?;
+            }
+            let absolute = |path: &PathBuf| std::path::absolute(path);
+            let config = place.config.iter().map(absolute).collect::<std::io::Result<_>>()?;
+            let token_file = servers.token_file.as_ref().map(absolute).transpose()?;
+            all.contexts.insert(name, Cluster { servers: servers.server, token_file, config });
+        }
+        Context::Use { name } => {
+            if let Some(name) = &name {
+                all.get(name)?;
+            }
+            all.used = name;
+        }
+        Context::Remove { name } => {
+            all.get(&name)?;
+            all.contexts.remove(&name);
+            all.used = all.used.filter(|used| *used != name);
+        }
+    }
+    all.write()?;
+    Ok(String::new().into())
+}
+
+/// Fills in what the context says and neither the command line nor the environment does.
+///
+/// # Errors
+/// There is no such context; the file cannot be read.
+pub(crate) fn fill_in(cli: &mut Cli) -> Result<()> {
+    let all = Contexts::read()?;
+    let Some(name) = cli.context.as_ref().or(all.used.as_ref()) else { return Ok(()) };
+    let cluster = all.get(name)?;
+    let is_set = |name: &str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
+    if let Some(servers) = cli.command.servers()
+        && servers.server.is_empty()
+        && !is_set("LEAF_SERVER")
+        && !cluster.servers.is_empty()
+    {
+        servers.server.clone_from(&cluster.servers);
+        if servers.token_file.is_none() && !is_set("LEAF_TOKEN") {
+            servers.token_file.clone_from(&cluster.token_file);
+        }
+    }
+    if cli.place.config.is_empty() && cli.place.store.is_empty() && !is_set("LEAF_CONFIG") {
+        cli.place.config.clone_from(&cluster.config);
+    }
+    Ok(())
+}
