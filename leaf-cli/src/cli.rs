@@ -23,14 +23,15 @@ use leaf_segment::meaning::Period;
 #[derive(Debug, Parser)]
 #[command(name = "leaf", version, max_term_width = 100)]
 pub(crate) struct Cli {
-    #[command(flatten)]
-    pub(crate) place: Place,
     /// How results are printed
     #[arg(long, short, global = true, value_enum, default_value_t = Output::Table)]
     pub(crate) output: Output,
     /// The cluster of this name, of `leaf context`, instead of the one that is used
     #[arg(long, global = true, value_name = "NAME")]
     pub(crate) context: Option<String>,
+    // Last, since its heading is for all that follows.
+    #[command(flatten)]
+    pub(crate) place: Place,
     #[command(subcommand)]
     pub(crate) command: Command,
 }

@@ -149,7 +149,9 @@ fn completions_and_manual_pages_are_those_of_the_commands() {
         for word in ["status", "next", "doctor", "token-file"] {
             assert!(text.contains(word), "{shell} has no {word}");
         }
-        let checked = Command::new("bash").args(["-n", "-c", &text]).output().unwrap();
+        let file = home.path().join(shell);
+        std::fs::write(&file, &text).unwrap();
+        let checked = Command::new("bash").arg("-n").arg(&file).output().unwrap();
         assert!(shell != "bash" || checked.status.success(), "{checked:?}");
     }
     run(&["man", "."]).ok();
@@ -160,6 +162,34 @@ fn completions_and_manual_pages_are_those_of_the_commands() {
         assert!(page.replace("\\-", "-").contains(text), "{text}: {page}");
     }
     run(&["man", "nowhere"]).failed(1);
+}
+
+/// The help of every command, as it was looked at last. `LEAF_BLESS=1` writes it anew.
+#[test]
+fn the_help_of_every_command_is_as_it_was_read() {
+    let home = tempfile::tempdir().unwrap();
+    let run = |args: &[&str]| leaf_with(home.path(), args, &[]);
+    run(&["man", "."]).ok();
+    let pages = std::fs::read_dir(home.path()).unwrap().map(|page| page.unwrap().file_name());
+    let mut names: Vec<_> = pages.filter_map(|page| page.into_string().ok()).collect();
+    names.retain(|name| name.ends_with(".1"));
+    names.sort();
+    assert!(names.len() > 45, "{names:?}");
+    let mut all = String::new();
+    for name in names {
+        let words: Vec<_> = name.trim_end_matches(".1").split('-').skip(1).collect();
+        // The short one, without what every command has.
+        let help = run(&[&words[..], &["-h"]].concat()).ok();
+        let own = help.split("\nStores and registry:").next().unwrap();
+        all += &format!("$ leaf {} -h\n{}\n", words.join(" "), own.trim_end());
+    }
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/support/help.txt");
+    if std::env::var_os("LEAF_BLESS").is_some() {
+        std::fs::write(&file, &all).unwrap();
+    }
+    let read = std::fs::read_to_string(&file).unwrap_or_default();
+    let differs = all.lines().zip(read.lines()).find(|(now, read)| now != read);
+    assert!(all == read, "the help differs, read it and set LEAF_BLESS=1: {differs:?}");
 }
 
 /// The clock of a server is set ahead by two hours, twice its `max_step_forward`.
