@@ -209,7 +209,7 @@ pub(crate) enum Command {
 /// A load and what it is sent to.
 #[derive(Debug, Args)]
 pub(crate) struct Bench {
-    /// http://HOST:8080 or https://, with the prefix of a proxy if need be; redis://HOST:6379 or rediss://;
+    /// http://HOST:8080 or https://, with the prefix of a proxy if need be; redis://HOST:6379 or rediss://, where TAG can be a key of Redis itself;
     /// grpc://HOST:8082
     #[arg(value_name = "URL")]
     pub(crate) url: String,
@@ -240,7 +240,7 @@ pub(crate) struct Bench {
 #[derive(Debug, Args)]
 #[command(group = ArgGroup::new("source").required(true))]
 pub(crate) struct Source {
-    /// The tag; of Redis a key that is counted up
+    /// The tag
     #[arg(group = "source")]
     pub(crate) tag: Option<String>,
     /// Snowflake ids
@@ -691,7 +691,11 @@ fn explain(error: &clap::Error) -> String {
     };
     let what = match error.kind() {
         ErrorKind::MissingRequiredArgument => {
-            format!("missing: {}", names(ContextKind::InvalidArg))
+            let missing = names(ContextKind::InvalidArg);
+            match usage(error) {
+                Some(usage) => format!("missing: {missing}; write `{usage}`"),
+                None => format!("missing: {missing}"),
+            }
         }
         ErrorKind::InvalidValue | ErrorKind::ValueValidation => {
             let argument = names(ContextKind::InvalidArg);
@@ -724,12 +728,17 @@ fn explain(error: &clap::Error) -> String {
     format!("{what}; see {} --help", command(error))
 }
 
+/// How the command is written, with the names of what is missing: no value.
+fn usage(error: &clap::Error) -> Option<String> {
+    let Some(ContextValue::StyledStr(usage)) = error.get(ContextKind::Usage) else { return None };
+    let usage = usage.to_string();
+    let from = usage.find("leaf")?;
+    Some(usage[from..].split_whitespace().collect::<Vec<_>>().join(" "))
+}
+
 /// The command whose arguments are wrong, as its usage begins.
 fn command(error: &clap::Error) -> String {
-    let Some(ContextValue::StyledStr(usage)) = error.get(ContextKind::Usage) else {
-        return "leaf".into();
-    };
-    let usage = usage.to_string();
+    let usage = usage(error).unwrap_or_default();
     let words = usage.split_whitespace().skip_while(|word| *word != "leaf");
     let words = words.take_while(|word| word.starts_with(|c: char| c.is_ascii_lowercase()));
     match words.collect::<Vec<_>>() {
@@ -755,7 +764,10 @@ mod tests {
             (&["worker", "show", "3"], "unknown command show; see leaf worker --help"),
             (&["tag", "advance", "orders", "7"], "unknown argument 7; see leaf tag advance --help"),
             (&["tag", "list", "--stor=mysql://leaf:canary@h/d"], "did you mean --store?"),
-            (&["tag", "advance", "orders"], "missing: --at-least <ID>"),
+            (
+                &["tag", "advance", "canary"],
+                "missing: --at-least <ID>; write `leaf tag advance --at-least <ID> <TAG>`",
+            ),
             (
                 &["tag", "set", "orders", "--step", "canary"],
                 "--step <STEP>: the value is missing or wrong",

@@ -146,6 +146,14 @@ async fn create(stores: &Stores, new: crate::cli::Create, output: Output) -> Res
         max_members: new.max_members,
         members_per_second: new.members_per_second,
     };
+    if spec.step.is_none() && spec.order != Some(Order::Strict) && spec.reset.is_none() {
+        return Err(ConfigError::new(format!(
+            "a tag in relaxed order needs a step: how many ids one trip to the store reserves, those of about ten \
+             minutes, like `leaf tag create {} --step 1000`",
+            new.tag
+        ))
+        .into());
+    }
     let (store, record) = plan(stores, &new.tag, spec).await?;
     shown(store, store.tags().create(&record).await.map_err(refused)?, output)
 }
