@@ -4,15 +4,17 @@
 //! no server can use, and databases whose settings lose commits. It changes nothing.
 
 use std::collections::HashMap;
+use std::time::Duration;
 
 use anyhow::{Result, anyhow};
 use comfy_table::CellAlignment::Left;
-use leaf_core::{Clock as _, Tag};
+use leaf_core::{Clock as _, Tag, WorkerId};
 use leaf_node::hints;
 use leaf_segment::store::{MOST_RECORDS, TagSettingsError};
 use leaf_segment::{NewTag, StoreError, TagRecord};
-use leaf_snowflake::SystemClock;
+use leaf_snowflake::{FenceState, SystemClock};
 use serde::Serialize;
+use tokio::time::Instant;
 
 use crate::cli::Output;
 use crate::output::{self, Row};
@@ -22,7 +24,12 @@ use crate::{Done, overlap, shards};
 /// How far it is, is told each time it has looked at so many tags of a store.
 const TELL: usize = 10_000;
 
-/// What was found in a store.
+/// A store that is slower than this is named.
+const SLOW: Duration = Duration::from_millis(50);
+/// A ceiling that is further ahead than the nodes go by themselves is one of a wrong clock.
+const FAR: Duration = Duration::from_secs(3600);
+
+/// What was found in a store or a registry.
 #[derive(Debug, Serialize)]
 struct Finding {
     store: String,
@@ -44,6 +51,9 @@ pub(crate) async fn run(centres: &[Stores], output: Output) -> Result<Done> {
     let mut findings = Vec::new();
     for (at, centre) in centres.iter().enumerate() {
         look(centre, &centres[..at], &mut findings).await;
+    }
+    if let [centre] = centres {
+        look_at_workers(centre, &mut findings).await;
     }
     if findings.is_empty() {
         return Ok(output::one(&findings, "nothing found".into(), output).into());
@@ -206,10 +216,81 @@ async fn look(stores: &Stores, before: &[Stores], findings: &mut Vec<Finding>) {
         {
             found(hints::with(&error, hints::of_store(error.kind())));
         }
+        if let Some(slow) = latency(store).await.filter(|latency| *latency > SLOW) {
+            found(format!(
+                "a read takes {slow:.0?}: each allocation waits longer than that, and so does each id of a tag in strict \
+                 order; look at the network and the load of the database (docs/stores.md)"
+            ));
+        }
         match store.open.admin.risks().await {
             Ok(risks) => risks.into_iter().for_each(found),
             Err(error) => found(error.to_string()),
         }
+    }
+}
+
+/// How long a read takes: the middle one of three. `None` where the store does not answer.
+async fn latency(store: &Store) -> Option<Duration> {
+    let tag = NewTag::sample().tag;
+    let mut taken = [Duration::ZERO; 3];
+    for taken in &mut taken {
+        let begun = Instant::now();
+        store.open.store.tag(&tag).await.ok()?;
+        *taken = begun.elapsed();
+    }
+    taken.sort_unstable();
+    Some(taken[1])
+}
+
+/// Looks at the worker ids of the configured registry: records that nobody can use, times that a wrong
+/// clock has claimed, and whether worker ids run out.
+async fn look_at_workers(stores: &Stores, findings: &mut Vec<Finding>) {
+    let config = &stores.config;
+    let url = config.registry();
+    let is_named = stores.shards.iter().any(|store| store.place.is_none());
+    let is_absent = url.file(&config.data_dir).is_some_and(|file| !file.exists());
+    if !config.snowflake.enabled || url.is_in_state_file() || is_named || is_absent {
+        return;
+    }
+    let mut found = |finding| findings.push(Finding { store: url.to_string(), finding });
+    let open = async {
+        let registry = crate::config::registry(config).await?;
+        anyhow::Ok(registry.workers().await?)
+    };
+    let workers = match tokio::time::timeout(crate::REGISTRY, open).await {
+        Ok(Ok(workers)) => workers,
+        Ok(Err(error)) => return found(error.to_string()),
+        Err(_) => return found(format!("no answer within {:?}", crate::REGISTRY)),
+    };
+    let settings = config.snowflake.node_settings();
+    // Nothing that a right clock writes is further ahead.
+    let latest = settings.now + settings.offline_for + FAR;
+    let mut in_use = 0;
+    for record in &workers {
+        let worker = record.worker;
+        if let (true, Some(remark)) = (record.needs_repair, &record.remark) {
+            found(format!(
+                "worker id {worker}: {remark}: `leaf worker repair {worker} --holder-is-dead`"
+            ));
+        }
+        let Some(fence) = &record.fence else { continue };
+        in_use += usize::from(fence.state != FenceState::Released);
+        if fence.state != FenceState::Retired && fence.ceiling > latest {
+            found(format!(
+                "worker id {worker}: it is used up to {}: a clock was ahead. No node can have it before; `leaf worker retire \
+                 {worker} --yes` takes it out of the list",
+                fence.ceiling.utc()
+            ));
+        }
+    }
+    let range = config.snowflake.worker_range;
+    let is_ours = |worker: &u32| range.is_none_or(|range| range.contains(WorkerId::new(*worker)));
+    let all = (0..=config.snowflake.layout.max_worker().get()).filter(is_ours).count();
+    if in_use * 10 > all * 9 {
+        found(format!(
+            "{in_use} of {all} worker ids are in use or retired: when none is left, a new node gets no snowflake ids; `leaf \
+             worker list` shows by whom, `leaf worker release` frees those of dead nodes"
+        ));
     }
 }
 

@@ -3,11 +3,14 @@
 
 mod support;
 
+use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 
+use leaf_core::{ManualClock, UnixMillis};
 use leaf_registry::{OpenRegistry, RegistryOptions, RegistryUrl};
 use leaf_snowflake::{Identity, SnowflakeConfig, SnowflakeGenerator};
-use support::leaf;
+use leaf_testkit::{Etcd, Fault, FaultProxy};
+use support::{leaf, leaf_with};
 
 fn now() -> u64 {
     u64::try_from(UNIX_EPOCH.elapsed().unwrap().as_millis()).unwrap()
@@ -109,4 +112,54 @@ fn what_cannot_be_administered_says_why() {
     std::fs::write(&config, "[snowflake]\nregistry = 'zk-normal://127.0.0.1:1'\n").unwrap();
     let away = leaf(home.path(), &["worker", "list"]).failed(4);
     assert!(away.contains("registry unavailable"), "{away}");
+}
+
+/// A store whose answers take long, a worker id that a clock of another century has claimed, and one left.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_doctor_looks_at_latency_and_worker_ids() {
+    let home = tempfile::tempdir().unwrap();
+    std::fs::create_dir(home.path().join("leaf-data")).unwrap();
+    let etcd = Etcd::shared();
+    let proxy = FaultProxy::start(([127, 0, 0, 1], etcd.ports()[0]).into()).await;
+    let name = etcd.new_name();
+    let direct = Etcd::url(&etcd.ports(), &name);
+    let slow = Etcd::url(&[proxy.address().port()], &name);
+    let registry = home.path().join("workers.db");
+    let doctor = |store: &str, range: &str| {
+        let registry = format!("sqlite:{}", registry.display());
+        let env = [
+            ("LEAF_SEGMENT__STORE", store),
+            ("LEAF_SNOWFLAKE__REGISTRY", &*registry),
+            ("LEAF_SNOWFLAKE__WORKER_RANGE", range),
+        ];
+        leaf_with(home.path(), &["doctor"], &env)
+    };
+    // etcd with one member, and no registry yet.
+    let found = doctor(&direct, "0..1");
+    assert!(found.out.contains("run three") && !found.out.contains("a read takes"), "{found:?}");
+    proxy.set(Fault::Delay(Duration::from_millis(80)));
+    let found = doctor(&slow, "0..1");
+    assert!(
+        found.out.contains("a read takes") && found.out.contains("docs/stores.md"),
+        "{found:?}"
+    );
+
+    let url: RegistryUrl = format!("sqlite:{}", registry.display()).parse().unwrap();
+    let options = RegistryOptions {
+        worker_range: Some("0..1".parse().unwrap()),
+        ..RegistryOptions::default()
+    };
+    let open = url.open(home.path(), &options).await.unwrap();
+    open.admin.as_ref().unwrap().apply().await.unwrap();
+    let held = node(&open, "10.0.0.1:8080").await;
+    let found = doctor(&direct, "0..1");
+    assert!(!found.out.contains("worker id"), "{found:?}");
+    let clock = Arc::new(ManualClock::at(UnixMillis::new(3_000_000_000_000)));
+    let mut config = SnowflakeConfig::new(Identity::parse("10.0.0.2:8080").unwrap());
+    config.clock = clock;
+    let ahead = SnowflakeGenerator::open(open.registry.clone(), config).await.unwrap();
+    let found = doctor(&direct, "0..1");
+    assert!(found.out.contains("worker id 1: it is used up to 2065-"), "{found:?}");
+    assert!(found.out.contains("2 of 2 worker ids are in use"), "{found:?}");
+    drop((held, ahead));
 }
