@@ -252,7 +252,7 @@ pub(crate) struct Source {
 #[derive(Debug, Args)]
 pub(crate) struct Servers {
     /// A server, several times if need be, like `https://id-1.internal`; without a port 8080 for ids, 8081 for
-    /// all else. Default: LEAF_SERVER, separated by commas, else `http://127.0.0.1`
+    /// all else. Default: LEAF_SERVER, separated by commas, else the one of the configuration
     #[arg(long, value_name = "URL")]
     pub(crate) server: Vec<String>,
     /// A file with the token; default LEAF_TOKEN
@@ -361,12 +361,13 @@ pub(crate) enum Context {
 }
 
 impl Command {
-    /// Which servers it asks, if it asks some that a context may name.
-    pub(crate) fn servers(&mut self) -> Option<&mut Servers> {
+    /// Which servers it asks, if it asks some that a context or the configuration may name, and whether
+    /// for ids.
+    pub(crate) fn servers(&mut self) -> Option<(&mut Servers, bool)> {
         match self {
+            Self::Next { servers, .. } => Some((servers, true)),
             Self::Status { servers, .. }
-            | Self::Next { servers, .. }
-            | Self::Clock { command: Clock::Accept { servers, .. } } => Some(servers),
+            | Self::Clock { command: Clock::Accept { servers, .. } } => Some((servers, false)),
             _ => None,
         }
     }

@@ -4,17 +4,18 @@
 
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, anyhow};
 use comfy_table::CellAlignment::{self, Left};
-use leaf_node::config::ConfigError;
+use leaf_node::config::{Config, ConfigError, TlsMode};
 use leaf_registry::RegistryOptions;
 use serde::{Deserialize, Serialize};
 
 use crate::cli::{Cli, Context, Output, Place};
 use crate::output::{self, Row};
-use crate::{Done, exit, remote};
+use crate::{Done, config, exit, remote};
 
 /// What the file holds.
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -149,16 +150,43 @@ pub(crate) fn run(command: Context, place: &Place, output: Output) -> Result<Don
     Ok(String::new().into())
 }
 
-/// Fills in what the context says and neither the command line nor the environment does.
+/// The server of this host, where the configuration has it.
+fn of_this_host(config: &Config, is_for_ids: bool) -> String {
+    let (mut listen, tls) = match is_for_ids {
+        true => (config.http.listen, config.http.tls),
+        false => (config.ops.listen, config.ops.tls),
+    };
+    if listen.ip().is_unspecified() {
+        listen.set_ip(match listen {
+            SocketAddr::V4(_) => Ipv4Addr::LOCALHOST.into(),
+            SocketAddr::V6(_) => Ipv6Addr::LOCALHOST.into(),
+        });
+    }
+    let scheme = if tls == TlsMode::Required { "https" } else { "http" };
+    format!("{scheme}://{listen}")
+}
+
+/// Fills in what the context says and neither the command line nor the environment does. Without a context the
+/// server is that of the configuration.
 ///
 /// # Errors
 /// There is no such context; the file cannot be read.
 pub(crate) fn fill_in(cli: &mut Cli) -> Result<()> {
-    let all = Contexts::read()?;
-    let Some(name) = cli.context.as_ref().or(all.used.as_ref()) else { return Ok(()) };
-    let cluster = all.get(name)?;
     let is_set = |name: &str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
-    if let Some(servers) = cli.command.servers()
+    let all = Contexts::read()?;
+    let Some(name) = cli.context.as_ref().or(all.used.as_ref()) else {
+        if let Some((servers, is_for_ids)) = cli.command.servers()
+            && servers.server.is_empty()
+            && !is_set("LEAF_SERVER")
+            // What is wrong with it is told by who needs more of it.
+            && let Ok(config) = config::read(&cli.place)
+        {
+            servers.server.push(of_this_host(&config, is_for_ids));
+        }
+        return Ok(());
+    };
+    let cluster = all.get(name)?;
+    if let Some((servers, _)) = cli.command.servers()
         && servers.server.is_empty()
         && !is_set("LEAF_SERVER")
         && !cluster.servers.is_empty()

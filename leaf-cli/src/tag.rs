@@ -445,14 +445,16 @@ struct Imported {
     /// A string, see [`Output::Json`].
     first: String,
     store: String,
+    /// The store that grants no ids of it any more.
+    sealed_in: String,
 }
 
 impl Row for Imported {
     const COLUMNS: &'static [(&'static str, CellAlignment)] =
-        &[("tag", Left), ("first id", Right), ("store", Left)];
+        &[("tag", Left), ("first id", Right), ("store", Left), ("sealed in", Left)];
 
     fn cells(&self) -> Vec<String> {
-        vec![self.tag.clone(), self.first.clone(), self.store.clone()]
+        vec![self.tag.clone(), self.first.clone(), self.store.clone(), self.sealed_in.clone()]
     }
 }
 
@@ -498,6 +500,7 @@ async fn import(
                 tag: tag.as_str().into(),
                 first: first.to_string(),
                 store: store.url.to_string(),
+                sealed_in: source.url.to_string(),
             }),
             // Each at once: its text may hold a number that no record has any more.
             Err(error) => {

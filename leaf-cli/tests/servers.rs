@@ -58,6 +58,13 @@ fn ids_are_taken_from_the_first_server_that_can_be_reached() {
     let flakes = next(&["--snowflake", "-n", "2", "--as", "uuid"], &node.ids()).ok();
     assert_eq!(flakes.lines().map(str::len).collect::<Vec<_>>(), [36, 36]);
 
+    // Where none is named it is the one of the configuration.
+    let toml =
+        format!("http.listen = '{}'\nops.listen = '{}'\n", node.server.ids(), node.server.ops());
+    std::fs::write(node.home.path().join("leaf.toml"), toml).unwrap();
+    assert_eq!(next(&[TAG], "").ok(), "6\n");
+    assert!(node.run(&["status"], &[]).ok().contains("ready"));
+
     let refused = next(&["nope"], &node.ids()).failed(3);
     assert!(refused.contains("no such tag"), "{refused}");
     let refused = next(&["nope", "-o", "json"], &node.ids()).failed(3);
