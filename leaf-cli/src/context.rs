@@ -66,7 +66,15 @@ impl Contexts {
         let Some(file) = file() else { return Ok(Self::default()) };
         let text = match std::fs::read_to_string(&file) {
             Ok(text) => text,
-            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Self::default()),
+            // A program that runs as another user than whose HOME it has needs none.
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    ErrorKind::NotFound | ErrorKind::NotADirectory | ErrorKind::PermissionDenied
+                ) =>
+            {
+                return Ok(Self::default());
+            }
             Err(error) => return Err(error).context(file.display().to_string()),
         };
         let read = serde_json::from_str(&text);
@@ -123,6 +131,10 @@ pub(crate) fn run(command: Context, place: &Place, output: Output) -> Result<Don
         Context::Add { name, servers } => {
             RegistryOptions::check_name(&name)
                 .map_err(|error| ConfigError::new(format!("NAME: {error}")))?;
+            if !place.store.is_empty() || place.data_dir.is_some() {
+                let why = "a context names servers and a configuration: write the store into the file of --config";
+                return Err(ConfigError::new(why).into());
+            }
             if servers.server.is_empty() && place.config.is_empty() {
                 return Err(ConfigError::new("give --server, or --config, or both").into());
             }

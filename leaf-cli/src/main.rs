@@ -1,6 +1,6 @@
 //! `leaf`: the command line for the administration of Leaf.
 //!
-//! `status`, `next` and `bench` ask servers, `worker run` runs another program; all else works straight on the configured store or registry, and not
+//! `status`, `next`, `clock accept` and `bench` ask servers, `worker run` runs another program; all else works straight on the configured store or registry, and not
 //! through a server. It holds no id logic. Exit codes: 0 done, else see `exit.rs`.
 //!
 //! How a command runs: `cli.rs` parses the command line, `config.rs` reads the server's

@@ -117,18 +117,21 @@ fn a_tag_goes_on_above_a_column_of_a_table() {
     let database = maria.new_database();
     maria.sql(&format!(
         "CREATE TABLE {database}.orders (id BIGINT UNSIGNED AUTO_INCREMENT PRIMARY KEY, x INT); \
-         INSERT INTO {database}.orders VALUES (41, 1), (7, 2); CREATE TABLE {database}.none (id INT)"
+         INSERT INTO {database}.orders VALUES (41, 1), (7, 2); CREATE TABLE {database}.none (id INT); \
+         CREATE TABLE {database}.odd (t VARCHAR(9), u BIGINT UNSIGNED, f DOUBLE); \
+         INSERT INTO {database}.odd VALUES ('1000', 18446744073709551615, 7.5), ('9', 1, 1)"
     ));
     let schema = postgres.new_database();
     postgres.sql(
         &schema,
-        "CREATE TABLE \"Orders\" (id serial, n text); INSERT INTO \"Orders\" VALUES (90, 'x')",
+        "CREATE TABLE \"Orders\" (id serial, n text); INSERT INTO \"Orders\" VALUES (90, '7')",
     );
     let lite = tempfile::tempdir().unwrap();
     let file = lite.path().join("shop.db");
     let python = format!(
         "import sqlite3; c = sqlite3.connect('{}'); c.execute('create table orders (id integer primary key)'); \
-         c.execute('insert into orders values (12)'); c.commit()",
+         c.execute('insert into orders values (12)'); c.execute('create table odd (t text)'); \
+         c.execute('insert into odd values (9)'); c.commit()",
         file.display()
     );
     assert!(
@@ -157,14 +160,25 @@ fn a_tag_goes_on_above_a_column_of_a_table() {
     let absent = run(&["--from", &mysql, "nope.id", "t"]);
     assert_eq!(absent.code, 1, "{absent:?}");
     assert!(absent.error.contains("nope"), "{absent:?}");
-    let text = run(&["--from", &pg, "Orders.n", "t"]);
-    assert_eq!(text.code, 1, "{text:?}");
-    for column in
-        ["id", "orders.`id`", "orders.id;drop", "orders.id)--", "a b.id", ".id", "orders."]
-    {
-        let refused = run(&["--from", &mysql, column, "t"]).failed(2);
-        assert!(refused.contains("give TABLE.COLUMN"), "{column}: {refused}");
+    for (url, column, told) in [
+        (&mysql, "orders.`id`", "1 to 64 letters"),
+        (&mysql, "orders.id;drop", "1 to 64 letters"),
+        (&mysql, "orders.id)--", "1 to 64 letters"),
+        (&sqlite, "a b.id", "1 to 64 letters"),
+        (&pg, ".id", "1 to 64 letters"),
+        (&mysql, "orders.", "1 to 64 letters"),
+        (&mysql, "odd.t", "no integers"),
+        (&mysql, "odd.u", "above 2^63"),
+        (&mysql, "odd.f", "no integers"),
+        (&mysql, "odd.nope", "nope"),
+        (&pg, "Orders.n", "no integers"),
+        (&sqlite, "odd.t", "no integers"),
+        (&sqlite, "odd.nope", "nope"),
+    ] {
+        let refused = run(&["--from", url, column, "t"]).failed(1);
+        assert!(refused.contains(told), "{column}: {refused}");
     }
+    assert!(run(&["--from", &mysql, "id", "t"]).failed(2).contains("give TABLE.COLUMN"));
     assert!(run(&["--from", "etcd://127.0.0.1:1", "a.b", "t"]).failed(2).contains("SQL database"));
     assert!(run(&["a.b", "t"]).failed(2).contains("missing: --from"));
 }
@@ -188,4 +202,5 @@ fn a_tag_goes_on_above_a_counter_of_redis() {
     let away = run(&["redis://127.0.0.1:1", "k", "t"]);
     assert_eq!(away.code, 4, "{away:?}");
     assert!(run(&["http://127.0.0.1:1", "k", "t"]).failed(2).contains("redis://"));
+    assert!(run(&[&format!("{url}/3"), "k", "t"]).failed(2).contains("database 0"));
 }

@@ -231,12 +231,17 @@ fn signals_reach_the_command_and_nothing_of_it_stays_behind() {
         }
         wait_until("its end", LIMIT, || (!runs(command) && !runs(guard)).then_some(()));
     }
-    // A guard that is killed is replaced.
+    // A guard that is killed is replaced, and so is one that is frozen, once it is seen to read nothing.
+    let mut place = place;
+    place.variables.push(("LEAF_SNOWFLAKE__REPORT_INTERVAL", "100ms".into()));
     let run = place.start(&[], &["sleep", "1000"]);
-    let (guard, command) = parts(&run);
-    send("KILL", guard);
-    wait_until("another guard", LIMIT, || (parts(&run).0 != guard).then_some(()));
-    assert!(runs(command));
+    for signal in ["KILL", "STOP"] {
+        let (guard, command) = parts(&run);
+        send(signal, guard);
+        wait_until("another guard", LIMIT, || (parts(&run).0 != guard).then_some(()));
+        assert!(runs(command));
+        wait_until("the end of the first one", LIMIT, || (!runs(guard)).then_some(()));
+    }
 }
 
 /// The registry is away for good, and the command does not end when it is asked to.
@@ -268,14 +273,14 @@ async fn a_command_that_ignores_sigterm_is_dead_before_the_ceiling() {
     assert_eq!(servers.lines().count(), 1, "{servers}");
 }
 
-/// The first host's clock is 4 s ahead, which no other one's is.
+/// The first host's clock is 6 s ahead, which no other one's is.
 #[test]
 fn the_next_holder_waits_until_its_clock_is_past_what_the_last_one_used() {
     let file = tempfile::tempdir().unwrap();
     let url = format!("sqlite:{}", file.path().join("workers.db").display());
     let mut place = Place::new(url, Duration::from_secs(20));
     let clock = FakeClock::new();
-    clock.set("+4");
+    clock.set("+6");
     place.variables.push(("LEAF_SNOWFLAKE__WORKER_RANGE", "0..0".into()));
     place.variables.extend(clock.environment());
     let mut ahead = place.start_minter(&[]);
@@ -287,7 +292,7 @@ fn the_next_holder_waits_until_its_clock_is_past_what_the_last_one_used() {
     ahead.signal("TERM");
     ahead.wait(LIMIT);
     let used = *place.minted()[0].at.last().unwrap();
-    assert!(used > now() + 2000, "its clock was ahead");
+    assert!(used > now() + 1000, "its clock was ahead");
 
     place.variables.retain(|(name, _)| name.starts_with("LEAF_"));
     let after = place.start_minter(&[]);
@@ -296,7 +301,8 @@ fn the_next_holder_waits_until_its_clock_is_past_what_the_last_one_used() {
         place.minted().into_iter().find(|minted| minted.at.last().is_some_and(|at| *at > used))
     });
     assert_eq!(minted.worker, 0, "it has the same worker id");
-    assert!(minted.at[0] > used, "{} is not above {used}", minted.at[0]);
+    // Nor in the second that was used, by whose number other generators count.
+    assert!(minted.at[0] / 1000 > used / 1000, "{} is not above {used}", minted.at[0]);
 }
 
 /// 40 commands by 44 worker ids, so that each worker id goes from hand to hand.
@@ -364,6 +370,8 @@ async fn forty_commands_under_kills_freezes_and_a_lost_registry_share_no_moment(
     for run in &mut runs {
         run.kill();
     }
+    // A guard that goes on finds out that its leaf is gone.
+    frozen.iter().for_each(|(pid, _)| send("CONT", *pid));
     let mut by_worker: BTreeMap<u64, Vec<Minted>> = BTreeMap::new();
     for minted in place.minted().into_iter().filter(|minted| !minted.at.is_empty()) {
         by_worker.entry(minted.worker).or_default().push(minted);
@@ -384,6 +392,6 @@ async fn forty_commands_under_kills_freezes_and_a_lost_registry_share_no_moment(
         }
     }
     println!("{ids} ids of {holders} holders of {} worker ids", by_worker.len());
-    assert!(holders > 2 * COMMANDS, "{holders} holders: worker ids went from hand to hand");
+    assert!(holders > COMMANDS * 3 / 2, "{holders} holders: worker ids went from hand to hand");
     assert!(by_worker.len() <= 44);
 }

@@ -307,7 +307,10 @@ pub async fn prepare_lease(
     config: &Config,
     identity: &Identity,
 ) -> Result<SnowflakeGenerator, OpenError> {
-    let open = open_registry(config, identity, None).await?;
+    // Without a port: other nodes do not ask it for its clock or its keys.
+    let nowhere =
+        Identity::parse("program").map_err(|error| ConfigError::new(error.to_string()))?;
+    let open = open_registry(config, identity, Some(nowhere)).await?;
     let settings = SnowflakeConfig {
         state_file: None,
         java_cache: None,

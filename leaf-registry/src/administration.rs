@@ -91,7 +91,8 @@ pub trait Administration: fmt::Debug + Send + Sync + 'static {
     }
 
     /// The greatest number in a column of any table of the database, for a tag that is to go on above it;
-    /// `None` where the table is empty, and in a store that is no SQL database. `table` may name a schema:
+    /// `None` where the table is empty, and in a store that is no SQL database. A column of other types is refused, and
+    /// a negative number. `table` may name a schema:
     /// `shop.orders`. Names have 1 to 64 letters, digits, `_` and `$`.
     ///
     /// # Errors

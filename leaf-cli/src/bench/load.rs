@@ -21,6 +21,8 @@ use super::{Plan, Progress};
 
 /// How long answers are waited for after the end of a run.
 const LATE: Duration = Duration::from_secs(10);
+/// How soon a run that is interrupted ends.
+const NOTICED: Duration = Duration::from_millis(50);
 /// Pause before a connection that broke is made anew.
 const AGAIN: Duration = Duration::from_millis(100);
 /// Times are counted in microseconds up to this, with three digits.
@@ -90,6 +92,12 @@ impl Tally {
         Ok(())
     }
 
+    /// A request that was due and had no connection until the end; it waited at least so long.
+    fn not_sent(&mut self, waited: Duration) {
+        self.unsent += 1;
+        let _ = self.response.record(micros(waited));
+    }
+
     fn failed(&mut self, failure: &Failure) {
         self.is_reached |= matches!(failure, Failure::Refused(_));
         let text = failure.to_string();
@@ -129,12 +137,15 @@ async fn load(part: &Part, progress: &Arc<Progress>, ids: Sender) -> Result<Tall
         }
     }
     part.ready.wait().await;
-    let begins = Instant::now();
-    let end = begins + *duration;
     let tally = Rc::new(RefCell::new(Tally::default()));
     if let Some(failure) = refused {
         tally.borrow_mut().failed(&failure);
     }
+    if made.is_empty() {
+        return Ok(std::mem::take(&mut *tally.borrow_mut()));
+    }
+    let begins = Instant::now();
+    let end = begins + *duration;
     // Of all threads together the moments are spread evenly.
     let schedule = rate.map(|rate| {
         let between = Duration::from_secs(1) / rate;
@@ -158,18 +169,28 @@ async fn load(part: &Part, progress: &Arc<Progress>, ids: Sender) -> Result<Tall
             let (schedule, progress) = (Arc::clone(schedule), Arc::clone(progress));
             tokio::task::spawn_blocking(move || schedule.keep(end, &progress.over)).await?;
         }
-        None => tokio::time::sleep_until(end).await,
-    }
-    if let Some(schedule) = &schedule {
-        let mut tally = tally.borrow_mut();
-        for due in schedule.close() {
-            // They waited at least until the end.
-            tally.unsent += 1;
-            let _ = tally.response.record(micros(end - due));
+        None => {
+            while Instant::now() < end && !progress.over.load(Ordering::Relaxed) {
+                tokio::time::sleep_until(end.min(Instant::now() + NOTICED)).await;
+            }
         }
     }
-    let all = async { while running.join_next().await.is_some() {} };
-    if tokio::time::timeout_at(end + LATE, all).await.is_err() {
+    let end = end.min(Instant::now());
+    if let Some(schedule) = &schedule {
+        for due in schedule.close() {
+            tally.borrow_mut().not_sent(end - due);
+        }
+    }
+    let all = async {
+        while let Some(ended) = running.join_next().await {
+            ended.context("a connection of the load")?;
+        }
+        anyhow::Ok(())
+    };
+    let all = tokio::time::timeout_at(end + LATE, all).await;
+    if let Ok(ended) = all {
+        ended?;
+    } else {
         let without = Failure::Broken(format!("no answer within {LATE:?} after the end"));
         for _ in 0..running.len() {
             tally.borrow_mut().failed(&without);
@@ -206,6 +227,9 @@ impl Asking {
             }
             let sent = now;
             if sent >= self.end || self.progress.over.load(Ordering::Relaxed) {
+                if let Some(due) = due {
+                    self.tally.borrow_mut().not_sent(sent - due);
+                }
                 return;
             }
             let answer = connection.ask().await;

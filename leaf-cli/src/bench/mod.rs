@@ -96,9 +96,8 @@ pub(crate) async fn run(bench: &Bench, output: Output) -> Result<Done> {
         }
         _ => None,
     };
-    let text = if output == Output::Table { report::text(&measured) } else { String::new() };
-    let text = if text.is_empty() { crate::output::one(&measured, text, output) } else { text };
-    Ok(Done::but(text, trouble))
+    let text = report::text(&measured).trim_end().to_owned();
+    Ok(Done::but(crate::output::one(&measured, text, output), trouble))
 }
 
 /// Finds the highest rate that is answered fast; the tally of that rate.
@@ -113,6 +112,7 @@ async fn ramp(plan: &mut Plan, ids: &repeats::Checker, steps: &mut Vec<Step>) ->
         crate::complain(&step);
         steps.push(step);
         match holds {
+            _ if tally.lasted < plan.duration => return Ok(tally),
             true => good = Some((rate, tally)),
             // Nothing lower was tried, or is worth it.
             false if good.is_none() && rate < 2 => return Ok(tally),
@@ -148,20 +148,26 @@ async fn once(plan: &Plan, ids: &repeats::Checker) -> Result<Tally> {
     }
     ready.wait().await;
     let begun = Instant::now();
-    show_progress(plan, &progress, begun).await;
-    progress.over.store(true, Ordering::Relaxed);
     let joined = tokio::task::spawn_blocking(move || {
-        parts
-            .into_iter()
-            .map(|part| part.join().map_err(|_| anyhow!("a thread of the load panicked"))?)
-            .collect::<Result<Vec<_>>>()
+        let joined = parts.into_iter().map(std::thread::JoinHandle::join);
+        let joined =
+            joined.map(|part| part.map_err(|_| anyhow!("a thread of the load panicked"))?);
+        joined.collect::<Result<Vec<_>>>()
     });
-    let mut all = Tally::default();
-    for part in joined.await?? {
+    tokio::pin!(joined);
+    let (lasted, parts) = tokio::select! {
+        () = show_progress(plan, &progress, begun) => {
+            let lasted = begun.elapsed().min(plan.duration);
+            progress.over.store(true, Ordering::Relaxed);
+            (lasted, joined.await)
+        }
+        // No thread has a connection.
+        parts = &mut joined => (begun.elapsed(), parts),
+    };
+    let mut all = Tally { lasted, ..Tally::default() };
+    for part in parts?? {
         all.add(part)?;
     }
-    // Ctrl-C ends it early.
-    all.lasted = begun.elapsed().min(plan.duration);
     Ok(all)
 }
 

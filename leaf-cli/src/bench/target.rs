@@ -65,6 +65,11 @@ impl FromStr for Url {
         let host = authority.host().trim_matches(['[', ']']).to_owned();
         let port = authority.port_u16().unwrap_or(port);
         let (scheme, authority) = (scheme.to_owned(), authority.to_string());
+        if !scheme.starts_with("http") && url.path().len() > 1 {
+            return Err(ConfigError::new(
+                "the URL has a path: there is database 0 of Redis, and no path in gRPC",
+            ));
+        }
         let path = url.path().trim_end_matches('/').to_owned();
         Ok(Self { scheme, authority, path, host, port, is_tls })
     }

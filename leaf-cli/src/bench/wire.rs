@@ -149,7 +149,7 @@ fn detail(body: &[u8]) -> String {
 /// Reads an answer of Redis' protocol; `None`: it is not all there yet.
 fn read_redis(bytes: &[u8]) -> Result<Option<Answer>, &'static str> {
     let Some(end) = memchr::memchr(b'\n', bytes) else { return Ok(None) };
-    let line = bytes[1..end].trim_ascii_end();
+    let line = bytes.get(1..end).ok_or("the answer is an empty line")?.trim_ascii_end();
     let (id, length) = match bytes[0] {
         b':' => (number(line).ok_or_else(|| format!("no id: {}", brief(line))), end + 1),
         b'-' => (Err(brief(line)), end + 1),
@@ -211,6 +211,7 @@ mod tests {
         assert!(read_http(b"SSH-2.0-x\r\n\r\n").is_err());
         assert!(read_http(b"HTTP/1.1 200 OK\r\n\r\n1").is_err(), "without a length");
         assert!(read_redis(b"*0\r\n").is_err());
+        assert!(read_redis(b"\n").is_err());
         let last = read_http(b"HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 1\r\n\r\n1");
         assert!(last.unwrap().unwrap().is_last);
     }

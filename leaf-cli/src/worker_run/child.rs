@@ -9,17 +9,21 @@ use std::io::{ErrorKind, IsTerminal as _};
 use std::os::unix::process::CommandExt as _;
 use std::process::Command;
 use std::task::Poll;
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow};
 use leaf_core::WorkerId;
 use rustix::process::{
-    Pid, Signal, WaitId, WaitIdOptions, WaitOptions, getppid, kill_process, kill_process_group,
-    set_parent_process_death_signal, wait, waitid,
+    Pid, Signal, WaitId, WaitIdOptions, WaitOptions, getpid, getppid, kill_process,
+    kill_process_group, set_parent_process_death_signal, test_kill_process_group, wait, waitid,
 };
 use tokio::signal::unix::{Signal as Stream, SignalKind, signal};
+use tokio::time::Instant;
 
 /// A worker id below this is split into five bits each for data centre and machine.
 const SPLIT: u32 = 1024;
+/// How long the killed may take to be gone.
+const GONE: Duration = Duration::from_secs(1);
 /// The command was not found; as shells say.
 const NOT_FOUND: u8 = 127;
 /// The command cannot be started.
@@ -58,6 +62,36 @@ impl Child {
         let started = start.spawn().context("start the command")?;
         let pid = i32::try_from(started.id()).ok().and_then(Pid::from_raw);
         Ok(Self { pid: pid.context("a process id")?, has_group })
+    }
+
+    /// Waits until it stands before the command's first instruction, see [`exec`]; `false`: it has ended
+    /// instead.
+    pub(super) async fn is_prepared(&self) -> bool {
+        let stopped = WaitIdOptions::STOPPED
+            | WaitIdOptions::EXITED
+            | WaitIdOptions::NOHANG
+            | WaitIdOptions::NOWAIT;
+        loop {
+            match waitid(WaitId::Pid(self.pid), stopped) {
+                Ok(None) => tokio::time::sleep(Duration::from_millis(2)).await,
+                Ok(Some(status)) => return status.stopped(),
+                Err(_) => return false,
+            }
+        }
+    }
+
+    /// Lets the command begin.
+    pub(super) fn begin(&self) {
+        let _ = kill_process(self.pid, Signal::CONT);
+    }
+
+    /// Waits until all of its group are gone, who were killed: a processor may be slow to notice.
+    pub(super) async fn group_is_gone(&mut self) {
+        let late = Instant::now() + GONE;
+        while self.has_group && test_kill_process_group(self.pid).is_ok() && Instant::now() < late {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+            self.ended();
+        }
     }
 
     /// Its process id, and whether it stands for its group.
@@ -116,6 +150,8 @@ pub(crate) fn exec(parent: i32, command: &[OsString]) -> Result<crate::Done> {
     if getppid().map(Pid::as_raw_pid) != Some(parent) {
         return Err(anyhow!("leaf has ended before the command began"));
     }
+    // Until leaf lets it go on: when the guard knows what to kill.
+    kill_process(getpid(), Signal::STOP).context("wait for leaf")?;
     let (program, args) = command.split_first().context("a command")?;
     let error = Command::new(program).args(args).exec();
     let code = if error.kind() == ErrorKind::NotFound { NOT_FOUND } else { NOT_STARTED };

@@ -2,7 +2,8 @@
 //! was killed.
 //!
 //! It reads lines `PID IS_GROUP MILLIS` from its standard input: what to kill, and from when on. It
-//! kills when that moment has come, or when its input ends without `done`.
+//! kills when that moment has come, or when its input ends. `leaf worker run` kills it once the command has
+//! ended.
 
 use std::io::Write as _;
 use std::os::unix::process::CommandExt as _;
@@ -12,6 +13,8 @@ use std::time::Duration;
 use anyhow::{Context as _, Result};
 use leaf_core::{Clock as _, UnixMillis};
 use leaf_snowflake::SystemClock;
+use rustix::fs::{OFlags, fcntl_setfl};
+use rustix::pipe::fcntl_setpipe_size;
 use rustix::process::Pid;
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 
@@ -21,22 +24,23 @@ use super::child::{self, Child, MYSELF};
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// How much later than `leaf worker run` the guard kills.
 const LATER: Duration = Duration::from_millis(150);
-/// The last line.
-const DONE: &str = "done";
 
 /// What the guard is to kill: a process id, whether it stands for its group, and from when on.
 type Order = (Pid, bool, UnixMillis);
 
-/// The guard, as `leaf worker run` sees it.
-pub(super) struct Guard {
+/// The guard, as `leaf worker run` sees it. One that cannot be started, was killed, or reads nothing is
+/// replaced at the next order.
+#[derive(Default)]
+pub(super) struct Guard(Option<Running>);
+
+struct Running {
     process: std::process::Child,
     input: ChildStdin,
     told: Option<Order>,
 }
 
-impl Guard {
-    /// Starts one.
-    pub(super) fn start() -> Result<Self> {
+impl Running {
+    fn start() -> Result<Self> {
         let mut process = Command::new(MYSELF)
             .args(["worker", "guard"])
             .stdin(Stdio::piped())
@@ -46,40 +50,52 @@ impl Guard {
             .spawn()
             .context("start the guard")?;
         let input = process.stdin.take().context("the guard's input")?;
+        // Who writes must never wait for one that is frozen. In a page it leaves a hundred orders unread.
+        fcntl_setfl(&input, OFlags::NONBLOCK)?;
+        let _ = fcntl_setpipe_size(&input, 4096);
         Ok(Self { process, input, told: None })
     }
 
-    /// Starts another one where it was killed.
-    pub(super) fn revive(&mut self) -> Result<()> {
-        let alive = rustix::process::test_kill_process(pid_of(&self.process)?).is_ok();
-        if !alive {
-            *self = Self::start()?;
+    /// Tells it an order, unless it has it; whether it could be told.
+    fn tell(&mut self, order: Order) -> bool {
+        // It was waited for, where it has ended, as every child is.
+        let ended = !matches!(self.process.try_wait(), Ok(None));
+        if ended || self.told == Some(order) {
+            return !ended;
         }
-        Ok(())
-    }
-
-    /// Tells it what to kill from when on.
-    pub(super) fn tell(&mut self, child: &Child, at: UnixMillis) {
-        let (pid, group) = child.target();
-        let order = (pid, group, at);
-        if self.told == Some(order) {
-            return;
-        }
-        let line = format!("{} {group} {}\n", pid.as_raw_pid(), (at + LATER).get());
-        // One that is gone is noticed, and replaced.
-        if self.input.write_all(line.as_bytes()).is_ok() {
-            self.told = Some(order);
-        }
-    }
-
-    /// The command has ended.
-    pub(super) fn dismiss(mut self) {
-        let _ = self.input.write_all(DONE.as_bytes());
+        let (pid, group, at) = order;
+        let line = format!("{} {group} {}\n", pid.as_raw_pid(), at.get());
+        self.told = Some(order);
+        self.input.write_all(line.as_bytes()).is_ok()
     }
 }
 
-fn pid_of(process: &std::process::Child) -> Result<Pid> {
-    i32::try_from(process.id()).ok().and_then(Pid::from_raw).context("a process id")
+impl Guard {
+    /// Tells it what to kill from when on.
+    pub(super) fn tell(&mut self, child: &Child, at: UnixMillis) {
+        let (pid, group) = child.target();
+        let order = (pid, group, at + LATER);
+        if self.0.as_mut().is_some_and(|running| running.tell(order)) {
+            return;
+        }
+        self.dismiss();
+        match Running::start() {
+            Ok(mut running) => {
+                running.tell(order);
+                self.0 = Some(running);
+            }
+            Err(error) => crate::complain(&format_args!("{error:#}; trying again")),
+        }
+    }
+
+    /// Ends it at once, so that it kills nobody who has the command's number later.
+    pub(super) fn dismiss(&mut self) {
+        if let Some(mut running) = self.0.take() {
+            // It has ended.
+            let _ = running.process.kill();
+            let _ = running.process.wait();
+        }
+    }
 }
 
 /// Does the guard's work, until its input ends.
@@ -97,7 +113,6 @@ pub(crate) async fn guard() -> Result<crate::Done> {
                 _ => {}
             },
             line = lines.next_line() => match line {
-                Ok(Some(line)) if line == DONE => break,
                 Ok(Some(line)) => order = read(&line).or(order),
                 Ok(None) | Err(_) => {
                     if let Some((pid, group, _)) = order {

@@ -17,7 +17,7 @@ use guard::Guard;
 use leaf_core::{Clock as _, UnixMillis, WorkerId};
 use leaf_node::config::{Config, ConfigError};
 use leaf_registry::RegistryKind;
-use leaf_snowflake::{Identity, SnowflakeGenerator, SystemClock};
+use leaf_snowflake::{Identity, SnowflakeGenerator, SnowflakeView, SystemClock};
 use rustix::process::Signal;
 use tokio::time::{Instant, MissedTickBehavior};
 
@@ -34,6 +34,9 @@ const CLAIM_AGAIN: Duration = Duration::from_secs(1);
 /// A command that is not done by then is killed this long before the ceiling: a tenth of the lease,
 /// within these bounds. The machine may be busy.
 const MARGIN: (Duration, Duration) = (Duration::from_millis(300), Duration::from_secs(5));
+
+/// The exit code of a command that was killed.
+const KILLED: u8 = 128 + 9;
 
 /// When a command is ended whose lease is not extended any more.
 #[derive(Debug, Clone, Copy)]
@@ -58,7 +61,7 @@ pub(crate) async fn run(config: &Config, run: Run) -> Result<Done> {
         () = signals.an_end() => None,
     };
     let done = match claimed {
-        Some(Ok(worker)) => hold(&generator, worker, &run, rules, &mut signals).await,
+        Some(Ok(claimed)) => hold(&generator, claimed, &run, rules, &mut signals).await,
         Some(Err(error)) => Err(error),
         None => Err(anyhow!("ended by a signal while it waited for a worker id")),
     };
@@ -71,7 +74,7 @@ fn rules(config: &Config, run: &Run) -> Result<Rules, ConfigError> {
     if config.registry().is_in_state_file() {
         return Err(ConfigError::new(format!(
             "the registry `{}` gives out no worker ids: set snowflake.registry, like sqlite:/var/lib/leaf/workers.db for \
-             one host, etcd://… or mysql://… for several",
+             one host, etcd://… or postgres://… for several",
             config.registry()
         )));
     }
@@ -109,56 +112,94 @@ fn identity(config: &Config, name: Option<&str>) -> Result<Identity, ConfigError
     Identity::parse(&format!("{host}.{pid}.{at}")).map_err(refuse)
 }
 
+/// A worker id as it was claimed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Claimed {
+    worker: WorkerId,
+    term: u64,
+}
+
+/// What the generator holds.
+fn held(view: &SnowflakeView) -> Option<Claimed> {
+    view.worker.map(|worker| Claimed { worker, term: view.term })
+}
+
 /// Claims a worker id, however long it takes until one is free, and waits until the clock has passed what
 /// its last holder may have used.
-async fn claim(generator: &SnowflakeGenerator) -> Result<WorkerId> {
+async fn claim(generator: &SnowflakeGenerator) -> Result<Claimed> {
     let mut told = String::new();
-    let worker = loop {
+    loop {
         match generator.claim().await {
-            Ok(worker) => break worker,
+            Ok(_) => {
+                let view = generator.view();
+                let claimed = held(&view);
+                wait_for(view.next_free, view.term).await;
+                // It may have been lost meanwhile, and another one claimed.
+                match claimed.filter(|_| held(&generator.view()) == claimed) {
+                    Some(claimed) => return Ok(claimed),
+                    None => continue,
+                }
+            }
             Err(error) if error.retryable() => {
                 let text = error.to_string();
                 if text != told {
                     crate::complain(&format_args!("waiting for a worker id: {text}"));
                     told = text;
                 }
-                tokio::time::sleep(CLAIM_AGAIN).await;
             }
             Err(error) => return Err(error.into()),
         }
+        tokio::time::sleep(CLAIM_AGAIN).await;
+    }
+}
+
+/// Waits until the clock has reached the floor: where somebody had the worker id before, until the next
+/// whole second, since generators that count in seconds use all of the one that they are in.
+async fn wait_for(floor: UnixMillis, term: u64) {
+    let floor = match term {
+        0 | 1 => floor,
+        _ => UnixMillis::new(floor.get().next_multiple_of(1000)),
     };
-    let floor = generator.view().next_free;
     while SystemClock.wall_millis() < floor {
         tokio::time::sleep(floor - SystemClock.wall_millis()).await;
     }
-    Ok(worker)
 }
 
 /// Runs the command while the worker id is held.
 async fn hold(
     generator: &SnowflakeGenerator,
-    worker: WorkerId,
+    claimed: Claimed,
     run: &Run,
     rules: Rules,
     signals: &mut child::Signals,
 ) -> Result<Done> {
-    let term = generator.view().term;
-    let mut lease = Lease { generator, worker, term, rules, latest: UnixMillis::EPOCH };
-    let mut guard = Guard::start()?;
+    let mut lease = Lease { generator, claimed, rules, latest: UnixMillis::EPOCH };
+    let mut guard = Guard::default();
+    let worker = claimed.worker;
     let mut child = Child::start(&run.command, worker)?;
-    crate::complain(&format_args!("{} has worker id {worker}", run.command[0].to_string_lossy()));
+    let mut stage = Stage::Holds;
+    // From here on nothing returns before the command has ended.
+    if child.is_prepared().await {
+        guard.tell(&child, lease.kill_at());
+        stage = lease.look(stage);
+        if stage == Stage::Holds {
+            let command = run.command[0].to_string_lossy();
+            crate::complain(&format_args!("{command} has worker id {worker}"));
+            child.begin();
+        } else {
+            child.kill();
+        }
+    }
     let mut looks = tokio::time::interval_at(Instant::now(), LOOK_EVERY);
     looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut stage = Stage::Holds;
     let status = loop {
+        if let Some(status) = child.ended() {
+            break status;
+        }
         tokio::select! {
             _ = looks.tick() => {}
             signal = signals.next() => signal.into_iter().for_each(|signal| child.pass_on(signal)),
         }
-        if let Some(status) = child.ended() {
-            break status;
-        }
-        guard.revive()?;
         let before = stage;
         stage = lease.look(before);
         match stage {
@@ -174,15 +215,20 @@ async fn hold(
         }
         guard.tell(&child, lease.kill_at());
     };
-    // It ran until now, perhaps.
-    lease.note();
     guard.dismiss();
-    match stage {
-        Stage::Holds => Ok(Done { code: status, ..String::new().into() }),
-        _ => Err(anyhow!(
-            "the lease of worker id {worker} was lost, and the command was ended: is the registry reachable?"
-        )),
+    child.group_is_gone().await;
+    // It ran until now, perhaps. The guard may have been the one that ended it.
+    let is_over = lease.look(stage) == Stage::Over && status == KILLED;
+    if stage == Stage::Holds && !is_over {
+        return Ok(Done { code: status, ..String::new().into() });
     }
+    let why = match lease.kill_at() {
+        UnixMillis::EPOCH => {
+            "it was released or taken by somebody else, or is in doubt after a failover"
+        }
+        _ => "it could not be extended: is the registry reachable? Was the clock set ahead?",
+    };
+    Err(anyhow!("the lease of worker id {worker} was lost, and the command was ended: {why}"))
 }
 
 /// How it stands with the lease.
@@ -196,11 +242,10 @@ enum Stage {
     Over,
 }
 
-/// The worker id as it was claimed.
+/// The worker id while the command runs.
 struct Lease<'a> {
     generator: &'a SnowflakeGenerator,
-    worker: WorkerId,
-    term: u64,
+    claimed: Claimed,
     rules: Rules,
     /// The latest moment at which the command may have made an id.
     latest: UnixMillis,
@@ -228,7 +273,7 @@ impl Lease<'_> {
     /// From when on the command must not run; the beginning of time where the lease was lost.
     fn kill_at(&self) -> UnixMillis {
         let view = self.generator.view();
-        match view.worker == Some(self.worker) && view.term == self.term {
+        match held(&view) == Some(self.claimed) {
             true => view.registry_ceiling - self.rules.margin,
             false => UnixMillis::EPOCH,
         }

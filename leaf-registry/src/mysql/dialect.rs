@@ -280,6 +280,7 @@ impl Dialect for Mysql {
     type Connections = ServerPool<Self>;
 
     const NAME: &'static str = "mysql";
+    const TYPE_OF: &'static str = "JSON_TYPE(JSON_EXTRACT(JSON_ARRAY({}), '$[0]'))";
     const QUOTE: char = '`';
     const INTEGER: &'static str = "SIGNED";
     /// MariaDB 10.11 finds none of a list where the column's character set cannot hold one of them.

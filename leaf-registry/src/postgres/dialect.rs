@@ -216,6 +216,7 @@ impl Dialect for Postgresql {
     type Connections = ServerPool<Self>;
 
     const NAME: &'static str = "postgres";
+    const TYPE_OF: &'static str = "CAST(pg_typeof({}) AS text)";
 
     const SEGMENT_TABLES: &'static [Table] = &[
         Table {

@@ -1,7 +1,7 @@
 //! The tables of segments in an SQL database, and what an operator should know of it.
 
-use leaf_segment::StoreErrorKind;
 use leaf_segment::store::StoreFuture;
+use leaf_segment::{StoreError, StoreErrorKind};
 
 use super::connections::{Access, empty_if_absent, run};
 use super::dialect::{Connection, Dialect};
@@ -91,16 +91,41 @@ impl<D: Dialect> Administration for SqlStore<D> {
     }
 
     fn greatest<'a>(&'a self, table: &'a str, column: &'a str) -> StoreFuture<'a, Option<i64>> {
-        let operation = format!("read the greatest number of a column of {}", D::NAME);
-        Box::pin(run(&self.connections, Access::Read, operation, async move |connection| {
-            let (table, column) = (quote::<D>(table)?, quote::<D>(column)?);
-            let statement = format!("SELECT CAST(MAX({column}) AS {}) FROM {table}", D::INTEGER);
+        Box::pin(async move {
+            let operation = format!("read the greatest number of a column of {}", D::NAME);
+            let refuse = |why: String| {
+                StoreError::new(StoreErrorKind::Refused, operation.clone()).because(why)
+            };
+            let (Some(table), Some(column)) = (quote::<D>(table), quote::<D>(column)) else {
+                let why = "a table and a column have names of 1 to 64 letters, digits, _ or $";
+                return Err(refuse(why.into()));
+            };
+            // With the table's name, or SQLite takes a column that it does not know for a text.
+            let greatest = format!("MAX(t.{column})");
+            let statement = format!(
+                "SELECT {}, CAST({greatest} AS {}) FROM {table} AS t",
+                D::TYPE_OF.replace("{}", &greatest),
+                D::INTEGER
+            );
             // Statements live as long as the process, so that none is made of what comes from outside. This one is
             // made of names that were checked, once in the life of a command.
             let statement: &'static str = Box::leak(statement.into_boxed_str());
-            let rows = D::fetch(connection, statement, &[], &[Column::Int]).await?;
-            Ok(rows.first().and_then(|row| row.int(0)))
-        }))
+            let ask = async |connection: &mut Connection<D>| {
+                let columns = &[Column::Text, Column::Int];
+                Ok(D::fetch(connection, statement, &[], columns).await?)
+            };
+            let rows = run(&self.connections, Access::Read, operation.clone(), ask).await?;
+            let mut row = rows.into_iter().next();
+            let of = row.as_mut().and_then(|row| row.text(0)).unwrap_or_default().to_lowercase();
+            let integers = ["integer", "bigint", "smallint", "numeric", "null"];
+            match row.and_then(|row| row.int(1)) {
+                Some(..0) => Err(refuse("its greatest number is negative, or above 2^63".into())),
+                _ if !integers.contains(&of.as_str()) => {
+                    Err(refuse(format!("the column has no integers ({of})")))
+                }
+                greatest => Ok(greatest),
+            }
+        })
     }
 
     fn failover_margin(&self) -> Option<i64> {
@@ -133,19 +158,16 @@ impl<D: Dialect> Administration for SqlStore<D> {
     }
 }
 
-/// A name, or several with dots between them, as it stands in a statement.
-fn quote<D: Dialect>(name: &str) -> Result<String, sqlx::Error> {
+/// A name, or several with dots between them, as it stands in a statement; `None` where it has other
+/// characters than letters, digits, `_` and `$`.
+fn quote<D: Dialect>(name: &str) -> Option<String> {
     let is_plain = |part: &str| {
         let mut letters = part.bytes();
         (1..=64).contains(&part.len())
             && letters.all(|it| it.is_ascii_alphanumeric() || matches!(it, b'_' | b'$'))
     };
-    if !name.split('.').all(is_plain) {
-        let why = "the name of a table or column: give 1 to 64 letters, digits, _ or $";
-        return Err(sqlx::Error::Protocol(why.into()));
-    }
     let parts = name.split('.').map(|part| format!("{}{part}{}", D::QUOTE, D::QUOTE));
-    Ok(parts.collect::<Vec<_>>().join("."))
+    name.split('.').all(is_plain).then(|| parts.collect::<Vec<_>>().join("."))
 }
 
 /// Whether the database has a table of this name.

@@ -212,6 +212,8 @@ pub(crate) trait Dialect: fmt::Debug + Send + Sync + Sized + 'static {
     const QUOTE: char = '"';
     /// The type of integers of 64 bits in a CAST.
     const INTEGER: &'static str = "BIGINT";
+    /// What tells the type of `{}`: `integer`, say.
+    const TYPE_OF: &'static str;
     /// Whether allocations that come at the same time share a transaction: the database has one
     /// writer, and does not put commits together itself.
     const SHARES_COMMITS: bool = false;

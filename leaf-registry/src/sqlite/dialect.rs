@@ -113,6 +113,7 @@ impl Dialect for Sqlite {
     type Connections = SqliteFile;
 
     const NAME: &'static str = "sqlite";
+    const TYPE_OF: &'static str = "typeof({})";
     const INTEGER: &'static str = "INTEGER";
     const SHARES_COMMITS: bool = true;
 

@@ -353,7 +353,12 @@ impl<S: FenceStore> Rules for StoreRules<S> {
     }
 
     fn peers(&self) -> BoxFuture<'_, Result<Vec<Peer>, RegistryError>> {
-        Box::pin(self.store.peers())
+        Box::pin(async {
+            let mut peers = self.store.peers().await?;
+            // One without a port is that of a program, which answers nothing.
+            peers.retain(|peer| peer.address.as_str().contains(':'));
+            Ok(peers)
+        })
     }
 
     fn administer(

@@ -131,6 +131,8 @@ pub(super) async fn retire(
     Ok(json!({ "worker": worker.get() }))
 }
 
+/// Ids that are less than this behind the clock, in milliseconds, follow it.
+const FOLLOWS: i64 = 20;
 /// How long the keeper may take to follow.
 const FOLLOWED: Duration = Duration::from_secs(1);
 
@@ -147,8 +149,12 @@ pub(super) async fn accept_clock(node: &Node, clock_is_right: bool) -> Result<Fo
     }
     generator.accept_clock();
     let until = Instant::now() + FOLLOWED;
-    while behind().is_some_and(|behind| behind > 1) && Instant::now() < until {
+    while behind().is_some_and(|behind| behind > FOLLOWS) && Instant::now() < until {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    Ok(Followed { behind_ms_before, behind_ms: behind() })
+    let behind_ms = behind();
+    if behind_ms.is_some_and(|behind| behind > FOLLOWS) {
+        return Err(Problem::unavailable("no worker id is held, or the keeper is busy: ask again"));
+    }
+    Ok(Followed { behind_ms_before, behind_ms })
 }
