@@ -73,7 +73,7 @@ pub(crate) async fn accept(servers: &Servers, is_right: bool, output: Output) ->
 fn describe(flakes: &Flakes) -> String {
     let ids = flakes.clock_ahead_ms.map_or_else(
         || "It is behind the ids, which wait for it".into(),
-        |ahead| format!("The ids' time is {} ms behind it", -ahead),
+        |ahead| format!("The ids' time is {} ms behind it", ahead.saturating_neg()),
     );
     let peers: Vec<_> = flakes
         .peers

@@ -3,6 +3,7 @@
 //! Invariant: the first id of a tag is above every id that the source names, and nothing is made without
 //! `--apply`. A tag that exists is left alone.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, anyhow};
@@ -202,15 +203,19 @@ fn of_file(file: &Path, how: &HowImported) -> Result<Vec<Wanted>> {
     Ok(rows.into_iter().map(|row| wanted(row, how)).collect())
 }
 
-fn read_csv(text: &str) -> Result<Vec<Map<String, Value>>, csv::Error> {
+fn read_csv(text: &str) -> Result<Vec<Map<String, Value>>> {
     let mut reader = csv::Reader::from_reader(text.as_bytes());
     let names = reader.headers()?.clone();
+    let mut each = BTreeSet::new();
+    if let Some(twice) = names.iter().find(|name| !each.insert(name.trim())) {
+        return Err(anyhow!("the column {twice} is there twice"));
+    }
     let row = |record: csv::StringRecord| {
         let cells = names.iter().map(|name| name.trim().to_owned()).zip(record.iter());
         let given = cells.filter(|(_, cell)| !cell.is_empty());
         given.map(|(name, cell)| (name, Value::String(cell.to_owned()))).collect()
     };
-    reader.records().map(|record| record.map(row)).collect()
+    Ok(reader.records().map(|record| record.map(row)).collect::<Result<_, _>>()?)
 }
 
 /// A tag as a row of a file has it.

@@ -25,6 +25,7 @@ mod overlap;
 mod remote;
 mod shards;
 mod status;
+mod stderr;
 mod stores;
 mod tag;
 mod token;
@@ -61,7 +62,7 @@ fn main() -> ExitCode {
         .with_env_filter(filter)
         .with_ansi(std::io::stderr().is_terminal() && !no_color())
         .log_internal_errors(false)
-        .with_writer(std::io::stderr)
+        .with_writer(|| stderr::Stderr)
         .init();
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,
@@ -72,14 +73,16 @@ fn main() -> ExitCode {
     let result = runtime.block_on(work(cli));
     // What still hangs in a name look-up is left behind.
     runtime.shutdown_background();
-    match result {
+    let code = match result {
         // A reader that has seen enough is nobody's problem.
         Ok(Done { text, trouble, code }) => {
             let _ = std::io::stdout().write_all(text.as_bytes());
             trouble.map_or(ExitCode::from(code), |trouble| fail(&trouble, output))
         }
         Err(error) => fail(&error, output),
-    }
+    };
+    stderr::finish();
+    code
 }
 
 /// Does what the command line asks for.
@@ -177,7 +180,7 @@ async fn worker_ids(
     };
     match command {
         Worker::Exec { parent, command } => worker_run::exec(parent, &command),
-        Worker::Guard => worker_run::guard().await,
+        Worker::Guard => worker_run::guard(),
         Worker::Run(run) => worker_run::run(&config(true)?, run).await,
         Worker::Of(command) => {
             let config = config(false)?;
@@ -272,5 +275,5 @@ fn tell(text: &str, hint: Option<&str>, code: u8, json: bool) -> ExitCode {
 /// One line on standard error, if it can be written.
 fn complain(text: &dyn std::fmt::Display) {
     let text = output::printable(&text.to_string());
-    let _ = writeln!(std::io::stderr(), "leaf: {text}");
+    let _ = stderr::Stderr.write_all(format!("leaf: {text}\n").as_bytes());
 }

@@ -273,6 +273,40 @@ async fn a_command_that_ignores_sigterm_is_dead_before_the_ceiling() {
     assert_eq!(servers.lines().count(), 1, "{servers}");
 }
 
+/// Who waits for a worker id gets the one that is given back; who is not read from keeps his.
+#[test]
+fn neither_a_full_pool_nor_a_full_pipe_is_the_end() {
+    let file = tempfile::tempdir().unwrap();
+    let url = format!("sqlite:{}", file.path().join("workers.db").display());
+    let mut place = Place::new(url, Duration::from_secs(4));
+    place.variables.push(("LEAF_SNOWFLAKE__WORKER_RANGE", "0..0".into()));
+    // Its standard error is a pipe without room, from its first word on.
+    let (_unread, full) = rustix::pipe::pipe().unwrap();
+    let room = rustix::pipe::fcntl_setpipe_size(&full, 4096).unwrap();
+    rustix::io::write(&full, &vec![b'x'; room]).unwrap();
+    let mut first = Command::new(env!("CARGO_BIN_EXE_leaf"))
+        .args(["worker", "run", "--grace", "500ms", "--", "sleep", "1000"])
+        .envs(place.variables.iter().map(|(name, value)| (*name, value)))
+        .stdin(std::process::Stdio::null())
+        .stderr(full)
+        .spawn()
+        .unwrap();
+    wait_until("the command", LIMIT, || (children(first.id()).len() == 2).then_some(()));
+    let mut second = place.start(&["--grace", "500ms"], &["echo", "begun"]);
+    wait_until("its word", LIMIT, || {
+        second.output().contains("waiting for a worker id").then_some(())
+    });
+    // Longer than a lease.
+    std::thread::sleep(Duration::from_secs(6));
+    assert_eq!(children(first.id()).len(), 2, "it goes on");
+    assert!(!second.output().contains("begun"), "{}", second.output());
+    send("TERM", first.id());
+    let ended = wait_until("its end", LIMIT, || first.try_wait().unwrap());
+    assert_eq!(ended.code(), Some(128 + 15));
+    assert!(second.wait(LIMIT).success(), "{}", second.output());
+    assert!(second.output().contains("begun"), "{}", second.output());
+}
+
 /// The first host's clock is 6 s ahead, which no other one's is.
 #[test]
 fn the_next_holder_waits_until_its_clock_is_past_what_the_last_one_used() {
@@ -289,6 +323,8 @@ fn the_next_holder_waits_until_its_clock_is_past_what_the_last_one_used() {
         let minted = place.minted();
         minted.first().is_some_and(|minted| minted.at.len() > 100).then_some(())
     });
+    // Between two looks, perhaps: what it showed before counts.
+    clock.set("+3");
     ahead.signal("TERM");
     ahead.wait(LIMIT);
     let used = *place.minted()[0].at.last().unwrap();

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use hdrhistogram::Histogram;
+use tokio::runtime::Runtime;
 use tokio::sync::Barrier;
 use tokio::task::{JoinSet, LocalSet};
 use tokio::time::Instant;
@@ -115,25 +116,30 @@ fn micros(time: Duration) -> u64 {
 /// Runs the load of one thread.
 ///
 /// # Errors
-/// A connection cannot be made before the run begins.
-pub(super) fn run(part: &Part, progress: &Arc<Progress>, ids: Sender) -> Result<Tally> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+/// The system gives no thread.
+pub(super) fn run(
+    runtime: &Runtime,
+    part: &Part,
+    progress: &Arc<Progress>,
+    ids: Sender,
+) -> Result<Tally> {
     let tasks = LocalSet::new();
-    tasks.block_on(&runtime, load(part, progress, ids))
+    tasks.block_on(runtime, load(part, progress, ids))
 }
 
 async fn load(part: &Part, progress: &Arc<Progress>, ids: Sender) -> Result<Tally> {
     let Plan { target, connections, rate, duration } = &part.plan;
     let share = (part.index..*connections).step_by(part.threads).count();
-    let mut made = Vec::new();
-    let mut refused = None;
+    let mut opening = JoinSet::new();
     for _ in 0..share {
-        match Connection::open(target).await {
+        let target = Arc::clone(target);
+        opening.spawn_local(async move { Connection::open(&target).await });
+    }
+    let (mut made, mut refused) = (Vec::new(), None);
+    while let Some(opened) = opening.join_next().await {
+        match opened.context("a connection")? {
             Ok(connection) => made.push(connection),
-            Err(failure) => {
-                refused = Some(failure);
-                break;
-            }
+            Err(failure) => refused = Some(failure),
         }
     }
     part.ready.wait().await;

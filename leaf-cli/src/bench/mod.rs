@@ -24,6 +24,7 @@ use load::Tally;
 use report::{Measured, Step};
 use target::Target;
 pub(crate) use target::redis_number;
+use tokio::runtime::Builder;
 use tokio::time::Instant;
 
 use crate::Done;
@@ -65,6 +66,12 @@ pub(crate) async fn run(bench: &Bench, output: Output) -> Result<Done> {
     let target = Arc::new(Target::new(bench)?);
     let ids = repeats::Checker::start()
         .context("a file for the ids, in the directory for temporary files")?;
+    // What cannot be written is told before the run.
+    let page = bench.html.as_ref().map(|file| {
+        let made = std::fs::File::create(file).with_context(|| file.display().to_string())?;
+        anyhow::Ok((made, file))
+    });
+    let page = page.transpose()?;
     let duration = bench.duration.map(crate::cli::Span::duration);
     let mut plan = Plan {
         target,
@@ -80,9 +87,9 @@ pub(crate) async fn run(bench: &Bench, output: Output) -> Result<Done> {
     };
     let repeats = tokio::task::spawn_blocking(move || ids.finish()).await??;
     let measured = Measured::new(&plan, &tally, steps, repeats);
-    if let Some(file) = &bench.html {
-        let page = report::html(&measured);
-        std::fs::write(file, page).with_context(|| file.display().to_string())?;
+    if let Some((mut page, file)) = page {
+        let text = report::html(&measured);
+        page.write_all(text.as_bytes()).with_context(|| file.display().to_string())?;
     }
     let trouble = match &measured {
         Measured { repeated: 1.., .. } => {
@@ -90,6 +97,7 @@ pub(crate) async fn run(bench: &Bench, output: Output) -> Result<Done> {
         }
         Measured { answered: 0, .. } => {
             let why = tally.failures.keys().next().map_or("no answer", String::as_str);
+            let why = plan.target.hide(why);
             let code =
                 if tally.is_reached { crate::exit::FAILED } else { crate::exit::UNREACHABLE };
             Some(crate::exit::with(code, anyhow!("no id was answered: {why}")))
@@ -141,10 +149,13 @@ async fn once(plan: &Plan, ids: &repeats::Checker) -> Result<Tally> {
     let mut parts = Vec::new();
     // All connections stand before the first request is due.
     let ready = Arc::new(tokio::sync::Barrier::new(threads + 1));
-    for index in 0..threads {
+    // Before any thread waits for the others.
+    let runtimes = (0..threads).map(|_| Builder::new_current_thread().enable_all().build());
+    let runtimes = runtimes.collect::<std::io::Result<Vec<_>>>()?;
+    for (index, runtime) in runtimes.into_iter().enumerate() {
         let part = load::Part { plan: plan.clone(), index, threads, ready: Arc::clone(&ready) };
         let (progress, ids) = (Arc::clone(&progress), ids.sender());
-        parts.push(std::thread::spawn(move || load::run(&part, &progress, ids)));
+        parts.push(std::thread::spawn(move || load::run(&runtime, &part, &progress, ids)));
     }
     ready.wait().await;
     let begun = Instant::now();

@@ -110,8 +110,10 @@ fn per_second(tally: &Tally) -> f64 {
 impl Measured {
     pub(super) fn new(plan: &Plan, tally: &Tally, steps: Vec<Step>, repeats: Repeats) -> Self {
         let failures = tally.failures.iter();
-        let failures =
-            failures.map(|(what, count)| Failed { what: printable(what), count: *count });
+        let failures = failures.map(|(what, count)| Failed {
+            what: printable(&plan.target.hide(what)),
+            count: *count,
+        });
         Self {
             target: printable(&plan.target.shown),
             connections: plan.connections,

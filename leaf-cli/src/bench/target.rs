@@ -84,17 +84,19 @@ pub(crate) async fn redis_number(url: &str, key: &str, token_file: Option<&Path>
     if !scheme.starts_with("redis") {
         return Err(ConfigError::new("give a URL like redis://127.0.0.1:6379").into());
     }
-    let greeting = remote::token(token_file)?.map(|token| command(&["AUTH", &token]));
+    let token = remote::token(token_file)?;
+    let greeting = token.as_ref().map(|token| command(&["AUTH", token]));
     let request = command(&["GET", key]).into();
     let asks = Asks::Bytes { protocol: Protocol::Redis, request, greeting };
     let tls = is_tls.then(tls).transpose()?;
-    let target = Target { shown: String::new(), host, port, tls, asks };
+    let target = Target { shown: String::new(), host, port, tls, asks, token };
+    let hidden = |failure: Failure| target.hide(&failure.to_string());
     let mut connection = Connection::open(&target).await.map_err(|failure| {
-        crate::exit::with(crate::exit::UNREACHABLE, anyhow!("{authority}: {failure}"))
+        crate::exit::with(crate::exit::UNREACHABLE, anyhow!("{authority}: {}", hidden(failure)))
     })?;
     let answer = tokio::time::timeout(CONNECT, connection.ask()).await;
     let number = answer.map_err(|_| anyhow!("{authority}: no answer within {CONNECT:?}"))?;
-    number.map_err(|failure| anyhow!("{authority}: GET of the key: {failure}"))
+    number.map_err(|failure| anyhow!("{authority}: GET of the key: {}", hidden(failure)))
 }
 
 /// A server, and how it is asked for an id.
@@ -105,6 +107,8 @@ pub(super) struct Target {
     port: u16,
     tls: Option<Arc<ClientConfig>>,
     asks: Asks,
+    /// A server may repeat it in what it answers.
+    token: Option<String>,
 }
 
 enum Asks {
@@ -122,6 +126,12 @@ impl std::fmt::Debug for Target {
 }
 
 impl Target {
+    /// What a server said, without the token.
+    pub(super) fn hide(&self, text: &str) -> String {
+        let token = self.token.as_deref().unwrap_or_default();
+        if token.is_empty() { text.to_owned() } else { text.replace(token, "***") }
+    }
+
     /// Reads the command line.
     ///
     /// # Errors
@@ -130,7 +140,7 @@ impl Target {
         let url: Url = bench.url.parse()?;
         let Url { scheme, authority, path, host, port, is_tls } = url;
         let token = remote::token(bench.token_file.as_deref())?;
-        let tag = bench.of.tag.as_deref();
+        let (tag, hidden) = (bench.of.tag.as_deref(), token.clone());
         let asks = match scheme.as_str() {
             "http" | "https" => {
                 let of = match tag {
@@ -163,7 +173,7 @@ impl Target {
         let tls = is_tls.then(tls).transpose()?;
         let of = tag.map_or_else(|| "snowflake ids".into(), |tag| format!("ids of {tag}"));
         let shown = format!("{of} from {scheme}://{authority}{path}");
-        Ok(Self { shown, host, port, tls, asks })
+        Ok(Self { shown, host, port, tls, asks, token: hidden })
     }
 }
 

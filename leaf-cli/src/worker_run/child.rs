@@ -1,7 +1,7 @@
 //! The command: starting it, passing signals on, ending it, and its exit code.
 //!
-//! It is in a process group of its own, so that what it started ends with it. At a terminal it stays in
-//! the terminal's, or Ctrl-C would not reach it: then only it alone is ended.
+//! It is in a process group of its own, so that what it started ends with it. At the terminal of a shell it
+//! stays in the shell's, or Ctrl-C would not reach it: then only it alone is ended.
 
 use std::ffi::OsString;
 use std::future::poll_fn;
@@ -17,6 +17,7 @@ use rustix::process::{
     Pid, Signal, WaitId, WaitIdOptions, WaitOptions, getpid, getppid, kill_process,
     kill_process_group, set_parent_process_death_signal, test_kill_process_group, wait, waitid,
 };
+use rustix::termios::{tcgetsid, tcsetpgrp};
 use tokio::signal::unix::{Signal as Stream, SignalKind, signal};
 use tokio::time::Instant;
 
@@ -42,7 +43,10 @@ pub(super) struct Child {
 impl Child {
     /// Starts the command with the worker id in its environment.
     pub(super) fn start(command: &[OsString], worker: WorkerId) -> Result<Self> {
-        let has_group = !std::io::stdin().is_terminal();
+        let terminal = std::io::stdin();
+        // As the first process of a terminal, in a container, it has no shell to disturb.
+        let leads = tcgetsid(&terminal).ok() == Some(getpid());
+        let has_group = !terminal.is_terminal() || leads;
         let mut start = Command::new(MYSELF);
         start.args(["worker", "exec", "--parent", &std::process::id().to_string(), "--"]);
         start.args(command).env("LEAF_WORKER_ID", worker.to_string());
@@ -61,7 +65,12 @@ impl Child {
         }
         let started = start.spawn().context("start the command")?;
         let pid = i32::try_from(started.id()).ok().and_then(Pid::from_raw);
-        Ok(Self { pid: pid.context("a process id")?, has_group })
+        let pid = pid.context("a process id")?;
+        if has_group && terminal.is_terminal() {
+            // Else it could not read from it, and Ctrl-C would not reach it.
+            let _ = tcsetpgrp(&terminal, pid);
+        }
+        Ok(Self { pid, has_group })
     }
 
     /// Waits until it stands before the command's first instruction, see [`exec`]; `false`: it has ended
@@ -99,9 +108,10 @@ impl Child {
         (self.pid, self.has_group)
     }
 
-    /// Sends it a signal. The terminal sends its own to the whole group.
+    /// Sends it a signal. The terminal sends these to the whole group by itself.
     pub(super) fn pass_on(&self, signal: Signal) {
-        if self.has_group || signal == Signal::TERM {
+        let of_terminal = [Signal::INT, Signal::QUIT, Signal::HUP, Signal::WINCH];
+        if self.has_group || !of_terminal.contains(&signal) {
             // It may have ended.
             let _ = kill_process(self.pid, signal);
         }
@@ -123,6 +133,10 @@ impl Child {
         let mut code = None;
         while let Ok(Some((pid, status))) = wait(WaitOptions::NOHANG) {
             if pid == self.pid {
+                // It may have ended since it was looked at, before what it left behind was killed.
+                if self.has_group {
+                    self.kill();
+                }
                 // As shells have it: 128 and the signal that ended it.
                 let signal = status.terminating_signal().map(|signal| 128 + signal);
                 let status = status.exit_status().or(signal).unwrap_or_default();
@@ -159,6 +173,13 @@ pub(crate) fn exec(parent: i32, command: &[OsString]) -> Result<crate::Done> {
     Err(crate::exit::with(code, error))
 }
 
+/// The signals that this process was started to ignore, a bit for each.
+fn ignored() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)
+}
+
 /// The signals that this process gets.
 pub(super) struct Signals {
     child: Stream,
@@ -179,7 +200,11 @@ impl Signals {
             Signal::WINCH,
             Signal::CONT,
         ];
-        let others = passed.into_iter().map(|passed| Ok((passed, of(passed.as_raw())?)));
+        let ignored = ignored();
+        // Such as HUP of `nohup`: the command ignores it, too.
+        let is_heard = |signal: &Signal| ignored & 1 << (signal.as_raw() - 1) == 0;
+        let others =
+            passed.into_iter().filter(is_heard).map(|passed| Ok((passed, of(passed.as_raw())?)));
         Ok(Self { child: of(Signal::CHILD.as_raw())?, others: others.collect::<Result<_>>()? })
     }
 

@@ -13,10 +13,11 @@ use std::time::Duration;
 use anyhow::{Context as _, Result};
 use leaf_core::{Clock as _, UnixMillis};
 use leaf_snowflake::SystemClock;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{OFlags, fcntl_setfl};
+use rustix::io::Errno;
 use rustix::pipe::fcntl_setpipe_size;
 use rustix::process::Pid;
-use tokio::io::{AsyncBufReadExt as _, BufReader};
 
 use super::child::{self, Child, MYSELF};
 
@@ -98,30 +99,42 @@ impl Guard {
     }
 }
 
-/// Does the guard's work, until its input ends.
+/// Does the guard's work, until its input ends. It needs no thread and no runtime: the machine may have
+/// none left.
 ///
 /// # Errors
-/// None.
-pub(crate) async fn guard() -> Result<crate::Done> {
-    let mut lines = BufReader::new(tokio::io::stdin()).lines();
-    let mut looks = tokio::time::interval(LOOK_EVERY);
-    let mut order: Option<Order> = None;
+/// Its standard input cannot be waited for.
+pub(crate) fn guard() -> Result<crate::Done> {
+    let input = std::io::stdin();
+    fcntl_setfl(&input, OFlags::NONBLOCK)?;
+    let every = Timespec::try_from(LOOK_EVERY)?;
+    let (mut unread, mut order) = (Vec::new(), None::<Order>);
     loop {
-        tokio::select! {
-            _ = looks.tick() => match order {
-                Some((pid, group, at)) if SystemClock.wall_millis() >= at => child::kill((pid, group)),
-                _ => {}
-            },
-            line = lines.next_line() => match line {
-                Ok(Some(line)) => order = read(&line).or(order),
-                Ok(None) | Err(_) => {
-                    if let Some((pid, group, _)) = order {
-                        child::kill((pid, group));
-                    }
-                    break;
-                }
-            },
+        let mut waited = [PollFd::new(&input, PollFlags::IN)];
+        match poll(&mut waited, Some(&every)) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
         }
+        if !waited[0].revents().is_empty() {
+            let mut buffer = [0; 512];
+            match rustix::io::read(&input, &mut buffer) {
+                Ok(0) => break,
+                Ok(length) => unread.extend_from_slice(&buffer[..length]),
+                Err(Errno::AGAIN | Errno::INTR) => {}
+                Err(_) => break,
+            }
+            while let Some(end) = unread.iter().position(|byte| *byte == b'\n') {
+                let line: Vec<u8> = unread.drain(..=end).collect();
+                order = read(String::from_utf8_lossy(&line).trim_end()).or(order);
+            }
+        }
+        match order {
+            Some((pid, group, at)) if SystemClock.wall_millis() >= at => child::kill((pid, group)),
+            _ => {}
+        }
+    }
+    if let Some((pid, group, _)) = order {
+        child::kill((pid, group));
     }
     Ok(String::new().into())
 }

@@ -11,13 +11,16 @@ mod guard;
 
 use std::time::Duration;
 
-use anyhow::{Result, anyhow};
+use anyhow::{Context as _, Result, anyhow};
 use child::Child;
 use guard::Guard;
 use leaf_core::{Clock as _, UnixMillis, WorkerId};
 use leaf_node::config::{Config, ConfigError};
 use leaf_registry::RegistryKind;
-use leaf_snowflake::{Identity, SnowflakeGenerator, SnowflakeView, SystemClock};
+use leaf_snowflake::{
+    Identity, RegistryError, RegistryErrorKind, SnowflakeError, SnowflakeErrorKind,
+    SnowflakeGenerator, SnowflakeView, SystemClock,
+};
 use rustix::process::Signal;
 use tokio::time::{Instant, MissedTickBehavior};
 
@@ -52,6 +55,8 @@ struct Rules {
 /// # Errors
 /// [`ConfigError`]; what the registry refuses; the lease was lost and the command ended for it.
 pub(crate) async fn run(config: &Config, run: Run) -> Result<Done> {
+    // Nobody who does not read what is written here may stop it.
+    crate::stderr::detach().context("start a thread")?;
     let rules = rules(config, &run)?;
     let identity = identity(config, run.name.as_deref())?;
     let generator = leaf_node::prepare_lease(config, &identity).await?;
@@ -140,7 +145,7 @@ async fn claim(generator: &SnowflakeGenerator) -> Result<Claimed> {
                     None => continue,
                 }
             }
-            Err(error) if error.retryable() => {
+            Err(error) if may_pass(&error) => {
                 let text = error.to_string();
                 if text != told {
                     crate::complain(&format_args!("waiting for a worker id: {text}"));
@@ -151,6 +156,17 @@ async fn claim(generator: &SnowflakeGenerator) -> Result<Claimed> {
         }
         tokio::time::sleep(CLAIM_AGAIN).await;
     }
+}
+
+/// Whether a claim may succeed later: also where all worker ids are held now, or one's own is by
+/// somebody else.
+fn may_pass(error: &SnowflakeError) -> bool {
+    use RegistryErrorKind::{FloorAhead, InUse, NoWorkerId};
+    let of_registry = |error: &RegistryError| {
+        matches!(error.kind(), FloorAhead { .. } | InUse { .. } | NoWorkerId(_))
+    };
+    error.retryable()
+        || matches!(error.kind(), SnowflakeErrorKind::Registry(error) if of_registry(error))
 }
 
 /// Waits until the clock has reached the floor: where somebody had the worker id before, until the next
@@ -173,7 +189,8 @@ async fn hold(
     rules: Rules,
     signals: &mut child::Signals,
 ) -> Result<Done> {
-    let mut lease = Lease { generator, claimed, rules, latest: UnixMillis::EPOCH };
+    let clock = (SystemClock.boot(), SystemClock.wall_millis());
+    let mut lease = Lease { generator, claimed, rules, clock, latest: UnixMillis::EPOCH };
     let mut guard = Guard::default();
     let worker = claimed.worker;
     let mut child = Child::start(&run.command, worker)?;
@@ -247,6 +264,8 @@ struct Lease<'a> {
     generator: &'a SnowflakeGenerator,
     claimed: Claimed,
     rules: Rules,
+    /// The boot clock and the wall clock at the last look.
+    clock: (Duration, UnixMillis),
     /// The latest moment at which the command may have made an id.
     latest: UnixMillis,
 }
@@ -254,7 +273,12 @@ struct Lease<'a> {
 impl Lease<'_> {
     /// Takes note that the command may have made ids until now.
     fn note(&mut self) {
-        self.latest = self.latest.max(SystemClock.wall_millis());
+        let (boot, wall) = (SystemClock.boot(), SystemClock.wall_millis());
+        let (boot_before, wall_before) = self.clock;
+        // What the clock showed just before it was set back, where it was.
+        let shown = wall_before + boot.saturating_sub(boot_before);
+        self.clock = (boot, wall);
+        self.latest = self.latest.max(wall).max(shown);
         self.generator.skip_to(self.latest + Duration::from_millis(1));
     }
 
