@@ -33,20 +33,36 @@ const READ: Duration = Duration::from_secs(10);
 /// The longest token that is looked at, in bytes.
 const LONGEST_TOKEN: usize = 1024;
 
+/// Whether these roles are for the ids of every tag.
+fn has_all(roles: &[Role]) -> bool {
+    roles.iter().any(|role| matches!(role, Role::Ids(Pattern::Prefix(prefix)) if prefix.is_empty()))
+}
+
 /// What a caller may do that shows one certain thing.
 #[derive(Debug)]
 pub(crate) struct Grant {
     name: Box<str>,
     /// A reload may change them: whoever holds the grant follows.
     roles: ArcSwap<Box<[Role]>>,
+    /// Whether they are for the ids of every tag, as without a file of tokens: most requests need know no
+    /// more.
+    has_all: AtomicBool,
     /// Whether a reload has taken it back, or given it to another name.
     ended: AtomicBool,
 }
 
 impl Grant {
     fn new(name: &str, roles: &[Role]) -> Self {
+        let has_all = AtomicBool::new(has_all(roles));
         let roles = ArcSwap::from_pointee(roles.into());
-        Self { name: name.into(), roles, ended: AtomicBool::new(false) }
+        Self { name: name.into(), roles, has_all, ended: AtomicBool::new(false) }
+    }
+
+    /// Replaces its roles.
+    fn change(&self, roles: &[Role]) {
+        self.has_all.store(false, Ordering::SeqCst);
+        self.roles.store(Arc::new(roles.into()));
+        self.has_all.store(has_all(roles), Ordering::SeqCst);
     }
 
     fn is_anonymous(&self) -> bool {
@@ -63,7 +79,8 @@ impl Grant {
             Role::Ids(pattern) => tag.is_none_or(|tag| pattern.has(tag)),
             Role::Read | Role::Admin => false,
         };
-        self.roles.load().iter().any(is_for) && self.is_current()
+        let has = self.has_all.load(Ordering::Relaxed) || self.roles.load().iter().any(is_for);
+        has && self.is_current()
     }
 
     fn reads(&self) -> bool {
@@ -123,7 +140,7 @@ impl Table {
         let mut grant = |name: &str, roles: &[Role], old: Option<&Arc<Grant>>| match old {
             Some(old) if *old.name == *name => {
                 if ***old.roles.load() != *roles {
-                    old.roles.store(Arc::new(roles.into()));
+                    old.change(roles);
                     differs = true;
                 }
                 Arc::clone(old)
