@@ -59,6 +59,8 @@ pub(super) struct Tally {
     pub(super) failures: BTreeMap<String, u64>,
     /// How long the run took.
     pub(super) lasted: Duration,
+    /// Whether Ctrl-C ended it early.
+    pub(super) is_interrupted: bool,
 }
 
 impl Default for Tally {
@@ -74,6 +76,7 @@ impl Default for Tally {
             is_reached: false,
             failures: BTreeMap::new(),
             lasted: Duration::ZERO,
+            is_interrupted: false,
         }
     }
 }

@@ -115,12 +115,12 @@ async fn ramp(plan: &mut Plan, ids: &repeats::Checker, steps: &mut Vec<Step>) ->
     loop {
         plan.rate = Some(rate);
         let tally = once(plan, ids).await?;
-        let step = Step::new(rate, &tally, plan.duration, FAST);
+        let step = Step::new(rate, &tally, FAST);
         let holds = step.holds;
         crate::complain(&step);
         steps.push(step);
         match holds {
-            _ if tally.lasted < plan.duration => return Ok(tally),
+            _ if tally.is_interrupted => return Ok(tally),
             true => good = Some((rate, tally)),
             // Nothing lower was tried, or is worth it.
             false if good.is_none() && rate < 2 => return Ok(tally),
@@ -166,24 +166,26 @@ async fn once(plan: &Plan, ids: &repeats::Checker) -> Result<Tally> {
         joined.collect::<Result<Vec<_>>>()
     });
     tokio::pin!(joined);
-    let (lasted, parts) = tokio::select! {
-        () = show_progress(plan, &progress, begun) => {
-            let lasted = begun.elapsed().min(plan.duration);
+    let mut lasted = Duration::MAX;
+    let (is_interrupted, parts) = tokio::select! {
+        is_interrupted = show_progress(plan, &progress, begun) => {
             progress.over.store(true, Ordering::Relaxed);
-            (lasted, joined.await)
+            lasted = begun.elapsed();
+            (is_interrupted, joined.await)
         }
-        // No thread has a connection.
-        parts = &mut joined => (begun.elapsed(), parts),
+        // They are a little earlier, or none has a connection.
+        parts = &mut joined => (false, parts),
     };
-    let mut all = Tally { lasted, ..Tally::default() };
+    let lasted = lasted.min(begun.elapsed()).min(plan.duration);
+    let mut all = Tally { lasted, is_interrupted, ..Tally::default() };
     for part in parts?? {
         all.add(part)?;
     }
     Ok(all)
 }
 
-/// Shows on a terminal how far the run is, until it is over or interrupted.
-async fn show_progress(plan: &Plan, progress: &Progress, begun: Instant) {
+/// Shows on a terminal how far the run is, until it is over or interrupted; tells which.
+async fn show_progress(plan: &Plan, progress: &Progress, begun: Instant) -> bool {
     const WIDTH: usize = 30;
     let shows = std::io::stderr().is_terminal();
     let end = tokio::time::sleep(plan.duration);
@@ -191,10 +193,10 @@ async fn show_progress(plan: &Plan, progress: &Progress, begun: Instant) {
     tokio::pin!(end, interrupted);
     let mut each = tokio::time::interval(Duration::from_millis(500));
     let mut before = 0;
-    loop {
+    let is_interrupted = loop {
         tokio::select! {
-            () = &mut end => break,
-            _ = &mut interrupted => break,
+            () = &mut end => break false,
+            _ = &mut interrupted => break true,
             _ = each.tick() => {}
         }
         if !shows {
@@ -212,8 +214,9 @@ async fn show_progress(plan: &Plan, progress: &Progress, begun: Instant) {
             (answered - before) * 2
         );
         before = answered;
-    }
+    };
     if shows {
         let _ = write!(std::io::stderr(), "\r{:width$}\r", "", width = WIDTH + 40);
     }
+    is_interrupted
 }

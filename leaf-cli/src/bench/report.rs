@@ -87,9 +87,9 @@ pub(super) struct Step {
 }
 
 impl Step {
-    pub(super) fn new(rate: u32, tally: &Tally, asked: Duration, fast: Duration) -> Self {
+    pub(super) fn new(rate: u32, tally: &Tally, fast: Duration) -> Self {
         let p99 = tally.response.value_at_quantile(0.99);
-        let is_whole = tally.failures.is_empty() && tally.lasted >= asked;
+        let is_whole = tally.failures.is_empty() && !tally.is_interrupted;
         let holds = is_whole && u128::from(p99) < fast.as_micros() && tally.answered > 0;
         Self { rate, per_second: per_second(tally), p99_ms: millis(p99), holds }
     }
