@@ -89,7 +89,7 @@ fn read(file: PathBuf) -> Minted {
     Minted { file, worker: workers.first().copied().unwrap_or_default(), at }
 }
 
-/// Not a test of its own: the command of the others. It mints one id a millisecond, as a program
+/// Not a test of its own: the command of the others. It mints ids, as a program
 /// with a snowflake generator of its own does, by the clock and LEAF_WORKER_ID.
 #[test]
 #[ignore = "the command that the other tests run"]
@@ -105,7 +105,7 @@ fn minter() {
             file.write_all(format!("{}\n", at << 10 | worker).as_bytes()).unwrap();
             last = at;
         }
-        std::thread::sleep(Duration::from_millis(4));
+        std::thread::sleep(Duration::from_millis(10));
     }
 }
 
@@ -401,7 +401,7 @@ async fn forty_commands_under_kills_freezes_and_a_lost_registry_share_no_moment(
                 *run = start();
             }
         }
-        tokio::time::sleep(Duration::from_millis(150)).await;
+        tokio::time::sleep(Duration::from_millis(200)).await;
     }
     for run in &mut runs {
         run.kill();
