@@ -39,7 +39,8 @@ pub(super) struct Measured {
     pub(super) examples: Vec<String>,
     /// The rates that `--ramp` tried.
     pub(super) steps: Vec<Step>,
-    /// How response times are spread: up to so many milliseconds, this part of all.
+    /// A histogram of the response times: for each bucket its upper bound in milliseconds, and its share of all
+    /// requests.
     pub(super) spread: Vec<(f64, f64)>,
 }
 
@@ -167,7 +168,8 @@ impl Measured {
     }
 }
 
-/// How times are spread over steps that double, without those at both ends that nothing is in.
+/// A histogram whose buckets double, without the empty ones at both ends: the upper bound of each in
+/// milliseconds, and its share of all.
 fn spread(times: &Histogram<u64>) -> Vec<(f64, f64)> {
     if times.is_empty() {
         return Vec::new();

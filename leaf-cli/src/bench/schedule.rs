@@ -1,7 +1,8 @@
 //! When requests are due.
 //!
-//! The moments are fixed before the run, one every `interval`; whoever has a free connection takes the next one,
-//! late if need be. A thread keeps them to about 50 microseconds, where the runtime's timer has milliseconds.
+//! All moments are fixed before the run: one every `interval`. A connection that is free takes the next
+//! moment, also one that has passed already. A thread of its own wakes the connections, to about 50
+//! microseconds: the runtime's timer is exact to a millisecond only.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;

@@ -108,7 +108,8 @@ impl Child {
         (self.pid, self.has_group)
     }
 
-    /// Sends it a signal. The terminal sends these to the whole group by itself.
+    /// Sends a signal to the command. Where the command is in the process group of a terminal, it already got
+    /// those signals that the terminal sends.
     pub(super) fn pass_on(&self, signal: Signal) {
         let of_terminal = [Signal::INT, Signal::QUIT, Signal::HUP, Signal::WINCH];
         if self.has_group || !of_terminal.contains(&signal) {
@@ -222,7 +223,7 @@ impl Signals {
     }
 
     /// Waits for a signal that ends a process which has no command yet.
-    pub(super) async fn an_end(&mut self) {
+    pub(super) async fn wait_for_an_end(&mut self) {
         loop {
             let ends = [Signal::TERM, Signal::INT, Signal::HUP, Signal::QUIT];
             if self.next().await.is_some_and(|signal| ends.contains(&signal)) {

@@ -1,4 +1,4 @@
-//! The guard: a process that ends the command where `leaf worker run` cannot, because it is frozen or
+//! The command guard: a process that ends the command where `leaf worker run` cannot, because it is frozen or
 //! was killed.
 //!
 //! It reads lines `PID IS_GROUP MILLIS` from its standard input: what to kill, and from when on. It

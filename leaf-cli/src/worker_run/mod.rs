@@ -63,7 +63,7 @@ pub(crate) async fn run(config: &Config, run: Run) -> Result<Done> {
     let mut signals = child::Signals::new()?;
     let claimed = tokio::select! {
         claimed = claim(&generator) => Some(claimed),
-        () = signals.an_end() => None,
+        () = signals.wait_for_an_end() => None,
     };
     let done = match claimed {
         Some(Ok(claimed)) => hold(&generator, claimed, &run, rules, &mut signals).await,

@@ -158,8 +158,8 @@ impl<D: Dialect> Administration for SqlStore<D> {
     }
 }
 
-/// A name, or several with dots between them, as it stands in a statement; `None` where it has other
-/// characters than letters, digits, `_` and `$`.
+/// The quoted form of a name for a statement, like `"shop"."orders"`. `None` where a part of the name is not 1 to
+/// 64 letters, digits, `_` and `$`.
 fn quote<D: Dialect>(name: &str) -> Option<String> {
     let is_plain = |part: &str| {
         let mut letters = part.bytes();

@@ -1,20 +1,19 @@
 //! The command line.
 
-use std::error::Error as _;
+mod tag;
+mod wrong;
+
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Context as _;
-use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{ArgGroup, Args, CommandFactory as _, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use leaf_core::TextForm;
-use leaf_node::ListCursor;
 pub(crate) use leaf_node::config::Span;
 use leaf_node::tokens::Role;
-use leaf_segment::admin::ShapeName;
-use leaf_segment::meaning::Period;
+pub(crate) use tag::{Create, Tag};
 
 /// Administers Leaf: the tags of its segment stores, the worker ids of its snowflake registry.
 ///
@@ -34,24 +33,6 @@ pub(crate) struct Cli {
     pub(crate) place: Place,
     #[command(subcommand)]
     pub(crate) command: Command,
-}
-
-/// How the ids of a tag follow each other when several servers issue them.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Order {
-    /// Each server issues from ranges in its memory
-    Relaxed,
-    /// As requests follow each other, whichever servers they ask
-    Strict,
-}
-
-impl From<Order> for leaf_segment::meaning::Order {
-    fn from(order: Order) -> Self {
-        match order {
-            Order::Relaxed => Self::Relaxed,
-            Order::Strict => Self::Strict,
-        }
-    }
 }
 
 /// Where the stores are.
@@ -427,7 +408,7 @@ pub(crate) struct Run {
     /// names for good. Default: one of the host's and the process's
     #[arg(long, value_name = "NAME")]
     pub(crate) name: Option<String>,
-    /// How long the command has to end by itself when the lease cannot be extended any more
+    /// When the lease cannot be extended, the command gets TERM, and KILL after this time
     #[arg(long, value_name = "SPAN", default_value = "10s")]
     pub(crate) grace: Span,
     /// The command and its arguments, after `--`
@@ -490,155 +471,16 @@ pub(crate) enum OfRegistry {
     },
 }
 
-#[derive(Debug, Subcommand)]
-pub(crate) enum Tag {
-    /// The tags of all stores, up to 1,000 at a time.
-    List {
-        /// Where to go on, as the list before said
-        #[arg(long, value_name = "PLACE", default_value = "0", hide_default_value = true)]
-        after: ListCursor,
-        /// The members of this family alone, like 'invoice/*'
-        #[arg(long, value_name = "FAMILY")]
-        family: Option<String>,
-        /// How many tags to show at most
-        #[arg(long, value_name = "N", default_value_t = 1000)]
-        limit: usize,
-    },
-    /// One tag.
-    Show { tag: String },
-    /// Make a tag. Its first id is --first.
-    Create(Create),
-    /// Change the step, which servers follow with their next fetch, and what holds for the tag on
-    /// every server from its next refresh on (within a minute).
-    #[command(group = ArgGroup::new("settings").required(true).multiple(true))]
-    Set {
-        tag: String,
-        /// How many ids one trip to the store reserves. Not in strict order
-        #[arg(long, group = "settings", allow_negative_numbers = true)]
-        step: Option<i64>,
-        /// Whether ids are handed out
-        #[arg(long, group = "settings")]
-        enabled: Option<bool>,
-        /// The dynamic step never falls below this; `none` for the servers' own
-        #[arg(long, group = "settings", value_name = "STEP|none")]
-        min_step: Option<String>,
-        /// The dynamic step grows up to this; `none` for the servers' own
-        #[arg(long, group = "settings", value_name = "STEP|none")]
-        max_step: Option<String>,
-        /// The most ids that one request takes; `none` for the servers' own
-        #[arg(long, group = "settings", value_name = "COUNT|none")]
-        max_take: Option<String>,
-        /// How many members the family may have, those included that were deleted
-        #[arg(long, group = "settings", value_name = "COUNT")]
-        max_members: Option<u32>,
-        /// How many members of the family each server makes in a second
-        #[arg(long, group = "settings", value_name = "COUNT")]
-        members_per_second: Option<u32>,
-    },
-    /// Give the newest key of segment.keys_file to a tag whose ids are scrambled. Every live server
-    /// of the registry is asked whether it has it.
-    Rekey {
-        tag: String,
-        /// Yes, every server has the key: ask none
-        #[arg(long)]
-        yes: bool,
-    },
-    /// Raise the next number, after a restore or a failover that went back. Never lowers it.
-    Advance {
-        tag: String,
-        /// The next number to be granted, at least; in a plain tag the next id
-        #[arg(long, value_name = "ID", allow_negative_numbers = true)]
-        at_least: i64,
-        /// Yes, by more than 10^12 or by more than half of the failover margin: what is skipped
-        /// is lost for ever, and replicas must have it before a failover
-        #[arg(long)]
-        yes: bool,
-    },
-    /// Remove a tag. Made again with a lower first id, it would repeat its ids. Of a family its
-    /// members stay, as tags of their own.
-    Delete {
-        tag: String,
-        /// The family and all its members
-        #[arg(long)]
-        family: bool,
-        /// Yes, the tag is to go
-        #[arg(long)]
-        yes: bool,
-    },
-    /// Move tags here from another store, which grants no ids of them any more.
-    Import {
-        /// Where they are now, like mysql://user:password@host:3306/database
-        #[arg(long, value_name = "URL", required_unless_present = "from_file")]
-        from: Option<String>,
-        /// A file with that URL, so that no password is in the list of processes
-        #[arg(long, value_name = "FILE", conflicts_with = "from")]
-        from_file: Option<PathBuf>,
-        /// How many ids to skip
-        #[arg(long, default_value_t = 0, value_name = "IDS")]
-        gap: u32,
-        /// These alone; all where none is named
-        tags: Vec<String>,
-    },
-}
-
-/// What a new tag is to be like.
-#[derive(Debug, Args)]
-pub(crate) struct Create {
-    pub(crate) tag: String,
-    /// How many ids one trip to the store reserves: those of about ten minutes. Not in strict
-    /// order
-    #[arg(long, allow_negative_numbers = true)]
-    pub(crate) step: Option<i64>,
-    /// strict: a request that is sent after another one was answered gets a greater id,
-    /// whichever servers they asked; each id waits for the store. Fixed when the tag is made,
-    /// like every option below
-    #[arg(long, value_enum)]
-    pub(crate) order: Option<Order>,
-    /// scramble:63, scramble:53 or scramble:d10 (ten digits): ids that show neither how many
-    /// there are nor their order, by the newest key of segment.keys_file. interleave:0/2: every
-    /// second id, for the first of two stores
-    #[arg(long, value_name = "SHAPE", default_value_t)]
-    pub(crate) shape: ShapeName,
-    /// One of several equal parts of all ids, counted from 0, for one of several data centres
-    #[arg(long, value_name = "INDEX/COUNT")]
-    pub(crate) slice: Option<String>,
-    /// 53: all slices together are the ids that JavaScript's numbers hold; else 63
-    #[arg(long, value_name = "63|53")]
-    pub(crate) slice_bits: Option<u8>,
-    /// The numbers begin at 1 again: daily, monthly or yearly. In strict order
-    #[arg(long, value_name = "PERIOD")]
-    pub(crate) reset: Option<Period>,
-    /// The time zone of midnight (--reset) and of the date (--text), like Europe/Berlin;
-    /// default UTC
-    #[arg(long, value_name = "ZONE")]
-    pub(crate) time_zone: Option<String>,
-    /// How ids are written where a text is asked for, like "ORD-{date:%y%m%d}{n:06}{luhn}"
-    #[arg(long, value_name = "TEMPLATE")]
-    pub(crate) text: Option<String>,
-    /// The first number, which is the first id of a plain tag; default 1, or the first of the
-    /// slice
-    #[arg(long, allow_negative_numbers = true)]
-    pub(crate) first: Option<i64>,
-    /// What it is for, at most 256 characters
-    #[arg(long)]
-    pub(crate) description: Option<String>,
-    /// A family, named like 'invoice/*': whoever asks for invoice/acme makes that tag, as the other
-    /// options say
-    #[arg(long)]
-    pub(crate) family: bool,
-    /// How many members the family may have; default 1000000
-    #[arg(long, value_name = "COUNT", requires = "family")]
-    pub(crate) max_members: Option<u32>,
-    /// How many members each server makes in a second; default 1000
-    #[arg(long, value_name = "COUNT", requires = "family")]
-    pub(crate) members_per_second: Option<u32>,
-}
-
 /// Reads the command line; `Err` holds the exit code after the text was printed.
 pub(crate) fn parse() -> Result<Cli, ExitCode> {
     Cli::try_parse().map_err(|error| {
         if error.use_stderr() {
-            return crate::tell(&explain(&error), None, crate::exit::USAGE, asked_for_json());
+            return crate::tell(
+                &wrong::explain(&error),
+                None,
+                crate::exit::USAGE,
+                wrong::asked_for_json(),
+            );
         }
         // Help and version; a closed standard output is nobody's problem.
         let _ = error.print();
@@ -661,133 +503,4 @@ pub(crate) fn man(directory: &Path) -> anyhow::Result<crate::Done> {
     clap_mangen::generate_to(Cli::command(), directory)
         .with_context(|| directory.display().to_string())?;
     Ok(format!("the manual pages are in {}\n", directory.display()).into())
-}
-
-/// Whether a command line that cannot be read asks for JSON.
-fn asked_for_json() -> bool {
-    let words: Vec<String> = std::env::args().collect();
-    let is_option = |word: &str| ["-o", "--output"].contains(&word);
-    words.windows(2).any(|pair| is_option(&pair[0]) && pair[1] == "json")
-        || words.iter().any(|word| ["-ojson", "--output=json"].contains(&word.as_str()))
-}
-
-/// One line that never repeats a value: it may hold a password. Names of arguments and commands are
-/// clap's own.
-fn explain(error: &clap::Error) -> String {
-    let names = |kind| match error.get(kind) {
-        Some(ContextValue::String(text)) => text.split('=').next().unwrap_or_default().to_owned(),
-        Some(ContextValue::Strings(texts)) => texts.join(", "),
-        _ => String::new(),
-    };
-    // A word that was not expected may be a URL with a password at a wrong place.
-    let word = |kind| match names(kind) {
-        word if word.is_empty()
-            || word.len() > 40
-            || word.contains("://")
-            || word.contains('@') =>
-        {
-            String::new()
-        }
-        word => format!(" {word}"),
-    };
-    let what = match error.kind() {
-        ErrorKind::MissingRequiredArgument => {
-            let missing = names(ContextKind::InvalidArg);
-            match usage(error) {
-                Some(usage) => format!("missing: {missing}; write `{usage}`"),
-                None => format!("missing: {missing}"),
-            }
-        }
-        ErrorKind::InvalidValue | ErrorKind::ValueValidation => {
-            let argument = names(ContextKind::InvalidArg);
-            // The parsers of these say what to give, and repeat no value.
-            let told = ["--shape", "--reset", "--as", "--role", "--grace", "--duration"]
-                .iter()
-                .any(|name| argument.starts_with(name));
-            match error.source().filter(|_| told) {
-                Some(why) => format!("{argument}: {why}"),
-                None => format!("{argument}: the value is missing or wrong"),
-            }
-        }
-        ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand | ErrorKind::MissingSubcommand => {
-            "a command is missing, like `leaf tag list`".into()
-        }
-        ErrorKind::InvalidSubcommand | ErrorKind::UnknownArgument => {
-            let what = match error.kind() {
-                ErrorKind::InvalidSubcommand => {
-                    format!("unknown command{}", word(ContextKind::InvalidSubcommand))
-                }
-                _ => format!("unknown argument{}", word(ContextKind::InvalidArg)),
-            };
-            match names(ContextKind::SuggestedSubcommand) + &names(ContextKind::SuggestedArg) {
-                near if near.is_empty() => what,
-                near => format!("{what}: did you mean {near}?"),
-            }
-        }
-        _ => "this command line is wrong".into(),
-    };
-    format!("{what}; see {} --help", command(error))
-}
-
-/// How the command is written, with the names of what is missing: no value.
-fn usage(error: &clap::Error) -> Option<String> {
-    let Some(ContextValue::StyledStr(usage)) = error.get(ContextKind::Usage) else { return None };
-    let usage = usage.to_string();
-    let from = usage.find("leaf")?;
-    Some(usage[from..].split_whitespace().collect::<Vec<_>>().join(" "))
-}
-
-/// The command whose arguments are wrong, as its usage begins.
-fn command(error: &clap::Error) -> String {
-    let usage = usage(error).unwrap_or_default();
-    let words = usage.split_whitespace().skip_while(|word| *word != "leaf");
-    let words = words.take_while(|word| word.starts_with(|c: char| c.is_ascii_lowercase()));
-    match words.collect::<Vec<_>>() {
-        words if words.is_empty() => "leaf".into(),
-        words => words.join(" "),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_wrong_command_line_is_one_line_without_values() {
-        let cases = [
-            (&["mysql://leaf:canary@h/d"][..], "unknown command"),
-            (&["tag", "lst"], "did you mean list?"),
-            (
-                &["tag", "list", "mysql://leaf:canary@h/d"],
-                "unknown argument; see leaf tag list --help",
-            ),
-            (&["tag", "list", "--wide"], "unknown argument --wide; see leaf tag list --help"),
-            (&["worker", "show", "3"], "unknown command show; see leaf worker --help"),
-            (&["tag", "advance", "orders", "7"], "unknown argument 7; see leaf tag advance --help"),
-            (&["tag", "list", "--stor=mysql://leaf:canary@h/d"], "did you mean --store?"),
-            (
-                &["tag", "advance", "canary"],
-                "missing: --at-least <ID>; write `leaf tag advance --at-least <ID> <TAG>`",
-            ),
-            (
-                &["tag", "set", "orders", "--step", "canary"],
-                "--step <STEP>: the value is missing or wrong",
-            ),
-            (&["tag", "set", "orders"], "missing: "),
-            (
-                &["tag", "create", "a", "--shape", "canary"],
-                "--shape <SHAPE>: give plain, interleave:",
-            ),
-            (&["tag", "create", "a", "--reset", "canary"], "give daily, monthly or yearly"),
-            (&["decode", "1", "--as", "canary"], "give one of uuid"),
-            (&["token", "new", "a", "--role", "canary"], "the roles are ids, ids:TAG"),
-            (&["tag"], "a command is missing"),
-        ];
-        for (args, expected) in cases {
-            let error = Cli::try_parse_from([&["leaf"], args].concat()).unwrap_err();
-            let text = explain(&error);
-            assert!(text.contains(expected), "{args:?}: {text}");
-            assert!(!text.contains("canary") && !text.contains('\n'), "{text}");
-        }
-    }
 }
