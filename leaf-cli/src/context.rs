@@ -186,6 +186,14 @@ fn of_this_host(config: &Config, is_for_ids: bool) -> String {
 pub(crate) fn fill_in(cli: &mut Cli) -> Result<()> {
     let is_set = |name: &str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
     let all = Contexts::read()?;
+    let is_direct =
+        !cli.place.config.is_empty() || !cli.place.store.is_empty() || is_set("LEAF_CONFIG");
+    if let Some(through) = cli.command.through()
+        && through.server.is_empty()
+        && !is_direct
+    {
+        through.server = remote::of_environment();
+    }
     let Some(name) = cli.context.as_ref().or(all.used.as_ref()) else {
         if let Some((servers, is_for_ids)) = cli.command.servers()
             && servers.server.is_empty()
@@ -208,8 +216,18 @@ pub(crate) fn fill_in(cli: &mut Cli) -> Result<()> {
             servers.token_file.clone_from(&cluster.token_file);
         }
     }
-    if cli.place.config.is_empty() && cli.place.store.is_empty() && !is_set("LEAF_CONFIG") {
+    if is_direct {
+        return Ok(());
+    }
+    if !cluster.config.is_empty() {
         cli.place.config.clone_from(&cluster.config);
+    } else if let Some(through) = cli.command.through()
+        && through.server.is_empty()
+    {
+        through.server.clone_from(&cluster.servers);
+        if through.token_file.is_none() && !is_set("LEAF_TOKEN") {
+            through.token_file.clone_from(&cluster.token_file);
+        }
     }
     Ok(())
 }

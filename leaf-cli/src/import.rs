@@ -16,7 +16,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
-use crate::cli::{HowImported, Import, Output};
+use crate::cli::{DryRun, HowImported, Import, Output};
 use crate::output::{self, Row};
 use crate::stores::Stores;
 use crate::{Done, bench, tag};
@@ -117,7 +117,7 @@ async fn one(stores: &Stores, wanted: Wanted, apply: bool) -> Result<Imported> {
         state: state.into(),
     };
     let store = stores.shards.of(&wanted.tag);
-    match store.tags().read(&name).await {
+    match store.tags(DryRun::default()).read(&name).await {
         Ok(record) => {
             let next = Some(record.max_id).filter(|_| !record.is_sealed());
             let first = spec.first.unwrap_or(1);
@@ -139,7 +139,7 @@ async fn one(stores: &Stores, wanted: Wanted, apply: bool) -> Result<Imported> {
     let (store, record) = tag::plan(stores, &wanted.tag, spec).await?;
     let first = Some(record.max_id);
     if apply {
-        store.tags().create(&record).await.map_err(tag::refused)?;
+        store.tags(DryRun::default()).create(&record).await.map_err(tag::refused)?;
     }
     Ok(shown(first, step, store.url.to_string(), if apply { "made" } else { "new" }))
 }

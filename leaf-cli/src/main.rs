@@ -1,7 +1,8 @@
 //! `leaf`: the command line for the administration of Leaf.
 //!
-//! `status`, `next`, `clock accept` and `bench` ask servers, `worker run` runs another program; all else works straight on the configured store or registry, and not
-//! through a server. It holds no id logic. Exit codes: 0 done, else see `exit.rs`.
+//! `status`, `next`, `clock accept` and `bench` ask servers, `worker run` runs another program; all else works straight on
+//! the configured store or registry, or, where `through.rs` has it, through a server. It holds no id logic. Exit codes: 0
+//! done, else see `exit.rs`.
 //!
 //! How a command runs: `cli.rs` parses the command line, `config.rs` reads the server's
 //! configuration, `stores.rs` opens the stores of tags, and one file per command does the work. A
@@ -9,6 +10,7 @@
 //! code, except `cli.rs` for help and for a wrong command line.
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "tests may panic"))]
 
+mod ask;
 mod bench;
 mod cli;
 mod clock;
@@ -28,6 +30,7 @@ mod status;
 mod stderr;
 mod stores;
 mod tag;
+mod through;
 mod token;
 mod traffic;
 mod worker;
@@ -43,6 +46,7 @@ use leaf_node::config::ConfigError;
 use leaf_node::hints;
 use leaf_registry::RegistryOptions;
 use stores::Stores;
+use through::Server;
 use tracing_subscriber::EnvFilter;
 
 /// Runs one command and turns its result into text and an exit code.
@@ -99,25 +103,52 @@ async fn work(mut cli: cli::Cli) -> anyhow::Result<Done> {
     }
     let (place, output) = (&cli.place, cli.output);
     match cli.command {
-        Command::Tag { command } => {
-            with_stores(place, async |stores| tag::run(stores, command, output).await).await
-        }
-        Command::Worker { namespace, command } => {
-            worker_ids(place, namespace, command, output).await
-        }
-        Command::Decode { id, form, tag: None } => {
-            decode::run(&config::read(place)?, &id, form, output)
-        }
-        Command::Decode { id, tag: Some(tag), .. } => {
-            with_stores(place, async |stores| tag::decode(stores, &tag, &id, output).await).await
-        }
-        Command::Traffic { clear } => {
+        Command::Tag { through, command } => match through.servers() {
+            Some(servers) => Server::new(&servers)?.tag(command, output).await,
+            None => {
+                with_stores(place, async |stores| tag::run(stores, command, output).await).await
+            }
+        },
+        Command::Worker { namespace, through, command } => match (through.servers(), command) {
+            (Some(servers), Worker::Of(command)) if namespace.is_none() => {
+                Server::new(&servers)?.workers(command, output).await
+            }
+            (Some(_), _) => {
+                let why = "--server: `leaf worker run` and the worker ids of a namespace need the registry itself: leave it \
+                           out";
+                Err(ConfigError::new(why).into())
+            }
+            (None, command) => worker_ids(place, namespace, command, output).await,
+        },
+        Command::Decode { id, form, tag: None, through } => match through.servers() {
+            Some(_) => Err(ConfigError::new(
+                "--server: a snowflake id is taken apart here, by the layout of --config; give --tag for an id of a tag",
+            )
+            .into()),
+            None => decode::run(&config::read(place)?, &id, form, output),
+        },
+        Command::Decode { id, tag: Some(tag), through, .. } => match through.servers() {
+            Some(servers) => Server::new(&servers)?.decode(&tag, &id, output).await,
+            None => {
+                with_stores(place, async |stores| tag::decode(stores, &tag, &id, output).await)
+                    .await
+            }
+        },
+        Command::Traffic { clear, dry } => {
             let act = if clear { traffic::Act::Clear } else { traffic::Act::List };
-            traffic_rules(place, act, output).await
+            traffic_rules(place, act, dry, output).await
         }
-        Command::Cut { of } => traffic_rules(place, traffic::Act::Cut(of), output).await,
-        Command::Limit { of } => traffic_rules(place, traffic::Act::Limit(of), output).await,
-        Command::Allow { of } => traffic_rules(place, traffic::Act::Allow(of), output).await,
+        Command::Cut { through, dry, of } => match through.servers() {
+            Some(servers) => Server::new(&servers)?.cut(of, true, dry, output).await,
+            None => traffic_rules(place, traffic::Act::Cut(of), dry, output).await,
+        },
+        Command::Limit { of, dry } => {
+            traffic_rules(place, traffic::Act::Limit(of), dry, output).await
+        }
+        Command::Allow { through, dry, of } => match through.servers() {
+            Some(servers) => Server::new(&servers)?.cut(of, false, dry, output).await,
+            None => traffic_rules(place, traffic::Act::Allow(of), dry, output).await,
+        },
         Command::Token { command } => token::run(command, output),
         Command::Status { servers, watch } => status::run(&servers, watch, output).await,
         Command::Next { servers, next } => next::run(&servers, &next, output).await,
@@ -184,8 +215,9 @@ async fn worker_ids(
         Worker::Run(run) => worker_run::run(&config(true)?, run).await,
         Worker::Of(command) => {
             let config = config(false)?;
+            let plan = worker::plan(command)?;
             let registry = config::registry(&config).await?;
-            let done = worker::run(&registry, &config.snowflake, command, output);
+            let done = worker::run(&registry, &config.snowflake, plan, output);
             let late = || anyhow!("no answer from the registry within {REGISTRY:?}");
             tokio::time::timeout(REGISTRY, done).await.unwrap_or_else(|_| Err(late()))
         }
@@ -201,9 +233,10 @@ fn no_color() -> bool {
 async fn traffic_rules(
     place: &Place,
     act: traffic::Act,
+    dry: cli::DryRun,
     output: cli::Output,
 ) -> anyhow::Result<Done> {
-    with_stores(place, async |stores| traffic::run(stores, act, output).await).await
+    with_stores(place, async |stores| traffic::run(stores, act, dry, output).await).await
 }
 
 /// What is said of a `leaf worker run` whose namespace is missing.

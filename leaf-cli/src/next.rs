@@ -1,8 +1,10 @@
 //! `leaf next`: ids from a server, as its clients get them.
 
 use anyhow::Result;
+use hyper::Method;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::{Deserialize, Serialize};
+use serde_json::json;
 
 use crate::cli::{NextIds, Output, Servers};
 use crate::remote::{self, Asking};
@@ -32,16 +34,13 @@ pub(crate) async fn run(servers: &Servers, next: &NextIds, output: Output) -> Re
     });
     let path = path + &form.unwrap_or_default();
     let asking = Asking::new(servers)?;
-    let mut why = None;
-    for server in remote::named(servers, remote::IDS)? {
-        match asking.get::<Ids>(&server, &path).await {
-            Ok(ids) => return Ok(output::one(&ids, ids.ids.join("\n"), output).into()),
-            // Only one that cannot be reached has handed out nothing for certain.
-            Err(error) if crate::exit::code(&error) == crate::exit::UNREACHABLE => {
-                why.get_or_insert(error);
-            }
-            Err(error) => return Err(error),
+    let servers = remote::named(servers, remote::IDS)?;
+    let ids: Ids = asking.first(&servers, Method::GET, &path, None).await?;
+    Ok(match output {
+        Output::Csv => {
+            output::csv(&ids.ids.iter().map(|id| json!({ "id": id })).collect::<Vec<_>>())
         }
+        _ => output::one(&ids, ids.ids.join("\n"), output),
     }
-    Err(why.unwrap_or_else(|| anyhow::anyhow!("no server is named")))
+    .into())
 }

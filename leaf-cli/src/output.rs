@@ -56,7 +56,7 @@ pub(crate) fn one(value: &impl Serialize, text: String, output: Output) -> Strin
 }
 
 /// A line for each result, behind one with the names of its fields; objects and lists in JSON.
-fn csv(rows: &[impl Serialize]) -> String {
+pub(crate) fn csv(rows: &[impl Serialize]) -> String {
     let object = |row| match serde_json::to_value(row) {
         Ok(Value::Object(fields)) => fields,
         _ => Map::new(),

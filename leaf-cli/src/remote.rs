@@ -16,6 +16,7 @@ use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
 use leaf_node::config::ConfigError;
+use leaf_segment::admin::TagAdminError;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
@@ -41,8 +42,26 @@ pub(crate) struct Asking {
 /// What a server says of a request that it refuses (RFC 9457).
 #[derive(serde::Deserialize)]
 struct Problem {
+    #[serde(default)]
+    r#type: String,
     detail: String,
 }
+
+/// Why there is no answer, or none that was hoped for.
+struct Refused {
+    error: anyhow::Error,
+    /// No connection was made: the server has done nothing for certain.
+    is_unreached: bool,
+}
+
+impl<E: Into<anyhow::Error>> From<E> for Refused {
+    fn from(error: E) -> Self {
+        Self { error: error.into(), is_unreached: false }
+    }
+}
+
+/// What a server's text says of its own parameters, which are none of this program.
+const OF_HTTP: [&str; 2] = [". To delete it,", "; set `"];
 
 impl Asking {
     /// Reads the token, if there is one.
@@ -75,7 +94,7 @@ impl Asking {
     /// # Errors
     /// It does not answer, or refuses; the exit code goes by which.
     pub(crate) async fn get<T: DeserializeOwned>(&self, server: &Uri, path: &str) -> Result<T> {
-        self.ask(Method::GET, server, path, None).await
+        self.ask(Method::GET, server, path, None).await.map_err(|refused| refused.error)
     }
 
     /// What a server answers to `POST` of a body in JSON.
@@ -88,7 +107,36 @@ impl Asking {
         path: &str,
         body: &Value,
     ) -> Result<T> {
-        self.ask(Method::POST, server, path, Some(body)).await
+        self.ask(Method::POST, server, path, Some(body)).await.map_err(|refused| refused.error)
+    }
+
+    /// What the first server answers that can be reached.
+    ///
+    /// # Errors
+    /// None can be; else as [`Self::get`].
+    pub(crate) async fn first<T: DeserializeOwned>(
+        &self,
+        servers: &[Uri],
+        method: Method,
+        path: &str,
+        body: Option<&Value>,
+    ) -> Result<T> {
+        let mut why = None;
+        for server in servers {
+            match self.ask(method.clone(), server, path, body).await {
+                Ok(answer) => return Ok(answer),
+                Err(Refused { error, is_unreached }) => {
+                    // Another one may do what this one has not: what only reads, or was not even asked.
+                    let is_away = exit::code(&error) == exit::UNREACHABLE;
+                    let may_ask_another = is_unreached || (is_away && method == Method::GET);
+                    if !may_ask_another {
+                        return Err(error);
+                    }
+                    why.get_or_insert(error);
+                }
+            }
+        }
+        Err(why.unwrap_or_else(|| anyhow!("no server is named")))
     }
 
     async fn ask<T: DeserializeOwned>(
@@ -97,7 +145,7 @@ impl Asking {
         server: &Uri,
         path: &str,
         body: Option<&Value>,
-    ) -> Result<T> {
+    ) -> Result<T, Refused> {
         let authority = server.authority().map_or("", |authority| authority.as_str());
         let prefix = server.path().trim_end_matches('/');
         let url = format!("{}://{authority}{prefix}{path}", server.scheme_str().unwrap_or("http"));
@@ -113,22 +161,39 @@ impl Asking {
             .body(Full::from(body.map(Value::to_string).unwrap_or_default()))
             .context(format!("{server}"))?;
         let answer = async {
-            let answer = self.client.request(request).await?;
+            let answer = self.client.request(request).await;
+            let answer = answer.map_err(|error| Refused {
+                is_unreached: error.is_connect(),
+                error: error.into(),
+            })?;
             let status = answer.status();
             let body = Limited::new(answer.into_body(), LARGEST).collect().await;
-            Ok::<_, anyhow::Error>((status, body.map_err(|error| anyhow!(error))?.to_bytes()))
+            Ok::<_, Refused>((status, body.map_err(|error| anyhow!(error))?.to_bytes()))
         };
         let answer = tokio::time::timeout(PATIENCE, answer).await;
-        let answer = answer.unwrap_or_else(|_| Err(anyhow!("no answer within {PATIENCE:?}")));
-        let (status, body) = answer
-            .map_err(|error| exit::with(exit::UNREACHABLE, error.context(format!("{server}"))))?;
+        let answer =
+            answer.unwrap_or_else(|_| Err(anyhow!("no answer within {PATIENCE:?}").into()));
+        let (status, body) = answer.map_err(|Refused { error, is_unreached }| {
+            let error = exit::with(exit::UNREACHABLE, error.context(format!("{server}")));
+            Refused { error, is_unreached }
+        })?;
         if status.is_success() {
-            return serde_json::from_slice(&body).with_context(|| {
+            let answer = serde_json::from_slice(&body).with_context(|| {
                 format!("{server}: the answer is none of leaf-server: is the URL right?")
             });
+            return Ok(answer?);
         }
-        let told = serde_json::from_slice(&body).map(|problem: Problem| problem.detail);
-        let told = told.unwrap_or_else(|_| format!("{status}: is it a listener of leaf-server?"));
+        let problem: Option<Problem> = serde_json::from_slice(&body).ok();
+        let word = problem.as_ref().and_then(|problem| problem.r#type.rsplit(':').next());
+        let (is_unconfirmed, is_conflict) = (word == Some("unconfirmed"), word == Some("conflict"));
+        let told = problem.map(|problem| problem.detail);
+        let told =
+            told.unwrap_or_else(|| format!("{status}: is it the ops listener of leaf-server?"));
+        if is_unconfirmed {
+            let why = OF_HTTP.iter().find_map(|of| Some(told.split_once(of)?.0));
+            let why = why.unwrap_or(&told).to_owned();
+            return Err(TagAdminError::Unconfirmed(why).into());
+        }
         let hint = match status {
             StatusCode::UNAUTHORIZED => "; give the token in LEAF_TOKEN, or by --token-file",
             _ => "",
@@ -136,10 +201,12 @@ impl Asking {
         let code = match status {
             StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => exit::NOT_PERMITTED,
             StatusCode::NOT_FOUND => exit::NOT_FOUND,
+            StatusCode::BAD_REQUEST => exit::USAGE,
+            _ if is_conflict => exit::USAGE,
             StatusCode::SERVICE_UNAVAILABLE => exit::UNREACHABLE,
             _ => exit::FAILED,
         };
-        Err(exit::with(code, anyhow!("{server}: {told}{hint}")))
+        Err(exit::with(code, anyhow!("{server}: {told}{hint}")).into())
     }
 }
 
@@ -174,16 +241,21 @@ fn read_token(file: &Path) -> Result<String, ConfigError> {
 /// # Errors
 /// [`ConfigError`]: one is no URL. Its text repeats no password.
 pub(crate) fn named(servers: &Servers, port: u16) -> Result<Vec<Uri>, ConfigError> {
-    let of_environment = std::env::var("LEAF_SERVER").unwrap_or_default();
-    let mut named: Vec<&str> = servers.server.iter().map(String::as_str).collect();
+    let mut named = servers.server.clone();
     if named.is_empty() {
-        let each = of_environment.split(',').map(str::trim);
-        named = each.filter(|server| !server.is_empty()).collect();
+        named = of_environment();
     }
     if named.is_empty() {
-        named.push("http://127.0.0.1");
+        named.push("http://127.0.0.1".into());
     }
-    named.into_iter().map(|server| read_url(server, port)).collect()
+    named.iter().map(|server| read_url(server, port)).collect()
+}
+
+/// The servers that LEAF_SERVER names.
+pub(crate) fn of_environment() -> Vec<String> {
+    let named = std::env::var("LEAF_SERVER").unwrap_or_default();
+    let each = named.split(',').map(str::trim);
+    each.filter(|server| !server.is_empty()).map(String::from).collect()
 }
 
 fn read_url(text: &str, port: u16) -> Result<Uri, ConfigError> {

@@ -12,7 +12,7 @@ use leaf_segment::admin::TagAdmin;
 use leaf_segment::meaning::KeyRing;
 use leaf_segment::shards::{ShardPlace, Shards};
 
-use crate::cli::Place;
+use crate::cli::{DryRun, Place};
 use crate::config;
 
 /// The stores, each with its URL, found by tag.
@@ -86,8 +86,10 @@ impl Store {
 
     /// The administration of its tags, which knows how far a failover of this database may set a
     /// tag back.
-    pub(crate) fn tags(&self) -> TagAdmin<'_> {
-        TagAdmin::new(&*self.open.store).with_failover_margin(self.open.admin.failover_margin())
+    pub(crate) fn tags(&self, dry: DryRun) -> TagAdmin<'_> {
+        let margin = self.open.admin.failover_margin();
+        let tags = TagAdmin::new(&*self.open.store).with_failover_margin(margin);
+        tags.with_dry_run(dry.dry_run)
     }
 
     /// Opens a store, which makes no connection to a server. A SQLite file must exist: a mistyped

@@ -11,17 +11,17 @@ use leaf_core::{Step, Tag as TagName};
 use leaf_node::ListCursor;
 use leaf_node::config::ConfigError;
 use leaf_node::hints;
-use leaf_node::records::TagShown;
-use leaf_segment::admin::{EndedTag, ShapeName, TagAdminError, TagChange, TagSpec};
+use leaf_node::records::{AdvancedShown, DeletedShown, TagIdShown, TagShown};
+use leaf_segment::admin::{ShapeName, TagAdminError, TagChange, TagSpec};
 use leaf_segment::meaning::{KeyRing, Order, Shape};
 use leaf_segment::store::{Family, MOST_RECORDS};
-use leaf_segment::{StoreErrorKind, TagRecord};
+use leaf_segment::{StoreError, StoreErrorKind, TagStore};
 use serde::Serialize;
 
-use crate::cli::{Output, Tag};
+use crate::cli::{Create, DryRun, Output, Set, Tag};
 use crate::output::{self, Row};
 use crate::stores::{Store, Stores};
-use crate::{Done, nodes};
+use crate::{Done, ask, nodes};
 
 /// What a tag's ids are, beside their order.
 ///
@@ -34,7 +34,7 @@ fn ids(tag: &TagShown) -> String {
         _ => format!("slice {slice}"),
     });
     let reset = tag.reset.map(|reset| reset.name().into());
-    let zone = tag.time_zone.map(Into::into);
+    let zone = tag.time_zone.as_ref().map(ToString::to_string);
     let family = tag.family.map(|family| format!("family of {}", family.members));
     let parts = [family, shape, key, slice, reset, zone, tag.text.clone()];
     let parts: Vec<_> = parts.into_iter().flatten().collect();
@@ -90,32 +90,30 @@ pub(crate) async fn run(stores: &Stores, command: Tag, output: Output) -> Result
         Tag::List { after, family, limit } => list(stores, after, family, limit, output).await,
         Tag::Show { tag } => show(stores, &tag, output).await,
         Tag::Create(new) => create(stores, new, output).await,
-        Tag::Set {
-            tag,
-            step,
-            enabled,
-            min_step,
-            max_step,
-            max_take,
-            max_members,
-            members_per_second,
-        } => {
-            let change = TagChange {
-                step: step.map(size).transpose()?,
-                enabled,
-                min_step: limit(min_step)?,
-                max_step: limit(max_step)?,
-                max_take: limit(max_take)?,
-                max_members,
-                members_per_second,
+        Tag::Set(set) => set_tag(stores, set, output).await,
+        Tag::Rekey { tag, yes, dry } => rekey(stores, &tag, yes, dry, output).await,
+        Tag::Advance { tag, at_least, yes, dry } => {
+            let store = stores.shards.of(&tag);
+            let (tag, tags) = (name(&tag)?, store.tags(dry));
+            let advance = async |yes: bool| {
+                let (record, raised) =
+                    tags.advance(&tag, at_least, yes.into()).await.map_err(refused)?;
+                Ok(AdvancedShown::of(&record, raised, &store.url))
             };
-            change_tag(stores, &tag, change, output).await
+            advanced(ask::confirmed(yes, ADVANCE, FAR, advance).await?, dry, output)
         }
-        Tag::Rekey { tag, yes } => rekey(stores, &tag, yes, output).await,
-        Tag::Advance { tag, at_least, yes } => advance(stores, &tag, at_least, yes, output).await,
-        Tag::Delete { tag, family: false, yes } => delete(stores, &tag, yes, output).await,
-        Tag::Delete { tag, family: true, yes } => delete_family(stores, &tag, yes).await,
-        Tag::Import { from, from_file, gap, tags } => {
+        Tag::Delete { tag, family: false, yes, dry } => {
+            let store = stores.shards.of(&tag);
+            let (name, tags) = (name(&tag)?, store.tags(dry));
+            let delete = async |yes: bool| {
+                let deleted = tags.delete(&name, (yes || dry.dry_run).into()).await;
+                Ok(DeletedShown::of(&deleted.map_err(refused)?, &store.url))
+            };
+            let how = how_to_delete(&tag);
+            Ok(gone(ask::confirmed(yes, DELETE, &how, delete).await?, dry, output))
+        }
+        Tag::Delete { tag, family: true, yes, dry } => delete_family(stores, &tag, yes, dry).await,
+        Tag::Import { from, from_file, gap, tags, dry } => {
             let (flag, from) = match from_file {
                 Some(file) => {
                     let read = leaf_registry::read_secret(&file);
@@ -124,13 +122,37 @@ pub(crate) async fn run(stores: &Stores, command: Tag, output: Output) -> Result
                 }
                 None => ("--from", from.unwrap_or_default()),
             };
-            import(stores, stores.other(flag, &from).await?, gap, &tags, output).await
+            import(stores, stores.other(flag, &from).await?, gap, &tags, dry, output).await
         }
     }
 }
 
+/// What is asked before a raise that loses ids, and before a deletion.
+pub(crate) const ADVANCE: &str = "Advance it that far?";
+pub(crate) const DELETE: &str = "Delete it?";
+/// How else a raise that loses ids is confirmed.
+pub(crate) const FAR: &str = ", then say --yes";
+
+/// How else a deletion is confirmed, and what may do instead.
+pub(crate) fn how_to_delete(tag: &str) -> String {
+    let tag = hints::quoted(tag);
+    format!("; say --yes to delete it, or `leaf tag set {tag} --enabled false`")
+}
+
 /// Makes a tag.
-async fn create(stores: &Stores, new: crate::cli::Create, output: Output) -> Result<Done> {
+async fn create(stores: &Stores, new: Create, output: Output) -> Result<Done> {
+    let dry = new.dry;
+    let (tag, spec) = spec(new)?;
+    let (store, record) = plan(stores, &tag, spec).await?;
+    let record = store.tags(dry).create(&record).await.map_err(refused)?;
+    Ok(shown(TagShown::of(&record, &store.url), dry, output))
+}
+
+/// The tag that a command line asks for, and what it is to be like.
+///
+/// # Errors
+/// [`ConfigError`] where it makes no sense.
+pub(crate) fn spec(new: Create) -> Result<(String, TagSpec)> {
     let spec = TagSpec {
         step: new.step.map(size).transpose()?,
         order: new.order.map(Into::into),
@@ -154,8 +176,7 @@ async fn create(stores: &Stores, new: crate::cli::Create, output: Output) -> Res
         ))
         .into());
     }
-    let (store, record) = plan(stores, &new.tag, spec).await?;
-    shown(store, store.tags().create(&record).await.map_err(refused)?, output)
+    Ok((new.tag, spec))
 }
 
 /// The record of a new tag, and the store that it belongs to. Nothing is made yet.
@@ -184,16 +205,17 @@ pub(crate) async fn plan<'a>(
 }
 
 /// Gives the newest key to a tag, which every live node must have.
-async fn rekey(stores: &Stores, tag: &str, yes: bool, output: Output) -> Result<Done> {
+async fn rekey(stores: &Stores, tag: &str, yes: bool, dry: DryRun, output: Output) -> Result<Done> {
     let (store, tag, keys) = (stores.shards.of(tag), name(tag)?, stores.keys()?);
-    let record = store.tags().read(&tag).await.map_err(refused)?;
+    let tags = store.tags(dry);
+    let record = tags.read(&tag).await.map_err(refused)?;
     if let (Ok(Shape::Scramble { domain, .. }), false) = (record.meaning.map(|it| it.shape), yes)
         && let Some(newest) = keys.newest(domain, &tag)
     {
         nodes::have_key(&stores.config, &tag, newest.key()).await?;
     }
-    let rekeyed = store.tags().rekey(&tag, &keys).await;
-    shown(store, rekeyed.map_err(refused)?, output)
+    let rekeyed = tags.rekey(&tag, &keys).await.map_err(refused)?;
+    Ok(shown(TagShown::of(&rekeyed, &store.url), dry, output))
 }
 
 /// The tags of all stores, a part at a time: the command that shows the next part is on standard
@@ -211,9 +233,23 @@ async fn list(
     let list =
         leaf_node::list_tags(&stores.shards, Store::opened, family.as_ref(), after, limit).await;
     let shown = list.records.iter().map(|(url, record)| TagShown::of(record, url));
-    let text = output::rows(&shown.collect::<Vec<_>>(), output);
-    if let Some(next) = list.next {
-        let next = hints::quoted(&next.to_string());
+    let failed = list.failed.into_iter().next_back();
+    let trouble = failed.map(|(url, error)| anyhow!(error).context(url.to_string()));
+    let next = list.next.map(|next| next.to_string());
+    let text = part(&shown.collect::<Vec<_>>(), next, family.as_ref(), limit, output);
+    Ok(Done::but(text, trouble))
+}
+
+/// Some tags, and on standard error the command that shows the next ones.
+pub(crate) fn part(
+    tags: &[TagShown],
+    next: Option<String>,
+    family: Option<&TagName>,
+    limit: usize,
+    output: Output,
+) -> String {
+    if let Some(next) = next {
+        let next = hints::quoted(&next);
         let family = family.map_or_else(String::new, |family| {
             format!(" --family {}", hints::quoted(family.as_str()))
         });
@@ -221,15 +257,32 @@ async fn list(
             "more tags: leaf tag list{family} --after {next} --limit {limit}"
         ));
     }
-    let failed = list.failed.into_iter().next_back();
-    let trouble = failed.map(|(url, error)| anyhow!(error).context(url.to_string()));
-    Ok(Done::but(text, trouble))
+    output::rows(tags, output)
 }
 
 /// Changes what a running server picks up at its next refresh: the step and the settings.
-async fn change_tag(stores: &Stores, tag: &str, change: TagChange, output: Output) -> Result<Done> {
-    let store = stores.shards.of(tag);
-    shown(store, store.tags().change(&name(tag)?, change).await.map_err(refused)?, output)
+async fn set_tag(stores: &Stores, set: Set, output: Output) -> Result<Done> {
+    let (store, dry) = (stores.shards.of(&set.tag), set.dry);
+    let (tag, change) = change(set)?;
+    let record = store.tags(dry).change(&name(&tag)?, change).await.map_err(refused)?;
+    Ok(shown(TagShown::of(&record, &store.url), dry, output))
+}
+
+/// The tag that a command line is about, and what is to be changed of it.
+///
+/// # Errors
+/// [`ConfigError`] for a number that is no step.
+pub(crate) fn change(set: Set) -> Result<(String, TagChange)> {
+    let change = TagChange {
+        step: set.step.map(size).transpose()?,
+        enabled: set.enabled,
+        min_step: limit(set.min_step)?,
+        max_step: limit(set.max_step)?,
+        max_take: limit(set.max_take)?,
+        max_members: set.max_members,
+        members_per_second: set.members_per_second,
+    };
+    Ok((set.tag, change))
 }
 
 /// A limit of `leaf tag set`. `None`: it was not given and stays as it is. `Some(None)`: the word
@@ -242,37 +295,21 @@ fn limit(text: Option<String>) -> Result<Option<Option<Step>>> {
     }
 }
 
-/// Repairs a tag: raises `max_id`, so that the store grants no lower ids any more, and lets every
-/// node drop the ids from before. Never lowers `max_id`: that would repeat ids.
-async fn advance(
-    stores: &Stores,
-    tag: &str,
-    at_least: i64,
-    yes: bool,
-    output: Output,
-) -> Result<Done> {
-    let store = stores.shards.of(tag);
-    let advanced = store.tags().advance(&name(tag)?, at_least, yes.into()).await;
-    let (record, raised) = advanced.map_err(|error| match error {
-        TagAdminError::Unconfirmed(why) => {
-            ConfigError::new(format!("{why}, then say --yes")).into()
-        }
-        error => refused(error),
-    })?;
+/// A tag that was raised, so that the store grants no lower ids any more, and every node drops those from
+/// before.
+pub(crate) fn advanced(advanced: AdvancedShown, dry: DryRun, output: Output) -> Result<Done> {
+    let AdvancedShown { tag, raised, nodes_follow } = advanced;
     let was = if raised { "" } else { "max_id was that high already; " };
-    let then = match record.generation() {
-        Some(_) => {
-            "within its segment.refresh (60 s by default) every node drops the ids that it has of this tag from before, and \
-             within another minute so does leaf-client. A node that cannot read the store issues them still: restart it"
-        }
+    let then = if nodes_follow {
+        "within its segment.refresh (60 s by default) every node drops the ids that it has of this tag from before, and \
+         within another minute so does leaf-client. A node that cannot read the store issues them still: restart it"
+    } else {
         // The database of a Java Leaf.
-        None => {
-            "there is no table leaf_tag_settings that could tell the nodes: restart all that may have ids of this tag from \
-             before, or make the table with `leaf-server schema --apply` and repeat this"
-        }
+        "there is no table leaf_tag_settings that could tell the nodes: restart all that may have ids of this tag from \
+         before, or make the table with `leaf-server schema --apply` and repeat this"
     };
-    let mut done = shown(store, record, output)?;
-    if output == Output::Table {
+    let mut done = shown(tag, dry, output);
+    if output == Output::Table && !dry.dry_run {
         writeln!(done.text, "{was}{then}")?;
     }
     Ok(done)
@@ -281,95 +318,87 @@ async fn advance(
 /// One tag, as a row or as JSON.
 async fn show(stores: &Stores, tag: &str, output: Output) -> Result<Done> {
     let store = stores.shards.of(tag);
-    shown(store, store.tags().read(&name(tag)?).await.map_err(refused)?, output)
+    let record = store.tags(DryRun::default()).read(&name(tag)?).await.map_err(refused)?;
+    Ok(shown(TagShown::of(&record, &store.url), DryRun::default(), output))
 }
 
 /// A record after a command, as every command on one tag shows it.
-fn shown(store: &Store, record: TagRecord, output: Output) -> Result<Done> {
-    let shown = TagShown::of(&record, &store.url);
-    Ok(match output {
-        Output::Json | Output::Csv => output::one(&shown, String::new(), output),
-        Output::Table => output::rows(&[shown], output),
+pub(crate) fn shown(tag: TagShown, dry: DryRun, output: Output) -> Done {
+    dry.tell();
+    match output {
+        Output::Json | Output::Csv => output::one(&tag, String::new(), output),
+        Output::Table => output::rows(&[tag], output),
     }
-    .into())
+    .into()
 }
 
-/// Deletes a tag, and prints the command that makes it again without repeating an id: only now is
-/// it known how far the tag had granted ids.
-async fn delete(stores: &Stores, tag: &str, yes: bool, output: Output) -> Result<Done> {
-    let (store, shell) = (stores.shards.of(tag), hints::quoted(tag));
-    let deleted = store.tags().delete(&name(tag)?, yes.into()).await;
-    let deleted = deleted.map_err(|error| match error {
-        TagAdminError::Unconfirmed(why) => {
-            let text =
-                format!("{why}; say --yes to delete it, or `leaf tag set {shell} --enabled false`");
-            ConfigError::new(text).into()
-        }
-        error => refused(error),
-    })?;
-    let shown = TagShown::of(&deleted.record, &store.url);
-    let kind = options(&shown);
-    let url = &store.url;
-    let text = match deleted.ended {
-        Some(ended) if deleted.record.is_sealed() => format!(
-            "deleted tag {tag:?} of {url}. It was sealed, after it had granted {ended}: if it was moved to another store, do \
-             not make it again here"
+/// A tag that was deleted, and the command that makes it again without repeating an id: only now is it
+/// known how far it had granted ids.
+pub(crate) fn gone(gone: DeletedShown, dry: DryRun, output: Output) -> Done {
+    let DeletedShown { deleted: tag, next_first, ids_below } = gone;
+    let (shell, url, name) = (hints::quoted(&tag.tag), &tag.store, &tag.tag);
+    let text = match (next_first, ids_below) {
+        (Some(_), Some(below)) if tag.sealed => format!(
+            "deleted tag {name:?} of {url}. It was sealed, after it had granted ids below {below}: if it was moved to another \
+             store, do not make it again here"
         ),
-        Some(EndedTag { next, .. }) => {
-            let other = match deleted.record.meaning.as_ref().map(|meaning| meaning.shape) {
-                Ok(Shape::Plain) | Err(_) => String::new(),
-                Ok(_) => {
-                    let below = deleted.ended.map_or(0, EndedTag::ids_below);
+        (Some(next), below) => {
+            let other = match (tag.shape.as_deref(), below) {
+                (Some("plain") | None, _) | (_, None) => String::new(),
+                (Some(_), Some(below)) => {
                     format!("\nin any other shape let its ids be {below} or more")
                 }
             };
+            let kind = options(&tag);
             format!(
-                "deleted tag {tag:?} of {url}; made again, let it start no lower: \
+                "deleted tag {name:?} of {url}; made again, let it start no lower: \
                  leaf tag create {shell} --first {next} {kind}{other}"
             )
         }
-        None => format!(
-            "deleted tag {tag:?} of {url}, which was sealed: how far it granted ids is known to the store that it \
+        (None, _) => format!(
+            "deleted tag {name:?} of {url}, which was sealed: how far it granted ids is known to the store that it \
              moved to, or was told to whoever tried to delete it before"
         ),
     };
-    let number = |of: fn(EndedTag) -> i64| deleted.ended.map(|ended| of(ended).to_string());
-    let (next_first, ids_below) = (number(|ended| ended.next), number(EndedTag::ids_below));
-    Ok(output::one(&Gone { tag: shown, next_first, ids_below }, text, output).into())
+    dry.tell();
+    let text = if dry.dry_run { text.replacen("deleted", "would delete", 1) } else { text };
+    let number = |number: Option<i64>| number.map(|number| number.to_string());
+    let (next_first, ids_below) = (number(next_first), number(ids_below));
+    output::one(&Gone { tag, next_first, ids_below }, text, output).into()
 }
 
 /// Deletes a family, so that no more members are made, and then its members, a page at a time. Cut
 /// off, it goes on when it is repeated.
-async fn delete_family(stores: &Stores, family: &str, yes: bool) -> Result<Done> {
+async fn delete_family(stores: &Stores, family: &str, yes: bool, dry: DryRun) -> Result<Done> {
     let (store, name, shell) =
         (stores.shards.of(family), family_name(family)?, hints::quoted(family));
-    let tags = store.tags();
-    let unconfirmed = |why: String| {
-        let text = format!(
-            "{why}. --family deletes its members too, each for good: say --yes, or make no new ones with `leaf tag set \
-             {shell} --enabled false`, which also stops all members"
-        );
-        Err(ConfigError::new(text).into())
-    };
-    match tags.delete(&name, yes.into()).await {
-        Ok(_) => {}
-        Err(TagAdminError::Unconfirmed(why)) => return unconfirmed(why),
+    let tags = store.tags(dry);
+    let how = format!(
+        ". --family deletes its members too, each for good: say --yes, or make no new ones with `leaf tag set {shell} \
+         --enabled false`, which also stops all members"
+    );
+    let delete = async |yes: bool| match tags.delete(&name, (yes || dry.dry_run).into()).await {
         // It was deleted before its members.
-        Err(TagAdminError::Store(error)) if *error.kind() == StoreErrorKind::UnknownTag && yes => {}
-        Err(error) => return Err(refused(error)),
-    }
+        Err(TagAdminError::Store(error)) if *error.kind() == StoreErrorKind::UnknownTag && yes => {
+            Ok(())
+        }
+        done => done.map(drop).map_err(refused),
+    };
+    ask::confirmed(yes, "Delete it and its members?", &how, delete).await?;
     let (mut deleted, mut place) = (0, None);
     loop {
         let (members, next) = tags.delete_members(&name, place.as_ref()).await.map_err(refused)?;
         deleted += members;
         let Some(next) = next else { break };
-        if members > 0 {
+        if members > 0 && !dry.dry_run {
             crate::complain(&format_args!("{deleted} members are deleted"));
         }
         place = Some(next);
     }
+    dry.tell();
+    let done = if dry.dry_run { "would delete" } else { "deleted" };
     Ok(format!(
-        "deleted family {family:?} of {} and {deleted} members; a family of this name does not make them again",
+        "{done} family {family:?} of {} and {deleted} members; a family of this name does not make them again\n",
         store.url
     )
     .into())
@@ -407,7 +436,7 @@ fn options(tag: &TagShown) -> String {
         ("--slice", tag.slice.clone()),
         ("--slice-bits", tag.slice_bits.filter(|bits| *bits != 63).map(|bits| bits.to_string())),
         ("--reset", tag.reset.map(|reset| reset.name().into())),
-        ("--time-zone", tag.time_zone.map(Into::into)),
+        ("--time-zone", tag.time_zone.as_ref().map(ToString::to_string)),
         ("--text", tag.text.as_deref().map(hints::quoted)),
     ];
     options
@@ -421,10 +450,15 @@ fn options(tag: &TagShown) -> String {
 /// The record is read because the meaning of the ids is in it: the shape, the key number and the
 /// template. Needs the file of keys only for scrambled ids.
 pub(crate) async fn decode(stores: &Stores, tag: &str, id: &str, output: Output) -> Result<Done> {
-    let record = stores.shards.of(tag).tags().read(&name(tag)?).await.map_err(refused)?;
+    let tags = stores.shards.of(tag).tags(DryRun::default());
+    let record = tags.read(&name(tag)?).await.map_err(refused)?;
     let scrambled = record.meaning.as_ref().is_ok_and(|meaning| meaning.key().is_some());
     let keys = if scrambled { stores.keys()? } else { KeyRing::default() };
-    let told = leaf_node::records::decode(&record, &keys, id)?;
+    Ok(decoded(&leaf_node::records::decode(&record, &keys, id)?, output))
+}
+
+/// An id of a tag, taken apart.
+pub(crate) fn decoded(told: &TagIdShown, output: Output) -> Done {
     let mut lines = vec![("id", told.id.to_string()), ("number", told.number.to_string())];
     lines.extend(told.key.map(|key| ("key", key.to_string())));
     lines.extend(told.period.clone().map(|period| ("period", period)));
@@ -435,7 +469,7 @@ pub(crate) async fn decode(stores: &Stores, tag: &str, id: &str, output: Output)
     };
     lines.push(("granted", granted.into()));
     let text: Vec<_> = lines.iter().map(|(name, value)| format!("{name:<11}{value}")).collect();
-    Ok(output::one(&told, text.join("\n"), output).into())
+    output::one(told, text.join("\n"), output).into()
 }
 
 /// A tag that was imported.
@@ -468,6 +502,7 @@ async fn import(
     source: Store,
     gap: u32,
     tags: &[String],
+    dry: DryRun,
     output: Output,
 ) -> Result<Done> {
     let named = tags.iter().map(|tag| name(tag)).collect::<Result<Vec<_>>>()?;
@@ -495,7 +530,11 @@ async fn import(
     for (done, tag) in names.iter().enumerate() {
         let store = stores.shards.of(tag.as_str());
         let (from, to) = (&*source.open.store, &*store.open.store);
-        match leaf_registry::import(tag, from, to, gap).await {
+        let first = match dry.dry_run {
+            true => would_be_first(tag, from, to, gap).await,
+            false => leaf_registry::import(tag, from, to, gap).await,
+        };
+        match first {
             Ok(first) => imported.push(Imported {
                 tag: tag.as_str().into(),
                 first: first.to_string(),
@@ -513,8 +552,27 @@ async fn import(
         }
     }
     source.open.store.close().await;
+    dry.tell();
     let trouble = (failed > 0).then(|| anyhow!("{failed} of {} tags failed", names.len()));
     Ok(Done::but(output::rows(&imported, output), trouble))
+}
+
+/// The first id that a tag would have in the new store, if the old one grants no more until then.
+async fn would_be_first(
+    tag: &TagName,
+    from: &dyn TagStore,
+    to: &dyn TagStore,
+    gap: u32,
+) -> Result<i64, StoreError> {
+    let refuse = |kind| StoreError::new(kind, format!("import tag {:?}", tag.as_str()));
+    let old = from.tag(tag).await?.ok_or_else(|| refuse(StoreErrorKind::UnknownTag))?;
+    match to.tag(tag).await? {
+        // One that was moved before is there, and sealed in the old store.
+        Some(new) if old.is_sealed() => Ok(new.max_id),
+        Some(_) => Err(refuse(StoreErrorKind::TagExists)),
+        None if old.is_sealed() => Err(refuse(StoreErrorKind::Moved)),
+        None => Ok(old.max_id.max(1).saturating_add(gap.into())),
+    }
 }
 
 /// The names of all tags of a store.
@@ -541,12 +599,12 @@ pub(crate) fn refused(error: TagAdminError) -> anyhow::Error {
 }
 
 /// A tag's name from the command line.
-fn name(tag: &str) -> Result<TagName> {
+pub(crate) fn name(tag: &str) -> Result<TagName> {
     TagName::parse(tag).map_err(|error| ConfigError::new(format!("TAG: {error}")).into())
 }
 
 /// A family's name from the command line.
-fn family_name(family: &str) -> Result<TagName> {
+pub(crate) fn family_name(family: &str) -> Result<TagName> {
     let name = name(family)?;
     match Family::prefix(&name) {
         Some(_) => Ok(name),

@@ -11,7 +11,7 @@ use leaf_registry::Note;
 use leaf_segment::shards::ShardMemory;
 use serde::Serialize;
 
-use crate::cli::{Output, Rated, Ruled};
+use crate::cli::{DryRun, Output, Rated, Ruled};
 use crate::output::{self, Row};
 use crate::stores::Stores;
 use crate::{Done, cli};
@@ -54,7 +54,7 @@ impl Row for Shown {
 ///
 /// # Errors
 /// The name is none; the store cannot be read or written, or has no room for more rules.
-pub(crate) async fn run(stores: &Stores, act: Act, output: Output) -> Result<Done> {
+pub(crate) async fn run(stores: &Stores, act: Act, dry: DryRun, output: Output) -> Result<Done> {
     let clears = matches!(act, Act::Clear);
     let change: Option<(Subject, Option<Rate>)> = match act {
         Act::List | Act::Clear => None,
@@ -81,24 +81,34 @@ pub(crate) async fn run(stores: &Stores, act: Act, output: Output) -> Result<Don
         None if clears => {
             let before = read().await?;
             let none = Rules::default();
-            if !admin.write_note(Note::Traffic, before.as_deref(), &none.encode()?).await? {
+            if !dry.dry_run
+                && !admin.write_note(Note::Traffic, before.as_deref(), &none.encode()?).await?
+            {
                 return Err(ChangeError::Overtaken.into());
             }
             none
         }
         None => there(read().await?).map_err(explained)?,
         Some((subject, rate)) => {
-            let is_there = there(read().await?).map_err(explained)?.rates.contains_key(&subject);
-            if rate.is_none() && !is_there {
+            let mut now = there(read().await?).map_err(explained)?;
+            if rate.is_none() && !now.rates.contains_key(&subject) {
                 bail!("{subject} has no rule; `leaf traffic` lists those that there are");
             }
-            traffic::change(&**admin, |rules| match rate {
+            let change = |rules: &mut Rules| match rate {
                 Some(rate) => drop(rules.rates.insert(subject.clone(), rate)),
                 None => drop(rules.rates.remove(&subject)),
-            })
-            .await?
+            };
+            if dry.dry_run {
+                change(&mut now);
+                // There may be no room for more.
+                now.encode()?;
+                now
+            } else {
+                traffic::change(&**admin, change).await?
+            }
         }
     };
+    dry.tell();
     Ok(output::rows(&shown(&rules), output).into())
 }
 

@@ -251,6 +251,10 @@ fn a_context_names_servers_and_configuration() {
     assert!(run(&["status", "--context", "live"]).ok().contains("ready"));
     run(&["context", "use", "live"]).ok();
     assert!(run(&["status"]).ok().contains("ready"));
+    // Its tags are looked at through its servers, unless a store is named.
+    let through = run(&["tag", "set", TAG, "--step", "77", "--dry-run", "-o", "json"]);
+    assert!(through.out.contains("\"step\": 77"), "{through:?}");
+    run(&["tag", "list", "--store", "sqlite:/nowhere/x.db"]).failed(2);
     let list = run(&["context", "list"]).ok();
     assert!(list.contains("live     *     http://127.0.0.1:"), "{list}");
     assert!(list.contains(&home.join("other.toml").display().to_string()), "{list}");

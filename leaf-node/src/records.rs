@@ -3,33 +3,70 @@
 //!
 //! What may be larger than 2^53 is a string, since JavaScript loses digits there.
 
+use std::borrow::Cow;
+
 use leaf_core::{Step, UnixMillis};
 use leaf_registry::StoreUrl;
 use leaf_segment::TagRecord;
+use leaf_segment::admin::{Deleted, EndedTag};
 use leaf_segment::meaning::{KeyRing, Order, Period, TagId, TagIdError};
 use leaf_segment::store::{Family, Slice};
 use leaf_snowflake::{Fence, FenceState, WorkerView};
-use serde::{Serialize, Serializer};
+use serde::{Deserialize, Serialize};
 
-fn as_text<S: Serializer>(number: &i64, to: S) -> Result<S::Ok, S::Error> {
-    to.collect_str(number)
+/// A number as a string.
+mod text {
+    use std::fmt::Display;
+    use std::str::FromStr;
+
+    use serde::de::Error as _;
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    pub(super) fn serialize<N: Display, S: Serializer>(
+        number: &N,
+        to: S,
+    ) -> Result<S::Ok, S::Error> {
+        to.collect_str(number)
+    }
+
+    pub(super) fn deserialize<'de, N: FromStr<Err: Display>, D: Deserializer<'de>>(
+        from: D,
+    ) -> Result<N, D::Error> {
+        String::deserialize(from)?.parse().map_err(D::Error::custom)
+    }
 }
 
-fn as_text_or_null<N: ToString, S: Serializer>(
-    number: &Option<N>,
-    to: S,
-) -> Result<S::Ok, S::Error> {
-    number.as_ref().map(ToString::to_string).serialize(to)
+/// A number as a string, or `null`.
+mod text_or_null {
+    use std::fmt::Display;
+    use std::str::FromStr;
+
+    use serde::de::Error as _;
+    use serde::{Deserialize, Deserializer, Serialize as _, Serializer};
+
+    pub(super) fn serialize<N: ToString, S: Serializer>(
+        number: &Option<N>,
+        to: S,
+    ) -> Result<S::Ok, S::Error> {
+        number.as_ref().map(ToString::to_string).serialize(to)
+    }
+
+    pub(super) fn deserialize<'de, N: FromStr<Err: Display>, D: Deserializer<'de>>(
+        from: D,
+    ) -> Result<Option<N>, D::Error> {
+        let text = Option::<String>::deserialize(from)?;
+        text.map(|text| text.parse().map_err(D::Error::custom)).transpose()
+    }
 }
 
 /// A tag's record.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct TagShown {
     /// Its name.
     pub tag: String,
     /// The next number that the store will grant, in a plain tag the next id; `null` in a tag that
     /// is sealed.
-    #[serde(serialize_with = "as_text_or_null")]
+    #[serde(with = "text_or_null")]
     pub max_id: Option<i64>,
     /// Whether the store grants nothing more: the tag was moved, or is being moved or deleted.
     pub sealed: bool,
@@ -48,7 +85,7 @@ pub struct TagShown {
     /// The template of its texts.
     pub text: Option<String>,
     /// The time zone of midnight or of the date in texts.
-    pub time_zone: Option<&'static str>,
+    pub time_zone: Option<Cow<'static, str>>,
     /// `null` in strict order, and when the row holds a number that is none.
     pub step: Option<u32>,
     /// Whether ids are handed out.
@@ -73,7 +110,7 @@ pub struct TagShown {
 }
 
 /// What a family allows, and how many members it has.
-#[derive(Debug, Clone, Copy, Serialize)]
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub struct FamilyShown {
     /// How many members were made, those included that were deleted since.
     pub members: u32,
@@ -111,7 +148,7 @@ impl TagShown {
             slice: settings.slice.map(|slice| slice.to_string()),
             slice_bits: settings.slice.map(Slice::bits),
             text: settings.text.as_ref().map(ToString::to_string),
-            time_zone: zone.map(|zone| zone.name()),
+            time_zone: zone.map(|zone| zone.name().into()),
             step: step.map(Step::get),
             enabled: settings.enabled,
             min_step: settings.min_step.map(Step::get),
@@ -125,16 +162,94 @@ impl TagShown {
     }
 }
 
+/// Some tags of all stores.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct TagsShown {
+    /// By name.
+    pub tags: Vec<TagShown>,
+    /// Where the next tags begin. Not there behind the last one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next: Option<String>,
+    /// Stores that could not be read, whose tags are missing.
+    pub failed: Vec<FailedStore>,
+}
+
+/// A store that could not be read.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct FailedStore {
+    /// The store, without its password.
+    pub store: String,
+    /// Why.
+    pub detail: String,
+}
+
+/// A tag that was raised.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct AdvancedShown {
+    /// As it is now.
+    #[serde(flatten)]
+    pub tag: TagShown,
+    /// Whether `max_id` was lower before.
+    pub raised: bool,
+    /// Whether nodes learn of it from the record, and drop what they have in memory. Not where the store
+    /// has no table of settings, like one of a Java Leaf: they must be restarted.
+    pub nodes_follow: bool,
+}
+
+impl AdvancedShown {
+    /// A record of the store at `url`, after it was raised.
+    #[must_use]
+    pub fn of(record: &TagRecord, raised: bool, url: &StoreUrl) -> Self {
+        let nodes_follow = record.generation().is_some();
+        Self { tag: TagShown::of(record, url), raised, nodes_follow }
+    }
+}
+
+/// A tag that was deleted.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct DeletedShown {
+    /// As it was.
+    pub deleted: TagShown,
+    /// Made again in the same shape, it must not start below this number. Not there where nobody
+    /// wrote it down.
+    #[serde(default, skip_serializing_if = "Option::is_none", with = "text_or_null")]
+    pub next_first: Option<i64>,
+    /// Made again in any other shape, it must not issue ids below this one.
+    #[serde(default, skip_serializing_if = "Option::is_none", with = "text_or_null")]
+    pub ids_below: Option<i64>,
+}
+
+impl DeletedShown {
+    /// A tag that was deleted from the store at `url`.
+    #[must_use]
+    pub fn of(deleted: &Deleted, url: &StoreUrl) -> Self {
+        Self {
+            deleted: TagShown::of(&deleted.record, url),
+            next_first: deleted.ended.map(|ended| ended.next),
+            ids_below: deleted.ended.map(EndedTag::ids_below),
+        }
+    }
+}
+
+/// Whether a tag is cut.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct CutShown {
+    /// Whether it is.
+    pub cut: bool,
+    /// The rule by which it is: the tag, or the beginning of several and `*`.
+    pub by: Option<String>,
+}
+
 /// An id of a tag, taken apart.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct TagIdShown {
     /// The tag.
     pub tag: String,
     /// The id.
-    #[serde(serialize_with = "as_text")]
+    #[serde(with = "text")]
     pub id: i64,
     /// Its number.
-    #[serde(serialize_with = "as_text")]
+    #[serde(with = "text")]
     pub number: i64,
     /// The version of the key that made it, where ids are scrambled.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -171,19 +286,19 @@ pub fn decode(record: &TagRecord, keys: &KeyRing, text: &str) -> Result<TagIdSho
 }
 
 /// A worker id.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct WorkerShown {
     /// Its number.
     pub worker: u32,
     /// `held`, `released`, `retired`; `-` where there is no fence.
-    pub state: &'static str,
+    pub state: Cow<'static, str>,
     /// The node that holds it, or held it last.
     pub holder: Option<String>,
     /// When whoever holds it last reported, Unix milliseconds.
-    #[serde(serialize_with = "as_text_or_null")]
+    #[serde(with = "text_or_null")]
     pub last_report_ms: Option<u64>,
     /// From when on others may have it, Unix milliseconds.
-    #[serde(serialize_with = "as_text_or_null")]
+    #[serde(with = "text_or_null")]
     pub ceiling_ms: Option<u64>,
     /// The fence's term, incremented by every claim.
     pub term: Option<u64>,
@@ -205,7 +320,7 @@ impl WorkerShown {
         };
         Self {
             worker: record.worker.get(),
-            state: fence.map_or("-", state),
+            state: fence.map_or("-", state).into(),
             holder: record.holder.as_ref().map(ToString::to_string),
             last_report_ms: reported.map(UnixMillis::get),
             ceiling_ms: fence.map(|fence| fence.ceiling.get()),
@@ -218,4 +333,21 @@ impl WorkerShown {
             }),
         }
     }
+}
+
+/// The worker ids of a registry.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct WorkersShown {
+    /// By number.
+    pub workers: Vec<WorkerShown>,
+}
+
+/// A worker id that was made free.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct FreedShown {
+    /// Its number.
+    pub worker: u32,
+    /// From when on others may have it, Unix milliseconds.
+    #[serde(with = "text")]
+    pub free_from_ms: u64,
 }

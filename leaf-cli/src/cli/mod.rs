@@ -13,7 +13,7 @@ use clap_complete::Shell;
 use leaf_core::TextForm;
 pub(crate) use leaf_node::config::Span;
 use leaf_node::tokens::Role;
-pub(crate) use tag::{Create, Tag};
+pub(crate) use tag::{Create, Set, Tag};
 
 /// Administers Leaf: the tags of its segment stores, the worker ids of its snowflake registry.
 ///
@@ -77,6 +77,8 @@ pub(crate) enum Output {
 pub(crate) enum Command {
     /// The tags: who gets ids, and in which steps.
     Tag {
+        #[command(flatten)]
+        through: Through,
         #[command(subcommand)]
         command: Tag,
     },
@@ -86,6 +88,8 @@ pub(crate) enum Command {
         /// ZooKeeper; else each database is one pool
         #[arg(long, global = true, value_name = "NAME")]
         namespace: Option<String>,
+        #[command(flatten)]
+        through: Through,
         #[command(subcommand)]
         command: Worker,
     },
@@ -99,19 +103,31 @@ pub(crate) enum Command {
         /// Take all rules away, also those that cannot be read
         #[arg(long)]
         clear: bool,
+        #[command(flatten)]
+        dry: DryRun,
     },
     /// Refuse all ids of a tag, or to a caller, until `leaf allow`. All servers follow within 5 s.
     Cut {
+        #[command(flatten)]
+        through: Through,
+        #[command(flatten)]
+        dry: DryRun,
         #[command(subcommand)]
         of: Ruled,
     },
     /// Limit a tag or a caller to a number of ids per second on each server. All servers follow within 5 s.
     Limit {
+        #[command(flatten)]
+        dry: DryRun,
         #[command(subcommand)]
         of: Rated,
     },
     /// Take the rule of a tag or of a caller away.
     Allow {
+        #[command(flatten)]
+        through: Through,
+        #[command(flatten)]
+        dry: DryRun,
         #[command(subcommand)]
         of: Ruled,
     },
@@ -127,6 +143,8 @@ pub(crate) enum Command {
         /// How it is written, where that is not to be guessed: uuid, ulid, tsid or objectid
         #[arg(long = "as", value_name = "FORM")]
         form: Option<TextForm>,
+        #[command(flatten)]
+        through: Through,
     },
     /// Make tags that go on above ids that something else has handed out: tables, Redis, another list of tags. Tells
     /// what it would make; --apply makes it. Stop what hands ids out now before that.
@@ -241,6 +259,45 @@ pub(crate) struct Servers {
     pub(crate) token_file: Option<PathBuf>,
 }
 
+/// A server that does what is asked, instead of this program on stores and registry themselves.
+#[derive(Debug, Default, Args)]
+pub(crate) struct Through {
+    /// Let this server do it, like `https://id-1.internal`; without a port 8081. Of several the first that can be
+    /// reached. Default: LEAF_SERVER
+    #[arg(long, global = true, value_name = "URL", help_heading = THROUGH, conflicts_with_all = ["store", "config"])]
+    pub(crate) server: Vec<String>,
+    /// A file with the token; default LEAF_TOKEN
+    #[arg(long, global = true, value_name = "FILE", help_heading = THROUGH)]
+    pub(crate) token_file: Option<PathBuf>,
+}
+
+const THROUGH: &str = "Through a server";
+
+impl Through {
+    /// The servers, if one is to do it.
+    pub(crate) fn servers(self) -> Option<Servers> {
+        let Self { server, token_file } = self;
+        (!server.is_empty()).then_some(Servers { server, token_file })
+    }
+}
+
+/// Whether anything is changed.
+#[derive(Debug, Clone, Copy, Default, Args)]
+pub(crate) struct DryRun {
+    /// Check everything and show what would be, and change nothing
+    #[arg(long, global = true)]
+    pub(crate) dry_run: bool,
+}
+
+impl DryRun {
+    /// Says so, where it is one.
+    pub(crate) fn tell(self) {
+        if self.dry_run {
+            crate::complain(&"dry run: nothing was changed");
+        }
+    }
+}
+
 /// Which ids are taken.
 #[derive(Debug, Args)]
 pub(crate) struct NextIds {
@@ -352,6 +409,18 @@ impl Command {
             _ => None,
         }
     }
+
+    /// Which server may do it.
+    pub(crate) fn through(&mut self) -> Option<&mut Through> {
+        match self {
+            Self::Worker { command: Worker::Of(_), through, .. }
+            | Self::Decode { tag: Some(_), through, .. }
+            | Self::Tag { through, .. }
+            | Self::Cut { through, .. }
+            | Self::Allow { through, .. } => Some(through),
+            _ => None,
+        }
+    }
 }
 
 /// What a rule of traffic is about.
@@ -451,6 +520,8 @@ pub(crate) enum OfRegistry {
         /// Yes, no process goes on with it, nor will one be started again on its data directory
         #[arg(long)]
         holder_is_dead: bool,
+        #[command(flatten)]
+        dry: DryRun,
     },
     /// Take a worker id out of service for good. A node that holds it loses it at its next report.
     Retire {
@@ -459,6 +530,8 @@ pub(crate) enum OfRegistry {
         /// Yes, for good
         #[arg(long)]
         yes: bool,
+        #[command(flatten)]
+        dry: DryRun,
     },
     /// Write a damaged record anew, or put a worker id that a Java Leaf has lost back into its
     /// pool.
@@ -468,6 +541,8 @@ pub(crate) enum OfRegistry {
         /// Yes, no process goes on with it
         #[arg(long)]
         holder_is_dead: bool,
+        #[command(flatten)]
+        dry: DryRun,
     },
 }
 

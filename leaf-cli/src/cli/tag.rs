@@ -7,6 +7,8 @@ use leaf_node::ListCursor;
 use leaf_segment::admin::ShapeName;
 use leaf_segment::meaning::Period;
 
+use super::DryRun;
+
 /// How the ids of a tag follow each other when several servers issue them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Order {
@@ -45,31 +47,7 @@ pub(crate) enum Tag {
     Create(Create),
     /// Change the step, which servers follow with their next fetch, and what holds for the tag on
     /// every server from its next refresh on (within a minute).
-    #[command(group = ArgGroup::new("settings").required(true).multiple(true))]
-    Set {
-        tag: String,
-        /// How many ids one trip to the store reserves. Not in strict order
-        #[arg(long, group = "settings", allow_negative_numbers = true)]
-        step: Option<i64>,
-        /// Whether ids are handed out
-        #[arg(long, group = "settings")]
-        enabled: Option<bool>,
-        /// The dynamic step never falls below this; `none` for the servers' own
-        #[arg(long, group = "settings", value_name = "STEP|none")]
-        min_step: Option<String>,
-        /// The dynamic step grows up to this; `none` for the servers' own
-        #[arg(long, group = "settings", value_name = "STEP|none")]
-        max_step: Option<String>,
-        /// The most ids that one request takes; `none` for the servers' own
-        #[arg(long, group = "settings", value_name = "COUNT|none")]
-        max_take: Option<String>,
-        /// How many members the family may have, those included that were deleted
-        #[arg(long, group = "settings", value_name = "COUNT")]
-        max_members: Option<u32>,
-        /// How many members of the family each server makes in a second
-        #[arg(long, group = "settings", value_name = "COUNT")]
-        members_per_second: Option<u32>,
-    },
+    Set(Set),
     /// Give the newest key of segment.keys_file to a tag whose ids are scrambled. Every live server
     /// of the registry is asked whether it has it.
     Rekey {
@@ -77,6 +55,8 @@ pub(crate) enum Tag {
         /// Yes, every server has the key: ask none
         #[arg(long)]
         yes: bool,
+        #[command(flatten)]
+        dry: DryRun,
     },
     /// Raise the next number, after a restore or a failover that went back. Never lowers it.
     Advance {
@@ -88,6 +68,8 @@ pub(crate) enum Tag {
         /// is lost for ever, and replicas must have it before a failover
         #[arg(long)]
         yes: bool,
+        #[command(flatten)]
+        dry: DryRun,
     },
     /// Remove a tag. Made again with a lower first id, it would repeat its ids. Of a family its
     /// members stay, as tags of their own.
@@ -99,6 +81,8 @@ pub(crate) enum Tag {
         /// Yes, the tag is to go
         #[arg(long)]
         yes: bool,
+        #[command(flatten)]
+        dry: DryRun,
     },
     /// Move tags here from another store, which grants no ids of them any more.
     Import {
@@ -113,7 +97,39 @@ pub(crate) enum Tag {
         gap: u32,
         /// These alone; all where none is named
         tags: Vec<String>,
+        #[command(flatten)]
+        dry: DryRun,
     },
+}
+
+/// What is to be changed of a tag.
+#[derive(Debug, Args)]
+#[command(group = ArgGroup::new("settings").required(true).multiple(true))]
+pub(crate) struct Set {
+    pub(crate) tag: String,
+    /// How many ids one trip to the store reserves. Not in strict order
+    #[arg(long, group = "settings", allow_negative_numbers = true)]
+    pub(crate) step: Option<i64>,
+    /// Whether ids are handed out
+    #[arg(long, group = "settings")]
+    pub(crate) enabled: Option<bool>,
+    /// The dynamic step never falls below this; `none` for the servers' own
+    #[arg(long, group = "settings", value_name = "STEP|none")]
+    pub(crate) min_step: Option<String>,
+    /// The dynamic step grows up to this; `none` for the servers' own
+    #[arg(long, group = "settings", value_name = "STEP|none")]
+    pub(crate) max_step: Option<String>,
+    /// The most ids that one request takes; `none` for the servers' own
+    #[arg(long, group = "settings", value_name = "COUNT|none")]
+    pub(crate) max_take: Option<String>,
+    /// How many members the family may have, those included that were deleted
+    #[arg(long, group = "settings", value_name = "COUNT")]
+    pub(crate) max_members: Option<u32>,
+    /// How many members of the family each server makes in a second
+    #[arg(long, group = "settings", value_name = "COUNT")]
+    pub(crate) members_per_second: Option<u32>,
+    #[command(flatten)]
+    pub(crate) dry: DryRun,
 }
 
 /// What a new tag is to be like.
@@ -167,4 +183,6 @@ pub(crate) struct Create {
     /// How many members each server makes in a second; default 1000
     #[arg(long, value_name = "COUNT", requires = "family")]
     pub(crate) members_per_second: Option<u32>,
+    #[command(flatten)]
+    pub(crate) dry: DryRun,
 }

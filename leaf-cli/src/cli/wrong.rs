@@ -67,6 +67,12 @@ pub(super) fn explain(error: &clap::Error) -> String {
                 near => format!("{what}: did you mean {near}?"),
             }
         }
+        ErrorKind::ArgumentConflict => {
+            // Without their values' names.
+            let name = |kind| names(kind).split(' ').next().unwrap_or_default().to_owned();
+            let (one, other) = (name(ContextKind::InvalidArg), name(ContextKind::PriorArg));
+            format!("either {one} or {other}")
+        }
         _ => "this command line is wrong".into(),
     };
     format!("{what}; see {} --help", command(error))

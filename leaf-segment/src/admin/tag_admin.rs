@@ -55,6 +55,7 @@ const DESCRIPTION_CHARS: usize = 256;
 pub struct TagAdmin<'a> {
     store: &'a dyn TagStore,
     failover_margin: Option<i64>,
+    dry_run: bool,
 }
 
 /// Whether an operator confirmed what cannot be taken back.
@@ -143,7 +144,7 @@ impl<'a> TagAdmin<'a> {
     /// For the tags of this store.
     #[must_use]
     pub const fn new(store: &'a dyn TagStore) -> Self {
-        Self { store, failover_margin: None }
+        Self { store, failover_margin: None, dry_run: false }
     }
 
     /// For a store whose failover guard jumps by `margin`: a raise by much of that is asked about,
@@ -151,6 +152,13 @@ impl<'a> TagAdmin<'a> {
     #[must_use]
     pub const fn with_failover_margin(self, margin: Option<i64>) -> Self {
         Self { failover_margin: margin, ..self }
+    }
+
+    /// With `dry_run` every method checks what it would do, and returns the record as it would be, but
+    /// writes nothing.
+    #[must_use]
+    pub const fn with_dry_run(self, dry_run: bool) -> Self {
+        Self { dry_run, ..self }
     }
 
     /// The record.
@@ -186,8 +194,24 @@ impl<'a> TagAdmin<'a> {
             )));
         }
         let new = NewTag { settings: new.settings.of_new_tag(), ..new.clone() };
-        self.store.create(&new).await?;
+        match self.dry_run {
+            true => self.check_name_is_free(&new).await?,
+            false => self.store.create(&new).await?,
+        }
         Ok(new.into())
+    }
+
+    /// Refuses what the store would refuse to make.
+    async fn check_name_is_free(&self, new: &NewTag) -> Result<(), StoreError> {
+        let refused = match self.store.tag(&new.tag).await? {
+            Some(_) => Some(StoreErrorKind::TagExists),
+            None => {
+                let ended = self.store.ended(&new.tag).await?;
+                ended.and_then(|it| it.check(new).err()).map(StoreErrorKind::UsedBefore)
+            }
+        };
+        let operation = || format!("create tag {:?}", new.tag.as_str());
+        refused.map_or(Ok(()), |kind| Err(StoreError::new(kind, operation())))
     }
 
     /// Writes the change that `decide` makes of the record. If somebody else changes the record
@@ -204,7 +228,7 @@ impl<'a> TagAdmin<'a> {
             matches!(error.kind(), StoreErrorKind::RecordChanged | StoreErrorKind::Conflict)
         };
         for _ in 1..TRIES {
-            match self.store.update(&decide(&record)?).await {
+            match self.write(&decide(&record)?).await {
                 Err(error) if overtaken(&error) && begun.elapsed() < TRIES_WITHIN => {
                     record = self.read(tag).await?;
                     if record.generation() != generation {
@@ -214,7 +238,16 @@ impl<'a> TagAdmin<'a> {
                 updated => return Ok(updated?),
             }
         }
-        Ok(self.store.update(&decide(&record)?).await?)
+        Ok(self.write(&decide(&record)?).await?)
+    }
+
+    /// Writes a change, or works out what it would come to.
+    async fn write(&self, update: &TagUpdate) -> Result<TagRecord, StoreError> {
+        if !self.dry_run {
+            return self.store.update(update).await;
+        }
+        let operation = || format!("change tag {:?}", update.seen.tag.as_str());
+        update.apply(&update.seen).map_err(|kind| StoreError::new(kind, operation()))
     }
 
     /// Changes step and settings. Of two operators who change different settings at once, both
@@ -377,6 +410,11 @@ impl<'a> TagAdmin<'a> {
                 "tag {:?}: a new tag of this name must start where this one ended{now}, or it repeats ids",
                 tag.as_str()
             )));
+        }
+        if self.dry_run {
+            let next = EndedTag { meaning, next: record.max_id };
+            let ended = if record.is_sealed() { record.ended() } else { Some(next) };
+            return Ok(Deleted { record, ended });
         }
         let generation = record.generation();
         let (record, ended) = self.seal(record, meaning).await?;

@@ -30,6 +30,14 @@ fn tags_are_made_changed_raised_and_deleted() {
     let changed =
         ops(&server, "PATCH", path, r#"{"step":20,"max_step":50,"min_step":null}"#).json();
     assert_eq!((&changed["step"], &changed["max_step"]), (&json!(20), &json!(50)));
+    // A dry run answers as if it had been done.
+    let dry = |method: &str, more: &str, body: &str| {
+        ops(&server, method, &format!("{path}{more}?dry_run=true"), body).json()
+    };
+    assert_eq!(dry("PATCH", "", r#"{"step":21}"#)["step"], 21);
+    assert_eq!(dry("POST", "/advance", r#"{"at_least":5000}"#)["max_id"], "5000");
+    assert!(dry("DELETE", "", "")["next_first"].is_string());
+    assert_eq!(ops(&server, "GET", path, "").json()["step"], 20);
     let raised = ops(&server, "POST", &format!("{path}/advance"), r#"{"at_least":5000}"#).json();
     assert_eq!((&raised["max_id"], &raised["raised"]), (&json!("5000"), &json!(true)));
     let lower = ops(&server, "POST", &format!("{path}/advance"), r#"{"at_least":"4000"}"#).json();
@@ -133,7 +141,11 @@ fn wrong_administration_is_refused_and_changes_nothing() {
             400,
             "next id is 0",
         ),
-        ("DELETE", &format!("{stock}?yes=1"), "", 400, "there is `confirm`"),
+        ("DELETE", &format!("{stock}?yes=1"), "", 400, "there are `confirm` and `dry_run`"),
+        ("DELETE", &format!("{stock}?dry_run=1"), "", 400, "true or false"),
+        ("PATCH", &format!("{stock}?confirm=x"), r#"{"step":5}"#, 400, "only a deletion"),
+        ("GET", &format!("{stock}?dry_run=true"), "", 400, "takes no parameters"),
+        ("PUT", &format!("{stock}/cut?dry_run=true"), "", 400, "takes no parameters"),
         ("GET", "/v1/tags?x=1", "", 400, "there are `after`, `limit` and `family`"),
         ("GET", "/v1/tags?limit=0", "", 400, "limit: give 1 to 1000"),
         ("GET", "/v1/tags?limit=1001", "", 400, "limit: give 1 to 1000"),

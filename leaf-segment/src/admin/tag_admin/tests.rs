@@ -97,3 +97,36 @@ async fn a_tag_is_deleted_when_confirmed_and_tells_where_to_go_on() {
     assert!(refused.contains("give at most 256"), "{refused}");
     assert!(admin.create(&NewTag { max_id: -1, ..NewTag::sample() }).await.is_err());
 }
+
+#[tokio::test]
+async fn a_dry_run_refuses_and_answers_as_the_command_does_and_writes_nothing() {
+    let (store, tag) = store();
+    let (admin, dry) = (TagAdmin::new(&store), TagAdmin::new(&store).with_dry_run(true));
+    let before = admin.read(&tag).await.unwrap();
+
+    let change = TagChange { step: Some(step(7)), ..TagChange::default() };
+    assert_eq!(dry.change(&tag, change).await.unwrap().step, Ok(step(7)));
+    let crossed =
+        TagChange { min_step: Some(Some(step(2))), max_step: Some(Some(step(1))), ..change };
+    assert!(matches!(dry.change(&tag, crossed).await, Err(TagAdminError::Conflict(_))));
+    let (advanced, raised) = dry.advance(&tag, 5000, Confirm::No).await.unwrap();
+    assert_eq!((advanced.max_id, raised), (5000, true));
+    let far = dry.advance(&tag, FAR + 5002, Confirm::No).await.unwrap_err();
+    assert!(matches!(far, TagAdminError::Unconfirmed(_)), "{far}");
+    let told = dry.delete(&tag, Confirm::Yes).await.unwrap();
+    assert_eq!(told.ended.unwrap().next, before.max_id);
+    assert_eq!(admin.read(&tag).await.unwrap(), before);
+
+    let new = NewTag::new(Tag::parse("new").unwrap(), step(10));
+    let (told, made) = (dry.create(&new).await.unwrap(), admin.create(&new).await.unwrap());
+    assert_eq!((told.max_id, told.step, told.meaning), (made.max_id, made.step, made.meaning));
+    let kind = |error| match error {
+        TagAdminError::Store(error) => StoreError::kind(&error).clone(),
+        other => panic!("{other}"),
+    };
+    assert_eq!(kind(dry.create(&new).await.unwrap_err()), StoreErrorKind::TagExists);
+    admin.advance(&new.tag, 500, Confirm::No).await.unwrap();
+    admin.delete(&new.tag, Confirm::Yes).await.unwrap();
+    let used = kind(dry.create(&new).await.unwrap_err());
+    assert!(matches!(used, StoreErrorKind::UsedBefore(_)), "{used:?}");
+}

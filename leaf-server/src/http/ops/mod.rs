@@ -190,10 +190,10 @@ async fn answer(
     if !matches!(route.to, To::Alive | To::Ready | To::File(_)) {
         authorize(caller, head)?;
         let takes_some = match route.to {
-            To::Cache | To::Db | To::Id | To::Records(Records::Tags) => head.method != "POST",
-            To::Drain => false,
-            To::Records(Records::TagCut) => false,
-            _ => head.method == "DELETE",
+            To::Cache | To::Db | To::Id | To::Records(Records::Tags) => true,
+            To::Records(Records::Tag) => !matches!(head.method, Method::GET | Method::HEAD),
+            To::Records(Records::TagAdvance | Records::TagRekey) => true,
+            _ => false,
         };
         if !takes_some && head.uri.query().is_some_and(|query| !query.is_empty()) {
             return Err(Problem::bad_request("this route takes no parameters"));
@@ -343,28 +343,34 @@ async fn perform(node: &Node, asked: &Asked) -> Result<Reply, Problem> {
         let why = "If-Match: only PATCH of a tag goes by a version";
         return Err(Problem::bad_request(why));
     }
+    let how = How::of(head.uri.query().unwrap_or_default())?;
+    if how.confirm.is_some() && (*records, &head.method) != (Records::Tag, &Method::DELETE) {
+        return Err(Problem::bad_request("confirm: only a deletion is confirmed by it"));
+    }
+    let dry_run = how.dry_run;
     match (records, head.method.as_str()) {
         (Records::Tags, _) => {
             let (tag, spec) = body::json::<tags::Create>(&head.headers, body)?.read()?;
-            Ok(reply::json(StatusCode::CREATED, &tags::create(node, &tag, spec).await?))
+            let status = if dry_run { ok } else { StatusCode::CREATED };
+            Ok(reply::json(status, &tags::create(node, &tag, spec, dry_run).await?))
         }
         (Records::Tag, "PATCH") => {
             let change = body::json::<tags::Change>(&head.headers, body)?.read()?;
-            let changed = tags::change(node, &first()?, change, &expected(&head.headers)?).await?;
+            let expected = expected(&head.headers)?;
+            let changed = tags::change(node, &first()?, change, &expected, dry_run).await?;
             Ok(with_version(reply::json(ok, &changed.0), changed.1))
         }
         (Records::Tag, _) => {
-            let confirm = confirm(head.uri.query().unwrap_or_default())?;
-            let how = format!("?confirm={}", parameters[0]);
-            let gone = tags::delete(node, &first()?, confirm.as_deref(), &how).await?;
+            let gone = tags::delete(node, &first()?, &how, &parameters[0]).await?;
             Ok(reply::json(ok, &gone))
         }
         (Records::TagAdvance, _) => {
-            let tags::Advance { at_least: tags::Id(at_least), far } =
-                body::json(&head.headers, body)?;
-            Ok(reply::json(ok, &tags::advance(node, &first()?, at_least, far.into()).await?))
+            let advance = body::json(&head.headers, body)?;
+            Ok(reply::json(ok, &tags::advance(node, &first()?, &advance, dry_run).await?))
         }
-        (Records::TagRekey, _) => Ok(reply::json(ok, &tags::rekey(node, &first()?).await?)),
+        (Records::TagRekey, _) => {
+            Ok(reply::json(ok, &tags::rekey(node, &first()?, dry_run).await?))
+        }
         (Records::TagCut, method) => {
             Ok(reply::json(ok, &tags::cut(node, &first()?, method == "PUT").await?))
         }
@@ -422,12 +428,31 @@ fn decode(part: &str) -> Result<String, Problem> {
     decode_key(part).map(Cow::into_owned)
 }
 
-/// `?confirm=`
-fn confirm(query: &str) -> Result<Option<String>, Problem> {
-    match query.split_once('=') {
-        Some(("confirm", value)) => decode(value).map(Some),
-        _ if query.is_empty() => Ok(None),
-        _ => Err(Problem::bad_request("unknown parameter: there is `confirm`")),
+/// How a tag is changed: `?confirm=…&dry_run=true`.
+#[derive(Default)]
+struct How {
+    /// The tag, repeated.
+    confirm: Option<String>,
+    /// Everything is checked and nothing is written; the answer is as if it were.
+    dry_run: bool,
+}
+
+impl How {
+    fn of(query: &str) -> Result<Self, Problem> {
+        let mut how = Self::default();
+        for parameter in query.split('&').filter(|parameter| !parameter.is_empty()) {
+            match parameter.split_once('=') {
+                Some(("confirm", tag)) => how.confirm = Some(decode(tag)?),
+                Some(("dry_run", "true")) => how.dry_run = true,
+                Some(("dry_run", "false")) => how.dry_run = false,
+                _ => {
+                    return Err(Problem::bad_request(
+                        "unknown parameter: there are `confirm` and `dry_run`, which is true or false",
+                    ));
+                }
+            }
+        }
+        Ok(how)
     }
 }
 

@@ -6,16 +6,17 @@ use std::sync::Arc;
 use hyper::header::HeaderValue;
 use leaf_core::{Step, Tag};
 use leaf_node::hints;
-use leaf_node::records::{TagIdShown, TagShown};
-use leaf_node::traffic::{self, ChangeError, Subject};
-use leaf_segment::admin::{
-    Confirm, EndedTag, ShapeName, TagAdmin, TagAdminError, TagChange, TagSpec,
+use leaf_node::records::{
+    AdvancedShown, CutShown, DeletedShown, FailedStore, TagIdShown, TagShown, TagsShown,
 };
+use leaf_node::traffic::{self, ChangeError, Subject};
+use leaf_segment::admin::{ShapeName, TagAdmin, TagAdminError, TagChange, TagSpec};
 use leaf_segment::meaning::{Order, Period, TagIdError};
 use leaf_segment::{MemoryStore, SegmentConfig, SegmentError, SegmentGenerator, TagRecord};
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use super::super::problem::Problem;
+use super::How;
 use super::part::Part;
 use crate::ids::IdError;
 use crate::node::{Node, Store};
@@ -23,24 +24,6 @@ use crate::refusal::Reason;
 
 /// How many ids a sample has.
 const SAMPLES: usize = 3;
-
-/// The answer to `GET /v1/tags`.
-#[derive(Serialize)]
-pub(super) struct Tags {
-    pub(super) tags: Vec<TagShown>,
-    /// Where the next tags begin. Not there behind the last one.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) next: Option<String>,
-    /// Stores that could not be read.
-    pub(super) failed: Vec<Failed>,
-}
-
-/// A store that could not be read, and why.
-#[derive(Serialize)]
-pub(super) struct Failed {
-    pub(super) store: String,
-    pub(super) detail: String,
-}
 
 /// The body of `POST /v1/tags`. What is not given has the default of `leaf tag create`.
 #[derive(Deserialize)]
@@ -103,33 +86,6 @@ pub(super) struct Advance {
     /// Yes, by more than 10^12.
     #[serde(default)]
     pub(super) far: bool,
-}
-
-/// The answer to `POST /v1/tags/{tag}/advance`.
-#[derive(Serialize)]
-pub(super) struct Advanced {
-    #[serde(flatten)]
-    pub(super) tag: TagShown,
-    /// Whether `max_id` was lower before.
-    pub(super) raised: bool,
-}
-
-/// The answer to `DELETE /v1/tags/{tag}`.
-#[derive(Serialize)]
-pub(super) struct Gone {
-    pub(super) deleted: TagShown,
-    /// Made again in the same shape, it must not start below this number. Not there where nobody
-    /// wrote it down.
-    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "as_text")]
-    pub(super) next_first: Option<i64>,
-    /// Made again in any other shape, it must not issue ids below this one.
-    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "as_text")]
-    pub(super) ids_below: Option<i64>,
-}
-
-/// Writes a number of 64 bits as a string.
-fn as_text<S: Serializer>(number: &Option<i64>, to: S) -> Result<S::Ok, S::Error> {
-    number.map(|number| number.to_string()).serialize(to)
 }
 
 /// What is not given differs from `null`, which is no value here but where it means something.
@@ -217,21 +173,21 @@ fn shown(record: &TagRecord, store: &Store) -> TagShown {
 }
 
 /// Tags of stores that cannot be read are missing; the others are there.
-pub(super) async fn list(node: &Node, part: &Part) -> Result<Tags, Problem> {
+pub(super) async fn list(node: &Node, part: &Part) -> Result<TagsShown, Problem> {
     let Some(stores) = node.ids.stores() else { return Err(Problem::disabled("segment")) };
     let (family, from) = (part.family.as_ref(), part.from()?);
     let list = leaf_node::list_tags(stores, Store::opened, family, from, part.limit).await;
     let failed = list
         .failed
         .iter()
-        .map(|(url, error)| Failed { store: url.to_string(), detail: error.to_string() });
-    let failed: Vec<Failed> = failed.collect();
+        .map(|(url, error)| FailedStore { store: url.to_string(), detail: error.to_string() });
+    let failed: Vec<FailedStore> = failed.collect();
     if failed.len() == stores.iter().count() {
-        let Failed { store, detail } = &failed[0];
+        let FailedStore { store, detail } = &failed[0];
         return Err(Problem::unavailable(format!("{store}: {detail}")));
     }
     let tags = list.records.iter().map(|(url, record)| TagShown::of(record, url)).collect();
-    Ok(Tags { tags, next: list.next.map(|next| next.to_string()), failed })
+    Ok(TagsShown { tags, next: list.next.map(|next| next.to_string()), failed })
 }
 
 /// The version of what operators can change in a record: another one after each such change, and the same
@@ -255,15 +211,26 @@ pub(super) async fn show(node: &Node, tag: &str) -> Result<(TagShown, HeaderValu
     Ok((shown(&record, store), version(&record)))
 }
 
+/// The administration of a store's tags, which knows how far a failover may set a tag back.
+fn admin(store: &Store, dry_run: bool) -> TagAdmin<'_> {
+    let margin = store.open.admin.failover_margin();
+    TagAdmin::new(&*store.open.store).with_failover_margin(margin).with_dry_run(dry_run)
+}
+
 /// Creates a tag, which this node knows when it answers.
-pub(super) async fn create(node: &Node, tag: &str, spec: TagSpec) -> Result<TagShown, Problem> {
+pub(super) async fn create(
+    node: &Node,
+    tag: &str,
+    spec: TagSpec,
+    dry_run: bool,
+) -> Result<TagShown, Problem> {
     let (store, tag) = find(node, tag)?;
     let new = spec.record(tag, &node.ids.keys())?;
     leaf_node::check_creator(&*store.open.admin, &store.place).await?;
     if let Some(stores) = node.ids.stores() {
         leaf_node::check_new_tag(stores, &new, Store::opened).await?;
     }
-    let record = TagAdmin::new(&*store.open.store).create(&new).await?;
+    let record = admin(store, dry_run).create(&new).await?;
     store.generator.follow(&record.tag).await;
     Ok(shown(&record, store))
 }
@@ -275,6 +242,7 @@ pub(super) async fn change(
     tag: &str,
     change: TagChange,
     expected: &[String],
+    dry_run: bool,
 ) -> Result<(TagShown, HeaderValue), Problem> {
     let (store, tag) = find(node, tag)?;
     if change == TagChange::default() {
@@ -283,11 +251,10 @@ pub(super) async fn change(
              members_per_second",
         ));
     }
-    let admin = TagAdmin::new(&*store.open.store);
     let is_expected = |record: &TagRecord| {
         expected.is_empty() || expected.iter().any(|it| version(record) == it.as_str())
     };
-    let record = admin.change_if(&tag, change, is_expected).await?;
+    let record = admin(store, dry_run).change_if(&tag, change, is_expected).await?;
     store.generator.follow(&tag).await;
     Ok((shown(&record, store), version(&record)))
 }
@@ -297,21 +264,20 @@ pub(super) async fn change(
 pub(super) async fn advance(
     node: &Node,
     tag: &str,
-    at_least: i64,
-    far: Confirm,
-) -> Result<Advanced, Problem> {
+    advance: &Advance,
+    dry_run: bool,
+) -> Result<AdvancedShown, Problem> {
     let (store, tag) = find(node, tag)?;
-    let admin =
-        TagAdmin::new(&*store.open.store).with_failover_margin(store.open.admin.failover_margin());
-    let (record, raised) = admin.advance(&tag, at_least, far).await?;
+    let Advance { at_least: Id(at_least), far } = *advance;
+    let (record, raised) = admin(store, dry_run).advance(&tag, at_least, far.into()).await?;
     store.generator.follow(&tag).await;
-    Ok(Advanced { tag: shown(&record, store), raised })
+    Ok(AdvancedShown::of(&record, raised, &store.url))
 }
 
 /// Gives the newest key of this node to a tag whose ids are scrambled.
-pub(super) async fn rekey(node: &Node, tag: &str) -> Result<TagShown, Problem> {
+pub(super) async fn rekey(node: &Node, tag: &str, dry_run: bool) -> Result<TagShown, Problem> {
     let (store, tag) = find(node, tag)?;
-    let record = TagAdmin::new(&*store.open.store).rekey(&tag, &node.ids.keys()).await?;
+    let record = admin(store, dry_run).rekey(&tag, &node.ids.keys()).await?;
     store.generator.follow(&tag).await;
     Ok(shown(&record, store))
 }
@@ -374,14 +340,6 @@ pub(super) async fn sample(node: &Node, tag: &str, spec: TagSpec) -> Result<Samp
     Ok(Sample { first_ids: ids.iter().map(ToString::to_string).collect(), first_texts })
 }
 
-/// Whether a tag is cut.
-#[derive(Serialize)]
-pub(super) struct CutShown {
-    cut: bool,
-    /// The rule by which it is: the tag, or the beginning of several and `*`.
-    by: Option<String>,
-}
-
 /// Cuts a tag on all servers, or takes the rule of traffic away that it has itself. One for several tags
 /// stays.
 pub(super) async fn cut(node: &Node, tag: &str, cut: bool) -> Result<CutShown, Problem> {
@@ -414,28 +372,25 @@ pub(super) async fn cut(node: &Node, tag: &str, cut: bool) -> Result<CutShown, P
     Ok(CutShown { cut: by.is_some(), by })
 }
 
-/// `confirm` repeats the tag, or the answer says by `how` to do that.
+/// Deletes a tag, which `how` must confirm; `encoded` is its name as it stands in the path.
 pub(super) async fn delete(
     node: &Node,
     tag: &str,
-    confirm: Option<&str>,
-    how: &str,
-) -> Result<Gone, Problem> {
+    how: &How,
+    encoded: &str,
+) -> Result<DeletedShown, Problem> {
     let (store, tag) = find(node, tag)?;
-    let confirmed = confirm == Some(tag.as_str());
-    let deleted = TagAdmin::new(&*store.open.store).delete(&tag, confirmed.into()).await;
+    let confirmed = how.dry_run || how.confirm.as_deref() == Some(tag.as_str());
+    let deleted = admin(store, how.dry_run).delete(&tag, confirmed.into()).await;
     let deleted = deleted.map_err(|error| match error {
         TagAdminError::Unconfirmed(why) => {
-            let text =
-                format!("{why}. To delete it, repeat its name, {how}; or disable it instead");
+            let text = format!(
+                "{why}. To delete it, repeat its name, ?confirm={encoded}; or disable it instead"
+            );
             Problem::new(Reason::Unconfirmed, text)
         }
         error => error.into(),
     })?;
     store.generator.follow(&tag).await;
-    Ok(Gone {
-        deleted: shown(&deleted.record, store),
-        next_first: deleted.ended.map(|ended| ended.next),
-        ids_below: deleted.ended.map(EndedTag::ids_below),
-    })
+    Ok(DeletedShown::of(&deleted, &store.url))
 }

@@ -3,35 +3,16 @@
 
 use std::time::Duration;
 
-use leaf_core::{UnixMillis, WorkerId};
-use leaf_node::records::WorkerShown;
+use leaf_core::WorkerId;
+use leaf_node::records::{FreedShown, WorkerShown, WorkersShown};
 use leaf_snowflake::Registry;
-use serde::{Deserialize, Serialize, Serializer};
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::super::problem::Problem;
 use crate::node::{Node, Snowflake};
 use crate::refusal::Reason;
-
-/// The answer to `GET /v1/workers`.
-#[derive(Serialize)]
-pub(super) struct Workers {
-    pub(super) workers: Vec<WorkerShown>,
-}
-
-/// The answer to a release.
-#[derive(Serialize)]
-pub(super) struct Released {
-    worker: u32,
-    #[serde(serialize_with = "as_text")]
-    pub(super) free_from_ms: UnixMillis,
-}
-
-/// Writes a time as a string of milliseconds.
-fn as_text<S: Serializer>(at: &UnixMillis, to: S) -> Result<S::Ok, S::Error> {
-    to.collect_str(at)
-}
 
 /// The body of a release: what the operator is sure of.
 #[derive(Deserialize)]
@@ -88,9 +69,9 @@ pub(super) fn worker(text: &str) -> Result<WorkerId, Problem> {
 }
 
 /// All worker ids of the registry.
-pub(super) async fn list(node: &Node) -> Result<Workers, Problem> {
+pub(super) async fn list(node: &Node) -> Result<WorkersShown, Problem> {
     let records = mode(node)?.open.registry.workers().await?;
-    Ok(Workers { workers: records.iter().map(WorkerShown::of).collect() })
+    Ok(WorkersShown { workers: records.iter().map(WorkerShown::of).collect() })
 }
 
 /// A command that the body does not confirm.
@@ -103,7 +84,7 @@ pub(super) async fn release(
     node: &Node,
     worker: WorkerId,
     holder_is_dead: bool,
-) -> Result<Released, Problem> {
+) -> Result<FreedShown, Problem> {
     let registry = registry(node)?;
     if !holder_is_dead {
         return Err(unconfirmed(
@@ -112,7 +93,7 @@ pub(super) async fn release(
         ));
     }
     let free = registry.release_worker(worker, node.config.snowflake.node_settings()).await?;
-    Ok(Released { worker: worker.get(), free_from_ms: free })
+    Ok(FreedShown { worker: worker.get(), free_from_ms: free.get() })
 }
 
 /// Takes a worker id out of service for good.

@@ -1,0 +1,254 @@
+//! Administration through a server: `leaf tag`, `leaf worker`, `leaf cut tag` and `leaf decode --tag` by its
+//! ops listener, where stores and registry cannot be reached from here.
+//!
+//! Invariant: a command prints the same, whichever way it goes. What a server has no route for is refused,
+//! and says what to do.
+
+use anyhow::{Result, anyhow};
+use hyper::{Method, Uri};
+use leaf_core::WorkerId;
+use leaf_node::config::ConfigError;
+use leaf_node::records::{
+    AdvancedShown, CutShown, DeletedShown, FreedShown, TagIdShown, TagShown, TagsShown,
+    WorkersShown,
+};
+use leaf_segment::admin::{TagChange, TagSpec};
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Value, json};
+
+use crate::cli::{DryRun, OfRegistry, Output, Ruled, Servers, Tag};
+use crate::remote::{self, Asking};
+use crate::{Done, ask, output, tag, worker};
+
+/// The servers that may do it.
+pub(crate) struct Server {
+    asking: Asking,
+    named: Vec<Uri>,
+}
+
+/// A word in a path or a query.
+fn encoded(word: &str) -> impl std::fmt::Display {
+    utf8_percent_encode(word, NON_ALPHANUMERIC)
+}
+
+/// The path of a tag, with this behind it.
+fn path(tag: &str, rest: &str) -> Result<String> {
+    Ok(format!("/v1/tags/{}{rest}", encoded(tag::name(tag)?.as_str())))
+}
+
+/// With the parameter of a dry run, if it is one.
+fn dry_path(path: String, dry: DryRun) -> String {
+    match dry.dry_run {
+        true if path.contains('?') => path + "&dry_run=true",
+        true => path + "?dry_run=true",
+        false => path,
+    }
+}
+
+/// What a server has no route for.
+fn refuse<T>(what: &str) -> Result<T> {
+    let text = format!(
+        "{what} needs the store or the registry itself: leave --server out, and say --config or --store, which LEAF_SERVER \
+         gives way to"
+    );
+    Err(ConfigError::new(text).into())
+}
+
+impl Server {
+    /// Reads the token and the URLs. None is asked yet.
+    ///
+    /// # Errors
+    /// [`ConfigError`]: one of these is none.
+    pub(crate) fn new(servers: &Servers) -> Result<Self> {
+        let named = remote::named(servers, remote::OPS)?;
+        Ok(Self { asking: Asking::new(servers)?, named })
+    }
+
+    async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T> {
+        self.asking.first(&self.named, Method::GET, path, None).await
+    }
+
+    async fn send<T: DeserializeOwned>(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<&Value>,
+    ) -> Result<T> {
+        self.asking.first(&self.named, method, path, body).await
+    }
+
+    /// A command on tags.
+    ///
+    /// # Errors
+    /// The server does not answer, or refuses; [`ConfigError`] for what it has no route for.
+    pub(crate) async fn tag(&self, command: Tag, output: Output) -> Result<Done> {
+        match command {
+            Tag::List { after, family, limit } => {
+                let family = family.map(|family| tag::family_name(&family)).transpose()?;
+                let mut path =
+                    format!("/v1/tags?limit={limit}&after={}", encoded(&after.to_string()));
+                if let Some(family) = &family {
+                    path += &format!("&family={}", encoded(family.as_str()));
+                }
+                let TagsShown { tags, next, failed } = self.get(&path).await?;
+                let text = tag::part(&tags, next, family.as_ref(), limit, output);
+                let failed = failed.into_iter().next_back();
+                Ok(Done::but(text, failed.map(|it| anyhow!("{}: {}", it.store, it.detail))))
+            }
+            Tag::Show { tag } => {
+                let shown: TagShown = self.get(&path(&tag, "")?).await?;
+                Ok(tag::shown(shown, DryRun::default(), output))
+            }
+            Tag::Create(new) => {
+                let dry = new.dry;
+                let (tag, spec) = tag::spec(new)?;
+                let (path, body) = (dry_path("/v1/tags".into(), dry), new_tag(&tag, spec));
+                let shown = self.send(Method::POST, &path, Some(&body)).await?;
+                Ok(tag::shown(shown, dry, output))
+            }
+            Tag::Set(set) => {
+                let dry = set.dry;
+                let (tag, change) = tag::change(set)?;
+                let (path, body) = (dry_path(path(&tag, "")?, dry), changed(change));
+                let shown = self.send(Method::PATCH, &path, Some(&body)).await?;
+                Ok(tag::shown(shown, dry, output))
+            }
+            Tag::Rekey { tag, yes, dry } => {
+                if !yes {
+                    let why = "a server does not ask the others whether they have the key: say --yes if all have it, or ask \
+                               them without --server";
+                    return Err(ConfigError::new(why).into());
+                }
+                let path = dry_path(path(&tag, "/rekey")?, dry);
+                Ok(tag::shown(self.send(Method::POST, &path, None).await?, dry, output))
+            }
+            Tag::Advance { tag, at_least, yes, dry } => {
+                let path = dry_path(path(&tag, "/advance")?, dry);
+                let advance = async |far: bool| {
+                    let body = json!({ "at_least": at_least.to_string(), "far": far });
+                    self.send::<AdvancedShown>(Method::POST, &path, Some(&body)).await
+                };
+                let advanced = ask::confirmed(yes, tag::ADVANCE, tag::FAR, advance).await?;
+                tag::advanced(advanced, dry, output)
+            }
+            Tag::Delete { tag, family: false, yes, dry } => {
+                let (path, how) = (path(&tag, "")?, tag::how_to_delete(&tag));
+                let delete = async |yes: bool| {
+                    let confirm = format!("?confirm={}", encoded(&tag));
+                    let path = if yes { path.clone() + &confirm } else { path.clone() };
+                    let path = dry_path(path, dry);
+                    self.send::<DeletedShown>(Method::DELETE, &path, None).await
+                };
+                let deleted = ask::confirmed(yes, tag::DELETE, &how, delete).await?;
+                Ok(tag::gone(deleted, dry, output))
+            }
+            Tag::Delete { family: true, .. } => refuse("`leaf tag delete --family`"),
+            Tag::Import { .. } => refuse("`leaf tag import`"),
+        }
+    }
+
+    /// Takes an id of a tag apart.
+    ///
+    /// # Errors
+    /// As of [`Self::tag`].
+    pub(crate) async fn decode(&self, tag: &str, id: &str, output: Output) -> Result<Done> {
+        let told: TagIdShown = self.get(&path(tag, &format!("/ids/{}", encoded(id)))?).await?;
+        Ok(tag::decoded(&told, output))
+    }
+
+    /// Cuts a tag, or takes that back.
+    ///
+    /// # Errors
+    /// As of [`Self::tag`].
+    pub(crate) async fn cut(
+        &self,
+        of: Ruled,
+        cut: bool,
+        dry: DryRun,
+        output: Output,
+    ) -> Result<Done> {
+        let Ruled::Tag { tag } = of else { return refuse("a rule for a caller") };
+        if tag.ends_with('*') {
+            return refuse("a rule for several tags");
+        }
+        if dry.dry_run {
+            return refuse("--dry-run of a rule");
+        }
+        let method = if cut { Method::PUT } else { Method::DELETE };
+        let shown: CutShown = self.send(method, &path(&tag, "/cut")?, None).await?;
+        let text = match &shown.by {
+            Some(by) => format!("tag {tag:?} is cut, by the rule of {by:?}"),
+            None => format!("tag {tag:?} is not cut"),
+        };
+        Ok(output::one(&shown, text, output).into())
+    }
+
+    /// A command on the worker ids of the registry.
+    ///
+    /// # Errors
+    /// As of [`Self::tag`]; without the flag that confirms.
+    pub(crate) async fn workers(&self, command: OfRegistry, output: Output) -> Result<Done> {
+        let all = async || anyhow::Ok(self.get::<WorkersShown>("/v1/workers").await?.workers);
+        let path = |worker: WorkerId, act: &str| format!("/v1/workers/{worker}/{act}");
+        match worker::plan(command)? {
+            worker::Plan::List => Ok(output::rows(&all().await?, output).into()),
+            worker::Plan::DryRun(worker) => worker::would(&all().await?, worker, output),
+            worker::Plan::Release(worker) => {
+                let body = json!({ "holder_is_dead": true });
+                let freed: FreedShown =
+                    self.send(Method::POST, &path(worker, "release"), Some(&body)).await?;
+                Ok(worker::freed(&freed, "released", output))
+            }
+            worker::Plan::Retire(worker) => {
+                let body = json!({ "for_good": true });
+                let _: Value =
+                    self.send(Method::POST, &path(worker, "retire"), Some(&body)).await?;
+                Ok(worker::retired(worker, output))
+            }
+            worker::Plan::Repair(_) => refuse("`leaf worker repair`"),
+        }
+    }
+}
+
+/// The body of a request that makes a tag: what is not given is not there.
+fn new_tag(tag: &str, spec: TagSpec) -> Value {
+    let family = |value: Option<u32>| value.filter(|_| spec.family);
+    let body = json!({
+        "tag": tag,
+        "step": spec.step.map(leaf_core::Step::get),
+        "order": spec.order,
+        "shape": spec.shape.to_string(),
+        "slice": spec.slice,
+        "slice_bits": spec.slice_bits,
+        "reset": spec.reset,
+        "time_zone": spec.time_zone,
+        "text": spec.text,
+        "first": spec.first.map(|first| first.to_string()),
+        "description": spec.description,
+        "family": spec.family,
+        "max_members": family(spec.max_members),
+        "members_per_second": family(spec.members_per_second),
+    });
+    let Value::Object(mut body) = body else { return body };
+    body.retain(|_, value| !value.is_null());
+    body.into()
+}
+
+/// The body of a request that changes a tag: what is `null` is the servers' own from now on.
+fn changed(change: TagChange) -> Value {
+    let limit = |limit: Option<Option<leaf_core::Step>>| {
+        limit.map(|it| json!(it.map(leaf_core::Step::get)))
+    };
+    let given = [
+        ("step", change.step.map(|step| json!(step.get()))),
+        ("enabled", change.enabled.map(Value::from)),
+        ("min_step", limit(change.min_step)),
+        ("max_step", limit(change.max_step)),
+        ("max_take", limit(change.max_take)),
+        ("max_members", change.max_members.map(Value::from)),
+        ("members_per_second", change.members_per_second.map(Value::from)),
+    ];
+    let given = given.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?)));
+    given.collect::<Map<_, _>>().into()
+}
