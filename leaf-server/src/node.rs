@@ -5,7 +5,7 @@
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::Duration;
 
 use anyhow::Result;
@@ -84,6 +84,8 @@ pub(crate) struct Node {
     store_losses: Mutex<Vec<String>>,
     /// The clocks of other nodes, as they were read last; empty where nobody is asked or answers.
     peer_clocks: Mutex<Vec<PeerClock>>,
+    /// The other nodes of the registry, where there is one.
+    pub(crate) peers: Option<Arc<HttpPeers>>,
     /// The health, and when it was looked at.
     seen_health: Mutex<Option<(Instant, Health)>>,
 }
@@ -99,7 +101,11 @@ impl Node {
         listeners: u32,
     ) -> Result<Self> {
         let access = Access::new(config, &tokens::read(config)?);
-        let peers = |registry, own| peers(config, registry, own);
+        let found = OnceLock::new();
+        let peers = |registry, own| -> Arc<dyn Peers> {
+            let peers = || Arc::new(HttpPeers::new(config.clone(), registry, own));
+            Arc::clone(found.get_or_init(peers)) as _
+        };
         let around = Surroundings { http: Some(ids), peers: Some(&peers) };
         let ids = leaf_node::Node::open(config, around).await?;
         let time_zone = time_zone(config)?;
@@ -129,6 +135,7 @@ impl Node {
             tag_memory: TagMemory::default(),
             store_losses: Mutex::default(),
             peer_clocks: Mutex::default(),
+            peers: found.into_inner(),
             seen_health: Mutex::default(),
         })
     }

@@ -89,16 +89,18 @@ impl Barred {
 }
 
 impl Table {
+    /// Each rule about a tag, the narrowest first.
+    fn of_tag(&self, tag: &str) -> impl Iterator<Item = &Arc<Valve>> {
+        let of = move |(prefix, _): &&(String, _)| tag.starts_with(prefix.as_str());
+        let prefixes = self.prefixes.iter().filter(of).map(|(_, valve)| valve);
+        self.tags.get(tag).into_iter().chain(prefixes)
+    }
+
     /// Each rule about this caller and tag; the narrowest first, so that what it refuses does not count for
     /// the others.
     fn about(&self, client: &str, tag: Option<&str>) -> impl Iterator<Item = &Arc<Valve>> {
-        let exactly = tag.and_then(|tag| self.tags.get(tag));
-        let prefixes = self
-            .prefixes
-            .iter()
-            .filter(move |(prefix, _)| tag.is_some_and(|tag| tag.starts_with(prefix.as_str())));
-        let prefixes = prefixes.map(|(_, valve)| valve);
-        exactly.into_iter().chain(prefixes).chain(self.clients.get(client))
+        let of_tag = tag.into_iter().flat_map(|tag| self.of_tag(tag));
+        of_tag.chain(self.clients.get(client))
     }
 }
 
@@ -174,6 +176,15 @@ impl Traffic {
             }
         }
         Ok(())
+    }
+
+    /// The ids of a tag that pass in a second, by the narrowest of the rules about it, 0 where it is cut;
+    /// nothing without such a rule. What is for some callers is not counted.
+    pub(crate) fn limit_of(&self, tag: &str) -> Option<usize> {
+        if !self.some.load(Ordering::Relaxed) {
+            return None;
+        }
+        self.table.load().of_tag(tag).map(|valve| valve.most()).min()
     }
 
     /// How many there are.

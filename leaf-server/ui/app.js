@@ -17,6 +17,18 @@ let heard = Date.now();
 let stream = null;
 let failures = 0;
 const rows = new Map();
+/** The rows that can be seen: of a thousand, the others are written when they come into view. */
+const inView = new WeakSet();
+const views = new IntersectionObserver((changes) => {
+  for (const { target, isIntersecting } of changes) {
+    if (!isIntersecting) inView.delete(target);
+    else {
+      inView.add(target);
+      const name = target.dataset.tag;
+      if (rows.get(name)?.made === target && state.tags?.[name]) showRow(name);
+    }
+  }
+}, { rootMargin: "300px" });
 const history = { at: [], rate: [], store: [], clock: [] };
 let before = null;
 
@@ -224,6 +236,7 @@ function show() {
     "Tags in use": status.segment ? grouped.format(status.segment.stores.reduce((sum, it) => sum + it.tags, 0)) : undefined,
     "Shortest stock lasts": status.segment ? span(Math.min(...lasting, Infinity)) : undefined,
     "Worker id": flake ? flake.worker ?? "none yet" : undefined,
+    "Other nodes": othersInShort(state.others ?? {}),
     "Clock off by": middle === undefined ? undefined : `${middle} ms`,
     "Ids go on without the registry for": flake ? span((Number(flake.registry_ceiling_ms) - state.now) / 1000) : undefined,
     "Refused": grouped.format(Object.values(status.refused ?? {}).flatMap(Object.values).reduce((a, b) => a + b, 0)),
@@ -284,7 +297,9 @@ function trouble(tag) {
   if (tag.advance_to) return "went back";
   if (tag.ended) return "ended";
   if (!tag.enabled) return "disabled";
-  return tag.error ? "no fetch" : "";
+  if (tag.limit === 0) return "cut";
+  if (tag.error) return "no fetch";
+  return tag.limit === undefined ? "" : `at most ${short.format(tag.limit)}/s`;
 }
 
 function row(name) {
@@ -296,42 +311,51 @@ function row(name) {
     step: el("td", { class: "n" }), fetch: el("td"),
   };
   const made = el("tr", {}, cells.name, cells.rate, ...cells.slots.map((it) => el("td", {}, it)), cells.lasts, cells.position, cells.step, cells.fetch);
+  made.dataset.tag = name;
   return { made, cells, mark };
+}
+
+/** Writes what a tag's row shows. */
+function showRow(name) {
+  const tag = state.tags[name];
+  const { cells, mark } = rows.get(name);
+  set(mark, trouble(tag));
+  set(cells.rate, short.format(tag.rate));
+  cells.slots.forEach((made, slot) => setBar(made, tag, slot));
+  set(cells.lasts, span(lasts(tag)));
+  set(cells.position, tag.position === undefined ? "–" : tag.position);
+  const fetched = tag.fetches.at(-1);
+  set(cells.step, tag.order === "strict" ? "strict" : count(fetched?.[0] ?? tag.step?.toString()));
+  set(cells.fetch, fetched ? `${time(fetched[1] * 1000)}, ${(fetched[2] / 1000).toFixed(1)} ms` : "–");
 }
 
 function showTags() {
   const wanted = $("find").value;
   const names = Object.keys(state.tags ?? {}).filter((name) => name.includes(wanted)).sort();
+  const all = new Set(names);
   for (const [name, { made }] of rows) {
-    if (!names.includes(name) || !state.tags[name]) {
+    if (!all.has(name)) {
+      views.unobserve(made);
       made.remove();
       rows.delete(name);
     }
   }
   let last = null;
   for (const name of names) {
-    const tag = state.tags[name];
     let shown = rows.get(name);
-    if (!shown) {
+    const isNew = !shown;
+    if (isNew) {
       shown = row(name);
       rows.set(name, shown);
+      views.observe(shown.made);
       if (last) last.after(shown.made);
       else $("rows").prepend(shown.made);
     }
     last = shown.made;
-    const { cells, mark } = shown;
-    set(mark, trouble(tag));
-    set(cells.rate, short.format(tag.rate));
-    cells.slots.forEach((made, slot) => setBar(made, tag, slot));
-    set(cells.lasts, span(lasts(tag)));
-    set(cells.position, tag.position === undefined ? "–" : tag.position);
-    const fetched = tag.fetches.at(-1);
-    set(cells.step, tag.order === "strict" ? "strict" : count(fetched?.[0] ?? tag.step?.toString()));
-    set(cells.fetch, fetched ? `${time(fetched[1] * 1000)}, ${(fetched[2] / 1000).toFixed(1)} ms` : "–");
+    if (isNew || inView.has(shown.made)) showRow(name);
   }
   const most = 1000;
-  const all = Object.keys(state.tags ?? {}).length;
-  const hidden = all >= most ? `The first ${most} of those in use. ` : "";
+  const hidden = Object.keys(state.tags ?? {}).length >= most ? `The first ${most} of those in use. ` : "";
   set($("tags-note"), state.status?.segment
     ? `${hidden}${names.length === 0 ? "No tag in use has that in its name; there may be more in the store." : ""}`
     : "Segment mode is off on this node.");
@@ -352,14 +376,41 @@ function showFlake(flake, peers) {
     "Leases lost": flake.leases_lost,
     "Timestamps last": `${grouped.format(flake.days_left)} d`,
   });
-  $("peers").hidden = peers.length === 0;
-  set($("peers-note"), peers.length === 0 ? "No other node of the registry tells its clock." : "Their clocks, read once a minute.");
-  const text = JSON.stringify(peers);
-  if ($("peers").dataset.text === text) return;
-  $("peers").dataset.text = text;
-  $("peers").tBodies[0].replaceChildren(...peers.map((peer) => el("tr", {},
-    el("td", { text: peer.address }),
-    el("td", { class: "n", text: `${peer.clock_offset_ms} ms (± ${peer.uncertainty_ms})` }))));
+  showOthers(state.others ?? {}, peers);
+}
+
+/** How another node is, in a word. */
+function otherState(other) {
+  return other.is_silent ? "no answer" : other.state ?? "not asked yet";
+}
+
+/** How many other nodes are how. */
+function othersInShort(others) {
+  const counts = {};
+  for (const other of Object.values(others)) counts[otherState(other)] = (counts[otherState(other)] ?? 0) + 1;
+  const all = Object.entries(counts).map(([state, count]) => `${grouped.format(count)} ${state}`);
+  return all.length === 0 ? undefined : all.join(", ");
+}
+
+function showOthers(others, peers) {
+  const clocks = Object.fromEntries(peers.map((peer) => [peer.address, peer]));
+  const addresses = [...new Set([...Object.keys(others), ...Object.keys(clocks)])].sort();
+  $("others").hidden = addresses.length === 0;
+  set($("others-note"), addresses.length === 0
+    ? "The registry lists no other node."
+    : "How they are is asked every few seconds, their clocks are read once a minute.");
+  const text = JSON.stringify([others, clocks]);
+  if ($("others").dataset.text === text) return;
+  $("others").dataset.text = text;
+  $("others").tBodies[0].replaceChildren(...addresses.map((address) => {
+    const state = otherState(others[address] ?? {});
+    const clock = clocks[address];
+    return el("tr", {},
+      el("td", { text: address }),
+      el("td", { class: state === "ready" || state === "not asked yet" ? "" : "bad", text: state }),
+      el("td", { text: others[address]?.version ?? "–" }),
+      el("td", { class: "n", text: clock ? `${clock.clock_offset_ms} ms (± ${clock.uncertainty_ms})` : "–" }));
+  }));
 }
 
 function showEvents() {
@@ -386,7 +437,7 @@ function chart(id, values) {
     drawn = new uPlot({
       width: place.clientWidth, height: 150, legend: { show: false }, cursor: { show: false },
       scales: { y: { range: (_, least, most) => [Math.min(0, least ?? 0), Math.max(most ?? 0, 1) * 1.05] } },
-      axes: [axis, { ...axis, size: 48, values: (_, ticks) => ticks.map((tick) => short.format(tick)) }],
+      axes: [{ ...axis, size: 28, space: 72, values: (_, ticks) => ticks.map((tick) => time(tick * 1000)) }, { ...axis, size: 48, values: (_, ticks) => ticks.map((tick) => short.format(tick)) }],
       series: [{}, { stroke: color("--full"), width: 1.5, spanGaps: true, points: { show: false } }],
     }, [history.at, values], place);
   };

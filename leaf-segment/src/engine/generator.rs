@@ -101,6 +101,14 @@ impl SegmentGenerator {
         Self { shared }
     }
 
+    /// Asks the store whether it is still there, unless it was asked something else within `lately`; the health
+    /// then tells. By itself the generator does so after four seconds.
+    pub async fn look_at_store(&self, lately: Duration) {
+        if self.shared.store_client.idle_for() >= lately {
+            self.shared.store_client.try_allocating().await;
+        }
+    }
+
     /// The handle of a tag that is already known; never waits.
     #[must_use]
     pub fn known(&self, tag: &str) -> Option<TagHandle> {

@@ -182,17 +182,21 @@ struct ServerShown<'a> {
     weight: u32,
     /// Whether ids can be had now.
     ready: bool,
+    /// Also whether something is wrong with it.
+    state: &'static str,
     segment: bool,
     snowflake: bool,
 }
 
 /// `GET /v1/server`: what a client may want to know before it chooses among servers.
 pub(super) fn server(node: &Node) -> Reply {
+    let health = node.health_lately();
     let shown = ServerShown {
         version: env!("CARGO_PKG_VERSION"),
         zone: node.config.zone.as_deref(),
         weight: node.live.config().weight,
-        ready: node.health_lately().can_answer(),
+        ready: health.can_answer(),
+        state: health.state(),
         segment: node.ids.segments().is_some(),
         snowflake: node.ids.snowflake().is_some(),
     };

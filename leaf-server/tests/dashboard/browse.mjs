@@ -1,5 +1,5 @@
 // Looks at the dashboard in a real browser. It is told what to do by lines on standard input, and
-// answers each by a line: `ok …`, or `failed …`. The test that starts it drives the node beside it.
+// answers each by a line: `ok` with the milliseconds that it took, or `failed …`. The test that starts it drives the node beside it.
 //
 //   open URL              a page of its own, in the light theme, at the width of a desk
 //   token TOKEN           gives it the token, in the dialog that asks for one
@@ -9,6 +9,10 @@
 //   number MS NAME N      waits until the figure of this name is N or more
 //   shut MS               waits until no dialog is open
 //   moves MS SELECTOR     waits until the text of this element has changed twice
+//   mark MS TAG WORD      waits until this word stands beside the tag
+//   no mark MS TAG WORD   waits until it does not
+//   rows MS N             waits until so many tags are shown
+//   work MS               for how long the page was at work at a time, at most, within this time
 //   press NAME            presses the button of this name, in the dialog if one is open
 //   key NAME              presses a key
 //   fill LABEL TEXT       fills the field of this label, in the dialog if one is open
@@ -28,6 +32,8 @@ let errors = [];
 
 const scope = async () => ((await page.locator("dialog[open]").count()) ? page.locator("dialog[open]") : page);
 const seen = (text) => page.evaluate((text) => document.body.innerText.includes(text), text);
+
+const mark = (tag) => page.evaluate((tag) => [...document.querySelectorAll("#rows tr")].find((row) => row.querySelector("button").textContent === tag)?.querySelector(".mark").textContent, tag);
 
 async function until(ms, what, holds) {
   const end = Date.now() + Number(ms);
@@ -66,6 +72,30 @@ const commands = {
   async number(ms, name, least) {
     const value = () => page.evaluate((name) => [...document.querySelectorAll("dt")].find((dt) => dt.textContent === name.replaceAll("_", " "))?.nextSibling.textContent, name);
     await until(ms, `${name} is not ${least}`, async () => Number.parseFloat((await value())?.replaceAll(",", "").replace(/K$/, "e3")) >= Number(least));
+  },
+  async mark(ms, tag, word) {
+    await until(ms, `${tag} is not ${word}`, async () => (await mark(tag)) === word);
+  },
+  async no(_, ms, tag, word) {
+    await until(ms, `${tag} is ${word}`, async () => (await mark(tag)) !== word);
+  },
+  async rows(ms, count) {
+    const shown = () => page.locator("#rows tr").count();
+    await until(ms, `not ${count} tags`, async () => (await shown()) === Number(count));
+  },
+  async work(ms) {
+    return page.evaluate((ms) => new Promise((resolve) => {
+      let longest = 0, last = performance.now();
+      const end = last + ms;
+      // A turn of the loop that comes late waited for the page.
+      const turn = () => {
+        const now = performance.now();
+        longest = Math.max(longest, now - last);
+        last = now;
+        now < end ? setTimeout(turn) : resolve(longest);
+      };
+      turn();
+    }), Number(ms));
   },
   async shut(ms) {
     await until(ms, "a dialog is open", async () => !(await page.locator("dialog[open]").count()));
@@ -117,8 +147,8 @@ for await (const line of createInterface({ input: process.stdin })) {
   const [command, ...words] = line.split(" ");
   const begun = Date.now();
   try {
-    await commands[command](...words);
-    console.log(`ok ${Date.now() - begun}`);
+    const told = await commands[command](...words);
+    console.log(`ok ${Math.round(told ?? Date.now() - begun)}`);
   } catch (error) {
     console.log(`failed ${line}: ${String(error.message).replaceAll("\n", " | ")}`);
   }

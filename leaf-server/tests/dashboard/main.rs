@@ -12,7 +12,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use leaf_testkit::{HttpClient, LeafServer, MariaDb, Response, require, wait_until};
+use leaf_testkit::{HttpClient, LeafServer, MariaDb, Response, free_port, require, wait_until};
 use serde_json::{Map, Value};
 
 const SERVER: &str = env!("CARGO_BIN_EXE_leaf-server");
@@ -117,8 +117,21 @@ fn operators_see_and_change_a_node_in_a_browser() {
     let url = MariaDb::url(database.port(), &database.new_database());
     LeafServer::make_tables(SERVER, &url);
     let directory = tempfile::tempdir().unwrap();
-    let env = [("LEAF_SEGMENT__STORE", url), ("LEAF_OPS__TOKEN", TOKEN.to_owned())];
-    let server = LeafServer::start(SERVER, directory.path(), &[], &env);
+    // Two nodes of one registry; the second one is looked at.
+    let registry = format!("sqlite:{}", directory.path().join("workers.db").display());
+    let node = |name: &str| {
+        let port = free_port();
+        let env = [
+            ("LEAF_SEGMENT__STORE", url.clone()),
+            ("LEAF_OPS__TOKEN", TOKEN.to_owned()),
+            ("LEAF_SNOWFLAKE__REGISTRY", registry.clone()),
+            ("LEAF_HTTP__LISTEN", format!("127.0.0.1:{port}")),
+            ("LEAF_ADVERTISE", format!("127.0.0.1:{port}")),
+        ];
+        LeafServer::start(SERVER, &directory.path().join(name), &[], &env)
+    };
+    let mut peer = node("other");
+    let server = node("node");
     let mut browser = Browser::start();
     under_load(&server, || {
         browser.told(&format!("open http://{}/", server.ops()));
@@ -133,6 +146,7 @@ fn operators_see_and_change_a_node_in_a_browser() {
              moves 10000 #rows tr td:nth-child(6)
              wait 3000 Worker id",
         );
+        browser.told("wait 15000 1 ready");
         // A tag is made by the form, which shows what its ids will look like.
         browser.all(
             "press New tag
@@ -191,6 +205,8 @@ fn operators_see_and_change_a_node_in_a_browser() {
             wait_until(act, Duration::from_secs(10), || {
                 (server.get(&id).status == status).then_some(())
             });
+            let word = if status == 403 { "mark" } else { "no mark" };
+            browser.told(&format!("{word} 5000 {TAG} cut"));
         }
         // Drained and taken back.
         browser.all("press Drain\npress Drain\nshut 5000\nwait 5000 drained by an operator\npress Take back\npress Take back\nshut 5000\nwait 5000 Ready");
@@ -207,6 +223,9 @@ fn operators_see_and_change_a_node_in_a_browser() {
             browser.told(&format!("picture {} light", file("dashboard-phone.png")));
             browser.told("width 1280");
         }
+        // Another node that is gone is told.
+        peer.kill();
+        browser.told("wait 20000 1 no answer");
         // A store that stops is told, with why.
         database.crash();
         let took = browser.told("health 10000 segment store");
@@ -220,6 +239,41 @@ fn operators_see_and_change_a_node_in_a_browser() {
     server.kill();
     browser.told("wait 10000 No news since");
     assert!(browser.tried("wait 100 nothing of the kind").starts_with("failed"));
+}
+
+/// A thousand tags in use, each with ids every second, are shown and found. How long the page is at work at a
+/// time is measured and not asserted.
+#[test]
+fn a_thousand_tags_are_shown() {
+    let directory = tempfile::tempdir().unwrap();
+    let server =
+        LeafServer::start(SERVER, directory.path(), &[], &[("LEAF_OPS__TOKEN", TOKEN.into())]);
+    for number in 0..1000 {
+        let body = format!(r#"{{"tag":"tag-{number:04}","step":1000}}"#);
+        assert_eq!(ask(server.ops(), "POST", "/v1/tags", "", &body).status, 201);
+    }
+    let ends = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut client = HttpClient::connect(server.ids()).unwrap();
+            for number in (0..1000).cycle().take_while(|_| !ends.load(Ordering::Relaxed)) {
+                client.request("GET", &format!("/api/segment/get/tag-{number:04}")).unwrap();
+                if number % 10 == 0 {
+                    std::thread::sleep(Duration::from_millis(10));
+                }
+            }
+        });
+        let done = std::panic::catch_unwind(|| {
+            let mut browser = Browser::start();
+            browser.told(&format!("open http://{}/", server.ops()));
+            browser.all(&format!("wait 10000 Token\ntoken {TOKEN}\nrows 20000 1000"));
+            let longest = browser.told("work 8000");
+            println!("with 1,000 tags the page is at work for {longest:?} at a time, at most");
+            browser.all("fill Find tag-09\nrows 5000 100\nerrors");
+        });
+        ends.store(true, Ordering::Relaxed);
+        done.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+    });
 }
 
 /// What the lines of a stream, put over each other, are in the end.

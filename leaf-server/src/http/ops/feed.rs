@@ -3,7 +3,9 @@
 //!
 //! Invariant: the lines that a viewer gets, put over each other, are the node's state as of the last one.
 //! One line is made a second, which all viewers get; without viewers none is made. The server ends the stream
-//! of a viewer that reads too slowly: the viewer opens another one. Nothing is asked of a store or of the registry.
+//! of a viewer that reads too slowly: the viewer opens another one. The registry is asked nothing. While
+//! somebody watches, the other nodes are asked how they are, and each store that is asked nothing else whether it is
+//! there, so that an outage shows at once.
 
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
@@ -11,9 +13,11 @@ use std::time::Duration;
 use hyper::body::Bytes;
 use leaf_core::{Clock as _, IdRange, SystemClock};
 use leaf_segment::meaning::Order;
+use leaf_segment::shards::Shards;
 use leaf_segment::view::TagView;
 use serde_json::{Map, Value, json};
 use tokio::sync::{broadcast, mpsc};
+use tokio::task::JoinHandle;
 
 use super::status;
 use crate::access::Caller;
@@ -25,6 +29,8 @@ use crate::serve::Pressure;
 
 /// How often a line is made.
 const EVERY: Duration = Duration::from_secs(1);
+/// After how many lines other nodes are asked how they are.
+const LOOK_EVERY: usize = 3;
 /// How many lines may wait for a viewer.
 const BEHIND: usize = 4;
 /// The most viewers: each keeps a connection of the listener that also serves health.
@@ -98,7 +104,19 @@ pub(super) fn watch(caller: &Caller) -> Result<mpsc::Receiver<Bytes>, Problem> {
 
 /// Makes lines while somebody watches.
 async fn make_lines(node: Arc<Node>) {
-    loop {
+    let mut looks: Vec<JoinHandle<()>> = Vec::new();
+    for number in 0_usize.. {
+        if let (0, Some(peers)) = (number % LOOK_EVERY, node.peers.clone()) {
+            tokio::spawn(async move { peers.look().await });
+        }
+        // Stores that hang are not asked by more and more tasks.
+        looks.retain(|look| !look.is_finished());
+        if looks.is_empty() {
+            let stores = node.ids.segments().into_iter().flat_map(Shards::iter).cloned();
+            looks = stores
+                .map(|it| tokio::spawn(async move { it.look_at_store(EVERY).await }))
+                .collect();
+        }
         tokio::time::sleep(EVERY).await;
         let now = now(&node);
         let mut state = node.feed.state();
@@ -146,19 +164,20 @@ fn now(node: &Node) -> Map<String, Value> {
     let tags: Map<String, Value> = views
         .unwrap_or_default()
         .iter()
-        .map(|view| (view.tag.as_str().to_owned(), without_nulls(tag(view))))
+        .map(|view| (view.tag.as_str().to_owned(), without_nulls(tag(node, view))))
         .collect();
     let stores = node.ids.stores().map(|stores| stores.iter().map(store).collect());
-    let health = node.health_lately();
+    let health = node.health();
     let reasons: Vec<&str> = health.reasons().iter().map(|reason| &*reason.text).collect();
     let certificate_ends = node.tls.as_deref().map(|tls| tls.end().as_secs());
     let delay = node.pressures.iter().map(Pressure::delay).max().unwrap_or_default();
     let state = json!({
         "now": SystemClock.wall_millis().get(),
-        "status": without_nulls(json!(status::status(node))),
+        "status": without_nulls(json!(status::status(node, &health))),
         "reasons": reasons,
         "tags": tags,
         "stores": stores.unwrap_or(Value::Array(Vec::new())),
+        "others": node.peers.as_ref().map(|peers| json!(peers.states())),
         "flakes": node.ids.snowflake().map(|_| node.requests.snowflakes().to_string()),
         "delay_ms": delay.as_millis() as u64,
         "drained": node.is_drained(),
@@ -195,7 +214,7 @@ fn store(store: &Store) -> Value {
 }
 
 /// A tag. Numbers of ids are texts, since JavaScript loses digits above 2^53.
-fn tag(view: &TagView) -> Value {
+fn tag(node: &Node, view: &TagView) -> Value {
     let slot = |range: Option<IdRange>| {
         range.map(|range| json!([range.start().to_string(), range.end().to_string()]))
     };
@@ -215,6 +234,7 @@ fn tag(view: &TagView) -> Value {
         "shape": view.meaning.shape.to_string(),
         "text": view.settings.text.as_ref().map(ToString::to_string),
         "enabled": view.settings.enabled,
+        "limit": node.traffic.limit_of(view.tag.as_str()),
         "slots": view.slots.map(slot),
         "current": view.current,
         "position": view.position.map(|position| position.to_string()),

@@ -122,16 +122,16 @@ impl HealthShown {
 /// The answer to `GET /v1/status`: from memory alone, so that it comes also when store and registry
 /// are away.
 pub(super) fn show(node: &Node) -> Reply {
-    reply::json(StatusCode::OK, &status(node))
+    reply::json(StatusCode::OK, &status(node, &node.health()))
 }
 
-/// How this node is.
-pub(super) fn status(node: &Node) -> Status {
+/// How this node is, whose health is `health`.
+pub(super) fn status(node: &Node, health: &Health) -> Status {
     let stores = node.ids.stores().map(|stores| stores.iter().map(one_store).collect());
     Status {
         version: env!("CARGO_PKG_VERSION"),
         name: node.config.name.clone(),
-        health: HealthShown::of(&node.health()),
+        health: HealthShown::of(health),
         running_for_s: node.started.elapsed().as_secs(),
         segment: stores.map(|stores| Segment { stores }),
         snowflake: node.ids.snowflake().map(|snowflake| flakes(node, snowflake)),
