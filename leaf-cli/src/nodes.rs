@@ -3,10 +3,13 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
-use leaf_core::{KeyId, Tag};
+use leaf_core::{Clock as _, KeyId, Tag};
 use leaf_node::config::Config;
 use leaf_node::tls::PeerConnector;
+use leaf_snowflake::{Registry, SystemClock};
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::time::Instant;
 
 use crate::config;
 
@@ -14,6 +17,10 @@ use crate::config;
 const PATIENCE: Duration = Duration::from_secs(5);
 /// The largest answer that is read.
 const LARGEST: u64 = 64 * 1024;
+/// The most nodes whose clocks are read.
+const MOST: usize = 64;
+/// What is not encoded in a path (RFC 3986, section 2.3).
+const NAME: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
 /// Refuses unless this key is the newest that every live node has for the tag: a node without it
 /// would stop to serve the tag. One that does not serve the tag now is passed over. Nobody is asked
@@ -58,15 +65,65 @@ pub(crate) async fn have_key(config: &Config, tag: &Tag, key: KeyId) -> Result<(
 /// The newest key that a node has for a tag, as `GET /v1/segments/{tag}` tells it; `None` where it
 /// does not serve the tag.
 async fn newest_key(connector: &PeerConnector, address: &str, tag: &Tag) -> Result<Option<String>> {
-    let mut path = String::from("/v1/segments/");
-    for byte in tag.as_str().bytes() {
-        match byte {
-            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => {
-                path.push(byte.into());
-            }
-            _ => path += &format!("%{byte:02X}"),
+    let tag = utf8_percent_encode(tag.as_str(), NAME);
+    let body = match fetch(connector, address, &format!("/v1/segments/{tag}")).await? {
+        (200, body) => body,
+        (404, _) => return Ok(None),
+        // The node's certificate is not verified: no token is sent there.
+        (401, _) => {
+            bail!("it answers callers with a token only; look into its segment.keys_file")
         }
+        (status, _) => bail!("status {status}"),
+    };
+    let facts: serde_json::Value = serde_json::from_str(&body)?;
+    Ok(Some(facts["newest_key"].as_str().unwrap_or("none").to_owned()))
+}
+
+/// How this host's clock differs from that of a node.
+pub(crate) struct NodeClock {
+    pub(crate) node: String,
+    /// This clock minus the node's.
+    pub(crate) offset_ms: i64,
+    /// How wrong that may be in either direction.
+    uncertainty: Duration,
+}
+
+impl NodeClock {
+    /// By how much it differs for certain.
+    pub(crate) fn differs_by(&self) -> Duration {
+        Duration::from_millis(self.offset_ms.unsigned_abs()).saturating_sub(self.uncertainty)
     }
+}
+
+/// The clocks of the live nodes of a registry; those that do not answer in time are left out.
+///
+/// # Errors
+/// The registry does not tell which nodes are alive.
+pub(crate) async fn clocks(config: &Config, registry: &Registry) -> Result<Vec<NodeClock>> {
+    let peers = tokio::time::timeout(PATIENCE, registry.peers()).await;
+    let peers = peers.context("no answer from the registry").and_then(|peers| Ok(peers?));
+    let peers = peers.context("which nodes are alive is not known")?;
+    let connector = PeerConnector::new(config)?;
+    let mut clocks = Vec::new();
+    for peer in peers.iter().take(MOST) {
+        let asked = Instant::now();
+        let answer = fetch(&connector, peer.address.as_str(), "/clock");
+        let Ok(Ok((200, body))) = tokio::time::timeout(PATIENCE, answer).await else { continue };
+        let (half, now) = (asked.elapsed() / 2, SystemClock.wall_millis());
+        let Ok(told) = body.trim().parse::<u64>() else { continue };
+        // The node looked at its clock in the middle, or at any moment before or after.
+        let here = now.get().saturating_sub(u64::try_from(half.as_millis()).unwrap_or(0));
+        clocks.push(NodeClock {
+            node: peer.identity.to_string(),
+            offset_ms: here.cast_signed().saturating_sub(told.cast_signed()),
+            uncertainty: half + Duration::from_millis(1),
+        });
+    }
+    Ok(clocks)
+}
+
+/// What a node answers to `GET`: the status, and the body.
+async fn fetch(connector: &PeerConnector, address: &str, path: &str) -> Result<(u16, String)> {
     let mut stream = connector.connect(address).await?;
     let request = format!("GET {path} HTTP/1.0\r\nHost: {address}\r\n\r\n");
     stream.write_all(request.as_bytes()).await?;
@@ -74,15 +131,6 @@ async fn newest_key(connector: &PeerConnector, address: &str, tag: &Tag) -> Resu
     stream.take(LARGEST).read_to_end(&mut answer).await?;
     let answer = String::from_utf8(answer).context("not HTTP")?;
     let (head, body) = answer.split_once("\r\n\r\n").context("not HTTP")?;
-    match head.split(' ').nth(1) {
-        Some("200") => {}
-        Some("404") => return Ok(None),
-        // The node's certificate is not verified: no token is sent there.
-        Some("401") => {
-            bail!("it answers callers with a token only; look into its segment.keys_file")
-        }
-        _ => bail!("{}", head.lines().next().unwrap_or_default()),
-    }
-    let facts: serde_json::Value = serde_json::from_str(body)?;
-    Ok(Some(facts["newest_key"].as_str().unwrap_or("none").to_owned()))
+    let status = head.split(' ').nth(1).and_then(|status| status.parse().ok());
+    Ok((status.context("not HTTP")?, body.to_owned()))
 }

@@ -4,11 +4,11 @@
 
 mod support;
 
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
 use std::path::Path;
 use std::time::Duration;
 
-use leaf_testkit::{LeafServer, Postgres, wait_until};
+use leaf_testkit::{FakeClock, LeafServer, Postgres, free_port, wait_until};
 use support::leaf;
 
 const KEYS: [&str; 2] = [
@@ -81,4 +81,44 @@ fn a_key_is_on_every_live_node_before_it_is_used() {
     drop(one);
     let away = run(&["tag", "rekey", "orders", "--yes"]).failed(2);
     assert!(away.contains("there is no newer one"), "{away}");
+}
+
+/// The doctor compares the clocks of the live nodes with its own, and tells what the kernel says of it.
+#[test]
+fn the_doctor_finds_a_clock_that_is_wrong() {
+    let program = Path::new(env!("CARGO_BIN_EXE_leaf")).with_file_name("leaf-server");
+    let home = tempfile::tempdir().unwrap();
+    let registry = home.path().join("workers.db").display().to_string();
+    let clock = FakeClock::new();
+    let port = free_port();
+    let mut env: Vec<(&str, String)> = clock.environment().to_vec();
+    env.extend([
+        ("LEAF_SNOWFLAKE__REGISTRY", format!("sqlite:{registry}")),
+        ("LEAF_HTTP__LISTEN", format!("127.0.0.1:{port}")),
+        ("LEAF_ADVERTISE", format!("127.0.0.1:{port}")),
+    ]);
+    let _server = LeafServer::start(program.to_str().unwrap(), home.path(), &[], &env);
+    let config = format!("data_dir = '.'\n[snowflake]\nregistry = 'sqlite:{registry}'\n");
+    std::fs::write(home.path().join("leaf.toml"), config).unwrap();
+    // As systemd tells it: what is asked here is what becomes of its word.
+    let told = |word: &str| {
+        let script = home.path().join("timedatectl");
+        let text = format!("#!/bin/sh\n[ \"$2\" = --property=NTPSynchronized ] && echo {word}\n");
+        std::fs::write(&script, text).unwrap();
+        std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o755)).unwrap();
+    };
+    let path = format!("{}:{}", home.path().display(), std::env::var("PATH").unwrap());
+    let doctor = || support::leaf_with(home.path(), &["doctor"], &[("PATH", &path)]);
+    told("yes");
+    assert_eq!(doctor().ok(), "nothing found\n");
+    told("no");
+    assert!(doctor().out.contains("this host  nothing keeps its clock right"));
+    told("yes");
+    clock.set("+90");
+    let found = wait_until("the clock is found", Duration::from_secs(20), || {
+        let found = doctor();
+        (found.code == 1).then_some(found.out)
+    });
+    let node = format!("ms behind that of the node 127.0.0.1:{port}, more than");
+    assert!(found.contains(&node) && found.contains("its clock is "), "{found}");
 }

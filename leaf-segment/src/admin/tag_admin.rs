@@ -254,7 +254,8 @@ impl<'a> TagAdmin<'a> {
     /// changes stand.
     ///
     /// # Errors
-    /// `Conflict` where `min_step` would be above `max_step`; `UnknownTag`; failures of the store.
+    /// `Conflict` where `min_step` would be above `max_step`, and in a tag that is sealed; `UnknownTag`; failures of the
+    /// store.
     pub async fn change(&self, tag: &Tag, change: TagChange) -> Result<TagRecord, TagAdminError> {
         self.change_if(tag, change, |_| true).await
     }
@@ -275,6 +276,9 @@ impl<'a> TagAdmin<'a> {
                 return Err(TagAdminError::Stale);
             }
             let meaning = usable(record)?;
+            if record.is_sealed() {
+                return Err(TagAdminError::Conflict(StoreErrorKind::Moved.to_string()));
+            }
             let steps = [change.min_step.flatten(), change.max_step.flatten(), change.step];
             if meaning.order == Order::Strict && steps.iter().any(Option::is_some) {
                 return Err(TagAdminError::Conflict(NO_STEP.into()));

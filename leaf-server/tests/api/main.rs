@@ -123,7 +123,8 @@ fn a_client_sees_what_a_tag_and_a_server_offer() {
         start(&[("LEAF_ZONE", "eu-1a"), ("LEAF_SNOWFLAKE__ENABLED", "false")]);
     let shown = server.get("/v1/server").json();
     let expected = json!({
-        "version": env!("CARGO_PKG_VERSION"), "zone": "eu-1a", "weight": 100, "ready": true, "segment": true, "snowflake": false,
+        "version": env!("CARGO_PKG_VERSION"), "zone": "eu-1a", "weight": 100, "ready": true, "state": "ready", "segment": true,
+        "snowflake": false,
     });
     assert_eq!(shown, expected);
     let expected = json!({

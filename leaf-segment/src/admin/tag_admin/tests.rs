@@ -130,3 +130,17 @@ async fn a_dry_run_refuses_and_answers_as_the_command_does_and_writes_nothing() 
     let used = kind(dry.create(&new).await.unwrap_err());
     assert!(matches!(used, StoreErrorKind::UsedBefore(_)), "{used:?}");
 }
+
+#[tokio::test]
+async fn a_sealed_tag_is_left_as_it_is() {
+    let (store, tag) = store();
+    let admin = TagAdmin::new(&store);
+    let generation = admin.read(&tag).await.unwrap().generation();
+    store.seal(&tag, generation).await.unwrap();
+    let change = TagChange { step: Some(step(7)), ..TagChange::default() };
+    for refused in
+        [admin.change(&tag, change).await.err(), admin.advance(&tag, 9000, Confirm::No).await.err()]
+    {
+        assert!(matches!(refused, Some(TagAdminError::Conflict(_))), "{refused:?}");
+    }
+}

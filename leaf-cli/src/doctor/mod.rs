@@ -3,16 +3,19 @@
 //! It looks for what no single request can notice: two stores that issue the same ids, records that
 //! no server can use, and databases whose settings lose commits. It changes nothing.
 
+mod clocks;
+mod workers;
+
 use std::collections::HashMap;
 use std::time::Duration;
 
 use anyhow::{Result, anyhow};
 use comfy_table::CellAlignment::Left;
-use leaf_core::{Clock as _, Tag, WorkerId};
+use leaf_core::{Clock as _, Tag};
 use leaf_node::hints;
 use leaf_segment::store::{MOST_RECORDS, TagSettingsError};
 use leaf_segment::{NewTag, StoreError, TagRecord};
-use leaf_snowflake::{FenceState, SystemClock};
+use leaf_snowflake::SystemClock;
 use serde::Serialize;
 use tokio::time::Instant;
 
@@ -26,12 +29,11 @@ const TELL: usize = 10_000;
 
 /// A store that is slower than this is named.
 const SLOW: Duration = Duration::from_millis(50);
-/// A ceiling that is further ahead than the nodes go by themselves is one of a wrong clock.
-const FAR: Duration = Duration::from_secs(3600);
 
 /// What was found in a store or a registry.
 #[derive(Debug, Serialize)]
 struct Finding {
+    /// The store, the registry, or this host.
     store: String,
     finding: String,
 }
@@ -52,8 +54,15 @@ pub(crate) async fn run(centres: &[Stores], output: Output) -> Result<Done> {
     for (at, centre) in centres.iter().enumerate() {
         look(centre, &centres[..at], &mut findings).await;
     }
-    if let [centre] = centres {
-        look_at_workers(centre, &mut findings).await;
+    if let [centre] = centres
+        && centre.config.snowflake.enabled
+        && centre.shards.iter().all(|store| store.place.is_some())
+    {
+        let mut found = |place: String, finding: String| {
+            findings.push(Finding { store: place, finding });
+        };
+        let registry = workers::look(&centre.config, &mut found).await;
+        clocks::look(&centre.config, registry.as_ref(), &mut found).await;
     }
     if findings.is_empty() {
         return Ok(output::one(&findings, "nothing found".into(), output).into());
@@ -240,58 +249,6 @@ async fn latency(store: &Store) -> Option<Duration> {
     }
     taken.sort_unstable();
     Some(taken[1])
-}
-
-/// Looks at the worker ids of the configured registry: records that nobody can use, times that a wrong
-/// clock has claimed, and whether worker ids run out.
-async fn look_at_workers(stores: &Stores, findings: &mut Vec<Finding>) {
-    let config = &stores.config;
-    let url = config.registry();
-    let is_named = stores.shards.iter().any(|store| store.place.is_none());
-    let is_absent = url.file(&config.data_dir).is_some_and(|file| !file.exists());
-    if !config.snowflake.enabled || url.is_in_state_file() || is_named || is_absent {
-        return;
-    }
-    let mut found = |finding| findings.push(Finding { store: url.to_string(), finding });
-    let open = async {
-        let registry = crate::config::registry(config).await?;
-        anyhow::Ok(registry.workers().await?)
-    };
-    let workers = match tokio::time::timeout(crate::REGISTRY, open).await {
-        Ok(Ok(workers)) => workers,
-        Ok(Err(error)) => return found(error.to_string()),
-        Err(_) => return found(format!("no answer within {:?}", crate::REGISTRY)),
-    };
-    let settings = config.snowflake.node_settings();
-    // Nothing that a right clock writes is further ahead.
-    let latest = settings.now + settings.offline_for + FAR;
-    let mut in_use = 0;
-    for record in &workers {
-        let worker = record.worker;
-        if let (true, Some(remark)) = (record.needs_repair, &record.remark) {
-            found(format!(
-                "worker id {worker}: {remark}: `leaf worker repair {worker} --holder-is-dead`"
-            ));
-        }
-        let Some(fence) = &record.fence else { continue };
-        in_use += usize::from(fence.state != FenceState::Released);
-        if fence.state != FenceState::Retired && fence.ceiling > latest {
-            found(format!(
-                "worker id {worker}: it is used up to {}: a clock was ahead. No node can have it before; `leaf worker retire \
-                 {worker} --yes` takes it out of the list",
-                fence.ceiling.utc()
-            ));
-        }
-    }
-    let range = config.snowflake.worker_range;
-    let is_ours = |worker: &u32| range.is_none_or(|range| range.contains(WorkerId::new(*worker)));
-    let all = (0..=config.snowflake.layout.max_worker().get()).filter(is_ours).count();
-    if in_use * 10 > all * 9 {
-        found(format!(
-            "{in_use} of {all} worker ids are in use or retired: when none is left, a new node gets no snowflake ids; `leaf \
-             worker list` shows by whom, `leaf worker release` frees those of dead nodes"
-        ));
-    }
 }
 
 /// Looks at the tags of a store page by page, and says on standard error how far it is.
