@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use leaf_testkit::LeafServer;
+use serde_json::Value;
 use support::leaf_with;
 
 /// The server that was built beside `leaf`.
@@ -67,10 +68,23 @@ impl Session {
 
     /// Types a command, whose arguments have no spaces, and writes down what it prints.
     fn run(&mut self, line: &str) {
+        self.run_and(line, |out| out);
+    }
+
+    /// As [`Self::run`], where the JSON that it prints has other values each time: their types are written down.
+    fn run_for_types(&mut self, line: &str) {
+        self.run_and(line, |out| {
+            let mut value: Value = serde_json::from_str(&out).unwrap();
+            to_types(&mut value);
+            serde_json::to_string_pretty(&value).unwrap() + "\n"
+        });
+    }
+
+    fn run_and(&mut self, line: &str, change: impl FnOnce(String) -> String) {
         let args: Vec<&str> = line.split(' ').collect();
         let environment = self.environment.iter().map(|(name, value)| (*name, value.as_str()));
         let ran = leaf_with(self.home.path(), &args, &environment.collect::<Vec<_>>());
-        let mut text = format!("$ leaf {line}\n{}", ran.out);
+        let mut text = format!("$ leaf {line}\n{}", change(ran.out));
         for line in ran.error.lines() {
             let _ = writeln!(text, "! {line}");
         }
@@ -81,6 +95,21 @@ impl Session {
             text = text.replace(value, name);
         }
         let _ = writeln!(self.text, "{}", without_times(&text));
+    }
+}
+
+/// Writes the type in place of each value; of a list its first element stands for all.
+fn to_types(value: &mut Value) {
+    match value {
+        Value::Object(fields) => fields.values_mut().for_each(to_types),
+        Value::Array(elements) => {
+            elements.truncate(1);
+            elements.iter_mut().for_each(to_types);
+        }
+        Value::Number(_) => *value = "NUMBER".into(),
+        Value::Bool(_) => *value = "BOOL".into(),
+        Value::String(_) => *value = "TEXT".into(),
+        Value::Null => {}
     }
 }
 
@@ -284,6 +313,12 @@ fn of_servers(session: &mut Session, server: &LeafServer) {
     session.run("decode 5");
     session.run("worker list --namespace app");
     session.run("clock accept");
+    session.run_for_types("status -o json");
+    session.run_for_types("clock accept --clock-is-right -o json");
+    let url = format!("http://{}", server.ids());
+    session.run_for_types(&format!(
+        "bench {url} leaf-segment-test --connections 2 --rate 100 --duration 1s -o json"
+    ));
     session.environment = vec![("LEAF_SERVER", "http://127.0.0.1:1".into())];
     session.run("tag list");
     session.run("status");
