@@ -2,6 +2,7 @@
 
 use anyhow::{Context as _, Result};
 use leaf_node::config::ConfigError;
+use leaf_node::requests::AcceptClock;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
@@ -55,7 +56,7 @@ pub(crate) async fn accept(servers: &Servers, is_right: bool, output: Output) ->
         ))
         .into());
     }
-    let right = json!({ "clock_is_right": true });
+    let right = json!(AcceptClock { clock_is_right: true });
     let followed: Followed = asking.post(server, "/v1/clock/accept", &right).await?;
     let text = match (followed.behind_ms_before, followed.behind_ms) {
         (Some(before), Some(now)) => {

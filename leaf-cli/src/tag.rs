@@ -12,7 +12,8 @@ use leaf_node::ListCursor;
 use leaf_node::config::ConfigError;
 use leaf_node::hints;
 use leaf_node::records::{AdvancedShown, DeletedShown, TagIdShown, TagShown};
-use leaf_segment::admin::{ShapeName, TagAdminError, TagChange, TagSpec};
+use leaf_node::requests::{ChangeTag, CreateTag, Number};
+use leaf_segment::admin::{ShapeName, TagAdminError, TagSpec};
 use leaf_segment::meaning::{KeyRing, Order, Shape};
 use leaf_segment::store::{Family, MOST_RECORDS};
 use leaf_segment::{StoreError, StoreErrorKind, TagStore};
@@ -142,33 +143,18 @@ pub(crate) fn how_to_delete(tag: &str) -> String {
 /// Makes a tag.
 async fn create(stores: &Stores, new: Create, output: Output) -> Result<Done> {
     let dry = new.dry;
-    let (tag, spec) = spec(new)?;
+    let (tag, spec) = asked(new)?.read().map_err(refused)?;
     let (store, record) = plan(stores, &tag, spec).await?;
     let record = store.tags(dry).create(&record).await.map_err(refused)?;
     Ok(shown(TagShown::of(&record, &store.url), dry, output))
 }
 
-/// The tag that a command line asks for, and what it is to be like.
+/// What a command line asks for.
 ///
 /// # Errors
-/// [`ConfigError`] where it makes no sense.
-pub(crate) fn spec(new: Create) -> Result<(String, TagSpec)> {
-    let spec = TagSpec {
-        step: new.step.map(size).transpose()?,
-        order: new.order.map(Into::into),
-        shape: new.shape,
-        slice: new.slice,
-        slice_bits: new.slice_bits,
-        reset: new.reset,
-        time_zone: new.time_zone,
-        text: new.text,
-        first: new.first,
-        description: new.description,
-        family: new.family,
-        max_members: new.max_members,
-        members_per_second: new.members_per_second,
-    };
-    if spec.step.is_none() && spec.order != Some(Order::Strict) && spec.reset.is_none() {
+/// [`ConfigError`] where a step is missing.
+pub(crate) fn asked(new: Create) -> Result<CreateTag> {
+    if new.step.is_none() && new.order != Some(crate::cli::Order::Strict) && new.reset.is_none() {
         return Err(ConfigError::new(format!(
             "a tag in relaxed order needs a step: how many ids one trip to the store reserves, those of about ten \
              minutes, like `leaf tag create {} --step 1000`",
@@ -176,7 +162,22 @@ pub(crate) fn spec(new: Create) -> Result<(String, TagSpec)> {
         ))
         .into());
     }
-    Ok((new.tag, spec))
+    Ok(CreateTag {
+        tag: new.tag,
+        step: new.step,
+        order: new.order.map(Into::into),
+        shape: new.shape,
+        slice: new.slice,
+        slice_bits: new.slice_bits,
+        reset: new.reset,
+        time_zone: new.time_zone,
+        text: new.text,
+        first: new.first.map(Number),
+        description: new.description,
+        family: new.family,
+        max_members: new.max_members,
+        members_per_second: new.members_per_second,
+    })
 }
 
 /// The record of a new tag, and the store that it belongs to. Nothing is made yet.
@@ -263,36 +264,31 @@ pub(crate) fn part(
 /// Changes what a running server picks up at its next refresh: the step and the settings.
 async fn set_tag(stores: &Stores, set: Set, output: Output) -> Result<Done> {
     let (store, dry) = (stores.shards.of(&set.tag), set.dry);
-    let (tag, change) = change(set)?;
+    let (tag, change) = change(set);
+    let change = change.read().map_err(refused)?;
     let record = store.tags(dry).change(&name(&tag)?, change).await.map_err(refused)?;
     Ok(shown(TagShown::of(&record, &store.url), dry, output))
 }
 
 /// The tag that a command line is about, and what is to be changed of it.
-///
-/// # Errors
-/// [`ConfigError`] for a number that is no step.
-pub(crate) fn change(set: Set) -> Result<(String, TagChange)> {
-    let change = TagChange {
-        step: set.step.map(size).transpose()?,
+pub(crate) fn change(set: Set) -> (String, ChangeTag) {
+    let change = ChangeTag {
+        step: set.step,
         enabled: set.enabled,
-        min_step: limit(set.min_step)?,
-        max_step: limit(set.max_step)?,
-        max_take: limit(set.max_take)?,
+        min_step: limit(set.min_step),
+        max_step: limit(set.max_step),
+        max_take: limit(set.max_take),
         max_members: set.max_members,
         members_per_second: set.members_per_second,
     };
-    Ok((set.tag, change))
+    (set.tag, change)
 }
 
 /// A limit of `leaf tag set`. `None`: it was not given and stays as it is. `Some(None)`: the word
-/// `none`, the server's own limit applies again.
-fn limit(text: Option<String>) -> Result<Option<Option<Step>>> {
-    match text.as_deref() {
-        None => Ok(None),
-        Some("none") => Ok(Some(None)),
-        Some(number) => Ok(Some(Some(size(number.parse().unwrap_or(0))?))),
-    }
+/// `none`, the server's own limit applies again. What is no number is no step either.
+fn limit(text: Option<String>) -> Option<Option<i64>> {
+    let number = |text: &str| (text != "none").then(|| text.parse().unwrap_or(0));
+    text.map(|text| number(&text))
 }
 
 /// A tag that was raised, so that the store grants no lower ids any more, and every node drops those from

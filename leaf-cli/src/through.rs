@@ -12,10 +12,10 @@ use leaf_node::records::{
     AdvancedShown, CutShown, DeletedShown, FreedShown, TagIdShown, TagShown, TagsShown,
     WorkersShown,
 };
-use leaf_segment::admin::{TagChange, TagSpec};
+use leaf_node::requests::{AdvanceTag, Number, ReleaseWorker, RetireWorker};
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::de::DeserializeOwned;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use crate::cli::{DryRun, OfRegistry, Output, Ruled, Servers, Tag};
 use crate::remote::{self, Asking};
@@ -102,16 +102,15 @@ impl Server {
             }
             Tag::Create(new) => {
                 let dry = new.dry;
-                let (tag, spec) = tag::spec(new)?;
-                let (path, body) = (dry_path("/v1/tags".into(), dry), new_tag(&tag, spec));
-                let shown = self.send(Method::POST, &path, Some(&body)).await?;
+                let (path, asked) = (dry_path("/v1/tags".into(), dry), tag::asked(new)?);
+                let shown = self.send(Method::POST, &path, Some(&json!(asked))).await?;
                 Ok(tag::shown(shown, dry, output))
             }
             Tag::Set(set) => {
                 let dry = set.dry;
-                let (tag, change) = tag::change(set)?;
-                let (path, body) = (dry_path(path(&tag, "")?, dry), changed(change));
-                let shown = self.send(Method::PATCH, &path, Some(&body)).await?;
+                let (tag, change) = tag::change(set);
+                let path = dry_path(path(&tag, "")?, dry);
+                let shown = self.send(Method::PATCH, &path, Some(&json!(change))).await?;
                 Ok(tag::shown(shown, dry, output))
             }
             Tag::Rekey { tag, yes, dry } => {
@@ -126,8 +125,8 @@ impl Server {
             Tag::Advance { tag, at_least, yes, dry } => {
                 let path = dry_path(path(&tag, "/advance")?, dry);
                 let advance = async |far: bool| {
-                    let body = json!({ "at_least": at_least.to_string(), "far": far });
-                    self.send::<AdvancedShown>(Method::POST, &path, Some(&body)).await
+                    let asked = json!(AdvanceTag { at_least: Number(at_least), far });
+                    self.send::<AdvancedShown>(Method::POST, &path, Some(&asked)).await
                 };
                 let advanced = ask::confirmed(yes, tag::ADVANCE, tag::FAR, advance).await?;
                 tag::advanced(advanced, dry, output)
@@ -195,13 +194,13 @@ impl Server {
             worker::Plan::List => Ok(output::rows(&all().await?, output).into()),
             worker::Plan::DryRun(worker) => worker::would(&all().await?, worker, output),
             worker::Plan::Release(worker) => {
-                let body = json!({ "holder_is_dead": true });
+                let body = json!(ReleaseWorker { holder_is_dead: true });
                 let freed: FreedShown =
                     self.send(Method::POST, &path(worker, "release"), Some(&body)).await?;
                 Ok(worker::freed(&freed, "released", output))
             }
             worker::Plan::Retire(worker) => {
-                let body = json!({ "for_good": true });
+                let body = json!(RetireWorker { for_good: true });
                 let _: Value =
                     self.send(Method::POST, &path(worker, "retire"), Some(&body)).await?;
                 Ok(worker::retired(worker, output))
@@ -209,46 +208,4 @@ impl Server {
             worker::Plan::Repair(_) => refuse("`leaf worker repair`"),
         }
     }
-}
-
-/// The body of a request that makes a tag: what is not given is not there.
-fn new_tag(tag: &str, spec: TagSpec) -> Value {
-    let family = |value: Option<u32>| value.filter(|_| spec.family);
-    let body = json!({
-        "tag": tag,
-        "step": spec.step.map(leaf_core::Step::get),
-        "order": spec.order,
-        "shape": spec.shape.to_string(),
-        "slice": spec.slice,
-        "slice_bits": spec.slice_bits,
-        "reset": spec.reset,
-        "time_zone": spec.time_zone,
-        "text": spec.text,
-        "first": spec.first.map(|first| first.to_string()),
-        "description": spec.description,
-        "family": spec.family,
-        "max_members": family(spec.max_members),
-        "members_per_second": family(spec.members_per_second),
-    });
-    let Value::Object(mut body) = body else { return body };
-    body.retain(|_, value| !value.is_null());
-    body.into()
-}
-
-/// The body of a request that changes a tag: what is `null` is the servers' own from now on.
-fn changed(change: TagChange) -> Value {
-    let limit = |limit: Option<Option<leaf_core::Step>>| {
-        limit.map(|it| json!(it.map(leaf_core::Step::get)))
-    };
-    let given = [
-        ("step", change.step.map(|step| json!(step.get()))),
-        ("enabled", change.enabled.map(Value::from)),
-        ("min_step", limit(change.min_step)),
-        ("max_step", limit(change.max_step)),
-        ("max_take", limit(change.max_take)),
-        ("max_members", change.max_members.map(Value::from)),
-        ("members_per_second", change.members_per_second.map(Value::from)),
-    ];
-    let given = given.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?)));
-    given.collect::<Map<_, _>>().into()
 }

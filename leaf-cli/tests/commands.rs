@@ -301,7 +301,7 @@ fn mistakes_are_refused_with_what_to_do() {
     let run = |args: &[&str]| leaf(home.path(), args);
     let stock = "leaf-segment-test";
     let cases: [(&[&str], i32, &str); 12] = [
-        (&["tag", "create", "x", "--step", "0"], 2, "a step or count is 1 to 2147483647"),
+        (&["tag", "create", "x", "--step", "0"], 2, "step: give 1 to 2147483647"),
         (&["tag", "create", "x", "--step", "2147483648"], 2, "1 to 2147483647"),
         (&["tag", "create", " x", "--step", "1"], 2, "TAG: "),
         (&["tag", "create", "x", "--step", "1", "--first", "-1"], 2, "the first number is 0 to"),

@@ -31,6 +31,7 @@ mod leaf;
 mod node;
 pub mod records;
 pub mod registry;
+pub mod requests;
 mod shards;
 mod tag_list;
 #[cfg(feature = "server-config")]

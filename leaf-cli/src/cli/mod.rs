@@ -13,7 +13,7 @@ use clap_complete::Shell;
 use leaf_core::TextForm;
 pub(crate) use leaf_node::config::Span;
 use leaf_node::tokens::Role;
-pub(crate) use tag::{Create, Set, Tag};
+pub(crate) use tag::{Create, Order, Set, Tag};
 
 /// Administers Leaf: the tags of its segment stores, the worker ids of its snowflake registry.
 ///

@@ -4,7 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use leaf_core::{ScrambleDomain, Step, Tag, Template, UnknownName};
-use serde::{Deserialize, Deserializer};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::NewTag;
 use crate::admin::TagAdminError;
@@ -100,6 +100,12 @@ impl fmt::Display for ShapeName {
             Self::Interleave(part) => write!(f, "interleave:{part}"),
             Self::Scramble(domain) => write!(f, "scramble:{domain}"),
         }
+    }
+}
+
+impl Serialize for ShapeName {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_str(self)
     }
 }
 

@@ -25,6 +25,7 @@ use hyper::header::{
 use hyper::http::request::Parts;
 use hyper::http::uri::{Authority, PathAndQuery};
 use hyper::{Method, StatusCode, Version};
+use leaf_node::requests::{AcceptClock, ChangeTag, CreateTag, ReleaseWorker, RetireWorker};
 use serde::Serialize;
 use tracing::Instrument as _;
 
@@ -212,8 +213,7 @@ async fn answer(
         };
         // It changes nothing.
         if route.to == To::Records(Records::Sample) {
-            let (tag, spec) =
-                body::json::<tags::Create>(&asked.head.headers, &asked.body)?.read()?;
+            let (tag, spec) = body::json::<CreateTag>(&asked.head.headers, &asked.body)?.read()?;
             let node = Arc::clone(caller);
             return shown(async move { tags::sample(&node, &tag, spec).await }).await;
         }
@@ -350,12 +350,12 @@ async fn perform(node: &Node, asked: &Asked) -> Result<Reply, Problem> {
     let dry_run = how.dry_run;
     match (records, head.method.as_str()) {
         (Records::Tags, _) => {
-            let (tag, spec) = body::json::<tags::Create>(&head.headers, body)?.read()?;
+            let (tag, spec) = body::json::<CreateTag>(&head.headers, body)?.read()?;
             let status = if dry_run { ok } else { StatusCode::CREATED };
             Ok(reply::json(status, &tags::create(node, &tag, spec, dry_run).await?))
         }
         (Records::Tag, "PATCH") => {
-            let change = body::json::<tags::Change>(&head.headers, body)?.read()?;
+            let change = body::json::<ChangeTag>(&head.headers, body)?.read()?;
             let expected = expected(&head.headers)?;
             let changed = tags::change(node, &first()?, change, &expected, dry_run).await?;
             Ok(with_version(reply::json(ok, &changed.0), changed.1))
@@ -375,17 +375,17 @@ async fn perform(node: &Node, asked: &Asked) -> Result<Reply, Problem> {
             Ok(reply::json(ok, &tags::cut(node, &first()?, method == "PUT").await?))
         }
         (Records::WorkerRelease, _) => {
-            let workers::Dead { holder_is_dead } = body::json(&head.headers, body)?;
+            let ReleaseWorker { holder_is_dead } = body::json(&head.headers, body)?;
             let worker = workers::worker(&parameters[0])?;
             Ok(reply::json(ok, &workers::release(node, worker, holder_is_dead).await?))
         }
         (Records::WorkerRetire, _) => {
-            let workers::ForGood { for_good } = body::json(&head.headers, body)?;
+            let RetireWorker { for_good } = body::json(&head.headers, body)?;
             let worker = workers::worker(&parameters[0])?;
             Ok(reply::json(ok, &workers::retire(node, worker, for_good).await?))
         }
         (Records::ClockAccept, _) => {
-            let workers::RightClock { clock_is_right } = body::json(&head.headers, body)?;
+            let AcceptClock { clock_is_right } = body::json(&head.headers, body)?;
             Ok(reply::json(ok, &workers::accept_clock(node, clock_is_right).await?))
         }
         (Records::TagId | Records::Workers | Records::Sample, _) => {

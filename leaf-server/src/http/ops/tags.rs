@@ -9,11 +9,12 @@ use leaf_node::hints;
 use leaf_node::records::{
     AdvancedShown, CutShown, DeletedShown, FailedStore, TagIdShown, TagShown, TagsShown,
 };
+use leaf_node::requests::{AdvanceTag, Number};
 use leaf_node::traffic::{self, ChangeError, Subject};
-use leaf_segment::admin::{ShapeName, TagAdmin, TagAdminError, TagChange, TagSpec};
-use leaf_segment::meaning::{Order, Period, TagIdError};
+use leaf_segment::admin::{TagAdmin, TagAdminError, TagChange, TagSpec};
+use leaf_segment::meaning::TagIdError;
 use leaf_segment::{MemoryStore, SegmentConfig, SegmentError, SegmentGenerator, TagRecord};
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::Serialize;
 
 use super::super::problem::Problem;
 use super::How;
@@ -24,141 +25,6 @@ use crate::refusal::Reason;
 
 /// How many ids a sample has.
 const SAMPLES: usize = 3;
-
-/// The body of `POST /v1/tags`. What is not given has the default of `leaf tag create`.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct Create {
-    tag: String,
-    /// Not in strict order.
-    #[serde(default, deserialize_with = "given")]
-    step: Option<i64>,
-    #[serde(default, deserialize_with = "given")]
-    order: Option<Order>,
-    #[serde(default)]
-    shape: ShapeName,
-    #[serde(default, deserialize_with = "given")]
-    slice: Option<String>,
-    #[serde(default, deserialize_with = "given")]
-    slice_bits: Option<u8>,
-    #[serde(default, deserialize_with = "given")]
-    reset: Option<Period>,
-    #[serde(default, deserialize_with = "given")]
-    time_zone: Option<String>,
-    #[serde(default, deserialize_with = "given")]
-    text: Option<String>,
-    #[serde(default, deserialize_with = "given")]
-    first: Option<Id>,
-    description: Option<String>,
-    #[serde(default)]
-    family: bool,
-    #[serde(default, deserialize_with = "given")]
-    max_members: Option<u32>,
-    #[serde(default, deserialize_with = "given")]
-    members_per_second: Option<u32>,
-}
-
-/// The body of `PATCH /v1/tags/{tag}`: what is not given stays; `null` takes a limit away.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct Change {
-    #[serde(default, deserialize_with = "given")]
-    step: Option<i64>,
-    #[serde(default, deserialize_with = "given")]
-    enabled: Option<bool>,
-    #[serde(default, deserialize_with = "given")]
-    min_step: Option<Option<i64>>,
-    #[serde(default, deserialize_with = "given")]
-    max_step: Option<Option<i64>>,
-    #[serde(default, deserialize_with = "given")]
-    max_take: Option<Option<i64>>,
-    #[serde(default, deserialize_with = "given")]
-    max_members: Option<u32>,
-    #[serde(default, deserialize_with = "given")]
-    members_per_second: Option<u32>,
-}
-
-/// The body of `POST /v1/tags/{tag}/advance`.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct Advance {
-    pub(super) at_least: Id,
-    /// Yes, by more than 10^12.
-    #[serde(default)]
-    pub(super) far: bool,
-}
-
-/// What is not given differs from `null`, which is no value here but where it means something.
-fn given<'de, T: Deserialize<'de>, D: Deserializer<'de>>(from: D) -> Result<Option<T>, D::Error> {
-    T::deserialize(from).map(Some)
-}
-
-/// An id: a string of digits, or a number.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Id(pub(super) i64);
-
-impl<'de> Deserialize<'de> for Id {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        #[derive(Deserialize)]
-        #[serde(untagged, expecting = "an id: a string of digits, or a number")]
-        enum Written {
-            Text(String),
-            Number(i64),
-        }
-        match Written::deserialize(from)? {
-            Written::Number(number) => Ok(Self(number)),
-            Written::Text(text) => text.parse().map(Self).map_err(serde::de::Error::custom),
-        }
-    }
-}
-
-/// A step that a client gives.
-pub(super) fn step(name: &str, value: i64) -> Result<Step, Problem> {
-    let step = Step::new(value);
-    step.map_err(|_| Problem::bad_request(format!("{name}: give 1 to {}", Step::MAX)))
-}
-
-impl Create {
-    /// Which tag is to be made, and how.
-    pub(super) fn read(self) -> Result<(String, TagSpec), Problem> {
-        let spec = TagSpec {
-            step: self.step.map(|value| step("step", value)).transpose()?,
-            order: self.order,
-            shape: self.shape,
-            slice: self.slice,
-            slice_bits: self.slice_bits,
-            reset: self.reset,
-            time_zone: self.time_zone,
-            text: self.text,
-            first: self.first.map(|Id(first)| first),
-            description: self.description,
-            family: self.family,
-            max_members: self.max_members,
-            members_per_second: self.members_per_second,
-        };
-        Ok((self.tag, spec))
-    }
-}
-
-impl Change {
-    /// What is to be changed.
-    pub(super) fn read(self) -> Result<TagChange, Problem> {
-        let limit = |name: &str, value: Option<Option<i64>>| match value {
-            None => Ok(None),
-            Some(None) => Ok(Some(None)),
-            Some(Some(value)) => step(name, value).map(|step| Some(Some(step))),
-        };
-        Ok(TagChange {
-            step: self.step.map(|value| step("step", value)).transpose()?,
-            enabled: self.enabled,
-            min_step: limit("min_step", self.min_step)?,
-            max_step: limit("max_step", self.max_step)?,
-            max_take: limit("max_take", self.max_take)?,
-            max_members: self.max_members,
-            members_per_second: self.members_per_second,
-        })
-    }
-}
 
 /// The store of a tag, and the tag itself.
 fn find<'a>(node: &'a Node, text: &str) -> Result<(&'a Store, Tag), Problem> {
@@ -264,11 +130,11 @@ pub(super) async fn change(
 pub(super) async fn advance(
     node: &Node,
     tag: &str,
-    advance: &Advance,
+    advance: &AdvanceTag,
     dry_run: bool,
 ) -> Result<AdvancedShown, Problem> {
     let (store, tag) = find(node, tag)?;
-    let Advance { at_least: Id(at_least), far } = *advance;
+    let AdvanceTag { at_least: Number(at_least), far } = *advance;
     let (record, raised) = admin(store, dry_run).advance(&tag, at_least, far.into()).await?;
     store.generator.follow(&tag).await;
     Ok(AdvancedShown::of(&record, raised, &store.url))

@@ -6,37 +6,13 @@ use std::time::Duration;
 use leaf_core::WorkerId;
 use leaf_node::records::{FreedShown, WorkerShown, WorkersShown};
 use leaf_snowflake::Registry;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::super::problem::Problem;
 use crate::node::{Node, Snowflake};
 use crate::refusal::Reason;
-
-/// The body of a release: what the operator is sure of.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct Dead {
-    /// Yes, no process goes on with it, nor will one be started again on its data directory.
-    pub(super) holder_is_dead: bool,
-}
-
-/// The body of a request to retire a worker id.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct ForGood {
-    /// Yes, for good.
-    pub(super) for_good: bool,
-}
-
-/// The body of a request to follow the clock.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct RightClock {
-    /// Yes, the clock of this host shows the right time.
-    pub(super) clock_is_right: bool,
-}
 
 /// By how many milliseconds the ids' time is behind the clock. Both are `null` while the clock is
 /// behind the ids, which then wait for it.
