@@ -178,6 +178,10 @@ fn of_this_host(config: &Config, is_for_ids: bool) -> String {
     format!("{scheme}://{listen}")
 }
 
+/// Variables that name stores or a registry.
+const OF_STORES: [&str; 4] =
+    ["LEAF_CONFIG", "LEAF_SEGMENT__STORE", "LEAF_SEGMENT__SHARD", "LEAF_SNOWFLAKE__REGISTRY"];
+
 /// Fills in what the context says and neither the command line nor the environment does. Without a context the
 /// server is that of the configuration.
 ///
@@ -186,13 +190,23 @@ fn of_this_host(config: &Config, is_for_ids: bool) -> String {
 pub(crate) fn fill_in(cli: &mut Cli) -> Result<()> {
     let is_set = |name: &str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
     let all = Contexts::read()?;
-    let is_direct =
-        !cli.place.config.is_empty() || !cli.place.store.is_empty() || is_set("LEAF_CONFIG");
-    if let Some(through) = cli.command.through()
-        && through.server.is_empty()
-        && !is_direct
-    {
-        through.server = remote::of_environment();
+    let is_named = cli.place.is_named();
+    let is_direct = is_named || OF_STORES.iter().any(|name| is_set(name));
+    let has_context = cli.context.is_some();
+    if let Some(through) = cli.command.through() {
+        if through.server.is_empty() && through.token_file.is_some() && is_direct {
+            let why = "--token-file is for a server: give --server, too";
+            return Err(ConfigError::new(why).into());
+        }
+        if is_named && !through.server.is_empty() {
+            return Err(
+                ConfigError::new("either --server, or --store, --config and --data-dir").into()
+            );
+        }
+        // Whoever names a context or a store means it, whatever server the environment has for `leaf status`.
+        if through.server.is_empty() && !is_direct && !has_context {
+            through.server = remote::of_environment();
+        }
     }
     let Some(name) = cli.context.as_ref().or(all.used.as_ref()) else {
         if let Some((servers, is_for_ids)) = cli.command.servers()

@@ -114,17 +114,14 @@ async fn work(mut cli: cli::Cli) -> anyhow::Result<Done> {
                 Server::new(&servers)?.workers(command, output).await
             }
             (Some(_), _) => {
-                let why = "--server: `leaf worker run` and the worker ids of a namespace need the registry itself: leave it \
-                           out";
-                Err(ConfigError::new(why).into())
+                through::refuse("`leaf worker run`, like every command with --namespace,")
             }
             (None, command) => worker_ids(place, namespace, command, output).await,
         },
         Command::Decode { id, form, tag: None, through } => match through.servers() {
-            Some(_) => Err(ConfigError::new(
-                "--server: a snowflake id is taken apart here, by the layout of --config; give --tag for an id of a tag",
-            )
-            .into()),
+            Some(_) => through::refuse(
+                "a snowflake id is taken apart here, by the layout of --config, and",
+            ),
             None => decode::run(&config::read(place)?, &id, form, output),
         },
         Command::Decode { id, tag: Some(tag), through, .. } => match through.servers() {
@@ -215,9 +212,9 @@ async fn worker_ids(
         Worker::Run(run) => worker_run::run(&config(true)?, run).await,
         Worker::Of(command) => {
             let config = config(false)?;
-            let plan = worker::plan(command)?;
+            let asked = worker::asked(command)?;
             let registry = config::registry(&config).await?;
-            let done = worker::run(&registry, &config.snowflake, plan, output);
+            let done = worker::run(&registry, &config.snowflake, asked, output);
             let late = || anyhow!("no answer from the registry within {REGISTRY:?}");
             tokio::time::timeout(REGISTRY, done).await.unwrap_or_else(|_| Err(late()))
         }

@@ -9,6 +9,7 @@ use leaf_node::tls::PeerConnector;
 use leaf_snowflake::{Registry, SystemClock};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use crate::config;
@@ -95,31 +96,44 @@ impl NodeClock {
     }
 }
 
-/// The clocks of the live nodes of a registry; those that do not answer in time are left out.
+/// The clocks of up to 64 live nodes of a registry, and how many did not tell theirs.
 ///
 /// # Errors
 /// The registry does not tell which nodes are alive.
-pub(crate) async fn clocks(config: &Config, registry: &Registry) -> Result<Vec<NodeClock>> {
+pub(crate) async fn clocks(
+    config: &Config,
+    registry: &Registry,
+) -> Result<(Vec<NodeClock>, usize)> {
     let peers = tokio::time::timeout(PATIENCE, registry.peers()).await;
     let peers = peers.context("no answer from the registry").and_then(|peers| Ok(peers?));
     let peers = peers.context("which nodes are alive is not known")?;
+    let all = peers.len();
     let connector = PeerConnector::new(config)?;
-    let mut clocks = Vec::new();
-    for peer in peers.iter().take(MOST) {
-        let asked = Instant::now();
-        let answer = fetch(&connector, peer.address.as_str(), "/clock");
-        let Ok(Ok((200, body))) = tokio::time::timeout(PATIENCE, answer).await else { continue };
-        let (half, now) = (asked.elapsed() / 2, SystemClock.wall_millis());
-        let Ok(told) = body.trim().parse::<u64>() else { continue };
-        // The node looked at its clock in the middle, or at any moment before or after.
-        let here = now.get().saturating_sub(u64::try_from(half.as_millis()).unwrap_or(0));
-        clocks.push(NodeClock {
-            node: peer.identity.to_string(),
-            offset_ms: here.cast_signed().saturating_sub(told.cast_signed()),
-            uncertainty: half + Duration::from_millis(1),
+    let mut asked = JoinSet::new();
+    for peer in peers.into_iter().take(MOST) {
+        let connector = connector.clone();
+        asked.spawn(async move {
+            let clock = clock(&connector, peer.address.as_str());
+            let (offset_ms, uncertainty) =
+                tokio::time::timeout(PATIENCE, clock).await.ok()?.ok()?;
+            Some(NodeClock { node: peer.identity.to_string(), offset_ms, uncertainty })
         });
     }
-    Ok(clocks)
+    let clocks: Vec<NodeClock> = asked.join_all().await.into_iter().flatten().collect();
+    let silent = all - clocks.len();
+    Ok((clocks, silent))
+}
+
+/// This host's clock minus that of a node, in milliseconds, and how wrong that may be.
+async fn clock(connector: &PeerConnector, address: &str) -> Result<(i64, Duration)> {
+    let asked = Instant::now();
+    let (_, body) = fetch(connector, address, "/clock").await?;
+    let (half, now) = (asked.elapsed() / 2, SystemClock.wall_millis());
+    let there: u64 = body.trim().parse().context("no clock")?;
+    // The node looked at its clock in the middle, or at any moment before or after.
+    let here = now.get().saturating_sub(u64::try_from(half.as_millis()).unwrap_or(0));
+    let offset = here.cast_signed().saturating_sub(there.cast_signed());
+    Ok((offset, half + Duration::from_millis(1)))
 }
 
 /// What a node answers to `GET`: the status, and the body.

@@ -23,8 +23,11 @@ use serde_json::Value;
 use crate::cli::Servers;
 use crate::exit;
 
-/// How long an answer may take.
+/// How long an answer may take, and that to a change: longer than a server itself waits for its stores.
 const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE_WITH_CHANGES: Duration = Duration::from_secs(25);
+/// How long a connection may take. Whoever takes none was not asked.
+const CONNECT: Duration = Duration::from_secs(3);
 /// The largest answer that is read.
 const LARGEST: usize = 16 * 1024 * 1024;
 
@@ -47,7 +50,7 @@ struct Problem {
     detail: String,
 }
 
-/// Why there is no answer, or none that was hoped for.
+/// Why a request failed.
 struct Refused {
     error: anyhow::Error,
     /// No connection was made: the server has done nothing for certain.
@@ -69,12 +72,15 @@ impl Asking {
     /// # Errors
     /// [`ConfigError`]: the token's file cannot be read, or holds no token.
     pub(crate) fn new(servers: &Servers) -> Result<Self> {
+        let mut tcp = HttpConnector::new();
+        tcp.enforce_http(false);
+        tcp.set_connect_timeout(Some(CONNECT));
         let connector = HttpsConnectorBuilder::new()
             .with_native_roots()
             .map_err(|error| ConfigError::new(format!("certificates of this system: {error}")))?
             .https_or_http()
             .enable_http1()
-            .build();
+            .wrap_connector(tcp);
         let token = token(servers.token_file.as_deref())?.map(|token| {
             let value = HeaderValue::from_str(&format!("Bearer {token}"));
             // The error must not repeat it.
@@ -126,7 +132,7 @@ impl Asking {
             match self.ask(method.clone(), server, path, body).await {
                 Ok(answer) => return Ok(answer),
                 Err(Refused { error, is_unreached }) => {
-                    // Another one may do what this one has not: what only reads, or was not even asked.
+                    // Another server is asked only if this one was never reached, or if the request only reads.
                     let is_away = exit::code(&error) == exit::UNREACHABLE;
                     let may_ask_another = is_unreached || (is_away && method == Method::GET);
                     if !may_ask_another {
@@ -149,6 +155,8 @@ impl Asking {
         let authority = server.authority().map_or("", |authority| authority.as_str());
         let prefix = server.path().trim_end_matches('/');
         let url = format!("{}://{authority}{prefix}{path}", server.scheme_str().unwrap_or("http"));
+        let changes = method != Method::GET;
+        let patience = if changes { PATIENCE_WITH_CHANGES } else { PATIENCE };
         let mut request =
             Request::builder().method(method).uri(url).header(ACCEPT, "application/json");
         if body.is_some() {
@@ -170,25 +178,33 @@ impl Asking {
             let body = Limited::new(answer.into_body(), LARGEST).collect().await;
             Ok::<_, Refused>((status, body.map_err(|error| anyhow!(error))?.to_bytes()))
         };
-        let answer = tokio::time::timeout(PATIENCE, answer).await;
+        let answer = tokio::time::timeout(patience, answer).await;
         let answer =
-            answer.unwrap_or_else(|_| Err(anyhow!("no answer within {PATIENCE:?}").into()));
-        let (status, body) = answer.map_err(|Refused { error, is_unreached }| {
+            answer.unwrap_or_else(|_| Err(anyhow!("no answer within {patience:?}").into()));
+        let (status, body) = answer.map_err(|Refused { mut error, is_unreached }| {
+            if changes && !is_unreached {
+                error = anyhow!("{error:#}; it may have been done all the same: look again");
+            }
             let error = exit::with(exit::UNREACHABLE, error.context(format!("{server}")));
             Refused { error, is_unreached }
         })?;
         if status.is_success() {
-            let answer = serde_json::from_slice(&body).with_context(|| {
-                format!("{server}: the answer is none of leaf-server: is the URL right?")
+            let answer = serde_json::from_slice(&body).with_context(|| match changes {
+                true => format!("{server}: it was done, but this version cannot read the answer"),
+                false => {
+                    format!("{server}: the answer is none of leaf-server: is the URL right?")
+                }
             });
             return Ok(answer?);
         }
         let problem: Option<Problem> = serde_json::from_slice(&body).ok();
         let word = problem.as_ref().and_then(|problem| problem.r#type.rsplit(':').next());
-        let (is_unconfirmed, is_conflict) = (word == Some("unconfirmed"), word == Some("conflict"));
+        let is = |wanted: &str| word == Some(wanted);
+        let (is_unconfirmed, is_conflict) = (is("unconfirmed"), is("conflict"));
+        // As on the store itself: it answered, and more is to be done.
+        let is_half_done = is("half-deleted") || is("unclear");
         let told = problem.map(|problem| problem.detail);
-        let told =
-            told.unwrap_or_else(|| format!("{status}: is it the ops listener of leaf-server?"));
+        let told = told.unwrap_or_else(|| format!("{status}: is it a listener of leaf-server?"));
         if is_unconfirmed {
             let why = OF_HTTP.iter().find_map(|of| Some(told.split_once(of)?.0));
             let why = why.unwrap_or(&told).to_owned();
@@ -203,6 +219,7 @@ impl Asking {
             StatusCode::NOT_FOUND => exit::NOT_FOUND,
             StatusCode::BAD_REQUEST => exit::USAGE,
             _ if is_conflict => exit::USAGE,
+            _ if is_half_done => exit::FAILED,
             StatusCode::SERVICE_UNAVAILABLE => exit::UNREACHABLE,
             _ => exit::FAILED,
         };

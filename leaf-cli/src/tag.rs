@@ -16,8 +16,10 @@ use leaf_node::requests::{ChangeTag, CreateTag, Number};
 use leaf_segment::admin::{ShapeName, TagAdminError, TagSpec};
 use leaf_segment::meaning::{KeyRing, Order, Shape};
 use leaf_segment::store::{Family, MOST_RECORDS};
-use leaf_segment::{StoreError, StoreErrorKind, TagStore};
+use leaf_segment::{MemoryStore, StoreError, StoreErrorKind, TagStore};
 use serde::Serialize;
+use tracing::instrument::WithSubscriber as _;
+use tracing::subscriber::NoSubscriber;
 
 use crate::cli::{Create, DryRun, Output, Set, Tag};
 use crate::output::{self, Row};
@@ -88,7 +90,9 @@ impl Row for TagShown {
 /// can lose ids needs `--yes`.
 pub(crate) async fn run(stores: &Stores, command: Tag, output: Output) -> Result<Done> {
     match command {
-        Tag::List { after, family, limit } => list(stores, after, family, limit, output).await,
+        Tag::List { after, family, limit } => {
+            list(stores, after, family, limit.into(), output).await
+        }
         Tag::Show { tag } => show(stores, &tag, output).await,
         Tag::Create(new) => create(stores, new, output).await,
         Tag::Set(set) => set_tag(stores, set, output).await,
@@ -101,7 +105,7 @@ pub(crate) async fn run(stores: &Stores, command: Tag, output: Output) -> Result
                     tags.advance(&tag, at_least, yes.into()).await.map_err(refused)?;
                 Ok(AdvancedShown::of(&record, raised, &store.url))
             };
-            advanced(ask::confirmed(yes, ADVANCE, FAR, advance).await?, dry, output)
+            advanced(ask::confirmed(yes || dry.dry_run, ADVANCE, FAR, advance).await?, dry, output)
         }
         Tag::Delete { tag, family: false, yes, dry } => {
             let store = stores.shards.of(&tag);
@@ -375,7 +379,9 @@ async fn delete_family(stores: &Stores, family: &str, yes: bool, dry: DryRun) ->
     );
     let delete = async |yes: bool| match tags.delete(&name, (yes || dry.dry_run).into()).await {
         // It was deleted before its members.
-        Err(TagAdminError::Store(error)) if *error.kind() == StoreErrorKind::UnknownTag && yes => {
+        Err(TagAdminError::Store(error))
+            if *error.kind() == StoreErrorKind::UnknownTag && (yes || dry.dry_run) =>
+        {
             Ok(())
         }
         done => done.map(drop).map_err(refused),
@@ -553,22 +559,18 @@ async fn import(
     Ok(Done::but(output::rows(&imported, output), trouble))
 }
 
-/// The first id that a tag would have in the new store, if the old one grants no more until then.
+/// The first id that a tag would have in the new store, if the old one grants no more until then: copies of both
+/// records are moved, which nobody is told of.
 async fn would_be_first(
     tag: &TagName,
     from: &dyn TagStore,
     to: &dyn TagStore,
     gap: u32,
 ) -> Result<i64, StoreError> {
-    let refuse = |kind| StoreError::new(kind, format!("import tag {:?}", tag.as_str()));
-    let old = from.tag(tag).await?.ok_or_else(|| refuse(StoreErrorKind::UnknownTag))?;
-    match to.tag(tag).await? {
-        // One that was moved before is there, and sealed in the old store.
-        Some(new) if old.is_sealed() => Ok(new.max_id),
-        Some(_) => Err(refuse(StoreErrorKind::TagExists)),
-        None if old.is_sealed() => Err(refuse(StoreErrorKind::Moved)),
-        None => Ok(old.max_id.max(1).saturating_add(gap.into())),
-    }
+    let from = MemoryStore::copy_of(from, tag).await?;
+    let to = MemoryStore::copy_of(to, tag).await?;
+    let moved = leaf_registry::import(tag, &from, &to, gap);
+    moved.with_subscriber(NoSubscriber::default()).await
 }
 
 /// The names of all tags of a store.

@@ -6,7 +6,6 @@
 
 use anyhow::{Result, anyhow};
 use hyper::{Method, Uri};
-use leaf_core::WorkerId;
 use leaf_node::config::ConfigError;
 use leaf_node::records::{
     AdvancedShown, CutShown, DeletedShown, FreedShown, TagIdShown, TagShown, TagsShown,
@@ -19,7 +18,8 @@ use serde_json::{Value, json};
 
 use crate::cli::{DryRun, OfRegistry, Output, Ruled, Servers, Tag};
 use crate::remote::{self, Asking};
-use crate::{Done, ask, output, tag, worker};
+use crate::worker::{self, Act};
+use crate::{Done, ask, output, tag};
 
 /// The servers that may do it.
 pub(crate) struct Server {
@@ -46,11 +46,11 @@ fn dry_path(path: String, dry: DryRun) -> String {
     }
 }
 
-/// What a server has no route for.
-fn refuse<T>(what: &str) -> Result<T> {
+/// Refuses what a server has no route for.
+pub(crate) fn refuse<T>(what: &str) -> Result<T> {
     let text = format!(
-        "{what} needs the store or the registry itself: leave --server out, and say --config or --store, which LEAF_SERVER \
-         gives way to"
+        "{what} needs the store or the registry itself: name it by --config or --store instead of --server; these also \
+         win over LEAF_SERVER"
     );
     Err(ConfigError::new(text).into())
 }
@@ -92,7 +92,7 @@ impl Server {
                     path += &format!("&family={}", encoded(family.as_str()));
                 }
                 let TagsShown { tags, next, failed } = self.get(&path).await?;
-                let text = tag::part(&tags, next, family.as_ref(), limit, output);
+                let text = tag::part(&tags, next, family.as_ref(), limit.into(), output);
                 let failed = failed.into_iter().next_back();
                 Ok(Done::but(text, failed.map(|it| anyhow!("{}: {}", it.store, it.detail))))
             }
@@ -114,7 +114,7 @@ impl Server {
                 Ok(tag::shown(shown, dry, output))
             }
             Tag::Rekey { tag, yes, dry } => {
-                if !yes {
+                if !yes && !dry.dry_run {
                     let why = "a server does not ask the others whether they have the key: say --yes if all have it, or ask \
                                them without --server";
                     return Err(ConfigError::new(why).into());
@@ -128,7 +128,8 @@ impl Server {
                     let asked = json!(AdvanceTag { at_least: Number(at_least), far });
                     self.send::<AdvancedShown>(Method::POST, &path, Some(&asked)).await
                 };
-                let advanced = ask::confirmed(yes, tag::ADVANCE, tag::FAR, advance).await?;
+                let advanced =
+                    ask::confirmed(yes || dry.dry_run, tag::ADVANCE, tag::FAR, advance).await?;
                 tag::advanced(advanced, dry, output)
             }
             Tag::Delete { tag, family: false, yes, dry } => {
@@ -171,14 +172,14 @@ impl Server {
         if tag.ends_with('*') {
             return refuse("a rule for several tags");
         }
-        if dry.dry_run {
-            return refuse("--dry-run of a rule");
-        }
         let method = if cut { Method::PUT } else { Method::DELETE };
-        let shown: CutShown = self.send(method, &path(&tag, "/cut")?, None).await?;
+        let path = dry_path(path(&tag, "/cut")?, dry);
+        let shown: CutShown = self.send(method, &path, None).await?;
+        dry.tell();
+        let is = if dry.dry_run { "would be" } else { "is" };
         let text = match &shown.by {
-            Some(by) => format!("tag {tag:?} is cut, by the rule of {by:?}"),
-            None => format!("tag {tag:?} is not cut"),
+            Some(by) => format!("tag {tag:?} {is} cut, by the rule of {by:?}"),
+            None => format!("tag {tag:?} {is} free of a cut"),
         };
         Ok(output::one(&shown, text, output).into())
     }
@@ -188,24 +189,22 @@ impl Server {
     /// # Errors
     /// As of [`Self::tag`]; without the flag that confirms.
     pub(crate) async fn workers(&self, command: OfRegistry, output: Output) -> Result<Done> {
-        let all = async || anyhow::Ok(self.get::<WorkersShown>("/v1/workers").await?.workers);
-        let path = |worker: WorkerId, act: &str| format!("/v1/workers/{worker}/{act}");
-        match worker::plan(command)? {
-            worker::Plan::List => Ok(output::rows(&all().await?, output).into()),
-            worker::Plan::DryRun(worker) => worker::would(&all().await?, worker, output),
-            worker::Plan::Release(worker) => {
-                let body = json!(ReleaseWorker { holder_is_dead: true });
-                let freed: FreedShown =
-                    self.send(Method::POST, &path(worker, "release"), Some(&body)).await?;
-                Ok(worker::freed(&freed, "released", output))
-            }
-            worker::Plan::Retire(worker) => {
-                let body = json!(RetireWorker { for_good: true });
-                let _: Value =
-                    self.send(Method::POST, &path(worker, "retire"), Some(&body)).await?;
-                Ok(worker::retired(worker, output))
-            }
-            worker::Plan::Repair(_) => refuse("`leaf worker repair`"),
+        if matches!(command, OfRegistry::Repair { .. }) {
+            return refuse("`leaf worker repair`");
         }
+        let Some((act, worker, dry)) = worker::asked(command)? else {
+            let all: WorkersShown = self.get("/v1/workers").await?;
+            return Ok(output::rows(&all.workers, output).into());
+        };
+        let path = |act: &str| dry_path(format!("/v1/workers/{worker}/{act}"), dry);
+        let free: Option<FreedShown> = if act == Act::Retire {
+            let body = json!(RetireWorker { for_good: true });
+            let _: Value = self.send(Method::POST, &path("retire"), Some(&body)).await?;
+            None
+        } else {
+            let body = json!(ReleaseWorker { holder_is_dead: true });
+            Some(self.send(Method::POST, &path("release"), Some(&body)).await?)
+        };
+        Ok(worker::done(act, worker, free.as_ref(), dry, output))
     }
 }

@@ -14,7 +14,7 @@ use serde::Serialize;
 use crate::cli::{DryRun, Output, Rated, Ruled};
 use crate::output::{self, Row};
 use crate::stores::Stores;
-use crate::{Done, cli};
+use crate::{Done, cli, exit};
 
 /// What a command does to a rule.
 pub(crate) enum Act {
@@ -90,7 +90,7 @@ pub(crate) async fn run(stores: &Stores, act: Act, dry: DryRun, output: Output) 
         }
         None => there(read().await?).map_err(explained)?,
         Some((subject, rate)) => {
-            let mut now = there(read().await?).map_err(explained)?;
+            let now = there(read().await?).map_err(explained)?;
             if rate.is_none() && !now.rates.contains_key(&subject) {
                 bail!("{subject} has no rule; `leaf traffic` lists those that there are");
             }
@@ -98,14 +98,7 @@ pub(crate) async fn run(stores: &Stores, act: Act, dry: DryRun, output: Output) 
                 Some(rate) => drop(rules.rates.insert(subject.clone(), rate)),
                 None => drop(rules.rates.remove(&subject)),
             };
-            if dry.dry_run {
-                change(&mut now);
-                // There may be no room for more.
-                now.encode()?;
-                now
-            } else {
-                traffic::change(&**admin, change).await?
-            }
+            traffic::change(&**admin, dry.dry_run, change).await?
         }
     };
     dry.tell();
@@ -148,7 +141,10 @@ async fn check_exists(stores: &Stores, pattern: &str) -> Result<()> {
     let tag = Tag::parse(pattern).map_err(|error| ConfigError::new(error.to_string()))?;
     let store = stores.shards.of(pattern);
     if store.open.store.records(std::slice::from_ref(&tag)).await?.is_empty() {
-        bail!("no such tag: {pattern}; for tags that are to come, give their beginning and *");
+        let text = format!(
+            "no such tag: {pattern}; for tags that are to come, give their beginning and *"
+        );
+        return Err(exit::with(exit::NOT_FOUND, anyhow!(text)));
     }
     Ok(())
 }

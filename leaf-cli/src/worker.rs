@@ -4,16 +4,16 @@
 //! what is asked before and what is printed after. Each command that can lead to repeated ids wants
 //! a flag that says what the caller is sure of.
 
-use anyhow::{Result, anyhow};
+use anyhow::Result;
 use comfy_table::CellAlignment::{self, Left, Right};
 use leaf_core::WorkerId;
 use leaf_node::config::{ConfigError, Snowflake};
 use leaf_node::records::{FreedShown, WorkerShown};
-use leaf_snowflake::Registry;
+use leaf_snowflake::{NodeSettings, Registry};
 
 use crate::cli::{DryRun, OfRegistry, Output};
 use crate::output::{self, Row};
-use crate::{Done, ask, exit};
+use crate::{Done, ask};
 
 impl Row for WorkerShown {
     const COLUMNS: &'static [(&'static str, CellAlignment)] = &[
@@ -38,49 +38,48 @@ impl Row for WorkerShown {
     }
 }
 
-/// What a command comes to, once it is confirmed.
-pub(crate) enum Plan {
-    /// Shows all worker ids.
-    List,
-    /// Shows what it is about, and changes nothing.
-    DryRun(WorkerId),
+/// What a command does, once it is confirmed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Act {
     /// Frees what a dead node holds.
-    Release(WorkerId),
+    Release,
     /// Takes one out of service for good.
-    Retire(WorkerId),
+    Retire,
     /// Writes a record anew.
-    Repair(WorkerId),
+    Repair,
 }
 
-/// What a command comes to; where it is not confirmed by its flag, the terminal is asked.
+/// What a command does with which worker id; nothing for the list. What can lead to repeated ids must be confirmed
+/// by its flag or at the terminal, but for a dry run.
 ///
 /// # Errors
 /// [`ConfigError`]: nobody confirms it.
-pub(crate) fn plan(command: OfRegistry) -> Result<Plan> {
-    let (worker, dry, is_sure, flag, why, plan): (_, _, _, _, _, fn(WorkerId) -> Plan) =
-        match command {
-            OfRegistry::List => return Ok(Plan::List),
-            OfRegistry::Release { worker, holder_is_dead, dry } => {
-                let why = "a holder that lives, or is started again on its data directory while the registry is away, would \
-                           repeat ids";
-                (worker, dry, holder_is_dead, "--holder-is-dead", why, Plan::Release)
-            }
-            OfRegistry::Retire { worker, yes, dry } => {
-                (worker, dry, yes, "--yes", "a retired worker id is never used again", Plan::Retire)
-            }
-            OfRegistry::Repair { worker, holder_is_dead, dry } => {
-                let why = "nobody, no Java Leaf either, may go on with what is repaired";
-                (worker, dry, holder_is_dead, "--holder-is-dead", why, Plan::Repair)
-            }
-        };
-    let worker = WorkerId::new(worker);
-    if dry.dry_run {
-        return Ok(Plan::DryRun(worker));
+pub(crate) fn asked(command: OfRegistry) -> Result<Option<(Act, WorkerId, DryRun)>> {
+    let (act, worker, dry, is_sure) = match command {
+        OfRegistry::List => return Ok(None),
+        OfRegistry::Release { worker, holder_is_dead, dry } => {
+            (Act::Release, worker, dry, holder_is_dead)
+        }
+        OfRegistry::Retire { worker, yes, dry } => (Act::Retire, worker, dry, yes),
+        OfRegistry::Repair { worker, holder_is_dead, dry } => {
+            (Act::Repair, worker, dry, holder_is_dead)
+        }
+    };
+    let (flag, why) = match act {
+        Act::Release => (
+            "--holder-is-dead",
+            "a holder that lives, or is started again on its data directory while the registry is away, would repeat ids",
+        ),
+        Act::Retire => ("--yes", "a retired worker id is never used again"),
+        Act::Repair => {
+            ("--holder-is-dead", "nobody, no Java Leaf either, may go on with what is repaired")
+        }
+    };
+    let question = || format!("{why}. Is that seen to, for worker id {worker}?");
+    if !is_sure && !dry.dry_run && !ask::sure(&question()) {
+        return Err(ConfigError::new(format!("say {flag} to be sure: {why}")).into());
     }
-    if is_sure || ask::sure(&format!("{why}. Worker id {worker}: is that so, and go on?")) {
-        return Ok(plan(worker));
-    }
-    Err(ConfigError::new(format!("say {flag} to be sure: {why}")).into())
+    Ok(Some((act, WorkerId::new(worker), dry)))
 }
 
 /// Runs a command and returns what is to be printed.
@@ -91,56 +90,51 @@ pub(crate) fn plan(command: OfRegistry) -> Result<Plan> {
 pub(crate) async fn run(
     registry: &Registry,
     nodes: &Snowflake,
-    plan: Plan,
+    asked: Option<(Act, WorkerId, DryRun)>,
     output: Output,
 ) -> Result<Done> {
-    let all = async || {
+    let Some((act, worker, dry)) = asked else {
         let records = registry.workers().await?;
-        anyhow::Ok(records.iter().map(WorkerShown::of).collect::<Vec<_>>())
+        let shown: Vec<_> = records.iter().map(WorkerShown::of).collect();
+        return Ok(output::rows(&shown, output).into());
     };
-    match plan {
-        Plan::List => Ok(output::rows(&all().await?, output).into()),
-        Plan::DryRun(worker) => would(&all().await?, worker, output),
-        Plan::Release(worker) => {
-            let free = registry.release_worker(worker, nodes.node_settings()).await?.get();
-            let freed_now = FreedShown { worker: worker.get(), free_from_ms: free };
-            Ok(freed(&freed_now, "released", output))
+    let settings = NodeSettings { dry_run: dry.dry_run, ..nodes.node_settings() };
+    let free = match act {
+        Act::Release => Some(registry.release_worker(worker, settings).await?),
+        Act::Repair => Some(registry.repair_worker(worker, settings).await?),
+        Act::Retire => {
+            registry.retire_worker(worker, settings).await?;
+            None
         }
-        Plan::Retire(worker) => {
-            registry.retire_worker(worker, nodes.node_settings()).await?;
-            Ok(retired(worker, output))
+    };
+    let free = free.map(|free| FreedShown { worker: worker.get(), free_from_ms: free.get() });
+    Ok(done(act, worker, free.as_ref(), dry, output))
+}
+
+/// The answer of a command, which may have made the worker id free, from a moment on that may lie ahead.
+pub(crate) fn done(
+    act: Act,
+    worker: WorkerId,
+    free: Option<&FreedShown>,
+    dry: DryRun,
+    output: Output,
+) -> Done {
+    let what = match act {
+        Act::Release => "released",
+        Act::Retire => "retired",
+        Act::Repair => "repaired",
+    };
+    dry.tell();
+    let is = if dry.dry_run { "would be" } else { "is" };
+    let text = format!("worker id {worker} {is} {what}");
+    match free {
+        Some(free) => {
+            let from = readable(free.free_from_ms);
+            output::one(free, format!("{text}: free from {from}"), output)
         }
-        Plan::Repair(worker) => {
-            let free = registry.repair_worker(worker, nodes.node_settings()).await?.get();
-            let freed_now = FreedShown { worker: worker.get(), free_from_ms: free };
-            Ok(freed(&freed_now, "repaired", output))
-        }
+        None => output::one(&serde_json::json!({ "worker": worker.get() }), text, output),
     }
-}
-
-/// The worker id that a command would change, as it is now.
-///
-/// # Errors
-/// The registry has no record of it.
-pub(crate) fn would(all: &[WorkerShown], worker: WorkerId, output: Output) -> Result<Done> {
-    let Some(shown) = all.iter().find(|shown| shown.worker == worker.get()) else {
-        let text = format!("the registry has no worker id {worker}; `leaf worker list` shows all");
-        return Err(exit::with(exit::NOT_FOUND, anyhow!(text)));
-    };
-    DryRun { dry_run: true }.tell();
-    Ok(output::rows(std::slice::from_ref(shown), output).into())
-}
-
-/// The answer of a command that made a worker id free, from a moment on that may lie ahead.
-pub(crate) fn freed(freed: &FreedShown, what: &str, output: Output) -> Done {
-    let (worker, free) = (freed.worker, readable(freed.free_from_ms));
-    output::one(freed, format!("worker id {worker} is {what}: free from {free}"), output).into()
-}
-
-/// The answer of a command that took a worker id out of service.
-pub(crate) fn retired(worker: WorkerId, output: Output) -> Done {
-    let text = format!("worker id {worker} is retired");
-    output::one(&serde_json::json!({ "worker": worker.get() }), text, output).into()
+    .into()
 }
 
 /// A moment for people.

@@ -266,6 +266,9 @@ fn a_context_names_servers_and_configuration() {
         "its token is shown to its own servers alone: {refused:?}"
     );
     assert!(run(&["tag", "list", "--context", "other"]).failed(2).contains("other.db"));
+    // A context that is named is meant, whatever server the environment has for `leaf status`.
+    let named = run_with(&["tag", "list", "--context", "other"], &[("LEAF_SERVER", &node.ops())]);
+    assert!(named.failed(2).contains("other.db"));
     let local = run(&["tag", "list", "--context", "other", "--store", "sqlite:/nowhere/x.db"]);
     assert!(local.failed(2).contains("x.db"));
 

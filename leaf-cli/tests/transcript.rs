@@ -163,6 +163,7 @@ fn administer(session: &mut Session, more: &str) {
         "tag advance orders --at-least 5000 --dry-run",
         "tag advance orders --at-least 5000",
         "tag advance orders --at-least 4000 -o csv",
+        "tag advance orders --at-least 9000000000000000 --dry-run",
         "tag advance orders --at-least 9000000000000000",
         "tag advance orders --at-least 9000000000000000 --yes",
         "tag rekey orders --yes",
@@ -179,6 +180,7 @@ fn administer(session: &mut Session, more: &str) {
         "worker release 1",
         "worker release 1 --dry-run",
         "worker release 9 --dry-run",
+        "worker retire 1 --dry-run",
         "worker release 0 --holder-is-dead",
         "worker retire 1",
         "worker retire 1 --yes",
@@ -250,6 +252,7 @@ fn of_the_stores(session: &mut Session) {
         &format!("{move_first} --gap 5"),
         &format!("{move_first} --dry-run"),
         "tag list --config other.toml",
+        "cut tag nope",
         "cut tag first --dry-run",
         "cut tag first",
         "cut client app -o csv",
@@ -283,6 +286,9 @@ fn of_the_stores(session: &mut Session) {
         "token new app --role nonsense",
         "completions bash --server http://127.0.0.1:1",
         "tag list --server http://127.0.0.1:1 --store sqlite:leaf.db",
+        "--store sqlite:leaf.db tag list --server http://127.0.0.1:1",
+        "tag list --store sqlite:leaf.db --token-file nowhere",
+        "tag list --limit 0",
         "man /nowhere",
         "completions nope",
     ] {
@@ -302,6 +308,7 @@ fn of_servers(session: &mut Session, server: &LeafServer) {
     session.run("next nope");
     session.environment = vec![("LEAF_SERVER", format!("http://{}", server.ops()))];
     session.run("tag show leaf-segment-test");
+    session.run("cut tag leaf-segment-test --dry-run");
     session.run("cut tag leaf-segment-test");
     session.run("next leaf-segment-test");
     session.run("allow tag leaf-segment-test -o json");
@@ -323,6 +330,11 @@ fn of_servers(session: &mut Session, server: &LeafServer) {
     session.run("tag list");
     session.run("status");
     session.run("tag list --config leaf.toml");
+    session.run("tag show leaf-segment-test --data-dir . -o csv");
+    // Whoever takes no connection has not done it; the next one does.
+    let second = format!("http://127.0.0.1:1,http://{}", server.ops());
+    session.environment = vec![("LEAF_SERVER", second)];
+    session.run("tag set leaf-segment-test --step 9");
 }
 
 /// A terminal is asked before what cannot be taken back.

@@ -193,6 +193,7 @@ pub struct AdvancedShown {
     pub raised: bool,
     /// Whether nodes learn of it from the record, and drop what they have in memory. Not where the store
     /// has no table of settings, like one of a Java Leaf: they must be restarted.
+    #[serde(default)]
     pub nodes_follow: bool,
 }
 

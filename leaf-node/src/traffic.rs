@@ -168,12 +168,13 @@ pub enum ChangeError {
 }
 
 /// Changes the rules in the store that has them; tells what they are then. `change` gets those that are
-/// there, once more each time that somebody else was faster.
+/// there, once more each time that somebody else was faster. With `dry_run` nothing is written.
 ///
 /// # Errors
 /// See [`ChangeError`]. Nothing was changed then, unless the store did not answer.
 pub async fn change(
     admin: &dyn Administration,
+    dry_run: bool,
     change: impl Fn(&mut Rules),
 ) -> Result<Rules, ChangeError> {
     for _ in 0..TRIES {
@@ -183,7 +184,8 @@ pub async fn change(
         let after = rules.encode()?;
         // What no server could read would end all rules.
         Rules::decode(&after)?;
-        if before.as_deref() == Some(&*after)
+        if dry_run
+            || before.as_deref() == Some(&*after)
             || admin.write_note(Note::Traffic, before.as_deref(), &after).await?
         {
             return Ok(rules);

@@ -33,6 +33,17 @@ impl MemoryStore {
         Self { records: Mutex::new(records.collect()), ..Self::default() }
     }
 
+    /// A copy of what another store knows of a tag: what is done with it is done to nobody.
+    ///
+    /// # Errors
+    /// The other store cannot be read.
+    pub async fn copy_of(store: &dyn TagStore, tag: &Tag) -> Result<Self, StoreError> {
+        let records = store.tag(tag).await?.map(|record| (tag.clone(), record));
+        let ended = store.ended(tag).await?.map(|ended| (tag.clone(), ended));
+        let records = Mutex::new(records.into_iter().collect());
+        Ok(Self { records, ended: Mutex::new(ended.into_iter().collect()), ..Self::default() })
+    }
+
     /// Lets the store answer an allocation only after `delay`, as a database does.
     #[must_use]
     pub fn slow(self, delay: Duration) -> Self {

@@ -3,6 +3,7 @@
 //!
 //! A node that does not tell its clock in time is left out; the clocks are compared in leaf-snowflake.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
@@ -44,17 +45,33 @@ pub(crate) struct HttpPeers {
 }
 
 /// How another node is, as it said last.
-#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, Serialize)]
 pub(crate) struct PeerState {
-    /// `ready`, `degraded` or `not ready`; nothing where it was not asked yet, or does not answer.
-    #[serde(default)]
-    state: Option<String>,
+    /// `ready`, `degraded` or `not ready`, or `no answer`; nothing where it was not asked yet.
+    state: Option<Cow<'static, str>>,
     /// Which version of Leaf it is.
-    #[serde(default)]
     version: Option<String>,
-    /// Whether it did not answer.
-    #[serde(skip_deserializing)]
-    is_silent: bool,
+}
+
+/// What another node says of itself.
+#[derive(Deserialize)]
+struct Told {
+    ready: bool,
+    /// A version before this one does not tell it.
+    state: Option<String>,
+    version: String,
+}
+
+impl PeerState {
+    /// What its answer says, if it is one.
+    fn of(answer: Option<String>) -> Self {
+        let told = answer.and_then(|answer| serde_json::from_str::<Told>(&answer).ok());
+        let Some(Told { ready, state, version }) = told else {
+            return Self { state: Some("no answer".into()), version: None };
+        };
+        let ready = if ready { "ready" } else { "not ready" };
+        Self { state: Some(state.map_or(ready.into(), Cow::Owned)), version: Some(version) }
+    }
 }
 
 impl HttpPeers {
@@ -78,6 +95,11 @@ impl HttpPeers {
         self.known().iter().map(|(peer, state)| (peer.to_string(), state.clone())).collect()
     }
 
+    /// Nobody looks any more: what was told is too old for whoever looks next.
+    pub(crate) fn forget_states(&self) {
+        self.known().values_mut().for_each(|state| *state = PeerState::default());
+    }
+
     /// Asks all of them how they are, unless that is done already.
     pub(crate) async fn look(&self) {
         let Ok(_looking) = self.looking.try_lock() else { return };
@@ -93,9 +115,7 @@ impl HttpPeers {
                 asked.spawn(async move {
                     let told = fetch(&connector, peer.as_str(), "/v1/server");
                     let told = tokio::time::timeout(PATIENCE, told).await.ok().flatten();
-                    let told = told.and_then(|told| serde_json::from_str(&told).ok());
-                    let silent = PeerState { is_silent: true, ..PeerState::default() };
-                    (peer, told.unwrap_or(silent))
+                    (peer, PeerState::of(told))
                 });
             }
             while let Some(Ok((peer, state))) = asked.join_next().await {
@@ -149,8 +169,8 @@ impl Peers for HttpPeers {
     }
 }
 
-/// What the node at an address answers to `GET`, over a connection of its own. `None` where anything goes
-/// wrong: what it does not tell does not depend on why. The caller bounds the time.
+/// What the node at an address answers to `GET`, over a connection of its own. `None` for any failure: callers do
+/// not care which. The caller bounds the time.
 async fn fetch(connector: &PeerConnector, address: &str, path: &str) -> Option<String> {
     let stream = connector.connect(address).await.ok()?;
     let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.ok()?;

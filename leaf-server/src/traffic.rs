@@ -178,8 +178,8 @@ impl Traffic {
         Ok(())
     }
 
-    /// The ids of a tag that pass in a second, by the narrowest of the rules about it, 0 where it is cut;
-    /// nothing without such a rule. What is for some callers is not counted.
+    /// How many ids of a tag pass in a second: the smallest number of the rules about it, 0 where it is cut, `None`
+    /// without a rule. Rules about callers do not count.
     pub(crate) fn limit_of(&self, tag: &str) -> Option<usize> {
         if !self.some.load(Ordering::Relaxed) {
             return None;

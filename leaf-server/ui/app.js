@@ -376,12 +376,12 @@ function showFlake(flake, peers) {
     "Leases lost": flake.leases_lost,
     "Timestamps last": `${grouped.format(flake.days_left)} d`,
   });
-  showOthers(state.others ?? {}, peers);
+  showOthers(state.others, peers);
 }
 
 /** How another node is, in a word. */
 function otherState(other) {
-  return other.is_silent ? "no answer" : other.state ?? "not asked yet";
+  return other.state ?? "not asked yet";
 }
 
 /** How many other nodes are how. */
@@ -394,21 +394,21 @@ function othersInShort(others) {
 
 function showOthers(others, peers) {
   const clocks = Object.fromEntries(peers.map((peer) => [peer.address, peer]));
-  const addresses = [...new Set([...Object.keys(others), ...Object.keys(clocks)])].sort();
+  const addresses = [...new Set([...Object.keys(others ?? {}), ...Object.keys(clocks)])].sort();
   $("others").hidden = addresses.length === 0;
-  set($("others-note"), addresses.length === 0
-    ? "The registry lists no other node."
-    : "How they are is asked every few seconds, their clocks are read once a minute.");
+  set($("others-note"), !others
+    ? "This node asks no others: nodes share no registry, or snowflake.clock_check is off."
+    : addresses.length === 0 ? "The registry lists no other node." : "How they are is asked every few seconds, their clocks are read once a minute.");
   const text = JSON.stringify([others, clocks]);
   if ($("others").dataset.text === text) return;
   $("others").dataset.text = text;
   $("others").tBodies[0].replaceChildren(...addresses.map((address) => {
-    const state = otherState(others[address] ?? {});
+    const state = otherState(others?.[address] ?? {});
     const clock = clocks[address];
     return el("tr", {},
       el("td", { text: address }),
       el("td", { class: state === "ready" || state === "not asked yet" ? "" : "bad", text: state }),
-      el("td", { text: others[address]?.version ?? "–" }),
+      el("td", { text: others?.[address]?.version ?? "–" }),
       el("td", { class: "n", text: clock ? `${clock.clock_offset_ms} ms (± ${clock.uncertainty_ms})` : "–" }));
   }));
 }

@@ -53,6 +53,11 @@ pub(crate) struct Place {
 }
 
 impl Place {
+    /// Whether the command line names one.
+    pub(crate) fn is_named(&self) -> bool {
+        !self.store.is_empty() || !self.config.is_empty() || self.data_dir.is_some()
+    }
+
     /// One place for each store that is named.
     pub(crate) fn each(&self) -> Vec<Self> {
         let of = |store: &String| Self { store: vec![store.clone()], ..self.clone() };
@@ -259,12 +264,12 @@ pub(crate) struct Servers {
     pub(crate) token_file: Option<PathBuf>,
 }
 
-/// A server that does what is asked, instead of this program on stores and registry themselves.
+/// A server that runs the command in place of this program.
 #[derive(Debug, Default, Args)]
 pub(crate) struct Through {
     /// Let this server do it, like `https://id-1.internal`; without a port 8081. Of several the first that can be
-    /// reached. Default: LEAF_SERVER
-    #[arg(long, global = true, value_name = "URL", help_heading = THROUGH, conflicts_with_all = ["store", "config"])]
+    /// reached. Default: LEAF_SERVER, else the servers of a context without --config
+    #[arg(long, global = true, value_name = "URL", help_heading = THROUGH)]
     pub(crate) server: Vec<String>,
     /// A file with the token; default LEAF_TOKEN
     #[arg(long, global = true, value_name = "FILE", help_heading = THROUGH)]

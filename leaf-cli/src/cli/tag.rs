@@ -38,8 +38,8 @@ pub(crate) enum Tag {
         #[arg(long, value_name = "FAMILY")]
         family: Option<String>,
         /// How many tags to show at most
-        #[arg(long, value_name = "N", default_value_t = 1000)]
-        limit: usize,
+        #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u16).range(1..=1000))]
+        limit: u16,
     },
     /// One tag.
     Show { tag: String },

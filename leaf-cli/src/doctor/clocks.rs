@@ -20,7 +20,13 @@ pub(super) async fn look(
     let most = config.snowflake.max_offset.duration();
     if let Some(registry) = registry {
         match nodes::clocks(config, registry).await {
-            Ok(clocks) => {
+            Ok((clocks, silent)) => {
+                if silent > 0 {
+                    crate::complain(&format_args!(
+                        "{silent} of {} other nodes did not tell their clock",
+                        silent + clocks.len()
+                    ));
+                }
                 for clock in clocks.iter().filter(|clock| clock.differs_by() > most) {
                     let (node, offset) = (&clock.node, clock.offset_ms);
                     let ahead = if offset > 0 { "ahead of" } else { "behind" };
@@ -39,8 +45,8 @@ pub(super) async fn look(
         }
     }
     if is_kept().await == Some(false) {
-        let text = "nothing keeps its clock right: the kernel says that it is not synchronized (`timedatectl`); run chrony or \
-                    systemd-timesyncd, or snowflake ids go by a clock that drifts";
+        let text = "the kernel does not take its clock for synchronized (`timedatectl`): no NTP runs, or chrony without `rtcsync`; \
+                    snowflake ids may go by a clock that drifts";
         found("this host".into(), text.into());
     }
 }

@@ -167,6 +167,7 @@ impl Snowflake {
             offline_for: self.offline_for.duration(),
             report_interval: self.report_interval.duration(),
             tolerance: self.rollback_tolerance.duration(),
+            dry_run: false,
         }
     }
 

@@ -353,7 +353,14 @@ pub(crate) fn request() -> ClaimRequest {
 
 pub(crate) fn node_settings(now: UnixMillis) -> NodeSettings {
     let (offline_for, report_interval) = (seconds(600), seconds(3));
-    NodeSettings { now, layout: Layout::LEAF, offline_for, report_interval, tolerance: seconds(1) }
+    NodeSettings {
+        now,
+        layout: Layout::LEAF,
+        offline_for,
+        report_interval,
+        tolerance: seconds(1),
+        dry_run: false,
+    }
 }
 
 pub(crate) fn kind(result: Result<impl std::fmt::Debug, RegistryError>) -> RegistryErrorKind {

@@ -155,7 +155,7 @@ impl<'a> TagAdmin<'a> {
     }
 
     /// With `dry_run` every method checks what it would do, and returns the record as it would be, but
-    /// writes nothing.
+    /// writes nothing. What the store itself refuses, like a right that is missing, shows only when it is done.
     #[must_use]
     pub const fn with_dry_run(self, dry_run: bool) -> Self {
         Self { dry_run, ..self }

@@ -101,8 +101,8 @@ impl SegmentGenerator {
         Self { shared }
     }
 
-    /// Asks the store whether it is still there, unless it was asked something else within `lately`; the health
-    /// then tells. By itself the generator does so after four seconds.
+    /// Asks the store whether it is there, unless it was asked anything within `lately`. The health shows the
+    /// result. By itself the generator asks after four seconds.
     pub async fn look_at_store(&self, lately: Duration) {
         if self.shared.store_client.idle_for() >= lately {
             self.shared.store_client.try_allocating().await;

@@ -172,6 +172,7 @@ impl Cluster {
             offline_for: OFFLINE_FOR,
             report_interval: REPORT_INTERVAL,
             tolerance: Duration::from_secs(1),
+            dry_run: false,
         };
         let used = open.registry.workers().await.expect("it answers");
         let free = (0..4).map(WorkerId::new).find(|id| used.iter().all(|used| used.worker != *id));

@@ -32,6 +32,8 @@ pub struct NodeSettings {
     pub report_interval: Duration,
     /// How far ids may run ahead of a node's clock, as the nodes are configured.
     pub tolerance: Duration,
+    /// Whether everything is checked and nothing is written.
+    pub dry_run: bool,
 }
 
 impl NodeSettings {
@@ -176,7 +178,7 @@ impl<S: FenceStore> StoreRules<S> {
             if record.fence.state == FenceState::Retired {
                 record.holder = self.store.holder_of_retired(worker, record.holder);
             }
-            if self.store.replace(worker, &stored, &record).await? {
+            if settings.dry_run || self.store.replace(worker, &stored, &record).await? {
                 return Ok(record.fence);
             }
         }

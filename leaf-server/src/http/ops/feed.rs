@@ -7,6 +7,7 @@
 //! somebody watches, the other nodes are asked how they are, and each store that is asked nothing else whether it is
 //! there, so that an outage shows at once.
 
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -104,18 +105,18 @@ pub(super) fn watch(caller: &Caller) -> Result<mpsc::Receiver<Bytes>, Problem> {
 
 /// Makes lines while somebody watches.
 async fn make_lines(node: Arc<Node>) {
-    let mut looks: Vec<JoinHandle<()>> = Vec::new();
+    let mut looks: HashMap<usize, JoinHandle<()>> = HashMap::new();
     for number in 0_usize.. {
         if let (0, Some(peers)) = (number % LOOK_EVERY, node.peers.clone()) {
             tokio::spawn(async move { peers.look().await });
         }
-        // Stores that hang are not asked by more and more tasks.
-        looks.retain(|look| !look.is_finished());
-        if looks.is_empty() {
-            let stores = node.ids.segments().into_iter().flat_map(Shards::iter).cloned();
-            looks = stores
-                .map(|it| tokio::spawn(async move { it.look_at_store(EVERY).await }))
-                .collect();
+        let stores = node.ids.segments().into_iter().flat_map(Shards::iter);
+        for (at, store) in stores.enumerate() {
+            // One that hangs is not asked by more and more tasks.
+            if looks.get(&at).is_none_or(JoinHandle::is_finished) {
+                let store = store.clone();
+                looks.insert(at, tokio::spawn(async move { store.look_at_store(EVERY).await }));
+            }
         }
         tokio::time::sleep(EVERY).await;
         let now = now(&node);
@@ -127,6 +128,7 @@ async fn make_lines(node: Arc<Node>) {
         let stops = node.stopping();
         if node.feed.lines.send(line(&changed, false)).is_err() || stops {
             state.runs = false;
+            node.peers.iter().for_each(|peers| peers.forget_states());
             return;
         }
     }

@@ -193,7 +193,13 @@ async fn answer(
         let takes_some = match route.to {
             To::Cache | To::Db | To::Id | To::Records(Records::Tags) => true,
             To::Records(Records::Tag) => !matches!(head.method, Method::GET | Method::HEAD),
-            To::Records(Records::TagAdvance | Records::TagRekey) => true,
+            To::Records(
+                Records::TagAdvance
+                | Records::TagRekey
+                | Records::TagCut
+                | Records::WorkerRelease
+                | Records::WorkerRetire,
+            ) => true,
             _ => false,
         };
         if !takes_some && head.uri.query().is_some_and(|query| !query.is_empty()) {
@@ -372,17 +378,17 @@ async fn perform(node: &Node, asked: &Asked) -> Result<Reply, Problem> {
             Ok(reply::json(ok, &tags::rekey(node, &first()?, dry_run).await?))
         }
         (Records::TagCut, method) => {
-            Ok(reply::json(ok, &tags::cut(node, &first()?, method == "PUT").await?))
+            Ok(reply::json(ok, &tags::cut(node, &first()?, method == "PUT", dry_run).await?))
         }
         (Records::WorkerRelease, _) => {
             let ReleaseWorker { holder_is_dead } = body::json(&head.headers, body)?;
             let worker = workers::worker(&parameters[0])?;
-            Ok(reply::json(ok, &workers::release(node, worker, holder_is_dead).await?))
+            Ok(reply::json(ok, &workers::release(node, worker, holder_is_dead, dry_run).await?))
         }
         (Records::WorkerRetire, _) => {
             let RetireWorker { for_good } = body::json(&head.headers, body)?;
             let worker = workers::worker(&parameters[0])?;
-            Ok(reply::json(ok, &workers::retire(node, worker, for_good).await?))
+            Ok(reply::json(ok, &workers::retire(node, worker, for_good, dry_run).await?))
         }
         (Records::ClockAccept, _) => {
             let AcceptClock { clock_is_right } = body::json(&head.headers, body)?;
@@ -428,7 +434,7 @@ fn decode(part: &str) -> Result<String, Problem> {
     decode_key(part).map(Cow::into_owned)
 }
 
-/// How a tag is changed: `?confirm=…&dry_run=true`.
+/// How a change is made: `?confirm=…&dry_run=true`.
 #[derive(Default)]
 struct How {
     /// The tag, repeated.

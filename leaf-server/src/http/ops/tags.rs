@@ -77,6 +77,13 @@ pub(super) async fn show(node: &Node, tag: &str) -> Result<(TagShown, HeaderValu
     Ok((shown(&record, store), version(&record)))
 }
 
+/// Lets this node follow a change at once, where one was made.
+async fn follow(store: &Store, tag: &Tag, dry_run: bool) {
+    if !dry_run {
+        store.generator.follow(tag).await;
+    }
+}
+
 /// The administration of a store's tags, which knows how far a failover may set a tag back.
 fn admin(store: &Store, dry_run: bool) -> TagAdmin<'_> {
     let margin = store.open.admin.failover_margin();
@@ -97,7 +104,7 @@ pub(super) async fn create(
         leaf_node::check_new_tag(stores, &new, Store::opened).await?;
     }
     let record = admin(store, dry_run).create(&new).await?;
-    store.generator.follow(&record.tag).await;
+    follow(store, &record.tag, dry_run).await;
     Ok(shown(&record, store))
 }
 
@@ -121,7 +128,7 @@ pub(super) async fn change(
         expected.is_empty() || expected.iter().any(|it| version(record) == it.as_str())
     };
     let record = admin(store, dry_run).change_if(&tag, change, is_expected).await?;
-    store.generator.follow(&tag).await;
+    follow(store, &tag, dry_run).await;
     Ok((shown(&record, store), version(&record)))
 }
 
@@ -136,7 +143,7 @@ pub(super) async fn advance(
     let (store, tag) = find(node, tag)?;
     let AdvanceTag { at_least: Number(at_least), far } = *advance;
     let (record, raised) = admin(store, dry_run).advance(&tag, at_least, far.into()).await?;
-    store.generator.follow(&tag).await;
+    follow(store, &tag, dry_run).await;
     Ok(AdvancedShown::of(&record, raised, &store.url))
 }
 
@@ -144,7 +151,7 @@ pub(super) async fn advance(
 pub(super) async fn rekey(node: &Node, tag: &str, dry_run: bool) -> Result<TagShown, Problem> {
     let (store, tag) = find(node, tag)?;
     let record = admin(store, dry_run).rekey(&tag, &node.ids.keys()).await?;
-    store.generator.follow(&tag).await;
+    follow(store, &tag, dry_run).await;
     Ok(shown(&record, store))
 }
 
@@ -208,14 +215,19 @@ pub(super) async fn sample(node: &Node, tag: &str, spec: TagSpec) -> Result<Samp
 
 /// Cuts a tag on all servers, or takes the rule of traffic away that it has itself. One for several tags
 /// stays.
-pub(super) async fn cut(node: &Node, tag: &str, cut: bool) -> Result<CutShown, Problem> {
+pub(super) async fn cut(
+    node: &Node,
+    tag: &str,
+    cut: bool,
+    dry_run: bool,
+) -> Result<CutShown, Problem> {
     let (store, tag) = find(node, tag)?;
     if cut {
         TagAdmin::new(&*store.open.store).read(&tag).await?;
     }
     let Some(stores) = node.ids.stores() else { return Err(Problem::disabled("segment")) };
     let subject = Subject::tag(tag.as_str()).map_err(Problem::bad_request)?;
-    let changed = traffic::change(&*stores.rest().open.admin, |rules| match cut {
+    let changed = traffic::change(&*stores.rest().open.admin, dry_run, |rules| match cut {
         true => drop(rules.rates.insert(subject.clone(), None)),
         false => drop(rules.rates.remove(&subject)),
     });
@@ -257,6 +269,6 @@ pub(super) async fn delete(
         }
         error => error.into(),
     })?;
-    store.generator.follow(&tag).await;
+    follow(store, &tag, how.dry_run).await;
     Ok(DeletedShown::of(&deleted, &store.url))
 }

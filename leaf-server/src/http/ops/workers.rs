@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use leaf_core::WorkerId;
 use leaf_node::records::{FreedShown, WorkerShown, WorkersShown};
-use leaf_snowflake::Registry;
+use leaf_snowflake::{NodeSettings, Registry};
 use serde::Serialize;
 use serde_json::{Value, json};
 use tokio::time::Instant;
@@ -50,6 +50,11 @@ pub(super) async fn list(node: &Node) -> Result<WorkersShown, Problem> {
     Ok(WorkersShown { workers: records.iter().map(WorkerShown::of).collect() })
 }
 
+/// The settings of the nodes.
+fn settings(node: &Node, dry_run: bool) -> NodeSettings {
+    NodeSettings { dry_run, ..node.config.snowflake.node_settings() }
+}
+
 /// A command that the body does not confirm.
 fn unconfirmed(why: &str) -> Problem {
     Problem::new(Reason::Unconfirmed, why)
@@ -60,6 +65,7 @@ pub(super) async fn release(
     node: &Node,
     worker: WorkerId,
     holder_is_dead: bool,
+    dry_run: bool,
 ) -> Result<FreedShown, Problem> {
     let registry = registry(node)?;
     if !holder_is_dead {
@@ -68,7 +74,7 @@ pub(super) async fn release(
              would repeat ids: set `holder_is_dead` where it is dead for good",
         ));
     }
-    let free = registry.release_worker(worker, node.config.snowflake.node_settings()).await?;
+    let free = registry.release_worker(worker, settings(node, dry_run)).await?;
     Ok(FreedShown { worker: worker.get(), free_from_ms: free.get() })
 }
 
@@ -77,6 +83,7 @@ pub(super) async fn retire(
     node: &Node,
     worker: WorkerId,
     for_good: bool,
+    dry_run: bool,
 ) -> Result<Value, Problem> {
     let registry = registry(node)?;
     if !for_good {
@@ -84,7 +91,7 @@ pub(super) async fn retire(
             "a retired worker id is never used again: set `for_good` where that is meant",
         ));
     }
-    registry.retire_worker(worker, node.config.snowflake.node_settings()).await?;
+    registry.retire_worker(worker, settings(node, dry_run)).await?;
     Ok(json!({ "worker": worker.get() }))
 }
 
