@@ -606,7 +606,7 @@ fn rules_of_traffic_are_written_listed_and_taken_away() {
     let home = home();
     let run = |args: &[&str]| leaf(home.path(), args);
     run(&["traffic"]).ok();
-    assert!(run(&["cut", "tag", "orders"]).failed(1).contains("no such tag: orders"));
+    assert!(run(&["cut", "tag", "orders"]).failed(3).contains("no such tag: orders"));
     run(&["tag", "create", "orders", "--step", "10"]).ok();
     run(&["cut", "tag", "orders"]).ok();
     run(&["limit", "tag", "invoice/*", "1000"]).ok();
