@@ -14,6 +14,8 @@ pub(crate) fn sure(question: &str) -> bool {
     if !stdin.is_terminal() || !stderr.is_terminal() {
         return false;
     }
+    // What was typed before the question answers none.
+    let _ = rustix::termios::tcflush(&stdin, rustix::termios::QueueSelector::IFlush);
     let question = output::printable(question);
     let mut answer = String::new();
     let asked = write!(stderr, "leaf: {question} [y/N] ").and_then(|()| stderr.flush());

@@ -208,6 +208,18 @@ pub(crate) fn fill_in(cli: &mut Cli) -> Result<()> {
             through.server = remote::of_environment();
         }
     }
+    // Else `leaf cut` would be about one cluster, and `leaf limit` about another.
+    let of_server = || {
+        Err(ConfigError::new(
+            "a server is named (LEAF_SERVER, or by the context), and this command needs the store itself: name it by \
+             --config or --store",
+        )
+        .into())
+    };
+    let is_for_stores = cli.command.changes_stores() && !is_direct;
+    if is_for_stores && !has_context && is_set("LEAF_SERVER") {
+        return of_server();
+    }
     let Some(name) = cli.context.as_ref().or(all.used.as_ref()) else {
         if let Some((servers, is_for_ids)) = cli.command.servers()
             && servers.server.is_empty()
@@ -220,6 +232,9 @@ pub(crate) fn fill_in(cli: &mut Cli) -> Result<()> {
         return Ok(());
     };
     let cluster = all.get(name)?;
+    if is_for_stores && cluster.config.is_empty() && !cluster.servers.is_empty() {
+        return of_server();
+    }
     if let Some((servers, _)) = cli.command.servers()
         && servers.server.is_empty()
         && !is_set("LEAF_SERVER")

@@ -2,6 +2,7 @@
 
 use leaf_node::config::ConfigError;
 use leaf_segment::admin::TagAdminError;
+use leaf_segment::meaning::TagIdError;
 use leaf_segment::{StoreError, StoreErrorKind};
 use leaf_snowflake::{RegistryError, RegistryErrorKind};
 
@@ -60,6 +61,8 @@ pub(crate) fn code(error: &anyhow::Error) -> u8 {
             Some(of_store(error))
         } else if let Some(error) = cause.downcast_ref::<StoreError>() {
             Some(of_store(error))
+        } else if let Some(TagIdError::NotOfTag | TagIdError::Text(_)) = cause.downcast_ref() {
+            Some(NOT_FOUND)
         } else {
             let error = cause.downcast_ref::<RegistryError>()?;
             let is_away = *error.kind() == RegistryErrorKind::Unavailable;

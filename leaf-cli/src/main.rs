@@ -36,7 +36,7 @@ mod traffic;
 mod worker;
 mod worker_run;
 
-use std::io::{IsTerminal, Write};
+use std::io::{ErrorKind, IsTerminal, Write};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -78,10 +78,16 @@ fn main() -> ExitCode {
     // What still hangs in a name look-up is left behind.
     runtime.shutdown_background();
     let code = match result {
-        // A reader that has seen enough is nobody's problem.
         Ok(Done { text, trouble, code }) => {
-            let _ = std::io::stdout().write_all(text.as_bytes());
-            trouble.map_or(ExitCode::from(code), |trouble| fail(&trouble, output))
+            let written = std::io::stdout().write_all(text.as_bytes());
+            match (written, trouble) {
+                // A reader that has seen enough is nobody's problem.
+                (Err(error), _) if error.kind() != ErrorKind::BrokenPipe => {
+                    fail(&anyhow!(error).context("standard output"), output)
+                }
+                (_, Some(trouble)) => fail(&trouble, output),
+                (_, None) => ExitCode::from(code),
+            }
         }
         Err(error) => fail(&error, output),
     };

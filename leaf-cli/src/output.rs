@@ -63,6 +63,9 @@ pub(crate) fn csv(rows: &[impl Serialize]) -> String {
     };
     let rows: Vec<Map<String, Value>> = rows.iter().map(object).collect();
     let names: BTreeSet<&String> = rows.iter().flat_map(Map::keys).collect();
+    if names.is_empty() {
+        return String::new();
+    }
     let mut writer = csv::Writer::from_writer(Vec::new());
     let cell = |value: Option<&Value>| match value {
         None | Some(Value::Null) => String::new(),

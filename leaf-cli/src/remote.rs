@@ -90,7 +90,10 @@ impl Asking {
             Ok::<_, ConfigError>(value)
         });
         Ok(Self {
-            client: Client::builder(TokioExecutor::new()).build(connector),
+            // No connection is kept while somebody thinks about a question: servers end those that are idle.
+            client: Client::builder(TokioExecutor::new())
+                .pool_max_idle_per_host(0)
+                .build(connector),
             token: token.transpose()?,
         })
     }
@@ -217,7 +220,10 @@ impl Asking {
         let code = match status {
             StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => exit::NOT_PERMITTED,
             StatusCode::NOT_FOUND => exit::NOT_FOUND,
-            StatusCode::BAD_REQUEST => exit::USAGE,
+            StatusCode::BAD_REQUEST
+            | StatusCode::PAYLOAD_TOO_LARGE
+            | StatusCode::URI_TOO_LONG
+            | StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE => exit::USAGE,
             _ if is_conflict => exit::USAGE,
             _ if is_half_done => exit::FAILED,
             StatusCode::SERVICE_UNAVAILABLE => exit::UNREACHABLE,
@@ -288,9 +294,16 @@ fn read_url(text: &str, port: u16) -> Result<Uri, ConfigError> {
     if authority.as_str().contains('@') || url.query().is_some() {
         return Err(refuse());
     }
-    let port = authority.port_u16().unwrap_or(port);
-    let path = url.path().trim_end_matches('/');
     let host = authority.host();
+    let port = match authority.as_str().strip_prefix(host).unwrap_or_default() {
+        "" => port,
+        // One that is none must not become another one.
+        _ => authority.port_u16().ok_or_else(refuse)?,
+    };
+    if host.contains(',') {
+        return Err(refuse());
+    }
+    let path = url.path().trim_end_matches('/');
     format!("{scheme}://{host}:{port}{path}").parse().map_err(|_| refuse())
 }
 
@@ -309,8 +322,18 @@ mod tests {
         ] {
             assert_eq!(read_url(text, OPS).unwrap().to_string(), url, "{text}");
         }
-        for text in ["", "redis://127.0.0.1", "http://user:canary@host", "http://h?x=canary", "a b"]
-        {
+        for text in [
+            "",
+            "redis://127.0.0.1",
+            "http://user:canary@host",
+            "http://h?x=canary",
+            "a b",
+            "127.0.0.1:99999",
+            "http://127.0.0.1:",
+            "http://127.0.0.1:abc",
+            "http://[::1]:-1",
+            "http://a,b",
+        ] {
             let error = read_url(text, OPS).unwrap_err().to_string();
             assert!(error.contains("give URLs") && !error.contains("canary"), "{error}");
         }

@@ -24,7 +24,7 @@ use tracing::subscriber::NoSubscriber;
 use crate::cli::{Create, DryRun, Output, Set, Tag};
 use crate::output::{self, Row};
 use crate::stores::{Store, Stores};
-use crate::{Done, ask, nodes};
+use crate::{Done, ask, exit, nodes};
 
 /// What a tag's ids are, beside their order.
 ///
@@ -115,7 +115,7 @@ pub(crate) async fn run(stores: &Stores, command: Tag, output: Output) -> Result
                 Ok(DeletedShown::of(&deleted.map_err(refused)?, &store.url))
             };
             let how = how_to_delete(&tag);
-            Ok(gone(ask::confirmed(yes, DELETE, &how, delete).await?, dry, output))
+            Ok(gone(ask::confirmed(yes, DELETE, &how, delete).await?, dry, "", output))
         }
         Tag::Delete { tag, family: true, yes, dry } => delete_family(stores, &tag, yes, dry).await,
         Tag::Import { from, from_file, gap, tags, dry } => {
@@ -239,18 +239,22 @@ async fn list(
         leaf_node::list_tags(&stores.shards, Store::opened, family.as_ref(), after, limit).await;
     let shown = list.records.iter().map(|(url, record)| TagShown::of(record, url));
     let failed = list.failed.into_iter().next_back();
-    let trouble = failed.map(|(url, error)| anyhow!(error).context(url.to_string()));
+    // Whatever it is: the tags of the other stores are there.
+    let trouble = failed
+        .map(|(url, error)| exit::with(exit::FAILED, anyhow!(error).context(url.to_string())));
     let next = list.next.map(|next| next.to_string());
-    let text = part(&shown.collect::<Vec<_>>(), next, family.as_ref(), limit, output);
+    let text = part(&shown.collect::<Vec<_>>(), next, family.as_ref(), limit, "", output);
     Ok(Done::but(text, trouble))
 }
 
-/// Some tags, and on standard error the command that shows the next ones.
+/// Some tags, and on standard error the command that shows the next ones; `way` is the option that leads where
+/// they are.
 pub(crate) fn part(
     tags: &[TagShown],
     next: Option<String>,
     family: Option<&TagName>,
     limit: usize,
+    way: &str,
     output: Output,
 ) -> String {
     if let Some(next) = next {
@@ -259,7 +263,7 @@ pub(crate) fn part(
             format!(" --family {}", hints::quoted(family.as_str()))
         });
         crate::complain(&format_args!(
-            "more tags: leaf tag list{family} --after {next} --limit {limit}"
+            "more tags: leaf tag list{family} --after {next} --limit {limit}{way}"
         ));
     }
     output::rows(tags, output)
@@ -298,6 +302,10 @@ fn limit(text: Option<String>) -> Option<Option<i64>> {
 /// A tag that was raised, so that the store grants no lower ids any more, and every node drops those from
 /// before.
 pub(crate) fn advanced(advanced: AdvancedShown, dry: DryRun, output: Output) -> Result<Done> {
+    if output != Output::Table {
+        dry.tell();
+        return Ok(output::one(&advanced, String::new(), output).into());
+    }
     let AdvancedShown { tag, raised, nodes_follow } = advanced;
     let was = if raised { "" } else { "max_id was that high already; " };
     let then = if nodes_follow {
@@ -309,7 +317,7 @@ pub(crate) fn advanced(advanced: AdvancedShown, dry: DryRun, output: Output) -> 
          before, or make the table with `leaf-server schema --apply` and repeat this"
     };
     let mut done = shown(tag, dry, output);
-    if output == Output::Table && !dry.dry_run {
+    if !dry.dry_run {
         writeln!(done.text, "{was}{then}")?;
     }
     Ok(done)
@@ -333,8 +341,8 @@ pub(crate) fn shown(tag: TagShown, dry: DryRun, output: Output) -> Done {
 }
 
 /// A tag that was deleted, and the command that makes it again without repeating an id: only now is it
-/// known how far it had granted ids.
-pub(crate) fn gone(gone: DeletedShown, dry: DryRun, output: Output) -> Done {
+/// known how far it had granted ids. `way` is the option that leads where it was.
+pub(crate) fn gone(gone: DeletedShown, dry: DryRun, way: &str, output: Output) -> Done {
     let DeletedShown { deleted: tag, next_first, ids_below } = gone;
     let (shell, url, name) = (hints::quoted(&tag.tag), &tag.store, &tag.tag);
     let text = match (next_first, ids_below) {
@@ -352,7 +360,7 @@ pub(crate) fn gone(gone: DeletedShown, dry: DryRun, output: Output) -> Done {
             let kind = options(&tag);
             format!(
                 "deleted tag {name:?} of {url}; made again, let it start no lower: \
-                 leaf tag create {shell} --first {next} {kind}{other}"
+                 leaf tag create {shell} --first {next} {kind}{way}{other}"
             )
         }
         (None, _) => format!(

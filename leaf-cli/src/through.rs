@@ -65,6 +65,12 @@ impl Server {
         Ok(Self { asking: Asking::new(servers)?, named })
     }
 
+    /// The option that leads to the first one, for commands that are shown.
+    fn way(&self) -> String {
+        let named = self.named.first().map(Uri::to_string).unwrap_or_default();
+        format!(" --server {}", named.trim_end_matches('/'))
+    }
+
     async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T> {
         self.asking.first(&self.named, Method::GET, path, None).await
     }
@@ -92,7 +98,8 @@ impl Server {
                     path += &format!("&family={}", encoded(family.as_str()));
                 }
                 let TagsShown { tags, next, failed } = self.get(&path).await?;
-                let text = tag::part(&tags, next, family.as_ref(), limit.into(), output);
+                let text =
+                    tag::part(&tags, next, family.as_ref(), limit.into(), &self.way(), output);
                 let failed = failed.into_iter().next_back();
                 Ok(Done::but(text, failed.map(|it| anyhow!("{}: {}", it.store, it.detail))))
             }
@@ -141,7 +148,7 @@ impl Server {
                     self.send::<DeletedShown>(Method::DELETE, &path, None).await
                 };
                 let deleted = ask::confirmed(yes, tag::DELETE, &how, delete).await?;
-                Ok(tag::gone(deleted, dry, output))
+                Ok(tag::gone(deleted, dry, &self.way(), output))
             }
             Tag::Delete { family: true, .. } => refuse("`leaf tag delete --family`"),
             Tag::Import { .. } => refuse("`leaf tag import`"),
@@ -181,7 +188,12 @@ impl Server {
             Some(by) => format!("tag {tag:?} {is} cut, by the rule of {by:?}"),
             None => format!("tag {tag:?} {is} free of a cut"),
         };
-        Ok(output::one(&shown, text, output).into())
+        let still = shown.by.as_ref().filter(|_| !cut).map(|by| {
+            anyhow!(
+                "its own rule is gone, that of {by:?} is not: `leaf allow tag '{by}'` takes it away"
+            )
+        });
+        Ok(Done::but(output::one(&shown, text, output), still))
     }
 
     /// A command on the worker ids of the registry.

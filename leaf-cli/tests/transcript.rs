@@ -7,6 +7,7 @@
 mod support;
 
 use std::fmt::Write as _;
+use std::io::{Read as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -316,6 +317,8 @@ fn of_servers(session: &mut Session, server: &LeafServer) {
     session.run("tag delete chat/* --family --yes");
     session.run("tag import --from sqlite:leaf.db");
     session.run("worker repair 1 --holder-is-dead");
+    session.run("limit tag leaf-segment-test 5");
+    session.run("traffic");
     session.run("worker run -- true");
     session.run("decode 5");
     session.run("worker list --namespace app");
@@ -352,9 +355,16 @@ fn a_terminal_is_asked() {
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
-        std::io::Write::write_all(script.stdin.as_mut().unwrap(), answer.as_bytes()).unwrap();
+        // What is typed before the question answers none.
+        let (mut text, mut byte) = (Vec::new(), [0]);
+        while !text.ends_with(b"[y/N] ") {
+            script.stdout.as_mut().unwrap().read_exact(&mut byte).unwrap();
+            text.push(byte[0]);
+        }
+        script.stdin.as_mut().unwrap().write_all(answer.as_bytes()).unwrap();
         let ended = script.wait_with_output().unwrap();
-        (ended.status.code().unwrap(), String::from_utf8(ended.stdout).unwrap())
+        text.extend(ended.stdout);
+        (ended.status.code().unwrap(), String::from_utf8(text).unwrap())
     };
     let (code, text) = typed("n\n");
     assert!(code == 2 && text.contains("Delete it? [y/N]") && text.contains("say --yes"), "{text}");

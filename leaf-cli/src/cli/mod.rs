@@ -415,6 +415,17 @@ impl Command {
         }
     }
 
+    /// Whether it changes stores, and no server can do it.
+    pub(crate) const fn changes_stores(&self) -> bool {
+        matches!(
+            self,
+            Self::Limit { .. }
+                | Self::Traffic { .. }
+                | Self::Import { .. }
+                | Self::Shards { apply: true }
+        )
+    }
+
     /// Which server may do it.
     pub(crate) fn through(&mut self) -> Option<&mut Through> {
         match self {
