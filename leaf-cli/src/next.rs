@@ -2,12 +2,11 @@
 
 use anyhow::Result;
 use hyper::Method;
-use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use crate::cli::{NextIds, Output, Servers};
-use crate::remote::{self, Asking};
+use crate::remote::{self, Asking, encoded};
 use crate::{Done, output};
 
 /// What a server answers, and what is shown.
@@ -23,13 +22,13 @@ struct Ids {
 pub(crate) async fn run(servers: &Servers, next: &NextIds, output: Output) -> Result<Done> {
     let path = match &next.of.tag {
         Some(tag) => {
-            let tag = utf8_percent_encode(tag, NON_ALPHANUMERIC);
+            let tag = encoded(tag);
             format!("/v1/segments/{tag}/ids?count={}", next.count)
         }
         None => format!("/v1/snowflake/ids?count={}", next.count),
     };
     let form = next.form.as_ref().map(|form| {
-        let form = utf8_percent_encode(form, NON_ALPHANUMERIC);
+        let form = encoded(form);
         format!("&as={form}")
     });
     let path = path + &form.unwrap_or_default();

@@ -7,12 +7,12 @@ use leaf_core::{Clock as _, KeyId, Tag};
 use leaf_node::config::Config;
 use leaf_node::tls::PeerConnector;
 use leaf_snowflake::{Registry, SystemClock};
-use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use crate::config;
+use crate::remote::encoded;
 
 /// How long the registry, and then each node, may take.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -20,8 +20,6 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const LARGEST: u64 = 64 * 1024;
 /// The most nodes whose clocks are read.
 const MOST: usize = 64;
-/// What is not encoded in a path (RFC 3986, section 2.3).
-const NAME: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
 /// Refuses unless this key is the newest that every live node has for the tag: a node without it
 /// would stop to serve the tag. One that does not serve the tag now is passed over. Nobody is asked
@@ -66,7 +64,7 @@ pub(crate) async fn have_key(config: &Config, tag: &Tag, key: KeyId) -> Result<(
 /// The newest key that a node has for a tag, as `GET /v1/segments/{tag}` tells it; `None` where it
 /// does not serve the tag.
 async fn newest_key(connector: &PeerConnector, address: &str, tag: &Tag) -> Result<Option<String>> {
-    let tag = utf8_percent_encode(tag.as_str(), NAME);
+    let tag = encoded(tag.as_str());
     let body = match fetch(connector, address, &format!("/v1/segments/{tag}")).await? {
         (200, body) => body,
         (404, _) => return Ok(None),

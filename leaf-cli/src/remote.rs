@@ -17,6 +17,7 @@ use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
 use leaf_node::config::ConfigError;
 use leaf_segment::admin::TagAdminError;
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
@@ -30,6 +31,8 @@ const PATIENCE_WITH_CHANGES: Duration = Duration::from_secs(25);
 const CONNECT: Duration = Duration::from_secs(3);
 /// The largest answer that is read.
 const LARGEST: usize = 16 * 1024 * 1024;
+
+const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
 /// The port of ids where a URL names none.
 pub(crate) const IDS: u16 = 8080;
@@ -231,6 +234,11 @@ impl Asking {
         };
         Err(exit::with(code, anyhow!("{server}: {told}{hint}")).into())
     }
+}
+
+/// A word in a path or a query: all is escaped but what never needs it (RFC 3986, section 2.3).
+pub(crate) fn encoded(word: &str) -> impl std::fmt::Display {
+    utf8_percent_encode(word, ESCAPED)
 }
 
 /// The token of a file, else that of LEAF_TOKEN, if there is one.

@@ -12,12 +12,11 @@ use leaf_node::records::{
     WorkersShown,
 };
 use leaf_node::requests::{AdvanceTag, Number, ReleaseWorker, RetireWorker};
-use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use crate::cli::{DryRun, OfRegistry, Output, Ruled, Servers, Tag};
-use crate::remote::{self, Asking};
+use crate::remote::{self, Asking, encoded};
 use crate::worker::{self, Act};
 use crate::{Done, ask, output, tag};
 
@@ -25,11 +24,6 @@ use crate::{Done, ask, output, tag};
 pub(crate) struct Server {
     asking: Asking,
     named: Vec<Uri>,
-}
-
-/// A word in a path or a query.
-fn encoded(word: &str) -> impl std::fmt::Display {
-    utf8_percent_encode(word, NON_ALPHANUMERIC)
 }
 
 /// The path of a tag, with this behind it.

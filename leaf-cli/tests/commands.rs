@@ -234,6 +234,10 @@ fn tags_of_other_kinds_are_made_told_and_taken_apart() {
     assert!(newest.contains("add a line `2 = KEY`"), "{newest}");
     write(&format!("{one}{two}"));
     assert!(run(&["tag", "rekey", "orders"]).ok().contains("scramble:d10, key 2"));
+    assert_eq!(run(&["doctor"]).ok(), "nothing found\n");
+    write(one);
+    assert!(run(&["doctor"]).out.contains("tag orders: key 2 is missing: copy its line"));
+    write(&format!("{one}{two}"));
     // The counter does not tell under which key a number was granted.
     let earlier = run(&["decode", "1341139393", "--tag", "orders"]).ok();
     assert!(earlier.contains("number     1\nkey        1\ngranted    not known"), "{earlier}");

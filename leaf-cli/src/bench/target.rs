@@ -9,7 +9,6 @@ use anyhow::{Result, anyhow};
 use hyper::Uri;
 use hyper_rustls::ConfigBuilderExt as _;
 use leaf_node::config::ConfigError;
-use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
@@ -18,13 +17,10 @@ use tokio_rustls::rustls::pki_types::ServerName;
 
 use super::wire::{Failure, Protocol, Wire, broken};
 use crate::cli::Bench;
-use crate::remote;
+use crate::remote::{self, encoded};
 
 /// How long a connection may take.
 const CONNECT: Duration = Duration::from_secs(10);
-
-/// What is escaped in a path: all but what never needs it (RFC 3986, section 2.3), as other programs do.
-const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
 /// Where a server is.
 struct Url {
@@ -145,7 +141,7 @@ impl Target {
             "http" | "https" => {
                 let of = match tag {
                     Some(tag) => {
-                        format!("/api/segment/get/{}", utf8_percent_encode(tag, ESCAPED))
+                        format!("/api/segment/get/{}", encoded(tag))
                     }
                     None => "/api/snowflake/get/bench".into(),
                 };

@@ -13,6 +13,7 @@ use anyhow::{Result, anyhow};
 use comfy_table::CellAlignment::Left;
 use leaf_core::{Clock as _, Tag};
 use leaf_node::hints;
+use leaf_segment::meaning::{KeyRing, Shape};
 use leaf_segment::store::{MOST_RECORDS, TagSettingsError};
 use leaf_segment::{NewTag, StoreError, TagRecord};
 use leaf_snowflake::SystemClock;
@@ -159,9 +160,15 @@ async fn misplaced(
     }
 }
 
-/// What no server can use of a record, or not yet.
-fn unusable(record: &TagRecord, found: &mut impl FnMut(String)) {
+/// What no server can use of a record, or not yet; `keys` are those of this host, where it has some.
+fn unusable(record: &TagRecord, keys: Option<&KeyRing>, found: &mut impl FnMut(String)) {
     let tag = record.tag.as_str();
+    if let (Some(keys), Ok(Shape::Scramble { domain, key })) =
+        (keys, record.meaning.as_ref().map(|meaning| meaning.shape))
+        && let Err(why) = keys.scramble(domain, key, &record.tag)
+    {
+        found(format!("tag {}: {why} (segment.keys_file; SIGHUP loads it)", hints::quoted(tag)));
+    }
     let now = SystemClock.wall_millis();
     if let Some(period) = record.closed_until(now) {
         found(format!(
@@ -261,6 +268,9 @@ async fn look_at_tags(
 ) -> Result<(), StoreError> {
     let url = store.url.to_string();
     let (mut place, mut seen) = (None, 0_usize);
+    // A host without a file of keys runs no server that needs one; a file that this user may not read says nothing.
+    let has_keys = stores.config.segment.keys_file.is_some();
+    let keys = if has_keys { stores.keys().ok() } else { None };
     loop {
         let page = store.open.store.page(place.as_ref(), "", MOST_RECORDS).await?;
         let mut found = |finding| findings.push(Finding { store: url.clone(), finding });
@@ -268,7 +278,7 @@ async fn look_at_tags(
             if let Some(finding) = misplaced(stores, store, record, marks).await {
                 found(finding);
             }
-            unusable(record, &mut found);
+            unusable(record, keys.as_ref(), &mut found);
         }
         let tags: Vec<Tag> = page.records.iter().map(|record| record.tag.clone()).collect();
         for other in before.iter().flat_map(|centre| centre.shards.iter()) {
