@@ -1,10 +1,12 @@
 //! Many nodes at once, and more nodes than worker ids.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use leaf_core::Layout;
 use leaf_registry::{RegistryKind, RegistryOptions};
 use leaf_snowflake::RegistryErrorKind;
+use tokio::sync::Barrier;
 
 use crate::again;
 use crate::fixture::*;
@@ -41,12 +43,17 @@ pub(crate) async fn what_was_given_back_has_one_next_holder(f: Fixture) {
         for name in names {
             open.push((f.open().await, name));
         }
+        // All are connected before the first one claims: else they come one after the other.
+        let ready = Arc::new(Barrier::new(open.len()));
         let claims: Vec<_> = open
             .into_iter()
             .map(|(open, name)| {
+                let ready = Arc::clone(&ready);
                 tokio::spawn(async move {
                     let mut node = Node::on(open, &name);
                     node.request.layout = layout;
+                    node.registry().workers().await.unwrap();
+                    ready.wait().await;
                     let lease = node.claim_at(NOW + seconds(round)).await;
                     (node, lease)
                 })
