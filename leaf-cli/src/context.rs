@@ -182,81 +182,92 @@ fn of_this_host(config: &Config, is_for_ids: bool) -> String {
 const OF_STORES: [&str; 4] =
     ["LEAF_CONFIG", "LEAF_SEGMENT__STORE", "LEAF_SEGMENT__SHARD", "LEAF_SNOWFLAKE__REGISTRY"];
 
+fn is_set(variable: &str) -> bool {
+    std::env::var_os(variable).is_some_and(|value| !value.is_empty())
+}
+
 /// Fills in what the context says and neither the command line nor the environment does. Without a context the
 /// server is that of the configuration.
 ///
 /// # Errors
-/// There is no such context; the file cannot be read.
+/// There is no such context; the file cannot be read; it is not clear where the command is to work.
 pub(crate) fn fill_in(cli: &mut Cli) -> Result<()> {
-    let is_set = |name: &str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
     let all = Contexts::read()?;
-    let is_named = cli.place.is_named();
-    let is_direct = is_named || OF_STORES.iter().any(|name| is_set(name));
-    let has_context = cli.context.is_some();
-    if let Some(through) = cli.command.through() {
-        if through.server.is_empty() && through.token_file.is_some() && is_direct {
-            let why = "--token-file is for a server: give --server, too";
-            return Err(ConfigError::new(why).into());
+    let name = cli.context.as_ref().or(all.used.as_ref());
+    let cluster = name.map(|name| all.get(name)).transpose()?;
+    choose_server(cli, cluster)?;
+    name_servers(cli, cluster);
+    if let Some(cluster) = cluster
+        && cli.place.config.is_empty()
+        && cli.place.store.is_empty()
+        && !is_set("LEAF_CONFIG")
+    {
+        cli.place.config.clone_from(&cluster.config);
+    }
+    Ok(())
+}
+
+/// Fills in which servers a command asks that is about servers.
+fn name_servers(cli: &mut Cli, cluster: Option<&Cluster>) {
+    let Some((servers, is_for_ids)) = cli.command.servers() else { return };
+    if !servers.server.is_empty() || is_set("LEAF_SERVER") {
+        return;
+    }
+    match cluster {
+        None => {
+            // What is wrong with it is told by who needs more of it.
+            if let Ok(config) = config::read(&cli.place) {
+                servers.server.push(of_this_host(&config, is_for_ids));
+            }
         }
-        if is_named && !through.server.is_empty() {
-            return Err(
-                ConfigError::new("either --server, or --store, --config and --data-dir").into()
+        Some(cluster) if !cluster.servers.is_empty() => {
+            servers.server.clone_from(&cluster.servers);
+            if servers.token_file.is_none() && !is_set("LEAF_TOKEN") {
+                servers.token_file.clone_from(&cluster.token_file);
+            }
+        }
+        Some(_) => {}
+    }
+}
+
+/// Fills in which server runs a command in place of this program. Whoever names a store or a context means it,
+/// whatever server the environment has for `leaf status`.
+fn choose_server(cli: &mut Cli, cluster: Option<&Cluster>) -> Result<()> {
+    let refuse = |why: &str| Err(ConfigError::new(why).into());
+    let (is_named, has_context) = (cli.place.is_named(), cli.context.is_some());
+    let is_direct = is_named || (!has_context && OF_STORES.into_iter().any(is_set));
+    let of_environment = if has_context { Vec::new() } else { remote::of_environment() };
+    let of_context = cluster.filter(|cluster| cluster.config.is_empty());
+    let (servers, token_file) = match of_context {
+        _ if is_direct => (Vec::new(), None),
+        Some(cluster) if of_environment.is_empty() => {
+            (cluster.servers.clone(), cluster.token_file.clone())
+        }
+        _ => (of_environment, None),
+    };
+    let Some(through) = cli.command.through() else {
+        // Else `leaf cut` would be about one cluster, and `leaf limit` about another.
+        if cli.command.changes_stores() && !servers.is_empty() {
+            return refuse(
+                "a server is named (LEAF_SERVER, or by the context), and this command needs the store itself: name it by \
+                 --config or --store",
             );
         }
-        // Whoever names a context or a store means it, whatever server the environment has for `leaf status`.
-        if through.server.is_empty() && !is_direct && !has_context {
-            through.server = remote::of_environment();
-        }
-    }
-    // Else `leaf cut` would be about one cluster, and `leaf limit` about another.
-    let of_server = || {
-        Err(ConfigError::new(
-            "a server is named (LEAF_SERVER, or by the context), and this command needs the store itself: name it by \
-             --config or --store",
-        )
-        .into())
-    };
-    let is_for_stores = cli.command.changes_stores() && !is_direct;
-    if is_for_stores && !has_context && is_set("LEAF_SERVER") {
-        return of_server();
-    }
-    let Some(name) = cli.context.as_ref().or(all.used.as_ref()) else {
-        if let Some((servers, is_for_ids)) = cli.command.servers()
-            && servers.server.is_empty()
-            && !is_set("LEAF_SERVER")
-            // What is wrong with it is told by who needs more of it.
-            && let Ok(config) = config::read(&cli.place)
-        {
-            servers.server.push(of_this_host(&config, is_for_ids));
-        }
         return Ok(());
     };
-    let cluster = all.get(name)?;
-    if is_for_stores && cluster.config.is_empty() && !cluster.servers.is_empty() {
-        return of_server();
+    if !through.server.is_empty() {
+        return if is_named {
+            refuse("either --server, or --store, --config and --data-dir")
+        } else {
+            Ok(())
+        };
     }
-    if let Some((servers, _)) = cli.command.servers()
-        && servers.server.is_empty()
-        && !is_set("LEAF_SERVER")
-        && !cluster.servers.is_empty()
-    {
-        servers.server.clone_from(&cluster.servers);
-        if servers.token_file.is_none() && !is_set("LEAF_TOKEN") {
-            servers.token_file.clone_from(&cluster.token_file);
-        }
+    if servers.is_empty() && through.token_file.is_some() {
+        return refuse("--token-file is for a server: give --server, too");
     }
-    if is_direct {
-        return Ok(());
-    }
-    if !cluster.config.is_empty() {
-        cli.place.config.clone_from(&cluster.config);
-    } else if let Some(through) = cli.command.through()
-        && through.server.is_empty()
-    {
-        through.server.clone_from(&cluster.servers);
-        if through.token_file.is_none() && !is_set("LEAF_TOKEN") {
-            through.token_file.clone_from(&cluster.token_file);
-        }
+    through.server = servers;
+    if through.token_file.is_none() && !is_set("LEAF_TOKEN") {
+        through.token_file = token_file;
     }
     Ok(())
 }

@@ -42,6 +42,7 @@ use std::time::Duration;
 
 use anyhow::anyhow;
 use cli::{Command, Output, Place, Worker};
+use leaf_core::TextForm;
 use leaf_node::config::ConfigError;
 use leaf_node::hints;
 use leaf_registry::RegistryOptions;
@@ -115,39 +116,25 @@ async fn work(mut cli: cli::Cli) -> anyhow::Result<Done> {
                 with_stores(place, async |stores| tag::run(stores, command, output).await).await
             }
         },
-        Command::Worker { namespace, through, command } => match (through.servers(), command) {
-            (Some(servers), Worker::Of(command)) if namespace.is_none() => {
-                Server::new(&servers)?.workers(command, output).await
-            }
-            (Some(_), _) => {
-                through::refuse("`leaf worker run`, like every command with --namespace,")
-            }
-            (None, command) => worker_ids(place, namespace, command, output).await,
+        Command::Worker { namespace, through, command } => match through.servers() {
+            Some(servers) => through::workers(&servers, namespace, command, output).await,
+            None => worker_ids(place, namespace, command, output).await,
         },
-        Command::Decode { id, form, tag: None, through } => match through.servers() {
-            Some(_) => through::refuse(
-                "a snowflake id is taken apart here, by the layout of --config, and",
-            ),
-            None => decode::run(&config::read(place)?, &id, form, output),
-        },
-        Command::Decode { id, tag: Some(tag), through, .. } => match through.servers() {
-            Some(servers) => Server::new(&servers)?.decode(&tag, &id, output).await,
-            None => {
-                with_stores(place, async |stores| tag::decode(stores, &tag, &id, output).await)
-                    .await
-            }
+        Command::Decode { id, form, tag, through } => match through.servers() {
+            Some(servers) => through::decode(&servers, &id, tag, output).await,
+            None => decode_id(place, &id, form, tag, output).await,
         },
         Command::Traffic { clear, dry } => {
             let act = if clear { traffic::Act::Clear } else { traffic::Act::List };
             traffic_rules(place, act, dry, output).await
         }
+        Command::Limit { of, dry } => {
+            traffic_rules(place, traffic::Act::Limit(of), dry, output).await
+        }
         Command::Cut { through, dry, of } => match through.servers() {
             Some(servers) => Server::new(&servers)?.cut(of, true, dry, output).await,
             None => traffic_rules(place, traffic::Act::Cut(of), dry, output).await,
         },
-        Command::Limit { of, dry } => {
-            traffic_rules(place, traffic::Act::Limit(of), dry, output).await
-        }
         Command::Allow { through, dry, of } => match through.servers() {
             Some(servers) => Server::new(&servers)?.cut(of, false, dry, output).await,
             None => traffic_rules(place, traffic::Act::Allow(of), dry, output).await,
@@ -168,18 +155,37 @@ async fn work(mut cli: cli::Cli) -> anyhow::Result<Done> {
         Command::Shards { apply } => {
             with_stores(place, async |stores| shards::run(stores, apply, output).await).await
         }
-        Command::Doctor => {
-            let mut centres = Vec::new();
-            for place in place.each() {
-                centres.push(Stores::open(&place).await?);
-            }
-            let done = doctor::run(&centres, output).await;
-            for centre in &centres {
-                centre.close().await;
-            }
-            done
+        Command::Doctor => examine(place, output).await,
+    }
+}
+
+/// Takes an id apart, by the configuration or by the record of its tag.
+async fn decode_id(
+    place: &Place,
+    id: &str,
+    form: Option<TextForm>,
+    tag: Option<String>,
+    output: Output,
+) -> anyhow::Result<Done> {
+    match tag {
+        None => decode::run(&config::read(place)?, id, form, output),
+        Some(tag) => {
+            with_stores(place, async |stores| tag::decode(stores, &tag, id, output).await).await
         }
     }
+}
+
+/// Looks at the stores of one data centre, or at those of several.
+async fn examine(place: &Place, output: Output) -> anyhow::Result<Done> {
+    let mut centres = Vec::new();
+    for place in place.each() {
+        centres.push(Stores::open(&place).await?);
+    }
+    let done = doctor::run(&centres, output).await;
+    for centre in &centres {
+        centre.close().await;
+    }
+    done
 }
 
 /// A command on worker ids, of the servers or of the programs of a namespace.

@@ -158,6 +158,26 @@ impl Asking {
         path: &str,
         body: Option<&Value>,
     ) -> Result<T, Refused> {
+        let changes = method != Method::GET;
+        let (status, body) = self.send(method, server, path, body).await?;
+        if !status.is_success() {
+            return Err(refusal(server, status, &body).into());
+        }
+        let answer = serde_json::from_slice(&body).with_context(|| match changes {
+            true => format!("{server}: it was done, but this version cannot read the answer"),
+            false => format!("{server}: the answer is none of leaf-server: is the URL right?"),
+        });
+        Ok(answer?)
+    }
+
+    /// Sends a request over a connection of its own; the answer's status and body.
+    async fn send(
+        &self,
+        method: Method,
+        server: &Uri,
+        path: &str,
+        body: Option<&Value>,
+    ) -> Result<(StatusCode, Bytes), Refused> {
         let authority = server.authority().map_or("", |authority| authority.as_str());
         let prefix = server.path().trim_end_matches('/');
         let url = format!("{}://{authority}{prefix}{path}", server.scheme_str().unwrap_or("http"));
@@ -187,53 +207,48 @@ impl Asking {
         let answer = tokio::time::timeout(patience, answer).await;
         let answer =
             answer.unwrap_or_else(|_| Err(anyhow!("no answer within {patience:?}").into()));
-        let (status, body) = answer.map_err(|Refused { mut error, is_unreached }| {
+        answer.map_err(|Refused { mut error, is_unreached }| {
             if changes && !is_unreached {
                 error = anyhow!("{error:#}; it may have been done all the same: look again");
             }
             let error = exit::with(exit::UNREACHABLE, error.context(format!("{server}")));
             Refused { error, is_unreached }
-        })?;
-        if status.is_success() {
-            let answer = serde_json::from_slice(&body).with_context(|| match changes {
-                true => format!("{server}: it was done, but this version cannot read the answer"),
-                false => {
-                    format!("{server}: the answer is none of leaf-server: is the URL right?")
-                }
-            });
-            return Ok(answer?);
-        }
-        let problem: Option<Problem> = serde_json::from_slice(&body).ok();
-        let word = problem.as_ref().and_then(|problem| problem.r#type.rsplit(':').next());
-        let is = |wanted: &str| word == Some(wanted);
-        let (is_unconfirmed, is_conflict) = (is("unconfirmed"), is("conflict"));
-        // As on the store itself: it answered, and more is to be done.
-        let is_half_done = is("half-deleted") || is("unclear");
-        let told = problem.map(|problem| problem.detail);
-        let told = told.unwrap_or_else(|| format!("{status}: is it a listener of leaf-server?"));
-        if is_unconfirmed {
-            let why = OF_HTTP.iter().find_map(|of| Some(told.split_once(of)?.0));
-            let why = why.unwrap_or(&told).to_owned();
-            return Err(TagAdminError::Unconfirmed(why).into());
-        }
-        let hint = match status {
-            StatusCode::UNAUTHORIZED => "; give the token in LEAF_TOKEN, or by --token-file",
-            _ => "",
-        };
-        let code = match status {
-            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => exit::NOT_PERMITTED,
-            StatusCode::NOT_FOUND => exit::NOT_FOUND,
-            StatusCode::BAD_REQUEST
-            | StatusCode::PAYLOAD_TOO_LARGE
-            | StatusCode::URI_TOO_LONG
-            | StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE => exit::USAGE,
-            _ if is_conflict => exit::USAGE,
-            _ if is_half_done => exit::FAILED,
-            StatusCode::SERVICE_UNAVAILABLE => exit::UNREACHABLE,
-            _ => exit::FAILED,
-        };
-        Err(exit::with(code, anyhow!("{server}: {told}{hint}")).into())
+        })
     }
+}
+
+/// Why a server does not do what it was asked for, with the exit code that tells it.
+fn refusal(server: &Uri, status: StatusCode, body: &[u8]) -> anyhow::Error {
+    let problem: Option<Problem> = serde_json::from_slice(body).ok();
+    let word = problem.as_ref().and_then(|problem| problem.r#type.rsplit(':').next());
+    let is = |wanted: &str| word == Some(wanted);
+    let (is_unconfirmed, is_conflict) = (is("unconfirmed"), is("conflict"));
+    // As on the store itself: it answered, and more is to be done.
+    let is_half_done = is("half-deleted") || is("unclear");
+    let told = problem.map(|problem| problem.detail);
+    let told = told.unwrap_or_else(|| format!("{status}: is it a listener of leaf-server?"));
+    if is_unconfirmed {
+        let why = OF_HTTP.iter().find_map(|of| Some(told.split_once(of)?.0));
+        let why = why.unwrap_or(&told).to_owned();
+        return TagAdminError::Unconfirmed(why).into();
+    }
+    let hint = match status {
+        StatusCode::UNAUTHORIZED => "; give the token in LEAF_TOKEN, or by --token-file",
+        _ => "",
+    };
+    let code = match status {
+        StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => exit::NOT_PERMITTED,
+        StatusCode::NOT_FOUND => exit::NOT_FOUND,
+        StatusCode::BAD_REQUEST
+        | StatusCode::PAYLOAD_TOO_LARGE
+        | StatusCode::URI_TOO_LONG
+        | StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE => exit::USAGE,
+        _ if is_conflict => exit::USAGE,
+        _ if is_half_done => exit::FAILED,
+        StatusCode::SERVICE_UNAVAILABLE => exit::UNREACHABLE,
+        _ => exit::FAILED,
+    };
+    exit::with(code, anyhow!("{server}: {told}{hint}"))
 }
 
 /// A word in a path or a query: all is escaped but what never needs it (RFC 3986, section 2.3).

@@ -15,7 +15,7 @@ use leaf_node::requests::{AdvanceTag, Number, ReleaseWorker, RetireWorker};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use crate::cli::{DryRun, OfRegistry, Output, Ruled, Servers, Tag};
+use crate::cli::{DryRun, OfRegistry, Output, Ruled, Servers, Tag, Worker};
 use crate::remote::{self, Asking, encoded};
 use crate::worker::{self, Act};
 use crate::{Done, ask, output, tag};
@@ -149,15 +149,6 @@ impl Server {
         }
     }
 
-    /// Takes an id of a tag apart.
-    ///
-    /// # Errors
-    /// As of [`Self::tag`].
-    pub(crate) async fn decode(&self, tag: &str, id: &str, output: Output) -> Result<Done> {
-        let told: TagIdShown = self.get(&path(tag, &format!("/ids/{}", encoded(id)))?).await?;
-        Ok(tag::decoded(&told, output))
-    }
-
     /// Cuts a tag, or takes that back.
     ///
     /// # Errors
@@ -194,7 +185,7 @@ impl Server {
     ///
     /// # Errors
     /// As of [`Self::tag`]; without the flag that confirms.
-    pub(crate) async fn workers(&self, command: OfRegistry, output: Output) -> Result<Done> {
+    async fn workers(&self, command: OfRegistry, output: Output) -> Result<Done> {
         if matches!(command, OfRegistry::Repair { .. }) {
             return refuse("`leaf worker repair`");
         }
@@ -212,5 +203,41 @@ impl Server {
             Some(self.send(Method::POST, &path("release"), Some(&body)).await?)
         };
         Ok(worker::done(act, worker, free.as_ref(), dry, output))
+    }
+}
+
+/// Takes an id of a tag apart.
+///
+/// # Errors
+/// As of [`Server::tag`]; a snowflake id needs no server.
+pub(crate) async fn decode(
+    servers: &Servers,
+    id: &str,
+    tag: Option<String>,
+    output: Output,
+) -> Result<Done> {
+    let Some(tag) = tag else {
+        return refuse("a snowflake id is taken apart here, by the layout of --config, and");
+    };
+    let path = path(&tag, &format!("/ids/{}", encoded(id)))?;
+    let told: TagIdShown = Server::new(servers)?.get(&path).await?;
+    Ok(tag::decoded(&told, output))
+}
+
+/// A command on the worker ids of the servers.
+///
+/// # Errors
+/// As of [`Server::tag`]; for those of the programs of a namespace.
+pub(crate) async fn workers(
+    servers: &Servers,
+    namespace: Option<String>,
+    command: Worker,
+    output: Output,
+) -> Result<Done> {
+    match command {
+        Worker::Of(command) if namespace.is_none() => {
+            Server::new(servers)?.workers(command, output).await
+        }
+        _ => refuse("`leaf worker run`, like every command with --namespace,"),
     }
 }

@@ -269,6 +269,11 @@ fn a_context_names_servers_and_configuration() {
     // A context that is named is meant, whatever server the environment has for `leaf status`.
     let named = run_with(&["tag", "list", "--context", "other"], &[("LEAF_SERVER", &node.ops())]);
     assert!(named.failed(2).contains("other.db"));
+    let placed = run(&["tag", "list", "--context", "other", "--data-dir", "."]);
+    assert!(placed.failed(2).contains("other.db"));
+    let env = [("LEAF_SEGMENT__STORE", "sqlite:/nowhere/y.db")];
+    assert!(run_with(&["tag", "list", "--context", "live"], &env).ok().contains(TAG));
+    assert!(run_with(&["tag", "list"], &env).failed(2).contains("y.db"));
     let local = run(&["tag", "list", "--context", "other", "--store", "sqlite:/nowhere/x.db"]);
     assert!(local.failed(2).contains("x.db"));
 
