@@ -247,8 +247,9 @@ async fn list(
     Ok(Done::but(text, trouble))
 }
 
-/// Some tags, and on standard error the command that shows the next ones; `way` is the option that leads where
-/// they are.
+/// Some tags, as they are printed. If there are more, standard error names the command that shows the next ones;
+/// `way` is the option that it needs to ask the same server, like ` --server URL`, and empty where stores are read
+/// directly.
 pub(crate) fn part(
     tags: &[TagShown],
     next: Option<String>,

@@ -20,7 +20,7 @@ use crate::{Done, cli, exit};
 pub(crate) enum Act {
     /// Shows all.
     List,
-    /// Takes all away.
+    /// Removes all rules, also those that cannot be read.
     Clear,
     Cut(Ruled),
     Limit(Rated),

@@ -33,7 +33,7 @@ pub(crate) struct Pool {
     zone: Option<String>,
     /// A server for each address that was found.
     known: RwLock<Vec<Arc<Endpoint>>>,
-    /// Whoever holds it looks names up; when that is due again, name by name.
+    /// When the next look-up of each name in DNS is due. Locked during a look-up.
     look_up: tokio::sync::Mutex<Vec<Instant>>,
 }
 

@@ -39,7 +39,7 @@ pub(crate) struct Stock {
     life: Option<Duration>,
     /// How long a caller waits.
     wait: Duration,
-    /// The one that it was made in: lists are fetched there, whoever calls.
+    /// The runtime that made the stock: lists are fetched on it, whichever thread calls.
     runtime: Handle,
     /// Locked for moments, never across a request.
     held: Mutex<Held>,

@@ -21,7 +21,7 @@ pub enum OpenError {
     DataDir {
         /// The directory.
         path: String,
-        /// Why not.
+        /// The error of the attempt to make the directory.
         error: std::io::Error,
     },
     /// The system gave no thread.

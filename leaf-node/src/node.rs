@@ -83,8 +83,8 @@ pub struct Snowflake {
 pub struct Surroundings<'a> {
     /// Where this node serves HTTP, which it tells the registry. `None`: nowhere.
     pub http: Option<SocketAddr>,
-    /// Asks the nodes of a registry for their clocks, for the node of this identity. `None`: nobody
-    /// is asked.
+    /// Makes what asks the other nodes of a registry for their clocks, of the registry and this node's own identity,
+    /// which is left out. `None`: nobody is asked.
     pub peers: Option<&'a (dyn Fn(Registry, Identity) -> Arc<dyn Peers> + Sync)>,
 }
 

@@ -64,8 +64,7 @@ mod text_or_null {
 pub struct TagShown {
     /// Its name.
     pub tag: String,
-    /// The next number that the store will grant, in a plain tag the next id; `null` in a tag that
-    /// is sealed.
+    /// The next number that the store will grant; in a plain tag the number is the id. `null` if the tag is sealed.
     #[serde(with = "text_or_null")]
     pub max_id: Option<i64>,
     /// Whether the store grants nothing more: the tag was moved, or is being moved or deleted.

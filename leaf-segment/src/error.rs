@@ -118,7 +118,8 @@ pub enum StoreErrorKind {
          ids that were granted, then start the nodes again"
     )]
     WentBack,
-    /// The store's file has two names, and each would get a log of its own.
+    /// The SQLite file has a second name: a hard link, or a mount of the file alone. SQLite would keep a log for each
+    /// name, and ids would come twice.
     #[error(
         "the file has a second name (a hard link, or a mount of the file alone): SQLite keeps a log for each name, and ids \
          would repeat; remove the other name, or share the directory instead of the file"
@@ -200,7 +201,8 @@ impl StoreError {
 pub struct SegmentError {
     kind: SegmentErrorKind,
     tag: String,
-    /// Not for clients, so neither part of the text nor of the chain.
+    /// The store's own error, if there was one. Clients must not see it: it is neither in the text nor the `source()`
+    /// of this error.
     store_error: Option<Arc<StoreError>>,
 }
 

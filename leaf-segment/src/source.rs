@@ -373,7 +373,7 @@ impl TagUpdate {
     }
 }
 
-/// Why a tag was not sealed, or is not known to be. A number in it is to be kept: it is told once.
+/// Sealing failed, or what became of it is not known. Keep `max_id`: it cannot be read again.
 #[derive(Debug, thiserror::Error)]
 #[error("{error}")]
 pub struct SealError {
@@ -442,8 +442,8 @@ impl TagRecord {
         self.settings.as_ref().ok().and_then(|settings| settings.generation)
     }
 
-    /// The period in which its numbers are, like 20261121, where that has not begun by this clock: a
-    /// clock was ahead when it was opened, and the tag has no ids until it begins.
+    /// The period of its numbers, like 20261121, if that period has not begun by this clock: then some clock was ahead
+    /// when it was opened, and the tag has no ids until it begins.
     #[must_use]
     pub fn closed_until(&self, now: UnixMillis) -> Option<i64> {
         let reset = self.meaning.as_ref().ok()?.reset?;
@@ -475,7 +475,7 @@ impl TagRecord {
         self.settings.as_ref().ok().and_then(|settings| settings.ended)
     }
 
-    /// Whether ids are handed out. Settings that cannot be read do not end a tag that is in use.
+    /// Whether ids may be handed out. Also if the settings cannot be read: that does not end a tag that is in use.
     #[must_use]
     pub fn is_enabled(&self) -> bool {
         self.settings.as_ref().map_or(true, |settings| settings.enabled)

@@ -24,7 +24,7 @@ use std::str::FromStr;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct TagGeneration(u64);
 
-/// The text is not a generation: 16 hexadecimal digits in lower case.
+/// The text is no generation, which is exactly 16 lower-case hexadecimal digits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("a generation has 16 hexadecimal digits in lower case")]
 pub struct TagGenerationError;

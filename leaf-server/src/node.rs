@@ -153,8 +153,8 @@ impl Node {
         }
     }
 
-    /// Whether this node says that it is not ready, so that balancers send nothing new, until an
-    /// operator takes it back. Everything else goes on.
+    /// Sets whether an operator has drained this node. As long as it is drained it says that it is not ready, so that
+    /// balancers send it nothing new; all else goes on.
     pub(crate) fn drain(&self, drained: bool) {
         self.drained.store(drained, Ordering::Relaxed);
     }

@@ -27,7 +27,7 @@ const LONGEST: usize = 1024;
 const PATIENCE: Duration = Duration::from_secs(2);
 /// The most nodes that are asked how they are.
 const MOST: usize = 256;
-/// How many of them at a time.
+/// How many nodes are asked at the same time.
 const AT_A_TIME: usize = 16;
 
 /// The nodes that the registry shows as alive.

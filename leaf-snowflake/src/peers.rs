@@ -194,7 +194,8 @@ mod tests {
         !matches!(judge(rule, MAX_OFFSET, &readings), Verdict::Refuses { .. })
     }
 
-    /// W-13: a bad clock is refused, a bad peer is not followed; the mean gets both wrong.
+    /// Failure W-13 (docs/failures.md). By the majority this node is refused if its own clock is wrong, and goes on
+    /// if only one peer's is. By the mean both can come out wrong.
     #[test]
     fn a_majority_is_not_moved_by_one_clock() {
         use PeerRule::{Majority, Mean};

@@ -17,7 +17,8 @@ const PACKAGE: &str = "etcd-server etcd-client";
 #[derive(Debug)]
 pub struct Etcd {
     members: Vec<Member>,
-    /// After the members: they are killed first.
+    /// The members' data. Behind `members`, since fields are dropped in their order: the processes are killed before
+    /// their directory is removed.
     directory: TempDir,
     names: AtomicU32,
 }

@@ -43,8 +43,8 @@ pub(crate) struct Place {
     /// else those in the working directory, else those in /etc/leaf
     #[arg(long, global = true, value_name = "FILE")]
     pub(crate) config: Vec<PathBuf>,
-    /// This store instead of the configured ones, like mysql://user:password@host:3306/database;
-    /// for `doctor` several
+    /// Use this store instead of the configured ones, like mysql://user:password@host:3306/database; only `doctor`
+    /// takes several
     #[arg(long, global = true, value_name = "URL")]
     pub(crate) store: Vec<String>,
     /// The server's data directory, which relative paths of SQLite files count from

@@ -106,7 +106,7 @@ pub enum TemplateError {
 }
 
 impl Day {
-    /// Whether the calendar has it.
+    /// Whether the Gregorian calendar has this day, in the years 0 to 9999.
     #[must_use]
     pub const fn is_valid(self) -> bool {
         let leap = self.year.is_multiple_of(4)

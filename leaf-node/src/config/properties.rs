@@ -135,7 +135,8 @@ fn ignored(named: &[&str], nameless: usize) -> Option<String> {
     }
 }
 
-/// What the owner of the file should know about what it leaves out.
+/// A warning where `leaf.properties` should set `leaf.name` and no source gives a name: snowflake mode is on, so that
+/// this node works in `/snowflake/null`, as a Java Leaf does.
 pub(super) fn warning(config: &Config, origins: &BTreeMap<String, String>) -> Option<String> {
     let nameless = config.snowflake.enabled && origins.get("name")? == DEFAULT_ORIGIN;
     nameless.then(|| {

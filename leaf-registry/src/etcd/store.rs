@@ -128,7 +128,7 @@ impl EtcdStore {
         self.cluster.run(operation, async |mut client| client.txn(transaction).await).await
     }
 
-    /// The records at the two keys of a tag, but that of a deleted one.
+    /// The records at the two keys that a tag may have. A deleted tag has none.
     async fn read_both(&self, operation: &str, tag: &Tag) -> Result<Vec<Seen>, StoreError> {
         let mut found = self.read_keys(operation, tag).await?;
         found.retain(|seen| !seen.record.deleted);

@@ -21,7 +21,8 @@ use super::cluster::Cluster;
 use super::liveness::Liveness;
 use crate::worker_ids::{translate, worker_id};
 
-/// How many other clusters are looked for.
+/// The most names of Leaf clusters under `/leaf/` that are looked at, in search of other Leaf clusters in the same
+/// etcd. This node's own name counts, and so do names without worker ids.
 const MOST_CLUSTERS: usize = 10;
 
 /// Worker ids in etcd.

@@ -108,9 +108,9 @@ pub(crate) async fn run<C: Connections, T: Send>(
 
 /// The longest wait for a connection: a far server is asked ten times and more until one is made.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// After so long it is found out whether the server can be reached at all: where it refuses a
-/// connection the pool tries again and again, and tells nobody why it waits. Well below the time
-/// that a generator gives an attempt, so that there is some left to find out why.
+/// How long to wait for a connection before it is tested whether the server can be reached at all: the pool tries
+/// again and again where the server refuses connections, and does not say why. It is well below the time that a
+/// generator gives one attempt, so that time is left to find the reason.
 const HOPE: Duration = Duration::from_secs(1);
 
 /// Connections to a server, made when they are needed.

@@ -214,8 +214,8 @@ pub(crate) trait Dialect: fmt::Debug + Send + Sync + Sized + 'static {
     const INTEGER: &'static str = "BIGINT";
     /// What tells the type of `{}`: `integer`, say.
     const TYPE_OF: &'static str;
-    /// Whether allocations that come at the same time share a transaction: the database has one
-    /// writer, and does not put commits together itself.
+    /// Whether allocations that come at the same time share a transaction: for a database that has one writer at a
+    /// time and does not group commits itself (SQLite).
     const SHARES_COMMITS: bool = false;
     /// Whether a name that is not ASCII may stand in a list of tags ([`Value::Tags`]).
     const LISTS_ANY_NAME: bool = true;

@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use crate::worker_ids::worker_id;
 
-/// As many as ten bits hold.
+/// How many worker ids a Java Leaf has: as many as ten bits hold.
 pub(super) const COUNT: u32 = 1024;
 
 /// The content of a znode, in the names of the fork.

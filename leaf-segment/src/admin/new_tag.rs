@@ -36,7 +36,7 @@ const DIGITS: u8 = 6;
 pub struct TagSpec {
     /// How many ids one trip to the store reserves. In relaxed order only, and needed there.
     pub step: Option<Step>,
-    /// Default relaxed; strict where the numbers begin again.
+    /// In which order ids are handed out. `None`: strict if `reset` is set, else relaxed.
     pub order: Option<Order>,
     /// Which ids the numbers stand for.
     pub shape: ShapeName,

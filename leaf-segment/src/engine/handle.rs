@@ -36,8 +36,8 @@ impl TagHandle {
         &self.state.tag
     }
 
-    /// Takes the next id if one is there; never waits. `None` also starts a refill, so that a later
-    /// call succeeds. A tag in strict order never has one.
+    /// Takes the next id if one is in memory; never waits. If there is none it starts a refill, so that a later call
+    /// succeeds. A tag in strict order keeps none in memory: it is always `None` there, and nothing is started.
     #[inline]
     #[must_use]
     pub fn try_next(&self) -> Option<Id> {
@@ -105,9 +105,9 @@ impl TagHandle {
     /// # Errors
     /// `BadCount` unless `count` is 1 to
     /// [`SegmentConfig::max_take`](crate::SegmentConfig::max_take) or the tag's own limit;
-    /// `NoRanges` in a tag whose ids are none, see [`Self::take_ids`]; else those of
-    /// [`Self::next`]. Ids that were taken before an error are
-    /// lost, which makes a gap.
+    /// `NoRanges` in a tag whose ids are scrambled or interleaved, so that they form no ranges (use
+    /// [`Self::take_ids`]); else those of [`Self::next`]. Ids that were taken before an error are lost, which makes a
+    /// gap.
     ///
     /// ```
     /// # use std::sync::Arc;
@@ -247,7 +247,7 @@ impl TagHandle {
         self.state.numbers().stock()
     }
 
-    /// Where no id is there as it is: it is made of a number, or fetched.
+    /// The slow way: makes an id of the next number, or starts a fetch.
     #[cold]
     fn try_next_of_numbers(&self) -> Option<Id> {
         let Some(shaped) = &self.state.shaped else {

@@ -107,7 +107,7 @@ impl TagSet {
         self.all_and_departed().0
     }
 
-    /// All handles, and how many ids were issued of those that are not among them any more.
+    /// All handles, and how many ids were issued by handles that have since been replaced or removed.
     pub(crate) fn all_and_departed(&self) -> (Arc<TagMap>, u64) {
         let mut changes = self.changes();
         if !changes.recent.is_empty() {

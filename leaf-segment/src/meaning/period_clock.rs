@@ -25,7 +25,7 @@ pub(crate) struct PeriodClock {
 /// What the wall clock showed, each as its distance from the boot clock.
 #[derive(Debug, Clone, Copy)]
 struct Seen {
-    /// At the last look.
+    /// Wall clock minus boot clock, when both were read last.
     offset: SignedDuration,
     /// The boot clock when it was set last.
     set_at: Duration,

@@ -126,7 +126,7 @@ async fn report(node: std::sync::Weak<Node>, reporter: HealthReporter) {
         }) else {
             return;
         };
-        // Who watches is told of changes alone.
+        // Those who watch are told of changes only.
         if told.replace(status) != Some(status) {
             for name in ["", SERVICE_NAME] {
                 reporter.set_service_status(name, status).await;

@@ -58,7 +58,7 @@ pub(crate) struct Control {
 struct Seen {
     /// How many requests had begun by then.
     requests: usize,
-    /// For how many sweeps it has been that.
+    /// For how many sweeps that number has not changed.
     silent: u32,
 }
 
