@@ -230,8 +230,12 @@ fn name_servers(cli: &mut Cli, cluster: Option<&Cluster>) {
     }
 }
 
-/// Fills in which server runs a command in place of this program. Whoever names a store or a context means it,
-/// whatever server the environment has for `leaf status`.
+/// Decides whether a server runs the command in place of this program, and which one. A store or a context that the
+/// command line names outranks LEAF_SERVER, which may be set for `leaf status` only.
+///
+/// # Errors
+/// [`ConfigError`]: both a server and a store are named; a token without a server; a command that needs the store
+/// while only a server is known.
 fn choose_server(cli: &mut Cli, cluster: Option<&Cluster>) -> Result<()> {
     let refuse = |why: &str| Err(ConfigError::new(why).into());
     let (is_named, has_context) = (cli.place.is_named(), cli.context.is_some());

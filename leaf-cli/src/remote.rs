@@ -27,7 +27,7 @@ use crate::exit;
 /// How long an answer may take, and that to a change: longer than a server itself waits for its stores.
 const PATIENCE: Duration = Duration::from_secs(10);
 const PATIENCE_WITH_CHANGES: Duration = Duration::from_secs(25);
-/// How long a connection may take. Whoever takes none was not asked.
+/// The time limit for opening a connection. A request whose connection was not opened has not reached the server.
 const CONNECT: Duration = Duration::from_secs(3);
 /// The largest answer that is read.
 const LARGEST: usize = 16 * 1024 * 1024;
@@ -66,7 +66,8 @@ impl<E: Into<anyhow::Error>> From<E> for Refused {
     }
 }
 
-/// What a server's text says of its own parameters, which are none of this program.
+/// Where a server's error text begins to explain its HTTP parameters. From there on the text is cut off, since `leaf`
+/// has options instead.
 const OF_HTTP: [&str; 2] = [". To delete it,", "; set `"];
 
 impl Asking {

@@ -69,7 +69,7 @@ impl CreateTag {
     /// Which tag is to be made, and how.
     ///
     /// # Errors
-    /// `Refused` for a step that is none.
+    /// `Refused` if the step is not 1 to [`Step::MAX`].
     pub fn read(self) -> Result<(String, TagSpec), TagAdminError> {
         let spec = TagSpec {
             step: self.step.map(|value| step("step", value)).transpose()?,
@@ -122,7 +122,7 @@ impl ChangeTag {
     /// What is to be changed.
     ///
     /// # Errors
-    /// `Refused` for a number that is no step.
+    /// `Refused` if a step or limit is not 1 to [`Step::MAX`].
     pub fn read(self) -> Result<TagChange, TagAdminError> {
         let limit = |name: &str, value: Option<Option<i64>>| match value {
             None => Ok(None),

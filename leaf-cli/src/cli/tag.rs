@@ -173,8 +173,8 @@ pub(crate) struct Create {
     /// What it is for, at most 256 characters
     #[arg(long)]
     pub(crate) description: Option<String>,
-    /// A family, named like 'invoice/*': whoever asks for invoice/acme makes that tag, as the other
-    /// options say
+    /// Make a family, named like 'invoice/*'. The first request for invoice/acme then makes the tag invoice/acme,
+    /// with the other options given here
     #[arg(long)]
     pub(crate) family: bool,
     /// How many members the family may have; default 1000000

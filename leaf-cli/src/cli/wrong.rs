@@ -1,4 +1,4 @@
-//! What is told of a command line that cannot be read.
+//! The error message for a command line that cannot be parsed.
 //!
 //! Invariant: no value of it is repeated, since one at a wrong place may be a password.
 

@@ -3,9 +3,11 @@
 //! Every rule about tags is in leaf-segment (`TagAdmin`, `TagSpec`), where the server's
 //! administration uses it, too. This file turns flags into its types, and its results into rows.
 
+mod import;
+
 use std::fmt::Write as _;
 
-use anyhow::{Result, anyhow, bail};
+use anyhow::{Result, anyhow};
 use comfy_table::CellAlignment::{self, Left, Right};
 use leaf_core::{Step, Tag as TagName};
 use leaf_node::ListCursor;
@@ -13,13 +15,11 @@ use leaf_node::config::ConfigError;
 use leaf_node::hints;
 use leaf_node::records::{AdvancedShown, DeletedShown, TagIdShown, TagShown};
 use leaf_node::requests::{ChangeTag, CreateTag, Number};
+use leaf_segment::StoreErrorKind;
 use leaf_segment::admin::{ShapeName, TagAdminError, TagSpec};
 use leaf_segment::meaning::{KeyRing, Order, Shape};
-use leaf_segment::store::{Family, MOST_RECORDS};
-use leaf_segment::{MemoryStore, StoreError, StoreErrorKind, TagStore};
+use leaf_segment::store::Family;
 use serde::Serialize;
-use tracing::instrument::WithSubscriber as _;
-use tracing::subscriber::NoSubscriber;
 
 use crate::cli::{Create, DryRun, Output, Set, Tag};
 use crate::output::{self, Row};
@@ -127,7 +127,7 @@ pub(crate) async fn run(stores: &Stores, command: Tag, output: Output) -> Result
                 }
                 None => ("--from", from.unwrap_or_default()),
             };
-            import(stores, stores.other(flag, &from).await?, gap, &tags, dry, output).await
+            import::run(stores, stores.other(flag, &from).await?, gap, &tags, dry, output).await
         }
     }
 }
@@ -481,118 +481,6 @@ pub(crate) fn decoded(told: &TagIdShown, output: Output) -> Done {
     lines.push(("granted", granted.into()));
     let text: Vec<_> = lines.iter().map(|(name, value)| format!("{name:<11}{value}")).collect();
     output::one(told, text.join("\n"), output).into()
-}
-
-/// A tag that was imported.
-#[derive(Debug, Serialize)]
-struct Imported {
-    tag: String,
-    /// A string, see [`Output::Json`].
-    first: String,
-    store: String,
-    /// The store that grants no ids of it any more.
-    sealed_in: String,
-}
-
-impl Row for Imported {
-    const COLUMNS: &'static [(&'static str, CellAlignment)] =
-        &[("tag", Left), ("first id", Right), ("store", Left), ("sealed in", Left)];
-
-    fn cells(&self) -> Vec<String> {
-        vec![self.tag.clone(), self.first.clone(), self.store.clone(), self.sealed_in.clone()]
-    }
-}
-
-/// Moves tags from another store into the configured ones, each on its own: the source is sealed
-/// first, so that nobody allocates there any more, and the target starts above it. What failed can
-/// be tried again; a tag that was moved already is found sealed and finished.
-///
-/// A progress line appears on standard error every 1,000 tags.
-async fn import(
-    stores: &Stores,
-    source: Store,
-    gap: u32,
-    tags: &[String],
-    dry: DryRun,
-    output: Output,
-) -> Result<Done> {
-    let named = tags.iter().map(|tag| name(tag)).collect::<Result<Vec<_>>>()?;
-    let mut names = match named.is_empty() {
-        true => all_names(&source).await?,
-        false => named,
-    };
-    for names in names.chunks(MOST_RECORDS).filter(|_| !tags.is_empty()) {
-        let found = source.open.store.records(names).await?;
-        let is_missing = |name: &&TagName| !found.iter().any(|record| record.tag == **name);
-        if let Some(missing) = names.iter().find(is_missing) {
-            bail!("{} has no tag {:?}", source.url, missing.as_str());
-        }
-    }
-    // The source may be one of the stores, after a change of `segment.shard`: what belongs there
-    // stays.
-    let stays = |name: &TagName| stores.shards.of(name.as_str()).url == source.url;
-    if names.iter().all(stays) && !names.is_empty() {
-        return Err(ConfigError::new("--from is a store that the tags would go to").into());
-    }
-    names.retain(|name| !stays(name));
-    names.sort();
-    let mut imported = Vec::new();
-    let mut failed = 0_usize;
-    for (done, tag) in names.iter().enumerate() {
-        let store = stores.shards.of(tag.as_str());
-        let (from, to) = (&*source.open.store, &*store.open.store);
-        let first = match dry.dry_run {
-            true => would_be_first(tag, from, to, gap).await,
-            false => leaf_registry::import(tag, from, to, gap).await,
-        };
-        match first {
-            Ok(first) => imported.push(Imported {
-                tag: tag.as_str().into(),
-                first: first.to_string(),
-                store: store.url.to_string(),
-                sealed_in: source.url.to_string(),
-            }),
-            // Each at once: its text may hold a number that no record has any more.
-            Err(error) => {
-                crate::complain(&error);
-                failed += 1;
-            }
-        }
-        if done > 0 && done % 1000 == 0 {
-            crate::complain(&format_args!("{done} of {} tags", names.len()));
-        }
-    }
-    source.open.store.close().await;
-    dry.tell();
-    let trouble = (failed > 0).then(|| anyhow!("{failed} of {} tags failed", names.len()));
-    Ok(Done::but(output::rows(&imported, output), trouble))
-}
-
-/// The first id that a tag would have in the new store, if the old one grants no more until then: copies of both
-/// records are moved, which nobody is told of.
-async fn would_be_first(
-    tag: &TagName,
-    from: &dyn TagStore,
-    to: &dyn TagStore,
-    gap: u32,
-) -> Result<i64, StoreError> {
-    let from = MemoryStore::copy_of(from, tag).await?;
-    let to = MemoryStore::copy_of(to, tag).await?;
-    let moved = leaf_registry::import(tag, &from, &to, gap);
-    moved.with_subscriber(NoSubscriber::default()).await
-}
-
-/// The names of all tags of a store.
-async fn all_names(source: &Store) -> Result<Vec<TagName>> {
-    let (mut names, mut place) = (Vec::new(), None);
-    loop {
-        let page = source.open.store.page(place.as_ref(), "", MOST_RECORDS).await?;
-        names.extend(page.records.into_iter().map(|record| record.tag));
-        place = page.next;
-        if place.is_none() {
-            return Ok(names);
-        }
-    }
 }
 
 /// What makes no sense is the command line's fault.
